@@ -1,0 +1,165 @@
+//! Cgroup: a memory cgroup, version 1 or 2, made for one worker and removed after it.
+//!
+//! Version 1: a child of the cgroup this process is in, so that limits around us still hold.
+//! Version 2: a child of the root, because a cgroup with processes cannot hand out controllers.
+//!
+//! Guarantees: the folder is in the ledger before it exists.
+//! Never: changes or moves a cgroup or process that is not ours.
+//! Threads: the supervising process makes it; the worker joins it and sets its limit.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::ledger::{Entry, Ledger, absent_is_fine};
+use crate::report::CgroupUse;
+
+/// What the kernel does with swap for the processes inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swapping {
+    /// As eagerly as it can.
+    Eager,
+    /// Not at all.
+    Off,
+}
+
+/// A memory cgroup.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cgroup {
+    folder: PathBuf,
+    version: u32,
+}
+
+impl Cgroup {
+    /// Makes an empty cgroup, not limited yet.
+    pub fn create(ledger: &mut Ledger) -> Result<Self, Failure> {
+        // SAFETY: geteuid has no preconditions.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err(Failure::Refused(
+                "this needs root: it makes a memory cgroup (and, for swap, a swap file). Run it \
+                 with sudo, or measure --on deepheap or glibc as an ordinary user"
+                    .into(),
+            ));
+        }
+        let (parent, version) = find()?;
+        let folder = parent.join(Ledger::name("cgroup"));
+        ledger.note(Entry::Cgroup(folder.clone()))?;
+        fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
+        Ok(Self { folder, version })
+    }
+
+    /// Moves the calling process inside.
+    pub fn join(&self) -> Result<(), Failure> {
+        self.write("cgroup.procs", "0")
+    }
+
+    /// Bytes in use now, kernel memory included.
+    pub fn usage_bytes(&self) -> Result<u64, Failure> {
+        let file = if self.version == 1 { "memory.usage_in_bytes" } else { "memory.current" };
+        self.read(file).ok_or_else(|| Failure::last_os(self.folder.join(file).display()))
+    }
+
+    /// Sets the limit, and how the processes inside swap.
+    pub fn limit(&self, bytes: u64, swapping: Swapping) -> Result<(), Failure> {
+        let value = bytes.to_string();
+        match (self.version, swapping) {
+            (1, Swapping::Eager) => {
+                self.write("memory.limit_in_bytes", &value)?;
+                self.write("memory.swappiness", "100")
+            }
+            (1, Swapping::Off) => {
+                self.write("memory.limit_in_bytes", &value)?;
+                self.write("memory.swappiness", "0")?;
+                // Absent when the kernel does not account swap; swappiness 0 then has to do.
+                let _ = self.write("memory.memsw.limit_in_bytes", &value);
+                Ok(())
+            }
+            (_, Swapping::Eager) => {
+                self.write("memory.max", &value)?;
+                self.write("memory.swap.max", "max")
+            }
+            (_, Swapping::Off) => {
+                self.write("memory.max", &value)?;
+                let _ = self.write("memory.swap.max", "0");
+                Ok(())
+            }
+        }
+    }
+
+    /// What happened inside so far.
+    pub fn usage(&self, own_bytes: u64, limit_bytes: u64) -> CgroupUse {
+        let v1 = self.version == 1;
+        let peak = if v1 { "memory.max_usage_in_bytes" } else { "memory.peak" };
+        CgroupUse {
+            version: self.version,
+            own_bytes,
+            limit_bytes,
+            peak_bytes: self.read(peak),
+            kernel_peak_bytes: self.read("memory.kmem.max_usage_in_bytes"),
+            oom_kills: self.oom_kills(),
+        }
+    }
+
+    /// Processes killed for memory inside.
+    pub fn oom_kills(&self) -> u64 {
+        let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
+        let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn read(&self, file: &str) -> Option<u64> {
+        fs::read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
+    }
+
+    fn write(&self, file: &str, value: &str) -> Result<(), Failure> {
+        let path = self.folder.join(file);
+        fs::write(&path, value).map_err(|error| Failure::os(path.display(), &error))
+    }
+}
+
+/// Removes a cgroup whose processes are gone.
+pub fn remove(folder: &Path) -> std::io::Result<()> {
+    absent_is_fine(fs::remove_dir(folder))
+}
+
+/// The folder to make cgroups in, and the version of the memory controller.
+fn find() -> Result<(PathBuf, u32), Failure> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (mounts, own) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
+    let mut unified = None;
+    for line in mounts.lines() {
+        let Some((left, right)) = line.split_once(" - ") else { continue };
+        let Some(mount_point) = left.split(' ').nth(4) else { continue };
+        let mut fields = right.split(' ');
+        let (kind, options) = (fields.next().unwrap_or(""), fields.next_back().unwrap_or(""));
+        if kind == "cgroup" && options.split(',').any(|option| option == "memory") {
+            let inside = own.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let controllers = parts.next()?;
+                controllers.split(',').any(|name| name == "memory").then(|| parts.next())?
+            });
+            let root = PathBuf::from(mount_point);
+            let mine = root.join(inside.unwrap_or("/").trim_start_matches('/'));
+            return Ok((if mine.is_dir() { mine } else { root }, 1));
+        }
+        if kind == "cgroup2" {
+            unified = Some(PathBuf::from(mount_point));
+        }
+    }
+    if let Some(root) = unified {
+        // Harmless when it is on already; the check below tells.
+        let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
+        let on = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
+        if on.split_whitespace().any(|controller| controller == "memory") {
+            return Ok((root, 2));
+        }
+    }
+    Err(Failure::Refused(
+        "no memory cgroup: mount one (version 1: mount -t cgroup -o memory none \
+         /sys/fs/cgroup/memory) or boot with cgroup_enable=memory"
+            .into(),
+    ))
+}

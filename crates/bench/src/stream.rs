@@ -1,0 +1,168 @@
+//! Stream: the operations of one thread, in order, the same on every backend.
+//!
+//! Guarantees: the same workload, seed and thread give the same operations, whatever the memory
+//! underneath does; a chase's next object comes from the data itself and is handed in by `arrive`.
+//! Never: allocates, touches the objects.
+//! Threads: each thread owns its stream.
+
+use crate::permutation::Permutation;
+use crate::random::Random;
+use crate::workload::{Pattern, Workload};
+use crate::zipf::Zipf;
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Read the header and one more word.
+    Read {
+        /// Index of the object.
+        object: u64,
+        /// The other word.
+        word: u64,
+    },
+    /// Add 1 to the version.
+    Write {
+        /// Index of the object.
+        object: u64,
+    },
+    /// Read the first word of every cache line, and add 1 to the version if `write`.
+    Scan {
+        /// Index of the object.
+        object: u64,
+        /// Whether the version is incremented too.
+        write: bool,
+    },
+    /// Read the successor of the object, and add 1 to the version if `write`.
+    Follow {
+        /// Index of the object.
+        object: u64,
+        /// Whether the version is incremented too.
+        write: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+enum Chooser {
+    Uniform,
+    Zipf(Zipf, Permutation),
+    Sequential { first: u64, end: u64, at: u64 },
+    Chase { at: u64 },
+}
+
+/// The operations of one thread.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    random: Random,
+    chooser: Chooser,
+    objects: u64,
+    words: u64,
+    write_percent: u32,
+}
+
+impl Stream {
+    /// The stream of thread `thread` of the workload.
+    pub fn new(workload: &Workload, thread: u32) -> Self {
+        let (objects, threads) = (workload.objects(), u64::from(workload.threads));
+        let share = |t: u64| (u128::from(objects) * u128::from(t) / u128::from(threads)) as u64;
+        let (first, end) = (share(u64::from(thread)), share(u64::from(thread) + 1));
+        let chooser = match workload.pattern {
+            Pattern::Uniform => Chooser::Uniform,
+            Pattern::Zipf(s) => Chooser::Zipf(Zipf::new(objects, s), order(workload)),
+            Pattern::Sequential => Chooser::Sequential { first, end, at: first },
+            Pattern::Chase => Chooser::Chase { at: order(workload).forward(first) },
+        };
+        Self {
+            random: Random::new(workload.seed, u64::from(thread)),
+            chooser,
+            objects,
+            words: workload.object_bytes / crate::object::WORD_BYTES as u64,
+            write_percent: workload.write_percent,
+        }
+    }
+
+    /// The next operation.
+    #[inline]
+    pub fn next(&mut self) -> Operation {
+        let object = match &mut self.chooser {
+            Chooser::Uniform => self.random.below(self.objects),
+            Chooser::Zipf(zipf, order) => order.forward(zipf.sample(&mut self.random) - 1),
+            Chooser::Sequential { first, end, at } => {
+                let object = *at;
+                *at = if object + 1 == *end { *first } else { object + 1 };
+                return Operation::Scan { object, write: self.random.percent(self.write_percent) };
+            }
+            Chooser::Chase { at } => {
+                let write = self.random.percent(self.write_percent);
+                return Operation::Follow { object: *at, write };
+            }
+        };
+        let write = self.random.percent(self.write_percent);
+        let word = 1 + self.random.below(self.words - 1);
+        if write { Operation::Write { object } } else { Operation::Read { object, word } }
+    }
+
+    /// The last `Follow` led to `next`.
+    #[inline]
+    pub fn arrive(&mut self, next: u64) {
+        if let Chooser::Chase { at } = &mut self.chooser {
+            *at = next;
+        }
+    }
+}
+
+/// The bijection that scatters zipf ranks and orders a chase.
+pub fn order(workload: &Workload) -> Permutation {
+    Permutation::new(workload.objects(), workload.seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        workload: Workload,
+    }
+
+    fn workload(arguments: &str) -> Workload {
+        Line::parse_from(["x"].into_iter().chain(arguments.split(' '))).workload
+    }
+
+    #[test]
+    fn backends_get_the_same_operations() {
+        for pattern in ["uniform", "zipf:0.99", "sequential"] {
+            let take = |on: &str| {
+                let line =
+                    format!("--on {on} --data 1M --write 50 --threads 2 --pattern {pattern}");
+                let mut stream = Stream::new(&workload(&line), 1);
+                (0..1000).map(|_| stream.next()).collect::<Vec<_>>()
+            };
+            assert_eq!(take("swap"), take("deepheap"));
+        }
+    }
+
+    #[test]
+    fn a_sequential_thread_stays_in_its_share_and_wraps() {
+        let plan = workload("--on glibc --data 40K --threads 3 --pattern sequential");
+        let mut seen = Vec::new();
+        for thread in 0..3 {
+            let mut stream = Stream::new(&plan, thread);
+            let mut mine: Vec<_> = (0..50).map(|_| stream.next()).collect();
+            mine.dedup();
+            mine.sort_unstable_by_key(|o| format!("{o:?}"));
+            mine.dedup();
+            seen.extend(mine);
+        }
+        assert_eq!(seen.len(), 10, "{seen:?}");
+    }
+
+    #[test]
+    fn the_write_share_is_kept() {
+        let mut stream = Stream::new(&workload("--on glibc --data 1M --write 30"), 0);
+        let writes =
+            (0..100_000).filter(|_| matches!(stream.next(), Operation::Write { .. })).count();
+        assert!((29_000..31_000).contains(&writes), "{writes}");
+    }
+}

@@ -1,0 +1,128 @@
+//! Contenders: one way to run a case, and the number it is known by while the table is made.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{Settings, redis};
+use crate::failure::Failure;
+use crate::signals::{self, Watched};
+use crate::supervisor;
+use crate::workload::{Backend, Pattern, Workload};
+
+/// Who runs.
+pub enum Contender {
+    /// `deepheap-bench run`.
+    Memory(Box<Workload>),
+    /// `deepheap-bench malloc`, as it is or under `deepheap run`.
+    Malloc {
+        /// Threads.
+        threads: u32,
+        /// Under `deepheap run`.
+        managed: bool,
+    },
+    /// redis-server, as it is or under `deepheap run`, and redis-benchmark.
+    Redis {
+        /// Requests a client sends at once.
+        pipeline: u32,
+        /// Under `deepheap run`.
+        managed: bool,
+    },
+}
+
+impl Contender {
+    /// Its name in the table.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Memory(workload) => match (workload.on, workload.pattern) {
+                (Backend::Swap, Pattern::Sequential) => {
+                    format!("swap, page-cluster {}", workload.page_cluster)
+                }
+                (on, _) => on.name().into(),
+            },
+            Self::Malloc { managed, .. } | Self::Redis { managed, .. } => {
+                if *managed { "deepheap" } else { "glibc" }.into()
+            }
+        }
+    }
+
+    /// Runs it once.
+    pub fn run(&self, settings: &Settings) -> Result<Value, Failure> {
+        match self {
+            Self::Memory(workload) => {
+                let report = supervisor::run(workload)?;
+                serde_json::to_value(report).map_err(|error| Failure::Failed(error.to_string()))
+            }
+            Self::Malloc { threads, managed } => malloc(settings, *threads, *managed),
+            Self::Redis { pipeline, managed } => redis::run(settings, *pipeline, *managed),
+        }
+    }
+
+    /// One line about a result, for the impatient.
+    pub fn summary(&self, result: &Value) -> String {
+        let number = |at: &str| result.pointer(at).and_then(Value::as_f64);
+        let pieces = [
+            ("op/s", "/ops_per_second", 1.0),
+            ("us p99", "/latency_ns/p99", 1e-3),
+            ("us CPU/op", "/cpu_us_per_op", 1.0),
+            ("MiB peak", "/peak_memory_bytes", 1.0 / 1_048_576.0),
+            ("% CPU at rest", "/rest/cpu_percent", 1.0),
+            ("SET/s", "/set_per_second", 1.0),
+            ("GET/s", "/get_per_second", 1.0),
+        ];
+        let shown = pieces.iter().filter_map(|(unit, at, factor)| {
+            let value = number(at)? * factor;
+            let digits = if value < 100.0 { 1 } else { 0 };
+            Some(format!("{value:.digits$} {unit}"))
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// `program`, or `deepheap run -- program` with more RAM than it needs.
+pub fn command(settings: &Settings, program: &str, managed: bool) -> Result<Command, Failure> {
+    let mut command = if managed {
+        if !settings.deepheap.is_file() {
+            return Err(Failure::Failed(format!(
+                "{}: not there; build it (cargo build --release --workspace) or give --deepheap",
+                settings.deepheap.display()
+            )));
+        }
+        let mut command = Command::new(&settings.deepheap);
+        command.args(["run", "--ram", "1G", "--", program]);
+        command
+    } else {
+        Command::new(program)
+    };
+    // The default store is a file without a name in the working folder.
+    command.current_dir(&settings.dir).env("TMPDIR", &settings.dir);
+    command.env_remove("DEEPHEAP_CONF").env_remove("LD_PRELOAD");
+    signals::die_with_parent(&mut command);
+    Ok(command)
+}
+
+/// The standard output of a command that succeeds.
+pub fn output(command: &mut Command) -> Result<String, Failure> {
+    let what = command.get_program().to_string_lossy().into_owned();
+    let failed = |error: std::io::Error| Failure::os(&what, &error);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let watched = Watched::new(child.id())?;
+    let mut text = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut text).map_err(failed)?;
+    }
+    let status = child.wait().map_err(failed)?;
+    drop(watched);
+    signals::interrupted()?;
+    if status.success() { Ok(text) } else { Err(Failure::Failed(format!("{what}: {status}"))) }
+}
+
+fn malloc(settings: &Settings, threads: u32, managed: bool) -> Result<Value, Failure> {
+    let own = std::env::current_exe().map_err(|error| Failure::os("own path", &error))?;
+    let mut command = command(settings, &own.to_string_lossy(), managed)?;
+    let seconds = (settings.seconds / 2.0).to_string();
+    command.args(["malloc", "--threads", &threads.to_string(), "--seconds", &seconds]);
+    let text = output(&mut command)?;
+    serde_json::from_str(&text).map_err(|error| Failure::Failed(format!("malloc report: {error}")))
+}

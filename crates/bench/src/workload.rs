@@ -1,0 +1,262 @@
+//! Workload: what one run does, from the command line to the worker process and into its JSON line.
+//!
+//! Guarantees: a workload that `check` accepts can be run; two equal workloads on two backends do
+//! the same operations in the same order.
+//! Never: touches the machine.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::object::{MIN_OBJECT_BYTES, WORD_BYTES};
+
+/// The most threads a run may have.
+pub const MAX_THREADS: u32 = 128;
+/// Object indexes are stored in 32 bits of a header's room; more objects are refused.
+const MAX_OBJECTS: u64 = 1 << 32;
+
+/// Which memory the objects live in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// deepheap's malloc with a budget of --ram
+    Deepheap,
+    /// Anonymous memory and a swap file of its own, in a memory cgroup of --ram (needs root)
+    Swap,
+    /// A file mapped MAP_SHARED, in a memory cgroup of --ram (needs root)
+    Mmap,
+    /// glibc's malloc with no limit
+    Glibc,
+}
+
+impl Backend {
+    /// The word on the command line and in the reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deepheap => "deepheap",
+            Self::Swap => "swap",
+            Self::Mmap => "mmap",
+            Self::Glibc => "glibc",
+        }
+    }
+}
+
+/// How objects are allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// One allocation of all objects side by side
+    Array,
+    /// One malloc for each object (deepheap and glibc); their pointers are 8 bytes each on top
+    Each,
+}
+
+/// Which object comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Pattern {
+    /// Every object equally likely.
+    Uniform,
+    /// Rank k in proportion to 1 / k^exponent, ranks scattered over the objects.
+    Zipf(f64),
+    /// Each thread scans its contiguous share, again and again.
+    Sequential,
+    /// The object says which object is next, along one cycle through all objects.
+    Chase,
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "uniform" => Ok(Self::Uniform),
+            None if text == "sequential" => Ok(Self::Sequential),
+            None if text == "chase" => Ok(Self::Chase),
+            Some(("zipf", exponent)) => match exponent.parse::<f64>() {
+                Ok(s) if s > 0.0 && s < 10.0 => Ok(Self::Zipf(s)),
+                _ => Err(format!("zipf exponent '{exponent}' is not a number between 0 and 10")),
+            },
+            _ => Err(format!("'{text}' is none of uniform, zipf:EXPONENT, sequential, chase")),
+        }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Pattern> for String {
+    fn from(pattern: Pattern) -> Self {
+        match pattern {
+            Pattern::Uniform => "uniform".into(),
+            Pattern::Zipf(exponent) => format!("zipf:{exponent}"),
+            Pattern::Sequential => "sequential".into(),
+            Pattern::Chase => "chase".into(),
+        }
+    }
+}
+
+/// Parses `4096`, `4K`, `256M`, `4G`, `1.5G` (powers of 1024).
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a size such as 4096, 4K, 256M or 1.5G");
+    let (number, unit) = match text.chars().last() {
+        Some('K' | 'k') => (&text[..text.len() - 1], 1_u64 << 10),
+        Some('M' | 'm') => (&text[..text.len() - 1], 1 << 20),
+        Some('G' | 'g') => (&text[..text.len() - 1], 1 << 30),
+        Some('T' | 't') => (&text[..text.len() - 1], 1 << 40),
+        _ => (text, 1),
+    };
+    let value: f64 = number.parse().map_err(|_| wrong())?;
+    if !(value > 0.0 && value * (unit as f64) < 1e15) {
+        return Err(wrong());
+    }
+    Ok((value * unit as f64) as u64)
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(seconds),
+        _ => Err(format!("'{text}' is not a number of seconds between 0 and 86400")),
+    }
+}
+
+/// Everything that defines a run.
+#[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
+pub struct Workload {
+    /// Which memory the objects live in
+    #[arg(long, value_enum, value_name = "BACKEND")]
+    pub on: Backend,
+    /// Size of all objects together
+    #[arg(long = "data", value_parser = parse_bytes, default_value = "4G", value_name = "SIZE")]
+    pub data_bytes: u64,
+    /// Size of one object: a multiple of 8, at least 16
+    #[arg(long = "object", value_parser = parse_bytes, default_value = "4K", value_name = "SIZE")]
+    pub object_bytes: u64,
+    /// RAM for the data: deepheap's budget; the limit of the memory cgroup for swap and mmap, where
+    /// what the worker itself uses is measured first and added
+    #[arg(long = "ram", value_parser = parse_bytes, default_value = "256M", value_name = "SIZE")]
+    pub ram_bytes: u64,
+    /// Threads, 1 to 128
+    #[arg(long, default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=MAX_THREADS as i64))]
+    pub threads: u32,
+    /// Operations to measure, all threads together
+    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    pub ops: Option<u64>,
+    /// Seconds to measure [default: 10]
+    #[arg(long, value_parser = parse_seconds)]
+    pub seconds: Option<f64>,
+    /// Operations that warm up before measuring, all threads together [default: twice the pages
+    /// that fit --ram, at most twice the objects, and at most 20 seconds of it]
+    #[arg(long = "warm-up", value_name = "OPS")]
+    pub warm_up_ops: Option<u64>,
+    /// Share of operations that write, in percent
+    #[arg(long = "write", default_value_t = 0, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub write_percent: u32,
+    /// Which object comes next: uniform, zipf:EXPONENT, sequential or chase
+    #[arg(long, default_value = "uniform")]
+    pub pattern: Pattern,
+    /// Same seed, same operations
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// One allocation for all objects, or one for each
+    #[arg(long, value_enum, default_value = "array")]
+    pub layout: Layout,
+    /// vm.page-cluster during a swap run (restored afterwards): swap reads 2^K pages at a time
+    #[arg(long, default_value_t = 0, value_name = "K",
+          value_parser = clap::value_parser!(u32).range(0..=10))]
+    pub page_cluster: u32,
+    /// Where the store, swap file or mapped file lies; its device is the one that is counted
+    #[arg(long, default_value = ".", value_name = "PATH")]
+    pub dir: PathBuf,
+    /// deepheap: also run in a memory cgroup of --ram + the worker's own + 5 %, without swap
+    #[arg(long)]
+    pub cgroup: bool,
+    /// After measuring, read every object and compare the sum of all versions with the writes done
+    #[arg(long)]
+    pub audit: bool,
+    /// Instead of operations: rest this many seconds after the warm-up and report the CPU time used
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds,
+          conflicts_with_all = ["ops", "seconds"])]
+    pub idle: Option<f64>,
+}
+
+impl Workload {
+    /// Refuses what cannot be run.
+    pub fn check(&self) -> Result<(), Failure> {
+        let refuse = |why: String| Err(Failure::Refused(why));
+        if self.object_bytes < MIN_OBJECT_BYTES as u64
+            || !self.object_bytes.is_multiple_of(WORD_BYTES as u64)
+        {
+            return refuse(format!(
+                "--object {}: use a multiple of {WORD_BYTES} of at least {MIN_OBJECT_BYTES} bytes",
+                self.object_bytes
+            ));
+        }
+        let objects = self.objects();
+        if objects < u64::from(self.threads) || objects > MAX_OBJECTS {
+            return refuse(format!(
+                "--data {} is {objects} objects of {} bytes: use {} (one for each thread) to \
+                 {MAX_OBJECTS}",
+                self.data_bytes, self.object_bytes, self.threads
+            ));
+        }
+        let has_malloc = matches!(self.on, Backend::Deepheap | Backend::Glibc);
+        if self.layout == Layout::Each && !has_malloc {
+            return refuse(
+                "--layout each: only deepheap and glibc allocate object by object".into(),
+            );
+        }
+        if self.cgroup && self.on != Backend::Deepheap {
+            return refuse(
+                "--cgroup: is for deepheap; swap and mmap always run in one, glibc never".into(),
+            );
+        }
+        Ok(())
+    }
+
+    /// How many objects there are.
+    pub fn objects(&self) -> u64 {
+        self.data_bytes / self.object_bytes
+    }
+
+    /// Warm-up operations of all threads.
+    pub fn warm_up(&self) -> u64 {
+        let pages = 2 * self.ram_bytes / self.object_bytes.max(4096);
+        self.warm_up_ops.unwrap_or(pages.min(2 * self.objects()))
+    }
+
+    /// Whether the worker runs in a memory cgroup.
+    pub fn needs_cgroup(&self) -> bool {
+        matches!(self.on, Backend::Swap | Backend::Mmap) || self.cgroup
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_patterns_are_understood_or_refused() {
+        assert_eq!(parse_bytes("4K"), Ok(4096));
+        assert_eq!(parse_bytes("1.5G"), Ok(3 << 29));
+        for wrong in ["", "K", "-1", "0", "4X", "NaN", "9999999T"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+        for text in ["uniform", "zipf:0.99", "sequential", "chase"] {
+            assert_eq!(text.parse::<Pattern>().map(String::from), Ok(text.to_string()));
+        }
+        for wrong in ["zipf", "zipf:", "zipf:-1", "zipf:NaN", "random"] {
+            assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Promises of `deepheap-bench` as a user sees them: every backend runs the same workload and
+//! leaves nothing behind, also when it is killed; bad input is refused with status 2.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_deepheap-bench");
+const SMALL: &[&str] = &["--data", "192M", "--ram", "64M", "--threads", "2", "--seconds", "1"];
+/// Runs are heavy, and two cores have to do: one test at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A folder on a disk (the target folder may be on tmpfs only if everything is).
+fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Swap and mmap need root; whoever runs the tests without is told.
+fn skipped(test: &str) -> bool {
+    if !is_root() {
+        eprintln!("SKIPPED: {test} needs root (it makes memory cgroups and swap files)");
+    }
+    !is_root()
+}
+
+fn bench(folder: &Path, on: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", "--on", on]).args(SMALL).arg("--dir").arg(folder).args(more);
+    command
+}
+
+/// Runs to the end; the process id says whose the leftovers are.
+fn finish(command: &mut Command) -> (u32, Output) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    (child.id(), child.wait_with_output().unwrap())
+}
+
+fn report(output: &Output) -> Value {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", output.status);
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    assert_eq!(text.lines().count(), 1, "one JSON line: {text}");
+    serde_json::from_str(text).unwrap()
+}
+
+/// What the run with this process id has in the places where runs make things.
+fn leftovers(folder: &Path, pid: u32) -> Vec<String> {
+    let ours = [format!("deepheap-bench.{pid}."), format!("deepheap-bench.{pid}-")];
+    let mut found = Vec::new();
+    for line in fs::read_to_string("/proc/swaps").unwrap().lines() {
+        if line.contains(&ours[0]) {
+            found.push(line.to_string());
+        }
+    }
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let inside = own.lines().find_map(|line| line.split_once(":memory:")).map_or("/", |l| l.1);
+    let memory = Path::new("/sys/fs/cgroup/memory");
+    let cgroups = [memory.join(inside.trim_start_matches('/')), PathBuf::from("/sys/fs/cgroup")];
+    for place in cgroups.iter().map(PathBuf::as_path).chain([folder, Path::new("/run")]) {
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if ours.iter().any(|prefix| name.starts_with(prefix)) {
+                found.push(entry.path().display().to_string());
+            }
+        }
+    }
+    found
+}
+
+fn page_cluster() -> String {
+    fs::read_to_string("/proc/sys/vm/page-cluster").unwrap()
+}
+
+fn wait_until(what: &str, mut true_at_last: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !true_at_last() {
+        assert!(Instant::now() < end, "{what} did not happen within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn check_numbers(report: &Value, on: &str) {
+    let number = |at: &str| report.pointer(at).and_then(Value::as_f64).unwrap_or(-1.0);
+    assert_eq!(report["on"], on);
+    assert_eq!(report["errors"], 0);
+    assert!(number("/measured_ops") > 100.0, "{report}");
+    assert!(number("/audited_writes") > 0.0, "{report}");
+    let latency = ["p50", "p99", "p99_9", "max"].map(|p| number(&format!("/latency_ns/{p}")));
+    assert!(latency[0] > 0.0 && latency.is_sorted(), "{latency:?}");
+    assert!(number("/peak_memory_bytes") > 1e6 && number("/page_table_bytes") > 1e4, "{report}");
+    assert!(number("/cpu_us_per_op") > 0.0, "{report}");
+}
+
+fn runs_and_leaves_nothing(on: &str) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder(on);
+    let before = page_cluster();
+    for pattern in ["uniform", "zipf:0.99", "sequential", "chase"] {
+        let more = ["--write", "50", "--pattern", pattern, "--audit", "--page-cluster", "1"];
+        let (mut pid, mut output) = finish(&mut bench(&folder, on, &more));
+        // The kernel may kill a program that swaps in a small memory cgroup when its own reclaim
+        // falls behind. That is swap's failure, told as such; the run is made again, three times at
+        // most.
+        for _ in 0..3 {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            if on != "swap" || !said.contains("out of memory in its memory cgroup") {
+                break;
+            }
+            eprintln!("{said}");
+            (pid, output) = finish(&mut bench(&folder, on, &more));
+        }
+        let report = report(&output);
+        assert_eq!(leftovers(&folder, pid), Vec::<String>::new());
+        check_numbers(&report, on);
+        if matches!(on, "swap" | "mmap") {
+            let cgroup = &report["memory_cgroup"];
+            let (peak, limit) = (cgroup["peak_bytes"].as_u64(), cgroup["limit_bytes"].as_u64());
+            assert!(peak <= limit && limit < Some(72 << 20), "{cgroup}");
+            assert!(report["device"]["read_bytes"].as_u64() > Some(1 << 20), "{report}");
+        }
+    }
+    assert_eq!(page_cluster(), before);
+}
+
+#[test]
+fn glibc_runs() {
+    runs_and_leaves_nothing("glibc");
+}
+
+#[test]
+fn deepheap_runs() {
+    runs_and_leaves_nothing("deepheap");
+}
+
+#[test]
+fn swap_runs_and_leaves_nothing() {
+    if !skipped("swap_runs_and_leaves_nothing") {
+        runs_and_leaves_nothing("swap");
+    }
+}
+
+#[test]
+fn mmap_runs_and_leaves_nothing() {
+    if !skipped("mmap_runs_and_leaves_nothing") {
+        runs_and_leaves_nothing("mmap");
+    }
+}
+
+#[test]
+fn deepheap_is_not_killed_in_a_tight_cgroup_and_rests_without_cpu() {
+    if skipped("deepheap_is_not_killed_in_a_tight_cgroup_and_rests_without_cpu") {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder("tight");
+    let output = |more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["run", "--on", "deepheap", "--data", "256M", "--ram", "64M"]);
+        command.args(["--write", "50", "--dir"]).arg(&folder).args(more);
+        finish(&mut command).1
+    };
+    let report = report(&output(&["--cgroup", "--audit", "--seconds", "2"]));
+    assert_eq!(report["memory_cgroup"]["oom_kills"], 0, "{report}");
+    let report = self::report(&output(&["--idle", "1"]));
+    assert!(report["rest"]["cpu_percent"].as_f64() < Some(1.0), "{report}");
+}
+
+/// A swap run of many seconds that has its swap file on.
+fn long_swap_run(folder: &Path) -> Child {
+    let mut command = Command::new(PROGRAM);
+    command.args(["run", "--on", "swap", "--data", "64M", "--ram", "16M", "--seconds", "60"]);
+    command.args(["--page-cluster", "2"]).arg("--dir").arg(folder);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("swap in use", || {
+        leftovers(folder, child.id()).len() >= 4 && page_cluster().trim() == "2"
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    child
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: kill has no memory preconditions; the child was not waited for yet.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+#[test]
+fn a_terminated_run_takes_everything_back() {
+    if skipped("a_terminated_run_takes_everything_back") {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (folder, before) = (folder("terminated"), page_cluster());
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut child = long_swap_run(&folder);
+        send(&child, signal);
+        assert_eq!(child.wait().unwrap().code(), Some(128 + signal));
+        assert_eq!(leftovers(&folder, child.id()), Vec::<String>::new());
+        assert_eq!(page_cluster(), before);
+    }
+}
+
+#[test]
+fn what_a_killed_run_left_the_next_one_takes_back() {
+    if skipped("what_a_killed_run_left_the_next_one_takes_back") {
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (folder, before) = (folder("killed"), page_cluster());
+    let mut child = long_swap_run(&folder);
+    send(&child, libc::SIGKILL);
+    child.wait().unwrap();
+    assert_ne!(leftovers(&folder, child.id()), Vec::<String>::new());
+    assert!(Command::new(PROGRAM).arg("clean").status().unwrap().success());
+    assert_eq!(leftovers(&folder, child.id()), Vec::<String>::new());
+    assert_eq!(page_cluster(), before);
+}
+
+#[test]
+fn bad_input_is_refused_with_status_2() {
+    let folder = folder("refused");
+    let cases: &[(&str, &[&str], &str)] = &[
+        ("swap", &["--object", "12"], "multiple of 8"),
+        ("glibc", &["--object", "1G"], "one for each thread"),
+        ("swap", &["--layout", "each"], "object by object"),
+        ("mmap", &["--cgroup"], "for deepheap"),
+        ("glibc", &["--dir", "/no/such/folder"], "no such folder"),
+        ("mmap", &["--dir", "/dev/shm"], "tmpfs"),
+        ("mmap", &["--data", "15T"], "MiB needed"),
+        ("glibc", &["--pattern", "zipf:-1"], "zipf exponent"),
+        ("glibc", &["--bogus"], "--bogus"),
+    ];
+    for (on, more, why) in cases {
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(&folder).args(["run", "--on", on]).args(*more);
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {error}");
+        assert!(error.contains(why) && !error.contains("panicked"), "{more:?}: {error}");
+    }
+}
+
+#[test]
+fn the_malloc_load_runs_on_one_and_four_threads() {
+    for threads in ["1", "4"] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["malloc", "--seconds", "0.3", "--live", "8M", "--threads", threads]);
+        let report = report(&finish(&mut command).1);
+        assert!(report["measured_ops"].as_u64() > Some(10_000), "{report}");
+    }
+}

@@ -1,0 +1,18 @@
+//! The C functions of deepheap: `dh_malloc` and its family, as `include/deepheap.h` declares them.
+//!
+//! A skin: it converts arguments, results and errors, and holds no logic of memory. Two libraries
+//! export these functions, `libdeepheap.so` and the preload library; whichever a process finds
+//! first serves all callers, so there is one runtime.
+//!
+//! Guarantees: errno as malloc(3) leaves it; no panic crosses into C (`extern "C"` aborts).
+//! Threads: any thread; never a signal handler.
+
+mod allocation;
+mod error;
+mod start;
+mod statistics;
+
+pub use allocation::{dh_aligned_alloc, dh_calloc, dh_free, dh_malloc, dh_realloc, dh_usable_size};
+pub use error::{DH_ECONF, DH_EINVAL, DH_EKERNEL, DH_EMEMORY, DH_ESTARTED, DH_ESTORE, dh_strerror};
+pub use start::dh_init;
+pub use statistics::{dh_stats, dh_stats_json};

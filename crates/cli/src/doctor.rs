@@ -1,0 +1,76 @@
+//! Doctor command: one line a thing, the fix under what is missing, a verdict at the end.
+//!
+//! Guarantees: exit status 0 if deepheap can run, 1 if not; lines appear as they are found.
+//! Never: colours anything but a terminal.
+//! Threads: none but main.
+
+use std::io::stdout;
+
+use deepheap::config::Config;
+use deepheap::doctor::{Finding, Verdict, examine_machine};
+use deepheap::doctor_store::examine_store;
+use deepheap::machine::Machine;
+
+use crate::arguments;
+use crate::refusal::{EXIT_MISSING, Refusal, print_out, wants_colour};
+
+/// Columns of the longest name of a thing.
+const NAME_WIDTH: usize = 13;
+
+/// Examines the machine and tells.
+pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
+    let has_colour = wants_colour(&stdout());
+    let (mut failed, mut warned) = (0, 0);
+    let mut lost = Ok(());
+    let mut tell = |finding: Finding| {
+        match finding.verdict {
+            Verdict::Pass => {}
+            Verdict::Warn => warned += 1,
+            Verdict::Fail => failed += 1,
+        }
+        if lost.is_ok() {
+            lost = print_out(line(&finding, has_colour).as_bytes());
+        }
+    };
+    let mut config = match Config::from_environment() {
+        Ok(config) => config,
+        Err(error) => {
+            tell(Finding {
+                verdict: Verdict::Fail,
+                name: "settings",
+                text: format!("DEEPHEAP_CONF: {error}"),
+                fix: Some("correct the variable, or unset it".to_owned()),
+            });
+            Config::default_on(Machine::read())
+        }
+    };
+    if let Some(store) = &arguments.store {
+        config.store = Some(store.clone());
+    }
+    examine_machine(&config, &mut tell);
+    examine_store(&config, &mut tell);
+    lost?;
+    let verdict = match (failed, warned) {
+        (0, 0) => "\nThis machine has all that deepheap needs.\n".to_owned(),
+        (0, 1) => "\ndeepheap runs here; one thing could be better.\n".to_owned(),
+        (0, n) => format!("\ndeepheap runs here; {n} things could be better.\n"),
+        (1, _) => "\ndeepheap cannot run here until one thing is fixed.\n".to_owned(),
+        (n, _) => format!("\ndeepheap cannot run here until {n} things are fixed.\n"),
+    };
+    print_out(verdict.as_bytes())?;
+    if failed == 0 { Ok(()) } else { Err(Refusal::with_status(EXIT_MISSING, "")) }
+}
+
+fn line(finding: &Finding, has_colour: bool) -> String {
+    let (word, colour) = match finding.verdict {
+        Verdict::Pass => ("pass", "32"),
+        Verdict::Warn => ("warn", "33"),
+        Verdict::Fail => ("FAIL", "31;1"),
+    };
+    let word = if has_colour { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() };
+    let mut line = format!("{word}  {:NAME_WIDTH$} {}\n", finding.name, finding.text);
+    if let Some(fix) = &finding.fix {
+        line += &format!("{:1$}fix: {fix}\n", "", NAME_WIDTH + 7);
+    }
+    line
+}

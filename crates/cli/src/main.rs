@@ -1,0 +1,50 @@
+//! The deepheap command: run, doctor, stat, completions, man.
+//!
+//! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
+//! wrong use ends with status 2.
+//! Never: panics at a user; prints colours into a file.
+//! Threads: one.
+
+mod arguments;
+mod doctor;
+mod elf;
+mod manual;
+mod preload_library;
+mod process_image;
+mod program;
+mod refusal;
+mod run;
+mod stat;
+mod stat_process;
+mod stat_screen;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::arguments::{Arguments, Command};
+use crate::refusal::Refusal;
+
+fn main() -> ExitCode {
+    process_image::restore_pipe_signal();
+    let result = match Arguments::parse().command {
+        Command::Run(run) => Err(run::run(&run)),
+        Command::Doctor(doctor) => doctor::doctor(&doctor),
+        Command::Stat(stat) => stat::stat(&stat),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { folder } => manual::write(&folder),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refusal) => {
+            refusal.print();
+            ExitCode::from(refusal.status)
+        }
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), Refusal> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "deepheap", &mut script);
+    refusal::print_out(&script)
+}

@@ -1,0 +1,65 @@
+//! Refusal: why a command does not go on, in words, and the exit status that goes with it.
+//!
+//! Guarantees: every text says what is wrong and what to do.
+//! Never: panics because nobody reads what is printed.
+//! Threads: plain data.
+
+use std::io::{self, IsTerminal, Write};
+
+/// Wrong use, or something that must be fixed first.
+pub const EXIT_REFUSED: u8 = 2;
+/// Something that was looked for is not there.
+pub const EXIT_MISSING: u8 = 1;
+/// The program was found but cannot be executed; as env(1) has it.
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// The program was not found; as env(1) has it.
+pub const EXIT_NOT_FOUND: u8 = 127;
+
+/// Why not.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The exit status.
+    pub status: u8,
+    /// One or a few lines, without the name of the command in front.
+    pub text: String,
+}
+
+impl Refusal {
+    /// A refusal with status 2.
+    pub fn new(text: impl Into<String>) -> Refusal {
+        Refusal { status: EXIT_REFUSED, text: text.into() }
+    }
+
+    /// Tells it on stderr. An empty text was told already.
+    pub fn print(&self) {
+        if !self.text.is_empty() {
+            // Nothing can be done if stderr is closed; the status tells enough.
+            let _ = writeln!(io::stderr(), "deepheap: {}", self.text);
+        }
+    }
+
+    /// A refusal with another status.
+    pub fn with_status(status: u8, text: impl Into<String>) -> Refusal {
+        Refusal { status, text: text.into() }
+    }
+}
+
+/// Whether colours may go to a stream.
+pub fn wants_colour(stream: &impl IsTerminal) -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    stream.is_terminal()
+        && !is_set("NO_COLOR")
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// Writes to standard output at once.
+///
+/// # Errors
+/// A full disk or the like; a closed pipe ends the process quietly before.
+pub fn print_out(bytes: &[u8]) -> Result<(), Refusal> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
+        let text = format!("cannot write to standard output: {error}");
+        Refusal::with_status(EXIT_MISSING, text)
+    })
+}

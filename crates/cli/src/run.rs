@@ -1,0 +1,122 @@
+//! Run: checks everything that could go wrong, then becomes the program with deepheap preloaded.
+//!
+//! Guarantees: either the program starts with working settings, or it does not start and the
+//! reason is told.
+//! Never: stays around: exit status, signals and the process id are the program's.
+//! Threads: none but main.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use deepheap::config::Config;
+use deepheap::doctor;
+use deepheap::machine::Machine;
+use deepheap::store_place::{self, StorePlace};
+
+use crate::arguments::Run;
+use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal};
+use crate::{preload_library, process_image, program};
+
+/// Becomes the program; returns only with the reason why not.
+pub fn run(arguments: &Run) -> Refusal {
+    let (path, variables) = match prepare(arguments) {
+        Ok(prepared) => prepared,
+        Err(refusal) => return refusal,
+    };
+    let error = process_image::replace(&path, &arguments.program, &variables);
+    let status = match error.kind() {
+        std::io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+        _ => EXIT_NOT_EXECUTABLE,
+    };
+    let text = format!("cannot execute '{}': {error}: check the program", path.display());
+    Refusal::with_status(status, text)
+}
+
+type Variables = [(&'static str, OsString); 3];
+
+fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
+    let mut config = merged(arguments)?;
+    let path = program::find(&arguments.program[0])?;
+    program::check(&path)?;
+    let library = preload_library::find()?;
+    if let Some(finding) = doctor::first_obstacle() {
+        return Err(Refusal::new(finding.to_string()));
+    }
+    let place = StorePlace::find(&config).map_err(|error| Refusal::new(error.to_string()))?;
+    // Absolute: the program and its children may change folders.
+    config.store = Some(absolute(place.path())?);
+    if let Some(file) = &config.stats_file {
+        config.stats_file = Some(check_stats_file(file)?);
+    }
+    let preload = preload_library::preloading(&library, env::var_os("LD_PRELOAD").as_deref());
+    // exec keeps the process id.
+    let first = OsString::from(std::process::id().to_string());
+    let variables = [
+        ("LD_PRELOAD", preload),
+        ("DEEPHEAP_CONF", OsString::from(config.to_conf())),
+        (deepheap::FIRST_PROCESS_VARIABLE, first),
+    ];
+    Ok((path, variables))
+}
+
+/// The options over what DEEPHEAP_CONF says.
+fn merged(arguments: &Run) -> Result<Config, Refusal> {
+    let machine = Machine::read();
+    let mut config = Config::from_environment()
+        .map_err(|error| Refusal::new(format!("in DEEPHEAP_CONF: {error}")))?;
+    let refuse = |option: &'static str| move |error| Refusal::new(format!("in {option}: {error}"));
+    if let Some(size) = &arguments.ram {
+        config.set(machine, "ram", size).map_err(refuse("--ram"))?;
+    }
+    if let Some(size) = &arguments.store_size {
+        config.set(machine, "store_size", size).map_err(refuse("--store-size"))?;
+    }
+    if let Some(path) = &arguments.store {
+        config.set(machine, "store", utf8(path)?).map_err(refuse("--store"))?;
+    }
+    if let Some(path) = &arguments.stats {
+        config.set(machine, "stats", utf8(path)?).map_err(refuse("--stats"))?;
+    }
+    config.show_stats |= arguments.show_stats;
+    config.children &= !arguments.no_children;
+    config.force |= arguments.force;
+    config.check(machine).map_err(|error| Refusal::new(error.to_string()))?;
+    Ok(config)
+}
+
+/// DEEPHEAP_CONF is text; so must be what goes into it.
+fn utf8(path: &Path) -> Result<&str, Refusal> {
+    path.to_str().ok_or_else(|| {
+        let shown = path.display();
+        Refusal::new(format!("the path '{shown}' is not UTF-8: use one without foreign bytes"))
+    })
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
+    let absolute = std::path::absolute(path).map_err(|error| {
+        let shown = path.display();
+        Refusal::new(format!("cannot tell where '{shown}' is ({error}): give an absolute path"))
+    })?;
+    utf8(&absolute)?;
+    Ok(absolute)
+}
+
+/// The file need not exist, but must be possible to write.
+fn check_stats_file(file: &Path) -> Result<PathBuf, Refusal> {
+    let file = absolute(file)?;
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let shown = file.display();
+    let is_possible = if file.exists() {
+        !file.is_dir() && store_place::is_accessible(&file, libc::W_OK)
+    } else {
+        store_place::is_accessible(folder, libc::W_OK | libc::X_OK)
+    };
+    if is_possible {
+        return Ok(file);
+    }
+    Err(Refusal::new(format!(
+        "statistics cannot be written to '{shown}': give --stats a file in a folder that exists \
+         and that this user may write to"
+    )))
+}

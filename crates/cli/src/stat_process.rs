@@ -1,0 +1,170 @@
+//! Process of `stat`: finds the statistics page of a running process and copies it.
+//!
+//! Guarantees: the page is the process's own, not one inherited from its parent; what is missing
+//! (process, deepheap, permission, version) is told apart.
+//! Never: maps foreign memory or stops the process.
+//! Threads: none but main.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use deepheap::stats_page::{STATS_PAGE_NAME, StatsPage};
+
+use crate::refusal::{EXIT_MISSING, Refusal};
+
+/// A process, by its id and, against reuse of ids, the time it started.
+pub struct Process {
+    pid: u32,
+    started: String,
+    /// Its name, for people.
+    pub name: String,
+}
+
+impl Process {
+    /// Looks whether it is there.
+    pub fn find(pid: u32) -> Result<Process, Refusal> {
+        let gone = || missing(format!("there is no process {pid}: see ps or pgrep for its id"));
+        let started = started(pid).ok_or_else(gone)?;
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| gone())?;
+        Ok(Process { pid, started, name: name.trim_end().to_owned() })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        started(self.pid).is_some_and(|started| started == self.started)
+    }
+
+    /// A copy of its statistics as of now.
+    pub fn page(&self) -> Result<Box<StatsPage>, Refusal> {
+        let (pid, name) = (self.pid, &self.name);
+        let found = self.page_by_descriptor().and_then(|found| match found {
+            Some(page) => Ok(Some(page)),
+            None => self.page_by_address(),
+        });
+        match found {
+            Ok(Some(page)) => Ok(page),
+            Ok(None) => Err(missing(self.without_deepheap())),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(missing(format!(
+                "you may not look into process {pid} ({name}): run this as its user, or with sudo"
+            ))),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(missing(format!(
+                "process {pid} ({name}) runs under another version of deepheap ({error}): use the \
+                 deepheap command that started it"
+            ))),
+            Err(_) if !self.is_running() => {
+                Err(missing(format!("process {pid} ({name}) has ended")))
+            }
+            Err(error) => Err(missing(format!(
+                "the statistics of process {pid} ({name}) cannot be read ({error}): try again"
+            ))),
+        }
+    }
+
+    /// Through the links of its open files.
+    fn page_by_descriptor(&self) -> std::io::Result<Option<Box<StatsPage>>> {
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.pid))? {
+            let link = entry?.path();
+            // A descriptor may be closed meanwhile.
+            let Ok(target) = fs::read_link(&link) else { continue };
+            if !is_stats_page(&target.to_string_lossy()) {
+                continue;
+            }
+            let page = StatsPage::read_copy(&File::open(&link)?, 0)?;
+            if self.owns(&page) {
+                return Ok(Some(page));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Through its memory, for programs that close every descriptor. Needs the right to trace it.
+    fn page_by_address(&self) -> std::io::Result<Option<Box<StatsPage>>> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid))?;
+        for line in maps.lines() {
+            let Some((start, _)) = line.split_once('-') else { continue };
+            let Some(name) = line.find('/') else { continue };
+            let Ok(start) = u64::from_str_radix(start, 16) else { continue };
+            if !is_stats_page(&line[name..]) {
+                continue;
+            }
+            let memory = File::open(format!("/proc/{}/mem", self.pid))?;
+            let page = StatsPage::read_copy(&memory, start)?;
+            if self.owns(&page) {
+                return Ok(Some(page));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A page names the id that its process has in its own pid namespace, the innermost.
+    fn owns(&self, page: &StatsPage) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        match ids.and_then(|ids| ids.split_whitespace().last()) {
+            Some(id) => id.parse() == Ok(page.pid()),
+            None => page.pid() == self.pid,
+        }
+    }
+
+    fn without_deepheap(&self) -> String {
+        let (pid, name) = (self.pid, &self.name);
+        let children: Vec<String> = descendants(pid)
+            .into_iter()
+            .filter_map(|child| Process::find(child).ok())
+            .filter(|child| matches!(child.page_by_descriptor(), Ok(Some(_))))
+            .map(|child| format!("{} ({})", child.pid, child.name))
+            .collect();
+        if children.is_empty() {
+            format!(
+                "process {pid} ({name}) does not run under deepheap: start it with 'deepheap run'"
+            )
+        } else {
+            let are = if children.len() == 1 { "a child of it does" } else { "children of it do" };
+            let list = children.join(", ");
+            format!("process {pid} ({name}) does not run under deepheap, but {are}: {list}")
+        }
+    }
+}
+
+fn missing(text: String) -> Refusal {
+    Refusal::with_status(EXIT_MISSING, text)
+}
+
+fn is_stats_page(link: &str) -> bool {
+    let name = STATS_PAGE_NAME.to_str().unwrap_or_default();
+    link.strip_prefix("/memfd:").is_some_and(|rest| rest.starts_with(name))
+}
+
+/// Field 22 of /proc/PID/stat; the name before may hold blanks and brackets. A zombie has ended.
+fn started(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18).map(str::to_owned) }
+}
+
+/// Children, their children and so on.
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        next += 1;
+        let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for file in tasks.map(|task| task.path().join("children")) {
+            let children = read_text(file);
+            found.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+        }
+    }
+    found.split_off(1)
+}
+
+fn read_text(file: PathBuf) -> String {
+    fs::read_to_string(file).unwrap_or_default()
+}

@@ -1,0 +1,212 @@
+//! Screen of `stat`: one compact picture of a process, 80 columns wide.
+//!
+//! Guarantees: the same layout with and without rates, so that a redrawn screen does not jump.
+//! Never: prints; it returns text.
+//! Threads: pure functions.
+
+use core::fmt::{Result, Write};
+
+use deepheap::histogram::Histogram;
+use deepheap::stats::{FaultKind, Latency, Stats};
+use deepheap::stats_page::StatsPage;
+use deepheap::stats_report::{bytes, count, duration};
+
+/// Columns of the bars.
+const BAR_WIDTH: usize = 40;
+
+/// Statistics at one moment.
+pub struct Sample {
+    /// The numbers.
+    pub stats: Stats,
+    latencies: [Histogram; FaultKind::ALL.len()],
+}
+
+impl Sample {
+    /// Takes it from a page.
+    pub fn of(page: &StatsPage) -> Sample {
+        Sample {
+            stats: page.snapshot(),
+            latencies: FaultKind::ALL.map(|kind| page.histogram(kind)),
+        }
+    }
+}
+
+/// What was counted, in all and in the last interval.
+struct Rates<'a> {
+    now: &'a Stats,
+    earlier: Option<&'a Stats>,
+}
+
+impl Rates<'_> {
+    /// Growth a second of a counter, if there is an interval.
+    fn rate(&self, of: impl Fn(&Stats) -> u64) -> Option<f64> {
+        let earlier = self.earlier?;
+        let seconds = self.now.uptime_ns.checked_sub(earlier.uptime_ns)? as f64 / 1e9;
+        Some(of(self.now).saturating_sub(of(earlier)) as f64 / seconds.max(1e-3))
+    }
+
+    /// "12k/s", or nothing.
+    fn counts(&self, of: impl Fn(&Stats) -> u64) -> String {
+        self.rate(of).map_or(String::new(), |rate| format!("{}/s", count(rate as u64)))
+    }
+
+    /// " (12 MiB/s)", or nothing.
+    fn in_brackets(&self, of: impl Fn(&Stats) -> u64, shown: fn(u64) -> String) -> String {
+        self.rate(of).map_or(String::new(), |rate| format!(" ({}/s)", shown(rate as u64)))
+    }
+}
+
+/// The picture. With an earlier sample, latencies are of the time since.
+pub fn screen(
+    name: &str,
+    pid: u32,
+    sample: &Sample,
+    earlier: Option<&Sample>,
+    has_colour: bool,
+) -> String {
+    let mut text = String::with_capacity(2048);
+    let rates = Rates { now: &sample.stats, earlier: earlier.map(|sample| &sample.stats) };
+    // Writing to a String cannot fail.
+    let _ = head(&mut text, name, pid, &sample.stats, has_colour)
+        .and_then(|()| memory(&mut text, &sample.stats, has_colour))
+        .and_then(|()| faults(&mut text, sample, earlier, &rates, has_colour))
+        .and_then(|()| traffic(&mut text, &rates));
+    text
+}
+
+fn head(out: &mut String, name: &str, pid: u32, s: &Stats, has_colour: bool) -> Result {
+    let state = if s.managing != 0 {
+        "heap is larger than the budget: moving pages"
+    } else {
+        "heap fits the budget: nothing is moved"
+    };
+    let (bold, plain) = if has_colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+    writeln!(out, "{bold}{name} ({pid}){plain}  up {}  {state}\n", uptime(s.uptime_ns))
+}
+
+fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
+    let (used, budget) = (s.used_bytes(), s.budget_bytes);
+    let bar = |part, whole| bar(part, whole, has_colour);
+    writeln!(out, "memory  {}  {} of {}", bar(used, budget), bytes(used), bytes(budget))?;
+    let kinds = [
+        ("in reach", s.page_buffer_bytes),
+        ("cached", s.cache_bytes),
+        ("page tables", s.page_table_bytes),
+        ("tables", s.object_table_bytes + s.heap_metadata_bytes),
+        ("store buffers", s.store_memory_bytes),
+        ("other", s.other_bytes),
+    ];
+    for row in kinds.chunks(3) {
+        let cells = row.iter().map(|(kind, size)| format!("{kind:>13} {:<9}", bytes(*size)));
+        writeln!(out, "        {}", cells.collect::<Vec<_>>().join(" ").trim_end())?;
+    }
+    let (stored, capacity) = (s.store_used_bytes, s.store_capacity_bytes);
+    writeln!(out, "store   {}  {} of {}", bar(stored, capacity), bytes(stored), bytes(capacity))?;
+    writeln!(
+        out,
+        "heap    {} allocated, {} of pages, {} of them on the device\n",
+        bytes(s.allocated_bytes),
+        bytes(s.committed_bytes),
+        bytes(s.stored_bytes)
+    )
+}
+
+fn faults(
+    out: &mut String,
+    sample: &Sample,
+    earlier: Option<&Sample>,
+    rates: &Rates<'_>,
+    has_colour: bool,
+) -> Result {
+    let (dim, plain) = if has_colour { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+    writeln!(
+        out,
+        "{dim}faults       total      rate       p50       p90       p99     p99.9       max{plain}"
+    )?;
+    for kind in FaultKind::ALL {
+        let all = &sample.latencies[kind as usize];
+        let shown = match earlier {
+            Some(earlier) => Latency::of(&all.since(&earlier.latencies[kind as usize])),
+            None => Latency::of(all),
+        };
+        let rate = rates.counts(|s| s.latencies()[kind as usize].1.count);
+        write!(out, "{:<9} {:>8} {rate:>9}", kind.name(), count(all.count()))?;
+        for ns in [shown.p50_ns, shown.p90_ns, shown.p99_ns, shown.p999_ns, shown.max_ns] {
+            let text = if shown.count == 0 { "-".to_owned() } else { duration(ns) };
+            write!(out, " {text:>9}")?;
+        }
+        writeln!(out)?;
+    }
+    let rate = rates.counts(|s| s.prefetched);
+    let line = format!("prefetch  {:>8} {rate:>9}", count(sample.stats.prefetched));
+    writeln!(out, "{}\n", line.trim_end())
+}
+
+fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
+    let s = rates.now;
+    writeln!(
+        out,
+        "evicted {} pages{}: {} clean, {} dirty, {} zero, {} free",
+        count(s.evictions()),
+        rates.in_brackets(Stats::evictions, count),
+        count(s.evicted_clean),
+        count(s.evicted_dirty),
+        count(s.evicted_zero),
+        count(s.evicted_free)
+    )?;
+    writeln!(
+        out,
+        "cache   dropped {} clean, wrote {} dirty, kept {} touched again",
+        count(s.cache_reclaimed_clean),
+        count(s.cache_reclaimed_dirty),
+        count(s.cache_second_chances)
+    )?;
+    writeln!(
+        out,
+        "device  read {}{}, wrote {}{}",
+        bytes(s.device_read_bytes),
+        rates.in_brackets(|s| s.device_read_bytes, bytes),
+        bytes(s.device_write_bytes),
+        rates.in_brackets(|s| s.device_write_bytes, bytes)
+    )?;
+    let amplification = match s.write_amplification() {
+        Some(ratio) => format!("{ratio:.2}"),
+        None => "-".to_owned(),
+    };
+    writeln!(
+        out,
+        "log     write amplification {amplification}, {} segments collected, {} blocks moved",
+        count(s.segments_collected),
+        count(s.blocks_appended_survivor)
+    )?;
+    writeln!(
+        out,
+        "stalls  {} in all threads, {} direct reclaims, {} EFAULT retries, {} pins",
+        duration(s.stall_ns),
+        count(s.direct_reclaims),
+        count(s.efault_retries),
+        count(s.pins)
+    )
+}
+
+fn bar(part: u64, whole: u64, has_colour: bool) -> String {
+    let share = if whole == 0 { 0.0 } else { (part as f64 / whole as f64).min(1.0) };
+    let full = (share * BAR_WIDTH as f64).round() as usize;
+    if has_colour {
+        let colour = if share > 0.95 { "33" } else { "32" };
+        let (full, rest) = ("█".repeat(full), "░".repeat(BAR_WIDTH - full));
+        format!("\x1b[{colour}m{full}\x1b[2m{rest}\x1b[0m")
+    } else {
+        format!("[{}{}]", "#".repeat(full), ".".repeat(BAR_WIDTH - full))
+    }
+}
+
+fn uptime(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m {:02}s", seconds % 60),
+        _ => format!("{hours}h {minutes:02}m"),
+    }
+}

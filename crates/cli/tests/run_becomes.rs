@@ -1,0 +1,76 @@
+//! What a program sees that `deepheap run` becomes.
+
+mod command;
+
+use std::os::unix::process::ExitStatusExt;
+
+use command::{Folder, told};
+
+#[test]
+fn exit_status_and_signals_are_the_programs() {
+    let folder = Folder::new();
+    assert_eq!(folder.output(["run", "sh", "-c", "exit 42"]).status.code(), Some(42));
+    assert_eq!(folder.output(["run", "sh", "-c", "kill -9 $$"]).status.signal(), Some(9));
+}
+
+#[test]
+fn arguments_are_not_touched() {
+    let folder = Folder::new();
+    let output = folder.output(["run", "--ram", "64M", "echo", "--ram", "1", "--", "-x"]);
+    assert_eq!(told(&output).1, "--ram 1 -- -x\n");
+    let output = folder.output(["run", "--", "echo", "--help"]);
+    // echo(1) of coreutils knows --help; the shell's does not.
+    assert!(told(&output).1.contains("echo"));
+}
+
+#[test]
+fn options_go_over_the_environment() {
+    let folder = Folder::new();
+    let mut command = folder.deepheap();
+    command.env("DEEPHEAP_CONF", "ram:64M,children:no,store_size:1G");
+    command.args(["run", "--ram", "96M", "--show-stats", "--stats", "out,1.json"]);
+    let (status, out, err) =
+        told(&command.args(["printenv", "DEEPHEAP_CONF"]).output().expect("start"));
+    assert_eq!(status, Some(0), "{err}");
+    let here = folder.path().display();
+    let expected = format!(
+        "ram:96M,store:{here},store_size:1G,stats:{here}/out\\,1.json,show_stats:yes,children:no\n"
+    );
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn what_was_preloaded_is_kept() {
+    let folder = Folder::new();
+    let mut command = folder.deepheap();
+    command.env("LD_PRELOAD", "/lib/x86_64-linux-gnu/libdl.so.2");
+    let (_, out, _) =
+        told(&command.args(["run", "printenv", "LD_PRELOAD"]).output().expect("start"));
+    let here = folder.path().canonicalize().expect("folder");
+    let ours = here.join("libdeepheap_preload.so");
+    assert_eq!(out, format!("{}:/lib/x86_64-linux-gnu/libdl.so.2\n", ours.display()));
+}
+
+#[test]
+fn scripts_run_by_their_interpreters() {
+    let folder = Folder::new();
+    let script = folder.file("script", b"#!/usr/bin/env sh\necho \"ran $1\"\n", 0o755);
+    let bare = folder.file("bare", b"echo \"bare $1\"\n", 0o755);
+    let run = |path: &std::path::Path| {
+        told(&folder.output(["run", path.to_str().expect("utf8"), "it"])).1
+    };
+    assert_eq!(run(&script), "ran it\n");
+    assert_eq!(run(&bare), "bare it\n");
+}
+
+#[test]
+fn the_pipe_signal_is_as_it_was() {
+    let folder = Folder::new();
+    // A program killed by SIGPIPE when its reader goes; with the signal ignored it would fail
+    // with a message instead.
+    let command = "./deepheap run yes | head -n 1 > /dev/null; exit ${PIPESTATUS[0]}";
+    drop(folder.deepheap());
+    let mut bash = std::process::Command::new("bash");
+    let output = bash.args(["-c", command]).current_dir(folder.path()).output().expect("bash");
+    assert_eq!(told(&output), (Some(141), String::new(), String::new()));
+}

@@ -1,0 +1,69 @@
+//! What `stat`, `doctor`, `completions` and `man` tell.
+
+mod command;
+
+use command::{Folder, told};
+use deepheap::stats::{Counter, FaultKind, Gauge};
+use deepheap::stats_page::StatsPage;
+
+#[test]
+fn stat_shows_a_running_process() {
+    let page = StatsPage::create().expect("page");
+    page.set(Gauge::Budget, 256 << 20);
+    page.set(Gauge::Managing, 1);
+    page.add(0, Counter::Prefetched, 4321);
+    page.record(0, FaultKind::Stored, 70_000);
+    let folder = Folder::new();
+    let pid = std::process::id().to_string();
+
+    let (status, out, err) = told(&folder.output(["stat", &pid]));
+    assert_eq!(status, Some(0), "{err}");
+    for words in ["256 MiB", "4.32k", "70.0 us", "moving pages"] {
+        assert!(out.contains(words), "'{words}' is not in:\n{out}");
+    }
+    assert!(!out.contains('\x1b'), "colours in a file:\n{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "too wide:\n{out}");
+
+    let (status, out, _) = told(&folder.output(["stat", "--json", &pid]));
+    assert_eq!(status, Some(0));
+    let json: serde_json::Value = serde_json::from_str(&out).expect("json");
+    assert_eq!(json["faults"]["prefetched"], 4321);
+}
+
+#[test]
+fn stat_tells_what_is_missing() {
+    let folder = Folder::new();
+    let (status, _, err) = told(&folder.output(["stat", "4194304"]));
+    assert_eq!((status, err.contains("there is no process")), (Some(1), true), "{err}");
+    let mut sleeper = std::process::Command::new("sleep").arg("20").spawn().expect("sleep");
+    let (status, _, err) = told(&folder.output(["stat", &sleeper.id().to_string()]));
+    sleeper.kill().and_then(|()| sleeper.wait()).expect("kill");
+    assert_eq!((status, err.contains("does not run under deepheap")), (Some(1), true), "{err}");
+    let (status, _, _) = told(&folder.output(["stat", "zero"]));
+    assert_eq!(status, Some(2));
+}
+
+#[test]
+fn doctor_gives_every_failure_a_fix() {
+    let folder = Folder::new();
+    let (status, out, err) = told(&folder.output(["doctor", "--store", "/does/not/exist"]));
+    assert_eq!((status, err.as_str()), (Some(1), ""));
+    assert!(out.contains("FAIL  store"), "{out}");
+    assert!(out.contains("fix: create the folder"), "{out}");
+    assert!(!out.contains('\x1b'), "colours in a file:\n{out}");
+}
+
+#[test]
+fn completions_and_manual_are_written() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let (status, out, _) = told(&folder.output(["completions", shell]));
+        assert!(status == Some(0) && out.contains("store-size"), "{shell}");
+    }
+    let here = folder.path().to_str().expect("utf8");
+    assert_eq!(folder.output(["man", here]).status.code(), Some(0));
+    let page = std::fs::read_to_string(folder.path().join("deepheap-run.1")).expect("page");
+    assert!(page.contains("DEEPHEAP_CONF") && page.contains("store\\-size"), "{page}");
+    assert!(folder.path().join("deepheap.1").exists());
+    assert_eq!(folder.output(["man", "/does/not/exist"]).status.code(), Some(2));
+}

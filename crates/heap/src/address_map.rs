@@ -1,0 +1,136 @@
+//! Address map: from an address to what is allocated there, by shifts and at most two loads.
+//!
+//! Guarantees: an address that is not the start of a live allocation is never taken for one
+//! (objects in thread caches pass for live). `page_is_free` errs towards "no".
+//! Never: locks, writes, touches managed memory.
+//! Threads: any, at any time, also in signal handlers.
+
+use deepheap_sys::errno::Result;
+
+use crate::coalescing::Coalescing;
+use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN, PageNo, SPAN_SHIFT};
+use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SLAB, SLAB_SHIFT};
+use crate::slab::Slabs;
+use crate::units::State;
+
+/// What starts at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Object `index` of `slab`, of small class `class`.
+    Object { slab: usize, class: u8, index: usize },
+    /// An allocated run: its first page and length in pages.
+    Run { first: usize, pages: usize },
+}
+
+/// The region and its tables.
+pub(crate) struct AddressMap {
+    base: usize,
+    len: usize,
+    pub(crate) slabs: Slabs,
+    pub(crate) runs: Coalescing,
+}
+
+impl AddressMap {
+    /// The tables of the region `[base, base + len)`, both multiples of a span.
+    pub fn new(base: usize, len: usize) -> Result<Self> {
+        Ok(Self {
+            base,
+            len,
+            slabs: Slabs::new(len >> SLAB_SHIFT)?,
+            runs: Coalescing::new(len >> SPAN_SHIFT)?,
+        })
+    }
+
+    /// Whether `ptr` lies in the region.
+    #[inline]
+    pub fn contains(&self, ptr: usize) -> bool {
+        ptr.wrapping_sub(self.base) < self.len
+    }
+
+    /// The address of a page.
+    #[inline]
+    pub fn address_of_page(&self, page: usize) -> usize {
+        self.base + (page << PAGE_SHIFT)
+    }
+
+    /// The address of a slab.
+    #[inline]
+    pub fn address_of_slab(&self, slab: usize) -> usize {
+        self.base + (slab << SLAB_SHIFT)
+    }
+
+    /// The page that starts at `ptr`; None if none does.
+    #[inline]
+    pub fn page_at(&self, ptr: usize) -> Option<usize> {
+        let offset = ptr.wrapping_sub(self.base);
+        (offset < self.len && offset.is_multiple_of(PAGE)).then_some(offset >> PAGE_SHIFT)
+    }
+
+    /// The object slot that starts at `ptr`: its slab, class and index. Not whether it is
+    /// allocated.
+    #[inline(always)]
+    pub fn slot_at(&self, ptr: usize) -> Option<(usize, u8, usize)> {
+        let offset = ptr.wrapping_sub(self.base);
+        // Beyond the region there is no slab, hence class 0, of which no object starts anywhere.
+        let slab = offset >> SLAB_SHIFT;
+        let class = self.slabs.class_of(slab);
+        let index = SIZE_CLASSES[class as usize].index_at(offset & (SLAB - 1))?;
+        Some((slab, class, index))
+    }
+
+    /// The allocation that starts at `ptr`.
+    pub fn find(&self, ptr: usize) -> Option<Found> {
+        if let Some((slab, class, index)) = self.slot_at(ptr) {
+            let allocated = self.slabs.is_allocated(slab, &SIZE_CLASSES[class as usize], index);
+            return allocated.then_some(Found::Object { slab, class, index });
+        }
+        let first = self.page_at(ptr)?;
+        match self.runs.units.get(first) {
+            (State::Allocated, pages) => Some(Found::Run { first, pages }),
+            _ => None,
+        }
+    }
+
+    /// See `Heap::page_is_free`.
+    ///
+    /// Why "true" is sound. Let X be an allocation that touches the page, made before the call
+    /// and not freed until it returns.
+    ///
+    /// 1. While X lives, what the answer depends on does not change: X's slab keeps its class
+    ///    (only a slab without allocated objects is closed, under the same lock that sets the
+    ///    bits), X's own bit stays set, and where X is a run there is no slab and the page's bit
+    ///    in `run_bits` stays set. So the loads below cannot mix two epochs of the page as far
+    ///    as X is concerned; what they see of other objects only ever adds a "no". This is why
+    ///    no sequence counter is needed: the class is one atomic byte, and where the bits are
+    ///    depends on nothing but the class.
+    /// 2. The loads do see X. The caller has unmapped the page before the call. If the program
+    ///    stored to X through the old mapping, then that store was in memory when the unmapping
+    ///    returned (the TLB shootdown drains every core's stores), and the stores to the bits
+    ///    came before it in program order: the allocating thread sets them, then passes a
+    ///    release fence, then returns the pointer; x86 keeps the order of stores. If the pointer
+    ///    went to another thread, that hand-over orders the two. So the bits are in memory too.
+    /// 3. If the program has not stored to X yet, it will fault on the page and wait for the
+    ///    caller; the bytes that the caller drops are not X's.
+    ///
+    /// An object in a thread cache has its bit set: taking it out of the cache writes nothing
+    /// here, and need not. A freed one has its bit cleared, at the latest at the next flush.
+    pub fn page_is_free(&self, page: PageNo) -> bool {
+        let page = page.index();
+        let slab = page / PAGES_PER_SLAB;
+        match self.slabs.class_of(slab) {
+            0 => !self.runs.run_bits.get(page),
+            class => {
+                let class = &SIZE_CLASSES[class as usize];
+                self.slabs.page_is_free(slab, class, page % PAGES_PER_SLAB)
+            }
+        }
+    }
+
+    /// Spans in the region.
+    #[cfg(feature = "strict")]
+    pub fn spans(&self) -> usize {
+        self.len >> SPAN_SHIFT
+    }
+}
+
+const _: () = assert!(PAGES_PER_SPAN.is_multiple_of(PAGES_PER_SLAB));

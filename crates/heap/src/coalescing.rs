@@ -1,0 +1,455 @@
+//! Coalescing: page runs in published spans: finds, splits, commits, quarantines and merges them.
+//!
+//! This is the coalescing allocator of SSDAlloc, section 3.4, with its headers out of band.
+//!
+//! Guarantees: units tile every published span; free neighbours are merged; the pages in
+//! `dirty` are exactly the committed ones, never more than granted.
+//! Never: touches the pages; calls out while it holds its lock.
+//! Threads: any. One lock, held for tens of nanoseconds (more only for runs of many MiB) and
+//! taken after a central list's. Freeing a run takes no lock before its `recycle`.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+use deepheap_sys::errno::Result;
+use deepheap_sys::lock::{Guard, Lock};
+
+use crate::free_runs::FreeRuns;
+use crate::outcome::{FreedRun, Shortage, SpanRange};
+use crate::page::{PAGES_PER_SPAN, PageNo};
+use crate::page_bits::PageBits;
+use crate::size_class::{PAGES_PER_SLAB, SizeClass};
+use crate::table::Table;
+use crate::units::{State, UNIT_PAGES_MAX, Units};
+
+/// Most pages that one `take_purgeable` takes out of use (4 MiB).
+const PURGE_PAGES_MAX: usize = 1024;
+
+/// All page runs of a region.
+pub(crate) struct Coalescing {
+    pub(crate) units: Units,
+    pub(crate) free_runs: FreeRuns,
+    /// Pages of allocated runs (not slabs), those in thread caches included.
+    pub(crate) run_bits: PageBits,
+    /// Committed pages: handed out since they were last recycled as clean.
+    pub(crate) dirty: PageBits,
+    /// Per span: dirty pages of free units, and of the unused end of a huge run.
+    pub(crate) dirty_free: Table<AtomicU32>,
+    /// Per span: at the first span of a huge run the number of its spans, at its others
+    /// [`HUGE_BODY`], else 0.
+    pub(crate) huge: Table<AtomicU32>,
+    /// Per page: the next parked run, as page + 1.
+    parked_links: Table<AtomicU32>,
+    lock: Lock<Spans>,
+    committed: AtomicUsize,
+    granted: AtomicUsize,
+    run_pages: AtomicUsize,
+    parked: AtomicUsize,
+}
+
+/// Marks the second and later spans of a huge run.
+pub(crate) const HUGE_BODY: u32 = u32::MAX;
+
+/// What the lock guards, with the tables above.
+#[derive(Default)]
+pub(crate) struct Spans {
+    /// The first span never begun.
+    next: usize,
+    /// All published spans are below.
+    end: usize,
+    /// Dirty pages of free units, all spans.
+    pub(crate) dirty_free: usize,
+    /// The first parked run, as page + 1.
+    parked: u32,
+}
+
+impl Coalescing {
+    /// An empty region of `spans` spans.
+    pub fn new(spans: usize) -> Result<Self> {
+        let pages = spans * PAGES_PER_SPAN;
+        Ok(Self {
+            units: Units::new(pages)?,
+            free_runs: FreeRuns::new(spans)?,
+            run_bits: PageBits::new(pages)?,
+            dirty: PageBits::new(pages)?,
+            dirty_free: Table::new(spans)?,
+            huge: Table::new(spans)?,
+            parked_links: Table::new(pages)?,
+            lock: Lock::new(Spans::default()),
+            committed: AtomicUsize::new(0),
+            granted: AtomicUsize::new(0),
+            run_pages: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
+        })
+    }
+
+    /// A run of `pages` pages at a multiple of `align` pages (a power of two up to a span), and
+    /// whether it reads as zeros.
+    pub fn allocate(
+        &self,
+        pages: usize,
+        align: usize,
+    ) -> core::result::Result<(usize, bool), Shortage> {
+        let spans = self.dirty_free.len();
+        if pages > UNIT_PAGES_MAX
+            || pages.div_ceil(PAGES_PER_SPAN) > spans
+            || align > PAGES_PER_SPAN
+        {
+            return Err(Shortage::TooLarge);
+        }
+        let mut lock = self.lock.lock();
+        let (at, zeroed) = if pages > PAGES_PER_SPAN {
+            self.carve_huge(&mut lock, pages)?
+        } else {
+            self.carve(&mut lock, pages, align, pages)?
+        };
+        self.units.set(at, pages, State::Allocated);
+        self.run_bits.set(at..at + pages);
+        self.run_pages.fetch_add(pages, Ordering::Relaxed);
+        drop(lock);
+        // page_is_free counts on the bits being stored before the program's first store to the
+        // run; see `address_map.rs`.
+        fence(Ordering::Release);
+        Ok((at, zeroed))
+    }
+
+    /// The pages of a slab for objects of `class`; returns its number.
+    pub fn allocate_slab(&self, class: &SizeClass) -> core::result::Result<usize, Shortage> {
+        let mut lock = self.lock.lock();
+        let covered = class.covered_pages();
+        let (at, _) = self.carve(&mut lock, PAGES_PER_SLAB, PAGES_PER_SLAB, covered)?;
+        self.units.set(at, PAGES_PER_SLAB, State::Slab);
+        Ok(at / PAGES_PER_SLAB)
+    }
+
+    /// Puts the allocated or cached unit at `first` in quarantine. None if there is none.
+    pub fn hold(&self, first: usize) -> Option<FreedRun> {
+        let (state, pages) = self.units.get(first);
+        if !matches!(state, State::Allocated | State::Cached)
+            || !self.units.change(first, (state, pages), (State::Held, pages))
+        {
+            return None;
+        }
+        self.run_bits.clear(first..first + pages);
+        self.run_pages.fetch_sub(pages, Ordering::Relaxed);
+        Some(FreedRun { first: PageNo::from(first), pages })
+    }
+
+    /// Puts a slab that was closed in quarantine.
+    pub fn hold_slab(&self, slab: usize) -> FreedRun {
+        let first = slab * PAGES_PER_SLAB;
+        let pages = PAGES_PER_SLAB;
+        let held = self.units.change(first, (State::Slab, pages), (State::Held, pages));
+        debug_assert!(held);
+        FreedRun { first: PageNo::from(first), pages }
+    }
+
+    /// Leaves a run in quarantine for the next `take_parked`.
+    pub fn park(&self, run: FreedRun) {
+        let mut lock = self.lock.lock();
+        let first = run.first.index();
+        self.parked_links.mark(first..first + 1);
+        self.parked_links[first].store(lock.parked, Ordering::Relaxed);
+        lock.parked = run.first.0 + 1;
+        self.parked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A parked run, if there is one; costs one load if there is none.
+    #[inline]
+    pub fn take_parked(&self) -> Option<FreedRun> {
+        if self.parked.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut lock = self.lock.lock();
+        let first = lock.parked.checked_sub(1)? as usize;
+        lock.parked = self.parked_links[first].load(Ordering::Relaxed);
+        self.parked.fetch_sub(1, Ordering::Relaxed);
+        let (state, pages) = self.units.get(first);
+        debug_assert_eq!(state, State::Held);
+        Some(FreedRun { first: PageNo::from(first), pages })
+    }
+
+    /// Ends a quarantine; `clean` if the pages read as zeros now. A run that is not in quarantine
+    /// is left alone.
+    pub fn recycle(&self, run: FreedRun, clean: bool) {
+        let (first, pages) = (run.first.index(), run.pages);
+        let mut lock = self.lock.lock();
+        if self.units.get(first) != (State::Held, pages) {
+            debug_assert!(false, "recycle of a run that is not in quarantine");
+            return;
+        }
+        let dirty = self.dirty.count(first..first + pages);
+        if clean {
+            self.dirty.clear(first..first + pages);
+            self.committed.fetch_sub(dirty, Ordering::Relaxed);
+        }
+        let span = first / PAGES_PER_SPAN;
+        let huge_spans = self.huge[span].load(Ordering::Relaxed) as usize;
+        if huge_spans == 0 {
+            if !clean {
+                self.add_dirty_free(&mut lock, first, dirty);
+            }
+            self.insert_merged(first, pages);
+            return;
+        }
+        for span in span..span + huge_spans {
+            let start = span * PAGES_PER_SPAN;
+            let inside = start..(start + PAGES_PER_SPAN).min(first + pages);
+            if !clean && !inside.is_empty() {
+                self.add_dirty_free(&mut lock, start, self.dirty.count(inside));
+            }
+            self.huge[span].store(0, Ordering::Relaxed);
+            self.insert_free(start, PAGES_PER_SPAN);
+        }
+    }
+
+    /// If more than `max` free pages are dirty: a run of free pages, put in quarantine, that
+    /// starts and ends with a dirty one, from the highest span that has any.
+    pub fn take_purgeable(&self, max: usize) -> Option<FreedRun> {
+        let mut lock = self.lock.lock();
+        if lock.dirty_free <= max {
+            return None;
+        }
+        let has_dirty = |&span: &usize| {
+            self.dirty_free[span].load(Ordering::Relaxed) > 0
+                && self.huge[span].load(Ordering::Relaxed) == 0
+        };
+        for span in (0..lock.end).rev().filter(has_dirty) {
+            let mut units = self.free_runs.of_span(&self.units, span);
+            let found = units.find_map(|(first, len)| {
+                let start = self.dirty.first(first..first + len)?;
+                let end = (start + PURGE_PAGES_MAX).min(first + len);
+                let last = self.dirty.last(start..end)?;
+                Some((first, len, start, last + 1 - start))
+            });
+            if let Some((first, len, at, pages)) = found {
+                drop(units);
+                self.split(first, len, at, pages);
+                self.units.set(at, pages, State::Held);
+                let dirty = self.dirty.count(at..at + pages);
+                self.sub_dirty_free(&mut lock, at, dirty);
+                return Some(FreedRun { first: PageNo::from(at), pages });
+            }
+        }
+        None
+    }
+
+    /// Takes `[at, at + pages)` out of a free unit; the first `touched` pages are committed.
+    /// Changes nothing if it fails.
+    fn carve(
+        &self,
+        lock: &mut Guard<'_, Spans>,
+        pages: usize,
+        align: usize,
+        touched: usize,
+    ) -> core::result::Result<(usize, bool), Shortage> {
+        let place = self.free_runs.search(&self.units, pages, align).ok_or(Shortage::Spans(1))?;
+        let at = place.at;
+        let dirty = self.dirty.count(at..at + touched);
+        self.commit(touched - dirty)?;
+        self.split(place.first, place.len, at, pages);
+        // Beyond `touched` a slab's pages may be dirty from earlier; they stay committed, and
+        // come back with the slab.
+        let all_dirty = dirty + self.dirty.count(at + touched..at + pages);
+        self.sub_dirty_free(lock, at, all_dirty);
+        if dirty < touched {
+            self.dirty.set(at..at + touched);
+        }
+        Ok((at, dirty == 0))
+    }
+
+    /// Like `carve`, for a run of more than a span.
+    fn carve_huge(
+        &self,
+        lock: &mut Guard<'_, Spans>,
+        pages: usize,
+    ) -> core::result::Result<(usize, bool), Shortage> {
+        let count = pages.div_ceil(PAGES_PER_SPAN);
+        let span = self.free_runs.search_whole(count).ok_or(Shortage::Spans(count))?;
+        let at = span * PAGES_PER_SPAN;
+        let dirty = self.dirty.count(at..at + pages);
+        self.commit(pages - dirty)?;
+        self.take_whole(lock, span, count, at + pages);
+        self.huge[span].store(count as u32, Ordering::Relaxed);
+        Ok((at, dirty == 0))
+    }
+
+    /// Takes free spans for a huge run whose pages end at `end`: they become its body.
+    pub(crate) fn take_whole(
+        &self,
+        lock: &mut Guard<'_, Spans>,
+        first_span: usize,
+        count: usize,
+        end: usize,
+    ) {
+        for span in first_span..first_span + count {
+            let start = span * PAGES_PER_SPAN;
+            let inside = start..(start + PAGES_PER_SPAN).min(end);
+            self.free_runs.remove(start, PAGES_PER_SPAN);
+            self.sub_dirty_free(lock, start, self.dirty.count(inside.clone()));
+            self.dirty.set(inside);
+            self.huge.mark(span..span + 1);
+            self.huge[span].store(HUGE_BODY, Ordering::Relaxed);
+        }
+    }
+
+    /// Replaces the free unit `[first, first + len)` by what is left of it around
+    /// `[at, at + pages)`.
+    pub(crate) fn split(&self, first: usize, len: usize, at: usize, pages: usize) {
+        self.free_runs.remove(first, len);
+        if at > first {
+            self.insert_free(first, at - first);
+        }
+        let (end, free_end) = (at + pages, first + len);
+        if end < free_end {
+            self.insert_free(end, free_end - end);
+        }
+    }
+
+    /// Makes `[first, first + pages)` free, one unit with its free neighbours in the span.
+    pub(crate) fn insert_merged(&self, mut first: usize, mut pages: usize) {
+        let span_start = first / PAGES_PER_SPAN * PAGES_PER_SPAN;
+        let above = first + pages;
+        if above < span_start + PAGES_PER_SPAN
+            && let (State::Free, length) = self.units.get(above)
+        {
+            self.free_runs.remove(above, length);
+            pages += length;
+        }
+        if first > span_start
+            && let (State::Free, length) = self.units.get(first - 1)
+        {
+            first -= length;
+            pages += length;
+            self.free_runs.remove(first, length);
+        }
+        self.insert_free(first, pages);
+    }
+
+    fn insert_free(&self, first: usize, pages: usize) {
+        self.units.set(first, pages, State::Free);
+        self.free_runs.insert(first, pages);
+    }
+
+    /// Counts `pages` more as committed, if the grant allows it.
+    pub(crate) fn commit(&self, pages: usize) -> core::result::Result<(), Shortage> {
+        let granted = self.granted.load(Ordering::Relaxed);
+        let committed = self.committed.load(Ordering::Relaxed);
+        // Only the holder of the lock commits, so nothing can come between.
+        if committed + pages > granted {
+            return Err(Shortage::Pages(committed + pages - granted));
+        }
+        self.committed.fetch_add(pages, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn add_dirty_free(&self, lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
+        if dirty > 0 {
+            let span = page / PAGES_PER_SPAN;
+            self.dirty_free.mark(span..span + 1);
+            self.dirty_free[span].fetch_add(dirty as u32, Ordering::Relaxed);
+            lock.dirty_free += dirty;
+        }
+    }
+
+    pub(crate) fn sub_dirty_free(&self, lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
+        if dirty > 0 {
+            self.dirty_free[page / PAGES_PER_SPAN].fetch_sub(dirty as u32, Ordering::Relaxed);
+            lock.dirty_free -= dirty;
+        }
+    }
+
+    /// The lock, for `resize.rs`, `fork.rs` and `invariants.rs`.
+    pub(crate) fn lock(&self) -> Guard<'_, Spans> {
+        self.lock.lock()
+    }
+
+    /// Counts pages that an allocated run gained.
+    pub(crate) fn add_run_pages(&self, pages: usize) {
+        self.run_pages.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Counts pages that an allocated run lost.
+    pub(crate) fn sub_run_pages(&self, pages: usize) {
+        self.run_pages.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Pages of allocated runs.
+    pub fn run_pages(&self) -> usize {
+        self.run_pages.load(Ordering::Relaxed)
+    }
+
+    /// Committed pages.
+    pub fn committed(&self) -> usize {
+        self.committed.load(Ordering::Relaxed)
+    }
+
+    /// Undoes `commit` under the same lock.
+    pub(crate) fn uncommit(&self, pages: usize) {
+        self.committed.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// The limit on committed pages.
+    pub fn granted(&self) -> usize {
+        self.granted.load(Ordering::Relaxed)
+    }
+
+    /// Raises the limit.
+    pub fn grant(&self, pages: usize) {
+        let _lock = self.lock.lock();
+        let granted = self.granted.load(Ordering::Relaxed);
+        self.granted.store(granted.saturating_add(pages), Ordering::Relaxed);
+    }
+
+    /// Lowers the limit by up to `pages`, not below what is committed; returns by how much.
+    pub fn revoke(&self, pages: usize) -> usize {
+        let _lock = self.lock.lock();
+        let granted = self.granted.load(Ordering::Relaxed);
+        let revoked = pages.min(granted.saturating_sub(self.committed()));
+        self.granted.store(granted - revoked, Ordering::Relaxed);
+        revoked
+    }
+
+    /// Sets `count` spans aside.
+    pub fn begin_spans(&self, count: usize) -> Option<SpanRange> {
+        let mut lock = self.lock.lock();
+        let first = lock.next;
+        let end = first.checked_add(count).filter(|&end| end <= self.dirty_free.len())?;
+        lock.next = end;
+        Some(SpanRange { first, count })
+    }
+
+    /// Makes spans that were begun usable.
+    pub fn publish_spans(&self, range: SpanRange) {
+        let mut lock = self.lock.lock();
+        let end = range.first + range.count;
+        assert!(end <= lock.next, "publish_spans without begin_spans");
+        for span in range.first..end {
+            self.insert_free(span * PAGES_PER_SPAN, PAGES_PER_SPAN);
+        }
+        lock.end = lock.end.max(end);
+    }
+
+    /// Gives spans back that were begun and not published.
+    pub fn abandon_spans(&self, range: SpanRange) {
+        let mut lock = self.lock.lock();
+        if range.first + range.count == lock.next {
+            lock.next = range.first;
+        }
+    }
+
+    /// All published spans are below this one.
+    pub fn spans_end(&self) -> usize {
+        self.lock.lock().end
+    }
+
+    /// Bytes of memory it takes up.
+    pub fn populated_bytes(&self) -> usize {
+        self.units.populated_bytes()
+            + self.free_runs.populated_bytes()
+            + self.run_bits.populated_bytes()
+            + self.dirty.populated_bytes()
+            + self.dirty_free.populated_bytes()
+            + self.huge.populated_bytes()
+            + self.parked_links.populated_bytes()
+    }
+}

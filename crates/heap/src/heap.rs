@@ -1,0 +1,374 @@
+//! Heap: the front door; serves and takes back byte-granular allocations over spans.
+//!
+//! Small sizes come from slabs through the thread cache and the central lists, medium ones (to
+//! 1 MiB) are page runs that the thread cache may keep, larger ones are page runs, and those
+//! longer than a span take consecutive spans.
+//!
+//! Guarantees: live allocations never overlap; what it hands out is committed and granted; a
+//! pointer that is not a live allocation is answered, never acted upon.
+//! Never: touches the memory it hands out; allocates after `new`, except that `ThreadCache::
+//! new_in` maps pinned memory; blocks for longer than its own short locks.
+//! Threads: any. Locks in order: central list, `Coalescing`, caches; none is held on return.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::lock::Lock;
+
+use crate::address_map::{AddressMap, Found};
+use crate::central_list::CentralList;
+use crate::fork::ForkGuards;
+use crate::outcome::{Allocated, Freed, FreedRun, Shortage, Shrunk, SpanRange};
+use crate::page::{PAGE, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
+use crate::size_class::{
+    GRAIN, PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES, SMALL_MAX, aligned_class_of,
+    medium_class_of, small_class_of,
+};
+use crate::thread_cache::{CacheMemory, Caches, Push, ThreadCache};
+
+/// Largest region: 2^30 pages.
+const REGION_MAX: usize = 1 << 42;
+
+/// A byte-granular heap over one region of address space.
+pub struct Heap {
+    pub(crate) map: AddressMap,
+    pub(crate) lists: Box<[CentralList]>,
+    pub(crate) caches: Caches,
+    pub(crate) fork_guards: Lock<Option<ForkGuards>>,
+    report_free_pages: AtomicBool,
+}
+
+impl Heap {
+    /// A heap over `[region_base, region_base + region_len)`, with no span usable and nothing
+    /// granted yet.
+    ///
+    /// # Errors
+    /// EINVAL if base or length is no multiple of `SPAN`, the region is empty, longer than 4 TiB
+    /// or at address 0; ENOMEM if the tables find no address space.
+    pub fn new(region_base: usize, region_len: usize) -> Result<Heap> {
+        let aligned = region_base.is_multiple_of(SPAN) && region_len.is_multiple_of(SPAN);
+        let sane = region_base != 0 && (SPAN..=REGION_MAX).contains(&region_len);
+        if !aligned || !sane || region_base.checked_add(region_len).is_none() {
+            return Err(Errno::EINVAL);
+        }
+        let slabs = (region_len >> SPAN_SHIFT) * (PAGES_PER_SPAN / PAGES_PER_SLAB);
+        let lists: Result<Box<[_]>> =
+            (1..=SMALL_CLASSES as u8).map(|class| CentralList::new(class, slabs)).collect();
+        Ok(Heap {
+            map: AddressMap::new(region_base, region_len)?,
+            lists: lists?,
+            caches: Caches::new(),
+            fork_guards: Lock::new(None),
+            report_free_pages: AtomicBool::new(false),
+        })
+    }
+
+    /// An allocation of at least `size` bytes at a multiple of `align` (a power of two, at most
+    /// a span) and of 16.
+    ///
+    /// # Errors
+    /// A [`Shortage`] says what to provide before trying again, or that it is hopeless.
+    #[inline(always)]
+    pub fn allocate(
+        &self,
+        cache: &mut ThreadCache,
+        size: usize,
+        align: usize,
+    ) -> core::result::Result<Allocated, Shortage> {
+        if align <= GRAIN
+            && let Some(ptr) = cache.allocate(size)
+        {
+            return Ok(Allocated { ptr, zeroed: false });
+        }
+        self.allocate_slowly(cache, size, align)
+    }
+
+    #[inline(never)]
+    fn allocate_slowly(
+        &self,
+        cache: &mut ThreadCache,
+        size: usize,
+        align: usize,
+    ) -> core::result::Result<Allocated, Shortage> {
+        if !align.is_power_of_two() || align > SPAN {
+            return Err(Shortage::TooLarge);
+        }
+        let class =
+            if align <= GRAIN { small_class_of(size) } else { aligned_class_of(size, align) };
+        match class {
+            Some(class) => {
+                let ptr = match cache.pop(class) {
+                    Some(ptr) => ptr,
+                    None => self.refill(cache, class)?,
+                };
+                Ok(Allocated { ptr, zeroed: false })
+            }
+            None => self.allocate_run(cache, size, align),
+        }
+    }
+
+    fn refill(&self, cache: &mut ThreadCache, class: u8) -> core::result::Result<usize, Shortage> {
+        let want = cache.next_batch(class);
+        cache.fill(class, want, |filling| self.list(class).take(&self.map, want, filling))?;
+        cache.pop(class).ok_or(Shortage::TooLarge)
+    }
+
+    fn allocate_run(
+        &self,
+        cache: &mut ThreadCache,
+        size: usize,
+        align: usize,
+    ) -> core::result::Result<Allocated, Shortage> {
+        let (pages, class) = run_pages_for(size);
+        if let Some(class) = class
+            && align <= PAGE
+            && let Some(ptr) = cache.pop_medium(class)
+        {
+            if let Some(first) = self.map.page_at(ptr) {
+                self.map.runs.units.uncache(first, pages);
+            }
+            return Ok(Allocated { ptr, zeroed: false });
+        }
+        let (first, zeroed) = self.map.runs.allocate(pages, align.div_ceil(PAGE))?;
+        Ok(Allocated { ptr: self.map.address_of_page(first), zeroed })
+    }
+
+    /// Takes back the allocation at `ptr`; never touches it.
+    #[inline(always)]
+    pub fn free(&self, cache: &mut ThreadCache, ptr: usize) -> Freed {
+        let Some((slab, class, index)) = self.map.slot_at(ptr) else {
+            return self.free_run(cache, ptr);
+        };
+        if !self.map.slabs.is_allocated(slab, &SIZE_CLASSES[class as usize], index) {
+            return Freed::NotAllocated;
+        }
+        match cache.push(class, ptr) {
+            Push::Cached => Freed::Done,
+            Push::Twice => Freed::NotAllocated,
+            Push::Full => self.free_to_full(cache, class, ptr),
+        }
+    }
+
+    #[inline(never)]
+    fn free_to_full(&self, cache: &mut ThreadCache, class: u8, ptr: usize) -> Freed {
+        let report = self.report_free_pages.load(Ordering::Relaxed);
+        let list = self.list(class);
+        let freed = cache.drain_half(class, |half| list.put(&self.map, half, report));
+        let pushed = cache.push(class, ptr);
+        debug_assert!(pushed == Push::Cached);
+        freed
+    }
+
+    #[inline(never)]
+    fn free_run(&self, cache: &mut ThreadCache, ptr: usize) -> Freed {
+        let Some(Found::Run { first, pages }) = self.map.find(ptr) else {
+            return Freed::NotAllocated;
+        };
+        if let Some(class) = medium_class_of(pages)
+            && SIZE_CLASSES[class as usize].run_pages() == pages
+            && cache.push_medium(class, ptr, pages * PAGE)
+        {
+            self.map.runs.units.cache(first, pages);
+            return Freed::Done;
+        }
+        match self.map.runs.hold(first) {
+            Some(run) => Freed::Run(run),
+            None => Freed::NotAllocated,
+        }
+    }
+
+    /// A run that left use without an answer to carry it (several slabs at once, a thread's
+    /// exit). Drain it after `thread_exit` and `reclaim_orphans`, and now and then.
+    pub fn take_freed(&self) -> Option<FreedRun> {
+        self.map.runs.take_parked()
+    }
+
+    /// Ends the quarantine of `run`, which may be used again from now on. `still_resident`: its
+    /// old bytes may still be readable; otherwise every page of it reads as zeros.
+    pub fn recycle(&self, run: FreedRun, still_resident: bool) {
+        self.map.runs.recycle(run, !still_resident);
+    }
+
+    /// If more than `max_dirty_pages` free pages may hold old bytes: puts a run of them (up to
+    /// 4 MiB, free pages without bytes possibly among them) in quarantine, for the caller to
+    /// discard and `recycle(run, false)`.
+    pub fn take_purgeable(&self, max_dirty_pages: usize) -> Option<FreedRun> {
+        self.map.runs.take_purgeable(max_dirty_pages)
+    }
+
+    /// Bytes the allocation at `ptr` can hold; None if `ptr` is not the start of one.
+    pub fn usable_size(&self, ptr: usize) -> Option<usize> {
+        Some(match self.map.find(ptr)? {
+            Found::Object { class, .. } => SIZE_CLASSES[class as usize].size as usize,
+            Found::Run { pages, .. } => pages * PAGE,
+        })
+    }
+
+    /// Whether the allocation at `ptr` now holds `new_size` bytes without moving. Bytes gained
+    /// are not known to be zero.
+    ///
+    /// # Errors
+    /// `Shortage::Pages`: there is room to grow once that many pages are granted.
+    pub fn grow_in_place(
+        &self,
+        ptr: usize,
+        new_size: usize,
+    ) -> core::result::Result<bool, Shortage> {
+        match self.map.find(ptr) {
+            None => Ok(false),
+            Some(Found::Object { class, .. }) => {
+                Ok(new_size <= SIZE_CLASSES[class as usize].size as usize)
+            }
+            Some(Found::Run { pages, .. }) if new_size <= pages * PAGE => Ok(true),
+            Some(Found::Run { first, .. }) => self.map.runs.grow(first, run_pages_for(new_size).0),
+        }
+    }
+
+    /// Cuts the allocation at `ptr` to `new_size` where it stands, if that saves an eighth.
+    pub fn shrink_in_place(&self, ptr: usize, new_size: usize) -> Shrunk {
+        let Some(found) = self.map.find(ptr) else {
+            return Shrunk::NotAllocated;
+        };
+        let usable = match found {
+            Found::Object { class, .. } => SIZE_CLASSES[class as usize].size as usize,
+            Found::Run { pages, .. } => pages * PAGE,
+        };
+        let wasteful = new_size < usable / 2;
+        match found {
+            Found::Run { first, pages } if new_size > SMALL_MAX => {
+                let kept = run_pages_for(new_size).0;
+                if kept >= pages - pages / 8 {
+                    return Shrunk::Done;
+                }
+                self.map.runs.shrink(first, kept)
+            }
+            _ if wasteful => Shrunk::Wasteful,
+            _ => Shrunk::Done,
+        }
+    }
+
+    /// Whether `ptr` lies in the region (not: whether it is allocated).
+    #[inline(always)]
+    pub fn contains(&self, ptr: usize) -> bool {
+        self.map.contains(ptr)
+    }
+
+    /// True only if no allocation made before the call and not yet freed touches the page; may
+    /// be false for a free page. The caller has unmapped the page before asking if it is going
+    /// to drop its bytes. Lock-free, for signal handlers too.
+    #[inline]
+    pub fn page_is_free(&self, page: PageNo) -> bool {
+        self.map.page_is_free(page)
+    }
+
+    /// Whether `free` is to look for pages of kept slabs that became free (`Freed::Pages`); off
+    /// at first.
+    pub fn report_free_pages(&self, on: bool) {
+        self.report_free_pages.store(on, Ordering::Relaxed);
+    }
+
+    /// Raises the number of pages that may be committed by `pages`.
+    pub fn grant(&self, pages: usize) {
+        self.map.runs.grant(pages);
+    }
+
+    /// Takes back up to `pages` of the grant that nothing uses; returns how many.
+    pub fn revoke(&self, pages: usize) -> usize {
+        self.map.runs.revoke(pages)
+    }
+
+    /// Pages that may hold bytes: handed out and not recycled as clean since.
+    pub fn committed_pages(&self) -> usize {
+        self.map.runs.committed()
+    }
+
+    /// The limit on `committed_pages`.
+    pub fn granted_pages(&self) -> usize {
+        self.map.runs.granted()
+    }
+
+    /// Reserves `count` consecutive spans, not usable yet; None if the region has no more.
+    pub fn begin_spans(&self, count: usize) -> Option<SpanRange> {
+        self.map.runs.begin_spans(count)
+    }
+
+    /// Makes them usable; their pages read as zeros.
+    pub fn publish_spans(&self, range: SpanRange) {
+        self.map.runs.publish_spans(range);
+    }
+
+    /// Gives back spans that could not be made usable. They are lost if others were begun since.
+    pub fn abandon_spans(&self, range: SpanRange) {
+        self.map.runs.abandon_spans(range);
+    }
+
+    /// All spans ever published have an index below this.
+    pub fn spans_end(&self) -> usize {
+        self.map.runs.spans_end()
+    }
+
+    /// Usable bytes of live allocations; those in thread caches are not live. A snapshot, inexact
+    /// while other threads allocate.
+    pub fn allocated_bytes(&self) -> usize {
+        let objects: usize = self.lists.iter().map(CentralList::allocated_bytes).sum();
+        let cached: usize = self.caches.taken().map(CacheMemory::held_bytes).sum();
+        (objects + self.map.runs.run_pages() * PAGE).saturating_sub(cached)
+    }
+
+    /// Bytes in thread caches: counted by `committed_pages`, not by `allocated_bytes`.
+    pub fn cached_bytes(&self) -> usize {
+        self.caches.taken().map(CacheMemory::held_bytes).sum()
+    }
+
+    /// Bytes of memory the heap's own tables and caches take up.
+    pub fn metadata_bytes(&self) -> usize {
+        let lists: usize = self.lists.iter().map(CentralList::populated_bytes).sum();
+        self.map.slabs.populated_bytes()
+            + self.map.runs.populated_bytes()
+            + lists
+            + self.caches.mapped_bytes()
+    }
+
+    /// Frees that named an object already free, seen too late to answer `NotAllocated`.
+    pub fn double_frees(&self) -> usize {
+        self.lists.iter().map(CentralList::double_frees).sum()
+    }
+
+    /// Empties `cache` and pools it for the next thread. Then drain `take_freed`.
+    pub fn thread_exit(&self, cache: ThreadCache) {
+        self.empty(cache.memory());
+        self.caches.give_back(cache.memory());
+    }
+
+    /// Gives all that is cached back, and parks the runs that leave use.
+    pub(crate) fn empty(&self, cache: &'static CacheMemory) {
+        cache.drain_all(|class, addresses| {
+            if class as usize <= SMALL_CLASSES {
+                if let Freed::Run(run) = self.list(class).put(&self.map, addresses, false) {
+                    self.map.runs.park(run);
+                }
+                return;
+            }
+            let hold = |&ptr| self.map.runs.hold(self.map.page_at(ptr)?);
+            for run in addresses.iter().filter_map(hold) {
+                self.map.runs.park(run);
+            }
+        });
+    }
+
+    fn list(&self, class: u8) -> &CentralList {
+        &self.lists[class as usize - 1]
+    }
+}
+
+/// How many pages a run for `size` bytes has, and its medium class if it has one.
+fn run_pages_for(size: usize) -> (usize, Option<u8>) {
+    let pages = size.div_ceil(PAGE).max(1);
+    if size <= SMALL_MAX {
+        return (pages, None);
+    }
+    match medium_class_of(pages) {
+        Some(class) => (SIZE_CLASSES[class as usize].run_pages(), Some(class)),
+        None => (pages, None),
+    }
+}

@@ -1,0 +1,154 @@
+//! Invariants: one walk over everything, comparing every structure with its neighbours.
+//!
+//! Guarantees: if `check_invariants` returns, units tile every span, bits, counts, bins and
+//! lists agree with them, and committed pages are exactly the dirty ones.
+//! Never: changes anything.
+//! Threads: takes every lock in order, so it may run at any time; the counts of runs are
+//! compared only if no thread frees a run meanwhile, so the heap should be idle.
+
+use core::sync::atomic::Ordering;
+
+use deepheap_sys::lock::Guard;
+
+use crate::central_list::Available;
+use crate::coalescing::{HUGE_BODY, Spans};
+use crate::heap::Heap;
+use crate::page::PAGES_PER_SPAN;
+use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES};
+use crate::units::State;
+
+/// What the walk adds up.
+struct Sums {
+    dirty: usize,
+    dirty_free: usize,
+    run_pages: usize,
+    objects: [usize; SMALL_CLASSES + 1],
+    empty: [usize; SMALL_CLASSES + 1],
+}
+
+impl Heap {
+    /// Panics if a structure contradicts itself. The heap must be otherwise idle.
+    pub fn check_invariants(&self) {
+        let lists: [Guard<'_, Available>; SMALL_CLASSES] =
+            core::array::from_fn(|list| self.lists[list].lock());
+        let spans = self.map.runs.lock();
+        let mut sums = Sums {
+            dirty: 0,
+            dirty_free: 0,
+            run_pages: 0,
+            objects: [0; SMALL_CLASSES + 1],
+            empty: [0; SMALL_CLASSES + 1],
+        };
+        let mut span = 0;
+        while span < self.map.spans() {
+            span += self.check_span(span, &spans, &lists, &mut sums);
+        }
+        let runs = &self.map.runs;
+        assert_eq!(sums.dirty, runs.committed(), "committed pages are the dirty ones");
+        assert!(runs.committed() <= runs.granted(), "committed within the grant");
+        assert_eq!(sums.dirty_free, spans.dirty_free, "dirty free pages");
+        assert_eq!(sums.run_pages, runs.run_pages(), "pages of allocated runs");
+        for (class, available) in (1..).zip(&lists) {
+            assert_eq!(sums.objects[class], self.lists[class - 1].allocated(), "class {class}");
+            assert_eq!(sums.empty[class], available.empty, "empty slabs of class {class}");
+        }
+    }
+
+    /// Checks a span, or a huge run's spans; returns how many.
+    fn check_span(
+        &self,
+        span: usize,
+        spans: &Spans,
+        lists: &[Guard<'_, Available>],
+        sums: &mut Sums,
+    ) -> usize {
+        let runs = &self.map.runs;
+        let start = span * PAGES_PER_SPAN;
+        let (state, pages) = runs.units.get(start);
+        if state == State::Inside {
+            assert_eq!(runs.dirty.count(start..start + PAGES_PER_SPAN), 0, "unpublished, clean");
+            return 1;
+        }
+        let huge = runs.huge[span].load(Ordering::Relaxed);
+        assert_ne!(huge, HUGE_BODY, "a huge run's body without its head");
+        if huge > 0 {
+            let end = start + huge as usize * PAGES_PER_SPAN;
+            assert!(start + pages <= end && start + pages > end - PAGES_PER_SPAN);
+            self.check_unit(start, state, pages, lists, sums);
+            for body in span + 1..span + huge as usize {
+                assert_eq!(runs.huge[body].load(Ordering::Relaxed), HUGE_BODY);
+            }
+            sums.dirty += runs.dirty.count(start + pages..end);
+            sums.dirty_free += runs.dirty.count(start + pages..end);
+            return huge as usize;
+        }
+        let free_before = sums.dirty_free;
+        let mut free_units = 0;
+        let mut at = start;
+        let mut last = State::Inside;
+        while at < start + PAGES_PER_SPAN {
+            let (state, pages) = runs.units.get(at);
+            assert!(pages > 0 && at + pages <= start + PAGES_PER_SPAN, "units tile the span");
+            assert!(!(state == State::Free && last == State::Free), "free neighbours are merged");
+            free_units += usize::from(state == State::Free);
+            self.check_unit(at, state, pages, lists, sums);
+            last = state;
+            at += pages;
+        }
+        assert_eq!(at, start + PAGES_PER_SPAN);
+        let binned = runs.free_runs.of_span(&runs.units, span);
+        assert_eq!(binned.count(), free_units, "every free unit is in a bin");
+        let dirty_free = runs.dirty_free[span].load(Ordering::Relaxed) as usize;
+        assert_eq!(sums.dirty_free - free_before, dirty_free, "dirty free pages of span {span}");
+        debug_assert!(spans.dirty_free >= dirty_free);
+        1
+    }
+
+    fn check_unit(
+        &self,
+        first: usize,
+        state: State,
+        pages: usize,
+        lists: &[Guard<'_, Available>],
+        sums: &mut Sums,
+    ) {
+        let runs = &self.map.runs;
+        let dirty = runs.dirty.count(first..first + pages);
+        let marked = runs.run_bits.count(first..first + pages);
+        sums.dirty += dirty;
+        match state {
+            State::Inside => panic!("page {first} is no unit's first"),
+            State::Free => {
+                sums.dirty_free += dirty;
+                assert_eq!(marked, 0);
+                assert_eq!(runs.units.get(first + pages - 1), (State::Free, pages));
+            }
+            State::Held => assert_eq!(marked, 0),
+            State::Allocated | State::Cached => {
+                sums.run_pages += pages;
+                assert_eq!((marked, dirty), (pages, pages), "a run is marked and committed");
+            }
+            State::Slab => {
+                assert_eq!((marked, pages), (0, PAGES_PER_SLAB));
+                self.check_slab(first / PAGES_PER_SLAB, lists, sums);
+            }
+        }
+        if state != State::Slab {
+            let slabs = first.div_ceil(PAGES_PER_SLAB)..(first + pages) / PAGES_PER_SLAB;
+            let class_of = |slab| self.map.slabs.class_of(slab);
+            assert!(slabs.into_iter().all(|slab| class_of(slab) == 0), "no slab in a run");
+        }
+    }
+
+    fn check_slab(&self, slab: usize, lists: &[Guard<'_, Available>], sums: &mut Sums) {
+        let number = self.map.slabs.class_of(slab) as usize;
+        assert!((1..=SMALL_CLASSES).contains(&number), "an open slab has a class");
+        let class = &SIZE_CLASSES[number];
+        let used = self.map.slabs.used(slab);
+        assert_eq!(used, self.map.slabs.count_bits(slab, class), "bits of slab {slab}");
+        let available = lists[number - 1].slabs.contains(slab);
+        assert_eq!(available, used < class.objects(), "slab {slab} is available or full");
+        sums.objects[number] += used;
+        sums.empty[number] += usize::from(used == 0);
+    }
+}

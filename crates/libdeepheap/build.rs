@@ -1,0 +1,12 @@
+//! Build script: gives the shared library its soname, `libdeepheap.so.0`, and makes it stay.
+//!
+//! Guarantees: the number is the major version, so that programs linked with one release run
+//! with every later one that keeps its promises. `dlclose` does not unload the library: its
+//! threads and its signal handler serve memory that the program may still hold.
+
+fn main() {
+    let major = env!("CARGO_PKG_VERSION_MAJOR");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libdeepheap.so.{major}");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,65 @@
+//! C and C++ programs against the library as a user links it: each is compiled with every
+//! warning an error, run, and must print what is promised.
+
+mod toolchain;
+
+use toolchain::{Standard, run};
+
+/// A budget and store that every machine has; the working folder is the test's own.
+const CONF: (&str, &str) = ("DEEPHEAP_CONF", "ram:64M,store:.");
+/// A budget that the programs outgrow.
+const SMALL: (&str, &str) = ("DEEPHEAP_CONF", "ram:24M,store:.");
+
+fn program(name: &str) -> String {
+    format!("crates/libdeepheap/tests/programs/{name}")
+}
+
+#[test]
+fn the_family_keeps_the_contracts_of_malloc() {
+    for standard in [Standard::C99, Standard::C11] {
+        let printed = run(standard, &program("contracts.c"), &[CONF]);
+        assert_eq!(printed.stdout, "every contract holds\n");
+    }
+}
+
+#[test]
+fn dh_init_tells_what_is_wrong_and_starts_once() {
+    let printed = run(Standard::C11, &program("start.c"), &[]);
+    assert_eq!(printed.stdout, "started once\n");
+}
+
+#[test]
+fn statistics_fit_any_caller() {
+    let printed = run(Standard::C99, &program("statistics.c"), &[CONF]);
+    assert_eq!(printed.stdout, "statistics fit\n");
+}
+
+#[test]
+fn containers_of_the_standard_library_live_on_deepheap() {
+    for standard in [Standard::Cxx17, Standard::Cxx20] {
+        let printed = run(standard, &program("containers.cpp"), &[CONF]);
+        assert_eq!(printed.stdout, "containers hold\n");
+    }
+}
+
+#[test]
+fn a_forked_child_and_its_parent_keep_every_byte() {
+    let printed = run(Standard::C11, &program("fork.c"), &[SMALL]);
+    assert_eq!(printed.stdout, "both keep every byte\n");
+}
+
+#[test]
+fn threads_that_come_and_go_share_one_heap() {
+    let printed = run(Standard::C11, &program("threads.c"), &[SMALL]);
+    assert_eq!(printed.stdout, "threads share\n");
+}
+
+#[test]
+fn the_examples_run_and_tell_of_themselves() {
+    let show = ("DEEPHEAP_SHOW_STATS", "1");
+    let printed = run(Standard::C99, "examples/hello.c", &[]);
+    assert!(printed.stdout.starts_with("hello, "), "{}", printed.stdout);
+    let printed = run(Standard::Cxx17, "examples/pmr.cpp", &[CONF, show]);
+    assert!(printed.stdout.contains("words"), "{}", printed.stdout);
+    assert!(printed.stderr.contains("deepheap"), "no summary at exit: {}", printed.stderr);
+}

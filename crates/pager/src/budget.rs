@@ -1,0 +1,138 @@
+//! Budget: what counts against the RAM ceiling, and what is left for objects.
+//!
+//! Guarantees: page buffer and object cache are given only what tables, page tables and buffers
+//! leave of the budget, recomputed as those grow.
+//! Never: allocates, blocks.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use deepheap_sys::thread;
+
+use crate::descriptor::Descriptor;
+use crate::gate::Level;
+use crate::object_table::ObjectTable;
+use crate::pager::Pager;
+use crate::policy::budget_split;
+use crate::{PAGE, evict};
+
+/// Bytes of page table a page of the region costs while its 2 MiB range is in use.
+const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
+/// Bytes of the heap's metadata a page of the region costs once it is used: tags and bitmaps.
+const HEAP_BYTES_PER_PAGE: usize = 5;
+/// Staging buffers in use, worker stacks, signal frames: a bound, not a measurement.
+const OTHER_BYTES: usize = 3 << 19;
+
+/// Threads that can evict at the same time, at most.
+const CONTEXTS_MAX: usize = 4;
+/// A context takes about 1 MiB: small budgets have fewer of them.
+const BUDGET_BYTES_PER_CONTEXT: usize = 8 << 20;
+
+/// The budget and the peaks that decide what is left of it.
+pub(crate) struct Budget {
+    bytes: usize,
+    page_buffer_part: usize,
+    committed_peak: AtomicUsize,
+}
+
+/// What the budget is used for, bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// The ceiling.
+    pub budget: usize,
+    /// Pages the program can touch.
+    pub page_buffer: usize,
+    /// Cached objects.
+    pub object_cache: usize,
+    /// Page tables of the region and of the cache.
+    pub page_tables: usize,
+    /// Object table and checksums.
+    pub object_table: usize,
+    /// Descriptors of objects in DRAM.
+    pub descriptors: usize,
+    /// The heap's metadata.
+    pub heap_metadata: usize,
+    /// Segment buffers and segment table of the store.
+    pub store: usize,
+    /// Pipes, staging, stacks.
+    pub other: usize,
+}
+
+impl Usage {
+    /// Everything that is not an object.
+    pub fn overhead(&self) -> usize {
+        self.page_tables
+            + self.object_table
+            + self.descriptors
+            + self.heap_metadata
+            + self.store
+            + self.other
+    }
+}
+
+/// Bytes that managing adds to `budget` bytes of objects, the store's memory not included: what
+/// plain mode must leave free, or the switch would pass the budget.
+pub fn overhead_of_managing(budget: usize) -> usize {
+    let tables = ObjectTable::BYTES_PER_PAGE + 2 * PAGE_TABLE_BYTES_PER_PAGE;
+    let per_page = tables + core::mem::size_of::<Descriptor>();
+    budget / PAGE * per_page + OTHER_BYTES + contexts(budget) * evict::CONTEXT_BYTES
+}
+
+/// Evictions that run at a time: one a processor, within limits.
+pub(crate) fn contexts(budget: usize) -> usize {
+    thread::cpu_count().min(budget / BUDGET_BYTES_PER_CONTEXT).clamp(1, CONTEXTS_MAX)
+}
+
+impl Budget {
+    pub(crate) fn new(bytes: usize, page_buffer_part: usize) -> Budget {
+        Budget { bytes, page_buffer_part, committed_peak: AtomicUsize::new(0) }
+    }
+}
+
+impl Pager {
+    /// What the budget is used for at this instant.
+    pub fn usage(&self) -> Usage {
+        let committed = self.heap.committed_pages();
+        let peak =
+            self.budget.committed_peak.fetch_max(committed, Ordering::Relaxed).max(committed);
+        let object_pages = self.budget.bytes / PAGE;
+        Usage {
+            budget: self.budget.bytes,
+            page_buffer: self.page_buffer.pages() * PAGE,
+            object_cache: self.cache.held() * PAGE,
+            page_tables: (peak + object_pages) * PAGE_TABLE_BYTES_PER_PAGE,
+            object_table: peak * ObjectTable::BYTES_PER_PAGE,
+            descriptors: self.descriptors.bytes(),
+            heap_metadata: self.heap.metadata_bytes(),
+            store: self.store.memory_bytes() as usize,
+            other: OTHER_BYTES
+                + self.store.segment_bytes()
+                + self.contexts.len() * evict::CONTEXT_BYTES,
+        }
+    }
+
+    /// What a page of heap costs in RAM even while it is away.
+    pub const BYTES_PER_PAGE: usize =
+        PAGE_TABLE_BYTES_PER_PAGE + ObjectTable::BYTES_PER_PAGE + HEAP_BYTES_PER_PAGE;
+
+    /// Whether `pages` more pages of heap leave page buffer and object cache the least they need:
+    /// what a page costs while it is away counts against the budget, too.
+    pub fn has_room_for_tables(&self, pages: usize) -> bool {
+        let known = self.budget.committed_peak.load(Ordering::Relaxed);
+        let new = (self.heap.granted_pages() + pages).saturating_sub(known);
+        let tables =
+            new.saturating_mul(Self::BYTES_PER_PAGE).saturating_add(self.usage().overhead());
+        tables.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
+    }
+
+    /// Sets the limits of page buffer and object cache from what the rest leaves.
+    pub fn rebalance(&self) {
+        let _passage = self.gate.enter(Level::Mover);
+        let split = budget_split::split(
+            self.budget.bytes,
+            self.usage().overhead(),
+            self.budget.page_buffer_part,
+        );
+        self.page_buffer.set_limit(split.page_buffer);
+        self.cache.set_limit(split.object_cache);
+    }
+}

@@ -1,0 +1,442 @@
+//! Descriptor: everything known of one object that is in DRAM.
+//!
+//! An object keeps its descriptor while it moves between page buffer and object cache, so a
+//! transition allocates nothing. The stored copy of an object in DRAM, its home block, is noted
+//! here and not in the object table (design: the per-slot array).
+//!
+//! ```text
+//!   Free ─► Arriving ─► Resident ─► Leaving ─► Moving (= cached, or on its way to the log) ─► Free
+//!                          │  ▲                   │
+//!                          ▼  │                   └─► Resident (the way back in)
+//!                         Moving (collect, discard, verify)
+//! ```
+//!
+//! Guarantees: the state word carries a generation that grows with every change, so that a waiter
+//! never sleeps through a change and never mistakes a later use of the descriptor for its own.
+//! Never: allocates.
+//! Threads: fields other than the state belong to the owner of the object (see `object_table`);
+//! list membership belongs to the lock of the shard.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use deepheap_heap::PageNo;
+use deepheap_store::{Block, ContentHash};
+use deepheap_sys::errno::Result;
+use deepheap_sys::futex;
+use deepheap_sys::lock::Lock;
+use deepheap_sys::mapping::{PinnedArray, Zeroed};
+
+use crate::policy::second_chance::{self, Verdict};
+
+/// Index of a descriptor, below 2^30.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DescriptorId(pub u32);
+
+/// No block: the object has no stored copy that is worth anything.
+pub const NO_HOME: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
+
+/// What the owner of an object is doing with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum State {
+    /// Not in use.
+    Free = 0,
+    /// Being installed in the page buffer.
+    Arriving = 1,
+    /// In the page buffer; the program may touch it.
+    Resident = 2,
+    /// Being taken out of the page buffer.
+    Leaving = 3,
+    /// In the object cache, or held for a moment by a worker.
+    Moving = 4,
+}
+
+const STATE_MASK: u32 = 7;
+const WAITERS: u32 = 8;
+const GENERATION: u32 = 16;
+
+/// A state word as read at one instant; comparable, waitable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateWord(u32);
+
+impl StateWord {
+    /// The state in it.
+    pub fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Free,
+            1 => State::Arriving,
+            2 => State::Resident,
+            3 => State::Leaving,
+            _ => State::Moving,
+        }
+    }
+}
+
+/// The lists a descriptor can stand in, each first in first out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum List {
+    /// Ready for use.
+    Free = 1,
+    /// In the page buffer, in order of arrival.
+    PageBuffer = 2,
+    /// In the object cache, in order of arrival.
+    ObjectCache = 3,
+}
+
+const NOT_LISTED: u8 = 0;
+
+/// One object in DRAM. 48 bytes.
+#[repr(C)]
+pub struct Descriptor {
+    hash_low: AtomicU64,
+    hash_high: AtomicU64,
+    page: AtomicU32,
+    home: AtomicU32,
+    state: AtomicU32,
+    slot: AtomicU32,
+    next: AtomicU32,
+    previous: AtomicU32,
+    pins: AtomicU32,
+    list: AtomicU8,
+    reuse: AtomicU8,
+    may_be_shared: AtomicU8,
+    padding: AtomicU8,
+}
+
+const _: () = assert!(core::mem::size_of::<Descriptor>() == 48);
+
+// SAFETY: made of atomics only, for which all zero bytes are a value.
+unsafe impl Zeroed for Descriptor {}
+
+impl Descriptor {
+    /// The page whose object this is.
+    pub fn page(&self) -> PageNo {
+        PageNo(self.page.load(Ordering::Relaxed))
+    }
+
+    /// The block that holds the content as it was installed, if there is one.
+    pub fn home(&self) -> Option<Block> {
+        match self.home.load(Ordering::Acquire) {
+            NO_HOME => None,
+            block => Some(Block(block)),
+        }
+    }
+
+    /// Sets or drops the home block. Owner only.
+    pub fn set_home(&self, home: Option<Block>) {
+        self.home.store(home.map_or(NO_HOME, |block| block.0), Ordering::Release);
+    }
+
+    /// Hash of the content as installed, or as last seen when cached.
+    pub fn hash(&self) -> ContentHash {
+        let low = self.hash_low.load(Ordering::Relaxed) as u128;
+        let high = self.hash_high.load(Ordering::Relaxed) as u128;
+        ContentHash(low | (high << 64))
+    }
+
+    /// Sets the hash of the content. Owner only.
+    pub fn set_hash(&self, hash: ContentHash) {
+        self.hash_low.store(hash.0 as u64, Ordering::Relaxed);
+        self.hash_high.store((hash.0 >> 64) as u64, Ordering::Relaxed);
+    }
+
+    /// The cache slot of a cached object.
+    pub fn slot(&self) -> u32 {
+        self.slot.load(Ordering::Relaxed)
+    }
+
+    /// Sets the cache slot. Owner only.
+    pub fn set_slot(&self, slot: u32) {
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// How often the object was touched again while cached, up to 3.
+    pub fn reuse(&self) -> u8 {
+        self.reuse.load(Ordering::Relaxed)
+    }
+
+    /// Sets the reuse count. Owner only, or under the shard's lock.
+    pub fn set_reuse(&self, reuse: u8) {
+        self.reuse.store(reuse, Ordering::Relaxed);
+    }
+
+    /// Whether the page may be mapped by someone else as well (the zero page, a forked process).
+    pub fn may_be_shared(&self) -> bool {
+        self.may_be_shared.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes whether the page may be shared.
+    pub fn set_may_be_shared(&self, shared: bool) {
+        self.may_be_shared.store(u8::from(shared), Ordering::Relaxed);
+    }
+
+    /// Fills a fresh descriptor. The caller got it from the free list.
+    pub fn begin(&self, page: PageNo, state: State, home: Option<Block>, hash: ContentHash) {
+        self.page.store(page.0, Ordering::Relaxed);
+        self.set_home(home);
+        self.set_hash(hash);
+        self.set_reuse(0);
+        self.set_may_be_shared(false);
+        self.change(state);
+    }
+
+    /// The state word at this instant.
+    pub fn state(&self) -> StateWord {
+        // Sequentially consistent for the sake of `pin`; on x86_64 that costs nothing.
+        StateWord(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Owner only: the next state. Wakes whoever waited for it.
+    pub fn change(&self, to: State) {
+        // The owner is the only one to change state and generation; others set WAITERS only.
+        let mut old = self.state.load(Ordering::Relaxed);
+        loop {
+            let generation = (old & !(GENERATION - 1)).wrapping_add(GENERATION);
+            let new = generation | to as u32;
+            match self.state.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        if old & WAITERS != 0 {
+            futex::wake(&self.state, i32::MAX as u32);
+        }
+    }
+
+    /// For an owner that has just published a place which others may claim: the next state, unless
+    /// a later owner has changed it since `seen` was read (before publishing), and woken who
+    /// waited.
+    pub fn change_unless_claimed(&self, seen: StateWord, to: State) {
+        let mut old = seen.0;
+        loop {
+            let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | to as u32;
+            match self.state.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) if now & !WAITERS == seen.0 & !WAITERS => old = now,
+                Err(_) => return,
+            }
+        }
+        if old & WAITERS != 0 {
+            futex::wake(&self.state, i32::MAX as u32);
+        }
+    }
+
+    /// Claims an object whose descriptor is in state `from`; at most one thread succeeds.
+    /// Sequentially consistent: `pin` relies on it.
+    #[must_use]
+    pub fn claim(&self, from: State, to: State) -> bool {
+        let old = self.state.load(Ordering::Relaxed);
+        if old & STATE_MASK != from as u32 {
+            return false;
+        }
+        let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | to as u32;
+        match self.state.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => {
+                if old & WAITERS != 0 {
+                    futex::wake(&self.state, i32::MAX as u32);
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Sleeps until the state word is no longer `seen`.
+    pub fn wait_while(&self, seen: StateWord) {
+        let marked = seen.0 | WAITERS;
+        if seen.0 != marked
+            && self
+                .state
+                .compare_exchange(seen.0, marked, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        futex::wait(&self.state, marked, None);
+    }
+
+    /// Keeps the object in the page buffer. The caller re-checks residency afterwards.
+    pub fn add_pin(&self) {
+        self.pins.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Lets go of one pin; a pin that was never taken is not an error here.
+    pub fn drop_pin(&self) {
+        let _ = self.pins.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+    }
+
+    /// Whether anyone keeps the object in the page buffer. Asked after claiming it.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::SeqCst) != 0
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Ends {
+    head: u32,
+    tail: u32,
+}
+
+const EMPTY: Ends = Ends { head: NONE, tail: NONE };
+
+#[derive(Clone, Copy)]
+struct Shard {
+    lists: [Ends; 3],
+}
+
+const SHARDS: usize = 16;
+
+/// All descriptors of a heap, and the lists they stand in (sharded by index).
+pub struct Descriptors {
+    all: PinnedArray<Descriptor>,
+    /// Descriptors from here on were never used; their memory is untouched.
+    used: AtomicU32,
+    shards: [Lock<Shard>; SHARDS],
+}
+
+impl Descriptors {
+    /// `count` descriptors, all free.
+    pub fn new(count: usize) -> Result<Descriptors> {
+        Ok(Descriptors {
+            all: PinnedArray::new(count)?,
+            used: AtomicU32::new(0),
+            shards: [const { Lock::new(Shard { lists: [EMPTY; 3] }) }; SHARDS],
+        })
+    }
+
+    /// Bytes of DRAM the descriptors take.
+    pub fn bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed) as usize * core::mem::size_of::<Descriptor>()
+    }
+
+    /// A descriptor for a new object, in no list; none when all are in use.
+    pub fn take(&self, start: usize) -> Option<DescriptorId> {
+        self.pop_free(start).or_else(|| {
+            let count = self.all.len() as u32;
+            self.used
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+                    (n < count).then_some(n + 1)
+                })
+                .ok()
+                .map(DescriptorId)
+        })
+    }
+
+    /// The descriptor with this index.
+    pub fn get(&self, id: DescriptorId) -> &Descriptor {
+        &self.all[id.0 as usize]
+    }
+
+    /// Moves a descriptor to the tail of a list from wherever it stands.
+    pub fn move_to(&self, id: DescriptorId, list: List) {
+        let mut shard = self.shards[id.0 as usize % SHARDS].lock();
+        self.unlink(&mut shard, id);
+        self.link(&mut shard, id, list);
+    }
+
+    /// A free descriptor, taken out of its list.
+    fn pop_free(&self, start: usize) -> Option<DescriptorId> {
+        (0..SHARDS).find_map(|offset| {
+            let mut shard = self.shards[(start + offset) % SHARDS].lock();
+            let head = shard.lists[List::Free as usize - 1].head;
+            (head != NONE).then(|| {
+                let id = DescriptorId(head);
+                self.unlink(&mut shard, id);
+                id
+            })
+        })
+    }
+
+    /// The oldest page of the page buffer, in this shard or the next one that has any. It goes to
+    /// the tail and belongs to nobody yet: whoever claims it lists it elsewhere.
+    pub fn next_to_evict(&self, start: usize) -> Option<DescriptorId> {
+        (0..SHARDS).find_map(|offset| {
+            let mut shard = self.shards[(start + offset) % SHARDS].lock();
+            let head = shard.lists[List::PageBuffer as usize - 1].head;
+            (head != NONE).then(|| {
+                let id = DescriptorId(head);
+                self.unlink(&mut shard, id);
+                self.link(&mut shard, id, List::PageBuffer);
+                id
+            })
+        })
+    }
+
+    /// The next object to leave the cache: heads of the queue that were touched again go round once
+    /// more, at most `patience` of them. It goes to the tail and belongs to nobody yet: whoever
+    /// claims it lists it elsewhere.
+    pub fn next_to_leave(&self, start: usize, patience: &mut u32) -> Option<DescriptorId> {
+        for offset in 0..SHARDS {
+            let mut shard = self.shards[(start + offset) % SHARDS].lock();
+            loop {
+                let head = shard.lists[List::ObjectCache as usize - 1].head;
+                if head == NONE {
+                    break;
+                }
+                let id = DescriptorId(head);
+                self.unlink(&mut shard, id);
+                self.link(&mut shard, id, List::ObjectCache);
+                match second_chance::at_head(self.get(id).reuse()) {
+                    Verdict::Stays(reuse) if *patience > 0 => {
+                        *patience -= 1;
+                        self.get(id).set_reuse(reuse);
+                    }
+                    _ => return Some(id),
+                }
+            }
+        }
+        None
+    }
+
+    /// Gives a descriptor back: state `Free`, waiters woken, list `Free`.
+    pub fn release(&self, id: DescriptorId) {
+        self.get(id).change(State::Free);
+        self.move_to(id, List::Free);
+    }
+
+    /// Runs `act` over every descriptor (fork marks the resident ones as shared).
+    pub fn for_each(&self, mut act: impl FnMut(DescriptorId, &Descriptor)) {
+        for index in 0..self.used.load(Ordering::Relaxed) {
+            act(DescriptorId(index), &self.all[index as usize]);
+        }
+    }
+
+    fn link(&self, shard: &mut Shard, id: DescriptorId, list: List) {
+        let descriptor = self.get(id);
+        debug_assert_eq!(descriptor.list.load(Ordering::Relaxed), NOT_LISTED);
+        let ends = &mut shard.lists[list as usize - 1];
+        descriptor.list.store(list as u8, Ordering::Relaxed);
+        descriptor.next.store(NONE, Ordering::Relaxed);
+        descriptor.previous.store(ends.tail, Ordering::Relaxed);
+        if ends.tail == NONE {
+            ends.head = id.0;
+        } else {
+            self.all[ends.tail as usize].next.store(id.0, Ordering::Relaxed);
+        }
+        ends.tail = id.0;
+    }
+
+    fn unlink(&self, shard: &mut Shard, id: DescriptorId) {
+        let descriptor = self.get(id);
+        let list = descriptor.list.load(Ordering::Relaxed);
+        if list == NOT_LISTED {
+            return;
+        }
+        let ends = &mut shard.lists[list as usize - 1];
+        let next = descriptor.next.load(Ordering::Relaxed);
+        let previous = descriptor.previous.load(Ordering::Relaxed);
+        if previous == NONE {
+            ends.head = next;
+        } else {
+            self.all[previous as usize].next.store(next, Ordering::Relaxed);
+        }
+        if next == NONE {
+            ends.tail = previous;
+        } else {
+            self.all[next as usize].previous.store(previous, Ordering::Relaxed);
+        }
+        descriptor.list.store(NOT_LISTED, Ordering::Relaxed);
+    }
+}

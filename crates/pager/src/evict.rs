@@ -1,0 +1,283 @@
+//! Evict: takes the oldest pages out of the page buffer, a batch at a time, into the object cache.
+//!
+//! Guarantees: the bytes that reach the cache are final (`page_extractor` has the argument; pages
+//! that the zero page, a fork or a plain past may have left shared are marked and made exclusive
+//! first). A page whose hash is unchanged keeps its home block: it is clean. A page of zeros, or
+//! one that no live allocation touches, is not kept at all.
+//! Never: allocates, touches managed memory, waits for space in the log while owning an object.
+//! Threads: the evictor, and faulting threads at the ceiling; each batch under one eviction
+//! context.
+
+use deepheap_store::{ContentHash, StoreError};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
+
+use crate::PAGE;
+use crate::descriptor::{Descriptor, DescriptorId, List, State};
+use crate::gate::Level;
+use crate::object_table::Place;
+use crate::pager::Pager;
+
+/// DRAM a context uses while a batch is in its pipe and in the cache at once.
+pub(crate) const CONTEXT_BYTES: usize = BATCH_MAX * PAGE + 64 * 1024;
+
+/// Pages that a faulting thread evicts at a time.
+pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
+
+/// What eviction and reclaim did, in objects.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moves {
+    /// Left the page buffer unchanged since it was installed.
+    pub clean: u32,
+    /// Left it changed.
+    pub dirty: u32,
+    /// Left it as a page of zeros.
+    pub zero: u32,
+    /// Left it untouched by any live allocation, or taken away by the program.
+    pub free: u32,
+    /// Left the cache for the block it already has.
+    pub reclaimed_clean: u32,
+    /// Left the cache for a new block.
+    pub reclaimed_dirty: u32,
+    /// Came to the head of the cache's queue, had been touched again, and stayed.
+    pub second_chances: u32,
+    /// Batches that a faulting thread evicted by itself.
+    pub direct: u32,
+    /// Nanoseconds that a faulting thread waited, or worked, for room in the page buffer.
+    pub stall_ns: u64,
+}
+
+impl Moves {
+    /// Objects that left the page buffer.
+    pub fn evicted(&self) -> u32 {
+        self.clean + self.dirty + self.zero + self.free
+    }
+}
+
+/// What one eviction needs: a pipe and its lists. One thread at a time.
+pub(crate) struct EvictContext {
+    extractor: PageExtractor,
+    ids: [DescriptorId; BATCH_MAX],
+    victims: [Victim; BATCH_MAX],
+    slots: [u32; BATCH_MAX],
+    into: [*mut u8; BATCH_MAX],
+    taken: [Taken; BATCH_MAX],
+}
+
+// SAFETY: the pointers are addresses of cache slots, which may be used from any thread.
+unsafe impl Send for EvictContext {}
+
+impl EvictContext {
+    pub(crate) fn new() -> Result<EvictContext, Errno> {
+        Ok(EvictContext {
+            extractor: PageExtractor::new()?,
+            ids: [DescriptorId(0); BATCH_MAX],
+            victims: [Victim { addr: 0, may_be_shared: false }; BATCH_MAX],
+            slots: [0; BATCH_MAX],
+            into: [core::ptr::null_mut(); BATCH_MAX],
+            taken: [Taken::Missing; BATCH_MAX],
+        })
+    }
+
+    /// The pipe is shared with the parent until this has run in a forked child.
+    pub(crate) fn after_fork(&mut self) -> Result<(), Errno> {
+        self.extractor.after_fork()
+    }
+}
+
+impl Pager {
+    /// Evictor: takes out one batch if the page buffer is above its mark. False when no page left
+    /// it: there was nothing to take, or all that there is cannot be taken.
+    pub fn evict(&self, moves: &mut Moves) -> Result<bool, StoreError> {
+        let want = self.page_buffer.excess(true).min(BATCH_MAX);
+        if want == 0 {
+            return Ok(false);
+        }
+        let mut context = self.contexts[0].lock();
+        self.evict_batch(&mut context, BATCH_MAX, moves)
+    }
+
+    /// A faulting thread at the ceiling: takes out a batch itself, unless another one has
+    /// meanwhile.
+    pub(crate) fn evict_directly(&self, moves: &mut Moves) -> Result<bool, StoreError> {
+        self.wake_evictor();
+        let free = self.contexts.iter().find_map(|context| context.try_lock());
+        let mut context = match free {
+            Some(context) => context,
+            None => self.contexts[self.contexts.len() - 1].lock(),
+        };
+        if self.page_buffer.pages() < self.page_buffer.limit() {
+            return Ok(true);
+        }
+        moves.direct += 1;
+        self.evict_batch(&mut context, DIRECT_PAGES, moves)
+    }
+
+    fn evict_batch(
+        &self,
+        context: &mut EvictContext,
+        want: usize,
+        moves: &mut Moves,
+    ) -> Result<bool, StoreError> {
+        if self.has_plain_spans() {
+            self.take_over_span();
+        }
+        let _passage = self.gate.enter(Level::Mover);
+        let want = want.min(context.extractor.batch());
+        let slots = self.take_slots(&mut context.slots[..want], moves)?;
+        let before = moves.evicted();
+        let victims = self.choose(context, slots);
+        if victims > 0 {
+            // SAFETY: the pages are owned (Leaving), lie in registered spans, and each slot has
+            // room for one page and no other owner.
+            let extracted = unsafe {
+                context.extractor.extract(
+                    self.zapper.get(),
+                    &context.victims[..victims],
+                    &context.into[..victims],
+                    &mut context.taken[..victims],
+                )
+            };
+            if extracted.is_err() {
+                // The kernel refused before anything was zapped: all stay.
+                context.taken[..victims].fill(Taken::Unreadable);
+            }
+        }
+        for index in 0..slots {
+            if index < victims {
+                self.settle(context.ids[index], context.slots[index], context.taken[index], moves);
+            } else {
+                self.cache.give_back(context.slots[index]);
+            }
+        }
+        Ok(moves.evicted() > before)
+    }
+
+    /// Fills `slots` with empty cache slots, reclaiming for them; returns how many it got.
+    fn take_slots(&self, slots: &mut [u32], moves: &mut Moves) -> Result<usize, StoreError> {
+        let mut count = 0;
+        while count < slots.len() {
+            if let Some(slot) = self.cache.take() {
+                slots[count] = slot;
+                count += 1;
+                continue;
+            }
+            match self.reclaim(slots.len() - count, moves) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(_) if count > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Claims up to `count` of the oldest resident objects.
+    fn choose(&self, context: &mut EvictContext, count: usize) -> usize {
+        let mut chosen = 0;
+        let mut patience = 2 * count + 64;
+        let mut shard = self.page_buffer.pages();
+        while chosen < count && patience > 0 {
+            patience -= 1;
+            shard += 1;
+            let Some(id) = self.descriptors.next_to_evict(shard) else { break };
+            let descriptor = self.descriptors.get(id);
+            if !descriptor.claim(State::Resident, State::Leaving) {
+                // Someone owns it for a moment.
+                continue;
+            }
+            if descriptor.is_pinned() {
+                descriptor.change(State::Resident);
+                continue;
+            }
+            context.ids[chosen] = id;
+            context.victims[chosen] = Victim {
+                addr: self.address_of(descriptor.page()),
+                may_be_shared: descriptor.may_be_shared(),
+            };
+            context.into[chosen] = self.cache.address(context.slots[chosen]);
+            chosen += 1;
+        }
+        chosen
+    }
+
+    /// Decides what becomes of one extracted object and publishes it.
+    fn settle(&self, id: DescriptorId, slot: u32, taken: Taken, moves: &mut Moves) {
+        let descriptor = self.descriptors.get(id);
+        match taken {
+            Taken::Unreadable => {
+                // Protected by the program: it stays, and is not tried again at once.
+                self.cache.give_back(slot);
+                descriptor.change(State::Resident);
+                return;
+            }
+            Taken::Missing => {
+                moves.free += 1;
+                self.forget(id, slot);
+            }
+            Taken::Copied if self.heap.page_is_free(descriptor.page()) => {
+                moves.free += 1;
+                self.forget(id, slot);
+            }
+            Taken::Copied => {
+                // SAFETY: the slot is ours alone and holds a page.
+                let data = unsafe { core::slice::from_raw_parts(self.cache.address(slot), PAGE) };
+                let hash = ContentHash::of(data);
+                if hash == self.zero_hash {
+                    moves.zero += 1;
+                    self.forget(id, slot);
+                } else {
+                    self.cache_object(id, slot, hash, moves);
+                }
+            }
+        }
+        self.page_buffer.unreserve(1);
+    }
+
+    fn cache_object(&self, id: DescriptorId, slot: u32, hash: ContentHash, moves: &mut Moves) {
+        let descriptor = self.descriptors.get(id);
+        if hash == descriptor.hash() && descriptor.home().is_some() {
+            moves.clean += 1;
+        } else {
+            moves.dirty += 1;
+            self.drop_home(descriptor);
+        }
+        descriptor.set_hash(hash);
+        descriptor.set_slot(slot);
+        // In the list first: once the place is published anyone may claim the object and move it
+        // on.
+        self.descriptors.move_to(id, List::ObjectCache);
+        self.publish_cached(id);
+    }
+
+    /// Publishes an owned object as cached; it stands in the cache's list already.
+    pub(crate) fn publish_cached(&self, id: DescriptorId) {
+        let descriptor = self.descriptors.get(id);
+        let seen = descriptor.state();
+        self.table.publish(descriptor.page(), Place::Cached(id));
+        // Not ours any more: only who waited for what we did must learn of it.
+        descriptor.change_unless_claimed(seen, State::Moving);
+    }
+
+    /// Ends an owned object that is in DRAM and worth nothing: its page reads as zeros from now on.
+    fn forget(&self, id: DescriptorId, slot: u32) {
+        self.cache.give_back(slot);
+        self.end_as_zero(id);
+    }
+
+    /// The owned object becomes `Zero`; its descriptor and its home block are free again.
+    pub(crate) fn end_as_zero(&self, id: DescriptorId) {
+        let descriptor = self.descriptors.get(id);
+        self.drop_home(descriptor);
+        self.table.publish(descriptor.page(), Place::Zero);
+        self.descriptors.release(id);
+    }
+
+    /// The stored copy of an owned object is worth nothing any more.
+    pub(crate) fn drop_home(&self, descriptor: &Descriptor) {
+        if let Some(block) = descriptor.home() {
+            descriptor.set_home(None);
+            self.store.retire(block);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Fetch: brings objects from the store into the page buffer, a scan's next ones together.
+//!
+//! Guarantees: an object is installed only after its bytes matched the checksum kept in the object
+//! table; on an error it stays `Stored`, and so do the neighbours.
+//! Never: waits for room for a neighbour; the page that faulted comes first.
+//! Threads: the faulting one.
+
+use deepheap_heap::PageNo;
+use deepheap_store::{Block, BlockRead, StoreError};
+
+use crate::PAGE;
+use crate::descriptor::{DescriptorId, State};
+use crate::fault::{FaultError, FaultKind, UNKNOWN_HASH};
+use crate::object_table::Place;
+use crate::pager::Pager;
+use crate::policy::sequence::{Sequence, WINDOW_MAX};
+
+const WINDOW: usize = WINDOW_MAX as usize;
+
+impl Pager {
+    /// Reads the object of `page`, and as many following ones as the sequence suggests; asks the
+    /// fetcher for those after them when the scan is at full speed.
+    pub(crate) fn fetch(
+        &self,
+        page: PageNo,
+        block: Block,
+        sequence: &mut Sequence,
+    ) -> Result<Option<(FaultKind, u32)>, FaultError> {
+        let window = sequence.window(page.0) as usize;
+        let next = PageNo(page.0 + WINDOW_MAX);
+        let asked = window == WINDOW
+            && Self::pages_left_in_span(page, 2 * WINDOW) == 2 * WINDOW
+            && matches!(self.table.load(next), Place::Stored(_))
+            && self.ask_for(next);
+        let Some(pages) = self.fetch_window(page, block, window)? else { return Ok(None) };
+        let ahead = if asked && pages == WINDOW_MAX { WINDOW_MAX } else { 0 };
+        *sequence = sequence.advance(page.0, pages + ahead);
+        Ok(Some((FaultKind::Stored, pages)))
+    }
+
+    /// Reads the object of `page`, for which a page is reserved, and up to `window` in all. None if
+    /// another thread has it.
+    pub(crate) fn fetch_window(
+        &self,
+        page: PageNo,
+        block: Block,
+        window: usize,
+    ) -> Result<Option<u32>, FaultError> {
+        let Some(first) = self.claim_stored(page, block) else { return Ok(None) };
+        let window = Self::pages_left_in_span(page, window);
+        let pages = if window == 1 {
+            let buffer = self.pages_staging.take();
+            self.fetch_claimed::<1>(page, &[first], &[block], buffer.address())?
+        } else {
+            let mut ids = [first; WINDOW];
+            let mut blocks = [block; WINDOW];
+            let count = self.claim_following(page, window, &mut ids, &mut blocks);
+            let buffer = self.windows_staging.take();
+            self.fetch_claimed::<WINDOW>(page, &ids[..count], &blocks[..count], buffer.address())?
+        };
+        Ok(Some(pages))
+    }
+
+    fn claim_following(
+        &self,
+        page: PageNo,
+        window: usize,
+        ids: &mut [DescriptorId; WINDOW],
+        blocks: &mut [Block; WINDOW],
+    ) -> usize {
+        let mut count = 1;
+        while count < window {
+            let next = PageNo(page.0 + count as u32);
+            let Place::Stored(block) = self.table.load(next) else { break };
+            if !self.page_buffer.try_reserve(1) {
+                break;
+            }
+            let Some(id) = self.claim_stored(next, block) else {
+                self.page_buffer.unreserve(1);
+                break;
+            };
+            ids[count] = id;
+            blocks[count] = block;
+            count += 1;
+        }
+        count
+    }
+
+    fn claim_stored(&self, page: PageNo, block: Block) -> Option<DescriptorId> {
+        let id = self.take_descriptor(page);
+        // The home is set before the claim: the collector, finding the entry busy, looks there.
+        self.descriptors.get(id).begin(page, State::Arriving, Some(block), UNKNOWN_HASH);
+        if self.table.replace(page, Place::Stored(block), Place::Busy(id)) {
+            return Some(id);
+        }
+        self.descriptors.release(id);
+        None
+    }
+
+    /// Reads and installs claimed pages; returns how many are resident now, the first among them.
+    fn fetch_claimed<const N: usize>(
+        &self,
+        first: PageNo,
+        ids: &[DescriptorId],
+        blocks: &[Block],
+        buffer: *mut u8,
+    ) -> Result<u32, FaultError> {
+        let mut requests: [BlockRead<'_>; N] = core::array::from_fn(|index| {
+            let used = index < ids.len();
+            let page = PageNo(first.0 + index as u32);
+            BlockRead {
+                block: if used { blocks[index] } else { blocks[0] },
+                name: u64::from(page.0),
+                checksum: if used { self.table.checksum(page) } else { 0 },
+                buf: if used {
+                    // SAFETY: the staging buffer is ours alone and holds a page for each id.
+                    unsafe { core::slice::from_raw_parts_mut(buffer.add(index * PAGE), PAGE) }
+                } else {
+                    &mut []
+                },
+                result: Err(StoreError::Full),
+            }
+        });
+        self.store.read(&mut requests[..ids.len()]);
+        let good = requests[..ids.len()].iter().take_while(|read| read.result.is_ok()).count();
+        for (request, &id) in requests[..good].iter().zip(ids) {
+            if let Ok(hash) = request.result {
+                self.descriptors.get(id).set_hash(hash);
+            }
+        }
+        // Neighbours that could not be read stay where they are; the first one is the fault.
+        self.give_back(first, &ids[good..], &blocks[good..], good);
+        if let Some(Err(error)) = requests.first().map(|read| read.result) {
+            return Err(FaultError::Unreadable(error));
+        }
+        let (installed, refused) = self.install(first, buffer, &ids[..good]);
+        self.give_back(first, &ids[installed..good], &blocks[installed..good], installed);
+        match refused {
+            Some(errno) if installed == 0 => Err(FaultError::Install(errno)),
+            _ => Ok(installed as u32),
+        }
+    }
+
+    /// Returns claimed pages, the first of which is `first + offset`, to the store. The page that
+    /// faulted (offset 0) keeps its reservation: `resolve` ends it.
+    fn give_back(&self, first: PageNo, ids: &[DescriptorId], blocks: &[Block], offset: usize) {
+        let from = PageNo(first.0 + offset as u32);
+        self.unclaim(from, ids, |index| Place::Stored(blocks[index]));
+        let neighbours = if offset == 0 { ids.len().saturating_sub(1) } else { ids.len() };
+        self.page_buffer.unreserve(neighbours);
+    }
+}

@@ -1,0 +1,34 @@
+//! Residency: who is in DRAM, and the fault path.
+//!
+//! Guarantees: no write of the program is lost, whatever faults, evicts, collects or forks at the
+//! same time (`object_table` says who owns an object, `evict` why its bytes are final); the page
+//! buffer, the object cache and everything counted in `budget` stay within the RAM budget.
+//! Never: touches managed memory (it would fault on itself), allocates after construction.
+
+mod budget;
+mod collect;
+mod descriptor;
+mod discard;
+mod evict;
+mod fault;
+mod fetch;
+mod fork;
+mod gate;
+mod object_cache;
+mod object_table;
+mod page_buffer;
+mod pager;
+mod pin;
+pub mod policy;
+mod prefetch;
+mod reclaim;
+mod staging;
+mod takeover;
+
+pub use budget::{Usage, overhead_of_managing};
+pub use collect::Collected;
+pub use evict::Moves;
+pub use fault::{FaultError, FaultKind, FaultReport};
+pub use pager::{Options, Pager, StartError};
+
+pub(crate) use deepheap_heap::PAGE;

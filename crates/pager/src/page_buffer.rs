@@ -1,0 +1,91 @@
+//! Page buffer: how many physical pages the program can touch right now, and the ceiling on them.
+//!
+//! Guarantees: reservations never pass the limit; a page is reserved before it is installed and
+//! its reservation ends only after it has been zapped. (Taking over plain memory is the exception:
+//! those pages exist already and are counted whatever the limit says.)
+//! Never: allocates, blocks.
+//! Threads: any, also in a signal handler.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// Counts of the page buffer, in pages.
+pub struct PageBuffer {
+    resident: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+impl PageBuffer {
+    /// An empty page buffer with this ceiling.
+    pub fn new(limit: usize) -> PageBuffer {
+        PageBuffer { resident: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+    }
+
+    /// Reserves pages, if that keeps the buffer within its limit.
+    #[must_use]
+    pub fn try_reserve(&self, pages: usize) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        if self.resident.fetch_add(pages, Ordering::Relaxed) + pages <= limit {
+            return true;
+        }
+        self.unreserve(pages);
+        false
+    }
+
+    /// Counts pages that are resident already (plain memory put under management).
+    pub fn adopt(&self, pages: usize) {
+        self.resident.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Ends the reservation of pages that are gone, or were not installed after all.
+    pub fn unreserve(&self, pages: usize) {
+        self.resident.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Resident and reserved pages.
+    pub fn pages(&self) -> usize {
+        self.resident.load(Ordering::Relaxed)
+    }
+
+    /// The ceiling.
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets the ceiling; eviction brings the buffer below a lowered one.
+    pub fn set_limit(&self, pages: usize) {
+        self.limit.store(pages, Ordering::Relaxed);
+    }
+
+    /// Pages to evict so that faults find room without waiting: none while the buffer is below its
+    /// high-water mark (1/32 of the limit free), then down to the low one (1/16 free).
+    pub fn excess(&self, evicting: bool) -> usize {
+        let (pages, limit) = (self.pages(), self.limit());
+        let mark = if evicting { limit - limit / 16 } else { limit - limit / 32 };
+        pages.saturating_sub(mark)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_never_pass_the_limit() {
+        let buffer = PageBuffer::new(1000);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        if buffer.try_reserve(7) {
+                            buffer.unreserve(7);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(buffer.pages(), 0);
+        assert!(buffer.try_reserve(1000));
+        assert!(!buffer.try_reserve(1));
+        assert_eq!(buffer.excess(true), 62);
+    }
+}

@@ -1,0 +1,222 @@
+//! Pager: the parts of residency, wired together.
+//!
+//! Lock order, outer to inner: an eviction context · the gate (mover, then collector) · the fresh
+//! head of the log · the entry of an object (ownership) · a shard of the descriptor lists · the
+//! stack of cache slots. Nobody waits for space in the log while owning an object.
+//! Threads: any; workers run the loops of the runtime.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use deepheap_heap::{Heap, PageNo, SPAN};
+use deepheap_store::{BLOCK_BYTES, ContentHash, Store};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::futex;
+use deepheap_sys::lock::Lock;
+use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::userfaultfd::Userfaultfd;
+use deepheap_sys::zap::Zapper;
+
+use crate::PAGE;
+use crate::budget::{self, Budget};
+use crate::descriptor::Descriptors;
+use crate::evict::EvictContext;
+use crate::gate::Gate;
+use crate::object_cache::ObjectCache;
+use crate::object_table::ObjectTable;
+use crate::page_buffer::PageBuffer;
+use crate::policy::sequence::WINDOW_MAX;
+use crate::prefetch::Prefetch;
+use crate::staging::Staging;
+use crate::takeover::TakeOver;
+
+const _: () = assert!(BLOCK_BYTES == PAGE);
+
+/// What a pager is made of.
+pub struct Options {
+    /// Where the region starts.
+    pub region_base: usize,
+    /// Its length in pages.
+    pub region_pages: usize,
+    /// The RAM budget, bytes.
+    pub budget_bytes: usize,
+    /// The page buffer's share of what the tables leave, in 256ths.
+    pub page_buffer_part: usize,
+}
+
+/// Why a pager could not start.
+#[derive(Clone, Copy, Debug)]
+pub enum StartError {
+    /// userfaultfd is not to be had: seccomp, an old kernel, or a limit.
+    Userfaultfd(Errno),
+    /// Not enough memory, address space or file descriptors.
+    Resources(Errno),
+}
+
+/// A value that only changes while no other thread can see it: in a forked child, before any
+/// other thread of it exists.
+pub(crate) struct SingleThreaded<T>(UnsafeCell<T>);
+
+// SAFETY: shared access only reads; `replace` demands that no other thread exists.
+unsafe impl<T: Sync> Sync for SingleThreaded<T> {}
+
+impl<T> SingleThreaded<T> {
+    pub(crate) fn new(value: T) -> Self {
+        SingleThreaded(UnsafeCell::new(value))
+    }
+
+    pub(crate) fn get(&self) -> &T {
+        // SAFETY: `replace` is never concurrent with a reader, by its contract.
+        unsafe { &*self.0.get() }
+    }
+
+    /// # Safety
+    /// No other thread exists, and no reference from `get` is alive.
+    pub(crate) unsafe fn replace(&self, value: T) -> T {
+        // SAFETY: by the contract nobody else looks at the value.
+        unsafe { core::mem::replace(&mut *self.0.get(), value) }
+    }
+}
+
+/// The pager of a heap.
+pub struct Pager {
+    pub(crate) region_base: usize,
+    pub(crate) heap: &'static Heap,
+    pub(crate) store: Store,
+    pub(crate) table: ObjectTable,
+    pub(crate) descriptors: Descriptors,
+    pub(crate) page_buffer: PageBuffer,
+    pub(crate) cache: ObjectCache,
+    pub(crate) budget: Budget,
+    pub(crate) gate: Gate,
+    pub(crate) take_over: Lock<TakeOver>,
+    /// Spans that the take-over has not looked at yet.
+    pub(crate) plain_spans: AtomicUsize,
+    pub(crate) managed_spans: AtomicUsize,
+    pub(crate) userfaultfd: SingleThreaded<Userfaultfd>,
+    pub(crate) zapper: SingleThreaded<Zapper>,
+    pub(crate) contexts: Box<[Lock<EvictContext>]>,
+    pub(crate) prefetch: Prefetch,
+    pub(crate) pages_staging: Staging,
+    pub(crate) windows_staging: Staging,
+    pub(crate) zeros: *const u8,
+    pub(crate) zero_hash: ContentHash,
+    /// Counts up whenever eviction should look; the evictor sleeps on it.
+    eviction_signal: AtomicU32,
+    evictor_sleeps: AtomicU32,
+}
+
+// SAFETY: `zeros` points to a read-only use of a mapping that lives as long as the process; every
+// other part is Send.
+unsafe impl Send for Pager {}
+// SAFETY: as above; every other part is Sync.
+unsafe impl Sync for Pager {}
+
+/// Zero bytes kept at hand: the most pages a fresh fault installs together.
+pub(crate) const FRESH_MAX: usize = 16;
+
+impl Pager {
+    /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd; registers
+    /// nothing yet.
+    pub fn new(options: &Options, heap: &'static Heap, store: Store) -> Result<Pager, StartError> {
+        let userfaultfd = Userfaultfd::open().map_err(StartError::Userfaultfd)?;
+        let budget_pages = options.budget_bytes / PAGE;
+        let parts = || -> Result<Pager, Errno> {
+            let zeros = mapping::map_pinned(FRESH_MAX * PAGE)?;
+            // SAFETY: freshly mapped, zeroed, and nobody ever writes it.
+            let page_of_zeros = unsafe { core::slice::from_raw_parts(zeros, PAGE) };
+            let contexts = (0..budget::contexts(options.budget_bytes))
+                .map(|_| EvictContext::new().map(Lock::new))
+                .collect::<Result<Box<[_]>, Errno>>()?;
+            Ok(Pager {
+                region_base: options.region_base,
+                heap,
+                store,
+                table: ObjectTable::new(options.region_pages)?,
+                descriptors: Descriptors::new(2 * budget_pages + 4096)?,
+                page_buffer: PageBuffer::new(budget_pages),
+                cache: ObjectCache::new(budget_pages)?,
+                budget: Budget::new(options.budget_bytes, options.page_buffer_part),
+                gate: Gate::new(),
+                take_over: Lock::new(TakeOver::none()),
+                plain_spans: AtomicUsize::new(0),
+                managed_spans: AtomicUsize::new(0),
+                userfaultfd: SingleThreaded::new(userfaultfd),
+                zapper: SingleThreaded::new(Zapper::new()),
+                contexts,
+                prefetch: Prefetch::new(),
+                pages_staging: Staging::new(PAGE)?,
+                windows_staging: Staging::new(WINDOW_MAX as usize * PAGE)?,
+                zeros,
+                zero_hash: ContentHash::of(page_of_zeros),
+                eviction_signal: AtomicU32::new(0),
+                evictor_sleeps: AtomicU32::new(0),
+            })
+        };
+        let pager = parts().map_err(StartError::Resources)?;
+        pager.rebalance();
+        Ok(pager)
+    }
+
+    /// The store under this pager.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Puts fresh, untouched address space under management before anyone uses it.
+    pub fn manage(&self, first_span: usize, count: usize) -> Result<(), Errno> {
+        let address = self.region_base + first_span * SPAN;
+        self.register(address, count * SPAN)?;
+        self.managed_spans.fetch_max(first_span + count, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn register(&self, address: usize, length: usize) -> Result<(), Errno> {
+        // SAFETY: our own region; neither advice drops anything. Pages merged by ksm would not be
+        // exclusive; the answer is EINVAL where ksm is not built.
+        unsafe {
+            mapping::advise(address as *mut u8, length, Advice::NoHugePage)?;
+            let _ = mapping::advise(address as *mut u8, length, Advice::Unmergeable);
+        }
+        self.userfaultfd.get().register_missing(address, length)
+    }
+
+    /// The page of an address inside managed spans.
+    pub fn managed_page(&self, address: usize) -> Option<PageNo> {
+        let offset = address.wrapping_sub(self.region_base);
+        let end = self.managed_spans.load(Ordering::Acquire) * SPAN;
+        (offset < end).then_some(PageNo((offset / PAGE) as u32))
+    }
+
+    pub(crate) fn address_of(&self, page: PageNo) -> usize {
+        self.region_base + page.0 as usize * PAGE
+    }
+
+    /// Wakes the evictor if the page buffer is above its high-water mark.
+    pub(crate) fn signal_eviction(&self) {
+        if self.page_buffer.excess(false) > 0 && self.evictor_sleeps.load(Ordering::Relaxed) != 0 {
+            self.wake_evictor();
+        }
+    }
+
+    /// Wakes the evictor whatever the counts say.
+    pub fn wake_evictor(&self) {
+        self.eviction_signal.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.eviction_signal, 1);
+    }
+
+    /// Evictor: sleeps until there is something to evict, or until `wake_evictor`.
+    pub fn wait_for_eviction(&self) {
+        let seen = self.eviction_signal.load(Ordering::SeqCst);
+        self.evictor_sleeps.store(1, Ordering::SeqCst);
+        if self.page_buffer.excess(false) == 0 && !self.has_plain_spans() {
+            futex::wait(&self.eviction_signal, seen, None);
+        }
+        self.evictor_sleeps.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether the evictor has more to do before it may sleep.
+    pub fn must_evict(&self) -> bool {
+        self.page_buffer.excess(true) > 0
+    }
+}

@@ -1,0 +1,75 @@
+//! Pin: keeps pages in the page buffer while the kernel, or a child, needs to find them there.
+//!
+//! Guarantees: after `pin` every page of the range is resident until `unpin`.
+//! Never: allocates. May evict (it faults pages in).
+//! Threads: any, outside the fault path.
+
+use deepheap_heap::PageNo;
+use deepheap_sys::signals::Blocked;
+
+use crate::PAGE;
+use crate::descriptor::State;
+use crate::object_table::Place;
+use crate::pager::Pager;
+
+impl Pager {
+    /// Pins the managed pages of `[address, address + length)`.
+    pub fn pin(&self, address: usize, length: usize) {
+        // Pages of spans not yet looked at have no descriptor to hold the pin.
+        if self.has_plain_spans() {
+            // A handler of the program that faults would find our locks held.
+            let _blocked = Blocked::all();
+            while self.has_plain_spans() {
+                self.take_over_span();
+            }
+        }
+        for page in self.pages_of(address, length) {
+            while !self.try_pin(page) {
+                self.touch_page(page);
+            }
+        }
+    }
+
+    /// Ends one `pin` of the same range.
+    pub fn unpin(&self, address: usize, length: usize) {
+        for page in self.pages_of(address, length) {
+            if let Place::Busy(id) = self.table.load(page) {
+                self.descriptors.get(id).drop_pin();
+            }
+        }
+    }
+
+    /// Makes the managed pages of a range resident once.
+    pub fn touch(&self, address: usize, length: usize) {
+        for page in self.pages_of(address, length) {
+            self.touch_page(page);
+        }
+    }
+
+    /// Pins a page that is resident. Dekker with the evictor: we pin, then look at the state; it
+    /// claims, then looks at the pins; both sequentially consistent, so one of us sees the other.
+    fn try_pin(&self, page: PageNo) -> bool {
+        let Place::Busy(id) = self.table.load(page) else { return false };
+        let descriptor = self.descriptors.get(id);
+        descriptor.add_pin();
+        // Any other state may be that of an object on its way out, or not in yet.
+        let here = descriptor.state().state() == State::Resident;
+        if here && self.table.load(page) == Place::Busy(id) {
+            return true;
+        }
+        descriptor.drop_pin();
+        false
+    }
+
+    fn touch_page(&self, page: PageNo) {
+        // SAFETY: a managed page of the heap; the load faults, is served by the SIGBUS handler, and
+        // is done again. This is program context, not the fault path: no lock is held.
+        unsafe { core::ptr::read_volatile(self.address_of(page) as *const u8) };
+    }
+
+    fn pages_of(&self, address: usize, length: usize) -> impl Iterator<Item = PageNo> {
+        let first = address & !(PAGE - 1);
+        let last = address.saturating_add(length.max(1)) - 1;
+        (first..=last).step_by(PAGE).filter_map(|address| self.managed_page(address))
+    }
+}

@@ -1,0 +1,38 @@
+//! Budget split: how the RAM budget is shared between page buffer and object cache.
+
+/// Limits in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Split {
+    /// Ceiling of the page buffer.
+    pub page_buffer: usize,
+    /// Ceiling of the object cache.
+    pub object_cache: usize,
+}
+
+/// Least number of pages either side is left with: two batches of eviction.
+pub const LEAST: usize = 512;
+
+/// Shares `budget` bytes less `overhead` bytes (tables, page tables, buffers), `part` in 256ths to
+/// the page buffer.
+pub fn split(budget: usize, overhead: usize, part: usize) -> Split {
+    let pages = (budget.saturating_sub(overhead) / crate::PAGE).max(2 * LEAST);
+    let page_buffer = (pages * part / 256).clamp(LEAST, pages - LEAST);
+    Split { page_buffer, object_cache: pages - page_buffer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_keep_their_least_and_the_sum_is_the_budget() {
+        for budget in [1 << 20, 16 << 20, 256 << 20, 1usize << 40] {
+            for part in [0, 1, 64, 128, 256] {
+                let split = split(budget, 3 << 20, part);
+                assert!(split.page_buffer >= LEAST && split.object_cache >= LEAST);
+                let pages = (budget.saturating_sub(3 << 20) / crate::PAGE).max(2 * LEAST);
+                assert_eq!(split.page_buffer + split.object_cache, pages);
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Policy: decisions of the pager. Observations in, decisions out: no I/O, no locks, no clock.
+#![forbid(unsafe_code)]
+
+pub mod budget_split;
+pub mod second_chance;
+pub mod sequence;

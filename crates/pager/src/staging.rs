@@ -1,0 +1,73 @@
+//! Staging: pinned, aligned buffers into which the device reads before a page is installed.
+//!
+//! Guarantees: a buffer belongs to one thread from `take` to the drop of its guard.
+//! Never: allocates. Waits only when every buffer is in use, and then by yielding.
+//! Threads: any, also in a signal handler.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use deepheap_sys::errno::Result;
+use deepheap_sys::mapping;
+use deepheap_sys::thread;
+
+const BUFFERS: usize = 64;
+
+/// A pool of 64 buffers of one size.
+pub struct Staging {
+    memory: *mut u8,
+    bytes: usize,
+    taken: AtomicU64,
+}
+
+// SAFETY: the mapping lives as long as the process; a buffer has one owner at a time, by `taken`.
+unsafe impl Send for Staging {}
+// SAFETY: as above.
+unsafe impl Sync for Staging {}
+
+/// One buffer, given back when dropped.
+pub struct StagingBuffer<'a> {
+    pool: &'a Staging,
+    index: u32,
+}
+
+impl Staging {
+    /// A pool of buffers of `bytes` each (a multiple of the page size), untouched so far.
+    pub fn new(bytes: usize) -> Result<Staging> {
+        let memory = mapping::map_pinned(BUFFERS * bytes)?;
+        Ok(Staging { memory, bytes, taken: AtomicU64::new(0) })
+    }
+
+    /// A free buffer.
+    pub fn take(&self) -> StagingBuffer<'_> {
+        loop {
+            let taken = self.taken.load(Ordering::Relaxed);
+            let index = (!taken).trailing_zeros();
+            if index as usize >= BUFFERS {
+                thread::yield_now();
+                continue;
+            }
+            let with = taken | (1 << index);
+            if self
+                .taken
+                .compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return StagingBuffer { pool: self, index };
+            }
+        }
+    }
+}
+
+impl StagingBuffer<'_> {
+    /// Where the buffer is.
+    pub fn address(&self) -> *mut u8 {
+        // SAFETY: the index is below BUFFERS, the mapping has that many buffers.
+        unsafe { self.pool.memory.add(self.index as usize * self.pool.bytes) }
+    }
+}
+
+impl Drop for StagingBuffer<'_> {
+    fn drop(&mut self) {
+        self.pool.taken.fetch_and(!(1 << self.index), Ordering::Release);
+    }
+}

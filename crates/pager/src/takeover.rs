@@ -1,0 +1,111 @@
+//! Take-over: puts spans that were born plain under management, one at a time.
+//!
+//! Guarantees: between registration and the end of the scan a page is either present, and then the
+//! program cannot fault on it, or absent, and then a fault finds it `Zero`, which it is. Pages that
+//! may be the shared zero page, or shared with another process, are marked (`evict` makes them
+//! exclusive first).
+//! Never: moves or copies a page.
+//! Threads: whoever evicts; one at a time, the others wait.
+
+use deepheap_heap::{PAGES_PER_SPAN, PageNo, SPAN};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::log::{Piece, say};
+use deepheap_sys::pagemap;
+
+use crate::PAGE;
+use crate::descriptor::{List, State};
+use crate::fault::UNKNOWN_HASH;
+use crate::gate::Level;
+use crate::object_table::Place;
+use crate::pager::Pager;
+use core::sync::atomic::Ordering;
+
+/// Plain spans still to be taken over: `next..end`.
+pub(crate) struct TakeOver {
+    next: usize,
+    end: usize,
+    /// Pages of them that count as resident until they have been looked at.
+    assumed: usize,
+}
+
+impl TakeOver {
+    pub(crate) fn none() -> TakeOver {
+        TakeOver { next: 0, end: 0, assumed: 0 }
+    }
+}
+
+impl Pager {
+    /// Begins management: the first `spans` spans were plain until now and hold `committed` pages.
+    /// They count against the page buffer at once; the evictor looks at them one by one.
+    pub fn begin_take_over(&self, spans: usize, committed: usize) {
+        let mut take_over = self.take_over.lock();
+        *take_over = TakeOver { next: 0, end: spans, assumed: committed };
+        self.plain_spans.store(spans, Ordering::Release);
+        self.page_buffer.adopt(committed);
+        self.managed_spans.fetch_max(spans, Ordering::Release);
+    }
+
+    /// Whether some spans have not been looked at yet.
+    pub fn has_plain_spans(&self) -> bool {
+        self.plain_spans.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes over the next plain span, if there is one.
+    pub fn take_over_span(&self) {
+        let _passage = self.gate.enter(Level::Mover);
+        let mut take_over = self.take_over.lock();
+        if take_over.next == take_over.end {
+            return;
+        }
+        let span = take_over.next;
+        let present = match self.take_over(span) {
+            Ok(present) => present,
+            Err(errno) => {
+                // The span stays plain: its memory is safe, and its share of the budget stays used.
+                say(&[
+                    Piece::Text("cannot put memory under management: "),
+                    Piece::Error(errno),
+                    Piece::Text("; 64 MiB of the heap stay in RAM"),
+                ]);
+                PAGES_PER_SPAN.min(take_over.assumed)
+            }
+        };
+        take_over.next += 1;
+        let left = (take_over.end - take_over.next) * PAGES_PER_SPAN;
+        let assumed = take_over.assumed.saturating_sub(present).min(left);
+        self.page_buffer.adopt(present);
+        self.page_buffer.unreserve(take_over.assumed - assumed);
+        take_over.assumed = assumed;
+        self.plain_spans.store(take_over.end - take_over.next, Ordering::Release);
+    }
+
+    fn take_over(&self, span: usize) -> Result<usize, Errno> {
+        let address = self.region_base + span * SPAN;
+        self.register(address, SPAN)?;
+        let mut present = 0;
+        pagemap::present_pages(address, SPAN, &mut |from, pages, zero_page| {
+            for index in 0..pages {
+                let page = PageNo(((from - self.region_base) / PAGE + index) as u32);
+                present += usize::from(self.adopt_page(page, zero_page));
+            }
+        })?;
+        Ok(present)
+    }
+
+    /// Notes a page that was present; false if a fault has installed it since the registration.
+    fn adopt_page(&self, page: PageNo, _zero_page: bool) -> bool {
+        let id = self.take_descriptor(page);
+        let descriptor = self.descriptors.get(id);
+        descriptor.begin(page, State::Arriving, None, UNKNOWN_HASH);
+        // Zero page, or written in plain days and perhaps shared by a fork since: not known to be
+        // exclusive either way.
+        descriptor.set_may_be_shared(true);
+        if !self.table.replace(page, Place::Zero, Place::Busy(id)) {
+            self.descriptors.release(id);
+            return false;
+        }
+        self.descriptors.move_to(id, List::PageBuffer);
+        descriptor.change(State::Resident);
+        true
+    }
+}

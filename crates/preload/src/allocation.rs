@@ -1,0 +1,208 @@
+//! Allocation: the `malloc(3)` family.
+//!
+//! Guarantees: a call whose return address lies in libc or the dynamic linker is served from plain
+//! memory, every other from the managed heap; `free`, `realloc` and `malloc_usable_size` go by the
+//! address. A null answer sets errno to ENOMEM. `free` keeps errno.
+//! Never: touches a block (`free` of an evicted block does not read it in).
+//!
+//! Threads: any, from the first instruction of the process on: before our constructor has run
+//! everything is plain.
+//!
+//! The entry points are naked functions: they hand the return address on as one more argument and
+//! jump, so the fast path is a plain tail call.
+
+use core::arch::naked_asm;
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+use crate::caller::is_libc;
+use crate::{plain, seam};
+
+const PAGE: usize = 4096;
+
+/// An entry point that passes its return address as the argument after its own.
+macro_rules! entry {
+    ($($name:ident($($argument:ident),*), $register:literal => $body:ident;)*) => {$(
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: usize),*) -> *mut c_void {
+            naked_asm!(
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {body}",
+                body = sym $body
+            )
+        }
+    )*};
+}
+
+entry! {
+    malloc(_size), "rsi" => malloc_from;
+    calloc(_count, _size), "rdx" => calloc_from;
+    realloc(_pointer, _size), "rdx" => realloc_from;
+    reallocarray(_pointer, _count, _size), "rcx" => reallocarray_from;
+    aligned_alloc(_alignment, _size), "rdx" => aligned_alloc_from;
+    memalign(_alignment, _size), "rdx" => memalign_from;
+    valloc(_size), "rsi" => valloc_from;
+    pvalloc(_size), "rsi" => pvalloc_from;
+}
+
+#[inline(always)]
+fn answered(pointer: *mut u8) -> *mut c_void {
+    if pointer.is_null() {
+        out_of_memory();
+    }
+    pointer.cast()
+}
+
+#[cold]
+fn out_of_memory() {
+    seam::set_errno(libc::ENOMEM);
+}
+
+fn refused(code: c_int) -> *mut c_void {
+    seam::set_errno(code);
+    null_mut()
+}
+
+unsafe extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
+    if is_libc(caller) {
+        // SAFETY: glibc's malloc takes any size.
+        return unsafe { plain::malloc(size) };
+    }
+    answered(deepheap::malloc(size))
+}
+
+unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
+    if is_libc(caller) {
+        // SAFETY: glibc's calloc takes any sizes.
+        return unsafe { plain::calloc(count, size) };
+    }
+    answered(deepheap::calloc(count, size))
+}
+
+unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    if pointer.is_null() {
+        // SAFETY: as `malloc`.
+        return unsafe { malloc_from(size, caller) };
+    }
+    if !deepheap::owns(pointer as usize) {
+        // SAFETY: not ours, so a block of glibc's heap; it stays one, whoever asks.
+        return unsafe { plain::realloc(pointer, size) };
+    }
+    if size == 0 {
+        // SAFETY: the program gives up a live block of ours; glibc frees it too and answers null.
+        unsafe { deepheap::free(pointer.cast()) };
+        return null_mut();
+    }
+    // SAFETY: the program passes a live block of ours.
+    answered(unsafe { deepheap::realloc(pointer.cast(), size) })
+}
+
+unsafe extern "C" fn reallocarray_from(
+    pointer: *mut c_void,
+    count: usize,
+    size: usize,
+    caller: usize,
+) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: as `realloc`.
+        Some(bytes) => unsafe { realloc_from(pointer, bytes, caller) },
+        None => refused(libc::ENOMEM),
+    }
+}
+
+/// Memory at a multiple of `alignment`, a power of two.
+fn aligned(alignment: usize, size: usize, caller: usize) -> *mut c_void {
+    if is_libc(caller) {
+        // SAFETY: glibc's memalign takes any power of two and any size.
+        return unsafe { plain::memalign(alignment, size) };
+    }
+    answered(deepheap::aligned_alloc(alignment, size))
+}
+
+unsafe extern "C" fn aligned_alloc_from(
+    alignment: usize,
+    size: usize,
+    caller: usize,
+) -> *mut c_void {
+    if alignment.is_power_of_two() {
+        aligned(alignment, size, caller)
+    } else {
+        refused(libc::EINVAL)
+    }
+}
+
+/// glibc's `memalign` rounds an odd alignment up instead of refusing it.
+unsafe extern "C" fn memalign_from(alignment: usize, size: usize, caller: usize) -> *mut c_void {
+    match alignment.checked_next_power_of_two() {
+        Some(alignment) => aligned(alignment, size, caller),
+        None => refused(libc::EINVAL),
+    }
+}
+
+unsafe extern "C" fn valloc_from(size: usize, caller: usize) -> *mut c_void {
+    aligned(PAGE, size, caller)
+}
+
+unsafe extern "C" fn pvalloc_from(size: usize, caller: usize) -> *mut c_void {
+    match size.max(1).checked_next_multiple_of(PAGE) {
+        Some(size) => aligned(PAGE, size, caller),
+        None => refused(libc::ENOMEM),
+    }
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(
+    _out: *mut *mut c_void,
+    _alignment: usize,
+    _size: usize,
+) -> c_int {
+    naked_asm!("mov rcx, [rsp]", "jmp {body}", body = sym posix_memalign_from)
+}
+
+unsafe extern "C" fn posix_memalign_from(
+    out: *mut *mut c_void,
+    alignment: usize,
+    size: usize,
+    caller: usize,
+) -> c_int {
+    if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
+        return libc::EINVAL;
+    }
+    let errno = seam::errno();
+    let pointer = aligned(alignment, size, caller);
+    seam::set_errno(errno);
+    if pointer.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the program passes a place for the answer.
+    unsafe { *out = pointer };
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    if deepheap::owns(pointer as usize) {
+        // SAFETY: the program gives up a live block of ours.
+        unsafe { deepheap::free(pointer.cast()) };
+    } else {
+        // SAFETY: null, or a block of glibc's heap.
+        unsafe { plain::free(pointer) };
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(pointer: *mut c_void) {
+    // SAFETY: `free` under its old name.
+    unsafe { free(pointer) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    if deepheap::owns(pointer as usize) {
+        return deepheap::usable_size(pointer.cast()).unwrap_or(0);
+    }
+    // SAFETY: null, or a block of glibc's heap.
+    unsafe { plain::usable_size(pointer) }
+}

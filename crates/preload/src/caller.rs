@@ -1,0 +1,113 @@
+//! Caller: tells an allocation libc makes for itself from one the program makes.
+//!
+//! Guarantees: until `learn` has run every caller counts as libc, so everything allocated before
+//! our constructor is plain.
+//! Never: allocates, locks; a check is two subtractions and two compares.
+//!
+//! Threads: `learn` once, from the constructor, before the program has threads; checks from any.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// One loaded object's addresses, from its first to its last segment. `program_call` reads both
+/// words in assembly.
+#[repr(C)]
+pub struct Extent {
+    start: AtomicUsize,
+    len: AtomicUsize,
+}
+
+impl Extent {
+    #[inline(always)]
+    fn contains(&self, address: usize) -> bool {
+        address.wrapping_sub(self.start.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, start: usize, len: usize) {
+        self.start.store(start, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+    }
+}
+
+/// libc and the dynamic linker, side by side for the cache's sake.
+#[repr(align(64))]
+struct Libraries {
+    libc: Extent,
+    linker: Extent,
+}
+
+static LIBRARIES: Libraries = Libraries {
+    libc: Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(usize::MAX) },
+    linker: Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) },
+};
+/// This library.
+pub static OWN: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) };
+
+/// Whether this return address lies in libc or the dynamic linker.
+#[inline(always)]
+pub fn is_libc(return_address: usize) -> bool {
+    LIBRARIES.libc.contains(return_address) || LIBRARIES.linker.contains(return_address)
+}
+
+/// Finds libc and the dynamic linker among the loaded objects. Where libc is not found everything
+/// stays plain.
+pub fn learn() {
+    let mut found = Found { libc: None, linker: None, own: None };
+    // SAFETY: the callback matches dl_iterate_phdr's contract and `found` outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
+    if let Some((start, len)) = found.own {
+        OWN.set(start, len);
+    }
+    if let Some((start, len)) = found.linker {
+        LIBRARIES.linker.set(start, len);
+    }
+    if let Some((start, len)) = found.libc {
+        LIBRARIES.libc.set(start, len);
+    }
+}
+
+struct Found {
+    libc: Option<(usize, usize)>,
+    linker: Option<(usize, usize)>,
+    own: Option<(usize, usize)>,
+}
+
+unsafe extern "C" fn visit(
+    object: *mut libc::dl_phdr_info,
+    _size: usize,
+    found: *mut c_void,
+) -> c_int {
+    // SAFETY: dl_iterate_phdr passes a valid object description and `learn`'s own pointer.
+    let (object, found) = unsafe { (&*object, &mut *found.cast::<Found>()) };
+    if object.dlpi_name.is_null() {
+        return 0;
+    }
+    let (start, len) = extent(object);
+    if (&raw const OWN as usize).wrapping_sub(start) < len {
+        found.own = Some((start, len));
+        return 0;
+    }
+    // SAFETY: dlpi_name is a C string while the callback runs.
+    let path = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    if name.starts_with(b"libc.so.") {
+        found.libc = Some((start, len));
+    } else if name.starts_with(b"ld-linux") || name.starts_with(b"ld.so") {
+        found.linker = Some((start, len));
+    }
+    0
+}
+
+fn extent(object: &libc::dl_phdr_info) -> (usize, usize) {
+    let (mut low, mut high) = (usize::MAX, 0);
+    for index in 0..usize::from(object.dlpi_phnum) {
+        // SAFETY: dlpi_phdr points to dlpi_phnum program headers.
+        let header = unsafe { &*object.dlpi_phdr.add(index) };
+        if header.p_type == libc::PT_LOAD {
+            let start = object.dlpi_addr as usize + header.p_vaddr as usize;
+            low = low.min(start);
+            high = high.max(start + header.p_memsz as usize);
+        }
+    }
+    if low < high { (low, high - low) } else { (0, 0) }
+}

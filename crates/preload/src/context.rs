@@ -1,0 +1,73 @@
+//! Context: functions that save or restore the caller's own registers, and so cannot be called from
+//! a wrapper: the entry point touches what the kernel will read or write and jumps to libc.
+//!
+//! Guarantees: `getcontext`, `setcontext` and `swapcontext` find their signal masks resident,
+//! `sigsetjmp` and `siglongjmp` theirs, and `dlopen` its path; `dlopen` still sees who called it.
+//! Never: pins (nothing runs after the jump); the pages were touched a moment before.
+//!
+//! Threads: any.
+
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_void};
+
+use crate::real::real;
+
+/// Bytes of a `ucontext_t` and of a `sigjmp_buf`.
+const CONTEXT_BYTES: usize = size_of::<libc::ucontext_t>();
+const JUMP_BYTES: usize = 200;
+
+fn touch(start: usize, len: usize) {
+    if deepheap::is_managing() && deepheap::owns(start) {
+        deepheap::touch(start, len);
+    }
+}
+
+/// An entry point that calls `prepare` with its two first arguments and jumps to the address it
+/// returns.
+macro_rules! jumps {
+    ($($name:ident, |$first:ident, $second:ident| $touching:expr;)*) => {$(
+        const _: () = {
+            extern "C" fn prepare($first: usize, $second: usize) -> *mut c_void {
+                $touching;
+                real!($name: unsafe extern "C" fn()) as *mut c_void
+            }
+
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name() {
+                naked_asm!(
+                    "push rdi",
+                    "push rsi",
+                    "sub rsp, 8",
+                    "call {prepare}",
+                    "add rsp, 8",
+                    "pop rsi",
+                    "pop rdi",
+                    "jmp rax",
+                    prepare = sym prepare,
+                )
+            }
+        };
+    )*};
+}
+
+jumps! {
+    getcontext, |context, _second| touch(context, CONTEXT_BYTES);
+    setcontext, |context, _second| touch(context, CONTEXT_BYTES);
+    swapcontext, |old, new| { touch(old, CONTEXT_BYTES); touch(new, CONTEXT_BYTES) };
+    setjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
+    __sigsetjmp, |buffer, saves_mask| if saves_mask != 0 { touch(buffer, JUMP_BYTES) };
+    siglongjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
+    longjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
+    _longjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
+    __longjmp_chk, |buffer, _second| touch(buffer, JUMP_BYTES);
+    dlopen, |path, _second| touch_text(path);
+}
+
+fn touch_text(text: usize) {
+    if deepheap::is_managing() && deepheap::owns(text) {
+        // SAFETY: the program's own C string, read in user mode.
+        let len = unsafe { libc::strlen(text as *const c_char) } + 1;
+        deepheap::touch(text, len);
+    }
+}

@@ -1,0 +1,192 @@
+//! Exec: the `exec*` family.
+//!
+//! Guarantees: path, arguments and environment may lie in managed memory; they are touched and the
+//! call is made again as long as it meets EFAULT, `ATTEMPTS` times at most. They are not pinned: in
+//! a child of `vfork` the pins would outlive the call in the parent's memory.
+//! Never: allocates managed memory.
+//!
+//! Threads: any; also in a child of `vfork`.
+
+use core::ffi::{c_char, c_int};
+use core::ptr::null;
+
+use crate::guarded::Outcome;
+use crate::plain;
+use crate::real::real;
+use crate::variadic::{VaList, variadic};
+
+/// How often an exec that meets evicted pages is tried.
+const ATTEMPTS: usize = 8;
+/// Arguments of the `execl` forms that fit the stack.
+const SHORT_LIST: usize = 256;
+
+/// A null-terminated array of strings.
+pub type List = *const *const c_char;
+
+/// Touches a managed string.
+fn touch_text(text: *const c_char) {
+    if deepheap::owns(text as usize) {
+        // SAFETY: the program's own C string, read in user mode.
+        let len = unsafe { libc::strlen(text) } + 1;
+        deepheap::touch(text as usize, len);
+    }
+}
+
+/// Calls `visit` for every string of a list, then for the list itself.
+pub fn each_of(list: List, visit: &mut dyn FnMut(usize, usize)) {
+    if list.is_null() {
+        return;
+    }
+    let mut count = 0;
+    loop {
+        // SAFETY: the program's own null-terminated array of C strings.
+        let text = unsafe { *list.add(count) };
+        count += 1;
+        if text.is_null() {
+            break;
+        }
+        if deepheap::owns(text as usize) {
+            // SAFETY: as above.
+            visit(text as usize, unsafe { libc::strlen(text) } + 1);
+        }
+    }
+    if deepheap::owns(list as usize) {
+        visit(list as usize, count * size_of::<*const c_char>());
+    }
+}
+
+fn touch_list(list: List) {
+    each_of(list, &mut deepheap::touch);
+}
+
+/// Makes an exec call; returns only if it failed.
+fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) -> c_int {
+    let mut outcome = call();
+    if !deepheap::is_managing() {
+        return outcome;
+    }
+    for _ in 0..ATTEMPTS {
+        if !outcome.is_fault() {
+            break;
+        }
+        touch_text(path);
+        for list in lists {
+            touch_list(*list);
+        }
+        outcome = call();
+    }
+    outcome
+}
+
+/// The environment of this process.
+pub fn environment() -> List {
+    unsafe extern "C" {
+        static environ: List;
+    }
+    // SAFETY: libc's own variable, read once.
+    unsafe { environ }
+}
+
+macro_rules! execs {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) = $path:expr, $lists:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            let real = real!($name: unsafe extern "C" fn($($type),*) -> c_int);
+            // SAFETY: the program's own arguments.
+            attempt($path, &$lists, || unsafe { real($($argument),*) })
+        }
+    )*};
+}
+
+execs! {
+    fn execve(path: *const c_char, arguments: List, environment: List)
+        = path, [arguments, environment];
+    fn execv(path: *const c_char, arguments: List) = path, [arguments, environment()];
+    fn execvp(file: *const c_char, arguments: List) = file, [arguments, environment()];
+    fn execvpe(file: *const c_char, arguments: List, environment: List)
+        = file, [arguments, environment];
+    fn fexecve(descriptor: c_int, arguments: List, environment: List)
+        = null(), [arguments, environment];
+    fn execveat(
+        folder: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int
+    ) = path, [arguments, environment];
+}
+
+/// Gathers the arguments of an `execl` form and calls `exec` with them and what follows them.
+unsafe fn with_list(
+    first: *const c_char,
+    rest: *mut VaList,
+    exec: &dyn Fn(List, &mut VaList) -> c_int,
+) -> c_int {
+    // SAFETY: the entry point's list.
+    let mut count = unsafe {
+        let mut ahead = *rest;
+        let mut count = 1;
+        while count > 0 && !first.is_null() && !ahead.pointer::<c_char>().is_null() {
+            count += 1;
+        }
+        count
+    };
+    if first.is_null() {
+        count = 0;
+    }
+    let mut short = [null::<c_char>(); SHORT_LIST];
+    let bytes = (count + 1) * size_of::<*const c_char>();
+    // SAFETY: `list` has room for `count` arguments and the null behind them.
+    unsafe {
+        let is_short = count < SHORT_LIST;
+        let list: *mut *const c_char =
+            if is_short { short.as_mut_ptr() } else { plain::malloc(bytes).cast() };
+        if list.is_null() {
+            return -1;
+        }
+        if count > 0 {
+            *list = first;
+        }
+        for index in 1..count {
+            *list.add(index) = (*rest).pointer();
+        }
+        *list.add(count) = null();
+        if count > 0 {
+            let _end: *const c_char = (*rest).pointer();
+        }
+        let outcome = exec(list, &mut *rest);
+        if !is_short {
+            plain::free(list.cast());
+        }
+        outcome
+    }
+}
+
+unsafe extern "C" fn execl_list(
+    path: *const c_char,
+    first: *const c_char,
+    rest: *mut VaList,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { with_list(first, rest, &|list, _| execv(path, list)) }
+}
+
+unsafe extern "C" fn execlp_list(
+    file: *const c_char,
+    first: *const c_char,
+    rest: *mut VaList,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { with_list(first, rest, &|list, _| execvp(file, list)) }
+}
+
+unsafe extern "C" fn execle_list(
+    path: *const c_char,
+    first: *const c_char,
+    rest: *mut VaList,
+) -> c_int {
+    // SAFETY: the program's own arguments; the environment follows the null.
+    unsafe { with_list(first, rest, &|list, rest| execve(path, list, rest.pointer())) }
+}
+
+variadic! {
+    execl: 2, "rdx" => execl_list -> c_int;
+    execlp: 2, "rdx" => execlp_list -> c_int;
+    execle: 2, "rdx" => execle_list -> c_int;
+}

@@ -1,0 +1,74 @@
+//! The preload library: what `deepheap run` puts in front of libc, so that an unmodified program's
+//! heap is ours.
+//!
+//! Guarantees: every symbol exported here keeps the meaning libc gives it. Memory that libc or the
+//! dynamic linker allocates for itself stays plain (glibc's own heap); everything else is managed.
+//! A system call made through libc on managed memory behaves as on ordinary memory, or is refused
+//! with an error and a logged reason.
+//!
+//! Never: uses std threads, std thread-locals or formatted printing; allocates managed memory for
+//! itself.
+//!
+//! Not here on purpose: `operator new` and `operator delete`. libstdc++'s and libc++'s call
+//! `malloc` and `free`, and those are ours; so the new-handler loop, `std::bad_alloc` and a
+//! program's own replacement keep working. `vfork`: the child shares the parent's memory, and with
+//! it the userfaultfd, the fault handler and the runtime, so faults in it are resolved as in the
+//! parent; a wrapper function could not return twice. `malloc_trim`, `mallopt`, `malloc_info`,
+//! `malloc_stats`: glibc's answer for the plain heap, the only one they can tune.
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+compile_error!("deepheap-preload speaks x86_64 glibc only");
+
+mod allocation;
+mod asynchronous_io;
+mod barrier;
+mod caller;
+mod children;
+mod clocks;
+mod condition;
+mod context;
+mod descriptors;
+mod device_control;
+mod duplicate;
+mod exec;
+mod extended_attributes;
+mod file_status;
+mod fork;
+mod formatted;
+mod guarded;
+mod ipc;
+mod mapping;
+mod messages;
+mod mutex;
+mod paths;
+mod pins;
+mod plain;
+mod polling;
+mod process_facts;
+mod program_call;
+mod real;
+mod refusal;
+mod rwlock;
+mod seam;
+mod semaphore;
+mod signal_action;
+mod signal_mask;
+mod signal_stack;
+mod signal_wait;
+mod sockets;
+mod spawn;
+mod start_up;
+mod stdio;
+mod system_call;
+mod thread;
+mod thread_state;
+mod transfer;
+mod variadic;
+mod vectors;
+mod waiting;
+
+/// The C library's `dh_...` functions: a program that uses them has this one runtime.
+pub use deepheap_capi::*;
+
+#[global_allocator]
+static PINNED: deepheap::PinnedAllocator = deepheap::PinnedAllocator;

@@ -1,0 +1,63 @@
+//! Refusal: what cannot work on managed memory says so, once, and fails.
+//!
+//! Guarantees: one line on stderr for each kind of refusal, then only the error.
+//! Never: allocates; safe in signal handlers.
+//!
+//! Threads: any.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::real::real;
+use crate::seam;
+
+/// One kind of refused call.
+pub struct Refusal {
+    line: &'static str,
+    said: AtomicBool,
+}
+
+impl Refusal {
+    const fn new(line: &'static str) -> Refusal {
+        Refusal { line, said: AtomicBool::new(false) }
+    }
+}
+
+/// Kernel asynchronous I/O keeps physical pages while a request runs.
+pub static ASYNCHRONOUS_IO: Refusal = Refusal::new(
+    "deepheap: io_setup and io_uring_setup answer ENOSYS: the kernel would write to pages that \
+     have left memory; the program's own fallback is used\n",
+);
+/// POSIX asynchronous I/O on managed memory.
+pub static POSIX_AIO: Refusal = Refusal::new(
+    "deepheap: aio_read and aio_write answer ENOSYS for memory on the heap; use mmap for the \
+     buffer\n",
+);
+/// Sockets that read pages after the call.
+pub static ZERO_COPY: Refusal = Refusal::new(
+    "deepheap: SO_ZEROCOPY answers EOPNOTSUPP: the kernel would read pages that have left memory\n",
+);
+/// Pipes that keep pages.
+pub static VMSPLICE: Refusal = Refusal::new(
+    "deepheap: vmsplice answers EINVAL for memory on the heap: the pipe would keep its pages\n",
+);
+/// Mappings placed over the heap.
+pub static REMAPPING: Refusal =
+    Refusal::new("deepheap: mmap, munmap and mremap answer EINVAL for addresses on the heap\n");
+/// Locked memory cannot be evicted.
+pub static LOCKING: Refusal = Refusal::new(
+    "deepheap: mlockall answers EPERM, and mlock ENOMEM for memory on the heap: locked pages \
+     cannot be moved to the store\n",
+);
+
+/// Says why, once, sets errno and returns -1.
+#[cold]
+pub fn refuse(refusal: &Refusal, code: c_int) -> c_int {
+    if !refusal.said.swap(true, Ordering::Relaxed) {
+        let write = real!(write: unsafe extern "C" fn(c_int, *const u8, usize) -> isize);
+        // SAFETY: a constant string. Stderr may be closed; then nobody listens.
+        unsafe { write(libc::STDERR_FILENO, refusal.line.as_ptr(), refusal.line.len()) };
+    }
+    seam::set_errno(code);
+    -1
+}

@@ -1,0 +1,30 @@
+//! Start-up: the constructor and the destructor of the library.
+//!
+//! Guarantees: before the constructor has run everything is plain memory and libc's own behaviour.
+//! Never: starts the runtime; the first managed allocation does.
+//!
+//! Threads: the dynamic linker's, alone.
+
+use crate::{caller, children, fork, real, thread};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = at_end;
+
+extern "C" fn at_start() {
+    deepheap::process::host();
+    real::resolve_all();
+    children::settle();
+    thread::prepare();
+    if fork::register() {
+        caller::learn();
+    }
+}
+
+extern "C" fn at_end() {
+    deepheap::exit_summary();
+}

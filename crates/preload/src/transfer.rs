@@ -1,0 +1,291 @@
+//! Transfer: `read`, `write`, `send`, `recv` and the like: calls that move many bytes.
+//!
+//! Guarantees: a transfer moves what the kernel would have moved had every page been resident: a
+//! short count caused by an evicted page in the middle is continued for files, block and character
+//! devices and for blocking writes, and nothing is lost where the kernel drops a message it cannot
+//! copy out (datagrams, eventfd, signalfd, inotify). Buffers larger than the budget work: `WINDOW`
+//! bytes are pinned at a time. Under O_DIRECT every buffer is pinned before the device sees it.
+//! Never: waits for input with more than `EAGER` bytes pinned, except for a datagram.
+//!
+//! Threads: any.
+
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+
+use libc::{off_t, off64_t, size_t, socklen_t, ssize_t};
+
+use crate::pins::{Pins, WINDOW};
+use crate::real::real;
+use crate::seam;
+
+/// Buffers up to this length are pinned at once, without asking what the descriptor is.
+const SMALL: usize = 8192;
+/// The most that is pinned for a read that may wait.
+const EAGER: usize = 64 * 1024;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the descriptor into memory; a short count is an answer.
+    Read,
+    /// From the descriptor into memory, and the program asked for all of it (MSG_WAITALL).
+    ReadAll,
+    /// From memory to the descriptor.
+    Write,
+}
+
+/// What a descriptor does with a transfer that stops in the middle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Nature {
+    /// A file or block device: a short count means the end.
+    File,
+    /// The same, opened with O_DIRECT: the device writes to physical pages.
+    DirectFile,
+    /// A pipe or stream socket.
+    Stream,
+    /// A character device.
+    Character,
+    /// One message a call; lost if it cannot be copied.
+    Message,
+}
+
+/// Kernel file systems whose files answer a read as they please.
+const SYNTHETIC: [i64; 7] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x0063_6770,
+    0x6367_7270_u32 as i64,
+    0x7363_6673,
+];
+
+impl Nature {
+    /// Asks the kernel.
+    pub fn of(descriptor: c_int) -> Nature {
+        let errno = seam::errno();
+        let nature = Nature::ask(descriptor);
+        seam::set_errno(errno);
+        nature
+    }
+
+    fn ask(descriptor: c_int) -> Nature {
+        let mut status = MaybeUninit::<libc::stat>::zeroed();
+        let fstat = real!(fstat: unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int);
+        // SAFETY: `status` has room for the answer.
+        if unsafe { fstat(descriptor, status.as_mut_ptr()) } != 0 {
+            return Nature::Message;
+        }
+        // SAFETY: zeroed is a valid stat, and the kernel filled it in.
+        let mode = unsafe { status.assume_init() }.st_mode & libc::S_IFMT;
+        match mode {
+            libc::S_IFREG if is_synthetic(descriptor) => Nature::Stream,
+            libc::S_IFREG | libc::S_IFBLK if is_direct(descriptor) => Nature::DirectFile,
+            libc::S_IFREG | libc::S_IFBLK => Nature::File,
+            libc::S_IFIFO => Nature::Stream,
+            libc::S_IFSOCK if is_stream(descriptor) => Nature::Stream,
+            libc::S_IFCHR => Nature::Character,
+            _ => Nature::Message,
+        }
+    }
+}
+
+fn is_synthetic(descriptor: c_int) -> bool {
+    let mut status = MaybeUninit::<libc::statfs>::zeroed();
+    let fstatfs = real!(fstatfs: unsafe extern "C" fn(c_int, *mut libc::statfs) -> c_int);
+    // SAFETY: `status` has room for the answer; zeroed is a valid value of it.
+    unsafe {
+        fstatfs(descriptor, status.as_mut_ptr()) == 0
+            && SYNTHETIC.contains(&status.assume_init().f_type)
+    }
+}
+
+fn is_stream(descriptor: c_int) -> bool {
+    let mut kind: c_int = 0;
+    let mut len = size_of::<c_int>() as socklen_t;
+    let getsockopt = real!(
+        getsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int
+    );
+    let place = (&raw mut kind).cast();
+    // SAFETY: `kind` and `len` are places for the answer.
+    let asked = unsafe { getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_TYPE, place, &mut len) };
+    asked == 0 && kind == libc::SOCK_STREAM
+}
+
+fn flags(descriptor: c_int) -> c_int {
+    let fcntl = real!(fcntl: unsafe extern "C" fn(c_int, c_int, usize) -> c_int);
+    // SAFETY: F_GETFL takes no argument.
+    unsafe { fcntl(descriptor, libc::F_GETFL, 0) }
+}
+
+fn waits(descriptor: c_int) -> bool {
+    flags(descriptor) & libc::O_NONBLOCK == 0
+}
+
+fn is_direct(descriptor: c_int) -> bool {
+    let flags = flags(descriptor);
+    flags != -1 && flags & libc::O_DIRECT != 0
+}
+
+/// One transfer over a managed buffer or vector of `len` bytes. `whole` makes the call as the
+/// program wrote it. `piece(done, most)` pins up to `most` bytes from offset `done` on, makes the
+/// call on them and returns how many were asked for and what the call answered; `usize::MAX` asks
+/// for everything in one call, with as much of it pinned as the limits allow.
+pub fn drive(
+    descriptor: c_int,
+    direction: Direction,
+    len: usize,
+    whole: &dyn Fn() -> ssize_t,
+    piece: &dyn Fn(usize, usize) -> (usize, ssize_t),
+) -> ssize_t {
+    if len <= SMALL {
+        return piece(0, usize::MAX).1;
+    }
+    let nature = Nature::of(descriptor);
+    let mut done = 0;
+    match nature {
+        Nature::Message => return piece(0, usize::MAX).1,
+        Nature::File | Nature::Stream => {
+            let moved = whole();
+            if moved < 0 {
+                if seam::errno() != libc::EFAULT {
+                    return moved;
+                }
+                deepheap::count_efault_retry();
+            }
+            done = moved.max(0) as usize;
+            let is_answer = match (nature, direction) {
+                (Nature::Stream, Direction::Read) => moved >= 0,
+                (Nature::Stream, _) => moved >= 0 && !waits(descriptor),
+                _ => false,
+            };
+            if done == len || is_answer {
+                return moved;
+            }
+        }
+        Nature::DirectFile | Nature::Character => {}
+    }
+    let one_answer = nature == Nature::Stream && direction == Direction::Read;
+    let most = if one_answer { EAGER } else { WINDOW };
+    while done < len {
+        let (asked, moved) = piece(done, most);
+        if moved < 0 {
+            return if done > 0 { done as ssize_t } else { moved };
+        }
+        done += moved as usize;
+        if (moved as usize) < asked || one_answer || asked == 0 {
+            break;
+        }
+    }
+    done as ssize_t
+}
+
+/// Makes `call(done, len)` so that the whole buffer is moved as far as the descriptor allows.
+#[inline(always)]
+pub fn transfer(
+    descriptor: c_int,
+    direction: Direction,
+    buffer: *const c_void,
+    len: usize,
+    call: impl Fn(usize, usize) -> ssize_t,
+) -> ssize_t {
+    if !deepheap::owns(buffer as usize) {
+        return call(0, len);
+    }
+    if !deepheap::is_managing() {
+        let moved = call(0, len);
+        if moved >= 0 || seam::errno() != libc::EFAULT || !deepheap::is_managing() {
+            return moved;
+        }
+    }
+    managed(descriptor, direction, buffer as usize, len, &call)
+}
+
+#[inline(never)]
+fn managed(
+    descriptor: c_int,
+    direction: Direction,
+    start: usize,
+    len: usize,
+    call: &dyn Fn(usize, usize) -> ssize_t,
+) -> ssize_t {
+    drive(descriptor, direction, len, &|| call(0, len), &|done, most| {
+        let mut pins = Pins::new();
+        pins.bytes((start + done) as *const u8, (len - done).min(most));
+        let asked = if most == usize::MAX { len } else { (len - done).min(most) };
+        (asked, call(done, asked))
+    })
+}
+
+/// Wrappers of one shape: a descriptor, a buffer, its length, and more arguments.
+macro_rules! transfers {
+    ($($direction:ident $name:ident($($more:ident: $type:ty),*) $(+ $offset:ident)?;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            descriptor: c_int, buffer: *mut c_void, len: size_t $(, $more: $type)*
+        ) -> ssize_t {
+            let real = real!(
+                $name: unsafe extern "C" fn(c_int, *mut c_void, size_t $(, $type)*) -> ssize_t
+            );
+            transfer(descriptor, Direction::$direction, buffer, len, |done, len| {
+                $(let $offset = $offset + done as off_t;)?
+                // SAFETY: a part of the program's own buffer, `done` bytes into it.
+                unsafe { real(descriptor, buffer.byte_add(done), len $(, $more)*) }
+            })
+        }
+    )*};
+}
+
+transfers! {
+    Read read();
+    Read pread(offset: off_t) + offset;
+    Read pread64(offset: off64_t) + offset;
+    Read __read_chk(room: size_t);
+    Read __pread_chk(offset: off_t, room: size_t) + offset;
+    Read __pread64_chk(offset: off64_t, room: size_t) + offset;
+    Write write();
+    Write pwrite(offset: off_t) + offset;
+    Write pwrite64(offset: off64_t) + offset;
+    Write send(flags: c_int);
+}
+
+fn receiving(flags: c_int) -> Direction {
+    if flags & libc::MSG_WAITALL != 0 { Direction::ReadAll } else { Direction::Read }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(
+    socket: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    let real = real!(recv: unsafe extern "C" fn(c_int, *mut c_void, size_t, c_int) -> ssize_t);
+    transfer(socket, receiving(flags), buffer, len, |done, len| {
+        // SAFETY: a part of the program's own buffer, `done` bytes into it.
+        unsafe { real(socket, buffer.byte_add(done), len, flags) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recv_chk(
+    socket: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: the fortified call's own way out: it aborts.
+        unsafe {
+            let checked = real!(
+                __recv_chk: unsafe extern "C" fn(
+                    c_int, *mut c_void, size_t, size_t, c_int,
+                ) -> ssize_t
+            );
+            return checked(socket, buffer, len, room, flags);
+        }
+    }
+    // SAFETY: checked as the fortified call would.
+    unsafe { recv(socket, buffer, len, flags) }
+}

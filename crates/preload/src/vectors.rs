@@ -1,0 +1,211 @@
+//! Vectors: `readv`, `writev` and their positioned forms.
+//!
+//! Guarantees: as `transfer`, for scattered buffers. The vector itself may lie in managed memory.
+//!
+//! Threads: any.
+
+use core::ffi::c_int;
+
+use libc::{iovec, off_t, off64_t, ssize_t};
+
+use crate::pins::{Pins, WINDOW};
+use crate::real::real;
+use crate::seam;
+use crate::transfer::{Direction, drive};
+
+/// Buffers handed to the kernel at a time.
+const PIECE_BUFFERS: usize = 16;
+
+/// The program's vector.
+#[derive(Clone, Copy)]
+pub struct Vector {
+    first: *const iovec,
+    count: usize,
+}
+
+impl Vector {
+    /// Wraps the program's arguments; a negative count is none.
+    pub fn new(first: *const iovec, count: c_int) -> Vector {
+        Vector { first, count: usize::try_from(count).unwrap_or(0) }
+    }
+
+    /// One entry of the program's array.
+    pub fn entry(&self, index: usize) -> iovec {
+        debug_assert!(index < self.count);
+        // SAFETY: the program passes `count` entries; this is its own memory, read in user mode.
+        unsafe { *self.first.add(index) }
+    }
+
+    /// How many buffers.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the vector or a buffer of it is managed.
+    pub fn is_managed(&self) -> bool {
+        deepheap::owns(self.first as usize)
+            || (0..self.count).any(|index| deepheap::owns(self.entry(index).iov_base as usize))
+    }
+
+    /// The bytes of all buffers.
+    pub fn len(&self) -> usize {
+        (0..self.count).fold(0, |sum: usize, index| sum.saturating_add(self.entry(index).iov_len))
+    }
+}
+
+/// A part of a vector, pinned: at most `PIECE_BUFFERS` buffers.
+pub struct Piece {
+    parts: [iovec; PIECE_BUFFERS],
+    count: usize,
+    bytes: usize,
+    _pins: Pins,
+}
+
+impl Piece {
+    /// The part that starts `done` bytes into the vector and has at most `most` bytes.
+    pub fn of(vector: Vector, done: usize, most: usize) -> Piece {
+        let mut pins = Pins::new();
+        let empty = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        let mut parts = [empty; PIECE_BUFFERS];
+        let (mut count, mut bytes, mut skip) = (0, 0, done);
+        for index in 0..vector.count() {
+            let entry = vector.entry(index);
+            if skip >= entry.iov_len {
+                skip -= entry.iov_len;
+                continue;
+            }
+            let len = (entry.iov_len - skip).min(most.min(WINDOW) - bytes);
+            let start = entry.iov_base.wrapping_byte_add(skip);
+            skip = 0;
+            pins.bytes(start.cast_const(), len);
+            parts[count] = iovec { iov_base: start, iov_len: len };
+            count += 1;
+            bytes += len;
+            if count == PIECE_BUFFERS || bytes == most.min(WINDOW) {
+                break;
+            }
+        }
+        Piece { parts, count, bytes, _pins: pins }
+    }
+
+    /// The buffers of this part.
+    pub fn parts(&self) -> (*const iovec, c_int) {
+        (self.parts.as_ptr(), self.count as c_int)
+    }
+
+    /// The bytes of this part.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Pins of a whole vector, for a message that must go in one call.
+pub struct Held {
+    vector: Vector,
+    counts: bool,
+}
+
+impl Held {
+    /// Pins the vector and its buffers, `WINDOW` bytes of them at most.
+    pub fn all(vector: Vector) -> Held {
+        let counts = deepheap::is_managing();
+        if counts {
+            Held::ranges(vector).for_each(|(start, len)| deepheap::pin(start, len));
+        }
+        Held { vector, counts }
+    }
+
+    fn ranges(vector: Vector) -> impl Iterator<Item = (usize, usize)> {
+        let entries = (0..vector.count).map(move |index| {
+            let entry = vector.entry(index);
+            (entry.iov_base as usize, entry.iov_len)
+        });
+        let array = (vector.first as usize, vector.count * size_of::<iovec>());
+        core::iter::once(array)
+            .chain(entries)
+            .filter(|(start, len)| *len > 0 && deepheap::owns(*start))
+            .scan(WINDOW, |left, (start, len)| {
+                let len = len.min(*left);
+                *left -= len;
+                (len > 0).then_some((start, len))
+            })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.counts {
+            Held::ranges(self.vector).for_each(|(start, len)| deepheap::unpin(start, len));
+        }
+    }
+}
+
+#[inline(always)]
+fn transfer(
+    descriptor: c_int,
+    direction: Direction,
+    first: *const iovec,
+    count: c_int,
+    call: impl Fn(*const iovec, c_int, usize) -> ssize_t,
+) -> ssize_t {
+    if !deepheap::is_managing() {
+        let moved = call(first, count, 0);
+        if moved >= 0 || seam::errno() != libc::EFAULT || !deepheap::is_managing() {
+            return moved;
+        }
+    }
+    managed(descriptor, direction, Vector::new(first, count), count, &call)
+}
+
+#[inline(never)]
+fn managed(
+    descriptor: c_int,
+    direction: Direction,
+    vector: Vector,
+    count: c_int,
+    call: &dyn Fn(*const iovec, c_int, usize) -> ssize_t,
+) -> ssize_t {
+    if count > libc::UIO_MAXIOV || !vector.is_managed() {
+        return call(vector.first, count, 0);
+    }
+    drive(descriptor, direction, vector.len(), &|| call(vector.first, count, 0), &|done, most| {
+        if most == usize::MAX && (vector.count() > PIECE_BUFFERS || vector.len() > WINDOW) {
+            let _held = Held::all(vector);
+            return (vector.len(), call(vector.first, count, 0));
+        }
+        let piece = Piece::of(vector, done, most);
+        let (parts, parts_count) = piece.parts();
+        (piece.bytes(), call(parts, parts_count, done))
+    })
+}
+
+macro_rules! vectors {
+    ($($direction:ident $name:ident($($more:ident: $type:ty),*) $(+ $offset:ident)?;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            descriptor: c_int, first: *const iovec, count: c_int $(, $more: $type)*
+        ) -> ssize_t {
+            let real = real!(
+                $name: unsafe extern "C" fn(c_int, *const iovec, c_int $(, $type)*) -> ssize_t
+            );
+            transfer(descriptor, Direction::$direction, first, count, |first, count, _done| {
+                $(let $offset = if $offset < 0 { $offset } else { $offset + _done as off_t };)?
+                // SAFETY: the program's own buffers, or parts of them.
+                unsafe { real(descriptor, first, count $(, $more)*) }
+            })
+        }
+    )*};
+}
+
+vectors! {
+    Read readv();
+    Read preadv(offset: off_t) + offset;
+    Read preadv64(offset: off64_t) + offset;
+    Read preadv2(offset: off_t, flags: c_int) + offset;
+    Read preadv64v2(offset: off64_t, flags: c_int) + offset;
+    Write writev();
+    Write pwritev(offset: off_t) + offset;
+    Write pwritev64(offset: off64_t) + offset;
+    Write pwritev2(offset: off_t, flags: c_int) + offset;
+    Write pwritev64v2(offset: off64_t, flags: c_int) + offset;
+}

@@ -1,0 +1,166 @@
+/* Signals: masks and handlers mean what they meant, and SIGBUS still finds its way. */
+#define _GNU_SOURCE
+#include "pressure.h"
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+static unsigned char *data;
+#define DATA ((size_t)20 << 20)
+static volatile sig_atomic_t handled, bus;
+static sigjmp_buf *jump;
+
+static void reads_heap(int signal) {
+    (void)signal;
+    errno = 0;
+    CHECK(is_filled(data, DATA, 1));
+    handled++;
+}
+
+static void on_bus(int signal, siginfo_t *information, void *context) {
+    (void)context;
+    CHECK(signal == SIGBUS);
+    if (information->si_code > 0) {
+        bus++;
+        siglongjmp(*jump, 1);
+    }
+    bus += 100;
+}
+
+static void masks(void) {
+    sigset_t all, old, now;
+    sigfillset(&all);
+    CHECK(sigprocmask(SIG_SETMASK, &all, &old) == 0);
+    CHECK(!sigismember(&old, SIGBUS));
+    press();
+    CHECK(is_filled(data, DATA, 1));
+    CHECK(sigprocmask(SIG_BLOCK, NULL, &now) == 0);
+    CHECK(sigismember(&now, SIGBUS) && sigismember(&now, SIGTERM));
+    CHECK(pthread_sigmask(SIG_SETMASK, &old, NULL) == 0);
+    CHECK(sigprocmask(SIG_BLOCK, NULL, &now) == 0 && !sigismember(&now, SIGBUS));
+    uint64_t word = ~0ull, before = 1;
+    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &word, &before, 8) == 0);
+    press();
+    CHECK(is_filled(data, DATA, 1));
+    CHECK(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8) == 0);
+}
+
+static void *blocked_thread(void *argument) {
+    sigset_t now;
+    CHECK(pthread_sigmask(SIG_BLOCK, NULL, &now) == 0 && sigismember(&now, SIGBUS));
+    press();
+    CHECK(is_filled(data, DATA, 1));
+    return argument;
+}
+
+static void handlers(void) {
+    struct sigaction action = {.sa_handler = reads_heap}, old;
+    sigfillset(&action.sa_mask);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0);
+    CHECK(old.sa_handler == reads_heap && sigismember(&old.sa_mask, SIGBUS));
+    press();
+    CHECK(raise(SIGUSR1) == 0 && handled == 1);
+    CHECK(signal(SIGUSR2, reads_heap) == SIG_DFL);
+    press();
+    CHECK(raise(SIGUSR2) == 0 && handled == 2);
+    CHECK(signal(SIGUSR2, SIG_IGN) == reads_heap);
+
+    sigset_t all, before;
+    sigfillset(&all);
+    CHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, blocked_thread, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    press();
+    sigset_t *wanted = aligned_alloc(PAGE, PAGE);
+    int *signal_number = aligned_alloc(PAGE, PAGE);
+    sigfillset(wanted);
+    press();
+    CHECK(sigwait(wanted, signal_number) == 0 && *signal_number == SIGUSR1);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    siginfo_t *information = (siginfo_t *)evicted(PAGE, 1);
+    CHECK(sigwaitinfo(wanted, information) == SIGUSR1 && information->si_pid == getpid());
+    int descriptor = signalfd(-1, wanted, 0);
+    CHECK(descriptor >= 0 && kill(getpid(), SIGUSR1) == 0);
+    struct signalfd_siginfo *seen = (void *)evicted(PAGE, 1);
+    CHECK(read(descriptor, seen, sizeof *seen) == sizeof *seen && seen->ssi_signo == SIGUSR1);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    sigdelset(&all, SIGUSR1);
+    CHECK(sigsuspend(&all) == -1 && errno == EINTR && handled == 3);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    CHECK(ppoll(NULL, 0, NULL, &all) == -1 && errno == EINTR && handled == 4);
+    CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+}
+
+static void own_bus_handler(void) {
+    struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO}, old;
+    sigemptyset(&action.sa_mask);
+    CHECK(sigaction(SIGBUS, &action, &old) == 0 && old.sa_handler == SIG_DFL);
+    CHECK(sigaction(SIGBUS, NULL, &old) == 0 && old.sa_sigaction == on_bus);
+    press();
+    CHECK(is_filled(data, DATA, 1) && bus == 0);
+    char name[] = "signals-XXXXXX";
+    int file = mkstemp(name);
+    CHECK(file >= 0 && unlink(name) == 0);
+    volatile char *beyond = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, file, 0);
+    CHECK(beyond != MAP_FAILED);
+    jump = aligned_alloc(PAGE, PAGE);
+    for (int i = 1; i <= 3; i++) {
+        if (sigsetjmp(*jump, 1) == 0) {
+            press();
+            (void)*beyond;
+            CHECK(!"a page beyond the end of a file was read");
+        }
+        CHECK(bus == i);
+        CHECK(is_filled(data, DATA, 1));
+    }
+    CHECK(raise(SIGBUS) == 0 && bus == 103);
+    CHECK(signal(SIGBUS, SIG_DFL) != SIG_ERR);
+    CHECK(sigaction(SIGBUS, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+    CHECK(is_filled(data, DATA, 1));
+}
+
+static volatile uintptr_t handler_stack;
+
+static void where(int signal) {
+    (void)signal;
+    char here;
+    handler_stack = (uintptr_t)&here;
+    CHECK(is_filled(data, DATA, 1));
+}
+
+static void stacks(void) {
+    stack_t old;
+    CHECK(sigaltstack(NULL, &old) == 0 && old.ss_flags == SS_DISABLE);
+    stack_t own = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+    CHECK(sigaltstack(&own, &old) == 0 && old.ss_flags == SS_DISABLE);
+    CHECK(sigaltstack(NULL, &old) == 0 && old.ss_sp == own.ss_sp && old.ss_size == 1 << 16);
+    struct sigaction action = {.sa_handler = where, .sa_flags = SA_ONSTACK};
+    sigemptyset(&action.sa_mask);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    press();
+    CHECK(raise(SIGUSR1) == 0);
+    CHECK(handler_stack - (uintptr_t)own.ss_sp < 1 << 16);
+    stack_t none = {.ss_flags = SS_DISABLE};
+    CHECK(sigaltstack(&none, NULL) == 0);
+    CHECK(sigaltstack(NULL, &old) == 0 && old.ss_flags == SS_DISABLE);
+    press();
+    CHECK(is_filled(data, DATA, 1));
+}
+
+int main(void) {
+    data = evicted(DATA, 1);
+    masks();
+    handlers();
+    own_bus_handler();
+    stacks();
+    puts("signals hold");
+    return 0;
+}

@@ -1,0 +1,98 @@
+//! What the preload library promises to programs, each promise as a C program that runs without us,
+//! preloaded within its budget, and preloaded with everything it touches leaving RAM.
+
+mod preloaded;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use preloaded::{Scratch, Setting, compile, holds, holds_in, library, run};
+
+#[test]
+fn the_malloc_family_keeps_its_contracts() {
+    holds("malloc_family.c", "the family holds");
+}
+
+#[test]
+fn new_and_delete_work_in_all_forms() {
+    holds("new_delete.cpp", "new and delete hold");
+}
+
+#[test]
+fn strings_from_libc_are_the_programs_own() {
+    holds("own_strings.c", "strings hold");
+}
+
+#[test]
+fn system_calls_on_evicted_buffers_move_every_byte() {
+    holds("evicted_buffers.c", "every byte moved");
+}
+
+#[test]
+fn threads_wait_on_evicted_objects() {
+    holds("threads.c", "threads hold");
+}
+
+#[test]
+fn children_see_every_byte_and_get_every_argument() {
+    holds("processes.c", "children hold");
+}
+
+#[test]
+fn signals_mean_what_they_meant() {
+    holds("signals.c", "signals hold");
+}
+
+#[test]
+fn what_cannot_work_is_refused() {
+    let scratch = Scratch::new("refusals");
+    let program = compile("refusals.c", &scratch);
+    for setting in Setting::PRELOADED {
+        holds_in(&program, setting, &scratch, "refusals hold");
+        let said = run(&mut Command::new(&program), setting, &scratch).stderr;
+        let said = String::from_utf8(said).expect("text");
+        assert_eq!(said.matches("io_uring_setup answer ENOSYS").count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_process_ends_as_it_would() {
+    let scratch = Scratch::new("ends");
+    let program = compile("ends.c", &scratch);
+    for way in ["r", "e", "_", "a", "t", "p"] {
+        let ends: Vec<_> = Setting::ALL
+            .into_iter()
+            .map(|setting| {
+                let output = run(Command::new(&program).arg(way), setting, &scratch);
+                (output.status.code(), output.status.signal(), output.stdout, output.stderr)
+            })
+            .collect();
+        assert_eq!(ends[0], ends[1], "{way}");
+        assert_eq!(ends[0], ends[2], "{way}");
+    }
+}
+
+#[test]
+fn children_run_without_us_if_the_settings_say_so() {
+    let scratch = Scratch::new("no-children");
+    let preload = format!("libm.so.6:{}", library().display());
+    for (conf, expected) in [
+        ("ram:1G,store:.,children:no", "libm.so.6\n".to_owned()),
+        ("ram:1G,store:.", format!("{preload}\n")),
+    ] {
+        let output = Command::new("/bin/sh")
+            .args(["-c", "exec env printenv LD_PRELOAD"])
+            .current_dir(scratch.path())
+            .env("LD_PRELOAD", &preload)
+            .env("DEEPHEAP_CONF", conf)
+            .output()
+            .expect("a shell");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{conf}");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_program_that_closes_everything_keeps_its_memory() {
+    holds("descriptors.c", "memory outlives descriptors");
+}

@@ -1,0 +1,254 @@
+//! Allocate: `malloc`'s family over the heap and, once there is one, the pager.
+//!
+//! Guarantees: as malloc(3), alignment 16 at least; NULL means ENOMEM (the caller sets errno).
+//! Never: touches an object that is freed.
+//! Threads: any. The fast path is the thread's cache and takes no lock.
+
+use core::mem::ManuallyDrop;
+use core::ptr;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use deepheap_heap::{Freed, FreedRun, Shrunk, ThreadCache};
+use deepheap_sys::log::{Piece, say};
+use deepheap_sys::tls;
+
+use crate::process;
+use crate::runtime::{Inside, Runtime, running, start_from_environment};
+
+/// Least alignment of an allocation.
+const ALIGN: usize = 16;
+
+/// Frees of at least that many pages make the collector look for space to give back.
+const RETURNING_PAGES: usize = 256;
+
+/// Largest size malloc(3) may serve.
+const SIZE_MAX: usize = isize::MAX as usize;
+
+/// Allocates `size` bytes; null means ENOMEM.
+#[inline]
+pub fn malloc(size: usize) -> *mut u8 {
+    // SAFETY: the area and the cache in it belong to this thread.
+    if let Some(mut cache) = unsafe { this_threads_cache() }
+        && let Some(address) = cache.allocate(size)
+    {
+        return address as *mut u8;
+    }
+    allocate(size, ALIGN).0
+}
+
+/// Allocates `count` times `size` bytes of zeros; null means ENOMEM.
+pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    let Some(bytes) = count.checked_mul(size) else { return ptr::null_mut() };
+    let (address, zeroed) = allocate(bytes, ALIGN);
+    if !address.is_null() && !zeroed {
+        // SAFETY: a fresh allocation of that many bytes.
+        unsafe { address.write_bytes(0, bytes) };
+    }
+    address
+}
+
+/// Allocates `size` bytes at a multiple of `align`, a power of two; null means ENOMEM.
+pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
+    allocate(size, align.max(ALIGN)).0
+}
+
+/// Changes the size of an allocation, moving it if need be; null means ENOMEM, and then nothing has
+/// changed.
+///
+/// # Safety
+/// `address` is null or a live allocation of this heap; if it moves, the old address is dead.
+pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
+    if address.is_null() {
+        return malloc(size);
+    }
+    let Some(runtime) = running() else { return ptr::null_mut() };
+    let Some(usable) = runtime.heap.usable_size(address as usize) else {
+        invalid("realloc", address);
+    };
+    if size <= usable {
+        match runtime.heap.shrink_in_place(address as usize, size) {
+            Shrunk::Done => return address,
+            Shrunk::Run(run) => {
+                runtime.end_run(run);
+                return address;
+            }
+            Shrunk::Wasteful => {}
+            Shrunk::NotAllocated => invalid("realloc", address),
+        }
+    } else {
+        if size > SIZE_MAX {
+            return ptr::null_mut();
+        }
+        loop {
+            match runtime.heap.grow_in_place(address as usize, size) {
+                Ok(true) => return address,
+                Ok(false) => break,
+                Err(shortage) if runtime.relieve(shortage) => {}
+                Err(_) => return ptr::null_mut(),
+            }
+        }
+    }
+    let moved = malloc(size);
+    if moved.is_null() {
+        // A smaller size always fits where it is.
+        return if size <= usable { address } else { moved };
+    }
+    // SAFETY: both are live, at least that long, and do not overlap.
+    unsafe {
+        ptr::copy_nonoverlapping(address, moved, usable.min(size));
+        free(address);
+    }
+    moved
+}
+
+/// Frees an allocation; null is nothing. Never reads or writes it.
+///
+/// # Safety
+/// `address` is null or a live allocation of this heap, dead afterwards.
+#[inline]
+pub unsafe fn free(address: *mut u8) {
+    if address.is_null() {
+        return;
+    }
+    let Some(runtime) = running() else { return };
+    // SAFETY: the area and the cache in it belong to this thread.
+    let cache = match unsafe { this_threads_cache() } {
+        Some(cache) => Some(cache),
+        None => new_cache(runtime),
+    };
+    let Some(mut cache) = cache else { return }; // no memory for a cache: the object leaks
+    match runtime.heap.free(&mut cache, address as usize) {
+        Freed::Done => {}
+        Freed::Run(run) => runtime.end_run(run),
+        Freed::Pages(pages) => {
+            if let Some(pager) = runtime.pager() {
+                pager.discard_free_pages(pages.as_slice());
+            }
+        }
+        Freed::NotAllocated => invalid("free", address),
+    }
+}
+
+/// Bytes the allocation at `address` can hold; None if it is not a live allocation of this heap.
+pub fn usable_size(address: *const u8) -> Option<usize> {
+    running()?.heap.usable_size(address as usize)
+}
+
+/// Whether an address lies in the heap's region (not: whether it is allocated).
+#[inline]
+pub fn owns(address: usize) -> bool {
+    running().is_some_and(|runtime| runtime.heap.contains(address))
+}
+
+/// Gives the calling thread's stock of free objects back; called when it ends.
+pub fn thread_exit() {
+    let Some(runtime) = running() else { return };
+    // SAFETY: the area belongs to this thread, which uses the cache no more: the word is cleared.
+    let raw = unsafe {
+        let area = tls::area();
+        core::mem::replace(&mut (*area).cache, ptr::null_mut())
+    };
+    if !raw.is_null() {
+        // SAFETY: the word came from `into_raw` in this thread, and is gone from its area.
+        runtime.heap.thread_exit(unsafe { ThreadCache::from_raw(raw) });
+        runtime.end_parked_runs();
+    }
+}
+
+impl Runtime {
+    /// Ends a run of pages that left use, and those that the heap parked meanwhile.
+    fn end_run(&'static self, run: FreedRun) {
+        let mut next = Some(run);
+        while let Some(run) = next {
+            self.end_one_run(run);
+            next = self.heap.take_freed();
+        }
+    }
+
+    /// Ends the runs that the heap parked because no free could carry them.
+    pub(crate) fn end_parked_runs(&'static self) {
+        if let Some(run) = self.heap.take_freed() {
+            self.end_run(run);
+        }
+    }
+
+    fn end_one_run(&'static self, run: FreedRun) {
+        match self.pager() {
+            Some(pager) => {
+                let resident = pager.discard(run);
+                self.heap.recycle(run, resident);
+                if run.pages >= RETURNING_PAGES {
+                    self.expect_space_to_return(pager);
+                }
+            }
+            None => {
+                self.heap.recycle(run, true);
+                self.purge_surplus();
+            }
+        }
+    }
+}
+
+/// The slow path: through the heap's shared parts, growing it where it falls short. Answers the
+/// address and whether the memory reads as zeros.
+#[cold]
+fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
+    const NONE: (*mut u8, bool) = (ptr::null_mut(), false);
+    if size > SIZE_MAX || align > SIZE_MAX {
+        return NONE;
+    }
+    let Some(runtime) = running().or_else(start_from_environment) else { return NONE };
+    // SAFETY: the area and the cache in it belong to this thread.
+    let cache = match unsafe { this_threads_cache() } {
+        Some(cache) => Some(cache),
+        None => new_cache(runtime),
+    };
+    let Some(mut cache) = cache else { return NONE };
+    loop {
+        match runtime.heap.allocate(&mut cache, size, align) {
+            Ok(allocated) => return (allocated.ptr as *mut u8, allocated.zeroed),
+            Err(shortage) if runtime.relieve(shortage) => {}
+            Err(_) => return NONE,
+        }
+    }
+}
+
+/// The thread's cache, if it has one.
+///
+/// # Safety
+/// No other handle of it is in use in this thread.
+#[inline]
+pub(crate) unsafe fn this_threads_cache() -> Option<ManuallyDrop<ThreadCache>> {
+    // SAFETY: the area is this thread's; the word came from `into_raw` in this thread.
+    unsafe {
+        let raw = (*tls::area()).cache;
+        (!raw.is_null()).then(|| ManuallyDrop::new(ThreadCache::from_raw(raw)))
+    }
+}
+
+#[cold]
+fn new_cache(runtime: &'static Runtime) -> Option<ManuallyDrop<ThreadCache>> {
+    let _inside = Inside::enter();
+    process::thread_has_cache();
+    let raw = ThreadCache::new_in(&runtime.heap).ok()?.into_raw();
+    // SAFETY: the area is this thread's, and had no cache.
+    unsafe {
+        (*tls::area()).cache = raw;
+        Some(ManuallyDrop::new(ThreadCache::from_raw(raw)))
+    }
+}
+
+/// The program gave us an address that is not a live allocation: going on would corrupt its heap.
+#[cold]
+fn invalid(call: &str, address: *const u8) -> ! {
+    static SAID: AtomicU32 = AtomicU32::new(0);
+    if SAID.swap(1, Ordering::Relaxed) == 0 {
+        say(&[
+            Piece::Text(call),
+            Piece::Text("("),
+            Piece::Hex(address as u64),
+            Piece::Text("): not a live allocation (freed twice, or never allocated); aborting"),
+        ]);
+    }
+    std::process::abort()
+}

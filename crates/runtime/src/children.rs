@@ -1,0 +1,53 @@
+//! Children: forked processes that still read segments of our store.
+//!
+//! A forked child's tables name blocks of the parent's store. Until it exits or execs, segments
+//! that die here are withheld from reuse. The child holds the write end of a close-on-exec pipe;
+//! when the kernel has closed the last copy of it, the read end says so.
+//!
+//! Guarantees: nothing a living child may read is overwritten or discarded.
+//! Never: waits for a child.
+//! Threads: the forking one, and the collector.
+
+use deepheap_store::{PinToken, Store};
+use deepheap_sys::lock::Lock;
+use deepheap_sys::pipe::Lifeline;
+
+/// Living children that are kept track of one by one; those beyond are never forgotten.
+const CHILDREN_MAX: usize = 1024;
+
+struct Child {
+    line: Lifeline,
+    pin: PinToken,
+}
+
+static CHILDREN: Lock<[Option<Child>; CHILDREN_MAX]> = Lock::new([const { None }; CHILDREN_MAX]);
+
+/// Remembers a child that was just forked. If too many live, its segments stay withheld.
+pub(crate) fn remember(line: Lifeline, pin: PinToken) {
+    let mut children = CHILDREN.lock();
+    match children.iter_mut().find(|place| place.is_none()) {
+        Some(place) => *place = Some(Child { line, pin }),
+        None => core::mem::forget(line),
+    }
+}
+
+/// Lets go of what dead children needed.
+pub(crate) fn forget_the_dead(store: &Store) {
+    for place in CHILDREN.lock().iter_mut() {
+        if let Some(child) = place.take_if(|child| child.line.is_cut()) {
+            store.unpin(child.pin);
+        }
+    }
+}
+
+/// In a forked child: the parent's children are not ours. Closes our copies of their lines.
+///
+/// # Safety
+/// No other thread exists in this process.
+pub(crate) unsafe fn disown_all() {
+    // SAFETY: whoever held the lock is not in this process.
+    unsafe { CHILDREN.force_unlock() };
+    for place in CHILDREN.lock().iter_mut() {
+        *place = None;
+    }
+}

@@ -1,0 +1,320 @@
+//! Config: what `DEEPHEAP_CONF`, `dh_init` and `deepheap run` can set.
+//!
+//! Syntax: `key:value,key:value`, for example `ram:2G,store:/mnt/ssd,store_size:20G`. Inside a
+//! value `\,` is a comma and `\\` a backslash. Of a key given twice the last counts.
+//!
+//! | key | value | without it |
+//! |---|---|---|
+//! | `ram` | size, or `50%` of the machine (or of its memory cgroup) | `50%` |
+//! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
+//! | `store_size` | size | as much as the store has free |
+//! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
+//! | `segment` | size of one write of the log: a power of two, `256K` to `8M` | `1M` |
+//! | `stats` | file for a JSON line at exit | none |
+//! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
+//! | `children` | `yes` or `no`: child processes get deepheap, too | `yes` |
+//! | `force` | `yes` or `no`: use a block device that has a file system | `no` |
+//!
+//! A segment larger than 1/64 of `ram` is used at that size: several are in memory at a time.
+//!
+//! Guarantees: a parsed config is possible on this machine; `parse(to_conf())` gives it back.
+//! Never: touches the store; that happens when it is opened.
+//! Threads: pure, apart from reading the environment and the machine's memory.
+
+use std::path::{Path, PathBuf};
+
+pub use crate::config_error::ConfigError;
+use crate::machine::Machine;
+use crate::size::{self, SizeError};
+use crate::stats_report::bytes;
+
+/// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
+pub const RAM_MIN_BYTES: u64 = 16 << 20;
+/// The smallest store, in bytes: below it collection has no room to work.
+pub const STORE_MIN_BYTES: u64 = 16 << 20;
+/// The largest store, in bytes: 2^30 block numbers of 4 KiB.
+pub const STORE_MAX_BYTES: u64 = 1 << 42;
+/// The sizes a segment can have.
+pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
+/// See [`SEGMENT_MIN_BYTES`].
+pub const SEGMENT_MAX_BYTES: u64 = 8 << 20;
+/// The segment size if none is given.
+pub const SEGMENT_DEFAULT_BYTES: u64 = 1 << 20;
+
+/// Share of the RAM budget that the page buffer takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageBuffer {
+    /// Percent of the budget, 1 to 100.
+    Percent(u32),
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl PageBuffer {
+    /// Bytes of it under a budget.
+    pub fn bytes_of(self, ram: u64) -> u64 {
+        match self {
+            PageBuffer::Percent(percent) => ram / 100 * u64::from(percent),
+            PageBuffer::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// All settings. Sizes are bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Ceiling on everything deepheap uses in RAM.
+    pub ram: u64,
+    /// Folder, file or block device; `None`: `$TMPDIR` or the working folder.
+    pub store: Option<PathBuf>,
+    /// How much of the store may be used; `None`: what is free there.
+    pub store_size: Option<u64>,
+    /// Where a JSON line of statistics goes at exit.
+    pub stats_file: Option<PathBuf>,
+    /// Whether a summary goes to stderr at exit.
+    pub show_stats: bool,
+    /// Whether child processes get deepheap, too.
+    pub children: bool,
+    /// Whether a block device with a file system on it may be overwritten.
+    pub force: bool,
+    /// Tuning: what is mapped at a time; `None`: tuned by itself.
+    pub page_buffer: Option<PageBuffer>,
+    /// Tuning: bytes of one segment of the log.
+    pub segment_bytes: u64,
+}
+
+/// Bytes of a size; percentages are of this machine (or of its memory cgroup).
+///
+/// # Errors
+/// `ConfigError::BadSize`.
+pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
+    size_of_key("size", text, Some(Machine::read().usable_bytes()))
+}
+
+impl Config {
+    /// The settings without any text, on a machine.
+    pub fn default_on(machine: Machine) -> Config {
+        Config {
+            ram: (machine.usable_bytes() / 2).max(RAM_MIN_BYTES),
+            store: None,
+            store_size: None,
+            stats_file: None,
+            show_stats: false,
+            children: true,
+            force: false,
+            page_buffer: None,
+            segment_bytes: SEGMENT_DEFAULT_BYTES,
+        }
+    }
+
+    /// Reads a text of settings; an empty one gives the defaults.
+    ///
+    /// # Errors
+    /// Every [`ConfigError`] but `NotUtf8`.
+    pub fn parse(conf: &str) -> Result<Config, ConfigError> {
+        Config::parse_on(Machine::read(), conf)
+    }
+
+    /// As `parse`, on a given machine.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn parse_on(machine: Machine, conf: &str) -> Result<Config, ConfigError> {
+        let mut config = Config::default_on(machine);
+        for item in items(conf)? {
+            if item.trim().is_empty() {
+                continue;
+            }
+            match item.split_once(':') {
+                Some((key, value)) => config.set(machine, key.trim(), value)?,
+                None => return Err(ConfigError::NoColon(item)),
+            }
+        }
+        config.check(machine)?;
+        Ok(config)
+    }
+
+    /// The settings of `DEEPHEAP_CONF`, with `DEEPHEAP_SHOW_STATS` over them.
+    ///
+    /// # Errors
+    /// Every [`ConfigError`].
+    pub fn from_environment() -> Result<Config, ConfigError> {
+        let mut config = Config::parse(&variable("DEEPHEAP_CONF")?)?;
+        let show_stats = variable("DEEPHEAP_SHOW_STATS")?;
+        if !show_stats.is_empty() {
+            config.show_stats = flag("DEEPHEAP_SHOW_STATS", &show_stats)?;
+        }
+        Ok(config)
+    }
+
+    /// Sets one key as a text of settings would; `check` afterwards.
+    ///
+    /// # Errors
+    /// What is wrong with the key or value by itself.
+    pub fn set(&mut self, machine: Machine, key: &str, value: &str) -> Result<(), ConfigError> {
+        match key {
+            "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
+            "store" => self.store = Some(path("store", value)?),
+            "store_size" => self.store_size = Some(size_of_key("store_size", value, None)?),
+            "page_buffer" => self.page_buffer = Some(page_buffer(value)?),
+            "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
+            "stats" => self.stats_file = Some(path("stats", value)?),
+            "show_stats" => self.show_stats = flag("show_stats", value)?,
+            "children" => self.children = flag("children", value)?,
+            "force" => self.force = flag("force", value)?,
+            _ => return Err(ConfigError::UnknownKey(key.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Whether the settings are possible together, on a machine.
+    ///
+    /// # Errors
+    /// `ConfigError::OutOfRange`.
+    pub fn check(&self, machine: Machine) -> Result<(), ConfigError> {
+        let refuse =
+            |key, bytes, reason: String| Err(ConfigError::OutOfRange { key, bytes, reason });
+        if self.ram < RAM_MIN_BYTES {
+            return refuse("ram", self.ram, format!("give at least {}", bytes(RAM_MIN_BYTES)));
+        }
+        if self.ram > machine.usable_bytes().max(RAM_MIN_BYTES) {
+            let owner = match machine.cgroup_limit_bytes {
+                Some(_) => "the memory cgroup of this process is limited to",
+                None => "this machine has only",
+            };
+            let has = bytes(machine.usable_bytes());
+            return refuse(
+                "ram",
+                self.ram,
+                format!("{owner} {has}; give less, or leave it at 50%"),
+            );
+        }
+        if let Some(size) = self.store_size {
+            if size < STORE_MIN_BYTES {
+                let least = bytes(STORE_MIN_BYTES);
+                return refuse("store_size", size, format!("give at least {least}"));
+            }
+            if size > STORE_MAX_BYTES {
+                let most = bytes(STORE_MAX_BYTES);
+                return refuse("store_size", size, format!("the store takes {most} at most"));
+            }
+        }
+        let segment = self.segment_bytes;
+        if !segment.is_power_of_two() || !(SEGMENT_MIN_BYTES..=SEGMENT_MAX_BYTES).contains(&segment)
+        {
+            let reason = "give a power of two from 256K to 8M".to_owned();
+            return refuse("segment", segment, reason);
+        }
+        if let Some(share) = self.page_buffer {
+            let size = share.bytes_of(self.ram);
+            if size > self.ram {
+                let reason = format!("the whole budget is {}; give a part of it", bytes(self.ram));
+                return refuse("page_buffer", size, reason);
+            }
+            if size < RAM_MIN_BYTES / 16 {
+                let least = bytes(RAM_MIN_BYTES / 16);
+                return refuse("page_buffer", size, format!("give at least {least}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The text that gives this config back.
+    pub fn to_conf(&self) -> String {
+        let mut conf = format!("ram:{}", size::exact(self.ram));
+        let mut put = |key: &str, value: &str| {
+            conf.push(',');
+            conf.push_str(key);
+            conf.push(':');
+            conf.push_str(&value.replace('\\', "\\\\").replace(',', "\\,"));
+        };
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        if let Some(path) = &self.store {
+            put("store", &text(path));
+        }
+        if let Some(bytes) = self.store_size {
+            put("store_size", &size::exact(bytes));
+        }
+        match self.page_buffer {
+            Some(PageBuffer::Percent(percent)) => put("page_buffer", &format!("{percent}%")),
+            Some(PageBuffer::Bytes(bytes)) => put("page_buffer", &size::exact(bytes)),
+            None => {}
+        }
+        if self.segment_bytes != SEGMENT_DEFAULT_BYTES {
+            put("segment", &size::exact(self.segment_bytes));
+        }
+        if let Some(path) = &self.stats_file {
+            put("stats", &text(path));
+        }
+        for (key, value, usual) in [
+            ("show_stats", self.show_stats, false),
+            ("children", self.children, true),
+            ("force", self.force, false),
+        ] {
+            if value != usual {
+                put(key, if value { "yes" } else { "no" });
+            }
+        }
+        conf
+    }
+}
+
+/// The items between unescaped commas, escapes resolved.
+fn items(conf: &str) -> Result<Vec<String>, ConfigError> {
+    let mut items = vec![String::new()];
+    let mut last = 0;
+    let mut chars = conf.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ',' => {
+                items.push(String::new());
+                last += 1;
+            }
+            '\\' => match chars.next() {
+                Some(escaped @ (',' | '\\')) => items[last].push(escaped),
+                _ => return Err(ConfigError::BadEscape(conf.to_owned())),
+            },
+            c => items[last].push(c),
+        }
+    }
+    Ok(items)
+}
+
+fn size_of_key(key: &'static str, text: &str, whole: Option<u64>) -> Result<u64, ConfigError> {
+    size::parse(text, whole).map_err(|reason| {
+        let text = text.to_owned();
+        ConfigError::BadSize { key, text, reason }
+    })
+}
+
+fn page_buffer(value: &str) -> Result<PageBuffer, ConfigError> {
+    if let Some(percent) = value.trim().strip_suffix('%') {
+        if let Ok(percent @ 1..=100) = percent.trim().parse() {
+            return Ok(PageBuffer::Percent(percent));
+        }
+        let (text, reason) = (value.to_owned(), SizeError::BadShare);
+        return Err(ConfigError::BadSize { key: "page_buffer", text, reason });
+    }
+    size_of_key("page_buffer", value, None).map(PageBuffer::Bytes)
+}
+
+fn path(key: &'static str, value: &str) -> Result<PathBuf, ConfigError> {
+    if value.is_empty() { Err(ConfigError::EmptyPath(key)) } else { Ok(PathBuf::from(value)) }
+}
+
+fn flag(key: &'static str, value: &str) -> Result<bool, ConfigError> {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "yes" | "on" | "true" | "1" => Ok(true),
+        "no" | "off" | "false" | "0" => Ok(false),
+        _ => Err(ConfigError::BadFlag { key, text: value.to_owned() }),
+    }
+}
+
+/// An environment variable; empty if it is not set.
+fn variable(name: &'static str) -> Result<String, ConfigError> {
+    match std::env::var(name) {
+        Ok(value) => Ok(value),
+        Err(std::env::VarError::NotPresent) => Ok(String::new()),
+        Err(std::env::VarError::NotUnicode(_)) => Err(ConfigError::NotUtf8(name)),
+    }
+}

@@ -1,0 +1,83 @@
+//! Process: forks, ending threads and the exit of a process that links the runtime by itself.
+//!
+//! Under `deepheap run` the preload library stands in these places itself, and says so with `host`.
+//!
+//! Guarantees: a child of fork reads every byte that its parent had; what a thread's cache holds
+//! goes back when the thread ends, after the program's own destructors; the summary that the
+//! settings ask for is printed at exit.
+//! Never: starts the runtime.
+//! Threads: `attach` under the start lock; the rest from libc, in the thread that forks or ends.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use deepheap_sys::errno::{Errno, Result};
+
+/// Destructors of other keys may free memory; ours comes back to be the last of four rounds.
+const ROUNDS: usize = 3;
+const NO_KEY: u32 = u32::MAX;
+
+static HOSTED: AtomicBool = AtomicBool::new(false);
+static END_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+
+/// Says that the caller sees to forks, ending threads and the exit. Before the first allocation.
+pub fn host() {
+    HOSTED.store(true, Ordering::Release);
+}
+
+/// Stands in these places, unless there is a host. Once, before the heap is used.
+pub(crate) fn attach() -> Result<()> {
+    if HOSTED.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let mut key = NO_KEY;
+    // SAFETY: functions of this library, which is never unloaded, and room for the key.
+    unsafe {
+        said(libc::pthread_atfork(Some(before_fork), Some(after_in_parent), Some(after_in_child)))?;
+        said(libc::pthread_key_create(&mut key, Some(at_thread_end)))?;
+        said(libc::atexit(at_exit))?;
+    }
+    END_KEY.store(key, Ordering::Release);
+    Ok(())
+}
+
+/// The calling thread has a cache from now on.
+pub(crate) fn thread_has_cache() {
+    let key = END_KEY.load(Ordering::Acquire);
+    if key != NO_KEY {
+        // SAFETY: our own key. Without memory for it the cache is not given back, nothing worse.
+        unsafe { libc::pthread_setspecific(key, ROUNDS as *const c_void) };
+    }
+}
+
+/// What a function that returns an error number said.
+fn said(number: i32) -> Result<()> {
+    if number == 0 { Ok(()) } else { Err(Errno::from_raw(number)) }
+}
+
+extern "C" fn before_fork() {
+    crate::fork::fork_prepare();
+}
+
+extern "C" fn after_in_parent() {
+    crate::fork::fork_parent();
+}
+
+extern "C" fn after_in_child() {
+    crate::fork::fork_child();
+}
+
+extern "C" fn at_exit() {
+    crate::observe::exit_summary();
+}
+
+unsafe extern "C" fn at_thread_end(rounds: *mut c_void) {
+    match rounds as usize {
+        0 | 1 => crate::allocate::thread_exit(),
+        rounds => {
+            let key = END_KEY.load(Ordering::Acquire);
+            // SAFETY: our own key, which has been set in this thread.
+            unsafe { libc::pthread_setspecific(key, (rounds - 1) as *const c_void) };
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! Runtime: the one heap of this process, from plain memory to memory deeper than RAM.
+//!
+//! ```text
+//!   no runtime ──first allocation──► plain ──committed pages would pass the budget──► managing
+//! ```
+//!
+//! Plain: ordinary anonymous memory, no store, no worker, no signal handler. Managing: a store is
+//! open, spans are registered with userfaultfd, workers run. There is no way back.
+//!
+//! Guarantees: an allocation that could not be spilled fails with ENOMEM; the switch to managing
+//! loses nothing and moves nothing.
+//! Never: frees what the process may still use; the runtime lives as long as the process.
+//! Threads: any. `growth` serialises the slow path; it is never held while managed memory is
+//! touched, and signals are blocked while it is held.
+
+use core::fmt;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::path::{Path, PathBuf};
+
+use deepheap_heap::{FreedRun, Heap, PAGE, PAGES_PER_SPAN, SPAN, Shortage};
+use deepheap_pager::{Options, Pager, StartError, overhead_of_managing};
+use deepheap_store::{FileDevice, Options as StoreOptions, Store, StoreError, VictimPolicy};
+use deepheap_sys::direct_file::{DirectFile, Existing, file_system_is_memory};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::log::{Piece, say};
+use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::signals::Blocked;
+use deepheap_sys::{fault_signal, tls};
+
+use crate::config::{Config, ConfigError, SEGMENT_MIN_BYTES};
+use crate::doctor::{self, Finding};
+use crate::stats_page::StatsPage;
+use crate::store_place::{StorePlace, StorePlaceError};
+use crate::{children, fault_handler, process, workers};
+
+/// Address space of the heap: the widest that 30 bits of page number can name.
+const REGION_BYTES: usize = 1 << 42;
+/// Where the region goes if nobody is there yet: below the usual mmap area, above the usual heap.
+const REGION_HINT: usize = 0x2000_0000_0000;
+/// Pages granted to the heap at a time.
+const GRANT_PAGES: usize = 4096;
+/// Free pages with old bytes that plain mode keeps for reuse, at least.
+const DIRTY_PAGES_LEAST: usize = 4096;
+/// Fruitless looks after which there is nothing more to give back.
+const RETURN_LOOKS: u32 = 8;
+/// Segments in memory, open or on their way to the device.
+const SEGMENT_BUFFERS: core::ops::RangeInclusive<u64> = 4..=8;
+/// Segments that only collection may take.
+const RESERVE_SEGMENTS: u32 = 8;
+
+/// Parts of the budget of which a segment is one at most; six are in memory.
+const BUDGET_PER_SEGMENT: u64 = 64;
+
+/// Why deepheap could not start. The text says what to do.
+#[derive(Debug)]
+pub enum InitError {
+    /// It has started already: with `init`, or by an allocation.
+    Started,
+    /// The settings make no sense.
+    Config(ConfigError),
+    /// There is nowhere to put the store.
+    Store(StorePlaceError),
+    /// The kernel lacks or forbids something without which memory cannot be managed.
+    Kernel(Finding),
+    /// No address space or memory for the heap's tables.
+    Resources(Errno),
+}
+
+impl fmt::Display for InitError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InitError::Started => out.write_str(
+                "deepheap has started already: call init before the first allocation, and once",
+            ),
+            InitError::Config(error) => error.fmt(out),
+            InitError::Store(error) => error.fmt(out),
+            InitError::Kernel(finding) => finding.fmt(out),
+            InitError::Resources(errno) => write!(
+                out,
+                "no address space for the heap ({errno}): raise `ulimit -v`, and set \
+                 vm.overcommit_memory to 0 or 1",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for InitError {}
+
+/// Why the heap cannot grow beyond RAM.
+#[derive(Debug)]
+enum ManageError {
+    Place(StorePlaceError),
+    Open(deepheap_sys::direct_file::OpenError),
+    Store(StoreError),
+    Start(StartError),
+    Signal(Errno),
+}
+
+/// The heap of the process and what serves it.
+pub(crate) struct Runtime {
+    pub(crate) config: Config,
+    pub(crate) heap: Heap,
+    pub(crate) stats: &'static StatsPage,
+    pub(crate) region_base: usize,
+    pager: AtomicPtr<Pager>,
+    pub(crate) growth: Lock<Growth>,
+    /// Looks that the collector still takes for space to give back to the device.
+    space_to_return: AtomicU32,
+}
+
+/// What the slow path of allocation keeps track of.
+pub(crate) struct Growth {
+    /// Spans that the heap may use.
+    spans: usize,
+    /// Going beyond RAM failed once, for a reason that was logged; it is not tried again.
+    refused: bool,
+}
+
+static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(core::ptr::null_mut());
+static START: Lock<()> = Lock::new(());
+static START_FAILED: AtomicU32 = AtomicU32::new(0);
+
+/// The runtime, if the process has one.
+#[inline]
+pub(crate) fn running() -> Option<&'static Runtime> {
+    // SAFETY: set once to a leaked box, never freed.
+    unsafe { RUNTIME.load(Ordering::Acquire).as_ref() }
+}
+
+/// Keeps others from starting the runtime, across a fork.
+pub(crate) fn hold_start() -> Guard<'static, ()> {
+    START.lock()
+}
+
+/// The runtime, started from the environment if need be. None if that failed, for a reason that was
+/// logged; the caller answers ENOMEM.
+#[cold]
+pub(crate) fn start_from_environment() -> Option<&'static Runtime> {
+    let _inside = Inside::enter();
+    let _blocked = Blocked::all();
+    let _start = START.lock();
+    if let Some(runtime) = running() {
+        return Some(runtime);
+    }
+    if START_FAILED.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    let started = Config::from_environment().map_err(InitError::Config).and_then(start);
+    if let Err(error) = &started {
+        START_FAILED.store(1, Ordering::Relaxed);
+        say(&[Piece::Text(&error.to_string())]);
+    }
+    started.ok()
+}
+
+/// Starts with these settings. The store and the kernel are checked at once; the store is opened
+/// when it is needed.
+pub fn init(config: Config) -> Result<(), InitError> {
+    let _inside = Inside::enter();
+    let _blocked = Blocked::all();
+    let _start = START.lock();
+    if running().is_some() {
+        return Err(InitError::Started);
+    }
+    StorePlace::find(&config).map_err(InitError::Store)?;
+    if let Some(finding) = doctor::first_obstacle() {
+        return Err(InitError::Kernel(finding));
+    }
+    start(config).map(|_| ())
+}
+
+fn start(mut config: Config) -> Result<&'static Runtime, InitError> {
+    // Segment buffers count against the budget: small budgets have small ones.
+    let most = (config.ram / BUDGET_PER_SEGMENT).max(SEGMENT_MIN_BYTES);
+    while config.segment_bytes > most {
+        config.segment_bytes /= 2;
+    }
+    let parts = || -> Result<Runtime, Errno> {
+        process::attach()?;
+        let region_base = mapping::reserve(REGION_BYTES, SPAN, REGION_HINT)? as usize;
+        Ok(Runtime {
+            heap: Heap::new(region_base, REGION_BYTES)?,
+            stats: StatsPage::create()
+                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::ENOMEM)))?,
+            region_base,
+            pager: AtomicPtr::new(core::ptr::null_mut()),
+            space_to_return: AtomicU32::new(0),
+            growth: Lock::new(Growth { spans: 0, refused: false }),
+            config,
+        })
+    };
+    let runtime = Box::leak(Box::new(parts().map_err(InitError::Resources)?));
+    runtime.publish_gauges();
+    RUNTIME.store(runtime, Ordering::Release);
+    Ok(runtime)
+}
+
+/// Marks the thread as inside the runtime: what Rust's global allocator is asked for meanwhile
+/// comes from pinned memory (`global_allocator`).
+pub(crate) struct Inside;
+
+impl Inside {
+    pub(crate) fn enter() -> Inside {
+        // SAFETY: the area belongs to this thread.
+        unsafe { (*tls::area()).depth += 1 };
+        Inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // SAFETY: the area belongs to this thread, and `enter` has counted up.
+        unsafe { (*tls::area()).depth -= 1 };
+    }
+}
+
+impl Runtime {
+    /// The pager, once the heap has outgrown RAM.
+    #[inline]
+    pub(crate) fn pager(&self) -> Option<&'static Pager> {
+        // SAFETY: set once to a leaked box, never freed.
+        unsafe { self.pager.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Relieves a shortage of the heap, or answers that there is no memory (false).
+    pub(crate) fn relieve(&'static self, shortage: Shortage) -> bool {
+        let _inside = Inside::enter();
+        let _blocked = Blocked::all();
+        let mut growth = self.growth.lock();
+        let relieved = match shortage {
+            Shortage::TooLarge => false,
+            Shortage::Pages(pages) => self.grant(&mut growth, pages),
+            Shortage::Spans(spans) => self.add_spans(&mut growth, spans),
+        };
+        self.publish_gauges();
+        relieved
+    }
+
+    /// Grants the heap `missing` more pages, and some to spare where that is free.
+    fn grant(&'static self, growth: &mut Growth, missing: usize) -> bool {
+        if self.pager().is_none() {
+            let limit = self.plain_pages();
+            let granted = self.heap.granted_pages();
+            if granted + missing <= limit {
+                self.heap.grant(missing.max(GRANT_PAGES).min(limit - granted));
+                return true;
+            }
+            let before = self.heap.committed_pages();
+            self.purge(0);
+            if self.heap.committed_pages() + missing <= before {
+                return true; // what was purged is as good as granted
+            }
+            if !self.manage(growth) {
+                return false;
+            }
+        }
+        let Some(pager) = self.pager() else { return false };
+        if self.grant_from_store(pager, missing.max(GRANT_PAGES))
+            || self.grant_from_store(pager, missing)
+        {
+            return true;
+        }
+        // What dead children withheld can be promised again.
+        children::forget_the_dead(pager.store());
+        if self.grant_from_store(pager, missing) {
+            return true;
+        }
+        // Free pages that kept their bytes for reuse hold a part of the grant.
+        let before = self.heap.committed_pages();
+        self.purge(0);
+        self.heap.committed_pages() + missing <= before
+    }
+
+    /// Grants `pages` if the store can promise to hold them and the budget their tables.
+    fn grant_from_store(&self, pager: &Pager, pages: usize) -> bool {
+        let promised =
+            pager.has_room_for_tables(pages) && pager.store().reserve(pages as u64).is_ok();
+        if promised {
+            self.heap.grant(pages);
+            pager.rebalance();
+        }
+        promised
+    }
+
+    /// Whether the store or, in plain mode, RAM beside it could hold as many pages if all else were
+    /// free. Address space costs metadata: it is not spent on what can never be.
+    fn could_hold(&self, pages: usize) -> bool {
+        let most = match self.pager() {
+            Some(pager) => pager.store().stats().reservable_blocks,
+            None => {
+                let place = StorePlace::find(&self.config).ok();
+                let available = place.and_then(|place| place.available_bytes());
+                let size = self.config.store_size.or(available);
+                size.map_or(u64::MAX, |bytes| bytes / PAGE as u64)
+            }
+        };
+        let tables_bytes = pages.saturating_mul(Pager::BYTES_PER_PAGE);
+        pages as u64 <= most.max(self.plain_pages() as u64)
+            && tables_bytes <= self.config.ram as usize
+    }
+
+    fn add_spans(&'static self, growth: &mut Growth, count: usize) -> bool {
+        // All of them but the last are needed whole.
+        if count > 1 && !self.could_hold((count - 1) * PAGES_PER_SPAN) {
+            return false;
+        }
+        let Some(range) = self.heap.begin_spans(count) else { return false };
+        let address = self.region_base + range.first * SPAN;
+        // SAFETY: our own reservation, not in use by anyone yet.
+        let usable = unsafe {
+            mapping::commit(address as *mut u8, range.count * SPAN).and_then(|()| {
+                // Huge pages would be charged to the budget whole and could only leave it whole.
+                mapping::advise(address as *mut u8, range.count * SPAN, Advice::NoHugePage)
+            })
+        };
+        let usable = usable.and_then(|()| match self.pager() {
+            Some(pager) => pager.manage(range.first, range.count),
+            None => Ok(()),
+        });
+        match usable {
+            Ok(()) => {
+                growth.spans = growth.spans.max(range.first + range.count);
+                self.heap.publish_spans(range);
+                true
+            }
+            Err(errno) => {
+                say(&[Piece::Text("the heap cannot grow: "), Piece::Error(errno)]);
+                self.heap.abandon_spans(range);
+                false
+            }
+        }
+    }
+
+    /// Pages that fit in RAM together with what managing them would add.
+    fn plain_pages(&self) -> usize {
+        let budget = self.config.ram as usize;
+        // One more for the collector, which reads a segment at a time.
+        let store = (self.segment_buffers() + 1) * self.config.segment_bytes as usize;
+        let overhead = overhead_of_managing(budget) + store + self.heap.metadata_bytes();
+        budget.saturating_sub(overhead) / PAGE
+    }
+
+    /// Segments in memory: an eighth of the budget, within limits.
+    fn segment_buffers(&self) -> usize {
+        let eighth = self.config.ram / 8 / self.config.segment_bytes;
+        eighth.clamp(*SEGMENT_BUFFERS.start(), *SEGMENT_BUFFERS.end()) as usize
+    }
+
+    /// Gives the memory of free pages back while more than `keep` of them hold old bytes.
+    fn purge(&self, keep: usize) {
+        while let Some(run) = self.heap.take_purgeable(keep) {
+            let stays = match self.pager() {
+                Some(pager) => pager.discard_resident(run),
+                None => !self.drop_plain(run),
+            };
+            self.heap.recycle(run, stays);
+            if stays {
+                return;
+            }
+        }
+    }
+
+    /// Notes that much was freed: the collector gives space of the store back at leisure.
+    pub(crate) fn expect_space_to_return(&self, pager: &Pager) {
+        if self.space_to_return.swap(RETURN_LOOKS, Ordering::Relaxed) == 0 {
+            pager.store().call_collector();
+        }
+    }
+
+    pub(crate) fn has_space_to_return(&self) -> bool {
+        self.space_to_return.load(Ordering::Relaxed) > 0
+    }
+
+    /// Collector: takes back what was granted and is not used any more, and gives space that has
+    /// been free for a while back to the device (discard later: live bytes went down at the free).
+    pub(crate) fn return_space(&self, pager: &Pager) {
+        if !self.has_space_to_return() {
+            return;
+        }
+        let surplus = self.heap.granted_pages().saturating_sub(self.heap.committed_pages());
+        let revoked = self.heap.revoke(surplus.saturating_sub(GRANT_PAGES));
+        pager.store().unreserve(revoked as u64);
+        if pager.store().discard_idle() == 0 {
+            self.space_to_return.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.publish_gauges();
+    }
+
+    /// Plain mode: gives the memory of a run in quarantine back; false if the kernel refuses.
+    fn drop_plain(&self, run: FreedRun) -> bool {
+        let address = self.region_base + run.first.0 as usize * PAGE;
+        // SAFETY: a quarantined run of our own memory; no allocation lies in it.
+        unsafe { mapping::advise(address as *mut u8, run.pages * PAGE, Advice::DontNeed).is_ok() }
+    }
+
+    /// Plain mode: keeps free memory within an eighth of what is in use.
+    pub(crate) fn purge_surplus(&self) {
+        // Under the growth lock, so that plain mode lasts as long as we take its word. Where there
+        // is no pager nothing faults, so no handler of the program can want the lock meanwhile.
+        let Some(_growth) = self.growth.try_lock() else { return };
+        if self.pager().is_some() {
+            return;
+        }
+        self.purge(DIRTY_PAGES_LEAST.max(self.heap.committed_pages() / 8));
+    }
+
+    /// From plain to managing.
+    fn manage(&'static self, growth: &mut Growth) -> bool {
+        if growth.refused {
+            return false;
+        }
+        match self.try_manage(growth) {
+            Ok(()) => true,
+            Err(error) => {
+                growth.refused = true;
+                say(&[
+                    Piece::Text("the heap cannot outgrow its RAM budget, allocations fail now: "),
+                    Piece::Text(&error.to_string()),
+                ]);
+                false
+            }
+        }
+    }
+
+    fn try_manage(&'static self, growth: &Growth) -> Result<(), ManageError> {
+        let place = StorePlace::find(&self.config).map_err(ManageError::Place)?;
+        let device = FileDevice::new(open_store(&place, self.config.force)?)
+            .map_err(|errno| ManageError::Open(errno.into()))?;
+        let store = Store::open(Box::new(device), self.store_options(&place))
+            .map_err(ManageError::Store)?;
+        // What exists must be spillable, too.
+        store.reserve(self.heap.granted_pages() as u64).map_err(ManageError::Store)?;
+        let options = Options {
+            region_base: self.region_base,
+            region_pages: REGION_BYTES / PAGE,
+            budget_bytes: self.config.ram as usize,
+            page_buffer_part: self.page_buffer_part(),
+        };
+        let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
+        fault_signal::install(fault_handler::on_fault).map_err(ManageError::Signal)?;
+        let pager = Box::leak(Box::new(pager));
+        self.heap.report_free_pages(true);
+        pager.begin_take_over(growth.spans, self.heap.committed_pages());
+        self.pager.store(pager, Ordering::Release);
+        workers::start();
+        pager.wake_evictor();
+        Ok(())
+    }
+
+    fn store_options(&self, place: &StorePlace) -> StoreOptions {
+        let available = place.available_bytes().unwrap_or(u64::MAX);
+        let capacity = self.config.store_size.unwrap_or(available / 10 * 9);
+        StoreOptions {
+            segment_bytes: self.config.segment_bytes,
+            capacity_bytes: capacity,
+            buffers: self.segment_buffers(),
+            reserve_segments: RESERVE_SEGMENTS,
+            policy: VictimPolicy::Greedy,
+        }
+    }
+
+    fn page_buffer_part(&self) -> usize {
+        const DEFAULT_PART: u64 = 128;
+        let part = self.config.page_buffer.map_or(DEFAULT_PART, |page_buffer| {
+            page_buffer.bytes_of(self.config.ram) * 256 / self.config.ram
+        });
+        part.clamp(1, 255) as usize
+    }
+}
+
+/// Opens the store of a process: its own, nobody else's.
+fn open_store(place: &StorePlace, force: bool) -> Result<DirectFile, ManageError> {
+    let existing = if force { Existing::Overwrite } else { Existing::Refuse };
+    match place {
+        StorePlace::Folder(path) => {
+            DirectFile::open_unlinked(path).map_err(|errno| ManageError::Open(errno.into()))
+        }
+        StorePlace::File(path) | StorePlace::Device(path) => {
+            DirectFile::open_path(path, existing).map_err(ManageError::Open)
+        }
+    }
+}
+
+/// A store for a forked child: an unlinked file beside the parent's store, or where there is a
+/// disk. The checks of a start do not fit: the parent's file is in use, and its space is taken.
+pub(crate) fn open_store_of_child(config: &Config) -> Result<DirectFile, Errno> {
+    let beside = config.store.as_deref().and_then(|store| match store.is_dir() {
+        true => Some(store.to_path_buf()),
+        false => store.parent().map(Path::to_path_buf),
+    });
+    let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
+    let folders = [beside, temporary, std::env::current_dir().ok(), Some("/var/tmp".into())];
+    let mut failure = Errno::ENOENT;
+    for folder in folders.into_iter().flatten() {
+        // Memory is what the child is short of.
+        if file_system_is_memory(&folder).unwrap_or(true) {
+            continue;
+        }
+        match DirectFile::open_unlinked(&folder) {
+            Ok(file) => return Ok(file),
+            Err(errno) => failure = errno,
+        }
+    }
+    Err(failure)
+}
+
+impl fmt::Display for ManageError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ManageError::Place(error) => error.fmt(out),
+            ManageError::Open(error) => {
+                write!(out, "the store cannot be opened ({error}): name another with --store")
+            }
+            ManageError::Store(error) => write!(out, "the store cannot be used: {error}"),
+            ManageError::Start(StartError::Userfaultfd(errno)) => write!(
+                out,
+                "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile \
+                 of the container), or use Linux 5.11 or later; `deepheap doctor` tells more",
+            ),
+            ManageError::Start(StartError::Resources(errno)) => {
+                write!(out, "no memory or file descriptors for the tables ({errno})")
+            }
+            ManageError::Signal(errno) => write!(out, "SIGBUS cannot be handled ({errno})"),
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Stats: one plain snapshot of everything deepheap counts; the struct `dh_stats` gives to C.
+//!
+//! Guarantees: the layout of a version never changes; a new field means a new `STATS_VERSION`.
+//! Never: takes a lock or allocates; it is only data. `stats_page` fills it, `stats_report` tells
+//! it.
+
+use crate::histogram::Histogram;
+
+/// Version of the layout of [`Stats`] and of the shared statistics page.
+pub const STATS_VERSION: u32 = 1;
+
+/// How a fault was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum FaultKind {
+    /// The page was all zero: nothing to fetch.
+    Zero,
+    /// The page was in the object cache, in DRAM.
+    Cached,
+    /// The page was read from the store.
+    Stored,
+    /// Another thread was already moving the page; this one waited for it.
+    Waited,
+}
+
+impl FaultKind {
+    /// Every kind, in the order of the page.
+    pub const ALL: [FaultKind; 4] =
+        [FaultKind::Zero, FaultKind::Cached, FaultKind::Stored, FaultKind::Waited];
+}
+
+/// What only ever grows. Faults by kind are not here: they are counted by their latencies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Pages installed beside a faulting one before they were asked for.
+    Prefetched,
+    /// Pages evicted whose content had not changed since they were installed.
+    EvictedClean,
+    /// Pages evicted whose content had changed.
+    EvictedDirty,
+    /// Pages evicted that were all zero.
+    EvictedZero,
+    /// Pages evicted that no allocation used any more.
+    EvictedFree,
+    /// Objects dropped from the cache because the store already had them.
+    CacheReclaimedClean,
+    /// Objects that left the cache by being written to the log.
+    CacheReclaimedDirty,
+    /// Objects that the cache kept because they had been touched again.
+    CacheSecondChances,
+    /// Times a faulting thread had to evict by itself.
+    DirectReclaims,
+    /// Nanoseconds that threads waited for eviction, the device or a full write buffer.
+    StallNs,
+    /// Read requests sent to the device.
+    DeviceReads,
+    /// Bytes read from the device.
+    DeviceReadBytes,
+    /// Write requests sent to the device.
+    DeviceWrites,
+    /// Bytes written to the device.
+    DeviceWriteBytes,
+    /// Blocks appended because they left DRAM.
+    BlocksAppendedFresh,
+    /// Blocks appended because collection moved them.
+    BlocksAppendedSurvivor,
+    /// Segments reclaimed by collection.
+    SegmentsCollected,
+    /// System calls repeated after EFAULT on managed memory.
+    EfaultRetries,
+    /// Ranges pinned.
+    Pins,
+}
+
+impl Counter {
+    /// Number of counters.
+    pub const COUNT: usize = Counter::Pins as usize + 1;
+}
+
+/// What goes up and down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Gauge {
+    /// The RAM budget, in bytes.
+    Budget,
+    /// Bytes of physical pages the program can touch right now.
+    PageBufferBytes,
+    /// Bytes of the object cache.
+    CacheBytes,
+    /// Bytes of kernel page tables of the region.
+    PageTableBytes,
+    /// Bytes of the object tables.
+    ObjectTableBytes,
+    /// Bytes of the heap's bitmaps and lists.
+    HeapMetadataBytes,
+    /// Bytes of the store's tables and segment buffers.
+    StoreMemoryBytes,
+    /// Bytes of everything else deepheap uses.
+    OtherBytes,
+    /// Bytes of pages handed to the heap.
+    CommittedBytes,
+    /// Bytes the program has allocated and not freed.
+    AllocatedBytes,
+    /// Live bytes on the device.
+    StoredBytes,
+    /// Bytes of the store that hold segments, live or not.
+    StoreUsedBytes,
+    /// Bytes the store can hold.
+    StoreCapacityBytes,
+    /// 1 once a span is under management, 0 before.
+    Managing,
+}
+
+impl Gauge {
+    /// Number of gauges.
+    pub const COUNT: usize = Gauge::Managing as usize + 1;
+}
+
+/// Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// Number of faults.
+    pub count: u64,
+    /// Time of all faults together.
+    pub total_ns: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 90th percentile.
+    pub p90_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl Latency {
+    /// The percentiles of a histogram.
+    pub fn of(histogram: &Histogram) -> Latency {
+        Latency {
+            count: histogram.count(),
+            total_ns: histogram.total_ns(),
+            p50_ns: histogram.percentile_ns(500),
+            p90_ns: histogram.percentile_ns(900),
+            p99_ns: histogram.percentile_ns(990),
+            p999_ns: histogram.percentile_ns(999),
+            max_ns: histogram.max_ns(),
+        }
+    }
+}
+
+/// One snapshot. Counters are since the start of the process (or its fork), sizes are bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// [`STATS_VERSION`].
+    pub version: u32,
+    /// Size of this struct in bytes.
+    pub size: u32,
+    /// The process, in its own pid namespace.
+    pub pid: u32,
+    /// 1 once a span is under management, 0 before.
+    pub managing: u32,
+    /// Nanoseconds since deepheap started in this process.
+    pub uptime_ns: u64,
+
+    /// Faults on pages that were all zero.
+    pub fault_zero: Latency,
+    /// Faults served from the object cache.
+    pub fault_cached: Latency,
+    /// Faults served from the store.
+    pub fault_stored: Latency,
+    /// Faults that waited for another thread.
+    pub fault_waited: Latency,
+
+    /// See [`Counter::Prefetched`].
+    pub prefetched: u64,
+    /// See [`Counter::EvictedClean`].
+    pub evicted_clean: u64,
+    /// See [`Counter::EvictedDirty`].
+    pub evicted_dirty: u64,
+    /// See [`Counter::EvictedZero`].
+    pub evicted_zero: u64,
+    /// See [`Counter::EvictedFree`].
+    pub evicted_free: u64,
+    /// See [`Counter::CacheReclaimedClean`].
+    pub cache_reclaimed_clean: u64,
+    /// See [`Counter::CacheReclaimedDirty`].
+    pub cache_reclaimed_dirty: u64,
+    /// See [`Counter::CacheSecondChances`].
+    pub cache_second_chances: u64,
+    /// See [`Counter::DirectReclaims`].
+    pub direct_reclaims: u64,
+    /// See [`Counter::StallNs`].
+    pub stall_ns: u64,
+    /// See [`Counter::DeviceReads`].
+    pub device_reads: u64,
+    /// See [`Counter::DeviceReadBytes`].
+    pub device_read_bytes: u64,
+    /// See [`Counter::DeviceWrites`].
+    pub device_writes: u64,
+    /// See [`Counter::DeviceWriteBytes`].
+    pub device_write_bytes: u64,
+    /// See [`Counter::BlocksAppendedFresh`].
+    pub blocks_appended_fresh: u64,
+    /// See [`Counter::BlocksAppendedSurvivor`].
+    pub blocks_appended_survivor: u64,
+    /// See [`Counter::SegmentsCollected`].
+    pub segments_collected: u64,
+    /// See [`Counter::EfaultRetries`].
+    pub efault_retries: u64,
+    /// See [`Counter::Pins`].
+    pub pins: u64,
+
+    /// See [`Gauge::Budget`].
+    pub budget_bytes: u64,
+    /// See [`Gauge::PageBufferBytes`].
+    pub page_buffer_bytes: u64,
+    /// See [`Gauge::CacheBytes`].
+    pub cache_bytes: u64,
+    /// See [`Gauge::PageTableBytes`].
+    pub page_table_bytes: u64,
+    /// See [`Gauge::ObjectTableBytes`].
+    pub object_table_bytes: u64,
+    /// See [`Gauge::HeapMetadataBytes`].
+    pub heap_metadata_bytes: u64,
+    /// See [`Gauge::StoreMemoryBytes`].
+    pub store_memory_bytes: u64,
+    /// See [`Gauge::OtherBytes`].
+    pub other_bytes: u64,
+    /// See [`Gauge::CommittedBytes`].
+    pub committed_bytes: u64,
+    /// See [`Gauge::AllocatedBytes`].
+    pub allocated_bytes: u64,
+    /// See [`Gauge::StoredBytes`].
+    pub stored_bytes: u64,
+    /// See [`Gauge::StoreUsedBytes`].
+    pub store_used_bytes: u64,
+    /// See [`Gauge::StoreCapacityBytes`].
+    pub store_capacity_bytes: u64,
+}
+
+/// Bytes of one block of the store.
+const BLOCK_BYTES: u64 = 4096;
+
+impl Stats {
+    /// Faults of all kinds.
+    pub fn faults(&self) -> u64 {
+        self.latencies().iter().map(|(_, latency)| latency.count).sum()
+    }
+
+    /// Latencies by kind of fault.
+    pub fn latencies(&self) -> [(FaultKind, &Latency); 4] {
+        [
+            (FaultKind::Zero, &self.fault_zero),
+            (FaultKind::Cached, &self.fault_cached),
+            (FaultKind::Stored, &self.fault_stored),
+            (FaultKind::Waited, &self.fault_waited),
+        ]
+    }
+
+    /// Pages evicted, whatever became of them.
+    pub fn evictions(&self) -> u64 {
+        self.evicted_clean + self.evicted_dirty + self.evicted_zero + self.evicted_free
+    }
+
+    /// Everything that counts against the budget.
+    pub fn used_bytes(&self) -> u64 {
+        self.page_buffer_bytes
+            + self.cache_bytes
+            + self.page_table_bytes
+            + self.object_table_bytes
+            + self.heap_metadata_bytes
+            + self.store_memory_bytes
+            + self.other_bytes
+    }
+
+    /// Device bytes written for every byte that left DRAM; `None` before the first.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let fresh = self.blocks_appended_fresh * BLOCK_BYTES;
+        (fresh > 0).then(|| self.device_write_bytes as f64 / fresh as f64)
+    }
+}

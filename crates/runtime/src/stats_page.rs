@@ -1,0 +1,302 @@
+//! Statistics page: the live counters of a process, in shared memory that `deepheap stat` reads.
+//!
+//! It is a memfd named `deepheap-stats`, mapped shared by the process and found by others through
+//! the links of `/proc/PID/fd`. Counters and histograms are sharded so that threads do not fight
+//! for cache lines.
+//!
+//! Guarantees: `add`, `set` and `record` are wait-free; a reader never disturbs the writer; a
+//! page is read only if magic, version and size match.
+//! Never: allocates, blocks or locks in `add`, `set`, `record` and `snapshot`.
+//! Threads: any thread, also in a signal handler; `become_child` only in a fork's child, alone.
+
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::fs::FileExt;
+
+use crate::histogram::{AtomicHistogram, Histogram};
+use crate::stats::{Counter, FaultKind, Gauge, Latency, STATS_VERSION, Stats};
+
+/// Name of the memfd; `/proc/PID/fd/N` of a running deepheap links to `/memfd:deepheap-stats`.
+pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
+/// The page's first bytes.
+const MAGIC: u64 = u64::from_le_bytes(*b"dh-stats");
+/// Number of shards; a caller's index is taken modulo this.
+pub const SHARDS: usize = 16;
+/// The descriptor is moved up to here where the limit of open files allows: programs that count
+/// on small descriptors, or close all of them, should not meet it.
+const DESCRIPTOR_AT_LEAST: libc::c_int = 900;
+
+/// What one group of threads counts; two cache lines apart from its neighbours.
+#[repr(C, align(128))]
+struct Shard {
+    counters: [AtomicU64; Counter::COUNT],
+    latencies: [AtomicHistogram; FaultKind::ALL.len()],
+}
+
+/// The shared page (some pages, in truth; only those written to take memory).
+#[repr(C, align(4096))]
+pub struct StatsPage {
+    magic: AtomicU64,
+    version: AtomicU32,
+    size: AtomicU32,
+    pid: AtomicU32,
+    /// The memfd in the process that owns the page.
+    descriptor: AtomicI32,
+    /// Inode of the memfd.
+    inode: AtomicU64,
+    /// CLOCK_BOOTTIME when the page was made.
+    started_ns: AtomicU64,
+    gauges: [AtomicU64; Gauge::COUNT],
+    shards: [Shard; SHARDS],
+}
+
+impl StatsPage {
+    /// Makes and maps the page of this process; it stays until the process ends.
+    ///
+    /// # Errors
+    /// What memfd_create, ftruncate or mmap said.
+    pub fn create() -> Result<&'static StatsPage> {
+        // SAFETY: null asks the kernel for a place of its own choice: nothing is replaced.
+        let page = unsafe { Self::map_new(core::ptr::null_mut())? };
+        // SAFETY: map_new returned a live shared mapping of size_of::<StatsPage>() bytes that
+        // nobody unmaps; zero bytes are valid atomics.
+        Ok(unsafe { &*page })
+    }
+
+    /// Gives a fork's child a page of its own, empty, at the same address, so that references
+    /// stay good, and closes the inherited one. Async-signal-safe.
+    ///
+    /// # Errors
+    /// As `create`; the child then still shares its parent's page.
+    pub fn become_child(&'static self) -> Result<()> {
+        let (descriptor, inode) = (self.descriptor.load(Relaxed), self.inode.load(Relaxed));
+        // SAFETY: the address is that of the mapping made by `create`, of the same length; the
+        // fresh mapping replaces it in one step and is as valid for `&self`. The only thread of
+        // a fork's child is here.
+        unsafe { Self::map_new(core::ptr::from_ref(self).cast_mut())? };
+        if inode_of(descriptor).is_ok_and(|found| found == inode) {
+            // SAFETY: closing a descriptor touches no memory, and it is the parent's page.
+            unsafe { libc::close(descriptor) };
+        }
+        Ok(())
+    }
+
+    /// A fresh page, mapped at `at` if that is not null. A page that was mapped there is gone
+    /// only if all went well.
+    ///
+    /// # Safety
+    /// `at` is null or the address of a page mapped by this function.
+    unsafe fn map_new(at: *mut StatsPage) -> Result<*mut StatsPage> {
+        let descriptor = open_memfd()?;
+        let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
+        // SAFETY: without `at` the kernel chooses a free place; with it the caller vouches that
+        // a page of this length is there to be replaced.
+        let mapped = unsafe {
+            libc::mmap(
+                at.cast(),
+                size_of::<StatsPage>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | fixed,
+                descriptor,
+                0,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            let error = Error::last_os_error();
+            // SAFETY: the descriptor was opened above and is known to nobody else.
+            unsafe { libc::close(descriptor) };
+            return Err(error);
+        }
+        let page: *mut StatsPage = mapped.cast();
+        // SAFETY: a live mapping of that size, aligned to a page, zero bytes are valid atomics.
+        let header = unsafe { &*page };
+        header.version.store(STATS_VERSION, Relaxed);
+        header.size.store(size_of::<StatsPage>() as u32, Relaxed);
+        header.pid.store(std::process::id(), Relaxed);
+        header.descriptor.store(descriptor, Relaxed);
+        header.inode.store(inode_of(descriptor)?, Relaxed);
+        header.started_ns.store(boot_time_ns(), Relaxed);
+        header.magic.store(MAGIC, Release);
+        Ok(page)
+    }
+
+    /// Adds `n` to a counter. `shard` is any number that differs between busy threads.
+    #[inline]
+    pub fn add(&self, shard: usize, counter: Counter, n: u64) {
+        self.shards[shard % SHARDS].counters[counter as usize].fetch_add(n, Relaxed);
+    }
+
+    /// Sets a gauge.
+    #[inline]
+    pub fn set(&self, gauge: Gauge, value: u64) {
+        self.gauges[gauge as usize].store(value, Relaxed);
+    }
+
+    /// Sets a counter that something else counts (the store); nobody adds to it.
+    #[inline]
+    pub fn put(&self, counter: Counter, value: u64) {
+        self.shards[0].counters[counter as usize].store(value, Relaxed);
+    }
+
+    /// Counts a fault that took `ns` nanoseconds.
+    #[inline]
+    pub fn record(&self, shard: usize, kind: FaultKind, ns: u64) {
+        self.shards[shard % SHARDS].latencies[kind as usize].record(ns);
+    }
+
+    /// The sum of a counter over all shards.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        let shards = self.shards.iter();
+        shards.fold(0, |sum, s| sum.saturating_add(s.counters[counter as usize].load(Relaxed)))
+    }
+
+    /// The value of a gauge.
+    pub fn gauge(&self, gauge: Gauge) -> u64 {
+        self.gauges[gauge as usize].load(Relaxed)
+    }
+
+    /// All latencies of a kind of fault.
+    pub fn histogram(&self, kind: FaultKind) -> Histogram {
+        let mut histogram = Histogram::default();
+        for shard in &self.shards {
+            shard.latencies[kind as usize].add_to(&mut histogram);
+        }
+        histogram
+    }
+
+    /// Everything at once (each number by itself is exact, together they are a moment apart).
+    pub fn snapshot(&self) -> Stats {
+        let latency = |kind| Latency::of(&self.histogram(kind));
+        let counter = |which| self.counter(which);
+        let gauge = |which| self.gauge(which);
+        Stats {
+            version: STATS_VERSION,
+            size: size_of::<Stats>() as u32,
+            pid: self.pid.load(Relaxed),
+            managing: u32::from(gauge(Gauge::Managing) != 0),
+            uptime_ns: boot_time_ns().saturating_sub(self.started_ns.load(Relaxed)),
+            fault_zero: latency(FaultKind::Zero),
+            fault_cached: latency(FaultKind::Cached),
+            fault_stored: latency(FaultKind::Stored),
+            fault_waited: latency(FaultKind::Waited),
+            prefetched: counter(Counter::Prefetched),
+            evicted_clean: counter(Counter::EvictedClean),
+            evicted_dirty: counter(Counter::EvictedDirty),
+            evicted_zero: counter(Counter::EvictedZero),
+            evicted_free: counter(Counter::EvictedFree),
+            cache_reclaimed_clean: counter(Counter::CacheReclaimedClean),
+            cache_reclaimed_dirty: counter(Counter::CacheReclaimedDirty),
+            cache_second_chances: counter(Counter::CacheSecondChances),
+            direct_reclaims: counter(Counter::DirectReclaims),
+            stall_ns: counter(Counter::StallNs),
+            device_reads: counter(Counter::DeviceReads),
+            device_read_bytes: counter(Counter::DeviceReadBytes),
+            device_writes: counter(Counter::DeviceWrites),
+            device_write_bytes: counter(Counter::DeviceWriteBytes),
+            blocks_appended_fresh: counter(Counter::BlocksAppendedFresh),
+            blocks_appended_survivor: counter(Counter::BlocksAppendedSurvivor),
+            segments_collected: counter(Counter::SegmentsCollected),
+            efault_retries: counter(Counter::EfaultRetries),
+            pins: counter(Counter::Pins),
+            budget_bytes: gauge(Gauge::Budget),
+            page_buffer_bytes: gauge(Gauge::PageBufferBytes),
+            cache_bytes: gauge(Gauge::CacheBytes),
+            page_table_bytes: gauge(Gauge::PageTableBytes),
+            object_table_bytes: gauge(Gauge::ObjectTableBytes),
+            heap_metadata_bytes: gauge(Gauge::HeapMetadataBytes),
+            store_memory_bytes: gauge(Gauge::StoreMemoryBytes),
+            other_bytes: gauge(Gauge::OtherBytes),
+            committed_bytes: gauge(Gauge::CommittedBytes),
+            allocated_bytes: gauge(Gauge::AllocatedBytes),
+            stored_bytes: gauge(Gauge::StoredBytes),
+            store_used_bytes: gauge(Gauge::StoreUsedBytes),
+            store_capacity_bytes: gauge(Gauge::StoreCapacityBytes),
+        }
+    }
+
+    /// A copy of another process's page, from its memfd (`offset` 0) or its memory. Reading
+    /// instead of mapping: a file that shrinks under a mapping would kill the reader.
+    ///
+    /// # Errors
+    /// What the read said; `InvalidData` if it is no page, or one of another version.
+    pub fn read_copy(file: &File, offset: u64) -> Result<Box<StatsPage>> {
+        let mut copy = Box::<StatsPage>::new_uninit();
+        // SAFETY: the box owns size_of::<StatsPage>() writable bytes, zeroed before they are
+        // seen as a slice.
+        let bytes = unsafe {
+            copy.as_mut_ptr().write_bytes(0, 1);
+            core::slice::from_raw_parts_mut(copy.as_mut_ptr().cast::<u8>(), size_of::<StatsPage>())
+        };
+        file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => Error::new(ErrorKind::InvalidData, "too short"),
+            _ => error,
+        })?;
+        // SAFETY: every byte was written, and any bytes are valid atomics.
+        let copy = unsafe { copy.assume_init() };
+        let (version, size) = (copy.version.load(Relaxed), copy.size.load(Relaxed));
+        if copy.magic.load(Relaxed) != MAGIC {
+            return Err(Error::new(ErrorKind::InvalidData, "not a statistics page"));
+        }
+        if version != STATS_VERSION || size as usize != size_of::<StatsPage>() {
+            let text =
+                format!("statistics of version {version}, this command knows {STATS_VERSION}");
+            return Err(Error::new(ErrorKind::InvalidData, text));
+        }
+        Ok(copy)
+    }
+
+    /// The process that owns the page, in its own pid namespace.
+    pub fn pid(&self) -> u32 {
+        self.pid.load(Relaxed)
+    }
+}
+
+/// The sealed, sized memfd, at a descriptor out of the way.
+fn open_memfd() -> Result<libc::c_int> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string; the call touches nothing else.
+    let low = unsafe { libc::memfd_create(STATS_PAGE_NAME.as_ptr(), flags) };
+    if low < 0 {
+        return Err(Error::last_os_error());
+    }
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: calls on a descriptor of our own that touch no memory.
+    unsafe {
+        if libc::ftruncate(low, size_of::<StatsPage>() as libc::off_t) < 0 {
+            let error = Error::last_os_error();
+            libc::close(low);
+            return Err(error);
+        }
+        // Without seals a page is as good; they only keep others from cutting it short.
+        libc::fcntl(low, libc::F_ADD_SEALS, seals);
+        let high = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_AT_LEAST);
+        if high < 0 {
+            return Ok(low);
+        }
+        libc::close(low);
+        Ok(high)
+    }
+}
+
+/// Tells our memfd from whatever the program may have opened at the same number.
+fn inode_of(descriptor: libc::c_int) -> Result<u64> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat writes at most one stat there.
+    if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: fstat succeeded and filled it.
+    Ok(unsafe { status.assume_init() }.st_ino)
+}
+
+/// The clock all processes of a machine share.
+fn boot_time_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec; the clock exists since Linux 2.6.39.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

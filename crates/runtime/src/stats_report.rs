@@ -1,0 +1,217 @@
+//! Statistics report: a snapshot told to machines (JSON) and to people (the exit summary).
+//!
+//! Guarantees: the same numbers as the snapshot, names as in `Stats`; JSON is one line.
+//! Never: reads live counters, writes anywhere. It does allocate: not for fault paths.
+//! Threads: pure functions.
+
+use core::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::stats::{FaultKind, Latency, Stats};
+
+impl FaultKind {
+    /// The word for it in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Zero => "zero",
+            FaultKind::Cached => "cached",
+            FaultKind::Stored => "stored",
+            FaultKind::Waited => "waited",
+        }
+    }
+}
+
+fn latency_json(latency: &Latency) -> Value {
+    json!({
+        "count": latency.count,
+        "total_ns": latency.total_ns,
+        "p50_ns": latency.p50_ns,
+        "p90_ns": latency.p90_ns,
+        "p99_ns": latency.p99_ns,
+        "p999_ns": latency.p999_ns,
+        "max_ns": latency.max_ns,
+    })
+}
+
+/// The snapshot as one line of JSON. Sizes are bytes, times nanoseconds.
+pub fn stats_json(stats: &Stats) -> String {
+    let s = stats;
+    json!({
+        "version": s.version,
+        "pid": s.pid,
+        "uptime_ns": s.uptime_ns,
+        "managing": s.managing != 0,
+        "faults": {
+            "total": s.faults(),
+            "zero": latency_json(&s.fault_zero),
+            "cached": latency_json(&s.fault_cached),
+            "stored": latency_json(&s.fault_stored),
+            "waited": latency_json(&s.fault_waited),
+            "prefetched": s.prefetched,
+        },
+        "evictions": {
+            "total": s.evictions(),
+            "clean": s.evicted_clean,
+            "dirty": s.evicted_dirty,
+            "zero": s.evicted_zero,
+            "free": s.evicted_free,
+        },
+        "cache": {
+            "reclaimed_clean": s.cache_reclaimed_clean,
+            "reclaimed_dirty": s.cache_reclaimed_dirty,
+            "second_chances": s.cache_second_chances,
+        },
+        "pressure": { "direct_reclaims": s.direct_reclaims, "stall_ns": s.stall_ns },
+        "device": {
+            "reads": s.device_reads,
+            "read_bytes": s.device_read_bytes,
+            "writes": s.device_writes,
+            "write_bytes": s.device_write_bytes,
+        },
+        "log": {
+            "blocks_appended_fresh": s.blocks_appended_fresh,
+            "blocks_appended_survivor": s.blocks_appended_survivor,
+            "segments_collected": s.segments_collected,
+            "write_amplification": s.write_amplification(),
+        },
+        "system_calls": { "efault_retries": s.efault_retries, "pins": s.pins },
+        "memory": {
+            "budget_bytes": s.budget_bytes,
+            "used_bytes": s.used_bytes(),
+            "page_buffer_bytes": s.page_buffer_bytes,
+            "cache_bytes": s.cache_bytes,
+            "page_table_bytes": s.page_table_bytes,
+            "object_table_bytes": s.object_table_bytes,
+            "heap_metadata_bytes": s.heap_metadata_bytes,
+            "store_memory_bytes": s.store_memory_bytes,
+            "other_bytes": s.other_bytes,
+        },
+        "heap": { "committed_bytes": s.committed_bytes, "allocated_bytes": s.allocated_bytes },
+        "store": {
+            "live_bytes": s.stored_bytes,
+            "used_bytes": s.store_used_bytes,
+            "capacity_bytes": s.store_capacity_bytes,
+        },
+    })
+    .to_string()
+}
+
+/// What a program's exit tells on stderr: some lines, each ended by a newline.
+pub fn summary(stats: &Stats) -> String {
+    let s = stats;
+    let mut text = String::with_capacity(1024);
+    // Writing to a String cannot fail.
+    let _ = write_summary(&mut text, s);
+    text
+}
+
+fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
+    let tables = s.object_table_bytes + s.heap_metadata_bytes + s.store_memory_bytes;
+    write!(
+        out,
+        "deepheap: process {} ran {:.1} s with a RAM budget of {}\n\
+         deepheap:   heap    {} allocated in {} of pages\n\
+         deepheap:   memory  {}: {} in reach, {} cached, {} page tables, {} other tables\n",
+        s.pid,
+        s.uptime_ns as f64 / 1e9,
+        bytes(s.budget_bytes),
+        bytes(s.allocated_bytes),
+        bytes(s.committed_bytes),
+        bytes(s.used_bytes()),
+        bytes(s.page_buffer_bytes),
+        bytes(s.cache_bytes),
+        bytes(s.page_table_bytes),
+        bytes(tables + s.other_bytes),
+    )?;
+    if s.managing == 0 && s.faults() == 0 {
+        return out.write_str("deepheap:   faults  none: the heap fitted the budget\n");
+    }
+    let (faults, ahead) = (count(s.faults()), count(s.prefetched));
+    writeln!(out, "deepheap:   faults  {faults}, and {ahead} pages fetched ahead")?;
+    for (kind, latency) in s.latencies() {
+        if latency.count > 0 {
+            writeln!(
+                out,
+                "deepheap:           {:>6} {:<7} p50 {:<8} p99 {:<8} max {}",
+                count(latency.count),
+                kind.name(),
+                duration(latency.p50_ns),
+                duration(latency.p99_ns),
+                duration(latency.max_ns),
+            )?;
+        }
+    }
+    writeln!(
+        out,
+        "deepheap:   evicted {} pages: {} clean, {} dirty, {} zero, {} free",
+        count(s.evictions()),
+        count(s.evicted_clean),
+        count(s.evicted_dirty),
+        count(s.evicted_zero),
+        count(s.evicted_free),
+    )?;
+    write!(
+        out,
+        "deepheap:   device  {} read in {} requests, {} written in {}",
+        bytes(s.device_read_bytes),
+        count(s.device_reads),
+        bytes(s.device_write_bytes),
+        count(s.device_writes),
+    )?;
+    if let Some(ratio) = s.write_amplification() {
+        write!(out, ", write amplification {ratio:.2}")?;
+    }
+    writeln!(
+        out,
+        "\ndeepheap:   store   {} live in {} of {}, {} segments collected",
+        bytes(s.stored_bytes),
+        bytes(s.store_used_bytes),
+        bytes(s.store_capacity_bytes),
+        count(s.segments_collected),
+    )?;
+    if s.stall_ns > 0 {
+        writeln!(
+            out,
+            "deepheap:   stalls  {} in all threads, who evicted for themselves {} times",
+            duration(s.stall_ns),
+            count(s.direct_reclaims),
+        )?;
+    }
+    Ok(())
+}
+
+/// A size for people: three digits and a unit of 1024s.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    scaled(bytes as f64, 1024.0, &UNITS)
+}
+
+/// A count for people: three digits and a unit of 1000s.
+pub fn count(count: u64) -> String {
+    const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
+    scaled(count as f64, 1000.0, &UNITS).replace(' ', "")
+}
+
+/// A duration for people.
+pub fn duration(ns: u64) -> String {
+    const UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
+    scaled(ns as f64, 1000.0, &UNITS)
+}
+
+fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+    let (mut value, mut unit) = (value, 0);
+    // 999.5 would round to a fourth digit.
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let decimals = if unit == 0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.decimals$} {}", units[unit])
+}

@@ -1,0 +1,226 @@
+//! Store place: where the store of a process goes, found and found fit before it is opened.
+//!
+//! Guarantees: memory file systems, read-only, foreign or full places are refused with what to do;
+//! a file's content is never overwritten without `force`.
+//! Never: writes; what it opens it closes again.
+//! Threads: plain functions, for start-up.
+
+use core::fmt;
+use std::env;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use deepheap_sys::direct_file::{DirectFile, Existing, OpenError, file_system_is_memory};
+
+use crate::config::{Config, STORE_MIN_BYTES};
+use crate::stats_report::bytes;
+
+/// Bits of a mode that let others than the owner in.
+const OTHERS: u32 = 0o077;
+/// How a file begins that was a store before.
+const STORE_MAGIC: &[u8; 8] = b"dheapseg";
+
+/// A place for a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorePlace {
+    /// An unlinked file in this folder.
+    Folder(PathBuf),
+    /// This regular file.
+    File(PathBuf),
+    /// This block device.
+    Device(PathBuf),
+}
+
+/// Why a place is none. Its text says what is wrong and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorePlaceError {
+    /// The place.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What to do about it.
+    pub fix: String,
+}
+
+impl fmt::Display for StorePlaceError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "store '{}' {}: {}", self.path.display(), self.problem, self.fix)
+    }
+}
+
+impl core::error::Error for StorePlaceError {}
+
+/// What to do if a place does not fit.
+const NAME_ANOTHER: &str = "name a folder on an SSD with --store (or store: in DEEPHEAP_CONF)";
+
+impl StorePlace {
+    /// The place that a config means, checked.
+    ///
+    /// # Errors
+    /// Why it is none; without a path in the config, why the last one tried is none.
+    pub fn find(config: &Config) -> Result<StorePlace, StorePlaceError> {
+        if let Some(path) = &config.store {
+            return StorePlace::check(path, config);
+        }
+        let here = env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+        match env::var_os("TMPDIR").filter(|folder| !folder.is_empty()) {
+            Some(folder) => StorePlace::check(Path::new(&folder), config)
+                .or_else(|first| StorePlace::check(&here, config).map_err(|_| first)),
+            None => StorePlace::check(&here, config),
+        }
+    }
+
+    /// The folder, file or device.
+    pub fn path(&self) -> &Path {
+        match self {
+            StorePlace::Folder(path) | StorePlace::File(path) | StorePlace::Device(path) => path,
+        }
+    }
+
+    /// Bytes that a store can take there; `None` if the system does not say.
+    pub fn available_bytes(&self) -> Option<u64> {
+        match self {
+            StorePlace::Folder(path) => free_bytes(path),
+            StorePlace::File(path) => {
+                let own = fs::metadata(path).ok()?.blocks() * 512;
+                Some(free_bytes(path)?.saturating_add(own))
+            }
+            StorePlace::Device(path) => device_bytes(path),
+        }
+    }
+
+    fn check(path: &Path, config: &Config) -> Result<StorePlace, StorePlaceError> {
+        let refuse = |problem: &str, fix: &str| {
+            Err(StorePlaceError {
+                path: path.to_path_buf(),
+                problem: problem.to_owned(),
+                fix: fix.to_owned(),
+            })
+        };
+        let status = match fs::metadata(path) {
+            Ok(status) => status,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return refuse("does not exist", "create the folder, or name another");
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return refuse("cannot be reached by this user", NAME_ANOTHER);
+            }
+            Err(error) => return refuse(&format!("cannot be used ({error})"), NAME_ANOTHER),
+        };
+        let kind = status.file_type();
+        if kind.is_block_device() {
+            if !is_accessible(path, libc::R_OK | libc::W_OK) {
+                let fix = "give this user the right to read and write it, or name a folder";
+                return refuse("is a device that this user may not write", fix);
+            }
+            try_to_open(path, config)?;
+            return StorePlace::Device(path.to_path_buf()).with_room(config);
+        }
+        if !kind.is_dir() && !kind.is_file() {
+            return refuse("is no folder, file or block device", NAME_ANOTHER);
+        }
+        if file_system_is_memory(path).unwrap_or(false) {
+            return refuse("is on tmpfs or the like, which is memory itself", NAME_ANOTHER);
+        }
+        if is_read_only(path) {
+            return refuse("is on a file system mounted read-only", NAME_ANOTHER);
+        }
+        if kind.is_dir() {
+            if !is_accessible(path, libc::W_OK | libc::X_OK) {
+                return refuse("is a folder that this user may not write to", NAME_ANOTHER);
+            }
+            return StorePlace::Folder(path.to_path_buf()).with_room(config);
+        }
+        if !is_accessible(path, libc::R_OK | libc::W_OK) {
+            return refuse("is a file that this user may not read and write", NAME_ANOTHER);
+        }
+        if !config.force && holds_content(path) {
+            let fix = "name a folder or an empty file, or add --force (force:yes) to overwrite it";
+            return refuse("is a file with content, which would be overwritten", fix);
+        }
+        if !config.force && status.mode() & OTHERS != 0 {
+            let fix = format!("chmod 600 '{}', or add --force (force:yes)", path.display());
+            return refuse("is a file that other users may open, and read your memory in", &fix);
+        }
+        try_to_open(path, config)?;
+        StorePlace::File(path.to_path_buf()).with_room(config)
+    }
+
+    fn with_room(self, config: &Config) -> Result<StorePlace, StorePlaceError> {
+        let Some(available) = self.available_bytes() else { return Ok(self) };
+        let wanted = config.store_size.unwrap_or(STORE_MIN_BYTES);
+        if available >= wanted {
+            return Ok(self);
+        }
+        let fix = match config.store_size {
+            Some(_) if available >= STORE_MIN_BYTES => {
+                "free some space, or give a smaller --store-size (store_size:)".to_owned()
+            }
+            _ => format!("free some space, or {NAME_ANOTHER}"),
+        };
+        let problem = format!("has only {} free, not {}", bytes(available), bytes(wanted));
+        Err(StorePlaceError { path: self.path().to_path_buf(), problem, fix })
+    }
+}
+
+/// Opens and closes it, which tells whether somebody else uses it and what a device holds.
+fn try_to_open(path: &Path, config: &Config) -> Result<(), StorePlaceError> {
+    let existing = if config.force { Existing::Overwrite } else { Existing::Refuse };
+    let (problem, fix) = match DirectFile::open_path(path, existing) {
+        Ok(_) => return Ok(()),
+        Err(OpenError::Holds(what)) => (
+            format!("holds {what}, which would be overwritten"),
+            "name another, or add --force (force:yes) to overwrite it",
+        ),
+        Err(OpenError::InUse) => (
+            "is mounted or used by another process".to_owned(),
+            "unmount it or end that process, or name another",
+        ),
+        Err(error) => (format!("cannot be opened ({error})"), "name another"),
+    };
+    Err(StorePlaceError { path: path.to_path_buf(), problem, fix: fix.to_owned() })
+}
+
+fn is_read_only(path: &Path) -> bool {
+    status_of_file_system(path).is_some_and(|status| status.f_flag & libc::ST_RDONLY != 0)
+}
+
+fn free_bytes(path: &Path) -> Option<u64> {
+    let status = status_of_file_system(path)?;
+    Some(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+fn status_of_file_system(path: &Path) -> Option<libc::statvfs> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut status = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends in a zero byte; the kernel writes at most one statvfs.
+    let failed = unsafe { libc::statvfs(path.as_ptr(), status.as_mut_ptr()) } != 0;
+    // SAFETY: filled, for the call succeeded.
+    (!failed).then(|| unsafe { status.assume_init() })
+}
+
+/// Whether this process, as it is, may do that to a file.
+pub fn is_accessible(path: &Path, how: libc::c_int) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: the path ends in a zero byte; nothing is written.
+    unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), how, libc::AT_EACCESS) == 0 }
+}
+
+/// Whether a file begins with anything but zeros or an old store.
+fn holds_content(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
+    read.is_err() || !(start.starts_with(STORE_MAGIC) || start.iter().all(|byte| *byte == 0))
+}
+
+fn device_bytes(path: &Path) -> Option<u64> {
+    let device = fs::metadata(path).ok()?.rdev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let sectors = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
+    sectors.trim().parse::<u64>().ok()?.checked_mul(512)
+}

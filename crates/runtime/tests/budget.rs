@@ -1,0 +1,170 @@
+//! P6: the RAM budget is a ceiling on everything, page tables and metadata included.
+
+mod scene;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use scene::memory::{Collection, Object, PAGE, Random, resident_list, seed};
+use scene::process::cost;
+use scene::{finish, play, spawn};
+
+const BUDGET: usize = 24 << 20;
+const SMALL_OBJECTS: usize = 1 << 20;
+const CONF: &str = "ram:24M,store_size:600M";
+
+/// Fill, random access, one growing array, free of everything, refill.
+fn busy_life(list: Vec<Object>, mut look: impl FnMut(&str)) {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let data = Collection::filled_in(list, seed, 200 * 256, PAGE);
+    look("filled");
+    for step in 0..30_000u64 {
+        let object = &data.objects[random.below(data.objects.len())];
+        if step % 2 == 0 {
+            object.set(7, object.get(7));
+        } else {
+            assert_ne!(object.get(random.below(PAGE / 8)), 0);
+        }
+        if step % 5000 == 0 {
+            look("accessed");
+        }
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let data = &data;
+            scope.spawn(move || {
+                let mut random = Random::new(seed + thread);
+                for _ in 0..3000 {
+                    let object = &data.objects[random.below(data.objects.len())];
+                    object.set(thread as usize, object.get(thread as usize));
+                }
+            });
+        }
+    });
+    look("accessed by threads");
+    data.check();
+    look("verified");
+    let list = data.free();
+    look("freed");
+    let mut array = Object::new(PAGE).expect("room");
+    array.fill(seed);
+    while array.size() < 200 << 20 {
+        let size = array.size() * 2;
+        assert!(array.resize(size), "no room for {size}");
+        array.fill(seed);
+    }
+    look("grown");
+    array.check(seed);
+    array.free();
+    look("shrunk");
+    let small = Collection::filled_in(list, seed, SMALL_OBJECTS, 128);
+    look("refilled");
+    small.check();
+    drop(small.free());
+    look("ended");
+}
+
+#[test]
+fn resident_memory_and_page_tables_stay_under_the_budget() {
+    play("resident_memory_and_page_tables_stay_under_the_budget", CONF, || {
+        // The list of objects is the program's own.
+        let list = resident_list(SMALL_OBJECTS);
+        let own = cost();
+        let limit = own + BUDGET + BUDGET / 20;
+        let stop = AtomicBool::new(false);
+        let peak = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    peak.fetch_max(cost(), Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+            busy_life(list, |what| {
+                let stats = deepheap::stats().expect("stats");
+                let used = stats.used_bytes() as usize;
+                eprintln!("{what}: {} KiB over own, used {used}", cost().saturating_sub(own) >> 10);
+                assert!(cost() <= limit, "{what}: {} above the limit", cost() - limit);
+                assert!(used <= BUDGET, "{what}: {used} by our own count, {stats:?}");
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
+        let peak = peak.load(Ordering::Relaxed);
+        eprintln!("peak {} KiB over own, budget {} KiB", (peak - own) >> 10, BUDGET >> 10);
+        assert!(peak <= limit, "peak {peak} above {limit}");
+    });
+}
+
+/// A memory cgroup (version 1), removed in the end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Result<Cgroup, String> {
+        let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+        let own = groups.lines().find_map(|line| line.split_once(":memory:").map(|parts| parts.1));
+        let own = own.ok_or("no memory cgroup of version 1")?;
+        let root = PathBuf::from("/sys/fs/cgroup/memory");
+        let inside = root.join(own.trim_start_matches('/'));
+        let parent = if inside.is_dir() { inside } else { root };
+        let path = parent.join(format!("deepheap-test-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Cgroup(path))
+    }
+
+    fn write(&self, file: &str, value: &str) {
+        fs::write(self.0.join(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap_or_default()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its last process may have ended a moment ago.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+const GROUP: &str = "DEEPHEAP_TEST_CGROUP";
+
+#[test]
+fn a_memory_cgroup_at_the_budget_never_kills() {
+    const NAME: &str = "a_memory_cgroup_at_the_budget_never_kills";
+    if scene::is_played(NAME) {
+        let group = PathBuf::from(std::env::var_os(GROUP).expect("a group"));
+        fs::write(group.join("cgroup.procs"), "0").expect("join the cgroup");
+        scene::act(CONF, || {
+            let list = resident_list(SMALL_OBJECTS);
+            let own = cost();
+            // In whole: page cache is reclaimed before anyone is killed.
+            let limit = own + BUDGET + BUDGET / 20;
+            fs::write(group.join("memory.limit_in_bytes"), limit.to_string()).expect("limit");
+            let _ = fs::write(group.join("memory.memsw.limit_in_bytes"), limit.to_string());
+            busy_life(list, |_| {});
+        });
+    }
+    let group = match Cgroup::new() {
+        Ok(group) => group,
+        Err(reason) => return eprintln!("SKIPPED {NAME}: needs root and cgroup v1: {reason}"),
+    };
+    group.write("memory.swappiness", "0");
+    let folder = scene::Folder::new(NAME);
+    let mut command = std::process::Command::new(scene::this_binary());
+    command.env(GROUP, &group.0);
+    let ending = finish(NAME, spawn(NAME, folder.path(), command));
+    let control = group.read("memory.oom_control");
+    let (peak, limit) = ("memory.max_usage_in_bytes", "memory.limit_in_bytes");
+    let figures = format!("peak {}of {}", group.read(peak), group.read(limit));
+    assert!(ending.status.success(), "{}\n{figures}{control}{}", ending.status, ending.said);
+    assert!(control.contains("oom_kill 0"), "{control}");
+}

@@ -1,0 +1,123 @@
+//! What a configuration promises: it reads back, and it says what is wrong with it.
+
+use std::path::PathBuf;
+
+use deepheap::config::{Config, ConfigError, PageBuffer};
+use deepheap::machine::Machine;
+use proptest::prelude::*;
+
+const GIB: u64 = 1 << 30;
+const MACHINE: Machine = Machine { memory_bytes: 8 * GIB, cgroup_limit_bytes: None };
+
+fn parse(conf: &str) -> Result<Config, ConfigError> {
+    Config::parse_on(MACHINE, conf)
+}
+
+fn refusal(conf: &str) -> String {
+    parse(conf).expect_err(conf).to_string()
+}
+
+#[test]
+fn nothing_given_means_half_of_the_machine() {
+    let config = parse("").expect("defaults");
+    assert_eq!(config.ram, 4 * GIB);
+    assert_eq!(config.store, None);
+    assert!(config.children && !config.force && !config.show_stats);
+}
+
+#[test]
+fn a_memory_cgroup_counts_as_the_machine() {
+    let machine = Machine { memory_bytes: 8 * GIB, cgroup_limit_bytes: Some(GIB) };
+    assert_eq!(Config::default_on(machine).ram, GIB / 2);
+    let refused = Config::parse_on(machine, "ram:2G").expect_err("over the limit").to_string();
+    assert!(refused.contains("memory cgroup"), "{refused}");
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = parse(
+        "ram:25%, store:/a\\,b\\\\c,store_size:20G,page_buffer:40%,segment:512K,\
+         stats:/tmp/s.json,show_stats:yes,children:no,force:1,",
+    )
+    .expect("all keys");
+    let expected = Config {
+        ram: 2 * GIB,
+        store: Some(PathBuf::from("/a,b\\c")),
+        store_size: Some(20 * GIB),
+        stats_file: Some(PathBuf::from("/tmp/s.json")),
+        show_stats: true,
+        children: false,
+        force: true,
+        page_buffer: Some(PageBuffer::Percent(40)),
+        segment_bytes: 512 << 10,
+    };
+    assert_eq!(config, expected);
+    assert_eq!(parse("ram:1G,ram:2G").map(|config| config.ram), Ok(2 * GIB));
+}
+
+#[test]
+fn a_refusal_names_the_text_and_the_way_out() {
+    for (conf, said) in [
+        ("ram", "key:value"),
+        ("rma:2G", "ram, store, store_size"),
+        ("ram:2Q", "'2Q' is not a size"),
+        ("ram:8M", "at least 16.0 MiB"),
+        ("ram:0%", "at least 16.0 MiB"),
+        ("ram:9G", "only 8.00 GiB"),
+        ("store_size:50%", "percentage makes no sense"),
+        ("store_size:1M", "at least 16.0 MiB"),
+        ("store_size:5T", "4.00 TiB at most"),
+        ("segment:768K", "power of two"),
+        ("segment:16M", "power of two"),
+        ("page_buffer:200%", "1% to 100%"),
+        ("ram:1G,page_buffer:2G", "a part of it"),
+        ("children:maybe", "write yes or no"),
+        ("store:", "store has no path"),
+        ("store:/a\\b", "stray backslash"),
+        ("store:/a,b", "'b' is no setting"),
+    ] {
+        let refused = refusal(conf);
+        assert!(refused.contains(said), "{conf}: {refused}");
+    }
+}
+
+fn any_config() -> impl Strategy<Value = Config> {
+    let path = || proptest::option::of("[a-z/,\\\\: %é]{1,24}".prop_map(PathBuf::from));
+    let share = prop_oneof![
+        (13u32..=100).prop_map(PageBuffer::Percent),
+        (1u64 << 20..16 << 20).prop_map(PageBuffer::Bytes),
+    ];
+    (
+        16u64 << 20..8 * GIB,
+        (path(), path()),
+        proptest::option::of(16u64 << 20..1 << 42),
+        any::<[bool; 3]>(),
+        proptest::option::of(share),
+        18u32..=23,
+    )
+        .prop_map(|(ram, (store, stats_file), store_size, flags, page_buffer, segment)| {
+            Config {
+                ram,
+                store,
+                store_size,
+                stats_file,
+                show_stats: flags[0],
+                children: flags[1],
+                force: flags[2],
+                page_buffer,
+                segment_bytes: 1 << segment,
+            }
+        })
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_reads_back(config in any_config()) {
+        prop_assert_eq!(parse(&config.to_conf()), Ok(config));
+    }
+
+    #[test]
+    fn no_text_panics(conf in "\\PC*") {
+        let _ = parse(&conf);
+    }
+}

@@ -1,0 +1,133 @@
+//! P7: a program that rests costs no CPU, whatever it did before.
+
+mod scene;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use scene::memory::{Collection, Object, PAGE, Random, seed};
+use scene::play;
+use scene::process::{self, fork, ticks};
+
+/// How long a process is watched.
+const REST: Duration = Duration::from_secs(3);
+/// What is allowed in that time, in ticks of 10 ms.
+const TICKS_MAX: u64 = 1;
+const CONF: &str = "ram:24M,store_size:256M";
+
+/// That this process, all of its threads, sleeps once it has finished what it began.
+#[track_caller]
+fn must_rest(pid: u32) {
+    let pause = Duration::from_millis(300);
+    let busy = || {
+        let before = ticks(pid);
+        std::thread::sleep(pause);
+        ticks(pid) - before > 0
+    };
+    for _ in 0..20 {
+        if !busy() {
+            break;
+        }
+    }
+    let before = ticks(pid);
+    std::thread::sleep(REST);
+    let used = ticks(pid) - before;
+    assert!(used <= TICKS_MAX, "{used} ticks at rest\n{}", process::threads_of(pid));
+}
+
+fn activity(data: &Collection, seed: u64) {
+    let mut random = Random::new(seed);
+    for _ in 0..20_000 {
+        let object = &data.objects[random.below(data.objects.len())];
+        object.set(3, object.get(3));
+    }
+}
+
+fn own_pid() -> u32 {
+    std::process::id()
+}
+
+#[test]
+fn after_activity_nothing_runs() {
+    play("after_activity_nothing_runs", CONF, || {
+        let seed = seed();
+        let mut data = Collection::filled(seed, 20_000, PAGE);
+        activity(&data, seed);
+        must_rest(own_pid());
+        data.objects.drain(1000..).for_each(Object::free);
+        must_rest(own_pid());
+        data.check();
+    });
+}
+
+#[test]
+fn with_a_full_store_nothing_runs() {
+    play("with_a_full_store_nothing_runs", "ram:16M,store_size:64M", || {
+        let seed = seed();
+        let data = Collection::until_full(seed, PAGE);
+        activity(&data, seed);
+        for (index, object) in data.objects.iter().enumerate() {
+            object.fill(seed + index as u64);
+        }
+        must_rest(own_pid());
+        data.check();
+    });
+}
+
+#[test]
+fn while_a_child_lives_and_after_it_died_nothing_runs() {
+    play("while_a_child_lives_and_after_it_died_nothing_runs", CONF, || {
+        let seed = seed();
+        let data = Collection::filled(seed, 20_000, PAGE);
+        let child = fork(|| {
+            data.check();
+            loop {
+                std::thread::sleep(Duration::from_secs(1000));
+            }
+        });
+        activity(&data, seed);
+        data.check();
+        must_rest(own_pid());
+        must_rest(child as u32);
+        process::kill(child);
+        must_rest(own_pid());
+        data.check();
+    });
+}
+
+#[test]
+fn while_a_child_withholds_the_whole_store_nothing_runs() {
+    play("while_a_child_withholds_the_whole_store_nothing_runs", "ram:16M,store_size:64M", || {
+        let seed = seed();
+        let data = Collection::filled(seed, 11_500, PAGE);
+        let child = fork(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1000));
+            }
+        });
+        // Rewriting everything needs as much store again, which the child keeps: the writer waits.
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (index, object) in data.objects.iter().enumerate() {
+                    object.fill(!seed + index as u64);
+                }
+                is_done.store(true, Ordering::Relaxed);
+            });
+            std::thread::sleep(Duration::from_secs(2));
+            let before = ticks(own_pid());
+            std::thread::sleep(REST);
+            let used = ticks(own_pid()) - before;
+            eprintln!("{used} ticks while a thread waits for a child's end");
+            let threads = process::threads_of(own_pid());
+            assert!(!is_done.load(Ordering::Relaxed), "the child kept nothing from the writer");
+            process::kill(child);
+            // A thread of the program is not at rest, but it must wait, not spin.
+            assert!(used <= 10, "{used} ticks of 10 ms in 3 s\n{threads}");
+        });
+        for (index, object) in data.objects.iter().enumerate() {
+            object.check(!seed + index as u64);
+        }
+        must_rest(own_pid());
+    });
+}

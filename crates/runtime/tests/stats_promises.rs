@@ -1,0 +1,144 @@
+//! What the statistics promise: nothing counted is lost, and everything counted is shown.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+
+use deepheap::stats::{Counter, FaultKind, Gauge, STATS_VERSION, Stats};
+use deepheap::stats_page::StatsPage;
+use deepheap::{stats_json, summary};
+
+fn page() -> &'static StatsPage {
+    StatsPage::create().expect("memfd")
+}
+
+fn counters() -> impl Iterator<Item = Counter> {
+    // SAFETY: Counter is repr(usize) with consecutive values from 0.
+    (0..Counter::COUNT).map(|n| unsafe { core::mem::transmute::<usize, Counter>(n) })
+}
+
+fn gauges() -> impl Iterator<Item = Gauge> {
+    // SAFETY: Gauge is repr(usize) with consecutive values from 0.
+    (0..Gauge::COUNT).map(|n| unsafe { core::mem::transmute::<usize, Gauge>(n) })
+}
+
+#[test]
+fn every_counter_and_gauge_has_its_own_field() {
+    let page = page();
+    for (n, counter) in counters().enumerate() {
+        page.add(n, counter, 1_000_003 + n as u64);
+    }
+    for (n, gauge) in gauges().enumerate() {
+        page.set(gauge, 2_000_003 + n as u64);
+    }
+    let shown = format!("{:?}", page.snapshot());
+    let managing = Gauge::Managing as u64;
+    for n in 0..Counter::COUNT as u64 {
+        assert!(shown.contains(&(1_000_003 + n).to_string()), "counter {n} in {shown}");
+    }
+    for n in (0..Gauge::COUNT as u64).filter(|n| *n != managing) {
+        assert!(shown.contains(&(2_000_003 + n).to_string()), "gauge {n} in {shown}");
+    }
+    assert_eq!(page.snapshot().managing, 1);
+}
+
+#[test]
+fn threads_lose_no_count() {
+    let page = page();
+    std::thread::scope(|scope| {
+        for thread in 0..20 {
+            scope.spawn(move || {
+                for n in 0..10_000 {
+                    page.add(thread, Counter::DeviceReads, 1);
+                    page.record(thread, FaultKind::Stored, n);
+                }
+            });
+        }
+    });
+    let stats = page.snapshot();
+    assert_eq!(stats.device_reads, 200_000);
+    assert_eq!(stats.fault_stored.count, 200_000);
+    assert_eq!(stats.fault_stored.total_ns, 20 * 9_999 * 5_000);
+    assert_eq!(stats.fault_stored.max_ns, 9_999);
+    assert!((5_000..=5_630).contains(&stats.fault_stored.p50_ns), "{:?}", stats.fault_stored);
+    assert_eq!(stats.fault_zero.count, 0);
+}
+
+#[test]
+fn a_copy_shows_the_same_and_a_stranger_is_refused() {
+    let page = page();
+    page.add(3, Counter::Prefetched, 77);
+    let address = core::ptr::from_ref(page) as u64;
+    let copy =
+        StatsPage::read_copy(&File::open("/proc/self/mem").expect("mem"), address).expect("a page");
+    assert_eq!(copy.pid(), std::process::id());
+    assert_eq!(copy.counter(Counter::Prefetched), 77);
+
+    let other = File::open("/proc/self/exe").expect("exe");
+    let refused = StatsPage::read_copy(&other, 0).err().map(|error| error.kind());
+    assert_eq!(refused, Some(ErrorKind::InvalidData));
+}
+
+#[test]
+fn another_version_is_refused() {
+    let page = page();
+    let path = std::env::temp_dir().join(format!("deepheap-page-{}", std::process::id()));
+    // SAFETY: a live page is as many readable bytes.
+    let bytes = unsafe {
+        core::slice::from_raw_parts(core::ptr::from_ref(page).cast::<u8>(), size_of::<StatsPage>())
+    };
+    std::fs::write(&path, bytes).expect("write");
+    let file = File::options().read(true).write(true).open(&path).expect("open");
+    std::fs::remove_file(&path).expect("remove");
+    assert!(StatsPage::read_copy(&file, 0).is_ok());
+    file.write_all_at(&(STATS_VERSION + 1).to_ne_bytes(), 8).expect("write");
+    let refused = StatsPage::read_copy(&file, 0).err().map(|error| error.to_string());
+    assert!(refused.is_some_and(|text| text.contains("version 2")));
+}
+
+#[test]
+fn a_forked_child_counts_for_itself() {
+    let page = page();
+    page.add(0, Counter::Pins, 5);
+    // SAFETY: the child calls only async-signal-safe functions and ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let fresh = page.become_child().is_ok() && page.counter(Counter::Pins) == 0;
+        page.add(0, Counter::Pins, 1);
+        let good = fresh && page.counter(Counter::Pins) == 1 && page.pid() == std::process::id();
+        // SAFETY: ends the child without running the parent's clean-up.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    assert_eq!(page.counter(Counter::Pins), 5);
+}
+
+#[test]
+fn json_is_one_line_with_every_number() {
+    let page = page();
+    page.record(0, FaultKind::Cached, 3000);
+    page.add(0, Counter::BlocksAppendedFresh, 10);
+    page.add(0, Counter::DeviceWriteBytes, 81_920);
+    let text = stats_json(&page.snapshot());
+    assert!(!text.contains('\n'));
+    let json: serde_json::Value = serde_json::from_str(&text).expect("json");
+    assert_eq!(json["faults"]["cached"]["count"], 1);
+    assert_eq!(json["log"]["write_amplification"], 2.0);
+    assert_eq!(json["pid"], std::process::id());
+}
+
+#[test]
+fn the_summary_is_lines_that_say_who_speaks() {
+    let quiet = summary(&Stats { pid: 7, ..Stats::default() });
+    assert!(quiet.contains("the heap fitted the budget"), "{quiet}");
+    let page = page();
+    page.set(Gauge::Managing, 1);
+    page.record(0, FaultKind::Stored, 80_000);
+    page.add(0, Counter::StallNs, 1_500_000);
+    let text = summary(&page.snapshot());
+    assert!(text.lines().all(|line| line.starts_with("deepheap: ")), "{text}");
+    assert!(text.contains("1 stored  p50 80.0 us") && text.contains("1.50 ms"), "{text}");
+}

@@ -1,0 +1,13 @@
+//! A faulty device for tests.
+//!
+//! `SimDevice` keeps its pages in memory and misbehaves on order: by chance, from a seed, or at
+//! an operation chosen by number. For tests only: it allocates and locks as it likes.
+#![forbid(unsafe_code)]
+
+mod fault;
+mod random;
+mod sim_device;
+
+pub use fault::{Fault, Operation, Script};
+pub use random::Random;
+pub use sim_device::SimDevice;

@@ -1,0 +1,107 @@
+//! Device: where the bytes of the store go.
+//!
+//! Guarantees: `read` and `write` take batches, so that a device that can have many requests in
+//! flight does; each request carries its own result, and `Ok` means its whole length.
+//! Never: (for implementers) allocates or locks anything that program code can hold in `read`.
+//! Threads: any, at the same time; no two concurrent writes overlap.
+
+pub use deepheap_sys::errno::{Errno, Result};
+
+/// One read of a batch. Offset, address and length are multiples of 4096.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// Where on the device, bytes.
+    pub offset: u64,
+    /// Where to put what is read; the whole of it is read.
+    pub buf: &'a mut [u8],
+    /// What became of it.
+    pub result: Result<()>,
+}
+
+impl<'a> Read<'a> {
+    /// A read that has not been tried yet: its result is an error until it has.
+    pub fn new(offset: u64, buf: &'a mut [u8]) -> Self {
+        Self { offset, buf, result: Err(Errno::EIO) }
+    }
+}
+
+/// One write of a batch. Offset, address and length are multiples of 4096.
+#[derive(Debug)]
+pub struct Write<'a> {
+    /// Where on the device, bytes.
+    pub offset: u64,
+    /// What to write.
+    pub data: &'a [u8],
+    /// What became of it.
+    pub result: Result<()>,
+}
+
+impl<'a> Write<'a> {
+    /// A write that has not been tried yet: its result is an error until it has.
+    pub fn new(offset: u64, data: &'a [u8]) -> Self {
+        Self { offset, data, result: Err(Errno::EIO) }
+    }
+}
+
+/// Where the bytes of the store go: five methods, and two that most devices need not change.
+pub trait Device: Send + Sync {
+    /// Reads the batch; each request's `result` says what became of it.
+    fn read(&self, batch: &mut [Read<'_>]);
+
+    /// Writes the batch; each request's `result` says what became of it.
+    fn write(&self, batch: &mut [Write<'_>]);
+
+    /// Makes what was written survive power loss. A failure is final; the caller never repeats it.
+    fn sync(&self) -> Result<()>;
+
+    /// The range holds nothing of value any more: it may be trimmed, and its space given back.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Bytes that can be addressed; a device that grows when written answers `u64::MAX`.
+    fn len(&self) -> u64;
+
+    /// Whether nothing can be stored at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes sure that later writes to the range will not lack space.
+    fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        let _ = (offset, len);
+        Ok(())
+    }
+
+    /// Called in a forked child before it uses an inherited device: whatever the parent shares
+    /// with it (rings, worker threads) must not be used from here on. Reads must go on working.
+    fn after_fork(&self) {}
+}
+
+impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
+    fn read(&self, batch: &mut [Read<'_>]) {
+        (**self).read(batch);
+    }
+
+    fn write(&self, batch: &mut [Write<'_>]) {
+        (**self).write(batch);
+    }
+
+    fn sync(&self) -> Result<()> {
+        (**self).sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).discard(offset, len)
+    }
+
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).reserve(offset, len)
+    }
+
+    fn after_fork(&self) {
+        (**self).after_fork();
+    }
+}

@@ -1,0 +1,50 @@
+//! Error: what can go wrong in the store, and what the caller can do about it.
+//!
+//! Guarantees: plain values; making, copying and comparing one never allocates.
+//! Never: allocates, blocks, does I/O.
+//! Threads: plain values.
+
+use core::fmt;
+
+use deepheap_sys::errno::Errno;
+
+use crate::block::Block;
+
+/// Why the store could not do what it was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreError {
+    /// No space is left that collection could win back. Reserve less, or fail the allocation.
+    Full,
+    /// The bytes that the device returned are not the ones that were appended. They were not
+    /// served; stop the access.
+    Corrupt(Block),
+    /// The device refused. Reads may be tried again; a failed write is never repeated, its
+    /// segment stays in memory.
+    Io(Errno),
+    /// More generations of forked children than the store keeps devices for.
+    TooManyForks,
+    /// `open` was given options that cannot work, for the reason stated.
+    Options(&'static str),
+}
+
+impl From<Errno> for StoreError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno)
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => write!(out, "the store is full"),
+            Self::Corrupt(block) => {
+                write!(out, "block {} of the store failed its checksum", block.0)
+            }
+            Self::Io(errno) => write!(out, "the store's device failed: {errno}"),
+            Self::TooManyForks => write!(out, "too many generations of forked children"),
+            Self::Options(reason) => write!(out, "bad store options: {reason}"),
+        }
+    }
+}
+
+impl core::error::Error for StoreError {}

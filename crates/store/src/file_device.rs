@@ -1,0 +1,241 @@
+//! File device: a file or block device as the device of a store.
+//!
+//! A single read is one pread. A batch goes through one of a few io_uring rings, so that all of it
+//! is in flight at once; the kernel merges neighbours, for which the store sorts. Without a free
+//! ring (or in a forked child, which must not touch its parent's) requests are made in turn.
+//!
+//! Guarantees: no request is in flight when a call returns.
+//! Never: allocates (after `new`), waits for a ring: rings are tried, not awaited.
+//! Threads: any.
+
+use std::io::IoSliceMut;
+use std::os::fd::AsRawFd;
+
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use deepheap_sys::direct_file::DirectFile;
+use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::ring::{ReadRequest, Ring, WriteRequest};
+
+use crate::device::{Device, Read, Write};
+
+/// Batches that can be in flight at the same time.
+const RINGS: usize = 4;
+
+/// Requests that a ring has in flight at most.
+const RING_ENTRIES: u32 = 64;
+
+/// A file or block device as the device of a store.
+pub struct FileDevice {
+    file: DirectFile,
+    len: u64,
+    rings: Vec<Lock<Ring>>,
+    /// Where to look for a free ring first.
+    next_ring: AtomicUsize,
+    /// We are a forked child: the rings are our parent's.
+    inherited: AtomicBool,
+}
+
+impl FileDevice {
+    /// The file as a device; without io_uring where that is not allowed.
+    ///
+    /// Errors: those of asking a block device for its size.
+    pub fn new(file: DirectFile) -> Result<Self> {
+        let len = if file.is_device() { file.len()? } else { u64::MAX };
+        let rings = (0..RINGS).map_while(|_| Ring::new(RING_ENTRIES).ok());
+        Ok(Self {
+            file,
+            len,
+            rings: rings.map(Lock::new).collect(),
+            next_ring: AtomicUsize::new(0),
+            inherited: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether batches go through io_uring.
+    pub fn has_rings(&self) -> bool {
+        !self.rings.is_empty()
+    }
+
+    /// The file.
+    pub fn file(&self) -> &DirectFile {
+        &self.file
+    }
+
+    /// Reads at most `RING_ENTRIES` pieces, all at once, those that touch as one; false if the ring
+    /// took nothing.
+    fn read_by_ring(&self, ring: &mut Ring, pieces: &mut [Read<'_>]) -> bool {
+        let mut requests: [_; RING_ENTRIES as usize] =
+            core::array::from_fn(|_| ReadRequest::new(0, &mut []));
+        // Which request each piece is in, and how long that is.
+        let mut places = [0; RING_ENTRIES as usize];
+        let mut lengths = [0; RING_ENTRIES as usize];
+        let mut count = 0;
+        for (place, read) in places.iter_mut().zip(pieces.iter_mut()) {
+            let length = read.buf.len();
+            match requests[count.max(1) - 1].extend(read.offset, read.buf) {
+                Ok(()) if count > 0 => {}
+                Ok(()) => return false, // an empty piece at offset 0: nobody asks for that
+                Err(buf) => {
+                    requests[count] = ReadRequest::new(read.offset, buf);
+                    count += 1;
+                }
+            }
+            *place = count - 1;
+            lengths[count - 1] += length;
+        }
+        let begun = ring.read_many(self.file.as_raw_fd(), &mut requests[..count]).is_ok();
+        let results: [_; RING_ENTRIES as usize] =
+            core::array::from_fn(|at| outcome(requests[at].result(), lengths[at]));
+        if begun {
+            for (read, place) in pieces.iter_mut().zip(places) {
+                read.result = results[place];
+            }
+        }
+        begun
+    }
+
+    /// Reads a stretch without a gap in one request, or in as few as it takes.
+    fn read_run(&self, run: &mut [Read<'_>]) {
+        let Some(first) = run.first() else { return };
+        let offset = first.offset;
+        let count = run.len();
+        let mut bufs: [_; RING_ENTRIES as usize] =
+            core::array::from_fn(|_| IoSliceMut::new(&mut []));
+        for (buf, read) in bufs.iter_mut().zip(run.iter_mut()) {
+            *buf = IoSliceMut::new(read.buf);
+        }
+        let result = self.file.read_vectored_at(&mut bufs[..count], offset);
+        for read in run {
+            read.result = result;
+        }
+    }
+
+    /// A ring that nobody uses now, and that is ours to use.
+    fn ring(&self) -> Option<Guard<'_, Ring>> {
+        if self.inherited.load(Ordering::Acquire) {
+            return None;
+        }
+        let first = self.next_ring.fetch_add(1, Ordering::Relaxed);
+        (0..self.rings.len()).find_map(|at| self.rings[(first + at) % self.rings.len()].try_lock())
+    }
+}
+
+/// What a finished request of a ring came to, if it was to be `len` bytes.
+fn outcome(result: i32, len: usize) -> Result<()> {
+    match usize::try_from(result) {
+        Ok(done) if done == len => Ok(()),
+        // The end of the file: what was asked for was never written.
+        Ok(_) => Err(Errno::ENODATA),
+        Err(_) => Err(Errno::from_raw(-result)),
+    }
+}
+
+impl Device for FileDevice {
+    fn read(&self, batch: &mut [Read<'_>]) {
+        if let [read] = batch {
+            read.result = self.file.read_at(read.buf, read.offset);
+            return;
+        }
+        let follows = |a: &Read<'_>, b: &Read<'_>| b.offset == a.offset + a.buf.len() as u64;
+        for chunk in batch.chunks_mut(RING_ENTRIES as usize) {
+            let gaps = chunk.windows(2).filter(|pair| !follows(&pair[0], &pair[1])).count();
+            let done =
+                gaps > 0 && self.ring().is_some_and(|mut ring| self.read_by_ring(&mut ring, chunk));
+            if !done {
+                chunk.chunk_by_mut(follows).for_each(|run| self.read_run(run));
+            }
+        }
+    }
+
+    fn write(&self, batch: &mut [Write<'_>]) {
+        for chunk in batch.chunks_mut(RING_ENTRIES as usize) {
+            let ring = if chunk.len() > 1 { self.ring() } else { None };
+            if let Some(mut ring) = ring {
+                let mut requests: [_; RING_ENTRIES as usize] =
+                    core::array::from_fn(|_| WriteRequest::new(0, &[]));
+                for (request, write) in requests.iter_mut().zip(chunk.iter()) {
+                    *request = WriteRequest::new(write.offset, write.data);
+                }
+                let count = chunk.len();
+                if ring.write_many(self.file.as_raw_fd(), &mut requests[..count]).is_ok() {
+                    for (write, request) in chunk.iter_mut().zip(&requests) {
+                        write.result = outcome(request.result(), write.data.len());
+                    }
+                    continue;
+                }
+            }
+            for write in chunk {
+                write.result = self.file.write_at(write.data, write.offset);
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.file.punch(offset, len)
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        match self.file.allocate(offset, len) {
+            // A file system that cannot promise space may still have it.
+            Err(Errno::ENOTSUP) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    fn after_fork(&self) {
+        self.inherited.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deepheap_sys::pinned_array::PinnedArray;
+
+    #[test]
+    fn batches_and_single_requests_return_what_was_written() {
+        let file = DirectFile::open_unlinked(&std::env::temp_dir()).expect("a file");
+        let device = FileDevice::new(file).expect("a device");
+        device.reserve(0, 1 << 20).expect("space");
+        for inherited in [false, true] {
+            if inherited {
+                device.after_fork();
+            }
+            let mut pages = PinnedArray::<u8>::new(64 * 4096).expect("memory");
+            for (at, page) in pages.chunks_mut(4096).enumerate() {
+                page.fill(at as u8 + 1);
+            }
+            let writes = pages.chunks(4096).enumerate();
+            let mut writes: Vec<_> =
+                writes.map(|(at, page)| Write::new(at as u64 * 4096, page)).collect();
+            device.write(&mut writes[..1]);
+            device.write(&mut writes[1..]);
+            assert!(writes.iter().all(|write| write.result.is_ok()));
+            drop(writes);
+            let mut back = PinnedArray::<u8>::new(65 * 4096).expect("memory");
+            let reads = back.chunks_mut(4096).enumerate();
+            // Backwards, and the last one beyond the end of what was reserved.
+            let offset = |at: usize| if at == 64 { 1 << 30 } else { (63 - at as u64) * 4096 };
+            let mut reads: Vec<_> = reads.map(|(at, page)| Read::new(offset(at), page)).collect();
+            device.read(&mut reads[..1]);
+            device.read(&mut reads[1..]);
+            for (at, read) in reads.iter().enumerate().take(64) {
+                assert_eq!(read.result, Ok(()));
+                assert!(read.buf.iter().all(|&byte| byte == 64 - at as u8));
+            }
+            assert_eq!(reads[64].result, Err(Errno::ENODATA));
+        }
+        device.sync().expect("durable");
+        device.discard(0, 1 << 20).expect("punched");
+    }
+}

@@ -1,0 +1,55 @@
+//! A log of checked blocks on a device.
+//!
+//! The store keeps 4 KiB blocks. It writes them in whole segments, appended to a log; it never
+//! overwrites a block in place; it verifies a checksum on every read. Segments whose blocks are
+//! mostly dead are collected: the caller moves the live blocks, the store reuses the segment.
+//!
+//! | noun | file |
+//! |---|---|
+//! | the numbers of blocks and segments | `block` |
+//! | what a block's bytes hash to | `checksum` |
+//! | where the bytes go: the device, and a file as a device | `device`, `file_device` |
+//! | every persisted byte | `format` |
+//! | the states of a segment | `segment` |
+//! | free segments, reservations, buckets | `space`, on the `list`s of segments |
+//! | the two heads of the log, the writer, the sealed segments | `log` |
+//! | blocks on their way back | `read` |
+//! | victims of collection | `garbage` |
+//! | when to collect, and what | `policy` |
+//! | what a fork needs | `fork` |
+//! | what threads wait for | `event` |
+//! | counters | `stats` |
+//! | all of them together | `store` |
+#![forbid(unsafe_code)]
+
+pub mod block;
+pub mod checksum;
+pub mod device;
+pub mod error;
+pub mod file_device;
+pub mod fork;
+pub mod format;
+pub mod garbage;
+pub mod log;
+pub mod policy;
+pub mod read;
+pub mod stats;
+pub mod store;
+
+mod event;
+mod list;
+mod segment;
+mod space;
+
+pub use block::{BLOCK_BYTES, Block};
+pub use checksum::ContentHash;
+pub use device::{Device, Read, Write};
+pub use error::StoreError;
+pub use file_device::FileDevice;
+pub use fork::{Frozen, PinToken};
+pub use garbage::{Objects, Victim, VictimObject};
+pub use log::{Head, Writer};
+pub use policy::VictimPolicy;
+pub use read::BlockRead;
+pub use stats::StoreStats;
+pub use store::{Options, Store};

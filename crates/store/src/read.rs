@@ -1,0 +1,207 @@
+//! Read: blocks from memory or the device, verified.
+//!
+//! Guarantees: `Ok` means that the buffer holds the bytes that were appended for this name; what
+//! fails its checksum twice, or is refused twice, is an error and nothing else.
+//! Never: allocates, takes a lock, touches anything but the pinned memory of the store and the
+//! caller's buffers.
+//! Threads: any, also in a signal handler. The caller holds the blocks: nobody retires them
+//! before `read` has returned.
+
+use deepheap_sys::errno::Result as DeviceResult;
+
+use crate::block::{BLOCK_BYTES, Block};
+use crate::checksum::ContentHash;
+use crate::device::Read;
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// Blocks that are asked of the device together; more are asked in turn.
+pub const READ_BATCH_BLOCKS: usize = 64;
+
+/// Blocks of a batch, by position.
+type Mask = u64;
+
+const _: () = assert!(READ_BATCH_BLOCKS == Mask::BITS as usize);
+
+/// One block to read, and what became of it.
+#[derive(Debug)]
+pub struct BlockRead<'a> {
+    /// The block; the caller holds it (it is not retired until `read` has returned).
+    pub block: Block,
+    /// The object it must hold.
+    pub name: u64,
+    /// `ContentHash::checksum(name)` of the bytes that were appended.
+    pub checksum: u32,
+    /// 4096 bytes, aligned to 4096, for the object. Not to be used unless `result` is `Ok`.
+    pub buf: &'a mut [u8],
+    /// The hash of what was read, which matched the checksum; or why there is nothing.
+    pub result: Result<ContentHash, StoreError>,
+}
+
+impl<'a> BlockRead<'a> {
+    /// A read that has not been tried yet: its result is an error until it has.
+    pub fn new(block: Block, name: u64, checksum: u32, buf: &'a mut [u8]) -> Self {
+        Self { block, name, checksum, buf, result: Err(StoreError::Corrupt(block)) }
+    }
+
+    /// Whether the buffer holds the bytes of the object.
+    fn verify(&mut self) {
+        let hash = ContentHash::of(self.buf);
+        self.result = if hash.checksum(self.name) == self.checksum {
+            Ok(hash)
+        } else {
+            Err(StoreError::Corrupt(self.block))
+        };
+    }
+}
+
+impl Store {
+    /// Reads the blocks; each request's `result` says what became of it. Blocks in segments that
+    /// are still in memory are copied, the others are read from the device, as many at a time as
+    /// it can.
+    ///
+    /// # Panics
+    /// If a buffer is not 4096 bytes long.
+    pub fn read(&self, requests: &mut [BlockRead<'_>]) {
+        if let [request] = requests
+            && self.read_one(request)
+        {
+            return;
+        }
+        for batch in requests.chunks_mut(READ_BATCH_BLOCKS) {
+            self.read_batch(batch);
+        }
+    }
+
+    /// The usual case, one block: without the lists. False if it has to be looked at again.
+    fn read_one(&self, request: &mut BlockRead<'_>) -> bool {
+        if request.buf.len() != BLOCK_BYTES || !self.geometry.holds(request.block) {
+            return false;
+        }
+        if self.copy_from_memory(request) {
+            self.counters.read_from_memory();
+            request.verify();
+        } else {
+            let offset = self.geometry.block_offset(request.block);
+            let mut reads = [Read::new(offset, request.buf)];
+            self.device(self.device_of(request.block)).read(&mut reads);
+            self.counters.read_from_device(1);
+            if reads[0].result.is_err() {
+                return false;
+            }
+            request.verify();
+        }
+        request.result.is_ok()
+    }
+
+    fn read_batch(&self, batch: &mut [BlockRead<'_>]) {
+        let mut on_device: Mask = 0;
+        for (at, request) in batch.iter_mut().enumerate() {
+            assert_eq!(request.buf.len(), BLOCK_BYTES, "the store keeps blocks of 4 KiB");
+            request.result = Err(StoreError::Corrupt(request.block));
+            if !self.geometry.holds(request.block) {
+                continue;
+            }
+            if self.copy_from_memory(request) {
+                self.counters.read_from_memory();
+                request.verify();
+            } else {
+                on_device |= 1 << at;
+            }
+        }
+        if on_device == 0 {
+            return;
+        }
+        let failed = self.read_from_device(batch, on_device);
+        if failed != 0 {
+            // Once more: what went wrong may have gone wrong on the way only.
+            let again = self.read_from_device(batch, failed);
+            self.counters.reread(failed.count_ones() - again.count_ones());
+        }
+        for request in batch.iter() {
+            match request.result {
+                Ok(_) => {}
+                Err(StoreError::Corrupt(_)) => self.counters.corrupt(),
+                Err(_) => self.counters.read_failed(),
+            }
+        }
+    }
+
+    /// Copies the block if its segment is in a buffer.
+    fn copy_from_memory(&self, request: &mut BlockRead<'_>) -> bool {
+        let segment = self.geometry.segment_of(request.block);
+        let at = self.geometry.offset_in_segment(request.block);
+        // The caller holds the block, so its segment is not refilled meanwhile; but its buffer
+        // may be, once the segment is on the device. Holding the buffer prevents that from then
+        // on; looking again shows whether it came too late.
+        while let Some(buffer) = self.segments.home(segment) {
+            let held = self.hold(buffer);
+            if self.segments.home(segment) != Some(buffer) {
+                continue;
+            }
+            let Some(bytes) = held.bytes(at, at + BLOCK_BYTES) else {
+                // Nothing was ever appended there: let verification fail.
+                request.buf.fill(0);
+                return true;
+            };
+            request.buf.copy_from_slice(bytes);
+            return true;
+        }
+        false
+    }
+
+    /// Reads and verifies the blocks in `mask`; returns those that failed.
+    fn read_from_device(&self, batch: &mut [BlockRead<'_>], mask: Mask) -> Mask {
+        let mut left = mask;
+        while left != 0 {
+            // Segments of before a fork are on other devices than those of after.
+            let device = self.device_of(batch[left.trailing_zeros() as usize].block);
+            let mut together: Mask = 0;
+            for (at, request) in batch.iter().enumerate() {
+                let same = self.device_of(request.block) == device;
+                together |= Mask::from(same && left & (1 << at) != 0) << at;
+            }
+            self.read_together(batch, together, device);
+            left &= !together;
+        }
+        let failed = |request: &BlockRead<'_>| request.result.is_err();
+        let marks = batch.iter().enumerate().map(|(at, request)| Mask::from(failed(request)) << at);
+        marks.fold(0, |failed, mark| failed | mark) & mask
+    }
+
+    /// Reads and verifies the blocks in `mask`, all on one device.
+    fn read_together(&self, batch: &mut [BlockRead<'_>], mask: Mask, device: usize) {
+        let mut reads: [Read<'_>; READ_BATCH_BLOCKS] =
+            core::array::from_fn(|_| Read::new(0, &mut []));
+        let mut count = 0;
+        for (at, request) in batch.iter_mut().enumerate() {
+            if mask & (1 << at) != 0 {
+                let offset = self.geometry.block_offset(request.block);
+                reads[count] = Read::new(offset, request.buf);
+                count += 1;
+            }
+        }
+        self.device(device).read(&mut reads[..count]);
+        let results: [DeviceResult<()>; READ_BATCH_BLOCKS] =
+            core::array::from_fn(|at| reads[at].result);
+        self.counters.read_from_device(count);
+        let mut results = results.into_iter();
+        for (at, request) in batch.iter_mut().enumerate() {
+            if mask & (1 << at) != 0 {
+                match results.next() {
+                    Some(Ok(())) => request.verify(),
+                    Some(Err(errno)) => request.result = Err(StoreError::Io(errno)),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// The generation whose device holds the block, 0 for numbers beyond the store.
+    fn device_of(&self, block: Block) -> usize {
+        if !self.geometry.holds(block) {
+            return 0;
+        }
+        self.segments.device(self.geometry.segment_of(block))
+    }
+}

@@ -1,0 +1,329 @@
+//! Space: which segments are free, assured, live, dying; what is reserved; what can be collected.
+//!
+//! Guarantees: the counts by state are those of the table; a segment is on the list of its state
+//! (Ready, Bare below the frontier, Withheld, Shelved, Written by bucket) or on none; reserved
+//! blocks never need more segments than there are.
+//! Never: allocates after `new`, blocks, does I/O (`Store` does it, between two calls).
+//! Threads: everything under the one lock of the space, held briefly.
+
+mod assurance;
+mod buckets;
+
+use crate::block::{Geometry, Segment};
+use crate::error::StoreError;
+use crate::fork::Pins;
+use crate::list::{List, Lists};
+use crate::log::{Head, SealedQueue};
+use crate::policy::{self, Occupancy};
+use crate::segment::{STATES, SegmentTable, State};
+
+/// Bytes of the device that are assured at a time.
+const GROWTH_BYTES: usize = 64 << 20;
+
+/// Buckets of Written segments: bucket `l` holds those of which at least `l` and less than
+/// `l + 1` parts of `LEVELS` are alive; the last one those that are wholly alive.
+pub(crate) const LEVELS: u32 = 32;
+
+/// First list of the buckets of segments that collection may take.
+const BUCKETS: u32 = 0;
+/// First list of the buckets of segments that a pin withholds: emptying them frees nothing.
+const PINNED_BUCKETS: u32 = LEVELS + 1;
+const READY: List = List(2 * (LEVELS + 1));
+const BARE: List = List(READY.0 + 1);
+const WITHHELD: List = List(READY.0 + 2);
+const SHELVED: List = List(READY.0 + 3);
+const LISTS: u32 = SHELVED.0 + 1;
+
+/// See the file's header.
+pub(crate) struct Space {
+    geometry: Geometry,
+    lists: Lists,
+    /// Segments by state.
+    counts: [u32; STATES],
+    /// Segments from here on were never touched: Bare, and on no list.
+    frontier: u32,
+    /// The number of the last filling.
+    sequence: u64,
+    /// Which device new segments are on.
+    generation: u8,
+    /// Blocks reserved.
+    reserved: u64,
+    /// Segments of which only the survivor head may take the last.
+    reserve: u32,
+    /// Segments needed beside those for what is reserved.
+    fixed: u64,
+    /// Segments assured at the next growth; less after a refusal.
+    growth: u32,
+    /// No growth before this filling.
+    growth_paused_until: u64,
+    /// Whether a thread is assuring space now.
+    pub(crate) growing: bool,
+    /// Calls of `discard_idle` so far.
+    tick: u64,
+    /// Collection found nothing to win, and nothing changed since.
+    exhausted: bool,
+    /// Free buffers, by head.
+    pub(crate) free_buffers: [u64; 2],
+    pub(crate) sealed: SealedQueue,
+    pub(crate) pins: Pins,
+}
+
+impl Space {
+    pub(crate) fn new(
+        geometry: Geometry,
+        reserve: u32,
+        buffers: u32,
+        free_buffers: [u64; 2],
+    ) -> Result<Self, StoreError> {
+        let mut counts = [0; STATES];
+        counts[State::Bare as usize] = geometry.segments;
+        Ok(Self {
+            geometry,
+            lists: Lists::new(geometry.segments, LISTS)?,
+            counts,
+            frontier: 0,
+            sequence: 0,
+            generation: 0,
+            reserved: 0,
+            reserve,
+            fixed: (reserve + buffers + 1) as u64,
+            growth: (GROWTH_BYTES / geometry.segment_bytes()) as u32,
+            growth_paused_until: 0,
+            growing: false,
+            tick: 0,
+            exhausted: false,
+            free_buffers,
+            sealed: SealedQueue::new(),
+            pins: Pins::new(),
+        })
+    }
+
+    /// Segments in the state.
+    pub(crate) fn count(&self, state: State) -> u32 {
+        self.counts[state as usize]
+    }
+
+    /// Blocks that are reserved.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Segments that were ever touched: what the tables occupy.
+    pub(crate) fn frontier(&self) -> u32 {
+        self.frontier
+    }
+
+    /// Moves a segment on in its life.
+    pub(crate) fn change(&mut self, table: &SegmentTable, segment: Segment, to: State) {
+        let from = table.state(segment);
+        assert!(from.may_become(to), "a segment took a turn that its life does not have");
+        self.counts[from as usize] -= 1;
+        self.counts[to as usize] += 1;
+        table.set_state(segment, to);
+    }
+
+    /// Segments that hold no reserved block but cannot be used either.
+    fn unusable(&self) -> u64 {
+        (self.count(State::Lost) + self.count(State::Withheld)) as u64
+    }
+
+    /// Segments that must be assured for `blocks` reserved blocks.
+    fn needed(&self, blocks: u64) -> u64 {
+        let data_blocks = self.geometry.data_blocks() as u64;
+        match policy::needed_segments(blocks, data_blocks, self.fixed) {
+            0 => 0,
+            needed => needed + self.unusable(),
+        }
+    }
+
+    /// Blocks that can be reserved in all.
+    pub(crate) fn reservable(&self) -> u64 {
+        let usable = (self.geometry.segments as u64).saturating_sub(self.unusable());
+        policy::reservable_blocks(usable, self.geometry.data_blocks() as u64, self.fixed)
+    }
+
+    /// How full the log is, while `live_blocks` blocks live.
+    pub(crate) fn occupancy(&self, live_blocks: u64) -> Occupancy {
+        let free = self.count(State::Ready) + self.count(State::Bare);
+        let passing = self.count(State::Growing) + self.count(State::Discarding);
+        let paused = self.sequence < self.growth_paused_until;
+        Occupancy {
+            ready: self.count(State::Ready) as u64,
+            used: (self.geometry.segments - free - passing) as u64,
+            growable: if paused { 0 } else { self.count(State::Bare) as u64 },
+            live: live_blocks / self.geometry.data_blocks() as u64,
+            needed: self.needed(self.reserved),
+            reserve: self.reserve as u64,
+        }
+    }
+
+    /// Reserves the blocks if enough segments are assured. `Ok(false)`: grow, then try again.
+    pub(crate) fn try_reserve(&mut self, blocks: u64) -> Result<bool, StoreError> {
+        let total = self.reserved.checked_add(blocks).ok_or(StoreError::Full)?;
+        if total > self.reservable() {
+            return Err(StoreError::Full);
+        }
+        let unassured = self.count(State::Bare) + self.count(State::Growing);
+        let assured = (self.geometry.segments - unassured - self.count(State::Discarding)) as u64;
+        if self.needed(total) > assured {
+            return Ok(false);
+        }
+        self.reserved = total;
+        Ok(true)
+    }
+
+    /// Gives reserved blocks back.
+    pub(crate) fn unreserve(&mut self, blocks: u64) {
+        debug_assert!(blocks <= self.reserved, "more was given back than was reserved");
+        self.reserved = self.reserved.saturating_sub(blocks);
+    }
+
+    /// A free segment for the head, begun as the next filling.
+    pub(crate) fn take_ready(
+        &mut self,
+        table: &SegmentTable,
+        head: Head,
+        occupancy: &Occupancy,
+    ) -> Option<Segment> {
+        if head == Head::Fresh && !occupancy.fresh_may_open() {
+            return None;
+        }
+        let segment = self.lists.front(READY)?;
+        self.lists.unlink(segment);
+        self.change(table, segment, State::Open);
+        self.sequence += 1;
+        table.set_sequence(segment, self.sequence);
+        table.set_count(segment, 0);
+        table.set_device(segment, self.generation);
+        Some(segment)
+    }
+
+    /// A segment without live blocks, on no list, becomes free, or withheld for forked children.
+    pub(crate) fn free(&mut self, table: &SegmentTable, segment: Segment) {
+        self.exhausted = false;
+        if table.device(segment) != self.generation as usize {
+            self.change(table, segment, State::Bare);
+            self.lists.push_back(BARE, segment);
+        } else if table.sequence(segment) <= self.pins.newest() {
+            self.change(table, segment, State::Withheld);
+            self.lists.push_back(WITHHELD, segment);
+        } else {
+            self.change(table, segment, State::Ready);
+            table.set_stamp(segment, self.tick);
+            self.lists.push_front(READY, segment);
+        }
+    }
+
+    /// Everything filled so far will be withheld when it is freed. None: too many pins.
+    pub(crate) fn pin(&mut self) -> Option<u32> {
+        let slot = self.pins.add(self.sequence)?;
+        for level in 0..=LEVELS {
+            self.lists.splice(List(BUCKETS + level), List(PINNED_BUCKETS + level));
+        }
+        Some(slot)
+    }
+
+    /// A pin is gone: what only it withheld becomes free or collectable again.
+    pub(crate) fn unpin(&mut self, table: &SegmentTable, slot: u32) {
+        self.pins.remove(slot);
+        self.exhausted = false;
+        let newest = self.pins.newest();
+        for level in 0..=LEVELS {
+            let (from, to) = (List(PINNED_BUCKETS + level), List(BUCKETS + level));
+            if newest == 0 {
+                self.lists.splice(from, to);
+            } else {
+                self.drain(from, table, newest, |this, segment| this.lists.push_back(to, segment));
+            }
+        }
+        self.drain(WITHHELD, table, newest, |this, segment| {
+            this.change(table, segment, State::Ready);
+            table.set_stamp(segment, this.tick);
+            this.lists.push_front(READY, segment);
+        });
+    }
+
+    /// Takes the segments filled after `newest` off the list, and hands them on.
+    fn drain(
+        &mut self,
+        list: List,
+        table: &SegmentTable,
+        newest: u64,
+        mut hand_on: impl FnMut(&mut Self, Segment),
+    ) {
+        let mut next = self.lists.front(list);
+        while let Some(segment) = next {
+            next = self.lists.after(segment);
+            if table.sequence(segment) > newest {
+                self.lists.unlink(segment);
+                hand_on(self, segment);
+            }
+        }
+    }
+
+    /// In a forked child: what the parent's other threads had under way is undone, free places
+    /// are free on the child's own device, which is that of `generation`.
+    pub(crate) fn become_child(&mut self, table: &SegmentTable, generation: u8) {
+        self.lists.clear();
+        self.sealed = SealedQueue::new();
+        self.pins.clear();
+        self.growing = false;
+        self.exhausted = false;
+        self.growth_paused_until = 0;
+        self.generation = generation;
+        self.counts = [0; STATES];
+        self.counts[State::Bare as usize] = self.geometry.segments - self.frontier;
+        for segment in (0..self.frontier).map(Segment) {
+            let state = match table.state(segment) {
+                // Not on any device yet, but in our memory: ours to write.
+                State::Writing => State::Sealed,
+                // The collector that had it is not here.
+                State::Collecting | State::Shelved => State::Written,
+                state if state.holds_blocks() => state,
+                _ => State::Bare,
+            };
+            self.counts[state as usize] += 1;
+            table.set_state(segment, state);
+            match state {
+                State::Open => table.set_device(segment, generation),
+                State::Sealed => {
+                    table.set_device(segment, generation);
+                    self.sealed.push(segment);
+                }
+                State::Written => self.file(table, segment),
+                State::Bare => self.lists.push_back(BARE, segment),
+                _ => {}
+            }
+        }
+    }
+
+    /// Checks what the file's header guarantees. For tests and the `strict` builds.
+    pub(crate) fn check_invariants(&self, table: &SegmentTable) {
+        let mut counts = [0; STATES];
+        counts[State::Bare as usize] = self.geometry.segments - self.frontier;
+        for segment in (0..self.frontier).map(Segment) {
+            counts[table.state(segment) as usize] += 1;
+            assert!(table.live(segment) <= self.geometry.data_blocks(), "live blocks");
+        }
+        assert_eq!(counts, self.counts, "counts by state");
+        let length = |list: List, state: State| {
+            let mut at = self.lists.front(list);
+            let mut length = 0;
+            while let Some(segment) = at {
+                assert_eq!(table.state(segment), state, "on the list of another state");
+                at = self.lists.after(segment);
+                length += 1;
+            }
+            length
+        };
+        let untouched = self.geometry.segments - self.frontier;
+        assert_eq!(length(READY, State::Ready), self.count(State::Ready));
+        assert_eq!(length(BARE, State::Bare) + untouched, self.count(State::Bare));
+        assert_eq!(length(WITHHELD, State::Withheld), self.count(State::Withheld));
+        assert_eq!(length(SHELVED, State::Shelved), self.count(State::Shelved));
+        let buckets = 0..=PINNED_BUCKETS + LEVELS;
+        let written: u32 = buckets.map(|list| length(List(list), State::Written)).sum();
+        assert_eq!(written, self.count(State::Written));
+        assert!(self.reserved <= self.reservable() || self.unusable() > 0, "reserved");
+    }
+}

@@ -1,0 +1,126 @@
+//! Assurance: asking the device for the space of free segments, and giving it back.
+//!
+//! Guarantees: segments are handed over in runs of neighbours; what is promised is never given
+//! back.
+//! Never: does the I/O itself; allocates, blocks.
+//! Threads: under the lock of the space.
+
+use super::{BARE, GROWTH_BYTES, READY, Space};
+use crate::block::Segment;
+use crate::segment::{SegmentTable, State};
+
+/// Fillings that have to pass before a device that refused space is asked again.
+const GROWTH_PAUSE_FILLINGS: u64 = 64;
+
+/// Calls of `discard_idle` that a segment has to stay free before it is discarded.
+const IDLE_TICKS: u64 = 2;
+
+/// A run of neighbouring segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) first: Segment,
+    pub(crate) segments: u32,
+}
+
+impl Run {
+    fn iter(self) -> impl DoubleEndedIterator<Item = Segment> {
+        (self.first.0..self.first.0 + self.segments).map(Segment)
+    }
+}
+
+impl Space {
+    /// Takes Bare segments out to have their space assured; they are Growing until `end_growth`.
+    pub(crate) fn begin_growth(&mut self, table: &SegmentTable) -> Option<Run> {
+        debug_assert!(!self.growing);
+        let run = match self.lists.front(BARE) {
+            Some(first) => {
+                let neighbours = (first.0..self.frontier)
+                    .map(Segment)
+                    .take_while(|&segment| table.state(segment) == State::Bare)
+                    .take(self.growth as usize);
+                let run = Run { first, segments: neighbours.count() as u32 };
+                run.iter().for_each(|segment| self.lists.unlink(segment));
+                run
+            }
+            None => {
+                let segments = self.growth.min(self.geometry.segments - self.frontier);
+                let first = Segment(self.frontier);
+                self.frontier += segments;
+                Run { first, segments }
+            }
+        };
+        if run.segments == 0 {
+            return None;
+        }
+        run.iter().for_each(|segment| self.change(table, segment, State::Growing));
+        self.growing = true;
+        Some(run)
+    }
+
+    /// The device answered. False: it refused even one segment.
+    pub(crate) fn end_growth(&mut self, table: &SegmentTable, run: Run, assured: bool) -> bool {
+        self.growing = false;
+        self.exhausted = false;
+        // Backwards and to the front, so that the lowest is taken first.
+        for segment in run.iter().rev() {
+            let to = if assured { State::Ready } else { State::Bare };
+            self.change(table, segment, to);
+            table.set_stamp(segment, self.tick);
+            self.lists.push_front(if assured { READY } else { BARE }, segment);
+        }
+        if assured {
+            self.growth = (GROWTH_BYTES / self.geometry.segment_bytes()) as u32;
+            self.growth_paused_until = 0;
+            return true;
+        }
+        self.growth = (self.growth / 4).max(1);
+        if run.segments == 1 {
+            self.growth_paused_until = self.sequence + GROWTH_PAUSE_FILLINGS;
+        }
+        run.segments > 1
+    }
+
+    /// Takes out a run of segments that have been free for long, at most `max`; they are
+    /// Discarding until `end_discard`.
+    pub(crate) fn begin_discard(
+        &mut self,
+        table: &SegmentTable,
+        max: u32,
+        live_blocks: u64,
+    ) -> Option<Run> {
+        let discardable = self.occupancy(live_blocks).discardable().min(max as u64) as u32;
+        let oldest = self.lists.back(READY).filter(|_| discardable > 0)?;
+        let idle = |segment: Segment| {
+            table.state(segment) == State::Ready && table.stamp(segment) + IDLE_TICKS <= self.tick
+        };
+        if !idle(oldest) {
+            return None;
+        }
+        let (mut first, mut end) = (oldest.0, oldest.0 + 1);
+        while end - first < discardable && end < self.frontier && idle(Segment(end)) {
+            end += 1;
+        }
+        while end - first < discardable && first > 0 && idle(Segment(first - 1)) {
+            first -= 1;
+        }
+        let run = Run { first: Segment(first), segments: end - first };
+        for segment in run.iter() {
+            self.lists.unlink(segment);
+            self.change(table, segment, State::Discarding);
+        }
+        Some(run)
+    }
+
+    /// The device has been told.
+    pub(crate) fn end_discard(&mut self, table: &SegmentTable, run: Run) {
+        for segment in run.iter() {
+            self.change(table, segment, State::Bare);
+            self.lists.push_back(BARE, segment);
+        }
+    }
+
+    /// Time passes, as far as `discard_idle` is concerned.
+    pub(crate) fn tick(&mut self) {
+        self.tick += 1;
+    }
+}

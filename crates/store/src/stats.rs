@@ -1,0 +1,185 @@
+//! Stats: what the store counts.
+//!
+//! Guarantees: reading the counters disturbs nobody; each is exact, together they are a snapshot
+//! only when nothing runs.
+//! Never: allocates, blocks, does I/O.
+//! Threads: any.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::block::BLOCK_BYTES;
+use crate::log::Head;
+
+/// Counters of a store, since it was opened, and the state of its segments.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct StoreStats {
+    /// Blocks appended at the fresh head: objects that the pager evicted.
+    pub blocks_appended_fresh: u64,
+    /// Blocks appended at the survivor head: objects that collection moved.
+    pub blocks_appended_survivor: u64,
+    /// Blocks retired.
+    pub blocks_retired: u64,
+    /// Blocks read out of segments still in memory.
+    pub blocks_read_from_memory: u64,
+    /// Blocks read from the device.
+    pub blocks_read_from_device: u64,
+    /// Blocks whose first read failed and whose second was right.
+    pub blocks_reread: u64,
+    /// Blocks that were not served because they failed their checksum, twice.
+    pub blocks_corrupt: u64,
+    /// Reads that the device refused, twice.
+    pub reads_failed: u64,
+    /// Bytes written to the device.
+    pub bytes_written: u64,
+    /// Bytes read from the device, collection included.
+    pub bytes_read: u64,
+    /// Bytes discarded (trimmed, or punched out of the file).
+    pub bytes_discarded: u64,
+    /// Segments written to the device.
+    pub segments_written: u64,
+    /// Segments that died before they were written, and so never were.
+    pub segments_skipped: u64,
+    /// Segments that collection emptied.
+    pub segments_collected: u64,
+    /// Times that a writer of the fresh head had to wait for a segment or a buffer.
+    pub writer_waits: u64,
+    /// Blocks that hold an object now.
+    pub live_blocks: u64,
+    /// Blocks that are reserved now.
+    pub reserved_blocks: u64,
+    /// Blocks that can be reserved at most.
+    pub reservable_blocks: u64,
+    /// Segments of the device.
+    pub segments: u64,
+    /// Segments that are free and whose space is assured.
+    pub segments_free: u64,
+    /// Segments that were never used, or were discarded.
+    pub segments_bare: u64,
+    /// Segments in memory: open, sealed or being written.
+    pub segments_in_memory: u64,
+    /// Segments on the device.
+    pub segments_on_device: u64,
+    /// Segments whose write failed: they stay in memory.
+    pub segments_failed: u64,
+    /// Segments kept only for forked children.
+    pub segments_withheld: u64,
+    /// Segments that collection could not empty because of damage.
+    pub segments_damaged: u64,
+}
+
+impl StoreStats {
+    /// Bytes written to the device for each byte that the pager evicted; 0 before the first.
+    pub fn write_amplification(&self) -> f64 {
+        let asked = self.blocks_appended_fresh * BLOCK_BYTES as u64;
+        if asked == 0 { 0.0 } else { self.bytes_written as f64 / asked as f64 }
+    }
+}
+
+/// The counters behind the stats; see `StoreStats` for what each means.
+#[derive(Default)]
+pub(crate) struct Counters {
+    appended: [AtomicU64; 2],
+    retired: AtomicU64,
+    read_from_memory: AtomicU64,
+    read_from_device: AtomicU64,
+    reread: AtomicU64,
+    corrupt: AtomicU64,
+    reads_failed: AtomicU64,
+    bytes_written: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_discarded: AtomicU64,
+    segments_written: AtomicU64,
+    segments_skipped: AtomicU64,
+    segments_collected: AtomicU64,
+    writer_waits: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn appended(&self, head: Head) {
+        self.appended[head as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn retired(&self) {
+        self.retired.fetch_add(1, Relaxed);
+    }
+
+    /// Blocks that hold an object now. Retired is read first: no block is retired before it is
+    /// appended, so the difference is never negative by more than what runs meanwhile.
+    pub(crate) fn live_blocks(&self) -> u64 {
+        let retired = self.retired.load(Relaxed);
+        let appended = self.appended.iter().map(|count| count.load(Relaxed)).sum::<u64>();
+        appended.saturating_sub(retired)
+    }
+
+    pub(crate) fn read_from_memory(&self) {
+        self.read_from_memory.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn read_from_device(&self, blocks: usize) {
+        self.read_from_device.fetch_add(blocks as u64, Relaxed);
+        self.loaded(blocks * BLOCK_BYTES);
+    }
+
+    pub(crate) fn reread(&self, blocks: u32) {
+        self.reread.fetch_add(blocks as u64, Relaxed);
+    }
+
+    pub(crate) fn corrupt(&self) {
+        self.corrupt.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn read_failed(&self) {
+        self.reads_failed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn wrote(&self, bytes: usize) {
+        self.bytes_written.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn loaded(&self, bytes: usize) {
+        self.bytes_read.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn discarded(&self, bytes: u64) {
+        self.bytes_discarded.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn segment_written(&self) {
+        self.segments_written.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn segment_skipped(&self) {
+        self.segments_skipped.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn segment_collected(&self) {
+        self.segments_collected.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn writer_waited(&self) {
+        self.writer_waits.fetch_add(1, Relaxed);
+    }
+
+    /// The counters as stats; what is known of segments is for the caller to fill in.
+    pub(crate) fn stats(&self) -> StoreStats {
+        StoreStats {
+            blocks_appended_fresh: self.appended[Head::Fresh as usize].load(Relaxed),
+            blocks_appended_survivor: self.appended[Head::Survivor as usize].load(Relaxed),
+            blocks_retired: self.retired.load(Relaxed),
+            blocks_read_from_memory: self.read_from_memory.load(Relaxed),
+            blocks_read_from_device: self.read_from_device.load(Relaxed),
+            blocks_reread: self.reread.load(Relaxed),
+            blocks_corrupt: self.corrupt.load(Relaxed),
+            reads_failed: self.reads_failed.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+            bytes_read: self.bytes_read.load(Relaxed),
+            bytes_discarded: self.bytes_discarded.load(Relaxed),
+            segments_written: self.segments_written.load(Relaxed),
+            segments_skipped: self.segments_skipped.load(Relaxed),
+            segments_collected: self.segments_collected.load(Relaxed),
+            writer_waits: self.writer_waits.load(Relaxed),
+            live_blocks: self.live_blocks(),
+            ..StoreStats::default()
+        }
+    }
+}

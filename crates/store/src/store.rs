@@ -1,0 +1,412 @@
+//! Store: the log, its segments, its buffers and its devices, together.
+//!
+//! Guarantees: memory is bounded by the options and by the segments ever used (`memory_bytes`);
+//! after `open` nothing is allocated.
+//! Never: touches managed memory; holds a lock across device I/O.
+//! Threads: any. Locks, in the order in which they are taken: a head, the space, buffers by
+//! number. Who holds a buffer takes no lock, and waits for higher buffers only.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::OnceLock;
+
+use deepheap_sys::aligned_buffer::{AlignedBuffer, Held};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::futex;
+use deepheap_sys::lock::Lock;
+
+use crate::block::{Block, Geometry};
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::event::Event;
+use crate::log::{Head, HeadState};
+use crate::policy::VictimPolicy;
+use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
+use crate::space::Space;
+use crate::stats::{Counters, StoreStats};
+
+/// Segment buffers at most.
+pub const BUFFERS_MAX: usize = 64;
+
+/// Segment buffers at least.
+pub const BUFFERS_MIN: usize = 4;
+
+/// Segment buffers of the survivor head: one to fill, one being written.
+const SURVIVOR_BUFFERS: usize = 2;
+
+/// Generations of forked children, each a child of the one before, that a store can serve.
+pub const GENERATIONS_MAX: usize = 64;
+
+/// Segments that one call of `discard_idle` gives back at most.
+const DISCARD_SEGMENTS_MAX: u32 = 64;
+
+/// How long a thread sleeps before it looks again at a buffer that is closed for a moment.
+const NAP: Duration = Duration::from_micros(20);
+
+/// How a store is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Bytes of a segment: a power of two from 256 KiB to 8 MiB.
+    pub segment_bytes: u64,
+    /// Bytes of the device that the store may use.
+    pub capacity_bytes: u64,
+    /// Segment buffers in memory, from `BUFFERS_MIN` to `BUFFERS_MAX`; two of them belong to the
+    /// survivor head.
+    pub buffers: usize,
+    /// Segments that only the survivor head may take, at least 2.
+    pub reserve_segments: u32,
+    /// Which segment to collect.
+    pub policy: VictimPolicy,
+}
+
+impl Options {
+    /// Segments of 1 MiB, 8 buffers, the cost-benefit policy.
+    pub fn new(capacity_bytes: u64) -> Self {
+        Self {
+            segment_bytes: 1 << 20,
+            capacity_bytes,
+            buffers: 8,
+            reserve_segments: 3,
+            policy: VictimPolicy::CostBenefit,
+        }
+    }
+}
+
+/// What came of asking the device for space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Growth {
+    /// More segments are free.
+    Assured,
+    /// Not so much; less may be had.
+    Smaller,
+    /// Another thread is asking.
+    Busy,
+    /// Nothing.
+    Refused(StoreError),
+}
+
+/// A log of checked blocks on a device.
+pub struct Store {
+    pub(crate) options: Options,
+    pub(crate) geometry: Geometry,
+    /// Tells this store's directories from those of others on the same device.
+    pub(crate) id: u64,
+    /// The device of each generation of forked children up to ours.
+    pub(crate) devices: [OnceLock<Box<dyn Device>>; GENERATIONS_MAX],
+    generation: AtomicUsize,
+    pub(crate) segments: SegmentTable,
+    /// The survivors' first.
+    pub(crate) buffers: Box<[AlignedBuffer]>,
+    /// Buffers, by head, whose segment could not be written.
+    pub(crate) failed_buffers: [AtomicU32; 2],
+    pub(crate) heads: [Lock<HeadState>; 2],
+    pub(crate) space: Lock<Space>,
+    /// A segment or a buffer became free, or will not.
+    pub(crate) progress: Event,
+    /// A segment was sealed.
+    pub(crate) sealed: Event,
+    /// Collection is needed.
+    pub(crate) work: Event,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) counters: Counters,
+    /// The errno of the first failed write; 0 if none failed.
+    failure: AtomicI32,
+}
+
+impl Store {
+    /// A store without blocks; whatever the device holds is of no interest.
+    ///
+    /// Errors: `Options` for those that cannot work, `Io` if memory is lacking.
+    pub fn open(device: Box<dyn Device>, options: Options) -> Result<Self, StoreError> {
+        if !(BUFFERS_MIN..=BUFFERS_MAX).contains(&options.buffers) {
+            return Err(StoreError::Options("buffers must be from 4 to 64"));
+        }
+        if options.reserve_segments < 2 {
+            return Err(StoreError::Options("reserve_segments must be at least 2"));
+        }
+        let capacity_bytes = options.capacity_bytes.min(device.len());
+        let geometry = Geometry::new(options.segment_bytes, capacity_bytes)?;
+        let survivors = (1 << SURVIVOR_BUFFERS) - 1;
+        let all = u64::MAX >> (BUFFERS_MAX - options.buffers);
+        let space = Space::new(
+            geometry,
+            options.reserve_segments,
+            options.buffers as u32,
+            [all & !survivors, survivors],
+        )?;
+        if space.reservable() == 0 {
+            return Err(StoreError::Options("the capacity is too small for segments and buffers"));
+        }
+        let mut buffers = Vec::with_capacity(options.buffers);
+        for _ in 0..options.buffers {
+            let (len, header) = (geometry.segment_bytes(), geometry.directory_bytes());
+            buffers.push(AlignedBuffer::new(len, header)?);
+        }
+        let head = || {
+            let directory = vec![0; geometry.directory_bytes()].into_boxed_slice();
+            Lock::new(HeadState { open: None, directory })
+        };
+        let devices = [const { OnceLock::new() }; GENERATIONS_MAX];
+        let _ = devices[0].set(device);
+        Ok(Self {
+            options,
+            geometry,
+            id: RandomState::new().build_hasher().finish(),
+            devices,
+            generation: AtomicUsize::new(0),
+            segments: SegmentTable::new(geometry.segments)?,
+            buffers: buffers.into_boxed_slice(),
+            failed_buffers: Default::default(),
+            heads: [head(), head()],
+            space: Lock::new(space),
+            progress: Event::new(),
+            sealed: Event::new(),
+            work: Event::new(),
+            stopping: AtomicBool::new(false),
+            counters: Counters::default(),
+            failure: AtomicI32::new(0),
+        })
+    }
+
+    /// Promises space for so many more blocks that may one day be appended and live at the same
+    /// time; the device's space for them is assured before this returns.
+    ///
+    /// Errors: `Full`, or `Io` if the device failed otherwise; then nothing is reserved.
+    pub fn reserve(&self, blocks: u64) -> Result<(), StoreError> {
+        loop {
+            let ticket = self.progress.ticket();
+            if self.space.lock().try_reserve(blocks)? {
+                return Ok(());
+            }
+            match self.grow() {
+                Growth::Assured | Growth::Smaller => {}
+                Growth::Busy => self.progress.wait(ticket, None),
+                Growth::Refused(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives back what `reserve` promised.
+    pub fn unreserve(&self, blocks: u64) {
+        self.space.lock().unreserve(blocks);
+    }
+
+    /// Asks the device for the space of more segments.
+    pub(crate) fn grow(&self) -> Growth {
+        let run = {
+            let mut space = self.space.lock();
+            if space.growing {
+                return Growth::Busy;
+            }
+            match space.begin_growth(&self.segments) {
+                Some(run) => run,
+                None => return Growth::Refused(StoreError::Full),
+            }
+        };
+        let bytes = run.segments as u64 * self.geometry.segment_bytes() as u64;
+        let answer = self.device_now().reserve(self.geometry.segment_offset(run.first), bytes);
+        let more = self.space.lock().end_growth(&self.segments, run, answer.is_ok());
+        self.progress.notify();
+        match answer {
+            Ok(()) => Growth::Assured,
+            Err(_) if more => Growth::Smaller,
+            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Growth::Refused(StoreError::Full),
+            Err(errno) => Growth::Refused(StoreError::Io(errno)),
+        }
+    }
+
+    /// The block holds no object any more; it must not be read from here on. A segment on the
+    /// device without live blocks is free at once.
+    ///
+    /// Callable in a signal handler; takes the lock of the space about every eighth time.
+    pub fn retire(&self, block: Block) {
+        if !self.geometry.holds(block) {
+            debug_assert!(false, "a block was retired that no store can hold");
+            return;
+        }
+        let segment = self.geometry.segment_of(block);
+        let left = self.segments.take_live(segment);
+        self.counters.retired();
+        let full = self.geometry.data_blocks();
+        let level = |live: u32| live * crate::space::LEVELS / full;
+        if left > 0 && level(left) == level(left + 1) {
+            return;
+        }
+        let mut space = self.space.lock();
+        let was = space.count(State::Ready);
+        space.refile(&self.segments, segment);
+        self.lose_if_dead(&mut space, segment);
+        let freed = space.count(State::Ready) != was;
+        let collect = space.collect_needed(self.counters.live_blocks());
+        drop(space);
+        if freed {
+            self.progress.notify();
+        }
+        if collect {
+            self.work.notify();
+        }
+    }
+
+    /// Gives space that has been free for some calls, and is not promised, back to the device:
+    /// a bounded amount in runs as long as possible. Returns the bytes. To be called now and
+    /// then, by a thread that may wait for the device; the interval is the caller's.
+    pub fn discard_idle(&self) -> u64 {
+        self.space.lock().tick();
+        let mut left = DISCARD_SEGMENTS_MAX;
+        while left > 0 {
+            let live_blocks = self.counters.live_blocks();
+            let Some(run) = self.space.lock().begin_discard(&self.segments, left, live_blocks)
+            else {
+                break;
+            };
+            let bytes = run.segments as u64 * self.geometry.segment_bytes() as u64;
+            let offset = self.geometry.segment_offset(run.first);
+            if self.device_now().discard(offset, bytes).is_ok() {
+                self.counters.discarded(bytes);
+            }
+            self.space.lock().end_discard(&self.segments, run);
+            self.progress.notify();
+            left -= run.segments;
+        }
+        (DISCARD_SEGMENTS_MAX - left) as u64 * self.geometry.segment_bytes() as u64
+    }
+
+    /// Why the first failed write failed, if one did. Blocks of failed writes are still served,
+    /// from memory; each failed segment costs a buffer until its blocks are retired.
+    pub fn failure(&self) -> Option<StoreError> {
+        match self.failure.load(Ordering::Acquire) {
+            0 => None,
+            errno => Some(StoreError::Io(Errno::from_raw(errno))),
+        }
+    }
+
+    pub(crate) fn fail(&self, errno: Errno) {
+        let (order, raw) = (Ordering::AcqRel, errno.raw());
+        let _ = self.failure.compare_exchange(0, raw, order, Ordering::Relaxed);
+    }
+
+    /// Threads in `write_sealed(true)` and `wait_for_work` return, and do not wait again before
+    /// `resume_waiting`.
+    pub fn stop_waiting(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.sealed.notify();
+        self.work.notify();
+    }
+
+    /// Undoes `stop_waiting`.
+    pub fn resume_waiting(&self) {
+        self.stopping.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Bytes of a segment: what a victim's buffer must hold.
+    pub fn segment_bytes(&self) -> usize {
+        self.geometry.segment_bytes()
+    }
+
+    /// Bytes of memory that the store uses: its buffers, and the tables for the segments that
+    /// were ever used.
+    pub fn memory_bytes(&self) -> u64 {
+        let buffers = self.buffers.len() as u64 * self.geometry.segment_bytes() as u64;
+        let heads = self.heads.len() as u64 * self.geometry.directory_bytes() as u64;
+        let tables = self.space.lock().frontier() as u64 * TABLE_BYTES_PER_SEGMENT;
+        buffers + heads + tables + size_of::<Self>() as u64
+    }
+
+    /// What the store counted, and the state of its segments.
+    pub fn stats(&self) -> StoreStats {
+        let space = self.space.lock();
+        let count =
+            |states: &[State]| states.iter().map(|&state| space.count(state) as u64).sum::<u64>();
+        StoreStats {
+            reserved_blocks: space.reserved(),
+            reservable_blocks: space.reservable(),
+            segments: self.geometry.segments as u64,
+            segments_free: count(&[State::Ready]),
+            segments_bare: count(&[State::Bare, State::Growing, State::Discarding]),
+            segments_in_memory: count(&[State::Open, State::Sealed, State::Writing]),
+            segments_on_device: count(&[State::Written, State::Collecting, State::Shelved]),
+            segments_failed: count(&[State::Failed, State::Lost]),
+            segments_withheld: count(&[State::Withheld]),
+            segments_damaged: count(&[State::Shelved]),
+            ..self.counters.stats()
+        }
+    }
+
+    /// Panics if the store's tables contradict each other. Takes all locks, walks all segments.
+    pub fn check_invariants(&self) {
+        let _heads = [Head::Fresh, Head::Survivor].map(|head| self.heads[head as usize].lock());
+        self.space.lock().check_invariants(&self.segments);
+    }
+
+    /// The right to read the buffer; waits while it is closed. For threads without a lock that
+    /// hold no buffer of a higher number: `freeze` closes them in order, with all locks.
+    pub(crate) fn hold(&self, buffer: usize) -> Held<'_> {
+        loop {
+            match self.buffers[buffer].hold() {
+                Some(held) => return held,
+                None => self.nap(),
+            }
+        }
+    }
+
+    /// Sleeps for a moment.
+    pub(crate) fn nap(&self) {
+        let nobody_wakes = AtomicU32::new(0);
+        futex::wait(&nobody_wakes, 0, Some(NAP));
+    }
+
+    /// Which head the buffer belongs to.
+    pub(crate) fn head_of(&self, buffer: usize) -> Head {
+        if buffer < SURVIVOR_BUFFERS { Head::Survivor } else { Head::Fresh }
+    }
+
+    /// The head's buffers, as bits.
+    pub(crate) fn all_buffers(&self, head: Head) -> u64 {
+        let buffers = 0..self.buffers.len();
+        let own = buffers.filter(|&buffer| self.head_of(buffer) == head);
+        own.fold(0, |bits, buffer| bits | 1 << buffer)
+    }
+
+    /// Whether the writes of all of the head's buffers have failed.
+    pub(crate) fn is_blocked(&self, head: Head) -> bool {
+        let failed = self.failed_buffers[head as usize].load(Ordering::Acquire);
+        failed == self.all_buffers(head).count_ones()
+    }
+
+    /// One more (or, with `failed` false, one less) buffer is stuck with a failed segment.
+    pub(crate) fn mark_buffer(&self, buffer: usize, failed: bool) {
+        let count = &self.failed_buffers[self.head_of(buffer) as usize];
+        if failed {
+            count.fetch_add(1, Ordering::AcqRel);
+        } else {
+            count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Which generation of forked children this is.
+    pub(crate) fn generation(&self) -> usize {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_generation(&self, generation: usize) {
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// The device of a generation.
+    pub(crate) fn device(&self, generation: usize) -> &dyn Device {
+        match self.devices[generation].get() {
+            Some(device) => device.as_ref(),
+            None => unreachable!("a segment names a device that was never set"),
+        }
+    }
+
+    /// The device that new segments go to.
+    pub(crate) fn device_now(&self) -> &dyn Device {
+        self.device(self.generation())
+    }
+}

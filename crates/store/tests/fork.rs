@@ -1,0 +1,146 @@
+//! Parent and child of a fork both keep every block, whatever the other does.
+#![allow(clippy::undocumented_unsafe_blocks)] // fork, waitpid and _exit only
+
+mod model;
+
+use std::path::Path;
+
+use deepheap_sim::Random;
+use deepheap_store::{Device, FileDevice, Store, StoreError, VictimPolicy};
+use deepheap_sys::direct_file::DirectFile;
+use model::{Model, SEGMENT_BYTES, options};
+
+const SEGMENTS: u64 = 80;
+const NAMES: u64 = 1000;
+
+fn file() -> Box<dyn Device> {
+    let file = DirectFile::open_unlinked(Path::new("/var/tmp")).expect("a file");
+    Box::new(FileDevice::new(file).expect("a device"))
+}
+
+/// Runs the child in a fork of the frozen store; returns its process id to the parent.
+fn fork(model: &mut Model, child: impl FnOnce(&mut Model)) -> libc::pid_t {
+    let frozen = model.store.freeze();
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork");
+    drop(frozen);
+    if pid == 0 {
+        let run = std::panic::AssertUnwindSafe(|| {
+            model.store.become_child(file()).expect("a generation");
+            child(model);
+        });
+        let failed = std::panic::catch_unwind(run).is_err();
+        unsafe { libc::_exit(failed as i32) };
+    }
+    pid
+}
+
+fn wait(pid: libc::pid_t) {
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "the child saw what it should");
+}
+
+fn work(model: &mut Model, seed: u64, steps: u32) {
+    let mut random = Random::new(seed);
+    for _ in 0..steps {
+        model.step(&mut random, NAMES).expect("room");
+    }
+    assert_eq!(model.check_everything(), 0);
+    model.store.check_invariants();
+}
+
+#[test]
+fn parent_and_child_keep_every_block_while_both_rewrite_everything() {
+    let seed = model::seed(41);
+    for drained in [true, false] {
+        let store = Store::open(file(), options(SEGMENTS, VictimPolicy::Greedy));
+        let mut model = Model::over(store.expect("a store"));
+        work(&mut model, seed, 3000);
+        if drained {
+            model.store.seal_and_drain();
+        }
+        let pin = model.store.pin_all().expect("a pin");
+        let pid = fork(&mut model, |model| {
+            assert_eq!(model.check_everything(), 0, "all is inherited");
+            work(model, seed + 1, 4000);
+        });
+        work(&mut model, seed + 2, 4000);
+        wait(pid);
+        assert!(model.store.stats().segments_withheld > 0, "the pin had an effect");
+        model.store.unpin(pin);
+        assert_eq!(model.store.stats().segments_withheld, 0);
+        work(&mut model, seed + 3, 4000);
+    }
+}
+
+#[test]
+fn children_of_children_keep_every_block() {
+    let seed = model::seed(42);
+    let store = Store::open(file(), options(SEGMENTS, VictimPolicy::CostBenefit));
+    let mut model = Model::over(store.expect("a store"));
+    work(&mut model, seed, 2500);
+    let pin = model.store.pin_all().expect("a pin");
+    let pid = fork(&mut model, |model| {
+        work(model, seed + 1, 800);
+        let pin = model.store.pin_all().expect("a pin");
+        let pid = fork(model, |model| {
+            work(model, seed + 2, 800);
+            let pid = fork(model, |model| work(model, seed + 3, 3000));
+            // No pin: we only read until it has gone.
+            assert_eq!(model.check_everything(), 0);
+            wait(pid);
+            work(model, seed + 4, 2000);
+        });
+        work(model, seed + 5, 2000);
+        wait(pid);
+        model.store.unpin(pin);
+        work(model, seed + 6, 2000);
+    });
+    work(&mut model, seed + 7, 2500);
+    wait(pid);
+    model.store.unpin(pin);
+    work(&mut model, seed + 8, 2000);
+}
+
+#[test]
+fn an_inherited_pin_means_nothing_in_the_child() {
+    let store = Store::open(file(), options(SEGMENTS, VictimPolicy::Greedy));
+    let mut model = Model::over(store.expect("a store"));
+    work(&mut model, 1, 500);
+    let pin = model.store.pin_all().expect("a pin");
+    let mut pin = Some(pin);
+    let inherited = &mut pin;
+    let pid = fork(&mut model, |model| {
+        work(model, 2, 2000);
+        let own = model.store.pin_all().expect("a pin of the child's own");
+        model.store.unpin(inherited.take().expect("inherited"));
+        work(model, 3, 2000);
+        assert!(model.store.stats().segments_withheld > 0, "the child's own pin still holds");
+        model.store.unpin(own);
+    });
+    wait(pid);
+    model.store.unpin(pin.expect("still ours"));
+}
+
+#[test]
+fn generations_are_bounded_and_the_last_refusal_is_an_error() {
+    let store = Store::open(file(), options(SEGMENTS, VictimPolicy::Greedy)).expect("a store");
+    let mut model = Model::over(store);
+    for name in 0..50 {
+        model.put(name).expect("room");
+    }
+    // Becoming one's own child is possible as long as nobody else uses the old device.
+    for generation in 1..deepheap_store::store::GENERATIONS_MAX as u64 {
+        model.store.become_child(sim()).expect("a generation");
+        model.put(generation % 50).expect("room");
+        model.store.seal_and_drain();
+        assert_eq!(model.check_everything(), 0);
+    }
+    assert_eq!(model.store.become_child(sim()), Err(StoreError::TooManyForks));
+    assert_eq!(model.check_everything(), 0);
+}
+
+fn sim() -> Box<dyn Device> {
+    Box::new(deepheap_sim::SimDevice::new(SEGMENTS * SEGMENT_BYTES, 1))
+}

@@ -1,0 +1,111 @@
+//! Whatever the device does, the store serves the bytes that were appended, or refuses.
+
+mod model;
+
+use deepheap_sim::{Fault, Random, SimDevice};
+use deepheap_store::{StoreError, VictimPolicy};
+use model::{Model, SEGMENT_BYTES, options};
+
+const SEGMENTS: u64 = 40;
+
+/// A number of operations on a store over a device with the given faults, one in so many.
+fn run(seed: u64, policy: VictimPolicy, faults: &[Fault], one_in: u64, steps: u32) -> SimDevice {
+    let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
+    for &fault in faults {
+        device.set_chance(fault, one_in);
+    }
+    let mut model = Model::new(Box::new(device.clone()), options(SEGMENTS, policy));
+    let mut random = Random::new(seed ^ 0xabcd);
+    let mut refused = 0;
+    for step in 0..steps {
+        if let Err(error) = model.step(&mut random, 1200) {
+            refused += 1;
+            assert!(!faults.is_empty(), "without faults nothing fails: {error}, step {step}");
+            assert!(matches!(error, StoreError::Full | StoreError::Io(_)), "{error}");
+            // Somebody frees something: the program goes on.
+            let name = random.below(1200);
+            model.remove(name);
+        }
+        if step % 1000 == 0 {
+            model.store.check_invariants();
+        }
+    }
+    device.heal();
+    let gone = model.check_everything();
+    let may_lose = faults.iter().any(|fault| fault.destroys());
+    assert!(gone == 0 || may_lose, "{gone} objects lost, {refused} refusals");
+    model.store.check_invariants();
+    let stats = model.store.stats();
+    assert_eq!(stats.live_blocks, model.map.len() as u64);
+    if faults.is_empty() {
+        assert!(stats.segments_collected > 10, "the collector had work: {stats:?}");
+        assert!(stats.write_amplification() < 6.0, "{stats:?}");
+    }
+    device
+}
+
+#[test]
+fn a_correct_device_returns_everything_under_either_policy() {
+    let seed = model::seed(1);
+    run(seed, VictimPolicy::Greedy, &[], 0, 20_000);
+    run(seed, VictimPolicy::CostBenefit, &[], 0, 20_000);
+}
+
+#[test]
+fn every_single_kind_of_fault_is_survived() {
+    let seed = model::seed(2);
+    for fault in Fault::ALL {
+        let one_in = match fault {
+            Fault::WriteRefused | Fault::WriteNoSpace => 12,
+            Fault::ReserveNoSpace => 2,
+            fault if fault.destroys() => 10,
+            _ => 30,
+        };
+        for round in 0..3 {
+            println!("{fault:?}, round {round}");
+            let device = run(seed + round, VictimPolicy::CostBenefit, &[fault], one_in, 3000);
+            assert!(device.faults() > 0 || fault == Fault::ReserveNoSpace);
+        }
+    }
+}
+
+#[test]
+fn all_kinds_of_faults_together_are_survived() {
+    let seed = model::seed(3);
+    for round in 0..6 {
+        println!("round {round}");
+        run(seed + round, VictimPolicy::Greedy, &Fault::ALL, 100, 4000);
+    }
+}
+
+#[test]
+fn the_canary_a_store_over_a_device_that_forgets_everything_refuses_everything() {
+    let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 7);
+    device.set_chance(Fault::WriteLost, 1);
+    let mut model = Model::new(Box::new(device), options(SEGMENTS, VictimPolicy::Greedy));
+    for name in 0..200 {
+        model.put(name).expect("room");
+    }
+    model.store.seal_and_drain();
+    assert_eq!(model.check_everything(), 200);
+    assert_eq!(model.store.stats().blocks_corrupt, 200);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig {
+        cases: 24, failure_persistence: None, ..Default::default()
+    })]
+
+    /// Random seeds, random mixtures of faults.
+    #[test]
+    fn any_sequence_over_any_mixture_of_faults(
+        seed: u64,
+        mixture in 0u32..1 << 12,
+        one_in in 20u64..500,
+    ) {
+        let chosen = |at: &usize| mixture & (1 << at) != 0;
+        let faults: Vec<_> = (0..12).filter(chosen).map(|at| Fault::ALL[at]).collect();
+        let steps = 1200 * (1 + faults.is_empty() as u32 * 12);
+        run(seed, VictimPolicy::CostBenefit, &faults, one_in, steps);
+    }
+}

@@ -1,0 +1,154 @@
+//! What is reserved can be stored; what cannot be promised is refused; what is idle goes back.
+
+mod model;
+
+use deepheap_sim::{Fault, Operation, Random, Script, SimDevice};
+use deepheap_store::device::Errno;
+use deepheap_store::{Options, Store, StoreError, VictimPolicy};
+use model::{Model, SEGMENT_BYTES, options};
+
+fn open(segments: u64) -> (SimDevice, Store) {
+    let device = SimDevice::new(segments * SEGMENT_BYTES, 1);
+    let store = Store::open(Box::new(device.clone()), options(segments, VictimPolicy::Greedy));
+    (device, store.expect("a store"))
+}
+
+#[test]
+fn every_reserved_block_can_be_stored_and_rewritten_for_ever() {
+    let seed = model::seed(21);
+    for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
+        let (_, store) = open(48);
+        let blocks = store.stats().reservable_blocks;
+        store.reserve(blocks).expect("all that is reservable");
+        assert_eq!(store.reserve(1), Err(StoreError::Full));
+        drop(store);
+        let device = SimDevice::new(48 * SEGMENT_BYTES, seed);
+        let mut model = Model::new(Box::new(device), options(48, policy));
+        model.store.reserve(blocks).expect("all that is reservable");
+        let mut random = Random::new(seed);
+        for name in 0..blocks {
+            model.put(name).expect("reserved");
+        }
+        for _ in 0..blocks * 5 {
+            model.put(random.below(blocks)).expect("reserved");
+        }
+        assert_eq!(model.check_everything(), 0);
+        model.store.check_invariants();
+        println!("{policy:?}: {:.2}", model.store.stats().write_amplification());
+    }
+}
+
+#[test]
+fn reservations_are_counted_exactly() {
+    let (_, store) = open(48);
+    let all = store.stats().reservable_blocks;
+    for part in [1, 7, all / 3] {
+        store.reserve(part).expect("room");
+    }
+    let left = all - 8 - all / 3;
+    assert_eq!(store.reserve(left + 1), Err(StoreError::Full));
+    assert_eq!(store.stats().reserved_blocks, all - left, "a refusal reserves nothing");
+    store.reserve(left).expect("exactly the rest");
+    store.unreserve(all);
+    assert_eq!(store.stats().reserved_blocks, 0);
+    assert_eq!(store.reserve(u64::MAX), Err(StoreError::Full));
+    store.check_invariants();
+}
+
+#[test]
+fn a_device_without_space_refuses_the_reservation_and_keeps_what_it_has() {
+    let (device, store) = open(600);
+    store.reserve(1000).expect("room");
+    device.set_chance(Fault::ReserveNoSpace, 1);
+    assert_eq!(store.reserve(store.stats().reservable_blocks - 1000), Err(StoreError::Full));
+    assert_eq!(store.stats().reserved_blocks, 1000);
+    device.heal();
+    store.reserve(store.stats().reservable_blocks - 1000).expect("there is space again");
+    store.check_invariants();
+
+    let (device, store) = open(600);
+    let (operation, errno) = (Operation::Reserve, Errno::EIO);
+    device.add_script(Script { operation, nth: 0, for_ever: true, errno });
+    assert_eq!(store.reserve(1000), Err(StoreError::Io(Errno::EIO)));
+}
+
+#[test]
+fn a_full_store_says_so_and_goes_on_when_something_is_freed() {
+    let device = SimDevice::new(24 * SEGMENT_BYTES, 3);
+    let mut model = Model::new(Box::new(device), options(24, VictimPolicy::Greedy));
+    let mut names = 0;
+    let error = loop {
+        match model.put(names) {
+            Ok(()) => names += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, StoreError::Full);
+    assert!(names >= model.store.stats().reservable_blocks, "{names}");
+    assert_eq!(model.check_everything(), 0);
+    for name in (0..names).step_by(3) {
+        model.remove(name);
+    }
+    for name in 0..names / 6 {
+        model.put(1_000_000 + name).expect("space was freed");
+    }
+    assert_eq!(model.check_everything(), 0);
+    model.store.check_invariants();
+}
+
+#[test]
+fn idle_space_goes_back_to_the_device_and_promised_space_does_not() {
+    let device = SimDevice::new(600 * SEGMENT_BYTES, 3);
+    let mut model = Model::new(Box::new(device.clone()), options(600, VictimPolicy::Greedy));
+    model.store.reserve(20_000).expect("room");
+    for name in 0..20_000 {
+        model.put(name).expect("reserved");
+    }
+    for name in 0..20_000 {
+        model.remove(name);
+    }
+    model.store.seal_and_drain();
+    for _ in 0..20 {
+        model.store.discard_idle();
+    }
+    let promised = device.pages();
+    assert!(promised > 15_000, "what is reserved keeps its space: {promised}");
+    model.store.unreserve(20_000);
+    let discards = device.count(Operation::Discard);
+    for _ in 0..20 {
+        model.store.discard_idle();
+    }
+    assert!(device.pages() < 6_000, "{} pages are left", device.pages());
+    let stats = model.store.stats();
+    let calls = device.count(Operation::Discard) - discards;
+    let bytes_a_call = stats.bytes_discarded / calls.max(1);
+    assert!(bytes_a_call > 4 * SEGMENT_BYTES, "merged: {bytes_a_call} bytes a discard");
+    model.store.check_invariants();
+    model.store.reserve(20_000).expect("it can be had again");
+}
+
+#[test]
+fn options_that_cannot_work_are_refused() {
+    let good = Options::new(64 << 20);
+    let open = |options| Store::open(Box::new(SimDevice::new(64 << 20, 1)), options).err();
+    assert_eq!(open(good), None);
+    for bad in [
+        Options { segment_bytes: 100_000, ..good },
+        Options { buffers: 3, ..good },
+        Options { buffers: 65, ..good },
+        Options { reserve_segments: 1, ..good },
+        Options { capacity_bytes: 4 << 20, ..good },
+    ] {
+        assert!(matches!(open(bad), Some(StoreError::Options(_))), "{bad:?}");
+    }
+}
+
+#[test]
+fn memory_is_bounded_and_reported() {
+    let device = SimDevice::new(1 << 40, 1);
+    let store = Store::open(Box::new(device), Options::new(1 << 40)).expect("a store");
+    let before = store.memory_bytes();
+    assert!(before < 9 << 20, "eight buffers of 1 MiB and little else: {before}");
+    store.reserve(20 << 20).expect("80 GiB of a TiB");
+    assert!(store.memory_bytes() - before < 8 << 20, "some 40 bytes a segment");
+}

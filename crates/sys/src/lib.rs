@@ -1,0 +1,39 @@
+//! The only door to the kernel: every system call, signal and lock of deepheap is here, one noun a
+//! file.
+//!
+//! Guarantees: wrappers tell the kernel's whole truth (partial lengths, EAGAIN, EEXIST), features
+//! are probed at run time, and what the fault path needs is callable in a signal handler.
+//! Never: uses std threads, std thread-locals or the global allocator on the fault path.
+//! Threads: each file says who may call it, and from where.
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("deepheap-sys runs on x86_64 Linux only, for now");
+
+pub mod aligned_buffer;
+pub mod clock;
+pub mod direct_file;
+pub mod errno;
+pub mod fault_signal;
+pub mod futex;
+mod handler_stack;
+pub mod lock;
+pub mod log;
+pub mod mapping;
+pub mod own_descriptor;
+pub mod page_extractor;
+pub mod pagemap;
+pub mod pinned_allocator;
+pub mod pinned_array;
+pub mod pipe;
+pub mod ring;
+pub mod signals;
+mod signature;
+pub mod thread;
+pub mod tls;
+pub mod userfaultfd;
+pub mod zap;
+
+pub use errno::{Errno, Result};
+
+/// Bytes of one page: the only page size deepheap handles.
+pub const PAGE: usize = 4096;

@@ -1,0 +1,204 @@
+//! Mapping: address space and memory from the kernel, and advice about it.
+//!
+//! Guarantees: every byte of `map_pinned` is counted in `pinned_bytes()` until `unmap_pinned`.
+//! Never: allocates | takes a deepheap lock. Lengths and addresses are whole pages; EINVAL
+//! otherwise.
+//! Threads: any.
+
+use crate::PAGE;
+use crate::errno::{Errno, Result, check};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+use libc::c_void;
+
+pub use crate::pinned_array::{PinnedArray, Zeroed};
+
+static PINNED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// What the kernel should do with a range: see madvise(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+#[allow(missing_docs)] // the names are those of madvise(2)
+pub enum Advice {
+    DontNeed = libc::MADV_DONTNEED,
+    DontNeedLocked = 24,
+    Free = libc::MADV_FREE,
+    NoHugePage = libc::MADV_NOHUGEPAGE,
+    HugePage = libc::MADV_HUGEPAGE,
+    Unmergeable = libc::MADV_UNMERGEABLE,
+    DontFork = libc::MADV_DONTFORK,
+    DoFork = libc::MADV_DOFORK,
+    WipeOnFork = libc::MADV_WIPEONFORK,
+    DontDump = libc::MADV_DONTDUMP,
+    DoDump = libc::MADV_DODUMP,
+    PopulateRead = 22,
+    PopulateWrite = 23,
+}
+
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+fn map(at: usize, len: usize, protection: i32, flags: i32) -> Result<usize> {
+    // SAFETY: without MAP_FIXED no existing mapping is touched, and the memory belongs to no one
+    // yet.
+    let got = unsafe { libc::mmap(at as *mut c_void, len, protection, flags, -1, 0) };
+    if got == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(got as usize) }
+}
+
+/// Reserves `len` bytes of address space aligned to `align` (a power of two, at least a page): no
+/// memory, no access. At `hint` if that is not 0, aligned and free; else at any aligned place.
+pub fn reserve(len: usize, align: usize, hint: usize) -> Result<*mut u8> {
+    if len == 0 || !len.is_multiple_of(PAGE) || !align.is_power_of_two() || align < PAGE {
+        return Err(Errno::EINVAL);
+    }
+    if hint != 0 && hint.is_multiple_of(align) {
+        // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a mere hint: look at where we are.
+        if let Ok(got) = map(hint, len, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE) {
+            if got == hint {
+                return Ok(hint as *mut u8);
+            }
+            trim(got, len);
+        }
+    }
+    let slack = align - PAGE;
+    let all = len.checked_add(slack).ok_or(Errno::ENOMEM)?;
+    let got = map(0, all, libc::PROT_NONE, ANONYMOUS)?;
+    let start = got.next_multiple_of(align);
+    trim(got, start - got);
+    trim(start + len, got + all - start - len);
+    Ok(start as *mut u8)
+}
+
+/// Gives back a part of a reservation that this file just made.
+fn trim(at: usize, len: usize) {
+    if len > 0 {
+        // SAFETY: the caller is `reserve`, and no one else knows of these addresses yet.
+        unsafe { libc::munmap(at as *mut c_void, len) };
+    }
+}
+
+/// Makes a part of a reservation readable and writable; reads as zeros until written.
+///
+/// # Safety
+/// `ptr..ptr+len` lies in a reservation of the caller's.
+pub unsafe fn commit(ptr: *mut u8, len: usize) -> Result<()> {
+    // SAFETY: the caller owns the range; more rights cannot break anyone who uses it.
+    check(unsafe { libc::mprotect(ptr.cast(), len, libc::PROT_READ | libc::PROT_WRITE) }.into())?;
+    Ok(())
+}
+
+/// Maps `len` bytes (rounded up to pages) of zeroed private memory, populated when first touched,
+/// in small pages. It never faults on us in any other sense. Counted in `pinned_bytes`.
+pub fn map_pinned(len: usize) -> Result<*mut u8> {
+    let len = len.checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?.max(PAGE);
+    let got = map(0, len, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS)?;
+    // A refusal (a kernel without huge pages) is as good as consent.
+    // SAFETY: the range is ours, and the advice does not change what it holds.
+    let _ = unsafe { advise(got as *mut u8, len, Advice::NoHugePage) };
+    PINNED_BYTES.fetch_add(len, Relaxed);
+    Ok(got as *mut u8)
+}
+
+/// Gives back memory of `map_pinned`.
+///
+/// # Safety
+/// `ptr` and `len` are those of one `map_pinned`, and nothing uses the memory any more.
+pub unsafe fn unmap_pinned(ptr: *mut u8, len: usize) -> Result<()> {
+    let len = len.next_multiple_of(PAGE).max(PAGE);
+    // SAFETY: the caller's promise.
+    unsafe { unmap(ptr, len) }?;
+    PINNED_BYTES.fetch_sub(len, Relaxed);
+    Ok(())
+}
+
+/// Bytes mapped by `map_pinned` now (address space: an upper bound of what is resident).
+pub fn pinned_bytes() -> usize {
+    PINNED_BYTES.load(Relaxed)
+}
+
+/// Unmaps a reservation or a part of one. For memory of `map_pinned` use `unmap_pinned`.
+///
+/// # Safety
+/// The caller owns the range, and nothing uses it any more.
+pub unsafe fn unmap(ptr: *mut u8, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::munmap(ptr.cast(), len) }.into())?;
+    Ok(())
+}
+
+/// Advises the kernel about a range. EAGAIN and EINTR are retried.
+///
+/// # Safety
+/// The caller owns the range; nothing that the advice drops is needed any more.
+pub unsafe fn advise(ptr: *mut u8, len: usize, advice: Advice) -> Result<()> {
+    loop {
+        // SAFETY: the caller's promise.
+        match check(unsafe { libc::madvise(ptr.cast(), len, advice as i32) }.into()) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if advice == Advice::DontNeed => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Bytes of a range that are in RAM now (mincore(2)).
+pub fn resident_bytes(ptr: *const u8, len: usize) -> Result<usize> {
+    const PAGES_A_CALL: usize = 4096;
+    let mut resident = [0u8; PAGES_A_CALL];
+    let mut bytes = 0;
+    let mut done = 0;
+    while done < len {
+        let piece = (len - done).min(PAGES_A_CALL * PAGE);
+        let at = ptr.wrapping_add(done) as *mut c_void;
+        // SAFETY: mincore writes one byte a page of `piece`, at most PAGES_A_CALL of them.
+        check(unsafe { libc::mincore(at, piece, resident.as_mut_ptr()) }.into())?;
+        let pages = piece.div_ceil(PAGE);
+        bytes += resident[..pages].iter().filter(|flags| **flags & 1 != 0).count() * PAGE;
+        done += piece;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserve_keeps_its_alignment_and_refuses_to_replace() {
+        let align = 64 << 20;
+        let first = reserve(align, align, 0).unwrap();
+        assert_eq!(first as usize % align, 0);
+        let second = reserve(align, align, first as usize).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(second as usize % align, 0);
+        // SAFETY: both are ours and unused.
+        unsafe {
+            unmap(second, align).unwrap();
+            unmap(first, align).unwrap();
+        }
+        assert_eq!(reserve(align, align, first as usize).unwrap(), first);
+        // SAFETY: ours and unused after the reads and writes below.
+        unsafe {
+            commit(first, PAGE).unwrap();
+            first.write(7);
+            advise(first, PAGE, Advice::DontNeed).unwrap();
+            assert_eq!(first.read(), 0);
+            unmap(first, align).unwrap();
+        }
+    }
+
+    #[test]
+    fn pinned_memory_is_zeroed_and_resident_only_where_touched() {
+        let len = 1 << 20;
+        let memory = map_pinned(len).unwrap();
+        assert!(pinned_bytes() >= len);
+        assert_eq!(resident_bytes(memory, len).unwrap(), 0);
+        // SAFETY: mapped above, one mebibyte long.
+        unsafe {
+            assert_eq!(memory.add(5 * PAGE).read(), 0);
+            memory.write(1);
+            assert!(resident_bytes(memory, len).unwrap() <= 2 * PAGE);
+            unmap_pinned(memory, len).unwrap();
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Page extractor: takes pages out of a running program without losing a write.
+//!
+//! Guarantees: a page told `Copied` is gone from the program's memory and every byte that any
+//! thread ever stored to it is in `into`; a page told otherwise was not touched. The pipe is empty
+//! between calls, whatever happened.
+//! Never: allocates | takes a lock | changes errno | touches managed memory itself (the kernel
+//! does).
+//! Threads: one at a time for each extractor (`&mut`); many extractors may share one `Zapper`.
+//! Callable in a signal handler.
+//!
+//! # Why no write is lost
+//!
+//! `extract` goes through these steps, all pages of the batch together:
+//!
+//! 1. populate: pages that may be shared are made exclusive (MADV_POPULATE_WRITE breaks sharing).
+//! 2. splice: vmsplice takes a reference to the physical page behind each address into the pipe. It
+//!    copies nothing, so the pipe sees every later store to that physical page.
+//! 3. zap: MADV_DONTNEED removes the mappings; when it returns, every processor has flushed its
+//!    TLB.
+//! 4. drain: the pipe is read. The bytes are final.
+//!
+//! A store by any thread comes at one of two times. *Before its processor's flush in step 3*:
+//! it went to the physical page that was mapped at the time. Claim: that is the page in the pipe.
+//! *After it*: the address has no mapping, the range is registered with userfaultfd, so the store
+//! faults and waits for whoever claimed the page (the pager); it is not executed. *There is no
+//! third time*: a store takes effect through a TLB entry, and the flush waits for every processor
+//! to acknowledge, by an interrupt that is taken between instructions. Step 4 comes after that, so
+//! it reads them all.
+//!
+//! The claim fails exactly if the kernel may put another physical page behind the address between 2
+//! and 3. Who does this: (a) copy-on-write, which happens to pages that are not *exclusive*
+//! anonymous pages. A page becomes exclusive by a write fault, by UFFDIO_COPY and by
+//! MADV_POPULATE_WRITE, and then do_wp_page reuses it whatever its reference count is. It stops
+//! being exclusive by fork, by same-page merging (KSM), and is not so if it is the shared zero
+//! page: hence `may_be_shared`, and the contract of `extract`. (b) Migration, compaction, huge-page
+//! collapse: they need the reference count to be what the mappings explain, and the pipe's
+//! reference spoils it. (c) Swap: a page that is swapped out while referenced stays in the swap
+//! cache, its entry remembers exclusiveness, and the next fault maps the same page again.
+//! Exception: while it is under writeback to a swap device that demands stable pages (zram among
+//! them), Linux maps it as if shared. Such swap devices are not supported beside deepheap unless
+//! the pages are locked in RAM (mlock2).
+//!
+//! The kernel writing by itself is like a thread as long as it writes through the address (read(2),
+//! copy_to_user). It is not if it holds the physical page for longer (O_DIRECT reads, io_uring
+//! fixed buffers, RDMA): such pages must not be victims while the transfer lasts.
+
+use crate::PAGE;
+use crate::errno::{Errno, Result, Saved, check};
+use crate::own_descriptor::OwnDescriptor;
+use crate::pagemap;
+use crate::zap::Zapper;
+use libc::iovec;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Pages of the largest batch.
+pub const BATCH_MAX: usize = 256;
+
+const EMPTY: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+
+/// A page to take out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// Its address: a whole page.
+    pub addr: usize,
+    /// True unless the page was installed by UFFDIO_COPY (or known written) since the last fork.
+    pub may_be_shared: bool,
+}
+
+/// What became of a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is gone, and its final bytes are in `into`.
+    Copied,
+    /// It was not there: nothing to take, nothing written.
+    Missing,
+    /// It is there but could not be taken; it was left as it is.
+    Unreadable,
+}
+
+/// A pipe that holds the pages of one batch, and the lists it works with.
+#[derive(Debug)]
+pub struct PageExtractor {
+    reader: OwnDescriptor,
+    writer: OwnDescriptor,
+    batch: usize,
+    /// Ranges for the system call at hand.
+    vector: [iovec; BATCH_MAX],
+    /// Which victim each page in the pipe is, in the pipe's order.
+    spliced: [u16; BATCH_MAX],
+}
+
+// SAFETY: the pointers in `vector` are scratch of one call of `extract` and never used across
+// calls.
+unsafe impl Send for PageExtractor {}
+
+impl PageExtractor {
+    /// Opens the pipe and grows it towards 1 MiB; `batch` tells what was granted.
+    pub fn new() -> Result<Self> {
+        let (reader, writer, batch) = open_pipe()?;
+        let vector = [EMPTY; BATCH_MAX];
+        Ok(PageExtractor { reader, writer, batch, vector, spliced: [0; BATCH_MAX] })
+    }
+
+    /// Pages that one `extract` can take: 1 to 256.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// The descriptors it keeps open: the program must not close them.
+    pub fn descriptors(&self) -> [RawFd; 2] {
+        [self.reader.as_raw_fd(), self.writer.as_raw_fd()]
+    }
+
+    /// In the child of a fork: the pipe is shared with the parent, so it is opened anew.
+    pub fn after_fork(&mut self) -> Result<()> {
+        let _errno = Saved::new();
+        (self.reader, self.writer, self.batch) = open_pipe()?;
+        Ok(())
+    }
+
+    /// Takes the victims out: `taken[i]` tells what became of `victims[i]`, whose bytes are in
+    /// `into[i]` (4096 of them) if it was copied; `into[i]` may be overwritten in every case.
+    ///
+    /// Err: the pipe cannot be used (EBADF, ENOMEM) or the lengths differ or exceed `batch`
+    /// (EINVAL); all victims are as they were, and `taken` says Unreadable.
+    ///
+    /// # Safety
+    /// - Every victim is a whole page of private anonymous memory, named once, in no huge page, not
+    ///   mergeable (KSM), and whatever touches it while it is missing waits until the caller
+    ///   installs it again: registered with userfaultfd, claimed by the caller.
+    /// - `may_be_shared` is false only for pages that are exclusive: installed by UFFDIO_COPY or
+    ///   known written, and no fork since. No fork happens during the call.
+    /// - No long-term pin of the kernel (O_DIRECT and the like) is on a victim.
+    /// - Every `into[i]` is 4096 writable bytes of pinned memory, each used by nobody else.
+    pub unsafe fn extract(
+        &mut self,
+        zapper: &Zapper,
+        victims: &[Victim],
+        into: &[*mut u8],
+        taken: &mut [Taken],
+    ) -> Result<()> {
+        let _errno = Saved::new();
+        taken.fill(Taken::Unreadable);
+        if victims.len() != into.len() || victims.len() != taken.len() || victims.len() > self.batch
+        {
+            return Err(Errno::EINVAL);
+        }
+        taken.fill(Taken::Copied); // until a step finds otherwise
+        for buffer in into {
+            // SAFETY: the caller's promise.
+            unsafe { touch(*buffer) };
+        }
+        self.make_exclusive(zapper, victims, taken);
+        let spliced = self.splice(victims, taken)?;
+        // SAFETY: exactly the pages that the pipe holds; the caller's promise for the rest.
+        unsafe { self.zap(zapper, victims, spliced, taken) };
+        // SAFETY: the caller's promise on `into`.
+        unsafe { self.drain(into, spliced) };
+        Ok(())
+    }
+
+    /// Step 1. A victim whose sharing cannot be broken must not be spliced.
+    fn make_exclusive(&mut self, zapper: &Zapper, victims: &[Victim], taken: &mut [Taken]) {
+        let shared = victims.iter().filter(|victim| victim.may_be_shared);
+        let ranges = gather(&mut self.vector, shared.map(|victim| victim.addr));
+        if ranges.is_empty() || zapper.populate_write(ranges).is_ok() {
+            return;
+        }
+        for (victim, taken) in victims.iter().zip(taken) {
+            let alone = [page_range(victim.addr)];
+            if victim.may_be_shared && zapper.populate_write(&alone).is_err() {
+                *taken = missing_or_unreadable(victim.addr);
+            }
+        }
+    }
+
+    /// Step 2. Answers how many pages are in the pipe; `self.spliced` says which.
+    fn splice(&mut self, victims: &[Victim], taken: &mut [Taken]) -> Result<usize> {
+        let mut spliced = 0;
+        let mut next = 0;
+        loop {
+            let wanted = &mut self.spliced[spliced..];
+            let mut count = 0;
+            for (index, taken) in taken.iter().enumerate().skip(next) {
+                if *taken == Taken::Copied {
+                    wanted[count] = index as u16;
+                    count += 1;
+                }
+            }
+            if count == 0 {
+                return Ok(spliced);
+            }
+            let addresses = wanted[..count].iter().map(|index| victims[usize::from(*index)].addr);
+            let ranges = gather(&mut self.vector, addresses);
+            let first = usize::from(wanted[0]);
+            match vmsplice(&self.writer, ranges) {
+                // Pages go in whole: the slots are as many as `batch`, and a slot takes a page.
+                Ok(bytes) if bytes > 0 && bytes.is_multiple_of(PAGE) => {
+                    spliced += bytes / PAGE;
+                    next = usize::from(self.spliced[spliced - 1]) + 1;
+                }
+                Err(Errno::EINTR) => {}
+                // Nothing went in: it is the first page that cannot be had.
+                Err(Errno::EFAULT | Errno::EHWPOISON) => {
+                    taken[first] = missing_or_unreadable(victims[first].addr);
+                    next = first + 1;
+                }
+                Ok(0) => {
+                    refuse(&mut taken[first..]);
+                    return Ok(spliced);
+                }
+                Ok(_) => broken("took a part of a page"),
+                Err(errno) => {
+                    refuse(&mut taken[first..]);
+                    return if spliced == 0 { Err(errno) } else { Ok(spliced) };
+                }
+            }
+        }
+    }
+
+    /// Step 3. A page that cannot be dropped stays the program's, and the pipe's copy is not used.
+    ///
+    /// # Safety
+    /// As for `extract`; the first `spliced` of `self.spliced` are in the pipe.
+    unsafe fn zap(
+        &mut self,
+        zapper: &Zapper,
+        victims: &[Victim],
+        spliced: usize,
+        taken: &mut [Taken],
+    ) {
+        let indices = self.spliced[..spliced].iter().map(|index| usize::from(*index));
+        let ranges = gather(&mut self.vector, indices.clone().map(|index| victims[index].addr));
+        // SAFETY: what the pages hold is held by the pipe.
+        if unsafe { zapper.zap(ranges) }.is_ok() {
+            return;
+        }
+        // Some are gone and some are not: ask for each alone. Those gone stay gone (they are
+        // claimed, nobody installs them), so zapping them again answers Ok.
+        for index in indices {
+            // SAFETY: as above.
+            if unsafe { zapper.zap(&[page_range(victims[index].addr)]) }.is_err() {
+                taken[index] = Taken::Unreadable;
+            }
+        }
+    }
+
+    /// Step 4. From here on the pipe is the only place where the pages are: it must be read.
+    ///
+    /// # Safety
+    /// As for `extract`; the pipe holds `spliced` pages.
+    unsafe fn drain(&mut self, into: &[*mut u8], spliced: usize) {
+        let mut done = 0;
+        while done < spliced * PAGE {
+            let (page, offset) = (done / PAGE, done % PAGE);
+            let rest = self.spliced[page..spliced].iter().map(|index| into[usize::from(*index)]);
+            let ranges = gather(&mut self.vector, rest.clone().map(|buffer| buffer as usize));
+            if let Some(first) = ranges.first_mut() {
+                first.iov_base = first.iov_base.wrapping_byte_add(offset);
+                first.iov_len -= offset;
+            }
+            match readv(&self.reader, ranges) {
+                Ok(0) => broken("ended"),
+                Ok(bytes) => done += bytes,
+                Err(Errno::EINTR) => {}
+                // A buffer was reclaimed, and the kernel could not get memory for it in the middle
+                // of a system call. An ordinary fault can wait for memory, or die as such faults
+                // do.
+                Err(Errno::EFAULT | Errno::ENOMEM) => {
+                    for buffer in rest {
+                        // SAFETY: the caller's promise.
+                        unsafe { touch(buffer) };
+                    }
+                }
+                Err(_) => broken("cannot be read"),
+            }
+        }
+    }
+}
+
+/// Fills `vector` with the pages, neighbours merged, and answers the part filled.
+fn gather(vector: &mut [iovec; BATCH_MAX], pages: impl Iterator<Item = usize>) -> &mut [iovec] {
+    let mut count = 0;
+    for addr in pages {
+        match vector[..count].last_mut() {
+            Some(last) if last.iov_base as usize + last.iov_len == addr => last.iov_len += PAGE,
+            _ => {
+                vector[count] = page_range(addr);
+                count += 1;
+            }
+        }
+    }
+    &mut vector[..count]
+}
+
+fn page_range(addr: usize) -> iovec {
+    iovec { iov_base: addr as *mut libc::c_void, iov_len: PAGE }
+}
+
+/// What to say of a victim the kernel refused. When in doubt it is there: then it is kept.
+fn missing_or_unreadable(addr: usize) -> Taken {
+    match pagemap::is_present(addr) {
+        Ok(false) => Taken::Missing,
+        Ok(true) | Err(_) => Taken::Unreadable,
+    }
+}
+
+fn refuse(rest: &mut [Taken]) {
+    for taken in rest {
+        if *taken == Taken::Copied {
+            *taken = Taken::Unreadable;
+        }
+    }
+}
+
+/// Makes a buffer present and writable, in user mode, where a shortage of memory can be waited for.
+/// It keeps its bytes: it may hold a part of a page already.
+///
+/// # Safety
+/// `buffer` is 4096 writable bytes that nobody else uses.
+unsafe fn touch(buffer: *mut u8) {
+    // SAFETY: the caller's promise; an unaligned buffer has a part in two pages.
+    for byte in unsafe { [buffer, buffer.add(PAGE - 1)] } {
+        // SAFETY: inside the buffer, which nobody else uses between the read and the write.
+        unsafe { byte.write_volatile(byte.read_volatile()) };
+    }
+}
+
+/// The pipe is not what it was: somebody else closed it or reads from it. Pages of the program may
+/// be lost in it, so it must not go on.
+#[cold]
+fn broken(how: &str) -> ! {
+    crate::say!("fatal: the eviction pipe ", how, "; was its descriptor closed?");
+    // SAFETY: no arguments.
+    unsafe { libc::abort() }
+}
+
+fn vmsplice(pipe: &OwnDescriptor, ranges: &[iovec]) -> Result<usize> {
+    // SAFETY: the kernel reads `ranges` and takes references to pages; it writes nothing.
+    check(unsafe {
+        libc::vmsplice(pipe.as_raw_fd(), ranges.as_ptr(), ranges.len(), libc::SPLICE_F_NONBLOCK)
+    } as libc::c_long)
+}
+
+fn readv(pipe: &OwnDescriptor, ranges: &[iovec]) -> Result<usize> {
+    // SAFETY: the ranges are the buffers that `extract` was promised.
+    check(unsafe { libc::readv(pipe.as_raw_fd(), ranges.as_ptr(), ranges.len() as i32) }
+        as libc::c_long)
+}
+
+fn open_pipe() -> Result<(OwnDescriptor, OwnDescriptor, usize)> {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors fit.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }.into())?;
+    // SAFETY: new descriptors of ours.
+    let (reader, writer) =
+        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    let (reader, writer) = (OwnDescriptor::adopt(reader), OwnDescriptor::adopt(writer));
+    // Unprivileged processes may be held to less: take the most that is granted.
+    let mut wanted = BATCH_MAX * PAGE;
+    while wanted > PAGE && !resize(&writer, wanted) {
+        wanted /= 2;
+    }
+    // SAFETY: fcntl without a memory argument.
+    let granted = check(unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) }.into())?;
+    Ok((reader, writer, (granted / PAGE).clamp(1, BATCH_MAX)))
+}
+
+fn resize(pipe: &OwnDescriptor, bytes: usize) -> bool {
+    // SAFETY: fcntl with a number.
+    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes as i32) >= 0 }
+}

@@ -1,0 +1,281 @@
+//! Ring: many reads or writes in flight at once, through io_uring.
+//!
+//! Guarantees: a call returns only when no request of it is in flight, so buffers are borrowed no
+//! longer than the call; every request's result is told.
+//! Never: allocates after `new` | polls a processor idle while it waits.
+//! Threads: one at a time for each ring (`&mut`). A child of a fork makes its own.
+
+use crate::errno::{Errno, Result, Saved};
+use crate::own_descriptor;
+use core::marker::PhantomData;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+
+/// One read, and what came of it.
+#[derive(Debug)]
+pub struct ReadRequest<'a> {
+    offset: u64,
+    buf: *mut u8,
+    len: u32,
+    done: u32,
+    result: i32,
+    _borrows: PhantomData<&'a mut [u8]>,
+}
+
+/// One write, and what came of it.
+#[derive(Debug)]
+pub struct WriteRequest<'a> {
+    offset: u64,
+    buf: *const u8,
+    len: u32,
+    done: u32,
+    result: i32,
+    _borrows: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: it is a mutable borrow of bytes, which may be sent.
+unsafe impl Send for ReadRequest<'_> {}
+// SAFETY: it is a shared borrow of bytes, which may be sent.
+unsafe impl Send for WriteRequest<'_> {}
+
+impl<'a> ReadRequest<'a> {
+    /// Wants to fill `buf` from `offset`. At most 1 GiB.
+    pub fn new(offset: u64, buf: &'a mut [u8]) -> Self {
+        // SAFETY: a mutable borrow for 'a is as much as the contract asks.
+        unsafe { Self::from_raw(offset, buf.as_mut_ptr(), buf.len()) }
+    }
+
+    /// Wants to fill `len` bytes at `buf` from `offset`.
+    ///
+    /// # Safety
+    /// The bytes are writable and used by nobody else during 'a.
+    pub unsafe fn from_raw(offset: u64, buf: *mut u8, len: usize) -> Self {
+        let len = len.min(REQUEST_BYTES_MAX) as u32;
+        ReadRequest { offset, buf, len, done: 0, result: 0, _borrows: PhantomData }
+    }
+
+    /// Takes another read into this one, if it goes on where this one ends, in the file and in
+    /// memory. Otherwise the buffer comes back.
+    pub fn extend(
+        &mut self,
+        offset: u64,
+        buf: &'a mut [u8],
+    ) -> core::result::Result<(), &'a mut [u8]> {
+        let follows = offset == self.offset + u64::from(self.len)
+            && buf.as_mut_ptr() == self.buf.wrapping_add(self.len as usize)
+            && self.len as usize + buf.len() <= REQUEST_BYTES_MAX;
+        if !follows {
+            return Err(buf);
+        }
+        // Two mutable borrows for 'a, side by side, are one of their sum.
+        self.len += buf.len() as u32;
+        Ok(())
+    }
+
+    /// Bytes read (less than asked only at the end of the file), or a negative errno.
+    pub fn result(&self) -> i32 {
+        self.result
+    }
+}
+
+impl<'a> WriteRequest<'a> {
+    /// Wants to write `buf` at `offset`. At most 1 GiB.
+    pub fn new(offset: u64, buf: &'a [u8]) -> Self {
+        let len = buf.len().min(REQUEST_BYTES_MAX) as u32;
+        let buf = buf.as_ptr();
+        WriteRequest { offset, buf, len, done: 0, result: 0, _borrows: PhantomData }
+    }
+
+    /// Bytes written (always all), or a negative errno.
+    pub fn result(&self) -> i32 {
+        self.result
+    }
+}
+
+/// Bytes of the longest request.
+const REQUEST_BYTES_MAX: usize = 1 << 30;
+
+/// What reads and writes have in common.
+trait Request {
+    /// The rest of the request as the kernel wants it.
+    fn entry(&self, fd: types::Fd) -> squeue::Entry;
+    /// Takes an answer in. True: it is over.
+    fn answer(&mut self, answer: i32) -> bool;
+}
+
+/// Adds `answer` to a request of which `done` of `len` bytes are done. True: it is over.
+fn progress(len: u32, done: &mut u32, result: &mut i32, answer: i32, end: i32) -> bool {
+    match answer {
+        _ if answer == -libc::EINTR || answer == -libc::EAGAIN => return false,
+        0 if *done < len => *result = end,
+        1.. => {
+            *done += (answer as u32).min(len - *done);
+            if *done < len {
+                return false;
+            }
+            *result = len as i32;
+        }
+        _ => *result = answer,
+    }
+    true
+}
+
+impl Request for ReadRequest<'_> {
+    fn entry(&self, fd: types::Fd) -> squeue::Entry {
+        let buf = self.buf.wrapping_add(self.done as usize);
+        let offset = self.offset + u64::from(self.done);
+        opcode::Read::new(fd, buf, self.len - self.done).offset(offset).build()
+    }
+
+    fn answer(&mut self, answer: i32) -> bool {
+        let end = self.done as i32; // the file ends here
+        progress(self.len, &mut self.done, &mut self.result, answer, end)
+    }
+}
+
+impl Request for WriteRequest<'_> {
+    fn entry(&self, fd: types::Fd) -> squeue::Entry {
+        let buf = self.buf.wrapping_add(self.done as usize);
+        let offset = self.offset + u64::from(self.done);
+        opcode::Write::new(fd, buf, self.len - self.done).offset(offset).build()
+    }
+
+    fn answer(&mut self, answer: i32) -> bool {
+        // A device that takes nothing and gives no reason would be asked for ever.
+        progress(self.len, &mut self.done, &mut self.result, answer, -libc::EIO)
+    }
+}
+
+/// An io_uring instance.
+pub struct Ring {
+    ring: IoUring,
+    entries: usize,
+}
+
+impl core::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Ring").field("entries", &self.entries).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        own_descriptor::mark(self.ring.as_raw_fd(), false);
+    }
+}
+
+impl Ring {
+    /// A ring with room for `entries` requests in flight (a power of two up to 4096). Errors:
+    /// ENOSYS, EPERM where io_uring is not allowed; ENOMEM under a small memlock limit of old
+    /// kernels.
+    pub fn new(entries: u32) -> Result<Self> {
+        let builder = IoUring::builder();
+        // Less interrupting of the thread that waits (5.19); plain where that is unknown.
+        let ring = builder
+            .clone()
+            .setup_coop_taskrun()
+            .build(entries)
+            .or_else(|_| builder.build(entries))
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        let mut probe = io_uring::Probe::new();
+        // Plain reads and writes are of 5.6, and so is the probe.
+        let known = ring.submitter().register_probe(&mut probe).is_ok()
+            && probe.is_supported(opcode::Read::CODE)
+            && probe.is_supported(opcode::Write::CODE);
+        if !known {
+            return Err(Errno::ENOSYS);
+        }
+        // The same ring under a descriptor that the program does not stumble over.
+        let parameters = ring.params().clone();
+        let ring = match own_descriptor::high_duplicate(ring.as_raw_fd()) {
+            // SAFETY: a descriptor of this very ring, nobody else's, with its own parameters. The
+            // low one goes away with its mapping, in which nothing was ever submitted.
+            Some(high) => unsafe { IoUring::from_fd(high.into_raw_fd(), parameters) }
+                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?,
+            None => ring,
+        };
+        let entries = ring.params().sq_entries() as usize;
+        own_descriptor::mark(ring.as_raw_fd(), true);
+        Ok(Ring { ring, entries })
+    }
+
+    /// True if this process may use io_uring.
+    pub fn available() -> bool {
+        Ring::new(2).is_ok()
+    }
+
+    /// Requests in flight at most.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// Reads them all and waits for all. Each request's `result` tells; Err only if nothing was
+    /// begun.
+    pub fn read_many(&mut self, fd: RawFd, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        self.run(fd, requests)
+    }
+
+    /// Writes them all and waits for all. Each request's `result` tells; Err only if nothing was
+    /// begun.
+    pub fn write_many(&mut self, fd: RawFd, requests: &mut [WriteRequest<'_>]) -> Result<()> {
+        self.run(fd, requests)
+    }
+
+    fn run<R: Request>(&mut self, fd: RawFd, requests: &mut [R]) -> Result<()> {
+        let _errno = Saved::new();
+        for chunk in requests.chunks_mut(self.entries) {
+            for index in 0..chunk.len() {
+                self.push(fd, chunk, index);
+            }
+            let mut left = chunk.len();
+            while left > 0 {
+                self.enter(left);
+                while let Some((index, answer)) = self.completion() {
+                    // A request that is not over has a part left to do.
+                    if chunk[index].answer(answer) {
+                        left -= 1;
+                    } else {
+                        self.push(fd, chunk, index);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push<R: Request>(&mut self, fd: RawFd, chunk: &[R], index: usize) {
+        let entry = chunk[index].entry(types::Fd(fd)).user_data(index as u64);
+        // SAFETY: the buffer is borrowed until `run` returns, and `run` returns when all are over.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        // At most `entries` of a chunk are unfinished, so there is room.
+        assert!(pushed.is_ok(), "more requests than entries");
+    }
+
+    fn completion(&mut self) -> Option<(usize, i32)> {
+        let entry: cqueue::Entry = self.ring.completion().next()?;
+        Some((entry.user_data() as usize, entry.result()))
+    }
+
+    /// Submits what is new and waits for one answer at least. Requests that are in flight borrow
+    /// buffers, so there is no way back on errors: they are transient, or the ring is gone.
+    fn enter(&mut self, wanted: usize) {
+        let Err(error) = self.ring.submit_and_wait(wanted) else { return };
+        match error.raw_os_error().unwrap_or(libc::EIO) {
+            libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ETIME => {
+                // SAFETY: no arguments.
+                unsafe { libc::sched_yield() };
+            }
+            errno => {
+                crate::say!("fatal: io_uring is gone: ", Errno::from_raw(errno));
+                // SAFETY: no arguments.
+                unsafe { libc::abort() }
+            }
+        }
+    }
+}
+
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}

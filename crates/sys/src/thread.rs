@@ -1,0 +1,179 @@
+//! Thread: the runtime's own workers, on stacks of our own, deaf to the program's signals.
+//!
+//! Guarantees: a worker runs with every signal blocked but those of `Blocked::all`, from its first
+//! instruction; its stack is pinned memory with a guard page below.
+//! Never: uses std::thread | allocates by itself (libc's pthread_create does: start workers early).
+//! Threads: any; a child of a fork has none of them and spawns its own.
+
+use crate::PAGE;
+use crate::errno::{Errno, Result};
+use crate::mapping;
+use crate::signals::Blocked;
+use core::ffi::{CStr, c_void};
+use core::mem::MaybeUninit;
+
+/// Bytes of a worker's stack.
+pub const STACK_BYTES: usize = 256 << 10;
+/// Guard page, stack, and a page for what the thread needs to start.
+const MAPPED_BYTES: usize = PAGE + STACK_BYTES + PAGE;
+/// Bytes of a thread's name, NUL included.
+const NAME_BYTES: usize = 16;
+
+/// A running or ended thread. Dropping it detaches: the thread goes on, its stack stays mapped.
+#[derive(Debug)]
+pub struct ThreadId {
+    thread: libc::pthread_t,
+    memory: *mut u8,
+}
+
+// SAFETY: pthread_t may be joined from any thread, and the memory is unmapped by the joiner alone.
+unsafe impl Send for ThreadId {}
+// SAFETY: a shared ThreadId has no operations.
+unsafe impl Sync for ThreadId {}
+
+/// What the thread needs to start, in the page above its stack.
+struct Start {
+    run: fn(usize),
+    argument: usize,
+    name: [u8; NAME_BYTES],
+}
+
+/// Runs `run(argument)` in a new thread called `name` (15 bytes of it). EAGAIN, ENOMEM: no room.
+pub fn spawn(name: &CStr, run: fn(usize), argument: usize) -> Result<ThreadId> {
+    let mut start = Start { run, argument, name: [0; NAME_BYTES] };
+    let taken = name.count_bytes().min(NAME_BYTES - 1);
+    start.name[..taken].copy_from_slice(&name.to_bytes()[..taken]);
+    let memory = mapping::map_pinned(MAPPED_BYTES)?;
+    // SAFETY: `memory` is MAPPED_BYTES long and ours: guard, stack and start page lie in it.
+    let created = unsafe {
+        libc::mprotect(memory.cast(), PAGE, libc::PROT_NONE);
+        let stack = memory.add(PAGE);
+        let record = stack.add(STACK_BYTES).cast::<Start>();
+        record.write(start);
+        create(stack, record)
+    };
+    match created {
+        Ok(thread) => Ok(ThreadId { thread, memory }),
+        Err(errno) => {
+            // SAFETY: no thread was made that could use it.
+            let _ = unsafe { mapping::unmap_pinned(memory, MAPPED_BYTES) };
+            Err(errno)
+        }
+    }
+}
+
+/// # Safety
+/// `stack` has STACK_BYTES, `record` holds a Start, and both last as long as the thread.
+unsafe fn create(stack: *mut u8, record: *mut Start) -> Result<libc::pthread_t> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+    // A new thread inherits the mask of its maker.
+    let _blocked = Blocked::all();
+    // SAFETY: the attributes are initialised first and destroyed last; the caller's promise for the
+    // rest.
+    let error = unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr());
+        libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), STACK_BYTES);
+        let error =
+            libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), enter, record.cast());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        error
+    };
+    if error != 0 {
+        return Err(Errno::from_raw(error));
+    }
+    // SAFETY: pthread_create answered 0, so it wrote the thread.
+    Ok(unsafe { thread.assume_init() })
+}
+
+extern "C" fn enter(record: *mut c_void) -> *mut c_void {
+    // SAFETY: `spawn` wrote a Start there, and the page lasts as long as the thread.
+    let start = unsafe { &*record.cast::<Start>() };
+    // SAFETY: the name ends with a NUL: its last byte is never written.
+    unsafe { libc::prctl(libc::PR_SET_NAME, start.name.as_ptr()) };
+    (start.run)(start.argument);
+    core::ptr::null_mut()
+}
+
+impl ThreadId {
+    /// Waits for the thread's end and gives its stack back.
+    pub fn join(self) -> Result<()> {
+        let this = core::mem::ManuallyDrop::new(self);
+        // SAFETY: joined once (self is consumed) and never detached (drop does not run).
+        let error = unsafe { libc::pthread_join(this.thread, core::ptr::null_mut()) };
+        if error != 0 {
+            return Err(Errno::from_raw(error));
+        }
+        // SAFETY: the thread has ended: nobody uses its stack.
+        unsafe { mapping::unmap_pinned(this.memory, MAPPED_BYTES) }
+    }
+
+    /// In the child of a fork: there is no such thread here; gives the stack's copy back.
+    ///
+    /// # Safety
+    /// The process is a child of the one that spawned the thread.
+    pub unsafe fn forget_in_child(self) -> Result<()> {
+        let this = core::mem::ManuallyDrop::new(self);
+        // SAFETY: the caller's promise: no thread of this process runs on it.
+        unsafe { mapping::unmap_pinned(this.memory, MAPPED_BYTES) }
+    }
+}
+
+impl Drop for ThreadId {
+    fn drop(&mut self) {
+        // SAFETY: neither joined nor detached before: `join` does not run drop.
+        unsafe { libc::pthread_detach(self.thread) };
+    }
+}
+
+/// Processors that this process may run on; at least 1.
+pub fn cpu_count() -> usize {
+    // SAFETY: zeroed is an empty set, and the kernel fills in at most its size.
+    let count = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) {
+            0 => libc::CPU_COUNT(&set) as i64,
+            // More processors than a cpu_set_t can name.
+            _ => libc::sysconf(libc::_SC_NPROCESSORS_ONLN),
+        }
+    };
+    usize::try_from(count).unwrap_or(1).max(1)
+}
+
+/// Sleeps about that long.
+pub fn sleep(time: core::time::Duration) {
+    let nobody = core::sync::atomic::AtomicU32::new(0);
+    crate::futex::wait(&nobody, 0, Some(time));
+}
+
+/// Lets another thread run.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { libc::sched_yield() };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signals;
+    use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+    static MASK: AtomicU64 = AtomicU64::new(0);
+
+    fn look(argument: usize) {
+        MASK.store(signals::mask(), Ordering::Relaxed);
+        SEEN.store(argument, Ordering::Release);
+    }
+
+    #[test]
+    fn worker_runs_with_its_argument_and_is_deaf() {
+        spawn(c"deepheap-a-long-name", look, 42).unwrap().join().unwrap();
+        assert_eq!(SEEN.load(Ordering::Acquire), 42);
+        // The kernel never blocks KILL and STOP.
+        let open = signals::bit(libc::SIGKILL) | signals::bit(libc::SIGSTOP);
+        let open = open | signals::SYNCHRONOUS | signals::LIBC_INTERNAL;
+        assert_eq!(MASK.load(Ordering::Relaxed), !open);
+        assert!(cpu_count() >= 1);
+    }
+}

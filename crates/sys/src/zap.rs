@@ -1,0 +1,251 @@
+//! Zap: drop many scattered pages of our own memory at one TLB flush, or populate many at once.
+//!
+//! Guarantees: after `zap` answers Ok no thread of the process can read or write the dropped pages
+//! through their old mapping; the kernel's batched call is used where it exists, madvise otherwise.
+//! Never: allocates | takes a deepheap lock | changes errno. One zapper serves all threads.
+//! Threads: any, also in a signal handler.
+
+use crate::PAGE;
+use crate::errno::{Errno, Result, Saved, check};
+use crate::mapping::{self, Advice};
+use core::sync::atomic::AtomicI32;
+use core::sync::atomic::Ordering::{Acquire, Release};
+use libc::iovec;
+
+/// The caller's own process, without a descriptor (Linux 6.14).
+const PIDFD_SELF: i32 = -10001;
+/// No batched call: one madvise a range.
+const ONE_BY_ONE: i32 = -1;
+/// Ranges the kernel takes in one call (UIO_MAXIOV).
+const RANGES_MAX: usize = 1024;
+
+/// The means to zap and populate, as probed on this kernel.
+#[derive(Debug)]
+pub struct Zapper {
+    /// A process descriptor for batched calls, or ONE_BY_ONE.
+    zap_target: AtomicI32,
+    populate_target: AtomicI32,
+    /// The descriptor we own, or -1.
+    own: AtomicI32,
+}
+
+impl Zapper {
+    /// Finds out what the kernel can do, by doing it to a page of its own.
+    pub fn new() -> Self {
+        let zapper = Zapper {
+            zap_target: AtomicI32::new(ONE_BY_ONE),
+            populate_target: AtomicI32::new(ONE_BY_ONE),
+            own: AtomicI32::new(-1),
+        };
+        zapper.probe();
+        zapper
+    }
+
+    /// In the child of a fork: the inherited descriptor names the parent, so it is opened anew.
+    pub fn after_fork(&self) {
+        let _errno = Saved::new();
+        self.zap_target.store(ONE_BY_ONE, Release);
+        self.populate_target.store(ONE_BY_ONE, Release);
+        self.close();
+        self.probe();
+    }
+
+    /// True if scattered pages are zapped in batches, at one TLB flush each.
+    pub fn is_batched(&self) -> bool {
+        self.zap_target.load(Acquire) != ONE_BY_ONE
+    }
+
+    /// The descriptor it keeps open, if this kernel needs one: the program must not close it.
+    pub fn descriptor(&self) -> Option<i32> {
+        let own = self.own.load(Acquire);
+        (own >= 0).then_some(own)
+    }
+
+    /// Drops all pages of all ranges (whole pages). Ok: all are gone. Err: some range could not be
+    /// dropped, and any of the others may or may not be gone; zapping again is harmless.
+    ///
+    /// # Safety
+    /// The ranges are anonymous memory of the caller's whose contents nobody needs any more.
+    pub unsafe fn zap(&self, ranges: &[iovec]) -> Result<()> {
+        let _errno = Saved::new();
+        let target = self.zap_target.load(Acquire);
+        for_all(target, ranges, Advice::DontNeed, |range| {
+            // SAFETY: the caller's promise.
+            match unsafe { mapping::advise(range.iov_base.cast(), range.iov_len, Advice::DontNeed) }
+            {
+                // The program locked its memory (mlockall): that needs the other word.
+                // SAFETY: the caller's promise.
+                Err(Errno::EINVAL) => unsafe {
+                    let start = range.iov_base.cast();
+                    mapping::advise(start, range.iov_len, Advice::DontNeedLocked)
+                },
+                answer => answer,
+            }
+        })
+    }
+
+    /// Makes every page of all ranges present, writable and unshared. Tries all; the first error is
+    /// the answer (EFAULT: a page is missing in memory that userfaultfd watches).
+    pub fn populate_write(&self, ranges: &[iovec]) -> Result<()> {
+        let _errno = Saved::new();
+        let target = self.populate_target.load(Acquire);
+        for_all(target, ranges, Advice::PopulateWrite, |range| {
+            // SAFETY: populating changes neither rights nor contents.
+            unsafe { mapping::advise(range.iov_base.cast(), range.iov_len, Advice::PopulateWrite) }
+        })
+    }
+
+    fn probe(&self) {
+        let Ok(page) = mapping::map_pinned(PAGE) else { return };
+        let range = [iovec { iov_base: page.cast(), iov_len: PAGE }];
+        let works = |target, advice| {
+            // SAFETY: the page is this function's own.
+            unsafe { page.write_volatile(1) };
+            let answered = batched(target, &range, advice) == Ok(PAGE);
+            // SAFETY: as above.
+            let kept = unsafe { page.read_volatile() } == 1;
+            answered && kept == (advice == Advice::PopulateWrite)
+        };
+        let mut target = PIDFD_SELF;
+        if !works(target, Advice::DontNeed) {
+            // SAFETY: pidfd_open has no memory arguments; the new descriptor is close-on-exec.
+            target = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
+            if target < 0 || !works(target, Advice::DontNeed) {
+                if target >= 0 {
+                    // SAFETY: opened just above, known to nobody else.
+                    unsafe { libc::close(target) };
+                }
+                target = ONE_BY_ONE;
+            } else {
+                self.own.store(target, Release);
+            }
+        }
+        self.zap_target.store(target, Release);
+        if target != ONE_BY_ONE && works(target, Advice::PopulateWrite) {
+            self.populate_target.store(target, Release);
+        }
+        // SAFETY: mapped above and used here only.
+        let _ = unsafe { mapping::unmap_pinned(page, PAGE) };
+    }
+
+    fn close(&self) {
+        let own = self.own.swap(-1, Release);
+        if own >= 0 {
+            // SAFETY: the swap made us the only one that closes it.
+            unsafe { libc::close(own) };
+        }
+    }
+}
+
+impl Default for Zapper {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Zapper {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// One process_madvise: bytes done, which is always a sum of whole ranges from the first on.
+fn batched(target: i32, ranges: &[iovec], advice: Advice) -> Result<usize> {
+    // SAFETY: the kernel reads `ranges` only; what the advice does is the callers' promise.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            target,
+            ranges.as_ptr(),
+            ranges.len(),
+            advice as i32,
+            0,
+        )
+    })
+}
+
+/// Gives the advice to all ranges: in batches as far as `target` takes them, a range that stops a
+/// batch by `alone`. Goes on after an error; answers the first.
+fn for_all(
+    target: i32,
+    mut ranges: &[iovec],
+    advice: Advice,
+    alone: impl Fn(&iovec) -> Result<()>,
+) -> Result<()> {
+    let mut answer = Ok(());
+    while let Some(first) = ranges.first() {
+        // One range is cheaper without the vector.
+        if target != ONE_BY_ONE && ranges.len() > 1 {
+            let batch = &ranges[..ranges.len().min(RANGES_MAX)];
+            let mut bytes = batched(target, batch, advice).unwrap_or(0);
+            let mut done = 0;
+            while done < batch.len() && bytes >= batch[done].iov_len {
+                bytes -= batch[done].iov_len;
+                done += 1;
+            }
+            if done > 0 {
+                ranges = &ranges[done..];
+                continue;
+            }
+        }
+        answer = answer.and(alone(first));
+        ranges = &ranges[1..];
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pinned_array::PinnedArray;
+
+    fn ranges(memory: &PinnedArray<u8>, step: usize) -> Vec<iovec> {
+        (0..memory.len() / PAGE)
+            .step_by(step)
+            .map(|page| iovec {
+                iov_base: memory.as_ptr().wrapping_add(page * PAGE).cast(),
+                iov_len: PAGE,
+            })
+            .collect()
+    }
+
+    fn zaps_exactly(zapper: &Zapper) {
+        let memory = PinnedArray::<u8>::new(3000 * PAGE).unwrap();
+        for page in 0..3000 {
+            // SAFETY: inside `memory`, which nobody borrows now.
+            unsafe { memory.as_ptr().add(page * PAGE).write_volatile(1) };
+        }
+        // SAFETY: the test's own memory.
+        unsafe { zapper.zap(&ranges(&memory, 2)) }.unwrap();
+        for page in 0..3000 {
+            assert_eq!(memory[page * PAGE], (page % 2) as u8);
+        }
+        let mut bad = ranges(&memory, 1);
+        bad.insert(3, iovec { iov_base: 0x1000 as *mut _, iov_len: PAGE });
+        // SAFETY: the test's own memory, and a page below every mapping.
+        assert_eq!(unsafe { zapper.zap(&bad) }, Err(Errno::ENOMEM));
+        assert!(memory.iter().step_by(PAGE).all(|byte| *byte == 0), "goes on after an error");
+    }
+
+    #[test]
+    fn zap_drops_all_ranges_and_nothing_else() {
+        zaps_exactly(&Zapper::new());
+    }
+
+    #[test]
+    fn zap_without_the_batched_call_is_the_same() {
+        let zapper = Zapper::new();
+        zapper.zap_target.store(ONE_BY_ONE, Release);
+        zaps_exactly(&zapper);
+        zapper.after_fork();
+        zaps_exactly(&zapper);
+    }
+
+    #[test]
+    fn populate_write_makes_pages_present() {
+        let zapper = Zapper::new();
+        let memory = PinnedArray::<u8>::new(100 * PAGE).unwrap();
+        zapper.populate_write(&ranges(&memory, 2)).unwrap();
+        assert_eq!(memory.resident_bytes().unwrap(), 50 * PAGE);
+    }
+}

@@ -1,0 +1,143 @@
+//! Files and rings: full lengths or the reason why not, past the page cache, one by one or many at
+//! once.
+
+#![allow(clippy::unwrap_used)] // all of this file is a test
+
+use deepheap_sys::direct_file::{self, DirectFile, Existing, OpenError};
+use deepheap_sys::mapping::PinnedArray;
+use deepheap_sys::ring::{ReadRequest, Ring, WriteRequest};
+use deepheap_sys::{Errno, PAGE};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// A directory on a disk, of the build.
+fn dir() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// A file of the test's own, gone with it.
+struct Named(PathBuf);
+
+impl Named {
+    fn new(name: &str, bytes: &[u8]) -> Self {
+        let path = dir().join(format!("{name}-{}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        Named(path)
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn pages(count: usize, byte: u8) -> PinnedArray<u8> {
+    let mut array = PinnedArray::new(count * PAGE).unwrap();
+    array.fill(byte);
+    array
+}
+
+#[test]
+fn what_is_written_is_read_and_the_end_of_the_file_is_told() {
+    for dir in [dir(), Path::new("/dev/shm")] {
+        let file = DirectFile::open_unlinked(dir).unwrap();
+        assert!(PAGE.is_multiple_of(file.alignment()) && !file.is_device());
+        assert!(file.is_empty().unwrap());
+        file.write_at(&pages(4, 7), 4 * PAGE as u64).unwrap();
+        let mut buffer = pages(2, 1);
+        file.read_at(&mut buffer, 6 * PAGE as u64).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 7));
+        file.read_at(&mut buffer, 0).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 0), "a hole");
+        assert_eq!(file.read_at(&mut buffer, 7 * PAGE as u64), Err(Errno::ENODATA));
+        file.sync().unwrap();
+        assert_eq!(file.len(), Ok(8 * PAGE as u64));
+        file.allocate(0, 16 * PAGE as u64).unwrap();
+        assert_eq!(file.len(), Ok(16 * PAGE as u64));
+        file.punch(4 * PAGE as u64, 4 * PAGE as u64).unwrap();
+        file.read_at(&mut buffer, 5 * PAGE as u64).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 0), "punched");
+        assert_eq!(file.len(), Ok(16 * PAGE as u64));
+    }
+}
+
+#[test]
+fn an_unlinked_file_is_private_and_leaves_no_name() {
+    let own = dir().join(format!("unlinked-{}", std::process::id()));
+    std::fs::create_dir(&own).unwrap();
+    let file = DirectFile::open_unlinked(&own).unwrap();
+    assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
+    // SAFETY: fstat fills in the zeroed struct.
+    let mode = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        assert_eq!(libc::fstat(file.as_raw_fd(), &mut stat), 0);
+        stat.st_mode
+    };
+    assert_eq!(mode & 0o077, 0);
+    std::fs::remove_dir(&own).unwrap();
+    assert_eq!(DirectFile::open_unlinked(&own).err(), Some(Errno::ENOENT));
+}
+
+#[test]
+fn a_path_with_a_file_system_is_refused_unless_the_user_insists() {
+    let mut image = vec![0u8; 128 << 10];
+    let empty = Named::new("empty", &image);
+    let file = DirectFile::open_path(&empty.0, Existing::Refuse).unwrap();
+    let again = DirectFile::open_path(&empty.0, Existing::Overwrite);
+    assert_eq!(again.err(), Some(OpenError::InUse), "it is locked");
+    drop(file);
+    image[1024 + 0x38..1024 + 0x3a].copy_from_slice(&[0x53, 0xef]);
+    let ext4 = Named::new("ext4", &image);
+    let refused = DirectFile::open_path(&ext4.0, Existing::Refuse).err();
+    assert_eq!(refused, Some(OpenError::Holds("an ext2/3/4 file system")));
+    DirectFile::open_path(&ext4.0, Existing::Overwrite).unwrap();
+    let short = Named::new("short", &image[..1000]);
+    DirectFile::open_path(&short.0, Existing::Refuse).unwrap();
+    let wrong = [Path::new("/dev/null"), dir()].map(|p| DirectFile::open_path(p, Existing::Refuse));
+    assert!(wrong.iter().all(|answer| matches!(answer, Err(OpenError::WrongKind))));
+    let nowhere = DirectFile::open_path(&dir().join("nowhere"), Existing::Refuse).err();
+    assert_eq!(nowhere, Some(OpenError::System(Errno::ENOENT)));
+}
+
+#[test]
+fn memory_file_systems_are_known() {
+    assert_eq!(direct_file::file_system_is_memory(Path::new("/dev/shm")), Ok(true));
+    assert_eq!(direct_file::file_system_is_memory(Path::new("/proc")), Ok(false));
+}
+
+#[test]
+fn many_requests_are_all_done_and_each_tells() {
+    if !Ring::available() {
+        eprintln!("skipped: no io_uring here");
+        return;
+    }
+    const REQUESTS: usize = 100;
+    let file = DirectFile::open_unlinked(dir()).unwrap();
+    let mut ring = Ring::new(16).unwrap();
+    let source: Vec<_> = (0..REQUESTS).map(|index| pages(1, index as u8)).collect();
+    let mut writes: Vec<_> = source
+        .iter()
+        .enumerate()
+        .map(|(index, page)| WriteRequest::new((index * PAGE) as u64, page))
+        .collect();
+    ring.write_many(file.as_raw_fd(), &mut writes).unwrap();
+    assert!(writes.iter().all(|write| write.result() == PAGE as i32));
+    let mut buffer = pages(2 * REQUESTS, 0xff);
+    let mut reads: Vec<_> = buffer
+        .chunks_mut(2 * PAGE)
+        .enumerate()
+        .map(|(index, chunk)| ReadRequest::new(((REQUESTS - 1 - index) * PAGE) as u64, chunk))
+        .collect();
+    ring.read_many(file.as_raw_fd(), &mut reads).unwrap();
+    let results: Vec<_> = reads.iter().map(ReadRequest::result).collect();
+    assert_eq!(results[0], PAGE as i32, "the file ends there");
+    assert!(results[1..].iter().all(|result| *result == 2 * PAGE as i32));
+    for (index, chunk) in buffer.chunks(2 * PAGE).enumerate() {
+        assert_eq!(chunk[0], (REQUESTS - 1 - index) as u8);
+    }
+    let mut bad = [ReadRequest::new(0, &mut buffer)];
+    ring.read_many(-1, &mut bad).unwrap();
+    assert_eq!(bad[0].result(), -libc::EBADF);
+    ring.read_many(file.as_raw_fd(), &mut []).unwrap();
+}

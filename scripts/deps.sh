@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# deps.sh: installs what building, testing and the demo need; otherwise says what is missing.
+#
+# Guarantees: installs with apt-get only as root or with a sudo that asks nothing; a package that
+# is installed here does not start its service. Exit status 1 if something is still missing.
+set -euo pipefail
+
+# Command and the Debian package that brings it.
+needs=(
+    cc:build-essential
+    c++:build-essential
+    nm:binutils
+    readelf:binutils
+    make:make
+    pkg-config:pkg-config
+    cmake:cmake
+    python3:python3
+    redis-server:redis-server
+    redis-cli:redis-tools
+    redis-benchmark:redis-tools
+    fallocate:util-linux
+    mkswap:util-linux
+    losetup:mount
+    mkfs.ext4:e2fsprogs
+    strace:strace
+    shellcheck:shellcheck
+)
+
+# Prints the packages of the commands that are not there, each once.
+missing_packages() {
+    local need
+    for need in "${needs[@]}"; do
+        # mkswap and its like live where an ordinary user's PATH does not look.
+        if ! PATH="$PATH:/usr/sbin:/sbin" command -v "${need%%:*}" >/dev/null; then
+            echo "${need##*:}"
+        fi
+    done | sort -u
+}
+
+# Runs a command as root.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+# Installs packages; services among them are not started, whatever their scripts want.
+install_packages() {
+    local policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        # shellcheck disable=SC2064 # the path is meant to be expanded now
+        trap "as_root rm -f '$policy'" EXIT
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+    fi
+    as_root apt-get -q -y update || true
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -q -y install --no-install-recommends "$@"
+}
+
+if ! command -v "${CARGO:-cargo}" >/dev/null; then
+    echo "deps: cargo is missing; install Rust from https://rustup.rs and run this again" >&2
+    exit 1
+fi
+
+mapfile -t packages < <(missing_packages)
+if [ "${#packages[@]}" -eq 0 ]; then
+    exit 0
+fi
+if command -v apt-get >/dev/null && { [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; }; then
+    echo "deps: installing ${packages[*]}"
+    install_packages "${packages[@]}"
+    mapfile -t packages < <(missing_packages)
+fi
+if [ "${#packages[@]}" -gt 0 ]; then
+    echo "deps: missing; install these Debian packages, or what they are called elsewhere:" >&2
+    echo "    sudo apt-get install ${packages[*]}" >&2
+    exit 1
+fi
