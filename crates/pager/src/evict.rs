@@ -72,7 +72,8 @@ impl EvictContext {
         Ok(EvictContext {
             extractor: PageExtractor::new()?,
             ids: [DescriptorId(0); BATCH_MAX],
-            victims: [Victim { addr: 0, may_be_shared: false }; BATCH_MAX],
+            victims: [Victim { addr: 0, len: PAGE, may_be_shared: false, clears_range: false };
+                BATCH_MAX],
             slots: [0; BATCH_MAX],
             into: [core::ptr::null_mut(); BATCH_MAX],
             taken: [Taken::Missing; BATCH_MAX],
@@ -193,7 +194,9 @@ impl Pager {
             context.ids[chosen] = id;
             context.victims[chosen] = Victim {
                 addr: self.address_of(descriptor.page()),
+                len: PAGE,
                 may_be_shared: descriptor.may_be_shared(),
+                clears_range: false,
             };
             context.into[chosen] = self.cache.address(context.slots[chosen]);
             chosen += 1;

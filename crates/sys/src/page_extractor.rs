@@ -60,10 +60,40 @@ const EMPTY: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 /// A page to take out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
-    /// Its address: a whole page.
+    /// Its address: the start of a page.
     pub addr: usize,
+    /// Bytes of it that are wanted, from the start of the page: 1 to 4096. The rest is dropped.
+    pub len: usize,
     /// True unless the page was installed by UFFDIO_COPY (or known written) since the last fork.
     pub may_be_shared: bool,
+    /// Drop its whole 2 MiB range, so that the kernel gives the page table back. The range holds
+    /// no page but victims of this call.
+    pub clears_range: bool,
+}
+
+/// Bytes that one page table maps.
+pub const RANGE: usize = 2 << 20;
+
+impl Victim {
+    fn bytes(&self) -> iovec {
+        iovec { iov_base: self.addr as *mut libc::c_void, iov_len: self.len }
+    }
+
+    fn page(&self) -> iovec {
+        iovec { iov_base: self.addr as *mut libc::c_void, iov_len: PAGE }
+    }
+
+    fn range(&self) -> usize {
+        self.addr & !(RANGE - 1)
+    }
+
+    /// What is zapped for it.
+    fn dropped(&self) -> iovec {
+        match self.clears_range {
+            true => iovec { iov_base: self.range() as *mut libc::c_void, iov_len: RANGE },
+            false => self.page(),
+        }
+    }
 }
 
 /// What became of a victim.
@@ -119,19 +149,20 @@ impl PageExtractor {
     }
 
     /// Takes the victims out: `taken[i]` tells what became of `victims[i]`, whose bytes are in
-    /// `into[i]` (4096 of them) if it was copied; `into[i]` may be overwritten in every case.
+    /// `into[i]` (`victims[i].len` of them) if it was copied; `into[i]` may be overwritten in every case.
     ///
     /// Err: the pipe cannot be used (EBADF, ENOMEM) or the lengths differ or exceed `batch`
     /// (EINVAL); all victims are as they were, and `taken` says Unreadable.
     ///
     /// # Safety
-    /// - Every victim is a whole page of private anonymous memory, named once, in no huge page, not
+    /// - Every victim is a page of private anonymous memory, named once, in no huge page, not
     ///   mergeable (KSM), and whatever touches it while it is missing waits until the caller
     ///   installs it again: registered with userfaultfd, claimed by the caller.
     /// - `may_be_shared` is false only for pages that are exclusive: installed by UFFDIO_COPY or
     ///   known written, and no fork since. No fork happens during the call.
     /// - No long-term pin of the kernel (O_DIRECT and the like) is on a victim.
-    /// - Every `into[i]` is 4096 writable bytes of pinned memory, each used by nobody else.
+    /// - Where `clears_range` is set, nobody installs a page in the range during the call.
+    /// - Every `into[i]` is `len` writable bytes of pinned memory, each used by nobody else.
     pub unsafe fn extract(
         &mut self,
         zapper: &Zapper,
@@ -146,28 +177,28 @@ impl PageExtractor {
             return Err(Errno::EINVAL);
         }
         taken.fill(Taken::Copied); // until a step finds otherwise
-        for buffer in into {
+        for (buffer, victim) in into.iter().zip(victims) {
             // SAFETY: the caller's promise.
-            unsafe { touch(*buffer) };
+            unsafe { touch(*buffer, victim.len) };
         }
         self.make_exclusive(zapper, victims, taken);
         let spliced = self.splice(victims, taken)?;
         // SAFETY: exactly the pages that the pipe holds; the caller's promise for the rest.
         unsafe { self.zap(zapper, victims, spliced, taken) };
         // SAFETY: the caller's promise on `into`.
-        unsafe { self.drain(into, spliced) };
+        unsafe { self.drain(victims, into, spliced) };
         Ok(())
     }
 
     /// Step 1. A victim whose sharing cannot be broken must not be spliced.
     fn make_exclusive(&mut self, zapper: &Zapper, victims: &[Victim], taken: &mut [Taken]) {
         let shared = victims.iter().filter(|victim| victim.may_be_shared);
-        let ranges = gather(&mut self.vector, shared.map(|victim| victim.addr));
+        let ranges = gather(&mut self.vector, shared.map(Victim::page));
         if ranges.is_empty() || zapper.populate_write(ranges).is_ok() {
             return;
         }
         for (victim, taken) in victims.iter().zip(taken) {
-            let alone = [page_range(victim.addr)];
+            let alone = [victim.page()];
             if victim.may_be_shared && zapper.populate_write(&alone).is_err() {
                 *taken = missing_or_unreadable(victim.addr);
             }
@@ -190,13 +221,23 @@ impl PageExtractor {
             if count == 0 {
                 return Ok(spliced);
             }
-            let addresses = wanted[..count].iter().map(|index| victims[usize::from(*index)].addr);
-            let ranges = gather(&mut self.vector, addresses);
+            let lens = |index: &u16| victims[usize::from(*index)].len;
+            let bytes = wanted[..count].iter().map(|index| victims[usize::from(*index)].bytes());
+            let ranges = gather(&mut self.vector, bytes);
             let first = usize::from(wanted[0]);
             match vmsplice(&self.writer, ranges) {
-                // Pages go in whole: the slots are as many as `batch`, and a slot takes a page.
-                Ok(bytes) if bytes > 0 && bytes.is_multiple_of(PAGE) => {
-                    spliced += bytes / PAGE;
+                // Victims go in whole: the slots are as many as `batch`, and a slot takes a page.
+                Ok(mut bytes) if bytes > 0 => {
+                    for len in wanted[..count].iter().map(lens) {
+                        if bytes == 0 {
+                            break;
+                        }
+                        let Some(rest) = bytes.checked_sub(len) else {
+                            broken("took a part of a page");
+                        };
+                        bytes = rest;
+                        spliced += 1;
+                    }
                     next = usize::from(self.spliced[spliced - 1]) + 1;
                 }
                 Err(Errno::EINTR) => {}
@@ -205,11 +246,10 @@ impl PageExtractor {
                     taken[first] = missing_or_unreadable(victims[first].addr);
                     next = first + 1;
                 }
-                Ok(0) => {
+                Ok(_) => {
                     refuse(&mut taken[first..]);
                     return Ok(spliced);
                 }
-                Ok(_) => broken("took a part of a page"),
                 Err(errno) => {
                     refuse(&mut taken[first..]);
                     return if spliced == 0 { Err(errno) } else { Ok(spliced) };
@@ -230,7 +270,18 @@ impl PageExtractor {
         taken: &mut [Taken],
     ) {
         let indices = self.spliced[..spliced].iter().map(|index| usize::from(*index));
-        let ranges = gather(&mut self.vector, indices.clone().map(|index| victims[index].addr));
+        let all_spliced = spliced == victims.len();
+        // A victim that stays must not go with its range.
+        let stays = |range| {
+            let left = victims.iter().zip(&*taken);
+            left.filter(|(_, taken)| **taken == Taken::Unreadable)
+                .any(|(victim, _)| victim.range() == range)
+        };
+        let dropped = indices.clone().map(|index| match &victims[index] {
+            victim if victim.clears_range && !all_spliced && stays(victim.range()) => victim.page(),
+            victim => victim.dropped(),
+        });
+        let ranges = gather(&mut self.vector, dropped);
         // SAFETY: what the pages hold is held by the pipe.
         if unsafe { zapper.zap(ranges) }.is_ok() {
             return;
@@ -239,7 +290,7 @@ impl PageExtractor {
         // claimed, nobody installs them), so zapping them again answers Ok.
         for index in indices {
             // SAFETY: as above.
-            if unsafe { zapper.zap(&[page_range(victims[index].addr)]) }.is_err() {
+            if unsafe { zapper.zap(&[victims[index].page()]) }.is_err() {
                 taken[index] = Taken::Unreadable;
             }
         }
@@ -249,27 +300,39 @@ impl PageExtractor {
     ///
     /// # Safety
     /// As for `extract`; the pipe holds `spliced` pages.
-    unsafe fn drain(&mut self, into: &[*mut u8], spliced: usize) {
-        let mut done = 0;
-        while done < spliced * PAGE {
-            let (page, offset) = (done / PAGE, done % PAGE);
-            let rest = self.spliced[page..spliced].iter().map(|index| into[usize::from(*index)]);
-            let ranges = gather(&mut self.vector, rest.clone().map(|buffer| buffer as usize));
+    unsafe fn drain(&mut self, victims: &[Victim], into: &[*mut u8], spliced: usize) {
+        // Victims whose bytes are all here, and bytes of the next one.
+        let (mut done, mut offset) = (0, 0);
+        while done < spliced {
+            let rest = self.spliced[done..spliced].iter().map(|index| usize::from(*index));
+            let buffers = rest
+                .clone()
+                .map(|index| iovec { iov_base: into[index].cast(), iov_len: victims[index].len });
+            let ranges = gather(&mut self.vector, buffers);
             if let Some(first) = ranges.first_mut() {
                 first.iov_base = first.iov_base.wrapping_byte_add(offset);
                 first.iov_len -= offset;
             }
             match readv(&self.reader, ranges) {
                 Ok(0) => broken("ended"),
-                Ok(bytes) => done += bytes,
+                Ok(bytes) => {
+                    offset += bytes;
+                    for index in rest {
+                        if offset < victims[index].len {
+                            break;
+                        }
+                        offset -= victims[index].len;
+                        done += 1;
+                    }
+                }
                 Err(Errno::EINTR) => {}
                 // A buffer was reclaimed, and the kernel could not get memory for it in the middle
                 // of a system call. An ordinary fault can wait for memory, or die as such faults
                 // do.
                 Err(Errno::EFAULT | Errno::ENOMEM) => {
-                    for buffer in rest {
+                    for index in rest {
                         // SAFETY: the caller's promise.
-                        unsafe { touch(buffer) };
+                        unsafe { touch(into[index], victims[index].len) };
                     }
                 }
                 Err(_) => broken("cannot be read"),
@@ -278,23 +341,21 @@ impl PageExtractor {
     }
 }
 
-/// Fills `vector` with the pages, neighbours merged, and answers the part filled.
-fn gather(vector: &mut [iovec; BATCH_MAX], pages: impl Iterator<Item = usize>) -> &mut [iovec] {
+/// Fills `vector` with the pieces, neighbours merged, and answers the part filled.
+fn gather(vector: &mut [iovec; BATCH_MAX], pieces: impl Iterator<Item = iovec>) -> &mut [iovec] {
     let mut count = 0;
-    for addr in pages {
+    for piece in pieces {
         match vector[..count].last_mut() {
-            Some(last) if last.iov_base as usize + last.iov_len == addr => last.iov_len += PAGE,
+            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == piece.iov_base => {
+                last.iov_len += piece.iov_len;
+            }
             _ => {
-                vector[count] = page_range(addr);
+                vector[count] = piece;
                 count += 1;
             }
         }
     }
     &mut vector[..count]
-}
-
-fn page_range(addr: usize) -> iovec {
-    iovec { iov_base: addr as *mut libc::c_void, iov_len: PAGE }
 }
 
 /// What to say of a victim the kernel refused. When in doubt it is there: then it is kept.
@@ -317,10 +378,10 @@ fn refuse(rest: &mut [Taken]) {
 /// It keeps its bytes: it may hold a part of a page already.
 ///
 /// # Safety
-/// `buffer` is 4096 writable bytes that nobody else uses.
-unsafe fn touch(buffer: *mut u8) {
+/// `buffer` is `len` writable bytes, 1 to 4096, that nobody else uses.
+unsafe fn touch(buffer: *mut u8, len: usize) {
     // SAFETY: the caller's promise; an unaligned buffer has a part in two pages.
-    for byte in unsafe { [buffer, buffer.add(PAGE - 1)] } {
+    for byte in unsafe { [buffer, buffer.add(len - 1)] } {
         // SAFETY: inside the buffer, which nobody else uses between the read and the write.
         unsafe { byte.write_volatile(byte.read_volatile()) };
     }

@@ -98,7 +98,7 @@ impl Pager {
             if claimed {
                 let addr = self.memory.as_ptr() as usize + *hand * PAGE;
                 let may_be_shared = self.shared[*hand].load(Acquire) == 1 && !self.canary;
-                victims.push(Victim { addr, may_be_shared });
+                victims.push(Victim { addr, len: PAGE, may_be_shared, clears_range: false });
             }
             if victims.len() == extractor.batch() {
                 break;

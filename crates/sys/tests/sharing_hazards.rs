@@ -84,7 +84,12 @@ fn extract_all(
     let order: Vec<usize> = (0..pages).step_by(2).chain((1..pages).step_by(2)).collect();
     let victims: Vec<_> = order
         .iter()
-        .map(|page| Victim { addr: at(memory, *page) as usize, may_be_shared })
+        .map(|page| Victim {
+            addr: at(memory, *page) as usize,
+            len: PAGE,
+            may_be_shared,
+            clears_range: false,
+        })
         .collect();
     let into: Vec<_> = order.iter().map(|page| at(&buffer, *page)).collect();
     let mut taken = vec![Taken::Unreadable; pages];
@@ -147,7 +152,7 @@ fn extract_takes_shared_pages_whole_and_leaves_the_childs_alone() {
 fn extract_refuses_what_does_not_fit_and_touches_nothing() {
     let mut extractor = PageExtractor::new().unwrap();
     let mut taken = [Taken::Copied; 2];
-    let victims = [Victim { addr: 0, may_be_shared: true }];
+    let victims = [Victim { addr: 0, len: PAGE, may_be_shared: true, clears_range: false }];
     // SAFETY: refused by its lengths.
     let answer = unsafe { extractor.extract(&Zapper::new(), &victims, &[], &mut taken) };
     assert_eq!(answer, Err(deepheap_sys::Errno::EINVAL));
