@@ -99,7 +99,7 @@ impl Pager {
             budget: self.budget.bytes,
             page_buffer: self.page_buffer.pages() * PAGE,
             object_cache: self.cache.held() * PAGE,
-            page_tables: (peak + object_pages) * PAGE_TABLE_BYTES_PER_PAGE,
+            page_tables: self.ranges.page_table_bytes() + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
             object_table: peak * ObjectTable::BYTES_PER_PAGE,
             descriptors: self.descriptors.bytes(),
             heap_metadata: self.heap.metadata_bytes(),

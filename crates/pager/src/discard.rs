@@ -129,6 +129,7 @@ impl Pager {
         let zapped = unsafe { self.zapper.get().zap(&[range]) }.is_ok();
         for &id in owned {
             if zapped {
+                self.ranges.leave(self.descriptors.get(id).page());
                 self.end_as_zero(id);
                 self.page_buffer.unreserve(1);
             } else {

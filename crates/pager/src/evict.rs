@@ -8,15 +8,17 @@
 //! Threads: the evictor, and faulting threads at the ceiling; each batch under one eviction
 //! context.
 
+use deepheap_heap::PageNo;
 use deepheap_store::{ContentHash, StoreError};
 use deepheap_sys::errno::Errno;
-use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
+use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, RANGE, Taken, Victim};
 
 use crate::PAGE;
 use crate::descriptor::{Descriptor, DescriptorId, List, State};
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
+use crate::ranges::RangeNo;
 
 /// DRAM a context uses while a batch is in its pipe and in the cache at once.
 pub(crate) const CONTEXT_BYTES: usize = BATCH_MAX * PAGE + 64 * 1024;
@@ -125,12 +127,15 @@ impl Pager {
         }
         let _passage = self.gate.enter(Level::Mover);
         let want = want.min(context.extractor.batch());
-        let slots = self.take_slots(&mut context.slots[..want], moves)?;
         let before = moves.evicted();
-        let victims = self.choose(context, slots);
+        let candidates = self.find_candidates(context, want);
+        let with_slots = self.take_slots(context, candidates, moves)?;
+        let victims = self.claim_victims(context, with_slots);
         if victims > 0 {
+            self.close_ranges(&mut context.victims[..victims]);
             // SAFETY: the pages are owned (Leaving), lie in registered spans, and each slot has
-            // room for one page and no other owner.
+            // room for its object and no other owner. A range to be cleared is closed, and holds
+            // victims of this batch only.
             let extracted = unsafe {
                 context.extractor.extract(
                     self.zapper.get(),
@@ -143,65 +148,119 @@ impl Pager {
                 // The kernel refused before anything was zapped: all stay.
                 context.taken[..victims].fill(Taken::Unreadable);
             }
+            self.leave_ranges(&context.victims[..victims], &context.taken[..victims]);
         }
-        for index in 0..slots {
-            if index < victims {
-                self.settle(context.ids[index], context.slots[index], context.taken[index], moves);
-            } else {
-                self.cache.give_back(context.slots[index]);
-            }
+        for index in 0..victims {
+            self.settle(context.ids[index], context.slots[index], context.taken[index], moves);
         }
         Ok(moves.evicted() > before)
     }
 
-    /// Fills `slots` with empty cache slots, reclaiming for them; returns how many it got.
-    fn take_slots(&self, slots: &mut [u32], moves: &mut Moves) -> Result<usize, StoreError> {
+    /// Looks up to `want` of the oldest pages up, in address order; they belong to nobody yet.
+    fn find_candidates(&self, context: &mut EvictContext, want: usize) -> usize {
+        let mut found = [(PageNo(0), DescriptorId(0)); BATCH_MAX];
         let mut count = 0;
-        while count < slots.len() {
+        let mut shard = self.page_buffer.pages();
+        while count < want {
+            shard += 1;
+            let Some(id) = self.descriptors.next_to_evict(shard) else { break };
+            found[count] = (self.descriptors.get(id).page(), id);
+            count += 1;
+        }
+        found[..count].sort_unstable_by_key(|(page, _)| page.0);
+        for (index, &(page, id)) in found[..count].iter().enumerate() {
+            context.ids[index] = id;
+            context.victims[index].addr = self.address_of(page);
+        }
+        count
+    }
+
+    /// Gives each of the first `count` candidates a cache slot of its size, reclaiming for them;
+    /// returns how many got one. Done before anything is owned: reclaim may wait for the log.
+    fn take_slots(
+        &self,
+        context: &mut EvictContext,
+        count: usize,
+        moves: &mut Moves,
+    ) -> Result<usize, StoreError> {
+        let mut got = 0;
+        while got < count {
             if let Some(slot) = self.cache.take() {
-                slots[count] = slot;
-                count += 1;
+                context.slots[got] = slot;
+                got += 1;
                 continue;
             }
-            match self.reclaim(slots.len() - count, moves) {
+            match self.reclaim(count - got, moves) {
                 Ok(0) => break,
                 Ok(_) => {}
-                Err(_) if count > 0 => break,
+                Err(_) if got > 0 => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok(count)
+        Ok(got)
     }
 
-    /// Claims up to `count` of the oldest resident objects.
-    fn choose(&self, context: &mut EvictContext, count: usize) -> usize {
+    /// Claims those of the first `count` candidates that are still what they were, at the front of
+    /// the context's lists; the slots of the others are given back.
+    fn claim_victims(&self, context: &mut EvictContext, count: usize) -> usize {
         let mut chosen = 0;
-        let mut patience = 2 * count + 64;
-        let mut shard = self.page_buffer.pages();
-        while chosen < count && patience > 0 {
-            patience -= 1;
-            shard += 1;
-            let Some(id) = self.descriptors.next_to_evict(shard) else { break };
+        for index in 0..count {
+            let (id, slot) = (context.ids[index], context.slots[index]);
             let descriptor = self.descriptors.get(id);
+            let addr = context.victims[index].addr;
             if !descriptor.claim(State::Resident, State::Leaving) {
-                // Someone owns it for a moment.
+                self.cache.give_back(slot); // someone owns it for a moment
                 continue;
             }
-            if descriptor.is_pinned() {
+            if descriptor.is_pinned() || self.address_of(descriptor.page()) != addr {
                 descriptor.change(State::Resident);
+                self.cache.give_back(slot);
                 continue;
             }
             context.ids[chosen] = id;
+            context.slots[chosen] = slot;
             context.victims[chosen] = Victim {
-                addr: self.address_of(descriptor.page()),
+                addr,
                 len: PAGE,
                 may_be_shared: descriptor.may_be_shared(),
                 clears_range: false,
             };
-            context.into[chosen] = self.cache.address(context.slots[chosen]);
+            context.into[chosen] = self.cache.address(slot);
             chosen += 1;
         }
         chosen
+    }
+
+    /// Closes the ranges whose last pages these victims are; the last of each clears it.
+    fn close_ranges(&self, victims: &mut [Victim]) {
+        for group in victims.chunk_by_mut(same_range) {
+            let count = group.len();
+            if let Some(last) = group.last_mut() {
+                last.clears_range = self.ranges.close(self.range_of(last), count);
+            }
+        }
+    }
+
+    /// Counts those that were taken out of their ranges, and opens the ranges that were closed.
+    fn leave_ranges(&self, victims: &[Victim], taken: &[Taken]) {
+        let mut first = 0;
+        for group in victims.chunk_by(same_range) {
+            let taken = &taken[first..first + group.len()];
+            first += group.len();
+            let left = taken.iter().filter(|&&taken| taken == Taken::Unreadable).count();
+            let closed = group.last().filter(|last| last.clears_range);
+            match (closed, group.first()) {
+                (Some(last), _) => self.ranges.open(self.range_of(last), left),
+                (None, Some(one)) => {
+                    self.ranges.leave_many(self.range_of(one), group.len() - left);
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    fn range_of(&self, victim: &Victim) -> RangeNo {
+        RangeNo::of(PageNo(((victim.addr - self.region_base) / PAGE) as u32))
     }
 
     /// Decides what becomes of one extracted object and publishes it.
@@ -283,4 +342,8 @@ impl Pager {
             self.store.retire(block);
         }
     }
+}
+
+fn same_range(one: &Victim, other: &Victim) -> bool {
+    one.addr / RANGE == other.addr / RANGE
 }

@@ -233,6 +233,9 @@ impl Pager {
         ids: &[DescriptorId],
     ) -> (usize, Option<Errno>) {
         let userfaultfd = self.userfaultfd.get();
+        for index in 0..ids.len() as u32 {
+            self.ranges.enter(PageNo(first.0 + index));
+        }
         let (mut done, mut most) = (0, ids.len());
         while done < ids.len() {
             let to = self.address_of(first) + done * PAGE;
@@ -250,7 +253,12 @@ impl Pager {
                     done += 1;
                 }
                 Err(_) if pages > 1 => most = 1,
-                Err(errno) => return (done, Some(errno)),
+                Err(errno) => {
+                    for index in done as u32..ids.len() as u32 {
+                        self.ranges.leave(PageNo(first.0 + index));
+                    }
+                    return (done, Some(errno));
+                }
             }
         }
         (done, None)

@@ -21,6 +21,7 @@ mod pager;
 mod pin;
 pub mod policy;
 mod prefetch;
+mod ranges;
 mod reclaim;
 mod staging;
 mod takeover;

@@ -27,6 +27,7 @@ use crate::object_table::ObjectTable;
 use crate::page_buffer::PageBuffer;
 use crate::policy::sequence::WINDOW_MAX;
 use crate::prefetch::Prefetch;
+use crate::ranges::Ranges;
 use crate::staging::Staging;
 use crate::takeover::TakeOver;
 
@@ -86,6 +87,7 @@ pub struct Pager {
     pub(crate) table: ObjectTable,
     pub(crate) descriptors: Descriptors,
     pub(crate) page_buffer: PageBuffer,
+    pub(crate) ranges: Ranges,
     pub(crate) cache: ObjectCache,
     pub(crate) budget: Budget,
     pub(crate) gate: Gate,
@@ -135,6 +137,7 @@ impl Pager {
                 table: ObjectTable::new(options.region_pages)?,
                 descriptors: Descriptors::new(2 * budget_pages + 4096)?,
                 page_buffer: PageBuffer::new(budget_pages),
+                ranges: Ranges::new(options.region_pages)?,
                 cache: ObjectCache::new(budget_pages)?,
                 budget: Budget::new(options.budget_bytes, options.page_buffer_part),
                 gate: Gate::new(),

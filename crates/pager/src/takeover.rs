@@ -104,6 +104,7 @@ impl Pager {
             self.descriptors.release(id);
             return false;
         }
+        self.ranges.enter(page);
         self.descriptors.move_to(id, List::PageBuffer);
         descriptor.change(State::Resident);
         true
