@@ -105,6 +105,7 @@ impl Pager {
             heap_metadata: self.heap.metadata_bytes(),
             store: self.store.memory_bytes() as usize,
             other: OTHER_BYTES
+                + self.access_staging.noted_bytes()
                 + self.store.segment_bytes()
                 + self.contexts.len() * evict::CONTEXT_BYTES,
         }

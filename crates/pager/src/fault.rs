@@ -138,7 +138,7 @@ impl Pager {
         }
     }
 
-    fn claim_fresh(&self, page: PageNo) -> Option<DescriptorId> {
+    pub(crate) fn claim_fresh(&self, page: PageNo) -> Option<DescriptorId> {
         if self.table.load(page) != Place::Zero {
             return None;
         }

@@ -86,7 +86,7 @@ impl Pager {
         count
     }
 
-    fn claim_stored(&self, page: PageNo, block: Block) -> Option<DescriptorId> {
+    pub(crate) fn claim_stored(&self, page: PageNo, block: Block) -> Option<DescriptorId> {
         let id = self.take_descriptor(page);
         // The home is set before the claim: the collector, finding the entry busy, looks there.
         self.descriptors.get(id).begin(page, State::Arriving, Some(block), UNKNOWN_HASH);

@@ -39,6 +39,7 @@ impl Pager {
     pub unsafe fn fork_child(&self) -> Result<(), Errno> {
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
+        self.access_staging.forget_others();
         let own = Userfaultfd::open()?;
         // SAFETY: by our contract nobody else uses the old one.
         drop(unsafe { self.userfaultfd.replace(own) });

@@ -5,6 +5,7 @@
 //! buffer, the object cache and everything counted in `budget` stay within the RAM budget.
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
+mod access;
 mod budget;
 mod collect;
 mod descriptor;
@@ -26,6 +27,7 @@ mod reclaim;
 mod staging;
 mod takeover;
 
+pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece, WINDOW_PIECES};
 pub use budget::{Usage, overhead_of_managing};
 pub use collect::Collected;
 pub use evict::Moves;

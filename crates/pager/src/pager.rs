@@ -18,6 +18,7 @@ use deepheap_sys::userfaultfd::Userfaultfd;
 use deepheap_sys::zap::Zapper;
 
 use crate::PAGE;
+use crate::access::ACCESS_BUFFER_BYTES;
 use crate::budget::{self, Budget};
 use crate::descriptor::Descriptors;
 use crate::evict::EvictContext;
@@ -101,6 +102,7 @@ pub struct Pager {
     pub(crate) prefetch: Prefetch,
     pub(crate) pages_staging: Staging,
     pub(crate) windows_staging: Staging,
+    pub(crate) access_staging: Staging,
     pub(crate) zeros: *const u8,
     pub(crate) zero_hash: ContentHash,
     /// Counts up whenever eviction should look; the evictor sleeps on it.
@@ -150,6 +152,7 @@ impl Pager {
                 prefetch: Prefetch::new(),
                 pages_staging: Staging::new(PAGE)?,
                 windows_staging: Staging::new(WINDOW_MAX as usize * PAGE)?,
+                access_staging: Staging::new(ACCESS_BUFFER_BYTES)?,
                 zeros,
                 zero_hash: ContentHash::of(page_of_zeros),
                 eviction_signal: AtomicU32::new(0),
@@ -189,6 +192,11 @@ impl Pager {
         let offset = address.wrapping_sub(self.region_base);
         let end = self.managed_spans.load(Ordering::Acquire) * SPAN;
         (offset < end).then_some(PageNo((offset / PAGE) as u32))
+    }
+
+    /// Bytes of the object of a page; the rest of the page is nobody's.
+    pub(crate) fn unit_bytes(&self, _page: PageNo) -> usize {
+        PAGE
     }
 
     pub(crate) fn address_of(&self, page: PageNo) -> usize {

@@ -48,7 +48,7 @@ impl Pager {
 
     /// Pins a page that is resident. Dekker with the evictor: we pin, then look at the state; it
     /// claims, then looks at the pins; both sequentially consistent, so one of us sees the other.
-    fn try_pin(&self, page: PageNo) -> bool {
+    pub(crate) fn try_pin(&self, page: PageNo) -> bool {
         let Place::Busy(id) = self.table.load(page) else { return false };
         let descriptor = self.descriptors.get(id);
         descriptor.add_pin();

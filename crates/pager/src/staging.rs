@@ -4,7 +4,7 @@
 //! Never: allocates. Waits only when every buffer is in use, and then by yielding.
 //! Threads: any, also in a signal handler.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::mapping;
@@ -17,6 +17,8 @@ pub struct Staging {
     memory: *mut u8,
     bytes: usize,
     taken: AtomicU64,
+    /// Bytes of each buffer that were ever used.
+    used: [AtomicU32; BUFFERS],
 }
 
 // SAFETY: the mapping lives as long as the process; a buffer has one owner at a time, by `taken`.
@@ -34,7 +36,18 @@ impl Staging {
     /// A pool of buffers of `bytes` each (a multiple of the page size), untouched so far.
     pub fn new(bytes: usize) -> Result<Staging> {
         let memory = mapping::map_pinned(BUFFERS * bytes)?;
-        Ok(Staging { memory, bytes, taken: AtomicU64::new(0) })
+        let used = [const { AtomicU32::new(0) }; BUFFERS];
+        Ok(Staging { memory, bytes, taken: AtomicU64::new(0), used })
+    }
+
+    /// Bytes of DRAM that the buffers take, as far as their users noted it.
+    pub fn noted_bytes(&self) -> usize {
+        self.used.iter().map(|used| used.load(Ordering::Relaxed) as usize).sum()
+    }
+
+    /// In a forked child: what threads of the parent held is free.
+    pub fn forget_others(&self) {
+        self.taken.store(0, Ordering::Relaxed);
     }
 
     /// A free buffer.
@@ -59,6 +72,11 @@ impl Staging {
 }
 
 impl StagingBuffer<'_> {
+    /// Notes that so many bytes of the buffer, from its start, are used.
+    pub fn note(&self, bytes: usize) {
+        self.pool.used[self.index as usize].fetch_max(bytes as u32, Ordering::Relaxed);
+    }
+
     /// Where the buffer is.
     pub fn address(&self) -> *mut u8 {
         // SAFETY: the index is below BUFFERS, the mapping has that many buffers.
