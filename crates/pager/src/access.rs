@@ -140,6 +140,18 @@ impl Pager {
         done
     }
 
+    /// Notes whether the object of a page will be used again soon (`hot`) or not. A hint.
+    pub fn advise(&self, address: usize, hot: bool) {
+        let Some(page) = self.managed_page(address) else { return };
+        let _blocked = Blocked::all();
+        let _passage = self.gate.enter(Level::Mover);
+        if let Place::Cached(id) | Place::Busy(id) = self.table.load(page) {
+            // The object may have left meanwhile: then another one is judged a little wrong.
+            let reuse = if hot { second_chance::REUSE_MAX } else { 0 };
+            self.descriptors.get(id).set_reuse(reuse);
+        }
+    }
+
     fn access_window(&self, window: &mut Window<'_>, moves: &mut Moves) -> Result<(), AccessError> {
         let count = window.pieces.len();
         // Slots first, while nothing is owned: reclaim may wait for the log. Without one, what can

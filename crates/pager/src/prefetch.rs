@@ -1,33 +1,68 @@
-//! Prefetch: the next stretch of a scan is read by a worker while the program uses this one.
+//! Prefetch: a worker reads what will be wanted soon: the next stretch of a scan into the page
+//! buffer, single objects that the program named into the object cache.
 //!
-//! Guarantees: bounded; a request that finds no room, in the queue or in the page buffer, is
-//! dropped and nothing is lost but time. The pages a worker is bringing are busy like any other
-//! arriving object: whoever touches them waits for it.
-//! Never: allocates, evicts.
-//! Threads: faulting threads ask, in the signal handler; the fetcher serves.
+//! Guarantees: bounded; a request that finds no room, in the queue or in DRAM, is dropped and
+//! nothing is lost but time. What a worker is bringing is busy like any other arriving object:
+//! whoever touches it waits for it.
+//! Never: allocates.
+//! Threads: any may ask, faulting ones in the signal handler; the fetcher serves.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_heap::PageNo;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
+use deepheap_sys::signals::Blocked;
 
+use crate::access::{Operation, Piece, WINDOW_PIECES};
+use crate::evict::Moves;
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
 use crate::policy::sequence::WINDOW_MAX;
 
-/// Requests that wait at most.
-const QUEUE: usize = 16;
+/// Stretches that wait at most.
+const STRETCHES: usize = 16;
+/// Objects that wait at most.
+const OBJECTS: usize = 1024;
 
-struct Requests {
-    pages: [PageNo; QUEUE],
+/// Pages that wait, oldest first.
+struct Queue<const N: usize> {
+    pages: [PageNo; N],
+    first: usize,
     count: usize,
 }
 
-/// Stretches of `WINDOW_MAX` pages to be fetched, oldest first.
+impl<const N: usize> Queue<N> {
+    const fn new() -> Self {
+        Queue { pages: [PageNo(0); N], first: 0, count: 0 }
+    }
+
+    fn push(&mut self, page: PageNo) -> bool {
+        if self.count == N {
+            return false;
+        }
+        self.pages[(self.first + self.count) % N] = page;
+        self.count += 1;
+        true
+    }
+
+    fn pop(&mut self) -> Option<PageNo> {
+        if self.count == 0 {
+            return None;
+        }
+        let page = self.pages[self.first];
+        self.first = (self.first + 1) % N;
+        self.count -= 1;
+        Some(page)
+    }
+}
+
+/// What was asked for.
 pub(crate) struct Prefetch {
-    requests: Lock<Requests>,
+    /// Each stands for the `WINDOW_MAX` pages that begin with it.
+    stretches: Lock<Queue<STRETCHES>>,
+    objects: Lock<Queue<OBJECTS>>,
     /// Counts the requests ever made; the fetcher sleeps on it.
     signal: AtomicU32,
 }
@@ -35,56 +70,76 @@ pub(crate) struct Prefetch {
 impl Prefetch {
     pub(crate) fn new() -> Prefetch {
         Prefetch {
-            requests: Lock::new(Requests { pages: [PageNo(0); QUEUE], count: 0 }),
+            stretches: Lock::new(Queue::new()),
+            objects: Lock::new(Queue::new()),
             signal: AtomicU32::new(0),
         }
     }
 
-    fn push(&self, page: PageNo) -> bool {
-        let mut requests = self.requests.lock();
-        let count = requests.count;
-        if count == QUEUE {
-            return false;
-        }
-        requests.pages[count] = page;
-        requests.count += 1;
-        true
-    }
-
-    fn pop(&self) -> Option<PageNo> {
-        let mut requests = self.requests.lock();
-        let count = requests.count;
-        if count == 0 {
-            return None;
-        }
-        let page = requests.pages[0];
-        requests.pages.copy_within(1..count, 0);
-        requests.count -= 1;
-        Some(page)
+    fn wake(&self) {
+        self.signal.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.signal, 1);
     }
 }
 
 impl Pager {
     /// Asks for the stretch that begins with `page`; true if somebody will look at it.
     pub(crate) fn ask_for(&self, page: PageNo) -> bool {
-        let asked = self.prefetch.push(page);
+        let asked = self.prefetch.stretches.lock().push(page);
         if asked {
-            self.prefetch.signal.fetch_add(1, Ordering::SeqCst);
-            futex::wake(&self.prefetch.signal, 1);
+            self.prefetch.wake();
         }
         asked
     }
 
-    /// Fetcher: sleeps until somebody asks, then brings one stretch; returns the pages it brought.
-    pub fn serve_prefetch(&self) -> u32 {
+    /// Asks for the objects at these addresses; returns how many are stored and will be brought.
+    /// The others are in DRAM, nowhere, or too many.
+    pub fn prefetch(&self, addresses: impl Iterator<Item = usize>) -> usize {
+        let _blocked = Blocked::all();
+        let _passage = self.gate.enter(Level::Mover);
+        let mut started = 0;
+        for page in addresses.filter_map(|address| self.managed_page(address)) {
+            if matches!(self.table.load(page), Place::Stored(_)) {
+                if !self.prefetch.objects.lock().push(page) {
+                    break;
+                }
+                started += 1;
+            }
+        }
+        if started > 0 {
+            self.prefetch.wake();
+        }
+        started
+    }
+
+    /// Fetcher: sleeps until somebody asks, then brings one stretch, or a window of objects;
+    /// returns the pages it brought.
+    pub fn serve_prefetch(&self, moves: &mut Moves) -> u32 {
+        let mut pieces = [Piece { address: 0, length: 0 }; WINDOW_PIECES];
         loop {
             let seen = self.prefetch.signal.load(Ordering::SeqCst);
-            // Inside the gate: a fork must not find the queue's lock held.
+            // Inside the gate: a fork must not find a queue's lock held.
             let passage = self.gate.enter(Level::Mover);
-            if let Some(page) = self.prefetch.pop() {
+            let stretch = self.prefetch.stretches.lock().pop();
+            if let Some(page) = stretch {
                 return self.fetch_ahead(page);
             }
+            let mut count = 0;
+            let mut objects = self.prefetch.objects.lock();
+            while count < WINDOW_PIECES
+                && let Some(page) = objects.pop()
+            {
+                pieces[count].address = self.address_of(page);
+                count += 1;
+            }
+            drop(objects);
             drop(passage);
+            if count > 0 {
+                let buffer = self.access_buffer();
+                // What cannot be read is told to whoever touches it.
+                let _ = self.access(Operation::Fetch, &pieces[..count], &buffer, moves);
+                return count as u32;
+            }
             futex::wait(&self.prefetch.signal, seen, None);
         }
     }

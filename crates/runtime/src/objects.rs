@@ -1,8 +1,22 @@
 //! Objects: allocation of objects on pages of their own, and access to them without page faults.
 //!
+//! The calls without faults take the address of any live allocation of the heap, and of an element
+//! of an array of objects. Offset and length are checked against the allocation where the address
+//! is its start.
+//!
 //! Guarantees: the calls agree with plain pointers that other threads use at the same time.
-//! Never: panics on bad input.
+//! Never: panics on bad input; touches the program's buffers while an object is owned.
 //! Threads: any, outside the fault path.
+
+use core::ptr;
+
+use deepheap_heap::PAGE;
+use deepheap_pager::{
+    AccessBuffer, AccessError, AccessReason, Moves, Operation, Pager, Piece, WINDOW_PIECES,
+};
+use deepheap_sys::tls;
+
+use crate::runtime::{Runtime, running};
 
 /// Why a call could not be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,89 +46,326 @@ pub enum Advice {
     Once,
 }
 
-/// Allocates `count` objects of `size` bytes; null means ENOMEM.
-pub fn allocate(_count: usize, _size: usize) -> *mut u8 {
-    core::ptr::null_mut()
-}
-
-/// Bytes from one element of an array of objects to the next.
-pub fn stride(size: usize) -> usize {
-    size
-}
-
-/// Copies bytes of the object to `buffer`.
+/// Copies `length` bytes at `offset` of the object to `buffer`.
+///
+/// # Errors
+/// [`ObjectError`]; `buffer` may hold a part of the bytes then.
 ///
 /// # Safety
 /// `object` is live; `buffer` has room for `length` bytes.
 pub unsafe fn read(
-    _object: *const u8,
-    _offset: usize,
-    _buffer: *mut u8,
-    _length: usize,
+    object: *const u8,
+    offset: usize,
+    buffer: *mut u8,
+    length: usize,
 ) -> Result<(), ObjectError> {
-    Err(ObjectError::Resources)
+    // SAFETY: the caller's promise, for one object.
+    unsafe { gather(&object, 1, offset, length, buffer) }.map(|_| ())
 }
 
-/// Copies bytes from `buffer` into the object.
+/// Copies `length` bytes from `buffer` to `offset` of the object.
+///
+/// # Errors
+/// [`ObjectError`]; a part of the bytes may be written then.
 ///
 /// # Safety
 /// `object` is live; `buffer` holds `length` bytes.
 pub unsafe fn write(
-    _object: *mut u8,
-    _offset: usize,
-    _buffer: *const u8,
-    _length: usize,
+    object: *mut u8,
+    offset: usize,
+    buffer: *const u8,
+    length: usize,
 ) -> Result<(), ObjectError> {
-    Err(ObjectError::Resources)
+    // SAFETY: the caller's promise, for one object.
+    unsafe { scatter(&object, 1, offset, length, buffer) }.map(|_| ())
 }
 
-/// Copies `length` bytes of each object, packed, to `buffer`.
+/// Copies `length` bytes at `offset` of each object, packed, to `buffer`. Returns how many objects
+/// were read: all, or those before the first that failed.
+///
+/// # Errors
+/// [`ObjectError`] of the first object; nothing was read then.
 ///
 /// # Safety
 /// The objects are live; `buffer` has room for `count * length` bytes.
 pub unsafe fn gather(
-    _objects: *const *const u8,
-    _count: usize,
-    _offset: usize,
-    _length: usize,
-    _buffer: *mut u8,
+    objects: *const *const u8,
+    count: usize,
+    offset: usize,
+    length: usize,
+    buffer: *mut u8,
 ) -> Result<usize, ObjectError> {
-    Err(ObjectError::Resources)
+    // SAFETY: the caller's promise.
+    unsafe { transfer(Operation::Read, objects, count, offset, length, buffer) }
 }
 
-/// Copies `length` bytes for each object, packed in `buffer`, into the objects.
+/// Copies `length` bytes for each object, packed in `buffer`, to `offset` of the objects. Returns
+/// how many objects were written: all, or those before the first that failed.
+///
+/// # Errors
+/// [`ObjectError`] of the first object; nothing was written then.
 ///
 /// # Safety
 /// The objects are live; `buffer` holds `count * length` bytes.
 pub unsafe fn scatter(
-    _objects: *const *mut u8,
-    _count: usize,
-    _offset: usize,
-    _length: usize,
-    _buffer: *const u8,
+    objects: *const *mut u8,
+    count: usize,
+    offset: usize,
+    length: usize,
+    buffer: *const u8,
 ) -> Result<usize, ObjectError> {
-    Err(ObjectError::Resources)
+    let (objects, buffer) = (objects.cast::<*const u8>(), buffer.cast_mut());
+    // SAFETY: the caller's promise; a write only reads the buffer.
+    unsafe { transfer(Operation::Write, objects, count, offset, length, buffer) }
 }
 
-/// Starts to bring the objects into RAM; answers how many were started.
+/// Starts to bring the objects into RAM; a worker does the rest. Returns how many were started:
+/// not those that are in RAM already, nor those that find the queue full.
+///
+/// # Errors
+/// `NotAnObject` if one of them lies outside of the heap; none is started then.
 ///
 /// # Safety
 /// The objects are live.
-pub unsafe fn prefetch(_objects: *const *const u8, _count: usize) -> Result<usize, ObjectError> {
-    Err(ObjectError::Resources)
+pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize, ObjectError> {
+    let Some(runtime) = running() else { return not_ours(count) };
+    // SAFETY: the caller's promise.
+    let address = |index: usize| unsafe { *objects.add(index) } as usize;
+    if (0..count).any(|index| !runtime.heap.contains(address(index))) {
+        return Err(ObjectError::NotAnObject);
+    }
+    let Some(pager) = runtime.pager() else { return Ok(0) };
+    const TOGETHER: usize = 256;
+    let mut started = 0;
+    for first in (0..count).step_by(TOGETHER) {
+        // Read before the pager blocks signals: the program's list may lie in managed memory.
+        let mut addresses = [0; TOGETHER];
+        let some = TOGETHER.min(count - first);
+        for (at, to) in addresses[..some].iter_mut().enumerate() {
+            *to = address(first + at);
+        }
+        started += pager.prefetch(addresses[..some].iter().copied());
+    }
+    Ok(started)
 }
 
 /// Keeps the object in RAM, touchable without a fault, until `unpin`.
-pub fn pin(_object: *const u8) -> Result<(), ObjectError> {
-    Err(ObjectError::Resources)
+///
+/// # Errors
+/// `NotAnObject`.
+pub fn pin(object: *const u8) -> Result<(), ObjectError> {
+    let bytes = bytes_of(object)?;
+    crate::residency::pin(object as usize, bytes);
+    Ok(())
 }
 
 /// Ends one `pin`.
-pub fn unpin(_object: *const u8) -> Result<(), ObjectError> {
-    Err(ObjectError::Resources)
+///
+/// # Errors
+/// `NotAnObject`.
+pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
+    let bytes = bytes_of(object)?;
+    crate::residency::unpin(object as usize, bytes);
+    Ok(())
 }
 
-/// Tells how the object will be used.
-pub fn advise(_object: *const u8, _advice: Advice) -> Result<(), ObjectError> {
-    Err(ObjectError::Resources)
+/// Tells how the object will be used. A hint: nothing depends on it but speed.
+///
+/// # Errors
+/// `NotAnObject`.
+pub fn advise(object: *const u8, advice: Advice) -> Result<(), ObjectError> {
+    let bytes = bytes_of(object)?;
+    let Some(pager) = running().and_then(|runtime| runtime.pager()) else { return Ok(()) };
+    let pages = (object as usize..object as usize + bytes).step_by(PAGE);
+    match advice {
+        Advice::Hot => {
+            pager.prefetch(pages.clone());
+            pages.for_each(|page| pager.advise(page, true));
+        }
+        Advice::Sequential => {
+            pager.prefetch(pages);
+        }
+        Advice::Cold | Advice::Once => pages.for_each(|page| pager.advise(page, false)),
+    }
+    Ok(())
+}
+
+fn not_ours(count: usize) -> Result<usize, ObjectError> {
+    if count == 0 { Ok(0) } else { Err(ObjectError::NotAnObject) }
+}
+
+/// Bytes of the live allocation that starts at `object`.
+fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
+    let runtime = running().ok_or(ObjectError::NotAnObject)?;
+    runtime.heap.usable_size(object as usize).ok_or(ObjectError::NotAnObject)
+}
+
+/// Whether the bytes may be touched: `NotAnObject` or `OutOfBounds` if not.
+fn check(
+    runtime: &Runtime,
+    object: usize,
+    offset: usize,
+    length: usize,
+) -> Result<(), ObjectError> {
+    let end = offset.checked_add(length).ok_or(ObjectError::OutOfBounds)?;
+    match runtime.heap.usable_size(object) {
+        Some(bytes) if end > bytes => Err(ObjectError::OutOfBounds),
+        Some(_) => Ok(()),
+        None if !runtime.heap.contains(object) => Err(ObjectError::NotAnObject),
+        None => Ok(()),
+    }
+}
+
+/// A window that is being filled with pieces.
+struct Window<'a> {
+    pager: &'static Pager,
+    operation: Operation,
+    buffer: AccessBuffer<'a>,
+    pieces: [Piece; WINDOW_PIECES],
+    /// Where the program's bytes of each piece are, and of which object they are.
+    places: [(*mut u8, usize); WINDOW_PIECES],
+    count: usize,
+}
+
+impl Window<'_> {
+    /// Adds a piece; false if the window is full.
+    ///
+    /// # Safety
+    /// `place` holds, or has room for, the piece's bytes.
+    unsafe fn push(&mut self, piece: Piece, place: *mut u8, object: usize) -> bool {
+        if self.count == WINDOW_PIECES {
+            return false;
+        }
+        if self.operation == Operation::Write {
+            // SAFETY: the caller's promise; the buffer has a page for each piece.
+            unsafe {
+                self.buffer.bytes(self.count).copy_from_nonoverlapping(place, piece.length);
+            }
+        }
+        self.pieces[self.count] = piece;
+        self.places[self.count] = (place, object);
+        self.count += 1;
+        true
+    }
+
+    /// Does what is in the window, which is empty afterwards.
+    ///
+    /// # Errors
+    /// The first object that failed, and why.
+    ///
+    /// # Safety
+    /// As for `push`, for all that were pushed.
+    unsafe fn flush(&mut self, runtime: &Runtime) -> Result<(), (usize, ObjectError)> {
+        let mut moves = Moves::default();
+        let pieces = &self.pieces[..self.count];
+        let done = self.pager.access(self.operation, pieces, &self.buffer, &mut moves);
+        runtime.count_moves(tls::lane(), &moves);
+        let good = done.map_or_else(|AccessError { piece, .. }| piece, |()| self.count);
+        if self.operation == Operation::Read {
+            for index in 0..good {
+                let bytes = self.buffer.bytes(index);
+                // SAFETY: the caller's promise. Nothing is owned: it may fault.
+                unsafe {
+                    let place = self.places[index].0;
+                    place.copy_from_nonoverlapping(bytes, self.pieces[index].length);
+                }
+            }
+        }
+        self.count = 0;
+        done.map_err(|AccessError { piece, reason }| {
+            let error = match reason {
+                AccessReason::NotManaged => ObjectError::NotAnObject,
+                AccessReason::Unreadable(_) => ObjectError::Unreadable,
+                AccessReason::NoRoom(_) => ObjectError::NoRoom,
+            };
+            (self.places[piece].1, error)
+        })
+    }
+}
+
+/// Moves bytes between objects and the packed buffer.
+///
+/// # Safety
+/// The objects are live; `buffer` holds, or has room for, `count * length` bytes.
+unsafe fn transfer(
+    operation: Operation,
+    objects: *const *const u8,
+    count: usize,
+    offset: usize,
+    length: usize,
+    buffer: *mut u8,
+) -> Result<usize, ObjectError> {
+    let Some(runtime) = running() else { return not_ours(count) };
+    let mut window = runtime.pager().map(|pager| Window {
+        pager,
+        operation,
+        buffer: pager.access_buffer(),
+        pieces: [Piece { address: 0, length: 0 }; WINDOW_PIECES],
+        places: [(ptr::null_mut(), 0); WINDOW_PIECES],
+        count: 0,
+    });
+    let mut failed = None;
+    'objects: for index in 0..count {
+        // SAFETY: the caller's promise.
+        let (object, place) = unsafe { (*objects.add(index), buffer.add(index * length)) };
+        if let Err(error) = check(runtime, object as usize, offset, length) {
+            failed = Some((index, error));
+            break;
+        }
+        let Some(window) = &mut window else {
+            // Nothing is managed: ordinary memory.
+            // SAFETY: the caller's promise, and the bounds were checked.
+            unsafe { copy_plainly(operation, object, offset, place, length) };
+            continue;
+        };
+        let (mut at, end) = (object as usize + offset, object as usize + offset + length);
+        while at < end {
+            let piece = Piece { address: at, length: (PAGE - at % PAGE).min(end - at) };
+            // SAFETY: inside the object's part of the program's buffer.
+            let to = unsafe { place.add(at - (object as usize + offset)) };
+            // SAFETY: as above.
+            if unsafe { window.push(piece, to, index) } {
+                at += piece.length;
+                continue;
+            }
+            // SAFETY: as above, for each piece.
+            if let Err(error) = unsafe { window.flush(runtime) } {
+                failed = Some(error);
+                break 'objects;
+            }
+        }
+    }
+    if let Some(window) = &mut window
+        && window.count > 0
+    {
+        // SAFETY: as above. What comes before an object that failed is done all the same.
+        if let Err(error) = unsafe { window.flush(runtime) } {
+            failed = Some(error);
+        }
+    }
+    match failed {
+        None => Ok(count),
+        Some((0, error)) => Err(error),
+        Some((done, _)) => Ok(done),
+    }
+}
+
+/// # Safety
+/// Both places are `length` bytes long.
+unsafe fn copy_plainly(
+    operation: Operation,
+    object: *const u8,
+    offset: usize,
+    place: *mut u8,
+    length: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let object = object.cast_mut().add(offset);
+        match operation {
+            Operation::Read => place.copy_from_nonoverlapping(object, length),
+            Operation::Write => object.copy_from_nonoverlapping(place, length),
+            Operation::Fetch => {}
+        }
+    }
 }

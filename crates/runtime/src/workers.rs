@@ -4,7 +4,7 @@
 //! |---|---|
 //! | evictor | pages out of the page buffer before faults have to wait |
 //! | writer | sealed segments to the device |
-//! | fetcher | the next stretch of a scan |
+//! | fetcher | the next stretch of a scan, and objects that the program asked for |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
 //!
 //! Guarantees: zero CPU at rest. A worker that fails says why, once, and goes on trying at leisure.
@@ -150,7 +150,9 @@ fn fetcher(_: usize) {
     let _inside = Inside::enter();
     let Some((runtime, pager)) = managing() else { return };
     loop {
-        let pages = pager.serve_prefetch();
+        let mut moves = Moves::default();
+        let pages = pager.serve_prefetch(&mut moves);
+        runtime.count_moves(0, &moves);
         runtime.stats.add(0, Counter::Prefetched, pages.into());
     }
 }

@@ -6,7 +6,7 @@
 //! queue of S3-FIFO; the page buffer is its small queue).
 
 /// Highest count kept.
-const REUSE_MAX: u8 = 3;
+pub const REUSE_MAX: u8 = 3;
 
 /// What happens to the object at the head of the cache's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,261 @@
+//! Calls without page faults agree with plain pointers, byte for byte, whoever uses them when.
+
+mod scene;
+
+use deepheap::objects::{self, Advice, ObjectError};
+use scene::memory::{Random, seed};
+use scene::play;
+
+const CONF: &str = "ram:24M,store_size:400M";
+const DATA: usize = 80 << 20;
+
+/// A managed allocation and a copy of what it must hold.
+struct Twin {
+    at: *mut u8,
+    copy: Vec<u8>,
+}
+
+/// Allocations of mixed sizes, most of them away, each with random bytes.
+fn twins(random: &mut Random) -> Vec<Twin> {
+    let mut twins = Vec::new();
+    let mut bytes = 0;
+    while bytes < DATA {
+        let size = match random.below(4) {
+            0 => 1 + random.below(100),
+            1 => 4096,
+            2 => 1 + random.below(4096),
+            _ => 1 + random.below(20_000),
+        };
+        let at = deepheap::malloc(size);
+        assert!(!at.is_null());
+        let copy: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
+        // SAFETY: a fresh allocation of that size.
+        unsafe { at.copy_from_nonoverlapping(copy.as_ptr(), size) };
+        bytes += size;
+        twins.push(Twin { at, copy });
+    }
+    twins
+}
+
+fn one_step(random: &mut Random, twins: &mut [Twin]) {
+    let index = random.below(twins.len());
+    let twin = &mut twins[index];
+    let offset = random.below(twin.copy.len());
+    let length = 1 + random.below((twin.copy.len() - offset).min(6000));
+    let range = offset..offset + length;
+    let mut bytes = vec![0; length];
+    // SAFETY: inside live allocations and buffers of that length.
+    unsafe {
+        match random.below(4) {
+            0 => objects::read(twin.at, offset, bytes.as_mut_ptr(), length).expect("read"),
+            1 => {
+                twin.copy[range].fill(7);
+                return objects::write(twin.at, offset, [7; 6000].as_ptr(), length).expect("write");
+            }
+            2 => twin.at.add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), length),
+            _ => {
+                twin.copy[range].fill(9);
+                return twin.at.add(offset).write_bytes(9, length);
+            }
+        }
+    }
+    assert_eq!(bytes, twin.copy[range], "object {index}");
+}
+
+fn one_batch(random: &mut Random, twins: &mut [Twin]) {
+    let count = 1 + random.below(300);
+    let length = 1 + random.below(64);
+    let chosen: Vec<usize> = (0..count)
+        .map(|_| random.below(twins.len()))
+        .filter(|&index| twins[index].copy.len() >= length)
+        .collect();
+    let list: Vec<*mut u8> = chosen.iter().map(|&index| twins[index].at).collect();
+    let mut bytes = vec![0u8; list.len() * length];
+    // SAFETY: live objects of at least that length, a buffer for all of them.
+    unsafe {
+        let const_list = list.as_ptr().cast::<*const u8>();
+        if random.below(3) == 0 {
+            assert!(objects::prefetch(const_list, list.len()).expect("ours") <= list.len());
+        }
+        if random.below(2) == 0 {
+            let done = objects::gather(const_list, list.len(), 0, length, bytes.as_mut_ptr());
+            assert_eq!(done, Ok(list.len()));
+            for (part, index) in bytes.chunks(length).zip(chosen) {
+                assert_eq!(part, &twins[index].copy[..length], "object {index}");
+            }
+        } else {
+            bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+            let done = objects::scatter(list.as_ptr(), list.len(), 0, length, bytes.as_ptr());
+            assert_eq!(done, Ok(list.len()));
+            // Of two parts for the same object the later one stays.
+            for (part, index) in bytes.chunks(length).zip(chosen) {
+                twins[index].copy[..length].copy_from_slice(part);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_mix_of_calls_and_pointers_agrees_with_a_copy() {
+    play("any_mix_of_calls_and_pointers_agrees_with_a_copy", CONF, || {
+        let mut random = Random::new(seed());
+        let mut twins = twins(&mut random);
+        for _ in 0..20_000 {
+            one_step(&mut random, &mut twins);
+        }
+        for _ in 0..600 {
+            one_batch(&mut random, &mut twins);
+        }
+        for (index, twin) in twins.iter().enumerate() {
+            // SAFETY: a live allocation of that length.
+            let held = unsafe { std::slice::from_raw_parts(twin.at, twin.copy.len()) };
+            assert_eq!(held, twin.copy, "object {index}");
+            // SAFETY: as above; dead afterwards.
+            unsafe { deepheap::free(twin.at) };
+        }
+    });
+}
+
+#[test]
+fn no_thread_loses_a_write_to_calls_of_another() {
+    const THREADS: usize = 6;
+    const OBJECTS: usize = 60_000;
+    const SIZE: usize = 1024;
+    play("no_thread_loses_a_write_to_calls_of_another", CONF, || {
+        let seed = seed();
+        let list: Vec<usize> = (0..OBJECTS).map(|_| deepheap::calloc(1, SIZE) as usize).collect();
+        assert!(list.iter().all(|&at| at != 0));
+        // Thread t owns word t of every object, and counts its increments.
+        let counts: Vec<u64> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let list = &list;
+                    scope.spawn(move || increments(seed + thread as u64, thread, list))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("no thread failed")).collect()
+        });
+        for (thread, count) in counts.into_iter().enumerate() {
+            // SAFETY: live objects with a word for each thread.
+            let word = |at: usize| unsafe { *(at as *const u64).add(thread) };
+            assert_eq!(list.iter().map(|&at| word(at)).sum::<u64>(), count, "thread {thread}");
+        }
+    });
+}
+
+/// Increments the thread's words, by pointer, by single calls and by batches.
+fn increments(seed: u64, thread: usize, list: &[usize]) -> u64 {
+    let mut random = Random::new(seed);
+    let mut count = 0;
+    for _ in 0..4_000 {
+        let at = list[random.below(list.len())] as *mut u64;
+        let mut word = 0u64;
+        // SAFETY: live objects with a word for each thread; buffers of a word each.
+        unsafe {
+            match random.below(3) {
+                0 => at.add(thread).write_volatile(at.add(thread).read_volatile() + 1),
+                1 => {
+                    let bytes = (&raw mut word).cast::<u8>();
+                    objects::read(at.cast(), thread * 8, bytes, 8).expect("read");
+                    *bytes.cast::<u64>() += 1;
+                    objects::write(at.cast(), thread * 8, bytes, 8).expect("write");
+                }
+                _ => {
+                    let mut some: Vec<*mut u8> =
+                        (0..40).map(|_| list[random.below(list.len())] as *mut u8).collect();
+                    some.sort_unstable();
+                    some.dedup();
+                    let mut words = vec![0u64; some.len()];
+                    let bytes = words.as_mut_ptr().cast::<u8>();
+                    let got =
+                        objects::gather(some.as_ptr().cast(), some.len(), thread * 8, 8, bytes);
+                    assert_eq!(got, Ok(some.len()));
+                    words.iter_mut().for_each(|word| *word += 1);
+                    let put = objects::scatter(some.as_ptr(), some.len(), thread * 8, 8, bytes);
+                    assert_eq!(put, Ok(some.len()));
+                    count += some.len() as u64 - 1;
+                }
+            }
+        }
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn the_programs_buffers_may_be_managed_and_away() {
+    play("the_programs_buffers_may_be_managed_and_away", CONF, || {
+        let mut random = Random::new(seed());
+        let twins = twins(&mut random);
+        let count = twins.len();
+        // SAFETY: fresh allocations of ours, long enough.
+        unsafe {
+            let list = deepheap::malloc(count * 8).cast::<*const u8>();
+            let bytes = deepheap::malloc(count);
+            for (index, twin) in twins.iter().enumerate() {
+                list.add(index).write(twin.at);
+            }
+            // Everything else goes through RAM, so that list and buffer are away.
+            let sum: u64 = twins.iter().map(|twin| u64::from(*twin.at)).sum();
+            assert_eq!(objects::gather(list, count, 0, 1, bytes), Ok(count));
+            let got: u64 = (0..count).map(|index| u64::from(*bytes.add(index))).sum();
+            assert_eq!(got, sum);
+        }
+    });
+}
+
+#[test]
+fn what_was_prefetched_is_read_from_ram() {
+    play("what_was_prefetched_is_read_from_ram", CONF, || {
+        let mut random = Random::new(seed());
+        let list: Vec<usize> = (0..20_000).map(|_| deepheap::malloc(4096) as usize).collect();
+        for &at in &list {
+            // SAFETY: a live object of that size.
+            unsafe { (at as *mut u8).write_bytes(random.next() as u8 | 1, 4096) };
+        }
+        let some: Vec<*const u8> = (0..200).map(|n| list[n * 7] as *const u8).collect();
+        // SAFETY: live objects.
+        let started = unsafe { objects::prefetch(some.as_ptr(), some.len()) }.expect("ours");
+        assert!(started > 150, "{started} of them were away");
+        let reads = || deepheap::stats().expect("it runs").device_reads;
+        assert!(scene::process::soon(std::time::Duration::from_secs(20), || {
+            let before = reads();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            before == reads()
+        }));
+        let before = reads();
+        let mut bytes = vec![0u8; some.len()];
+        // SAFETY: live objects, a byte for each.
+        let got = unsafe { objects::gather(some.as_ptr(), some.len(), 0, 1, bytes.as_mut_ptr()) };
+        assert_eq!(got, Ok(some.len()));
+        let more = reads() - before;
+        assert!(more < started as u64 / 10, "{more} reads for {started} prefetched objects");
+        objects::advise(some[0], Advice::Hot).expect("ours");
+        objects::advise(some[0], Advice::Cold).expect("ours");
+    });
+}
+
+#[test]
+fn bad_pointers_and_bounds_are_answered() {
+    play("bad_pointers_and_bounds_are_answered", CONF, || {
+        let (at, mut byte) = (deepheap::malloc(100), 0u8);
+        // SAFETY: a live object, or none at all, which is what is asked.
+        unsafe {
+            at.write_bytes(1, 100);
+            let usable = deepheap::usable_size(at).expect("live");
+            assert_eq!(objects::read(at, usable - 1, &mut byte, 1), Ok(()));
+            assert_eq!(objects::read(at, usable, &mut byte, 1), Err(ObjectError::OutOfBounds));
+            assert_eq!(objects::read(at, usize::MAX, &mut byte, 2), Err(ObjectError::OutOfBounds));
+            let foreign = &raw const byte;
+            assert_eq!(objects::read(foreign, 0, &mut byte, 1), Err(ObjectError::NotAnObject));
+            let list = [at.cast_const(), foreign];
+            let mut two = [0u8; 2];
+            assert_eq!(objects::gather(list.as_ptr(), 2, 0, 1, two.as_mut_ptr()), Ok(1));
+            assert_eq!(objects::pin(foreign), Err(ObjectError::NotAnObject));
+            assert_eq!(objects::prefetch(list.as_ptr(), 2), Err(ObjectError::NotAnObject));
+            assert_eq!(objects::advise(foreign, Advice::Hot), Err(ObjectError::NotAnObject));
+            assert_eq!(objects::pin(at), Ok(()));
+            assert_eq!(objects::unpin(at), Ok(()));
+        }
+    });
+}
