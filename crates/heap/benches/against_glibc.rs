@@ -132,6 +132,27 @@ fn churn(subject: &mut impl Subject, most: usize, live: usize, rounds: usize) ->
     rounds
 }
 
+/// What `usable_size` costs, by what it is asked about; caches ask at every malloc and free.
+fn usable_size(subject: &mut Deepheap<'_>, rounds: usize) {
+    for size in [64, 1000, 20 << 10, 4 << 20] {
+        let asked: Vec<usize> = (0..64).map(|_| subject.malloc(size)).collect();
+        let heap = subject.heap;
+        let answer = |what: &str, of: &dyn Fn(usize) -> Option<usize>| {
+            let ns = ns(|| {
+                let sum: usize = (0..rounds).map(|at| of(asked[at % 64]).unwrap_or(0)).sum();
+                black_box(sum);
+                rounds
+            });
+            println!("{:<34}{ns:>10.1}", format!("{what} of {size} B"));
+        };
+        answer("usable_size", &|ptr| heap.usable_size(black_box(ptr)));
+        answer("allocation_size", &|ptr| heap.allocation_size(black_box(ptr)));
+        for ptr in asked {
+            subject.free(ptr, size);
+        }
+    }
+}
+
 fn thread_time_ns() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a timespec that outlives the call.
@@ -189,6 +210,7 @@ fn main() {
         let b = ns(|| churn(&mut Glibc, most, live, rounds));
         line(format!("churn of {live} up to {most} B"), a, b);
     }
+    usable_size(&mut ours(), rounds);
     println!(
         "committed {} MiB, metadata {} KiB, cached {} KiB",
         heap.committed_pages() >> 8,

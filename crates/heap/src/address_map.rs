@@ -84,9 +84,15 @@ impl AddressMap {
             let allocated = self.slabs.is_allocated(slab, &SIZE_CLASSES[class as usize], index);
             return allocated.then_some(Found::Object { slab, class, index });
         }
+        self.run_at(ptr).map(|(first, pages)| Found::Run { first, pages })
+    }
+
+    /// The allocated run that starts at `ptr`: its first page and length in pages.
+    #[inline]
+    pub fn run_at(&self, ptr: usize) -> Option<(usize, usize)> {
         let first = self.page_at(ptr)?;
         match self.runs.units.get(first) {
-            (State::Allocated, pages) => Some(Found::Run { first, pages }),
+            (State::Allocated, pages) => Some((first, pages)),
             _ => None,
         }
     }

@@ -196,12 +196,27 @@ impl Heap {
         self.map.runs.take_purgeable(max_dirty_pages)
     }
 
-    /// Bytes the allocation at `ptr` can hold; None if `ptr` is not the start of one.
+    /// Bytes the live allocation at `ptr` can hold, fast: of a `ptr` that is none, it answers None
+    /// or the size of the free slot that starts there. [`Heap::allocation_size`] tells them apart.
+    #[inline(always)]
     pub fn usable_size(&self, ptr: usize) -> Option<usize> {
-        Some(match self.map.find(ptr)? {
-            Found::Object { class, .. } => SIZE_CLASSES[class as usize].size as usize,
-            Found::Run { pages, .. } => pages * PAGE,
-        })
+        match self.map.slot_at(ptr) {
+            Some((_, class, _)) => Some(SIZE_CLASSES[class as usize].size as usize),
+            None => self.run_size(ptr),
+        }
+    }
+
+    /// Bytes the allocation at `ptr` can hold; None if `ptr` is not the start of a live one.
+    pub fn allocation_size(&self, ptr: usize) -> Option<usize> {
+        match self.map.find(ptr)? {
+            Found::Object { class, .. } => Some(SIZE_CLASSES[class as usize].size as usize),
+            Found::Run { pages, .. } => Some(pages * PAGE),
+        }
+    }
+
+    #[inline(never)]
+    fn run_size(&self, ptr: usize) -> Option<usize> {
+        self.map.run_at(ptr).map(|(_, pages)| pages * PAGE)
     }
 
     /// Whether the allocation at `ptr` now holds `new_size` bytes without moving. Bytes gained

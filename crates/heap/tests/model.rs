@@ -37,6 +37,7 @@ impl Model {
         let ptr = allocated.ptr;
         assert_eq!(ptr % align.max(16), 0, "alignment {align} of {size} bytes");
         let usable = self.region.heap.usable_size(ptr).unwrap();
+        assert_eq!(self.region.heap.allocation_size(ptr), Some(usable));
         assert!(usable >= size);
         if let Some((below, live)) = self.live.range(..=ptr).next_back() {
             assert!(below + live.usable <= ptr, "{ptr:#x} overlaps {below:#x}");

@@ -62,7 +62,7 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
         return malloc(size);
     }
     let Some(runtime) = running() else { return ptr::null_mut() };
-    let Some(usable) = runtime.heap.usable_size(address as usize) else {
+    let Some(usable) = runtime.heap.allocation_size(address as usize) else {
         invalid("realloc", address);
     };
     if size <= usable {
@@ -129,7 +129,9 @@ pub unsafe fn free(address: *mut u8) {
     }
 }
 
-/// Bytes the allocation at `address` can hold; None if it is not a live allocation of this heap.
+/// Bytes the allocation at `address` can hold; None if this heap has nothing there. Programs ask at
+/// every allocation and free, so a freed address may be answered with the size it had.
+#[inline]
 pub fn usable_size(address: *const u8) -> Option<usize> {
     running()?.heap.usable_size(address as usize)
 }
