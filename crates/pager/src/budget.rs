@@ -45,13 +45,13 @@ pub struct Usage {
     pub object_cache: usize,
     /// Page tables of the region and of the cache.
     pub page_tables: usize,
-    /// Object table and checksums.
+    /// Object table.
     pub object_table: usize,
     /// Descriptors of objects in DRAM.
     pub descriptors: usize,
     /// The heap's metadata.
     pub heap_metadata: usize,
-    /// Segment buffers and segment table of the store.
+    /// Segment buffers, segment table and checksums of the store.
     pub store: usize,
     /// Pipes, staging, stacks.
     pub other: usize,
@@ -112,8 +112,10 @@ impl Pager {
     }
 
     /// What a page of heap costs in RAM even while it is away.
-    pub const BYTES_PER_PAGE: usize =
-        PAGE_TABLE_BYTES_PER_PAGE + ObjectTable::BYTES_PER_PAGE + HEAP_BYTES_PER_PAGE;
+    pub const BYTES_PER_PAGE: usize = PAGE_TABLE_BYTES_PER_PAGE
+        + ObjectTable::BYTES_PER_PAGE
+        + HEAP_BYTES_PER_PAGE
+        + deepheap_store::CHECKSUM_BYTES_PER_BLOCK;
 
     /// Whether `pages` more pages of heap leave page buffer and object cache the least they need:
     /// what a page costs while it is away counts against the budget, too.

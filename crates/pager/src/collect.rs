@@ -43,7 +43,7 @@ impl Pager {
 
     fn relocate(
         &self,
-        object: &VictimObject<'_>,
+        object: &VictimObject<'_, '_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
         let page = PageNo(object.name as u32);
@@ -55,7 +55,7 @@ impl Pager {
                         collected.dead += 1;
                         return Ok(());
                     }
-                    let to = self.append_survivor(object, page)?;
+                    let to = self.append_survivor(object)?;
                     if self.table.replace(page, place, Place::Stored(to)) {
                         self.store.retire(block);
                         collected.moved += 1;
@@ -113,25 +113,21 @@ impl Pager {
     }
 
     /// Appends the object's bytes to the survivors. Bytes that are not what they ought to be are
-    /// read once more; if that does not help they are moved as they are: reads are held against the
-    /// object table, whose checksum does not change with the move, and go on failing.
-    fn append_survivor(
-        &self,
-        object: &VictimObject<'_>,
-        page: PageNo,
-    ) -> Result<Block, StoreError> {
-        let hash = ContentHash::of(object.data);
-        let expected = self.table.checksum(page);
-        if hash.checksum(object.name) != expected {
+    /// read once more; if that does not help they are moved as they are, with the checksum that
+    /// they ought to have: reads go on failing.
+    fn append_survivor(&self, object: &VictimObject<'_, '_>) -> Result<Block, StoreError> {
+        let Ok(hash) = object.verify() else {
             let staging = self.pages_staging.take();
             // SAFETY: the staging buffer is ours alone and holds a page.
             let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-            let mut again = [BlockRead::new(object.block, object.name, expected, buf)];
+            let mut again = [BlockRead::new(object.block, object.name, buf)];
             self.store.read(&mut again);
             if let [BlockRead { buf, result: Ok(hash), .. }] = &again {
                 return Ok(self.store.writer(Head::Survivor)?.append(object.name, buf, *hash));
             }
-        }
+            let mut writer = self.store.writer(Head::Survivor)?;
+            return Ok(writer.append_as(object.name, object.data, object.checksum()));
+        };
         Ok(self.store.writer(Head::Survivor)?.append(object.name, object.data, hash))
     }
 

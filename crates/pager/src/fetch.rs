@@ -1,7 +1,7 @@
 //! Fetch: brings objects from the store into the page buffer, a scan's next ones together.
 //!
-//! Guarantees: an object is installed only after its bytes matched the checksum kept in the object
-//! table; on an error it stays `Stored`, and so do the neighbours.
+//! Guarantees: an object is installed only after its bytes matched the checksum that the store
+//! keeps; on an error it stays `Stored`, and so do the neighbours.
 //! Never: waits for room for a neighbour; the page that faulted comes first.
 //! Threads: the faulting one.
 
@@ -111,7 +111,6 @@ impl Pager {
             BlockRead {
                 block: if used { blocks[index] } else { blocks[0] },
                 name: u64::from(page.0),
-                checksum: if used { self.table.checksum(page) } else { 0 },
                 buf: if used {
                     // SAFETY: the staging buffer is ours alone and holds a page for each id.
                     unsafe { core::slice::from_raw_parts_mut(buffer.add(index * PAGE), PAGE) }

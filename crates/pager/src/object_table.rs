@@ -1,9 +1,7 @@
 //! Object table: for every page of the region, where its object is now.
 //!
 //! One 32-bit entry a page serves as page table and as flash translation at once (FlashMap,
-//! section 3): 2 bits of state and 30 bits of payload. Beside it stands the checksum of the
-//! stored version, 4 bytes; held in DRAM it also catches a device that answers with an older
-//! version of the right block, which a checksum inside the block would not.
+//! section 3): 2 bits of state and 30 bits of payload.
 //!
 //! ```text
 //!            fault [fault.rs, fetch.rs]                    evict [evict.rs]
@@ -65,19 +63,18 @@ impl Place {
     }
 }
 
-/// The entries and checksums of a whole region. Costs 8 bytes of DRAM a page once touched.
+/// The entries of a whole region. Costs 4 bytes of DRAM a page once touched.
 pub struct ObjectTable {
     entries: PinnedArray<AtomicU32>,
-    checksums: PinnedArray<AtomicU32>,
 }
 
 impl ObjectTable {
     /// Bytes of DRAM a page of the region costs here.
-    pub const BYTES_PER_PAGE: usize = 8;
+    pub const BYTES_PER_PAGE: usize = 4;
 
     /// A table for `pages` pages, all `Zero`.
     pub fn new(pages: usize) -> Result<ObjectTable> {
-        Ok(ObjectTable { entries: PinnedArray::new(pages)?, checksums: PinnedArray::new(pages)? })
+        Ok(ObjectTable { entries: PinnedArray::new(pages)? })
     }
 
     /// Where the object of this page is at this instant.
@@ -96,17 +93,6 @@ impl ObjectTable {
     /// Publishes the place of an object that the caller owns (its entry is `Busy`).
     pub fn publish(&self, page: PageNo, to: Place) {
         self.entries[page.0 as usize].store(to.encode(), Ordering::Release);
-    }
-
-    /// Checksum of the stored version. Only the owner of the object may ask.
-    pub fn checksum(&self, page: PageNo) -> u32 {
-        self.checksums[page.0 as usize].load(Ordering::Relaxed)
-    }
-
-    /// Sets the checksum of the stored version. Only the owner of the object may do so, before it
-    /// publishes a place that names the block.
-    pub fn set_checksum(&self, page: PageNo, checksum: u32) {
-        self.checksums[page.0 as usize].store(checksum, Ordering::Relaxed);
     }
 }
 

@@ -91,10 +91,7 @@ impl Pager {
                 moves.reclaimed_dirty += 1;
                 // SAFETY: the slot is ours alone and holds a page.
                 let data = unsafe { core::slice::from_raw_parts(self.cache.address(slot), PAGE) };
-                let (name, hash) = (u64::from(page.0), descriptor.hash());
-                let block = writer.append(name, data, hash);
-                self.table.set_checksum(page, hash.checksum(name));
-                block
+                writer.append(u64::from(page.0), data, descriptor.hash())
             }
             _ => return false,
         };

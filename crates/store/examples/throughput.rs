@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Appends alone: as many as the buffers take without the device.
     let room = 12 * 255u64;
-    let mut held: Vec<(u64, u32, deepheap_store::Block)> = Vec::with_capacity(blocks as usize);
+    let mut held: Vec<(u64, deepheap_store::Block)> = Vec::with_capacity(blocks as usize);
     for (what, target) in [("append to memory, first touch", room), ("append and write", blocks)] {
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let name = held.len() as u64;
                     let (page, hash) = (pages[name as usize % 256], hashes[name as usize % 256]);
                     let block = writer.append(name, page, hash);
-                    held.push((name, hash.checksum(name), block));
+                    held.push((name, block));
                 }
             }
             if target == blocks {
@@ -111,8 +111,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .chunks_mut(PAGE)
                 .map(|page| {
                     seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    let (name, checksum, block) = held[(seed >> 33) as usize % held.len()];
-                    BlockRead::new(block, name, checksum, page)
+                    let (name, block) = held[(seed >> 33) as usize % held.len()];
+                    BlockRead::new(block, name, page)
                 })
                 .collect();
             store.read(&mut requests);

@@ -11,7 +11,7 @@
 
 use core::time::Duration;
 
-use crate::block::{BLOCK_BYTES, Block, Geometry, Segment};
+use crate::block::{BLOCK_BYTES, Block, Segment};
 use crate::checksum::ContentHash;
 use crate::device::Read;
 use crate::error::StoreError;
@@ -35,7 +35,7 @@ impl<'a> Victim<'a> {
     ///
     /// Errors: `Io`, or `Corrupt` if the directory is not the one that was written; both after a
     /// second attempt. Single blocks can then still be read, as ever.
-    pub fn load<'b>(&self, buffer: &'b mut [u8]) -> Result<Objects<'b>, StoreError> {
+    pub fn load<'b>(&self, buffer: &'b mut [u8]) -> Result<Objects<'a, 'b>, StoreError> {
         let geometry = self.store.geometry;
         if buffer.len() < geometry.segment_bytes() {
             return Err(StoreError::Options("a victim needs a buffer as long as a segment"));
@@ -48,7 +48,7 @@ impl<'a> Victim<'a> {
         };
         self.load_once(buffer, filling).or_else(|_| self.load_once(buffer, filling))?;
         let (directory, data) = buffer.split_at(geometry.directory_bytes());
-        Ok(Objects { geometry, filling, directory, data, next: 0 })
+        Ok(Objects { store: self.store, filling, directory, data, next: 0 })
     }
 
     fn load_once(&self, buffer: &mut [u8], filling: Filling) -> Result<(), StoreError> {
@@ -83,56 +83,55 @@ impl Drop for Victim<'_> {
 }
 
 /// The objects of a victim that was loaded, in the order in which they were appended.
-pub struct Objects<'b> {
-    geometry: Geometry,
+pub struct Objects<'a, 'b> {
+    store: &'a Store,
     filling: Filling,
     directory: &'b [u8],
     data: &'b [u8],
     next: u32,
 }
 
-impl<'b> Iterator for Objects<'b> {
-    type Item = VictimObject<'b>;
+impl<'a, 'b> Iterator for Objects<'a, 'b> {
+    type Item = VictimObject<'a, 'b>;
 
-    fn next(&mut self) -> Option<VictimObject<'b>> {
+    fn next(&mut self) -> Option<VictimObject<'a, 'b>> {
         if self.next == self.filling.count {
             return None;
         }
         let index = self.next;
         self.next += 1;
-        let (name, checksum) = format::entry(self.directory, index as usize)?;
+        let (name, _) = format::entry(self.directory, index as usize)?;
         let at = index as usize * BLOCK_BYTES;
         Some(VictimObject {
-            block: self.geometry.block(self.filling.segment, index),
+            store: self.store,
+            block: self.store.geometry.block(self.filling.segment, index),
             name,
-            checksum,
             data: self.data.get(at..at + BLOCK_BYTES)?,
         })
     }
 }
 
 /// One object of a victim, live or dead: its block lives if the caller's table says so.
-#[derive(Clone, Copy, Debug)]
-pub struct VictimObject<'b> {
+#[derive(Clone, Copy)]
+pub struct VictimObject<'a, 'b> {
+    store: &'a Store,
     /// Where it is.
     pub block: Block,
     /// Which object it was when it was appended.
     pub name: u64,
-    /// Its checksum, according to the segment's directory.
-    pub checksum: u32,
     /// Its bytes, not verified yet: `verify` before use.
     pub data: &'b [u8],
 }
 
-impl VictimObject<'_> {
+impl VictimObject<'_, '_> {
     /// The hash of the bytes, if they are the ones that were appended.
     pub fn verify(&self) -> Result<ContentHash, StoreError> {
-        let hash = ContentHash::of(self.data);
-        if hash.checksum(self.name) == self.checksum {
-            Ok(hash)
-        } else {
-            Err(StoreError::Corrupt(self.block))
-        }
+        self.store.verify_block(self.block, self.name, self.data)
+    }
+
+    /// What reads of the object are held against.
+    pub fn checksum(&self) -> u32 {
+        self.store.checksums.get(self.block)
     }
 }
 

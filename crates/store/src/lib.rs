@@ -7,7 +7,7 @@
 //! | noun | file |
 //! |---|---|
 //! | the numbers of blocks and segments | `block` |
-//! | what a block's bytes hash to | `checksum` |
+//! | what a block's bytes hash to, and ought to | `checksum` |
 //! | where the bytes go: the device, and a file as a device | `device`, `file_device` |
 //! | every persisted byte | `format` |
 //! | the states of a segment | `segment` |
@@ -42,7 +42,7 @@ mod segment;
 mod space;
 
 pub use block::{BLOCK_BYTES, Block};
-pub use checksum::ContentHash;
+pub use checksum::{CHECKSUM_BYTES_PER_BLOCK, ContentHash};
 pub use device::{Device, Read, Write};
 pub use error::StoreError;
 pub use file_device::FileDevice;

@@ -139,6 +139,12 @@ impl<'a> Writer<'a> {
     /// # Panics
     /// If there is no `room`, or the data is not one block.
     pub fn append(&mut self, name: u64, data: &[u8], hash: ContentHash) -> Block {
+        self.append_as(name, data, hash.checksum(name))
+    }
+
+    /// As `append`, but reads are held against `checksum`, whatever the bytes are: an object that
+    /// collection finds damaged moves with the checksum it ought to have, and stays unreadable.
+    pub fn append_as(&mut self, name: u64, data: &[u8], checksum: u32) -> Block {
         assert_eq!(data.len(), BLOCK_BYTES, "the store keeps blocks of 4 KiB");
         let state = &mut *self.state;
         let (Some(filler), Some(open)) = (&mut self.filler, &mut state.open) else {
@@ -149,7 +155,8 @@ impl<'a> Writer<'a> {
         let at = filler.append(data);
         debug_assert_eq!(at, store.geometry.offset_in_segment(block));
         let index = open.count as usize;
-        format::set_entry(&mut state.directory, index, name, hash.checksum(name));
+        format::set_entry(&mut state.directory, index, name, checksum);
+        store.checksums.set(block, checksum);
         store.segments.add_live(open.segment);
         store.counters.appended(self.head);
         open.count += 1;

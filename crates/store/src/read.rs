@@ -30,8 +30,6 @@ pub struct BlockRead<'a> {
     pub block: Block,
     /// The object it must hold.
     pub name: u64,
-    /// `ContentHash::checksum(name)` of the bytes that were appended.
-    pub checksum: u32,
     /// 4096 bytes, aligned to 4096, for the object. Not to be used unless `result` is `Ok`.
     pub buf: &'a mut [u8],
     /// The hash of what was read, which matched the checksum; or why there is nothing.
@@ -40,18 +38,8 @@ pub struct BlockRead<'a> {
 
 impl<'a> BlockRead<'a> {
     /// A read that has not been tried yet: its result is an error until it has.
-    pub fn new(block: Block, name: u64, checksum: u32, buf: &'a mut [u8]) -> Self {
-        Self { block, name, checksum, buf, result: Err(StoreError::Corrupt(block)) }
-    }
-
-    /// Whether the buffer holds the bytes of the object.
-    fn verify(&mut self) {
-        let hash = ContentHash::of(self.buf);
-        self.result = if hash.checksum(self.name) == self.checksum {
-            Ok(hash)
-        } else {
-            Err(StoreError::Corrupt(self.block))
-        };
+    pub fn new(block: Block, name: u64, buf: &'a mut [u8]) -> Self {
+        Self { block, name, buf, result: Err(StoreError::Corrupt(block)) }
     }
 }
 
@@ -73,6 +61,23 @@ impl Store {
         }
     }
 
+    /// Whether the buffer holds the bytes that were appended for this name.
+    fn verify(&self, request: &mut BlockRead<'_>) {
+        request.result = self.verify_block(request.block, request.name, request.buf);
+    }
+
+    /// The hash of the bytes, if they are those that were appended as this block for this name.
+    pub(crate) fn verify_block(
+        &self,
+        block: Block,
+        name: u64,
+        bytes: &[u8],
+    ) -> Result<ContentHash, StoreError> {
+        let hash = ContentHash::of(bytes);
+        let is_right = hash.checksum(name) == self.checksums.get(block);
+        if is_right { Ok(hash) } else { Err(StoreError::Corrupt(block)) }
+    }
+
     /// The usual case, one block: without the lists. False if it has to be looked at again.
     fn read_one(&self, request: &mut BlockRead<'_>) -> bool {
         if request.buf.len() != BLOCK_BYTES || !self.geometry.holds(request.block) {
@@ -80,7 +85,7 @@ impl Store {
         }
         if self.copy_from_memory(request) {
             self.counters.read_from_memory();
-            request.verify();
+            self.verify(request);
         } else {
             let offset = self.geometry.block_offset(request.block);
             let mut reads = [Read::new(offset, request.buf)];
@@ -89,7 +94,7 @@ impl Store {
             if reads[0].result.is_err() {
                 return false;
             }
-            request.verify();
+            self.verify(request);
         }
         request.result.is_ok()
     }
@@ -104,7 +109,7 @@ impl Store {
             }
             if self.copy_from_memory(request) {
                 self.counters.read_from_memory();
-                request.verify();
+                self.verify(request);
             } else {
                 on_device |= 1 << at;
             }
@@ -189,7 +194,7 @@ impl Store {
         for (at, request) in batch.iter_mut().enumerate() {
             if mask & (1 << at) != 0 {
                 match results.next() {
-                    Some(Ok(())) => request.verify(),
+                    Some(Ok(())) => self.verify(request),
                     Some(Err(errno)) => request.result = Err(StoreError::Io(errno)),
                     None => {}
                 }

@@ -42,6 +42,8 @@ pub(crate) struct Space {
     counts: [u32; STATES],
     /// Segments from here on were never touched: Bare, and on no list.
     frontier: u32,
+    /// Segments from here on were never filled.
+    ever_filled: u32,
     /// The number of the last filling.
     sequence: u64,
     /// Which device new segments are on.
@@ -82,6 +84,7 @@ impl Space {
             lists: Lists::new(geometry.segments, LISTS)?,
             counts,
             frontier: 0,
+            ever_filled: 0,
             sequence: 0,
             generation: 0,
             reserved: 0,
@@ -111,6 +114,11 @@ impl Space {
     /// Segments that were ever touched: what the tables occupy.
     pub(crate) fn frontier(&self) -> u32 {
         self.frontier
+    }
+
+    /// Segments below which all that were ever filled lie: what the checksums occupy.
+    pub(crate) fn ever_filled(&self) -> u32 {
+        self.ever_filled
     }
 
     /// Moves a segment on in its life.
@@ -191,6 +199,7 @@ impl Space {
         let segment = self.lists.front(READY)?;
         self.lists.unlink(segment);
         self.change(table, segment, State::Open);
+        self.ever_filled = self.ever_filled.max(segment.0 + 1);
         self.sequence += 1;
         table.set_sequence(segment, self.sequence);
         table.set_count(segment, 0);

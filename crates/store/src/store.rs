@@ -17,6 +17,7 @@ use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
 
 use crate::block::{Block, Geometry};
+use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::event::Event;
@@ -96,6 +97,7 @@ pub struct Store {
     pub(crate) devices: [OnceLock<Box<dyn Device>>; GENERATIONS_MAX],
     generation: AtomicUsize,
     pub(crate) segments: SegmentTable,
+    pub(crate) checksums: ChecksumTable,
     /// The survivors' first.
     pub(crate) buffers: Box<[AlignedBuffer]>,
     /// Buffers, by head, whose segment could not be written.
@@ -156,6 +158,7 @@ impl Store {
             devices,
             generation: AtomicUsize::new(0),
             segments: SegmentTable::new(geometry.segments)?,
+            checksums: ChecksumTable::new(&geometry)?,
             buffers: buffers.into_boxed_slice(),
             failed_buffers: Default::default(),
             heads: [head(), head()],
@@ -308,13 +311,19 @@ impl Store {
         self.geometry.segment_bytes()
     }
 
-    /// Bytes of memory that the store uses: its buffers, and the tables for the segments that
-    /// were ever used.
+    /// Bytes of memory that the store uses: its buffers, the tables for the segments that were
+    /// ever assured, and the checksums of the blocks of those that were ever filled.
     pub fn memory_bytes(&self) -> u64 {
         let buffers = self.buffers.len() as u64 * self.geometry.segment_bytes() as u64;
         let heads = self.heads.len() as u64 * self.geometry.directory_bytes() as u64;
-        let tables = self.space.lock().frontier() as u64 * TABLE_BYTES_PER_SEGMENT;
-        buffers + heads + tables + size_of::<Self>() as u64
+        let (assured, filled) = {
+            let space = self.space.lock();
+            (space.frontier() as u64, space.ever_filled() as u64)
+        };
+        let tables = assured * TABLE_BYTES_PER_SEGMENT;
+        let blocks = filled * self.geometry.blocks() as u64;
+        let checksums = blocks * CHECKSUM_BYTES_PER_BLOCK as u64;
+        buffers + heads + tables + checksums + size_of::<Self>() as u64
     }
 
     /// What the store counted, and the state of its segments.

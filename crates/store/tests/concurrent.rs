@@ -62,7 +62,7 @@ impl Table {
                 let hash = ContentHash::of(&page.0);
                 let mut object = self.lock(name);
                 let block = writer.append(name, &page.0, hash);
-                let new = Held { block, checksum: hash.checksum(name), version };
+                let new = Held { block, version };
                 if let Some(old) = object.replace(new) {
                     store.retire(old.block);
                 }

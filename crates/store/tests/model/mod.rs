@@ -49,7 +49,6 @@ impl Page {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
     pub block: Block,
-    pub checksum: u32,
     pub version: u64,
 }
 
@@ -84,7 +83,7 @@ impl Model {
         loop {
             if let Some(mut writer) = self.store.try_writer(Head::Fresh)? {
                 let block = writer.append(name, &page.0, hash);
-                return Ok(Held { block, checksum: hash.checksum(name), version });
+                return Ok(Held { block, version });
             }
             if !self.store.write_sealed(false) {
                 self.collect();
@@ -122,9 +121,6 @@ impl Model {
                 continue;
             }
             let Ok(hash) = object.verify() else { continue };
-            if hash.checksum(object.name) != held.checksum {
-                continue; // a whole segment of another time: the directory was stale, too
-            }
             let mut writer = loop {
                 match self.store.try_writer(Head::Survivor) {
                     Ok(Some(writer)) => break writer,
@@ -191,7 +187,7 @@ pub fn check_all(store: &Store, objects: &[(u64, Held)]) -> Vec<Seen> {
     let mut pages: Vec<Page> = objects.iter().map(|_| Page([0x77; BLOCK_BYTES])).collect();
     let with_pages = objects.iter().zip(&mut pages);
     let mut requests: Vec<_> = with_pages
-        .map(|((name, held), page)| BlockRead::new(held.block, *name, held.checksum, &mut page.0))
+        .map(|((name, held), page)| BlockRead::new(held.block, *name, &mut page.0))
         .collect();
     store.read(&mut requests);
     let results: Vec<_> = requests.iter().map(|request| request.result).collect();
