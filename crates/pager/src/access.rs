@@ -317,7 +317,7 @@ impl Pager {
                 },
                 false => &mut [],
             };
-            BlockRead::new(block, u64::from(page.0), self.table.checksum(page), buf)
+            BlockRead::new(block, u64::from(page.0), buf)
         });
         if count > 0 {
             self.store.read(&mut requests[..count]);

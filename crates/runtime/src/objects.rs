@@ -197,7 +197,7 @@ fn not_ours(count: usize) -> Result<usize, ObjectError> {
 /// Bytes of the live allocation that starts at `object`.
 fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
     let runtime = running().ok_or(ObjectError::NotAnObject)?;
-    runtime.heap.usable_size(object as usize).ok_or(ObjectError::NotAnObject)
+    runtime.heap.allocation_size(object as usize).ok_or(ObjectError::NotAnObject)
 }
 
 /// Whether the bytes may be touched: `NotAnObject` or `OutOfBounds` if not.
@@ -208,7 +208,7 @@ fn check(
     length: usize,
 ) -> Result<(), ObjectError> {
     let end = offset.checked_add(length).ok_or(ObjectError::OutOfBounds)?;
-    match runtime.heap.usable_size(object) {
+    match runtime.heap.allocation_size(object) {
         Some(bytes) if end > bytes => Err(ObjectError::OutOfBounds),
         Some(_) => Ok(()),
         None if !runtime.heap.contains(object) => Err(ObjectError::NotAnObject),
