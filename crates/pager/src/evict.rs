@@ -221,7 +221,7 @@ impl Pager {
             context.slots[chosen] = slot;
             context.victims[chosen] = Victim {
                 addr,
-                len: PAGE,
+                len: self.unit_bytes(descriptor.page()),
                 may_be_shared: descriptor.may_be_shared(),
                 clears_range: false,
             };
@@ -282,10 +282,15 @@ impl Pager {
                 self.forget(id, slot);
             }
             Taken::Copied => {
-                // SAFETY: the slot is ours alone and holds a page.
-                let data = unsafe { core::slice::from_raw_parts(self.cache.address(slot), PAGE) };
+                let bytes = self.unit_bytes(descriptor.page());
+                // SAFETY: the slot is ours alone and holds the object.
+                let data = unsafe { core::slice::from_raw_parts(self.cache.address(slot), bytes) };
                 let hash = ContentHash::of(data);
-                if hash == self.zero_hash {
+                let is_zero = match bytes {
+                    PAGE => hash == self.zero_hash,
+                    _ => data.iter().all(|&byte| byte == 0),
+                };
+                if is_zero {
                     moves.zero += 1;
                     self.forget(id, slot);
                 } else {

@@ -162,7 +162,16 @@ impl Pager {
         let descriptor = self.descriptors.get(id);
         let slot = descriptor.slot();
         descriptor.set_may_be_shared(false);
-        if let (0, Some(errno)) = self.copy_in(page, self.cache.address(slot), &[id]) {
+        let (object, bytes) = (self.cache.address(slot), self.unit_bytes(page));
+        let copied = if bytes == PAGE {
+            self.copy_in(page, object, &[id])
+        } else {
+            let staging = self.pages_staging.take();
+            // SAFETY: the slot is ours alone and holds the object, the staging page ours as well.
+            unsafe { fill_page(staging.address(), object, bytes) };
+            self.copy_in(page, staging.address(), &[id])
+        };
+        if let (0, Some(errno)) = copied {
             self.publish_cached(id);
             return Err(FaultError::Install(errno));
         }
@@ -337,5 +346,17 @@ impl Pager {
     /// Pages after `page` in the same span, at most `count` in all.
     pub(crate) fn pages_left_in_span(page: PageNo, count: usize) -> usize {
         (PAGES_PER_SPAN - page.0 as usize % PAGES_PER_SPAN).min(count)
+    }
+}
+
+/// Makes a page of an object: its bytes, then zeros.
+///
+/// # Safety
+/// `page` is a writable page of the caller's, `object` has `bytes` bytes, at most a page.
+pub(crate) unsafe fn fill_page(page: *mut u8, object: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        page.copy_from_nonoverlapping(object, bytes);
+        page.add(bytes).write_bytes(0, PAGE - bytes);
     }
 }
