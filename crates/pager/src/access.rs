@@ -308,26 +308,26 @@ impl Pager {
         }
         let owned = &owned[..count];
         let mut requests: [BlockRead<'_>; WINDOW_PIECES] = core::array::from_fn(|at| {
-            let (index, id, block) = owned.get(at).copied().unwrap_or(owned_default());
-            let page = self.descriptors.get(id).page();
-            let buf: &mut [u8] = match at < count {
-                // SAFETY: the piece's block page of the buffer, which is this thread's alone.
-                true => unsafe {
-                    core::slice::from_raw_parts_mut(window.buffer.block(index), PAGE)
-                },
-                false => &mut [],
+            let Some(&(index, id, block)) = owned.get(at) else {
+                return BlockRead::packed(Block(0), &mut []);
             };
-            BlockRead::new(block, u64::from(page.0), buf)
+            // SAFETY: the piece's block page of the buffer, which is this thread's alone.
+            let buf = unsafe { core::slice::from_raw_parts_mut(window.buffer.block(index), PAGE) };
+            self.block_read(self.descriptors.get(id).page(), block, buf)
         });
         if count > 0 {
             self.store.read(&mut requests[..count]);
         }
         let mut failed: Option<AccessError> = None;
         for (&(index, id, block), request) in owned.iter().zip(&requests) {
-            match request.result {
-                Ok(hash) => self.arrive(window, index, id, block, hash),
+            let page = self.descriptors.get(id).page();
+            let object = request
+                .result
+                .and_then(|_| self.object_in(page, request.buf).ok_or(StoreError::Corrupt(block)));
+            match object {
+                Ok(object) => self.arrive(window, index, id, block, object),
                 Err(error) => {
-                    self.unclaim(self.descriptors.get(id).page(), &[id], |_| Place::Stored(block));
+                    self.unclaim(page, &[id], |_| Place::Stored(block));
                     if failed.is_none_or(|failed| index < failed.piece) {
                         let reason = AccessReason::Unreadable(error);
                         failed = Some(AccessError { piece: index, reason });
@@ -338,28 +338,26 @@ impl Pager {
         failed
     }
 
-    /// The object's block was read into the piece's block page, and is what it ought to be.
+    /// The object was read, and is what it ought to be.
     fn arrive(
         &self,
         window: &mut Window<'_>,
         index: usize,
         id: DescriptorId,
         block: Block,
-        hash: ContentHash,
+        object: &[u8],
     ) {
         let descriptor = self.descriptors.get(id);
-        let page = descriptor.page();
-        let object = window.buffer.block(index);
         let Some(slot) = window.slots[index].take() else {
-            self.copy_piece(window, index, object);
-            self.unclaim(page, &[id], |_| Place::Stored(block));
+            self.copy_piece(window, index, object.as_ptr().cast_mut());
+            self.unclaim(descriptor.page(), &[id], |_| Place::Stored(block));
             return;
         };
         // SAFETY: the slot is ours alone and has room for the object.
         unsafe {
-            self.cache.address(slot).copy_from_nonoverlapping(object, self.unit_bytes(page));
+            self.cache.address(slot).copy_from_nonoverlapping(object.as_ptr(), object.len());
         }
-        descriptor.set_hash(hash);
+        descriptor.set_hash(ContentHash::of(object));
         self.finish_piece(window, index, id, slot);
     }
 
@@ -447,9 +445,4 @@ impl Pager {
             }
         }
     }
-}
-
-/// Stands in an unused place of a list of owned objects.
-fn owned_default() -> (usize, DescriptorId, Block) {
-    (0, DescriptorId(0), Block(0))
 }

@@ -8,7 +8,10 @@
 //! owner never waits for the collector (`reclaim` secures its room in the log first).
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, BlockRead, ContentHash, Head, StoreError, VictimObject};
+use deepheap_store::{
+    BLOCK_UNITS, Block, ContentHash, Head, PackedBlock, StoreError, VictimObject, WholeObject,
+    packed,
+};
 
 use crate::PAGE;
 use crate::descriptor::State;
@@ -27,41 +30,143 @@ pub struct Collected {
     pub dead: u32,
 }
 
+/// Packed objects of a victim that are to move, and the block that is being made of them.
+struct Survivors<'a> {
+    block: PackedBlock<'a>,
+    /// Page, block and cost of each.
+    moving: [(PageNo, Block, u32); MOVING_MAX],
+    cost: u32,
+}
+
+/// The most objects that a packed block can hold.
+const MOVING_MAX: usize = packed::per_block(1);
+
+/// What is to become of a block's object.
+enum Fate {
+    /// Its stored copy counts: it moves.
+    Moves,
+    /// Nobody wants this copy any more.
+    Settled,
+}
+
 impl Pager {
     /// Collector: empties one segment if the store wants it. `buffer` is one segment long. None
     /// when there is nothing to collect.
     pub fn collect(&self, buffer: &mut [u8]) -> Result<Option<Collected>, StoreError> {
         let Some(victim) = self.store.victim() else { return Ok(None) };
         let mut collected = Collected::default();
+        let staging = self.pages_staging.take();
+        let mut survivors = None;
         for object in victim.load(buffer)? {
             let _passage = self.gate.enter(Level::Collector);
-            self.relocate(&object, &mut collected)?;
+            match object {
+                VictimObject::Whole(object) => {
+                    let page = PageNo(object.name as u32);
+                    self.move_whole(page, &object, &mut collected)?;
+                }
+                VictimObject::Packed(object) => {
+                    let page = PageNo(object.name);
+                    if matches!(self.judge(page, object.block, &mut collected), Fate::Settled) {
+                        continue;
+                    }
+                    let full = survivors
+                        .as_ref()
+                        .is_some_and(|some: &Survivors<'_>| !some.block.fits(object.data.len()));
+                    if full && let Some(survivors) = survivors.take() {
+                        self.move_packed(survivors, &mut collected)?;
+                    }
+                    let survivors = survivors.get_or_insert_with(|| {
+                        // SAFETY: the staging page is this thread's alone, and the block made of
+                        // it before has gone.
+                        let buf =
+                            unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
+                        Survivors {
+                            block: PackedBlock::begin(buf),
+                            moving: [(PageNo(0), Block(0), 0); MOVING_MAX],
+                            cost: 0,
+                        }
+                    });
+                    let moving = (page, object.block, object.cost);
+                    survivors.moving[survivors.block.count()] = moving;
+                    survivors.cost += object.cost;
+                    survivors.block.push(object.name, object.data);
+                }
+                // The segment keeps what cannot be read now; its objects go on failing.
+                VictimObject::Unreadable { .. } => {}
+            }
+        }
+        if let Some(survivors) = survivors.take() {
+            let _passage = self.gate.enter(Level::Collector);
+            self.move_packed(survivors, &mut collected)?;
         }
         self.store.release(victim);
         Ok(Some(collected))
     }
 
-    fn relocate(
+    fn move_whole(
         &self,
-        object: &VictimObject<'_, '_>,
+        page: PageNo,
+        object: &WholeObject<'_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
-        let page = PageNo(object.name as u32);
+        while matches!(self.judge(page, object.block, collected), Fate::Moves) {
+            let to = object.append_to(&mut self.store.writer(Head::Survivor)?);
+            if self.switch(page, object.block, to, BLOCK_UNITS, collected) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the block, and moves those of its objects that are still where they were. The others
+    /// have been read or freed meanwhile: what is asked of them is done without a copy.
+    fn move_packed(
+        &self,
+        survivors: Survivors<'_>,
+        collected: &mut Collected,
+    ) -> Result<(), StoreError> {
+        let count = survivors.block.count();
+        let (block, cost) = (survivors.block.finish(), survivors.cost);
+        let to = self.store.writer(Head::Survivor)?.append_packed(block, cost);
+        for &(page, from, cost) in &survivors.moving[..count] {
+            if self.switch(page, from, to, cost, collected) {
+                continue;
+            }
+            // It was read meanwhile, and lets go of its home; or it has even come back to the very
+            // block: then the segment stays, and is collected another time.
+            self.judge(page, from, collected);
+        }
+        Ok(())
+    }
+
+    /// Switches a stored object from its block to the copy in another one; false, and the copy is
+    /// dead, if it is not stored there any more.
+    fn switch(
+        &self,
+        page: PageNo,
+        from: Block,
+        to: Block,
+        cost: u32,
+        collected: &mut Collected,
+    ) -> bool {
+        let moved = self.table.replace(page, Place::Stored(from), Place::Stored(to));
+        self.store.retire(if moved { from } else { to }, cost);
+        collected.moved += u32::from(moved);
+        moved
+    }
+
+    /// Lets go of the stored copy `block` of the page's object where nobody needs it, waiting for
+    /// an owner if need be; or tells that it must move.
+    fn judge(&self, page: PageNo, block: Block, collected: &mut Collected) -> Fate {
         loop {
             let place = self.table.load(page);
             match place {
-                Place::Stored(block) if block == object.block => {
+                Place::Stored(at) if at == block => {
                     if self.heap.page_is_free(page) && self.drop_stored_if_free(page, block) {
                         collected.dead += 1;
-                        return Ok(());
+                        return Fate::Settled;
                     }
-                    let to = self.append_survivor(object)?;
-                    if self.table.replace(page, place, Place::Stored(to)) {
-                        self.store.retire(block);
-                        collected.moved += 1;
-                        return Ok(());
-                    }
-                    self.store.retire(to);
+                    return Fate::Moves;
                 }
                 Place::Busy(id) => {
                     let descriptor = self.descriptors.get(id);
@@ -70,23 +175,23 @@ impl Pager {
                     if self.table.load(page) != place {
                         continue;
                     }
-                    if home != Some(object.block) {
+                    if home != Some(block) {
                         // Its owner set the home before claiming, and only ever drops it later.
                         collected.dead += 1;
-                        return Ok(());
+                        return Fate::Settled;
                     }
                     if seen.state() != State::Resident {
                         descriptor.wait_while(seen);
                     } else if descriptor.claim(State::Resident, State::Moving) {
-                        let ours = self.table.load(page) == place
-                            && descriptor.home() == Some(object.block);
+                        let ours =
+                            self.table.load(page) == place && descriptor.home() == Some(block);
                         if ours {
                             self.drop_home(descriptor);
                             collected.let_go += 1;
                         }
                         descriptor.change(State::Resident);
                         if ours {
-                            return Ok(());
+                            return Fate::Settled;
                         }
                     }
                 }
@@ -95,40 +200,21 @@ impl Pager {
                         continue;
                     }
                     let descriptor = self.descriptors.get(id);
-                    if descriptor.home() == Some(object.block) {
+                    if descriptor.home() == Some(block) {
                         self.drop_home(descriptor);
                         collected.let_go += 1;
                     } else {
                         collected.dead += 1;
                     }
                     self.publish_cached(id);
-                    return Ok(());
+                    return Fate::Settled;
                 }
                 Place::Zero | Place::Stored(_) => {
                     collected.dead += 1;
-                    return Ok(());
+                    return Fate::Settled;
                 }
             }
         }
-    }
-
-    /// Appends the object's bytes to the survivors. Bytes that are not what they ought to be are
-    /// read once more; if that does not help they are moved as they are, with the checksum that
-    /// they ought to have: reads go on failing.
-    fn append_survivor(&self, object: &VictimObject<'_, '_>) -> Result<Block, StoreError> {
-        let Ok(hash) = object.verify() else {
-            let staging = self.pages_staging.take();
-            // SAFETY: the staging buffer is ours alone and holds a page.
-            let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-            let mut again = [BlockRead::new(object.block, object.name, buf)];
-            self.store.read(&mut again);
-            if let [BlockRead { buf, result: Ok(hash), .. }] = &again {
-                return Ok(self.store.writer(Head::Survivor)?.append(object.name, buf, *hash));
-            }
-            let mut writer = self.store.writer(Head::Survivor)?;
-            return Ok(writer.append_as(object.name, object.data, object.checksum()));
-        };
-        Ok(self.store.writer(Head::Survivor)?.append(object.name, object.data, hash))
     }
 
     /// Claims a stored object and ends it if no live allocation touches its page. The claim comes

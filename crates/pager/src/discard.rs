@@ -80,7 +80,7 @@ impl Pager {
                 Place::Zero => return None,
                 Place::Stored(block) => {
                     if self.table.replace(page, place, Place::Zero) {
-                        self.store.retire(block);
+                        self.store.retire(block, self.cost_of(page));
                         return None;
                     }
                 }

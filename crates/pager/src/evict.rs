@@ -344,7 +344,7 @@ impl Pager {
     pub(crate) fn drop_home(&self, descriptor: &Descriptor) {
         if let Some(block) = descriptor.home() {
             descriptor.set_home(None);
-            self.store.retire(block);
+            self.store.retire(block, self.cost_of(descriptor.page()));
         }
     }
 }

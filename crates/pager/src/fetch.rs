@@ -6,11 +6,11 @@
 //! Threads: the faulting one.
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, BlockRead, StoreError};
+use deepheap_store::{Block, BlockRead, ContentHash, StoreError};
 
 use crate::PAGE;
 use crate::descriptor::{DescriptorId, State};
-use crate::fault::{FaultError, FaultKind, UNKNOWN_HASH};
+use crate::fault::{FaultError, FaultKind, UNKNOWN_HASH, fill_page};
 use crate::object_table::Place;
 use crate::pager::Pager;
 use crate::policy::sequence::{Sequence, WINDOW_MAX};
@@ -98,6 +98,7 @@ impl Pager {
     }
 
     /// Reads and installs claimed pages; returns how many are resident now, the first among them.
+    /// `buffer` has `N` pages for blocks, and `N` for what is made of them.
     fn fetch_claimed<const N: usize>(
         &self,
         first: PageNo,
@@ -105,34 +106,53 @@ impl Pager {
         blocks: &[Block],
         buffer: *mut u8,
     ) -> Result<u32, FaultError> {
-        let mut requests: [BlockRead<'_>; N] = core::array::from_fn(|index| {
-            let used = index < ids.len();
-            let page = PageNo(first.0 + index as u32);
-            BlockRead {
-                block: if used { blocks[index] } else { blocks[0] },
-                name: u64::from(page.0),
-                buf: if used {
-                    // SAFETY: the staging buffer is ours alone and holds a page for each id.
-                    unsafe { core::slice::from_raw_parts_mut(buffer.add(index * PAGE), PAGE) }
-                } else {
-                    &mut []
-                },
-                result: Err(StoreError::Full),
-            }
-        });
-        self.store.read(&mut requests[..ids.len()]);
-        let good = requests[..ids.len()].iter().take_while(|read| read.result.is_ok()).count();
-        for (request, &id) in requests[..good].iter().zip(ids) {
-            if let Ok(hash) = request.result {
-                self.descriptors.get(id).set_hash(hash);
-            }
+        let page = |index: usize| PageNo(first.0 + index as u32);
+        // Neighbours often share a block: it is read once.
+        let mut request_of = [0; N];
+        let mut count = 0;
+        for index in 0..ids.len() {
+            let shared = index > 0 && blocks[index] == blocks[index - 1];
+            count += usize::from(!shared);
+            request_of[index] = count - 1;
         }
+        let mut next = 0;
+        let mut requests: [BlockRead<'_>; N] = core::array::from_fn(|at| {
+            while next < ids.len() && request_of[next] < at {
+                next += 1;
+            }
+            if at >= count {
+                return BlockRead::packed(blocks[0], &mut []);
+            }
+            // SAFETY: the staging buffer is ours alone and holds a page for each block.
+            let buf = unsafe { core::slice::from_raw_parts_mut(buffer.add(at * PAGE), PAGE) };
+            self.block_read(page(next), blocks[next], buf)
+        });
+        self.store.read(&mut requests[..count]);
+        let whole = count == ids.len() && (0..count).all(|at| self.unit_bytes(page(at)) == PAGE);
+        // SAFETY: the second half of the staging buffer.
+        let pages = if whole { buffer } else { unsafe { buffer.add(N * PAGE) } };
+        let mut good = 0;
+        while good < ids.len() {
+            let request = &requests[request_of[good]];
+            let Ok(hash) = request.result else { break };
+            let descriptor = self.descriptors.get(ids[good]);
+            if whole {
+                descriptor.set_hash(hash);
+            } else {
+                let Some(object) = self.object_in(page(good), request.buf) else { break };
+                descriptor.set_hash(ContentHash::of(object));
+                // SAFETY: a page of the staging buffer for each page; the block lies before them.
+                unsafe { fill_page(pages.add(good * PAGE), object.as_ptr(), object.len()) };
+            }
+            good += 1;
+        }
+        let failure = requests[0].result.err().unwrap_or(StoreError::Corrupt(blocks[0]));
         // Neighbours that could not be read stay where they are; the first one is the fault.
         self.give_back(first, &ids[good..], &blocks[good..], good);
-        if let Some(Err(error)) = requests.first().map(|read| read.result) {
-            return Err(FaultError::Unreadable(error));
+        if good == 0 {
+            return Err(FaultError::Unreadable(failure));
         }
-        let (installed, refused) = self.install(first, buffer, &ids[..good]);
+        let (installed, refused) = self.install(first, pages, &ids[..good]);
         self.give_back(first, &ids[installed..good], &blocks[installed..good], installed);
         match refused {
             Some(errno) if installed == 0 => Err(FaultError::Install(errno)),

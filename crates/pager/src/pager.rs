@@ -1,6 +1,7 @@
 //! Pager: the parts of residency, wired together.
 //!
-//! Lock order, outer to inner: an eviction context · the gate (mover, then collector) · the fresh
+//! Lock order, outer to inner: an eviction context · the gate (mover, then collector) · a packer ·
+//! the fresh
 //! head of the log · the entry of an object (ownership) · a shard of the descriptor lists · the
 //! stack of cache slots. Nobody waits for space in the log while owning an object.
 //! Threads: any; workers run the loops of the runtime.
@@ -9,7 +10,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use deepheap_heap::{Heap, PageNo, SPAN};
-use deepheap_store::{BLOCK_BYTES, ContentHash, Store};
+use deepheap_store::{BLOCK_BYTES, Block, BlockRead, ContentHash, PACKED_MAX, Store, cost, packed};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
@@ -29,6 +30,7 @@ use crate::page_buffer::PageBuffer;
 use crate::policy::sequence::WINDOW_MAX;
 use crate::prefetch::Prefetch;
 use crate::ranges::Ranges;
+use crate::reclaim::Packer;
 use crate::staging::Staging;
 use crate::takeover::TakeOver;
 
@@ -99,6 +101,7 @@ pub struct Pager {
     pub(crate) userfaultfd: SingleThreaded<Userfaultfd>,
     pub(crate) zapper: SingleThreaded<Zapper>,
     pub(crate) contexts: Box<[Lock<EvictContext>]>,
+    pub(crate) packers: Box<[Lock<Packer>]>,
     pub(crate) prefetch: Prefetch,
     pub(crate) pages_staging: Staging,
     pub(crate) windows_staging: Staging,
@@ -148,10 +151,11 @@ impl Pager {
                 managed_spans: AtomicUsize::new(0),
                 userfaultfd: SingleThreaded::new(userfaultfd),
                 zapper: SingleThreaded::new(Zapper::new()),
+                packers: contexts.iter().map(|_| Lock::new(Packer::new())).collect(),
                 contexts,
                 prefetch: Prefetch::new(),
-                pages_staging: Staging::new(PAGE)?,
-                windows_staging: Staging::new(WINDOW_MAX as usize * PAGE)?,
+                pages_staging: Staging::new(2 * PAGE)?,
+                windows_staging: Staging::new(2 * WINDOW_MAX as usize * PAGE)?,
                 access_staging: Staging::new(ACCESS_BUFFER_BYTES)?,
                 zeros,
                 zero_hash: ContentHash::of(page_of_zeros),
@@ -197,6 +201,38 @@ impl Pager {
     /// Bytes of the object of a page; the rest of the page is nobody's.
     pub(crate) fn unit_bytes(&self, _page: PageNo) -> usize {
         PAGE
+    }
+
+    /// Whether the object of a page shares its block with others.
+    pub(crate) fn is_packed(&self, page: PageNo) -> bool {
+        self.unit_bytes(page) <= PACKED_MAX
+    }
+
+    /// What the object of a page costs in the log, units.
+    pub(crate) fn cost_of(&self, page: PageNo) -> u32 {
+        cost(self.unit_bytes(page))
+    }
+
+    /// A read of the block that holds the object of a page.
+    pub(crate) fn block_read<'a>(
+        &self,
+        page: PageNo,
+        block: Block,
+        buf: &'a mut [u8],
+    ) -> BlockRead<'a> {
+        match self.is_packed(page) {
+            true => BlockRead::packed(block, buf),
+            false => BlockRead::new(block, u64::from(page.0), buf),
+        }
+    }
+
+    /// The bytes of the object of a page in its block, which was read and verified.
+    pub(crate) fn object_in<'a>(&self, page: PageNo, block: &'a [u8]) -> Option<&'a [u8]> {
+        let bytes = self.unit_bytes(page);
+        match self.is_packed(page) {
+            true => packed::find(block, page.0).filter(|object| object.len() == bytes),
+            false => block.get(..bytes),
+        }
     }
 
     pub(crate) fn address_of(&self, page: PageNo) -> usize {
