@@ -8,9 +8,10 @@
 //! owner never waits for the collector (`reclaim` secures its room in the log first).
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, BlockRead, ContentHash, Head, StoreError, VictimObject};
+use deepheap_store::{
+    BLOCK_UNITS, Block, ContentHash, Head, StoreError, VictimObject, WholeObject,
+};
 
-use crate::PAGE;
 use crate::descriptor::State;
 use crate::gate::Level;
 use crate::object_table::Place;
@@ -34,6 +35,8 @@ impl Pager {
         let Some(victim) = self.store.victim() else { return Ok(None) };
         let mut collected = Collected::default();
         for object in victim.load(buffer)? {
+            // Other blocks, none of ours being packed, were not readable now: they stay.
+            let VictimObject::Whole(object) = object else { continue };
             let _passage = self.gate.enter(Level::Collector);
             self.relocate(&object, &mut collected)?;
         }
@@ -43,7 +46,7 @@ impl Pager {
 
     fn relocate(
         &self,
-        object: &VictimObject<'_, '_>,
+        object: &WholeObject<'_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
         let page = PageNo(object.name as u32);
@@ -55,13 +58,13 @@ impl Pager {
                         collected.dead += 1;
                         return Ok(());
                     }
-                    let to = self.append_survivor(object)?;
+                    let to = object.append_to(&mut self.store.writer(Head::Survivor)?);
                     if self.table.replace(page, place, Place::Stored(to)) {
-                        self.store.retire(block);
+                        self.store.retire(block, BLOCK_UNITS);
                         collected.moved += 1;
                         return Ok(());
                     }
-                    self.store.retire(to);
+                    self.store.retire(to, BLOCK_UNITS);
                 }
                 Place::Busy(id) => {
                     let descriptor = self.descriptors.get(id);
@@ -110,25 +113,6 @@ impl Pager {
                 }
             }
         }
-    }
-
-    /// Appends the object's bytes to the survivors. Bytes that are not what they ought to be are
-    /// read once more; if that does not help they are moved as they are, with the checksum that
-    /// they ought to have: reads go on failing.
-    fn append_survivor(&self, object: &VictimObject<'_, '_>) -> Result<Block, StoreError> {
-        let Ok(hash) = object.verify() else {
-            let staging = self.pages_staging.take();
-            // SAFETY: the staging buffer is ours alone and holds a page.
-            let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-            let mut again = [BlockRead::new(object.block, object.name, buf)];
-            self.store.read(&mut again);
-            if let [BlockRead { buf, result: Ok(hash), .. }] = &again {
-                return Ok(self.store.writer(Head::Survivor)?.append(object.name, buf, *hash));
-            }
-            let mut writer = self.store.writer(Head::Survivor)?;
-            return Ok(writer.append_as(object.name, object.data, object.checksum()));
-        };
-        Ok(self.store.writer(Head::Survivor)?.append(object.name, object.data, hash))
     }
 
     /// Claims a stored object and ends it if no live allocation touches its page. The claim comes

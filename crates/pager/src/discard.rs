@@ -8,6 +8,7 @@
 //! Threads: any that frees.
 
 use deepheap_heap::{FreedRun, PageNo};
+use deepheap_store::BLOCK_UNITS;
 use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::signals::Blocked;
 
@@ -80,7 +81,7 @@ impl Pager {
                 Place::Zero => return None,
                 Place::Stored(block) => {
                     if self.table.replace(page, place, Place::Zero) {
-                        self.store.retire(block);
+                        self.store.retire(block, BLOCK_UNITS);
                         return None;
                     }
                 }

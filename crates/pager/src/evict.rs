@@ -8,7 +8,7 @@
 //! Threads: the evictor, and faulting threads at the ceiling; each batch under one eviction
 //! context.
 
-use deepheap_store::{ContentHash, StoreError};
+use deepheap_store::{BLOCK_UNITS, ContentHash, StoreError};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
 
@@ -277,7 +277,7 @@ impl Pager {
     pub(crate) fn drop_home(&self, descriptor: &Descriptor) {
         if let Some(block) = descriptor.home() {
             descriptor.set_home(None);
-            self.store.retire(block);
+            self.store.retire(block, BLOCK_UNITS);
         }
     }
 }

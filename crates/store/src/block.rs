@@ -6,8 +6,12 @@
 
 use crate::error::StoreError;
 
-/// Bytes of a block: what one object of the store occupies.
+/// Bytes of a block: what the store reads, checks and counts.
 pub const BLOCK_BYTES: usize = 4096;
+
+/// Units of space that a block is: what a segment holds, and how much of it lives, is counted in
+/// units, so that the objects of a packed block are retired one by one.
+pub const BLOCK_UNITS: u32 = BLOCK_BYTES as u32;
 
 /// Bits of a block number.
 pub const BLOCK_BITS: u32 = 30;
@@ -68,6 +72,11 @@ impl Geometry {
     /// Blocks of a segment that hold objects.
     pub(crate) fn data_blocks(&self) -> u32 {
         self.blocks() - self.directory_blocks
+    }
+
+    /// Units that the objects of a segment take when it is full and all live.
+    pub(crate) fn data_units(&self) -> u32 {
+        self.data_blocks() * BLOCK_UNITS
     }
 
     /// Bytes of a segment.

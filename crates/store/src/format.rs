@@ -16,7 +16,7 @@ use crate::log::Head;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapseg");
 
 /// The version of the format that this code reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The start of a segment's first block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -184,7 +184,7 @@ mod tests {
     fn the_bytes_are_where_the_document_draws_them() {
         let bytes = directory();
         assert_eq!(&bytes[..8], b"dheapseg");
-        assert_eq!(bytes[8..12], [1, 0, 0, 0], "version");
+        assert_eq!(bytes[8..12], [2, 0, 0, 0], "version");
         assert_eq!(bytes[12..16], [3, 0, 0, 0], "segment");
         assert_eq!(bytes[16..24], [9, 0, 0, 0, 0, 0, 0, 0], "sequence");
         assert_eq!(bytes[24..32], [77, 0, 0, 0, 0, 0, 0, 0], "store");

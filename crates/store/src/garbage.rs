@@ -1,11 +1,12 @@
 //! Garbage: victims, the segments whose live blocks are moved so that the rest is won back.
 //!
 //! A collector thread: `wait_for_work`, then `victim`, `load`, for each object that still lives
-//! there a `writer(Head::Survivor)` and `append`, then `release`. Which objects live, and the
-//! switch from the old block to the new one, are the caller's.
+//! there a `writer(Head::Survivor)` and `append`, or the way into a packed block, then `release`.
+//! Which objects live, and the switch from the old block to the new one, are the caller's.
 //!
-//! Guarantees: a victim's blocks stay readable until each is retired; a segment is reused only
-//! when all were; objects come from a directory that is verified to be of this very filling.
+//! Guarantees: a victim's blocks stay readable until each object is retired; a segment is reused
+//! only when all were; objects come from a directory that is verified to be of this very filling,
+//! and from blocks that were held against the checksums in DRAM.
 //! Never: allocates; `victim` and `release` never do I/O.
 //! Threads: any number of collectors, as long as the survivor reserve allows.
 
@@ -16,6 +17,9 @@ use crate::checksum::ContentHash;
 use crate::device::Read;
 use crate::error::StoreError;
 use crate::format::{self, Filling};
+use crate::log::Writer;
+use crate::packed::{self, PACKED_NAME, PackedObjects};
+use crate::read::BlockRead;
 use crate::store::Store;
 
 /// A segment to empty. If it is dropped, or released while blocks in it live, it is left alone
@@ -26,8 +30,8 @@ pub struct Victim<'a> {
 }
 
 impl<'a> Victim<'a> {
-    /// Blocks that live in it now.
-    pub fn live(&self) -> u32 {
+    /// Units that live in it now.
+    pub fn live_units(&self) -> u32 {
         self.store.segments.live(self.segment)
     }
 
@@ -47,8 +51,8 @@ impl<'a> Victim<'a> {
             count: self.store.segments.count(self.segment),
         };
         self.load_once(buffer, filling).or_else(|_| self.load_once(buffer, filling))?;
-        let (directory, data) = buffer.split_at(geometry.directory_bytes());
-        Ok(Objects { store: self.store, filling, directory, data, next: 0 })
+        let (directory, rest) = buffer.split_at_mut(geometry.directory_bytes());
+        Ok(Objects { store: self.store, filling, directory, rest, next: 0, packed: None })
     }
 
     fn load_once(&self, buffer: &mut [u8], filling: Filling) -> Result<(), StoreError> {
@@ -82,69 +86,138 @@ impl Drop for Victim<'_> {
     }
 }
 
-/// The objects of a victim that was loaded, in the order in which they were appended.
+/// The objects of a victim that was loaded, in the order in which they were appended. Every block
+/// is held against its checksum first, and read once more by itself if it does not match.
 pub struct Objects<'a, 'b> {
     store: &'a Store,
     filling: Filling,
     directory: &'b [u8],
-    data: &'b [u8],
+    /// The blocks from `next` on.
+    rest: &'b mut [u8],
     next: u32,
+    /// What is left of a packed block.
+    packed: Option<(Block, PackedObjects<'b>)>,
 }
 
-impl<'a, 'b> Iterator for Objects<'a, 'b> {
-    type Item = VictimObject<'a, 'b>;
-
-    fn next(&mut self) -> Option<VictimObject<'a, 'b>> {
-        if self.next == self.filling.count {
-            return None;
-        }
-        let index = self.next;
-        self.next += 1;
+impl<'a, 'b> Objects<'a, 'b> {
+    /// The next block, or (none) the next objects of it in `packed`.
+    fn next_block(&mut self, index: u32) -> Option<VictimObject<'b>> {
+        let block = self.store.geometry.block(self.filling.segment, index);
         let (name, _) = format::entry(self.directory, index as usize)?;
-        let at = index as usize * BLOCK_BYTES;
-        Some(VictimObject {
-            store: self.store,
-            block: self.store.geometry.block(self.filling.segment, index),
-            name,
-            data: self.data.get(at..at + BLOCK_BYTES)?,
-        })
+        let (bytes, rest) = core::mem::take(&mut self.rest).split_at_mut_checked(BLOCK_BYTES)?;
+        self.rest = rest;
+        let mut result = self.store.verify_block(block, name, bytes);
+        if result.is_err() {
+            let mut again = [BlockRead::new(block, name, bytes)];
+            self.store.read(&mut again);
+            result = again[0].result;
+        }
+        let data: &'b [u8] = bytes;
+        let is_packed = name == PACKED_NAME;
+        match result {
+            Ok(_) if is_packed => {
+                self.packed = Some((block, packed::objects(data)));
+                None
+            }
+            Err(error) if is_packed || !matches!(error, StoreError::Corrupt(_)) => {
+                Some(VictimObject::Unreadable { block, error })
+            }
+            _ => {
+                let (hash, checksum) = (result.ok(), self.store.checksums.get(block));
+                Some(VictimObject::Whole(WholeObject { block, name, hash, checksum, data }))
+            }
+        }
     }
 }
 
-/// One object of a victim, live or dead: its block lives if the caller's table says so.
-#[derive(Clone, Copy)]
-pub struct VictimObject<'a, 'b> {
-    store: &'a Store,
+impl<'b> Iterator for Objects<'_, 'b> {
+    type Item = VictimObject<'b>;
+
+    fn next(&mut self) -> Option<VictimObject<'b>> {
+        loop {
+            if let Some((block, objects)) = &mut self.packed {
+                if let Some((name, data)) = objects.next() {
+                    let (block, cost) = (*block, packed::cost(data.len()));
+                    return Some(VictimObject::Packed(PackedObject { block, name, cost, data }));
+                }
+                self.packed = None;
+            }
+            if self.next == self.filling.count {
+                return None;
+            }
+            let index = self.next;
+            self.next += 1;
+            if let Some(object) = self.next_block(index) {
+                return Some(object);
+            }
+        }
+    }
+}
+
+/// One object of a victim, live or dead: it lives there if the caller's table says so.
+#[derive(Clone, Copy, Debug)]
+pub enum VictimObject<'b> {
+    /// An object with a block of its own.
+    Whole(WholeObject<'b>),
+    /// An object in a packed block, which is what was appended. It can be moved by itself.
+    Packed(PackedObject<'b>),
+    /// A block that the device refused twice, or a packed block that failed its checksum twice:
+    /// which objects are in it is not to be known from its bytes. It stays where it is, reads of
+    /// its objects go on failing, and its segment is shelved until they are retired.
+    Unreadable {
+        /// The block.
+        block: Block,
+        /// What came of the last attempt.
+        error: StoreError,
+    },
+}
+
+/// An object with a block of its own. Costs `BLOCK_UNITS`.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeObject<'b> {
     /// Where it is.
     pub block: Block,
     /// Which object it was when it was appended.
     pub name: u64,
-    /// Its bytes, not verified yet: `verify` before use.
+    /// The hash of the bytes; none if they are not those that were appended.
+    pub hash: Option<ContentHash>,
+    /// What reads of it are held against.
+    pub checksum: u32,
+    /// Its bytes. Not to be served if there is no `hash`.
     pub data: &'b [u8],
 }
 
-impl VictimObject<'_, '_> {
-    /// The hash of the bytes, if they are the ones that were appended.
-    pub fn verify(&self) -> Result<ContentHash, StoreError> {
-        self.store.verify_block(self.block, self.name, self.data)
+impl WholeObject<'_> {
+    /// Appends the object as it is: if it is damaged, with the checksum that it ought to have, so
+    /// that reading it goes on failing. The writer has room.
+    pub fn append_to(&self, writer: &mut Writer<'_>) -> Block {
+        writer.append_as(self.name, self.data, self.checksum)
     }
+}
 
-    /// What reads of the object are held against.
-    pub fn checksum(&self) -> u32 {
-        self.store.checksums.get(self.block)
-    }
+/// An object in a packed block.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedObject<'b> {
+    /// Where it is.
+    pub block: Block,
+    /// Which object it was when it was appended.
+    pub name: u32,
+    /// What it is retired at.
+    pub cost: u32,
+    /// Its bytes.
+    pub data: &'b [u8],
 }
 
 impl Store {
     /// The segment to empty next; none while there is no need to, nothing to win, or as many
     /// victims about as the survivors' reserve allows.
     pub fn victim(&self) -> Option<Victim<'_>> {
-        let live_blocks = self.counters.live_blocks();
+        let live_units = self.counters.live_units();
         let chosen = {
             let mut space = self.space.lock();
-            let needed = space.collect_needed(live_blocks);
-            let chosen = space.choose_victim(&self.segments, self.options.policy, live_blocks);
-            chosen.ok_or(needed && !space.collect_needed(live_blocks))
+            let needed = space.collect_needed(live_units);
+            let chosen = space.choose_victim(&self.segments, self.options.policy, live_units);
+            chosen.ok_or(needed && !space.collect_needed(live_units))
         };
         match chosen {
             Ok(segment) => Some(Victim { store: self, segment }),
@@ -160,14 +233,14 @@ impl Store {
 
     /// Ends the collection of a segment; true if it is free again, false if blocks in it live.
     pub fn release(&self, victim: Victim<'_>) -> bool {
-        let collected = victim.live() == 0;
+        let collected = victim.live_units() == 0;
         drop(victim);
         collected
     }
 
     /// Whether a collector has something to do.
     pub fn collect_needed(&self) -> bool {
-        self.space.lock().collect_needed(self.counters.live_blocks())
+        self.space.lock().collect_needed(self.counters.live_units())
     }
 
     /// Parks the collector until collection is needed, until somebody calls it (`stop_waiting`,

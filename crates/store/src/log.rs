@@ -17,12 +17,13 @@ use deepheap_sys::aligned_buffer::{Filler, Held};
 use deepheap_sys::errno::{Errno, Result as DeviceResult};
 use deepheap_sys::lock::Guard;
 
-use crate::block::{BLOCK_BYTES, Block, Segment};
+use crate::block::{BLOCK_BYTES, BLOCK_UNITS, Block, Segment};
 use crate::checksum::ContentHash;
 use crate::device::Write;
 use crate::error::StoreError;
 use crate::event::Ticket;
 use crate::format::{self, Filling};
+use crate::packed::PACKED_NAME;
 use crate::segment::State;
 use crate::space::Space;
 use crate::store::{BUFFERS_MAX, Growth, Store};
@@ -145,6 +146,22 @@ impl<'a> Writer<'a> {
     /// As `append`, but reads are held against `checksum`, whatever the bytes are: an object that
     /// collection finds damaged moves with the checksum it ought to have, and stays unreadable.
     pub fn append_as(&mut self, name: u64, data: &[u8], checksum: u32) -> Block {
+        debug_assert!(name != PACKED_NAME, "the name of packed blocks");
+        self.place(name, data, checksum, BLOCK_UNITS)
+    }
+
+    /// Appends a packed block whose objects cost `cost_sum` together (each of them `packed::cost`
+    /// of its bytes), and returns where they are from now on. Each is live until it is retired.
+    ///
+    /// # Panics
+    /// As `append`.
+    pub fn append_packed(&mut self, block: &[u8], cost_sum: u32) -> Block {
+        let checksum = ContentHash::of(block).checksum(PACKED_NAME);
+        self.store.counters.appended_packed();
+        self.place(PACKED_NAME, block, checksum, cost_sum)
+    }
+
+    fn place(&mut self, name: u64, data: &[u8], checksum: u32, units: u32) -> Block {
         assert_eq!(data.len(), BLOCK_BYTES, "the store keeps blocks of 4 KiB");
         let state = &mut *self.state;
         let (Some(filler), Some(open)) = (&mut self.filler, &mut state.open) else {
@@ -157,8 +174,8 @@ impl<'a> Writer<'a> {
         let index = open.count as usize;
         format::set_entry(&mut state.directory, index, name, checksum);
         store.checksums.set(block, checksum);
-        store.segments.add_live(open.segment);
-        store.counters.appended(self.head);
+        store.segments.add_live(open.segment, units);
+        store.counters.appended(self.head, units);
         open.count += 1;
         if open.count == store.geometry.data_blocks() {
             self.seal();
@@ -283,8 +300,8 @@ impl Store {
         let quiet = (0..self.buffers.len()).filter(|buffer| free & (1 << buffer) != 0);
         let mut closed = quiet.filter_map(|buffer| Some((buffer, self.buffers[buffer].close()?)));
         let (buffer, mut closed) = closed.next().ok_or(Lack::Quiet)?;
-        let live_blocks = self.counters.live_blocks();
-        let occupancy = space.occupancy(live_blocks);
+        let live_units = self.counters.live_units();
+        let occupancy = space.occupancy(live_units);
         let Some(segment) = space.take_ready(&self.segments, head, &occupancy) else {
             let bare = space.count(State::Bare) > 0;
             return Err(match head {
@@ -298,7 +315,7 @@ impl Store {
         drop(closed);
         space.free_buffers[head as usize] &= !(1 << buffer);
         self.segments.set_home(segment, Some(buffer));
-        let collect = space.collect_needed(live_blocks);
+        let collect = space.collect_needed(live_units);
         drop(space);
         if collect {
             self.work.notify();

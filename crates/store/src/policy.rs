@@ -8,9 +8,9 @@
 /// Which segment to collect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VictimPolicy {
-    /// The one with the fewest live blocks: the least to move now.
+    /// The one of which the least lives: the least to move now.
     Greedy,
-    /// The one with the best space won times age over blocks handled: leaves young, half-dead
+    /// The one with the best space won times age over space handled: leaves young, half-dead
     /// segments time to die further, and takes old ones that will not (LFS's cost-benefit).
     CostBenefit,
 }
@@ -18,9 +18,9 @@ pub enum VictimPolicy {
 /// A segment that could be collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
-    /// Blocks that would have to be moved.
+    /// Units that would have to be moved; may be more than the capacity.
     pub(crate) live: u32,
-    /// Blocks that the segment can hold.
+    /// Units that the segment can hold.
     pub(crate) capacity: u32,
     /// Segments begun since this one was.
     pub(crate) age: u64,
@@ -39,7 +39,7 @@ impl VictimPolicy {
                 // Reading costs the whole segment, writing its live part.
                 Self::CostBenefit => {
                     dead as f64 * (candidate.age + 1) as f64
-                        / (candidate.capacity + candidate.live) as f64
+                        / (2 * candidate.capacity - dead) as f64
                 }
             })
         };
@@ -60,7 +60,7 @@ pub(crate) struct Occupancy {
     pub(crate) used: u64,
     /// Whose space is not assured yet, and may be tried.
     pub(crate) growable: u64,
-    /// That the live blocks would fill.
+    /// That the live units would fill.
     pub(crate) live: u64,
     /// That must be assured for what is reserved.
     pub(crate) needed: u64,
@@ -147,6 +147,7 @@ mod tests {
     fn nothing_is_won_from_the_fully_live() {
         for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
             assert_eq!(policy.choose([candidate(255, 7)].into_iter()), None);
+            assert_eq!(policy.choose([candidate(300, 7)].into_iter()), None, "mixed packing");
             assert_eq!(policy.choose(core::iter::empty()), None);
         }
     }

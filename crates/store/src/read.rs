@@ -13,6 +13,7 @@ use crate::block::{BLOCK_BYTES, Block};
 use crate::checksum::ContentHash;
 use crate::device::Read;
 use crate::error::StoreError;
+use crate::packed::PACKED_NAME;
 use crate::store::Store;
 
 /// Blocks that are asked of the device together; more are asked in turn.
@@ -28,9 +29,9 @@ const _: () = assert!(READ_BATCH_BLOCKS == Mask::BITS as usize);
 pub struct BlockRead<'a> {
     /// The block; the caller holds it (it is not retired until `read` has returned).
     pub block: Block,
-    /// The object it must hold.
+    /// The object it must hold, or `PACKED_NAME`.
     pub name: u64,
-    /// 4096 bytes, aligned to 4096, for the object. Not to be used unless `result` is `Ok`.
+    /// 4096 bytes, aligned to 4096, for the block. Not to be used unless `result` is `Ok`.
     pub buf: &'a mut [u8],
     /// The hash of what was read, which matched the checksum; or why there is nothing.
     pub result: Result<ContentHash, StoreError>,
@@ -40,6 +41,11 @@ impl<'a> BlockRead<'a> {
     /// A read that has not been tried yet: its result is an error until it has.
     pub fn new(block: Block, name: u64, buf: &'a mut [u8]) -> Self {
         Self { block, name, buf, result: Err(StoreError::Corrupt(block)) }
+    }
+
+    /// A read of a packed block: `packed::find` gives its objects once the result is `Ok`.
+    pub fn packed(block: Block, buf: &'a mut [u8]) -> Self {
+        Self::new(block, PACKED_NAME, buf)
     }
 }
 

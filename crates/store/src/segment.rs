@@ -142,21 +142,22 @@ impl SegmentTable {
         })
     }
 
-    /// Blocks of the segment that are not retired.
+    /// Units of the segment that are not retired. Blocks with objects of different sizes may count
+    /// more than their own units (see `packed::cost`): whoever compares with a full segment clamps.
     pub(crate) fn live(&self, segment: Segment) -> u32 {
         self.live[segment.index()].load(Ordering::Acquire)
     }
 
-    /// One more live block.
-    pub(crate) fn add_live(&self, segment: Segment) {
-        self.live[segment.index()].fetch_add(1, Ordering::AcqRel);
+    /// So many more live units.
+    pub(crate) fn add_live(&self, segment: Segment, units: u32) {
+        self.live[segment.index()].fetch_add(units, Ordering::AcqRel);
     }
 
-    /// One live block less; returns how many are left.
-    pub(crate) fn take_live(&self, segment: Segment) -> u32 {
-        let before = self.live[segment.index()].fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "a block was retired twice");
-        before.wrapping_sub(1)
+    /// So many live units less; returns how many are left.
+    pub(crate) fn take_live(&self, segment: Segment, units: u32) -> u32 {
+        let before = self.live[segment.index()].fetch_sub(units, Ordering::AcqRel);
+        debug_assert!(before >= units, "an object was retired twice, or at another cost");
+        before.wrapping_sub(units)
     }
 
     /// The buffer that holds the segment, if one does.

@@ -9,6 +9,8 @@
 mod assurance;
 mod buckets;
 
+pub(crate) use buckets::level_of;
+
 use crate::block::{Geometry, Segment};
 use crate::error::StoreError;
 use crate::fork::Pins;
@@ -150,8 +152,8 @@ impl Space {
         policy::reservable_blocks(usable, self.geometry.data_blocks() as u64, self.fixed)
     }
 
-    /// How full the log is, while `live_blocks` blocks live.
-    pub(crate) fn occupancy(&self, live_blocks: u64) -> Occupancy {
+    /// How full the log is, while so many units live.
+    pub(crate) fn occupancy(&self, live_units: u64) -> Occupancy {
         let free = self.count(State::Ready) + self.count(State::Bare);
         let passing = self.count(State::Growing) + self.count(State::Discarding);
         let paused = self.sequence < self.growth_paused_until;
@@ -159,7 +161,7 @@ impl Space {
             ready: self.count(State::Ready) as u64,
             used: (self.geometry.segments - free - passing) as u64,
             growable: if paused { 0 } else { self.count(State::Bare) as u64 },
-            live: live_blocks / self.geometry.data_blocks() as u64,
+            live: live_units / self.geometry.data_units() as u64,
             needed: self.needed(self.reserved),
             reserve: self.reserve as u64,
         }
@@ -312,7 +314,9 @@ impl Space {
         counts[State::Bare as usize] = self.geometry.segments - self.frontier;
         for segment in (0..self.frontier).map(Segment) {
             counts[table.state(segment) as usize] += 1;
-            assert!(table.live(segment) <= self.geometry.data_blocks(), "live blocks");
+            // No object costs twice what it takes, see `packed::cost`.
+            assert!(table.live(segment) <= 2 * self.geometry.data_units(), "live units");
+            assert!(table.live(segment) == 0 || table.state(segment).holds_blocks(), "live where");
         }
         assert_eq!(counts, self.counts, "counts by state");
         let length = |list: List, state: State| {

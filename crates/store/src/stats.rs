@@ -7,18 +7,20 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::block::BLOCK_BYTES;
+use crate::block::{BLOCK_BYTES, BLOCK_UNITS};
 use crate::log::Head;
 
 /// Counters of a store, since it was opened, and the state of its segments.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct StoreStats {
-    /// Blocks appended at the fresh head: objects that the pager evicted.
+    /// Blocks appended at the fresh head: what the pager evicted.
     pub blocks_appended_fresh: u64,
-    /// Blocks appended at the survivor head: objects that collection moved.
+    /// Blocks appended at the survivor head: what collection moved.
     pub blocks_appended_survivor: u64,
-    /// Blocks retired.
-    pub blocks_retired: u64,
+    /// Of those at either head, the ones that hold several objects.
+    pub blocks_appended_packed: u64,
+    /// Objects retired.
+    pub objects_retired: u64,
     /// Blocks read out of segments still in memory.
     pub blocks_read_from_memory: u64,
     /// Blocks read from the device.
@@ -43,8 +45,10 @@ pub struct StoreStats {
     pub segments_collected: u64,
     /// Times that a writer of the fresh head had to wait for a segment or a buffer.
     pub writer_waits: u64,
-    /// Blocks that hold an object now.
+    /// Blocks that the objects of the store would fill now, rounded up.
     pub live_blocks: u64,
+    /// Bytes that the objects cost now: `live_blocks`, not rounded.
+    pub live_bytes: u64,
     /// Blocks that are reserved now.
     pub reserved_blocks: u64,
     /// Blocks that can be reserved at most.
@@ -79,7 +83,11 @@ impl StoreStats {
 #[derive(Default)]
 pub(crate) struct Counters {
     appended: [AtomicU64; 2],
+    appended_packed: AtomicU64,
+    /// Units appended, at both heads.
+    units_appended: AtomicU64,
     retired: AtomicU64,
+    units_retired: AtomicU64,
     read_from_memory: AtomicU64,
     read_from_device: AtomicU64,
     reread: AtomicU64,
@@ -95,20 +103,25 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn appended(&self, head: Head) {
+    pub(crate) fn appended(&self, head: Head, units: u32) {
         self.appended[head as usize].fetch_add(1, Relaxed);
+        self.units_appended.fetch_add(units as u64, Relaxed);
     }
 
-    pub(crate) fn retired(&self) {
+    pub(crate) fn appended_packed(&self) {
+        self.appended_packed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn retired(&self, units: u32) {
         self.retired.fetch_add(1, Relaxed);
+        self.units_retired.fetch_add(units as u64, Relaxed);
     }
 
-    /// Blocks that hold an object now. Retired is read first: no block is retired before it is
-    /// appended, so the difference is never negative by more than what runs meanwhile.
-    pub(crate) fn live_blocks(&self) -> u64 {
-        let retired = self.retired.load(Relaxed);
-        let appended = self.appended.iter().map(|count| count.load(Relaxed)).sum::<u64>();
-        appended.saturating_sub(retired)
+    /// Units that live now. Retired is read first: nothing is retired before it is appended, so
+    /// the difference is never negative by more than what runs meanwhile.
+    pub(crate) fn live_units(&self) -> u64 {
+        let retired = self.units_retired.load(Relaxed);
+        self.units_appended.load(Relaxed).saturating_sub(retired)
     }
 
     pub(crate) fn read_from_memory(&self) {
@@ -162,10 +175,13 @@ impl Counters {
 
     /// The counters as stats; what is known of segments is for the caller to fill in.
     pub(crate) fn stats(&self) -> StoreStats {
+        const { assert!(BLOCK_UNITS as usize == BLOCK_BYTES) }; // a unit costs a byte
+        let live_units = self.live_units();
         StoreStats {
             blocks_appended_fresh: self.appended[Head::Fresh as usize].load(Relaxed),
             blocks_appended_survivor: self.appended[Head::Survivor as usize].load(Relaxed),
-            blocks_retired: self.retired.load(Relaxed),
+            blocks_appended_packed: self.appended_packed.load(Relaxed),
+            objects_retired: self.retired.load(Relaxed),
             blocks_read_from_memory: self.read_from_memory.load(Relaxed),
             blocks_read_from_device: self.read_from_device.load(Relaxed),
             blocks_reread: self.reread.load(Relaxed),
@@ -178,7 +194,8 @@ impl Counters {
             segments_skipped: self.segments_skipped.load(Relaxed),
             segments_collected: self.segments_collected.load(Relaxed),
             writer_waits: self.writer_waits.load(Relaxed),
-            live_blocks: self.live_blocks(),
+            live_blocks: live_units.div_ceil(BLOCK_UNITS as u64),
+            live_bytes: live_units,
             ..StoreStats::default()
         }
     }

@@ -24,7 +24,7 @@ use crate::event::Event;
 use crate::log::{Head, HeadState};
 use crate::policy::VictimPolicy;
 use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
-use crate::space::Space;
+use crate::space::{Space, level_of};
 use crate::stats::{Counters, StoreStats};
 
 /// Segment buffers at most.
@@ -219,21 +219,22 @@ impl Store {
         }
     }
 
-    /// The block holds no object any more; it must not be read from here on. A segment on the
-    /// device without live blocks is free at once.
+    /// An object that costs `units` (`packed::cost` of its bytes) is not in the block any more; it
+    /// must not be read there from here on. A segment on the device without live objects is free
+    /// at once.
     ///
-    /// Callable in a signal handler; takes the lock of the space about every eighth time.
-    pub fn retire(&self, block: Block) {
+    /// Callable in a signal handler; takes the lock of the space about once for every 32nd part
+    /// of a segment.
+    pub fn retire(&self, block: Block, units: u32) {
         if !self.geometry.holds(block) {
             debug_assert!(false, "a block was retired that no store can hold");
             return;
         }
         let segment = self.geometry.segment_of(block);
-        let left = self.segments.take_live(segment);
-        self.counters.retired();
-        let full = self.geometry.data_blocks();
-        let level = |live: u32| live * crate::space::LEVELS / full;
-        if left > 0 && level(left) == level(left + 1) {
+        let left = self.segments.take_live(segment, units);
+        self.counters.retired(units);
+        let level = |live: u32| level_of(&self.geometry, live);
+        if left > 0 && level(left) == level(left + units) {
             return;
         }
         let mut space = self.space.lock();
@@ -241,7 +242,7 @@ impl Store {
         space.refile(&self.segments, segment);
         self.lose_if_dead(&mut space, segment);
         let freed = space.count(State::Ready) != was;
-        let collect = space.collect_needed(self.counters.live_blocks());
+        let collect = space.collect_needed(self.counters.live_units());
         drop(space);
         if freed {
             self.progress.notify();
@@ -258,8 +259,8 @@ impl Store {
         self.space.lock().tick();
         let mut left = DISCARD_SEGMENTS_MAX;
         while left > 0 {
-            let live_blocks = self.counters.live_blocks();
-            let Some(run) = self.space.lock().begin_discard(&self.segments, left, live_blocks)
+            let live_units = self.counters.live_units();
+            let Some(run) = self.space.lock().begin_discard(&self.segments, left, live_units)
             else {
                 break;
             };

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use deepheap_sim::{Fault, Random, SimDevice};
-use deepheap_store::{ContentHash, Device, FileDevice, Head, Store, StoreError, VictimPolicy};
+use deepheap_store::{
+    BLOCK_UNITS, ContentHash, Device, FileDevice, Head, Store, StoreError, VictimPolicy,
+};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::direct_file::DirectFile;
 use model::{Held, Page, SEGMENT_BYTES, Seen, options};
@@ -64,7 +66,7 @@ impl Table {
                 let block = writer.append(name, &page.0, hash);
                 let new = Held { block, version };
                 if let Some(old) = object.replace(new) {
-                    store.retire(old.block);
+                    store.retire(old.block, BLOCK_UNITS);
                 }
             }
         }
@@ -105,7 +107,7 @@ impl Table {
                 // The device flips bits: the object stays where it is.
                 let Ok(hash) = object.verify() else { continue };
                 let new = writer.append(object.name, object.data, hash);
-                store.retire(held.block);
+                store.retire(held.block, BLOCK_UNITS);
                 held.block = new;
             }
             store.release(victim);

@@ -4,26 +4,45 @@ mod model;
 
 use deepheap_sim::{Fault, Random, SimDevice};
 use deepheap_store::{StoreError, VictimPolicy};
-use model::{Model, SEGMENT_BYTES, options};
+use model::{Model, SEGMENT_BYTES, Sizes, options};
 
 const SEGMENTS: u64 = 40;
 
+/// What to do to a store.
+#[derive(Clone, Copy)]
+struct Work {
+    seed: u64,
+    policy: VictimPolicy,
+    sizes: Sizes,
+    steps: u32,
+}
+
+impl Work {
+    fn of(seed: u64, sizes: Sizes, steps: u32) -> Self {
+        Self { seed, policy: VictimPolicy::CostBenefit, sizes, steps }
+    }
+}
+
 /// A number of operations on a store over a device with the given faults, one in so many.
-fn run(seed: u64, policy: VictimPolicy, faults: &[Fault], one_in: u64, steps: u32) -> SimDevice {
+fn run(work: Work, faults: &[Fault], one_in: u64) -> SimDevice {
+    let Work { seed, policy, sizes, steps } = work;
+    // As many bytes live of either sizes.
+    let names = if sizes == Sizes::Whole { 1200 } else { 2600 };
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
     for &fault in faults {
         device.set_chance(fault, one_in);
     }
     let mut model = Model::new(Box::new(device.clone()), options(SEGMENTS, policy));
+    model.sizes = sizes;
     let mut random = Random::new(seed ^ 0xabcd);
     let mut refused = 0;
     for step in 0..steps {
-        if let Err(error) = model.step(&mut random, 1200) {
+        if let Err(error) = model.step(&mut random, names) {
             refused += 1;
             assert!(!faults.is_empty(), "without faults nothing fails: {error}, step {step}");
             assert!(matches!(error, StoreError::Full | StoreError::Io(_)), "{error}");
             // Somebody frees something: the program goes on.
-            let name = random.below(1200);
+            let name = random.below(names);
             model.remove(name);
         }
         if step % 1000 == 0 {
@@ -36,7 +55,8 @@ fn run(seed: u64, policy: VictimPolicy, faults: &[Fault], one_in: u64, steps: u3
     assert!(gone == 0 || may_lose, "{gone} objects lost, {refused} refusals");
     model.store.check_invariants();
     let stats = model.store.stats();
-    assert_eq!(stats.live_blocks, model.map.len() as u64);
+    assert_eq!(stats.live_bytes, model.live_bytes());
+    assert_eq!(stats.live_blocks, model.live_bytes().div_ceil(4096));
     if faults.is_empty() {
         assert!(stats.segments_collected > 10, "the collector had work: {stats:?}");
         assert!(stats.write_amplification() < 6.0, "{stats:?}");
@@ -47,8 +67,10 @@ fn run(seed: u64, policy: VictimPolicy, faults: &[Fault], one_in: u64, steps: u3
 #[test]
 fn a_correct_device_returns_everything_under_either_policy() {
     let seed = model::seed(1);
-    run(seed, VictimPolicy::Greedy, &[], 0, 20_000);
-    run(seed, VictimPolicy::CostBenefit, &[], 0, 20_000);
+    for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
+        run(Work { policy, ..Work::of(seed, Sizes::Whole, 20_000) }, &[], 0);
+        run(Work { policy, ..Work::of(seed, Sizes::Mixed, 4_000) }, &[], 0);
+    }
 }
 
 #[test]
@@ -61,9 +83,11 @@ fn every_single_kind_of_fault_is_survived() {
             fault if fault.destroys() => 10,
             _ => 30,
         };
-        for round in 0..3 {
-            println!("{fault:?}, round {round}");
-            let device = run(seed + round, VictimPolicy::CostBenefit, &[fault], one_in, 3000);
+        for (round, (sizes, steps)) in
+            (0..).zip([(Sizes::Whole, 3000), (Sizes::Whole, 3000), (Sizes::Mixed, 2000)])
+        {
+            println!("{fault:?}, {sizes:?}, round {round}");
+            let device = run(Work::of(seed + round, sizes, steps), &[fault], one_in);
             assert!(device.faults() > 0 || fault == Fault::ReserveNoSpace);
         }
     }
@@ -74,7 +98,10 @@ fn all_kinds_of_faults_together_are_survived() {
     let seed = model::seed(3);
     for round in 0..6 {
         println!("round {round}");
-        run(seed + round, VictimPolicy::Greedy, &Fault::ALL, 100, 4000);
+        for (sizes, steps) in [(Sizes::Whole, 4000), (Sizes::Mixed, 2500)] {
+            let work = Work::of(seed + round, sizes, steps);
+            run(Work { policy: VictimPolicy::Greedy, ..work }, &Fault::ALL, 100);
+        }
     }
 }
 
@@ -102,10 +129,12 @@ proptest::proptest! {
         seed: u64,
         mixture in 0u32..1 << 12,
         one_in in 20u64..500,
+        mixed: bool,
     ) {
         let chosen = |at: &usize| mixture & (1 << at) != 0;
         let faults: Vec<_> = (0..12).filter(chosen).map(|at| Fault::ALL[at]).collect();
         let steps = 1200 * (1 + faults.is_empty() as u32 * 12);
-        run(seed, VictimPolicy::CostBenefit, &faults, one_in, steps);
+        let sizes = if mixed { Sizes::Mixed } else { Sizes::Whole };
+        run(Work::of(seed, sizes, steps / (1 + 3 * mixed as u32)), &faults, one_in);
     }
 }

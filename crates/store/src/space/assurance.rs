@@ -86,9 +86,9 @@ impl Space {
         &mut self,
         table: &SegmentTable,
         max: u32,
-        live_blocks: u64,
+        live_units: u64,
     ) -> Option<Run> {
-        let discardable = self.occupancy(live_blocks).discardable().min(max as u64) as u32;
+        let discardable = self.occupancy(live_units).discardable().min(max as u64) as u32;
         let oldest = self.lists.back(READY).filter(|_| discardable > 0)?;
         let idle = |segment: Segment| {
             table.state(segment) == State::Ready && table.stamp(segment) + IDLE_TICKS <= self.tick

@@ -6,7 +6,7 @@
 //! Threads: under the lock of the space.
 
 use super::{BUCKETS, LEVELS, PINNED_BUCKETS, SHELVED, Space};
-use crate::block::Segment;
+use crate::block::{Geometry, Segment};
 use crate::list::List;
 use crate::policy::{Candidate, VictimPolicy};
 use crate::segment::{SegmentTable, State};
@@ -14,10 +14,15 @@ use crate::segment::{SegmentTable, State};
 /// Fillings that have to pass before a segment that could not be emptied is tried again.
 const SHELVED_FILLINGS: u64 = 32;
 
+/// The bucket of a segment with so many live units.
+pub(crate) fn level_of(geometry: &Geometry, live: u32) -> u8 {
+    (live as u64 * LEVELS as u64 / geometry.data_units() as u64).min(LEVELS as u64) as u8
+}
+
 impl Space {
-    /// The bucket of a segment with so many live blocks.
-    pub(crate) fn level_of(&self, live: u32) -> u8 {
-        (live * LEVELS / self.geometry.data_blocks()) as u8
+    /// The bucket of a segment with so many live units.
+    fn level_of(&self, live: u32) -> u8 {
+        level_of(&self.geometry, live)
     }
 
     /// Puts a segment that is Written, on no list, into its bucket, or frees it.
@@ -58,9 +63,9 @@ impl Space {
         &mut self,
         table: &SegmentTable,
         policy: VictimPolicy,
-        live_blocks: u64,
+        live_units: u64,
     ) -> Option<Segment> {
-        if !self.collect_needed(live_blocks) {
+        if !self.collect_needed(live_units) {
             return None;
         }
         while let Some(segment) = self.lists.front(SHELVED) {
@@ -74,7 +79,7 @@ impl Space {
         let fronts = || (0..LEVELS).filter_map(|level| self.lists.front(List(BUCKETS + level)));
         let candidates = fronts().map(|segment| Candidate {
             live: table.live(segment),
-            capacity: self.geometry.data_blocks(),
+            capacity: self.geometry.data_units(),
             age: self.sequence - table.sequence(segment),
         });
         let Some(segment) = policy.choose(candidates).and_then(|best| fronts().nth(best)) else {
@@ -100,11 +105,11 @@ impl Space {
     }
 
     /// Whether a collector that has no victim should take one.
-    pub(crate) fn collect_needed(&self, live_blocks: u64) -> bool {
+    pub(crate) fn collect_needed(&self, live_units: u64) -> bool {
         !self.exhausted
             // Each victim may fill one segment before it frees one.
             && self.count(State::Collecting) < self.reserve
-            && self.occupancy(live_blocks).must_collect()
+            && self.occupancy(live_units).must_collect()
     }
 
     /// Whether nothing that is under way, and nothing that could be begun, will free a segment.

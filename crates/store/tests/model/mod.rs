@@ -4,12 +4,13 @@
 //! writer would otherwise have to wait.
 #![allow(dead_code)] // each test file uses a part of it
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use deepheap_sim::Random;
+use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_BYTES, Block, BlockRead, ContentHash, Device, Head, Options, Store, StoreError,
-    VictimPolicy,
+    BLOCK_BYTES, Block, BlockRead, ContentHash, Device, Head, Options, PACKED_MAX, PackedBlock,
+    Plan, Store, StoreError, VictimObject, VictimPolicy, Writer, packed,
 };
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 
@@ -26,6 +27,27 @@ pub fn options(segments: u64, policy: VictimPolicy) -> Options {
     }
 }
 
+/// Which sizes objects have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sizes {
+    /// A block each.
+    Whole,
+    /// A block each, or from 8 bytes to `PACKED_MAX`, together with others.
+    Mixed,
+}
+
+impl Sizes {
+    /// Bytes of the object `name`, always the same.
+    pub fn of(self, name: u64) -> usize {
+        let mut random = Random::new(name.wrapping_mul(77));
+        match (self, random.below(6)) {
+            (Self::Whole, _) | (Self::Mixed, 0) => BLOCK_BYTES,
+            (Self::Mixed, 1..=3) => 8 * (1 + random.below(64)) as usize,
+            (Self::Mixed, _) => 8 * (1 + random.below((PACKED_MAX / 8) as u64)) as usize,
+        }
+    }
+}
+
 /// The bytes of version `version` of the object `name`.
 pub fn content(name: u64, version: u64, out: &mut [u8]) {
     let mut random = Random::new(name.wrapping_mul(0x1_0000_0001) ^ version << 40);
@@ -39,6 +61,7 @@ pub fn content(name: u64, version: u64, out: &mut [u8]) {
 pub struct Page(pub [u8; BLOCK_BYTES]);
 
 impl Page {
+    /// A version of an object that has a block of its own.
     pub fn of(name: u64, version: u64) -> Self {
         let mut page = Self([0; BLOCK_BYTES]);
         content(name, version, &mut page.0);
@@ -50,6 +73,45 @@ impl Page {
 pub struct Held {
     pub block: Block,
     pub version: u64,
+    pub bytes: usize,
+}
+
+impl Held {
+    pub fn is_packed(&self) -> bool {
+        self.bytes <= PACKED_MAX
+    }
+
+    /// What it is retired at.
+    pub fn cost(&self) -> u32 {
+        deepheap_store::cost(self.bytes)
+    }
+}
+
+/// An object that is to be packed: name and bytes.
+pub type Loose = (u32, Vec<u8>);
+
+/// Packs the objects as well as they can be; `append` stores each block, `placed` learns where
+/// each object (by its place in the batch) is then. Stops at the first error.
+pub fn pack(
+    objects: &[Loose],
+    mut append: impl FnMut(&[u8], u32) -> Result<Block, StoreError>,
+    mut placed: impl FnMut(usize, Block),
+) -> Result<(), StoreError> {
+    let mut plan = Box::new(Plan::new());
+    for (batch, first) in objects.chunks(BATCH_MAX).zip((0..).step_by(BATCH_MAX)) {
+        let sizes: Vec<u16> = batch.iter().map(|(_, bytes)| bytes.len() as u16).collect();
+        plan.assign(&sizes);
+        for at in 0..plan.blocks() {
+            let mut page = Page([0xbb; BLOCK_BYTES]);
+            let mut packed = PackedBlock::begin(&mut page.0);
+            for object in plan.objects(at) {
+                packed.push(batch[object].0, &batch[object].1);
+            }
+            let block = append(packed.finish(), plan.cost(at))?;
+            plan.objects(at).for_each(|object| placed(first + object, block));
+        }
+    }
+    Ok(())
 }
 
 /// What came of a check of one object.
@@ -63,6 +125,7 @@ pub struct Model {
     pub store: Store,
     pub map: BTreeMap<u64, Held>,
     pub versions: u64,
+    pub sizes: Sizes,
     buffer: AlignedBuffer,
 }
 
@@ -73,17 +136,17 @@ impl Model {
 
     pub fn over(store: Store) -> Self {
         let buffer = AlignedBuffer::new(store.segment_bytes(), 0).expect("memory");
-        Self { store, map: BTreeMap::new(), versions: 0, buffer }
+        Self { store, map: BTreeMap::new(), versions: 0, sizes: Sizes::Whole, buffer }
     }
 
     /// Appends, doing meanwhile what the threads of a runtime would do.
-    fn append(&mut self, name: u64, version: u64) -> Result<Held, StoreError> {
-        let page = Page::of(name, version);
-        let hash = ContentHash::of(&page.0);
+    fn append(
+        &mut self,
+        append: impl FnOnce(&mut Writer<'_>) -> Block,
+    ) -> Result<Block, StoreError> {
         loop {
             if let Some(mut writer) = self.store.try_writer(Head::Fresh)? {
-                let block = writer.append(name, &page.0, hash);
-                return Ok(Held { block, version });
+                return Ok(append(&mut writer));
             }
             if !self.store.write_sealed(false) {
                 self.collect();
@@ -93,17 +156,48 @@ impl Model {
 
     /// Stores the next version of the object.
     pub fn put(&mut self, name: u64) -> Result<(), StoreError> {
+        self.put_all(&[name])
+    }
+
+    /// Stores the next versions of the objects, which are different ones; those with blocks of
+    /// their own first. The others keep their old version if an error comes before them.
+    pub fn put_all(&mut self, names: &[u64]) -> Result<(), StoreError> {
         self.versions += 1;
-        let held = self.append(name, self.versions)?;
-        if let Some(old) = self.map.insert(name, held) {
-            self.store.retire(old.block);
+        let version = self.versions;
+        let mut loose: Vec<Loose> = Vec::new();
+        for &name in names {
+            let bytes = self.sizes.of(name);
+            if bytes <= PACKED_MAX {
+                let mut data = vec![0; bytes];
+                content(name, version, &mut data);
+                loose.push((name as u32, data));
+                continue;
+            }
+            let page = Page::of(name, version);
+            let hash = ContentHash::of(&page.0);
+            let block = self.append(|writer| writer.append(name, &page.0, hash))?;
+            self.publish(name, Held { block, version, bytes });
         }
-        Ok(())
+        let mut placed = Vec::new();
+        let append = |bytes: &[u8], cost| self.append(|to| to.append_packed(bytes, cost));
+        let outcome = pack(&loose, append, |object, block| placed.push((object, block)));
+        for (object, block) in placed {
+            let (name, data) = &loose[object];
+            self.publish(*name as u64, Held { block, version, bytes: data.len() });
+        }
+        outcome
+    }
+
+    /// The object is there from now on, and not where it was.
+    fn publish(&mut self, name: u64, held: Held) {
+        if let Some(old) = self.map.insert(name, held) {
+            self.store.retire(old.block, old.cost());
+        }
     }
 
     pub fn remove(&mut self, name: u64) {
         if let Some(old) = self.map.remove(&name) {
-            self.store.retire(old.block);
+            self.store.retire(old.block, old.cost());
         }
     }
 
@@ -115,25 +209,45 @@ impl Model {
         let Ok(objects) = victim.load(self.buffer.as_mut_slice()) else {
             return false;
         };
+        let (store, map) = (&self.store, &mut self.map);
+        let is_there = |map: &BTreeMap<u64, Held>, name: u64, block| {
+            map.get(&name).is_some_and(|held| held.block == block)
+        };
+        let mut loose: Vec<Loose> = Vec::new();
         for object in objects {
-            let Some(held) = self.map.get_mut(&object.name) else { continue };
-            if held.block != object.block {
-                continue;
-            }
-            let Ok(hash) = object.verify() else { continue };
-            let mut writer = loop {
-                match self.store.try_writer(Head::Survivor) {
-                    Ok(Some(writer)) => break writer,
-                    Ok(None) => assert!(self.store.write_sealed(false), "survivors never wait"),
-                    Err(_) => return false,
+            match object {
+                VictimObject::Whole(object) if is_there(map, object.name, object.block) => {
+                    let Some(mut writer) = survivors(store) else { return false };
+                    let new = object.append_to(&mut writer);
+                    drop(writer);
+                    store.retire(object.block, packed::cost(BLOCK_BYTES));
+                    map.get_mut(&object.name).expect("it is there").block = new;
                 }
-            };
-            let new = writer.append(object.name, object.data, hash);
-            drop(writer);
-            self.store.retire(held.block);
-            held.block = new;
+                VictimObject::Packed(object) => {
+                    if is_there(map, object.name as u64, object.block) {
+                        assert_eq!(object.cost, map[&(object.name as u64)].cost());
+                        loose.push((object.name, object.data.to_vec()));
+                    }
+                }
+                VictimObject::Whole(_) | VictimObject::Unreadable { .. } => {}
+            }
         }
+        let append = |bytes: &[u8], cost| {
+            let mut writer = survivors(store).ok_or(StoreError::Full)?;
+            Ok(writer.append_packed(bytes, cost))
+        };
+        let _ = pack(&loose, append, |object, new| {
+            let name = loose[object].0 as u64;
+            let held = map.get_mut(&name).expect("it is there");
+            store.retire(held.block, held.cost());
+            held.block = new;
+        });
         self.store.release(victim)
+    }
+
+    /// Units that what is held costs.
+    pub fn live_bytes(&self) -> u64 {
+        self.map.values().map(|held| held.cost() as u64).sum()
     }
 
     /// Reads the object. Panics if bytes are served that are not its bytes.
@@ -158,6 +272,11 @@ impl Model {
     pub fn step(&mut self, random: &mut Random, names: u64) -> Result<(), StoreError> {
         let name = random.below(names);
         match random.below(100) {
+            0..50 if self.sizes == Sizes::Mixed => {
+                let some = 1 + random.below(40);
+                let all: BTreeSet<u64> = (0..some).map(|_| random.below(names)).collect();
+                self.put_all(&all.into_iter().collect::<Vec<_>>())?;
+            }
             0..50 => self.put(name)?,
             50..60 => self.remove(name),
             60..90 => {
@@ -187,12 +306,22 @@ pub fn check_all(store: &Store, objects: &[(u64, Held)]) -> Vec<Seen> {
     let mut pages: Vec<Page> = objects.iter().map(|_| Page([0x77; BLOCK_BYTES])).collect();
     let with_pages = objects.iter().zip(&mut pages);
     let mut requests: Vec<_> = with_pages
-        .map(|((name, held), page)| BlockRead::new(held.block, *name, &mut page.0))
+        .map(|((name, held), page)| match held.is_packed() {
+            true => BlockRead::packed(held.block, &mut page.0),
+            false => BlockRead::new(held.block, *name, &mut page.0),
+        })
         .collect();
     store.read(&mut requests);
     let results: Vec<_> = requests.iter().map(|request| request.result).collect();
     let seen = results.into_iter().zip(objects).zip(&pages);
     seen.map(|((result, (name, held)), page)| match result {
+        Ok(_) if held.is_packed() => {
+            let mut right = vec![0; held.bytes];
+            content(*name, held.version, &mut right);
+            let found = packed::find(&page.0, *name as u32);
+            assert!(found == Some(&right[..]), "wrong bytes of {name} were served");
+            Seen::Right
+        }
         Ok(hash) => {
             let right = Page::of(*name, held.version);
             assert!(page.0 == right.0, "wrong bytes of {name} were served");
@@ -202,6 +331,17 @@ pub fn check_all(store: &Store, objects: &[(u64, Held)]) -> Vec<Seen> {
         Err(error) => Seen::Refused(error),
     })
     .collect()
+}
+
+/// A writer of the survivors' head; none if the store has no room.
+fn survivors(store: &Store) -> Option<Writer<'_>> {
+    loop {
+        match store.try_writer(Head::Survivor) {
+            Ok(Some(writer)) => return Some(writer),
+            Ok(None) => assert!(store.write_sealed(false), "survivors never wait"),
+            Err(_) => return None,
+        }
+    }
 }
 
 /// The seed of this run: `STORE_SEED`, or the given one. Printed, so that a failure can be
