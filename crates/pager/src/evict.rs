@@ -13,7 +13,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
 
 use crate::PAGE;
-use crate::descriptor::{Descriptor, DescriptorId, List, State};
+use crate::descriptor::{Descriptor, DescriptorId, State};
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
@@ -157,7 +157,7 @@ impl Pager {
     fn take_slots(&self, slots: &mut [u32], moves: &mut Moves) -> Result<usize, StoreError> {
         let mut count = 0;
         while count < slots.len() {
-            if let Some(slot) = self.cache.take() {
+            if let Some(slot) = self.cache.take(PAGE) {
                 slots[count] = slot;
                 count += 1;
                 continue;
@@ -246,7 +246,8 @@ impl Pager {
         descriptor.set_slot(slot);
         // In the list first: once the place is published anyone may claim the object and move it
         // on.
-        self.descriptors.move_to(id, List::ObjectCache);
+        self.cache.set_owner(slot, id);
+        self.descriptors.enter_cache(id);
         self.publish_cached(id);
     }
 

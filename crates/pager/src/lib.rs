@@ -7,6 +7,7 @@
 
 mod budget;
 mod collect;
+mod compact;
 mod descriptor;
 mod discard;
 mod evict;
@@ -30,5 +31,6 @@ pub use collect::Collected;
 pub use evict::Moves;
 pub use fault::{FaultError, FaultKind, FaultReport};
 pub use pager::{Options, Pager, StartError};
+pub use policy::replacement::CachePolicy;
 
 pub(crate) use deepheap_heap::PAGE;

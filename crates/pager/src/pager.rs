@@ -2,7 +2,7 @@
 //!
 //! Lock order, outer to inner: an eviction context · the gate (mover, then collector) · the fresh
 //! head of the log · the entry of an object (ownership) · a shard of the descriptor lists · the
-//! stack of cache slots. Nobody waits for space in the log while owning an object.
+//! locks of the object cache. Nobody waits for space in the log while owning an object.
 //! Threads: any; workers run the loops of the runtime.
 
 use core::cell::UnsafeCell;
@@ -25,6 +25,7 @@ use crate::gate::Gate;
 use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
 use crate::page_buffer::PageBuffer;
+use crate::policy::replacement::CachePolicy;
 use crate::policy::sequence::WINDOW_MAX;
 use crate::prefetch::Prefetch;
 use crate::staging::Staging;
@@ -42,6 +43,8 @@ pub struct Options {
     pub budget_bytes: usize,
     /// The page buffer's share of what the tables leave, in 256ths.
     pub page_buffer_part: usize,
+    /// Which cached objects leave first.
+    pub cache_policy: CachePolicy,
 }
 
 /// Why a pager could not start.
@@ -133,9 +136,9 @@ impl Pager {
                 heap,
                 store,
                 table: ObjectTable::new(options.region_pages)?,
-                descriptors: Descriptors::new(2 * budget_pages + 4096)?,
+                descriptors: Descriptors::new(2 * budget_pages + 4096, options.cache_policy)?,
                 page_buffer: PageBuffer::new(budget_pages),
-                cache: ObjectCache::new(budget_pages)?,
+                cache: ObjectCache::new(options.budget_bytes)?,
                 budget: Budget::new(options.budget_bytes, options.page_buffer_part),
                 gate: Gate::new(),
                 take_over: Lock::new(TakeOver::none()),

@@ -21,6 +21,9 @@ impl Pager {
     /// Frees up to `want` cache slots (one batch at most); returns how many. An error means that
     /// changed objects cannot be written and no clean ones were found either.
     pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<usize, StoreError> {
+        if self.compact() {
+            return Ok(1);
+        }
         let mut leaving = [(PageNo(0), DescriptorId(0)); BATCH_MAX];
         let mut count = 0;
         let all_patience = 4 * want as u32 + 64;
@@ -50,18 +53,21 @@ impl Pager {
                 }
             }
             if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
-                continue; // touched, freed or being cached: its owner lists it
+                // Touched, freed or held for a moment: its owner may have listed it.
+                self.descriptors.stays(id);
+                continue;
             }
             if self.leave_cache(id, writer.as_mut(), moves) {
                 freed += 1;
             } else {
                 self.publish_cached(id);
+                self.descriptors.stays(id);
             }
         }
         match failure {
             Some(error) if freed == 0 => Err(error),
             // None of them was still there to take: that is progress all the same.
-            _ if freed == 0 && count > 0 => Ok(usize::from(self.cache.held() < self.cache.limit())),
+            _ if freed == 0 && count > 0 => Ok(usize::from(self.cache.has_room(PAGE))),
             _ => Ok(freed),
         }
     }
