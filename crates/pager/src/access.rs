@@ -17,12 +17,12 @@ use deepheap_store::{Block, BlockRead, ContentHash, StoreError};
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
-use crate::descriptor::{DescriptorId, List, State};
+use crate::descriptor::{DescriptorId, State};
 use crate::evict::Moves;
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
-use crate::policy::second_chance;
+use crate::policy::replacement;
 use crate::staging::StagingBuffer;
 
 /// Pieces of a window: what is asked of the device together.
@@ -147,7 +147,7 @@ impl Pager {
         let _passage = self.gate.enter(Level::Mover);
         if let Place::Cached(id) | Place::Busy(id) = self.table.load(page) {
             // The object may have left meanwhile: then another one is judged a little wrong.
-            let reuse = if hot { second_chance::REUSE_MAX } else { 0 };
+            let reuse = if hot { replacement::REUSE_MAX } else { 0 };
             self.descriptors.get(id).set_reuse(reuse);
         }
     }
@@ -200,10 +200,11 @@ impl Pager {
 
     /// A cache slot for the object of the page, reclaiming if need be. Owns nothing.
     fn slot_for(&self, page: PageNo, moves: &mut Moves) -> Result<Option<u32>, StoreError> {
+        let bytes = self.unit_bytes(page);
         const RECLAIM_OBJECTS: usize = 64;
         const LOOKS_MAX: usize = 64;
         for _ in 0..LOOKS_MAX {
-            if let Some(slot) = self.cache.take() {
+            if let Some(slot) = self.cache.take(bytes) {
                 return Ok(Some(slot));
             }
             if self.reclaim(RECLAIM_OBJECTS, moves)? == 0 {
@@ -212,7 +213,6 @@ impl Pager {
                 deepheap_sys::thread::yield_now();
             }
         }
-        let _ = page;
         Ok(None)
     }
 
@@ -253,7 +253,7 @@ impl Pager {
                     let descriptor = self.descriptors.get(id);
                     self.copy_piece(window, index, self.cache.address(descriptor.slot()));
                     self.after_copy(window.operation, id);
-                    descriptor.set_reuse(second_chance::touched(descriptor.reuse()));
+                    descriptor.set_reuse(replacement::touched(descriptor.reuse()));
                     self.publish_cached(id);
                     return Progress::Done;
                 }
@@ -368,7 +368,8 @@ impl Pager {
         let descriptor = self.descriptors.get(id);
         descriptor.set_slot(slot);
         self.after_copy(window.operation, id);
-        self.descriptors.move_to(id, List::ObjectCache);
+        self.cache.set_owner(slot, id);
+        self.descriptors.enter_cache(id);
         self.publish_cached(id);
     }
 

@@ -10,6 +10,7 @@ use deepheap_sys::thread;
 
 use crate::descriptor::Descriptor;
 use crate::gate::Level;
+use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
 use crate::pager::Pager;
 use crate::policy::budget_split;
@@ -19,6 +20,8 @@ use crate::{PAGE, evict};
 const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
 /// Bytes of the heap's metadata a page of the region costs once it is used: tags and bitmaps.
 const HEAP_BYTES_PER_PAGE: usize = 5;
+/// Bytes of the cache's memory of what left it, for a page that is cached, at most.
+const GHOST_BYTES: usize = 8;
 /// Staging buffers in use, worker stacks, signal frames: a bound, not a measurement.
 const OTHER_BYTES: usize = 3 << 19;
 
@@ -73,7 +76,10 @@ impl Usage {
 /// plain mode must leave free, or the switch would pass the budget.
 pub fn overhead_of_managing(budget: usize) -> usize {
     let tables = ObjectTable::BYTES_PER_PAGE + 2 * PAGE_TABLE_BYTES_PER_PAGE;
-    let per_page = tables + core::mem::size_of::<Descriptor>();
+    let per_page = tables
+        + core::mem::size_of::<Descriptor>()
+        + ObjectCache::TABLE_BYTES_PER_PAGE
+        + GHOST_BYTES;
     budget / PAGE * per_page + OTHER_BYTES + contexts(budget) * evict::CONTEXT_BYTES
 }
 
@@ -98,7 +104,7 @@ impl Pager {
         Usage {
             budget: self.budget.bytes,
             page_buffer: self.page_buffer.pages() * PAGE,
-            object_cache: self.cache.held() * PAGE,
+            object_cache: self.cache.held_bytes(),
             page_tables: self.ranges.page_table_bytes() + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
             object_table: peak * ObjectTable::BYTES_PER_PAGE,
             descriptors: self.descriptors.bytes(),
@@ -106,6 +112,7 @@ impl Pager {
             store: self.store.memory_bytes() as usize,
             other: OTHER_BYTES
                 + self.access_staging.noted_bytes()
+                + self.cache.table_bytes()
                 + self.store.segment_bytes()
                 + self.contexts.len() * evict::CONTEXT_BYTES,
         }
@@ -136,6 +143,7 @@ impl Pager {
             self.budget.page_buffer_part,
         );
         self.page_buffer.set_limit(split.page_buffer);
-        self.cache.set_limit(split.object_cache);
+        self.cache.set_limit(split.object_cache * PAGE);
+        self.descriptors.grow_ghost(self.cache.objects());
     }
 }

@@ -17,16 +17,16 @@
 //! Threads: fields other than the state belong to the owner of the object (see `object_table`);
 //! list membership belongs to the lock of the shard.
 
+mod lists;
+
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, ContentHash};
-use deepheap_sys::errno::Result;
 use deepheap_sys::futex;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::mapping::{PinnedArray, Zeroed};
+use deepheap_sys::mapping::Zeroed;
 
-use crate::policy::second_chance::{self, Verdict};
+pub use lists::{Descriptors, List};
 
 /// Index of a descriptor, below 2^30.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,20 +72,6 @@ impl StateWord {
         }
     }
 }
-
-/// The lists a descriptor can stand in, each first in first out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum List {
-    /// Ready for use.
-    Free = 1,
-    /// In the page buffer, in order of arrival.
-    PageBuffer = 2,
-    /// In the object cache, in order of arrival.
-    ObjectCache = 3,
-}
-
-const NOT_LISTED: u8 = 0;
 
 /// One object in DRAM. 48 bytes.
 #[repr(C)]
@@ -270,173 +256,5 @@ impl Descriptor {
     /// Whether anyone keeps the object in the page buffer. Asked after claiming it.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::SeqCst) != 0
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Ends {
-    head: u32,
-    tail: u32,
-}
-
-const EMPTY: Ends = Ends { head: NONE, tail: NONE };
-
-#[derive(Clone, Copy)]
-struct Shard {
-    lists: [Ends; 3],
-}
-
-const SHARDS: usize = 16;
-
-/// All descriptors of a heap, and the lists they stand in (sharded by index).
-pub struct Descriptors {
-    all: PinnedArray<Descriptor>,
-    /// Descriptors from here on were never used; their memory is untouched.
-    used: AtomicU32,
-    shards: [Lock<Shard>; SHARDS],
-}
-
-impl Descriptors {
-    /// `count` descriptors, all free.
-    pub fn new(count: usize) -> Result<Descriptors> {
-        Ok(Descriptors {
-            all: PinnedArray::new(count)?,
-            used: AtomicU32::new(0),
-            shards: [const { Lock::new(Shard { lists: [EMPTY; 3] }) }; SHARDS],
-        })
-    }
-
-    /// Bytes of DRAM the descriptors take.
-    pub fn bytes(&self) -> usize {
-        self.used.load(Ordering::Relaxed) as usize * core::mem::size_of::<Descriptor>()
-    }
-
-    /// A descriptor for a new object, in no list; none when all are in use.
-    pub fn take(&self, start: usize) -> Option<DescriptorId> {
-        self.pop_free(start).or_else(|| {
-            let count = self.all.len() as u32;
-            self.used
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-                    (n < count).then_some(n + 1)
-                })
-                .ok()
-                .map(DescriptorId)
-        })
-    }
-
-    /// The descriptor with this index.
-    pub fn get(&self, id: DescriptorId) -> &Descriptor {
-        &self.all[id.0 as usize]
-    }
-
-    /// Moves a descriptor to the tail of a list from wherever it stands.
-    pub fn move_to(&self, id: DescriptorId, list: List) {
-        let mut shard = self.shards[id.0 as usize % SHARDS].lock();
-        self.unlink(&mut shard, id);
-        self.link(&mut shard, id, list);
-    }
-
-    /// A free descriptor, taken out of its list.
-    fn pop_free(&self, start: usize) -> Option<DescriptorId> {
-        (0..SHARDS).find_map(|offset| {
-            let mut shard = self.shards[(start + offset) % SHARDS].lock();
-            let head = shard.lists[List::Free as usize - 1].head;
-            (head != NONE).then(|| {
-                let id = DescriptorId(head);
-                self.unlink(&mut shard, id);
-                id
-            })
-        })
-    }
-
-    /// The oldest page of the page buffer, in this shard or the next one that has any. It goes to
-    /// the tail and belongs to nobody yet: whoever claims it lists it elsewhere.
-    pub fn next_to_evict(&self, start: usize) -> Option<DescriptorId> {
-        (0..SHARDS).find_map(|offset| {
-            let mut shard = self.shards[(start + offset) % SHARDS].lock();
-            let head = shard.lists[List::PageBuffer as usize - 1].head;
-            (head != NONE).then(|| {
-                let id = DescriptorId(head);
-                self.unlink(&mut shard, id);
-                self.link(&mut shard, id, List::PageBuffer);
-                id
-            })
-        })
-    }
-
-    /// The next object to leave the cache: heads of the queue that were touched again go round once
-    /// more, at most `patience` of them. It goes to the tail and belongs to nobody yet: whoever
-    /// claims it lists it elsewhere.
-    pub fn next_to_leave(&self, start: usize, patience: &mut u32) -> Option<DescriptorId> {
-        for offset in 0..SHARDS {
-            let mut shard = self.shards[(start + offset) % SHARDS].lock();
-            loop {
-                let head = shard.lists[List::ObjectCache as usize - 1].head;
-                if head == NONE {
-                    break;
-                }
-                let id = DescriptorId(head);
-                self.unlink(&mut shard, id);
-                self.link(&mut shard, id, List::ObjectCache);
-                match second_chance::at_head(self.get(id).reuse()) {
-                    Verdict::Stays(reuse) if *patience > 0 => {
-                        *patience -= 1;
-                        self.get(id).set_reuse(reuse);
-                    }
-                    _ => return Some(id),
-                }
-            }
-        }
-        None
-    }
-
-    /// Gives a descriptor back: state `Free`, waiters woken, list `Free`.
-    pub fn release(&self, id: DescriptorId) {
-        self.get(id).change(State::Free);
-        self.move_to(id, List::Free);
-    }
-
-    /// Runs `act` over every descriptor (fork marks the resident ones as shared).
-    pub fn for_each(&self, mut act: impl FnMut(DescriptorId, &Descriptor)) {
-        for index in 0..self.used.load(Ordering::Relaxed) {
-            act(DescriptorId(index), &self.all[index as usize]);
-        }
-    }
-
-    fn link(&self, shard: &mut Shard, id: DescriptorId, list: List) {
-        let descriptor = self.get(id);
-        debug_assert_eq!(descriptor.list.load(Ordering::Relaxed), NOT_LISTED);
-        let ends = &mut shard.lists[list as usize - 1];
-        descriptor.list.store(list as u8, Ordering::Relaxed);
-        descriptor.next.store(NONE, Ordering::Relaxed);
-        descriptor.previous.store(ends.tail, Ordering::Relaxed);
-        if ends.tail == NONE {
-            ends.head = id.0;
-        } else {
-            self.all[ends.tail as usize].next.store(id.0, Ordering::Relaxed);
-        }
-        ends.tail = id.0;
-    }
-
-    fn unlink(&self, shard: &mut Shard, id: DescriptorId) {
-        let descriptor = self.get(id);
-        let list = descriptor.list.load(Ordering::Relaxed);
-        if list == NOT_LISTED {
-            return;
-        }
-        let ends = &mut shard.lists[list as usize - 1];
-        let next = descriptor.next.load(Ordering::Relaxed);
-        let previous = descriptor.previous.load(Ordering::Relaxed);
-        if previous == NONE {
-            ends.head = next;
-        } else {
-            self.all[previous as usize].next.store(next, Ordering::Relaxed);
-        }
-        if next == NONE {
-            ends.tail = previous;
-        } else {
-            self.all[next as usize].previous.store(previous, Ordering::Relaxed);
-        }
-        descriptor.list.store(NOT_LISTED, Ordering::Relaxed);
     }
 }

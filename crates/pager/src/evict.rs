@@ -14,7 +14,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, RANGE, Taken, Victim};
 
 use crate::PAGE;
-use crate::descriptor::{Descriptor, DescriptorId, List, State};
+use crate::descriptor::{Descriptor, DescriptorId, State};
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
@@ -185,7 +185,8 @@ impl Pager {
     ) -> Result<usize, StoreError> {
         let mut got = 0;
         while got < count {
-            if let Some(slot) = self.cache.take() {
+            let bytes = self.unit_bytes(self.page_at(context.victims[got].addr));
+            if let Some(slot) = self.cache.take(bytes) {
                 context.slots[got] = slot;
                 got += 1;
                 continue;
@@ -260,7 +261,7 @@ impl Pager {
     }
 
     fn range_of(&self, victim: &Victim) -> RangeNo {
-        RangeNo::of(PageNo(((victim.addr - self.region_base) / PAGE) as u32))
+        RangeNo::of(self.page_at(victim.addr))
     }
 
     /// Decides what becomes of one extracted object and publishes it.
@@ -313,7 +314,8 @@ impl Pager {
         descriptor.set_slot(slot);
         // In the list first: once the place is published anyone may claim the object and move it
         // on.
-        self.descriptors.move_to(id, List::ObjectCache);
+        self.cache.set_owner(slot, id);
+        self.descriptors.enter_cache(id);
         self.publish_cached(id);
     }
 

@@ -18,7 +18,7 @@ use crate::evict::{DIRECT_PAGES, Moves};
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::{FRESH_MAX, Pager};
-use crate::policy::second_chance;
+use crate::policy::replacement;
 use crate::policy::sequence::Sequence;
 
 /// A hash no content has: whatever is found at eviction counts as changed.
@@ -176,7 +176,7 @@ impl Pager {
             return Err(FaultError::Install(errno));
         }
         self.cache.give_back(slot);
-        descriptor.set_reuse(second_chance::touched(descriptor.reuse()));
+        descriptor.set_reuse(replacement::touched(descriptor.reuse()));
         self.publish_resident(id);
         Ok(Some((FaultKind::Cached, 1)))
     }
@@ -328,7 +328,7 @@ impl Pager {
                 }
                 Ok(false) => fruitless += 1,
                 Err(StoreError::Full) if withheld => return Err(FaultError::Withheld),
-                Err(error) if refused * DIRECT_PAGES > self.cache.held() => {
+                Err(error) if refused * DIRECT_PAGES > self.cache.objects() => {
                     return Err(FaultError::NoRoom(error));
                 }
                 Err(_) => refused += 1,

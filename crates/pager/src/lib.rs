@@ -8,6 +8,7 @@
 mod access;
 mod budget;
 mod collect;
+mod compact;
 mod descriptor;
 mod discard;
 mod evict;
@@ -33,5 +34,6 @@ pub use collect::Collected;
 pub use evict::Moves;
 pub use fault::{FaultError, FaultKind, FaultReport};
 pub use pager::{Options, Pager, StartError};
+pub use policy::replacement::CachePolicy;
 
 pub(crate) use deepheap_heap::PAGE;

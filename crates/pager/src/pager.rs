@@ -3,7 +3,7 @@
 //! Lock order, outer to inner: an eviction context · the gate (mover, then collector) · a packer ·
 //! the fresh
 //! head of the log · the entry of an object (ownership) · a shard of the descriptor lists · the
-//! stack of cache slots. Nobody waits for space in the log while owning an object.
+//! locks of the object cache. Nobody waits for space in the log while owning an object.
 //! Threads: any; workers run the loops of the runtime.
 
 use core::cell::UnsafeCell;
@@ -27,6 +27,7 @@ use crate::gate::Gate;
 use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
 use crate::page_buffer::PageBuffer;
+use crate::policy::replacement::CachePolicy;
 use crate::policy::sequence::WINDOW_MAX;
 use crate::prefetch::Prefetch;
 use crate::ranges::Ranges;
@@ -46,6 +47,8 @@ pub struct Options {
     pub budget_bytes: usize,
     /// The page buffer's share of what the tables leave, in 256ths.
     pub page_buffer_part: usize,
+    /// Which cached objects leave first.
+    pub cache_policy: CachePolicy,
 }
 
 /// Why a pager could not start.
@@ -119,6 +122,11 @@ unsafe impl Send for Pager {}
 // SAFETY: as above; every other part is Sync.
 unsafe impl Sync for Pager {}
 
+/// The shortest object that is cached by itself: smaller ones come in batches.
+const SLOT_LEAST: usize = 128;
+/// What 30 bits can name.
+const DESCRIPTORS_MAX: usize = 1 << 30;
+
 /// Zero bytes kept at hand: the most pages a fresh fault installs together.
 pub(crate) const FRESH_MAX: usize = 16;
 
@@ -128,6 +136,8 @@ impl Pager {
     pub fn new(options: &Options, heap: &'static Heap, store: Store) -> Result<Pager, StartError> {
         let userfaultfd = Userfaultfd::open().map_err(StartError::Userfaultfd)?;
         let budget_pages = options.budget_bytes / PAGE;
+        // A page on its way has a descriptor, too, and the page buffer may be passed by a little.
+        let objects_max = (options.budget_bytes / SLOT_LEAST + 4096).min(DESCRIPTORS_MAX);
         let parts = || -> Result<Pager, Errno> {
             let zeros = mapping::map_pinned(FRESH_MAX * PAGE)?;
             // SAFETY: freshly mapped, zeroed, and nobody ever writes it.
@@ -140,10 +150,10 @@ impl Pager {
                 heap,
                 store,
                 table: ObjectTable::new(options.region_pages)?,
-                descriptors: Descriptors::new(2 * budget_pages + 4096)?,
+                descriptors: Descriptors::new(objects_max, options.cache_policy)?,
                 page_buffer: PageBuffer::new(budget_pages),
                 ranges: Ranges::new(options.region_pages)?,
-                cache: ObjectCache::new(budget_pages)?,
+                cache: ObjectCache::new(options.budget_bytes)?,
                 budget: Budget::new(options.budget_bytes, options.page_buffer_part),
                 gate: Gate::new(),
                 take_over: Lock::new(TakeOver::none()),
@@ -233,6 +243,11 @@ impl Pager {
             true => packed::find(block, page.0).filter(|object| object.len() == bytes),
             false => block.get(..bytes),
         }
+    }
+
+    /// The page at an address of the region.
+    pub(crate) fn page_at(&self, address: usize) -> PageNo {
+        PageNo(((address - self.region_base) / PAGE) as u32)
     }
 
     pub(crate) fn address_of(&self, page: PageNo) -> usize {

@@ -71,6 +71,9 @@ impl Pager {
     /// Frees up to `want` cache slots (one batch at most); returns how many. An error means that
     /// changed objects cannot be written and no clean ones were found either.
     pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<usize, StoreError> {
+        if self.compact() {
+            return Ok(1);
+        }
         let mut packer = self.packer();
         let packer = &mut *packer;
         let mut count = 0;
@@ -100,19 +103,22 @@ impl Pager {
                 log.secure(self);
             }
             if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
-                continue; // touched, freed or being cached: its owner lists it
+                // Touched, freed or held for a moment: its owner may have listed it.
+                self.descriptors.stays(id);
+                continue;
             }
             if self.leave_cache(id, log.with_room(), moves) {
                 freed += 1;
             } else {
                 self.publish_cached(id);
+                self.descriptors.stays(id);
             }
         }
         freed += self.pack(packer, to_pack, freed > 0, &mut log, moves);
         match log.failure {
             Some(error) if freed == 0 => Err(error),
             // None of them was still there to take: that is progress all the same.
-            _ if freed == 0 && count > 0 => Ok(usize::from(self.cache.held() < self.cache.limit())),
+            _ if freed == 0 && count > 0 => Ok(usize::from(self.cache.has_room(PAGE))),
             _ => Ok(freed),
         }
     }
@@ -207,6 +213,9 @@ impl Pager {
                 }
             }
         }
+        for &index in &packer.packed[..count] {
+            self.descriptors.stays(packer.leaving[usize::from(index)].1);
+        }
         left
     }
 
@@ -227,13 +236,15 @@ impl Pager {
         for member in packer.plan.objects(block) {
             let (page, id) = packer.leaving[usize::from(packer.packed[member])];
             if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
-                continue; // touched or freed: its owner lists it
+                self.descriptors.stays(id); // touched or freed: its owner may have listed it
+                continue;
             }
             let descriptor = self.descriptors.get(id);
             let bytes = self.unit_bytes(page);
             // Another object may have come to this page meanwhile, of another size.
             if descriptor.home().is_some() || !packed.fits(bytes) {
                 self.publish_cached(id);
+                self.descriptors.stays(id);
                 continue;
             }
             // SAFETY: the slot is ours alone and holds the object.

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::path::{Path, PathBuf};
 
 use deepheap_heap::{FreedRun, Heap, PAGE, PAGES_PER_SPAN, SPAN, Shortage};
-use deepheap_pager::{Options, Pager, StartError, overhead_of_managing};
+use deepheap_pager::{CachePolicy, Options, Pager, StartError, overhead_of_managing};
 use deepheap_store::{FileDevice, Options as StoreOptions, Store, StoreError, VictimPolicy};
 use deepheap_sys::direct_file::{DirectFile, Existing, file_system_is_memory};
 use deepheap_sys::errno::Errno;
@@ -436,6 +436,7 @@ impl Runtime {
             region_pages: REGION_BYTES / PAGE,
             budget_bytes: self.config.ram as usize,
             page_buffer_part: self.page_buffer_part(),
+            cache_policy: CachePolicy::default(),
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
         fault_signal::install(fault_handler::on_fault).map_err(ManageError::Signal)?;

@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod budget_split;
-pub mod second_chance;
+pub mod ghost;
+pub mod replacement;
 pub mod sequence;

@@ -1,0 +1,132 @@
+//! Slab pool: the slabs that no size class has, and the count of the others against the limit.
+//!
+//! Guarantees: at most `limit` slabs are out; slabs in the pool whose memory was not given back yet
+//! and slabs that are out are together no more than the limit was when it was last set.
+//! Never: allocates, waits for a slab.
+//! Threads: any; one lock, innermost.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use deepheap_sys::errno::Result;
+use deepheap_sys::lock::Lock;
+use deepheap_sys::mapping::{self, Advice, PinnedArray};
+
+use super::size_class::SLAB_BYTES;
+
+/// Free slabs, a stack in `free`: those without memory at the bottom.
+struct Stack {
+    /// Slabs in the stack.
+    free: usize,
+    /// The lowest of them, whose memory went back to the system.
+    unbacked: usize,
+}
+
+/// The slabs.
+pub struct SlabPool {
+    memory: *mut u8,
+    slabs: usize,
+    free: PinnedArray<AtomicU32>,
+    stack: Lock<Stack>,
+    limit: AtomicUsize,
+    held: AtomicUsize,
+    /// Slabs from here on were never used; changes under the lock.
+    used: AtomicUsize,
+}
+
+// SAFETY: `memory` is a mapping that lives as long as the process; a slab has one holder at a time,
+// from `take` to `give_back`, under the lock.
+unsafe impl Send for SlabPool {}
+// SAFETY: as above.
+unsafe impl Sync for SlabPool {}
+
+impl SlabPool {
+    /// A pool of `slabs` slabs; none is backed by memory yet.
+    pub fn new(slabs: usize) -> Result<SlabPool> {
+        Ok(SlabPool {
+            memory: mapping::map_pinned(slabs * SLAB_BYTES)?,
+            slabs,
+            free: PinnedArray::new(slabs)?,
+            stack: Lock::new(Stack { free: 0, unbacked: 0 }),
+            limit: AtomicUsize::new(slabs),
+            held: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+        })
+    }
+
+    /// A slab; none at the limit.
+    pub fn take(&self) -> Option<u32> {
+        if self.held() >= self.limit() {
+            return None;
+        }
+        let mut stack = self.stack.lock();
+        if self.held() >= self.limit() {
+            return None;
+        }
+        let used = self.used.load(Ordering::Relaxed);
+        let slab = if stack.free > 0 {
+            stack.free -= 1;
+            stack.unbacked = stack.unbacked.min(stack.free);
+            self.free[stack.free].load(Ordering::Relaxed)
+        } else if used < self.slabs {
+            self.used.store(used + 1, Ordering::Relaxed);
+            used as u32
+        } else {
+            return None;
+        };
+        self.held.fetch_add(1, Ordering::Relaxed);
+        Some(slab)
+    }
+
+    /// Takes a slab back. Its memory stays with it while held and backed slabs are within the
+    /// limit.
+    pub fn give_back(&self, slab: u32) {
+        let mut stack = self.stack.lock();
+        let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
+        self.free[stack.free].store(slab, Ordering::Relaxed);
+        stack.free += 1;
+        self.trim(&mut stack, held);
+    }
+
+    /// Sets the ceiling, and gives memory of free slabs above it back to the system.
+    pub fn set_limit(&self, slabs: usize) {
+        self.limit.store(slabs.min(self.slabs), Ordering::Relaxed);
+        let mut stack = self.stack.lock();
+        self.trim(&mut stack, self.held());
+    }
+
+    fn trim(&self, stack: &mut Stack, held: usize) {
+        while stack.unbacked < stack.free && held + stack.free - stack.unbacked > self.limit() {
+            let slab = self.free[stack.unbacked].load(Ordering::Relaxed);
+            // SAFETY: a free slab: its bytes are nobody's.
+            let _ = unsafe { mapping::advise(self.address(slab), SLAB_BYTES, Advice::DontNeed) };
+            stack.unbacked += 1;
+        }
+    }
+
+    /// Where the slab's bytes are.
+    pub fn address(&self, slab: u32) -> *mut u8 {
+        debug_assert!((slab as usize) < self.slabs);
+        // SAFETY: a slab number is below `slabs`, the mapping has `slabs` slabs.
+        unsafe { self.memory.add(slab as usize * SLAB_BYTES) }
+    }
+
+    /// Slabs in all.
+    pub fn slabs(&self) -> usize {
+        self.slabs
+    }
+
+    /// Slabs that were ever taken.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Slabs that are out.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The ceiling, in slabs.
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+}
