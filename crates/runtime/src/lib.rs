@@ -23,6 +23,7 @@ mod fork;
 mod global_allocator;
 pub mod histogram;
 pub mod machine;
+pub mod objects;
 mod observe;
 pub mod process;
 mod residency;
