@@ -39,10 +39,13 @@ prefix=$root/prefix
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 for file in bin/deepheap bin/deepheap-bench lib/libdeepheap.so lib/libdeepheap.so.0 \
     "lib/libdeepheap.so.$version" lib/libdeepheap.a lib/deepheap/libdeepheap_preload.so \
-    include/deepheap.h include/deepheap.hpp lib/pkgconfig/deepheap.pc \
+    include/deepheap.h include/deepheap.hpp include/deepheap/ssdalloc.h \
+    include/deepheap/nvmalloc.h lib/pkgconfig/deepheap.pc \
     lib/cmake/deepheap/deepheapConfig.cmake \
     share/man/man1/deepheap.1 share/man/man1/deepheap-run.1 \
-    share/man/man3/dh_malloc.3 share/man/man3/dh_stats.3 share/man/man3/deepheap.h.3 \
+    share/man/man3/dh_malloc.3 share/man/man3/dh_stats.3 share/man/man3/dh_oalloc.3 \
+    share/man/man3/dh_ostride.3 share/man/man3/dh_read.3 share/man/man3/dh_advise.3 \
+    share/man/man3/deepheap.h.3 \
     share/bash-completion/completions/deepheap share/zsh/site-functions/_deepheap \
     share/fish/vendor_completions.d/deepheap.fish; do
     [ -s "$prefix/$file" ] || fail "$file is not installed"
