@@ -58,9 +58,20 @@ fi
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion deepheap)" = "$version" ] || fail "pkg-config tells another version"
 read -ra flags < <(pkg-config --cflags --libs deepheap)
-for source in examples/hello.c examples/pmr.cpp; do
+for source in examples/hello.c examples/packet_cache.c examples/pmr.cpp; do
     try pkg-config "$source" "$prefix/lib" "${flags[@]}"
 done
+cat >"$root/papers.c" <<'C'
+/* The papers' names, as installed. */
+#include <deepheap/nvmalloc.h>
+#include <deepheap/ssdalloc.h>
+int main(void) {
+    ssd_free(ssd_oalloc(1, 200));
+    nv_free(nv_realloc(nv_malloc(100), 300));
+    return dh_ostride(200) == 0;
+}
+C
+try papers "$root/papers.c" "$prefix/lib" "${flags[@]}"
 try static examples/hello.c /nonexistent -I"$prefix/include" "$prefix/lib/libdeepheap.a" \
     -lgcc_s -lpthread -ldl -lm
 

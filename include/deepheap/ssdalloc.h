@@ -3,7 +3,7 @@
  *
  *     #include <deepheap/ssdalloc.h>
  *
- * For programs that were written, or are being ported, after the paper. What differs from it:
+ * For programs that were written after the paper. What differs from it:
  *   - counts and sizes are size_t where the paper has int; a negative one is an impossible size,
  *     refused with NULL and ENOMEM;
  *   - the elements of an array lie dh_ostride(size) bytes apart, as in the paper whole pages,
