@@ -71,7 +71,7 @@ $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
 install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX (/usr/local).
 	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)/deepheap" \
 		"$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/deepheap" \
-		"$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man3" \
+		"$(DESTDIR)$(INCLUDEDIR)/deepheap" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man3" \
 		"$(DESTDIR)$(DATADIR)/bash-completion/completions" \
 		"$(DESTDIR)$(DATADIR)/zsh/site-functions" \
 		"$(DESTDIR)$(DATADIR)/fish/vendor_completions.d"
@@ -82,6 +82,7 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 	ln -sf libdeepheap.so.$(VERSION) "$(DESTDIR)$(LIBDIR)/libdeepheap.so.$(MAJOR)"
 	ln -sf libdeepheap.so.$(MAJOR) "$(DESTDIR)$(LIBDIR)/libdeepheap.so"
 	install -m 644 include/deepheap.h include/deepheap.hpp "$(DESTDIR)$(INCLUDEDIR)"
+	install -m 644 include/deepheap/*.h "$(DESTDIR)$(INCLUDEDIR)/deepheap"
 	@for template in packaging/deepheap.pc.in packaging/deepheapConfig.cmake.in \
 		packaging/deepheapConfigVersion.cmake.in; do \
 		case $$template in \
@@ -100,6 +101,10 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 		dh_stats dh_stats_json; do \
 		ln -sf dh_malloc.3 "$(DESTDIR)$(MANDIR)/man3/$$page.3"; \
 	done
+	ln -sf dh_oalloc.3 "$(DESTDIR)$(MANDIR)/man3/dh_ostride.3"
+	@for page in dh_write dh_gather dh_scatter dh_prefetch dh_pin dh_unpin dh_advise; do \
+		ln -sf dh_read.3 "$(DESTDIR)$(MANDIR)/man3/$$page.3"; \
+	done
 	$(RELEASE)/deepheap completions bash \
 		>"$(DESTDIR)$(DATADIR)/bash-completion/completions/deepheap"
 	$(RELEASE)/deepheap completions zsh >"$(DESTDIR)$(DATADIR)/zsh/site-functions/_deepheap"
@@ -115,10 +120,12 @@ uninstall: ## Removes what install installed, with the same PREFIX and DESTDIR.
 	rm -f "$(DESTDIR)$(LIBDIR)"/libdeepheap.{a,so,so.$(MAJOR),so.$(VERSION)}
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/deepheap.pc"
 	rm -f "$(DESTDIR)$(INCLUDEDIR)"/deepheap.{h,hpp}
+	rm -rf "$(DESTDIR)$(INCLUDEDIR)/deepheap"
 	rm -f "$(DESTDIR)$(MANDIR)/man1"/{deepheap,deepheap-*}.1
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/{deepheap.h,dh_malloc,dh_calloc,dh_realloc,dh_free}.3
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{aligned_alloc,usable_size,init,strerror}.3
-	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{stats,stats_json}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{stats,stats_json,oalloc,ostride,read,write,gather}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{scatter,prefetch,pin,unpin,advise}.3
 	rm -f "$(DESTDIR)$(DATADIR)/bash-completion/completions/deepheap"
 	rm -f "$(DESTDIR)$(DATADIR)/zsh/site-functions/_deepheap"
 	rm -f "$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/deepheap.fish"

@@ -24,6 +24,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define DH_VERSION_MAJOR 0
 #define DH_VERSION_MINOR 1
@@ -31,9 +32,11 @@
 
 #if defined(__GNUC__)
 #define DH_ALLOCATES(...) __attribute__((malloc, alloc_size(__VA_ARGS__), warn_unused_result))
+#define DH_ALLOCATES_ARRAY __attribute__((malloc, warn_unused_result))
 #define DH_MUST_USE __attribute__((warn_unused_result))
 #else
 #define DH_ALLOCATES(...)
+#define DH_ALLOCATES_ARRAY
 #define DH_MUST_USE
 #endif
 
@@ -42,7 +45,8 @@ extern "C" {
 #endif
 
 /*
- * Errors. dh_init and dh_stats return 0 or one of these; dh_strerror puts them into words.
+ * Errors. The functions that return int or ssize_t return 0, or a count, or one of these;
+ * dh_strerror puts them into words. errno is not used for them.
  */
 enum dh_error {
     DH_OK = 0,
@@ -50,8 +54,12 @@ enum dh_error {
     DH_ESTARTED = -2, /* deepheap has started already; its configuration stands */
     DH_ESTORE = -3,   /* the store cannot be used: missing, full, read-only, in use, in memory */
     DH_EKERNEL = -4,  /* the kernel lacks or forbids something; `deepheap doctor` tells the fix */
-    DH_EMEMORY = -5,  /* not enough memory or address space to start */
-    DH_EINVAL = -6    /* an argument of the call is wrong */
+    DH_EMEMORY = -5,  /* not enough memory, address space or descriptors */
+    DH_EINVAL = -6,   /* an argument of the call is wrong: a null buffer, an impossible size */
+    DH_EOBJECT = -7,  /* the pointer is no live object: freed, foreign or null */
+    DH_EBOUNDS = -8,  /* offset and length reach beyond the object */
+    DH_EREAD = -9,    /* the device failed, or returned other bytes than were written */
+    DH_ENOROOM = -10  /* RAM is full and the store takes no more */
 };
 
 /*
@@ -79,7 +87,11 @@ const char *dh_strerror(int error);
  * is allocated stays intact. dh_aligned_alloc wants a power of two and any size, up to 32 MiB of
  * alignment; otherwise it returns NULL and sets errno to EINVAL.
  *
- * dh_free never reads from the SSD, and leaves errno alone. dh_free(NULL) does nothing.
+ * dh_free never reads from the SSD, and leaves errno alone. dh_free(NULL) does nothing. What was
+ * freed already, or never came from this library, cannot be freed without harm to others: the
+ * process is stopped with abort(3), and one line on stderr tells the call and the address. So it
+ * is with dh_realloc. Both take objects of dh_oalloc, too, whole arrays by their first element;
+ * dh_realloc keeps the bytes, but what it had to move may be a plain allocation afterwards.
  */
 void dh_free(void *ptr);
 void *dh_malloc(size_t size) DH_ALLOCATES(1);
@@ -92,6 +104,107 @@ void *dh_aligned_alloc(size_t alignment, size_t size) DH_ALLOCATES(2);
  * is not deepheap's.
  */
 size_t dh_usable_size(const void *ptr);
+
+/*
+ * Objects: memory that is kept in RAM and written to the SSD at its own size, not as pages. For
+ * many small things that are used without order: entries of a cache, nodes of a tree or a graph.
+ * What is used in the order of addresses is better off in dh_malloc. See docs/porting.md.
+ *
+ * dh_oalloc(1, object_size) allocates one object. Its address stays, and is used like any other.
+ * Each object has addresses of its own to the next multiple of 4096 bytes; those beyond its size
+ * are not memory. Objects of less than 128 bytes share pages, so few that one is moved with as
+ * many neighbours as make up 128 bytes.
+ *
+ * dh_oalloc(count, object_size) allocates an array of `count` objects. They lie dh_ostride bytes
+ * apart, not object_size: whole pages from 128 bytes on; smaller ones lie close together, and are
+ * kept by the page. dh_free frees the array, and cannot free one element.
+ *
+ * An object is aligned for every type of this size: from 128 bytes on to 4096 bytes, below that
+ * to the largest power of two that divides object_size rounded up to 8. Its bytes are not set.
+ *
+ * Returns NULL and sets errno to ENOMEM when neither RAM nor the store can take it, or when the
+ * array is larger than the address space. With count or object_size 0 it returns an address to
+ * be freed at which nothing may be used.
+ */
+void *dh_oalloc(size_t count, size_t object_size) DH_ALLOCATES_ARRAY;
+
+/*
+ * Bytes from one element of an array of such objects to the next:
+ *
+ *     char *sets = dh_oalloc(count, sizeof(struct set));
+ *     struct set *set = (struct set *)(sets + i * dh_ostride(sizeof(struct set)));
+ *
+ * For one size always the same. 0 if no object can be that large.
+ */
+size_t dh_ostride(size_t object_size);
+
+/*
+ * Access without page faults. What these copy is what a plain pointer would have found; they may
+ * be mixed with plain pointers of any thread, with the same care as memcpy(3). They are faster if
+ * the object is not in RAM, need no page of the page buffer, and take buffers of any memory: a
+ * system call on a buffer of malloc(3), filled by dh_read, cannot fail with EFAULT.
+ *
+ * `object` is what an allocating function above returned, or the address of an element of an
+ * array of dh_oalloc. Memory pages (dh_malloc) are taken, too.
+ *
+ * What can go wrong, beside DH_EREAD, DH_ENOROOM and DH_EMEMORY:
+ *   - NULL, a foreign pointer, or a freed object that has not been allocated again: DH_EOBJECT.
+ *     An object that another thread frees during the call is an error of the program.
+ *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied.
+ *   - a null buffer with a length above 0: DH_EINVAL.
+ *   - a length of 0: nothing is copied, `buffer` may be NULL; object and offset are checked.
+ *
+ * dh_read and dh_write return 0 or a negative DH_E... After DH_EREAD the buffer of dh_read holds
+ * anything.
+ */
+int dh_read(const void *object, size_t offset, void *buffer, size_t length);
+int dh_write(void *object, size_t offset, const void *buffer, size_t length);
+
+/*
+ * The same for `count` objects at once, in order, `length` bytes at `offset` of each: dh_gather
+ * packs them into `buffer` of count * length bytes, dh_scatter takes them from there. Reads from
+ * the SSD run side by side, so that one thread has what otherwise takes many. Any count is
+ * served with bounded memory.
+ *
+ * They return how many objects are done: `count`, or fewer if one of them fails, which is the
+ * one at that index; of those behind it, any may have been copied. If the first one fails they
+ * return its negative DH_E... A null `objects`, or count * length overflowing: DH_EINVAL. A count
+ * of 0 returns 0. If an object is named twice to dh_scatter, it is left with one of the two.
+ */
+ssize_t dh_gather(void *const objects[], size_t count, size_t offset, size_t length,
+                  void *buffer);
+ssize_t dh_scatter(void *const objects[], size_t count, size_t offset, size_t length,
+                   const void *buffer);
+
+/*
+ * Starts to bring objects into RAM, and does not wait. How many may be on their way at a time is
+ * bounded, so it may start fewer than asked for. Returns how many were started; those in RAM
+ * already need no start. Errors as for dh_gather; those of the device show when the object is
+ * used.
+ */
+ssize_t dh_prefetch(void *const objects[], size_t count);
+
+/*
+ * dh_pin brings an object into RAM and keeps it there, to be touched without a fault and handed
+ * to system calls, until dh_unpin has been called as often. Pinned objects count against the RAM
+ * budget: pin few, and for a short time. Unpin an object before it is freed. DH_ENOROOM if too
+ * much is pinned already. dh_unpin without a dh_pin is an error of the program.
+ */
+int dh_pin(const void *object);
+int dh_unpin(const void *object);
+
+/*
+ * Tells how an object will be used. A hint: it may be ignored, and changes no byte. Returns 0,
+ * DH_EOBJECT, or DH_EINVAL for another advice.
+ */
+enum dh_advice {
+    DH_HOT = 0,        /* soon and often: keep it in RAM if there is a choice */
+    DH_COLD = 1,       /* not soon: let it go first */
+    DH_SEQUENTIAL = 2, /* in the order of addresses */
+    DH_ONCE = 3        /* once: let it go after the next use */
+};
+
+int dh_advise(const void *object, int advice);
 
 /*
  * Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
@@ -183,6 +296,7 @@ size_t dh_stats_json(char *buffer, size_t length);
 #endif
 
 #undef DH_ALLOCATES
+#undef DH_ALLOCATES_ARRAY
 #undef DH_MUST_USE
 
 #endif /* DEEPHEAP_H */

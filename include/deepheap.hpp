@@ -1,12 +1,21 @@
-// deepheap.hpp - deepheap's memory for C++17: a polymorphic memory resource and an allocator.
+// deepheap.hpp - deepheap's memory for C++17: a polymorphic memory resource, two allocators, a
+// pool of objects and a pin. Namespace deepheap, or dh for short.
 //
-//     deepheap::memory_resource deep;
+//     dh::memory_resource deep;
 //     std::pmr::unordered_map<std::string, std::string> table{&deep};
 //
-//     std::vector<double, deepheap::allocator<double>> samples(1'000'000'000);
+//     std::vector<double, dh::allocator<double>> samples(1'000'000'000);
 //
-// Guarantees: both honour over-aligned types, throw std::bad_alloc when neither RAM budget nor
-// store can take the memory, and are stateless: any instance frees what any other allocated.
+//     // Nodes as objects: kept in RAM and written to the SSD one by one, not by the page.
+//     std::map<int, Order, std::less<int>,
+//              dh::object_allocator<std::pair<const int, Order>>> orders;
+//
+//     dh::object_pool<Node> nodes;
+//     Node *node = nodes.construct(1, 2);
+//
+// Guarantees: all of them honour over-aligned types and throw std::bad_alloc when neither RAM
+// budget nor store can take the memory. Resource and allocators are stateless: any instance frees
+// what any other allocated.
 #ifndef DEEPHEAP_HPP
 #define DEEPHEAP_HPP
 
@@ -21,7 +30,10 @@
 #include <limits>
 #include <memory_resource>
 #include <new>
+#include <stdexcept>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace deepheap {
 
@@ -93,6 +105,235 @@ bool operator!=(const allocator<T> &, const allocator<U> &) noexcept {
     return false;
 }
 
+namespace detail {
+
+// What an object of dh_oalloc is aligned to at most: the start of its page.
+inline constexpr std::size_t object_alignment = 4096;
+
+// Memory for one T as an object of its own. Its size is a multiple of its alignment, to which
+// dh_oalloc therefore aligns it.
+template <class T> T *allocate_object() {
+    if constexpr (alignof(T) > object_alignment) {
+        return static_cast<T *>(allocate(sizeof(T), alignof(T)));
+    } else {
+        void *ptr = dh_oalloc(1, sizeof(T));
+        if (ptr == nullptr) {
+            throw std::bad_alloc();
+        }
+        return static_cast<T *>(ptr);
+    }
+}
+
+} // namespace detail
+
+// A standard allocator that places what is allocated one by one as objects: the nodes of map,
+// set, list, unordered_map. Arrays (buckets, the storage of a vector) are ordinary memory.
+template <class T> class object_allocator {
+  public:
+    using value_type = T;
+    using is_always_equal = std::true_type;
+    using propagate_on_container_copy_assignment = std::true_type;
+    using propagate_on_container_move_assignment = std::true_type;
+    using propagate_on_container_swap = std::true_type;
+
+    object_allocator() noexcept = default;
+    template <class U> object_allocator(const object_allocator<U> &) noexcept {}
+
+    [[nodiscard]] T *allocate(std::size_t count) {
+        return count == 1 ? detail::allocate_object<T>() : allocator<T>{}.allocate(count);
+    }
+
+    void deallocate(T *ptr, std::size_t) noexcept { dh_free(ptr); }
+};
+
+template <class T, class U>
+bool operator==(const object_allocator<T> &, const object_allocator<U> &) noexcept {
+    return true;
+}
+
+template <class T, class U>
+bool operator!=(const object_allocator<T> &, const object_allocator<U> &) noexcept {
+    return false;
+}
+
+// What a function of C answered, as an exception.
+class error : public std::runtime_error {
+  public:
+    // `code` is a DH_E...
+    explicit error(int code) : std::runtime_error(dh_strerror(code)), code_(code) {}
+    int code() const noexcept { return code_; }
+
+  private:
+    int code_;
+};
+
+namespace detail {
+
+// A set of addresses: open addressing, at most three quarters full. It lives on the heap, too.
+class address_set {
+  public:
+    bool contains(const void *ptr) const noexcept {
+        return !slots_.empty() && slots_[find(ptr)] != nullptr;
+    }
+
+    // Afterwards one more address finds room without an exception.
+    void reserve_one() {
+        if ((count_ + 1) * 4 > slots_.size() * 3) {
+            address_set larger;
+            larger.slots_.resize(slots_.empty() ? 64 : slots_.size() * 2);
+            for_each([&larger](void *ptr) { larger.insert(ptr); });
+            *this = std::move(larger);
+        }
+    }
+
+    void insert(void *ptr) noexcept {
+        slots_[find(ptr)] = ptr;
+        count_++;
+    }
+
+    bool erase(const void *ptr) noexcept {
+        if (!contains(ptr)) {
+            return false;
+        }
+        // Whatever follows and would not be found across the gap moves into it.
+        const std::size_t mask = slots_.size() - 1;
+        std::size_t gap = find(ptr);
+        for (std::size_t at = (gap + 1) & mask; slots_[at] != nullptr; at = (at + 1) & mask) {
+            if (((at - home(slots_[at])) & mask) >= ((at - gap) & mask)) {
+                slots_[gap] = slots_[at];
+                gap = at;
+            }
+        }
+        slots_[gap] = nullptr;
+        count_--;
+        return true;
+    }
+
+    template <class F> void for_each(F each) const {
+        for (void *ptr : slots_) {
+            if (ptr != nullptr) {
+                each(ptr);
+            }
+        }
+    }
+
+    std::size_t size() const noexcept { return count_; }
+
+  private:
+    std::size_t home(const void *ptr) const noexcept {
+        const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(ptr));
+        return static_cast<std::size_t>((address * 0x9E3779B97F4A7C15u) >> 32) &
+               (slots_.size() - 1);
+    }
+
+    // Where the address is, or would be.
+    std::size_t find(const void *ptr) const noexcept {
+        std::size_t at = home(ptr);
+        while (slots_[at] != nullptr && slots_[at] != ptr) {
+            at = (at + 1) & (slots_.size() - 1);
+        }
+        return at;
+    }
+
+    std::vector<void *, allocator<void *>> slots_;
+    std::size_t count_ = 0;
+};
+
+} // namespace detail
+
+// A pool of objects in the manner of boost::object_pool: what has not been destroyed when the pool
+// is, the pool destroys. For one thread at a time.
+template <class T> class object_pool {
+  public:
+    using element_type = T;
+
+    object_pool() = default;
+    object_pool(object_pool &&other) noexcept { swap(other); }
+    object_pool &operator=(object_pool &&other) noexcept {
+        object_pool taken{std::move(other)};
+        swap(taken);
+        return *this;
+    }
+    object_pool(const object_pool &) = delete;
+    object_pool &operator=(const object_pool &) = delete;
+
+    ~object_pool() {
+        // Objects without a destructor are freed without being fetched.
+        live_.for_each([](void *ptr) { end(static_cast<T *>(ptr)); });
+    }
+
+    // A new object, constructed with these arguments.
+    template <class... Arguments> [[nodiscard]] T *construct(Arguments &&...arguments) {
+        live_.reserve_one();
+        T *object = detail::allocate_object<T>();
+        try {
+            ::new (static_cast<void *>(object)) T(std::forward<Arguments>(arguments)...);
+        } catch (...) {
+            dh_free(object);
+            throw;
+        }
+        live_.insert(object);
+        return object;
+    }
+
+    // Destroys and frees an object of this pool; throws std::invalid_argument for anything else.
+    void destroy(T *object) {
+        if (!live_.erase(object)) {
+            throw std::invalid_argument("deepheap::object_pool: not an object of this pool");
+        }
+        end(object);
+    }
+
+    bool is_from(const T *object) const noexcept { return live_.contains(object); }
+    std::size_t size() const noexcept { return live_.size(); }
+
+    void swap(object_pool &other) noexcept { std::swap(live_, other.live_); }
+
+  private:
+    static void end(T *object) noexcept {
+        if constexpr (!std::is_trivially_destructible_v<T>) {
+            object->~T();
+        }
+        dh_free(object);
+    }
+
+    detail::address_set live_;
+};
+
+// Keeps an object in RAM for as long as this lives: it can be touched without a fault, and handed
+// to system calls.
+class pinned {
+  public:
+    // Throws deepheap::error if the object cannot be pinned.
+    explicit pinned(const void *object) : object_(object) {
+        if (const int code = dh_pin(object); code != DH_OK) {
+            throw error(code);
+        }
+    }
+
+    pinned(pinned &&other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    pinned &operator=(pinned &&other) noexcept {
+        pinned taken{std::move(other)};
+        std::swap(object_, taken.object_);
+        return *this;
+    }
+    pinned(const pinned &) = delete;
+    pinned &operator=(const pinned &) = delete;
+
+    ~pinned() {
+        if (object_ != nullptr) {
+            dh_unpin(object_);
+        }
+    }
+
+    const void *get() const noexcept { return object_; }
+
+  private:
+    const void *object_;
+};
+
 } // namespace deepheap
+
+namespace dh = deepheap;
 
 #endif // DEEPHEAP_HPP

@@ -39,10 +39,13 @@ prefix=$root/prefix
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 for file in bin/deepheap bin/deepheap-bench lib/libdeepheap.so lib/libdeepheap.so.0 \
     "lib/libdeepheap.so.$version" lib/libdeepheap.a lib/deepheap/libdeepheap_preload.so \
-    include/deepheap.h include/deepheap.hpp lib/pkgconfig/deepheap.pc \
+    include/deepheap.h include/deepheap.hpp include/deepheap/ssdalloc.h \
+    include/deepheap/nvmalloc.h lib/pkgconfig/deepheap.pc \
     lib/cmake/deepheap/deepheapConfig.cmake \
     share/man/man1/deepheap.1 share/man/man1/deepheap-run.1 \
-    share/man/man3/dh_malloc.3 share/man/man3/dh_stats.3 share/man/man3/deepheap.h.3 \
+    share/man/man3/dh_malloc.3 share/man/man3/dh_stats.3 share/man/man3/dh_oalloc.3 \
+    share/man/man3/dh_ostride.3 share/man/man3/dh_read.3 share/man/man3/dh_advise.3 \
+    share/man/man3/deepheap.h.3 \
     share/bash-completion/completions/deepheap share/zsh/site-functions/_deepheap \
     share/fish/vendor_completions.d/deepheap.fish; do
     [ -s "$prefix/$file" ] || fail "$file is not installed"
@@ -55,9 +58,20 @@ fi
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion deepheap)" = "$version" ] || fail "pkg-config tells another version"
 read -ra flags < <(pkg-config --cflags --libs deepheap)
-for source in examples/hello.c examples/pmr.cpp; do
+for source in examples/hello.c examples/packet_cache.c examples/pmr.cpp; do
     try pkg-config "$source" "$prefix/lib" "${flags[@]}"
 done
+cat >"$root/papers.c" <<'C'
+/* The papers' names, as installed. */
+#include <deepheap/nvmalloc.h>
+#include <deepheap/ssdalloc.h>
+int main(void) {
+    ssd_free(ssd_oalloc(1, 200));
+    nv_free(nv_realloc(nv_malloc(100), 300));
+    return dh_ostride(200) == 0;
+}
+C
+try papers "$root/papers.c" "$prefix/lib" "${flags[@]}"
 try static examples/hello.c /nonexistent -I"$prefix/include" "$prefix/lib/libdeepheap.a" \
     -lgcc_s -lpthread -ldl -lm
 

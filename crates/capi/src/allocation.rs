@@ -12,7 +12,7 @@ use crate::error::{keep_errno, set_errno};
 const ALIGNMENT_MAX: usize = 32 << 20;
 
 /// Hands out `ptr`; NULL for an allocation that failed sets errno.
-fn or_enomem(ptr: *mut u8) -> *mut c_void {
+pub(crate) fn or_enomem(ptr: *mut u8) -> *mut c_void {
     if ptr.is_null() {
         set_errno(libc::ENOMEM);
     }

@@ -18,20 +18,32 @@ pub const DH_ESTARTED: c_int = -2;
 pub const DH_ESTORE: c_int = -3;
 /// The kernel lacks or forbids something.
 pub const DH_EKERNEL: c_int = -4;
-/// Not enough memory or address space to start.
+/// Not enough memory, address space or descriptors.
 pub const DH_EMEMORY: c_int = -5;
 /// An argument of the call is wrong.
 pub const DH_EINVAL: c_int = -6;
+/// The pointer is not a live allocation of deepheap.
+pub const DH_EOBJECT: c_int = -7;
+/// Offset and length reach beyond the object.
+pub const DH_EBOUNDS: c_int = -8;
+/// The device failed, or the bytes do not match their checksum.
+pub const DH_EREAD: c_int = -9;
+/// RAM is full and the store takes no more.
+pub const DH_ENOROOM: c_int = -10;
 
 /// What each code means, at the index of its negation.
-const TEXTS: [&CStr; 7] = [
+const TEXTS: [&CStr; 11] = [
     c"no error",
     c"the configuration is not understood or impossible; see deepheap(1) for its keys",
     c"deepheap has started already; call dh_init before the first allocation, and once",
     c"the store cannot be used; name a folder or block device on an SSD with store:PATH",
     c"the kernel lacks or forbids something deepheap needs; `deepheap doctor` tells the fix",
-    c"not enough memory or address space to start; see `ulimit -v` and the memory cgroup",
+    c"not enough memory or address space; see `ulimit -v` and the memory cgroup",
     c"an argument is wrong: a null pointer or an impossible size",
+    c"the pointer is not a live object: freed already, or never one of deepheap",
+    c"offset and length reach beyond the object",
+    c"the object cannot be read: the device failed, or returned other bytes than were written",
+    c"RAM is full and the store takes no more writes; give it space, or free something",
 ];
 const UNKNOWN: &CStr = c"not an error of deepheap";
 
@@ -88,9 +100,10 @@ mod tests {
     #[test]
     fn every_code_has_a_text_and_strangers_are_named_so() {
         assert_eq!(text_of(0), "no error");
-        let codes = [DH_ECONF, DH_ESTARTED, DH_ESTORE, DH_EKERNEL, DH_EMEMORY, DH_EINVAL];
-        assert!(codes.iter().all(|&code| text_of(code).len() > 20));
-        for stranger in [1, -7, c_int::MIN, c_int::MAX] {
+        for code in DH_ENOROOM..=DH_ECONF {
+            assert!(text_of(code).len() > 20, "{code}");
+        }
+        for stranger in [1, -11, c_int::MIN, c_int::MAX] {
             assert_eq!(text_of(stranger), "not an error of deepheap");
         }
     }

@@ -1,4 +1,5 @@
-//! The C functions of deepheap: `dh_malloc` and its family, as `include/deepheap.h` declares them.
+//! The C functions of deepheap: `dh_malloc` and its family, and those of objects, as
+//! `include/deepheap.h` declares them.
 //!
 //! A skin: it converts arguments, results and errors, and holds no logic of memory. Two libraries
 //! export these functions, `libdeepheap.so` and the preload library; whichever a process finds
@@ -9,10 +10,18 @@
 
 mod allocation;
 mod error;
+mod objects;
 mod start;
 mod statistics;
 
 pub use allocation::{dh_aligned_alloc, dh_calloc, dh_free, dh_malloc, dh_realloc, dh_usable_size};
-pub use error::{DH_ECONF, DH_EINVAL, DH_EKERNEL, DH_EMEMORY, DH_ESTARTED, DH_ESTORE, dh_strerror};
+pub use error::{
+    DH_EBOUNDS, DH_ECONF, DH_EINVAL, DH_EKERNEL, DH_EMEMORY, DH_ENOROOM, DH_EOBJECT, DH_EREAD,
+    DH_ESTARTED, DH_ESTORE, dh_strerror,
+};
+pub use objects::{
+    DH_COLD, DH_HOT, DH_ONCE, DH_SEQUENTIAL, dh_advise, dh_gather, dh_oalloc, dh_ostride, dh_pin,
+    dh_prefetch, dh_read, dh_scatter, dh_unpin, dh_write,
+};
 pub use start::dh_init;
 pub use statistics::{dh_stats, dh_stats_json};

@@ -58,6 +58,7 @@ cannot be executed, 127 if it is not found, else the program's.
 Examples:
   deepheap run redis-server --port 7777
   deepheap run --ram 2G --store /mnt/nvme --show-stats -- python3 train.py
+  deepheap run --ram 4G --objects 64-2K --show-stats -- memcached -m 64000
   deepheap run --ram 25% --store /dev/nvme1n1 --no-children ./simulate";
 
 /// `deepheap run`.
@@ -74,6 +75,12 @@ pub struct Run {
     /// How much of the store may be used [default: what is free]
     #[arg(long, value_name = "SIZE")]
     pub store_size: Option<String>,
+    /// Place allocations of MIN-MAX bytes as objects, or decide by what is seen [default: none]
+    #[arg(long, value_name = "MIN-MAX|auto")]
+    pub objects: Option<String>,
+    /// How much of the budget is mapped at a time, as a size or a percentage [default: by itself]
+    #[arg(long, value_name = "SIZE")]
+    pub page_buffer: Option<String>,
     /// At exit, add a line of JSON statistics to this file
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,

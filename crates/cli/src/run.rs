@@ -72,6 +72,12 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     if let Some(size) = &arguments.store_size {
         config.set(machine, "store_size", size).map_err(refuse("--store-size"))?;
     }
+    if let Some(objects) = &arguments.objects {
+        config.set(machine, "objects", objects).map_err(refuse("--objects"))?;
+    }
+    if let Some(share) = &arguments.page_buffer {
+        config.set(machine, "page_buffer", share).map_err(refuse("--page-buffer"))?;
+    }
     if let Some(path) = &arguments.store {
         config.set(machine, "store", utf8(path)?).map_err(refuse("--store"))?;
     }

@@ -54,8 +54,9 @@ fn exported_functions() -> BTreeSet<String> {
             let (name, rest) = signature.split_once('(').unwrap();
             let (arguments, result) = rest.rsplit_once(')').unwrap();
             let arguments: Vec<String> = arguments
+                .trim_matches([',', ' '])
                 .split(", ")
-                .map(|argument| argument.trim_end_matches(',').split_once(": ").unwrap())
+                .map(|argument| argument.split_once(": ").unwrap())
                 .map(|(name, rust)| declarator(rust, name))
                 .collect();
             let result = result.strip_prefix(" -> ").unwrap_or("()");
@@ -67,10 +68,14 @@ fn exported_functions() -> BTreeSet<String> {
 
 /// A C declarator for a name of a Rust type.
 fn declarator(rust: &str, name: &str) -> String {
+    if rust == "*const *mut c_void" {
+        return format!("void *const {name}[]");
+    }
     let c = match rust {
         "()" => "void ",
         "c_int" => "int ",
         "usize" => "size_t ",
+        "isize" => "ssize_t ",
         "u32" => "uint32_t ",
         "u64" => "uint64_t ",
         "Latency" => "struct dh_latency ",
@@ -108,8 +113,8 @@ fn defined_fields(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Name and value of every error code that a text defines, `before` and `after` its name.
-fn codes(text: &str, before: &str, after: &str) -> BTreeSet<(String, i32)> {
+/// Name and value of every constant that a text defines, `before` and `after` its name.
+fn constants(text: &str, before: &str, after: &str) -> BTreeSet<(String, i32)> {
     text.split(before)
         .skip(1)
         .filter_map(|code| {
@@ -136,12 +141,17 @@ fn structs_are_the_runtime_s() {
 }
 
 #[test]
-fn error_codes_are_the_library_s() {
+fn error_codes_and_advice_are_the_library_s() {
     let header = read_to_string(root().join("include/deepheap.h")).unwrap();
-    let source = read_to_string(root().join("crates/capi/src/error.rs")).unwrap();
-    let declared = codes(&header, " DH_", " = ");
-    assert!(declared.len() >= 6, "the parser found only {declared:?}");
-    assert_eq!(declared, codes(&source, "const DH_", ": c_int = "));
+    let declared = constants(&header, " DH_", " = ");
+    let mut defined = BTreeSet::new();
+    for file in ["error.rs", "objects.rs"] {
+        let source = read_to_string(root().join("crates/capi/src").join(file)).unwrap();
+        let found = constants(&source, "const DH_", ": c_int = ");
+        assert!(found.len() >= 4, "the parser found only {found:?} in {file}");
+        defined.extend(found);
+    }
+    assert_eq!(declared, defined);
 }
 
 #[test]
@@ -186,6 +196,12 @@ fn header_stands_alone_in_every_standard() {
         let source = "#include \"deepheap.h\"\n#include \"deepheap.h\"\n\
                       int main(void) { struct dh_stats s; return dh_stats(&s, sizeof s); }\n";
         assert_compiles(standard, source);
+    }
+    for standard in Standard::ALL {
+        let headers = ["nvmalloc", "ssdalloc", "nvmalloc", "ssdalloc"];
+        let headers = headers.map(|name| format!("#include \"deepheap/{name}.h\"\n")).concat();
+        let source = headers + "int main(void) { ssd_free(nv_malloc(1)); return 0; }\n";
+        assert_compiles(standard, &source);
     }
     for standard in [Standard::Cxx17, Standard::Cxx20] {
         let source = "#include \"deepheap.hpp\"\n#include \"deepheap.hpp\"\n\

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a call whose return address lies in libc or the dynamic linker is served from plain
 //! memory, every other from the managed heap; `free`, `realloc` and `malloc_usable_size` go by the
-//! address. A null answer sets errno to ENOMEM. `free` keeps errno.
+//! address. Of the managed ones, `placement` may make objects. A null answer sets errno to ENOMEM. `free` keeps errno.
 //! Never: touches a block (`free` of an evicted block does not read it in).
 //!
 //! Threads: any, from the first instruction of the process on: before our constructor has run
@@ -15,8 +15,8 @@ use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
-use crate::caller::is_libc;
-use crate::{plain, seam};
+use crate::caller::{is_libc, is_special};
+use crate::{placement, plain, seam};
 
 const PAGE: usize = 4096;
 
@@ -65,19 +65,35 @@ fn refused(code: c_int) -> *mut c_void {
 }
 
 unsafe extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
-    if is_libc(caller) {
-        // SAFETY: glibc's malloc takes any size.
-        return unsafe { plain::malloc(size) };
+    if is_special(caller) {
+        return special_malloc(size, caller);
     }
     answered(deepheap::malloc(size))
 }
 
+#[cold]
+fn special_malloc(size: usize, caller: usize) -> *mut c_void {
+    if is_libc(caller) {
+        // SAFETY: glibc's malloc takes any size.
+        return unsafe { plain::malloc(size) };
+    }
+    answered(placement::malloc(size, caller))
+}
+
 unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
+    if is_special(caller) {
+        return special_calloc(count, size, caller);
+    }
+    answered(deepheap::calloc(count, size))
+}
+
+#[cold]
+fn special_calloc(count: usize, size: usize, caller: usize) -> *mut c_void {
     if is_libc(caller) {
         // SAFETY: glibc's calloc takes any sizes.
         return unsafe { plain::calloc(count, size) };
     }
-    answered(deepheap::calloc(count, size))
+    answered(placement::calloc(count, size, caller))
 }
 
 unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, caller: usize) -> *mut c_void {
@@ -91,8 +107,12 @@ unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, caller: usi
     }
     if size == 0 {
         // SAFETY: the program gives up a live block of ours; glibc frees it too and answers null.
-        unsafe { deepheap::free(pointer.cast()) };
+        unsafe { placement::free(pointer.cast()) };
         return null_mut();
+    }
+    if placement::is_on() && !is_libc(caller) {
+        // SAFETY: the program passes a live block of ours.
+        return answered(unsafe { placement::realloc(pointer.cast(), size, caller) });
     }
     // SAFETY: the program passes a live block of ours.
     answered(unsafe { deepheap::realloc(pointer.cast(), size) })
@@ -113,11 +133,14 @@ unsafe extern "C" fn reallocarray_from(
 
 /// Memory at a multiple of `alignment`, a power of two.
 fn aligned(alignment: usize, size: usize, caller: usize) -> *mut c_void {
+    if !is_special(caller) {
+        return answered(deepheap::aligned_alloc(alignment, size));
+    }
     if is_libc(caller) {
         // SAFETY: glibc's memalign takes any power of two and any size.
         return unsafe { plain::memalign(alignment, size) };
     }
-    answered(deepheap::aligned_alloc(alignment, size))
+    answered(placement::aligned(alignment, size, caller))
 }
 
 unsafe extern "C" fn aligned_alloc_from(
@@ -185,7 +208,7 @@ unsafe extern "C" fn posix_memalign_from(
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     if deepheap::owns(pointer as usize) {
         // SAFETY: the program gives up a live block of ours.
-        unsafe { deepheap::free(pointer.cast()) };
+        unsafe { placement::free(pointer.cast()) };
     } else {
         // SAFETY: null, or a block of glibc's heap.
         unsafe { plain::free(pointer) };

@@ -1,10 +1,11 @@
 //! Caller: tells an allocation libc makes for itself from one the program makes.
 //!
 //! Guarantees: until `learn` has run every caller counts as libc, so everything allocated before
-//! our constructor is plain.
+//! our constructor is plain. Until `all_are_special` only libc's calls are special, so the fast path
+//! pays one question for both.
 //! Never: allocates, locks; a check is two subtractions and two compares.
 //!
-//! Threads: `learn` once, from the constructor, before the program has threads; checks from any.
+//! Threads: `learn` and `all_are_special` once, from the constructor, before the program has threads; checks from any.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -29,24 +30,37 @@ impl Extent {
     }
 }
 
-/// libc and the dynamic linker, side by side for the cache's sake.
+/// Whose calls are special, and the dynamic linker, side by side for the cache's sake.
 #[repr(align(64))]
 struct Libraries {
-    libc: Extent,
+    special: Extent,
     linker: Extent,
 }
 
 static LIBRARIES: Libraries = Libraries {
-    libc: Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(usize::MAX) },
+    special: Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(usize::MAX) },
     linker: Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) },
 };
+/// libc, as `special` is until all are.
+static LIBC: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(usize::MAX) };
 /// This library.
 pub static OWN: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) };
 
-/// Whether this return address lies in libc or the dynamic linker.
+/// Whether a call with this return address is not simply the program's: it is libc's or the dynamic
+/// linker's, or the program's are placed.
 #[inline(always)]
+pub fn is_special(return_address: usize) -> bool {
+    LIBRARIES.special.contains(return_address) || LIBRARIES.linker.contains(return_address)
+}
+
+/// Whether this return address lies in libc or the dynamic linker.
 pub fn is_libc(return_address: usize) -> bool {
-    LIBRARIES.libc.contains(return_address) || LIBRARIES.linker.contains(return_address)
+    LIBC.contains(return_address) || LIBRARIES.linker.contains(return_address)
+}
+
+/// Has every call looked at, from now on.
+pub fn all_are_special() {
+    LIBRARIES.special.set(0, usize::MAX);
 }
 
 /// Finds libc and the dynamic linker among the loaded objects. Where libc is not found everything
@@ -62,7 +76,8 @@ pub fn learn() {
         LIBRARIES.linker.set(start, len);
     }
     if let Some((start, len)) = found.libc {
-        LIBRARIES.libc.set(start, len);
+        LIBC.set(start, len);
+        LIBRARIES.special.set(start, len);
     }
 }
 

@@ -42,6 +42,7 @@ mod messages;
 mod mutex;
 mod paths;
 mod pins;
+mod placement;
 mod plain;
 mod polling;
 mod process_facts;

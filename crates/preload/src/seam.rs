@@ -2,24 +2,38 @@
 //!
 //! Guarantees: a change of the runtime's settings or of its fault signal is felt in this file only.
 //!
-//! Threads: any; `children_inherit` before the program has threads.
+//! Threads: any; `children_inherit` and `objects` before the program has threads.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 
+use deepheap::ObjectPlacement;
 use libc::sigaction as Action;
 
-/// The name of the settings that can say `children:no`.
-const SETTINGS: &core::ffi::CStr = c"DEEPHEAP_CONF";
+/// The name of the settings.
+const SETTINGS: &CStr = c"DEEPHEAP_CONF";
 
 /// Whether children are to run with us preloaded. Settings that make no sense are reported by the
 /// first allocation.
 pub fn children_inherit() -> bool {
-    // SAFETY: constant strings; the environment is not changed in the constructor.
-    let is_mentioned = unsafe {
+    !is_mentioned(c"children")
+        || deepheap::Config::from_environment().map_or(true, |config| config.children)
+}
+
+/// Which of the program's allocations are to be objects.
+pub fn objects() -> Option<ObjectPlacement> {
+    if !is_mentioned(c"objects") {
+        return None;
+    }
+    deepheap::Config::from_environment().ok()?.objects
+}
+
+/// Whether the settings may say something of a key; few do, and reading them takes time.
+fn is_mentioned(key: &CStr) -> bool {
+    // SAFETY: C strings; the environment is not changed in the constructor.
+    unsafe {
         let settings = libc::getenv(SETTINGS.as_ptr());
-        !settings.is_null() && !libc::strstr(settings, c"children".as_ptr()).is_null()
-    };
-    !is_mentioned || deepheap::Config::from_environment().map_or(true, |config| config.children)
+        !settings.is_null() && !libc::strstr(settings, key.as_ptr()).is_null()
+    }
 }
 
 /// Once the runtime has a SIGBUS handler, the program's action for that signal is a word between us

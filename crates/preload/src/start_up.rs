@@ -5,7 +5,7 @@
 //!
 //! Threads: the dynamic linker's, alone.
 
-use crate::{caller, children, fork, real, thread};
+use crate::{caller, children, fork, placement, real, thread};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -22,6 +22,7 @@ extern "C" fn at_start() {
     thread::prepare();
     if fork::register() {
         caller::learn();
+        placement::learn();
     }
 }
 

@@ -44,6 +44,37 @@ fn signals_mean_what_they_meant() {
 }
 
 #[test]
+fn objects_are_memory_like_any_other() {
+    for (source, line) in [
+        ("malloc_family.c", "the family holds"),
+        ("new_delete.cpp", "new and delete hold"),
+        ("own_strings.c", "strings hold"),
+        ("evicted_buffers.c", "every byte moved"),
+        ("threads.c", "threads hold"),
+        ("processes.c", "children hold"),
+        ("signals.c", "signals hold"),
+    ] {
+        let scratch = Scratch::new(&format!("placed-{}", source.replace('.', "-")));
+        holds_in(&compile(source, &scratch), Setting::Objects, &scratch, line);
+    }
+}
+
+#[test]
+fn a_place_with_many_live_allocations_is_chosen_and_told() {
+    let scratch = Scratch::new("many-nodes");
+    let program = compile("many_nodes.c", &scratch);
+    for setting in [Setting::Bare, Setting::Managing, Setting::Objects] {
+        holds_in(&program, setting, &scratch, "nodes hold");
+    }
+    let mut command = Command::new(&program);
+    let output = run(command.env("DEEPHEAP_SHOW_STATS", "1"), Setting::Auto, &scratch);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success() && output.stdout == b"nodes hold\n", "{said}");
+    let told = said.lines().filter(|line| line.contains("bytes from")).collect::<Vec<_>>();
+    assert!(told.len() == 1 && told[0].contains("of 192 to 207 bytes from program+0x"), "{said}");
+}
+
+#[test]
 fn what_cannot_work_is_refused() {
     let scratch = Scratch::new("refusals");
     let program = compile("refusals.c", &scratch);

@@ -9,11 +9,16 @@
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
 //! | `store_size` | size | as much as the store has free |
 //! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
+//! | `objects` | sizes of allocations placed as objects, `64-2K`, or `auto` | none |
+//! | `cache_policy` | what leaves the object cache: `s3fifo`, `lru` or `clock` | `s3fifo` |
 //! | `segment` | size of one write of the log: a power of two, `256K` to `8M` | `1M` |
 //! | `stats` | file for a JSON line at exit | none |
 //! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
 //! | `children` | `yes` or `no`: child processes get deepheap, too | `yes` |
 //! | `force` | `yes` or `no`: use a block device that has a file system | `no` |
+//!
+//! A hyphen in a key is as good as an underscore. `objects` holds for programs under
+//! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
 //!
 //! A segment larger than 1/64 of `ram` is used at that size: several are in memory at a time.
 //!
@@ -25,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::config_error::ConfigError;
 use crate::machine::Machine;
+use crate::object_placement::{OBJECT_SIZE_MAX, ObjectPlacement};
 use crate::size::{self, SizeError};
 use crate::stats_report::bytes;
 
@@ -60,6 +66,24 @@ impl PageBuffer {
     }
 }
 
+/// How the object cache chooses what leaves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CachePolicy {
+    /// S3-FIFO: a small queue for what is new, so that a scan leaves the rest alone.
+    #[default]
+    S3Fifo,
+    /// Least recently used.
+    Lru,
+    /// SSDRAM's clock of two queues.
+    Clock,
+}
+
+impl CachePolicy {
+    /// All of them, with their names in settings.
+    const NAMES: [(CachePolicy, &str); 3] =
+        [(CachePolicy::S3Fifo, "s3fifo"), (CachePolicy::Lru, "lru"), (CachePolicy::Clock, "clock")];
+}
+
 /// All settings. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -79,6 +103,10 @@ pub struct Config {
     pub force: bool,
     /// Tuning: what is mapped at a time; `None`: tuned by itself.
     pub page_buffer: Option<PageBuffer>,
+    /// Which allocations of an unmodified program become objects; `None`: none.
+    pub objects: Option<ObjectPlacement>,
+    /// Tuning: how the object cache chooses what leaves it.
+    pub cache_policy: CachePolicy,
     /// Tuning: bytes of one segment of the log.
     pub segment_bytes: u64,
 }
@@ -103,6 +131,8 @@ impl Config {
             children: true,
             force: false,
             page_buffer: None,
+            objects: None,
+            cache_policy: CachePolicy::default(),
             segment_bytes: SEGMENT_DEFAULT_BYTES,
         }
     }
@@ -152,11 +182,13 @@ impl Config {
     /// # Errors
     /// What is wrong with the key or value by itself.
     pub fn set(&mut self, machine: Machine, key: &str, value: &str) -> Result<(), ConfigError> {
-        match key {
+        match key.replace('-', "_").as_str() {
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "store" => self.store = Some(path("store", value)?),
             "store_size" => self.store_size = Some(size_of_key("store_size", value, None)?),
             "page_buffer" => self.page_buffer = Some(page_buffer(value)?),
+            "objects" => self.objects = Some(objects(value)?),
+            "cache_policy" => self.cache_policy = cache_policy(value)?,
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
             "show_stats" => self.show_stats = flag("show_stats", value)?,
@@ -205,6 +237,16 @@ impl Config {
             let reason = "give a power of two from 256K to 8M".to_owned();
             return refuse("segment", segment, reason);
         }
+        if let Some(ObjectPlacement::Range { min, max }) = self.objects {
+            if min == 0 || min > max {
+                let reason = "give MIN-MAX with 1 at least, the smaller first".to_owned();
+                return refuse("objects", min as u64, reason);
+            }
+            if max > OBJECT_SIZE_MAX {
+                let most = bytes(OBJECT_SIZE_MAX as u64);
+                return refuse("objects", max as u64, format!("give {most} at most"));
+            }
+        }
         if let Some(share) = self.page_buffer {
             let size = share.bytes_of(self.ram);
             if size > self.ram {
@@ -239,6 +281,18 @@ impl Config {
             Some(PageBuffer::Percent(percent)) => put("page_buffer", &format!("{percent}%")),
             Some(PageBuffer::Bytes(bytes)) => put("page_buffer", &size::exact(bytes)),
             None => {}
+        }
+        match self.objects {
+            Some(ObjectPlacement::Range { min, max }) => {
+                put("objects", &format!("{}-{}", size::exact(min as u64), size::exact(max as u64)));
+            }
+            Some(ObjectPlacement::Auto) => put("objects", "auto"),
+            None => {}
+        }
+        for (policy, name) in CachePolicy::NAMES {
+            if self.cache_policy == policy && policy != CachePolicy::default() {
+                put("cache_policy", name);
+            }
         }
         if self.segment_bytes != SEGMENT_DEFAULT_BYTES {
             put("segment", &size::exact(self.segment_bytes));
@@ -296,6 +350,33 @@ fn page_buffer(value: &str) -> Result<PageBuffer, ConfigError> {
         return Err(ConfigError::BadSize { key: "page_buffer", text, reason });
     }
     size_of_key("page_buffer", value, None).map(PageBuffer::Bytes)
+}
+
+fn objects(value: &str) -> Result<ObjectPlacement, ConfigError> {
+    const KEY: &str = "objects";
+    if value.trim().eq_ignore_ascii_case("auto") {
+        return Ok(ObjectPlacement::Auto);
+    }
+    let Some((min, max)) = value.split_once('-') else {
+        let (text, words) = (value.to_owned(), "MIN-MAX, for example 64-2K, or auto");
+        return Err(ConfigError::NoneOf { key: KEY, text, words });
+    };
+    let bytes = |text| {
+        let bytes = size_of_key(KEY, text, None)?;
+        // Too many to be possible is found by `check`.
+        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+    };
+    Ok(ObjectPlacement::Range { min: bytes(min)?, max: bytes(max)? })
+}
+
+fn cache_policy(value: &str) -> Result<CachePolicy, ConfigError> {
+    let name = value.trim().to_ascii_lowercase();
+    let found = CachePolicy::NAMES.into_iter().find(|known| known.1 == name);
+    found.map(|(policy, _)| policy).ok_or_else(|| ConfigError::NoneOf {
+        key: "cache_policy",
+        text: value.to_owned(),
+        words: "s3fifo, lru or clock",
+    })
 }
 
 fn path(key: &'static str, value: &str) -> Result<PathBuf, ConfigError> {

@@ -41,6 +41,15 @@ pub enum ConfigError {
         /// What was written.
         text: String,
     },
+    /// None of the words that there are.
+    NoneOf {
+        /// The key.
+        key: &'static str,
+        /// What was written.
+        text: String,
+        /// What to write.
+        words: &'static str,
+    },
     /// A path of no characters.
     EmptyPath(&'static str),
     /// A backslash before something other than a comma or a backslash.
@@ -58,8 +67,8 @@ impl fmt::Display for ConfigError {
             ConfigError::UnknownKey(key) => write!(
                 out,
                 "there is no setting '{key}': the settings are ram, store, store_size, \
-                 page_buffer, segment, stats, show_stats, children and force (a comma inside a \
-                 path is written \\,)"
+                 page_buffer, objects, cache_policy, segment, stats, show_stats, children and \
+                 force (a comma inside a path is written \\,)"
             ),
             ConfigError::BadSize { key, text, reason } => {
                 write!(out, "{key} '{text}' is not a size: {reason}")
@@ -69,6 +78,9 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::BadFlag { key, text } => {
                 write!(out, "{key} '{text}' is neither: write yes or no")
+            }
+            ConfigError::NoneOf { key, text, words } => {
+                write!(out, "{key} '{text}' is not understood: write {words}")
             }
             ConfigError::EmptyPath(key) => {
                 write!(out, "{key} has no path: write {key}:/some/path or leave it out")

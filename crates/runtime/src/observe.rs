@@ -7,6 +7,7 @@ use std::io::Write;
 use deepheap_pager::Moves;
 use deepheap_sys::signals::Blocked;
 
+use crate::object_report::object_report;
 use crate::runtime::{Inside, Runtime, running};
 use crate::stats::{Counter, Gauge, Stats};
 use crate::stats_report::{stats_json, summary};
@@ -91,7 +92,8 @@ pub fn exit_summary() {
     runtime.publish_gauges();
     let stats = runtime.stats.snapshot();
     if runtime.config.show_stats {
-        let _ = std::io::stderr().write_all(summary(&stats).as_bytes());
+        let text = summary(&stats) + &object_report(&runtime.config);
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
     if let Some(path) = &runtime.config.stats_file {
         let line = stats_json(&stats) + "\n";

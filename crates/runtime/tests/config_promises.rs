@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use deepheap::config::{Config, ConfigError, PageBuffer};
+use deepheap::ObjectPlacement;
+use deepheap::config::{CachePolicy, Config, ConfigError, PageBuffer};
 use deepheap::machine::Machine;
 use proptest::prelude::*;
 
@@ -37,7 +38,7 @@ fn a_memory_cgroup_counts_as_the_machine() {
 fn every_key_is_read() {
     let config = parse(
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,page_buffer:40%,segment:512K,\
-         stats:/tmp/s.json,show_stats:yes,children:no,force:1,",
+         objects:64-2K,cache-policy:LRU,stats:/tmp/s.json,show_stats:yes,children:no,force:1,",
     )
     .expect("all keys");
     let expected = Config {
@@ -49,9 +50,14 @@ fn every_key_is_read() {
         children: false,
         force: true,
         page_buffer: Some(PageBuffer::Percent(40)),
+        objects: Some(ObjectPlacement::Range { min: 64, max: 2048 }),
+        cache_policy: CachePolicy::Lru,
         segment_bytes: 512 << 10,
     };
     assert_eq!(config, expected);
+    let auto = parse("objects:auto,cache_policy:clock").expect("words");
+    assert_eq!(auto.objects, Some(ObjectPlacement::Auto));
+    assert_eq!(auto.cache_policy, CachePolicy::Clock);
     assert_eq!(parse("ram:1G,ram:2G").map(|config| config.ram), Ok(2 * GIB));
 }
 
@@ -71,6 +77,14 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("segment:16M", "power of two"),
         ("page_buffer:200%", "1% to 100%"),
         ("ram:1G,page_buffer:2G", "a part of it"),
+        ("objects:64", "write MIN-MAX, for example 64-2K, or auto"),
+        ("objects:sometimes", "'sometimes' is not understood"),
+        ("objects:64-2Q", "'2Q' is not a size"),
+        ("objects:-64", "is not a size"),
+        ("objects:2K-64", "the smaller first"),
+        ("objects:0-64", "1 at least"),
+        ("objects:64-1M", "64.0 KiB at most"),
+        ("cache_policy:arc", "write s3fifo, lru or clock"),
         ("children:maybe", "write yes or no"),
         ("store:", "store has no path"),
         ("store:/a\\b", "stray backslash"),
@@ -87,6 +101,13 @@ fn any_config() -> impl Strategy<Value = Config> {
         (13u32..=100).prop_map(PageBuffer::Percent),
         (1u64 << 20..16 << 20).prop_map(PageBuffer::Bytes),
     ];
+    let objects = proptest::option::of(prop_oneof![
+        Just(ObjectPlacement::Auto),
+        (1usize..=64 << 10, 1usize..=64 << 10)
+            .prop_map(|(a, b)| ObjectPlacement::Range { min: a.min(b), max: a.max(b) }),
+    ]);
+    let policy =
+        prop_oneof![Just(CachePolicy::S3Fifo), Just(CachePolicy::Lru), Just(CachePolicy::Clock)];
     (
         16u64 << 20..8 * GIB,
         (path(), path()),
@@ -94,9 +115,10 @@ fn any_config() -> impl Strategy<Value = Config> {
         any::<[bool; 3]>(),
         proptest::option::of(share),
         18u32..=23,
+        (objects, policy),
     )
-        .prop_map(|(ram, (store, stats_file), store_size, flags, page_buffer, segment)| {
-            Config {
+        .prop_map(
+            |(ram, (store, stats_file), store_size, flags, page_buffer, segment, tuned)| Config {
                 ram,
                 store,
                 store_size,
@@ -105,9 +127,11 @@ fn any_config() -> impl Strategy<Value = Config> {
                 children: flags[1],
                 force: flags[2],
                 page_buffer,
+                objects: tuned.0,
+                cache_policy: tuned.1,
                 segment_bytes: 1 << segment,
-            }
-        })
+            },
+        )
 }
 
 proptest! {

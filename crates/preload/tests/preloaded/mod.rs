@@ -19,6 +19,10 @@ pub enum Setting {
     Plain,
     /// Preloaded, with the least budget there is.
     Managing,
+    /// As `Managing`, with all that may be an object one.
+    Objects,
+    /// As `Managing`, with objects where the places that allocate ask for them.
+    Auto,
 }
 
 impl Setting {
@@ -31,6 +35,8 @@ impl Setting {
             Setting::Bare => None,
             Setting::Plain => Some("ram:1G,store:."),
             Setting::Managing => Some("ram:16M,store:."),
+            Setting::Objects => Some("ram:16M,store:.,objects:1-64K"),
+            Setting::Auto => Some("ram:16M,store:.,objects:auto"),
         }
     }
 
@@ -40,7 +46,7 @@ impl Setting {
         if let Some(conf) = self.conf() {
             command.env("LD_PRELOAD", library()).env("DEEPHEAP_CONF", conf);
         }
-        if self == Setting::Managing {
+        if !matches!(self, Setting::Bare | Setting::Plain) {
             command.env("EXPECT_EVICTION", "1");
         }
     }

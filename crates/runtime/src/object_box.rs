@@ -1,0 +1,165 @@
+//! Object box: one value of plain data as an object, owned like a `Box`.
+//!
+//! Guarantees: `get`, `set`, `gather` and `scatter` copy the value as bytes, without a page fault,
+//! and report what a device cannot deliver; a reference by `Deref` is touched as any other memory,
+//! and a failed device then stops the access with SIGBUS.
+//! Never: reads a value in to free it.
+//! Threads: as `Box<T>`: the borrow checker sees to it that nobody writes what others read.
+
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+
+use deepheap_heap::PAGE;
+
+use crate::objects::{self, ObjectError};
+
+/// A value as an object of its own.
+///
+/// `T: Copy` has no destructor, so it can be freed unseen, and moves as bytes, padding and all.
+#[repr(transparent)]
+pub struct ObjectBox<T: Copy + 'static>(NonNull<T>);
+
+// SAFETY: it owns its value and reaches nothing else, as a Box does.
+unsafe impl<T: Copy + Send + 'static> Send for ObjectBox<T> {}
+// SAFETY: shared, it only reads its value, as a Box does.
+unsafe impl<T: Copy + Sync + 'static> Sync for ObjectBox<T> {}
+
+impl<T: Copy + 'static> ObjectBox<T> {
+    /// Larger ones are written page by page: a write that failed could leave half a value.
+    const IS_POSSIBLE: () = assert!(size_of::<T>() <= PAGE, "a value takes a page at most");
+
+    /// Allocates an object that holds `value`.
+    ///
+    /// # Errors
+    /// `ObjectError::Resources` if neither RAM nor store can take it; what `set` answers.
+    pub fn new(value: T) -> Result<ObjectBox<T>, ObjectError> {
+        const { Self::IS_POSSIBLE };
+        // Its size is a multiple of its alignment, and objects are aligned for their size.
+        let object = objects::allocate(1, size_of::<T>().max(1)).cast::<T>();
+        let mut object = ObjectBox(NonNull::new(object).ok_or(ObjectError::Resources)?);
+        object.set(value)?;
+        Ok(object)
+    }
+
+    /// A copy of the value.
+    ///
+    /// # Errors
+    /// `ObjectError::Unreadable`, `NoRoom` or `Resources`.
+    pub fn get(&self) -> Result<T, ObjectError> {
+        let mut value = MaybeUninit::<T>::uninit();
+        // SAFETY: the object is live while it is borrowed; the place is as long as the value.
+        unsafe {
+            objects::read(self.address(), 0, value.as_mut_ptr().cast(), size_of::<T>())?;
+            // A T has been there since `new`, and only as bytes of a T.
+            Ok(value.assume_init())
+        }
+    }
+
+    /// Takes another value.
+    ///
+    /// # Errors
+    /// As `get`; the value is the old one then.
+    pub fn set(&mut self, value: T) -> Result<(), ObjectError> {
+        let (object, bytes) = (self.0.as_ptr().cast(), (&raw const value).cast());
+        // SAFETY: the object is live and borrowed by us alone; the value is that long.
+        unsafe { objects::write(object, 0, bytes, size_of::<T>()) }
+    }
+
+    /// Copies of the values of many objects, in order. One thread keeps the device busy with it.
+    ///
+    /// # Errors
+    /// As `get`.
+    pub fn gather(boxes: &[ObjectBox<T>]) -> Result<Vec<T>, ObjectError> {
+        let mut values = Vec::<T>::new();
+        values.try_reserve_exact(boxes.len()).map_err(|_| ObjectError::Resources)?;
+        while values.len() < boxes.len() {
+            let rest = &boxes[values.len()..];
+            let buffer = values.spare_capacity_mut().as_mut_ptr().cast();
+            // SAFETY: boxes are pointers to live objects; the vector has room for as many values,
+            // and what has been copied is one.
+            unsafe {
+                let length = size_of::<T>();
+                let done = objects::gather(rest.as_ptr().cast(), rest.len(), 0, length, buffer)?;
+                values.set_len(values.len() + some(done, rest.len())?);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Gives many objects new values, in order.
+    ///
+    /// # Errors
+    /// `OutOfBounds` if there are not as many values as objects, otherwise as `set`; each object
+    /// has its old or its new value then.
+    pub fn scatter(boxes: &mut [ObjectBox<T>], values: &[T]) -> Result<(), ObjectError> {
+        if boxes.len() != values.len() {
+            return Err(ObjectError::OutOfBounds);
+        }
+        let mut at = 0;
+        while at < boxes.len() {
+            let (rest, buffer) = (&mut boxes[at..], values[at..].as_ptr().cast());
+            let (objects, count) = (rest.as_mut_ptr().cast(), rest.len());
+            // SAFETY: boxes are pointers to live objects, borrowed by us alone, and there is a
+            // value for each.
+            let done = unsafe { objects::scatter(objects, count, 0, size_of::<T>(), buffer) }?;
+            at += some(done, count)?;
+        }
+        Ok(())
+    }
+
+    /// Starts to bring objects into RAM; answers how many were started.
+    ///
+    /// # Errors
+    /// As `get`.
+    pub fn prefetch(boxes: &[ObjectBox<T>]) -> Result<usize, ObjectError> {
+        // SAFETY: boxes are pointers to live objects.
+        unsafe { objects::prefetch(boxes.as_ptr().cast(), boxes.len()) }
+    }
+
+    /// Where the object is.
+    pub fn address(&self) -> *const u8 {
+        self.0.as_ptr().cast()
+    }
+
+    /// Gives up ownership; `from_raw` takes it back.
+    pub fn into_raw(self) -> NonNull<T> {
+        ManuallyDrop::new(self).0
+    }
+
+    /// Owns what `into_raw` gave up.
+    ///
+    /// # Safety
+    /// `object` came from `into_raw` and has no other owner.
+    pub unsafe fn from_raw(object: NonNull<T>) -> ObjectBox<T> {
+        ObjectBox(object)
+    }
+}
+
+impl<T: Copy + 'static> Deref for ObjectBox<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: a live object, aligned for T, that holds a T; nobody writes while it is borrowed.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: Copy + 'static> DerefMut for ObjectBox<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and borrowed by nobody else.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl<T: Copy + 'static> Drop for ObjectBox<T> {
+    fn drop(&mut self) {
+        // SAFETY: the object is ours, and nobody has it afterwards.
+        unsafe { crate::free(self.0.as_ptr().cast()) };
+    }
+}
+
+/// How many of `count` objects a call has done: one at least, or it would have been an error.
+fn some(done: usize, count: usize) -> Result<usize, ObjectError> {
+    if (1..=count).contains(&done) { Ok(done) } else { Err(ObjectError::Resources) }
+}
