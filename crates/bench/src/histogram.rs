@@ -26,12 +26,12 @@ impl Histogram {
         Self { counts: vec![0; BUCKETS], total: 0, sum: 0, max: 0 }
     }
 
-    /// Counts one value.
+    /// Counts a value, `times` times.
     #[inline]
-    pub fn record(&mut self, value: u64) {
-        self.counts[bucket(value)] += 1;
-        self.total += 1;
-        self.sum += u128::from(value);
+    pub fn record(&mut self, value: u64, times: u64) {
+        self.counts[bucket(value)] += times;
+        self.total += times;
+        self.sum += u128::from(value) * u128::from(times);
         self.max = self.max.max(value);
     }
 
@@ -120,7 +120,7 @@ mod tests {
             (0..50_000).map(|_| random.below(1 << 30) >> random.below(20)).collect();
         let mut parts = [Histogram::new(), Histogram::new()];
         for (i, &value) in values.iter().enumerate() {
-            parts[i % 2].record(value);
+            parts[i % 2].record(value, 1);
         }
         let [mut whole, second] = parts;
         whole.merge(&second);

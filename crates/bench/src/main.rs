@@ -5,7 +5,9 @@
 //! runs all cases and prints the table of the README, `hunt` looks for lost writes, `clean` removes
 //! what killed runs left.
 
+mod access;
 mod backend;
+mod calls;
 mod cgroup;
 mod failure;
 mod gauges;
@@ -18,6 +20,7 @@ mod permutation;
 mod random;
 mod report;
 mod signals;
+mod sizes;
 mod stream;
 mod supervisor;
 mod swap_file;

@@ -15,6 +15,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::random::mix;
+use crate::sizes::Sizes;
 
 /// Bytes in a word, the unit of every access.
 pub const WORD_BYTES: usize = 8;
@@ -27,9 +28,14 @@ const VERSION_MASK: u64 = 0xFFFF_FFFF;
 /// Where the objects lie.
 #[derive(Debug)]
 pub enum Placement {
-    /// One allocation of all objects side by side.
-    Array(*mut u8),
-    /// One allocation for each object.
+    /// One allocation of all objects, each at the same distance from the one before.
+    Array {
+        /// The first.
+        base: *mut u8,
+        /// The distance, in bytes.
+        stride: usize,
+    },
+    /// Each object where its pointer says.
     Each(Vec<*mut u8>),
 }
 
@@ -56,7 +62,7 @@ impl core::fmt::Display for Mismatch {
 #[derive(Debug)]
 pub struct Objects {
     placement: Placement,
-    object_bytes: usize,
+    sizes: Sizes,
     count: u64,
 }
 
@@ -67,13 +73,13 @@ unsafe impl Send for Objects {}
 unsafe impl Sync for Objects {}
 
 impl Objects {
-    /// Objects of `object_bytes` (a multiple of 8, at least 16) at `placement`.
+    /// Objects of `sizes` (multiples of 8, at least 16) at `placement`.
     ///
     /// # Safety
-    /// Every object of the placement (`count` of them) is `object_bytes` long, 8-byte aligned,
+    /// Every object of the placement (`count` of them) is as long as `sizes` says, 8-byte aligned,
     /// readable and writable until the process ends, and nothing else uses it.
-    pub unsafe fn new(placement: Placement, object_bytes: usize, count: u64) -> Self {
-        Self { placement, object_bytes, count }
+    pub unsafe fn new(placement: Placement, sizes: Sizes, count: u64) -> Self {
+        Self { placement, sizes, count }
     }
 
     /// How many objects there are.
@@ -81,23 +87,34 @@ impl Objects {
         self.count
     }
 
+    /// Bytes of an object.
+    #[inline]
+    pub fn bytes(&self, object: u64) -> usize {
+        self.sizes.of(object) as usize
+    }
+
     /// Words in an object.
-    pub fn words(&self) -> u64 {
-        (self.object_bytes / WORD_BYTES) as u64
+    #[inline]
+    pub fn words(&self, object: u64) -> u64 {
+        (self.bytes(object) / WORD_BYTES) as u64
+    }
+
+    /// Where an object lies.
+    #[inline]
+    pub fn pointer(&self, object: u64) -> *mut u8 {
+        debug_assert!(object < self.count);
+        match &self.placement {
+            // SAFETY: object < count, so the place is inside the array (see new).
+            Placement::Array { base, stride } => unsafe { base.add(object as usize * stride) },
+            Placement::Each(pointers) => pointers[object as usize],
+        }
     }
 
     #[inline]
     fn word_ptr(&self, object: u64, word: u64) -> *mut u64 {
-        debug_assert!(object < self.count && word < self.words());
-        let offset = word as usize * WORD_BYTES;
-        match &self.placement {
-            // SAFETY: object < count and word < words, so the place is inside the array (see new).
-            Placement::Array(base) => unsafe {
-                base.add(object as usize * self.object_bytes + offset).cast()
-            },
-            // SAFETY: offset < object_bytes, the length of each allocation (see new).
-            Placement::Each(pointers) => unsafe { pointers[object as usize].add(offset).cast() },
-        }
+        debug_assert!(word < self.words(object));
+        // SAFETY: word < words, so the place is inside the object (see new).
+        unsafe { self.pointer(object).add(word as usize * WORD_BYTES).cast() }
     }
 
     #[inline]
@@ -116,7 +133,7 @@ impl Objects {
     pub fn fill(&self, object: u64, next: Option<u64>) {
         let seed = mix(object);
         let first = self.word_ptr(object, 0);
-        for word in 0..self.words() {
+        for word in 0..self.words(object) {
             let value = match (word, next) {
                 (0, _) => tag(object),
                 (1, Some(next)) => next ^ content(seed, 1),
@@ -125,6 +142,66 @@ impl Objects {
             // SAFETY: word < words, inside the object; the fill is the only user of it yet.
             unsafe { first.add(word as usize).write_volatile(value) };
         }
+    }
+
+    /// What an object holds after `version` writes (no chase), in the first words of `buffer`.
+    pub fn compose(&self, object: u64, version: u64, buffer: &mut [u64]) {
+        let (seed, words) = (mix(object), self.words(object));
+        let buffer = &mut buffer[..words as usize];
+        buffer[0] = tag(object) | version & VERSION_MASK;
+        for (word, value) in (1..words).zip(&mut buffer[1..]) {
+            *value = content(seed, word);
+        }
+    }
+
+    /// Reads all of an object by pointers into the first words of `buffer`.
+    pub fn copy_out(&self, object: u64, buffer: &mut [u64]) {
+        let words = self.words(object);
+        for (word, value) in (0..words).zip(&mut buffer[..words as usize]) {
+            *value = self.atomic(object, word).load(Ordering::Relaxed);
+        }
+    }
+
+    /// Writes all of an object by pointers from the first words of `buffer`.
+    pub fn copy_in(&self, object: u64, buffer: &[u64]) {
+        let words = self.words(object);
+        for (word, value) in (0..words).zip(&buffer[..words as usize]) {
+            self.atomic(object, word).store(*value, Ordering::Relaxed);
+        }
+    }
+
+    /// A word that several threads may read and write at a time.
+    #[inline]
+    fn atomic(&self, object: u64, word: u64) -> &AtomicU64 {
+        // SAFETY: a valid, aligned word (see new); while copies are made, all access to it is
+        // atomic.
+        unsafe { AtomicU64::from_ptr(self.word_ptr(object, word)) }
+    }
+
+    /// The header as it is now.
+    #[inline]
+    pub fn look(&self, object: u64) -> u64 {
+        self.header(object).load(Ordering::Relaxed)
+    }
+
+    /// Verifies a header that was read, and gives the version in it.
+    #[inline]
+    pub fn version(&self, object: u64, header: u64) -> Result<u64, Mismatch> {
+        self.check_header(object, header)?;
+        Ok(header & VERSION_MASK)
+    }
+
+    /// The header after `version` writes.
+    #[inline]
+    pub fn header_of(&self, object: u64, version: u64) -> u64 {
+        tag(object) | version & VERSION_MASK
+    }
+
+    /// Verifies header and word `word` of a copy of the first words of an object.
+    #[inline]
+    pub fn check_copy(&self, object: u64, word: u64, copy: &[u64]) -> Result<(), Mismatch> {
+        self.check_header(object, copy[0])?;
+        self.check(object, word, content(mix(object), word), copy[word as usize])
     }
 
     /// Reads and verifies the header and one more word.
@@ -146,7 +223,7 @@ impl Objects {
         self.check_header(object, self.header(object).load(Ordering::Relaxed))?;
         let seed = mix(object);
         let mut word = LINE_WORDS;
-        while word < self.words() {
+        while word < self.words(object) {
             self.check(object, word, content(seed, word), self.load(object, word))?;
             word += LINE_WORDS;
         }
@@ -201,8 +278,10 @@ mod tests {
 
     fn objects(memory: &mut [u64], object_bytes: usize) -> Objects {
         let count = (memory.len() * WORD_BYTES / object_bytes) as u64;
+        let placement = Placement::Array { base: memory.as_mut_ptr().cast(), stride: object_bytes };
+        let sizes = crate::sizes::ObjectSize::Fixed(object_bytes as u64).sizes(1);
         // SAFETY: the array outlives the objects in each test and is used through them only.
-        unsafe { Objects::new(Placement::Array(memory.as_mut_ptr().cast()), object_bytes, count) }
+        unsafe { Objects::new(placement, sizes, count) }
     }
 
     #[test]
@@ -219,6 +298,29 @@ mod tests {
             assert_eq!(objects.write(i), Ok(()));
             assert_eq!(objects.audit(i), Ok(1));
         }
+    }
+
+    #[test]
+    fn whole_objects_go_out_and_in() {
+        let mut memory = vec![0; 16 * 4];
+        let objects = objects(&mut memory, 128);
+        (0..4).for_each(|i| objects.fill(i, None));
+        let (mut copy, mut made) = (vec![0; 16], vec![0; 16]);
+        for i in 0..4 {
+            assert_eq!(objects.write(i), Ok(()));
+            objects.copy_out(i, &mut copy);
+            assert_eq!(objects.check_copy(i, 15, &copy), Ok(()));
+            assert_eq!(objects.version(i, copy[0]), Ok(1));
+            objects.compose(i, 1, &mut made);
+            assert_eq!(copy, made);
+            objects.compose(i, 2, &mut made);
+            assert_eq!(made[0], objects.header_of(i, 2));
+            objects.copy_in(i, &made);
+            assert_eq!(objects.audit(i), Ok(2));
+        }
+        copy[15] ^= 1;
+        assert!(objects.check_copy(3, 15, &copy).is_err());
+        assert!(objects.version(2, copy[0]).is_err());
     }
 
     #[test]

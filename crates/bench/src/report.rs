@@ -54,6 +54,17 @@ pub struct Rest {
     pub cpu_percent: f64,
 }
 
+/// What deepheap needs besides the objects: tables, slots, page tables, lists, buffers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NotObjects {
+    /// VmPTE and what deepheap's statistics list besides page buffer and cache.
+    pub counted_bytes: u64,
+    /// From outside: VmRSS and VmPTE, less what the worker itself uses, page buffer and cache.
+    pub measured_bytes: u64,
+    /// The larger of the two, as a share of the data.
+    pub percent_of_data: f64,
+}
+
 /// The whole result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -62,8 +73,14 @@ pub struct Report {
     pub workload: Workload,
     /// Objects in the data set.
     pub objects: u64,
-    /// Seconds of the fill.
+    /// The table of pointers to the objects, on top of --ram on every backend.
+    pub index_bytes: u64,
+    /// Seconds until all objects were allocated.
+    pub allocate_seconds: f64,
+    /// Seconds of allocation and fill.
     pub fill_seconds: f64,
+    /// Objects a second of the fill alone, without the allocation.
+    pub filled_objects_per_second: f64,
     /// Operations of the warm-up that really ran.
     pub warm_up_done_ops: u64,
     /// Seconds of the measured phase.
@@ -82,6 +99,8 @@ pub struct Report {
     pub audited_writes: Option<u64>,
     /// The device under --dir.
     pub device: Option<Transfer>,
+    /// Device bytes written while measuring for each operation that wrote; null without any.
+    pub device_written_bytes_per_write: Option<f64>,
     /// /proc/self/io: swap and read-ahead by the kernel may be booked elsewhere.
     pub process_io: Option<Transfer>,
     /// Highest memory, page tables included: of the cgroup for swap and mmap, else VmHWM + VmPTE.
@@ -99,6 +118,8 @@ pub struct Report {
     pub machine_cpu_us_per_op: Option<f64>,
     /// CPU time at rest, for --idle.
     pub rest: Option<Rest>,
+    /// For deepheap: the memory that holds no objects.
+    pub not_objects: Option<NotObjects>,
     /// deepheap's own statistics at the end.
     pub deepheap: Option<serde_json::Value>,
 }

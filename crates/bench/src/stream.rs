@@ -7,6 +7,7 @@
 
 use crate::permutation::Permutation;
 use crate::random::Random;
+use crate::sizes::Sizes;
 use crate::workload::{Pattern, Workload};
 use crate::zipf::Zipf;
 
@@ -47,6 +48,7 @@ enum Chooser {
     Zipf(Zipf, Permutation),
     Sequential { first: u64, end: u64, at: u64 },
     Chase { at: u64 },
+    Hot { count: u64, order: Permutation },
 }
 
 /// The operations of one thread.
@@ -55,7 +57,7 @@ pub struct Stream {
     random: Random,
     chooser: Chooser,
     objects: u64,
-    words: u64,
+    sizes: Sizes,
     write_percent: u32,
 }
 
@@ -70,12 +72,13 @@ impl Stream {
             Pattern::Zipf(s) => Chooser::Zipf(Zipf::new(objects, s), order(workload)),
             Pattern::Sequential => Chooser::Sequential { first, end, at: first },
             Pattern::Chase => Chooser::Chase { at: order(workload).forward(first) },
+            Pattern::Hot => Chooser::Hot { count: workload.hot_objects, order: order(workload) },
         };
         Self {
             random: Random::new(workload.seed, u64::from(thread)),
             chooser,
             objects,
-            words: workload.object_bytes / crate::object::WORD_BYTES as u64,
+            sizes: workload.sizes(),
             write_percent: workload.write_percent,
         }
     }
@@ -86,6 +89,7 @@ impl Stream {
         let object = match &mut self.chooser {
             Chooser::Uniform => self.random.below(self.objects),
             Chooser::Zipf(zipf, order) => order.forward(zipf.sample(&mut self.random) - 1),
+            Chooser::Hot { count, order } => order.forward(self.random.below(*count)),
             Chooser::Sequential { first, end, at } => {
                 let object = *at;
                 *at = if object + 1 == *end { *first } else { object + 1 };
@@ -97,7 +101,8 @@ impl Stream {
             }
         };
         let write = self.random.percent(self.write_percent);
-        let word = 1 + self.random.below(self.words - 1);
+        let words = self.sizes.of(object) / crate::object::WORD_BYTES as u64;
+        let word = 1 + self.random.below(words - 1);
         if write { Operation::Write { object } } else { Operation::Read { object, word } }
     }
 
@@ -110,7 +115,7 @@ impl Stream {
     }
 }
 
-/// The bijection that scatters zipf ranks and orders a chase.
+/// The bijection that scatters zipf ranks and hot objects, and orders a chase.
 pub fn order(workload: &Workload) -> Permutation {
     Permutation::new(workload.objects(), workload.seed)
 }
@@ -141,6 +146,41 @@ mod tests {
             };
             assert_eq!(take("swap"), take("deepheap"));
         }
+    }
+
+    #[test]
+    fn peers_get_the_operations_of_objects_of_random_sizes() {
+        let take = |on: &str| {
+            let line = format!("--on {on} --data 1M --object-size 16-2K --allocate objects");
+            let plan = workload(&line);
+            let mut stream = Stream::new(&plan, 0);
+            let operations: Vec<_> = (0..1000).map(|_| stream.next()).collect();
+            for operation in &operations {
+                let Operation::Read { object, word } = *operation else { continue };
+                assert!((1..plan.sizes().of(object) / 8).contains(&word), "{operation:?}");
+            }
+            operations
+        };
+        assert_eq!(take("swap"), take("deepheap"));
+    }
+
+    #[test]
+    fn the_hot_set_is_small_the_same_for_all_threads_and_scattered() {
+        let line = "--on glibc --data 64M --object-size 128 --pattern hot --hot-objects 1000";
+        let plan = workload(line);
+        let mut hot = std::collections::BTreeSet::new();
+        for thread in 0..2 {
+            let mut stream = Stream::new(&plan, thread);
+            for _ in 0..20_000 {
+                match stream.next() {
+                    Operation::Read { object, .. } => hot.insert(object),
+                    other => panic!("{other:?} without --write"),
+                };
+            }
+        }
+        assert_eq!(hot.len(), 1000);
+        let pages: std::collections::BTreeSet<u64> = hot.iter().map(|o| o * 128 / 4096).collect();
+        assert!(pages.len() > 950, "{} pages", pages.len());
     }
 
     #[test]

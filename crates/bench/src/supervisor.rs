@@ -33,7 +33,7 @@ pub fn run(workload: &Workload) -> Result<Report, Failure> {
         Backend::Swap => Some(SwapFile::create(
             &mut ledger,
             &workload.dir,
-            workload.data_bytes,
+            workload.dense_bytes(),
             workload.page_cluster,
         )?),
         _ => None,
@@ -94,10 +94,10 @@ fn check_dir(workload: &Workload) -> Result<(), Failure> {
     }
     let needed = match workload.on {
         Backend::Glibc => return Ok(()),
-        Backend::Swap => swap_file::size_for(workload.data_bytes),
+        Backend::Swap => swap_file::size_for(workload.dense_bytes()),
         // A log needs room to collect its garbage.
         Backend::Deepheap => workload.data_bytes + workload.data_bytes / 4,
-        Backend::Mmap => workload.data_bytes,
+        Backend::Mmap => workload.dense_bytes(),
     };
     let (free, magic) =
         gauges::file_system(dir).map_err(|error| Failure::os(dir.display(), &error))?;

@@ -1,7 +1,8 @@
 //! Worker: the measured process. Fill, warm up, measure, report.
 //!
 //! ```text
-//! READY   threads exist, nothing but their stacks and histograms    [limit is set]
+//! READY   threads exist, nothing but their stacks, histograms and the table of pointers to the
+//!         objects, if the workload needs one                        [limit is set]
 //! FILLED  one thread has written every object in order              [fill]
 //! WARM    warm-up operations done, gauges read                      [warm_up]
 //! GO      threads measure                                           [measure]
@@ -21,15 +22,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Access, Stripes};
+use crate::backend::{self, Index};
+use crate::calls;
 use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::gauges::{self, BlockDevice};
 use crate::histogram::Histogram;
-use crate::object::{Mismatch, Objects};
-use crate::report::{Latency, Report, Rest, Transfer};
-use crate::stream::{Operation, Stream, order};
-use crate::workload::{Backend, Pattern, Workload};
-use crate::{backend, backend::obtain};
+use crate::object::Objects;
+use crate::report::{Latency, NotObjects, Report, Rest, Transfer};
+use crate::stream::{Stream, order};
+use crate::workload::{Backend, Fill, Pattern, Workload};
 
 const STACK_BYTES: usize = 256 << 10;
 const WARM_UP_MAX: Duration = Duration::from_secs(20);
@@ -49,6 +52,7 @@ pub struct Order {
 struct Shared<'a> {
     workload: &'a Workload,
     objects: OnceLock<Objects>,
+    stripes: Stripes,
     phase: Barrier,
     warm: AtomicU32,
     stop_warm_up: AtomicBool,
@@ -107,6 +111,7 @@ fn run(workload: &Workload, cgroup: Option<&Cgroup>) -> Result<Report, Failure> 
     let shared = Shared {
         workload,
         objects: OnceLock::new(),
+        stripes: Stripes::new(),
         phase: Barrier::new(workload.threads as usize + 1),
         warm: AtomicU32::new(0),
         stop_warm_up: AtomicBool::new(false),
@@ -145,6 +150,9 @@ fn die(why: &str) -> ! {
 struct Conducted {
     own_bytes: u64,
     limit_bytes: u64,
+    own_resident_bytes: u64,
+    index_bytes: u64,
+    allocate_seconds: f64,
     fill_seconds: f64,
     before: Reading,
     after: Reading,
@@ -155,11 +163,15 @@ struct Conducted {
 fn conduct(shared: &Shared, cgroup: Option<&Cgroup>) -> Result<Conducted, Failure> {
     let workload = shared.workload;
     let device = BlockDevice::below(&workload.dir);
+    let own_resident_bytes = gauges::status_bytes("VmRSS").unwrap_or(0);
+    let index = Index::new(workload)?;
+    let index_bytes = index.bytes();
     let (own_bytes, limit_bytes) = limit(workload, cgroup)?;
 
     let started = Instant::now();
-    let objects = obtain(workload)?;
-    fill(workload, &objects);
+    let objects = backend::obtain(workload, index)?;
+    let allocate_seconds = started.elapsed().as_secs_f64();
+    fill(workload, &objects)?;
     let fill_seconds = started.elapsed().as_secs_f64();
     let _ = shared.objects.set(objects);
     shared.phase.wait(); // FILLED
@@ -184,7 +196,17 @@ fn conduct(shared: &Shared, cgroup: Option<&Cgroup>) -> Result<Conducted, Failur
     }
     shared.phase.wait(); // DONE
     let after = Reading::take(device.as_ref());
-    Ok(Conducted { own_bytes, limit_bytes, fill_seconds, before, after, rest })
+    Ok(Conducted {
+        own_bytes,
+        limit_bytes,
+        own_resident_bytes,
+        index_bytes,
+        allocate_seconds,
+        fill_seconds,
+        before,
+        after,
+        rest,
+    })
 }
 
 /// Limits the cgroup to the RAM of the workload and what this process uses already.
@@ -200,11 +222,16 @@ fn limit(workload: &Workload, cgroup: Option<&Cgroup>) -> Result<(u64, u64), Fai
 }
 
 /// Writes every object, in order.
-fn fill(workload: &Workload, objects: &Objects) {
+fn fill(workload: &Workload, objects: &Objects) -> Result<(), Failure> {
+    if workload.fill == Fill::Scatter {
+        return calls::scatter_all(&calls::Heap, objects)
+            .map_err(|trouble| Failure::Failed(trouble.to_string()));
+    }
     let chase = (workload.pattern == Pattern::Chase).then(|| order(workload));
     for object in 0..objects.count() {
         objects.fill(object, chase.map(|order| order.next_on_cycle(object)));
     }
+    Ok(())
 }
 
 /// CPU time of the whole process over `seconds` in which no thread has anything to do.
@@ -231,52 +258,35 @@ fn operate(shared: &Shared, thread: u32) -> Share {
     shared.phase.wait(); // FILLED
     let Some(objects) = shared.objects.get() else { die("threads were released before the fill") };
 
-    for _ in 0..part(workload.warm_up()) {
-        if shared.stop_warm_up.load(Ordering::Relaxed) {
-            break;
-        }
-        let operation = stream.next();
-        share.warm_up_writes += u64::from(perform(objects, operation, &mut stream));
-        share.warm_up_ops += 1;
+    let mut access = Access::new(workload, objects, &shared.stripes);
+    let mut left = part(workload.warm_up());
+    while left > 0 && !shared.stop_warm_up.load(Ordering::Relaxed) {
+        let drawn = access.draw(&mut stream, left);
+        share.warm_up_writes += perform(&mut access, &mut stream);
+        share.warm_up_ops += drawn;
+        left -= drawn;
     }
     shared.warm.fetch_add(1, Ordering::Relaxed);
     shared.phase.wait(); // WARM
     shared.phase.wait(); // GO
-    let quota = workload.ops.map_or(u64::MAX, part);
-    for _ in 0..quota {
-        if shared.stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let operation = stream.next();
+    let mut left = workload.ops.map_or(u64::MAX, part);
+    while left > 0 && !shared.stop.load(Ordering::Relaxed) {
+        let drawn = access.draw(&mut stream, left);
         let start = start_tick();
-        let wrote = perform(objects, operation, &mut stream);
-        share.ticks.record(end_tick().saturating_sub(start));
-        share.writes += u64::from(wrote);
+        let wrote = perform(&mut access, &mut stream);
+        // Each operation of a batch takes as long as the batch.
+        share.ticks.record(end_tick().saturating_sub(start), drawn);
+        share.writes += wrote;
+        left -= drawn;
     }
     shared.phase.wait(); // DONE
     share
 }
 
-/// Does one operation; true if it wrote.
+/// Does what was drawn; how many of it wrote.
 #[inline]
-fn perform(objects: &Objects, operation: Operation, stream: &mut Stream) -> bool {
-    let outcome = match operation {
-        Operation::Read { object, word } => objects.read(object, word).map(|()| false),
-        Operation::Write { object } => objects.write(object).map(|()| true),
-        Operation::Scan { object, write } => {
-            objects.scan(object).and_then(|()| write_if(objects, object, write))
-        }
-        Operation::Follow { object, write } => objects.follow(object).and_then(|next| {
-            stream.arrive(next);
-            write_if(objects, object, write)
-        }),
-    };
-    outcome.unwrap_or_else(|mismatch| die(&format!("WRONG DATA: {mismatch}")))
-}
-
-#[inline]
-fn write_if(objects: &Objects, object: u64, write: bool) -> Result<bool, Mismatch> {
-    if write { objects.write(object).map(|()| true) } else { Ok(false) }
+fn perform(access: &mut Access<'_>, stream: &mut Stream) -> u64 {
+    access.perform(stream).unwrap_or_else(|trouble| die(&trouble.to_string()))
 }
 
 /// The time-stamp counter, before what is timed.
@@ -301,7 +311,9 @@ fn finish(
     conducted: Conducted,
     shares: &[Share],
 ) -> Result<Report, Failure> {
-    let Conducted { own_bytes, limit_bytes, fill_seconds, before, after, rest } = conducted;
+    let Conducted { own_bytes, limit_bytes, fill_seconds, allocate_seconds, .. } = conducted;
+    let not_objects = not_objects(shared.workload, &conducted);
+    let Conducted { index_bytes, before, after, rest, .. } = conducted;
     let workload = shared.workload;
     let page_table_bytes = gauges::status_bytes("VmPTE");
     let resident_peak_bytes = gauges::status_bytes("VmHWM");
@@ -323,11 +335,15 @@ fn finish(
     let measured_ops = ticks.total();
     let per_op = |us: u64| if measured_ops == 0 { 0.0 } else { us as f64 / measured_ops as f64 };
     let machine_us = before.machine_cpu_us.zip(after.machine_cpu_us);
+    let device = gauges::transferred(before.device, after.device);
     let in_cgroup = memory_cgroup.as_ref().filter(|_| workload.on != Backend::Deepheap);
     Ok(Report {
         workload: workload.clone(),
         objects: workload.objects(),
+        index_bytes,
+        allocate_seconds,
         fill_seconds,
+        filled_objects_per_second: workload.objects() as f64 / (fill_seconds - allocate_seconds),
         warm_up_done_ops: sum(|share| share.warm_up_ops),
         measured_seconds: seconds,
         measured_ops,
@@ -342,7 +358,11 @@ fn finish(
         },
         errors: 0,
         audited_writes,
-        device: gauges::transferred(before.device, after.device),
+        device_written_bytes_per_write: device
+            .as_ref()
+            .filter(|_| measured_writes > 0)
+            .map(|device| device.written_bytes as f64 / measured_writes as f64),
+        device,
         process_io: gauges::transferred(before.process_io, after.process_io),
         peak_memory_bytes: match in_cgroup {
             Some(usage) => usage.peak_bytes,
@@ -355,8 +375,25 @@ fn finish(
         machine_cpu_us_per_op: machine_us
             .map(|(before, after)| per_op(after.saturating_sub(before))),
         rest,
+        not_objects,
         deepheap,
     })
+}
+
+/// What deepheap has in RAM besides page buffer and cache, by its own account and from outside.
+fn not_objects(workload: &Workload, conducted: &Conducted) -> Option<NotObjects> {
+    let statistics = backend::statistics(workload)?;
+    let part = |name: &str| statistics["memory"][name].as_u64();
+    let tables = ["object_table_bytes", "heap_metadata_bytes", "store_memory_bytes", "other_bytes"];
+    let page_tables = gauges::status_bytes("VmPTE")?;
+    let counted_bytes = page_tables + tables.into_iter().map(part).sum::<Option<u64>>()?;
+    let objects = part("page_buffer_bytes")? + part("cache_bytes")?;
+    let ours = conducted.own_resident_bytes + conducted.index_bytes;
+    let resident = gauges::status_bytes("VmRSS")?;
+    let measured_bytes = (resident + page_tables).saturating_sub(ours + objects);
+    let percent_of_data =
+        100.0 * counted_bytes.max(measured_bytes) as f64 / workload.data_bytes as f64;
+    Some(NotObjects { counted_bytes, measured_bytes, percent_of_data })
 }
 
 /// Reads all objects; the versions must add up to the writes done.

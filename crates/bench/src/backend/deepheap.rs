@@ -1,4 +1,4 @@
-//! deepheap: the runtime's malloc in this process, with --ram as its budget and its store in --dir.
+//! deepheap: the runtime in this process, with --ram as its budget and its store in --dir.
 
 use crate::failure::Failure;
 use crate::workload::Workload;
@@ -19,5 +19,5 @@ pub fn statistics() -> Option<serde_json::Value> {
 /// The settings in the syntax of `DEEPHEAP_CONF`.
 fn settings(workload: &Workload) -> String {
     let store = workload.dir.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
-    format!("ram:{},store:{store}", workload.ram_bytes)
+    format!("ram:{},store:{store},{}", workload.ram_bytes, workload.conf)
 }

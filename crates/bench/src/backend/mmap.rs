@@ -10,7 +10,7 @@ use crate::workload::{Pattern, Workload};
 
 /// Makes the file, without a name, with all its blocks allocated, and maps it.
 pub fn map(workload: &Workload) -> Result<*mut u8, Failure> {
-    let bytes = workload.data_bytes as usize;
+    let bytes = workload.dense_bytes() as usize;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -35,7 +35,7 @@ pub fn map(workload: &Workload) -> Result<*mut u8, Failure> {
     }
     let advice = match workload.pattern {
         Pattern::Sequential => libc::MADV_SEQUENTIAL,
-        Pattern::Uniform | Pattern::Zipf(_) | Pattern::Chase => libc::MADV_RANDOM,
+        Pattern::Uniform | Pattern::Zipf(_) | Pattern::Chase | Pattern::Hot => libc::MADV_RANDOM,
     };
     // SAFETY: exactly the mapping made above.
     if unsafe { libc::madvise(base, bytes, advice) } != 0 {

@@ -4,7 +4,8 @@
 
 use super::Settings;
 use super::contender::Contender;
-use crate::workload::{Backend, Layout, Pattern, Workload};
+use crate::sizes::ObjectSize;
+use crate::workload::{Backend, Fill, Layout, Pattern, Workload};
 
 /// Contenders that run in turns, and the rows that come of it.
 pub struct Case {
@@ -81,7 +82,7 @@ fn workload(settings: &Settings, on: Backend) -> Workload {
     Workload {
         on,
         data_bytes: settings.data_bytes,
-        object_bytes: 4096,
+        object_bytes: ObjectSize::Fixed(4096),
         ram_bytes: settings.ram_bytes,
         threads: 8,
         ops: None,
@@ -89,8 +90,14 @@ fn workload(settings: &Settings, on: Backend) -> Workload {
         warm_up_ops: None,
         write_percent: 0,
         pattern: Pattern::Uniform,
+        hot_objects: 1,
         seed: 1,
         layout: Layout::Array,
+        fill: Fill::Pointers,
+        whole: false,
+        calls: false,
+        gather: None,
+        conf: String::new(),
         page_cluster: 0,
         dir: settings.dir.clone(),
         cgroup: false,
