@@ -1,8 +1,9 @@
 //! A log of checked blocks on a device.
 //!
-//! The store keeps 4 KiB blocks: one object each, or several packed together. It writes them in whole segments, appended to a log; it never
-//! overwrites a block in place; it verifies a checksum on every read. Segments whose blocks are
-//! mostly dead are collected: the caller moves the live blocks, the store reuses the segment.
+//! The store keeps 4 KiB blocks: one object each, or several packed together. It writes them in
+//! whole segments, appended to a log; it never overwrites a block in place; it verifies a checksum
+//! on every read. Segments whose blocks are mostly dead are collected: the caller moves the live
+//! objects, the store reuses the segment.
 //!
 //! | noun | file |
 //! |---|---|

@@ -44,7 +44,7 @@ pub(crate) struct Space {
     counts: [u32; STATES],
     /// Segments from here on were never touched: Bare, and on no list.
     frontier: u32,
-    /// Segments from here on were never filled.
+    /// Segments that were filled at any time.
     ever_filled: u32,
     /// The number of the last filling.
     sequence: u64,
@@ -118,7 +118,7 @@ impl Space {
         self.frontier
     }
 
-    /// Segments below which all that were ever filled lie: what the checksums occupy.
+    /// Segments that were filled at any time: what the checksums occupy.
     pub(crate) fn ever_filled(&self) -> u32 {
         self.ever_filled
     }
@@ -201,7 +201,7 @@ impl Space {
         let segment = self.lists.front(READY)?;
         self.lists.unlink(segment);
         self.change(table, segment, State::Open);
-        self.ever_filled = self.ever_filled.max(segment.0 + 1);
+        self.ever_filled += u32::from(table.sequence(segment) == 0);
         self.sequence += 1;
         table.set_sequence(segment, self.sequence);
         table.set_count(segment, 0);

@@ -3,7 +3,7 @@
 
 mod model;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use deepheap_sim::{Fault, Random, SimDevice};
 use deepheap_store::{StoreError, VictimPolicy};
@@ -44,7 +44,8 @@ fn churn(model: &mut Model, seed: u64) {
     let mut random = Random::new(seed);
     let collected = model.store.stats().segments_collected;
     while model.store.stats().segments_collected < collected + 60 {
-        put_range(model, 100_000 + random.below(1000), 20);
+        let some: BTreeSet<u64> = (0..20).map(|_| 100_000 + random.below(1000)).collect();
+        model.put_all(&some.into_iter().collect::<Vec<_>>()).expect("room");
     }
 }
 

@@ -6,26 +6,43 @@ mod model;
 use deepheap_sim::{Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
 use deepheap_store::{StoreError, VictimPolicy};
-use model::{Model, SEGMENT_BYTES, options};
+use model::{Model, SEGMENT_BYTES, Sizes, options};
 
-const SEGMENTS: u64 = 24;
-const NAMES: u64 = 500;
+/// Segments and objects: so that collection has to work.
+fn extent(sizes: Sizes) -> (u64, u64) {
+    match sizes {
+        Sizes::Whole => (24, 500),
+        Sizes::Mixed => (14, 700),
+    }
+}
 
-/// The workload, over a device that fails as told; how often the device was asked.
-fn workload(seed: u64, steps: u32, script: Option<Script>) -> [u64; 5] {
-    let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
+/// So many random operations on objects of these sizes.
+#[derive(Clone, Copy)]
+struct Work {
+    seed: u64,
+    sizes: Sizes,
+    steps: u32,
+}
+
+/// The workload, over a device that fails as told; how often the device was asked, and
+/// how many segments were collected.
+fn workload(work: Work, script: Option<Script>) -> ([u64; 5], u64) {
+    let Work { seed, sizes, steps } = work;
+    let (segments, names) = extent(sizes);
+    let device = SimDevice::new(segments * SEGMENT_BYTES, seed);
     if let Some(script) = script {
         device.add_script(script);
     }
-    let options = options(SEGMENTS, VictimPolicy::Greedy);
+    let options = options(segments, VictimPolicy::Greedy);
     let mut model = Model::new(Box::new(device.clone()), options);
+    model.sizes = sizes;
     let mut random = Random::new(seed);
     for _ in 0..steps {
-        if let Err(error) = model.step(&mut random, NAMES) {
+        if let Err(error) = model.step(&mut random, names) {
             assert!(script.is_some(), "nothing fails by itself: {error}");
             assert!(matches!(error, StoreError::Full | StoreError::Io(_)), "{error}");
             // What is stored can still be read, and freed.
-            let name = random.below(NAMES);
+            let name = random.below(names);
             model.remove(name);
         }
     }
@@ -36,20 +53,32 @@ fn workload(seed: u64, steps: u32, script: Option<Script>) -> [u64; 5] {
     device.heal();
     assert_eq!(model.check_everything(), 0, "a failing device takes nothing with it: {script:?}");
     model.store.check_invariants();
-    counts
+    (counts, model.store.stats().segments_collected)
 }
 
 #[test]
 fn nothing_is_lost_whichever_operation_fails() {
     let seed = model::seed(11);
-    let counts = workload(seed, 2600, None);
-    assert!(counts[Operation::Write as usize] > 30, "{counts:?}");
-    assert!(counts[Operation::Read as usize] > 300, "{counts:?}");
+    every_write_fails(Work { seed, sizes: Sizes::Whole, steps: 2600 });
+}
+
+#[test]
+fn nothing_packed_is_lost_whichever_operation_fails() {
+    let seed = model::seed(13);
+    every_write_fails(Work { seed, sizes: Sizes::Mixed, steps: 300 });
+}
+
+/// Writes, reservations and discards, each once and for ever.
+fn every_write_fails(work: Work) {
+    let (counts, collected) = workload(work, None);
+    assert!(collected > 0, "collection has to work");
+    assert!(counts[Operation::Write as usize] > 20, "{counts:?}");
+    assert!(counts[Operation::Read as usize] > 100, "{counts:?}");
     for operation in [Operation::Write, Operation::Reserve, Operation::Discard] {
         for nth in 0..counts[operation as usize] {
             for for_ever in [false, true] {
                 for errno in [Errno::EIO, Errno::ENOSPC] {
-                    workload(seed, 2600, Some(Script { operation, nth, for_ever, errno }));
+                    workload(work, Some(Script { operation, nth, for_ever, errno }));
                 }
             }
         }
@@ -60,10 +89,13 @@ fn nothing_is_lost_whichever_operation_fails() {
 fn nothing_is_lost_whichever_read_fails() {
     let seed = model::seed(12);
     let operation = Operation::Read;
-    let reads = workload(seed, 900, None)[operation as usize];
-    // Every fifth for ever, every one once: reads are many, and their failures alike.
-    for nth in 0..reads {
-        let for_ever = nth % 5 == 0;
-        workload(seed, 900, Some(Script { operation, nth, for_ever, errno: Errno::EIO }));
+    for (sizes, steps) in [(Sizes::Whole, 900), (Sizes::Mixed, 120)] {
+        let work = Work { seed, sizes, steps };
+        let reads = workload(work, None).0[operation as usize];
+        // Every fifth for ever, every one once: reads are many, and their failures alike.
+        for nth in 0..reads {
+            let for_ever = nth % 5 == 0;
+            workload(work, Some(Script { operation, nth, for_ever, errno: Errno::EIO }));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use deepheap_sim::Random;
 use deepheap_store::{Device, FileDevice, Store, StoreError, VictimPolicy};
 use deepheap_sys::direct_file::DirectFile;
-use model::{Model, SEGMENT_BYTES, options};
+use model::{Model, SEGMENT_BYTES, Sizes, options};
 
 const SEGMENTS: u64 = 80;
 const NAMES: u64 = 1000;
@@ -53,24 +53,29 @@ fn work(model: &mut Model, seed: u64, steps: u32) {
 #[test]
 fn parent_and_child_keep_every_block_while_both_rewrite_everything() {
     let seed = model::seed(41);
-    for drained in [true, false] {
+    for (drained, sizes) in
+        [(true, Sizes::Whole), (false, Sizes::Whole), (true, Sizes::Mixed), (false, Sizes::Mixed)]
+    {
+        // Operations on packed objects are batches.
+        let steps = if sizes == Sizes::Mixed { 600 } else { 4000 };
         let store = Store::open(file(), options(SEGMENTS, VictimPolicy::Greedy));
         let mut model = Model::over(store.expect("a store"));
-        work(&mut model, seed, 3000);
+        model.sizes = sizes;
+        work(&mut model, seed, steps * 3 / 4);
         if drained {
             model.store.seal_and_drain();
         }
         let pin = model.store.pin_all().expect("a pin");
         let pid = fork(&mut model, |model| {
             assert_eq!(model.check_everything(), 0, "all is inherited");
-            work(model, seed + 1, 4000);
+            work(model, seed + 1, steps);
         });
-        work(&mut model, seed + 2, 4000);
+        work(&mut model, seed + 2, steps);
         wait(pid);
         assert!(model.store.stats().segments_withheld > 0, "the pin had an effect");
         model.store.unpin(pin);
         assert_eq!(model.store.stats().segments_withheld, 0);
-        work(&mut model, seed + 3, 4000);
+        work(&mut model, seed + 3, steps);
     }
 }
 

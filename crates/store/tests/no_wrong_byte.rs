@@ -107,15 +107,18 @@ fn all_kinds_of_faults_together_are_survived() {
 
 #[test]
 fn the_canary_a_store_over_a_device_that_forgets_everything_refuses_everything() {
-    let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 7);
-    device.set_chance(Fault::WriteLost, 1);
-    let mut model = Model::new(Box::new(device), options(SEGMENTS, VictimPolicy::Greedy));
-    for name in 0..200 {
-        model.put(name).expect("room");
+    for sizes in [Sizes::Whole, Sizes::Mixed] {
+        let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 7);
+        device.set_chance(Fault::WriteLost, 1);
+        let mut model = Model::new(Box::new(device), options(SEGMENTS, VictimPolicy::Greedy));
+        model.sizes = sizes;
+        for name in 0..200 {
+            model.put(name).expect("room");
+        }
+        model.store.seal_and_drain();
+        assert_eq!(model.check_everything(), 200);
+        assert_eq!(model.store.stats().blocks_corrupt, 200);
     }
-    model.store.seal_and_drain();
-    assert_eq!(model.check_everything(), 200);
-    assert_eq!(model.store.stats().blocks_corrupt, 200);
 }
 
 proptest::proptest! {

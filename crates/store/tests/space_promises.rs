@@ -2,10 +2,12 @@
 
 mod model;
 
+use std::collections::BTreeSet;
+
 use deepheap_sim::{Fault, Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
-use deepheap_store::{Options, Store, StoreError, VictimPolicy};
-use model::{Model, SEGMENT_BYTES, options};
+use deepheap_store::{BLOCK_BYTES, Head, Options, Store, StoreError, VictimPolicy};
+use model::{Model, SEGMENT_BYTES, Sizes, options};
 
 fn open(segments: u64) -> (SimDevice, Store) {
     let device = SimDevice::new(segments * SEGMENT_BYTES, 1);
@@ -36,6 +38,65 @@ fn every_reserved_block_can_be_stored_and_rewritten_for_ever() {
         model.store.check_invariants();
         println!("{policy:?}: {:.2}", model.store.stats().write_amplification());
     }
+}
+
+#[test]
+fn what_objects_of_all_sizes_cost_can_be_stored_and_rewritten_for_ever() {
+    let seed = model::seed(22);
+    for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
+        let device = SimDevice::new(48 * SEGMENT_BYTES, seed);
+        let mut model = Model::new(Box::new(device), options(48, policy));
+        model.sizes = Sizes::Mixed;
+        let blocks = model.store.stats().reservable_blocks;
+        model.store.reserve(blocks).expect("all that is reservable");
+        let mut left = blocks * BLOCK_BYTES as u64;
+        let mut names = 0;
+        loop {
+            let cost = deepheap_store::cost(model.sizes.of(names)) as u64;
+            let Some(rest) = left.checked_sub(cost) else { break };
+            (left, names) = (rest, names + 1);
+        }
+        let all: Vec<u64> = (0..names).collect();
+        for names in all.chunks(64) {
+            model.put_all(names).expect("reserved");
+        }
+        let mut random = Random::new(seed);
+        for round in 0..names / 10 {
+            // Packed well, and badly.
+            let some: BTreeSet<u64> = (0..1 + round % 64).map(|_| random.below(names)).collect();
+            model.put_all(&some.into_iter().collect::<Vec<_>>()).expect("reserved");
+        }
+        assert_eq!(model.check_everything(), 0);
+        model.store.check_invariants();
+        let stats = model.store.stats();
+        assert_eq!(stats.live_bytes, model.live_bytes());
+        assert!(stats.segments_collected > 20, "{stats:?}");
+        println!("{policy:?}, {names} objects: {:.2}", stats.write_amplification());
+    }
+}
+
+#[test]
+fn a_segment_is_free_when_the_last_object_of_its_last_block_is_retired() {
+    let device = SimDevice::new(48 * SEGMENT_BYTES, 1);
+    let mut model = Model::new(Box::new(device), options(48, VictimPolicy::Greedy));
+    model.sizes = Sizes::Mixed;
+    let all: Vec<u64> = (0..2000).collect();
+    model.put_all(&all).expect("room");
+    model.store.seal_and_drain();
+    let used = model.store.stats().segments_on_device;
+    assert!(used > 10);
+    let last = *model.map.iter().find(|(_, held)| held.bytes < 100).expect("some are small").0;
+    for name in all.into_iter().filter(|&name| name != last) {
+        model.remove(name);
+    }
+    let stats = model.store.stats();
+    assert_eq!((stats.segments_on_device, stats.live_blocks), (1, 1));
+    assert_eq!(stats.live_bytes, model.map[&last].cost() as u64);
+    model.remove(last);
+    let stats = model.store.stats();
+    assert_eq!((stats.segments_on_device, stats.live_blocks, stats.live_bytes), (0, 0, 0));
+    assert_eq!(stats.objects_retired, 2000);
+    model.store.check_invariants();
 }
 
 #[test]
@@ -150,5 +211,8 @@ fn memory_is_bounded_and_reported() {
     let before = store.memory_bytes();
     assert!(before < 9 << 20, "eight buffers of 1 MiB and little else: {before}");
     store.reserve(20 << 20).expect("80 GiB of a TiB");
-    assert!(store.memory_bytes() - before < 8 << 20, "some 40 bytes a segment");
+    let assured = store.memory_bytes();
+    assert!(assured - before < 8 << 20, "some 40 bytes a segment");
+    drop(store.writer(Head::Fresh).expect("room"));
+    assert_eq!(store.memory_bytes() - assured, 4 * 256, "4 bytes a block that was ever filled");
 }
