@@ -6,6 +6,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use deepheap_heap::PAGES_PER_SPAN;
 use deepheap_sys::thread;
 
 use crate::descriptor::Descriptor;
@@ -106,7 +107,8 @@ impl Pager {
             page_buffer: self.page_buffer.pages() * PAGE,
             object_cache: self.cache.held_bytes(),
             page_tables: self.ranges.page_table_bytes() + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
-            object_table: peak * ObjectTable::BYTES_PER_PAGE,
+            object_table: (peak + self.object_spans.load(Ordering::Relaxed) * PAGES_PER_SPAN)
+                * ObjectTable::BYTES_PER_PAGE,
             descriptors: self.descriptors.bytes(),
             heap_metadata: self.heap.metadata_bytes(),
             store: self.store.memory_bytes() as usize,
@@ -132,6 +134,13 @@ impl Pager {
         let tables =
             new.saturating_mul(Self::BYTES_PER_PAGE).saturating_add(self.usage().overhead());
         tables.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
+    }
+
+    /// Whether `spans` more spans of objects leave page buffer and object cache the least they need.
+    pub fn has_room_for_objects(&self, spans: usize) -> bool {
+        let tables = spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE);
+        let overhead = tables.saturating_add(self.usage().overhead());
+        overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
     }
 
     /// Sets the limits of page buffer and object cache from what the rest leaves.

@@ -101,6 +101,7 @@ pub struct Pager {
     /// Spans that the take-over has not looked at yet.
     pub(crate) plain_spans: AtomicUsize,
     pub(crate) managed_spans: AtomicUsize,
+    pub(crate) object_spans: AtomicUsize,
     pub(crate) userfaultfd: SingleThreaded<Userfaultfd>,
     pub(crate) zapper: SingleThreaded<Zapper>,
     pub(crate) contexts: Box<[Lock<EvictContext>]>,
@@ -159,6 +160,7 @@ impl Pager {
                 take_over: Lock::new(TakeOver::none()),
                 plain_spans: AtomicUsize::new(0),
                 managed_spans: AtomicUsize::new(0),
+                object_spans: AtomicUsize::new(0),
                 userfaultfd: SingleThreaded::new(userfaultfd),
                 zapper: SingleThreaded::new(Zapper::new()),
                 packers: contexts.iter().map(|_| Lock::new(Packer::new())).collect(),
@@ -191,6 +193,13 @@ impl Pager {
         Ok(())
     }
 
+    /// As `manage`, for spans of objects: their part of the object table counts from now on.
+    pub fn manage_objects(&self, first_span: usize, count: usize) -> Result<(), Errno> {
+        self.manage(first_span, count)?;
+        self.object_spans.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    }
+
     pub(crate) fn register(&self, address: usize, length: usize) -> Result<(), Errno> {
         // SAFETY: our own region; neither advice drops anything. Pages merged by ksm would not be
         // exclusive; the answer is EINVAL where ksm is not built.
@@ -209,8 +218,8 @@ impl Pager {
     }
 
     /// Bytes of the object of a page; the rest of the page is nobody's.
-    pub(crate) fn unit_bytes(&self, _page: PageNo) -> usize {
-        PAGE
+    pub(crate) fn unit_bytes(&self, page: PageNo) -> usize {
+        self.heap.unit_bytes(page)
     }
 
     /// Whether the object of a page shares its block with others.

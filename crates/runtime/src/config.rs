@@ -66,23 +66,9 @@ impl PageBuffer {
     }
 }
 
-/// How the object cache chooses what leaves it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CachePolicy {
-    /// S3-FIFO: a small queue for what is new, so that a scan leaves the rest alone.
-    #[default]
-    S3Fifo,
-    /// Least recently used.
-    Lru,
-    /// SSDRAM's clock of two queues.
-    Clock,
-}
-
-impl CachePolicy {
-    /// All of them, with their names in settings.
-    const NAMES: [(CachePolicy, &str); 3] =
-        [(CachePolicy::S3Fifo, "s3fifo"), (CachePolicy::Lru, "lru"), (CachePolicy::Clock, "clock")];
-}
+/// The policies of the object cache, with their names in settings.
+const CACHE_POLICIES: [(CachePolicy, &str); 3] =
+    [(CachePolicy::S3Fifo, "s3fifo"), (CachePolicy::Lru, "lru"), (CachePolicy::Clock, "clock")];
 
 /// All settings. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -289,7 +275,7 @@ impl Config {
             Some(ObjectPlacement::Auto) => put("objects", "auto"),
             None => {}
         }
-        for (policy, name) in CachePolicy::NAMES {
+        for (policy, name) in CACHE_POLICIES {
             if self.cache_policy == policy && policy != CachePolicy::default() {
                 put("cache_policy", name);
             }
@@ -371,7 +357,7 @@ fn objects(value: &str) -> Result<ObjectPlacement, ConfigError> {
 
 fn cache_policy(value: &str) -> Result<CachePolicy, ConfigError> {
     let name = value.trim().to_ascii_lowercase();
-    let found = CachePolicy::NAMES.into_iter().find(|known| known.1 == name);
+    let found = CACHE_POLICIES.into_iter().find(|known| known.1 == name);
     found.map(|(policy, _)| policy).ok_or_else(|| ConfigError::NoneOf {
         key: "cache_policy",
         text: value.to_owned(),
