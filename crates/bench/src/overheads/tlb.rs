@@ -2,8 +2,8 @@
 //!
 //! One pointer chase over the same number of cache lines, laid out twice: side by side, where the
 //! TLB reaches them all, and one to each 2 MiB of address space, where every step misses the TLB
-//! and walks to a page table of its own. Both fit the caches; the page tables may not, which is part of
-//! the cost of a miss.
+//! and walks to a page table of its own. Both fit the caches; the page tables may not, which is
+//! part of the cost of a miss.
 //!
 //! Threads: one.
 
