@@ -24,7 +24,7 @@ BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check hunt demo demo-short bench \
-	install uninstall clean
+	bench-objects install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ demo-short: build ## The same, smaller: 64 MiB.
 
 bench: build ## Prints the benchmark table against swap and mmap; swap needs root.
 	$(RELEASE)/deepheap-bench table $(BENCH_OPTIONS)
+
+bench-objects: build ## Prints the benchmark table of objects; swap and mmap need root.
+	$(RELEASE)/deepheap-bench objects $(BENCH_OPTIONS)
 
 $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
 	$(CARGO) build --release --workspace

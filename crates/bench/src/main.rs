@@ -1,8 +1,9 @@
 //! deepheap-bench: one operation stream on deepheap, on Linux swap, on an mmapped file and on
 //! glibc, with the same RAM and the same device.
 //!
-//! `run` prints one JSON line for one backend, `malloc` loads the malloc of the process, `table`
-//! runs all cases and prints the table of the README, `hunt` looks for lost writes, `clean` removes
+//! `run` prints one JSON line for one backend, `malloc` loads the malloc of the process, `device`
+//! reads the bare device, `table` and `objects` run all cases and print the tables of the README,
+//! `overheads` times the single steps of a fault, `hunt` looks for lost writes, `clean` removes
 //! what killed runs left.
 
 mod access;
@@ -16,8 +17,10 @@ mod hunt;
 mod ledger;
 mod malloc_load;
 mod object;
+mod overheads;
 mod permutation;
 mod random;
+mod raw_reads;
 mod report;
 mod signals;
 mod sizes;
@@ -37,7 +40,9 @@ use clap::{Parser, Subcommand};
 use crate::failure::Failure;
 use crate::hunt::Hunt;
 use crate::malloc_load::MallocLoad;
-use crate::table::Table;
+use crate::overheads::Overheads;
+use crate::raw_reads::RawReads;
+use crate::table::{Cases, Table};
 use crate::workload::Workload;
 
 const RUN_HELP: &str = "\
@@ -48,7 +53,13 @@ What an operation is (the same on every backend):
               object is one operation; with --write, the version is incremented too
   chase       reads from the object which object is next, on one cycle through all objects that
               starts elsewhere for each thread; with --write, the version is incremented too
-Every word read is compared with the value it must have; a wrong one ends the run with status 1.
+With --whole a read copies the object out, a write puts all of it in; --calls and --gather do reads
+and writes by deepheap's calls. Every word read is compared with the value it must have; a wrong one
+ends the run with status 1.
+
+How objects are allocated: swap and mmap have them side by side, as any program would; where they
+have random sizes, or are allocated one by one, a table of pointers finds them. It is made and, in a
+memory cgroup, locked before the limit is set, so that it costs no contender RAM.
 
 Phases, all under the same limit of RAM: the fill (one thread writes all objects in order), the
 warm-up (operations of the same streams that are not counted), the measured phase. Every operation
@@ -79,8 +90,14 @@ enum Command {
     Run(Box<Workload>),
     /// Loads the malloc of this process with data that fits the RAM and prints one JSON line
     Malloc(MallocLoad),
+    /// Reads the bare device at random, many reads in flight, and prints one JSON line
+    Device(RawReads),
     /// Runs every case of the README's table and prints it in markdown
     Table(Table),
+    /// Runs every case of the README's table of objects and prints it in markdown
+    Objects(Table),
+    /// Times what a fault on an object is made of, beside the numbers of the SSDAlloc paper
+    Overheads(Overheads),
     /// Hunts for lost writes on deepheap: increments under eviction, then exact sums
     Hunt(Hunt),
     /// Removes what killed runs left: swap files, memory cgroups, vm.page-cluster
@@ -93,7 +110,10 @@ fn main() {
     let outcome = match Cli::parse().command {
         Command::Run(workload) => run(&workload),
         Command::Malloc(load) => malloc_load::main(&load),
-        Command::Table(table) => table.main(),
+        Command::Device(reads) => raw_reads::main(&reads),
+        Command::Table(table) => table.main(Cases::Pages),
+        Command::Objects(table) => table.main(Cases::Objects),
+        Command::Overheads(overheads) => overheads.main(),
         Command::Hunt(hunt) => hunt.main(),
         Command::Clean => {
             ledger::clean();

@@ -103,7 +103,8 @@ pub struct Report {
     pub device_written_bytes_per_write: Option<f64>,
     /// /proc/self/io: swap and read-ahead by the kernel may be booked elsewhere.
     pub process_io: Option<Transfer>,
-    /// Highest memory, page tables included: of the cgroup for swap and mmap, else VmHWM + VmPTE.
+    /// Highest memory, page tables and index included: of the cgroup for swap and mmap, else VmHWM
+    /// + VmPTE.
     pub peak_memory_bytes: Option<u64>,
     /// VmPTE at the end.
     pub page_table_bytes: Option<u64>,

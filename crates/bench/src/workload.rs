@@ -158,8 +158,8 @@ pub struct Workload {
     /// Size of all objects together
     #[arg(long = "data", value_parser = parse_bytes, default_value = "4G", value_name = "SIZE")]
     pub data_bytes: u64,
-    /// Size of one object, or LEAST-MOST for random sizes: multiples of 8, at least 16. Side by side
-    /// objects of random sizes are aligned to 16 bytes
+    /// Size of one object, or LEAST-MOST for random sizes: multiples of 8, at least 16. Side by
+    /// side, objects of random sizes are aligned to 16 bytes
     #[arg(long = "object-size", alias = "object", default_value = "4K", value_name = "SIZE")]
     pub object_bytes: ObjectSize,
     /// RAM for the data: deepheap's budget; the limit of the memory cgroup for swap and mmap, where

@@ -232,7 +232,7 @@ fn what_a_killed_run_left_the_next_one_takes_back() {
 fn bad_input_is_refused_with_status_2() {
     let folder = folder("refused");
     let cases: &[(&str, &[&str], &str)] = &[
-        ("swap", &["--object", "12"], "multiple of 8"),
+        ("swap", &["--object", "12"], "multiples of 8"),
         ("glibc", &["--object", "1G"], "one for each thread"),
         ("swap", &["--layout", "each"], "object by object"),
         ("mmap", &["--cgroup"], "for deepheap"),
@@ -240,6 +240,17 @@ fn bad_input_is_refused_with_status_2() {
         ("mmap", &["--dir", "/dev/shm"], "tmpfs"),
         ("mmap", &["--data", "15T"], "MiB needed"),
         ("glibc", &["--pattern", "zipf:-1"], "zipf exponent"),
+        ("glibc", &["--object-size", "2K-128"], "the least is more"),
+        ("glibc", &["--object-size", "12-24"], "multiples of 8"),
+        ("glibc", &["--pattern", "hot", "--data", "1M"], "only 256 objects"),
+        ("glibc", &["--allocate", "object-array", "--object-size", "16-32"], "one size"),
+        ("swap", &["--calls"], "--calls: is for deepheap"),
+        ("mmap", &["--gather", "64"], "--gather: is for deepheap"),
+        ("glibc", &["--fill", "scatter"], "--fill scatter: is for deepheap"),
+        ("glibc", &["--conf", "page_buffer:2M"], "--conf: is for deepheap"),
+        ("deepheap", &["--calls", "--pattern", "chase"], "uniform, zipf and hot"),
+        ("deepheap", &["--gather", "64", "--write", "50"], "--threads 1"),
+        ("deepheap", &["--gather", "64", "--calls"], "cannot be used with"),
         ("glibc", &["--bogus"], "--bogus"),
     ];
     for (on, more, why) in cases {
@@ -250,6 +261,76 @@ fn bad_input_is_refused_with_status_2() {
         assert_eq!(output.status.code(), Some(2), "{more:?}: {error}");
         assert!(error.contains(why) && !error.contains("panicked"), "{more:?}: {error}");
     }
+}
+
+/// Objects of random sizes, whole and in part, on every memory that is there.
+#[test]
+fn objects_of_random_sizes_run_everywhere() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder("objects");
+    let contenders: &[(&str, &str)] = match is_root() {
+        true => {
+            &[("deepheap", "each"), ("glibc", "objects"), ("swap", "objects"), ("mmap", "objects")]
+        }
+        false => &[("deepheap", "each"), ("glibc", "objects")],
+    };
+    let hot: &[&str] = &["--object-size", "64", "--pattern", "hot", "--hot-objects", "5000"];
+    for (on, allocate) in contenders {
+        for more in [&["--object-size", "16-3000", "--whole"], hot] {
+            let mut command = Command::new(PROGRAM);
+            command.args(["run", "--on", on, "--allocate", allocate, "--data", "48M"]);
+            command.args([
+                "--ram",
+                "24M",
+                "--threads",
+                "2",
+                "--seconds",
+                "0.3",
+                "--warm-up",
+                "500",
+            ]);
+            command.args(["--write", "50", "--audit", "--dir"]).arg(&folder).args(more);
+            let (pid, output) = finish(&mut command);
+            let report = report(&output);
+            assert_eq!(leftovers(&folder, pid), Vec::<String>::new());
+            check_numbers(&report, on);
+            assert!(report["device_written_bytes_per_write"].is_f64(), "{report}");
+            assert_eq!(report["not_objects"].is_object(), *on == "deepheap", "{report}");
+        }
+    }
+}
+
+#[test]
+fn the_bare_device_is_read_and_the_cases_are_listed() {
+    let folder = folder("device");
+    let mut command = Command::new(PROGRAM);
+    command.args(["device", "--data", "8M", "--seconds", "0.2", "--dir"]).arg(&folder);
+    let report = report(&finish(&mut command).1);
+    assert!(report["ops_per_second"].as_f64() > Some(100.0), "{report}");
+    let output = Command::new(PROGRAM).args(["objects", "--list"]).output().unwrap();
+    let names = String::from_utf8_lossy(&output.stdout).into_owned();
+    for name in ["zipf-512", "uniform-mixed", "hot-set", "gather", "updates-128", "packets-8"] {
+        assert!(names.lines().any(|line| line == name), "{names}");
+    }
+}
+
+#[test]
+fn overheads_of_pages_are_told_in_json_and_as_a_table() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder("overheads");
+    let command = || {
+        let mut command = Command::new(PROGRAM);
+        command.args(["overheads", "--allocate", "each", "--objects", "2000", "--ram", "64M"]);
+        command.args(["--seconds", "0.3", "--dir"]).arg(&folder);
+        command
+    };
+    let report = report(&finish(command().arg("--json")).1);
+    for step in ["signal_us", "materialize_us", "dematerialize_us", "address_lookup_us"] {
+        assert!(report[step].as_f64() > Some(0.0), "{step}: {report}");
+    }
+    let (_, output) = finish(&mut command());
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && table.contains("| dematerialize | 0.172 |"), "{table}");
 }
 
 #[test]

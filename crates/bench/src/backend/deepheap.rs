@@ -1,11 +1,12 @@
 //! deepheap: the runtime in this process, with --ram as its budget and its store in --dir.
 
-use crate::failure::Failure;
-use crate::workload::Workload;
+use std::path::Path;
 
-/// Starts the runtime of this process.
-pub fn start(workload: &Workload) -> Result<(), Failure> {
-    let text = settings(workload);
+use crate::failure::Failure;
+
+/// Starts the runtime of this process; `more` settings are as `DEEPHEAP_CONF` takes them.
+pub fn start(ram_bytes: u64, dir: &Path, more: &str) -> Result<(), Failure> {
+    let text = settings(ram_bytes, dir, more);
     let refused = |why: &dyn core::fmt::Display| Failure::Refused(format!("deepheap: {why}"));
     let config = deepheap::Config::parse(&text).map_err(|error| refused(&error))?;
     deepheap::init(config).map_err(|error| refused(&error))
@@ -17,7 +18,7 @@ pub fn statistics() -> Option<serde_json::Value> {
 }
 
 /// The settings in the syntax of `DEEPHEAP_CONF`.
-fn settings(workload: &Workload) -> String {
-    let store = workload.dir.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
-    format!("ram:{},store:{store},{}", workload.ram_bytes, workload.conf)
+fn settings(ram_bytes: u64, dir: &Path, more: &str) -> String {
+    let store = dir.to_string_lossy().replace('\\', "\\\\").replace(',', "\\,");
+    format!("ram:{ram_bytes},store:{store},{more}")
 }

@@ -5,7 +5,7 @@
 //! backend.
 //! Threads: the worker's main thread, before the other threads touch any object.
 
-mod deepheap;
+pub mod deepheap;
 mod glibc;
 mod mmap;
 mod swap;
@@ -47,7 +47,7 @@ impl Index {
 pub fn obtain(workload: &Workload, index: Index) -> Result<Objects, Failure> {
     let placement = match workload.on {
         Backend::Deepheap => {
-            deepheap::start(workload)?;
+            deepheap::start(workload.ram_bytes, &workload.dir, &workload.conf)?;
             match workload.layout {
                 Layout::Array | Layout::Each => allocate(workload, index, ::deepheap::malloc)?,
                 Layout::Objects => {

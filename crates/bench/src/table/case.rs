@@ -43,6 +43,13 @@ pub enum Target {
     RatioAtMost(f64),
     /// deepheap's number is at most this.
     AtMost(f64),
+    /// deepheap's number is at least this.
+    AtLeast(f64),
+    /// deepheap's number, nanoseconds, is less than the best of the others and this many
+    /// microseconds.
+    AddedUsBelow(f64),
+    /// None; the ratio is told.
+    Told,
 }
 
 const OPS: &str = "/ops_per_second";
@@ -69,16 +76,21 @@ pub fn all(settings: &Settings) -> Vec<Case> {
     cases
 }
 
-fn case(settings: &Settings, name: String, contenders: Vec<Contender>, rows: Vec<Row>) -> Case {
+pub(super) fn case(
+    settings: &Settings,
+    name: String,
+    contenders: Vec<Contender>,
+    rows: Vec<Row>,
+) -> Case {
     let rounds = settings.rounds.unwrap_or(if settings.quick { 1 } else { 3 });
     Case { name, contenders, rounds, rows }
 }
 
-fn row(title: String, against: &'static [&'static str], target: Target) -> Row {
+pub(super) fn row(title: String, against: &'static [&'static str], target: Target) -> Row {
     Row { title, metric: OPS, unit: "op/s", against, target }
 }
 
-fn workload(settings: &Settings, on: Backend) -> Workload {
+pub(super) fn workload(settings: &Settings, on: Backend) -> Workload {
     Workload {
         on,
         data_bytes: settings.data_bytes,
@@ -107,7 +119,7 @@ fn workload(settings: &Settings, on: Backend) -> Workload {
 }
 
 /// deepheap, swap and mmap on the same workload.
-fn memories(settings: &Settings, change: impl Fn(&mut Workload)) -> Vec<Contender> {
+pub(super) fn memories(settings: &Settings, change: impl Fn(&mut Workload)) -> Vec<Contender> {
     let one = |on| {
         let mut workload = workload(settings, on);
         change(&mut workload);

@@ -7,9 +7,13 @@ use serde_json::Value;
 
 use super::{Settings, redis};
 use crate::failure::Failure;
+use crate::raw_reads::{self, RawReads};
 use crate::signals::{self, Watched};
 use crate::supervisor;
 use crate::workload::{Backend, Pattern, Workload};
+
+/// The name of deepheap where it is used by calls only.
+pub const EXPLICIT_CALLS: &str = "explicit calls";
 
 /// Who runs.
 pub enum Contender {
@@ -29,6 +33,8 @@ pub enum Contender {
         /// Under `deepheap run`.
         managed: bool,
     },
+    /// `deepheap-bench device`.
+    Device(Box<RawReads>),
 }
 
 impl Contender {
@@ -39,20 +45,25 @@ impl Contender {
                 (Backend::Swap, Pattern::Sequential) => {
                     format!("swap, page-cluster {}", workload.page_cluster)
                 }
+                (Backend::Deepheap, _) if workload.calls => EXPLICIT_CALLS.into(),
                 (on, _) => on.name().into(),
             },
             Self::Malloc { managed, .. } | Self::Redis { managed, .. } => {
                 if *managed { "deepheap" } else { "glibc" }.into()
             }
+            Self::Device(reads) => format!("device at depth {}", reads.depth),
         }
     }
 
     /// Runs it once.
     pub fn run(&self, settings: &Settings) -> Result<Value, Failure> {
+        let unreadable = |error: serde_json::Error| Failure::Failed(error.to_string());
         match self {
             Self::Memory(workload) => {
-                let report = supervisor::run(workload)?;
-                serde_json::to_value(report).map_err(|error| Failure::Failed(error.to_string()))
+                serde_json::to_value(supervisor::run(workload)?).map_err(unreadable)
+            }
+            Self::Device(reads) => {
+                serde_json::to_value(raw_reads::measure(reads)?).map_err(unreadable)
             }
             Self::Malloc { threads, managed } => malloc(settings, *threads, *managed),
             Self::Redis { pipeline, managed } => redis::run(settings, *pipeline, *managed),
@@ -70,6 +81,9 @@ impl Contender {
             ("% CPU at rest", "/rest/cpu_percent", 1.0),
             ("SET/s", "/set_per_second", 1.0),
             ("GET/s", "/get_per_second", 1.0),
+            ("objects/s filled", "/filled_objects_per_second", 1.0),
+            ("bytes/write", "/device_written_bytes_per_write", 1.0),
+            ("% not objects", "/not_objects/percent_of_data", 1.0),
         ];
         let shown = pieces.iter().filter_map(|(unit, at, factor)| {
             let value = number(at)? * factor;

@@ -1,4 +1,5 @@
-//! Table: all cases of the README's "How fast" table, run one after the other, and its markdown.
+//! Table: all cases of one of the README's "How fast" tables, run one after the other, and its
+//! markdown.
 //!
 //! Guarantees: the contenders of a case take turns within each round (A B C A B C ...), so that a
 //! device that changes from hour to hour changes for all; the numbers are medians over the rounds.
@@ -8,6 +9,7 @@
 mod case;
 mod contender;
 mod journal;
+mod object_case;
 mod redis;
 mod verdict;
 
@@ -22,7 +24,16 @@ use crate::workload::parse_bytes;
 use case::Case;
 use journal::Journal;
 
-/// What `deepheap-bench table` takes.
+/// Which table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cases {
+    /// Programs that fit the RAM, and data in pages of 4 KiB.
+    Pages,
+    /// Data in objects.
+    Objects,
+}
+
+/// What `deepheap-bench table` and `deepheap-bench objects` take.
 #[derive(Clone, Debug, Args)]
 pub struct Table {
     /// A smaller and shorter table, to see that everything works: 1 GiB, 64 MiB of RAM, one round
@@ -71,10 +82,14 @@ struct Settings {
 
 impl Table {
     /// Runs the cases and prints the table.
-    pub fn main(&self) -> Result<(), Failure> {
+    pub fn main(&self, which: Cases) -> Result<(), Failure> {
         signals::install();
         let settings = self.settings()?;
-        let cases: Vec<Case> = case::all(&settings)
+        let all = match which {
+            Cases::Pages => case::all(&settings),
+            Cases::Objects => object_case::all(&settings),
+        };
+        let cases: Vec<Case> = all
             .into_iter()
             .filter(|case| {
                 self.only.is_empty() || self.only.iter().any(|o| case.name.starts_with(o))
@@ -93,7 +108,11 @@ impl Table {
             let rounds = run_case(case, &settings, &mut journal)?;
             rows.extend(verdict::judge(case, &rounds));
         }
-        println!("{}", verdict::markdown(&settings, &rows));
+        let pieces = match which {
+            Cases::Pages => " in 4 KiB objects",
+            Cases::Objects => "",
+        };
+        println!("{}", verdict::markdown(&settings, pieces, &rows));
         Ok(())
     }
 

@@ -34,23 +34,39 @@ fn judge_row(row: &Row, wanted: usize, rounds: &Rounds) -> Judged {
     let ours = all.iter().find(|samples| samples.name == "deepheap");
     let is_peer = |samples: &&Samples| row.against.iter().any(|a| samples.name.starts_with(a));
     let peers: Vec<&Samples> = all.iter().filter(is_peer).collect();
-    let less_is_better = matches!(row.target, Target::RatioAtMost(_));
+    let less_is_better = matches!(row.target, Target::RatioAtMost(_) | Target::AddedUsBelow(_));
     let best = peers
         .iter()
         .filter_map(|peer| peer.median())
         .reduce(|a, b| if less_is_better { a.min(b) } else { a.max(b) });
     let mine = ours.and_then(Samples::median);
     let complete = ours.is_some_and(|samples| samples.complete) && peers.iter().all(|p| p.complete);
-    let ratio = mine.zip(best).map(|(mine, best)| mine / best);
+    let pair = mine.zip(best);
+    let ratio = pair.map(|(mine, best)| mine / best);
+    let added_us = pair.map(|(mine, best)| (mine - best) / 1e3);
+    let times = |ratio: Option<f64>| ratio.map(show_ratio);
     let (target, reached, passed) = match row.target {
-        Target::RatioAtLeast(x) => (format!("≥ {x}x"), ratio, ratio.is_some_and(|r| r >= x)),
-        Target::RatioAtMost(x) => (format!("≤ {x}x"), ratio, ratio.is_some_and(|r| r <= x)),
+        Target::RatioAtLeast(x) => {
+            (format!("≥ {x}x"), times(ratio), ratio.is_some_and(|ratio| ratio >= x))
+        }
+        Target::RatioAtMost(x) => {
+            (format!("≤ {}", show_ratio(x)), times(ratio), ratio.is_some_and(|ratio| ratio <= x))
+        }
         Target::AtMost(x) => (format!("≤ {x} {}", row.unit), None, mine.is_some_and(|v| v <= x)),
+        Target::AtLeast(x) => {
+            (format!("≥ {} {}", short(x), row.unit), None, mine.is_some_and(|v| v >= x))
+        }
+        Target::AddedUsBelow(x) => (
+            format!("< {x} us added"),
+            added_us.map(|us| format!("{us:+.2} us")),
+            added_us.is_some_and(|us| us < x),
+        ),
+        Target::Told => ("-".into(), times(ratio), true),
     };
     Judged {
         title: row.title.clone(),
         target,
-        reached: reached.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}x")),
+        reached: reached.unwrap_or_else(|| "-".into()),
         deepheap: ours.map_or_else(|| "-".into(), |samples| samples.show(row.unit)),
         others: peers
             .iter()
@@ -59,6 +75,7 @@ fn judge_row(row: &Row, wanted: usize, rounds: &Rounds) -> Judged {
             .join("; "),
         verdict: match (complete, passed) {
             (false, _) => "**failed**",
+            (true, true) if row.target == Target::Told => "",
             (true, true) => "pass",
             (true, false) => "**short**",
         },
@@ -96,6 +113,15 @@ impl Samples {
     }
 }
 
+/// `2.50x`, or `1/20.0` where it is far below one.
+fn show_ratio(ratio: f64) -> String {
+    if ratio > 0.0 && ratio < 0.5 {
+        format!("1/{:.1}", 1.0 / ratio)
+    } else {
+        format!("{ratio:.2}x")
+    }
+}
+
 /// Three digits and a unit of thousands.
 fn short(value: f64) -> String {
     let (scaled, suffix) = match value {
@@ -107,11 +133,11 @@ fn short(value: f64) -> String {
     format!("{scaled:.digits$}{suffix}")
 }
 
-/// The table.
-pub fn markdown(settings: &Settings, rows: &[Judged]) -> String {
+/// The table; `pieces` says what the data is made of.
+pub fn markdown(settings: &Settings, pieces: &str, rows: &[Judged]) -> String {
     let machine = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut text = format!(
-        "{} CPUs, Linux {}, {:.1} GiB in 4 KiB objects, {} MiB of RAM, {} s a run; medians \
+        "{} CPUs, Linux {}, {:.1} GiB{pieces}, {} MiB of RAM, {} s a run; medians \
          (lowest..highest)\n\n",
         std::thread::available_parallelism().map_or(0, usize::from),
         machine.trim(),
@@ -158,6 +184,23 @@ mod tests {
         assert_eq!((judged.reached.as_str(), judged.verdict), ("1.25x", "pass"));
         let judged = judge_row(&row(both, Target::RatioAtMost(1.0)), 3, &rounds);
         assert_eq!((judged.reached.as_str(), judged.verdict), ("2.00x", "**short**"));
+    }
+
+    #[test]
+    fn small_ratios_differences_and_floors_are_judged() {
+        let rounds = vec![results("deepheap", &[150.0]), results("swap", &[4500.0])];
+        let judged = judge_row(&row(&["swap"], Target::RatioAtMost(0.05)), 1, &rounds);
+        assert_eq!((judged.target.as_str(), judged.reached.as_str()), ("≤ 1/20.0", "1/30.0"));
+        assert_eq!(judged.verdict, "pass");
+        let judged = judge_row(&row(&[], Target::AtLeast(3e6)), 1, &rounds);
+        assert_eq!((judged.target.as_str(), judged.verdict), ("≥ 3 M op/s", "**short**"));
+        let rounds = vec![results("deepheap", &[63_500.0]), results("calls", &[60_000.0])];
+        let judged = judge_row(&row(&["calls"], Target::AddedUsBelow(10.0)), 1, &rounds);
+        assert_eq!((judged.reached.as_str(), judged.verdict), ("+3.50 us", "pass"));
+        let judged = judge_row(&row(&["calls"], Target::AddedUsBelow(3.0)), 1, &rounds);
+        assert_eq!(judged.verdict, "**short**");
+        let judged = judge_row(&row(&["calls"], Target::Told), 1, &rounds);
+        assert_eq!((judged.reached.as_str(), judged.verdict), ("1.06x", ""));
     }
 
     #[test]
