@@ -19,7 +19,7 @@ use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::{FRESH_MAX, Pager};
 use crate::policy::replacement;
-use crate::policy::sequence::Sequence;
+use crate::policy::sequence::{Sequence, Sequences};
 
 /// A hash no content has: whatever is found at eviction counts as changed.
 pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
@@ -64,12 +64,12 @@ pub enum FaultError {
 }
 
 impl Pager {
-    /// Serves a fault at `address`. `sequence` is what the thread's faults looked like so far;
+    /// Serves a fault at `address`. `sequences` is what the thread's faults looked like so far;
     /// `repeated`: the same thread faulted on the same page immediately before.
     pub fn resolve(
         &self,
         address: usize,
-        sequence: &mut Sequence,
+        sequences: &mut Sequences,
         repeated: bool,
     ) -> Result<FaultReport, FaultError> {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
@@ -84,9 +84,9 @@ impl Pager {
         }
         let passage = self.gate.enter(Level::Mover);
         let served = match self.table.load(page) {
-            Place::Zero => self.install_fresh(page),
+            Place::Zero => self.install_fresh(page, &mut sequences.fresh),
             Place::Cached(id) => self.install_cached(page, id),
-            Place::Stored(block) => self.fetch(page, block, sequence),
+            Place::Stored(block) => self.fetch(page, block, &mut sequences.stored),
             Place::Busy(id) => self.wait_for(page, id, repeated),
         };
         drop(passage);
@@ -106,26 +106,36 @@ impl Pager {
         Ok(FaultReport { kind, neighbours: pages.saturating_sub(1), moves })
     }
 
-    /// Installs a page of zeros, and its fresh neighbours if the page before it is resident (a heap
-    /// being filled in address order).
-    fn install_fresh(&self, page: PageNo) -> Result<Option<(FaultKind, u32)>, FaultError> {
+    /// Installs a page of zeros, and its fresh neighbours if the heap is being filled in address
+    /// order: the page before it is resident, or for objects, of which many sizes are filled at
+    /// once, the thread's own faults come in order.
+    fn install_fresh(
+        &self,
+        page: PageNo,
+        sequence: &mut Sequence,
+    ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         let mut ids = [DescriptorId(0); FRESH_MAX];
         let Some(first) = self.claim_fresh(page) else { return Ok(None) };
         ids[0] = first;
         let mut count = 1;
         let in_block = page.0 as usize % FRESH_MAX;
-        if in_block > 0 && matches!(self.table.load(PageNo(page.0 - 1)), Place::Busy(_)) {
-            while in_block + count < FRESH_MAX && self.page_buffer.try_reserve(1) {
-                let neighbour = PageNo(page.0 + count as u32);
-                match self.claim_fresh(neighbour) {
-                    Some(id) => ids[count] = id,
-                    None => {
-                        self.page_buffer.unreserve(1);
-                        break;
-                    }
+        let most = if self.heap.is_object_page(page) {
+            (sequence.window(page.0) as usize).min(FRESH_MAX - in_block)
+        } else if in_block > 0 && matches!(self.table.load(PageNo(page.0 - 1)), Place::Busy(_)) {
+            FRESH_MAX - in_block
+        } else {
+            1
+        };
+        while count < most && self.page_buffer.try_reserve(1) {
+            let neighbour = PageNo(page.0 + count as u32);
+            match self.claim_fresh(neighbour) {
+                Some(id) => ids[count] = id,
+                None => {
+                    self.page_buffer.unreserve(1);
+                    break;
                 }
-                count += 1;
             }
+            count += 1;
         }
         let (installed, refused) = self.install(page, self.zeros, &ids[..count]);
         let rest = PageNo(page.0 + installed as u32);
@@ -134,7 +144,10 @@ impl Pager {
         self.page_buffer.unreserve((count - installed).min(count - 1));
         match refused {
             Some(errno) if installed == 0 => Err(FaultError::Install(errno)),
-            _ => Ok(Some((FaultKind::Zero, installed as u32))),
+            _ => {
+                *sequence = sequence.advance(page.0, installed as u32);
+                Ok(Some((FaultKind::Zero, installed as u32)))
+            }
         }
     }
 

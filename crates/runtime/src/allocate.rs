@@ -8,10 +8,11 @@ use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::{Freed, FreedRun, Shrunk, ThreadCache};
+use deepheap_heap::{Freed, FreedObjects, FreedRun, Shrunk, ThreadCache};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::tls;
 
+use crate::objects;
 use crate::process;
 use crate::runtime::{Inside, Runtime, running, start_from_environment};
 
@@ -88,7 +89,8 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
             }
         }
     }
-    let moved = malloc(size);
+    let is_object = runtime.heap.object_at(address as usize).is_some();
+    let moved = if is_object { objects::allocate(1, size) } else { malloc(size) };
     if moved.is_null() {
         // A smaller size always fits where it is.
         return if size <= usable { address } else { moved };
@@ -125,6 +127,7 @@ pub unsafe fn free(address: *mut u8) {
                 pager.discard_free_pages(pages.as_slice());
             }
         }
+        Freed::Objects(freed) => runtime.end_objects(freed),
         Freed::NotAllocated => invalid("free", address),
     }
 }
@@ -171,6 +174,20 @@ impl Runtime {
     pub(crate) fn end_parked_runs(&'static self) {
         if let Some(run) = self.heap.take_freed() {
             self.end_run(run);
+        }
+    }
+
+    /// Ends what was on the pages of freed objects.
+    fn end_objects(&'static self, freed: FreedObjects) {
+        let Some(pager) = self.pager() else { return };
+        let resident = match freed.reshaped {
+            true => pager.discard_resident(freed.run()),
+            false => pager.discard(freed.run()),
+        };
+        self.heap.recycle_objects(freed, resident);
+        self.end_idle_objects(pager);
+        if freed.pages >= RETURNING_PAGES {
+            self.expect_space_to_return(pager);
         }
     }
 

@@ -29,6 +29,8 @@
 use std::path::{Path, PathBuf};
 
 pub use crate::config_error::ConfigError;
+pub use deepheap_pager::CachePolicy;
+
 use crate::machine::Machine;
 use crate::object_placement::{OBJECT_SIZE_MAX, ObjectPlacement};
 use crate::size::{self, SizeError};

@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use deepheap_pager::policy::sequence::Sequence;
+use deepheap_pager::policy::sequence::{Sequence, Sequences};
 use deepheap_pager::{FaultError, FaultKind as Kind};
 use deepheap_store::StoreError;
 use deepheap_sys::fault_signal::{Fault, Verdict};
@@ -27,12 +27,16 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
     let start_ns = clock::monotonic_ns();
     // SAFETY: the area belongs to this thread, and nothing below uses these words.
     let area = unsafe { &mut *tls::area() };
-    let mut sequence = Sequence::from_word(area.spare[0]);
+    let mut sequences = Sequences {
+        stored: Sequence::from_word(area.spare[0]),
+        fresh: Sequence::from_word(area.spare[2]),
+    };
     let page_address = fault.address & !(deepheap_heap::PAGE - 1);
     let repeated = area.spare[1] == page_address;
-    match pager.resolve(fault.address, &mut sequence, repeated) {
+    match pager.resolve(fault.address, &mut sequences, repeated) {
         Ok(report) => {
-            area.spare[0] = sequence.to_word();
+            area.spare[0] = sequences.stored.to_word();
+            area.spare[2] = sequences.fresh.to_word();
             area.spare[1] = if report.kind == Kind::Waited { page_address } else { 0 };
             let kind = match report.kind {
                 Kind::Zero => FaultKind::Zero,

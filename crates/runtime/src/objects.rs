@@ -1,8 +1,7 @@
 //! Objects: allocation of objects on pages of their own, and access to them without page faults.
 //!
 //! The calls without faults take the address of any live allocation of the heap, and of an element
-//! of an array of objects. Offset and length are checked against the allocation where the address
-//! is its start.
+//! of an array of objects.
 //!
 //! Guarantees: the calls agree with plain pointers that other threads use at the same time.
 //! Never: panics on bad input; touches the program's buffers while an object is owned.
@@ -10,13 +9,13 @@
 
 use core::ptr;
 
-use deepheap_heap::PAGE;
+use deepheap_heap::{PAGE, PageNo};
 use deepheap_pager::{
     AccessBuffer, AccessError, AccessReason, Moves, Operation, Pager, Piece, WINDOW_PIECES,
 };
 use deepheap_sys::tls;
 
-use crate::runtime::{Runtime, running};
+use crate::runtime::{Runtime, running, start_from_environment};
 
 /// Why a call could not be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +43,32 @@ pub enum Advice {
     Sequential,
     /// Once: let it go after the next use.
     Once,
+}
+
+/// Allocates `count` objects of `size` bytes, each on pages of its own and, alone, packed to its
+/// size in RAM and on the SSD (SSDAlloc, sections 3.1 and 3.4); null means ENOMEM. Elements of an
+/// array are `stride(size)` bytes apart. No object at all counts as one of one byte.
+pub fn allocate(count: usize, size: usize) -> *mut u8 {
+    let (count, size) = (count.max(1), size.max(1));
+    if count > 1 && stride(size) < PAGE {
+        return count.checked_mul(stride(size)).map_or(ptr::null_mut(), crate::malloc);
+    }
+    let Some(runtime) = running().or_else(start_from_environment) else {
+        return ptr::null_mut();
+    };
+    loop {
+        match runtime.heap.allocate_object_array(count, size) {
+            Ok(allocated) => return allocated.ptr as *mut u8,
+            Err(shortage) if runtime.relieve_objects(shortage) => {}
+            Err(_) => return ptr::null_mut(),
+        }
+    }
+}
+
+/// Bytes from one element of an array of objects of `size` bytes to the next: whole pages, or for
+/// less than 128 bytes, of which arrays are memory pages, the size rounded up to 8.
+pub fn stride(size: usize) -> usize {
+    deepheap_heap::stride(size.max(1))
 }
 
 /// Copies `length` bytes at `offset` of the object to `buffer`.
@@ -197,7 +222,23 @@ fn not_ours(count: usize) -> Result<usize, ObjectError> {
 /// Bytes of the live allocation that starts at `object`.
 fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
     let runtime = running().ok_or(ObjectError::NotAnObject)?;
-    runtime.heap.allocation_size(object as usize).ok_or(ObjectError::NotAnObject)
+    size_of(runtime, object as usize).ok_or(ObjectError::NotAnObject)
+}
+
+/// Whether memory pages that are in use are there, and no allocation or free place for one begins:
+/// an element of an array of small objects. The caller answers for the bounds.
+fn is_inside(runtime: &Runtime, object: usize) -> bool {
+    if !runtime.heap.contains(object) || runtime.heap.usable_size(object).is_some() {
+        return false;
+    }
+    let page = PageNo(((object - runtime.region_base) / PAGE) as u32);
+    !runtime.heap.is_object_page(page) && !runtime.heap.page_is_free(page)
+}
+
+/// Bytes of the live allocation, or of the element of a live array of objects, that starts there.
+fn size_of(runtime: &Runtime, object: usize) -> Option<usize> {
+    let element = runtime.heap.object_at(object).map(|shape| shape.size);
+    element.or_else(|| runtime.heap.allocation_size(object))
 }
 
 /// Whether the bytes may be touched: `NotAnObject` or `OutOfBounds` if not.
@@ -208,11 +249,11 @@ fn check(
     length: usize,
 ) -> Result<(), ObjectError> {
     let end = offset.checked_add(length).ok_or(ObjectError::OutOfBounds)?;
-    match runtime.heap.allocation_size(object) {
+    match size_of(runtime, object) {
         Some(bytes) if end > bytes => Err(ObjectError::OutOfBounds),
         Some(_) => Ok(()),
-        None if !runtime.heap.contains(object) => Err(ObjectError::NotAnObject),
-        None => Ok(()),
+        None if is_inside(runtime, object) => Ok(()),
+        None => Err(ObjectError::NotAnObject),
     }
 }
 

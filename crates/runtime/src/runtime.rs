@@ -17,8 +17,10 @@ use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::path::{Path, PathBuf};
 
-use deepheap_heap::{FreedRun, Heap, PAGE, PAGES_PER_SPAN, SPAN, Shortage};
-use deepheap_pager::{CachePolicy, Options, Pager, StartError, overhead_of_managing};
+use deepheap_heap::{
+    FreedRun, Heap, ObjectShortage, PAGE, PAGES_PER_SPAN, SPAN, Shortage, SpanRange,
+};
+use deepheap_pager::{Options, Pager, StartError, overhead_of_managing};
 use deepheap_store::{FileDevice, Options as StoreOptions, Store, StoreError, VictimPolicy};
 use deepheap_sys::direct_file::{DirectFile, Existing, file_system_is_memory};
 use deepheap_sys::errno::Errno;
@@ -40,6 +42,8 @@ const REGION_BYTES: usize = 1 << 42;
 const REGION_HINT: usize = 0x2000_0000_0000;
 /// Pages granted to the heap at a time.
 const GRANT_PAGES: usize = 4096;
+/// Blocks of the store granted to objects at a time.
+const GRANT_BLOCKS: u64 = 4096;
 /// Free pages with old bytes that plain mode keeps for reuse, at least.
 const DIRTY_PAGES_LEAST: usize = 4096;
 /// Fruitless looks after which there is nothing more to give back.
@@ -305,7 +309,23 @@ impl Runtime {
         if count > 1 && !self.could_hold((count - 1) * PAGES_PER_SPAN) {
             return false;
         }
-        let Some(range) = self.heap.begin_spans(count) else { return false };
+        let usable = self.begin_spans(growth, count, |range| match self.pager() {
+            Some(pager) => pager.manage(range.first, range.count),
+            None => Ok(()),
+        });
+        let Some(range) = usable else { return false };
+        self.heap.publish_spans(range);
+        true
+    }
+
+    /// Makes `count` consecutive spans usable, as `manage` sees to; none if that is not to be had.
+    fn begin_spans(
+        &self,
+        growth: &mut Growth,
+        count: usize,
+        manage: impl FnOnce(SpanRange) -> Result<(), Errno>,
+    ) -> Option<SpanRange> {
+        let range = self.heap.begin_spans(count)?;
         let address = self.region_base + range.first * SPAN;
         // SAFETY: our own reservation, not in use by anyone yet.
         let usable = unsafe {
@@ -314,20 +334,79 @@ impl Runtime {
                 mapping::advise(address as *mut u8, range.count * SPAN, Advice::NoHugePage)
             })
         };
-        let usable = usable.and_then(|()| match self.pager() {
-            Some(pager) => pager.manage(range.first, range.count),
-            None => Ok(()),
-        });
-        match usable {
+        match usable.and_then(|()| manage(range)) {
             Ok(()) => {
                 growth.spans = growth.spans.max(range.first + range.count);
-                self.heap.publish_spans(range);
-                true
+                Some(range)
             }
             Err(errno) => {
                 say(&[Piece::Text("the heap cannot grow: "), Piece::Error(errno)]);
                 self.heap.abandon_spans(range);
-                false
+                None
+            }
+        }
+    }
+
+    /// Relieves a shortage of objects, or answers that there is no memory (false). Objects are
+    /// managed from birth: the first one ends plain mode.
+    pub(crate) fn relieve_objects(&'static self, shortage: ObjectShortage) -> bool {
+        let _inside = Inside::enter();
+        let _blocked = Blocked::all();
+        let mut growth = self.growth.lock();
+        if self.pager().is_none() && !self.manage(&mut growth) {
+            return false;
+        }
+        let Some(pager) = self.pager() else { return false };
+        let relieved = match shortage {
+            ObjectShortage::TooLarge => false,
+            ObjectShortage::Spans(count) => {
+                pager.has_room_for_objects(count)
+                    && self
+                        .begin_spans(&mut growth, count, |range| {
+                            pager.manage_objects(range.first, range.count)
+                        })
+                        .is_some_and(|range| {
+                            self.heap.add_object_spans(range);
+                            pager.rebalance();
+                            true
+                        })
+            }
+            ObjectShortage::Blocks(blocks) => self.grant_blocks(pager, blocks),
+        };
+        self.publish_gauges();
+        relieved
+    }
+
+    /// Grants objects `missing` more blocks of the store, and some to spare if they can be had.
+    fn grant_blocks(&'static self, pager: &Pager, missing: u64) -> bool {
+        let grant = |blocks: u64| {
+            let promised = pager.store().reserve(blocks).is_ok();
+            if promised {
+                self.heap.grant_object_blocks(blocks);
+            }
+            promised
+        };
+        if grant(missing.max(GRANT_BLOCKS)) || grant(missing) {
+            return true;
+        }
+        children::forget_the_dead(pager.store());
+        if grant(missing) {
+            return true;
+        }
+        // Pools keep chunks without an object for the next one of their size.
+        let free = || self.heap.granted_object_blocks() - self.heap.used_object_blocks();
+        self.heap.retire_empty_pools();
+        self.end_idle_objects(pager);
+        free() >= missing || grant(missing)
+    }
+
+    /// Ends chunks of objects that nobody uses any more.
+    pub(crate) fn end_idle_objects(&self, pager: &Pager) {
+        while let Some(idle) = self.heap.take_idle_objects() {
+            let resident = pager.discard_resident(idle.run());
+            self.heap.recycle_objects(idle, resident);
+            if resident {
+                return; // what is pinned now is tried again after the next free
             }
         }
     }
@@ -381,6 +460,9 @@ impl Runtime {
         let surplus = self.heap.granted_pages().saturating_sub(self.heap.committed_pages());
         let revoked = self.heap.revoke(surplus.saturating_sub(GRANT_PAGES));
         pager.store().unreserve(revoked as u64);
+        let surplus = self.heap.granted_object_blocks() - self.heap.used_object_blocks();
+        let revoked = self.heap.revoke_object_blocks(surplus.saturating_sub(GRANT_BLOCKS));
+        pager.store().unreserve(revoked);
         if pager.store().discard_idle() == 0 {
             self.space_to_return.fetch_sub(1, Ordering::Relaxed);
         }
@@ -436,7 +518,7 @@ impl Runtime {
             region_pages: REGION_BYTES / PAGE,
             budget_bytes: self.config.ram as usize,
             page_buffer_part: self.page_buffer_part(),
-            cache_policy: CachePolicy::default(),
+            cache_policy: self.config.cache_policy,
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
         fault_signal::install(fault_handler::on_fault).map_err(ManageError::Signal)?;

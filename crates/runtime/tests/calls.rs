@@ -26,7 +26,10 @@ fn twins(random: &mut Random) -> Vec<Twin> {
             2 => 1 + random.below(4096),
             _ => 1 + random.below(20_000),
         };
-        let at = deepheap::malloc(size);
+        let at = match random.below(2) {
+            0 => deepheap::malloc(size),
+            _ => objects::allocate(1, size),
+        };
         assert!(!at.is_null());
         let copy: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
         // SAFETY: a fresh allocation of that size.
@@ -123,8 +126,18 @@ fn no_thread_loses_a_write_to_calls_of_another() {
     const SIZE: usize = 1024;
     play("no_thread_loses_a_write_to_calls_of_another", CONF, || {
         let seed = seed();
-        let list: Vec<usize> = (0..OBJECTS).map(|_| deepheap::calloc(1, SIZE) as usize).collect();
-        assert!(list.iter().all(|&at| at != 0));
+        let list: Vec<usize> = (0..OBJECTS)
+            .map(|index| match index % 3 {
+                0 => deepheap::calloc(1, SIZE) as usize,
+                1 => objects::allocate(1, SIZE) as usize,
+                _ => objects::allocate(1, THREADS * 8) as usize,
+            })
+            .collect();
+        for &at in &list {
+            assert!(at != 0);
+            // SAFETY: a live object with a word for each thread.
+            unsafe { (at as *mut u8).write_bytes(0, THREADS * 8) };
+        }
         // Thread t owns word t of every object, and counts its increments.
         let counts: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)

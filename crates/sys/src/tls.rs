@@ -21,10 +21,10 @@ pub struct ThreadArea {
     /// Bits that the runtime defines.
     pub flags: u32,
     /// Words that the runtime defines.
-    pub spare: [usize; 2],
+    pub spare: [usize; 3],
 }
 
-const _: () = assert!(size_of::<ThreadArea>() == 32);
+const _: () = assert!(size_of::<ThreadArea>() == 64);
 
 // The one definition. Hidden: every executable or shared object that links this crate has its own,
 // and the linker may turn the load of the offset into a constant. Referenced only by `area`, in
@@ -34,10 +34,10 @@ global_asm!(
     ".globl deepheap_thread_area",
     ".hidden deepheap_thread_area",
     ".type deepheap_thread_area,@object",
-    ".size deepheap_thread_area,32",
-    ".p2align 5",
+    ".size deepheap_thread_area,64",
+    ".p2align 6",
     "deepheap_thread_area:",
-    ".zero 32",
+    ".zero 64",
     ".popsection",
 );
 

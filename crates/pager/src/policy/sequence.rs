@@ -17,6 +17,15 @@ pub struct Sequence {
     window: u32,
 }
 
+/// What a thread's faults looked like so far: those that read, and those on fresh objects.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Sequences {
+    /// Faults on stored objects.
+    pub stored: Sequence,
+    /// Faults on objects that were never written.
+    pub fresh: Sequence,
+}
+
 impl Sequence {
     /// From the word kept for the thread; zero for a new one.
     pub fn from_word(word: usize) -> Sequence {
