@@ -17,6 +17,9 @@ use crate::evict::Moves;
 use crate::object_table::Place;
 use crate::pager::Pager;
 
+/// Objects that leave together at least: a few blocks of small ones.
+const RECLAIM_LEAST: usize = 128;
+
 /// What packing a batch needs, too much for a signal handler's stack.
 pub(crate) struct Packer {
     plan: Plan,
@@ -68,7 +71,7 @@ impl<'a> Log<'a> {
 }
 
 impl Pager {
-    /// Frees up to `want` cache slots (one batch at most); returns how many. An error means that
+    /// Frees about `want` cache slots (one batch at most); returns how many. An error means that
     /// changed objects cannot be written and no clean ones were found either.
     pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<usize, StoreError> {
         if self.compact() {
@@ -76,6 +79,8 @@ impl Pager {
         }
         let mut packer = self.packer();
         let packer = &mut *packer;
+        // Few objects would fill no block.
+        let want = want.max(RECLAIM_LEAST);
         let mut count = 0;
         let all_patience = 4 * want as u32 + 64;
         let mut patience = all_patience;
