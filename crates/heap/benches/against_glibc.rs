@@ -59,6 +59,7 @@ impl Subject for Deepheap<'_> {
                     self.heap.recycle(run, true);
                 }
             }
+            Freed::Objects(freed) => self.heap.recycle_objects(freed, true),
             Freed::NotAllocated => panic!("free of {ptr:#x} refused"),
         }
     }

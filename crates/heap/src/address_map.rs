@@ -47,6 +47,13 @@ impl AddressMap {
         ptr.wrapping_sub(self.base) < self.len
     }
 
+    /// How far into the region `ptr` lies; None if it lies outside.
+    #[inline]
+    pub fn offset_of(&self, ptr: usize) -> Option<usize> {
+        let offset = ptr.wrapping_sub(self.base);
+        (offset < self.len).then_some(offset)
+    }
+
     /// The address of a page.
     #[inline]
     pub fn address_of_page(&self, page: usize) -> usize {
@@ -105,7 +112,9 @@ impl AddressMap {
     /// 1. While X lives, what the answer depends on does not change: X's slab keeps its class
     ///    (only a slab without allocated objects is closed, under the same lock that sets the
     ///    bits), X's own bit stays set, and where X is a run there is no slab and the page's bit
-    ///    in `run_bits` stays set. So the loads below cannot mix two epochs of the page as far
+    ///    in `live_pages` stays set. Object spans have no slabs; there the page's bit in
+    ///    `live_pages` is set before the first of its objects is handed out, and cleared when the
+    ///    last is freed, both under the pool's lock where objects share a page. So the loads below cannot mix two epochs of the page as far
     ///    as X is concerned; what they see of other objects only ever adds a "no". This is why
     ///    no sequence counter is needed: the class is one atomic byte, and where the bits are
     ///    depends on nothing but the class.
@@ -124,7 +133,7 @@ impl AddressMap {
         let page = page.index();
         let slab = page / PAGES_PER_SLAB;
         match self.slabs.class_of(slab) {
-            0 => !self.runs.run_bits.get(page),
+            0 => !self.runs.live_pages.get(page),
             class => {
                 let class = &SIZE_CLASSES[class as usize];
                 self.slabs.page_is_free(slab, class, page % PAGES_PER_SLAB)

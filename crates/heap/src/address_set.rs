@@ -1,4 +1,4 @@
-//! Address set: which slabs (by number) have a property, lowest first.
+//! Address set: which slabs or extents (by number) have a property, lowest first.
 //!
 //! A bitmap with summaries: a bit of level n + 1 says that a word of level n is not zero, so
 //! that the lowest member is found in one load a level (five for 4 TiB of slabs).
@@ -95,7 +95,6 @@ impl AddressSet {
     }
 
     /// Whether `member` is in.
-    #[cfg(any(test, feature = "strict"))]
     pub fn contains(&self, member: usize) -> bool {
         let word = self.words[self.starts[0] + member / 64].load(Ordering::Relaxed);
         word >> (member % 64) & 1 == 1

@@ -28,8 +28,9 @@ const PURGE_PAGES_MAX: usize = 1024;
 pub(crate) struct Coalescing {
     pub(crate) units: Units,
     pub(crate) free_runs: FreeRuns,
-    /// Pages of allocated runs (not slabs), those in thread caches included.
-    pub(crate) run_bits: PageBits,
+    /// Pages of allocated runs (not slabs), those in thread caches included; in object spans,
+    /// pages of live objects.
+    pub(crate) live_pages: PageBits,
     /// Committed pages: handed out since they were last recycled as clean.
     pub(crate) dirty: PageBits,
     /// Per span: dirty pages of free units, and of the unused end of a huge run.
@@ -69,7 +70,7 @@ impl Coalescing {
         Ok(Self {
             units: Units::new(pages)?,
             free_runs: FreeRuns::new(spans)?,
-            run_bits: PageBits::new(pages)?,
+            live_pages: PageBits::new(pages)?,
             dirty: PageBits::new(pages)?,
             dirty_free: Table::new(spans)?,
             huge: Table::new(spans)?,
@@ -103,7 +104,7 @@ impl Coalescing {
             self.carve(&mut lock, pages, align, pages)?
         };
         self.units.set(at, pages, State::Allocated);
-        self.run_bits.set(at..at + pages);
+        self.live_pages.set(at..at + pages);
         self.run_pages.fetch_add(pages, Ordering::Relaxed);
         drop(lock);
         // page_is_free counts on the bits being stored before the program's first store to the
@@ -129,7 +130,7 @@ impl Coalescing {
         {
             return None;
         }
-        self.run_bits.clear(first..first + pages);
+        self.live_pages.clear(first..first + pages);
         self.run_pages.fetch_sub(pages, Ordering::Relaxed);
         Some(FreedRun { first: PageNo::from(first), pages })
     }
@@ -446,7 +447,7 @@ impl Coalescing {
     pub fn populated_bytes(&self) -> usize {
         self.units.populated_bytes()
             + self.free_runs.populated_bytes()
-            + self.run_bits.populated_bytes()
+            + self.live_pages.populated_bytes()
             + self.dirty.populated_bytes()
             + self.dirty_free.populated_bytes()
             + self.huge.populated_bytes()

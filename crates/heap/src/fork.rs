@@ -2,8 +2,8 @@
 //!
 //! Guarantees: the child finds every structure whole. Thread caches need no lock: a bin is
 //! well-formed after every store to it (`thread_cache.rs`). What a lost thread held outside of
-//! its cache at that instant (a batch on its way, a run being freed) stays out of use in the
-//! child, and its statistics may be off by as much.
+//! its cache at that instant (a batch on its way, a run or object being freed) stays out of use in
+//! the child, and its statistics may be off by as much.
 //! Never: allocates.
 //! Threads: `fork_prepare` and then one of the other two, by the forking thread; in between
 //! nothing else of the heap may be called by it.
@@ -13,6 +13,8 @@ use deepheap_sys::lock::Guard;
 use crate::central_list::Available;
 use crate::coalescing::Spans;
 use crate::heap::Heap;
+use crate::object_space::Space;
+use crate::pool::POOL_LOCKS;
 use crate::size_class::SMALL_CLASSES;
 use crate::thread_cache::ThreadCache;
 
@@ -21,6 +23,8 @@ pub(crate) struct ForkGuards {
     _lists: [Guard<'static, Available>; SMALL_CLASSES],
     _spans: Guard<'static, Spans>,
     _caches: Guard<'static, ()>,
+    _pools: [Guard<'static, ()>; POOL_LOCKS],
+    _objects: Guard<'static, Space>,
 }
 
 impl Heap {
@@ -30,6 +34,8 @@ impl Heap {
             _lists: core::array::from_fn(|list| self.lists[list].lock()),
             _spans: self.map.runs.lock(),
             _caches: self.caches.lock(),
+            _pools: core::array::from_fn(|lock| self.objects.pools.lock_of_pools(lock)),
+            _objects: self.objects.space.lock(),
         };
         *self.fork_guards.lock() = Some(guards);
     }

@@ -2,7 +2,7 @@
 //!
 //! Small sizes come from slabs through the thread cache and the central lists, medium ones (to
 //! 1 MiB) are page runs that the thread cache may keep, larger ones are page runs, and those
-//! longer than a span take consecutive spans.
+//! longer than a span take consecutive spans. What `objects.rs` hands out comes back here as well.
 //!
 //! Guarantees: live allocations never overlap; what it hands out is committed and granted; a
 //! pointer that is not a live allocation is answered, never acted upon.
@@ -18,6 +18,7 @@ use deepheap_sys::lock::Lock;
 use crate::address_map::{AddressMap, Found};
 use crate::central_list::CentralList;
 use crate::fork::ForkGuards;
+use crate::objects::Objects;
 use crate::outcome::{Allocated, Freed, FreedRun, Shortage, Shrunk, SpanRange};
 use crate::page::{PAGE, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
 use crate::size_class::{
@@ -34,6 +35,7 @@ pub struct Heap {
     pub(crate) map: AddressMap,
     pub(crate) lists: Box<[CentralList]>,
     pub(crate) caches: Caches,
+    pub(crate) objects: Objects,
     pub(crate) fork_guards: Lock<Option<ForkGuards>>,
     report_free_pages: AtomicBool,
 }
@@ -58,6 +60,7 @@ impl Heap {
             map: AddressMap::new(region_base, region_len)?,
             lists: lists?,
             caches: Caches::new(),
+            objects: Objects::new(region_len >> SPAN_SHIFT)?,
             fork_guards: Lock::new(None),
             report_free_pages: AtomicBool::new(false),
         })
@@ -161,8 +164,9 @@ impl Heap {
 
     #[inline(never)]
     fn free_run(&self, cache: &mut ThreadCache, ptr: usize) -> Freed {
-        let Some(Found::Run { first, pages }) = self.map.find(ptr) else {
-            return Freed::NotAllocated;
+        let Some((first, pages)) = self.map.run_at(ptr) else {
+            let offset = self.map.offset_of(ptr);
+            return offset.map_or(Freed::NotAllocated, |at| self.objects.free(&self.map, at));
         };
         if let Some(class) = medium_class_of(pages)
             && SIZE_CLASSES[class as usize].run_pages() == pages
@@ -198,6 +202,7 @@ impl Heap {
 
     /// Bytes the live allocation at `ptr` can hold, fast: of a `ptr` that is none, it answers None
     /// or the size of the free slot that starts there. [`Heap::allocation_size`] tells them apart.
+    /// Of an array of objects, it is the size of an element.
     #[inline(always)]
     pub fn usable_size(&self, ptr: usize) -> Option<usize> {
         match self.map.slot_at(ptr) {
@@ -208,15 +213,25 @@ impl Heap {
 
     /// Bytes the allocation at `ptr` can hold; None if `ptr` is not the start of a live one.
     pub fn allocation_size(&self, ptr: usize) -> Option<usize> {
-        match self.map.find(ptr)? {
-            Found::Object { class, .. } => Some(SIZE_CLASSES[class as usize].size as usize),
-            Found::Run { pages, .. } => Some(pages * PAGE),
+        match self.map.slot_at(ptr) {
+            Some(_) => match self.map.find(ptr)? {
+                Found::Object { class, .. } => Some(SIZE_CLASSES[class as usize].size as usize),
+                Found::Run { .. } => None,
+            },
+            None => self.run_size(ptr),
         }
     }
 
     #[inline(never)]
     fn run_size(&self, ptr: usize) -> Option<usize> {
-        self.map.run_at(ptr).map(|(_, pages)| pages * PAGE)
+        match self.map.run_at(ptr) {
+            Some((_, pages)) => Some(pages * PAGE),
+            None => self.object_size(ptr),
+        }
+    }
+
+    fn object_size(&self, ptr: usize) -> Option<usize> {
+        self.objects.size_at(&self.map, self.map.offset_of(ptr)?)
     }
 
     /// Whether the allocation at `ptr` now holds `new_size` bytes without moving. Bytes gained
@@ -230,7 +245,7 @@ impl Heap {
         new_size: usize,
     ) -> core::result::Result<bool, Shortage> {
         match self.map.find(ptr) {
-            None => Ok(false),
+            None => Ok(self.object_size(ptr).is_some_and(|usable| new_size <= usable)),
             Some(Found::Object { class, .. }) => {
                 Ok(new_size <= SIZE_CLASSES[class as usize].size as usize)
             }
@@ -242,7 +257,11 @@ impl Heap {
     /// Cuts the allocation at `ptr` to `new_size` where it stands, if that saves an eighth.
     pub fn shrink_in_place(&self, ptr: usize, new_size: usize) -> Shrunk {
         let Some(found) = self.map.find(ptr) else {
-            return Shrunk::NotAllocated;
+            return match self.object_size(ptr) {
+                None => Shrunk::NotAllocated,
+                Some(usable) if new_size < usable / 2 => Shrunk::Wasteful,
+                Some(_) => Shrunk::Done,
+            };
         };
         let usable = match found {
             Found::Object { class, .. } => SIZE_CLASSES[class as usize].size as usize,
@@ -292,7 +311,8 @@ impl Heap {
         self.map.runs.revoke(pages)
     }
 
-    /// Pages that may hold bytes: handed out and not recycled as clean since.
+    /// Pages that may hold bytes: handed out and not recycled as clean since. Object pages are not
+    /// among them.
     pub fn committed_pages(&self) -> usize {
         self.map.runs.committed()
     }
@@ -322,12 +342,13 @@ impl Heap {
         self.map.runs.spans_end()
     }
 
-    /// Usable bytes of live allocations; those in thread caches are not live. A snapshot, inexact
+    /// Usable bytes of live allocations, objects included; those in thread caches are not live. A snapshot, inexact
     /// while other threads allocate.
     pub fn allocated_bytes(&self) -> usize {
         let objects: usize = self.lists.iter().map(CentralList::allocated_bytes).sum();
         let cached: usize = self.caches.taken().map(CacheMemory::held_bytes).sum();
-        (objects + self.map.runs.run_pages() * PAGE).saturating_sub(cached)
+        let memory = (objects + self.map.runs.run_pages() * PAGE).saturating_sub(cached);
+        memory + self.object_bytes()
     }
 
     /// Bytes in thread caches: counted by `committed_pages`, not by `allocated_bytes`.
@@ -342,6 +363,7 @@ impl Heap {
             + self.map.runs.populated_bytes()
             + lists
             + self.caches.mapped_bytes()
+            + self.objects.populated_bytes()
     }
 
     /// Frees that named an object already free, seen too late to answer `NotAllocated`.

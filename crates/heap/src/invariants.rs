@@ -52,6 +52,7 @@ impl Heap {
             assert_eq!(sums.objects[class], self.lists[class - 1].allocated(), "class {class}");
             assert_eq!(sums.empty[class], available.empty, "empty slabs of class {class}");
         }
+        self.check_objects();
     }
 
     /// Checks a span, or a huge run's spans; returns how many.
@@ -114,7 +115,7 @@ impl Heap {
     ) {
         let runs = &self.map.runs;
         let dirty = runs.dirty.count(first..first + pages);
-        let marked = runs.run_bits.count(first..first + pages);
+        let marked = runs.live_pages.count(first..first + pages);
         sums.dirty += dirty;
         match state {
             State::Inside => panic!("page {first} is no unit's first"),

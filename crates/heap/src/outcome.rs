@@ -1,4 +1,4 @@
-//! Outcome: what the heap answers to an allocation or a free.
+//! Outcome: what the heap answers to an allocation, a free or a question about an address.
 //!
 //! Guarantees: every answer says what the caller can do next: commit more, discard a run, or
 //! pass a pointer on.
@@ -40,8 +40,59 @@ pub enum Freed {
     /// `Heap::page_is_free` again before dropping one. Reported only after
     /// `Heap::report_free_pages(true)`.
     Pages(FreedPages),
+    /// Pages of an object, of the last live object of a page, or of an array left use: end what
+    /// was on them, then call `Heap::recycle_objects`.
+    Objects(FreedObjects),
     /// Not a live allocation of this heap; nothing was changed.
     NotAllocated,
+}
+
+/// Pages of objects in quarantine: no live object is on them, and none will be until
+/// `Heap::recycle_objects`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "FreedObjects stay in quarantine until they are recycled"]
+pub struct FreedObjects {
+    /// First page.
+    pub first: PageNo,
+    /// How many pages.
+    pub pages: usize,
+    /// The pages will hold objects of another size next: end them as above, and take them out of
+    /// the page buffer before they are recycled. (An eviction under way that still goes by the old
+    /// size would lose what the next owner writes beyond it.) Otherwise they may stay resident.
+    pub reshaped: bool,
+}
+
+impl FreedObjects {
+    /// The same pages, for whoever ends runs and objects alike.
+    pub fn run(self) -> FreedRun {
+        FreedRun { first: self.first, pages: self.pages }
+    }
+}
+
+/// Why an object could not be allocated now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectShortage {
+    /// No heap of this region can ever hold it.
+    TooLarge,
+    /// Address space is in the way: `begin_spans` this many, make them usable, then
+    /// `Heap::add_object_spans`, and try again.
+    Spans(usize),
+    /// Store space is in the way: `grant_object_blocks` at least this many and try again. Pools
+    /// grow by larger steps if more is granted.
+    Blocks(u64),
+}
+
+/// What `Heap::object_at` says of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectShape {
+    /// Bytes of the object: what was asked for, rounded up to 8.
+    pub size: usize,
+    /// Elements of the array it is in; 1 for a single object.
+    pub count: usize,
+    /// Which of them it is.
+    pub index: usize,
+    /// Bytes from element to element.
+    pub stride: usize,
 }
 
 /// A run of pages in quarantine: no allocation uses it and none will until it is recycled.

@@ -60,6 +60,13 @@ impl PageBits {
         }
     }
 
+    /// Clears the bit of `page`; whether it was set. Of several threads, one is told so.
+    #[inline]
+    pub fn take(&self, page: usize) -> bool {
+        let bit = 1 << (page % 64);
+        self.words[page / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
     /// The first set bit of `range`.
     pub fn first(&self, range: Range<usize>) -> Option<usize> {
         pieces(range).find_map(|(at, mask)| {

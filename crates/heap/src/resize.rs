@@ -62,7 +62,7 @@ impl Coalescing {
             self.dirty.set(end..new_end);
         }
         self.units.set_inside(new_end - 1);
-        self.run_bits.set(end..new_end);
+        self.live_pages.set(end..new_end);
         self.add_run_pages(pages - old);
         drop(lock);
         // As in `Coalescing::allocate`.
@@ -106,7 +106,7 @@ impl Coalescing {
             self.huge[span].store(kept_spans as u32, Ordering::Relaxed);
             self.huge[span + kept_spans].store(cut_spans as u32, Ordering::Relaxed);
         }
-        self.run_bits.clear(cut..first + old);
+        self.live_pages.clear(cut..first + old);
         self.sub_run_pages(old - kept);
         drop(lock);
         Shrunk::Run(FreedRun { first: PageNo::from(cut), pages: old - kept })

@@ -12,21 +12,23 @@ const FORKS: usize = 40;
 
 /// Forks while threads allocate sizes up to `most`; `checked`: the child checks every invariant.
 /// (A run that a thread was freeing at the fork is lost to the child, and its counts with it.)
-fn fork_under_load(most: usize, checked: bool) {
-    let region = Region::new(16, Recycling::Keep);
+/// With `objects`, every other allocation is an object.
+fn fork_under_load(most: usize, checked: bool, objects: bool) {
+    let region = Region::new(40, Recycling::Keep);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let (region, done) = (&region, &done);
             scope.spawn(move || {
                 let mut cache = region.cache();
-                churn(region, &mut cache, thread, most, || done.load(Ordering::Relaxed));
+                churn(region, &mut cache, thread, most, objects, || done.load(Ordering::Relaxed));
                 region.heap.thread_exit(cache);
             });
         }
         let mut cache = region.cache();
         let kept = region.allocate(&mut cache, 1000, 1).unwrap().ptr;
         stamp(kept, 1000, 77);
+        let mut failed = None;
         for round in 0..FORKS {
             region.heap.fork_prepare();
             // SAFETY: the child calls nothing but the heap, which is what this test is about.
@@ -36,7 +38,7 @@ fn fork_under_load(most: usize, checked: bool) {
                 region.heap.reclaim_orphans(Some(&cache));
                 region.drain_freed();
                 let mut steps = 0;
-                churn(&region, &mut cache, round as u64 + 50, most, || {
+                churn(&region, &mut cache, round as u64 + 50, most, objects, || {
                     steps += 1;
                     steps > 3000
                 });
@@ -52,10 +54,14 @@ fn fork_under_load(most: usize, checked: bool) {
             region.heap.fork_parent();
             let mut status = -1;
             // SAFETY: `child` is ours, `status` outlives the call.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0, "the child of round {round} failed");
+            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            if (waited, status) != (child, 0) {
+                failed = Some(round);
+                break;
+            }
         }
         done.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None, "the child of that round failed");
     });
     region.drain_freed();
     region.check();
@@ -66,6 +72,7 @@ fn churn(
     cache: &mut deepheap_heap::ThreadCache,
     seed: u64,
     most: usize,
+    objects: bool,
     mut done: impl FnMut() -> bool,
 ) {
     let mut random = Random::new(seed);
@@ -78,7 +85,12 @@ fn churn(
         }
         let size = random.size().min(most);
         let tag = random.below(255) as u8 + 1;
-        let ptr = region.allocate(cache, size, 1).unwrap().ptr;
+        let allocated = if objects && random.below(2) == 0 {
+            region.allocate_objects(1, size)
+        } else {
+            region.allocate(cache, size, 1)
+        };
+        let ptr = allocated.unwrap().ptr;
         stamp(ptr, size, tag);
         *slot = (ptr, size, tag);
     }
@@ -89,10 +101,15 @@ fn churn(
 
 #[test]
 fn the_child_of_a_busy_parent_has_a_whole_heap() {
-    fork_under_load(16 << 10, true);
+    fork_under_load(16 << 10, true, false);
 }
 
 #[test]
 fn the_child_can_go_on_whatever_sizes_were_in_flight() {
-    fork_under_load(3 << 20, false);
+    fork_under_load(3 << 20, false, false);
+}
+
+#[test]
+fn the_child_can_go_on_with_objects() {
+    fork_under_load(100 << 10, false, true);
 }

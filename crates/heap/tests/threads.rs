@@ -12,7 +12,17 @@ use deepheap_heap::{Freed, PAGE, PageNo};
 use region::{Random, Recycling, Region, stamp, stamp_holds};
 
 #[test]
+fn allocations_freed_by_other_threads_are_never_shared_by_two() {
+    pass_around(false);
+}
+
+#[test]
 fn objects_freed_by_other_threads_are_never_shared_by_two() {
+    pass_around(true);
+}
+
+/// Threads free what others allocated; with `objects`, objects.
+fn pass_around(objects: bool) {
     const THREADS: usize = 4;
     const ROUNDS: usize = 60_000;
     for recycling in [Recycling::Keep, Recycling::Discard] {
@@ -29,7 +39,11 @@ fn objects_freed_by_other_threads_are_never_shared_by_two() {
                     for round in 0..ROUNDS {
                         let size = random.size().min(300_000);
                         let tag = (round % 251) as u8 + 1;
-                        let ptr = region.allocate(&mut cache, size, 1).unwrap().ptr;
+                        let allocated = match objects {
+                            true => region.allocate_objects(1, size),
+                            false => region.allocate(&mut cache, size, 1),
+                        };
+                        let ptr = allocated.unwrap().ptr;
                         stamp(ptr, size, tag);
                         if let Err(full) = next.try_send((ptr, size, tag)) {
                             let (mpsc::TrySendError::Full(kept)
@@ -107,6 +121,16 @@ struct Slot {
 
 #[test]
 fn page_is_free_never_says_so_of_a_page_with_a_live_object() {
+    ask_about_pages(false);
+}
+
+#[test]
+fn page_is_free_never_says_so_of_a_live_objects_page() {
+    ask_about_pages(true);
+}
+
+/// Threads allocate and free, objects or memory, while another asks about their pages.
+fn ask_about_pages(objects: bool) {
     const OWNERS: usize = 3;
     const SLOTS: usize = 64;
     const ASKED: usize = 100_000;
@@ -136,11 +160,16 @@ fn page_is_free_never_says_so_of_a_page_with_a_live_object() {
                         match region.heap.free(&mut cache, held[at]) {
                             Freed::Run(run) => region.recycle(run),
                             Freed::Pages(pages) => assert!(!pages.as_slice().is_empty()),
+                            Freed::Objects(freed) => region.end_objects(freed),
                             Freed::Done => {}
                             Freed::NotAllocated => panic!("{:#x} is live", held[at]),
                         }
                     }
-                    held[at] = region.allocate(&mut cache, size, 1).unwrap().ptr;
+                    let allocated = match objects {
+                        true => region.allocate_objects(1, size),
+                        false => region.allocate(&mut cache, size, 1),
+                    };
+                    held[at] = allocated.unwrap().ptr;
                     slot.size.store(size, Ordering::SeqCst);
                     slot.ptr.store(held[at], Ordering::SeqCst);
                     slot.changes.fetch_add(1, Ordering::SeqCst);
@@ -159,8 +188,11 @@ fn page_is_free_never_says_so_of_a_page_with_a_live_object() {
             }
             let page = region.page_of(ptr + random.below(size));
             let said_free = region.heap.page_is_free(PageNo::from(page));
+            let unit_bytes = region.heap.unit_bytes(PageNo::from(page));
             if slot.changes.load(Ordering::SeqCst) == before {
                 assert!(!said_free, "page {page} of a live object of {size} bytes at {ptr:#x}");
+                let kept = (ptr + size - (region.base + page * PAGE)).min(PAGE);
+                assert!(kept <= unit_bytes, "{kept} bytes of page {page} are kept");
                 live += 1;
             }
             free += usize::from(region.heap.page_is_free(PageNo::from(random.below(4096))));

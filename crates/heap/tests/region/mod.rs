@@ -5,7 +5,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap_heap::{
-    Allocated, Freed, FreedRun, Heap, PAGE, PAGES_PER_SPAN, SPAN, Shortage, ThreadCache,
+    Allocated, Freed, FreedObjects, FreedRun, Heap, ObjectShortage, PAGE, PAGES_PER_SPAN, SPAN,
+    Shortage, ThreadCache,
 };
 use deepheap_sys::mapping::{self, Advice};
 
@@ -65,7 +66,38 @@ impl Region {
         match self.heap.free(cache, ptr) {
             Freed::Run(run) => self.recycle(run),
             Freed::Done | Freed::Pages(_) => {}
+            Freed::Objects(freed) => self.end_objects(freed),
             Freed::NotAllocated => panic!("free of {ptr:#x} refused"),
+        }
+    }
+
+    /// An object, or an array of `count`; None if the region is full.
+    pub fn allocate_objects(&self, count: usize, size: usize) -> Option<Allocated> {
+        loop {
+            match self.heap.allocate_object_array(count, size) {
+                Ok(allocated) => return Some(allocated),
+                Err(ObjectShortage::Blocks(blocks)) => {
+                    self.heap.grant_object_blocks(blocks.max(self.grant_step as u64));
+                }
+                Err(ObjectShortage::Spans(count)) => {
+                    let spans = self.heap.begin_spans(count)?;
+                    self.heap.add_object_spans(spans);
+                }
+                Err(ObjectShortage::TooLarge) => return None,
+            }
+        }
+    }
+
+    /// Ends freed objects, then what left use with them.
+    pub fn end_objects(&self, freed: FreedObjects) {
+        let mut next = Some(freed);
+        while let Some(freed) = next {
+            if freed.reshaped || self.recycling == Recycling::Discard {
+                self.discard(freed.run());
+            }
+            let resident = !freed.reshaped && self.recycling == Recycling::Keep;
+            self.heap.recycle_objects(freed, resident);
+            next = self.heap.take_idle_objects();
         }
     }
 

@@ -1,0 +1,147 @@
+//! Object map: from a page to the chunk of objects it belongs to, by two loads.
+//!
+//! Guarantees: what it says of a page is stable while an object of the page's chunk is live or in
+//! quarantine; an address that is not exactly the start of an object is never taken for one.
+//! Never: locks, allocates, touches managed memory.
+//! Threads: lookups from anywhere, also in signal handlers. Chunks come and go under the lock of
+//! `ObjectSpace`; open bits and batches belong to the lock of the pool.
+
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use deepheap_sys::errno::Result;
+
+use crate::chunk::Chunk;
+use crate::page::{PAGE, PAGE_SHIFT};
+use crate::page_bits::PageBits;
+use crate::table::Table;
+
+/// Chunks start and end at multiples of that many pages. The pager may therefore install the fresh
+/// pages of such a group together: they all have one shape.
+pub const PAGES_PER_GROUP: usize = 16;
+
+/// Names a chunk; 0 names none.
+pub(crate) type ChunkId = u32;
+
+/// Where an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub chunk: ChunkId,
+    /// Its first page.
+    pub page: usize,
+    /// Which one on the page; 0 unless objects are batched.
+    pub slot: u32,
+}
+
+/// The tables of all object pages of a region.
+pub(crate) struct ObjectMap {
+    /// Per group of pages: its chunk.
+    groups: Table<AtomicU32>,
+    chunks: Table<Chunk>,
+    /// Per page of batched objects: which of them are live.
+    batches: Table<AtomicU16>,
+    /// Pages, the first of a stride, with room for an object.
+    pub open: PageBits,
+}
+
+impl ObjectMap {
+    /// No objects, for `pages` pages.
+    pub fn new(pages: usize) -> Result<Self> {
+        let groups = pages / PAGES_PER_GROUP;
+        Ok(Self {
+            groups: Table::new(groups)?,
+            chunks: Table::new(groups + 1)?,
+            batches: Table::new(pages)?,
+            open: PageBits::new(pages)?,
+        })
+    }
+
+    /// The chunk with that name.
+    #[inline]
+    pub fn chunk(&self, id: ChunkId) -> &Chunk {
+        &self.chunks[id as usize]
+    }
+
+    /// The chunk that page `page` belongs to.
+    #[inline]
+    pub fn chunk_of(&self, page: usize) -> Option<(ChunkId, &Chunk)> {
+        let id = self.groups.get(page / PAGES_PER_GROUP)?.load(Ordering::Acquire);
+        if id == 0 { None } else { Some((id, self.chunk(id))) }
+    }
+
+    /// See `Heap::unit_bytes`.
+    #[inline]
+    pub fn unit_bytes(&self, page: usize) -> usize {
+        match self.chunk_of(page) {
+            None => PAGE,
+            Some((_, chunk)) => {
+                let within = page.wrapping_sub(chunk.first());
+                if within < chunk.pages() { chunk.shape().unit_bytes(within) } else { PAGE }
+            }
+        }
+    }
+
+    /// See `Heap::is_object_page`.
+    #[inline]
+    pub fn is_object_page(&self, page: usize) -> bool {
+        self.chunk_of(page)
+            .is_some_and(|(_, chunk)| page.wrapping_sub(chunk.first()) < chunk.pages())
+    }
+
+    /// The object, live or not, or array element that starts `offset` bytes into the region.
+    #[inline]
+    pub fn locate(&self, offset: usize) -> Option<Place> {
+        let page = offset >> PAGE_SHIFT;
+        let (id, chunk) = self.chunk_of(page)?;
+        let within = page.checked_sub(chunk.first()).filter(|&within| within < chunk.pages())?;
+        let shape = chunk.shape();
+        if !within.is_multiple_of(shape.stride as usize) {
+            return None;
+        }
+        let byte = (offset % PAGE) as u32;
+        let slot = if byte == 0 { 0 } else { byte / (shape.tail / shape.batch).max(1) };
+        let starts_here = slot < shape.batch && slot * (shape.tail / shape.batch) == byte;
+        starts_here.then_some(Place { chunk: id, page, slot })
+    }
+
+    /// Makes the pages of `chunk` its own; they are the caller's. The chunk has its shape.
+    pub fn enter(&self, id: ChunkId) {
+        let chunk = self.chunk(id);
+        let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
+        let groups = first / PAGES_PER_GROUP..end.div_ceil(PAGES_PER_GROUP);
+        if chunk.shape().batch > 1 {
+            self.batches.mark(first..end);
+        }
+        self.groups.mark(groups.clone());
+        for group in &self.groups[groups] {
+            group.store(id, Ordering::Release);
+        }
+    }
+
+    /// The chunk's pages are nobody's any more.
+    pub fn leave(&self, id: ChunkId) {
+        let chunk = self.chunk(id);
+        let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
+        for group in &self.groups[first / PAGES_PER_GROUP..end.div_ceil(PAGES_PER_GROUP)] {
+            group.store(0, Ordering::Release);
+        }
+    }
+
+    /// Notes that `id` is about to be written for the first time.
+    pub fn mark_chunk(&self, id: ChunkId) {
+        self.chunks.mark(id as usize..id as usize + 1);
+    }
+
+    /// Which objects of a page of batched ones are live.
+    #[inline]
+    pub fn batch(&self, page: usize) -> &AtomicU16 {
+        &self.batches[page]
+    }
+
+    /// Bytes of memory it takes up.
+    pub fn populated_bytes(&self) -> usize {
+        self.groups.populated_bytes()
+            + self.chunks.populated_bytes()
+            + self.batches.populated_bytes()
+            + self.open.populated_bytes()
+    }
+}

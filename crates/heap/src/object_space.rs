@@ -1,0 +1,178 @@
+//! Object space: makes chunks of objects out of address space and promised store space.
+//!
+//! Guarantees: chunks never overlap; what all chunks cost in blocks of the store is never more than
+//! was granted; a chunk's address space is reused only after its old bytes have been ended.
+//! Never: allocates after `new`, touches pages, calls out while it holds its lock.
+//! Threads: any. One lock, taken after a pool's and held for tens of nanoseconds, or what it takes
+//! to enter a new chunk in the map.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use deepheap_sys::errno::Result;
+use deepheap_sys::lock::{Guard, Lock};
+
+use crate::chunk::{Chunk, ChunkState};
+use crate::extents::{Extents, GROUPS_PER_SPAN};
+use crate::object_map::{ChunkId, ObjectMap, PAGES_PER_GROUP};
+use crate::outcome::{ObjectShortage, SpanRange};
+use crate::shape::Shape;
+
+/// A step may be as much shorter than it should be, before address space is asked for.
+const SHORTEST_STEP: usize = 4;
+
+/// The space of all objects of a region.
+pub(crate) struct ObjectSpace {
+    lock: Lock<Space>,
+    /// How many chunks are idle.
+    idle: AtomicUsize,
+}
+
+/// What the lock guards.
+pub(crate) struct Space {
+    pub(crate) extents: Extents,
+    /// The names below this one, from 1 on, are chunks, in use or in the list `unused`.
+    pub(crate) chunks_end: ChunkId,
+    /// Heads of lists of chunks, linked by `next`; 0 is the end.
+    unused: ChunkId,
+    idle: ChunkId,
+    /// Blocks of the store that may be promised to chunks, and those that are.
+    granted: u64,
+    pub(crate) promised: u64,
+}
+
+impl ObjectSpace {
+    /// No space, in a region of `spans` spans.
+    pub fn new(spans: usize) -> Result<Self> {
+        let extents = Extents::new(spans)?;
+        let space = Space { extents, chunks_end: 1, unused: 0, idle: 0, granted: 0, promised: 0 };
+        Ok(Self { lock: Lock::new(space), idle: AtomicUsize::new(0) })
+    }
+
+    /// A chunk of `slots` strides, entered in `map`; of fewer, down to `least`, where space is
+    /// short. Changes nothing if it fails. The chunk's state is still `Unused`.
+    pub fn create(
+        &self,
+        map: &ObjectMap,
+        shape: Shape,
+        slots: usize,
+        least: usize,
+    ) -> core::result::Result<ChunkId, ObjectShortage> {
+        let stride = shape.stride as usize;
+        let groups_of = |slots: usize| (slots * stride).div_ceil(PAGES_PER_GROUP);
+        let mut space = self.lock.lock();
+        let free = space.granted - space.promised;
+        let mut slots = slots.max(least);
+        while shape.blocks(slots) > free {
+            if slots == least {
+                return Err(ObjectShortage::Blocks(shape.blocks(least) - free));
+            }
+            slots = (slots / 2).max(least);
+        }
+        let groups = groups_of(slots);
+        let fewest = (groups / SHORTEST_STEP).max(groups_of(least));
+        let taken = space.extents.take_up_to(groups, fewest);
+        let spans = groups.div_ceil(GROUPS_PER_SPAN);
+        let (first, groups) = taken.ok_or(ObjectShortage::Spans(spans))?;
+        slots = slots.min(groups * PAGES_PER_GROUP / stride);
+        let blocks = shape.blocks(slots);
+        space.promised += blocks;
+        let id = match space.unused {
+            0 => {
+                map.mark_chunk(space.chunks_end);
+                space.chunks_end += 1;
+                space.chunks_end - 1
+            }
+            id => {
+                space.unused = map.chunk(id).next.load(Ordering::Relaxed);
+                id
+            }
+        };
+        map.chunk(id).shape_as(first * PAGES_PER_GROUP, slots, shape, blocks);
+        map.enter(id);
+        Ok(id)
+    }
+
+    /// Ends a held chunk: its space is free again.
+    pub fn destroy(&self, map: &ObjectMap, id: ChunkId) {
+        let chunk = map.chunk(id);
+        let mut space = self.lock.lock();
+        if !chunk.change_state(ChunkState::Held, ChunkState::Unused) {
+            debug_assert!(false, "only a held chunk can be ended, and once");
+            return;
+        }
+        map.leave(id);
+        space.extents.give(groups_of(chunk));
+        space.promised -= chunk.blocks();
+        chunk.next.store(space.unused, Ordering::Relaxed);
+        space.unused = id;
+    }
+
+    /// Notes that a chunk has no live object, and waits for its bytes to be ended.
+    pub fn put_idle(&self, map: &ObjectMap, id: ChunkId) {
+        let chunk = map.chunk(id);
+        let mut space = self.lock.lock();
+        chunk.set_state(ChunkState::Idle);
+        chunk.next.store(space.idle, Ordering::Relaxed);
+        space.idle = id;
+        self.idle.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An idle chunk, held by the caller from now on; costs one load if there is none.
+    #[inline]
+    pub fn take_idle(&self, map: &ObjectMap) -> Option<ChunkId> {
+        if self.idle.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut space = self.lock.lock();
+        let id = space.idle;
+        if id == 0 {
+            return None;
+        }
+        let chunk = map.chunk(id);
+        space.idle = chunk.next.load(Ordering::Relaxed);
+        self.idle.fetch_sub(1, Ordering::Relaxed);
+        chunk.set_state(ChunkState::Held);
+        Some(id)
+    }
+
+    /// Adds address space.
+    pub fn add_spans(&self, range: SpanRange) {
+        self.lock.lock().extents.add_spans(range.first..range.first + range.count);
+    }
+
+    /// Raises the limit on promised blocks.
+    pub fn grant(&self, blocks: u64) {
+        let mut space = self.lock.lock();
+        space.granted = space.granted.saturating_add(blocks);
+    }
+
+    /// Lowers the limit by up to `blocks`, not below what is promised; returns by how much.
+    pub fn revoke(&self, blocks: u64) -> u64 {
+        let mut space = self.lock.lock();
+        let revoked = blocks.min(space.granted - space.promised);
+        space.granted -= revoked;
+        revoked
+    }
+
+    /// Blocks granted, and those of them that are promised to chunks.
+    pub fn blocks(&self) -> (u64, u64) {
+        let space = self.lock.lock();
+        (space.granted, space.promised)
+    }
+
+    /// The lock, for `fork.rs` and `object_invariants.rs`.
+    pub(crate) fn lock(&self) -> Guard<'_, Space> {
+        self.lock.lock()
+    }
+
+    /// Bytes of memory it takes up.
+    pub fn populated_bytes(&self) -> usize {
+        self.lock.lock().extents.populated_bytes()
+    }
+}
+
+/// The groups of pages that a chunk has, whole ones.
+pub(crate) fn groups_of(chunk: &Chunk) -> core::ops::Range<usize> {
+    let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
+    first / PAGES_PER_GROUP..end.div_ceil(PAGES_PER_GROUP)
+}

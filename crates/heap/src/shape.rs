@@ -1,0 +1,141 @@
+//! Shape: how objects of one size lie on pages, and what they cost in the store.
+//!
+//! An object starts a page of its own and takes as many as it needs; objects below 128 bytes are
+//! batched, several on one page, one behind the other (SSDAlloc, sections 3.1 and 3.3). Every page
+//! is one unit of the pager, and only `unit_bytes` of it are anybody's.
+//!
+//! Guarantees: a unit has at least 128 bytes, so that 4 bytes of table are at most 1/32 of it.
+//! Never: allocates, blocks.
+//! Threads: plain values.
+
+use crate::page::{PAGE, PAGE_SHIFT};
+
+/// Objects of fewer bytes share a page.
+pub(crate) const BATCH_BELOW: usize = 128;
+/// Most objects on a page: the smallest have 8 bytes.
+#[cfg(any(test, feature = "strict"))]
+pub(crate) const BATCH_MAX: usize = BATCH_BELOW / OBJECT_GRAIN;
+/// Object sizes are rounded up to a multiple of this.
+pub(crate) const OBJECT_GRAIN: usize = 8;
+
+/// Objects of more bytes have a block of the store to themselves.
+const PACKED_MAX: usize = 4072;
+/// Bytes of a packed block that its objects share.
+const PACKED_BYTES: usize = 4080;
+/// Bytes that the directory of a packed block has for each object in it.
+const PACKED_ENTRY: usize = 8;
+/// Blocks are promised with a slack of one in that many.
+const BLOCKS_PER_SLACK: u64 = 16;
+
+/// How objects of one size lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Pages from one object to the next; where `batch` > 1, it is 1.
+    pub stride: u32,
+    /// Bytes of the last page of an object, or of the page of a batch: a multiple of 8.
+    pub tail: u32,
+    /// Objects on a page.
+    pub batch: u32,
+}
+
+impl Shape {
+    /// Of single objects of `size` bytes; 0 counts as 1. None beyond 2^32 pages.
+    pub fn of_object(size: usize) -> Option<Shape> {
+        let alone = Shape::of_element(size)?;
+        let bytes = alone.tail as usize;
+        if alone.stride > 1 || bytes >= BATCH_BELOW {
+            return Some(alone);
+        }
+        let batch = BATCH_BELOW.div_ceil(bytes) as u32;
+        Some(Shape { batch, tail: batch * alone.tail, ..alone })
+    }
+
+    /// Of array elements of `size` bytes, which are never batched.
+    pub fn of_element(size: usize) -> Option<Shape> {
+        let bytes = rounded(size)?;
+        let stride = u32::try_from(bytes.div_ceil(PAGE)).ok()?;
+        let before = (stride as usize - 1) << PAGE_SHIFT;
+        Some(Shape { stride, tail: (bytes - before) as u32, batch: 1 })
+    }
+
+    /// Bytes of an object: the size asked for, rounded up to 8.
+    #[inline]
+    pub fn size(&self) -> usize {
+        let before = (self.stride as usize).saturating_sub(1) << PAGE_SHIFT;
+        before + (self.tail / self.batch.max(1)) as usize
+    }
+
+    /// Bytes of page `page` of a chunk that are an object's.
+    #[inline]
+    pub fn unit_bytes(&self, page: usize) -> usize {
+        let stride = self.stride as usize;
+        if stride <= 1 || page % stride == stride - 1 { self.tail as usize } else { PAGE }
+    }
+
+    /// Blocks of the store to promise for `slots` strides.
+    pub fn blocks(&self, slots: usize) -> u64 {
+        let whole = (u64::from(self.stride) - 1) * slots as u64;
+        let tail = self.tail as usize;
+        let tails = if tail > PACKED_MAX {
+            slots
+        } else {
+            slots.div_ceil(PACKED_BYTES / (tail + PACKED_ENTRY))
+        };
+        let blocks = whole + tails as u64;
+        blocks + blocks.div_ceil(BLOCKS_PER_SLACK)
+    }
+}
+
+/// An object's size rounded up to 8 bytes; 0 counts as 1.
+fn rounded(size: usize) -> Option<usize> {
+    size.max(1).checked_next_multiple_of(OBJECT_GRAIN)
+}
+
+/// Bytes from element to element of an array of objects of `size` bytes: whole pages, but below
+/// 128 bytes dense, rounded up to 8 (such arrays are memory pages, not objects).
+pub fn stride(size: usize) -> usize {
+    let bytes = rounded(size).unwrap_or(usize::MAX);
+    if bytes < BATCH_BELOW {
+        return bytes;
+    }
+    bytes.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_holds_whole_objects_and_at_least_128_bytes() {
+        for size in 0..20_000 {
+            let shape = Shape::of_object(size).expect("a sane size");
+            assert_eq!(shape.size(), size.max(1).next_multiple_of(8));
+            assert!((128..=4096).contains(&shape.tail) || shape.stride > 1, "{size}");
+            assert!(shape.tail <= 4096 && (1..=BATCH_MAX as u32).contains(&shape.batch));
+            assert!(shape.batch == 1 || shape.size() < 128 && shape.tail < 256, "{size}");
+            let pages = 0..shape.stride as usize;
+            let units: usize = pages.map(|page| shape.unit_bytes(page)).sum();
+            assert_eq!(units, shape.size() * shape.batch as usize);
+            let element = Shape::of_element(size).expect("a sane size");
+            assert_eq!((element.size(), element.batch), (shape.size(), 1));
+            if size >= 128 {
+                assert_eq!(stride(size), shape.stride as usize * PAGE);
+            }
+        }
+        assert_eq!([0, 1, 8, 9, 120].map(stride), [8, 8, 8, 16, 120]);
+        assert_eq!([121, 128, 4096, 4097].map(stride), [4096, 4096, 4096, 8192]);
+        assert_eq!((Shape::of_object(usize::MAX), stride(usize::MAX)), (None, usize::MAX));
+    }
+
+    #[test]
+    fn blocks_are_what_packed_objects_take_and_a_sixteenth() {
+        let blocks = |size, slots| Shape::of_object(size).expect("a sane size").blocks(slots);
+        // 30 objects of 128 bytes fit a block.
+        assert_eq!(blocks(128, 3000), 100 + 7);
+        assert_eq!(blocks(128, 1), 2);
+        assert_eq!(blocks(4072, 160), 160 + 10);
+        assert_eq!(blocks(4096, 160), 160 + 10);
+        assert_eq!(blocks(3 * 4096, 16), 48 + 3);
+        assert_eq!(blocks(4096 + 128, 30), 30 + 1 + 2);
+    }
+}
