@@ -1,13 +1,14 @@
 //! Pool: all single objects of one size (SSDAlloc, section 3.4).
 //!
 //! A pool grows by chunks of consecutive pages: 128 objects (of several pages: one group of 16
-//! pages), then as many as there are, then steps of 10,000. A bit of `ObjectMap::open` says that a page has room for an object, a bit of
-//! the live pages that an object on it lives; batched objects have bits of their own as well.
+//! pages), then as many as there are, then steps of 10,000. A bit of `ObjectMap::open` says that a
+//! page has room for an object, a bit of the live pages that an object on it lives; batched objects
+//! have bits of their own as well.
 //!
 //! ```text
-//! page   open, free  -> live             [take]       live       -> quarantine  [put, the last one]
-//!        quarantine  -> open, free       [recycle]
-//! slot   free        -> live             [take]       live       -> free        [put]
+//! page   open, free -> live        [take]     live -> quarantine [put, of its last object]
+//!        quarantine -> open, free  [recycle]
+//! slot   free       -> live        [take]     live -> free       [put]
 //! ```
 //!
 //! Guarantees: chunks are filled by ascending address; a chunk with room is in its pool's list;
