@@ -8,7 +8,7 @@ use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::{Freed, FreedRun, Shrunk, ThreadCache};
+use deepheap_heap::{Freed, FreedObjects, FreedRun, Shrunk, ThreadCache};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::tls;
 
@@ -125,6 +125,7 @@ pub unsafe fn free(address: *mut u8) {
                 pager.discard_free_pages(pages.as_slice());
             }
         }
+        Freed::Objects(freed) => runtime.end_objects(freed),
         Freed::NotAllocated => invalid("free", address),
     }
 }
@@ -171,6 +172,23 @@ impl Runtime {
     pub(crate) fn end_parked_runs(&'static self) {
         if let Some(run) = self.heap.take_freed() {
             self.end_run(run);
+        }
+    }
+
+    /// Ends pages of objects that left use, and the chunks that idle since.
+    fn end_objects(&'static self, freed: FreedObjects) {
+        let mut next = Some(freed);
+        while let Some(freed) = next {
+            let resident = match self.pager() {
+                Some(pager) if freed.reshaped => pager.discard_resident(freed.run()),
+                Some(pager) => pager.discard(freed.run()),
+                None => true,
+            };
+            self.heap.recycle_objects(freed, resident);
+            if freed.reshaped && resident {
+                return; // pinned just now; the next free tries again
+            }
+            next = self.heap.take_idle_objects();
         }
     }
 
