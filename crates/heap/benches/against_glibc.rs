@@ -8,7 +8,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 
-use deepheap_heap::{Freed, Heap, PAGES_PER_SPAN, SPAN, Shortage, ThreadCache};
+use deepheap_heap::{Freed, Heap, ObjectShortage, PAGES_PER_SPAN, SPAN, Shortage, ThreadCache};
 
 /// Nothing is mapped there; the heap never looks.
 const REGION: usize = 0x2000_0000_0000;
@@ -59,7 +59,13 @@ impl Subject for Deepheap<'_> {
                     self.heap.recycle(run, true);
                 }
             }
-            Freed::Objects(freed) => self.heap.recycle_objects(freed, true),
+            Freed::Objects(freed) => {
+                let mut next = Some(freed);
+                while let Some(freed) = next {
+                    self.heap.recycle_objects(freed, !freed.reshaped);
+                    next = self.heap.take_idle_objects();
+                }
+            }
             Freed::NotAllocated => panic!("free of {ptr:#x} refused"),
         }
     }
@@ -154,6 +160,49 @@ fn usable_size(subject: &mut Deepheap<'_>, rounds: usize) {
     }
 }
 
+/// What objects cost: filling fresh ones in address order, freeing all, and replacing random ones.
+fn objects(subject: &mut Deepheap<'_>, count: usize) {
+    let heap = subject.heap;
+    let allocate = |size: usize| loop {
+        match heap.allocate_object(size) {
+            Ok(allocated) => return allocated.ptr,
+            Err(ObjectShortage::Blocks(blocks)) => heap.grant_object_blocks(blocks.max(1 << 16)),
+            Err(ObjectShortage::Spans(count)) => {
+                let spans = heap.begin_spans(count).expect("region is large enough");
+                heap.add_object_spans(spans);
+            }
+            Err(ObjectShortage::TooLarge) => panic!("benchmark asks for too much"),
+        }
+    };
+    println!("{:<34}{:>10}{:>10}{:>10}", "ns an object", "fill", "churn", "free");
+    for size in [16, 64, 128, 500, 4000, 9000] {
+        let mut times = [f64::INFINITY; 3];
+        let mut least = |at: usize, since: f64, count: usize| {
+            times[at] = times[at].min((thread_time_ns() - since) / count as f64);
+        };
+        for _ in 0..3 {
+            let mut held = vec![0; count];
+            let start = thread_time_ns();
+            held.iter_mut().for_each(|ptr| *ptr = allocate(size));
+            least(0, start, count);
+            let start = thread_time_ns();
+            let mut at = 1;
+            for _ in 0..count {
+                at = (at * 25_214_903_917 + 11) % (1 << 48);
+                let victim = (at >> 16) % count;
+                subject.free(held[victim], size);
+                held[victim] = allocate(size);
+            }
+            least(1, start, count);
+            let start = thread_time_ns();
+            held.iter().for_each(|&ptr| subject.free(ptr, size));
+            least(2, start, count);
+        }
+        let [fill, churn, free] = times;
+        println!("{:<34}{fill:>10.1}{churn:>10.1}{free:>10.1}", format!("objects of {size} B"));
+    }
+}
+
 fn thread_time_ns() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is a timespec that outlives the call.
@@ -212,6 +261,7 @@ fn main() {
         line(format!("churn of {live} up to {most} B"), a, b);
     }
     usable_size(&mut ours(), rounds);
+    objects(&mut ours(), rounds / 2);
     println!(
         "committed {} MiB, metadata {} KiB, cached {} KiB",
         heap.committed_pages() >> 8,

@@ -114,16 +114,18 @@ impl AddressMap {
     ///    bits), X's own bit stays set, and where X is a run there is no slab and the page's bit
     ///    in `live_pages` stays set. Object spans have no slabs; there the page's bit in
     ///    `live_pages` is set before the first of its objects is handed out, and cleared when the
-    ///    last is freed, both under the pool's lock where objects share a page. So the loads below cannot mix two epochs of the page as far
-    ///    as X is concerned; what they see of other objects only ever adds a "no". This is why
-    ///    no sequence counter is needed: the class is one atomic byte, and where the bits are
-    ///    depends on nothing but the class.
+    ///    last is freed, both under the pool's lock where objects share a page. So the loads below
+    ///    cannot mix two epochs of the page as far as X is concerned; what they see of other
+    ///    objects only ever adds a "no". This is why no sequence counter is needed: the class is
+    ///    one atomic byte, and where the bits are depends on nothing but the class.
     /// 2. The loads do see X. The caller has unmapped the page before the call. If the program
     ///    stored to X through the old mapping, then that store was in memory when the unmapping
     ///    returned (the TLB shootdown drains every core's stores), and the stores to the bits
     ///    came before it in program order: the allocating thread sets them, then passes a
     ///    release fence, then returns the pointer; x86 keeps the order of stores. If the pointer
     ///    went to another thread, that hand-over orders the two. So the bits are in memory too.
+    ///    Where X shares an object page, another thread may have set the page's bit, for an
+    ///    earlier object; it gave up the pool's lock before the allocating thread took it.
     /// 3. If the program has not stored to X yet, it will fault on the page and wait for the
     ///    caller; the bytes that the caller drops are not X's.
     ///

@@ -69,8 +69,9 @@ impl Extents {
             if let Some(first) = self.take(count) {
                 return Some((first, count));
             }
-            count = (count.next_power_of_two() / 2).max(1);
-            if count < least.max(1) || most == 1 {
+            // The power of two below it: what is left of it is a whole block.
+            count = count.next_power_of_two() / 2;
+            if count < least.max(1) {
                 return None;
             }
         }
@@ -195,5 +196,9 @@ mod tests {
         assert_eq!(extents.take_up_to(625, 157), Some((768, 256)));
         assert_eq!(extents.take_up_to(625, 157), None);
         assert_eq!(extents.take_up_to(1, 1), Some((625, 1)));
+        assert_eq!(extents.take_up_to(3, 1), Some((628, 3)));
+        let rest = core::iter::from_fn(|| extents.take_up_to(80, 1));
+        let blocks = [(640, 80), (736, 32), (720, 16), (632, 8), (626, 2), (631, 1)];
+        assert_eq!(rest.collect::<Vec<_>>(), blocks);
     }
 }

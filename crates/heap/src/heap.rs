@@ -342,8 +342,8 @@ impl Heap {
         self.map.runs.spans_end()
     }
 
-    /// Usable bytes of live allocations, objects included; those in thread caches are not live. A snapshot, inexact
-    /// while other threads allocate.
+    /// Usable bytes of live allocations, objects included; those in thread caches are not live. A
+    /// snapshot, inexact while other threads allocate.
     pub fn allocated_bytes(&self) -> usize {
         let objects: usize = self.lists.iter().map(CentralList::allocated_bytes).sum();
         let cached: usize = self.caches.taken().map(CacheMemory::held_bytes).sum();

@@ -1,13 +1,14 @@
 //! Pool: all single objects of one size (SSDAlloc, section 3.4).
 //!
-//! A pool grows by chunks of consecutive pages: 128 objects, then as many as there are, then
-//! steps of 10,000. A bit of `ObjectMap::open` says that a page has room for an object, a bit of
-//! the live pages that an object on it lives; batched objects have bits of their own as well.
+//! A pool grows by chunks of consecutive pages: 128 objects (of several pages: one group of 16
+//! pages), then as many as there are, then steps of 10,000. A bit of `ObjectMap::open` says that a
+//! page has room for an object, a bit of the live pages that an object on it lives; batched objects
+//! have bits of their own as well.
 //!
 //! ```text
-//! page   open, free  -> live             [take]       live       -> quarantine  [put, the last one]
-//!        quarantine  -> open, free       [recycle]
-//! slot   free        -> live             [take]       live       -> free        [put]
+//! page   open, free -> live        [take]     live -> quarantine [put, of its last object]
+//!        quarantine -> open, free  [recycle]
+//! slot   free       -> live        [take]     live -> free       [put]
 //! ```
 //!
 //! Guarantees: chunks are filled by ascending address; a chunk with room is in its pool's list;
@@ -38,7 +39,7 @@ pub(crate) const POOLED_MAX: usize = PAGES_PER_GROUP * PAGE;
 /// Pools of sizes whose last pages are equally full share a lock.
 pub(crate) const POOL_LOCKS: usize = PAGE / OBJECT_GRAIN;
 const POOLS: usize = POOLED_MAX / OBJECT_GRAIN;
-/// Objects of a pool's first chunk.
+/// Objects of a pool's first chunk, if they fit a page.
 const FIRST_STEP: usize = 128;
 /// Objects of a pool's later chunks, unless the heap is told otherwise.
 const STEP: usize = 10_000;
@@ -282,7 +283,9 @@ impl Pools {
         let (stride, batch) = (shape.stride as usize, shape.batch as usize);
         let step = self.step.load(Relaxed) / stride;
         let have = pool.objects.load(Relaxed) as usize;
-        let objects = have.max(FIRST_STEP / stride).min(step.max(1));
+        // Objects of several pages are of many sizes, and few of each: their pools start small.
+        let first = if stride == 1 { FIRST_STEP } else { PAGES_PER_GROUP / stride };
+        let objects = have.max(first).min(step.max(1));
         // Whole groups of pages, up to a span.
         let pages = (objects.div_ceil(batch) * stride).next_multiple_of(PAGES_PER_GROUP);
         let slots = pages.min(PAGES_PER_SPAN) / stride;
