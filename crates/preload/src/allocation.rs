@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a call whose return address lies in libc or the dynamic linker is served from plain
 //! memory, every other from the managed heap; `free`, `realloc` and `malloc_usable_size` go by the
-//! address. Of the managed ones, `placement` may make objects. A null answer sets errno to ENOMEM. `free` keeps errno.
+//! address. Of the managed ones, `placement` may make objects. A null answer sets errno to ENOMEM.
+//! `free` keeps errno.
 //! Never: touches a block (`free` of an evicted block does not read it in).
 //!
 //! Threads: any, from the first instruction of the process on: before our constructor has run

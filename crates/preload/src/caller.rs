@@ -1,11 +1,12 @@
 //! Caller: tells an allocation libc makes for itself from one the program makes.
 //!
 //! Guarantees: until `learn` has run every caller counts as libc, so everything allocated before
-//! our constructor is plain. Until `all_are_special` only libc's calls are special, so the fast path
-//! pays one question for both.
+//! our constructor is plain. Until `all_are_special` only libc's calls are special, so the fast
+//! path pays one question for both.
 //! Never: allocates, locks; a check is two subtractions and two compares.
 //!
-//! Threads: `learn` and `all_are_special` once, from the constructor, before the program has threads; checks from any.
+//! Threads: `learn` and `all_are_special` once, from the constructor, before the program has
+//! threads; checks from any.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};

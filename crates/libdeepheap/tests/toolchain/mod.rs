@@ -38,6 +38,10 @@ impl Standard {
     }
 }
 
+/// What `examples/packet_cache.c` prints, with deepheap or, as it was before its port, without.
+pub const PACKET_CACHE: &str = "200000 packets, 107672 of them and 83655 KiB cached; \
+                                held: 45261 KiB TCP, 22803 KiB UDP\n";
+
 /// The root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository root")
