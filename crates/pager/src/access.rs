@@ -369,7 +369,8 @@ impl Pager {
         descriptor.set_slot(slot);
         self.after_copy(window.operation, id);
         self.cache.set_owner(slot, id);
-        self.descriptors.enter_cache(id);
+        let known = self.descriptors.enter_cache(id);
+        self.balancer.leaves(descriptor, known);
         self.publish_cached(id);
     }
 

@@ -34,7 +34,6 @@ const BUDGET_BYTES_PER_CONTEXT: usize = 8 << 20;
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {
     bytes: usize,
-    page_buffer_part: usize,
     committed_peak: AtomicUsize,
 }
 
@@ -90,8 +89,8 @@ pub(crate) fn contexts(budget: usize) -> usize {
 }
 
 impl Budget {
-    pub(crate) fn new(bytes: usize, page_buffer_part: usize) -> Budget {
-        Budget { bytes, page_buffer_part, committed_peak: AtomicUsize::new(0) }
+    pub(crate) fn new(bytes: usize) -> Budget {
+        Budget { bytes, committed_peak: AtomicUsize::new(0) }
     }
 }
 
@@ -146,11 +145,9 @@ impl Pager {
     /// Sets the limits of page buffer and object cache from what the rest leaves.
     pub fn rebalance(&self) {
         let _passage = self.gate.enter(Level::Mover);
-        let split = budget_split::split(
-            self.budget.bytes,
-            self.usage().overhead(),
-            self.budget.page_buffer_part,
-        );
+        self.balance();
+        let split =
+            budget_split::split(self.budget.bytes, self.usage().overhead(), self.balancer.part());
         self.page_buffer.set_limit(split.page_buffer);
         self.cache.set_limit(split.object_cache * PAGE);
         self.descriptors.grow_ghost(self.cache.objects());

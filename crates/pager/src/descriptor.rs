@@ -88,7 +88,7 @@ pub struct Descriptor {
     list: AtomicU8,
     reuse: AtomicU8,
     may_be_shared: AtomicU8,
-    padding: AtomicU8,
+    epoch: AtomicU8,
 }
 
 const _: () = assert!(core::mem::size_of::<Descriptor>() == 48);
@@ -146,6 +146,16 @@ impl Descriptor {
     /// Sets the reuse count. Owner only, or under the shard's lock.
     pub fn set_reuse(&self, reuse: u8) {
         self.reuse.store(reuse, Ordering::Relaxed);
+    }
+
+    /// When it left the page buffer, in epochs of the balancer.
+    pub fn epoch(&self) -> u8 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Sets when it left the page buffer. Owner only.
+    pub fn set_epoch(&self, epoch: u8) {
+        self.epoch.store(epoch, Ordering::Relaxed);
     }
 
     /// Whether the page may be mapped by someone else as well (the zero page, a forked process).

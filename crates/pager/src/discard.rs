@@ -36,7 +36,7 @@ impl Pager {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         // Pages of spans not looked at yet are Zero in the table and may be present all the same.
-        let mut resident = self.has_plain_spans();
+        let mut resident = self.has_plain_spans() && !self.heap.is_object_page(run.first);
         let mut owned = [DescriptorId(0); BATCH_MAX];
         let mut start = 0;
         while start < run.pages {

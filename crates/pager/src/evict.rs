@@ -153,7 +153,9 @@ impl Pager {
         for index in 0..victims {
             self.settle(context.ids[index], context.slots[index], context.taken[index], moves);
         }
-        Ok(moves.evicted() > before)
+        let evicted = moves.evicted() - before;
+        self.balancer.left(evicted as usize, self.page_buffer.limit());
+        Ok(evicted > 0)
     }
 
     /// Looks up to `want` of the oldest pages up, in address order; they belong to nobody yet.
@@ -315,7 +317,8 @@ impl Pager {
         // In the list first: once the place is published anyone may claim the object and move it
         // on.
         self.cache.set_owner(slot, id);
-        self.descriptors.enter_cache(id);
+        let known = self.descriptors.enter_cache(id);
+        self.balancer.leaves(descriptor, known);
         self.publish_cached(id);
     }
 

@@ -190,6 +190,7 @@ impl Pager {
         }
         self.cache.give_back(slot);
         descriptor.set_reuse(replacement::touched(descriptor.reuse()));
+        self.balancer.comes_back(descriptor);
         self.publish_resident(id);
         Ok(Some((FaultKind::Cached, 1)))
     }

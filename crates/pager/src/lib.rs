@@ -6,6 +6,7 @@
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
 mod access;
+mod balancer;
 mod budget;
 mod collect;
 mod compact;

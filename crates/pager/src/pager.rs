@@ -20,6 +20,7 @@ use deepheap_sys::zap::Zapper;
 
 use crate::PAGE;
 use crate::access::ACCESS_BUFFER_BYTES;
+use crate::balancer::Balancer;
 use crate::budget::{self, Budget};
 use crate::descriptor::Descriptors;
 use crate::evict::EvictContext;
@@ -47,6 +48,8 @@ pub struct Options {
     pub budget_bytes: usize,
     /// The page buffer's share of what the tables leave, in 256ths.
     pub page_buffer_part: usize,
+    /// Whether it keeps that share; otherwise it is only what it begins with.
+    pub page_buffer_is_fixed: bool,
     /// Which cached objects leave first.
     pub cache_policy: CachePolicy,
 }
@@ -96,6 +99,7 @@ pub struct Pager {
     pub(crate) ranges: Ranges,
     pub(crate) cache: ObjectCache,
     pub(crate) budget: Budget,
+    pub(crate) balancer: Balancer,
     pub(crate) gate: Gate,
     pub(crate) take_over: Lock<TakeOver>,
     /// Spans that the take-over has not looked at yet.
@@ -155,7 +159,8 @@ impl Pager {
                 page_buffer: PageBuffer::new(budget_pages),
                 ranges: Ranges::new(options.region_pages)?,
                 cache: ObjectCache::new(options.budget_bytes)?,
-                budget: Budget::new(options.budget_bytes, options.page_buffer_part),
+                budget: Budget::new(options.budget_bytes),
+                balancer: Balancer::new(options.page_buffer_part, options.page_buffer_is_fixed),
                 gate: Gate::new(),
                 take_over: Lock::new(TakeOver::none()),
                 plain_spans: AtomicUsize::new(0),

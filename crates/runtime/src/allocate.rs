@@ -63,6 +63,11 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
         return malloc(size);
     }
     let Some(runtime) = running() else { return ptr::null_mut() };
+    let shape = runtime.heap.object_at(address as usize);
+    if let Some(array) = shape.filter(|shape| shape.count > 1 && shape.index == 0) {
+        // SAFETY: the caller's promise: a live array of objects.
+        return unsafe { objects::resize_array(address, array, size) };
+    }
     let Some(usable) = runtime.heap.allocation_size(address as usize) else {
         invalid("realloc", address);
     };
@@ -89,8 +94,7 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
             }
         }
     }
-    let is_object = runtime.heap.object_at(address as usize).is_some();
-    let moved = if is_object { objects::allocate(1, size) } else { malloc(size) };
+    let moved = if shape.is_some() { objects::allocate(1, size) } else { malloc(size) };
     if moved.is_null() {
         // A smaller size always fits where it is.
         return if size <= usable { address } else { moved };

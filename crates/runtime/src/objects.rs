@@ -9,7 +9,7 @@
 
 use core::ptr;
 
-use deepheap_heap::{PAGE, PageNo};
+use deepheap_heap::{ObjectShape, PAGE, PageNo};
 use deepheap_pager::{
     AccessBuffer, AccessError, AccessReason, Moves, Operation, Pager, Piece, WINDOW_PIECES,
 };
@@ -63,6 +63,30 @@ pub fn allocate(count: usize, size: usize) -> *mut u8 {
             Err(_) => return ptr::null_mut(),
         }
     }
+}
+
+/// `realloc` for an array of objects: as many elements as `bytes` reach into, the old ones' bytes
+/// kept; null means ENOMEM, and then nothing has changed.
+///
+/// # Safety
+/// `array` is the first element of the live array that `shape` describes; dead afterwards.
+pub(crate) unsafe fn resize_array(array: *mut u8, shape: ObjectShape, bytes: usize) -> *mut u8 {
+    let count = bytes.div_ceil(shape.stride).max(1);
+    if count == shape.count {
+        return array;
+    }
+    let moved = allocate(count, shape.size);
+    if moved.is_null() {
+        return moved;
+    }
+    for index in 0..count.min(shape.count) {
+        let offset = index * shape.stride;
+        // SAFETY: both arrays have that element, of that size.
+        unsafe { moved.add(offset).copy_from_nonoverlapping(array.add(offset), shape.size) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { crate::free(array) };
+    moved
 }
 
 /// Bytes from one element of an array of objects of `size` bytes to the next: whole pages, or for

@@ -518,6 +518,7 @@ impl Runtime {
             region_pages: REGION_BYTES / PAGE,
             budget_bytes: self.config.ram as usize,
             page_buffer_part: self.page_buffer_part(),
+            page_buffer_is_fixed: self.config.page_buffer.is_some(),
             cache_policy: self.config.cache_policy,
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;

@@ -148,6 +148,30 @@ fn realloc_keeps_the_bytes_and_the_object_is_still_one() {
 }
 
 #[test]
+fn realloc_of_an_array_keeps_its_elements() {
+    play("realloc_of_an_array_keeps_its_elements", CONF, || {
+        let stride = objects::stride(300);
+        let mut array = objects::allocate(100, 300);
+        for count in [100, 30_000, 50] {
+            // SAFETY: live elements of 300 bytes; dead if the array moves.
+            unsafe {
+                array = deepheap::realloc(array, count * stride);
+                assert!(!array.is_null());
+                for index in 0..count.min(50) {
+                    let element = array.add(index * stride);
+                    if count == 100 {
+                        element.write_bytes(index as u8, 300);
+                    }
+                    assert_eq!(*element.add(299), index as u8, "element {index} of {count}");
+                }
+            }
+        }
+        // SAFETY: live until now.
+        unsafe { deepheap::free(array) };
+    });
+}
+
+#[test]
 fn a_double_free_of_an_object_is_told() {
     let ending = watch("a_double_free_of_an_object_is_told", CONF, || {
         let at = filled(1, 500);

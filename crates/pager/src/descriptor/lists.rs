@@ -133,11 +133,13 @@ impl Descriptors {
     }
 
     /// Lists an owned object in the cache, before it is published there; where, says the policy.
-    pub fn enter_cache(&self, id: DescriptorId) {
+    /// True if it had left the cache not long ago.
+    pub fn enter_cache(&self, id: DescriptorId) -> bool {
         let descriptor = self.get(id);
         let reuse = descriptor.reuse();
         let known = self.replacement.asks_ghost(reuse) && self.ghost.take(descriptor.page().0);
         self.move_to(id, self.replacement.enters(reuse, known).into());
+        known
     }
 
     /// A free descriptor, taken out of its list.

@@ -48,8 +48,8 @@ pub fn shift(observed: &Observed) -> Shift {
     }
     let saved = |events: u64, ns: u64| u128::from(events) * u128::from(ns);
     // a / margin against b / ghost, without division.
-    let page_buffer = saved(observed.young_faults, observed.fault_ns)
-        * u128::from(observed.ghost_bytes.max(1));
+    let page_buffer =
+        saved(observed.young_faults, observed.fault_ns) * u128::from(observed.ghost_bytes.max(1));
     let object_cache =
         saved(observed.ghost_reads, observed.read_ns) * u128::from(observed.margin_bytes.max(1));
     if page_buffer * 8 > object_cache * CLEARLY_EIGHTHS {

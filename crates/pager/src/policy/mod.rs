@@ -1,6 +1,7 @@
 //! Policy: decisions of the pager. Observations in, decisions out: no I/O, no locks, no clock.
 #![forbid(unsafe_code)]
 
+pub mod balance;
 pub mod budget_split;
 pub mod ghost;
 pub mod replacement;

@@ -1,0 +1,139 @@
+//! Balancer: watches what a little more page buffer, or a little more object cache, would have
+//! saved, and moves the border between them.
+//!
+//! Guarantees: nothing moves while the user has fixed the page buffer, or on little evidence.
+//! Never: allocates, waits.
+//! Threads: faulting and evicting ones count; one at a time decides (`rebalance`).
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use deepheap_sys::tls;
+
+use crate::PAGE;
+use crate::descriptor::Descriptor;
+use crate::pager::Pager;
+use crate::policy::balance::{self, Observed, Shift};
+use crate::policy::replacement;
+
+/// The margin that is watched: this part of the page buffer.
+const MARGIN_PART: usize = 8;
+/// What a fault on a cached object costs, its eviction included: CPU time, `deepheap-bench
+/// overheads`.
+const FAULT_NS: u64 = 5_000;
+/// What a read from the store costs: between the time of a device's queue (10 us) and the time a
+/// thread waits alone (60 us).
+const READ_NS: u64 = 40_000;
+/// Events between two decisions.
+const EVENTS: u64 = 2048;
+/// The page buffer's share grows and shrinks by this part of itself.
+const STEP_PART: usize = 8;
+const LANES: usize = 16;
+
+#[repr(align(64))]
+struct Lane {
+    young_faults: AtomicU64,
+    ghost_reads: AtomicU64,
+}
+
+/// What was counted since the last decision.
+pub(crate) struct Balancer {
+    lanes: [Lane; LANES],
+    /// Counts up each time a margin's worth of pages has left the page buffer.
+    epoch: AtomicUsize,
+    /// Pages that left it in this epoch.
+    left: AtomicUsize,
+    /// The page buffer's share of what the tables leave, in 256ths of 256ths.
+    part: AtomicUsize,
+    fixed: bool,
+}
+
+impl Balancer {
+    /// Begins with a share of `part` 256ths, and keeps it if it is `fixed`.
+    pub(crate) fn new(part: usize, fixed: bool) -> Balancer {
+        let lane = || Lane { young_faults: AtomicU64::new(0), ghost_reads: AtomicU64::new(0) };
+        Balancer {
+            lanes: core::array::from_fn(|_| lane()),
+            epoch: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            part: AtomicUsize::new(part << 8),
+            fixed,
+        }
+    }
+
+    /// The page buffer's share, in 65536ths.
+    pub(crate) fn part(&self) -> usize {
+        self.part.load(Ordering::Relaxed)
+    }
+
+    /// An object leaves the page buffer for the cache; `known` to the ghost or not.
+    pub(crate) fn leaves(&self, descriptor: &Descriptor, known: bool) {
+        descriptor.set_epoch(self.epoch.load(Ordering::Relaxed) as u8);
+        if known {
+            self.lanes[tls::lane()].ghost_reads.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// So many pages have left a page buffer of `limit` pages.
+    pub(crate) fn left(&self, pages: usize, limit: usize) {
+        let left = self.left.fetch_add(pages, Ordering::Relaxed) + pages;
+        if left >= limit / MARGIN_PART {
+            self.left.store(0, Ordering::Relaxed);
+            self.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A fault found the object cached.
+    pub(crate) fn comes_back(&self, descriptor: &Descriptor) {
+        let now = self.epoch.load(Ordering::Relaxed) as u8;
+        // Of the margin before this one, or of this one.
+        if now.wrapping_sub(descriptor.epoch()) <= 1 {
+            self.lanes[tls::lane()].young_faults.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU64) -> u64 {
+        self.lanes.iter().map(|lane| counter(lane).load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl Pager {
+    /// Moves the border between page buffer and object cache if there is reason to.
+    pub(crate) fn balance(&self) {
+        let balancer = &self.balancer;
+        let young_faults = balancer.sum(|lane| &lane.young_faults);
+        let ghost_reads = balancer.sum(|lane| &lane.ghost_reads);
+        if balancer.fixed || young_faults + ghost_reads < EVENTS {
+            return;
+        }
+        for lane in &balancer.lanes {
+            lane.young_faults.store(0, Ordering::Relaxed);
+            lane.ghost_reads.store(0, Ordering::Relaxed);
+        }
+        let pages = self.page_buffer.pages().max(1);
+        // With an object on every page, a resident page may have a page table to itself.
+        let page_bytes = PAGE + self.ranges.page_table_bytes() / pages;
+        let cached = self.cache.objects().max(1);
+        let object_bytes = self.cache.held_bytes() / cached;
+        let observed = Observed {
+            young_faults,
+            fault_ns: FAULT_NS,
+            // One margin and, on average, half of the one that has begun.
+            margin_bytes: (self.page_buffer.limit() / MARGIN_PART * page_bytes * 3 / 2) as u64,
+            ghost_reads,
+            read_ns: READ_NS,
+            ghost_bytes: (replacement::ghost_length(cached) * object_bytes) as u64,
+        };
+        let part = balancer.part();
+        let step = (part / STEP_PART).max(1);
+        let moved = match balance::shift(&observed) {
+            Shift::ToPageBuffer => part + step,
+            Shift::ToObjectCache => part - step,
+            Shift::Stay => part,
+        };
+        balancer.part.store(moved.clamp(PART_LEAST, PART_MOST), Ordering::Relaxed);
+    }
+}
+
+/// Between a 256th and three quarters.
+const PART_LEAST: usize = 1 << 8;
+const PART_MOST: usize = 3 << 14;
