@@ -248,12 +248,14 @@ fn memory_of_free_slabs_is_given_back() {
 }
 
 /// Threads take, mark, check and give back slots of few classes while another one compacts; what
-/// is moved is claimed as the pager does it.
+/// is moved is claimed as the pager does it. They fill the cache and empty it in turns, so that
+/// there is something to move, and go on until enough was moved.
 #[test]
 fn slots_have_one_owner_while_slabs_are_emptied() {
     const THREADS: u32 = 4;
     const OBJECTS: usize = 600;
-    const ROUNDS: usize = 60_000;
+    const MOVES: u32 = 20_000;
+    const ROUNDS_MAX: usize = 50_000_000;
     const NOWHERE: u32 = u32::MAX;
     const CLAIMED: u32 = u32::MAX - 1;
     let cache = ObjectCache::new(2 << 20).unwrap();
@@ -264,21 +266,26 @@ fn slots_have_one_owner_while_slabs_are_emptied() {
     let word = |slot: u32| cache.address(slot).cast::<u32>();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (cache, slot_of, over, word) = (&cache, &slot_of, &over, &word);
+            let (cache, slot_of, over, moved, word) = (&cache, &slot_of, &over, &moved, &word);
             scope.spawn(move || {
                 let mut draw = Draw(u64::from(thread) + 1);
-                for _ in 0..ROUNDS {
+                for round in 0..ROUNDS_MAX {
+                    let fills = round / 2000 % 2 == 0;
+                    if moved.load(Ordering::Relaxed) >= MOVES {
+                        break;
+                    }
                     let id = thread as usize * OBJECTS + draw.below(OBJECTS);
                     let place = &slot_of[id];
                     let slot = place.load(Ordering::Acquire);
-                    if slot == NOWHERE {
+                    if slot == NOWHERE && fills {
                         let bytes = [200, 700, 4096][draw.below(3)];
                         let Some(slot) = cache.take(bytes) else { continue };
                         // SAFETY: the slot was taken for us.
                         unsafe { word(slot).write(id as u32) };
                         cache.set_owner(slot, DescriptorId(id as u32));
                         place.store(slot, Ordering::Release);
-                    } else if slot != CLAIMED
+                    } else if slot < CLAIMED
+                        && (!fills || draw.below(4) == 0)
                         && place
                             .compare_exchange(slot, CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
                             .is_ok()
@@ -310,7 +317,7 @@ fn slots_have_one_owner_while_slabs_are_emptied() {
             }
         });
     });
-    println!("{} objects moved meanwhile", moved.load(Ordering::Relaxed));
+    assert!(moved.load(Ordering::Relaxed) >= MOVES);
     for slot in slot_of.iter().map(|slot| slot.load(Ordering::Relaxed)) {
         if slot != NOWHERE {
             cache.give_back(slot);
