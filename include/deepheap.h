@@ -91,7 +91,8 @@ const char *dh_strerror(int error);
  * freed already, or never came from this library, cannot be freed without harm to others: the
  * process is stopped with abort(3), and one line on stderr tells the call and the address. So it
  * is with dh_realloc. Both take objects of dh_oalloc, too, whole arrays by their first element;
- * dh_realloc keeps the bytes, but what it had to move may be a plain allocation afterwards.
+ * dh_realloc keeps the bytes, and an object stays one. Of an array of dh_oalloc it takes the new
+ * size in bytes from the first element to the end of the last, dh_ostride included.
  */
 void dh_free(void *ptr);
 void *dh_malloc(size_t size) DH_ALLOCATES(1);

@@ -35,7 +35,7 @@ static inline void *nv_calloc(size_t count, size_t size) {
     return ptr;
 }
 
-/* The bytes are kept; what dh_realloc has to move becomes a plain allocation. */
+/* The bytes are kept; an object stays one. */
 static inline void *nv_realloc(void *ptr, size_t size) {
     return ptr == NULL ? nv_malloc(size) : dh_realloc(ptr, size);
 }

@@ -39,8 +39,9 @@ pub(crate) const POOLED_MAX: usize = PAGES_PER_GROUP * PAGE;
 /// Pools of sizes whose last pages are equally full share a lock.
 pub(crate) const POOL_LOCKS: usize = PAGE / OBJECT_GRAIN;
 const POOLS: usize = POOLED_MAX / OBJECT_GRAIN;
-/// Objects of a pool's first chunk, if they fit a page.
+/// Objects of a pool's first chunk, if they are no longer than this.
 const FIRST_STEP: usize = 128;
+const FIRST_SIZE: usize = 512;
 /// Objects of a pool's later chunks, unless the heap is told otherwise.
 const STEP: usize = 10_000;
 
@@ -283,8 +284,12 @@ impl Pools {
         let (stride, batch) = (shape.stride as usize, shape.batch as usize);
         let step = self.step.load(Relaxed) / stride;
         let have = pool.objects.load(Relaxed) as usize;
-        // Objects of several pages are of many sizes, and few of each: their pools start small.
-        let first = if stride == 1 { FIRST_STEP } else { PAGES_PER_GROUP / stride };
+        // Larger objects are of many sizes, and few of each: their pools start small, because a
+        // chunk is promised whole.
+        let first = match stride {
+            1 => (FIRST_STEP * FIRST_SIZE / shape.size()).clamp(PAGES_PER_GROUP, FIRST_STEP),
+            _ => PAGES_PER_GROUP / stride,
+        };
         let objects = have.max(first).min(step.max(1));
         // Whole groups of pages, up to a span.
         let pages = (objects.div_ceil(batch) * stride).next_multiple_of(PAGES_PER_GROUP);

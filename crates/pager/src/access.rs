@@ -370,7 +370,7 @@ impl Pager {
         self.after_copy(window.operation, id);
         self.cache.set_owner(slot, id);
         let known = self.descriptors.enter_cache(id);
-        self.balancer.leaves(descriptor, known);
+        self.balancer.arrives(descriptor, known);
         self.publish_cached(id);
     }
 

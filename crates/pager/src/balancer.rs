@@ -28,6 +28,12 @@ const EVENTS: u64 = 2048;
 /// The page buffer's share grows and shrinks by this part of itself.
 const STEP_PART: usize = 8;
 const LANES: usize = 16;
+/// The share begins with half, and stays between a 256th and three quarters.
+const PART_FIRST: usize = 1 << 15;
+const PART_LEAST: usize = 1 << 8;
+const PART_MOST: usize = 3 << 14;
+/// As far from now as an epoch in eight bits can be.
+const LONG_AGO: u8 = 128;
 
 #[repr(align(64))]
 struct Lane {
@@ -42,21 +48,22 @@ pub(crate) struct Balancer {
     epoch: AtomicUsize,
     /// Pages that left it in this epoch.
     left: AtomicUsize,
-    /// The page buffer's share of what the tables leave, in 256ths of 256ths.
+    /// The page buffer's share of what the tables leave, in 65536ths.
     part: AtomicUsize,
-    fixed: bool,
+    /// Whether it moves. Without a ghost there is nothing to see on the cache's side.
+    moves: bool,
 }
 
 impl Balancer {
-    /// Begins with a share of `part` 256ths, and keeps it if it is `fixed`.
-    pub(crate) fn new(part: usize, fixed: bool) -> Balancer {
+    /// Begins with a share of half, and keeps it unless it `moves`.
+    pub(crate) fn new(moves: bool) -> Balancer {
         let lane = || Lane { young_faults: AtomicU64::new(0), ghost_reads: AtomicU64::new(0) };
         Balancer {
             lanes: core::array::from_fn(|_| lane()),
             epoch: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
-            part: AtomicUsize::new(part << 8),
-            fixed,
+            part: AtomicUsize::new(PART_FIRST),
+            moves,
         }
     }
 
@@ -71,6 +78,12 @@ impl Balancer {
         if known {
             self.lanes[tls::lane()].ghost_reads.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// An object comes to the cache from the store: no fault on it could have been saved.
+    pub(crate) fn arrives(&self, descriptor: &Descriptor, known: bool) {
+        self.leaves(descriptor, known);
+        descriptor.set_epoch((self.epoch.load(Ordering::Relaxed) as u8).wrapping_sub(LONG_AGO));
     }
 
     /// So many pages have left a page buffer of `limit` pages.
@@ -102,7 +115,7 @@ impl Pager {
         let balancer = &self.balancer;
         let young_faults = balancer.sum(|lane| &lane.young_faults);
         let ghost_reads = balancer.sum(|lane| &lane.ghost_reads);
-        if balancer.fixed || young_faults + ghost_reads < EVENTS {
+        if !balancer.moves || young_faults + ghost_reads < EVENTS {
             return;
         }
         for lane in &balancer.lanes {
@@ -133,7 +146,3 @@ impl Pager {
         balancer.part.store(moved.clamp(PART_LEAST, PART_MOST), Ordering::Relaxed);
     }
 }
-
-/// Between a 256th and three quarters.
-const PART_LEAST: usize = 1 << 8;
-const PART_MOST: usize = 3 << 14;

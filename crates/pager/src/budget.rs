@@ -14,7 +14,7 @@ use crate::gate::Level;
 use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
 use crate::pager::Pager;
-use crate::policy::budget_split;
+use crate::policy::budget_split::{self, Share};
 use crate::{PAGE, evict};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.
@@ -34,6 +34,8 @@ const BUDGET_BYTES_PER_CONTEXT: usize = 8 << 20;
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {
     bytes: usize,
+    /// What the user has fixed.
+    page_buffer_bytes: Option<usize>,
     committed_peak: AtomicUsize,
 }
 
@@ -89,8 +91,8 @@ pub(crate) fn contexts(budget: usize) -> usize {
 }
 
 impl Budget {
-    pub(crate) fn new(bytes: usize) -> Budget {
-        Budget { bytes, committed_peak: AtomicUsize::new(0) }
+    pub(crate) fn new(bytes: usize, page_buffer_bytes: Option<usize>) -> Budget {
+        Budget { bytes, page_buffer_bytes, committed_peak: AtomicUsize::new(0) }
     }
 }
 
@@ -135,7 +137,8 @@ impl Pager {
         tables.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
     }
 
-    /// Whether `spans` more spans of objects leave page buffer and object cache the least they need.
+    /// Whether `spans` more spans of objects leave page buffer and object cache the least that
+    /// they need.
     pub fn has_room_for_objects(&self, spans: usize) -> bool {
         let tables = spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE);
         let overhead = tables.saturating_add(self.usage().overhead());
@@ -146,8 +149,11 @@ impl Pager {
     pub fn rebalance(&self) {
         let _passage = self.gate.enter(Level::Mover);
         self.balance();
-        let split =
-            budget_split::split(self.budget.bytes, self.usage().overhead(), self.balancer.part());
+        let share = match self.budget.page_buffer_bytes {
+            Some(bytes) => Share::Bytes(bytes),
+            None => Share::Part(self.balancer.part()),
+        };
+        let split = budget_split::split(self.budget.bytes, self.usage().overhead(), share);
         self.page_buffer.set_limit(split.page_buffer);
         self.cache.set_limit(split.object_cache * PAGE);
         self.descriptors.grow_ghost(self.cache.objects());

@@ -46,10 +46,8 @@ pub struct Options {
     pub region_pages: usize,
     /// The RAM budget, bytes.
     pub budget_bytes: usize,
-    /// The page buffer's share of what the tables leave, in 256ths.
-    pub page_buffer_part: usize,
-    /// Whether it keeps that share; otherwise it is only what it begins with.
-    pub page_buffer_is_fixed: bool,
+    /// Bytes of the page buffer; none: it sizes itself.
+    pub page_buffer_bytes: Option<usize>,
     /// Which cached objects leave first.
     pub cache_policy: CachePolicy,
 }
@@ -159,8 +157,11 @@ impl Pager {
                 page_buffer: PageBuffer::new(budget_pages),
                 ranges: Ranges::new(options.region_pages)?,
                 cache: ObjectCache::new(options.budget_bytes)?,
-                budget: Budget::new(options.budget_bytes),
-                balancer: Balancer::new(options.page_buffer_part, options.page_buffer_is_fixed),
+                budget: Budget::new(options.budget_bytes, options.page_buffer_bytes),
+                balancer: Balancer::new(
+                    options.page_buffer_bytes.is_none()
+                        && options.cache_policy == CachePolicy::S3Fifo,
+                ),
                 gate: Gate::new(),
                 take_over: Lock::new(TakeOver::none()),
                 plain_spans: AtomicUsize::new(0),

@@ -517,8 +517,7 @@ impl Runtime {
             region_base: self.region_base,
             region_pages: REGION_BYTES / PAGE,
             budget_bytes: self.config.ram as usize,
-            page_buffer_part: self.page_buffer_part(),
-            page_buffer_is_fixed: self.config.page_buffer.is_some(),
+            page_buffer_bytes: self.page_buffer_bytes(),
             cache_policy: self.config.cache_policy,
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
@@ -544,12 +543,9 @@ impl Runtime {
         }
     }
 
-    fn page_buffer_part(&self) -> usize {
-        const DEFAULT_PART: u64 = 128;
-        let part = self.config.page_buffer.map_or(DEFAULT_PART, |page_buffer| {
-            page_buffer.bytes_of(self.config.ram) * 256 / self.config.ram
-        });
-        part.clamp(1, 255) as usize
+    fn page_buffer_bytes(&self) -> Option<usize> {
+        let page_buffer = self.config.page_buffer?;
+        Some(page_buffer.bytes_of(self.config.ram) as usize)
     }
 }
 

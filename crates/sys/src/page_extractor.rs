@@ -149,7 +149,8 @@ impl PageExtractor {
     }
 
     /// Takes the victims out: `taken[i]` tells what became of `victims[i]`, whose bytes are in
-    /// `into[i]` (`victims[i].len` of them) if it was copied; `into[i]` may be overwritten in every case.
+    /// `into[i]` (`victims[i].len` of them) if it was copied; `into[i]` may be overwritten
+    /// in every case.
     ///
     /// Err: the pipe cannot be used (EBADF, ENOMEM) or the lengths differ or exceed `batch`
     /// (EINVAL); all victims are as they were, and `taken` says Unreadable.

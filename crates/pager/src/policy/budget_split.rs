@@ -12,11 +12,23 @@ pub struct Split {
 /// Least number of pages either side is left with: two batches of eviction.
 pub const LEAST: usize = 512;
 
-/// Shares `budget` bytes less `overhead` bytes (tables, page tables, buffers), `part` in 65536ths to
-/// the page buffer.
-pub fn split(budget: usize, overhead: usize, part: usize) -> Split {
+/// The page buffer's share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    /// So many bytes.
+    Bytes(usize),
+    /// So many 65536ths of what the overhead leaves.
+    Part(usize),
+}
+
+/// Shares `budget` bytes less `overhead` bytes (tables, page tables, buffers).
+pub fn split(budget: usize, overhead: usize, share: Share) -> Split {
     let pages = (budget.saturating_sub(overhead) / crate::PAGE).max(2 * LEAST);
-    let page_buffer = ((pages * part) >> 16).clamp(LEAST, pages - LEAST);
+    let page_buffer = match share {
+        Share::Bytes(bytes) => bytes / crate::PAGE,
+        Share::Part(part) => (pages * part) >> 16,
+    };
+    let page_buffer = page_buffer.clamp(LEAST, pages - LEAST);
     Split { page_buffer, object_cache: pages - page_buffer }
 }
 
@@ -27,8 +39,8 @@ mod tests {
     #[test]
     fn both_sides_keep_their_least_and_the_sum_is_the_budget() {
         for budget in [1 << 20, 16 << 20, 256 << 20, 1usize << 40] {
-            for part in [0, 1, 1 << 14, 1 << 15, 1 << 16] {
-                let split = split(budget, 3 << 20, part);
+            for share in [0, 1, 1 << 14, 1 << 15, 1 << 16].map(Share::Part) {
+                let split = split(budget, 3 << 20, share);
                 assert!(split.page_buffer >= LEAST && split.object_cache >= LEAST);
                 let pages = (budget.saturating_sub(3 << 20) / crate::PAGE).max(2 * LEAST);
                 assert_eq!(split.page_buffer + split.object_cache, pages);
