@@ -150,8 +150,10 @@ size_t dh_ostride(size_t object_size);
  *
  * What can go wrong, beside DH_EREAD, DH_ENOROOM and DH_EMEMORY:
  *   - NULL, a foreign pointer, or a freed object that has not been allocated again: DH_EOBJECT.
- *     An object that another thread frees during the call is an error of the program.
- *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied.
+ *     An object that another thread frees during the call is an error of the program. Memory of
+ *     dh_malloc that was freed may go unnoticed.
+ *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied. Of an
+ *     element of less than 128 bytes the bounds of the heap are checked, not its own.
  *   - a null buffer with a length above 0: DH_EINVAL.
  *   - a length of 0: nothing is copied, `buffer` may be NULL; object and offset are checked.
  *
@@ -180,16 +182,17 @@ ssize_t dh_scatter(void *const objects[], size_t count, size_t offset, size_t le
 /*
  * Starts to bring objects into RAM, and does not wait. How many may be on their way at a time is
  * bounded, so it may start fewer than asked for. Returns how many were started; those in RAM
- * already need no start. Errors as for dh_gather; those of the device show when the object is
- * used.
+ * already need no start. DH_EOBJECT, and none is started, if one is no memory of the heap; errors
+ * of the device show when the object is used.
  */
 ssize_t dh_prefetch(void *const objects[], size_t count);
 
 /*
  * dh_pin brings an object into RAM and keeps it there, to be touched without a fault and handed
  * to system calls, until dh_unpin has been called as often. Pinned objects count against the RAM
- * budget: pin few, and for a short time. Unpin an object before it is freed. DH_ENOROOM if too
- * much is pinned already. dh_unpin without a dh_pin is an error of the program.
+ * budget, and may pass it: pin few, and for a short time. Unpin an object before it is freed.
+ * dh_unpin without a dh_pin is an error of the program. DH_EOBJECT, or DH_EMEMORY if memory
+ * cannot be managed at all.
  */
 int dh_pin(const void *object);
 int dh_unpin(const void *object);

@@ -67,6 +67,8 @@ pub struct AccessError {
 pub enum AccessReason {
     /// The address is not managed.
     NotManaged,
+    /// The object ends before.
+    OutOfBounds,
     /// The object could not be read: device error, or bytes that fail their checksum.
     Unreadable(StoreError),
     /// Nothing can leave the object cache, because the store takes no more writes.
@@ -160,6 +162,10 @@ impl Pager {
             let Some(page) = self.managed_page(window.pieces[index].address) else {
                 return Err(AccessError { piece: index, reason: AccessReason::NotManaged });
             };
+            let Piece { address, length } = window.pieces[index];
+            if address % PAGE + length > self.unit_bytes(page) {
+                return Err(AccessError { piece: index, reason: AccessReason::OutOfBounds });
+            }
             if self.wants_slot(window.operation, page) {
                 window.slots[index] = self.slot_for(page, moves).unwrap_or(None);
             }
@@ -236,6 +242,10 @@ impl Pager {
                     Operation::Write => {
                         let Some(slot) = window.slots[index] else { return Progress::Later };
                         let Some(id) = self.claim_fresh(page) else { continue };
+                        if !self.slot_fits(window, index, page) {
+                            self.unclaim(page, &[id], |_| Place::Zero);
+                            return Progress::Later;
+                        }
                         window.slots[index] = None;
                         // SAFETY: the slot is ours alone.
                         unsafe { self.cache.address(slot).write_bytes(0, self.unit_bytes(page)) };
@@ -266,6 +276,10 @@ impl Pager {
                         };
                     }
                     let Some(id) = self.claim_stored(page, block) else { continue };
+                    if !self.slot_fits(window, index, page) {
+                        self.unclaim(page, &[id], |_| Place::Stored(block));
+                        continue;
+                    }
                     let whole = window.pieces[index].length == self.unit_bytes(page);
                     if let (true, true, Some(slot)) = (writes, whole, window.slots[index]) {
                         window.slots[index] = None;
@@ -293,6 +307,20 @@ impl Pager {
                     return Progress::Done;
                 }
             }
+        }
+    }
+
+    /// Whether the slot that was taken for the piece is large enough for its object, now that it is
+    /// owned: another one, of another size, may have come to the page since. If not, the slot is
+    /// given back.
+    fn slot_fits(&self, window: &mut Window<'_>, index: usize, page: PageNo) -> bool {
+        match window.slots[index] {
+            Some(slot) if self.cache.slot_bytes(slot) < self.unit_bytes(page) => {
+                self.cache.give_back(slot);
+                window.slots[index] = None;
+                false
+            }
+            _ => true,
         }
     }
 

@@ -215,7 +215,11 @@ impl Pager {
                 self.cache.give_back(slot); // someone owns it for a moment
                 continue;
             }
-            if descriptor.is_pinned() || self.address_of(descriptor.page()) != addr {
+            let len = self.unit_bytes(descriptor.page());
+            // Another object, of another size, may have come to the page since.
+            let is_other =
+                self.address_of(descriptor.page()) != addr || len > self.cache.slot_bytes(slot);
+            if descriptor.is_pinned() || is_other {
                 descriptor.change(State::Resident);
                 self.cache.give_back(slot);
                 continue;
@@ -224,7 +228,7 @@ impl Pager {
             context.slots[chosen] = slot;
             context.victims[chosen] = Victim {
                 addr,
-                len: self.unit_bytes(descriptor.page()),
+                len,
                 may_be_shared: descriptor.may_be_shared(),
                 clears_range: false,
             };

@@ -8,6 +8,8 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use deepheap_sys::page_extractor::BATCH_MAX;
+
 /// Counts of the page buffer, in pages.
 pub struct PageBuffer {
     resident: AtomicUsize,
@@ -57,11 +59,15 @@ impl PageBuffer {
     }
 
     /// Pages to evict so that faults find room without waiting: none while the buffer is below its
-    /// high-water mark (1/32 of the limit free), then down to the low one (1/16 free).
+    /// high-water mark (1/32 of the limit free), then down to the low one (1/16 free). A small
+    /// buffer has more of it free: as much as faults take while a batch is on its way out.
     pub fn excess(&self, evicting: bool) -> usize {
         let (pages, limit) = (self.pages(), self.limit());
-        let mark = if evicting { limit - limit / 16 } else { limit - limit / 32 };
-        pages.saturating_sub(mark)
+        let free = match evicting {
+            true => (limit / 16).max((limit / 4).min(BATCH_MAX)),
+            false => (limit / 32).max((limit / 8).min(BATCH_MAX / 2)),
+        };
+        pages.saturating_sub(limit - free)
     }
 }
 
@@ -86,6 +92,6 @@ mod tests {
         assert_eq!(buffer.pages(), 0);
         assert!(buffer.try_reserve(1000));
         assert!(!buffer.try_reserve(1));
-        assert_eq!(buffer.excess(true), 62);
+        assert_eq!(buffer.excess(true), 250);
     }
 }

@@ -7,7 +7,7 @@
 //! Threads: whoever evicts or wants a cache slot, inside the mover's gate; each with a packer.
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, Head, PackedBlock, Plan, StoreError, Writer};
+use deepheap_store::{Block, Head, PACKED_MAX, PackedBlock, Plan, StoreError, Writer};
 use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
@@ -99,9 +99,11 @@ impl Pager {
         for index in 0..count {
             let (page, id) = packer.leaving[index];
             if self.descriptors.get(id).home().is_none() {
-                if self.is_packed(page) && !self.heap.page_is_free(page) {
+                // Asked once: nobody owns it, and it may change.
+                let bytes = self.unit_bytes(page);
+                if bytes <= PACKED_MAX && !self.heap.page_is_free(page) {
                     packer.packed[to_pack] = index as u16;
-                    packer.sizes[to_pack] = self.unit_bytes(page) as u16;
+                    packer.sizes[to_pack] = bytes as u16;
                     to_pack += 1;
                     continue;
                 }

@@ -120,6 +120,21 @@ pub unsafe fn realloc(old: *mut u8, size: usize, caller: usize) -> *mut u8 {
         }
     }
     forget(old);
+    if size > usable && deepheap::objects::is_object(old) {
+        // It has outgrown the sizes that are placed; memory pages can grow where they are.
+        let moved = deepheap::malloc(size);
+        if moved.is_null() {
+            ordinary(old, usable, caller);
+            return moved;
+        }
+        // SAFETY: both are live, at least that long, and do not overlap; the program gives up the
+        // old one.
+        unsafe {
+            core::ptr::copy_nonoverlapping(old, moved, usable);
+            deepheap::free(old);
+        }
+        return ordinary(moved, size, caller);
+    }
     // SAFETY: the caller's promise.
     let moved = unsafe { deepheap::realloc(old, size) };
     ordinary(if moved.is_null() { old } else { moved }, size, caller);

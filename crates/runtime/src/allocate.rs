@@ -94,7 +94,10 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
             }
         }
     }
-    let moved = if shape.is_some() { objects::allocate(1, size) } else { malloc(size) };
+    let moved = match shape {
+        Some(_) => objects::allocate(1, size.next_multiple_of(ALIGN)),
+        None => malloc(size),
+    };
     if moved.is_null() {
         // A smaller size always fits where it is.
         return if size <= usable { address } else { moved };

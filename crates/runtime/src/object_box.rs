@@ -27,7 +27,8 @@ unsafe impl<T: Copy + Sync + 'static> Sync for ObjectBox<T> {}
 
 impl<T: Copy + 'static> ObjectBox<T> {
     /// Larger ones are written page by page: a write that failed could leave half a value.
-    const IS_POSSIBLE: () = assert!(size_of::<T>() <= PAGE, "a value takes a page at most");
+    const IS_POSSIBLE: () =
+        assert!(size_of::<T>() <= PAGE && align_of::<T>() <= PAGE, "a value takes a page at most");
 
     /// Allocates an object that holds `value`.
     ///
@@ -36,7 +37,7 @@ impl<T: Copy + 'static> ObjectBox<T> {
     pub fn new(value: T) -> Result<ObjectBox<T>, ObjectError> {
         const { Self::IS_POSSIBLE };
         // Its size is a multiple of its alignment, and objects are aligned for their size.
-        let object = objects::allocate(1, size_of::<T>().max(1)).cast::<T>();
+        let object = objects::allocate(1, size_of::<T>().max(align_of::<T>())).cast::<T>();
         let mut object = ObjectBox(NonNull::new(object).ok_or(ObjectError::Resources)?);
         object.set(value)?;
         Ok(object)

@@ -201,9 +201,13 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
 /// Keeps the object in RAM, touchable without a fault, until `unpin`.
 ///
 /// # Errors
-/// `NotAnObject`.
+/// `NotAnObject`; `Resources` if memory cannot be managed at all.
 pub fn pin(object: *const u8) -> Result<(), ObjectError> {
     let bytes = bytes_of(object)?;
+    // A pin in plain mode would be forgotten when it ends, and the unpin would end another's.
+    if !running().is_some_and(|runtime| runtime.ensure_managing()) {
+        return Err(ObjectError::Resources);
+    }
     crate::residency::pin(object as usize, bytes);
     Ok(())
 }
@@ -247,6 +251,11 @@ fn not_ours(count: usize) -> Result<usize, ObjectError> {
 fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
     let runtime = running().ok_or(ObjectError::NotAnObject)?;
     size_of(runtime, object as usize).ok_or(ObjectError::NotAnObject)
+}
+
+/// Whether `address` is that of a live object, not of memory pages.
+pub fn is_object(address: *const u8) -> bool {
+    running().is_some_and(|runtime| runtime.heap.object_at(address as usize).is_some())
 }
 
 /// Whether memory pages that are in use are there, and no allocation or free place for one begins:
@@ -340,6 +349,7 @@ impl Window<'_> {
         done.map_err(|AccessError { piece, reason }| {
             let error = match reason {
                 AccessReason::NotManaged => ObjectError::NotAnObject,
+                AccessReason::OutOfBounds => ObjectError::OutOfBounds,
                 AccessReason::Unreadable(_) => ObjectError::Unreadable,
                 AccessReason::NoRoom(_) => ObjectError::NoRoom,
             };

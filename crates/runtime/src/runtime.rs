@@ -270,6 +270,12 @@ impl Runtime {
         if self.grant_from_store(pager, missing) {
             return true;
         }
+        // What objects were granted and do not use.
+        self.return_idle_objects(pager);
+        pager.store().unreserve(self.heap.revoke_object_blocks(u64::MAX));
+        if self.grant_from_store(pager, missing) {
+            return true;
+        }
         // Free pages that kept their bytes for reuse hold a part of the grant.
         let before = self.heap.committed_pages();
         self.purge(0);
@@ -353,7 +359,8 @@ impl Runtime {
         let _inside = Inside::enter();
         let _blocked = Blocked::all();
         let mut growth = self.growth.lock();
-        if self.pager().is_none() && !self.manage(&mut growth) {
+        let hopeless = matches!(shortage, ObjectShortage::TooLarge);
+        if hopeless || (self.pager().is_none() && !self.manage(&mut growth)) {
             return false;
         }
         let Some(pager) = self.pager() else { return false };
@@ -377,6 +384,17 @@ impl Runtime {
         relieved
     }
 
+    /// Ends plain mode if it lasts; false if that is not to be had.
+    pub(crate) fn ensure_managing(&'static self) -> bool {
+        if self.pager().is_some() {
+            return true;
+        }
+        let _inside = Inside::enter();
+        let _blocked = Blocked::all();
+        let mut growth = self.growth.lock();
+        self.pager().is_some() || self.manage(&mut growth)
+    }
+
     /// Grants objects `missing` more blocks of the store, and some to spare if they can be had.
     fn grant_blocks(&'static self, pager: &Pager, missing: u64) -> bool {
         let grant = |blocks: u64| {
@@ -393,22 +411,46 @@ impl Runtime {
         if grant(missing) {
             return true;
         }
-        // Pools keep chunks without an object for the next one of their size.
-        let free = || self.heap.granted_object_blocks() - self.heap.used_object_blocks();
+        let before = self.free_object_blocks();
+        self.return_idle_objects(pager);
+        if self.free_object_blocks() >= before + missing || grant(missing) {
+            return true;
+        }
+        // What memory pages were granted and do not use.
+        self.purge(0);
+        pager.store().unreserve(self.heap.revoke(usize::MAX) as u64);
+        grant(missing)
+    }
+
+    /// Blocks granted to objects that no chunk of them needs. A snapshot.
+    fn free_object_blocks(&self) -> u64 {
+        self.heap.granted_object_blocks().saturating_sub(self.heap.used_object_blocks())
+    }
+
+    /// Has pools part with the chunks without an object that they keep for the next one.
+    fn return_idle_objects(&self, pager: &Pager) {
         self.heap.retire_empty_pools();
         self.end_idle_objects(pager);
-        free() >= missing || grant(missing)
     }
 
     /// Ends chunks of objects that nobody uses any more.
     pub(crate) fn end_idle_objects(&self, pager: &Pager) {
-        while let Some(idle) = self.heap.take_idle_objects() {
-            let resident = pager.discard_resident(idle.run());
-            self.heap.recycle_objects(idle, resident);
-            if resident {
-                return; // what is pinned now is tried again after the next free
+        const PINNED_MAX: usize = 8;
+        let mut pinned = [None; PINNED_MAX];
+        let mut count = 0;
+        while count < PINNED_MAX
+            && let Some(idle) = self.heap.take_idle_objects()
+        {
+            if pager.discard_resident(idle.run()) {
+                pinned[count] = Some(idle);
+                count += 1;
+            } else {
+                self.heap.recycle_objects(idle, false);
+                self.expect_space_to_return(pager);
             }
         }
+        // They are tried again after the next free.
+        pinned.into_iter().flatten().for_each(|idle| self.heap.recycle_objects(idle, true));
     }
 
     /// Pages that fit in RAM together with what managing them would add.
@@ -460,7 +502,7 @@ impl Runtime {
         let surplus = self.heap.granted_pages().saturating_sub(self.heap.committed_pages());
         let revoked = self.heap.revoke(surplus.saturating_sub(GRANT_PAGES));
         pager.store().unreserve(revoked as u64);
-        let surplus = self.heap.granted_object_blocks() - self.heap.used_object_blocks();
+        let surplus = self.free_object_blocks();
         let revoked = self.heap.revoke_object_blocks(surplus.saturating_sub(GRANT_BLOCKS));
         pager.store().unreserve(revoked);
         if pager.store().discard_idle() == 0 {

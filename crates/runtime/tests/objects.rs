@@ -196,3 +196,51 @@ fn what_cannot_be_is_answered_with_null() {
         assert!(!filled(3, 300).is_null());
     });
 }
+
+#[test]
+fn a_store_full_of_objects_answers_with_null_and_serves_again() {
+    play("a_store_full_of_objects_answers_with_null_and_serves_again", CONF, || {
+        let mut lists = Vec::new();
+        for size in [PAGE, 2 * PAGE, 700] {
+            let mut list = Vec::new();
+            loop {
+                let at = objects::allocate(1, size);
+                if at.is_null() {
+                    break;
+                }
+                list.push(at);
+            }
+            lists.push(list);
+        }
+        // What is missing is compared with what was won, not with what was there before.
+        for at in lists[0].drain(..3) {
+            // SAFETY: live until now.
+            unsafe { deepheap::free(at) };
+        }
+        assert!(objects::allocate(1000, PAGE).is_null());
+        let all: usize = lists.iter().map(Vec::len).sum();
+        assert!(all > 50_000, "{all} objects in 400 MB");
+        for at in lists.into_iter().flatten() {
+            // SAFETY: live until now.
+            unsafe { deepheap::free(at) };
+        }
+        // Nobody allocates objects any more: their promises go to memory pages.
+        let memory = deepheap::malloc(250 << 20);
+        assert!(!memory.is_null());
+        // SAFETY: live until now.
+        unsafe { deepheap::free(memory) };
+        assert!(!objects::allocate(30_000, PAGE).is_null(), "and back to objects");
+    });
+}
+
+#[test]
+fn what_realloc_makes_smaller_is_aligned_as_ever() {
+    play("what_realloc_makes_smaller_is_aligned_as_ever", CONF, || {
+        for size in 1..100 {
+            let at = filled(1, 1000);
+            // SAFETY: live; dead if it moves.
+            let moved = unsafe { deepheap::realloc(at, size) };
+            assert_eq!(moved as usize % 16, 0, "{size} bytes");
+        }
+    });
+}
