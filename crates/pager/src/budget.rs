@@ -96,6 +96,13 @@ impl Budget {
     }
 }
 
+impl Budget {
+    /// The ceiling.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 impl Pager {
     /// What the budget is used for at this instant.
     pub fn usage(&self) -> Usage {

@@ -26,6 +26,9 @@ pub(crate) const CONTEXT_BYTES: usize = BATCH_MAX * PAGE + 64 * 1024;
 /// Pages that a faulting thread evicts at a time.
 pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
 
+/// Page tables up to this part of the budget are left alone.
+const PAGE_TABLES_PART: usize = 32;
+
 /// What eviction and reclaim did, in objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moves {
@@ -238,8 +241,13 @@ impl Pager {
         chosen
     }
 
-    /// Closes the ranges whose last pages these victims are; the last of each clears it.
+    /// Closes the ranges whose last pages these victims are; the last of each clears it. While the
+    /// page tables are small they may stay: a fault then need not wait for a closed range, nor have
+    /// the kernel make a new table.
     fn close_ranges(&self, victims: &mut [Victim]) {
+        if self.ranges.page_table_bytes() <= self.budget.bytes() / PAGE_TABLES_PART {
+            return;
+        }
         for group in victims.chunk_by_mut(same_range) {
             let count = group.len();
             if let Some(last) = group.last_mut() {
