@@ -269,10 +269,13 @@ fn objects_of_random_sizes_run_everywhere() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = folder("objects");
     let contenders: &[(&str, &str)] = match is_root() {
-        true => {
-            &[("deepheap", "each"), ("glibc", "objects"), ("swap", "objects"), ("mmap", "objects")]
-        }
-        false => &[("deepheap", "each"), ("glibc", "objects")],
+        true => &[
+            ("deepheap", "objects"),
+            ("glibc", "objects"),
+            ("swap", "objects"),
+            ("mmap", "objects"),
+        ],
+        false => &[("deepheap", "objects"), ("glibc", "objects")],
     };
     let hot: &[&str] = &["--object-size", "64", "--pattern", "hot", "--hot-objects", "5000"];
     for (on, allocate) in contenders {
@@ -300,6 +303,26 @@ fn objects_of_random_sizes_run_everywhere() {
     }
 }
 
+/// Access by calls and batches, and filling by batches, audited.
+#[test]
+fn calls_and_batches_lose_no_write() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder("calls");
+    let calls: &[&str] = &["--calls", "--threads", "4"];
+    let gather: &[&str] = &["--gather", "64", "--threads", "1"];
+    let fill: &[&str] = &["--fill", "scatter", "--threads", "2"];
+    for more in [calls, gather, fill] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["run", "--on", "deepheap", "--allocate", "objects", "--data", "48M"]);
+        command.args(["--object-size", "256", "--ram", "24M", "--write", "50", "--audit"]);
+        command.args(["--seconds", "0.5", "--warm-up", "500", "--dir"]).arg(&folder).args(more);
+        let (pid, output) = finish(&mut command);
+        let report = report(&output);
+        assert_eq!(leftovers(&folder, pid), Vec::<String>::new());
+        assert!(report["audited_writes"].as_u64() > Some(0), "{more:?}: {report}");
+    }
+}
+
 #[test]
 fn the_bare_device_is_read_and_the_cases_are_listed() {
     let folder = folder("device");
@@ -315,12 +338,12 @@ fn the_bare_device_is_read_and_the_cases_are_listed() {
 }
 
 #[test]
-fn overheads_of_pages_are_told_in_json_and_as_a_table() {
+fn overheads_are_told_in_json_and_as_a_table() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = folder("overheads");
     let command = || {
         let mut command = Command::new(PROGRAM);
-        command.args(["overheads", "--allocate", "each", "--objects", "2000", "--ram", "64M"]);
+        command.args(["overheads", "--allocate", "objects", "--objects", "2000", "--ram", "64M"]);
         command.args(["--seconds", "0.3", "--dir"]).arg(&folder);
         command
     };

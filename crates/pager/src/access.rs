@@ -299,11 +299,9 @@ impl Pager {
                     if window.operation == Operation::Fetch {
                         return Progress::Done;
                     }
-                    if !self.try_pin(page) {
-                        continue;
-                    }
+                    let Some(pinned) = self.try_pin(page) else { continue };
                     self.copy_piece(window, index, self.address_of(page) as *mut u8);
-                    descriptor.drop_pin();
+                    self.descriptors.get(pinned).drop_pin();
                     return Progress::Done;
                 }
             }

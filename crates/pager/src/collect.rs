@@ -8,9 +8,10 @@
 //! owner never waits for the collector (`reclaim` secures its room in the log first).
 
 use deepheap_heap::PageNo;
+use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_UNITS, Block, ContentHash, Head, PackedBlock, StoreError, VictimObject, WholeObject,
-    packed,
+    BLOCK_UNITS, Block, ContentHash, Head, PackedBlock, PackedObject, Plan, StoreError,
+    VictimObject, WholeObject,
 };
 
 use crate::PAGE;
@@ -30,16 +31,31 @@ pub struct Collected {
     pub dead: u32,
 }
 
-/// Packed objects of a victim that are to move, and the block that is being made of them.
-struct Survivors<'a> {
-    block: PackedBlock<'a>,
-    /// Page, block and cost of each.
-    moving: [(PageNo, Block, u32); MOVING_MAX],
-    cost: u32,
+/// Packed objects of a victim that are to move. They are packed as well as reclaim packs them, not
+/// as they come: or collection might win nothing.
+struct Survivors<'b> {
+    plan: Plan,
+    objects: [Option<PackedObject<'b>>; BATCH_MAX],
+    sizes: [u16; BATCH_MAX],
+    count: usize,
 }
 
-/// The most objects that a packed block can hold.
-const MOVING_MAX: usize = packed::per_block(1);
+impl<'b> Survivors<'b> {
+    fn new() -> Self {
+        Survivors {
+            plan: Plan::new(),
+            objects: [const { None }; _],
+            sizes: [0; BATCH_MAX],
+            count: 0,
+        }
+    }
+
+    fn push(&mut self, object: PackedObject<'b>) {
+        self.sizes[self.count] = object.data.len() as u16;
+        self.objects[self.count] = Some(object);
+        self.count += 1;
+    }
+}
 
 /// What is to become of a block's object.
 enum Fate {
@@ -55,8 +71,7 @@ impl Pager {
     pub fn collect(&self, buffer: &mut [u8]) -> Result<Option<Collected>, StoreError> {
         let Some(victim) = self.store.victim() else { return Ok(None) };
         let mut collected = Collected::default();
-        let staging = self.pages_staging.take();
-        let mut survivors = None;
+        let mut survivors = Survivors::new();
         for object in victim.load(buffer)? {
             let _passage = self.gate.enter(Level::Collector);
             match object {
@@ -66,39 +81,20 @@ impl Pager {
                 }
                 VictimObject::Packed(object) => {
                     let page = PageNo(object.name);
-                    if matches!(self.judge(page, object.block, &mut collected), Fate::Settled) {
-                        continue;
+                    if matches!(self.judge(page, object.block, &mut collected), Fate::Moves) {
+                        survivors.push(object);
                     }
-                    let full = survivors
-                        .as_ref()
-                        .is_some_and(|some: &Survivors<'_>| !some.block.fits(object.data.len()));
-                    if full && let Some(survivors) = survivors.take() {
-                        self.move_packed(survivors, &mut collected)?;
+                    if survivors.count == BATCH_MAX {
+                        self.move_packed(&mut survivors, &mut collected)?;
                     }
-                    let survivors = survivors.get_or_insert_with(|| {
-                        // SAFETY: the staging page is this thread's alone, and the block made of
-                        // it before has gone.
-                        let buf =
-                            unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-                        Survivors {
-                            block: PackedBlock::begin(buf),
-                            moving: [(PageNo(0), Block(0), 0); MOVING_MAX],
-                            cost: 0,
-                        }
-                    });
-                    let moving = (page, object.block, object.cost);
-                    survivors.moving[survivors.block.count()] = moving;
-                    survivors.cost += object.cost;
-                    survivors.block.push(object.name, object.data);
                 }
                 // The segment keeps what cannot be read now; its objects go on failing.
                 VictimObject::Unreadable { .. } => {}
             }
         }
-        if let Some(survivors) = survivors.take() {
-            let _passage = self.gate.enter(Level::Collector);
-            self.move_packed(survivors, &mut collected)?;
-        }
+        let passage = self.gate.enter(Level::Collector);
+        self.move_packed(&mut survivors, &mut collected)?;
+        drop(passage);
         self.store.release(victim);
         Ok(Some(collected))
     }
@@ -118,24 +114,39 @@ impl Pager {
         Ok(())
     }
 
-    /// Writes the block, and moves those of its objects that are still where they were. The others
-    /// have been read or freed meanwhile: what is asked of them is done without a copy.
+    /// Writes the survivors, and moves those that are still where they were. The others have been
+    /// read or freed meanwhile: what is asked of them is done without a copy.
     fn move_packed(
         &self,
-        survivors: Survivors<'_>,
+        survivors: &mut Survivors<'_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
-        let count = survivors.block.count();
-        let (block, cost) = (survivors.block.finish(), survivors.cost);
-        let to = self.store.writer(Head::Survivor)?.append_packed(block, cost);
-        for &(page, from, cost) in &survivors.moving[..count] {
-            if self.switch(page, from, to, cost, collected) {
-                continue;
+        let blocks = survivors.plan.assign(&survivors.sizes[..survivors.count]);
+        let staging = self.pages_staging.take();
+        for number in 0..blocks {
+            // SAFETY: the staging page is this thread's alone, and the block made of it before has
+            // gone.
+            let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
+            let mut block = PackedBlock::begin(buf);
+            let members = || {
+                let places = survivors.plan.objects(number);
+                places.filter_map(|place| survivors.objects[place].as_ref())
+            };
+            members().for_each(|object| block.push(object.name, object.data));
+            let cost = members().map(|object| object.cost).sum();
+            let mut writer = self.store.writer(Head::Survivor)?;
+            let to = writer.append_packed(block.finish(), cost);
+            drop(writer);
+            for object in members() {
+                let (page, from) = (PageNo(object.name), object.block);
+                if !self.switch(page, from, to, object.cost, collected) {
+                    // It was read meanwhile, and lets go of its home; or it has even come back to
+                    // the very block: then the segment stays, and is collected another time.
+                    self.judge(page, from, collected);
+                }
             }
-            // It was read meanwhile, and lets go of its home; or it has even come back to the very
-            // block: then the segment stays, and is collected another time.
-            self.judge(page, from, collected);
         }
+        survivors.count = 0;
         Ok(())
     }
 

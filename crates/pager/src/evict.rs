@@ -245,6 +245,10 @@ impl Pager {
     /// page tables are small they may stay: a fault then need not wait for a closed range, nor have
     /// the kernel make a new table.
     fn close_ranges(&self, victims: &mut [Victim]) {
+        // Pages of spans that the take-over has not looked at are in no count.
+        if self.has_plain_spans() || !self.zapper.get().frees_page_tables() {
+            return;
+        }
         if self.ranges.page_table_bytes() <= self.budget.bytes() / PAGE_TABLES_PART {
             return;
         }

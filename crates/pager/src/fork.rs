@@ -40,6 +40,7 @@ impl Pager {
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
         self.access_staging.forget_others();
+        self.pages_staging.forget_others();
         let own = Userfaultfd::open()?;
         // SAFETY: by our contract nobody else uses the old one.
         drop(unsafe { self.userfaultfd.replace(own) });

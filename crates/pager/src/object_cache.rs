@@ -50,7 +50,8 @@ pub struct ObjectCache {
 impl ObjectCache {
     /// A cache of up to so many bytes; none is backed by memory yet.
     pub fn new(bytes: usize) -> Result<ObjectCache> {
-        let slabs = bytes / SLAB_BYTES;
+        // As many as a slot number can name.
+        let slabs = (bytes / SLAB_BYTES).min(u32::MAX as usize / SLOTS_MAX);
         Ok(ObjectCache {
             pool: SlabPool::new(slabs)?,
             table: SlabTable::new(slabs)?,

@@ -8,7 +8,7 @@ use deepheap_heap::PageNo;
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
-use crate::descriptor::State;
+use crate::descriptor::{DescriptorId, State};
 use crate::object_table::Place;
 use crate::pager::Pager;
 
@@ -24,7 +24,7 @@ impl Pager {
             }
         }
         for page in self.pages_of(address, length) {
-            while !self.try_pin(page) {
+            while self.try_pin(page).is_none() {
                 self.touch_page(page);
             }
         }
@@ -48,17 +48,18 @@ impl Pager {
 
     /// Pins a page that is resident. Dekker with the evictor: we pin, then look at the state; it
     /// claims, then looks at the pins; both sequentially consistent, so one of us sees the other.
-    pub(crate) fn try_pin(&self, page: PageNo) -> bool {
-        let Place::Busy(id) = self.table.load(page) else { return false };
+    /// The pin is that of the descriptor answered.
+    pub(crate) fn try_pin(&self, page: PageNo) -> Option<DescriptorId> {
+        let Place::Busy(id) = self.table.load(page) else { return None };
         let descriptor = self.descriptors.get(id);
         descriptor.add_pin();
         // Any other state may be that of an object on its way out, or not in yet.
         let here = descriptor.state().state() == State::Resident;
         if here && self.table.load(page) == Place::Busy(id) {
-            return true;
+            return Some(id);
         }
         descriptor.drop_pin();
-        false
+        None
     }
 
     fn touch_page(&self, page: PageNo) {

@@ -67,6 +67,7 @@ impl Pager {
                     Piece::Error(errno),
                     Piece::Text("; 64 MiB of the heap stay in RAM"),
                 ]);
+                self.keep_span(span);
                 PAGES_PER_SPAN.min(take_over.assumed)
             }
         };
@@ -86,21 +87,36 @@ impl Pager {
         pagemap::present_pages(address, SPAN, &mut |from, pages, zero_page| {
             for index in 0..pages {
                 let page = PageNo(((from - self.region_base) / PAGE + index) as u32);
-                present += usize::from(self.adopt_page(page, zero_page));
+                present += usize::from(self.adopt_page(page, zero_page, false));
             }
         })?;
         Ok(present)
     }
 
-    /// Notes a page that was present; false if a fault has installed it since the registration.
-    fn adopt_page(&self, page: PageNo, _zero_page: bool) -> bool {
+    /// Notes every page of a span that stays plain as one that is in the page buffer for ever: it
+    /// must be found there, and never leave.
+    fn keep_span(&self, span: usize) {
+        for page in span * PAGES_PER_SPAN..(span + 1) * PAGES_PER_SPAN {
+            self.adopt_page(PageNo(page as u32), false, true);
+        }
+    }
+
+    /// Notes a page that was present, and pins it if it is to be `kept`; false if a fault has
+    /// installed it since the registration.
+    fn adopt_page(&self, page: PageNo, _zero_page: bool, kept: bool) -> bool {
         let id = self.take_descriptor(page);
         let descriptor = self.descriptors.get(id);
         descriptor.begin(page, State::Arriving, None, UNKNOWN_HASH);
         // Zero page, or written in plain days and perhaps shared by a fork since: not known to be
         // exclusive either way.
         descriptor.set_may_be_shared(true);
+        if kept {
+            descriptor.add_pin();
+        }
         if !self.table.replace(page, Place::Zero, Place::Busy(id)) {
+            if kept {
+                descriptor.drop_pin();
+            }
             self.descriptors.release(id);
             return false;
         }

@@ -28,6 +28,9 @@ const LEISURE: Duration = Duration::from_millis(100);
 /// forked child withholds the store); twice as long each time, up to `LEISURE`.
 const SHORT: Duration = Duration::from_millis(1);
 
+/// Batches of eviction after which the shares of the budget are looked at again.
+const BATCHES_BETWEEN: u32 = 16;
+
 /// Starts the workers; also in a forked child, where those of the parent do not exist.
 /// The pager is published before they start.
 pub(crate) fn start() {
@@ -68,7 +71,12 @@ fn evictor(_: usize) {
             thread::sleep(*pause);
             *pause = (2 * *pause).min(LEISURE);
         };
+        let mut batches = 0;
         while pager.must_evict() {
+            batches += 1;
+            if batches % BATCHES_BETWEEN == 0 {
+                pager.rebalance();
+            }
             let before = moves.evicted();
             match pager.evict(&mut moves) {
                 Ok(_) if moves.evicted() > before => pause = SHORT,

@@ -8,8 +8,8 @@
 use crate::PAGE;
 use crate::errno::{Errno, Result, Saved, check};
 use crate::mapping::{self, Advice};
-use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::{AtomicBool, AtomicI32};
 use libc::iovec;
 
 /// The caller's own process, without a descriptor (Linux 6.14).
@@ -25,6 +25,7 @@ pub struct Zapper {
     /// A process descriptor for batched calls, or ONE_BY_ONE.
     zap_target: AtomicI32,
     populate_target: AtomicI32,
+    frees_page_tables: AtomicBool,
     /// The descriptor we own, or -1.
     own: AtomicI32,
 }
@@ -35,9 +36,11 @@ impl Zapper {
         let zapper = Zapper {
             zap_target: AtomicI32::new(ONE_BY_ONE),
             populate_target: AtomicI32::new(ONE_BY_ONE),
+            frees_page_tables: AtomicBool::new(false),
             own: AtomicI32::new(-1),
         };
         zapper.probe();
+        zapper.frees_page_tables.store(zapper.probe_page_tables() == Some(true), Release);
         zapper
     }
 
@@ -53,6 +56,12 @@ impl Zapper {
     /// True if scattered pages are zapped in batches, at one TLB flush each.
     pub fn is_batched(&self) -> bool {
         self.zap_target.load(Acquire) != ONE_BY_ONE
+    }
+
+    /// True if the kernel gives a page table back when the whole range that it maps is dropped
+    /// (Linux 6.14 and later, if so configured).
+    pub fn frees_page_tables(&self) -> bool {
+        self.frees_page_tables.load(Acquire)
     }
 
     /// The descriptor it keeps open, if this kernel needs one: the program must not close it.
@@ -93,6 +102,31 @@ impl Zapper {
             // SAFETY: populating changes neither rights nor contents.
             unsafe { mapping::advise(range.iov_base.cast(), range.iov_len, Advice::PopulateWrite) }
         })
+    }
+
+    /// Touches a page in each of some ranges, drops the ranges, and looks what the kernel counts as
+    /// page tables before and after.
+    fn probe_page_tables(&self) -> Option<bool> {
+        const RANGE: usize = 2 << 20;
+        const RANGES: usize = 64;
+        let memory = mapping::map_pinned((RANGES + 1) * RANGE).ok()?;
+        let first = (memory as usize).next_multiple_of(RANGE);
+        // SAFETY: inside the mapping, which is this function's own; nothing in it is wanted.
+        let _ = unsafe { mapping::advise(memory, (RANGES + 1) * RANGE, Advice::NoHugePage) };
+        for range in 0..RANGES {
+            // SAFETY: as above.
+            unsafe { ((first + range * RANGE) as *mut u8).write_volatile(1) };
+        }
+        let before = page_table_kib();
+        let ranges = [iovec { iov_base: first as *mut libc::c_void, iov_len: RANGES * RANGE }];
+        // SAFETY: as above.
+        let zapped = unsafe { self.zap(&ranges) };
+        let after = page_table_kib();
+        // SAFETY: mapped above and used here only.
+        let _ = unsafe { mapping::unmap_pinned(memory, (RANGES + 1) * RANGE) };
+        zapped.ok()?;
+        // Other threads may touch some memory meanwhile.
+        Some(before?.saturating_sub(after?) >= RANGES * PAGE / 1024 / 2)
     }
 
     fn probe(&self) {
@@ -192,6 +226,29 @@ fn for_all(
         ranges = &ranges[1..];
     }
     answer
+}
+
+/// Kilobytes of page tables of this process, as /proc counts them; allocates nothing.
+fn page_table_kib() -> Option<usize> {
+    let mut text = [0u8; 4096];
+    // SAFETY: a path that ends with 0; the descriptor is closed below.
+    let file =
+        unsafe { libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return None;
+    }
+    // SAFETY: the buffer has that many bytes; the descriptor is ours.
+    let count = unsafe {
+        let count = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        count
+    };
+    let text = text.get(..usize::try_from(count).ok()?)?;
+    let label = b"VmPTE:";
+    let at = text.windows(label.len()).position(|part| part == label)? + label.len();
+    let digits = text[at..].iter().skip_while(|byte| !byte.is_ascii_digit());
+    let digits = digits.take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
 }
 
 #[cfg(test)]

@@ -65,7 +65,9 @@ fn page_tables_of_emptied_ranges_are_given_back() {
     let before = page_tables();
     check(&take_out(first, RANGE, true));
     let kept = page_tables().saturating_sub(before);
-    assert!(kept < LENGTHS.len() * 4, "{kept} KiB of page tables stayed");
+    // As the zapper has found out: kernels before 6.14 keep them.
+    let gone = kept < LENGTHS.len() * 4;
+    assert_eq!(gone, Zapper::new().frees_page_tables(), "{kept} KiB of page tables stayed");
 }
 
 #[test]
