@@ -44,7 +44,7 @@ lint: ## Checks with clippy; a warning is an error.
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
-	$(CARGO) test --workspace
+	timeout --kill-after=30 40m $(CARGO) test --workspace
 
 scripts: ## Checks the shell scripts and runs their tests.
 	shellcheck scripts/*.sh .ci/run

@@ -368,15 +368,21 @@ fn pools_grow_by_128_then_double_then_step() {
     let region = Region::new(8, Recycling::Keep);
     let heap = region.heap;
     heap.grant_object_blocks(1 << 20);
-    let mut steps = Vec::new();
-    let mut used = 0;
-    for object in 0..60_000 {
-        region.allocate_objects(1, 4096).unwrap();
-        if heap.used_object_blocks() > used {
-            used = heap.used_object_blocks();
-            steps.push(object);
+    let steps_of = |size: usize, objects: usize| {
+        let mut steps = Vec::new();
+        let mut used = heap.used_object_blocks();
+        for object in 0..objects {
+            region.allocate_objects(1, size).unwrap();
+            if heap.used_object_blocks() > used {
+                used = heap.used_object_blocks();
+                steps.push(object);
+            }
         }
-    }
+        steps
+    };
+    // A chunk is promised whole: of larger objects the first one is as many bytes, not objects.
+    assert_eq!(steps_of(4096, 100), [0, 16, 32, 64]);
+    let steps = steps_of(512, 60_000);
     let doubling = [0, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
     assert_eq!(steps[..8], doubling[..8]);
     // Steps of 10,000 follow, and shorter ones where they fill up a span.
