@@ -133,13 +133,16 @@ impl Pager {
             self.take_over_span();
         }
         let _passage = self.gate.enter(Level::Mover);
-        let mut window = Window { operation, pieces, buffer, slots: [None; WINDOW_PIECES] };
+        let (good, bad) = self.good_pieces(pieces);
+        let slots = [None; WINDOW_PIECES];
+        let mut window = Window { operation, pieces: &pieces[..good], buffer, slots };
         let done = self.access_window(&mut window, moves);
         for slot in window.slots.into_iter().flatten() {
             self.cache.give_back(slot);
         }
         self.signal_eviction();
-        done
+        // The bad one is behind all that were tried.
+        done.and(bad.map_or(Ok(()), Err))
     }
 
     /// Notes whether the object of a page will be used again soon (`hot`) or not. A hint.
@@ -154,18 +157,27 @@ impl Pager {
         }
     }
 
+    /// How many pieces come before the first bad one, and what is wrong with that.
+    fn good_pieces(&self, pieces: &[Piece]) -> (usize, Option<AccessError>) {
+        for (piece, &Piece { address, length }) in pieces.iter().enumerate() {
+            let reason = match self.managed_page(address) {
+                None => AccessReason::NotManaged,
+                Some(page) if address % PAGE + length > self.unit_bytes(page) => {
+                    AccessReason::OutOfBounds
+                }
+                Some(_) => continue,
+            };
+            return (piece, Some(AccessError { piece, reason }));
+        }
+        (pieces.len(), None)
+    }
+
     fn access_window(&self, window: &mut Window<'_>, moves: &mut Moves) -> Result<(), AccessError> {
         let count = window.pieces.len();
         // Slots first, while nothing is owned: reclaim may wait for the log. Without one, what can
         // be done without is done, and the rest later.
         for index in 0..count {
-            let Some(page) = self.managed_page(window.pieces[index].address) else {
-                return Err(AccessError { piece: index, reason: AccessReason::NotManaged });
-            };
-            let Piece { address, length } = window.pieces[index];
-            if address % PAGE + length > self.unit_bytes(page) {
-                return Err(AccessError { piece: index, reason: AccessReason::OutOfBounds });
-            }
+            let page = self.page_at(window.pieces[index].address);
             if self.wants_slot(window.operation, page) {
                 window.slots[index] = self.slot_for(page, moves).unwrap_or(None);
             }

@@ -272,3 +272,47 @@ fn bad_pointers_and_bounds_are_answered() {
         }
     });
 }
+
+#[test]
+fn what_comes_before_a_bad_piece_of_a_window_is_done() {
+    const OBJECT: usize = 200;
+    const STRIDE: usize = 64;
+    const LENGTH: usize = 50;
+    play("what_comes_before_a_bad_piece_of_a_window_is_done", CONF, || {
+        let array = objects::allocate(1000, STRIDE) as usize;
+        let pair = [objects::allocate(1, OBJECT), objects::allocate(1, OBJECT)];
+        let distance = pair[1] as usize - pair[0] as usize;
+        for (object, byte) in pair.iter().zip([1, 2]) {
+            // SAFETY: live objects of that size.
+            unsafe { object.write_bytes(byte, OBJECT) };
+        }
+        // Elements of a dense array: the caller answers for the bounds, and here the offset leads
+        // from the first into one object, from the second beyond the end of the next one.
+        let first = array + STRIDE;
+        let second = first + distance + STRIDE;
+        let offset = pair[0] as usize + OBJECT / 2 - first;
+        let list = [first as *mut u8, second as *mut u8];
+        let mut bytes = [9u8; 2 * LENGTH];
+        // SAFETY: elements of a live array, or none at all, which is what is asked; buffers of
+        // that length.
+        unsafe {
+            let ours = list.as_ptr().cast::<*const u8>();
+            let alone = objects::read(list[1], offset, bytes.as_mut_ptr(), LENGTH);
+            assert_eq!(alone, Err(ObjectError::OutOfBounds));
+            assert_eq!(objects::gather(ours, 2, offset, LENGTH, bytes.as_mut_ptr()), Ok(1));
+            assert_eq!(bytes[..LENGTH], [1; LENGTH], "what was read of the first");
+            assert_eq!(bytes[LENGTH..], [9; LENGTH], "the place of the second");
+
+            let new = [3u8; 2 * LENGTH];
+            assert_eq!(objects::scatter(list.as_ptr(), 2, offset, LENGTH, new.as_ptr()), Ok(1));
+            let held = pair.map(|object| std::slice::from_raw_parts(object, OBJECT));
+            assert_eq!(held[0][OBJECT / 2..][..LENGTH], new[..LENGTH], "what was written");
+            assert_eq!(held[1], [2; OBJECT], "the object behind it");
+
+            let foreign = [pair[0].cast_const(), bytes.as_ptr()];
+            let mut two = [9u8; 2 * LENGTH];
+            assert_eq!(objects::gather(foreign.as_ptr(), 2, 0, LENGTH, two.as_mut_ptr()), Ok(1));
+            assert_eq!(two[..LENGTH], [1; LENGTH], "what was read of the first");
+        }
+    });
+}
