@@ -103,7 +103,7 @@ enum Progress {
     Later,
 }
 
-/// A window on its way.
+/// A window on its way. All of its pieces lie in managed memory, within their objects.
 struct Window<'a> {
     operation: Operation,
     pieces: &'a [Piece],
@@ -236,39 +236,35 @@ impl Pager {
 
     /// Does the piece at once if that needs no device, or claims its object for reading.
     fn begin_piece(&self, window: &mut Window<'_>, index: usize) -> Progress {
-        let Some(page) = self.managed_page(window.pieces[index].address) else {
-            return Progress::Done;
-        };
+        let page = self.page_at(window.pieces[index].address);
+        let writes = window.operation == Operation::Write;
         loop {
             let place = self.table.load(page);
+            let stored = matches!(place, Place::Stored(_));
+            if window.operation == Operation::Fetch && !stored {
+                return Progress::Done; // in DRAM, on its way there, or nowhere
+            }
             match place {
-                Place::Zero => match window.operation {
-                    Operation::Fetch => return Progress::Done,
-                    Operation::Read => {
-                        let (bytes, length) =
-                            (window.buffer.bytes(index), window.pieces[index].length);
-                        // SAFETY: a page of the buffer is this piece's.
-                        unsafe { bytes.write_bytes(0, length) };
-                        return Progress::Done;
+                Place::Zero if writes => {
+                    let Some(slot) = window.slots[index] else { return Progress::Later };
+                    let Some(id) = self.claim_fresh(page) else { continue };
+                    if !self.slot_fits(window, index, page) {
+                        self.unclaim(page, &[id], |_| Place::Zero);
+                        return Progress::Later;
                     }
-                    Operation::Write => {
-                        let Some(slot) = window.slots[index] else { return Progress::Later };
-                        let Some(id) = self.claim_fresh(page) else { continue };
-                        if !self.slot_fits(window, index, page) {
-                            self.unclaim(page, &[id], |_| Place::Zero);
-                            return Progress::Later;
-                        }
-                        window.slots[index] = None;
-                        // SAFETY: the slot is ours alone.
-                        unsafe { self.cache.address(slot).write_bytes(0, self.unit_bytes(page)) };
-                        self.finish_piece(window, index, id, slot);
-                        return Progress::Done;
-                    }
-                },
+                    window.slots[index] = None;
+                    // SAFETY: the slot is ours alone.
+                    unsafe { self.cache.address(slot).write_bytes(0, self.unit_bytes(page)) };
+                    self.finish_piece(window, index, id, slot);
+                    return Progress::Done;
+                }
+                Place::Zero => {
+                    let (bytes, length) = (window.buffer.bytes(index), window.pieces[index].length);
+                    // SAFETY: a page of the buffer is this piece's.
+                    unsafe { bytes.write_bytes(0, length) };
+                    return Progress::Done;
+                }
                 Place::Cached(id) => {
-                    if window.operation == Operation::Fetch {
-                        return Progress::Done;
-                    }
                     if !self.table.replace(page, place, Place::Busy(id)) {
                         continue;
                     }
@@ -280,7 +276,6 @@ impl Pager {
                     return Progress::Done;
                 }
                 Place::Stored(block) => {
-                    let writes = window.operation == Operation::Write;
                     if window.slots[index].is_none() && window.operation != Operation::Read {
                         return match writes {
                             true => Progress::Later,
@@ -301,15 +296,8 @@ impl Pager {
                     return Progress::Reading(id, block);
                 }
                 Place::Busy(id) => {
-                    let descriptor = self.descriptors.get(id);
-                    if descriptor.state().state() != State::Resident {
-                        return match window.operation {
-                            Operation::Fetch => Progress::Done,
-                            _ => Progress::Later,
-                        };
-                    }
-                    if window.operation == Operation::Fetch {
-                        return Progress::Done;
+                    if self.descriptors.get(id).state().state() != State::Resident {
+                        return Progress::Later;
                     }
                     let Some(pinned) = self.try_pin(page) else { continue };
                     self.copy_piece(window, index, self.address_of(page) as *mut u8);
@@ -451,9 +439,7 @@ impl Pager {
         index: usize,
         moves: &mut Moves,
     ) -> Result<(), AccessReason> {
-        let Some(page) = self.managed_page(window.pieces[index].address) else {
-            return Err(AccessReason::NotManaged);
-        };
+        let page = self.page_at(window.pieces[index].address);
         loop {
             if window.slots[index].is_none() && self.wants_slot(window.operation, page) {
                 window.slots[index] = match self.slot_for(page, moves) {
