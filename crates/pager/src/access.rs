@@ -129,9 +129,7 @@ impl Pager {
         buffer.0.note(2 * pieces.len() * PAGE);
         let _blocked = Blocked::all();
         // What was plain is nowhere in the table before it was taken over.
-        while self.has_plain_spans() {
-            self.take_over_span();
-        }
+        self.take_over_spans();
         let _passage = self.gate.enter(Level::Mover);
         let (good, bad) = self.good_pieces(pieces);
         let slots = [None; WINDOW_PIECES];

@@ -19,9 +19,7 @@ impl Pager {
         if self.has_plain_spans() {
             // A handler of the program that faults would find our locks held.
             let _blocked = Blocked::all();
-            while self.has_plain_spans() {
-                self.take_over_span();
-            }
+            self.take_over_spans();
         }
         for page in self.pages_of(address, length) {
             while self.try_pin(page).is_none() {

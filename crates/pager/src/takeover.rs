@@ -46,12 +46,19 @@ impl Pager {
     }
 
     /// Whether some spans have not been looked at yet.
-    pub fn has_plain_spans(&self) -> bool {
+    pub(crate) fn has_plain_spans(&self) -> bool {
         self.plain_spans.load(Ordering::Acquire) > 0
     }
 
+    /// Takes over every span that is still plain.
+    pub fn take_over_spans(&self) {
+        while self.has_plain_spans() {
+            self.take_over_span();
+        }
+    }
+
     /// Takes over the next plain span, if there is one.
-    pub fn take_over_span(&self) {
+    pub(crate) fn take_over_span(&self) {
         let _passage = self.gate.enter(Level::Mover);
         let mut take_over = self.take_over.lock();
         if take_over.next == take_over.end {

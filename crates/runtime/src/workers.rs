@@ -62,9 +62,7 @@ fn evictor(_: usize) {
     let mut said = false;
     loop {
         pager.wait_for_eviction();
-        while pager.has_plain_spans() {
-            pager.take_over_span();
-        }
+        pager.take_over_spans();
         let mut moves = Moves::default();
         let mut pause = SHORT;
         let nap = |pause: &mut Duration| {
