@@ -17,6 +17,7 @@ use deepheap_store::{Block, BlockRead, ContentHash, StoreError};
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
+use crate::balancer::Balancer;
 use crate::descriptor::{DescriptorId, State};
 use crate::evict::Moves;
 use crate::gate::Level;
@@ -267,8 +268,7 @@ impl Pager {
                         continue;
                     }
                     let descriptor = self.descriptors.get(id);
-                    self.copy_piece(window, index, self.cache.address(descriptor.slot()));
-                    self.after_copy(window.operation, id);
+                    self.copy_in_slot(window, index, id, descriptor.slot());
                     descriptor.set_reuse(replacement::touched(descriptor.reuse()));
                     self.publish_cached(id);
                     return Progress::Done;
@@ -388,24 +388,20 @@ impl Pager {
     /// The owned object's bytes are in the slot: does the piece there, and publishes the object as
     /// cached.
     fn finish_piece(&self, window: &Window<'_>, index: usize, id: DescriptorId, slot: u32) {
-        self.copy_piece(window, index, self.cache.address(slot));
-        let descriptor = self.descriptors.get(id);
-        descriptor.set_slot(slot);
-        self.after_copy(window.operation, id);
-        self.cache.set_owner(slot, id);
-        let known = self.descriptors.enter_cache(id);
-        self.balancer.arrives(descriptor, known);
-        self.publish_cached(id);
+        self.copy_in_slot(window, index, id, slot);
+        self.put_in_cache(id, slot, Balancer::arrives);
     }
 
-    /// What was written in its slot is changed, if it really is: the stored copy is worth nothing.
-    fn after_copy(&self, operation: Operation, id: DescriptorId) {
-        if operation != Operation::Write {
+    /// Does the piece in the slot of the owned object. What was written there is changed, if it
+    /// really is: the stored copy is worth nothing then.
+    fn copy_in_slot(&self, window: &Window<'_>, index: usize, id: DescriptorId, slot: u32) {
+        let bytes = self.cache.address(slot);
+        self.copy_piece(window, index, bytes);
+        if window.operation != Operation::Write {
             return;
         }
         let descriptor = self.descriptors.get(id);
         let length = self.unit_bytes(descriptor.page());
-        let bytes = self.cache.address(descriptor.slot());
         // SAFETY: the slot is the owner's alone and holds the object.
         let hash = ContentHash::of(unsafe { core::slice::from_raw_parts(bytes, length) });
         if hash != descriptor.hash() {

@@ -14,6 +14,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, RANGE, Taken, Victim};
 
 use crate::PAGE;
+use crate::balancer::Balancer;
 use crate::descriptor::{Descriptor, DescriptorId, State};
 use crate::gate::Level;
 use crate::object_table::Place;
@@ -329,12 +330,24 @@ impl Pager {
             self.drop_home(descriptor);
         }
         descriptor.set_hash(hash);
+        self.put_in_cache(id, slot, Balancer::leaves);
+    }
+
+    /// The owned object, whose bytes are in the slot, is a cached one from now on; the balancer is
+    /// told by `note` where it came from.
+    pub(crate) fn put_in_cache(
+        &self,
+        id: DescriptorId,
+        slot: u32,
+        note: impl FnOnce(&Balancer, &Descriptor, bool),
+    ) {
+        let descriptor = self.descriptors.get(id);
         descriptor.set_slot(slot);
         // In the list first: once the place is published anyone may claim the object and move it
         // on.
         self.cache.set_owner(slot, id);
         let known = self.descriptors.enter_cache(id);
-        self.balancer.leaves(descriptor, known);
+        note(&self.balancer, descriptor, known);
         self.publish_cached(id);
     }
 
