@@ -139,16 +139,17 @@ impl Pager {
     pub fn has_room_for_tables(&self, pages: usize) -> bool {
         let known = self.budget.committed_peak.load(Ordering::Relaxed);
         let new = (self.heap.granted_pages() + pages).saturating_sub(known);
-        let tables =
-            new.saturating_mul(Self::BYTES_PER_PAGE).saturating_add(self.usage().overhead());
-        tables.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
+        self.has_room_for(new.saturating_mul(Self::BYTES_PER_PAGE))
     }
 
     /// Whether `spans` more spans of objects leave page buffer and object cache the least that
     /// they need.
     pub fn has_room_for_objects(&self, spans: usize) -> bool {
-        let tables = spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE);
-        let overhead = tables.saturating_add(self.usage().overhead());
+        self.has_room_for(spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE))
+    }
+
+    fn has_room_for(&self, bytes: usize) -> bool {
+        let overhead = self.usage().overhead().saturating_add(bytes);
         overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
     }
 

@@ -7,13 +7,14 @@
 //! Threads: whoever evicts or wants a cache slot, inside the mover's gate; each with a packer.
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, Head, PACKED_MAX, PackedBlock, Plan, StoreError, Writer};
+use deepheap_store::{Block, ContentHash, Head, PACKED_MAX, PackedBlock, Plan, StoreError, Writer};
 use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
 use crate::descriptor::DescriptorId;
 use crate::evict::Moves;
+use crate::fault::fill_page;
 use crate::object_table::Place;
 use crate::pager::Pager;
 
@@ -28,7 +29,7 @@ pub(crate) struct Packer {
     packed: [u16; BATCH_MAX],
     sizes: [u16; BATCH_MAX],
     /// Objects that are owned, and on their way into the block at hand.
-    owned: [(PageNo, DescriptorId); BATCH_MAX],
+    owned: [DescriptorId; BATCH_MAX],
 }
 
 impl Packer {
@@ -39,7 +40,7 @@ impl Packer {
             leaving: [none; BATCH_MAX],
             packed: [0; BATCH_MAX],
             sizes: [0; BATCH_MAX],
-            owned: [none; BATCH_MAX],
+            owned: [DescriptorId(0); BATCH_MAX],
         }
     }
 }
@@ -180,10 +181,10 @@ impl Pager {
         let staging = self.pages_staging.take();
         // SAFETY: the slot and the staging page are ours alone.
         let data = unsafe {
-            crate::fault::fill_page(staging.address(), object, bytes);
+            fill_page(staging.address(), object, bytes);
             core::slice::from_raw_parts(staging.address(), PAGE)
         };
-        writer.append(name, data, deepheap_store::ContentHash::of(data))
+        writer.append(name, data, ContentHash::of(data))
     }
 
     /// The owned object, whose bytes are in the block, is in DRAM no longer.
@@ -260,14 +261,14 @@ impl Pager {
             };
             packed.push(page.0, object);
             cost += self.cost_of(page);
-            packer.owned[count] = (page, id);
+            packer.owned[count] = id;
             count += 1;
         }
         if count == 0 {
             return 0;
         }
         let block = writer.append_packed(packed.finish(), cost);
-        for &(_, id) in &packer.owned[..count] {
+        for &id in &packer.owned[..count] {
             self.leave_for(id, block);
         }
         moves.reclaimed_dirty += count as u32;

@@ -91,10 +91,10 @@ impl Pager {
         let address = self.region_base + span * SPAN;
         self.register(address, SPAN)?;
         let mut present = 0;
-        pagemap::present_pages(address, SPAN, &mut |from, pages, zero_page| {
+        pagemap::present_pages(address, SPAN, &mut |from, pages, _| {
             for index in 0..pages {
                 let page = PageNo(((from - self.region_base) / PAGE + index) as u32);
-                present += usize::from(self.adopt_page(page, zero_page, false));
+                present += usize::from(self.adopt_page(page, false));
             }
         })?;
         Ok(present)
@@ -104,13 +104,13 @@ impl Pager {
     /// must be found there, and never leave.
     fn keep_span(&self, span: usize) {
         for page in span * PAGES_PER_SPAN..(span + 1) * PAGES_PER_SPAN {
-            self.adopt_page(PageNo(page as u32), false, true);
+            self.adopt_page(PageNo(page as u32), true);
         }
     }
 
     /// Notes a page that was present, and pins it if it is to be `kept`; false if a fault has
     /// installed it since the registration.
-    fn adopt_page(&self, page: PageNo, _zero_page: bool, kept: bool) -> bool {
+    fn adopt_page(&self, page: PageNo, kept: bool) -> bool {
         let id = self.take_descriptor(page);
         let descriptor = self.descriptors.get(id);
         descriptor.begin(page, State::Arriving, None, UNKNOWN_HASH);
