@@ -93,19 +93,21 @@ impl Pager {
     }
 
     /// Asks for the objects at these addresses; returns how many are stored and will be brought.
-    /// The others are in DRAM, nowhere, or too many.
+    /// The others are in DRAM, nowhere, or too many. What yields the addresses must not fault.
     pub fn prefetch(&self, addresses: impl Iterator<Item = usize>) -> usize {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         let mut started = 0;
+        let mut objects = self.prefetch.objects.lock();
         for page in addresses.filter_map(|address| self.managed_page(address)) {
             if matches!(self.table.load(page), Place::Stored(_)) {
-                if !self.prefetch.objects.lock().push(page) {
+                if !objects.push(page) {
                     break;
                 }
                 started += 1;
             }
         }
+        drop(objects);
         if started > 0 {
             self.prefetch.wake();
         }
