@@ -305,8 +305,10 @@ impl Pager {
         }
     }
 
-    /// A descriptor for one more page. There are more of them than pages in the budget, and every
-    /// caller holds a reservation, so one is free or about to be.
+    /// A descriptor for one more object. There is one for each of the smallest objects that the
+    /// whole budget could hold, and 4096 more for what has no memory of its own: reads that found
+    /// no cache slot, and pages that another thread may be faster with. So one is free, or about to
+    /// be: nobody holds more than a window of those, nor longer than a read takes.
     pub(crate) fn take_descriptor(&self, page: PageNo) -> DescriptorId {
         loop {
             if let Some(id) = self.descriptors.take(page.0 as usize) {
