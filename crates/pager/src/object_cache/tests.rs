@@ -2,25 +2,10 @@
 
 use std::collections::VecDeque;
 
+use deepheap_sim::Random;
 use deepheap_sys::mapping;
 
 use super::*;
-
-/// Draws from xorshift64*, which is enough here.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
-    }
-}
 
 /// Bytes that the heap makes one unit of an object: batches of at least 128.
 fn unit_bytes(object: usize) -> usize {
@@ -141,7 +126,7 @@ fn waste_of_random_sizes_is_under_a_tenth_of_a_full_cache() {
     println!("waste in per cent of the memory held, 8 B to 4 KiB, units of 128 bytes and more");
     for mebibytes in [4, 16, 32, 64, 128] {
         let mut model = Model::new(mebibytes << 20);
-        let mut draw = Draw(7);
+        let mut random = Random::new(7);
         let inserts = (mebibytes << 20) / 2000 * 12;
         let (mut worst, mut sum, mut count) = (0f64, 0f64, 0);
         for index in 0..inserts {
@@ -153,7 +138,8 @@ fn waste_of_random_sizes_is_under_a_tenth_of_a_full_cache() {
                 4 => (2000, 4096),
                 _ => (8, 4096),
             };
-            model.insert(unit_bytes(from + draw.below(to - from + 1)));
+            let size = from + random.below(to - from + 1);
+            model.insert(unit_bytes(size as usize));
             if index > inserts / 5 {
                 worst = worst.max(model.waste());
                 sum += model.waste();
@@ -268,24 +254,24 @@ fn slots_have_one_owner_while_slabs_are_emptied() {
         for thread in 0..THREADS {
             let (cache, slot_of, over, moved, word) = (&cache, &slot_of, &over, &moved, &word);
             scope.spawn(move || {
-                let mut draw = Draw(u64::from(thread) + 1);
+                let mut random = Random::new(u64::from(thread) + 1);
                 for round in 0..ROUNDS_MAX {
                     let fills = round / 2000 % 2 == 0;
                     if moved.load(Ordering::Relaxed) >= MOVES {
                         break;
                     }
-                    let id = thread as usize * OBJECTS + draw.below(OBJECTS);
+                    let id = thread as usize * OBJECTS + random.below(OBJECTS as u64) as usize;
                     let place = &slot_of[id];
                     let slot = place.load(Ordering::Acquire);
                     if slot == NOWHERE && fills {
-                        let bytes = [200, 700, 4096][draw.below(3)];
+                        let bytes = [200, 700, 4096][random.below(3) as usize];
                         let Some(slot) = cache.take(bytes) else { continue };
                         // SAFETY: the slot was taken for us.
                         unsafe { word(slot).write(id as u32) };
                         cache.set_owner(slot, DescriptorId(id as u32));
                         place.store(slot, Ordering::Release);
                     } else if slot < CLAIMED
-                        && (!fills || draw.below(4) == 0)
+                        && (!fills || random.once_in(4))
                         && place
                             .compare_exchange(slot, CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
                             .is_ok()
