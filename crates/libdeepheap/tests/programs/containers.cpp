@@ -1,9 +1,10 @@
 // Containers of the standard library on deepheap's allocator and memory resource.
 #include "deepheap.hpp"
 
+#include "check.h"
+
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <list>
 #include <map>
@@ -14,13 +15,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-static void check(bool holds, const char *what) {
-    if (!holds) {
-        std::fprintf(stderr, "%s\n", what);
-        std::exit(1);
-    }
-}
 
 struct alignas(256) Wide {
     unsigned char bytes[256];

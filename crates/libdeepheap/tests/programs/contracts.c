@@ -1,32 +1,15 @@
 /* The contracts of malloc(3), one by one, on the dh_ family. */
 #include "deepheap.h"
 
+#include "check.h"
+
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
 
 static int is_aligned(const void *ptr, size_t alignment) {
     return (uintptr_t)ptr % alignment == 0;
-}
-
-static int is_filled(const unsigned char *bytes, size_t size, unsigned char with) {
-    size_t i;
-    for (i = 0; i < size; i++) {
-        if (bytes[i] != with) {
-            return 0;
-        }
-    }
-    return 1;
 }
 
 static void allocations_are_aligned_usable_and_apart(void) {

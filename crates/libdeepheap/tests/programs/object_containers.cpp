@@ -1,9 +1,10 @@
 // Containers, pools and pins of deepheap.hpp on objects.
 #include "deepheap.hpp"
 
+#include "check.h"
+
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <list>
 #include <map>
@@ -15,13 +16,6 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
-
-static void check(bool holds, const char *what) {
-    if (!holds) {
-        std::fprintf(stderr, "%s\n", what);
-        std::exit(1);
-    }
-}
 
 struct alignas(64) Wide {
     unsigned char bytes[192];

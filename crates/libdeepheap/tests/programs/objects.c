@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "deepheap.h"
 
+#include "check.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,14 +13,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
 
 static uint64_t seed = 0x5EED;
 

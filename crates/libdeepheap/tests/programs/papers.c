@@ -2,29 +2,12 @@
 #include "deepheap/nvmalloc.h"
 #include "deepheap/ssdalloc.h"
 
+#include "check.h"
+
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                              \
-        }                                                                                         \
-    } while (0)
-
-static int is_filled(const unsigned char *bytes, size_t size, unsigned char with) {
-    size_t i;
-    for (i = 0; i < size; i++) {
-        if (bytes[i] != with) {
-            return 0;
-        }
-    }
-    return 1;
-}
 
 /* HashCache's index, section 5.5 of SSDAlloc: a large array of sets of 128 bytes. */
 static void an_array_of_sets(void) {

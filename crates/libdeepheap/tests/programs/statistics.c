@@ -1,16 +1,11 @@
 /* dh_stats for older and newer callers, dh_stats_json for short and long buffers. */
 #include "deepheap.h"
 
+#include "check.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void check(int holds, const char *what) {
-    if (!holds) {
-        fprintf(stderr, "%s\n", what);
-        exit(1);
-    }
-}
 
 int main(void) {
     struct dh_stats stats;
