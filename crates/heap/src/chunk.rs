@@ -1,10 +1,10 @@
 //! Chunk: consecutive pages of objects of one shape; a step of a pool, or one array.
 //!
 //! ```text
-//! Unused -> Pooled [pool::grow]                       Unused -> Array [Objects::allocate_array]
-//! Pooled -> Idle   [pool::retire]                     Array  -> Held  [Objects::free_array]
-//! Idle   -> Held   [Objects::take_idle]               Held   -> Idle  [Objects::recycle, resident]
-//! Held   -> Unused [Objects::recycle]
+//! Unused -> Pooled [Pools::grow]             Unused -> Array [Objects::allocate_array]
+//! Pooled -> Idle   [Pools::retire]           Array  -> Held  [Objects::free]
+//! Idle   -> Held   [ObjectSpace::take_idle]  Held   -> Idle  [ObjectSpace::put_idle, resident]
+//! Held   -> Unused [ObjectSpace::destroy]
 //! ```
 //!
 //! `Idle` and `Held` chunks have no live object; a held one is in the hands of whoever ends its

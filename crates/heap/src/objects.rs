@@ -163,8 +163,8 @@ impl Heap {
     /// a page unless it is smaller than 128 bytes.
     ///
     /// Objects of at least 128 bytes are page aligned. Smaller ones share a page with their like,
-    /// at multiples of their rounded size from its start: aligned to 16 where the rounded size is a
-    /// multiple of 16, otherwise to 8.
+    /// at multiples of their rounded size from its start: aligned to the largest power of two that
+    /// divides the rounded size.
     ///
     /// # Errors
     /// A shortage says what to provide before trying again, or that it is hopeless.

@@ -10,7 +10,8 @@ use crate::page::PageNo;
 /// A successful allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// Address of the first byte, a multiple of the alignment asked for and of 16.
+    /// Address of the first byte: a multiple of the alignment asked for and of 16, but for an
+    /// object of less than 128 bytes only of what `Heap::allocate_object` says.
     pub ptr: usize,
     /// The memory is known to read as zeros; `calloc` need not clear it.
     pub zeroed: bool,
