@@ -72,7 +72,7 @@ pub struct Run {
     /// Folder on an SSD, file or device for what does not fit [default: $TMPDIR or .]
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
-    /// How much of the store may be used [default: what is free]
+    /// How much of the store may be used [default: nine tenths of what is free]
     #[arg(long, value_name = "SIZE")]
     pub store_size: Option<String>,
     /// Place allocations of MIN-MAX bytes as objects, or decide by what is seen [default: none]

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `ram` | size, or `50%` of the machine (or of its memory cgroup) | `50%` |
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
-//! | `store_size` | size | as much as the store has free |
+//! | `store_size` | size | nine tenths of what the store has free |
 //! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
 //! | `objects` | sizes of allocations placed as objects, `64-2K`, or `auto` | none |
 //! | `cache_policy` | what leaves the object cache: `s3fifo`, `lru` or `clock` | `s3fifo` |
@@ -79,7 +79,7 @@ pub struct Config {
     pub ram: u64,
     /// Folder, file or block device; `None`: `$TMPDIR` or the working folder.
     pub store: Option<PathBuf>,
-    /// How much of the store may be used; `None`: what is free there.
+    /// How much of the store may be used; `None`: nine tenths of what is free there.
     pub store_size: Option<u64>,
     /// Where a JSON line of statistics goes at exit.
     pub stats_file: Option<PathBuf>,
