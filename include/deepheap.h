@@ -148,7 +148,7 @@ size_t dh_ostride(size_t object_size);
  * `object` is what an allocating function above returned, or the address of an element of an
  * array of dh_oalloc. Memory pages (dh_malloc) are taken, too.
  *
- * What can go wrong, beside DH_EREAD, DH_ENOROOM and DH_EMEMORY:
+ * What can go wrong, beside DH_EREAD and DH_ENOROOM:
  *   - NULL, a foreign pointer, or a freed object that has not been allocated again: DH_EOBJECT.
  *     An object that another thread frees during the call is an error of the program. Memory of
  *     dh_malloc that was freed may go unnoticed.
@@ -192,7 +192,8 @@ ssize_t dh_prefetch(void *const objects[], size_t count);
  * to system calls, until dh_unpin has been called as often. Pinned objects count against the RAM
  * budget, and may pass it: pin few, and for a short time. Unpin an object before it is freed.
  * dh_unpin without a dh_pin is an error of the program. DH_EOBJECT, or DH_EMEMORY if memory
- * cannot be managed at all.
+ * cannot be managed at all. dh_pin brings an object in as a plain pointer does: where the device
+ * fails, or neither RAM nor the store has room, the thread gets SIGBUS, not an error.
  */
 int dh_pin(const void *object);
 int dh_unpin(const void *object);
