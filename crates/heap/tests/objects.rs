@@ -53,7 +53,7 @@ impl Model {
         let size = asked.max(1).next_multiple_of(8);
         self.next_tag = self.next_tag % 255 + 1;
         let live = Live { count, size, tag: self.next_tag };
-        let align = if size >= 128 { PAGE } else { 8 << usize::from(size.is_multiple_of(16)) };
+        let align = if size >= 128 { PAGE } else { 1 << size.trailing_zeros() };
         assert!(ptr.is_multiple_of(align), "{size} bytes at {ptr:#x}");
         if let Some((below, other)) = self.live.range(..=ptr).next_back() {
             assert!(Self::end_of(*below, other) <= ptr, "{ptr:#x} overlaps {below:#x}");
