@@ -18,7 +18,7 @@ use crate::outcome::{ObjectShortage, SpanRange};
 use crate::shape::Shape;
 
 /// A step may be as much shorter than it should be, before address space is asked for.
-const SHORTEST_STEP: usize = 4;
+const SHORTEST_STEP: usize = 16;
 
 /// The space of all objects of a region.
 pub(crate) struct ObjectSpace {
