@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -541,6 +542,19 @@ static bool device_bytes(const struct options *options, int64_t *read, int64_t *
     return found == 2;
 }
 
+/* Times that memory had to be read from a device since the start: from swap, the file, the store. */
+static uint64_t device_waits(const struct options *options) {
+    struct rusage usage;
+    struct dh_stats stats;
+    if (options->memory == MEMORY_MALLOC || options->memory == MEMORY_FILE) {
+        return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_majflt : 0;
+    }
+    if (dh_stats(&stats, sizeof stats) != 0) {
+        return 0;
+    }
+    return options->calls ? stats.device_reads : stats.fault_stored.count;
+}
+
 static uint64_t percentile(const struct thread *threads, unsigned count, uint64_t all, double part) {
     uint64_t seen = 0;
     for (unsigned bucket = 0; bucket < BUCKETS; bucket++) {
@@ -571,9 +585,10 @@ struct result measure(const struct options *options, void (*operation)(struct wo
     struct result result = {0};
     int64_t read[2], written[2];
     const bool counted = device_bytes(options, &read[0], &written[0]);
-    const uint64_t from = now_ns();
+    const uint64_t waits = device_waits(options), from = now_ns();
     run_all(threads, options, "measure", options->operations, true);
     result.seconds = (double)(now_ns() - from) / 1e9;
+    result.device_waits = device_waits(options) - waits;
     result.device_read_bytes = result.device_written_bytes = -1;
     if (counted && device_bytes(options, &read[1], &written[1])) {
         result.device_read_bytes = read[1] - read[0];
@@ -612,7 +627,7 @@ static void report_json(const struct options *options, const struct result *resu
            "\"threads\":%u,\"write_percent\":%u,\"zipf\":%g,\"calls\":%s,\"seed\":%llu,"
            "\"seconds\":%.3f,\"operations\":%llu,\"operations_per_second\":%.1f,\"writes\":%llu,"
            "\"p50_ns\":%llu,\"p99_ns\":%llu,\"p999_ns\":%llu,\"checked\":%llu,\"wrong\":%llu,"
-           "\"changed_lines\":%d",
+           "\"device_waits\":%llu,\"changed_lines\":%d",
            the_application->name, MEMORY_NAMES[options->memory], options->data,
            options->object_least, options->object_most, options->threads, options->writes,
            options->zipf, options->calls ? "true" : "false", (unsigned long long)options->seed,
@@ -620,7 +635,8 @@ static void report_json(const struct options *options, const struct result *resu
            (double)result->operations / result->seconds, (unsigned long long)result->writes,
            (unsigned long long)result->p50_ns, (unsigned long long)result->p99_ns,
            (unsigned long long)result->p999_ns, (unsigned long long)result->checked,
-           (unsigned long long)result->wrong, the_application->changed_lines);
+           (unsigned long long)result->wrong, (unsigned long long)result->device_waits,
+           the_application->changed_lines);
     if (result->device_read_bytes >= 0) {
         printf(",\"device_read_bytes\":%lld,\"device_written_bytes\":%lld",
                (long long)result->device_read_bytes, (long long)result->device_written_bytes);
@@ -647,6 +663,8 @@ static void report_text(const struct options *options, const struct result *resu
         }
         printf("\n");
     }
+    printf("  %.3g waits for the device an operation\n",
+           (double)result->device_waits / (double)result->operations);
     for (int i = 0; i < 8 && result->more[i].name; i++) {
         printf("  %s: %g\n", result->more[i].name, result->more[i].value);
     }

@@ -108,6 +108,7 @@ struct result {
     uint64_t counts[4];
     uint64_t p50_ns, p99_ns, p999_ns; /* of one operation */
     int64_t device_read_bytes, device_written_bytes; /* while measuring; -1 unknown */
+    uint64_t device_waits; /* page faults (with --calls: requests) that read from a device */
     /* More that an application reports: names and values, ended by a NULL name. */
     struct {
         const char *name;
