@@ -568,8 +568,8 @@ static uint64_t percentile(const struct thread *threads, unsigned count, uint64_
     return 0;
 }
 
-struct result measure(const struct options *options, void (*operation)(struct worker *),
-                      void *context) {
+static struct thread *threads_new(const struct options *options,
+                                  void (*operation)(struct worker *), void *context) {
     struct thread *threads = calloc(options->threads, sizeof *threads);
     if (!threads) {
         refuse("no memory for %u threads", options->threads);
@@ -579,6 +579,33 @@ struct result measure(const struct options *options, void (*operation)(struct wo
         threads[i].worker.random = random_mix(options->seed * 4096 + i);
         threads[i].operation = operation;
     }
+    return threads;
+}
+
+/* Adds what the workers counted. */
+static void add_up(struct result *result, const struct thread *threads, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        const struct worker *worker = &threads[i].worker;
+        result->operations += worker->operations;
+        result->writes += worker->writes;
+        result->checked += worker->checked;
+        result->wrong += worker->wrong;
+        for (int number = 0; number < 4; number++) {
+            result->counts[number] += worker->counts[number];
+        }
+    }
+}
+
+static void threads_free(struct thread *threads, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        free(threads[i].latencies);
+    }
+    free(threads);
+}
+
+struct result measure(const struct options *options, void (*operation)(struct worker *),
+                      void *context) {
+    struct thread *threads = threads_new(options, operation, context);
     if (options->warm_up) {
         run_all(threads, options, "warm-up", options->warm_up, false);
     }
@@ -594,23 +621,23 @@ struct result measure(const struct options *options, void (*operation)(struct wo
         result.device_read_bytes = read[1] - read[0];
         result.device_written_bytes = written[1] - written[0];
     }
-    for (unsigned i = 0; i < options->threads; i++) {
-        const struct worker *worker = &threads[i].worker;
-        result.operations += worker->operations;
-        result.writes += worker->writes;
-        result.checked += worker->checked;
-        result.wrong += worker->wrong;
-        for (int count = 0; count < 4; count++) {
-            result.counts[count] += worker->counts[count];
-        }
-    }
+    add_up(&result, threads, options->threads);
     result.p50_ns = percentile(threads, options->threads, result.operations, 0.5);
     result.p99_ns = percentile(threads, options->threads, result.operations, 0.99);
     result.p999_ns = percentile(threads, options->threads, result.operations, 0.999);
-    for (unsigned i = 0; i < options->threads; i++) {
-        free(threads[i].latencies);
+    threads_free(threads, options->threads);
+    return result;
+}
+
+struct result phase_run(const struct options *options, const char *what, uint64_t steps,
+                        void (*operation)(struct worker *), void *context) {
+    struct thread *threads = threads_new(options, operation, context);
+    struct result result = {0};
+    if (steps) {
+        run_all(threads, options, what, steps, false);
     }
-    free(threads);
+    add_up(&result, threads, options->threads);
+    threads_free(threads, options->threads);
     return result;
 }
 
