@@ -27,7 +27,7 @@
 static const char *const MEMORY_NAMES[] = {"malloc", "pages", "objects", "file"};
 static const struct application *the_application;
 
-_Noreturn void refuse(const char *format, ...) {
+void refuse(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     fprintf(stderr, "%s: ", the_application->name);

@@ -66,7 +66,7 @@ struct application {
 struct options options_read(int argc, char **argv, const struct application *application);
 
 /* Says why the options cannot work, and exits with status 2. */
-_Noreturn void refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void refuse(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* One object of `bytes` bytes, not cleared. Any thread. Exits if there is no memory. */
 void *memory_object(const struct options *options, size_t bytes);
