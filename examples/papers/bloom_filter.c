@@ -24,7 +24,7 @@ static const struct application application = {
     .full = {.data = (size_t)4 << 30, .object_least = 512, .object_most = 512, .threads = 8,
              .writes = 80, .seconds = 20, .warm_up = 50000},
     .small = {.data = 32 << 20, .object_least = 512, .object_most = 512, .threads = 4,
-              .writes = 80, .operations = 10000, .warm_up = 1000},
+              .writes = 80, .operations = 5000, .warm_up = 500},
 };
 
 enum {

@@ -37,7 +37,7 @@ constexpr application bplus_tree = {
     .full = {.data = size_t{4} << 30, .object_least = 4, .object_most = 64, .threads = 8,
              .writes = 50, .seconds = 20, .warm_up = 200000},
     .small = {.data = 64 << 20, .object_least = 4, .object_most = 64, .threads = 4,
-              .writes = 50, .operations = 50000, .warm_up = 5000},
+              .writes = 50, .operations = 30000, .warm_up = 5000},
 };
 
 /* ---- the tree ---- */

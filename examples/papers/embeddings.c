@@ -27,7 +27,7 @@ static const struct application application = {
     .has_calls = true,
     .full = {.data = (size_t)4 << 30, .threads = 8, .writes = 20, .zipf = 0.99, .seconds = 20,
              .warm_up = 20000},
-    .small = {.data = 64 << 20, .threads = 4, .writes = 20, .zipf = 0.99, .operations = 5000,
+    .small = {.data = 64 << 20, .threads = 4, .writes = 20, .zipf = 0.99, .operations = 3000,
               .warm_up = 500},
 };
 

@@ -30,8 +30,8 @@ static const struct application application = {
     .has_calls = true,
     .full = {.data = (size_t)4 << 30, .threads = 8, .writes = 50, .seconds = 20,
              .warm_up = 1000000},
-    .small = {.data = 32 << 20, .threads = 4, .writes = 50, .operations = 50000,
-              .warm_up = 10000},
+    .small = {.data = 32 << 20, .threads = 4, .writes = 50, .operations = 20000,
+              .warm_up = 5000},
 };
 
 enum {
