@@ -24,7 +24,7 @@ BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check hunt demo demo-short bench \
-	bench-objects install uninstall clean
+	bench-objects apps apps-check install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ deps: ## Installs what building, testing and the demo need, or says what is miss
 build: ## Builds the command and the libraries into target/release.
 	$(CARGO) build --release --workspace
 
-test: deps fmt lint unit scripts install-check hunt demo-short ## Everything that CI runs.
+test: deps fmt lint unit scripts install-check apps-check hunt demo-short ## Everything that CI runs.
 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
@@ -67,6 +67,12 @@ bench: build ## Prints the benchmark table against swap and mmap; swap needs roo
 
 bench-objects: build ## Prints the benchmark table of objects; swap and mmap need root.
 	$(RELEASE)/deepheap-bench objects $(BENCH_OPTIONS)
+
+apps: build ## Builds the applications of the papers into target/apps.
+	$(MAKE) -C examples/papers DEEPHEAP="$(abspath $(RELEASE))" OUT="$(abspath $(TARGET))/apps"
+
+apps-check: apps ## Runs the applications, small: malloc, pages and objects; all answers are right.
+	APPS="$(abspath $(TARGET))/apps" scripts/apps_check.sh
 
 $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
 	$(CARGO) build --release --workspace

@@ -5,7 +5,7 @@
 # is installed here does not start its service. Exit status 1 if something is still missing.
 set -euo pipefail
 
-# Command and the Debian package that brings it.
+# Command, or file, and the Debian package that brings it.
 needs=(
     cc:build-essential
     c++:build-essential
@@ -24,16 +24,20 @@ needs=(
     mkfs.ext4:e2fsprogs
     strace:strace
     shellcheck:shellcheck
+    /usr/include/openssl/sha.h:libssl-dev
 )
 
-# Prints the packages of the commands that are not there, each once.
+# Tells whether a command or a file is there.
+is_there() {
+    # mkswap and its like live where an ordinary user's PATH does not look.
+    [[ $1 == /* && -e $1 ]] || PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null
+}
+
+# Prints the packages of what is not there, each once.
 missing_packages() {
     local need
     for need in "${needs[@]}"; do
-        # mkswap and its like live where an ordinary user's PATH does not look.
-        if ! PATH="$PATH:/usr/sbin:/sbin" command -v "${need%%:*}" >/dev/null; then
-            echo "${need##*:}"
-        fi
+        is_there "${need%%:*}" || echo "${need##*:}"
     done | sort -u
 }
 

@@ -1,0 +1,710 @@
+/*
+ * common.c - see common.h.
+ */
+#define _GNU_SOURCE
+#include "common.h"
+
+#include <deepheap.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const MEMORY_NAMES[] = {"malloc", "pages", "objects", "file"};
+static const struct application *the_application;
+
+void refuse(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "%s: ", the_application->name);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    exit(2);
+}
+
+uint64_t now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* ---- options ---- */
+
+static size_t size_of(const char *text) {
+    char *end;
+    errno = 0;
+    const double number = strtod(text, &end);
+    const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
+    const double bytes = unit ? ldexp(number, 10 * (int)(unit - units + 1)) : number;
+    if (end == text || errno || (unit ? end[1] : *end) != '\0' || !(bytes >= 1) ||
+        bytes > (double)(SIZE_MAX / 4)) {
+        refuse("%s is not a size; write it like 512, 64K, 256M or 4G", text);
+    }
+    return (size_t)bytes;
+}
+
+static double number_of(const char *text, double least, double most) {
+    char *end;
+    const double number = strtod(text, &end);
+    if (end == text || *end != '\0' || !(number >= least && number <= most)) {
+        refuse("%s is not a number from %g to %g", text, least, most);
+    }
+    return number;
+}
+
+static void usage(const struct application *application) {
+    printf("%s: %s\n\n"
+           "  --memory KIND     malloc, pages, objects, or file (mapped) [malloc]\n"
+           "  --small           a few seconds instead of the defaults below\n"
+           "  --data SIZE       bytes of all objects together [%zuM]\n"
+           "  --object SIZE     bytes of an object, or LEAST-MOST%s\n"
+           "  --threads N       that run operations [%u]\n"
+           "  --writes PERCENT  of the operations [%u]\n"
+           "  --zipf EXPONENT   of the objects' popularity, 0 is uniform [%g]\n"
+           "  --seconds N       to measure [%g]\n"
+           "  --operations N    to measure, instead\n"
+           "  --warm-up N       operations before that [%llu]\n"
+           "  --seed N          same seed, same operations [1]\n"
+           "  --dir PATH        where files lie [.]\n"
+           "  --json            one line of JSON\n%s\n"
+           "DEEPHEAP_CONF=\"ram:256M,store:PATH\" is the RAM for pages and objects.\n",
+           application->name, application->summary, application->full.data >> 20,
+           application->full.object_most ? "" : " (fixed here)", application->full.threads,
+           application->full.writes, application->full.zipf, application->full.seconds,
+           (unsigned long long)application->full.warm_up,
+           application->has_calls ? "  --calls           dh_read, dh_gather, not pointers\n" : "");
+}
+
+/* Bytes that may be allocated before the machine has no RAM and swap left; 0 unknown. */
+static size_t memory_left(void) {
+    FILE *file = fopen("/proc/meminfo", "r");
+    size_t left = 0, kib;
+    char line[128];
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemAvailable: %zu", &kib) == 1 ||
+            sscanf(line, "SwapFree: %zu", &kib) == 1) {
+            left += kib << 10;
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return left;
+}
+
+static void check_that_it_fits(const struct options *options) {
+    if (options->memory == MEMORY_MALLOC) {
+        const size_t left = memory_left();
+        if (left && options->data > left) {
+            refuse("--data %zuM does not fit the %zuM of RAM and swap that are free; use --memory "
+                   "pages or objects, or less data",
+                   options->data >> 20, left >> 20);
+        }
+        return;
+    }
+    struct statvfs disk;
+    if (statvfs(options->dir, &disk) != 0) {
+        refuse("--dir %s: %s", options->dir, strerror(errno));
+    }
+    const size_t left = (size_t)disk.f_bavail * disk.f_frsize;
+    if (options->data > left / 10 * 9) {
+        refuse("--data %zuM does not fit the %zuM that are free in %s; use --dir for another disk, "
+               "or less data",
+               options->data >> 20, left >> 20, options->dir);
+    }
+}
+
+struct options options_read(int argc, char **argv, const struct application *application) {
+    the_application = application;
+    enum { MEMORY = 256, SMALL, DATA, OBJECT, THREADS, WRITES, ZIPF, SECONDS, OPERATIONS, WARM_UP,
+           SEED, DIR, CALLS, JSON };
+    static const struct option known[] = {
+        {"memory", 1, NULL, MEMORY},   {"small", 0, NULL, SMALL},
+        {"data", 1, NULL, DATA},       {"object", 1, NULL, OBJECT},
+        {"threads", 1, NULL, THREADS}, {"writes", 1, NULL, WRITES},
+        {"zipf", 1, NULL, ZIPF},       {"seconds", 1, NULL, SECONDS},
+        {"operations", 1, NULL, OPERATIONS}, {"warm-up", 1, NULL, WARM_UP},
+        {"seed", 1, NULL, SEED},       {"dir", 1, NULL, DIR},
+        {"calls", 0, NULL, CALLS},     {"json", 0, NULL, JSON},
+        {"help", 0, NULL, 'h'},        {NULL, 0, NULL, 0},
+    };
+    struct options options = application->full;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--small") == 0) {
+            options = application->small;
+        }
+    }
+    options.dir = ".";
+    options.seed = 1;
+    for (int option; (option = getopt_long(argc, argv, "h", known, NULL)) != -1;) {
+        char *dash;
+        switch (option) {
+        case MEMORY:
+            for (options.memory = 0; strcmp(optarg, MEMORY_NAMES[options.memory]) != 0;) {
+                if (++options.memory > MEMORY_FILE) {
+                    refuse("--memory %s: it is malloc, pages, objects or file", optarg);
+                }
+            }
+            break;
+        case SMALL: break;
+        case DATA: options.data = size_of(optarg); break;
+        case OBJECT:
+            if (application->full.object_most == 0) {
+                refuse("--object: the size of its objects is fixed");
+            }
+            dash = strchr(optarg, '-');
+            if (dash) {
+                *dash = '\0';
+            }
+            options.object_least = size_of(optarg);
+            options.object_most = dash ? size_of(dash + 1) : options.object_least;
+            if (options.object_most < options.object_least) {
+                refuse("--object: write the lesser size first");
+            }
+            break;
+        case THREADS: options.threads = (unsigned)number_of(optarg, 1, 1024); break;
+        case WRITES: options.writes = (unsigned)number_of(optarg, 0, 100); break;
+        case ZIPF: options.zipf = number_of(optarg, 0, 4); break;
+        case SECONDS:
+            options.seconds = number_of(optarg, 0.1, 1e6);
+            options.operations = 0;
+            break;
+        case OPERATIONS: options.operations = (uint64_t)number_of(optarg, 1, 1e15); break;
+        case WARM_UP: options.warm_up = (uint64_t)number_of(optarg, 0, 1e15); break;
+        case SEED: options.seed = (uint64_t)number_of(optarg, 0, 1e15); break;
+        case DIR: options.dir = optarg; break;
+        case CALLS:
+            if (!application->has_calls) {
+                refuse("--calls: this program has no variant with explicit calls");
+            }
+            options.calls = true;
+            break;
+        case JSON: options.json = true; break;
+        case 'h': usage(application); exit(0);
+        default: fprintf(stderr, "--help lists the options\n"); exit(2);
+        }
+    }
+    if (optind < argc) {
+        refuse("%s is not an option; --help lists them", argv[optind]);
+    }
+    if (options.calls && options.memory != MEMORY_OBJECTS) {
+        refuse("--calls go with --memory objects");
+    }
+    check_that_it_fits(&options);
+    if (options.memory == MEMORY_PAGES || options.memory == MEMORY_OBJECTS) {
+        const int error = dh_init(NULL); /* settings come from DEEPHEAP_CONF */
+        if (error) {
+            refuse("deepheap does not start: %s", dh_strerror(error));
+        }
+    }
+    return options;
+}
+
+/* ---- memory ---- */
+
+/* The mapped file: blocks of powers of two and one and a half times those, given from its start on;
+ * freed ones are kept in lists by size. */
+static struct {
+    pthread_mutex_t lock;
+    uint8_t *start, *next, *end;
+    void *freed[128];
+} the_file = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+enum { FILE_HEAD = 16 }; /* before each block: its class */
+
+static size_t class_bytes(unsigned class) {
+    return (class % 2 ? (size_t)3 << (class / 2) : (size_t)2 << (class / 2)) * 8;
+}
+
+static void file_open(const struct options *options) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s-XXXXXX", options->dir, the_application->name);
+    const int file = mkstemp(path);
+    /* Room for the heads and the rounding of small objects; holes cost nothing. */
+    const size_t bytes = 4 * options->data + ((size_t)1 << 30);
+    if (file < 0 || ftruncate(file, (off_t)bytes) != 0) {
+        refuse("%s: %s", path, strerror(errno));
+    }
+    unlink(path);
+    the_file.start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (the_file.start == MAP_FAILED) {
+        refuse("mapping %zuM of a file: %s", bytes >> 20, strerror(errno));
+    }
+    madvise(the_file.start, bytes, MADV_RANDOM);
+    close(file);
+    the_file.next = the_file.start;
+    the_file.end = the_file.start + bytes;
+}
+
+static void *file_allocate(const struct options *options, size_t bytes) {
+    unsigned class = 0;
+    while (class_bytes(class) < bytes + FILE_HEAD) {
+        class++;
+    }
+    pthread_mutex_lock(&the_file.lock);
+    if (!the_file.start) {
+        file_open(options);
+    }
+    uint8_t *block = the_file.freed[class];
+    if (block) {
+        memcpy(&the_file.freed[class], block + FILE_HEAD, sizeof(void *));
+    } else if (class_bytes(class) <= (size_t)(the_file.end - the_file.next)) {
+        block = the_file.next;
+        the_file.next += class_bytes(class);
+        memcpy(block, &class, sizeof class);
+    }
+    pthread_mutex_unlock(&the_file.lock);
+    return block ? block + FILE_HEAD : NULL;
+}
+
+static void file_free(void *memory) {
+    uint8_t *block = (uint8_t *)memory - FILE_HEAD;
+    unsigned class;
+    pthread_mutex_lock(&the_file.lock);
+    memcpy(&class, block, sizeof class);
+    memcpy(memory, &the_file.freed[class], sizeof(void *));
+    the_file.freed[class] = block;
+    pthread_mutex_unlock(&the_file.lock);
+}
+
+static void *or_exit(void *memory, size_t bytes) {
+    if (!memory) {
+        fprintf(stderr, "%s: no memory for %zu bytes: %s\n", the_application->name, bytes,
+                strerror(errno));
+        exit(1);
+    }
+    return memory;
+}
+
+void *memory_object(const struct options *options, size_t bytes) {
+    switch (options->memory) {
+    case MEMORY_MALLOC: return or_exit(malloc(bytes), bytes);
+    case MEMORY_PAGES: return or_exit(dh_malloc(bytes), bytes);
+    case MEMORY_OBJECTS: return or_exit(dh_oalloc(1, bytes), bytes);
+    default: return or_exit(file_allocate(options, bytes), bytes);
+    }
+}
+
+void *memory_array(const struct options *options, size_t count, size_t bytes, size_t *stride) {
+    *stride = bytes;
+    if (count > SIZE_MAX / 2 / bytes) {
+        refuse("%zu objects of %zu bytes are more than an address space holds", count, bytes);
+    }
+    switch (options->memory) {
+    case MEMORY_MALLOC: return or_exit(calloc(count, bytes), count * bytes);
+    case MEMORY_PAGES: return or_exit(dh_calloc(count, bytes), count * bytes);
+    case MEMORY_OBJECTS:
+        *stride = dh_ostride(bytes);
+        return or_exit(dh_oalloc(count, bytes), count * bytes);
+    default: return or_exit(file_allocate(options, count * bytes), count * bytes);
+    }
+}
+
+void memory_free(const struct options *options, void *memory) {
+    switch (options->memory) {
+    case MEMORY_MALLOC: free(memory); break;
+    case MEMORY_PAGES:
+    case MEMORY_OBJECTS: dh_free(memory); break;
+    default: file_free(memory); break;
+    }
+}
+
+/* ---- progress ---- */
+
+static struct {
+    const char *what;
+    uint64_t steps, started, shown;
+    atomic_uint_fast64_t done;
+} phase;
+
+static void phase_show(uint64_t now) {
+    const double part = phase.steps ? (double)phase.done / (double)phase.steps : 1;
+    const double seconds = (double)(now - phase.started) / 1e9;
+    char bar[31];
+    for (int i = 0; i < 30; i++) {
+        bar[i] = i < part * 30 ? '#' : '.';
+    }
+    bar[30] = '\0';
+    fprintf(stderr, "\r%-8s [%s] %3.0f %%  %.0f s left \033[K", phase.what, bar, 100 * part,
+            part > 0 ? seconds / part - seconds : 0);
+}
+
+void phase_begin(const char *what, uint64_t steps) {
+    phase.what = what;
+    phase.steps = steps;
+    phase.done = 0;
+    phase.started = phase.shown = now_ns();
+}
+
+void phase_step(uint64_t steps) {
+    static atomic_flag showing = ATOMIC_FLAG_INIT;
+    const uint64_t before = atomic_fetch_add(&phase.done, steps);
+    /* The clock is asked once in 4096 steps. */
+    if (before / 4096 == (before + steps) / 4096 || !isatty(STDERR_FILENO) ||
+        atomic_flag_test_and_set(&showing)) {
+        return;
+    }
+    const uint64_t now = now_ns();
+    if (now - phase.shown > 200000000) {
+        phase.shown = now;
+        phase_show(now);
+    }
+    atomic_flag_clear(&showing);
+}
+
+void phase_end(void) {
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r\033[K");
+    }
+}
+
+/* ---- random numbers ---- */
+
+/* splitmix64 (Steele, Lea and Flood, OOPSLA 2014). */
+uint64_t random_mix(uint64_t number) {
+    number += 0x9E3779B97F4A7C15u;
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9u;
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EBu;
+    return number ^ (number >> 31);
+}
+
+uint64_t random_next(uint64_t *state) {
+    const uint64_t number = random_mix(*state);
+    *state += 0x9E3779B97F4A7C15u;
+    return number;
+}
+
+/* Zipf's law by rejection and inversion (Hormann and Derflinger, 1996). */
+struct popularity {
+    uint64_t objects;
+    double exponent, first, last, cut;
+};
+
+static double integral(const struct popularity *p, double x) {
+    const double log_x = log(x), t = (1 - p->exponent) * log_x;
+    return fabs(t) > 1e-8 ? expm1(t) / t * log_x : log_x * (1 + t / 2);
+}
+
+static double integral_inverse(const struct popularity *p, double x) {
+    double t = x * (1 - p->exponent);
+    t = t < -1 ? -1 : t;
+    return exp(fabs(t) > 1e-8 ? log1p(t) / t * x : x * (1 - t / 2));
+}
+
+struct popularity *popularity_new(uint64_t objects, double zipf) {
+    struct popularity *p = calloc(1, sizeof *p);
+    if (!p || objects == 0) {
+        refuse("no objects to choose from");
+    }
+    p->objects = objects;
+    p->exponent = zipf;
+    p->first = integral(p, 1.5) - 1;
+    p->last = integral(p, (double)objects + 0.5);
+    p->cut = 2 - integral_inverse(p, integral(p, 2.5) - pow(2, -zipf));
+    return p;
+}
+
+static double uniform(uint64_t *state) {
+    return (double)(random_next(state) >> 11) * 0x1p-53;
+}
+
+uint64_t popularity_next(const struct popularity *p, uint64_t *state) {
+    if (p->exponent == 0) {
+        return (uint64_t)(((unsigned __int128)random_next(state) * p->objects) >> 64);
+    }
+    for (;;) {
+        const double u = p->last + uniform(state) * (p->first - p->last);
+        const double x = integral_inverse(p, u);
+        double rank = floor(x + 0.5);
+        rank = rank < 1 ? 1 : rank > (double)p->objects ? (double)p->objects : rank;
+        if (rank - x <= p->cut || u >= integral(p, rank + 0.5) - exp(-p->exponent * log(rank))) {
+            /* Ranks are scattered: a prime that no number of objects here is a multiple of. */
+            return (uint64_t)((unsigned __int128)((uint64_t)rank - 1) * 0x1FFFFFFFFFFFFFFF %
+                              p->objects);
+        }
+    }
+}
+
+/* ---- measuring ---- */
+
+/* Latencies: 32 steps for each power of two of nanoseconds. */
+enum { STEPS = 32, BUCKETS = 64 * STEPS };
+
+struct thread {
+    struct worker worker;
+    pthread_t thread;
+    void (*operation)(struct worker *);
+    uint64_t share; /* operations to do; 0 until it is told to stop */
+    atomic_bool *stop;
+    uint32_t *latencies; /* BUCKETS counts, or NULL */
+    bool shows;
+};
+
+static unsigned bucket_of(uint64_t ns) {
+    if (ns < STEPS) {
+        return (unsigned)ns;
+    }
+    const unsigned power = 63 - (unsigned)__builtin_clzll(ns);
+    return (power - 4) * STEPS + (unsigned)(ns >> (power - 5)) - STEPS;
+}
+
+static uint64_t bucket_ns(unsigned bucket) {
+    if (bucket < STEPS) {
+        return bucket;
+    }
+    const unsigned power = bucket / STEPS + 4;
+    return ((uint64_t)(bucket % STEPS + STEPS + 1) << (power - 5)) - 1;
+}
+
+static void *run(void *argument) {
+    struct thread *thread = argument;
+    struct worker *worker = &thread->worker;
+    while (thread->share ? worker->operations < thread->share : !atomic_load(thread->stop)) {
+        const uint64_t from = now_ns();
+        thread->operation(worker);
+        if (thread->latencies) {
+            thread->latencies[bucket_of(now_ns() - from)]++;
+        }
+        worker->operations++;
+        if (thread->share) {
+            phase_step(1);
+        }
+    }
+    return NULL;
+}
+
+static void run_all(struct thread *threads, const struct options *options, const char *what,
+                    uint64_t operations, bool timed) {
+    atomic_bool stop = false;
+    const uint64_t tenths = operations ? 0 : (uint64_t)(options->seconds * 10);
+    phase_begin(what, operations ? operations : tenths * 4096);
+    for (unsigned i = 0; i < options->threads; i++) {
+        struct thread *thread = &threads[i];
+        struct worker fresh = {.options = options, .number = i};
+        fresh.context = thread->worker.context;
+        fresh.random = thread->worker.random;
+        thread->worker = fresh;
+        /* The first threads do one more where they do not divide. */
+        thread->share = operations / options->threads + (i < operations % options->threads);
+        thread->stop = &stop;
+        thread->latencies = timed ? calloc(BUCKETS, sizeof(uint32_t)) : NULL;
+        if (operations && !thread->share) {
+            atomic_store(&stop, true);
+        }
+        const int error = pthread_create(&thread->thread, NULL, run, thread);
+        if (error) {
+            refuse("thread %u: %s", i, strerror(error));
+        }
+    }
+    for (uint64_t i = 0; i < tenths; i++) {
+        usleep(100000);
+        phase_step(4096);
+    }
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < options->threads; i++) {
+        pthread_join(threads[i].thread, NULL);
+    }
+    phase_end();
+}
+
+/* Bytes read and written on the device of --dir since it was started. */
+static bool device_bytes(const struct options *options, int64_t *read, int64_t *written) {
+    struct stat folder;
+    char path[64];
+    unsigned long long sectors_read, sectors_written;
+    if (stat(options->dir, &folder) != 0) {
+        return false;
+    }
+    snprintf(path, sizeof path, "/sys/dev/block/%u:%u/stat", major(folder.st_dev),
+             minor(folder.st_dev));
+    FILE *file = fopen(path, "r");
+    if (!file) {
+        return false;
+    }
+    const int found = fscanf(file, "%*u %*u %llu %*u %*u %*u %llu", &sectors_read, &sectors_written);
+    fclose(file);
+    *read = (int64_t)sectors_read * 512;
+    *written = (int64_t)sectors_written * 512;
+    return found == 2;
+}
+
+/* Times that memory had to be read from a device since the start: from swap, the file, the store. */
+static uint64_t device_waits(const struct options *options) {
+    struct rusage usage;
+    struct dh_stats stats;
+    if (options->memory == MEMORY_MALLOC || options->memory == MEMORY_FILE) {
+        return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_majflt : 0;
+    }
+    if (dh_stats(&stats, sizeof stats) != 0) {
+        return 0;
+    }
+    return options->calls ? stats.device_reads : stats.fault_stored.count;
+}
+
+static uint64_t percentile(const struct thread *threads, unsigned count, uint64_t all, double part) {
+    uint64_t seen = 0;
+    for (unsigned bucket = 0; bucket < BUCKETS; bucket++) {
+        for (unsigned i = 0; i < count; i++) {
+            seen += threads[i].latencies[bucket];
+        }
+        if (seen && (double)seen >= (double)all * part) {
+            return bucket_ns(bucket);
+        }
+    }
+    return 0;
+}
+
+static struct thread *threads_new(const struct options *options,
+                                  void (*operation)(struct worker *), void *context) {
+    struct thread *threads = calloc(options->threads, sizeof *threads);
+    if (!threads) {
+        refuse("no memory for %u threads", options->threads);
+    }
+    for (unsigned i = 0; i < options->threads; i++) {
+        threads[i].worker.context = context;
+        threads[i].worker.random = random_mix(options->seed * 4096 + i);
+        threads[i].operation = operation;
+    }
+    return threads;
+}
+
+/* Adds what the workers counted. */
+static void add_up(struct result *result, const struct thread *threads, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        const struct worker *worker = &threads[i].worker;
+        result->operations += worker->operations;
+        result->writes += worker->writes;
+        result->checked += worker->checked;
+        result->wrong += worker->wrong;
+        for (int number = 0; number < 4; number++) {
+            result->counts[number] += worker->counts[number];
+        }
+    }
+}
+
+static void threads_free(struct thread *threads, unsigned count) {
+    for (unsigned i = 0; i < count; i++) {
+        free(threads[i].latencies);
+    }
+    free(threads);
+}
+
+struct result measure(const struct options *options, void (*operation)(struct worker *),
+                      void *context) {
+    struct thread *threads = threads_new(options, operation, context);
+    if (options->warm_up) {
+        run_all(threads, options, "warm-up", options->warm_up, false);
+    }
+    struct result result = {0};
+    int64_t read[2], written[2];
+    const bool counted = device_bytes(options, &read[0], &written[0]);
+    const uint64_t waits = device_waits(options), from = now_ns();
+    run_all(threads, options, "measure", options->operations, true);
+    result.seconds = (double)(now_ns() - from) / 1e9;
+    result.device_waits = device_waits(options) - waits;
+    result.device_read_bytes = result.device_written_bytes = -1;
+    if (counted && device_bytes(options, &read[1], &written[1])) {
+        result.device_read_bytes = read[1] - read[0];
+        result.device_written_bytes = written[1] - written[0];
+    }
+    add_up(&result, threads, options->threads);
+    result.p50_ns = percentile(threads, options->threads, result.operations, 0.5);
+    result.p99_ns = percentile(threads, options->threads, result.operations, 0.99);
+    result.p999_ns = percentile(threads, options->threads, result.operations, 0.999);
+    threads_free(threads, options->threads);
+    return result;
+}
+
+struct result phase_run(const struct options *options, const char *what, uint64_t steps,
+                        void (*operation)(struct worker *), void *context) {
+    struct thread *threads = threads_new(options, operation, context);
+    struct result result = {0};
+    if (steps) {
+        run_all(threads, options, what, steps, false);
+    }
+    add_up(&result, threads, options->threads);
+    threads_free(threads, options->threads);
+    return result;
+}
+
+bool worker_writes(struct worker *worker) {
+    const bool writes = random_next(&worker->random) % 100 < worker->options->writes;
+    worker->writes += writes;
+    return writes;
+}
+
+/* ---- report ---- */
+
+static void report_json(const struct options *options, const struct result *result) {
+    printf("{\"application\":\"%s\",\"memory\":\"%s\",\"data_bytes\":%zu,\"object_bytes\":[%zu,%zu],"
+           "\"threads\":%u,\"write_percent\":%u,\"zipf\":%g,\"calls\":%s,\"seed\":%llu,"
+           "\"seconds\":%.3f,\"operations\":%llu,\"operations_per_second\":%.1f,\"writes\":%llu,"
+           "\"p50_ns\":%llu,\"p99_ns\":%llu,\"p999_ns\":%llu,\"checked\":%llu,\"wrong\":%llu,"
+           "\"device_waits\":%llu,\"changed_lines\":%d",
+           the_application->name, MEMORY_NAMES[options->memory], options->data,
+           options->object_least, options->object_most, options->threads, options->writes,
+           options->zipf, options->calls ? "true" : "false", (unsigned long long)options->seed,
+           result->seconds, (unsigned long long)result->operations,
+           (double)result->operations / result->seconds, (unsigned long long)result->writes,
+           (unsigned long long)result->p50_ns, (unsigned long long)result->p99_ns,
+           (unsigned long long)result->p999_ns, (unsigned long long)result->checked,
+           (unsigned long long)result->wrong, (unsigned long long)result->device_waits,
+           the_application->changed_lines);
+    if (result->device_read_bytes >= 0) {
+        printf(",\"device_read_bytes\":%lld,\"device_written_bytes\":%lld",
+               (long long)result->device_read_bytes, (long long)result->device_written_bytes);
+    }
+    for (int i = 0; i < 8 && result->more[i].name; i++) {
+        printf(",\"%s\":%.6g", result->more[i].name, result->more[i].value);
+    }
+    printf("}\n");
+}
+
+static void report_text(const struct options *options, const struct result *result) {
+    printf("%s, memory: %s, %zu MiB, %u threads, %u %% writes\n", the_application->name,
+           MEMORY_NAMES[options->memory], options->data >> 20, options->threads, options->writes);
+    printf("  %.1f k operations/s   p50 %.1f us   p99 %.1f us   p99.9 %.1f us\n",
+           (double)result->operations / result->seconds / 1e3, (double)result->p50_ns / 1e3,
+           (double)result->p99_ns / 1e3, (double)result->p999_ns / 1e3);
+    if (result->device_read_bytes >= 0) {
+        printf("  device: %.1f MiB read, %.1f MiB written",
+               (double)result->device_read_bytes / 1048576,
+               (double)result->device_written_bytes / 1048576);
+        if (result->writes) {
+            printf(", %.0f bytes written a write",
+                   (double)result->device_written_bytes / (double)result->writes);
+        }
+        printf("\n");
+    }
+    printf("  %.3g waits for the device an operation\n",
+           (double)result->device_waits / (double)result->operations);
+    for (int i = 0; i < 8 && result->more[i].name; i++) {
+        printf("  %s: %g\n", result->more[i].name, result->more[i].value);
+    }
+    printf("  lines that differ from malloc: %d\n", the_application->changed_lines);
+    printf("  %llu answers checked, %llu wrong\n", (unsigned long long)result->checked,
+           (unsigned long long)result->wrong);
+}
+
+int report(const struct options *options, const struct result *result) {
+    if (options->json) {
+        report_json(options, result);
+    } else {
+        report_text(options, result);
+    }
+    return result->wrong == 0 && result->checked > 0 ? 0 : 1;
+}
