@@ -3,7 +3,9 @@
  * and random sizes).
  *
  * An object begins with its number and a version; the rest follows from these, and its first and
- * last bytes are checked at every access. A thread writes only objects that are its own.
+ * last bytes are checked at every access, the version against what RAM remembers of it.
+ *
+ * Threads: a thread reads and writes only objects that are its own.
  */
 #include "common.h"
 
@@ -28,6 +30,7 @@ struct object {
 struct context {
     size_t count;
     struct object **objects;
+    uint8_t *versions; /* of each, modulo 256 */
     struct popularity *popularity;
 };
 
@@ -62,8 +65,10 @@ static void access_one(struct worker *worker) {
     struct object *object = context->objects[number];
     const size_t size = size_of_object(worker->options, number);
     worker->checked++;
-    worker->wrong += !is_right(object, size, number);
+    worker->wrong += !is_right(object, size, number) ||
+                     (uint8_t)object->version != context->versions[number];
     if (worker_writes(worker)) {
+        context->versions[number]++;
         write_object(object, size, number, object->version + 1);
     }
 }
@@ -80,9 +85,10 @@ int main(int argc, char **argv) {
     struct context context = {
         .count = count,
         .objects = calloc(count, sizeof *context.objects), /* the index stays in RAM */
+        .versions = calloc(count, 1),
         .popularity = popularity_new(count, options.zipf),
     };
-    if (!context.objects) {
+    if (!context.objects || !context.versions) {
         refuse("no memory for an index of %zu objects", count);
     }
     phase_begin("fill", count);
