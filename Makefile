@@ -24,7 +24,7 @@ BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check hunt demo demo-short bench \
-	bench-objects apps apps-check install uninstall clean
+	bench-objects apps apps-check memcached-check install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ unit: ## Runs the tests of all crates; rooms, style and documents are tests, too
 	timeout --kill-after=30 40m $(CARGO) test --workspace
 
 scripts: ## Checks the shell scripts and runs their tests.
-	shellcheck scripts/*.sh .ci/run
+	shellcheck scripts/*.sh examples/papers/*/*.sh .ci/run
 	scripts/redis_values.py self-test
 
 install-check: build ## Installs into a scratch folder, builds programs against it, uninstalls.
@@ -73,6 +73,9 @@ apps: build ## Builds the applications of the papers into target/apps.
 
 apps-check: apps ## Runs the applications, small: malloc, pages and objects; all answers are right.
 	APPS="$(abspath $(TARGET))/apps" scripts/apps_check.sh
+
+memcached-check: apps ## Builds memcached with objects from fetched source, verifies its values.
+	scripts/memcached_check.sh
 
 $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
 	$(CARGO) build --release --workspace

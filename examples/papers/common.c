@@ -204,6 +204,9 @@ struct options options_read(int argc, char **argv, const struct application *app
     if (options.calls && options.memory != MEMORY_OBJECTS) {
         refuse("--calls go with --memory objects");
     }
+    if (application->memory_is_elsewhere) {
+        return options;
+    }
     check_that_it_fits(&options);
     if (options.memory == MEMORY_PAGES || options.memory == MEMORY_OBJECTS) {
         const int error = dh_init(NULL); /* settings come from DEEPHEAP_CONF */

@@ -57,6 +57,7 @@ struct application {
     const char *summary;     /* one sentence: what it does, and from which paper */
     int changed_lines;       /* CHANGED_LINES, which the Makefile defines */
     bool has_calls;          /* --calls is one of its options */
+    bool memory_is_elsewhere; /* in a server: --memory is only reported */
     struct options full;     /* without an option; dir, seed, memory and json are filled in */
     struct options small;    /* with --small: a few seconds */
 };
