@@ -12,7 +12,7 @@ use libc::{mmsghdr, msghdr, ssize_t, timespec};
 
 use crate::pins::Pins;
 use crate::real::real;
-use crate::transfer::{Direction, Nature, drive};
+use crate::transfer::{Direction, Nature, SMALL, drive};
 use crate::vectors::{Held, Piece, Vector};
 
 /// The parts of a header besides its buffers.
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn sendmsg(socket: c_int, header: *const msghdr, flags: c_
     if !vector.is_managed() {
         return whole();
     }
-    if Nature::of(socket) != Nature::Stream {
+    if vector.len() > SMALL && Nature::of(socket) != Nature::Stream {
         let _held = Held::all(vector);
         return whole();
     }

@@ -18,8 +18,9 @@ use crate::pins::{Pins, WINDOW};
 use crate::real::real;
 use crate::seam;
 
-/// Buffers up to this length are pinned at once, without asking what the descriptor is.
-const SMALL: usize = 8192;
+/// Buffers up to this length are pinned at once, without asking what the descriptor is, which takes
+/// two system calls.
+pub const SMALL: usize = 16 * 1024;
 /// The most that is pinned for a read that may wait.
 const EAGER: usize = 64 * 1024;
 
