@@ -12,7 +12,7 @@
  *
  * Threads: bits are set by atomic operations; a thread tests keys that it added itself.
  */
-#include "common.h"
+#include "application.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
  * Threads: one builds the tree, and the nodes stay as they are while measuring. Values change: a
  * thread reads and updates only those of its own keys.
  */
-#include "common.h"
+#include "application.h"
 
 #include <algorithm>
 #include <array>

@@ -14,7 +14,7 @@
  *
  * Threads: the table is divided among them, as it is among machines: a row belongs to one thread.
  */
-#include "common.h"
+#include "application.h"
 
 #include <deepheap.h>
 #include <stdlib.h>

@@ -17,7 +17,7 @@
  * of the lookups do not wait for a device is what RAM holds. A page that is kept for one set of a
  * working set keeps its 31 neighbours, too, which is of no use.
  */
-#include "common.h"
+#include "application.h"
 
 #include <deepheap.h>
 #include <stdlib.h>

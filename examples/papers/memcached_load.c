@@ -7,7 +7,7 @@
  * every byte that a get returns is checked. A key that the server has evicted is a miss: it is
  * counted and set again. With --operations all keys are read back at the end.
  */
-#include "common.h"
+#include "application.h"
 
 #include <errno.h>
 #include <pthread.h>

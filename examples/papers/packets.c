@@ -13,7 +13,7 @@
  * Threads: the index is divided into shards by key, each under a lock, which is held while a packet
  * is copied: so no packet is dropped while it is used.
  */
-#include "common.h"
+#include "application.h"
 
 #include <deepheap.h>
 #include <openssl/sha.h>

@@ -6,12 +6,12 @@
  * places has the least key. An index in RAM tells which ones are chosen.
  *
  * An operation is one object sorted, without a latency of its own. It takes as long as it takes,
- * whatever --seconds and --operations say. Afterwards the keys must be in order, every object whole, and the sum of all
- * chosen objects the same.
+ * whatever --seconds and --operations say. Afterwards the keys must be in order, every object
+ * whole, and the sum of all chosen objects the same.
  *
  * Threads: a thread touches only the objects of its part.
  */
-#include "common.h"
+#include "application.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *
  * Threads: a thread reads and writes only objects that are its own.
  */
-#include "common.h"
+#include "application.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * common.h - what the applications of the papers share: options, memory, threads, a report.
+ * application.h - what the applications of the papers share: options, memory, threads, a report.
  *
  * An application fills its memory, runs operations on it from several threads, checks every answer,
  * and reports how fast that was. One option, --memory, says where the memory comes from; the lines
@@ -16,8 +16,8 @@
  *
  * Exit status: 0 all answers were right, 1 not all, 2 the options cannot work.
  */
-#ifndef COMMON_H
-#define COMMON_H
+#ifndef APPLICATION_H
+#define APPLICATION_H
 
 #include <stdbool.h>
 #include <stddef.h>

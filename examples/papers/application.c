@@ -1,8 +1,8 @@
 /*
- * common.c - see common.h.
+ * application.c - see application.h.
  */
 #define _GNU_SOURCE
-#include "common.h"
+#include "application.h"
 
 #include <deepheap.h>
 
@@ -538,14 +538,15 @@ static bool device_bytes(const struct options *options, int64_t *read, int64_t *
     if (!file) {
         return false;
     }
-    const int found = fscanf(file, "%*u %*u %llu %*u %*u %*u %llu", &sectors_read, &sectors_written);
+    const int found =
+        fscanf(file, "%*u %*u %llu %*u %*u %*u %llu", &sectors_read, &sectors_written);
     fclose(file);
     *read = (int64_t)sectors_read * 512;
     *written = (int64_t)sectors_written * 512;
     return found == 2;
 }
 
-/* Times that memory had to be read from a device since the start: from swap, the file, the store. */
+/* How often memory had to be read from a device (swap, the file, the store) since the start. */
 static uint64_t device_waits(const struct options *options) {
     struct rusage usage;
     struct dh_stats stats;
@@ -558,7 +559,8 @@ static uint64_t device_waits(const struct options *options) {
     return options->calls ? stats.device_reads : stats.fault_stored.count;
 }
 
-static uint64_t percentile(const struct thread *threads, unsigned count, uint64_t all, double part) {
+static uint64_t percentile(const struct thread *threads, unsigned count, uint64_t all,
+                           double part) {
     uint64_t seen = 0;
     for (unsigned bucket = 0; bucket < BUCKETS; bucket++) {
         for (unsigned i = 0; i < count; i++) {
@@ -653,7 +655,8 @@ bool worker_writes(struct worker *worker) {
 /* ---- report ---- */
 
 static void report_json(const struct options *options, const struct result *result) {
-    printf("{\"application\":\"%s\",\"memory\":\"%s\",\"data_bytes\":%zu,\"object_bytes\":[%zu,%zu],"
+    printf("{\"application\":\"%s\",\"memory\":\"%s\",\"data_bytes\":%zu,"
+           "\"object_bytes\":[%zu,%zu],"
            "\"threads\":%u,\"write_percent\":%u,\"zipf\":%g,\"calls\":%s,\"seed\":%llu,"
            "\"seconds\":%.3f,\"operations\":%llu,\"operations_per_second\":%.1f,\"writes\":%llu,"
            "\"p50_ns\":%llu,\"p99_ns\":%llu,\"p999_ns\":%llu,\"checked\":%llu,\"wrong\":%llu,"
