@@ -7,8 +7,8 @@
 //!                                           └────────────────┘   [stays]
 //! ```
 //!
-//! Sharded by index, each list first in, first out in its shard; the replacement policy looks at
-//! one shard at a time.
+//! Sharded by index, each list first in, first out in its shard, but for the free ones; the
+//! replacement policy looks at one shard at a time.
 //!
 //! Guarantees: a descriptor stands in one list at most.
 //! Never: allocates, waits.
@@ -24,7 +24,7 @@ use super::{Descriptor, DescriptorId, NONE, State};
 use crate::policy::ghost::Ghost;
 use crate::policy::replacement::{self, CachePolicy, Queue, Replacement, Verdict};
 
-/// The lists a descriptor can stand in, each first in first out.
+/// The lists a descriptor can stand in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum List {
@@ -218,8 +218,13 @@ impl Descriptors {
     /// An object that `next_to_leave` chose did not leave, or its owner moved it on: if it still
     /// stands where it was put, it goes to the tail of the main queue.
     pub fn stays(&self, id: DescriptorId) {
+        // Only who chooses it lists it as leaving: if it is not now, it was moved on.
+        let is_leaving = || self.get(id).list.load(Ordering::Relaxed) == List::CacheLeaving as u8;
+        if !is_leaving() {
+            return;
+        }
         let mut shard = self.shards[id.0 as usize % SHARDS].lock();
-        if self.get(id).list.load(Ordering::Relaxed) == List::CacheLeaving as u8 {
+        if is_leaving() {
             self.relink(&mut shard, id, List::CacheMain);
         }
     }
@@ -248,6 +253,18 @@ impl Descriptors {
         let ends = shard.ends(list);
         ends.length += 1;
         descriptor.list.store(list as u8, Ordering::Relaxed);
+        if list == List::Free {
+            // Last in, first out: the one that was in use a moment ago is in the processor's cache.
+            descriptor.previous.store(NONE, Ordering::Relaxed);
+            descriptor.next.store(ends.head, Ordering::Relaxed);
+            if ends.head == NONE {
+                ends.tail = id.0;
+            } else {
+                self.all[ends.head as usize].previous.store(id.0, Ordering::Relaxed);
+            }
+            ends.head = id.0;
+            return;
+        }
         descriptor.next.store(NONE, Ordering::Relaxed);
         descriptor.previous.store(ends.tail, Ordering::Relaxed);
         if ends.tail == NONE {
