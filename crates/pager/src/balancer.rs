@@ -17,10 +17,9 @@ use crate::policy::replacement;
 
 /// The margin that is watched: this part of the page buffer.
 const MARGIN_PART: usize = 8;
-/// What a fault on a cached object is taken to cost, its eviction included. What it was meant to
-/// cost, not a measurement: `deepheap-bench overheads` has told 9 to 11 us of CPU on a virtual
-/// machine, where the page buffer is worth about twice what it counts for here.
-const FAULT_NS: u64 = 5_000;
+/// What a fault on a cached object costs, its eviction included: CPU time, measured by
+/// `deepheap-bench objects` and `overheads` on a virtual machine (9.7 to 11 us).
+const FAULT_NS: u64 = 10_000;
 /// What a read from the store is taken to cost, not measured either: between the time of a
 /// device's queue (10 us) and the time a thread waits alone (60 us).
 const READ_NS: u64 = 40_000;
