@@ -29,7 +29,7 @@ const OTHER_BYTES: usize = 3 << 19;
 /// Threads that can evict at the same time, at most.
 const CONTEXTS_MAX: usize = 4;
 /// A context takes about 1 MiB: small budgets have fewer of them.
-const BUDGET_BYTES_PER_CONTEXT: usize = 8 << 20;
+const BUDGET_BYTES_PER_CONTEXT: usize = 16 << 20;
 
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {

@@ -53,8 +53,9 @@ const SEGMENT_BUFFERS: core::ops::RangeInclusive<u64> = 4..=8;
 /// Segments that only collection may take.
 const RESERVE_SEGMENTS: u32 = 8;
 
-/// Parts of the budget of which a segment is one at most; six are in memory.
-const BUDGET_PER_SEGMENT: u64 = 64;
+/// Parts of the budget of which a segment is one at most; up to eight are in memory, which are a
+/// 32nd of the budget then.
+const BUDGET_PER_SEGMENT: u64 = 256;
 
 /// Why deepheap could not start. The text says what to do.
 #[derive(Debug)]
@@ -462,10 +463,10 @@ impl Runtime {
         budget.saturating_sub(overhead) / PAGE
     }
 
-    /// Segments in memory: an eighth of the budget, within limits.
+    /// Segments in memory: a sixteenth of the budget, within limits.
     fn segment_buffers(&self) -> usize {
-        let eighth = self.config.ram / 8 / self.config.segment_bytes;
-        eighth.clamp(*SEGMENT_BUFFERS.start(), *SEGMENT_BUFFERS.end()) as usize
+        let sixteenth = self.config.ram / 16 / self.config.segment_bytes;
+        sixteenth.clamp(*SEGMENT_BUFFERS.start(), *SEGMENT_BUFFERS.end()) as usize
     }
 
     /// Gives the memory of free pages back while more than `keep` of them hold old bytes.
