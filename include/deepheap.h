@@ -183,7 +183,8 @@ ssize_t dh_scatter(void *const objects[], size_t count, size_t offset, size_t le
  * Starts to bring objects into RAM, and does not wait. How many may be on their way at a time is
  * bounded, so it may start fewer than asked for. Returns how many were started; those in RAM
  * already need no start. DH_EOBJECT, and none is started, if one is no memory of the heap; errors
- * of the device show when the object is used.
+ * of the device show when the object is used. It is a hint: an object that another thread frees
+ * meanwhile does no harm.
  */
 ssize_t dh_prefetch(void *const objects[], size_t count);
 
