@@ -17,6 +17,7 @@ use deepheap_sys::{clock, thread, tls};
 use crate::children;
 use crate::runtime::running;
 use crate::stats::{Counter, FaultKind};
+use crate::workers;
 
 /// Between two looks for space that a forked child withholds.
 const WITHHELD_PAUSE: Duration = Duration::from_millis(20);
@@ -62,6 +63,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             Verdict::Retry
         }
         Err(error) => {
+            workers::say_write_failure(pager);
             explain(fault.address, error);
             Verdict::Fatal
         }

@@ -10,6 +10,7 @@
 //! Guarantees: zero CPU at rest. A worker that fails says why, once, and goes on trying at leisure.
 //! Never: touches managed memory.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use deepheap_pager::{Moves, Pager};
@@ -28,12 +29,15 @@ const LEISURE: Duration = Duration::from_millis(100);
 /// forked child withholds the store); twice as long each time, up to `LEISURE`.
 const SHORT: Duration = Duration::from_millis(1);
 
+static WRITE_FAILURE_SAID: AtomicBool = AtomicBool::new(false);
+
 /// Batches of eviction after which the shares of the budget are looked at again.
 const BATCHES_BETWEEN: u32 = 16;
 
 /// Starts the workers; also in a forked child, where those of the parent do not exist.
 /// The pager is published before they start.
 pub(crate) fn start() {
+    WRITE_FAILURE_SAID.store(false, Ordering::Relaxed);
     for (name, run) in [
         (c"deepheap-evict", evictor as fn(usize)),
         (c"deepheap-write", writer),
@@ -84,6 +88,7 @@ fn evictor(_: usize) {
                     nap(&mut pause);
                 }
                 Err(error) => {
+                    say_write_failure(pager);
                     if !said {
                         said = true;
                         say_store("cannot make room in RAM", error);
@@ -101,13 +106,9 @@ fn evictor(_: usize) {
 fn writer(_: usize) {
     let _inside = Inside::enter();
     let Some((runtime, pager)) = managing() else { return };
-    let mut said = false;
     loop {
         pager.store().write_sealed(true);
-        if let (false, Some(error)) = (said, pager.store().failure()) {
-            said = true;
-            say_store("a write to the store failed; what it held stays in RAM", error);
-        }
+        say_write_failure(pager);
         runtime.publish_gauges();
     }
 }
@@ -160,6 +161,18 @@ fn fetcher(_: usize) {
         let pages = pager.serve_prefetch(&mut moves);
         runtime.count_moves(0, &moves);
         runtime.stats.add(0, Counter::Prefetched, pages.into());
+    }
+}
+
+/// Says once that the device of the store refused a write, and why: whoever finds out first, before
+/// it says what follows from that. Safe in a signal handler.
+pub(crate) fn say_write_failure(pager: &Pager) {
+    let Some(StoreError::Io(errno)) = pager.store().failure() else { return };
+    if !WRITE_FAILURE_SAID.swap(true, Ordering::Relaxed) {
+        say(&[
+            Piece::Text("a write to the store failed; what it held stays in RAM: "),
+            Piece::Error(errno),
+        ]);
     }
 }
 
