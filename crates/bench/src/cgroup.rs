@@ -7,8 +7,10 @@
 //! Never: changes or moves a cgroup or process that is not ours.
 //! Threads: the supervising process makes it; the worker joins it and sets its limit.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +55,22 @@ impl Cgroup {
     /// Moves the calling process inside.
     pub fn join(&self) -> Result<(), Failure> {
         self.write("cgroup.procs", "0")
+    }
+
+    /// Makes a command that is not started yet run inside.
+    pub fn enclose(&self, command: &mut Command) -> Result<(), Failure> {
+        use std::os::unix::process::CommandExt;
+        let path = self.folder.join("cgroup.procs");
+        let opened = OpenOptions::new().write(true).open(&path);
+        let file = opened.map_err(|error| Failure::os(path.display(), &error))?;
+        // SAFETY: between fork and exec only write is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || match libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) {
+                1 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
+        Ok(())
     }
 
     /// Bytes in use now, kernel memory included.
@@ -120,8 +138,13 @@ impl Cgroup {
     }
 }
 
-/// Removes a cgroup whose processes are gone.
+/// Removes a cgroup; what still runs inside was started by us and is ended.
 pub fn remove(folder: &Path) -> std::io::Result<()> {
+    let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    for pid in inside.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 1) {
+        // SAFETY: kill has no memory preconditions; whoever is in this cgroup is ours.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
     absent_is_fine(fs::remove_dir(folder))
 }
 
