@@ -80,7 +80,7 @@ fn digits(value: f64) -> String {
     let places = match value.abs() {
         v if v >= 99.95 || v == 0.0 => 0,
         v if v >= 9.995 => 1,
-        v if v >= 0.0995 => 2,
+        v if v >= 0.9995 => 2,
         _ => 3,
     };
     let text = format!("{value:.places$}");

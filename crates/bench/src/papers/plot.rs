@@ -220,6 +220,6 @@ mod tests {
     fn nothing_is_not_drawn() {
         assert_eq!(plot(Drawn::Bars, vec![None, None, None]), None);
         assert_eq!(lines("a single"), ["a single"]);
-        assert_eq!(lines("memcached, 4 B to 4 KiB"), ["memcached, 4", "B to 4 KiB"]);
+        assert_eq!(lines("memcached, 4 B to 4 KiB"), ["memcached,", "4 B to 4 KiB"]);
     }
 }

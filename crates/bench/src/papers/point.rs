@@ -156,6 +156,7 @@ impl Point {
         command.args(["--seconds", &settings.seconds.to_string()]);
         command.arg("--dir").arg(&settings.dir);
         if let Some(operations) = settings.warm_up {
+            let operations = operations / self.program.objects_an_operation();
             command.args(["--warm-up", &operations.to_string()]);
         }
         if self.contender == Contender::Calls {

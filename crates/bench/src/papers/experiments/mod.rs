@@ -91,6 +91,15 @@ impl Program {
             Self::Device => "device",
         }
     }
+
+    /// Objects that an operation uses, about: so much sooner is it warm.
+    pub fn objects_an_operation(self) -> u64 {
+        match self {
+            Self::App("embeddings") => 64,
+            Self::App("bloom_filter") => 8,
+            _ => 1,
+        }
+    }
 }
 
 /// One place on the horizontal axis.
