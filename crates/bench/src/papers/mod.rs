@@ -29,6 +29,7 @@ mod settings;
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -36,7 +37,7 @@ use crate::failure::Failure;
 use crate::signals;
 use experiments::{Contender, Experiment};
 use machine::Machine;
-use point::Point;
+use point::{Outcome, Point};
 use results::Results;
 use runs::{Record, Round, Runs};
 use settings::Settings;
@@ -44,6 +45,9 @@ use settings::Settings;
 pub use settings::Papers;
 
 const NEEDS_ROOT: &str = "needs root (a memory cgroup, for swap a swap file)";
+
+/// How often swap is tried before it counts as failed.
+const SWAP_TRIES: u32 = 3;
 
 /// The points of a case, and how often they are measured.
 type Group = Vec<Point>;
@@ -175,20 +179,22 @@ fn try_point(
     // SAFETY: sync has no preconditions.
     unsafe { libc::sync() };
     signals::interrupted()?;
+    let started = Instant::now();
     let outcome = if point.contender.needs_root() && !settings.root {
         Err(Failure::Refused(NEEDS_ROOT.into()))
     } else {
-        point.measure(settings, peak_of_objects(point, settings, runs))
+        measure(point, settings, peak_of_objects(point, settings, runs))
     };
     let tried = match outcome {
         Ok(outcome) => {
             let number = |name: &str, unit| figure::or_dash(outcome.numbers.get(name), unit);
             let what = format!(
-                "{}, mean {}, 99 % below {}, {} written a write",
+                "{}, mean {}, 99 % below {}, {} written a write, in {:.0} s",
                 number("operations_per_second", "/s"),
                 number("mean_us", "us"),
                 number("p99_us", "us"),
-                number("written_bytes_per_write", "B")
+                number("written_bytes_per_write", "B"),
+                started.elapsed().as_secs_f64()
             );
             record.rounds.push(Round {
                 date: machine::today(),
@@ -211,6 +217,23 @@ fn try_point(
     Ok(tried)
 }
 
+/// The kernel may kill a program that swaps in a small memory cgroup when its own reclaim falls
+/// behind: that is told, and the point is tried again.
+fn measure(point: &Point, settings: &Settings, peak: Option<u64>) -> Result<Outcome, Failure> {
+    for _ in 1..SWAP_TRIES {
+        match point.measure(settings, peak) {
+            Err(Failure::Failed(why)) if point.contender == Contender::Swap => {
+                if !why.starts_with(point::OUT_OF_MEMORY) {
+                    return Err(Failure::Failed(why));
+                }
+                eprintln!("deepheap-bench: {}: {why}; once more", point.id());
+            }
+            other => return other,
+        }
+    }
+    point.measure(settings, peak)
+}
+
 /// The most memory that the object variant of the same point has used.
 fn peak_of_objects(point: &Point, settings: &Settings, runs: &Runs) -> Option<u64> {
     let objects = Point { contender: Contender::Objects, ..point.clone() };
@@ -218,7 +241,7 @@ fn peak_of_objects(point: &Point, settings: &Settings, runs: &Runs) -> Option<u6
     record.median("peak_bytes").map(|bytes| bytes as u64)
 }
 
-/// As it was called, without the folders of this machine.
+/// As it was called.
 fn command() -> String {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     format!("deepheap-bench {}", arguments.join(" "))

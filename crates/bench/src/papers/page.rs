@@ -25,33 +25,30 @@ pub struct Page {
 const WRITTEN_BY: &str =
     "<!-- Written by `deepheap-bench papers`: edit crates/bench/src/papers, not this. -->\n";
 
-const SSDALLOC: &str = "\
-# SSDAlloc, measured again
+const SSDALLOC: &str = "# SSDAlloc, measured again
 
-What A. Badam and V. S. Pai, \"SSDAlloc: Hybrid SSD/RAM Memory Management Made Easy\" (NSDI 2011),
-measured, repeated with deepheap on a machine of today. The paper calls objects OPP and memory pages
-MP; numbers in brackets are its sections.
+What A. Badam and V. S. Pai, \"SSDAlloc: Hybrid SSD/RAM Memory Management Made Easy\" (NSDI 2011), \
+measured, repeated with deepheap on a machine of today. The paper calls objects OPP and memory \
+pages MP; numbers in brackets are its sections.
 ";
-const SSDRAM: &str = "\
-# SSDRAM, measured again
+const SSDRAM: &str = "# SSDRAM, measured again
 
-What L. Wang, Q. Wang, L. Chen and X. Hao, \"Fine-Grained Data Management for DRAM/SSD Hybrid Main
-Memory Architecture\" (IEICE Transactions 2016), measured, repeated with deepheap on a machine of
+What L. Wang, Q. Wang, L. Chen and X. Hao, \"Fine-Grained Data Management for DRAM/SSD Hybrid Main \
+Memory Architecture\" (IEICE Transactions 2016), measured, repeated with deepheap on a machine of \
 today. Numbers in brackets are the paper's sections.
 ";
-const GOALS_INTRO: &str = "\
-# The papers, measured again
+const GOALS_INTRO: &str = "# The papers, measured again
 
-Every table and figure of [SSDAlloc](ssdalloc.md) and [SSDRAM](ssdram.md) that measures something,
-against Linux swap and an mmapped file on the same device with the same RAM. `make bench-papers`
-measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in a quarter of an hour; each run
-is a file in `runs`.
+Every table and figure of [SSDAlloc](ssdalloc.md) and [SSDRAM](ssdram.md) that measures something, \
+against Linux swap and an mmapped file on the same device with the same RAM. `make bench-papers` \
+measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in a quarter of an hour; each \
+run is a file in `runs`.
 ";
-const CONTENDERS: &str = "\
-**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by `dh_read`, `dh_write` and
-`dh_gather` instead of pointers. **pages**: deepheap moves pages (`dh_malloc`). **swap**: `malloc` in
-a memory cgroup, with a swap file. **mmap**: a mapped file in a memory cgroup. In a cgroup there is
-as much memory as the whole process was seen to use with objects.
+const CONTENDERS: &str = "**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by \
+`dh_read`, `dh_write` and `dh_gather` instead of pointers. **pages**: deepheap moves pages \
+(`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped file in a \
+memory cgroup. In a cgroup there is as much memory as the whole process was seen to use with \
+objects; the array of `deepheap-bench run` is given the RAM and what its process had before.
 ";
 
 /// The three pages.
@@ -222,7 +219,7 @@ fn points(results: &Results<'_>, experiment: &Experiment, cases: &[&Case]) -> St
             );
         }
     }
-    if !cases.iter().any(|case| has_wear(case)) {
+    if !cases.iter().any(has_wear) {
         let failed = text.lines().filter(|line| line.contains("failed:"));
         return failed.map(|line| format!("{}\n\n", line.trim_matches(['|', ' ']))).collect();
     }
@@ -305,11 +302,15 @@ fn to_reach(goal: &Goal) -> String {
     }
 }
 
-/// Breaks lines of prose at 100 columns; tables and links stay as they are.
+/// Breaks lines of prose at 100 columns, and leaves one empty line of many; tables and links stay
+/// as they are.
 fn wrapped(text: &str) -> String {
     const COLUMNS: usize = 100;
     let mut out = String::new();
-    for line in text.lines() {
+    for line in text.trim_end().lines() {
+        if line.is_empty() && out.ends_with("\n\n") {
+            continue;
+        }
         if line.starts_with(['|', '!', '<', '#']) || line.chars().count() <= COLUMNS {
             out.push_str(line);
             out.push('\n');

@@ -116,7 +116,7 @@ impl Plot {
             .configure_mesh()
             .disable_x_mesh()
             .disable_x_axis()
-            .light_line_style(WHITE)
+            .y_max_light_lines(0)
             .bold_line_style(FAINT)
             .axis_style(INK)
             .y_labels(7)
@@ -210,6 +210,7 @@ mod tests {
             }
             // Every colour that the dark side replaces is there.
             assert!(svg.contains("prefers-color-scheme: dark"));
+            assert!(!svg.contains("stroke=\"#FFFFFF\""), "{drawn:?}: white lines stay white");
             for colour in ["fill=\"#FFFFFF\"", "fill=\"#24292F\"", "stroke=\"#24292F\""] {
                 assert!(svg.matches(colour).count() > 1, "{drawn:?}: {colour}");
             }

@@ -10,7 +10,7 @@
 //! Never: measures less than what the settings say.
 //! Threads: one, and those of `launch`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use clap::Parser;
@@ -24,12 +24,16 @@ use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::ledger::{Entry, Ledger};
 use crate::raw_reads::{self, RawReads};
+use crate::sizes::ObjectSize;
 use crate::supervisor;
 use crate::swap_file::SwapFile;
 use crate::workload::Workload;
 
 /// Threads of memcached: no connection waits for another's page.
 const SERVER_THREADS: &str = "8";
+
+/// How a failure for want of memory begins.
+pub const OUT_OF_MEMORY: &str = "out of memory in its memory cgroup";
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,6 +215,9 @@ impl Point {
         command.arg(self.memory_word()).arg("-s").arg(&socket).args(["-t", SERVER_THREADS]);
         // Enough that it never evicts an item by itself.
         command.args(["-m", &((settings.data_bytes >> 20) * 2).to_string(), "-c", "64"]);
+        // No thread goes through all items in the background, and no growing hash table either.
+        let power = self.hash_power(settings)?;
+        command.args(["-o", &format!("no_lru_crawler,no_lru_maintainer,hashpower={power}")]);
         command.env("MEMCACHED_RAM", self.ram_bytes(settings).to_string());
         command.env("MEMCACHED_STORE", &settings.dir).env("MEMCACHED_SOCKET", &socket);
         command.env("OUT", settings.apps.join("memcached"));
@@ -228,6 +235,16 @@ impl Point {
         let outcome = line.and_then(|line| enclosure.outcome(&line));
         drop(server);
         outcome
+    }
+
+    /// The logarithm of the buckets of memcached's hash table: it grows from three items in two
+    /// buckets on.
+    fn hash_power(&self, settings: &Settings) -> Result<u32, Failure> {
+        let size = self.options.iter().find(|(name, _)| name == "object");
+        let (_, size) = size.ok_or_else(|| Failure::Failed("memcached: no --object".into()))?;
+        let size: ObjectSize = size.parse().map_err(Failure::Failed)?;
+        let items = settings.data_bytes / size.mean_bytes();
+        Ok((items * 2 / 3 + 1).next_power_of_two().ilog2().max(16))
     }
 
     fn memory(&self, settings: &Settings) -> Result<Outcome, Failure> {
@@ -290,7 +307,7 @@ impl Enclosure {
         let kills = self.cgroup.as_ref().map_or(0, Cgroup::oom_kills);
         result.map_err(|failure| match failure {
             Failure::Failed(why) if kills > 0 => {
-                Failure::Failed(format!("out of memory in its memory cgroup ({why})"))
+                Failure::Failed(format!("{OUT_OF_MEMORY} ({why})"))
             }
             other => other,
         })
@@ -333,7 +350,7 @@ fn must_be_there(program: &Path) -> Result<(), Failure> {
 }
 
 /// A path as DEEPHEAP_CONF takes it.
-fn in_conf(path: &PathBuf) -> String {
+fn in_conf(path: &Path) -> String {
     path.display().to_string().replace('\\', "\\\\").replace(',', "\\,")
 }
 
@@ -358,6 +375,17 @@ mod tests {
             }
         }
         assert!(seen.len() > 100, "{}", seen.len());
+    }
+
+    #[test]
+    fn the_hash_table_of_memcached_need_not_grow() {
+        for (size, power) in [("512", 20), ("4-4K", 18), ("128-512", 21)] {
+            let options = vec![("object".to_string(), size.to_string())];
+            let (program, contender) = (Program::Memcached, Contender::Swap);
+            let point = Point { program, contender, options, ram_part: 16 };
+            let reached = point.hash_power(&Settings::example());
+            assert_eq!(reached.ok(), Some(power), "{size}");
+        }
     }
 
     #[test]

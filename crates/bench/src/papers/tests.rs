@@ -98,6 +98,7 @@ fn pages_and_plots_show_what_was_recorded_and_what_failed() {
     assert!(readme.contains("**no number**") && readme.contains("These are not:"), "{readme}");
     let long = |line: &&str| line.chars().count() > 100 && !line.starts_with(['|', '!', '<']);
     assert_eq!(text.lines().find(long), None);
+    assert!(!text.contains("\n\n\n"), "two empty lines");
 }
 
 #[test]

@@ -231,7 +231,7 @@ const NOBODY: &[Contender] = &[];
 const OBJECTS_SWAP: &[Contender] = &[Contender::Objects, Contender::Swap];
 const OBJECTS_CALLS: &[Contender] = &[Contender::Objects, Contender::Calls];
 const OBJECTS_PAGES: &[Contender] = &[Contender::Objects, Contender::Pages];
-/// Where there is no mapped variant.
+/// Those of memcached, which has no mapped variant.
 const SERVED: &[Contender] = &[Contender::Objects, Contender::Pages, Contender::Swap];
 const FOUR: &[Contender] =
     &[Contender::Objects, Contender::Pages, Contender::Swap, Contender::Mmap];

@@ -215,7 +215,12 @@ const FIGURE_3A: Experiment = Experiment {
             writes leave of the device.",
     axis: "share of writes",
     cases: &[
-        Case { label: "0 %", options: &[("object-size", "128"), ("write", "0")], ..MICRO },
+        Case {
+            label: "0 %",
+            options: &[("object-size", "128"), ("write", "0")],
+            quick: SERVED,
+            ..MICRO
+        },
         Case {
             label: "25 %",
             options: &[("object-size", "128"), ("write", "25")],
@@ -259,7 +264,7 @@ const FIGURE_3B: Experiment = Experiment {
         Case {
             label: "512 B",
             options: &[("object-size", "512"), ("write", "50")],
-            quick: FOUR,
+            quick: SERVED,
             ..MICRO
         },
         Case {
@@ -277,7 +282,7 @@ const FIGURE_3B: Experiment = Experiment {
         Case {
             label: "4 KiB",
             options: &[("object-size", "4K"), ("write", "50")],
-            quick: FOUR,
+            quick: SERVED,
             ..MICRO
         },
     ],
