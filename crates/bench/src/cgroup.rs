@@ -106,6 +106,28 @@ impl Cgroup {
         }
     }
 
+    /// Lets processes inside wait for memory instead of being killed. Version 1 only; true if so.
+    pub fn spare(&self) -> bool {
+        self.version == 1 && self.write("memory.oom_control", "1").is_ok()
+    }
+
+    /// Whether processes inside wait for memory that nobody gives.
+    pub fn is_stuck(&self) -> bool {
+        let text = fs::read_to_string(self.folder.join("memory.oom_control")).unwrap_or_default();
+        text.lines().any(|line| line == "under_oom 1")
+    }
+
+    /// Changes the limit that was set; false if more than that cannot be given up now.
+    pub fn set_limit(&self, bytes: u64) -> bool {
+        let file = if self.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
+        self.write(file, &bytes.to_string()).is_ok()
+    }
+
+    /// Ends what runs inside, which was started by us.
+    pub fn end_all(&self) {
+        end_all(&self.folder);
+    }
+
     /// What happened inside so far.
     pub fn usage(&self, own_bytes: u64, limit_bytes: u64) -> CgroupUse {
         let v1 = self.version == 1;
@@ -140,12 +162,16 @@ impl Cgroup {
 
 /// Removes a cgroup; what still runs inside was started by us and is ended.
 pub fn remove(folder: &Path) -> std::io::Result<()> {
+    end_all(folder);
+    absent_is_fine(fs::remove_dir(folder))
+}
+
+fn end_all(folder: &Path) {
     let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     for pid in inside.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 1) {
         // SAFETY: kill has no memory preconditions; whoever is in this cgroup is ours.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
-    absent_is_fine(fs::remove_dir(folder))
 }
 
 /// The folder to make cgroups in, and the version of the memory controller.

@@ -63,7 +63,12 @@ impl Running {
     }
 
     /// Waits for its end, or ends it when its time is over.
-    pub fn wait(mut self, limit: Duration) -> Result<Ended, Failure> {
+    pub fn wait(self, limit: Duration) -> Result<Ended, Failure> {
+        self.wait_and(limit, || ())
+    }
+
+    /// The same, and calls `look` again and again until then.
+    pub fn wait_and(mut self, limit: Duration, mut look: impl FnMut()) -> Result<Ended, Failure> {
         let end = Instant::now() + limit;
         let mut late = false;
         let status = loop {
@@ -75,6 +80,7 @@ impl Running {
                 late = true;
                 self.watched.kill();
             }
+            look();
             // A signal to us has killed it already; its status comes soon.
             std::thread::sleep(LOOK_EVERY);
         };

@@ -4,6 +4,7 @@
 //! ```text
 //! experiments   what is measured, as data          settings   what all points share
 //! point         one program under one contender    launch     programs of somebody else's
+//! enclosure     its cgroup and swap file
 //! runs          a JSON file for each point         numbers    what is in it
 //! results       ratios and ranges                  figure     numbers as one reads them
 //! plot, page    what a reader sees                 machine    where and when
@@ -15,6 +16,7 @@
 //! Never: puts a number on a page that is not in a run's file.
 //! Threads: one, and those of `launch`.
 
+mod enclosure;
 mod experiments;
 mod figure;
 mod launch;
@@ -223,7 +225,7 @@ fn measure(point: &Point, settings: &Settings, peak: Option<u64>) -> Result<Outc
     for _ in 1..SWAP_TRIES {
         match point.measure(settings, peak) {
             Err(Failure::Failed(why)) if point.contender == Contender::Swap => {
-                if !why.starts_with(point::OUT_OF_MEMORY) {
+                if !why.starts_with(enclosure::OUT_OF_MEMORY) {
                     return Err(Failure::Failed(why));
                 }
                 eprintln!("deepheap-bench: {}: {why}; once more", point.id());

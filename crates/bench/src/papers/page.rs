@@ -48,7 +48,9 @@ const CONTENDERS: &str = "**objects**: deepheap moves objects (`dh_oalloc`). **c
 `dh_read`, `dh_write` and `dh_gather` instead of pointers. **pages**: deepheap moves pages \
 (`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped file in a \
 memory cgroup. In a cgroup there is as much memory as the whole process was seen to use with \
-objects; the array of `deepheap-bench run` is given the RAM and what its process had before.
+objects; the array of `deepheap-bench run` is given the RAM and what its process had before. Where \
+the kernel would have killed an application for memory although there is swap, it is told how \
+often, and the application is helped out with a little memory for a moment.
 ";
 
 /// The three pages.
@@ -112,7 +114,7 @@ fn wear() -> String {
 /// A plot for an experiment; none if nothing is known or nothing is to be drawn.
 pub fn plot(results: &Results<'_>, experiment: &Experiment) -> Option<Plot> {
     let cases = results.cases(experiment);
-    if experiment.drawn == Drawn::No || cases.len() < 2 {
+    if experiment.drawn == Drawn::No || (experiment.drawn == Drawn::Lines && cases.len() < 2) {
         return None;
     }
     let number = |case: &&Case, who| results.number(case, who, experiment.metric);
@@ -168,6 +170,7 @@ fn claims(results: &Results<'_>, experiment: &Experiment) -> String {
         let here = ours.map(|ours| figure::range(ours, |v| figure::compared(v, claim.form, unit)));
         let ratio = ours.map(|(least, most)| (least / claim.paper.0, most / claim.paper.1));
         let ratio = ratio.filter(|ratio| ratio.0 > 0.0 && ratio.1 > 0.0);
+        let ratio = ratio.map(|(a, b)| (f64::min(a, b), f64::max(a, b)));
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} |",
@@ -205,7 +208,13 @@ fn points(results: &Results<'_>, experiment: &Experiment, cases: &[&Case]) -> St
                 }
                 false => String::new(),
             };
-            let note = if record.failed.is_some() { " (a later try failed)" } else { "" };
+            let mut note = String::new();
+            if let Some(times) = record.median("spared").filter(|&times| times > 0.0) {
+                let _ = write!(note, " (was out of memory {times:.0} times)");
+            }
+            if record.failed.is_some() {
+                note.push_str(" (a later try failed)");
+            }
             let _ = writeln!(
                 text,
                 "{}{note} | {} | {} | {more}{} | {} | {} | {} |",

@@ -16,24 +16,20 @@ use std::process::Command;
 use clap::Parser;
 use serde_json::{Value, json};
 
+use super::enclosure::{Enclosure, must_be_there};
 use super::experiments::{Case, Contender, Program};
-use super::launch::{Ended, Running};
+use super::launch::Running;
 use super::numbers::Numbers;
 use super::settings::Settings;
-use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::ledger::{Entry, Ledger};
 use crate::raw_reads::{self, RawReads};
 use crate::sizes::ObjectSize;
 use crate::supervisor;
-use crate::swap_file::SwapFile;
 use crate::workload::Workload;
 
 /// Threads of memcached: no connection waits for another's page.
 const SERVER_THREADS: &str = "8";
-
-/// How a failure for want of memory begins.
-pub const OUT_OF_MEMORY: &str = "out of memory in its memory cgroup";
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,32 +122,6 @@ impl Point {
         }
     }
 
-    /// The cgroup and the swap file that the contender takes, and the limit that is set.
-    fn enclosure(
-        &self,
-        settings: &Settings,
-        ledger: &mut Ledger,
-        peak_bytes: Option<u64>,
-    ) -> Result<Enclosure, Failure> {
-        if !settings.root {
-            return Ok(Enclosure { cgroup: None, _swap: None, limit_bytes: None });
-        }
-        let cgroup = Cgroup::create(ledger)?;
-        let mut swap = None;
-        let mut limit_bytes = None;
-        if self.contender.needs_root() {
-            let bytes = peak_bytes.unwrap_or(0).max(self.ram_bytes(settings));
-            if self.contender == Contender::Swap {
-                // What malloc and slabs add to the data is swapped, too.
-                let data_bytes = settings.data_bytes / 2 * 3;
-                swap = Some(SwapFile::create(ledger, &settings.dir, data_bytes, 0)?);
-            }
-            cgroup.limit(bytes, Swapping::Eager)?;
-            limit_bytes = Some(bytes);
-        }
-        Ok(Enclosure { cgroup: Some(cgroup), _swap: swap, limit_bytes })
-    }
-
     /// A program of target/apps with the options that all of them have.
     fn app(&self, settings: &Settings, name: &str) -> Command {
         let mut command = Command::new(settings.apps.join(name));
@@ -194,12 +164,9 @@ impl Point {
         let mut command = self.app(settings, name);
         must_be_there(Path::new(command.get_program()))?;
         let mut ledger = Ledger::open()?;
-        let enclosure = self.enclosure(settings, &mut ledger, peak_bytes)?;
+        let enclosure = Enclosure::new(self, settings, &mut ledger, peak_bytes)?;
         enclosure.enclose(&mut command)?;
-        let ended = Running::start(&mut command)?.wait(settings.limit());
-        enclosure
-            .explained(ended.and_then(Ended::success))
-            .and_then(|line| enclosure.outcome(&line))
+        enclosure.outcome(Running::start(&mut command)?, settings.limit())
     }
 
     /// A server in the enclosure, the loader outside of it.
@@ -209,7 +176,7 @@ impl Point {
         let mut ledger = Ledger::open()?;
         let socket = std::env::temp_dir().join(Ledger::name("memcached.sock"));
         ledger.note(Entry::File(socket.clone()))?;
-        let enclosure = self.enclosure(settings, &mut ledger, peak_bytes)?;
+        let enclosure = Enclosure::new(self, settings, &mut ledger, peak_bytes)?;
 
         let mut command = Command::new(&settings.memcached);
         command.arg(self.memory_word()).arg("-s").arg(&socket).args(["-t", SERVER_THREADS]);
@@ -230,9 +197,7 @@ impl Point {
         server.listens_on(&socket)?;
 
         loader.env("MEMCACHED_SOCKET", &socket);
-        let ended = Running::start(&mut loader)?.wait(settings.limit());
-        let line = enclosure.explained(ended.and_then(Ended::success));
-        let outcome = line.and_then(|line| enclosure.outcome(&line));
+        let outcome = enclosure.outcome(Running::start(&mut loader)?, settings.limit());
         drop(server);
         outcome
     }
@@ -290,43 +255,6 @@ impl Point {
     }
 }
 
-/// What a program runs in.
-struct Enclosure {
-    cgroup: Option<Cgroup>,
-    _swap: Option<SwapFile>,
-    limit_bytes: Option<u64>,
-}
-
-impl Enclosure {
-    fn enclose(&self, command: &mut Command) -> Result<(), Failure> {
-        self.cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.enclose(command))
-    }
-
-    /// A program that was killed for memory looks like any other that was killed.
-    fn explained(&self, result: Result<String, Failure>) -> Result<String, Failure> {
-        let kills = self.cgroup.as_ref().map_or(0, Cgroup::oom_kills);
-        result.map_err(|failure| match failure {
-            Failure::Failed(why) if kills > 0 => {
-                Failure::Failed(format!("{OUT_OF_MEMORY} ({why})"))
-            }
-            other => other,
-        })
-    }
-
-    /// Reads the JSON line, and the peak of memory.
-    fn outcome(&self, line: &str) -> Result<Outcome, Failure> {
-        let last = line.lines().last().unwrap_or_default();
-        let report: Value = serde_json::from_str(last)
-            .map_err(|error| Failure::Failed(format!("no line of JSON ({error}): {last}")))?;
-        let mut numbers = Numbers::of_application(&report);
-        let usage = self.cgroup.as_ref().map(|cgroup| cgroup.usage(0, 0));
-        if let Some(bytes) = usage.and_then(|usage| usage.peak_bytes) {
-            numbers.set("peak_bytes", bytes as f64);
-        }
-        Ok(Outcome { numbers, report, limit_bytes: self.limit_bytes })
-    }
-}
-
 fn overheads(settings: &Settings) -> Result<Outcome, Failure> {
     let own = std::env::current_exe().map_err(|error| Failure::os("own path", &error))?;
     let mut command = Command::new(own);
@@ -340,13 +268,6 @@ fn overheads(settings: &Settings) -> Result<Outcome, Failure> {
 
 fn parse<T: Parser>(line: &[String]) -> Result<T, Failure> {
     T::try_parse_from(line).map_err(|error| Failure::Failed(error.to_string()))
-}
-
-fn must_be_there(program: &Path) -> Result<(), Failure> {
-    if program.is_file() {
-        return Ok(());
-    }
-    Err(Failure::Failed(format!("{}: not there; build it: make apps", program.display())))
 }
 
 /// A path as DEEPHEAP_CONF takes it.

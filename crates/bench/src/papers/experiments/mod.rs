@@ -330,9 +330,9 @@ const HASHCACHE: Case = Case {
     ..APP
 };
 const QUICKSORT: Case = Case {
-    label: "quick sort, 256 B",
+    label: "quick sort, 1 KiB",
     program: Program::App("quicksort"),
-    options: &[("object", "256"), ("threads", "8")],
+    options: &[("object", "1K"), ("threads", "8")],
     ..APP
 };
 const BLOOM_FILTER: Case = Case {

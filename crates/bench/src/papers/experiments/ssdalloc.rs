@@ -390,13 +390,13 @@ const FIGURE_4B: Experiment = Experiment {
         Case {
             label: "512 B",
             options: &[("object", "128-512"), ("writes", "50"), ("threads", "8")],
-            quick: OBJECTS_SWAP,
+            quick: NOBODY,
             ..MEMCACHED
         },
         Case {
             label: "1 KiB",
             options: &[("object", "128-1K"), ("writes", "50"), ("threads", "8")],
-            quick: NOBODY,
+            quick: OBJECTS_SWAP,
             ..MEMCACHED
         },
         Case {
@@ -458,7 +458,7 @@ const FIGURE_5A: Experiment = Experiment {
             program: Program::App("packets"),
             options: &[("object", "100"), ("writes", "50"), ("threads", "8")],
             contenders: OBJECTS_CALLS,
-            quick: OBJECTS_CALLS,
+            quick: NOBODY,
             ..APP
         },
         Case {
@@ -466,7 +466,7 @@ const FIGURE_5A: Experiment = Experiment {
             program: Program::App("packets"),
             options: &[("object", "500"), ("writes", "50"), ("threads", "8")],
             contenders: OBJECTS_CALLS,
-            quick: NOBODY,
+            quick: OBJECTS_CALLS,
             ..APP
         },
         Case {
@@ -520,7 +520,7 @@ const FIGURE_6: Experiment = Experiment {
     cases: &[
         Case { label: "1/16", ..HASHCACHE },
         Case { label: "1/12", ram_part: 12, quick: NOBODY, ..HASHCACHE },
-        Case { label: "1/8", ram_part: 8, quick: OBJECTS_PAGES, ..HASHCACHE },
+        Case { label: "1/8", ram_part: 8, quick: NOBODY, ..HASHCACHE },
     ],
     metric: &USEFUL,
     drawn: Drawn::LogBars,

@@ -190,9 +190,9 @@ const FIGURE_3: Experiment = Experiment {
             holds and what is written both count.",
     axis: "size of an object",
     cases: &[
-        QUICKSORT_256,
+        Case { label: "256 B", options: &[("object", "256"), ("threads", "8")], ..SORT_MORE },
         Case { label: "512 B", options: &[("object", "512"), ("threads", "8")], ..SORT_MORE },
-        Case { label: "1 KiB", options: &[("object", "1K"), ("threads", "8")], ..SORT_MORE },
+        Case { label: "1 KiB", ..QUICKSORT },
         Case { label: "2 KiB", options: &[("object", "2K"), ("threads", "8")], ..SORT_MORE },
         Case {
             label: "4 KiB",
@@ -205,7 +205,6 @@ const FIGURE_3: Experiment = Experiment {
     drawn: Drawn::Lines,
     claims: &[slower("swap : objects, 256 B", "1.4 (5.3)", (1.4, 1.4), Form::Times, &["256 B"])],
 };
-const QUICKSORT_256: Case = Case { label: "256 B", ..QUICKSORT };
 const SORT_MORE: Case = Case { quick: NOBODY, ..QUICKSORT };
 
 const FIGURE_4: Experiment = Experiment {
