@@ -12,7 +12,7 @@
 //!
 //! Guarantees: the contenders of a case take turns within each round, so that a device that changes
 //! from hour to hour changes for all; a point is on disk as soon as it is measured, and is not
-//! measured again; a point that fails is told, on its page too, and the others go on.
+//! measured again on this machine; a point that fails is told, on its page too, and the others go on.
 //! Never: puts a number on a page that is not in a run's file.
 //! Threads: one, and those of `launch`.
 
@@ -173,7 +173,10 @@ fn try_point(
     machine: &Machine,
 ) -> Result<Tried, Failure> {
     let (id, asked) = (point.id(), point.settings(settings));
-    let mut record = if anew { Record::empty(&id, &asked) } else { runs.load(&id, &asked) };
+    let known = runs.load(&id, &asked);
+    // Pages show what others measured; whoever measures does so on their own machine.
+    let elsewhere = known.rounds.iter().any(|round| round.machine != *machine);
+    let mut record = if anew || elsewhere { Record::empty(&id, &asked) } else { known };
     if record.rounds.len() > round as usize {
         return Ok(Tried::Known);
     }

@@ -87,7 +87,7 @@ impl Point {
         parts.join(".")
     }
 
-    /// Everything that another number could come of.
+    /// Everything that another number could come of, but the machine.
     pub fn settings(&self, settings: &Settings) -> Value {
         json!({
             "program": self.program.name(),
@@ -98,7 +98,6 @@ impl Point {
             "ram_bytes": self.ram_bytes(settings),
             "seconds": settings.seconds,
             "warm_up": settings.warm_up,
-            "dir": settings.dir,
         })
     }
 

@@ -32,7 +32,7 @@ pub struct Papers {
     /// Measures again what is there already
     #[arg(long)]
     pub(super) again: bool,
-    /// Measures nothing: writes the pages from what is there
+    /// Measures nothing: writes the pages from what is there with these settings
     #[arg(long, conflicts_with = "again")]
     pub(super) pages: bool,
     /// Where the pages, the plots and the runs go

@@ -33,6 +33,10 @@ fn throughput(index: usize) -> f64 {
     10_000.0 + index as f64 * 100.0
 }
 
+fn machine() -> Machine {
+    Machine { cpus: 2, ..Machine::default() }
+}
+
 fn recorded(point: &Point, index: usize, settings: &Settings) -> Record {
     let report = json!({ "threads": 8, "seconds": 3.0, "operations": 3.0 * throughput(index),
         "operations_per_second": throughput(index), "writes": throughput(index),
@@ -42,7 +46,7 @@ fn recorded(point: &Point, index: usize, settings: &Settings) -> Record {
     let round = Round {
         date: "2026-11-21".into(),
         command: "deepheap-bench papers --quick".into(),
-        machine: Machine { cpus: 2, ..Machine::default() },
+        machine: machine(),
         limit_bytes: None,
         numbers: Numbers::of_application(&report),
         report,
@@ -119,9 +123,8 @@ fn what_is_there_with_the_same_settings_is_not_measured_again() {
     let folder = Folder::new("resume");
     let (runs, settings) = (Runs::open(&folder.0).unwrap(), Settings::example());
     let point = &points(true)[0];
-    let machine = Machine::default();
     let tries = |settings: &Settings, round, anew| {
-        try_point(point, round, anew, settings, &runs, &machine).unwrap()
+        try_point(point, round, anew, settings, &runs, &machine()).unwrap()
     };
     // Nothing can be measured in a folder that is not there, so that every try is told.
     assert!(matches!(tries(&settings, 0, false), Tried::Failed(_)));
@@ -138,6 +141,10 @@ fn what_is_there_with_the_same_settings_is_not_measured_again() {
     assert!(matches!(tries(&longer, 0, false), Tried::Failed(_)), "another setting");
     runs.save(&recorded(point, 0, &settings)).unwrap();
     assert!(matches!(tries(&settings, 0, true), Tried::Failed(_)), "--again");
+    runs.save(&recorded(point, 0, &settings)).unwrap();
+    let other = Machine { cpus: 64, ..Machine::default() };
+    let tried = try_point(point, 0, false, &settings, &runs, &other).unwrap();
+    assert!(matches!(tried, Tried::Failed(_)), "another machine");
 }
 
 #[test]
