@@ -24,7 +24,7 @@ BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check hunt demo demo-short bench \
-	bench-objects apps apps-check memcached-check install uninstall clean
+	bench-objects bench-papers apps apps-check memcached-check install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ bench: build ## Prints the benchmark table against swap and mmap; swap needs roo
 
 bench-objects: build ## Prints the benchmark table of objects; swap and mmap need root.
 	$(RELEASE)/deepheap-bench objects $(BENCH_OPTIONS)
+
+# Without the source of memcached, which is fetched, its points say so and the others go on.
+bench-papers: build apps ## Repeats what the papers measured, into docs/papers; swap, mmap: root.
+	-OUT="$(abspath $(TARGET))/apps/memcached" DEEPHEAP="$(abspath $(RELEASE))" \
+		examples/papers/memcached/build.sh
+	$(RELEASE)/deepheap-bench papers $(BENCH_OPTIONS)
 
 apps: build ## Builds the applications of the papers into target/apps.
 	$(MAKE) -C examples/papers DEEPHEAP="$(abspath $(RELEASE))" OUT="$(abspath $(TARGET))/apps"

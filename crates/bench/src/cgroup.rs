@@ -7,8 +7,10 @@
 //! Never: changes or moves a cgroup or process that is not ours.
 //! Threads: the supervising process makes it; the worker joins it and sets its limit.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +57,22 @@ impl Cgroup {
         self.write("cgroup.procs", "0")
     }
 
+    /// Makes a command that is not started yet run inside.
+    pub fn enclose(&self, command: &mut Command) -> Result<(), Failure> {
+        use std::os::unix::process::CommandExt;
+        let path = self.folder.join("cgroup.procs");
+        let opened = OpenOptions::new().write(true).open(&path);
+        let file = opened.map_err(|error| Failure::os(path.display(), &error))?;
+        // SAFETY: between fork and exec only write is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(move || match libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) {
+                1 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
+        Ok(())
+    }
+
     /// Bytes in use now, kernel memory included.
     pub fn usage_bytes(&self) -> Result<u64, Failure> {
         let file = if self.version == 1 { "memory.usage_in_bytes" } else { "memory.current" };
@@ -86,6 +104,28 @@ impl Cgroup {
                 Ok(())
             }
         }
+    }
+
+    /// Lets processes inside wait for memory instead of being killed. Version 1 only; true if so.
+    pub fn spare(&self) -> bool {
+        self.version == 1 && self.write("memory.oom_control", "1").is_ok()
+    }
+
+    /// Whether processes inside wait for memory that nobody gives.
+    pub fn is_stuck(&self) -> bool {
+        let text = fs::read_to_string(self.folder.join("memory.oom_control")).unwrap_or_default();
+        text.lines().any(|line| line == "under_oom 1")
+    }
+
+    /// Changes the limit that was set; false if more than that cannot be given up now.
+    pub fn set_limit(&self, bytes: u64) -> bool {
+        let file = if self.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
+        self.write(file, &bytes.to_string()).is_ok()
+    }
+
+    /// Ends what runs inside, which was started by us.
+    pub fn end_all(&self) {
+        end_all(&self.folder);
     }
 
     /// What happened inside so far.
@@ -120,9 +160,18 @@ impl Cgroup {
     }
 }
 
-/// Removes a cgroup whose processes are gone.
+/// Removes a cgroup; what still runs inside was started by us and is ended.
 pub fn remove(folder: &Path) -> std::io::Result<()> {
+    end_all(folder);
     absent_is_fine(fs::remove_dir(folder))
+}
+
+fn end_all(folder: &Path) {
+    let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    for pid in inside.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 1) {
+        // SAFETY: kill has no memory preconditions; whoever is in this cgroup is ours.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
 }
 
 /// The folder to make cgroups in, and the version of the memory controller.

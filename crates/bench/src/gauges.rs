@@ -36,6 +36,17 @@ impl BlockDevice {
         Some(Self { name, stat: Path::new(&folder).join("stat") })
     }
 
+    /// Its name in /sys/block or /proc/partitions.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> Option<u64> {
+        let sectors = fs::read_to_string(self.stat.with_file_name("size")).ok()?;
+        sectors.trim().parse::<u64>().ok().map(|sectors| sectors * SECTOR_BYTES)
+    }
+
     /// Bytes read and written since boot.
     pub fn read(&self) -> Option<Transfer> {
         let text = fs::read_to_string(&self.stat).ok()?;

@@ -60,6 +60,16 @@ impl Histogram {
         if self.total == 0 { 0.0 } else { self.sum as f64 / self.total as f64 }
     }
 
+    /// The standard deviation, each value taken at the end of its bucket; 0 when empty.
+    pub fn deviation(&self) -> f64 {
+        let mean = self.mean();
+        let square = |(index, &count): (usize, &u64)| {
+            count as f64 * (bucket_end(index).min(self.max) as f64 - mean).powi(2)
+        };
+        let sum: f64 = self.counts.iter().enumerate().map(square).sum();
+        if self.total == 0 { 0.0 } else { (sum / self.total as f64).sqrt() }
+    }
+
     /// The smallest value that at least `share` (0..=1) of all values do not exceed, rounded up to
     /// its bucket's end; 0 when empty.
     pub fn percentile(&self, share: f64) -> u64 {
@@ -138,5 +148,15 @@ mod tests {
     fn an_empty_histogram_answers_zero() {
         let empty = Histogram::new();
         assert_eq!((empty.percentile(0.99), empty.max(), empty.total()), (0, 0, 0));
+        assert_eq!(empty.deviation(), 0.0);
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_the_values_within_the_error() {
+        let mut histogram = Histogram::new();
+        histogram.record(10_000, 3);
+        histogram.record(30_000, 1);
+        let exact = (3.0 * 5_000.0_f64.powi(2) + 15_000.0_f64.powi(2)).div_euclid(4.0).sqrt();
+        assert!((histogram.deviation() / exact - 1.0).abs() < 0.05, "{}", histogram.deviation());
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! `run` prints one JSON line for one backend, `malloc` loads the malloc of the process, `device`
 //! reads the bare device, `table` and `objects` run all cases and print the tables of the README,
-//! `overheads` times the single steps of a fault, `hunt` looks for lost writes, `clean` removes
-//! what killed runs left.
+//! `overheads` times the single steps of a fault, `papers` repeats the experiments of two papers,
+//! `hunt` looks for lost writes, `clean` removes what killed runs left.
 
 mod access;
 mod backend;
@@ -18,6 +18,7 @@ mod ledger;
 mod malloc_load;
 mod object;
 mod overheads;
+mod papers;
 mod permutation;
 mod random;
 mod raw_reads;
@@ -41,6 +42,7 @@ use crate::failure::Failure;
 use crate::hunt::Hunt;
 use crate::malloc_load::MallocLoad;
 use crate::overheads::Overheads;
+use crate::papers::Papers;
 use crate::raw_reads::RawReads;
 use crate::table::{Cases, Table};
 use crate::workload::Workload;
@@ -75,6 +77,21 @@ on, and sets vm.page-cluster), and --cgroup. All of it is taken back at the end,
 SIGINT and SIGTERM; what a run killed by SIGKILL left is taken back by the next run or by
 `deepheap-bench clean`.";
 
+const PAPERS_HELP: &str = "\
+The programs are the applications of examples/papers (`make apps` builds them), memcached, and
+`deepheap-bench run`, `overheads` and `device`. Each is measured with objects and with pages of
+deepheap, on swap and on an mmapped file: the same data, the same RAM, the same device. `make
+bench-papers` builds all and calls this.
+
+Every point is written to OUT/runs/NAME.json as soon as it is measured. A sitting that was cut short
+goes on where it was, and one with other settings measures anew; --again measures all again. The
+pages README.md, ssdalloc.md and ssdram.md and their plots are written from these files, whatever
+--only chose; what failed or is missing says so there.
+
+Needs root for swap and mmap (memory cgroups and a swap file in --dir); without root these points
+are left out. All of it is taken back at the end, on errors and on SIGINT and SIGTERM; what a run
+killed by SIGKILL left is taken back by the next run or by `deepheap-bench clean`.";
+
 /// One operation stream on deepheap, swap, mmap and glibc: same RAM, same device.
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -98,6 +115,9 @@ enum Command {
     Objects(Table),
     /// Times what a fault on an object is made of, beside the numbers of the SSDAlloc paper
     Overheads(Overheads),
+    /// Repeats the experiments of the SSDAlloc and SSDRAM papers and writes docs/papers
+    #[command(after_help = PAPERS_HELP)]
+    Papers(Papers),
     /// Hunts for lost writes on deepheap: increments under eviction, then exact sums
     Hunt(Hunt),
     /// Removes what killed runs left: swap files, memory cgroups, vm.page-cluster
@@ -114,6 +134,7 @@ fn main() {
         Command::Table(table) => table.main(Cases::Pages),
         Command::Objects(table) => table.main(Cases::Objects),
         Command::Overheads(overheads) => overheads.main(),
+        Command::Papers(papers) => papers.main(),
         Command::Hunt(hunt) => hunt.main(),
         Command::Clean => {
             ledger::clean();

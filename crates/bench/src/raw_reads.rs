@@ -1,8 +1,8 @@
 //! Raw reads: what the device gives without any memory above it, as `fio --rw=randread
 //! --ioengine=io_uring --direct=1 --bs=4k --iodepth=N` would measure it.
 //!
-//! A file without a name in --dir is written in full, then one thread keeps --depth reads of 4 KiB
-//! at random places in flight: each one that completes is replaced at once. io_uring is used as it
+//! A file without a name in --dir is written in full, then one thread keeps --depth reads of
+//! --read-size at random places in flight: each one that completes is replaced at once. io_uring is used as it
 //! is, not through deepheap's own ring, which is part of what is compared with this.
 //!
 //! Guarantees: reads bypass the page cache; no read is in flight when `measure` returns.
@@ -27,6 +27,8 @@ use crate::signals;
 use crate::workload::parse_bytes;
 
 const BLOCK: usize = 4096;
+/// What direct I/O takes at the least.
+const SECTOR: u64 = 512;
 const WRITE_BYTES: usize = 1 << 20;
 const MAX_DEPTH: u32 = 1024;
 /// Completions between two looks at the clock.
@@ -40,6 +42,10 @@ pub struct RawReads {
     #[arg(long, default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH as i64))]
     pub depth: u32,
+    /// Size of a read: 512 to 4096, a multiple of 512
+    #[arg(long = "read-size", value_parser = parse_bytes, default_value = "4K",
+          value_name = "SIZE")]
+    pub read_bytes: u64,
     /// Seconds to measure; half a second of warm-up comes before
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
@@ -58,6 +64,7 @@ pub struct RawReads {
 #[derive(Debug, Serialize)]
 pub struct RawReport {
     depth: u32,
+    read_bytes: u64,
     data_bytes: u64,
     seed: u64,
     measured_seconds: f64,
@@ -87,6 +94,14 @@ pub fn measure(reads: &RawReads) -> Result<RawReport, Failure> {
     if blocks == 0 {
         return Err(Failure::Refused(format!("--data {}: less than a block", reads.data_bytes)));
     }
+    if !(SECTOR..=BLOCK as u64).contains(&reads.read_bytes)
+        || !reads.read_bytes.is_multiple_of(SECTOR)
+    {
+        return Err(Failure::Refused(format!(
+            "--read-size {}: use a multiple of {SECTOR} up to {BLOCK}",
+            reads.read_bytes
+        )));
+    }
     let file = written_file(&reads.dir, blocks * BLOCK as u64)?;
     let ring = IoUring::new(reads.depth.next_power_of_two())
         .map_err(|error| Failure::os("io_uring (not allowed here?)", &error))?;
@@ -97,6 +112,7 @@ pub fn measure(reads: &RawReads) -> Result<RawReport, Failure> {
         begun: vec![Instant::now(); reads.depth as usize],
         random: Random::new(reads.seed, 0),
         blocks,
+        read_bytes: reads.read_bytes,
         in_flight: 0,
     };
     for slot in 0..reads.depth as usize {
@@ -111,6 +127,7 @@ pub fn measure(reads: &RawReads) -> Result<RawReport, Failure> {
     let (measured_seconds, times) = outcome?;
     Ok(RawReport {
         depth: reads.depth,
+        read_bytes: reads.read_bytes,
         data_bytes: reads.data_bytes,
         seed: reads.seed,
         measured_seconds,
@@ -118,6 +135,7 @@ pub fn measure(reads: &RawReads) -> Result<RawReport, Failure> {
         ops_per_second: times.total() as f64 / measured_seconds,
         latency_ns: Latency {
             mean: times.mean(),
+            deviation: times.deviation(),
             p50: times.percentile(0.5),
             p99: times.percentile(0.99),
             p99_9: times.percentile(0.999),
@@ -134,6 +152,7 @@ struct Flight {
     begun: Vec<Instant>,
     random: Random,
     blocks: u64,
+    read_bytes: u64,
     in_flight: usize,
 }
 
@@ -142,10 +161,11 @@ impl Flight {
     fn begin(&mut self, slot: usize) -> Result<(), Failure> {
         let offset = self.random.below(self.blocks) * BLOCK as u64;
         let buffer = self.buffers[slot].0.as_mut_ptr();
-        let entry = opcode::Read::new(types::Fd(self.file.as_raw_fd()), buffer, BLOCK as u32)
-            .offset(offset)
-            .build()
-            .user_data(slot as u64);
+        let entry =
+            opcode::Read::new(types::Fd(self.file.as_raw_fd()), buffer, self.read_bytes as u32)
+                .offset(offset)
+                .build()
+                .user_data(slot as u64);
         self.begun[slot] = Instant::now();
         // SAFETY: buffer and file stay until `land` has seen every completion; no other read uses
         // the slot, because a slot is begun again only after its completion.
@@ -192,7 +212,7 @@ impl Flight {
         let Some(entry) = self.ring.completion().next() else { return Ok(None) };
         self.in_flight -= 1;
         let slot = entry.user_data() as usize;
-        if entry.result() != BLOCK as i32 {
+        if entry.result() != self.read_bytes as i32 {
             return Err(Failure::Failed(format!("a read of the device gave {}", entry.result())));
         }
         let words: &[u8; 8] = self.buffers[slot].0.first_chunk().unwrap_or(&[0; 8]);
@@ -256,16 +276,20 @@ mod tests {
             return;
         }
         let program = std::env::current_exe().unwrap_or_default();
-        let reads = RawReads {
+        let reads = |read_bytes| RawReads {
             depth: 16,
+            read_bytes,
             seconds: 0.05,
             data_bytes: 4 << 20,
             dir: program.with_file_name(""),
             seed: 1,
         };
-        match measure(&reads) {
-            Ok(report) => assert!(report.measured_ops > 16 && report.latency_ns.p50 > 0),
-            Err(failure) => panic!("{failure}"),
+        for read_bytes in [512, 4096] {
+            match measure(&reads(read_bytes)) {
+                Ok(report) => assert!(report.measured_ops > 16 && report.latency_ns.p50 > 0),
+                Err(failure) => panic!("{failure}"),
+            }
         }
+        assert!(matches!(measure(&reads(100)), Err(Failure::Refused(_))));
     }
 }

@@ -11,6 +11,7 @@ use crate::workload::Workload;
 #[allow(missing_docs)]
 pub struct Latency {
     pub mean: f64,
+    pub deviation: f64,
     pub p50: u64,
     pub p99: u64,
     pub p99_9: u64,

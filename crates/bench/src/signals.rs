@@ -20,9 +20,11 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
+/// Kills a process, or, by its negative number, a group of them.
 fn kill(pid: i32) {
-    if pid > 0 {
-        // SAFETY: kill has no memory preconditions; the pid is a child that was not reaped yet.
+    if pid != 0 {
+        // SAFETY: kill has no memory preconditions; the pid is a child that was not reaped yet, or
+        // the group that it leads.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
 }
@@ -68,13 +70,27 @@ pub struct Watched {
 impl Watched {
     /// Watches a child; drop the value after it was waited for.
     pub fn new(pid: u32) -> Result<Self, Failure> {
+        Self::listed(pid as i32)
+    }
+
+    /// Watches a child that leads a process group (`process_group(0)`), and all of the group.
+    pub fn group(leader: u32) -> Result<Self, Failure> {
+        Self::listed(-(leader as i32))
+    }
+
+    /// Kills what is watched.
+    pub fn kill(&self) {
+        kill(WATCHED[self.slot].load(Ordering::SeqCst));
+    }
+
+    fn listed(pid: i32) -> Result<Self, Failure> {
         let taken = WATCHED.iter().position(|slot| {
-            slot.compare_exchange(0, pid as i32, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            slot.compare_exchange(0, pid, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         });
         let slot = taken.ok_or_else(|| Failure::Failed("too many children".into()))?;
         if interrupted().is_err() {
             // The signal may have come before the child was listed.
-            kill(pid as i32);
+            kill(pid);
         }
         Ok(Self { slot })
     }

@@ -351,6 +351,7 @@ fn finish(
         ops_per_second: measured_ops as f64 / seconds,
         latency_ns: Latency {
             mean: ticks.mean() * ns_per_tick,
+            deviation: ticks.deviation() * ns_per_tick,
             p50: ns(ticks.percentile(0.5)),
             p99: ns(ticks.percentile(0.99)),
             p99_9: ns(ticks.percentile(0.999)),

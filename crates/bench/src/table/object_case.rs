@@ -96,6 +96,7 @@ fn gather(settings: &Settings) -> Case {
     };
     let device = Contender::Device(Box::new(RawReads {
         depth: BATCH,
+        read_bytes: 4096,
         seconds: settings.seconds,
         data_bytes: settings.data_bytes,
         dir: settings.dir.clone(),

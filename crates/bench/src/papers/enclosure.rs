@@ -1,0 +1,145 @@
+//! Enclosure: the memory cgroup, and for swap the swap file, that an application is measured in.
+//!
+//! A program that swaps in a small memory cgroup may be killed although there is swap: the kernel
+//! gives up when sixteen rounds of its reclaim freed nothing, because the pages are on their way to
+//! the swap file. It is swap's weakness, but no number. With version 1 of the memory cgroup the
+//! program waits instead, and is helped out with a little more memory for a moment; how often is
+//! in its numbers as `spared`.
+//!
+//! Guarantees: what is lent is taken back as soon as the kernel can; a program that needs more than
+//! a tenth of its RAM is killed after all.
+//! Never: moves a process in or out.
+//! Threads: the one that waits for the program.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::experiments::Contender;
+use super::launch::{Ended, Running};
+use super::numbers::Numbers;
+use super::point::{Outcome, Point};
+use super::settings::Settings;
+use crate::cgroup::{Cgroup, Swapping};
+use crate::failure::Failure;
+use crate::ledger::Ledger;
+use crate::swap_file::SwapFile;
+
+/// How a failure for want of memory begins.
+pub const OUT_OF_MEMORY: &str = "out of memory in its memory cgroup";
+/// What is lent at a time.
+const LENT_BYTES: u64 = 512 << 10;
+
+/// What a program runs in.
+#[derive(Debug)]
+pub struct Enclosure {
+    cgroup: Option<Cgroup>,
+    _swap: Option<SwapFile>,
+    limit_bytes: Option<u64>,
+    /// The program is let wait when it is out of memory.
+    spares: bool,
+}
+
+impl Enclosure {
+    /// For a contender. Without root there is nothing: the program runs as it is.
+    pub fn new(
+        point: &Point,
+        settings: &Settings,
+        ledger: &mut Ledger,
+        peak_bytes: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let mut new = Self { cgroup: None, _swap: None, limit_bytes: None, spares: false };
+        if !settings.root {
+            return Ok(new);
+        }
+        let cgroup = Cgroup::create(ledger)?;
+        if point.contender.needs_root() {
+            let bytes = peak_bytes.unwrap_or(0).max(point.ram_bytes(settings));
+            if point.contender == Contender::Swap {
+                // What malloc and slabs add to the data is swapped, too.
+                let data_bytes = settings.data_bytes / 2 * 3;
+                new._swap = Some(SwapFile::create(ledger, &settings.dir, data_bytes, 0)?);
+                new.spares = cgroup.spare();
+            }
+            cgroup.limit(bytes, Swapping::Eager)?;
+            new.limit_bytes = Some(bytes);
+        }
+        new.cgroup = Some(cgroup);
+        Ok(new)
+    }
+
+    /// Makes a command run inside.
+    pub fn enclose(&self, command: &mut Command) -> Result<(), Failure> {
+        self.cgroup.as_ref().map_or(Ok(()), |cgroup| cgroup.enclose(command))
+    }
+
+    /// Waits for the program that reports, which runs inside or asks one inside.
+    pub fn outcome(&self, running: Running, limit: Duration) -> Result<Outcome, Failure> {
+        let mut lent = Lent { bytes: 0, times: 0, ended: false };
+        let ended = running.wait_and(limit, || self.look(&mut lent));
+        let line = ended.and_then(Ended::success);
+        let line = line.map_err(|failure| self.explained(failure, lent.ended))?;
+        let last = line.lines().last().unwrap_or_default();
+        let report: Value = serde_json::from_str(last)
+            .map_err(|error| Failure::Failed(format!("no line of JSON ({error}): {last}")))?;
+        let mut numbers = Numbers::of_application(&report);
+        if let Some(usage) = self.cgroup.as_ref().map(|cgroup| cgroup.usage(0, 0)) {
+            let peaks = [
+                ("peak_bytes", usage.peak_bytes),
+                ("kernel_peak_bytes", usage.kernel_peak_bytes),
+                ("spared", self.spares.then_some(lent.times)),
+            ];
+            for (name, bytes) in peaks {
+                bytes.into_iter().for_each(|bytes| numbers.set(name, bytes as f64));
+            }
+        }
+        Ok(Outcome { numbers, report, limit_bytes: self.limit_bytes })
+    }
+
+    /// Lends memory to a program that is stuck, and takes it back.
+    fn look(&self, lent: &mut Lent) {
+        let (Some(cgroup), Some(limit), true) = (&self.cgroup, self.limit_bytes, self.spares)
+        else {
+            return;
+        };
+        if cgroup.is_stuck() {
+            if lent.bytes >= limit / 10 {
+                lent.ended = true;
+                return cgroup.end_all();
+            }
+            lent.bytes += LENT_BYTES;
+            lent.times += 1;
+            cgroup.set_limit(limit + lent.bytes);
+        } else if lent.bytes > 0 && cgroup.set_limit(limit) {
+            lent.bytes = 0;
+        }
+    }
+
+    /// A program that was killed for memory looks like any other that was killed.
+    fn explained(&self, failure: Failure, ended: bool) -> Failure {
+        let kills = self.cgroup.as_ref().map_or(0, Cgroup::oom_kills);
+        match failure {
+            Failure::Failed(why) if kills > 0 || ended => {
+                Failure::Failed(format!("{OUT_OF_MEMORY} ({why})"))
+            }
+            other => other,
+        }
+    }
+}
+
+/// What a program has beyond its limit.
+struct Lent {
+    bytes: u64,
+    times: u64,
+    ended: bool,
+}
+
+/// Refuses a program that is not built.
+pub fn must_be_there(program: &Path) -> Result<(), Failure> {
+    if program.is_file() {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!("{}: not there; build it: make apps", program.display())))
+}

@@ -1,0 +1,155 @@
+//! Goals: how good each application has to be, whatever the papers had.
+//!
+//! Guarantees: every line of the "How good" table is here; each names points that an experiment
+//! measures.
+
+use super::*;
+
+/// What has to be reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reach {
+    /// The number itself, or the ratio, is at least this.
+    AtLeast(f64),
+    /// At most this.
+    AtMost(f64),
+    /// Less than this.
+    Below(f64),
+}
+
+/// One line.
+#[derive(Clone, Copy, Debug)]
+pub struct Goal {
+    /// What is compared.
+    pub what: &'static str,
+    /// Where.
+    pub case: &'static Case,
+    /// In what.
+    pub metric: &'static Metric,
+    /// With whom the object variant is compared: the best of these; nobody means the number itself.
+    pub against: &'static [Contender],
+    /// How far.
+    pub reach: Reach,
+}
+
+const SWAP: &[Contender] = &[Contender::Swap];
+const PAGES: &[Contender] = &[Contender::Pages];
+const OTHERS: &[Contender] = &[Contender::Pages, Contender::Mmap];
+
+const fn twice_swap(case: &'static Case) -> Goal {
+    Goal {
+        what: "objects : swap, throughput",
+        case,
+        metric: &THROUGHPUT,
+        against: SWAP,
+        reach: Reach::AtLeast(2.0),
+    }
+}
+
+const fn ahead(case: &'static Case) -> Goal {
+    Goal {
+        what: "objects : the better of pages and mmap, throughput",
+        case,
+        metric: &THROUGHPUT,
+        against: OTHERS,
+        reach: Reach::AtLeast(1.3),
+    }
+}
+
+const fn written(case: &'static Case, part: f64) -> Goal {
+    Goal {
+        what: "objects : pages, device bytes for each write",
+        case,
+        metric: &WRITTEN,
+        against: PAGES,
+        reach: Reach::AtMost(1.0 / part),
+    }
+}
+
+const MICRO_NAMED: Case = Case { label: "array of 128 B objects", ..MICRO_128 };
+const SERVED_512: Case = Case { label: "memcached, 512 B", ..MEMCACHED_512 };
+const SERVED_MIXED: Case = Case { label: "memcached, 4 B to 4 KiB", ..MEMCACHED_MIXED };
+
+/// All lines.
+pub const GOALS: &[Goal] = &[
+    twice_swap(&RANDOM),
+    ahead(&RANDOM),
+    twice_swap(&BPLUS_TREE),
+    ahead(&BPLUS_TREE),
+    twice_swap(&PACKETS),
+    ahead(&PACKETS),
+    twice_swap(&HASHCACHE),
+    ahead(&HASHCACHE),
+    twice_swap(&QUICKSORT),
+    ahead(&QUICKSORT),
+    twice_swap(&BLOOM_FILTER),
+    ahead(&BLOOM_FILTER),
+    twice_swap(&EMBEDDINGS),
+    ahead(&EMBEDDINGS),
+    twice_swap(&SERVED_512),
+    ahead(&SERVED_512),
+    Goal {
+        what: "objects : swap, 99th percentile",
+        case: &SERVED_512,
+        metric: &P99,
+        against: SWAP,
+        reach: Reach::Below(1.0),
+    },
+    Goal {
+        what: "objects : pages, useful entries in the same RAM",
+        case: &HASHCACHE,
+        metric: &USEFUL,
+        against: PAGES,
+        reach: Reach::AtLeast(10.0),
+    },
+    written(&MICRO_NAMED, 15.0),
+    written(&SERVED_MIXED, 3.5),
+    Goal {
+        what: "lines changed",
+        case: &SERVED_512,
+        metric: &CHANGED,
+        against: &[],
+        reach: Reach::AtMost(21.0),
+    },
+];
+
+const APPLICATIONS: Experiment = Experiment {
+    id: "applications",
+    paper: Paper::Goals,
+    title: "All applications, half writes",
+    claim: "",
+    here: "Every application with half of its operations writes (quick sort writes what it sorts), \
+           under every contender.",
+    today: "",
+    axis: "application",
+    cases: &[
+        RANDOM,
+        BPLUS_TREE,
+        PACKETS,
+        HASHCACHE,
+        QUICKSORT,
+        BLOOM_FILTER,
+        EMBEDDINGS,
+        SERVED_512,
+        SERVED_MIXED,
+    ],
+    metric: &THROUGHPUT,
+    drawn: Drawn::LogBars,
+    claims: &[],
+};
+
+const ARRAY: Experiment = Experiment {
+    id: "array",
+    paper: Paper::Goals,
+    title: "An array of 128-byte objects, half writes",
+    claim: "",
+    here: "The microbenchmark of SSDAlloc, for the bytes that it makes the device write.",
+    today: "",
+    axis: "",
+    cases: &[MICRO_NAMED],
+    metric: &THROUGHPUT,
+    drawn: Drawn::No,
+    claims: &[],
+};
+
+/// The experiments that the goals ask for, besides those of the papers.
+pub const ALL: &[Experiment] = &[APPLICATIONS, ARRAY];
