@@ -2,8 +2,8 @@
 //! --ioengine=io_uring --direct=1 --bs=4k --iodepth=N` would measure it.
 //!
 //! A file without a name in --dir is written in full, then one thread keeps --depth reads of
-//! --read-size at random places in flight: each one that completes is replaced at once. io_uring is used as it
-//! is, not through deepheap's own ring, which is part of what is compared with this.
+//! --read-size at random places in flight: each one that completes is replaced at once. io_uring is
+//! used as it is, not through deepheap's own ring, which is part of what is compared with this.
 //!
 //! Guarantees: reads bypass the page cache; no read is in flight when `measure` returns.
 //! Never: reads a block that was not written.

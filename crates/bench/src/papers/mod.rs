@@ -12,7 +12,8 @@
 //!
 //! Guarantees: the contenders of a case take turns within each round, so that a device that changes
 //! from hour to hour changes for all; a point is on disk as soon as it is measured, and is not
-//! measured again on this machine; a point that fails is told, on its page too, and the others go on.
+//! measured again on this machine; a point that fails is told, on its page too, and the others go
+//! on.
 //! Never: puts a number on a page that is not in a run's file.
 //! Threads: one, and those of `launch`.
 

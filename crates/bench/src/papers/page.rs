@@ -44,13 +44,14 @@ against Linux swap and an mmapped file on the same device with the same RAM. `ma
 measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in a quarter of an hour; each \
 run is a file in `runs`.
 ";
-const CONTENDERS: &str = "**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by \
+const CONTENDERS: &str =
+    "**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by \
 `dh_read`, `dh_write` and `dh_gather` instead of pointers. **pages**: deepheap moves pages \
-(`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped file in a \
-memory cgroup. In a cgroup there is as much memory as the whole process was seen to use with \
-objects; the array of `deepheap-bench run` is given the RAM and what its process had before. Where \
-the kernel would have killed an application for memory although there is swap, it is told how \
-often, and the application is helped out with a little memory for a moment.
+(`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped file in \
+a memory cgroup. In a cgroup there is as much memory as the whole process was seen to use with \
+objects; the array of `deepheap-bench run` is given the RAM and what its process had before. \
+Where the kernel would have killed an application for memory although there is swap, it is told \
+how often, and the application is helped out with a little memory for a moment.
 ";
 
 /// The three pages.

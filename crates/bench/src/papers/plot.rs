@@ -12,7 +12,11 @@ use super::experiments::{Contender, Drawn};
 use super::figure;
 use crate::failure::Failure;
 
-const WIDTH: u32 = 760;
+const WIDTH_LEAST: u32 = 760;
+/// Room for the label of a case.
+const CASE_WIDTH: u32 = 104;
+/// Room beside the cases.
+const BESIDE: u32 = 100;
 const HEIGHT: u32 = 400;
 const INK: RGBColor = RGBColor(36, 41, 47);
 const FAINT: RGBColor = RGBColor(208, 215, 222);
@@ -23,7 +27,8 @@ const DARK: &str = "<style>@media (prefers-color-scheme: dark) {
 [stroke=\"#24292F\"] { stroke: #8B949E }
 [stroke=\"#D0D7DE\"] { stroke: #30363D }
 }</style>";
-const LETTERS: i32 = 13;
+/// Height of the letters; plotters writes about four fifths of it as the size of the font.
+const LETTERS: i32 = 15;
 /// Space between groups of bars, of the width of a group.
 const GAP: f64 = 0.2;
 /// Labels of cases get a second line beyond so many characters.
@@ -58,6 +63,10 @@ fn colour(contender: Contender) -> RGBColor {
 }
 
 impl Plot {
+    fn width(&self) -> u32 {
+        WIDTH_LEAST.max(BESIDE + CASE_WIDTH * self.labels.len() as u32)
+    }
+
     /// The SVG; none if there is nothing to draw.
     pub fn svg(&self) -> Result<Option<String>, Failure> {
         let values: Vec<f64> = self
@@ -70,7 +79,8 @@ impl Plot {
         let least = values.iter().copied().fold(most, f64::min);
         let mut text = String::new();
         let drawn = {
-            let root = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+            let root =
+                SVGBackend::with_string(&mut text, (self.width(), HEIGHT)).into_drawing_area();
             if self.drawn == Drawn::LogBars {
                 let power = |value: f64, up: bool| {
                     let power = value.log10();
@@ -170,7 +180,7 @@ impl Plot {
                 root.draw(&Text::new(words, at, middle.clone()))?;
             }
         }
-        let at = (WIDTH as i32 / 2 + 31, HEIGHT as i32 - 20);
+        let at = (self.width() as i32 / 2 + 31, HEIGHT as i32 - 20);
         root.draw(&Text::new(self.axis, at, middle))?;
         Ok(())
     }

@@ -206,8 +206,8 @@ fn goals_are_about_points_that_are_measured() {
 
 #[test]
 fn a_quick_sitting_is_short() {
-    // At eight seconds a point, about a quarter of an hour.
+    // At ten seconds a point, a quarter of an hour.
     let quick = points(true).len();
-    assert!(quick <= 110, "{quick} points");
+    assert!(quick <= 90, "{quick} points");
     assert!(points(false).len() > quick);
 }

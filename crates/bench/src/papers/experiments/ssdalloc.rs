@@ -218,7 +218,7 @@ const FIGURE_3A: Experiment = Experiment {
         Case {
             label: "0 %",
             options: &[("object-size", "128"), ("write", "0")],
-            quick: SERVED,
+            quick: OBJECTS_SWAP,
             ..MICRO
         },
         Case {
@@ -282,7 +282,7 @@ const FIGURE_3B: Experiment = Experiment {
         Case {
             label: "4 KiB",
             options: &[("object-size", "4K"), ("write", "50")],
-            quick: SERVED,
+            quick: OBJECTS_SWAP,
             ..MICRO
         },
     ],
@@ -396,13 +396,13 @@ const FIGURE_4B: Experiment = Experiment {
         Case {
             label: "1 KiB",
             options: &[("object", "128-1K"), ("writes", "50"), ("threads", "8")],
-            quick: OBJECTS_SWAP,
+            quick: NOBODY,
             ..MEMCACHED
         },
         Case {
             label: "2 KiB",
             options: &[("object", "128-2K"), ("writes", "50"), ("threads", "8")],
-            quick: NOBODY,
+            quick: OBJECTS_SWAP,
             ..MEMCACHED
         },
         Case {

@@ -164,7 +164,7 @@ const FIGURE_2D: Experiment = Experiment {
             label: "16 B to 4 KiB",
             program: Program::App("random_access"),
             options: &[("object", "16-4K"), ("writes", "20"), ("threads", "8")],
-            quick: OBJECTS_SWAP,
+            quick: NOBODY,
             ..APP
         },
     ],
