@@ -192,7 +192,9 @@ fn try_point(
         measure(point, settings, peak_of_objects(point, settings, runs))
     };
     let tried = match outcome {
-        Ok(outcome) => {
+        Ok(mut outcome) => {
+            // Where it was measured says nothing to others.
+            outcome.report.as_object_mut().map(|report| report.remove("dir"));
             let number = |name: &str, unit| figure::or_dash(outcome.numbers.get(name), unit);
             let what = format!(
                 "{}, mean {}, 99 % below {}, {} written a write, in {:.0} s",
