@@ -12,7 +12,7 @@ use libc::{mmsghdr, msghdr, ssize_t, timespec};
 
 use crate::pins::Pins;
 use crate::real::real;
-use crate::transfer::{Direction, Nature, SMALL, drive};
+use crate::transfer::{Direction, drive};
 use crate::vectors::{Held, Piece, Vector};
 
 /// The parts of a header besides its buffers.
@@ -57,10 +57,6 @@ pub unsafe extern "C" fn sendmsg(socket: c_int, header: *const msghdr, flags: c_
     // SAFETY: the program's own arguments.
     let whole = || unsafe { real(socket, header, flags) };
     if !vector.is_managed() {
-        return whole();
-    }
-    if vector.len() > SMALL && Nature::of(socket) != Nature::Stream {
-        let _held = Held::all(vector);
         return whole();
     }
     drive(socket, Direction::Write, vector.len(), &whole, &|done, most| {

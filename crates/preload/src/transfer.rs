@@ -18,9 +18,8 @@ use crate::pins::{Pins, WINDOW};
 use crate::real::real;
 use crate::seam;
 
-/// Buffers up to this length are pinned at once, without asking what the descriptor is, which takes
-/// two system calls.
-pub const SMALL: usize = 16 * 1024;
+/// Buffers up to this length are pinned at once, without asking what the descriptor is.
+const SMALL: usize = 8192;
 /// The most that is pinned for a read that may wait.
 const EAGER: usize = 64 * 1024;
 
@@ -37,7 +36,7 @@ pub enum Direction {
 
 /// What a descriptor does with a transfer that stops in the middle.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Nature {
+enum Nature {
     /// A file or block device: a short count means the end.
     File,
     /// The same, opened with O_DIRECT: the device writes to physical pages.
@@ -63,7 +62,7 @@ const SYNTHETIC: [i64; 7] = [
 
 impl Nature {
     /// Asks the kernel.
-    pub fn of(descriptor: c_int) -> Nature {
+    fn of(descriptor: c_int) -> Nature {
         let errno = seam::errno();
         let nature = Nature::ask(descriptor);
         seam::set_errno(errno);
