@@ -20,8 +20,8 @@ const MARGIN_PART: usize = 8;
 /// What a fault on a cached object costs, its eviction included: CPU time, measured by
 /// `deepheap-bench objects` and `overheads` on a virtual machine (9.7 to 11 us).
 const FAULT_NS: u64 = 10_000;
-/// What a read from the store is taken to cost, not measured either: between the time of a
-/// device's queue (10 us) and the time a thread waits alone (60 us).
+/// What a read from the store is taken to cost, not measured: between the time of a device's queue
+/// (10 us) and the time a thread waits alone (60 us).
 const READ_NS: u64 = 40_000;
 /// Events between two decisions.
 const EVENTS: u64 = 2048;
