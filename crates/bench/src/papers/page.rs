@@ -41,7 +41,7 @@ const GOALS_INTRO: &str = "# The papers, measured again
 
 Every table and figure of [SSDAlloc](ssdalloc.md) and [SSDRAM](ssdram.md) that measures something, \
 against Linux swap and an mmapped file on the same device with the same RAM. `make bench-papers` \
-measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in a quarter of an hour; each \
+measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in some twenty minutes; each \
 run is a file in `runs`.
 ";
 const CONTENDERS: &str =

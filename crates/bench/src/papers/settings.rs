@@ -19,7 +19,7 @@ const FULL_LIMIT: Duration = Duration::from_secs(1800);
 /// What `deepheap-bench papers` takes.
 #[derive(Clone, Debug, Args)]
 pub struct Papers {
-    /// The same pages from fewer and smaller points, in a quarter of an hour: 512 MiB, 32 MiB of
+    /// The same pages from fewer and smaller points, in some twenty minutes: 512 MiB, 32 MiB of
     /// RAM, one round
     #[arg(long)]
     pub(super) quick: bool,

@@ -202,6 +202,26 @@ const TABLE_5: Experiment = Experiment {
     ],
 };
 
+/// Shares of writes that Figures 3(a) and 3(c) ask for.
+const MICRO_WRITES_25: Case = Case {
+    label: "25 %",
+    options: &[("object-size", "128"), ("write", "25")],
+    quick: NOBODY,
+    ..MICRO
+};
+const MICRO_WRITES_75: Case = Case {
+    label: "75 %",
+    options: &[("object-size", "128"), ("write", "75")],
+    quick: NOBODY,
+    ..MICRO
+};
+const MICRO_WRITES_100: Case = Case {
+    label: "100 %",
+    options: &[("object-size", "128"), ("write", "100")],
+    quick: SERVED,
+    ..MICRO
+};
+
 const FIGURE_3A: Experiment = Experiment {
     id: "ssdalloc-figure3a",
     paper: Paper::Ssdalloc,
@@ -222,25 +242,10 @@ const FIGURE_3A: Experiment = Experiment {
             quick: OBJECTS_SWAP,
             ..MICRO
         },
-        Case {
-            label: "25 %",
-            options: &[("object-size", "128"), ("write", "25")],
-            quick: NOBODY,
-            ..MICRO
-        },
+        MICRO_WRITES_25,
         MICRO_128,
-        Case {
-            label: "75 %",
-            options: &[("object-size", "128"), ("write", "75")],
-            quick: NOBODY,
-            ..MICRO
-        },
-        Case {
-            label: "100 %",
-            options: &[("object-size", "128"), ("write", "100")],
-            quick: SERVED,
-            ..MICRO
-        },
+        MICRO_WRITES_75,
+        MICRO_WRITES_100,
     ],
     metric: &THROUGHPUT,
     drawn: Drawn::Lines,
@@ -307,27 +312,7 @@ const FIGURE_3C: Experiment = Experiment {
            wrote: the log's own collection and the file system's journal are in it.",
     today: "This part of the story does not age: flash wears by the byte.",
     axis: "share of writes",
-    cases: &[
-        Case {
-            label: "25 %",
-            options: &[("object-size", "128"), ("write", "25")],
-            quick: NOBODY,
-            ..MICRO
-        },
-        MICRO_128,
-        Case {
-            label: "75 %",
-            options: &[("object-size", "128"), ("write", "75")],
-            quick: NOBODY,
-            ..MICRO
-        },
-        Case {
-            label: "100 %",
-            options: &[("object-size", "128"), ("write", "100")],
-            quick: SERVED,
-            ..MICRO
-        },
-    ],
+    cases: &[MICRO_WRITES_25, MICRO_128, MICRO_WRITES_75, MICRO_WRITES_100],
     metric: &WRITTEN,
     drawn: Drawn::LogBars,
     claims: &[
