@@ -216,7 +216,11 @@ impl Pager {
     }
 
     /// A cache slot for the object of the page, reclaiming if need be. Owns nothing.
-    fn slot_for(&self, page: PageNo, moves: &mut Moves) -> Result<Option<u32>, StoreError> {
+    pub(crate) fn slot_for(
+        &self,
+        page: PageNo,
+        moves: &mut Moves,
+    ) -> Result<Option<u32>, StoreError> {
         let bytes = self.unit_bytes(page);
         const RECLAIM_OBJECTS: usize = 64;
         const LOOKS_MAX: usize = 64;

@@ -23,7 +23,7 @@ const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
 const HEAP_BYTES_PER_PAGE: usize = 5;
 /// Bytes of the cache's memory of what left it, for a page that is cached, at most.
 const GHOST_BYTES: usize = 8;
-/// Staging buffers in use, worker stacks, signal frames: a bound, not a measurement.
+/// Staging buffers of a page, worker stacks, signal frames: a bound, not a measurement.
 const OTHER_BYTES: usize = 3 << 19;
 
 /// Threads that can evict at the same time, at most.
@@ -122,6 +122,7 @@ impl Pager {
             store: self.store.memory_bytes() as usize,
             other: OTHER_BYTES
                 + self.access_staging.noted_bytes()
+                + self.windows_staging.noted_bytes()
                 + self.cache.table_bytes()
                 + self.store.segment_bytes()
                 + self.contexts.len() * evict::CONTEXT_BYTES,

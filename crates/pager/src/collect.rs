@@ -232,7 +232,7 @@ impl Pager {
     /// before the question: an allocation made after the answer finds the object owned, and then
     /// zero; its first bytes are anybody's.
     pub(crate) fn drop_stored_if_free(&self, page: PageNo, block: Block) -> bool {
-        let Some(id) = self.descriptors.take(page.0 as usize) else { return false };
+        let Some(id) = self.descriptors.take(page) else { return false };
         let descriptor = self.descriptors.get(id);
         descriptor.begin(page, State::Moving, Some(block), ContentHash(0));
         if !self.table.replace(page, Place::Stored(block), Place::Busy(id)) {

@@ -15,7 +15,7 @@ use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, RANGE, Taken, Victi
 
 use crate::PAGE;
 use crate::balancer::Balancer;
-use crate::descriptor::{Descriptor, DescriptorId, State};
+use crate::descriptor::{Descriptor, DescriptorId, List, State};
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
@@ -166,10 +166,10 @@ impl Pager {
     fn find_candidates(&self, context: &mut EvictContext, want: usize) -> usize {
         let mut found = [(PageNo(0), DescriptorId(0)); BATCH_MAX];
         let mut count = 0;
-        let mut shard = self.page_buffer.pages();
+        let pages = self.page_buffer.pages();
+        let mut round = self.descriptors.round(List::PageBuffer, pages, want);
         while count < want {
-            shard += 1;
-            let Some(id) = self.descriptors.next_to_evict(shard) else { break };
+            let Some(id) = self.descriptors.next_to_evict(&mut round) else { break };
             found[count] = (self.descriptors.get(id).page(), id);
             count += 1;
         }

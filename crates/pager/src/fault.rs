@@ -85,7 +85,10 @@ impl Pager {
         let passage = self.gate.enter(Level::Mover);
         let served = match self.table.load(page) {
             Place::Zero => self.install_fresh(page, &mut sequences.fresh),
-            Place::Cached(id) => self.install_cached(page, id),
+            Place::Cached(id) => {
+                self.go_on_ahead(page, &mut sequences.stored);
+                self.install_cached(page, id)
+            }
             Place::Stored(block) => self.fetch(page, block, &mut sequences.stored),
             Place::Busy(id) => self.wait_for(page, id, repeated),
         };
@@ -311,7 +314,7 @@ impl Pager {
     /// be: nobody holds more than a window of those, nor longer than a read takes.
     pub(crate) fn take_descriptor(&self, page: PageNo) -> DescriptorId {
         loop {
-            if let Some(id) = self.descriptors.take(page.0 as usize) {
+            if let Some(id) = self.descriptors.take(page) {
                 return id;
             }
             deepheap_sys::thread::yield_now();

@@ -3,23 +3,27 @@
 //! Guarantees: an object is installed only after its bytes matched the checksum that the store
 //! keeps; on an error it stays `Stored`, and so do the neighbours.
 //! Never: waits for room for a neighbour; the page that faulted comes first.
-//! Threads: the faulting one.
+//! Threads: the faulting one, and the fetchers.
 
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, BlockRead, ContentHash, StoreError};
 
 use crate::PAGE;
+use crate::balancer::Balancer;
 use crate::descriptor::{DescriptorId, State};
 use crate::fault::{FaultError, FaultKind, UNKNOWN_HASH, fill_page};
 use crate::object_table::Place;
 use crate::pager::Pager;
-use crate::policy::sequence::{Sequence, WINDOW_MAX};
+use crate::policy::sequence::{AHEAD_MAX, Sequence, WINDOW_MAX};
+use crate::staging::StagingBuffer;
 
 const WINDOW: usize = WINDOW_MAX as usize;
+/// What a scan asks for ahead takes no more than this part of the page buffer.
+const AHEAD_PART: usize = 16;
 
 impl Pager {
     /// Reads the object of `page`, and as many following ones as the sequence suggests; asks the
-    /// fetcher for those after them when the scan is at full speed.
+    /// fetchers for those after them when the scan is at full speed.
     pub(crate) fn fetch(
         &self,
         page: PageNo,
@@ -27,36 +31,64 @@ impl Pager {
         sequence: &mut Sequence,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         let window = sequence.window(page.0) as usize;
-        let next = PageNo(page.0 + WINDOW_MAX);
-        let asked = window == WINDOW
-            && Self::pages_left_in_span(page, 2 * WINDOW) == 2 * WINDOW
-            && matches!(self.table.load(next), Place::Stored(_))
-            && self.ask_for(next);
-        let Some(pages) = self.fetch_window(page, block, window)? else { return Ok(None) };
-        let ahead = if asked && pages == WINDOW_MAX { WINDOW_MAX } else { 0 };
-        *sequence = sequence.advance(page.0, pages + ahead);
+        let asked = (window == WINDOW).then(|| self.ask_ahead(page, page.0 + WINDOW_MAX));
+        let fetched = self.fetch_window(page, block, window, &mut None)?;
+        let Some(pages) = fetched else { return Ok(None) };
+        *sequence = sequence.advance(page.0, pages);
+        if let Some(end) = asked
+            && pages == WINDOW_MAX
+        {
+            *sequence = sequence.ask_until(end);
+        }
         Ok(Some((FaultKind::Stored, pages)))
     }
 
+    /// A fault on a page that a fetcher left in the cache as the mark of a stretch: the scan has
+    /// come so far, and the stretches after those on their way are asked for.
+    pub(crate) fn go_on_ahead(&self, page: PageNo, sequence: &mut Sequence) {
+        if let Some(from) = sequence.asked_until(page.0) {
+            *sequence = sequence.ask_until(self.ask_ahead(page, from));
+        }
+    }
+
+    /// Asks for the stretches of a scan that is at `page`, from the page `from` on; returns where
+    /// what was asked for ends.
+    fn ask_ahead(&self, page: PageNo, from: u32) -> u32 {
+        let fit = self.page_buffer.limit() / (AHEAD_PART * WINDOW);
+        let stretches = fit.clamp(1, AHEAD_MAX as usize);
+        let end = page.0 + Self::pages_left_in_span(page, (1 + stretches) * WINDOW) as u32;
+        let mut next = from;
+        while next + WINDOW_MAX <= end
+            && matches!(self.table.load(PageNo(next)), Place::Stored(_))
+            && self.ask_for(PageNo(next))
+        {
+            next += WINDOW_MAX;
+        }
+        next
+    }
+
     /// Reads the object of `page`, for which a page is reserved, and up to `window` in all. None if
-    /// another thread has it.
+    /// another thread has it. With a cache slot as the `mark` the first object goes there if it
+    /// fits, and its reservation ends.
     pub(crate) fn fetch_window(
         &self,
         page: PageNo,
         block: Block,
         window: usize,
+        mark: &mut Option<u32>,
     ) -> Result<Option<u32>, FaultError> {
         let Some(first) = self.claim_stored(page, block) else { return Ok(None) };
         let window = Self::pages_left_in_span(page, window);
         let pages = if window == 1 {
             let buffer = self.pages_staging.take();
-            self.fetch_claimed::<1>(page, &[first], &[block], buffer.address())?
+            self.fetch_claimed::<1>(page, &[first], &[block], &buffer, mark)?
         } else {
             let mut ids = [first; WINDOW];
             let mut blocks = [block; WINDOW];
             let count = self.claim_following(page, window, &mut ids, &mut blocks);
             let buffer = self.windows_staging.take();
-            self.fetch_claimed::<WINDOW>(page, &ids[..count], &blocks[..count], buffer.address())?
+            let (ids, blocks) = (&ids[..count], &blocks[..count]);
+            self.fetch_claimed::<WINDOW>(page, ids, blocks, &buffer, mark)?
         };
         Ok(Some(pages))
     }
@@ -97,16 +129,17 @@ impl Pager {
         None
     }
 
-    /// Reads and installs claimed pages; returns how many are resident now, the first among them.
-    /// `buffer` has `N` pages for blocks, and `N` for what is made of them.
+    /// Reads and installs claimed pages; returns how many are in DRAM now, the first among them.
+    /// `staging` has `N` pages for blocks, and `N` for what is made of them.
     fn fetch_claimed<const N: usize>(
         &self,
         first: PageNo,
         ids: &[DescriptorId],
         blocks: &[Block],
-        buffer: *mut u8,
+        staging: &StagingBuffer<'_>,
+        mark: &mut Option<u32>,
     ) -> Result<u32, FaultError> {
-        let page = |index: usize| PageNo(first.0 + index as u32);
+        let (buffer, page) = (staging.address(), |index: usize| PageNo(first.0 + index as u32));
         // Neighbours often share a block: it is read once.
         let mut request_of = [0; N];
         let mut count = 0;
@@ -129,6 +162,7 @@ impl Pager {
         });
         self.store.read(&mut requests[..count]);
         let whole = count == ids.len() && (0..count).all(|at| self.unit_bytes(page(at)) == PAGE);
+        staging.note(if whole { count } else { N + ids.len() } * PAGE);
         // SAFETY: the second half of the staging buffer.
         let pages = if whole { buffer } else { unsafe { buffer.add(N * PAGE) } };
         let mut good = 0;
@@ -152,11 +186,24 @@ impl Pager {
         if good == 0 {
             return Err(FaultError::Unreadable(failure));
         }
-        let (installed, refused) = self.install(first, pages, &ids[..good]);
-        self.give_back(first, &ids[installed..good], &blocks[installed..good], installed);
+        let unit_bytes = self.unit_bytes(first);
+        let slot = mark.take_if(|slot| self.cache.slot_bytes(*slot) >= unit_bytes);
+        let marks = usize::from(slot.is_some());
+        // SAFETY: the pages after the mark's.
+        let rest = unsafe { pages.add(marks * PAGE) };
+        let (installed, refused) = self.install(page(marks), rest, &ids[marks..good]);
+        let done = marks + installed;
+        self.give_back(first, &ids[done..good], &blocks[done..good], done);
+        if let Some(slot) = slot {
+            // SAFETY: the slot is ours alone and has room for the object, which begins the page.
+            unsafe { self.cache.address(slot).copy_from_nonoverlapping(pages, unit_bytes) };
+            // Last: whoever waits for it finds the others here.
+            self.put_in_cache(ids[0], slot, Balancer::arrives);
+            self.page_buffer.unreserve(1);
+        }
         match refused {
-            Some(errno) if installed == 0 => Err(FaultError::Install(errno)),
-            _ => Ok(installed as u32),
+            Some(errno) if done == 0 => Err(FaultError::Install(errno)),
+            _ => Ok(done as u32),
         }
     }
 

@@ -1,11 +1,14 @@
-//! Prefetch: a worker reads what will be wanted soon: the next stretch of a scan into the page
+//! Prefetch: workers read what will be wanted soon: the next stretches of a scan into the page
 //! buffer, single objects that the program named into the object cache.
+//!
+//! The first object of a stretch goes into the object cache instead, as a mark: the fault on it is a
+//! cheap one and tells that the scan has come so far.
 //!
 //! Guarantees: bounded; a request that finds no room, in the queue or in DRAM, is dropped and
 //! nothing is lost but time. What a worker is bringing is busy like any other arriving object:
 //! whoever touches it waits for it.
 //! Never: allocates.
-//! Threads: any may ask, faulting ones in the signal handler; the fetcher serves.
+//! Threads: any may ask, faulting ones in the signal handler; the fetchers serve.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,7 +25,7 @@ use crate::pager::Pager;
 use crate::policy::sequence::WINDOW_MAX;
 
 /// Stretches that wait at most.
-const STRETCHES: usize = 16;
+const STRETCHES: usize = 64;
 /// Objects that wait at most.
 const OBJECTS: usize = 1024;
 
@@ -63,7 +66,7 @@ pub(crate) struct Prefetch {
     /// Each stands for the `WINDOW_MAX` pages that begin with it.
     stretches: Lock<Queue<STRETCHES>>,
     objects: Lock<Queue<OBJECTS>>,
-    /// Counts the requests ever made; the fetcher sleeps on it.
+    /// Counts the requests ever made; the fetchers sleep on it.
     signal: AtomicU32,
 }
 
@@ -76,9 +79,9 @@ impl Prefetch {
         }
     }
 
-    fn wake(&self) {
+    fn wake(&self, fetchers: u32) {
         self.signal.fetch_add(1, Ordering::SeqCst);
-        futex::wake(&self.signal, 1);
+        futex::wake(&self.signal, fetchers);
     }
 }
 
@@ -87,7 +90,7 @@ impl Pager {
     pub(crate) fn ask_for(&self, page: PageNo) -> bool {
         let asked = self.prefetch.stretches.lock().push(page);
         if asked {
-            self.prefetch.wake();
+            self.prefetch.wake(1);
         }
         asked
     }
@@ -97,7 +100,7 @@ impl Pager {
     pub fn prefetch(&self, addresses: impl Iterator<Item = usize>) -> usize {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        let mut started = 0;
+        let mut started = 0usize;
         let mut objects = self.prefetch.objects.lock();
         for page in addresses.filter_map(|address| self.managed_page(address)) {
             if matches!(self.table.load(page), Place::Stored(_)) {
@@ -109,7 +112,7 @@ impl Pager {
         }
         drop(objects);
         if started > 0 {
-            self.prefetch.wake();
+            self.prefetch.wake(started.div_ceil(WINDOW_PIECES) as u32);
         }
         started
     }
@@ -124,7 +127,7 @@ impl Pager {
             let passage = self.gate.enter(Level::Mover);
             let stretch = self.prefetch.stretches.lock().pop();
             if let Some(page) = stretch {
-                return self.fetch_ahead(page);
+                return self.fetch_ahead(page, moves);
             }
             let mut count = 0;
             let mut objects = self.prefetch.objects.lock();
@@ -146,22 +149,22 @@ impl Pager {
         }
     }
 
-    fn fetch_ahead(&self, page: PageNo) -> u32 {
-        if !self.page_buffer.try_reserve(1) {
-            return 0;
-        }
-        let brought = match self.table.load(page) {
-            Place::Stored(block) => self.fetch_window(page, block, WINDOW_MAX as usize),
-            _ => Ok(None),
-        };
-        self.signal_eviction();
-        match brought {
-            Ok(Some(pages)) => pages,
-            // What cannot be read is told to whoever touches it.
-            Ok(None) | Err(_) => {
-                self.page_buffer.unreserve(1);
-                0
+    fn fetch_ahead(&self, page: PageNo, moves: &mut Moves) -> u32 {
+        let Place::Stored(block) = self.table.load(page) else { return 0 };
+        // Before anything is owned: this may wait. Without a slot the stretch has no mark.
+        let mut mark = self.slot_for(page, moves).unwrap_or(None);
+        let mut pages = 0;
+        if self.page_buffer.try_reserve(1) {
+            match self.fetch_window(page, block, WINDOW_MAX as usize, &mut mark) {
+                Ok(Some(brought)) => pages = brought,
+                // What cannot be read is told to whoever touches it.
+                Ok(None) | Err(_) => self.page_buffer.unreserve(1),
             }
         }
+        if let Some(slot) = mark {
+            self.cache.give_back(slot);
+        }
+        self.signal_eviction();
+        pages
     }
 }

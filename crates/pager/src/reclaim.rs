@@ -12,7 +12,7 @@ use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
-use crate::descriptor::DescriptorId;
+use crate::descriptor::{DescriptorId, List};
 use crate::evict::Moves;
 use crate::fault::fill_page;
 use crate::object_table::Place;
@@ -81,12 +81,14 @@ impl Pager {
         let mut packer = self.packer();
         let packer = &mut *packer;
         // Few objects would fill no block.
-        let want = want.max(RECLAIM_LEAST);
+        let want = want.clamp(RECLAIM_LEAST, BATCH_MAX);
         let mut count = 0;
         let all_patience = 4 * want as u32 + 64;
         let mut patience = all_patience;
-        while count < want.min(BATCH_MAX) {
-            let Some(id) = self.descriptors.next_to_leave(count, &mut patience) else { break };
+        let mut round = self.descriptors.round(List::CacheLeaving, self.cache.objects(), want);
+        while count < want {
+            let next = self.descriptors.next_to_leave(&mut round, &mut patience);
+            let Some(id) = next else { break };
             packer.leaving[count] = (self.descriptors.get(id).page(), id);
             count += 1;
         }

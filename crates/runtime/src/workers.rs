@@ -1,10 +1,10 @@
-//! Workers: the four threads of a managing heap. All of them sleep when there is nothing to do.
+//! Workers: the threads of a managing heap. All of them sleep when there is nothing to do.
 //!
 //! | thread | loop |
 //! |---|---|
 //! | evictor | pages out of the page buffer before faults have to wait |
 //! | writer | sealed segments to the device |
-//! | fetcher | the next stretch of a scan, and objects that the program asked for |
+//! | fetchers | the next stretches of a scan, and objects that the program asked for |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
 //!
 //! Guarantees: zero CPU at rest. A worker that fails says why, once, and goes on trying at leisure.
@@ -42,6 +42,8 @@ pub(crate) fn start() {
         (c"deepheap-evict", evictor as fn(usize)),
         (c"deepheap-write", writer),
         (c"deepheap-gc", collector),
+        (c"deepheap-fetch", fetcher),
+        (c"deepheap-fetch", fetcher),
         (c"deepheap-fetch", fetcher),
     ] {
         if let Err(errno) = thread::spawn(name, run, 0) {

@@ -7,15 +7,18 @@
 //!                                           └────────────────┘   [stays]
 //! ```
 //!
-//! Sharded by index, each list first in, first out in its shard, but for the free ones; the
-//! replacement policy looks at one shard at a time.
+//! Sharded by runs of indices, each list first in, first out in its shard, but for the free ones;
+//! the replacement policy looks at one shard at a time. Neighbours in memory mostly get descriptors
+//! of one shard, and those who take objects out take a run of them from each shard: so neighbours
+//! of one age leave together, and lie side by side in the log.
 //!
 //! Guarantees: a descriptor stands in one list at most.
 //! Never: allocates, waits.
 //! Threads: any; list membership belongs to the lock of the shard, which is innermost.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use deepheap_heap::PageNo;
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::mapping::PinnedArray;
@@ -74,6 +77,32 @@ impl From<Queue> for List {
 }
 
 const SHARDS: usize = 16;
+/// Descriptors side by side, and objects side by side, that share a shard.
+const RUN: usize = 64;
+/// A run takes no more than this part of what a shard has in a list.
+const RUN_PART: usize = 16;
+
+const _: () = assert!(SHARDS <= u32::BITS as usize);
+
+/// The shard that a descriptor belongs to.
+fn shard_of(id: DescriptorId) -> usize {
+    id.0 as usize / RUN % SHARDS
+}
+
+/// A place in the round of all shards, for one who takes a batch of objects out of a list.
+pub struct Round {
+    at: usize,
+    run: usize,
+}
+
+impl Round {
+    /// The shard to begin with for the next object.
+    fn next(&mut self) -> usize {
+        let shard = self.at / self.run;
+        self.at += 1;
+        shard
+    }
+}
 
 /// All descriptors of a heap, and the lists they stand in (sharded by index).
 pub struct Descriptors {
@@ -81,6 +110,10 @@ pub struct Descriptors {
     /// Descriptors from here on were never used; their memory is untouched.
     used: AtomicU32,
     shards: [Lock<Shard>; SHARDS],
+    /// Shards that have free descriptors, a bit each; changed under the lock of the shard.
+    free_shards: AtomicU32,
+    /// Runs that were taken out of the lists, of all shards in turn.
+    rounds: [AtomicUsize; LISTS],
     replacement: Replacement,
     ghost: Ghost,
 }
@@ -92,6 +125,8 @@ impl Descriptors {
             all: PinnedArray::new(count)?,
             used: AtomicU32::new(0),
             shards: [const { Lock::new(Shard { lists: [EMPTY; LISTS] }) }; SHARDS],
+            free_shards: AtomicU32::new(0),
+            rounds: [const { AtomicUsize::new(0) }; LISTS],
             replacement: Replacement::new(policy),
             ghost: Ghost::new(count)?,
         })
@@ -109,8 +144,8 @@ impl Descriptors {
     }
 
     /// A descriptor for a new object, in no list; none when all are in use.
-    pub fn take(&self, start: usize) -> Option<DescriptorId> {
-        self.pop_free(start).or_else(|| {
+    pub fn take(&self, page: PageNo) -> Option<DescriptorId> {
+        self.pop_free(page.0 as usize / RUN % SHARDS).or_else(|| {
             let count = self.all.len() as u32;
             self.used
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
@@ -128,7 +163,7 @@ impl Descriptors {
 
     /// Moves a descriptor to the tail of a list from wherever it stands.
     pub fn move_to(&self, id: DescriptorId, list: List) {
-        let mut shard = self.shards[id.0 as usize % SHARDS].lock();
+        let mut shard = self.shards[shard_of(id)].lock();
         self.relink(&mut shard, id, list);
     }
 
@@ -142,15 +177,35 @@ impl Descriptors {
         known
     }
 
-    /// A free descriptor, taken out of its list.
+    /// A free descriptor, taken out of its list, of this shard or the next one that has any.
     fn pop_free(&self, start: usize) -> Option<DescriptorId> {
-        self.first_of(start, List::Free, |shard, id| self.unlink(shard, id))
+        loop {
+            let free = self.free_shards.load(Ordering::Relaxed);
+            // Those from `start` on first, then from the beginning.
+            let from_start = free & (u32::MAX << start);
+            let shard = if from_start != 0 { from_start } else { free }.trailing_zeros() as usize;
+            let mut shard = self.shards.get(shard)?.lock();
+            let head = shard.ends(List::Free).head;
+            if head != NONE {
+                self.unlink(&mut shard, DescriptorId(head));
+                return Some(DescriptorId(head));
+            }
+        }
     }
 
-    /// The oldest page of the page buffer, in this shard or the next one that has any. It goes to
-    /// the tail and belongs to nobody yet: whoever claims it lists it elsewhere.
-    pub fn next_to_evict(&self, start: usize) -> Option<DescriptorId> {
-        self.first_of(start, List::PageBuffer, |shard, id| {
+    /// A place to begin taking `count` objects, of about `length` in all, out of a list: behind
+    /// those of others who do so now. Runs are short where the list is, so that its youngest do not
+    /// leave with its oldest.
+    pub fn round(&self, list: List, length: usize, count: usize) -> Round {
+        let run = (length / SHARDS / RUN_PART).clamp(1, RUN);
+        let runs = &self.rounds[list as usize - 1];
+        Round { at: runs.fetch_add(count.div_ceil(run), Ordering::Relaxed) % SHARDS * run, run }
+    }
+
+    /// The oldest page of the page buffer, in the round's shard or the next one that has any. It
+    /// goes to the tail and belongs to nobody yet: whoever claims it lists it elsewhere.
+    pub fn next_to_evict(&self, round: &mut Round) -> Option<DescriptorId> {
+        self.first_of(round.next(), List::PageBuffer, |shard, id| {
             self.relink(shard, id, List::PageBuffer);
         })
     }
@@ -172,11 +227,12 @@ impl Descriptors {
         })
     }
 
-    /// The next object to leave the cache, in this shard or the next one that has any: the policy
-    /// judges the heads of the queues, and lets at most `patience` of them go round once more. It
-    /// belongs to nobody yet: whoever claims it lists it elsewhere. If it does not leave, the
+    /// The next object to leave the cache, in the round's shard or the next one that has any: the
+    /// policy judges the heads of the queues, and lets at most `patience` of them go round once
+    /// more. It belongs to nobody yet: whoever claims it lists it elsewhere. If it does not leave, the
     /// caller says so with `stays`.
-    pub fn next_to_leave(&self, start: usize, patience: &mut u32) -> Option<DescriptorId> {
+    pub fn next_to_leave(&self, round: &mut Round, patience: &mut u32) -> Option<DescriptorId> {
+        let start = round.next();
         (0..SHARDS)
             .find_map(|offset| self.leave_shard((start + offset) % SHARDS, patience))
             .or_else(|| {
@@ -223,7 +279,7 @@ impl Descriptors {
         if !is_leaving() {
             return;
         }
-        let mut shard = self.shards[id.0 as usize % SHARDS].lock();
+        let mut shard = self.shards[shard_of(id)].lock();
         if is_leaving() {
             self.relink(&mut shard, id, List::CacheMain);
         }
@@ -254,6 +310,9 @@ impl Descriptors {
         ends.length += 1;
         descriptor.list.store(list as u8, Ordering::Relaxed);
         if list == List::Free {
+            if ends.head == NONE {
+                self.free_shards.fetch_or(1 << shard_of(id), Ordering::Relaxed);
+            }
             // Last in, first out: the one that was in use a moment ago is in the processor's cache.
             descriptor.previous.store(NONE, Ordering::Relaxed);
             descriptor.next.store(ends.head, Ordering::Relaxed);
@@ -295,6 +354,9 @@ impl Descriptors {
         } else {
             self.all[next as usize].previous.store(previous, Ordering::Relaxed);
         }
+        if list == List::Free as u8 && ends.head == NONE {
+            self.free_shards.fetch_and(!(1 << shard_of(id)), Ordering::Relaxed);
+        }
         descriptor.list.store(NOT_LISTED, Ordering::Relaxed);
     }
 }
@@ -302,29 +364,30 @@ impl Descriptors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deepheap_heap::PageNo;
     use deepheap_store::ContentHash;
 
-    const OBJECTS: u32 = 1600;
+    /// Two runs of descriptors in each shard.
+    const OBJECTS: u32 = (2 * RUN * SHARDS) as u32;
 
     fn cached(policy: CachePolicy, reuse: impl Fn(u32) -> u8) -> Descriptors {
         let descriptors = Descriptors::new(OBJECTS as usize, policy).unwrap();
         descriptors.grow_ghost(OBJECTS as usize);
         for page in 0..OBJECTS {
-            let id = descriptors.take(0).unwrap();
+            let id = descriptors.take(PageNo(0)).unwrap();
             descriptors.get(id).begin(PageNo(page), State::Moving, None, ContentHash(0));
             descriptors.get(id).set_reuse(reuse(page));
             descriptors.enter_cache(id);
         }
-        assert_eq!(descriptors.take(0), None);
+        assert_eq!(descriptors.take(PageNo(0)), None);
         descriptors
     }
 
     fn leave(descriptors: &Descriptors, count: u32, patience: u32) -> Vec<u32> {
         let mut patience = patience;
+        let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, count as usize);
         (0..count)
-            .filter_map(|start| {
-                let id = descriptors.next_to_leave(start as usize, &mut patience)?;
+            .filter_map(|_| {
+                let id = descriptors.next_to_leave(&mut round, &mut patience)?;
                 let page = descriptors.get(id).page().0;
                 descriptors.release(id);
                 Some(page)
@@ -333,7 +396,7 @@ mod tests {
     }
 
     fn enter_again(descriptors: &Descriptors, page: u32) -> DescriptorId {
-        let id = descriptors.take(0).unwrap();
+        let id = descriptors.take(PageNo(0)).unwrap();
         descriptors.get(id).begin(PageNo(page), State::Moving, None, ContentHash(0));
         descriptors.enter_cache(id);
         id
@@ -343,16 +406,16 @@ mod tests {
     fn touched_objects_outlive_first_comers_and_the_ghost_knows_who_left() {
         let descriptors = cached(CachePolicy::S3Fifo, |page| u8::from(page / 16 % 4 == 0));
         let left = leave(&descriptors, OBJECTS / 2, u32::MAX);
-        assert_eq!(left.len(), 800);
+        assert_eq!(left.len(), OBJECTS as usize / 2);
         assert!(left.iter().all(|page| page / 16 % 4 != 0), "a touched one left");
         for page in &left {
             enter_again(&descriptors, *page);
         }
         // They came again: they are in the main queue now, behind the touched ones, and those
         // have a round to go.
-        let next = leave(&descriptors, OBJECTS / 4, u32::MAX);
+        let next = leave(&descriptors, OBJECTS / 8, u32::MAX);
         assert!(next.iter().all(|page| page / 16 % 4 != 0 && !left.contains(page)));
-        assert_eq!(leave(&descriptors, 2 * OBJECTS, u32::MAX).len(), 1200);
+        assert_eq!(leave(&descriptors, 2 * OBJECTS, u32::MAX).len(), OBJECTS as usize * 7 / 8);
         assert_eq!(leave(&descriptors, 1, u32::MAX), []);
     }
 
@@ -365,16 +428,19 @@ mod tests {
     }
 
     #[test]
-    fn lru_takes_the_oldest_of_each_shard() {
+    fn lru_takes_the_oldest_of_each_shard_side_by_side() {
         let descriptors = cached(CachePolicy::Lru, |page| (page % 3) as u8);
-        assert_eq!(leave(&descriptors, 160, u32::MAX), (0..160).collect::<Vec<_>>());
+        // A sixteenth of each shard's 128, then of the next shard's.
+        let oldest: Vec<u32> = (0..16).flat_map(|shard| 64 * shard..64 * shard + 8).collect();
+        assert_eq!(leave(&descriptors, 128, u32::MAX), oldest);
     }
 
     #[test]
     fn what_was_chosen_is_not_chosen_again_until_it_stays() {
         let descriptors = cached(CachePolicy::S3Fifo, |_| 0);
         let mut patience = u32::MAX;
-        let mut choose = || descriptors.next_to_leave(0, &mut patience).unwrap();
+        let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, 1);
+        let mut choose = || descriptors.next_to_leave(&mut round, &mut patience).unwrap();
         let mut chosen: Vec<u32> = (0..OBJECTS).map(|_| choose().0).collect();
         chosen.sort_unstable();
         assert!(chosen.iter().copied().eq(0..OBJECTS));
@@ -385,6 +451,7 @@ mod tests {
         // One that was brought back meanwhile is left where it is.
         descriptors.move_to(again, List::PageBuffer);
         descriptors.stays(again);
-        assert_eq!(descriptors.next_to_evict(0), Some(again));
+        let mut round = descriptors.round(List::PageBuffer, 1, 1);
+        assert_eq!(descriptors.next_to_evict(&mut round), Some(again));
     }
 }

@@ -1,12 +1,15 @@
 //! Sequence: tells a scan from random access by the faults of one thread.
 //!
 //! A scan's next fault falls on the page after the last one that was fetched. Each such fault
-//! doubles the number of pages fetched together; any other fault starts over with one.
+//! doubles the number of pages fetched together; any other fault starts over with one. At full
+//! window the stretches after it, of a window each, are asked for ahead.
 //!
 //! Never: keeps anything between calls other than the 64 bits the caller stores for the thread.
 
 /// Pages fetched together at most.
 pub const WINDOW_MAX: u32 = 64;
+/// Stretches asked for ahead at most.
+pub const AHEAD_MAX: u32 = 3;
 
 /// What one thread's faults looked like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,11 +45,22 @@ impl Sequence {
         if self.continues(page) { self.window } else { 1 }
     }
 
-    /// A scan goes on where it was expected to, or earlier if what was asked for ahead did not
-    /// come.
+    /// A scan goes on where it was expected to, or earlier where it comes to what was asked for
+    /// ahead.
     fn continues(self, page: u32) -> bool {
-        self.window != 0
-            && self.expected.wrapping_sub(page) <= WINDOW_MAX * u32::from(self.window == WINDOW_MAX)
+        let full = u32::from(self.window == WINDOW_MAX);
+        self.window != 0 && self.expected.wrapping_sub(page) <= AHEAD_MAX * WINDOW_MAX * full
+    }
+
+    /// The first page that was not asked for yet, if a fault on `page`, which is here or on its
+    /// way, belongs to a scan that is at full window.
+    pub fn asked_until(self, page: u32) -> Option<u32> {
+        (self.window == WINDOW_MAX && self.continues(page)).then_some(self.expected)
+    }
+
+    /// Notes that pages up to `end` were asked for ahead.
+    pub fn ask_until(self, end: u32) -> Sequence {
+        Sequence { expected: end, ..self }
     }
 
     /// Notes that `fetched` pages from `page` on were installed.
@@ -72,7 +86,13 @@ mod tests {
             page += window;
         }
         assert_eq!(windows, [1, 2, 4, 8, 16, 32, 64, 64]);
-        assert_eq!(sequence.window(page - WINDOW_MAX), WINDOW_MAX, "the part ahead did not come");
+        assert_eq!(sequence.asked_until(page), Some(page));
+        assert_eq!(sequence.asked_until(page + 1), None);
+        sequence = sequence.ask_until(page + AHEAD_MAX * WINDOW_MAX);
+        assert_eq!(sequence.asked_until(page), Some(page + AHEAD_MAX * WINDOW_MAX));
+        assert_eq!(sequence.window(page), WINDOW_MAX, "the part ahead did not come");
+        assert_eq!(sequence.window(page - 1), 1);
+        page += AHEAD_MAX * WINDOW_MAX;
         assert_eq!(sequence.window(page + 5), 1);
         assert_eq!(sequence.advance(page + 5, 1).window(page + 6), 2);
     }
