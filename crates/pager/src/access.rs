@@ -173,17 +173,25 @@ impl Pager {
 
     fn access_window(&self, window: &mut Window<'_>, moves: &mut Moves) -> Result<(), AccessError> {
         let count = window.pieces.len();
+        let bulk = match window.operation {
+            Operation::Write => self.write_in_bulk(window.pieces, window.buffer, moves),
+            Operation::Read | Operation::Fetch => 0,
+        };
+        let is_done = |index: usize| bulk & (1 << index) != 0;
         // Slots first, while nothing is owned: reclaim may wait for the log. Without one, what can
         // be done without is done, and the rest later.
         for index in 0..count {
             let page = self.page_at(window.pieces[index].address);
-            if self.wants_slot(window.operation, page) {
+            if !is_done(index) && self.wants_slot(window.operation, page) {
                 window.slots[index] = self.slot_for(page, moves).unwrap_or(None);
             }
         }
         let mut progress = [Progress::Done; WINDOW_PIECES];
         let mut later = 0u64;
         for (index, progress) in progress.iter_mut().enumerate().take(count) {
+            if is_done(index) {
+                continue;
+            }
             // Another piece of the same object that has to wait goes first.
             let page = |piece: &Piece| piece.address / PAGE;
             let before = window.pieces[..index].iter().enumerate();

@@ -8,6 +8,7 @@
 mod access;
 mod balancer;
 mod budget;
+mod bulk;
 mod collect;
 mod compact;
 mod descriptor;

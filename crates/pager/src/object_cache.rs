@@ -71,6 +71,11 @@ impl ObjectCache {
         self.take_of(class).or_else(|| self.open(class)).or_else(|| self.take_of(larger))
     }
 
+    /// Whether a slot is free only where another object left one.
+    pub fn is_full(&self) -> bool {
+        self.pool.held() >= self.pool.limit()
+    }
+
     /// Whether `take` of so many bytes found a slot now, as far as one can tell.
     pub fn has_room(&self, bytes: usize) -> bool {
         let Some((class, larger)) = SizeClass::of(bytes).map(|exact| self.usable(exact)) else {

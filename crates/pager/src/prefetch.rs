@@ -1,8 +1,8 @@
 //! Prefetch: workers read what will be wanted soon: the next stretches of a scan into the page
 //! buffer, single objects that the program named into the object cache.
 //!
-//! The first object of a stretch goes into the object cache instead, as a mark: the fault on it is a
-//! cheap one and tells that the scan has come so far.
+//! The first object of a stretch goes into the object cache instead, as a mark: the fault on it is
+//! a cheap one and tells that the scan has come so far.
 //!
 //! Guarantees: bounded; a request that finds no room, in the queue or in DRAM, is dropped and
 //! nothing is lost but time. What a worker is bringing is busy like any other arriving object:

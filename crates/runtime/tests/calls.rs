@@ -316,3 +316,71 @@ fn what_comes_before_a_bad_piece_of_a_window_is_done() {
         }
     });
 }
+
+#[test]
+fn objects_that_are_written_in_bulk_are_what_was_written() {
+    play("objects_that_are_written_in_bulk_are_what_was_written", CONF, || {
+        const ARRAYS: usize = 600;
+        const ELEMENTS: usize = 200;
+        let mut random = Random::new(seed());
+        // Of every third array only the beginnings are written: those go through the cache.
+        let arrays: Vec<(usize, usize, usize)> = (0..ARRAYS)
+            .map(|number| {
+                let size = 32 + random.below(600);
+                let array = objects::allocate(ELEMENTS, size);
+                assert!(!array.is_null());
+                (array as usize, size, if number % 3 == 0 { 16 } else { size })
+            })
+            .collect();
+        let object = |array: usize, at: usize| {
+            let (first, size, _) = arrays[array];
+            (first + at * objects::stride(size)) as *mut u8
+        };
+        // One in eleven stays zero.
+        let value = |array: usize, at: usize| {
+            ((ELEMENTS * array + at) as u64 + 1) * u64::from(!at.is_multiple_of(11))
+        };
+        let written = || deepheap::stats().expect("it runs").device_write_bytes;
+        let before = written();
+        std::thread::scope(|scope| {
+            // Somebody else writes the last byte of some of them at the same time, by pointers.
+            scope.spawn(|| {
+                for (array, &(_, size, _)) in arrays.iter().enumerate() {
+                    for at in (0..ELEMENTS).step_by(97) {
+                        // SAFETY: a live object.
+                        unsafe { object(array, at).add(size - 1).write_volatile(7) };
+                    }
+                }
+            });
+            for (array, &(_, _, length)) in arrays.iter().enumerate() {
+                let pointers: Vec<*mut u8> = (0..ELEMENTS).map(|at| object(array, at)).collect();
+                let mut bytes = vec![0u8; ELEMENTS * length];
+                for (at, bytes) in bytes.chunks_mut(length).enumerate() {
+                    bytes[..8].copy_from_slice(&value(array, at).to_le_bytes());
+                }
+                let (list, bytes) = (pointers.as_ptr(), bytes.as_ptr());
+                // SAFETY: live objects of at least that length, a buffer for all of them.
+                let done = unsafe { objects::scatter(list, ELEMENTS, 0, length, bytes) };
+                assert_eq!(done, Ok(ELEMENTS));
+            }
+        });
+        assert!(written() - before > 10 << 20, "most of it does not fit");
+        for (array, &(_, size, length)) in arrays.iter().enumerate() {
+            for at in 0..ELEMENTS {
+                // SAFETY: live objects; nobody writes them now.
+                let bytes = unsafe { std::slice::from_raw_parts(object(array, at), size) };
+                assert_eq!(bytes[..8], value(array, at).to_le_bytes(), "{at} of array {array}");
+                let end = bytes[size - 1];
+                // What was written last, where both wrote, is anybody's guess.
+                let ends = if at % 97 != 0 {
+                    [0, 0]
+                } else if length < size {
+                    [7, 7]
+                } else {
+                    [0, 7]
+                };
+                assert!(ends.contains(&end), "{end} ends {at} of array {array}");
+            }
+        }
+    });
+}

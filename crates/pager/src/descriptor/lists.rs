@@ -177,6 +177,13 @@ impl Descriptors {
         known
     }
 
+    /// Remembers a page as if its object had left the cache just now.
+    pub fn remember(&self, page: PageNo) {
+        if self.replacement.asks_ghost(0) {
+            self.ghost.insert(page.0);
+        }
+    }
+
     /// A free descriptor, taken out of its list, of this shard or the next one that has any.
     fn pop_free(&self, start: usize) -> Option<DescriptorId> {
         loop {
@@ -229,8 +236,8 @@ impl Descriptors {
 
     /// The next object to leave the cache, in the round's shard or the next one that has any: the
     /// policy judges the heads of the queues, and lets at most `patience` of them go round once
-    /// more. It belongs to nobody yet: whoever claims it lists it elsewhere. If it does not leave, the
-    /// caller says so with `stays`.
+    /// more. It belongs to nobody yet: whoever claims it lists it elsewhere. If it does not leave,
+    /// the caller says so with `stays`.
     pub fn next_to_leave(&self, round: &mut Round, patience: &mut u32) -> Option<DescriptorId> {
         let start = round.next();
         (0..SHARDS)
