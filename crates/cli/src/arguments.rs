@@ -75,7 +75,7 @@ pub struct Run {
     /// How much of the store may be used [default: nine tenths of what is free]
     #[arg(long, value_name = "SIZE")]
     pub store_size: Option<String>,
-    /// Place allocations of MIN-MAX bytes as objects, or decide by what is seen [default: none]
+    /// Place allocations of MIN-MAX bytes as objects, or `auto`: by their locality [default: none]
     #[arg(long, value_name = "MIN-MAX|auto")]
     pub objects: Option<String>,
     /// How much of the budget is mapped at a time, as a size or a percentage [default: by itself]

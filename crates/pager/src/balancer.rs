@@ -110,6 +110,19 @@ impl Balancer {
 }
 
 impl Pager {
+    /// The number of this epoch, which has begun when the last one's part of the page buffer was
+    /// replaced.
+    pub fn epoch(&self) -> usize {
+        self.balancer.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Epochs that a page stays in RAM which nobody touches again, in the page buffer and then in
+    /// the cache: what leaves the one comes to the other.
+    pub fn epochs_in_ram(&self) -> usize {
+        let in_buffer = self.page_buffer.limit().max(1);
+        MARGIN_PART + MARGIN_PART * (self.cache.held_bytes() / PAGE) / in_buffer
+    }
+
     /// Moves the border between page buffer and object cache if there is reason to.
     pub(crate) fn balance(&self) {
         let balancer = &self.balancer;

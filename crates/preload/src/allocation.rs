@@ -9,26 +9,26 @@
 //! Threads: any, from the first instruction of the process on: before our constructor has run
 //! everything is plain.
 //!
-//! The entry points are naked functions: they hand the return address on as one more argument and
-//! jump, so the fast path is a plain tail call.
+//! The entry points are naked functions: they hand on where their return address stands as one more
+//! argument and jump, so the fast path is a plain tail call.
 
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 use crate::caller::{is_libc, is_special};
-use crate::{placement, plain, seam};
+use crate::{call_site, placement, plain, seam};
 
 const PAGE: usize = 4096;
 
-/// An entry point that passes its return address as the argument after its own.
+/// An entry point that passes the place of its return address as the argument after its own.
 macro_rules! entry {
     ($($name:ident($($argument:ident),*), $register:literal => $body:ident;)*) => {$(
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: usize),*) -> *mut c_void {
             naked_asm!(
-                concat!("mov ", $register, ", [rsp]"),
+                concat!("mov ", $register, ", rsp"),
                 "jmp {body}",
                 body = sym $body
             )
@@ -45,6 +45,29 @@ entry! {
     memalign(_alignment, _size), "rdx" => memalign_from;
     valloc(_size), "rsi" => valloc_from;
     pvalloc(_size), "rsi" => pvalloc_from;
+}
+
+/// Where the return address of an entry point stands.
+type Frame = *const usize;
+
+/// Whose call it is.
+#[inline(always)]
+fn caller_of(frame: Frame) -> usize {
+    // SAFETY: our entry points pass the place of their return address, and have not returned.
+    unsafe { frame.read() }
+}
+
+/// Whose call it is, for `placement`.
+fn call_site_of(frame: Frame) -> usize {
+    // SAFETY: as `caller_of`.
+    unsafe { call_site::of(frame) }
+}
+
+/// Whether it is libc's call, of those that are special.
+fn is_libcs(frame: Frame) -> bool {
+    // SAFETY: as `caller_of`.
+    unsafe { call_site::observe(frame) };
+    is_libc(caller_of(frame))
 }
 
 #[inline(always)]
@@ -65,42 +88,42 @@ fn refused(code: c_int) -> *mut c_void {
     null_mut()
 }
 
-unsafe extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
-    if is_special(caller) {
-        return special_malloc(size, caller);
+unsafe extern "C" fn malloc_from(size: usize, frame: Frame) -> *mut c_void {
+    if is_special(caller_of(frame)) {
+        return special_malloc(size, frame);
     }
     answered(deepheap::malloc(size))
 }
 
 #[cold]
-fn special_malloc(size: usize, caller: usize) -> *mut c_void {
-    if is_libc(caller) {
+fn special_malloc(size: usize, frame: Frame) -> *mut c_void {
+    if is_libcs(frame) {
         // SAFETY: glibc's malloc takes any size.
         return unsafe { plain::malloc(size) };
     }
-    answered(placement::malloc(size, caller))
+    answered(placement::malloc(size, call_site_of(frame)))
 }
 
-unsafe extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_void {
-    if is_special(caller) {
-        return special_calloc(count, size, caller);
+unsafe extern "C" fn calloc_from(count: usize, size: usize, frame: Frame) -> *mut c_void {
+    if is_special(caller_of(frame)) {
+        return special_calloc(count, size, frame);
     }
     answered(deepheap::calloc(count, size))
 }
 
 #[cold]
-fn special_calloc(count: usize, size: usize, caller: usize) -> *mut c_void {
-    if is_libc(caller) {
+fn special_calloc(count: usize, size: usize, frame: Frame) -> *mut c_void {
+    if is_libcs(frame) {
         // SAFETY: glibc's calloc takes any sizes.
         return unsafe { plain::calloc(count, size) };
     }
-    answered(placement::calloc(count, size, caller))
+    answered(placement::calloc(count, size, call_site_of(frame)))
 }
 
-unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, frame: Frame) -> *mut c_void {
     if pointer.is_null() {
         // SAFETY: as `malloc`.
-        return unsafe { malloc_from(size, caller) };
+        return unsafe { malloc_from(size, frame) };
     }
     if !deepheap::owns(pointer as usize) {
         // SAFETY: not ours, so a block of glibc's heap; it stays one, whoever asks.
@@ -111,9 +134,9 @@ unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, caller: usi
         unsafe { placement::free(pointer.cast()) };
         return null_mut();
     }
-    if placement::is_on() && !is_libc(caller) {
+    if placement::is_on() && !is_libc(caller_of(frame)) {
         // SAFETY: the program passes a live block of ours.
-        return answered(unsafe { placement::realloc(pointer.cast(), size, caller) });
+        return answered(unsafe { placement::realloc(pointer.cast(), size, call_site_of(frame)) });
     }
     // SAFETY: the program passes a live block of ours.
     answered(unsafe { deepheap::realloc(pointer.cast(), size) })
@@ -123,54 +146,54 @@ unsafe extern "C" fn reallocarray_from(
     pointer: *mut c_void,
     count: usize,
     size: usize,
-    caller: usize,
+    frame: Frame,
 ) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: as `realloc`.
-        Some(bytes) => unsafe { realloc_from(pointer, bytes, caller) },
+        Some(bytes) => unsafe { realloc_from(pointer, bytes, frame) },
         None => refused(libc::ENOMEM),
     }
 }
 
 /// Memory at a multiple of `alignment`, a power of two.
-fn aligned(alignment: usize, size: usize, caller: usize) -> *mut c_void {
-    if !is_special(caller) {
+fn aligned(alignment: usize, size: usize, frame: Frame) -> *mut c_void {
+    if !is_special(caller_of(frame)) {
         return answered(deepheap::aligned_alloc(alignment, size));
     }
-    if is_libc(caller) {
+    if is_libcs(frame) {
         // SAFETY: glibc's memalign takes any power of two and any size.
         return unsafe { plain::memalign(alignment, size) };
     }
-    answered(placement::aligned(alignment, size, caller))
+    answered(placement::aligned(alignment, size, call_site_of(frame)))
 }
 
 unsafe extern "C" fn aligned_alloc_from(
     alignment: usize,
     size: usize,
-    caller: usize,
+    frame: Frame,
 ) -> *mut c_void {
     if alignment.is_power_of_two() {
-        aligned(alignment, size, caller)
+        aligned(alignment, size, frame)
     } else {
         refused(libc::EINVAL)
     }
 }
 
 /// glibc's `memalign` rounds an odd alignment up instead of refusing it.
-unsafe extern "C" fn memalign_from(alignment: usize, size: usize, caller: usize) -> *mut c_void {
+unsafe extern "C" fn memalign_from(alignment: usize, size: usize, frame: Frame) -> *mut c_void {
     match alignment.checked_next_power_of_two() {
-        Some(alignment) => aligned(alignment, size, caller),
+        Some(alignment) => aligned(alignment, size, frame),
         None => refused(libc::EINVAL),
     }
 }
 
-unsafe extern "C" fn valloc_from(size: usize, caller: usize) -> *mut c_void {
-    aligned(PAGE, size, caller)
+unsafe extern "C" fn valloc_from(size: usize, frame: Frame) -> *mut c_void {
+    aligned(PAGE, size, frame)
 }
 
-unsafe extern "C" fn pvalloc_from(size: usize, caller: usize) -> *mut c_void {
+unsafe extern "C" fn pvalloc_from(size: usize, frame: Frame) -> *mut c_void {
     match size.max(1).checked_next_multiple_of(PAGE) {
-        Some(size) => aligned(PAGE, size, caller),
+        Some(size) => aligned(PAGE, size, frame),
         None => refused(libc::ENOMEM),
     }
 }
@@ -182,20 +205,20 @@ pub unsafe extern "C" fn posix_memalign(
     _alignment: usize,
     _size: usize,
 ) -> c_int {
-    naked_asm!("mov rcx, [rsp]", "jmp {body}", body = sym posix_memalign_from)
+    naked_asm!("mov rcx, rsp", "jmp {body}", body = sym posix_memalign_from)
 }
 
 unsafe extern "C" fn posix_memalign_from(
     out: *mut *mut c_void,
     alignment: usize,
     size: usize,
-    caller: usize,
+    frame: Frame,
 ) -> c_int {
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
     let errno = seam::errno();
-    let pointer = aligned(alignment, size, caller);
+    let pointer = aligned(alignment, size, frame);
     seam::set_errno(errno);
     if pointer.is_null() {
         return libc::ENOMEM;

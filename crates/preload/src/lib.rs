@@ -11,10 +11,11 @@
 //!
 //! Not here on purpose: `operator new` and `operator delete`. libstdc++'s and libc++'s call
 //! `malloc` and `free`, and those are ours; so the new-handler loop, `std::bad_alloc` and a
-//! program's own replacement keep working. `vfork`: the child shares the parent's memory, and with
-//! it the userfaultfd, the fault handler and the runtime, so faults in it are resolved as in the
-//! parent; a wrapper function could not return twice. `malloc_trim`, `mallopt`, `malloc_info`,
-//! `malloc_stats`: glibc's answer for the plain heap, the only one they can tune.
+//! program's own replacement keep working, and `call_site` finds who called them. `vfork`: the
+//! child shares the parent's memory, and with it the userfaultfd, the fault handler and the
+//! runtime, so faults in it are resolved as in the parent; a wrapper function could not return
+//! twice. `malloc_trim`, `mallopt`, `malloc_info`, `malloc_stats`: glibc's answer for the plain
+//! heap, the only one they can tune.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!("deepheap-preload speaks x86_64 glibc only");
@@ -22,6 +23,7 @@ compile_error!("deepheap-preload speaks x86_64 glibc only");
 mod allocation;
 mod asynchronous_io;
 mod barrier;
+mod call_site;
 mod caller;
 mod children;
 mod clocks;

@@ -10,7 +10,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use deepheap::ObjectPlacement;
-use deepheap::object_placement::SITES_OF_PROCESS;
+use deepheap::object_placement::{Placement, SITES_OF_PROCESS};
 use deepheap::objects;
 
 use crate::{caller, seam};
@@ -51,24 +51,32 @@ fn is_auto() -> bool {
     AUTO.load(Ordering::Relaxed)
 }
 
-/// Whether an allocation of this size by this caller is to be an object.
-fn is_object(size: usize, caller: usize) -> bool {
-    size.wrapping_sub(MIN.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed)
-        || (is_auto() && SITES_OF_PROCESS.places(caller, size))
+/// An object of this size for this caller; null if it is not to be one, or cannot.
+fn object(size: usize, caller: usize) -> *mut u8 {
+    if size.wrapping_sub(MIN.load(Ordering::Relaxed)) < LEN.load(Ordering::Relaxed) {
+        return allocate(size);
+    }
+    if is_auto()
+        && let Placement::Object(making) = SITES_OF_PROCESS.place(caller, size)
+    {
+        let object = allocate(size);
+        if !object.is_null() {
+            SITES_OF_PROCESS.object_made(making, object as usize);
+        }
+        return object;
+    }
+    core::ptr::null_mut()
 }
 
-/// An object of this size, or null.
-fn object(size: usize) -> *mut u8 {
+fn allocate(size: usize) -> *mut u8 {
     objects::allocate(1, size.next_multiple_of(ALIGN))
 }
 
 /// `malloc` of the program while allocations are placed.
 pub fn malloc(size: usize, caller: usize) -> *mut u8 {
-    if is_object(size, caller) {
-        let object = object(size);
-        if !object.is_null() {
-            return object;
-        }
+    let object = object(size, caller);
+    if !object.is_null() {
+        return object;
     }
     ordinary(deepheap::malloc(size), size, caller)
 }
@@ -76,13 +84,11 @@ pub fn malloc(size: usize, caller: usize) -> *mut u8 {
 /// `calloc` of the program while allocations are placed.
 pub fn calloc(count: usize, size: usize, caller: usize) -> *mut u8 {
     let Some(bytes) = count.checked_mul(size) else { return core::ptr::null_mut() };
-    if is_object(bytes, caller) {
-        let object = object(bytes);
-        if !object.is_null() {
-            // SAFETY: a fresh object of that many bytes; the pool may have had it before.
-            unsafe { object.write_bytes(0, bytes) };
-            return object;
-        }
+    let object = object(bytes, caller);
+    if !object.is_null() {
+        // SAFETY: a fresh object of that many bytes; the pool may have had it before.
+        unsafe { object.write_bytes(0, bytes) };
+        return object;
     }
     ordinary(deepheap::calloc(count, size), bytes, caller)
 }
@@ -90,8 +96,8 @@ pub fn calloc(count: usize, size: usize, caller: usize) -> *mut u8 {
 /// Memory at a multiple of a power of two while allocations are placed.
 pub fn aligned(alignment: usize, size: usize, caller: usize) -> *mut u8 {
     let is_aligned = alignment <= ALIGN || (alignment <= PAGE && size >= ALONE_MIN);
-    if is_aligned && is_object(size, caller) {
-        let object = object(size);
+    if is_aligned {
+        let object = object(size, caller);
         if !object.is_null() {
             return object;
         }
@@ -107,8 +113,8 @@ pub unsafe fn realloc(old: *mut u8, size: usize, caller: usize) -> *mut u8 {
     let usable = deepheap::usable_size(old).unwrap_or(0);
     // It stays where it is unless it does not fit, or half of it would lie idle.
     let stays = size <= usable && size > usable / 2;
-    if !stays && is_object(size, caller) {
-        let moved = object(size);
+    if !stays {
+        let moved = object(size, caller);
         if !moved.is_null() {
             // SAFETY: both are live, at least that long, and do not overlap; the program gives up
             // the old one.

@@ -5,7 +5,7 @@
 //!
 //! Threads: the dynamic linker's, alone.
 
-use crate::{caller, children, fork, placement, real, thread};
+use crate::{call_site, caller, children, fork, placement, real, thread};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -21,6 +21,7 @@ extern "C" fn at_start() {
     children::settle();
     thread::prepare();
     if fork::register() {
+        call_site::learn();
         caller::learn();
         placement::learn();
     }

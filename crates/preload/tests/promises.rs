@@ -53,25 +53,75 @@ fn objects_are_memory_like_any_other() {
         ("threads.c", "threads hold"),
         ("processes.c", "children hold"),
         ("signals.c", "signals hold"),
+        ("many_nodes.c", "nodes hold"),
     ] {
         let scratch = Scratch::new(&format!("placed-{}", source.replace('.', "-")));
         holds_in(&compile(source, &scratch), Setting::Objects, &scratch, line);
     }
 }
 
-#[test]
-fn a_place_with_many_live_allocations_is_chosen_and_told() {
-    let scratch = Scratch::new("many-nodes");
-    let program = compile("many_nodes.c", &scratch);
-    for setting in [Setting::Bare, Setting::Managing, Setting::Objects] {
-        holds_in(&program, setting, &scratch, "nodes hold");
+/// The lines of a program's summary on what `objects:auto` decided, each with the function that
+/// allocates.
+fn decided(source: &str, line: &str) -> Vec<(String, String)> {
+    let scratch = Scratch::new(&format!("decided-{}", source.replace('.', "-")));
+    let program = compile(source, &scratch);
+    for setting in [Setting::Bare, Setting::Managing] {
+        holds_in(&program, setting, &scratch, line);
     }
     let mut command = Command::new(&program);
     let output = run(command.env("DEEPHEAP_SHOW_STATS", "1"), Setting::Auto, &scratch);
     let said = String::from_utf8(output.stderr).expect("text");
-    assert!(output.status.success() && output.stdout == b"nodes hold\n", "{said}");
-    let told = said.lines().filter(|line| line.contains("bytes from")).collect::<Vec<_>>();
-    assert!(told.len() == 1 && told[0].contains("of 192 to 207 bytes from program+0x"), "{said}");
+    assert!(output.status.success() && output.stdout == format!("{line}\n").as_bytes(), "{said}");
+    let mut word = String::new();
+    let mut decided = Vec::new();
+    for line in said.lines().filter(|line| line.contains("bytes from")) {
+        // Whoever is decided like the one before does not repeat the word.
+        let first = line.trim_start_matches("deepheap:   ").split(' ').next().unwrap_or_default();
+        if ["objects", "pages"].contains(&first) {
+            word = first.to_owned();
+        }
+        let place = line.split("program+").nth(1).and_then(|rest| rest.split(':').next());
+        let place = place.unwrap_or_else(|| panic!("not of the program: {said}"));
+        let mut addr2line = Command::new("addr2line");
+        let found = addr2line.args(["-i", "-f", "-e"]).arg(&program).arg(place).output();
+        let found = found.expect("addr2line, which comes with the compiler");
+        let found = String::from_utf8(found.stdout).expect("text");
+        // Two lines for each function, those that were inlined first.
+        let function = found.lines().rev().nth(1).unwrap_or_default();
+        decided.push((format!("{word} {function}"), line.to_owned()));
+    }
+    decided
+}
+
+#[test]
+fn places_are_decided_by_their_locality() {
+    let decided = decided("many_nodes.c", "nodes hold");
+    let words: Vec<_> = decided.iter().map(|(word, _)| word.as_str()).collect();
+    assert_eq!(
+        words,
+        ["objects new_looked_up", "pages new_walked", "pages new_kept"],
+        "{decided:?}"
+    );
+    for (line, why) in [(0, "of neighbours used"), (1, "of neighbours used"), (2, "too few came")] {
+        let told = &decided[line].1;
+        assert!(told.contains("of 192 to 207 bytes") && told.contains(why), "{decided:?}");
+    }
+}
+
+#[test]
+fn places_that_call_new_are_told_apart() {
+    let decided = decided("many_news.cpp", "news hold");
+    let words: Vec<_> = decided.iter().map(|(word, _)| word.as_str()).collect();
+    assert_eq!(words, ["objects new_looked_up", "pages new_walked"], "{decided:?}");
+}
+
+#[test]
+fn a_programs_own_new_is_called_by_the_program_only() {
+    let scratch = Scratch::new("own-new");
+    let program = compile("own_new.cpp", &scratch);
+    for setting in [Setting::Bare, Setting::Managing, Setting::Auto] {
+        holds_in(&program, setting, &scratch, "3 of its own");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use deepheap_sys::log::{Piece, say};
 use deepheap_sys::{clock, thread, tls};
 
 use crate::children;
+use crate::object_placement::{Return, SITES_OF_PROCESS};
 use crate::runtime::running;
 use crate::stats::{Counter, FaultKind};
 use crate::workers;
@@ -46,6 +47,16 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
                 Kind::Waited => FaultKind::Waited,
             };
             let shard = tls::lane();
+            let is_read = kind == FaultKind::Stored;
+            if (is_read || kind == FaultKind::Cached) && SITES_OF_PROCESS.has_trials() {
+                SITES_OF_PROCESS.faulted(&Return {
+                    address: page_address,
+                    pages: 1 + report.neighbours as usize,
+                    is_read,
+                    epoch: pager.epoch() as u32,
+                    window: pager.epochs_in_ram() as u32,
+                });
+            }
             runtime.stats.record(shard, kind, clock::monotonic_ns() - start_ns);
             if report.neighbours > 0 {
                 runtime.stats.add(shard, Counter::Prefetched, report.neighbours.into());

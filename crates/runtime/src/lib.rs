@@ -26,6 +26,7 @@ pub mod machine;
 mod object_box;
 pub mod object_placement;
 mod object_report;
+mod object_trial;
 pub mod objects;
 mod observe;
 pub mod process;

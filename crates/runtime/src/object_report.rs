@@ -1,4 +1,4 @@
-//! Object report: which places of a program were decided for objects, for the summary at exit.
+//! Object report: what was decided for places of a program, and why, for the summary at exit.
 //!
 //! Guarantees: places are named by library and offset, as `addr2line -e LIBRARY OFFSET` takes them.
 //! Never: runs before the exit. It does allocate: not for fault paths.
@@ -9,7 +9,7 @@ use core::fmt::Write;
 use std::path::Path;
 
 use crate::config::Config;
-use crate::object_placement::{AUTO_SIZES, Chosen, ObjectPlacement, SITES_OF_PROCESS};
+use crate::object_placement::{AUTO_SIZES, ObjectPlacement, SITES_OF_PROCESS, Told, Verdict};
 use crate::stats_report::{bytes, count};
 
 /// Places that are told one by one.
@@ -20,35 +20,50 @@ pub(crate) fn object_report(config: &Config) -> String {
     if config.objects != Some(ObjectPlacement::Auto) {
         return String::new();
     }
-    let mut chosen = [Chosen { caller: 0, sizes: (0, 0), objects: 0 }; TOLD_MAX];
-    let places = SITES_OF_PROCESS.chosen(&mut chosen);
-    told(&chosen[..places.min(TOLD_MAX)], places, place_of)
+    let mut sites = [Told::NONE; TOLD_MAX];
+    let places = SITES_OF_PROCESS.told(&mut sites);
+    report(&sites[..places.min(TOLD_MAX)], places, place_of)
 }
 
-fn told(chosen: &[Chosen], places: usize, place_of: impl Fn(usize) -> String) -> String {
+fn report(sites: &[Told], places: usize, place_of: impl Fn(usize) -> String) -> String {
     let mut text = String::new();
-    if chosen.is_empty() {
+    if !sites.iter().any(|site| site.verdict == Verdict::Objects) {
         let (min, max) = (bytes(*AUTO_SIZES.start() as u64), bytes(*AUTO_SIZES.end() as u64));
-        return format!(
-            "deepheap:   objects none: no place had many live allocations of {min} to {max}\n"
-        );
+        text = match sites {
+            [] => format!(
+                "deepheap:   objects none: no place had many live allocations of {min} to {max}\n"
+            ),
+            _ => "deepheap:   objects none: no place showed what they are for\n".to_owned(),
+        };
     }
-    for (index, site) in chosen.iter().enumerate() {
-        let word = if index == 0 { "objects" } else { "" };
+    let mut last = None;
+    for site in sites {
+        let (word, what, why) = match site.verdict {
+            Verdict::Objects => ("objects", count(site.objects) + " ", together(site)),
+            Verdict::Pages => ("pages", String::new(), together(site)),
+            Verdict::InRam => ("pages", String::new(), together(site) + ", most of it in RAM"),
+            Verdict::None => ("pages", String::new(), "too few came back to tell".to_owned()),
+        };
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "deepheap:   {word:<7} {} of {} to {} bytes from {}",
-            count(site.objects),
+            "deepheap:   {:<7} {what}of {} to {} bytes from {}: {} live, {why}",
+            if last == Some(word) { "" } else { word },
             site.sizes.0,
             site.sizes.1,
             place_of(site.caller),
+            count(site.live_most),
         );
+        last = Some(word);
     }
-    if places > chosen.len() {
-        let _ = writeln!(text, "deepheap:           and {} places more", places - chosen.len());
+    if places > sites.len() {
+        let _ = writeln!(text, "deepheap:           and {} places more", places - sites.len());
     }
     text
+}
+
+fn together(site: &Told) -> String {
+    format!("{}% of neighbours used together", site.together_percent)
 }
 
 /// The library or program that an address of code lies in, and where.
@@ -72,16 +87,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_told_with_sizes_and_counts() {
-        let site = |caller, objects| Chosen { caller, sizes: (128, 143), objects };
-        let text = told(&[site(0x10, 123_456), site(0x20, 7)], 3, |at| format!("prog+{at:#x}"));
+    fn places_are_told_with_what_was_chosen_and_why() {
+        let site = |caller, verdict, together_percent| Told {
+            caller,
+            sizes: (128, 143),
+            verdict,
+            live_most: 8192,
+            together_percent,
+            objects: 123_456,
+        };
+        let sites = [
+            site(0x10, Verdict::Objects, 3),
+            site(0x20, Verdict::Objects, 0),
+            site(0x30, Verdict::Pages, 88),
+            site(0x40, Verdict::InRam, 4),
+            site(0x50, Verdict::None, 0),
+        ];
+        let name = |at| format!("prog+{at:#x}");
         assert_eq!(
-            text,
-            "deepheap:   objects 123k of 128 to 143 bytes from prog+0x10\n\
-             deepheap:           7 of 128 to 143 bytes from prog+0x20\n\
+            report(&sites, 6, name),
+            "deepheap:   objects 123k of 128 to 143 bytes from prog+0x10: 8.19k live, \
+             3% of neighbours used together\n\
+             deepheap:           123k of 128 to 143 bytes from prog+0x20: 8.19k live, \
+             0% of neighbours used together\n\
+             deepheap:   pages   of 128 to 143 bytes from prog+0x30: 8.19k live, \
+             88% of neighbours used together\n\
+             deepheap:           of 128 to 143 bytes from prog+0x40: 8.19k live, \
+             4% of neighbours used together, most of it in RAM\n\
+             deepheap:           of 128 to 143 bytes from prog+0x50: 8.19k live, \
+             too few came back to tell\n\
              deepheap:           and 1 places more\n"
         );
-        assert!(told(&[], 0, |_| String::new()).contains("none"));
+        assert!(report(&[], 0, name).contains("none: no place had many live"));
+        assert!(
+            report(&sites[2..], 2, name).starts_with("deepheap:   objects none: no place showed")
+        );
     }
 
     #[test]
