@@ -191,9 +191,10 @@ ssize_t dh_prefetch(void *const objects[], size_t count);
 /*
  * dh_pin brings an object into RAM and keeps it there, to be touched without a fault and handed
  * to system calls, until dh_unpin has been called as often. Pinned objects count against the RAM
- * budget, and may pass it: pin few, and for a short time. Unpin an object before it is freed.
- * dh_unpin without a dh_pin is an error of the program. DH_EOBJECT, or DH_EMEMORY if memory
- * cannot be managed at all. dh_pin brings an object in as a plain pointer does: where the device
+ * budget, as whole pages: pin few, and for a short time. Unpin an object before it is freed.
+ * dh_unpin without a dh_pin is an error of the program. DH_EOBJECT, or DH_EMEMORY if the pinned
+ * pages would be more than half of what may be mapped at a time (half of the page buffer; each
+ * dh_pin counts), or if memory cannot be managed at all. dh_pin brings an object in as a plain pointer does: where the device
  * fails, or neither RAM nor the store has room, the thread gets SIGBUS, not an error.
  */
 int dh_pin(const void *object);

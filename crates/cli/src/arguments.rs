@@ -58,7 +58,7 @@ cannot be executed, 127 if it is not found, else the program's.
 Examples:
   deepheap run redis-server --port 7777
   deepheap run --ram 2G --store /mnt/nvme --show-stats -- python3 train.py
-  deepheap run --ram 4G --objects 64-2K --show-stats -- memcached -m 64000
+  deepheap run --ram 4G --objects auto --show-stats -- ./graph_index edges.txt
   deepheap run --ram 25% --store /dev/nvme1n1 --no-children ./simulate";
 
 /// `deepheap run`.

@@ -24,6 +24,9 @@ use crate::policy::sequence::{Sequence, Sequences};
 /// A hash no content has: whatever is found at eviction counts as changed.
 pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
 
+/// Memory pages are installed together within blocks of so many.
+const FRESH_BLOCK: usize = 16;
+
 /// What kind of fault it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
@@ -121,11 +124,12 @@ impl Pager {
         let Some(first) = self.claim_fresh(page) else { return Ok(None) };
         ids[0] = first;
         let mut count = 1;
-        let in_block = page.0 as usize % FRESH_MAX;
+        let in_block = page.0 as usize % FRESH_BLOCK;
         let most = if self.heap.is_object_page(page) {
-            (sequence.window(page.0) as usize).min(FRESH_MAX - in_block)
+            let window = Self::pages_left_in_span(page, FRESH_MAX);
+            window.min(sequence.window(page.0) as usize)
         } else if in_block > 0 && matches!(self.table.load(PageNo(page.0 - 1)), Place::Busy(_)) {
-            FRESH_MAX - in_block
+            FRESH_BLOCK - in_block
         } else {
             1
         };

@@ -109,6 +109,8 @@ pub struct Pager {
     pub(crate) contexts: Box<[Lock<EvictContext>]>,
     pub(crate) packers: Box<[Lock<Packer>]>,
     pub(crate) prefetch: Prefetch,
+    /// Pages that the program pins by calls, each as often as it does.
+    pub(crate) long_pins: AtomicUsize,
     pub(crate) pages_staging: Staging,
     pub(crate) windows_staging: Staging,
     pub(crate) access_staging: Staging,
@@ -131,7 +133,7 @@ const SLOT_LEAST: usize = 128;
 const DESCRIPTORS_MAX: usize = 1 << 30;
 
 /// Zero bytes kept at hand: the most pages a fresh fault installs together.
-pub(crate) const FRESH_MAX: usize = 16;
+pub(crate) const FRESH_MAX: usize = 64;
 
 impl Pager {
     /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd; registers
@@ -172,6 +174,7 @@ impl Pager {
                 packers: contexts.iter().map(|_| Lock::new(Packer::new())).collect(),
                 contexts,
                 prefetch: Prefetch::new(),
+                long_pins: AtomicUsize::new(0),
                 pages_staging: Staging::new(2 * PAGE)?,
                 windows_staging: Staging::new(2 * WINDOW_MAX as usize * PAGE)?,
                 access_staging: Staging::new(ACCESS_BUFFER_BYTES)?,

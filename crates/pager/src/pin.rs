@@ -4,6 +4,8 @@
 //! Never: allocates. May evict (it faults pages in).
 //! Threads: any, outside the fault path.
 
+use core::sync::atomic::Ordering;
+
 use deepheap_heap::PageNo;
 use deepheap_sys::signals::Blocked;
 
@@ -26,6 +28,29 @@ impl Pager {
                 self.touch_page(page);
             }
         }
+    }
+
+    /// As `pin`, for as long as the program likes. False, and nothing is pinned, if what it pins so
+    /// would be more than half of the page buffer.
+    pub fn pin_for_long(&self, address: usize, length: usize) -> bool {
+        let pages = self.pages_of(address, length).count();
+        let most = self.page_buffer.limit() / 2;
+        let counted = self.long_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pins| {
+            (pins + pages <= most).then_some(pins + pages)
+        });
+        if counted.is_ok() {
+            self.pin(address, length);
+        }
+        counted.is_ok()
+    }
+
+    /// Ends one `pin_for_long` of the same range.
+    pub fn unpin_for_long(&self, address: usize, length: usize) {
+        let pages = self.pages_of(address, length).count();
+        self.unpin(address, length);
+        // Whoever unpins what it did not pin does not make room for more.
+        let less = |pins: usize| Some(pins.saturating_sub(pages));
+        let _ = self.long_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Ends one `pin` of the same range.

@@ -38,6 +38,8 @@ use crate::stats_report::bytes;
 
 /// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
+/// The smallest page buffer, in bytes: a few batches of eviction.
+const PAGE_BUFFER_MIN_BYTES: u64 = 2 << 20;
 /// The smallest store, in bytes: below it collection has no room to work.
 pub const STORE_MIN_BYTES: u64 = 16 << 20;
 /// The largest store, in bytes: 2^30 block numbers of 4 KiB.
@@ -241,8 +243,8 @@ impl Config {
                 let reason = format!("the whole budget is {}; give a part of it", bytes(self.ram));
                 return refuse("page_buffer", size, reason);
             }
-            if size < RAM_MIN_BYTES / 16 {
-                let least = bytes(RAM_MIN_BYTES / 16);
+            if size < PAGE_BUFFER_MIN_BYTES {
+                let least = bytes(PAGE_BUFFER_MIN_BYTES);
                 return refuse("page_buffer", size, format!("give at least {least}"));
             }
         }

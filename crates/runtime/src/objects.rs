@@ -201,15 +201,18 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
 /// Keeps the object in RAM, touchable without a fault, until `unpin`.
 ///
 /// # Errors
-/// `NotAnObject`; `Resources` if memory cannot be managed at all.
+/// `NotAnObject`; `Resources` if the pinned pages would be more than half of the page buffer, or if
+/// memory cannot be managed at all.
 pub fn pin(object: *const u8) -> Result<(), ObjectError> {
     let bytes = bytes_of(object)?;
     // A pin in plain mode would be forgotten when it ends, and the unpin would end another's.
     if !running().is_some_and(|runtime| runtime.ensure_managing()) {
         return Err(ObjectError::Resources);
     }
-    crate::residency::pin(object as usize, bytes);
-    Ok(())
+    match crate::residency::pin_for_long(object as usize, bytes) {
+        true => Ok(()),
+        false => Err(ObjectError::Resources),
+    }
 }
 
 /// Ends one `pin`.
@@ -218,7 +221,7 @@ pub fn pin(object: *const u8) -> Result<(), ObjectError> {
 /// `NotAnObject`.
 pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
     let bytes = bytes_of(object)?;
-    crate::residency::unpin(object as usize, bytes);
+    crate::residency::unpin_for_long(object as usize, bytes);
     Ok(())
 }
 

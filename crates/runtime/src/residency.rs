@@ -34,6 +34,24 @@ pub fn unpin(address: usize, length: usize) {
     }
 }
 
+/// As `pin`, on the program's wish: false if it would have too much pinned.
+pub(crate) fn pin_for_long(address: usize, length: usize) -> bool {
+    let Some(runtime) = running() else { return false };
+    let Some(pager) = runtime.pager() else { return false };
+    let pinned = pager.pin_for_long(address, length);
+    if pinned {
+        runtime.stats.add(tls::lane(), Counter::Pins, 1);
+    }
+    pinned
+}
+
+/// Ends one `pin_for_long` of the same range.
+pub(crate) fn unpin_for_long(address: usize, length: usize) {
+    if let Some(pager) = running().and_then(|runtime| runtime.pager()) {
+        pager.unpin_for_long(address, length);
+    }
+}
+
 /// Makes the managed pages of a range resident once, without keeping them.
 pub fn touch(address: usize, length: usize) {
     if let Some(pager) = running().and_then(|runtime| runtime.pager()) {

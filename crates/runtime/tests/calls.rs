@@ -318,6 +318,35 @@ fn what_comes_before_a_bad_piece_of_a_window_is_done() {
 }
 
 #[test]
+fn pins_leave_half_of_the_page_buffer_to_everything_else() {
+    play("pins_leave_half_of_the_page_buffer_to_everything_else", CONF, || {
+        let list: Vec<*mut u8> = (0..40_000).map(|_| objects::allocate(1, 256)).collect();
+        for (at, &object) in list.iter().enumerate() {
+            // SAFETY: a live object of that size.
+            unsafe { object.cast::<u64>().write(at as u64 + 1) };
+        }
+        let check = |range: std::ops::Range<usize>| {
+            for at in range {
+                // SAFETY: as above.
+                assert_eq!(unsafe { list[at].cast::<u64>().read() }, at as u64 + 1);
+            }
+        };
+        let pinned = list.iter().take_while(|&&object| objects::pin(object).is_ok()).count();
+        assert!((100..list.len() / 2).contains(&pinned), "{pinned} pins");
+        assert_eq!(objects::pin(list[pinned]), Err(ObjectError::Resources));
+        check(0..list.len());
+        let stats = deepheap::stats().expect("it runs");
+        assert!(stats.page_buffer_bytes >= pinned as u64 * 4096);
+        for &object in &list[..pinned] {
+            assert_eq!(objects::unpin(object), Ok(()));
+        }
+        assert_eq!(objects::pin(list[pinned]), Ok(()));
+        assert_eq!(objects::unpin(list[pinned]), Ok(()));
+        check(0..list.len());
+    });
+}
+
+#[test]
 fn objects_that_are_written_in_bulk_are_what_was_written() {
     play("objects_that_are_written_in_bulk_are_what_was_written", CONF, || {
         const ARRAYS: usize = 600;

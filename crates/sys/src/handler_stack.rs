@@ -4,11 +4,12 @@
 //! of which the kernel's frame takes up to 4. The fault path may have to evict a batch, which needs
 //! more. So on an alternate stack it runs on one of ours instead.
 //!
-//! Guarantees: the function runs once, with at least `STACK_BYTES` of stack, and has returned
+//! Guarantees: the function runs once, with nearly `STACK_BYTES` of stack, and has returned
 //! afterwards; signals must be blocked, so that uses do not nest.
 //! Never: allocates. Waits only when every stack is in use, by yielding.
 //! Threads: any, in the signal handler.
 
+use crate::PAGE;
 use crate::errno::Result;
 use crate::mapping;
 use crate::thread;
@@ -16,7 +17,7 @@ use core::arch::asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of one stack.
+/// Bytes of one stack, and of the page below it that nobody may touch.
 const STACK_BYTES: usize = 64 * 1024;
 /// Stacks: the threads that can be in the fault path on an alternate stack at a time.
 const STACKS: usize = 64;
@@ -27,7 +28,14 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 /// Maps the stacks, once; they cost nothing until they are used.
 pub(crate) fn prepare() -> Result<()> {
     if MEMORY.load(Ordering::Acquire) == 0 {
-        let memory = mapping::map_pinned(STACKS * STACK_BYTES)?;
+        let memory = mapping::reserve(STACKS * STACK_BYTES, PAGE, 0)?;
+        for index in 0..STACKS {
+            // SAFETY: within what was just reserved; the first page of each stack stays without
+            // access, so that what outgrows a stack ends there and not in its neighbour.
+            unsafe {
+                mapping::commit(memory.add(index * STACK_BYTES + PAGE), STACK_BYTES - PAGE)?;
+            }
+        }
         MEMORY.store(memory as usize, Ordering::Release);
     }
     Ok(())

@@ -231,21 +231,44 @@ fn previous_is_what_was_set_and_is_whole_while_it_changes() {
     assert_eq!(status, 0);
 }
 
+/// Gives the thread an alternate stack of little more than the kernel's frame.
+fn use_a_small_alternate_stack() {
+    // SAFETY: getauxval has no memory arguments.
+    let frame = unsafe {
+        libc::getauxval(51 /* AT_MINSIGSTKSZ */)
+    };
+    let small = frame as usize + 2048;
+    let stack = mapping::map_pinned(2 * PAGE + small).unwrap();
+    let stack = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: small };
+    // SAFETY: mapped above.
+    unsafe { assert_eq!(libc::sigaltstack(&stack, core::ptr::null_mut()), 0) };
+}
+
 #[test]
 fn the_handler_runs_on_the_programs_alternate_stack_and_a_small_one_is_enough() {
     let status = in_child(|| {
         prepare();
         fault_signal::install(ours).unwrap();
-        // SAFETY: sysconf has no memory arguments.
-        let small = unsafe {
-            libc::getauxval(51 /* AT_MINSIGSTKSZ */)
-        } as usize
-            + 2048;
-        let stack = mapping::map_pinned(2 * PAGE + small).unwrap();
-        let stack = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: small };
-        // SAFETY: mapped above.
-        unsafe { assert_eq!(libc::sigaltstack(&stack, core::ptr::null_mut()), 0) };
+        use_a_small_alternate_stack();
         assert_eq!(touch(0), 5);
     });
     assert_eq!(status, 0);
+}
+
+/// Needs more stack than a handler has.
+fn insatiable(_: &Fault) -> Verdict {
+    let stack = core::hint::black_box([1u8; 80 << 10]);
+    assert_eq!(stack[70 << 10], 1);
+    Verdict::Fatal
+}
+
+#[test]
+fn a_handler_that_outgrows_its_stack_ends_at_the_page_below() {
+    let status = in_child(|| {
+        prepare();
+        fault_signal::install(insatiable).unwrap();
+        use_a_small_alternate_stack();
+        touch(0);
+    });
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
 }
