@@ -193,8 +193,8 @@ ssize_t dh_prefetch(void *const objects[], size_t count);
  * to system calls, until dh_unpin has been called as often. Pinned objects count against the RAM
  * budget, as whole pages: pin few, and for a short time. Unpin an object before it is freed.
  * dh_unpin without a dh_pin is an error of the program. DH_EOBJECT, or DH_EMEMORY if the pinned
- * pages would be more than half of what may be mapped at a time (half of the page buffer; each
- * dh_pin counts), or if memory cannot be managed at all. dh_pin brings an object in as a plain pointer does: where the device
+ * pages, counted at each dh_pin, would be more than half of the page buffer, or if memory cannot
+ * be managed at all. dh_pin brings an object in as a plain pointer does: where the device
  * fails, or neither RAM nor the store has room, the thread gets SIGBUS, not an error.
  */
 int dh_pin(const void *object);
