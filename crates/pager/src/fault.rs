@@ -26,6 +26,8 @@ pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
 
 /// Memory pages are installed together within blocks of so many.
 const FRESH_BLOCK: usize = 16;
+/// Object pages that are installed together are no more than this part of the page buffer.
+const FRESH_PART: usize = 32;
 
 /// What kind of fault it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,8 +128,8 @@ impl Pager {
         let mut count = 1;
         let in_block = page.0 as usize % FRESH_BLOCK;
         let most = if self.heap.is_object_page(page) {
-            let window = Self::pages_left_in_span(page, FRESH_MAX);
-            window.min(sequence.window(page.0) as usize)
+            let window = FRESH_MAX.min(self.page_buffer.limit() / FRESH_PART);
+            Self::pages_left_in_span(page, window).min(sequence.window(page.0) as usize)
         } else if in_block > 0 && matches!(self.table.load(PageNo(page.0 - 1)), Place::Busy(_)) {
             FRESH_BLOCK - in_block
         } else {
