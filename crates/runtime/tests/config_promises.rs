@@ -77,6 +77,7 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("segment:16M", "power of two"),
         ("page_buffer:200%", "1% to 100%"),
         ("ram:1G,page_buffer:2G", "a part of it"),
+        ("page_buffer:1M", "at least 2.00 MiB"),
         ("objects:64", "write MIN-MAX, for example 64-2K, or auto"),
         ("objects:sometimes", "'sometimes' is not understood"),
         ("objects:64-2Q", "'2Q' is not a size"),
@@ -99,7 +100,7 @@ fn any_config() -> impl Strategy<Value = Config> {
     let path = || proptest::option::of("[a-z/,\\\\: %é]{1,24}".prop_map(PathBuf::from));
     let share = prop_oneof![
         (13u32..=100).prop_map(PageBuffer::Percent),
-        (1u64 << 20..16 << 20).prop_map(PageBuffer::Bytes),
+        (2u64 << 20..16 << 20).prop_map(PageBuffer::Bytes),
     ];
     let objects = proptest::option::of(prop_oneof![
         Just(ObjectPlacement::Auto),
