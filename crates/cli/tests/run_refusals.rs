@@ -41,7 +41,7 @@ fn options_that_cannot_be() {
         ("--objects", "2K-64", "the smaller first"),
         ("--objects", "64-1M", "give 64.0 KiB at most"),
         ("--page-buffer", "200%", "1% to 100%"),
-        ("--page-buffer", "4K", "give at least 1.00 MiB"),
+        ("--page-buffer", "4K", "give at least 2.00 MiB"),
         ("--store-size", "1K", "give at least"),
         ("--store-size", "50%", "percentage makes no sense"),
         ("--store-size", "4T", "free"),
