@@ -29,7 +29,10 @@ use crate::staging::StagingBuffer;
 /// Pieces of a window: what is asked of the device together.
 pub const WINDOW_PIECES: usize = 64;
 
-const _: () = assert!(WINDOW_PIECES <= u64::BITS as usize);
+/// Some pieces of a window, a bit each, by position.
+pub(crate) type Pieces = u64;
+
+const _: () = assert!(WINDOW_PIECES <= Pieces::BITS as usize);
 
 /// Bytes of an `AccessBuffer`: a page of the program's bytes and a block for each piece.
 pub(crate) const ACCESS_BUFFER_BYTES: usize = 2 * WINDOW_PIECES * PAGE;
@@ -187,7 +190,7 @@ impl Pager {
             }
         }
         let mut progress = [Progress::Done; WINDOW_PIECES];
-        let mut later = 0u64;
+        let mut later: Pieces = 0;
         for (index, progress) in progress.iter_mut().enumerate().take(count) {
             if is_done(index) {
                 continue;
@@ -200,7 +203,7 @@ impl Pager {
                     .filter(|(at, _)| later & (1 << at) != 0)
                     .any(|(_, piece)| page(piece) == page(&window.pieces[index]));
             *progress = if behind { Progress::Later } else { self.begin_piece(window, index) };
-            later |= u64::from(matches!(progress, Progress::Later)) << index;
+            later |= Pieces::from(matches!(progress, Progress::Later)) << index;
         }
         let mut failed = self.read_pieces(window, &progress[..count]);
         while later != 0 && failed.is_none_or(|failed| later.trailing_zeros() < failed.piece as u32)

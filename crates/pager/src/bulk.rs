@@ -10,18 +10,15 @@
 //! Never: allocates; waits while it owns an object.
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
-use deepheap_store::packed::{CAPACITY, footprint};
+use deepheap_store::packed::{CAPACITY, WELL_FILLED, footprint};
 use deepheap_store::{Head, PackedBlock, Writer};
 
 use crate::PAGE;
-use crate::access::{AccessBuffer, Piece, WINDOW_PIECES};
+use crate::access::{AccessBuffer, Piece, Pieces, WINDOW_PIECES};
 use crate::descriptor::DescriptorId;
 use crate::evict::Moves;
 use crate::object_table::Place;
 use crate::pager::Pager;
-
-/// Pieces of a window, by position.
-pub(crate) type Pieces = u64;
 
 impl Pager {
     /// Writes those pieces of a window that need not go through the cache; returns which.
@@ -116,7 +113,6 @@ impl Pager {
 /// Where the pieces end that fill one block well, from `first` on; none if those that are left do
 /// not.
 fn full_block(pieces: &[Piece], first: usize) -> Option<usize> {
-    const WELL_FILLED: usize = CAPACITY * 7 / 8;
     let (mut end, mut used) = (first, 0);
     while let Some(piece) = pieces.get(end)
         && used + footprint(piece.length) <= CAPACITY

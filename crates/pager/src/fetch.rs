@@ -139,7 +139,8 @@ impl Pager {
         staging: &StagingBuffer<'_>,
         mark: &mut Option<u32>,
     ) -> Result<u32, FaultError> {
-        let (buffer, page) = (staging.address(), |index: usize| PageNo(first.0 + index as u32));
+        let buffer = staging.address();
+        let page = |index: usize| PageNo(first.0 + index as u32);
         // Neighbours often share a block: it is read once.
         let mut request_of = [0; N];
         let mut count = 0;

@@ -82,8 +82,7 @@ impl ObjectCache {
             return false;
         };
         let free = |class| self.table.free(class) > 0;
-        !self.is_over_limit()
-            && (self.pool.held() < self.pool.limit() || free(class) || free(larger))
+        !self.is_over_limit() && (!self.is_full() || free(class) || free(larger))
     }
 
     /// Gives a slot back. Memory of empty slabs stays until the limit is lowered.

@@ -29,7 +29,9 @@
 use std::path::{Path, PathBuf};
 
 pub use crate::config_error::ConfigError;
+use deepheap_heap::PAGE;
 pub use deepheap_pager::CachePolicy;
+use deepheap_pager::policy::budget_split;
 
 use crate::machine::Machine;
 use crate::object_placement::{OBJECT_SIZE_MAX, ObjectPlacement};
@@ -38,8 +40,8 @@ use crate::stats_report::bytes;
 
 /// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
-/// The smallest page buffer, in bytes: a few batches of eviction.
-const PAGE_BUFFER_MIN_BYTES: u64 = 2 << 20;
+/// The smallest page buffer, in bytes: what the pager takes in any case.
+const PAGE_BUFFER_MIN_BYTES: u64 = (budget_split::LEAST * PAGE) as u64;
 /// The smallest store, in bytes: below it collection has no room to work.
 pub const STORE_MIN_BYTES: u64 = 16 << 20;
 /// The largest store, in bytes: 2^30 block numbers of 4 KiB.

@@ -10,7 +10,7 @@
 //! thread that packs, and use it again.
 
 use crate::block::BLOCK_UNITS;
-use crate::packed::{self, ALIGNMENT, CAPACITY, PACKED_MAX};
+use crate::packed::{self, ALIGNMENT, CAPACITY, PACKED_MAX, WELL_FILLED};
 
 /// Objects that one plan can place.
 pub const BATCH_MAX: usize = 1024;
@@ -21,8 +21,8 @@ const STEPS: usize = CAPACITY / ALIGNMENT;
 /// Blocks are kept by the room that is left in them: a list for each room.
 const ROOMS: usize = STEPS + 1;
 
-/// A block is well filled from here on: 7/8.
-const WELL_FILLED_STEPS: usize = STEPS * 7 / 8;
+/// A block is well filled from here on, or from here.
+const WELL_FILLED_STEPS: usize = WELL_FILLED / ALIGNMENT;
 const WELL_FILLED_UNITS: u32 = BLOCK_UNITS * 7 / 8;
 
 /// No object, no block: the end of a list.

@@ -54,6 +54,9 @@ pub const ALIGNMENT: usize = 8;
 /// Bytes of a block for entries and objects.
 pub const CAPACITY: usize = BLOCK_BYTES - HEADER_BYTES;
 
+/// Bytes of entries and objects from which on a block is well filled: 7/8.
+pub const WELL_FILLED: usize = CAPACITY * 7 / 8;
+
 /// The largest object that a packed block takes; a larger one has a block of its own.
 pub const PACKED_MAX: usize = CAPACITY - ENTRY_BYTES;
 
