@@ -118,7 +118,7 @@ struct Window<'a> {
 impl Pager {
     /// A buffer for `access`. The fault path never wants one, so the holder may fault.
     pub fn access_buffer(&self) -> AccessBuffer<'_> {
-        AccessBuffer(self.access_staging.take())
+        AccessBuffer(self.access_staging.take(0))
     }
 
     /// Does `operation` with up to `WINDOW_PIECES` pieces. Blocks all signals meanwhile.

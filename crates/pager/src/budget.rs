@@ -7,6 +7,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap_heap::PAGES_PER_SPAN;
+use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::thread;
 
 use crate::descriptor::Descriptor;
@@ -23,13 +24,16 @@ const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
 const HEAP_BYTES_PER_PAGE: usize = 5;
 /// Bytes of the cache's memory of what left it, for a page that is cached, at most.
 const GHOST_BYTES: usize = 8;
-/// Staging buffers of a page, worker stacks, signal frames: a bound, not a measurement.
-const OTHER_BYTES: usize = 3 << 19;
+/// Worker stacks, signal frames, lists: a bound, not a measurement.
+const OTHER_BYTES: usize = 1 << 20;
 
 /// Threads that can evict at the same time, at most.
 const CONTEXTS_MAX: usize = 4;
-/// A context takes about 1 MiB: small budgets have fewer of them.
+/// The pages of a batch are in a context's pipe and in the cache at once: small budgets have fewer
+/// contexts, and smaller batches.
 const BUDGET_BYTES_PER_CONTEXT: usize = 16 << 20;
+const BUDGET_PART_OF_BATCH: usize = 64;
+const BATCH_LEAST: usize = 64;
 
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {
@@ -82,12 +86,21 @@ pub fn overhead_of_managing(budget: usize) -> usize {
         + core::mem::size_of::<Descriptor>()
         + ObjectCache::TABLE_BYTES_PER_PAGE
         + GHOST_BYTES;
-    budget / PAGE * per_page + OTHER_BYTES + contexts(budget) * evict::CONTEXT_BYTES
+    budget / PAGE * per_page + OTHER_BYTES + contexts(budget) * context_bytes(budget)
 }
 
 /// Evictions that run at a time: one a processor, within limits.
 pub(crate) fn contexts(budget: usize) -> usize {
     thread::cpu_count().min(budget / BUDGET_BYTES_PER_CONTEXT).clamp(1, CONTEXTS_MAX)
+}
+
+/// Pages that leave the page buffer together.
+pub(crate) fn batch_pages(budget: usize) -> usize {
+    (budget / PAGE / BUDGET_PART_OF_BATCH).clamp(BATCH_LEAST, BATCH_MAX)
+}
+
+fn context_bytes(budget: usize) -> usize {
+    batch_pages(budget) * PAGE + evict::LISTS_BYTES
 }
 
 impl Budget {
@@ -121,11 +134,12 @@ impl Pager {
             heap_metadata: self.heap.metadata_bytes(),
             store: self.store.memory_bytes() as usize,
             other: OTHER_BYTES
+                + self.pages_staging.noted_bytes()
                 + self.access_staging.noted_bytes()
                 + self.windows_staging.noted_bytes()
                 + self.cache.table_bytes()
                 + self.store.segment_bytes()
-                + self.contexts.len() * evict::CONTEXT_BYTES,
+                + self.contexts.len() * context_bytes(self.budget.bytes),
         }
     }
 

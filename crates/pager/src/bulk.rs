@@ -71,7 +71,7 @@ impl Pager {
         writer: &mut Writer<'_>,
         moves: &mut Moves,
     ) -> Pieces {
-        let staging = self.pages_staging.take();
+        let staging = self.pages_staging.take(PAGE);
         // SAFETY: the staging page is ours alone.
         let block = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
         let mut packed = PackedBlock::begin(block);

@@ -122,7 +122,7 @@ impl Pager {
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
         let blocks = survivors.plan.assign(&survivors.sizes[..survivors.count]);
-        let staging = self.pages_staging.take();
+        let staging = self.pages_staging.take(PAGE);
         for number in 0..blocks {
             // SAFETY: the staging page is this thread's alone, and the block made of it before has
             // gone.

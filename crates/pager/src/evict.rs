@@ -21,8 +21,8 @@ use crate::object_table::Place;
 use crate::pager::Pager;
 use crate::ranges::RangeNo;
 
-/// DRAM a context uses while a batch is in its pipe and in the cache at once.
-pub(crate) const CONTEXT_BYTES: usize = BATCH_MAX * PAGE + 64 * 1024;
+/// DRAM that a context uses beside the pages of a batch.
+pub(crate) const LISTS_BYTES: usize = 64 * 1024;
 
 /// Pages that a faulting thread evicts at a time.
 pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
@@ -63,6 +63,8 @@ impl Moves {
 /// What one eviction needs: a pipe and its lists. One thread at a time.
 pub(crate) struct EvictContext {
     extractor: PageExtractor,
+    /// Pages of a batch.
+    batch: usize,
     ids: [DescriptorId; BATCH_MAX],
     victims: [Victim; BATCH_MAX],
     slots: [u32; BATCH_MAX],
@@ -74,9 +76,12 @@ pub(crate) struct EvictContext {
 unsafe impl Send for EvictContext {}
 
 impl EvictContext {
-    pub(crate) fn new() -> Result<EvictContext, Errno> {
+    /// For batches of up to `batch` pages.
+    pub(crate) fn new(batch: usize) -> Result<EvictContext, Errno> {
+        let extractor = PageExtractor::new()?;
         Ok(EvictContext {
-            extractor: PageExtractor::new()?,
+            batch: extractor.batch().min(batch),
+            extractor,
             ids: [DescriptorId(0); BATCH_MAX],
             victims: [Victim { addr: 0, len: PAGE, may_be_shared: false, clears_range: false };
                 BATCH_MAX],
@@ -96,8 +101,7 @@ impl Pager {
     /// Evictor: takes out one batch if the page buffer is above its mark. False when no page left
     /// it: there was nothing to take, or all that there is cannot be taken.
     pub fn evict(&self, moves: &mut Moves) -> Result<bool, StoreError> {
-        let want = self.page_buffer.excess(true).min(BATCH_MAX);
-        if want == 0 {
+        if self.page_buffer.excess(true) == 0 {
             return Ok(false);
         }
         let mut context = self.contexts[0].lock();
@@ -130,7 +134,7 @@ impl Pager {
             self.take_over_span();
         }
         let _passage = self.gate.enter(Level::Mover);
-        let want = want.min(context.extractor.batch());
+        let want = want.min(context.batch);
         let before = moves.evicted();
         let candidates = self.find_candidates(context, want);
         let with_slots = self.take_slots(context, candidates, moves)?;

@@ -188,7 +188,7 @@ impl Pager {
         let copied = if bytes == PAGE {
             self.copy_in(page, object, &[id])
         } else {
-            let staging = self.pages_staging.take();
+            let staging = self.pages_staging.take(PAGE);
             // SAFETY: the slot is ours alone and holds the object, the staging page ours as well.
             unsafe { fill_page(staging.address(), object, bytes) };
             self.copy_in(page, staging.address(), &[id])

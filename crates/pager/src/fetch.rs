@@ -80,13 +80,13 @@ impl Pager {
         let Some(first) = self.claim_stored(page, block) else { return Ok(None) };
         let window = Self::pages_left_in_span(page, window);
         let pages = if window == 1 {
-            let buffer = self.pages_staging.take();
+            let buffer = self.pages_staging.take(2 * PAGE);
             self.fetch_claimed::<1>(page, &[first], &[block], &buffer, mark)?
         } else {
             let mut ids = [first; WINDOW];
             let mut blocks = [block; WINDOW];
             let count = self.claim_following(page, window, &mut ids, &mut blocks);
-            let buffer = self.windows_staging.take();
+            let buffer = self.windows_staging.take(0);
             let (ids, blocks) = (&ids[..count], &blocks[..count]);
             self.fetch_claimed::<WINDOW>(page, ids, blocks, &buffer, mark)?
         };

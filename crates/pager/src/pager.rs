@@ -147,8 +147,9 @@ impl Pager {
             let zeros = mapping::map_pinned(FRESH_MAX * PAGE)?;
             // SAFETY: freshly mapped, zeroed, and nobody ever writes it.
             let page_of_zeros = unsafe { core::slice::from_raw_parts(zeros, PAGE) };
+            let batch = budget::batch_pages(options.budget_bytes);
             let contexts = (0..budget::contexts(options.budget_bytes))
-                .map(|_| EvictContext::new().map(Lock::new))
+                .map(|_| EvictContext::new(batch).map(Lock::new))
                 .collect::<Result<Box<[_]>, Errno>>()?;
             Ok(Pager {
                 region_base: options.region_base,

@@ -180,7 +180,7 @@ impl Pager {
             let data = unsafe { core::slice::from_raw_parts(object, PAGE) };
             return writer.append(name, data, descriptor.hash());
         }
-        let staging = self.pages_staging.take();
+        let staging = self.pages_staging.take(PAGE);
         // SAFETY: the slot and the staging page are ours alone.
         let data = unsafe {
             fill_page(staging.address(), object, bytes);
@@ -238,7 +238,7 @@ impl Pager {
     ) -> usize {
         log.secure(self);
         let Some(writer) = log.with_room() else { return 0 };
-        let staging = self.pages_staging.take();
+        let staging = self.pages_staging.take(PAGE);
         // SAFETY: the staging page is ours alone.
         let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
         let mut packed = PackedBlock::begin(buf);

@@ -40,7 +40,7 @@ impl Staging {
         Ok(Staging { memory, bytes, taken: AtomicU64::new(0), used })
     }
 
-    /// Bytes of DRAM that the buffers take, as far as their users noted it.
+    /// Bytes of DRAM that the buffers take.
     pub fn noted_bytes(&self) -> usize {
         self.used.iter().map(|used| used.load(Ordering::Relaxed) as usize).sum()
     }
@@ -50,8 +50,8 @@ impl Staging {
         self.taken.store(0, Ordering::Relaxed);
     }
 
-    /// A free buffer.
-    pub fn take(&self) -> StagingBuffer<'_> {
+    /// A free buffer, of which `bytes` from its start will be used, or what is noted later.
+    pub fn take(&self, bytes: usize) -> StagingBuffer<'_> {
         loop {
             let taken = self.taken.load(Ordering::Relaxed);
             let index = (!taken).trailing_zeros();
@@ -65,7 +65,9 @@ impl Staging {
                 .compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
             {
-                return StagingBuffer { pool: self, index };
+                let buffer = StagingBuffer { pool: self, index };
+                buffer.note(bytes);
+                return buffer;
             }
         }
     }
@@ -74,7 +76,10 @@ impl Staging {
 impl StagingBuffer<'_> {
     /// Notes that so many bytes of the buffer, from its start, are used.
     pub fn note(&self, bytes: usize) {
-        self.pool.used[self.index as usize].fetch_max(bytes as u32, Ordering::Relaxed);
+        let used = &self.pool.used[self.index as usize];
+        if used.load(Ordering::Relaxed) < bytes as u32 {
+            used.fetch_max(bytes as u32, Ordering::Relaxed);
+        }
     }
 
     /// Where the buffer is.
