@@ -4,9 +4,10 @@
 //! operations_per_second  mean_us deviation_us p50_us p99_us  operations writes seconds
 //! read_bytes written_bytes (of the block device, while measuring)  peak_bytes  changed_lines
 //! written_bytes_per_write written_bytes_per_operation written_bytes_per_second life_years
+//! reads_per_operation (of 4 KiB)
 //! ```
 //!
-//! The last line is computed from the others. Whatever else a program reports has its own name.
+//! The last two lines are computed from the others. Whatever else a program reports has its own name.
 //!
 //! Guarantees: what was not measured is absent, never zero.
 //! Never: does I/O.
@@ -18,6 +19,8 @@ use serde_json::Value;
 
 /// What a drive of 1 TB for consumers is rated for, in bytes written: 600 TB.
 pub const ENDURANCE_BYTES: f64 = 600e12;
+/// What all contenders read at least: a page, or a block.
+const READ_BYTES: f64 = 4096.0;
 const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
 
 /// Names and values.
@@ -89,6 +92,7 @@ impl Numbers {
             "written_bytes_per_write" => ratio("written_bytes", "writes"),
             "written_bytes_per_operation" => ratio("written_bytes", "operations"),
             "written_bytes_per_second" => ratio("written_bytes", "seconds"),
+            "reads_per_operation" => Some(ratio("read_bytes", "operations")? / READ_BYTES),
             "life_years" => {
                 let rate = self.get("written_bytes_per_second").filter(|&rate| rate > 0.0)?;
                 Some(ENDURANCE_BYTES / rate / YEAR_SECONDS)

@@ -222,6 +222,10 @@ impl Point {
         let mut put = |name: &str, value: String| line.extend([format!("--{name}"), value]);
         put("on", on[0].into());
         put("allocate", on[1].into());
+        if on[1] == "object-array" {
+            // The same objects in the same places, sooner.
+            put("fill", "scatter".into());
+        }
         put("data", settings.data_bytes.to_string());
         put("ram", self.ram_bytes(settings).to_string());
         put("seconds", settings.seconds.to_string());

@@ -3,7 +3,9 @@
 //! Guarantees: every number comes from a record; a number that cannot be had is `None`.
 //! Never: reads a record with other settings.
 
-use super::experiments::{Case, Claim, Contender, Experiment, Form, Goal, Metric, Reach};
+use super::experiments::{
+    Case, Claim, Contender, Experiment, Form, Goal, Metric, Reach, THROUGHPUT,
+};
 use super::point::Point;
 use super::runs::{Record, Runs};
 use super::settings::Settings;
@@ -84,6 +86,20 @@ impl<'a> Results<'a> {
         let values: Vec<f64> = cases.iter().filter_map(one).filter(|v| v.is_finite()).collect();
         let least = values.iter().copied().reduce(f64::min)?;
         Some((least, values.iter().copied().fold(least, f64::max)))
+    }
+
+    /// 4 KiB reads of the device for each operation of the object variant and of the best of those
+    /// it is compared with in throughput. Their ratio is what objects could gain where nothing but
+    /// reads takes time.
+    pub fn reads(&self, goal: &Goal) -> Option<(f64, Contender, f64)> {
+        if goal.metric != &THROUGHPUT {
+            return None;
+        }
+        let throughput = |who| Some((who, self.number(goal.case, who, goal.metric)?));
+        let others = goal.against.iter().filter_map(|&who| throughput(who));
+        let (best, _) = others.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let reads = |who| self.record(goal.case, who).median("reads_per_operation");
+        Some((reads(Contender::Objects)?, best, reads(best)?))
     }
 
     /// How a goal went. If one of those it is compared with has no number, it has none.

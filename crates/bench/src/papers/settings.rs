@@ -12,14 +12,14 @@ use crate::failure::Failure;
 use crate::workload::parse_bytes;
 
 /// Warm-up operations of a quick point.
-const QUICK_WARM_UP: u64 = 30_000;
+const QUICK_WARM_UP: u64 = 15_000;
 const QUICK_LIMIT: Duration = Duration::from_secs(180);
 const FULL_LIMIT: Duration = Duration::from_secs(1800);
 
 /// What `deepheap-bench papers` takes.
 #[derive(Clone, Debug, Args)]
 pub struct Papers {
-    /// The same pages from fewer and smaller points, in some twenty minutes: 512 MiB, 32 MiB of
+    /// The same pages from fewer and smaller points, in under 15 minutes: 512 MiB, 32 MiB of
     /// RAM, one round
     #[arg(long)]
     pub(super) quick: bool,
@@ -50,7 +50,7 @@ pub struct Papers {
     /// The `deepheap` command [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     deepheap: Option<PathBuf>,
-    /// Seconds each point measures [default: 20, quick: 3]
+    /// Seconds each point measures [default: 20, quick: 2]
     #[arg(long)]
     seconds: Option<f64>,
     /// Rounds, for the median [default: 3, quick: 1]
@@ -95,7 +95,7 @@ impl Papers {
     /// With all defaults filled in.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let (data, ram, seconds, rounds) =
-            if self.quick { (512 << 20, 32 << 20, 3.0, 1) } else { (4 << 30, 256 << 20, 20.0, 3) };
+            if self.quick { (512 << 20, 32 << 20, 2.0, 1) } else { (4 << 30, 256 << 20, 20.0, 3) };
         let own = std::env::current_exe().map_err(|error| Failure::os("own path", &error))?;
         let folder = own.parent().map(PathBuf::from).unwrap_or_default();
         let whole = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
