@@ -7,7 +7,8 @@
 //! reads_per_operation (of 4 KiB)
 //! ```
 //!
-//! The last two lines are computed from the others. Whatever else a program reports has its own name.
+//! The last two lines are computed from the others. Whatever else a program reports has its own
+//! name.
 //!
 //! Guarantees: what was not measured is absent, never zero.
 //! Never: does I/O.
