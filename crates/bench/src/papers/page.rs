@@ -55,10 +55,10 @@ how often, and the application is helped out with a little memory for a moment.
 ";
 
 const SHORT: &str = "These are not, and why. Where nearly every operation waits for the device, \
-what objects gain is what they spare of its reads of 4 KiB: as many as of their own RAM, less the \
-tables, holds objects that are used again. A device that reads 4 KiB as fast as 512 bytes gives no \
-more for smaller reads. Where reads alone allow more than was reached, the rest is processor time: \
-faults, evictions, and the program itself, on all the processors there are.
+objects gain as many of its reads of 4 KiB as they spare: those of objects that come to be used \
+again while the RAM, less the tables, still holds them. A device that reads 4 KiB as fast as 512 \
+bytes gives no more for smaller reads. Where reads alone allow more than was reached, the rest is \
+processor time: faults, evictions, and the program itself, on all the processors there are.
 
 ";
 

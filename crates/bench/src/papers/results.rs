@@ -88,6 +88,15 @@ impl<'a> Results<'a> {
         Some((least, values.iter().copied().fold(least, f64::max)))
     }
 
+    /// The best of those a goal is compared with, and its number; none if one of them has none.
+    fn best(&self, goal: &Goal) -> Option<(Contender, f64)> {
+        let runs = |who: &&Contender| goal.case.contenders(self.settings.quick).contains(who);
+        let number = |&who: &Contender| Some((who, self.number(goal.case, who, goal.metric)?));
+        let numbers: Option<Vec<_>> = goal.against.iter().filter(runs).map(number).collect();
+        let is_better = |a: f64, b: f64| if goal.metric.more_is_better { a > b } else { a < b };
+        numbers?.into_iter().reduce(|a, b| if is_better(b.1, a.1) { b } else { a })
+    }
+
     /// 4 KiB reads of the device for each operation of the object variant and of the best of those
     /// it is compared with in throughput. Their ratio is what objects could gain where nothing but
     /// reads takes time.
@@ -95,28 +104,19 @@ impl<'a> Results<'a> {
         if goal.metric != &THROUGHPUT {
             return None;
         }
-        let throughput = |who| Some((who, self.number(goal.case, who, goal.metric)?));
-        let others = goal.against.iter().filter_map(|&who| throughput(who));
-        let (best, _) = others.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let (best, _) = self.best(goal)?;
         let reads = |who| self.record(goal.case, who).median("reads_per_operation");
         Some((reads(Contender::Objects)?, best, reads(best)?))
     }
 
     /// How a goal went. If one of those it is compared with has no number, it has none.
     pub fn judge(&self, goal: &Goal) -> Judged {
-        let number = |who: Contender| self.number(goal.case, who, goal.metric);
-        let mine = number(Contender::Objects);
-        let runs = |who: &&Contender| goal.case.contenders(self.settings.quick).contains(who);
-        let others: Option<Vec<f64>> =
-            goal.against.iter().filter(runs).map(|&who| number(who)).collect();
-        let best = others
-            .unwrap_or_default()
-            .into_iter()
-            .reduce(|a, b| if goal.metric.more_is_better { a.max(b) } else { a.min(b) });
+        let mine = self.number(goal.case, Contender::Objects, goal.metric);
         let reached = if goal.against.is_empty() {
             mine
         } else {
-            mine.zip(best).filter(|&(_, best)| best > 0.0).map(|(mine, best)| mine / best)
+            let best = self.best(goal).filter(|&(_, best)| best > 0.0);
+            mine.zip(best).map(|(mine, (_, best))| mine / best)
         };
         let passed = reached.is_some_and(|reached| match goal.reach {
             Reach::AtLeast(least) => reached >= least,
