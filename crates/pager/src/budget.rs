@@ -14,9 +14,9 @@ use crate::descriptor::Descriptor;
 use crate::gate::Level;
 use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
-use crate::pager::Pager;
+use crate::pager::{PAGE_STAGING_BYTES, Pager};
 use crate::policy::budget_split::{self, Share};
-use crate::{PAGE, evict};
+use crate::{PAGE, evict, staging};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.
 const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
@@ -33,7 +33,7 @@ const CONTEXTS_MAX: usize = 4;
 /// contexts, and smaller batches.
 const BUDGET_BYTES_PER_CONTEXT: usize = 16 << 20;
 const BUDGET_PART_OF_BATCH: usize = 64;
-const BATCH_LEAST: usize = 64;
+const BATCH_LEAST: usize = evict::DIRECT_PAGES;
 
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {
@@ -86,7 +86,9 @@ pub fn overhead_of_managing(budget: usize) -> usize {
         + core::mem::size_of::<Descriptor>()
         + ObjectCache::TABLE_BYTES_PER_PAGE
         + GHOST_BYTES;
-    budget / PAGE * per_page + OTHER_BYTES + contexts(budget) * context_bytes(budget)
+    // As many threads as there are buffers may come to fault at the same time.
+    let staging = staging::BUFFERS * PAGE_STAGING_BYTES;
+    budget / PAGE * per_page + OTHER_BYTES + staging + contexts(budget) * context_bytes(budget)
 }
 
 /// Evictions that run at a time: one a processor, within limits.

@@ -15,6 +15,7 @@ use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, RANGE, Taken, Victi
 
 use crate::PAGE;
 use crate::balancer::Balancer;
+use crate::budget;
 use crate::descriptor::{Descriptor, DescriptorId, List, State};
 use crate::gate::Level;
 use crate::object_table::Place;
@@ -24,7 +25,7 @@ use crate::ranges::RangeNo;
 /// DRAM that a context uses beside the pages of a batch.
 pub(crate) const LISTS_BYTES: usize = 64 * 1024;
 
-/// Pages that a faulting thread evicts at a time.
+/// Pages that a faulting thread evicts at a time, at most.
 pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
 
 /// Page tables up to this part of the budget are left alone.
@@ -63,8 +64,6 @@ impl Moves {
 /// What one eviction needs: a pipe and its lists. One thread at a time.
 pub(crate) struct EvictContext {
     extractor: PageExtractor,
-    /// Pages of a batch.
-    batch: usize,
     ids: [DescriptorId; BATCH_MAX],
     victims: [Victim; BATCH_MAX],
     slots: [u32; BATCH_MAX],
@@ -76,12 +75,9 @@ pub(crate) struct EvictContext {
 unsafe impl Send for EvictContext {}
 
 impl EvictContext {
-    /// For batches of up to `batch` pages.
-    pub(crate) fn new(batch: usize) -> Result<EvictContext, Errno> {
-        let extractor = PageExtractor::new()?;
+    pub(crate) fn new() -> Result<EvictContext, Errno> {
         Ok(EvictContext {
-            batch: extractor.batch().min(batch),
-            extractor,
+            extractor: PageExtractor::new()?,
             ids: [DescriptorId(0); BATCH_MAX],
             victims: [Victim { addr: 0, len: PAGE, may_be_shared: false, clears_range: false };
                 BATCH_MAX],
@@ -105,7 +101,7 @@ impl Pager {
             return Ok(false);
         }
         let mut context = self.contexts[0].lock();
-        self.evict_batch(&mut context, BATCH_MAX, moves)
+        self.evict_batch(&mut context, budget::batch_pages(self.budget.bytes()), moves)
     }
 
     /// A faulting thread at the ceiling: takes out a batch itself, unless another one has
@@ -134,7 +130,8 @@ impl Pager {
             self.take_over_span();
         }
         let _passage = self.gate.enter(Level::Mover);
-        let want = want.min(context.batch);
+        // A forked child may have been granted a smaller pipe than its parent.
+        let want = want.min(context.extractor.batch());
         let before = moves.evicted();
         let candidates = self.find_candidates(context, want);
         let with_slots = self.take_slots(context, candidates, moves)?;

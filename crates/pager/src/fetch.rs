@@ -13,7 +13,7 @@ use crate::balancer::Balancer;
 use crate::descriptor::{DescriptorId, State};
 use crate::fault::{FaultError, FaultKind, UNKNOWN_HASH, fill_page};
 use crate::object_table::Place;
-use crate::pager::Pager;
+use crate::pager::{PAGE_STAGING_BYTES, Pager};
 use crate::policy::sequence::{AHEAD_MAX, Sequence, WINDOW_MAX};
 use crate::staging::StagingBuffer;
 
@@ -80,7 +80,7 @@ impl Pager {
         let Some(first) = self.claim_stored(page, block) else { return Ok(None) };
         let window = Self::pages_left_in_span(page, window);
         let pages = if window == 1 {
-            let buffer = self.pages_staging.take(2 * PAGE);
+            let buffer = self.pages_staging.take(PAGE_STAGING_BYTES);
             self.fetch_claimed::<1>(page, &[first], &[block], &buffer, mark)?
         } else {
             let mut ids = [first; WINDOW];

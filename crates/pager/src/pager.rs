@@ -132,6 +132,9 @@ const SLOT_LEAST: usize = 128;
 /// What 30 bits can name.
 const DESCRIPTORS_MAX: usize = 1 << 30;
 
+/// A staging buffer of a page: its block, and what is made of it.
+pub(crate) const PAGE_STAGING_BYTES: usize = 2 * PAGE;
+
 /// Zero bytes kept at hand: the most pages a fresh fault installs together.
 pub(crate) const FRESH_MAX: usize = 64;
 
@@ -147,9 +150,8 @@ impl Pager {
             let zeros = mapping::map_pinned(FRESH_MAX * PAGE)?;
             // SAFETY: freshly mapped, zeroed, and nobody ever writes it.
             let page_of_zeros = unsafe { core::slice::from_raw_parts(zeros, PAGE) };
-            let batch = budget::batch_pages(options.budget_bytes);
             let contexts = (0..budget::contexts(options.budget_bytes))
-                .map(|_| EvictContext::new(batch).map(Lock::new))
+                .map(|_| EvictContext::new().map(Lock::new))
                 .collect::<Result<Box<[_]>, Errno>>()?;
             Ok(Pager {
                 region_base: options.region_base,
@@ -176,7 +178,7 @@ impl Pager {
                 contexts,
                 prefetch: Prefetch::new(),
                 long_pins: AtomicUsize::new(0),
-                pages_staging: Staging::new(2 * PAGE)?,
+                pages_staging: Staging::new(PAGE_STAGING_BYTES)?,
                 windows_staging: Staging::new(2 * WINDOW_MAX as usize * PAGE)?,
                 access_staging: Staging::new(ACCESS_BUFFER_BYTES)?,
                 zeros,

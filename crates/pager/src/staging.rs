@@ -10,7 +10,8 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::mapping;
 use deepheap_sys::thread;
 
-const BUFFERS: usize = 64;
+/// Buffers of a pool.
+pub(crate) const BUFFERS: usize = 64;
 
 /// A pool of 64 buffers of one size.
 pub struct Staging {
