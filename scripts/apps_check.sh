@@ -67,6 +67,7 @@ has_calls() {
     return 1
 }
 
+"$apps/application_test" || fail "application_test: see above"
 for name in "${names[@]}"; do
     [ -x "$apps/$name" ] || fail "$apps/$name is missing; run \`make apps\`"
     for memory in malloc pages objects; do

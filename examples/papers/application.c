@@ -394,6 +394,7 @@ uint64_t random_next(uint64_t *state) {
 /* Zipf's law by rejection and inversion (Hormann and Derflinger, 1996). */
 struct popularity {
     uint64_t objects;
+    unsigned half_bits; /* half the bits of an object's number, rounded up */
     double exponent, first, last, cut;
 };
 
@@ -414,6 +415,9 @@ struct popularity *popularity_new(uint64_t objects, double zipf) {
         refuse("no objects to choose from");
     }
     p->objects = objects;
+    for (p->half_bits = 1; p->half_bits < 32 && (objects - 1) >> (2 * p->half_bits);) {
+        p->half_bits++;
+    }
     p->exponent = zipf;
     p->first = integral(p, 1.5) - 1;
     p->last = integral(p, (double)objects + 0.5);
@@ -423,6 +427,20 @@ struct popularity *popularity_new(uint64_t objects, double zipf) {
 
 static double uniform(uint64_t *state) {
     return (double)(random_next(state) >> 11) * 0x1p-53;
+}
+
+/* A bijection over the objects without order: a Feistel network over an even number of bits, walked
+   until it lands on an object. */
+uint64_t popularity_object(const struct popularity *p, uint64_t rank) {
+    enum { ROUNDS = 4 };
+    const uint64_t half = ((uint64_t)1 << p->half_bits) - 1;
+    do {
+        for (uint64_t round = 1; round <= ROUNDS; round++) {
+            const uint64_t left = rank >> p->half_bits, right = rank & half;
+            rank = right << p->half_bits | (left ^ (random_mix(right ^ round << 40) & half));
+        }
+    } while (rank >= p->objects);
+    return rank;
 }
 
 uint64_t popularity_next(const struct popularity *p, uint64_t *state) {
@@ -435,9 +453,7 @@ uint64_t popularity_next(const struct popularity *p, uint64_t *state) {
         double rank = floor(x + 0.5);
         rank = rank < 1 ? 1 : rank > (double)p->objects ? (double)p->objects : rank;
         if (rank - x <= p->cut || u >= integral(p, rank + 0.5) - exp(-p->exponent * log(rank))) {
-            /* Ranks are scattered: a prime that no number of objects here is a multiple of. */
-            return (uint64_t)((unsigned __int128)((uint64_t)rank - 1) * 0x1FFFFFFFFFFFFFFF %
-                              p->objects);
+            return popularity_object(p, (uint64_t)rank - 1);
         }
     }
 }

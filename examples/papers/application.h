@@ -89,6 +89,8 @@ uint64_t random_next(uint64_t *state);   /* the next of a sequence */
 struct popularity;
 struct popularity *popularity_new(uint64_t objects, double zipf);
 uint64_t popularity_next(const struct popularity *popularity, uint64_t *state);
+/* The object of a rank, 0 the most popular one: each has one, and neighbours in rank lie apart. */
+uint64_t popularity_object(const struct popularity *popularity, uint64_t rank);
 
 /* A thread that runs operations. */
 struct worker {
