@@ -17,12 +17,7 @@ use crate::pager::Pager;
 impl Pager {
     /// Pins the managed pages of `[address, address + length)`.
     pub fn pin(&self, address: usize, length: usize) {
-        // Pages of spans not yet looked at have no descriptor to hold the pin.
-        if self.has_plain_spans() {
-            // A handler of the program that faults would find our locks held.
-            let _blocked = Blocked::all();
-            self.take_over_spans();
-        }
+        self.take_over_before_pins();
         for page in self.pages_of(address, length) {
             while self.try_pin(page).is_none() {
                 self.touch_page(page);
@@ -53,12 +48,22 @@ impl Pager {
         let _ = self.long_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Ends one `pin` of the same range.
+    /// Ends one `pin` of the same range, or what held it before it was managed.
     pub fn unpin(&self, address: usize, length: usize) {
+        self.take_over_before_pins();
         for page in self.pages_of(address, length) {
             if let Place::Busy(id) = self.table.load(page) {
                 self.descriptors.get(id).drop_pin();
             }
+        }
+    }
+
+    /// Pages of spans not yet looked at have no descriptor to hold a pin.
+    fn take_over_before_pins(&self) {
+        if self.has_plain_spans() {
+            // A handler of the program that faults would find our locks held.
+            let _blocked = Blocked::all();
+            self.take_over_spans();
         }
     }
 

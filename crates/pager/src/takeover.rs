@@ -3,7 +3,7 @@
 //! Guarantees: between registration and the end of the scan a page is either present, and then the
 //! program cannot fault on it, or absent, and then a fault finds it `Zero`, which it is. Pages that
 //! may be the shared zero page, or shared with another process, are marked (`evict` makes them
-//! exclusive first).
+//! exclusive first). A page that is held is pinned before the evictor can find it.
 //! Never: moves or copies a page.
 //! Threads: whoever evicts; one at a time, the others wait.
 
@@ -26,23 +26,31 @@ pub(crate) struct TakeOver {
     end: usize,
     /// Pages of them that count as resident until they have been looked at.
     assumed: usize,
+    /// What stays in RAM until it is unpinned: page numbers, and how many pages follow.
+    held: Vec<(usize, usize)>,
 }
 
 impl TakeOver {
     pub(crate) fn none() -> TakeOver {
-        TakeOver { next: 0, end: 0, assumed: 0 }
+        TakeOver { next: 0, end: 0, assumed: 0, held: Vec::new() }
     }
 }
 
 impl Pager {
     /// Begins management: the first `spans` spans were plain until now and hold `committed` pages.
-    /// They count against the page buffer at once; the evictor looks at them one by one.
-    pub fn begin_take_over(&self, spans: usize, committed: usize) {
+    /// They count against the page buffer at once; the evictor looks at them one by one. `publish`
+    /// shows the pager to other threads and answers what is held: no span is taken over meanwhile.
+    pub fn begin_take_over(
+        &self,
+        spans: usize,
+        committed: usize,
+        publish: impl FnOnce() -> Vec<(usize, usize)>,
+    ) {
         let mut take_over = self.take_over.lock();
-        *take_over = TakeOver { next: 0, end: spans, assumed: committed };
         self.plain_spans.store(spans, Ordering::Release);
         self.page_buffer.adopt(committed);
         self.managed_spans.fetch_max(spans, Ordering::Release);
+        *take_over = TakeOver { next: 0, end: spans, assumed: committed, held: publish() };
     }
 
     /// Whether some spans have not been looked at yet.
@@ -65,7 +73,7 @@ impl Pager {
             return;
         }
         let span = take_over.next;
-        let present = match self.take_over(span) {
+        let present = match self.take_over(span, &take_over.held) {
             Ok(present) => present,
             Err(errno) => {
                 // The span stays plain: its memory is safe, and its share of the budget stays used.
@@ -87,10 +95,10 @@ impl Pager {
         self.plain_spans.store(take_over.end - take_over.next, Ordering::Release);
     }
 
-    fn take_over(&self, span: usize) -> Result<usize, Errno> {
+    fn take_over(&self, span: usize, held: &[(usize, usize)]) -> Result<usize, Errno> {
         let address = self.region_base + span * SPAN;
         self.register(address, SPAN)?;
-        let mut present = 0;
+        let mut present = self.adopt_held(span, held);
         pagemap::present_pages(address, SPAN, &mut |from, pages, _| {
             for index in 0..pages {
                 let page = PageNo(((from - self.region_base) / PAGE + index) as u32);
@@ -98,6 +106,27 @@ impl Pager {
             }
         })?;
         Ok(present)
+    }
+
+    /// Notes the pages of a span that are held, pinned once for each who holds them; answers how
+    /// many pages they are. All of them are present: who held them touched them.
+    fn adopt_held(&self, span: usize, held: &[(usize, usize)]) -> usize {
+        let mut adopted = 0;
+        for &(first, pages) in held {
+            let from = first.max(span * PAGES_PER_SPAN);
+            let to = (first + pages).min((span + 1) * PAGES_PER_SPAN);
+            for page in from..to {
+                let page = PageNo(page as u32);
+                if self.adopt_page(page, true) {
+                    adopted += 1;
+                } else {
+                    // Pinned by the one before. Or the program has dropped the page, which then is
+                    // nothing that the kernel still looks at, and a fault installed it again.
+                    let _ = self.try_pin(page);
+                }
+            }
+        }
+        adopted
     }
 
     /// Notes every page of a span that stays plain as one that is in the page buffer for ever: it

@@ -7,12 +7,12 @@
 
 use core::ffi::c_int;
 
+use deepheap::Hold;
 use libc::pthread_barrier_t;
 
-use crate::guarded::guarded_code;
-use crate::pins::Pins;
+use crate::guarded::held;
 use crate::real::real;
-use crate::waiting::{hold_known, is_at_risk, release_known};
+use crate::waiting::{hold, hold_known, is_at_risk, release_known};
 
 /// Where glibc's barrier says that it is shared between processes, and how it says it is not.
 const SHARED_OFFSET: usize = 12;
@@ -23,25 +23,25 @@ fn is_shared(barrier: *const pthread_barrier_t) -> bool {
     unsafe { *barrier.byte_add(SHARED_OFFSET).cast::<c_int>() != PRIVATE }
 }
 
-/// Pins a barrier for one call, and one that is shared between processes until it is destroyed.
-fn settle(pins: &mut Pins, barrier: *const pthread_barrier_t) {
-    pins.value(barrier);
+/// Holds a barrier for one call; one that is shared between processes is pinned until it is
+/// destroyed.
+fn settle_and_hold(barrier: *const pthread_barrier_t) -> Hold {
     if is_at_risk(barrier) && is_shared(barrier) {
         hold_known(barrier);
     }
+    hold(barrier)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_barrier_destroy(barrier: *mut pthread_barrier_t) -> c_int {
     let real =
         real!(pthread_barrier_destroy: unsafe extern "C" fn(*mut pthread_barrier_t) -> c_int);
-    let mut pins = Pins::new();
-    pins.value(barrier);
+    let _held = hold(barrier);
     release_known(barrier);
     // SAFETY: the program's own barrier.
     unsafe { real(barrier) }
 }
 
-guarded_code! {
-    fn pthread_barrier_wait(barrier: *mut pthread_barrier_t) = |pins| settle(pins, barrier);
+held! {
+    fn pthread_barrier_wait(barrier: *mut pthread_barrier_t) -> c_int = settle_and_hold(barrier);
 }

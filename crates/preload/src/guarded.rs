@@ -1,8 +1,9 @@
 //! Guarded: a libc call whose buffers the kernel reads or writes.
 //!
-//! In SIGBUS mode the kernel answers EFAULT where it meets an evicted page, and some calls lose
-//! something when that happens at their end (`accept` its connection, `wait` its child). So, once
-//! any span is under management, the call's managed buffers are pinned before it is made.
+//! In SIGBUS mode the kernel answers EFAULT where it meets an evicted page. So, once any span is
+//! under management, the call's managed buffers are pinned before it is made. Some calls lose
+//! something when they meet EFAULT at their end (`accept` its connection, `wait` its child), or may
+//! be under way for long: what they use is held from before management begins on.
 //!
 //! Guarantees: the call is made once, and once more only if it met EFAULT before anything was
 //! pinned (management began while it ran). A true EFAULT of the program stays EFAULT.
@@ -96,6 +97,24 @@ macro_rules! guarded {
     )*};
 }
 pub(crate) use guarded;
+
+/// Defines wrappers of functions that wait, or that lose something if they meet EFAULT at their
+/// end: libc's signature, then what is held meanwhile, from before management begins on.
+macro_rules! held {
+    ($(fn $name:ident $(@ $version:literal)? ($($argument:ident: $type:ty),* $(,)?) -> $result:ty
+        = $held:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            let real = $crate::real::real!(
+                $name $(@ $version)?: unsafe extern "C" fn($($type),*) -> $result
+            );
+            let _held = $held;
+            // SAFETY: the program's own arguments, under libc's own contract.
+            unsafe { real($($argument),*) }
+        }
+    )*};
+}
+pub(crate) use held;
 
 /// As `guarded!`, for functions that return an error number.
 macro_rules! guarded_code {

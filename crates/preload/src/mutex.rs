@@ -7,11 +7,12 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
+use deepheap::Hold;
 use libc::{clockid_t, pthread_mutex_t, pthread_once_t, timespec};
 
-use crate::guarded::guarded_code;
+use crate::guarded::held;
 use crate::real::real;
-use crate::waiting::{Hold, hold_known, is_at_risk, release_known};
+use crate::waiting::{hold, hold_known, is_at_risk, is_on_heap, release_known};
 
 type Plain = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
 
@@ -28,7 +29,7 @@ fn is_known_to_kernel(mutex: *const pthread_mutex_t) -> bool {
 
 /// Pins a mutex that the kernel knows.
 fn settle(mutex: *const pthread_mutex_t) {
-    if is_known_to_kernel(mutex) {
+    if is_at_risk(mutex) && is_known_to_kernel(mutex) {
         hold_known(mutex);
     }
 }
@@ -36,7 +37,7 @@ fn settle(mutex: *const pthread_mutex_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
     let real = real!(pthread_mutex_lock: Plain);
-    if !is_at_risk(mutex) {
+    if !is_on_heap(mutex) {
         // SAFETY: the program's own mutex.
         return unsafe { real(mutex) };
     }
@@ -46,18 +47,22 @@ pub unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_in
     if outcome != libc::EBUSY {
         return outcome;
     }
-    let _hold = Hold::on(mutex);
+    let _hold = hold(mutex);
     // SAFETY: as above.
     unsafe { real(mutex) }
+}
+
+/// Pins a mutex that the kernel knows, and holds any.
+fn settle_and_hold(mutex: *const pthread_mutex_t) -> Hold {
+    settle(mutex);
+    hold(mutex)
 }
 
 macro_rules! settled {
     ($($name:ident;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(mutex: *mut pthread_mutex_t) -> c_int {
-            if is_at_risk(mutex) {
-                settle(mutex);
-            }
+            settle(mutex);
             // SAFETY: the program's own mutex.
             unsafe { real!($name: Plain)(mutex) }
         }
@@ -81,15 +86,14 @@ pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut pthread_mutex_t) -> c
     outcome
 }
 
-guarded_code! {
-    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec)
-        = |pins| { pins.value(mutex); if is_at_risk(mutex) { settle(mutex) } };
+held! {
+    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int
+        = settle_and_hold(mutex);
     fn pthread_mutex_clocklock(
         mutex: *mut pthread_mutex_t, clock: clockid_t, until: *const timespec,
-    ) = |pins| { pins.value(mutex); if is_at_risk(mutex) { settle(mutex) } };
-    fn mtx_lock(mutex: *mut pthread_mutex_t) = |pins| pins.value(mutex);
-    fn mtx_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec)
-        = |pins| pins.value(mutex);
+    ) -> c_int = settle_and_hold(mutex);
+    fn mtx_lock(mutex: *mut pthread_mutex_t) -> c_int = hold(mutex);
+    fn mtx_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int = hold(mutex);
 }
 
 /// glibc's mark of a finished `pthread_once`.
@@ -104,7 +108,7 @@ macro_rules! onces {
         ) -> c_int {
             type Once = unsafe extern "C" fn(*mut c_void, Option<unsafe extern "C" fn()>) -> c_int;
             let real = real!($name: Once);
-            if !is_at_risk(once) {
+            if !is_on_heap(once) {
                 // SAFETY: the program's own arguments.
                 return unsafe { real(once.cast(), body) };
             }
@@ -113,7 +117,7 @@ macro_rules! onces {
                 fence(Ordering::Acquire);
                 return 0;
             }
-            let _hold = Hold::on(once);
+            let _hold = hold(once);
             // SAFETY: the program's own arguments.
             unsafe { real(once.cast(), body) }
         }

@@ -1,12 +1,14 @@
-//! Pins: the managed buffers of one call, resident until the call is over.
+//! Pins: the buffers of one call that lie on the heap, resident until the call is over, also if
+//! management begins while it runs.
 //!
-//! Guarantees: foreign addresses cost one compare; whatever was pinned is unpinned on drop. Made
-//! before anything is under management it pins nothing, also not later.
+//! Guarantees: foreign addresses cost one compare; whatever was pinned is unpinned on drop.
 //! Never: pins more than `WINDOW` bytes of one buffer.
 //!
 //! Threads: any; lives on one stack.
 
 use core::ffi::{c_char, c_void};
+
+use deepheap::Hold;
 
 /// The page size of the region.
 pub const PAGE: usize = 4096;
@@ -19,16 +21,14 @@ const RANGES: usize = 24;
 
 /// The pinned ranges of one call.
 pub struct Pins {
-    ranges: [(usize, usize); RANGES],
+    ranges: [Option<Hold>; RANGES],
     count: usize,
-    /// The runtime counts pins only while it manages; what it did not count must not be unpinned.
-    counts: bool,
 }
 
 impl Pins {
     /// No pins yet.
     pub fn new() -> Pins {
-        Pins { ranges: [(0, 0); RANGES], count: 0, counts: deepheap::is_managing() }
+        Pins { ranges: [const { None }; RANGES], count: 0 }
     }
 
     /// Pins `len` bytes from `start` on, `WINDOW` of them at most.
@@ -59,46 +59,25 @@ impl Pins {
         }
     }
 
-    /// Page by page, since only the string itself says how long it is.
     fn string(&mut self, start: usize) {
         let mut at = start;
+        // Page by page, since only the string itself says how long it is.
         for _ in 0..TEXT_PAGES {
             let len = PAGE - at % PAGE;
-            if !self.range(at, len) {
-                return;
-            }
             // SAFETY: the program's own C string goes on at least to here.
             let end = unsafe { libc::memchr(at as *const c_void, 0, len) };
+            at = if end.is_null() { at + len } else { end as usize + 1 };
             if !end.is_null() {
-                return;
+                break;
             }
-            at += len;
         }
+        self.range(start, at - start);
     }
 
-    fn range(&mut self, start: usize, len: usize) -> bool {
-        let merges = self.count > 0 && {
-            let (last, bytes) = self.ranges[self.count - 1];
-            last + bytes == start && start.is_multiple_of(PAGE)
-        };
-        if len == 0 || !self.counts || (!merges && self.count == RANGES) {
-            return false;
-        }
-        deepheap::pin(start, len);
-        if merges {
-            self.ranges[self.count - 1].1 += len;
-        } else {
-            self.ranges[self.count] = (start, len);
+    fn range(&mut self, start: usize, len: usize) {
+        if len > 0 && self.count < RANGES {
+            self.ranges[self.count] = Some(Hold::on(start, len));
             self.count += 1;
-        }
-        true
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        for (start, len) in &self.ranges[..self.count] {
-            deepheap::unpin(*start, *len);
         }
     }
 }

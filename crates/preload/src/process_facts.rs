@@ -11,20 +11,22 @@ use libc::{
     size_t, sysinfo as SystemInformation, uid_t, utsname,
 };
 
-use crate::guarded::{guarded, guarded_code};
+use crate::guarded::{guarded, guarded_code, held};
 use crate::real::real;
+use crate::waiting::hold;
+
+held! {
+    fn wait(status: *mut c_int) -> pid_t = hold(status);
+    fn waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t = hold(status);
+    fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t
+        = (hold(status), hold(usage));
+    fn wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t
+        = (hold(status), hold(usage));
+    fn waitid(kind: idtype_t, id: id_t, information: *mut siginfo_t, options: c_int) -> c_int
+        = hold(information);
+}
 
 guarded! {
-    fn wait(status: *mut c_int) -> pid_t = |pins| pins.value(status);
-    fn waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t
-        = |pins| pins.value(status);
-    fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t
-        = |pins| { pins.value(status); pins.value(usage) };
-    fn wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t
-        = |pins| { pins.value(status); pins.value(usage) };
-    fn waitid(kind: idtype_t, id: id_t, information: *mut siginfo_t, options: c_int) -> c_int
-        = |pins| pins.value(information);
-
     fn getrusage(who: c_int, usage: *mut rusage) -> c_int = |pins| pins.value(usage);
     fn getrlimit(resource: c_uint, limit: *mut rlimit) -> c_int = |pins| pins.value(limit);
     fn getrlimit64(resource: c_uint, limit: *mut rlimit) -> c_int = |pins| pins.value(limit);

@@ -6,11 +6,12 @@
 
 use core::ffi::c_int;
 
+use deepheap::Hold;
 use libc::{clockid_t, pthread_rwlock_t, timespec};
 
-use crate::guarded::guarded_code;
+use crate::guarded::held;
 use crate::real::real;
-use crate::waiting::{Hold, hold_known, is_at_risk, release_known};
+use crate::waiting::{hold, hold_known, is_at_risk, is_on_heap, release_known};
 
 type Plain = unsafe extern "C" fn(*mut pthread_rwlock_t) -> c_int;
 
@@ -43,12 +44,18 @@ pub unsafe extern "C" fn pthread_rwlock_unlock(lock: *mut pthread_rwlock_t) -> c
     unsafe { real!(pthread_rwlock_unlock: Plain)(lock) }
 }
 
+/// Pins a lock that is shared between processes, and holds any.
+fn settle_and_hold(lock: *const pthread_rwlock_t) -> Hold {
+    settle(lock);
+    hold(lock)
+}
+
 macro_rules! locks {
     ($($name:ident, $attempt:ident;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(lock: *mut pthread_rwlock_t) -> c_int {
             let real = real!($name: Plain);
-            if !is_at_risk(lock) {
+            if !is_on_heap(lock) {
                 // SAFETY: the program's own lock.
                 return unsafe { real(lock) };
             }
@@ -57,7 +64,7 @@ macro_rules! locks {
             if unsafe { real!($attempt: Plain)(lock) } == 0 {
                 return 0;
             }
-            let _hold = Hold::on(lock);
+            let _hold = hold(lock);
             // SAFETY: as above.
             unsafe { real(lock) }
         }
@@ -69,15 +76,15 @@ locks! {
     pthread_rwlock_wrlock, pthread_rwlock_trywrlock;
 }
 
-guarded_code! {
-    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, until: *const timespec)
-        = |pins| { pins.value(lock); settle(lock) };
-    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, until: *const timespec)
-        = |pins| { pins.value(lock); settle(lock) };
+held! {
+    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, until: *const timespec) -> c_int
+        = settle_and_hold(lock);
+    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, until: *const timespec) -> c_int
+        = settle_and_hold(lock);
     fn pthread_rwlock_clockrdlock(
         lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec,
-    ) = |pins| { pins.value(lock); settle(lock) };
+    ) -> c_int = settle_and_hold(lock);
     fn pthread_rwlock_clockwrlock(
         lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec,
-    ) = |pins| { pins.value(lock); settle(lock) };
+    ) -> c_int = settle_and_hold(lock);
 }

@@ -6,11 +6,12 @@
 
 use core::ffi::c_int;
 
+use deepheap::Hold;
 use libc::{clockid_t, sem_t, timespec};
 
-use crate::guarded::guarded;
+use crate::guarded::held;
 use crate::real::real;
-use crate::waiting::{Hold, hold_known, is_at_risk, release_known};
+use crate::waiting::{hold, hold_known, is_at_risk, is_on_heap, release_known};
 
 type Plain = unsafe extern "C" fn(*mut sem_t) -> c_int;
 
@@ -24,9 +25,15 @@ fn is_shared(semaphore: *const sem_t) -> bool {
 
 /// Pins a semaphore that is shared between processes.
 fn settle(semaphore: *const sem_t) {
-    if is_shared(semaphore) {
+    if is_at_risk(semaphore) && is_shared(semaphore) {
         hold_known(semaphore);
     }
+}
+
+/// Pins a semaphore that is shared between processes, and holds any.
+fn settle_and_hold(semaphore: *const sem_t) -> Hold {
+    settle(semaphore);
+    hold(semaphore)
 }
 
 #[unsafe(no_mangle)]
@@ -38,9 +45,7 @@ pub unsafe extern "C" fn sem_destroy(semaphore: *mut sem_t) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
-    if is_at_risk(semaphore) {
-        settle(semaphore);
-    }
+    settle(semaphore);
     // SAFETY: the program's own semaphore.
     unsafe { real!(sem_post: Plain)(semaphore) }
 }
@@ -48,7 +53,7 @@ pub unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
     let real = real!(sem_wait: Plain);
-    if !is_at_risk(semaphore) {
+    if !is_on_heap(semaphore) {
         // SAFETY: the program's own semaphore.
         return unsafe { real(semaphore) };
     }
@@ -57,14 +62,14 @@ pub unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
     if unsafe { real!(sem_trywait: Plain)(semaphore) } == 0 {
         return 0;
     }
-    let _hold = Hold::on(semaphore);
+    let _hold = hold(semaphore);
     // SAFETY: as above.
     unsafe { real(semaphore) }
 }
 
-guarded! {
+held! {
     fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int
-        = |pins| { pins.value(semaphore); if is_at_risk(semaphore) { settle(semaphore) } };
+        = settle_and_hold(semaphore);
     fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, until: *const timespec) -> c_int
-        = |pins| { pins.value(semaphore); if is_at_risk(semaphore) { settle(semaphore) } };
+        = settle_and_hold(semaphore);
 }

@@ -9,9 +9,9 @@ use core::ffi::c_int;
 
 use libc::{siginfo_t, sigset_t, timespec};
 
-use crate::guarded::{Code, guard};
 use crate::real::real;
 use crate::signal_mask::Unblocked;
+use crate::waiting::hold;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(mask: *const sigset_t) -> c_int {
@@ -28,8 +28,9 @@ pub unsafe extern "C" fn sigwait(set: *const sigset_t, signal: *mut c_int) -> c_
     let real = real!(sigwait: unsafe extern "C" fn(*const sigset_t, *mut c_int) -> c_int);
     // SAFETY: the program's own set, copied.
     let open = unsafe { Unblocked::of(set) };
+    let _held = hold(signal);
     // SAFETY: the program's own place for the answer.
-    guard(|pins| pins.value(signal), || Code(unsafe { real(open.pointer(), signal) })).0
+    unsafe { real(open.pointer(), signal) }
 }
 
 #[unsafe(no_mangle)]
@@ -37,8 +38,9 @@ pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, information: *mut sig
     let real = real!(sigwaitinfo: unsafe extern "C" fn(*const sigset_t, *mut siginfo_t) -> c_int);
     // SAFETY: the program's own set, copied.
     let open = unsafe { Unblocked::of(set) };
+    let _held = hold(information);
     // SAFETY: the program's own place for the answer.
-    guard(|pins| pins.value(information), || unsafe { real(open.pointer(), information) })
+    unsafe { real(open.pointer(), information) }
 }
 
 #[unsafe(no_mangle)]
@@ -54,14 +56,9 @@ pub unsafe extern "C" fn sigtimedwait(
     );
     // SAFETY: the program's own set, copied.
     let open = unsafe { Unblocked::of(set) };
-    guard(
-        |pins| {
-            pins.value(information);
-            pins.value(time);
-        },
-        // SAFETY: the program's own arguments.
-        || unsafe { real(open.pointer(), information, time) },
-    )
+    let _held = (hold(information), hold(time));
+    // SAFETY: the program's own arguments.
+    unsafe { real(open.pointer(), information, time) }
 }
 
 #[unsafe(no_mangle)]

@@ -7,13 +7,15 @@
 
 use core::ffi::{c_int, c_void};
 
+use deepheap::Hold;
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
-use crate::guarded::{guarded, guarded_code};
+use crate::guarded::{guarded, guarded_code, held};
 use crate::pins::Pins;
 use crate::real::real;
 use crate::refusal;
 use crate::transfer::{Direction, transfer};
+use crate::waiting::hold;
 
 /// Pins an address buffer and the length word beside it.
 fn address(pins: &mut Pins, address: *mut sockaddr, len: *mut socklen_t) {
@@ -24,11 +26,21 @@ fn address(pins: &mut Pins, address: *mut sockaddr, len: *mut socklen_t) {
     }
 }
 
-guarded! {
+/// As `address`, from before management begins on.
+fn held_address(peer: *const sockaddr, len: *const socklen_t) -> [Hold; 2] {
+    // SAFETY: the program's own length word, read in user mode.
+    let bytes = if peer.is_null() || len.is_null() { 0 } else { unsafe { *len } };
+    [hold(len), Hold::on(peer as usize, bytes as usize)]
+}
+
+held! {
     fn accept(socket: c_int, peer: *mut sockaddr, len: *mut socklen_t) -> c_int
-        = |pins| address(pins, peer, len);
+        = held_address(peer, len);
     fn accept4(socket: c_int, peer: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int
-        = |pins| address(pins, peer, len);
+        = held_address(peer, len);
+}
+
+guarded! {
     fn getsockname(socket: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int
         = |pins| address(pins, name, len);
     fn getpeername(socket: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int

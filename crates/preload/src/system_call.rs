@@ -13,6 +13,7 @@ use crate::pins::{PAGE, Pins};
 use crate::program_call::for_program;
 use crate::real::real;
 use crate::refusal::{ASYNCHRONOUS_IO, refuse};
+use crate::waiting::hold;
 use crate::{descriptors, fork, guarded, signal_mask, transfer};
 
 type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
@@ -107,15 +108,14 @@ unsafe extern "C" fn syscall_of_program(
     }
 }
 
-/// A wake of a private futex does not look at its page; everything else does.
+/// A wake of a private futex does not look at its page; everything else does, and a wait may do so
+/// again when management has begun.
 fn futex(words: &[usize; 2], operation: usize, call: &dyn Fn() -> c_long) -> c_long {
     let command = operation & FUTEX_COMMAND;
     let is_wake = command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET;
-    if !deepheap::is_managing() || (is_wake && operation & FUTEX_PRIVATE != 0) {
+    if is_wake && operation & FUTEX_PRIVATE != 0 {
         return call();
     }
-    let mut pins = Pins::new();
-    pins.value(words[0] as *const u32);
-    pins.value(words[1] as *const u32);
+    let _held = [hold(words[0] as *const u32), hold(words[1] as *const u32)];
     call()
 }

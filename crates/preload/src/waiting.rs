@@ -1,51 +1,44 @@
 //! Waiting: what mutexes, conditions, semaphores, locks and barriers on the heap have in common.
 //!
 //! libc's futex wait aborts the program on EFAULT ("The futex facility returned an unexpected error
-//! code"), so the page of the object is pinned while a thread may wait on it. A wake of a private
-//! futex never looks at the page. A wake of a shared one does, and the kernel itself writes to the
-//! word of a priority-inheriting or robust mutex, even after the last call of its owner: the page
-//! of such an object is pinned from its first use under management to its destruction.
+//! code"), so the page of the object is held in RAM while a thread may wait on it. That goes for
+//! waits that begin before management does, too: SIGCONT, or a debugger, has them begin anew. A
+//! wake of a private futex never looks at the page. A wake of a shared one does, and the kernel
+//! itself writes to the word of a priority-inheriting or robust mutex, even after the last call of
+//! its owner: the page of such an object is pinned from its first use under management to its
+//! destruction.
 //!
-//! Guarantees: an uncontended call costs one load and one compare more than libc's.
+//! Guarantees: an uncontended call costs two loads and two compares more than libc's.
 //! Never: pins a page around a call that libc answers without waiting, where it has a `try` form.
 //!
 //! Threads: any. A thread that is cancelled while it waits leaves its pin behind: one page stays.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Whether waiting on this object can meet an evicted page.
+use deepheap::Hold;
+
+/// Whether the page of this object may be evicted while a thread waits on it, now or later.
+#[inline(always)]
+pub fn is_on_heap<T>(object: *const T) -> bool {
+    deepheap::owns(object as usize)
+}
+
+/// Whether the object's page may be evicted now.
 #[inline(always)]
 pub fn is_at_risk<T>(object: *const T) -> bool {
-    deepheap::is_managing() && deepheap::owns(object as usize)
+    deepheap::is_managing() && is_on_heap(object)
 }
 
-/// The object's page, pinned while a thread may wait on it.
-pub struct Hold {
-    address: usize,
-    len: usize,
-}
-
-impl Hold {
-    /// Pins a managed object; call it only if `is_at_risk`.
-    pub fn on<T>(object: *const T) -> Hold {
-        let hold = Hold { address: object as usize, len: size_of::<T>() };
-        deepheap::pin(hold.address, hold.len);
-        hold
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        deepheap::unpin(self.address, self.len);
-    }
+/// The object's page, in RAM while a thread may wait on it.
+#[inline]
+pub fn hold<T>(object: *const T) -> Hold {
+    Hold::on(object as usize, size_of::<T>())
 }
 
 /// Pins memory the kernel writes to at times of its own choosing (stacks of threads and signals),
 /// for as long as the process lives: nothing tells when the program is done with it.
 pub fn hold_for_good(address: usize, len: usize) {
-    if deepheap::is_managing() && deepheap::owns(address) {
-        deepheap::pin(address, len);
-    }
+    Hold::on(address, len).for_good();
 }
 
 /// Objects that the kernel knows and that are pinned, by address; a slot is taken once and then

@@ -34,6 +34,11 @@ fn threads_wait_on_evicted_objects() {
 }
 
 #[test]
+fn what_the_kernel_was_told_of_early_stays_where_it_is() {
+    holds("early.c", "early holds");
+}
+
+#[test]
 fn children_see_every_byte_and_get_every_argument() {
     holds("processes.c", "children hold");
 }
@@ -51,6 +56,7 @@ fn objects_are_memory_like_any_other() {
         ("own_strings.c", "strings hold"),
         ("evicted_buffers.c", "every byte moved"),
         ("threads.c", "threads hold"),
+        ("early.c", "early holds"),
         ("processes.c", "children hold"),
         ("signals.c", "signals hold"),
         ("many_nodes.c", "nodes hold"),

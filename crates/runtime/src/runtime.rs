@@ -34,10 +34,10 @@ use crate::config::{Config, ConfigError, SEGMENT_MIN_BYTES};
 use crate::doctor::{self, Finding};
 use crate::stats_page::StatsPage;
 use crate::store_place::{StorePlace, StorePlaceError};
-use crate::{children, fault_handler, process, workers};
+use crate::{children, fault_handler, holds, process, workers};
 
 /// Address space of the heap: the widest that 30 bits of page number can name.
-const REGION_BYTES: usize = 1 << 42;
+pub(crate) const REGION_BYTES: usize = 1 << 42;
 /// Where the region goes if nobody is there yet: below the usual mmap area, above the usual heap.
 const REGION_HINT: usize = 0x2000_0000_0000;
 /// Pages granted to the heap at a time.
@@ -226,6 +226,11 @@ impl Runtime {
     pub(crate) fn pager(&self) -> Option<&'static Pager> {
         // SAFETY: set once to a leaked box, never freed.
         unsafe { self.pager.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Whether the heap is managed, by the total order that `holds` argues with.
+    pub(crate) fn is_managed_for_sure(&self) -> bool {
+        !self.pager.load(Ordering::SeqCst).is_null()
     }
 
     /// Relieves a shortage of the heap, or answers that there is no memory (false).
@@ -565,10 +570,12 @@ impl Runtime {
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
         fault_signal::install(fault_handler::on_fault).map_err(ManageError::Signal)?;
-        let pager = Box::leak(Box::new(pager));
+        let pager: &'static Pager = Box::leak(Box::new(pager));
         self.heap.report_free_pages(true);
-        pager.begin_take_over(growth.spans, self.heap.committed_pages());
-        self.pager.store(pager, Ordering::Release);
+        pager.begin_take_over(growth.spans, self.heap.committed_pages(), || {
+            self.pager.store(core::ptr::from_ref(pager).cast_mut(), Ordering::SeqCst);
+            holds::pin_early()
+        });
         workers::start();
         pager.wake_evictor();
         Ok(())
