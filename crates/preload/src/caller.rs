@@ -59,6 +59,11 @@ pub fn is_libc(return_address: usize) -> bool {
     LIBC.contains(return_address) || LIBRARIES.linker.contains(return_address)
 }
 
+/// Whether every allocation is plain: our constructor has not run, or found no libc.
+pub fn is_all_plain() -> bool {
+    LIBC.len.load(Ordering::Relaxed) == usize::MAX
+}
+
 /// Has every call looked at, from now on.
 pub fn all_are_special() {
     LIBRARIES.special.set(0, usize::MAX);

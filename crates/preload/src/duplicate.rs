@@ -1,8 +1,9 @@
 //! Duplicate: the libc functions whose result the program owns as its own data: `strdup`,
 //! `getline`, `asprintf` and their kin. libc would allocate them from plain memory.
 //!
-//! Guarantees: results are managed; everything else is libc's behaviour. Only code of ours and of
-//! libc in user mode touches them, so faults are resolved as everywhere.
+//! Guarantees: results are managed, once our constructor has run; everything else is libc's
+//! behaviour. Only code of ours and of libc in user mode touches them, so faults are resolved as
+//! everywhere.
 //! Never: changes what libc itself allocates (its calls to these functions do not come here).
 //!
 //! Threads: any.
@@ -12,16 +13,22 @@ use core::ptr::copy_nonoverlapping;
 
 use libc::{FILE, size_t, ssize_t, wchar_t};
 
+use crate::caller::is_all_plain;
 use crate::real::real;
-use crate::seam;
 use crate::variadic::{VaList, variadic};
+use crate::{plain, seam};
 
 /// Formatted results up to this length are formatted once.
 const SHORT_BYTES: usize = 512;
 /// What glibc's `getdelim` starts with.
 const LINE_BYTES: usize = 120;
 
-fn managed(bytes: usize) -> *mut u8 {
+/// Memory for a result.
+fn result(bytes: usize) -> *mut u8 {
+    if is_all_plain() {
+        // SAFETY: glibc's malloc takes any size.
+        return unsafe { plain::malloc(bytes).cast() };
+    }
     let pointer = deepheap::malloc(bytes);
     if pointer.is_null() {
         seam::set_errno(libc::ENOMEM);
@@ -29,9 +36,9 @@ fn managed(bytes: usize) -> *mut u8 {
     pointer
 }
 
-/// A managed copy of `bytes` bytes with `zeros` zero bytes behind it.
+/// A copy of `bytes` bytes with `zeros` zero bytes behind it.
 unsafe fn copy_of(source: *const u8, bytes: usize, zeros: usize) -> *mut u8 {
-    let copy = managed(bytes + zeros);
+    let copy = result(bytes + zeros);
     if !copy.is_null() {
         // SAFETY: the caller's source has `bytes` bytes, the copy has room for both parts.
         unsafe {
@@ -91,7 +98,7 @@ pub unsafe extern "C" fn getdelim(
         // SAFETY: the program passes places for the line and its size.
         unsafe {
             if (*line).is_null() || *size == 0 {
-                let start = managed(LINE_BYTES);
+                let start = result(LINE_BYTES);
                 if start.is_null() {
                     return -1;
                 }
@@ -138,7 +145,7 @@ unsafe fn formatted(
     let Ok(bytes) = usize::try_from(length) else {
         return length;
     };
-    let text = managed(bytes + 1);
+    let text = result(bytes + 1);
     if text.is_null() {
         return -1;
     }
@@ -146,8 +153,8 @@ unsafe fn formatted(
         // SAFETY: the text and its NUL are in `short`, and `text` has room for them.
         unsafe { copy_nonoverlapping(short.as_ptr(), text, bytes + 1) };
     } else if format(text.cast(), bytes + 1, list) != length {
-        // SAFETY: allocated above.
-        unsafe { deepheap::free(text) };
+        // SAFETY: allocated above, wherever.
+        unsafe { libc::free(text.cast()) };
         return -1;
     }
     // SAFETY: the program passes a place for the result.

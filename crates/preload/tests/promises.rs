@@ -3,10 +3,11 @@
 
 mod preloaded;
 
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use preloaded::{Scratch, Setting, compile, holds, holds_in, library, run};
+use preloaded::{Scratch, Setting, compile, compile_as, holds, holds_in, library, run};
 
 #[test]
 fn the_malloc_family_keeps_its_contracts() {
@@ -127,6 +128,18 @@ fn a_programs_own_new_is_called_by_the_program_only() {
     let program = compile("own_new.cpp", &scratch);
     for setting in [Setting::Bare, Setting::Managing, Setting::Auto] {
         holds_in(&program, setting, &scratch, "3 of its own");
+    }
+}
+
+#[test]
+fn libraries_may_allocate_before_us() {
+    let scratch = Scratch::new("early-library");
+    let source = "early_library.c";
+    let options = ["-shared", "-fPIC", "-DLIBRARY"].map(OsStr::new);
+    let early = compile_as("libearly.so", source, &options, &scratch);
+    let program = compile_as("program", source, &[early.as_os_str()], &scratch);
+    for setting in Setting::ALL {
+        holds_in(&program, setting, &scratch, "early library holds");
     }
 }
 

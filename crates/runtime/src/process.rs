@@ -20,14 +20,19 @@ const NO_KEY: u32 = u32::MAX;
 static HOSTED: AtomicBool = AtomicBool::new(false);
 static END_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
-/// Says that the caller sees to forks, ending threads and the exit. Before the first allocation.
+/// Says that the caller sees to forks, ending threads and the exit, from now on: before the first
+/// allocation as a rule, but the constructor of another library may have made some.
 pub fn host() {
     HOSTED.store(true, Ordering::Release);
 }
 
+fn is_hosted() -> bool {
+    HOSTED.load(Ordering::Acquire)
+}
+
 /// Stands in these places, unless there is a host. Once, before the heap is used.
 pub(crate) fn attach() -> Result<()> {
-    if HOSTED.load(Ordering::Acquire) {
+    if is_hosted() {
         return Ok(());
     }
     let mut key = NO_KEY;
@@ -56,19 +61,27 @@ fn said(number: i32) -> Result<()> {
 }
 
 extern "C" fn before_fork() {
-    crate::fork::fork_prepare();
+    if !is_hosted() {
+        crate::fork::fork_prepare();
+    }
 }
 
 extern "C" fn after_in_parent() {
-    crate::fork::fork_parent();
+    if !is_hosted() {
+        crate::fork::fork_parent();
+    }
 }
 
 extern "C" fn after_in_child() {
-    crate::fork::fork_child();
+    if !is_hosted() {
+        crate::fork::fork_child();
+    }
 }
 
 extern "C" fn at_exit() {
-    crate::observe::exit_summary();
+    if !is_hosted() {
+        crate::observe::exit_summary();
+    }
 }
 
 unsafe extern "C" fn at_thread_end(rounds: *mut c_void) {

@@ -6,6 +6,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -104,14 +105,20 @@ impl Drop for Scratch {
 
 /// Compiles a program of `tests/programs`.
 pub fn compile(source: &str, into: &Scratch) -> PathBuf {
+    compile_as("program", source, &[], into)
+}
+
+/// As `compile`, to a file of this name, with further options of the compiler.
+pub fn compile_as(name: &str, source: &str, options: &[&OsStr], into: &Scratch) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
-    let program = into.path().join("program");
+    let program = into.path().join(name);
     let (compiler, standard) =
         if source.ends_with(".cpp") { ("c++", "-std=c++17") } else { ("cc", "-std=gnu11") };
     let output = Command::new(compiler)
         .args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
         .arg(path)
+        .args(options)
         .output()
         .expect("a C compiler");
     assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
