@@ -15,6 +15,10 @@ use crate::waiting::{hold, hold_known, is_at_risk, is_on_heap, release_known};
 
 type Plain = unsafe extern "C" fn(*mut sem_t) -> c_int;
 
+unsafe extern "C" {
+    fn pthread_testcancel();
+}
+
 /// Where glibc's semaphore says that it is shared between processes (the word behind its value).
 const SHARED_OFFSET: usize = 8;
 
@@ -58,6 +62,8 @@ pub unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
         return unsafe { real(semaphore) };
     }
     settle(semaphore);
+    // SAFETY: `sem_wait` is a place where threads end that were cancelled, `sem_trywait` is none.
+    unsafe { pthread_testcancel() };
     // SAFETY: as above.
     if unsafe { real!(sem_trywait: Plain)(semaphore) } == 0 {
         return 0;

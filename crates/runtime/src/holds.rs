@@ -18,7 +18,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use deepheap_heap::PAGE;
+use deepheap_heap::{PAGE, SPAN};
 use deepheap_sys::tls;
 
 use crate::runtime::{Runtime, running};
@@ -61,9 +61,10 @@ impl Hold {
         if !runtime.heap.contains(address) {
             return Hold(Kind::Foreign);
         }
-        if runtime.pager().is_none() {
-            let word = word_of(runtime, address, length);
-            touch(address, length);
+        if runtime.pager().is_none() && address < end_of_spans(runtime) {
+            let last = address.saturating_add(length.max(1) - 1).min(end_of_spans(runtime) - 1);
+            let word = word_of(runtime, address, last);
+            touch(address, last);
             if let Some(note) = take_note(word) {
                 let undo = || note.compare_exchange(word, FREE, Ordering::SeqCst, Ordering::SeqCst);
                 if !runtime.is_managed_for_sure() || undo().is_err() {
@@ -128,11 +129,15 @@ fn take_note(word: u64) -> Option<&'static AtomicU64> {
     })
 }
 
-fn word_of(runtime: &Runtime, address: usize, length: usize) -> u64 {
+/// Where the memory ends that the heap uses so far.
+fn end_of_spans(runtime: &Runtime) -> usize {
+    runtime.region_base + runtime.heap.spans_end() * SPAN
+}
+
+fn word_of(runtime: &Runtime, first: usize, last: usize) -> u64 {
     let page = |address: usize| (address - runtime.region_base) / PAGE;
-    let first = page(address);
-    let pages = page(address + length.max(1) - 1) - first + 1;
-    (pages as u64) << PAGE_BITS | first as u64
+    let pages = page(last) + 1 - page(first);
+    (pages as u64) << PAGE_BITS | page(first) as u64
 }
 
 fn pages_of(word: u64) -> (usize, usize) {
@@ -141,11 +146,10 @@ fn pages_of(word: u64) -> (usize, usize) {
 }
 
 /// Has the kernel give every page memory, so that it is found when management begins.
-fn touch(address: usize, length: usize) {
-    let last = address + length.max(1) - 1;
-    for page in (address & !(PAGE - 1)..=last).step_by(PAGE) {
-        // SAFETY: the caller's memory on our heap; the load changes nothing.
-        unsafe { core::ptr::read_volatile(page.max(address) as *const u8) };
+fn touch(first: usize, last: usize) {
+    for page in (first & !(PAGE - 1)..=last).step_by(PAGE) {
+        // SAFETY: memory that the heap uses, readable while it is plain; the load changes nothing.
+        unsafe { core::ptr::read_volatile(page.max(first) as *const u8) };
     }
 }
 

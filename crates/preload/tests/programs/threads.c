@@ -1,6 +1,7 @@
 /* Threads, and everything they wait on, in memory that leaves RAM while they wait. */
 #define _GNU_SOURCE
 #include "pressure.h"
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -183,6 +184,11 @@ static void *on_heap_stack(void *argument) {
     return argument;
 }
 
+/* Never waits, and ends when it is cancelled. */
+static void *takes(void *semaphore) {
+    for (;;) CHECK(sem_wait(semaphore) == 0);
+}
+
 static void lives(void) {
     pthread_t thread;
     void *result;
@@ -196,6 +202,12 @@ static void lives(void) {
     CHECK(pthread_create(&thread, NULL, sleeps, pair) == 0);
     usleep(20000);
     press();
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED);
+    sem_t *plenty = OWN_PAGE(sem_t);
+    CHECK(sem_init(plenty, 0, SEM_VALUE_MAX) == 0);
+    CHECK(pthread_create(&thread, NULL, takes, plenty) == 0);
+    usleep(1000);
     CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
     CHECK(result == PTHREAD_CANCELED);
     pthread_t many[8];
