@@ -83,6 +83,8 @@ impl Pager {
                     Piece::Text("; 64 MiB of the heap stay in RAM"),
                 ]);
                 self.keep_span(span);
+                // On top: these pins end with their holds, that of the span must not.
+                self.adopt_held(span, &take_over.held);
                 PAGES_PER_SPAN.min(take_over.assumed)
             }
         };
