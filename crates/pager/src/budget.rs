@@ -24,8 +24,9 @@ const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
 const HEAP_BYTES_PER_PAGE: usize = 5;
 /// Bytes of the cache's memory of what left it, for a page that is cached, at most.
 const GHOST_BYTES: usize = 8;
-/// Worker stacks, signal frames, lists: a bound, not a measurement.
-const OTHER_BYTES: usize = 1 << 20;
+/// Worker stacks, signal frames, lists, and the windows of scans until the page buffer has made
+/// room for them: a bound, not a measurement.
+const OTHER_BYTES: usize = 5 << 19;
 
 /// Threads that can evict at the same time, at most.
 const CONTEXTS_MAX: usize = 4;
