@@ -7,7 +7,6 @@
 
 use core::ffi::{c_int, c_void};
 
-use deepheap::Hold;
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::guarded::{guarded, guarded_code, held};
@@ -15,7 +14,6 @@ use crate::pins::Pins;
 use crate::real::real;
 use crate::refusal;
 use crate::transfer::{Direction, transfer};
-use crate::waiting::hold;
 
 /// Pins an address buffer and the length word beside it.
 fn address(pins: &mut Pins, address: *mut sockaddr, len: *mut socklen_t) {
@@ -26,11 +24,11 @@ fn address(pins: &mut Pins, address: *mut sockaddr, len: *mut socklen_t) {
     }
 }
 
-/// As `address`, from before management begins on.
-fn held_address(peer: *const sockaddr, len: *const socklen_t) -> [Hold; 2] {
-    // SAFETY: the program's own length word, read in user mode.
-    let bytes = if peer.is_null() || len.is_null() { 0 } else { unsafe { *len } };
-    [hold(len), Hold::on(peer as usize, bytes as usize)]
+/// As `address`, for `held!`.
+fn held_address(peer: *mut sockaddr, len: *mut socklen_t) -> Pins {
+    let mut pins = Pins::new();
+    address(&mut pins, peer, len);
+    pins
 }
 
 held! {

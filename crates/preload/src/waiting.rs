@@ -38,7 +38,7 @@ pub fn hold<T>(object: *const T) -> Hold {
 /// Pins memory the kernel writes to at times of its own choosing (stacks of threads and signals),
 /// for as long as the process lives: nothing tells when the program is done with it.
 pub fn hold_for_good(address: usize, len: usize) {
-    Hold::on(address, len).for_good();
+    Hold::for_good(address, len);
 }
 
 /// Objects that the kernel knows and that are pinned, by address; a slot is taken once and then

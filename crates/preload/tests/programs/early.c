@@ -14,14 +14,6 @@
 
 enum { STACK_BYTES = 256 << 10 };
 
-static void *own_pages(size_t bytes) {
-    void *pages = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
-    CHECK(pages);
-    return pages;
-}
-
-#define OWN_PAGE(type) ((type *)memset(own_pages(PAGE), 0, PAGE))
-
 static pthread_mutex_t *mutex, *taken;
 static pthread_cond_t *condition;
 static sem_t *semaphore;
@@ -180,13 +172,14 @@ static void on_signal(int signal) {
 
 int main(void) {
     /* A stack for signals, and one for a thread: nobody asked for them to be in RAM. */
-    stack_t stack = {.ss_sp = own_pages(STACK_BYTES), .ss_size = STACK_BYTES};
-    CHECK(sigaltstack(&stack, NULL) == 0);
+    stack_t stack = {.ss_sp = aligned_alloc(PAGE, STACK_BYTES), .ss_size = STACK_BYTES};
+    for (int i = 0; i < 20000; i++) CHECK(sigaltstack(&stack, NULL) == 0);
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    CHECK(pthread_attr_setstack(&attributes, own_pages(STACK_BYTES), STACK_BYTES) == 0);
+    void *thread_stack = aligned_alloc(PAGE, STACK_BYTES);
+    CHECK(pthread_attr_setstack(&attributes, thread_stack, STACK_BYTES) == 0);
 
     struct sockaddr_in address;
     int go[2];

@@ -15,6 +15,8 @@
 #include <sys/mman.h>
 
 #define PAGE 4096
+/* A zeroed value with a page to itself. */
+#define OWN_PAGE(type) ((type *)memset(aligned_alloc(PAGE, PAGE), 0, PAGE))
 #define PRESSURE_BYTES ((size_t)40 << 20)
 
 #define CHECK(condition)                                                                       \

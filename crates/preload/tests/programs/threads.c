@@ -10,8 +10,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define OWN_PAGE(type) ((type *)memset(aligned_alloc(PAGE, PAGE), 0, PAGE))
-
 static struct timespec in_a_while(clockid_t clock, int ms) {
     struct timespec time;
     clock_gettime(clock, &time);
