@@ -130,10 +130,10 @@ impl Pager {
         moves: &mut Moves,
     ) -> Result<(), AccessError> {
         let pieces = &pieces[..pieces.len().min(WINDOW_PIECES)];
-        buffer.0.note(2 * pieces.len() * PAGE);
         let _blocked = Blocked::all();
         // What was plain is nowhere in the table before it was taken over.
         self.take_over_spans();
+        self.stage(&buffer.0, 2 * pieces.len() * PAGE, moves);
         let _passage = self.gate.enter(Level::Mover);
         let (good, bad) = self.good_pieces(pieces);
         let slots = [None; WINDOW_PIECES];

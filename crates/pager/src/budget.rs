@@ -11,11 +11,13 @@ use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::thread;
 
 use crate::descriptor::Descriptor;
+use crate::evict::Moves;
 use crate::gate::Level;
 use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
 use crate::pager::{PAGE_STAGING_BYTES, Pager};
 use crate::policy::budget_split::{self, Share};
+use crate::staging::StagingBuffer;
 use crate::{PAGE, evict, staging};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.
@@ -24,9 +26,8 @@ const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
 const HEAP_BYTES_PER_PAGE: usize = 5;
 /// Bytes of the cache's memory of what left it, for a page that is cached, at most.
 const GHOST_BYTES: usize = 8;
-/// Worker stacks, signal frames, lists, and the windows of scans until the page buffer has made
-/// room for them: a bound, not a measurement.
-const OTHER_BYTES: usize = 5 << 19;
+/// Worker stacks, signal frames, lists: a bound, not a measurement.
+const OTHER_BYTES: usize = 1 << 20;
 
 /// Threads that can evict at the same time, at most.
 const CONTEXTS_MAX: usize = 4;
@@ -42,6 +43,8 @@ pub(crate) struct Budget {
     /// What the user has fixed.
     page_buffer_bytes: Option<usize>,
     committed_peak: AtomicUsize,
+    /// Pages reserved in the page buffer for staging that no limit knows of yet.
+    staged_pages: AtomicUsize,
 }
 
 /// What the budget is used for, bytes.
@@ -108,11 +111,10 @@ fn context_bytes(budget: usize) -> usize {
 
 impl Budget {
     pub(crate) fn new(bytes: usize, page_buffer_bytes: Option<usize>) -> Budget {
-        Budget { bytes, page_buffer_bytes, committed_peak: AtomicUsize::new(0) }
+        let (committed_peak, staged_pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Budget { bytes, page_buffer_bytes, committed_peak, staged_pages }
     }
-}
 
-impl Budget {
     /// The ceiling.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -166,6 +168,36 @@ impl Pager {
         self.has_room_for(spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE))
     }
 
+    /// Notes that the first `bytes` of a staging buffer will be used. What is new of them takes
+    /// room of the page buffer, until `rebalance` lowers its limit; false if there is none.
+    pub(crate) fn try_stage(&self, buffer: &StagingBuffer<'_>, bytes: usize) -> bool {
+        let pages = buffer.unnoted(bytes).div_ceil(PAGE);
+        let has_room = pages == 0 || self.page_buffer.try_reserve(pages);
+        if has_room {
+            self.stage_reserved(buffer, bytes, pages);
+        }
+        has_room
+    }
+
+    /// As `try_stage`, but makes room; the caller owns nothing.
+    pub(crate) fn stage(&self, buffer: &StagingBuffer<'_>, bytes: usize, moves: &mut Moves) {
+        let pages = buffer.unnoted(bytes).div_ceil(PAGE);
+        for _ in 0..pages {
+            if self.make_room(moves).is_err() {
+                // The store takes no more: what is cached can still be read.
+                self.page_buffer.adopt(1);
+            }
+        }
+        self.stage_reserved(buffer, bytes, pages);
+    }
+
+    fn stage_reserved(&self, buffer: &StagingBuffer<'_>, bytes: usize, pages: usize) {
+        if pages > 0 {
+            buffer.note(bytes);
+            self.budget.staged_pages.fetch_add(pages, Ordering::Release);
+        }
+    }
+
     fn has_room_for(&self, bytes: usize) -> bool {
         let overhead = self.usage().overhead().saturating_add(bytes);
         overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
@@ -175,12 +207,15 @@ impl Pager {
     pub fn rebalance(&self) {
         let _passage = self.gate.enter(Level::Mover);
         self.balance();
+        // Before the usage is looked at, which then includes them.
+        let staged = self.budget.staged_pages.swap(0, Ordering::Acquire);
         let share = match self.budget.page_buffer_bytes {
             Some(bytes) => Share::Bytes(bytes),
             None => Share::Part(self.balancer.part()),
         };
         let split = budget_split::split(self.budget.bytes, self.usage().overhead(), share);
         self.page_buffer.set_limit(split.page_buffer);
+        self.page_buffer.unreserve(staged);
         self.cache.set_limit(split.object_cache * PAGE);
         self.descriptors.grow_ghost(self.cache.objects());
     }

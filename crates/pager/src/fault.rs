@@ -330,7 +330,7 @@ impl Pager {
     /// Reserves one page of the page buffer, evicting in this thread while there is none. When
     /// changed objects cannot be written it gives up only after a look at every cached one: clean
     /// ones may stand behind them.
-    fn make_room(&self, moves: &mut Moves) -> Result<(), FaultError> {
+    pub(crate) fn make_room(&self, moves: &mut Moves) -> Result<(), FaultError> {
         if self.page_buffer.try_reserve(1) {
             return Ok(());
         }

@@ -79,18 +79,26 @@ impl Pager {
     ) -> Result<Option<u32>, FaultError> {
         let Some(first) = self.claim_stored(page, block) else { return Ok(None) };
         let window = Self::pages_left_in_span(page, window);
-        let pages = if window == 1 {
-            let buffer = self.pages_staging.take(PAGE_STAGING_BYTES);
-            self.fetch_claimed::<1>(page, &[first], &[block], &buffer, mark)?
-        } else {
+        if window > 1 {
             let mut ids = [first; WINDOW];
             let mut blocks = [block; WINDOW];
             let count = self.claim_following(page, window, &mut ids, &mut blocks);
             let buffer = self.windows_staging.take(0);
             let (ids, blocks) = (&ids[..count], &blocks[..count]);
-            self.fetch_claimed::<WINDOW>(page, ids, blocks, &buffer, mark)?
-        };
-        Ok(Some(pages))
+            let staged = if self.are_whole(page, count) { count } else { WINDOW + count };
+            if self.try_stage(&buffer, staged * PAGE) {
+                return self.fetch_claimed::<WINDOW>(page, ids, blocks, &buffer, mark).map(Some);
+            }
+            self.give_back(page, &ids[1..], &blocks[1..], 1);
+        }
+        let buffer = self.pages_staging.take(PAGE_STAGING_BYTES);
+        self.fetch_claimed::<1>(page, &[first], &[block], &buffer, mark).map(Some)
+    }
+
+    /// Whether the objects of so many pages fill them: each has a block of its own, and what is
+    /// read is what is installed.
+    fn are_whole(&self, first: PageNo, count: usize) -> bool {
+        (0..count).all(|index| self.unit_bytes(PageNo(first.0 + index as u32)) == PAGE)
     }
 
     fn claim_following(
@@ -162,8 +170,7 @@ impl Pager {
             self.block_read(page(next), blocks[next], buf)
         });
         self.store.read(&mut requests[..count]);
-        let whole = count == ids.len() && (0..count).all(|at| self.unit_bytes(page(at)) == PAGE);
-        staging.note(if whole { count } else { N + ids.len() } * PAGE);
+        let whole = self.are_whole(first, ids.len());
         // SAFETY: the second half of the staging buffer.
         let pages = if whole { buffer } else { unsafe { buffer.add(N * PAGE) } };
         let mut good = 0;

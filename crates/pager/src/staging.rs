@@ -51,7 +51,7 @@ impl Staging {
         self.taken.store(0, Ordering::Relaxed);
     }
 
-    /// A free buffer, of which `bytes` from its start will be used, or what is noted later.
+    /// A free buffer, of which `bytes` from its start will be used, or what is noted before.
     pub fn take(&self, bytes: usize) -> StagingBuffer<'_> {
         loop {
             let taken = self.taken.load(Ordering::Relaxed);
@@ -75,12 +75,20 @@ impl Staging {
 }
 
 impl StagingBuffer<'_> {
-    /// Notes that so many bytes of the buffer, from its start, are used.
+    /// Notes that so many bytes of the buffer, from its start, will be used.
     pub fn note(&self, bytes: usize) {
-        let used = &self.pool.used[self.index as usize];
-        if used.load(Ordering::Relaxed) < bytes as u32 {
-            used.fetch_max(bytes as u32, Ordering::Relaxed);
+        if self.unnoted(bytes) > 0 {
+            self.used().store(bytes as u32, Ordering::Relaxed);
         }
+    }
+
+    /// How many of the first `bytes` of the buffer nobody has used so far.
+    pub fn unnoted(&self, bytes: usize) -> usize {
+        bytes.saturating_sub(self.used().load(Ordering::Relaxed) as usize)
+    }
+
+    fn used(&self) -> &AtomicU32 {
+        &self.pool.used[self.index as usize]
     }
 
     /// Where the buffer is.

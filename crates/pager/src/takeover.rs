@@ -1,9 +1,11 @@
-//! Take-over: puts spans that were born plain under management, one at a time.
+//! Take-over: puts spans that were born plain under management: registers all of them, then scans
+//! one at a time for what is present.
 //!
 //! Guarantees: between registration and the end of the scan a page is either present, and then the
-//! program cannot fault on it, or absent, and then a fault finds it `Zero`, which it is. Pages that
-//! may be the shared zero page, or shared with another process, are marked (`evict` makes them
-//! exclusive first). A page that is held is pinned before the evictor can find it.
+//! program cannot fault on it, or absent, and then a fault finds it `Zero`, which it is, and asks
+//! the page buffer for room. Pages that may be the shared zero page, or shared with another
+//! process, are marked (`evict` makes them exclusive first). A page that is held is pinned before
+//! the evictor can find it.
 //! Never: moves or copies a page.
 //! Threads: whoever evicts; one at a time, the others wait.
 
@@ -38,8 +40,9 @@ impl TakeOver {
 
 impl Pager {
     /// Begins management: the first `spans` spans were plain until now and hold `committed` pages.
-    /// They count against the page buffer at once; the evictor looks at them one by one. `publish`
-    /// shows the pager to other threads and answers what is held: no span is taken over meanwhile.
+    /// They count against the page buffer at once, and no more come without a fault; the evictor
+    /// looks at them one by one. `publish` shows the pager to other threads and answers what is
+    /// held: no span is taken over meanwhile.
     pub fn begin_take_over(
         &self,
         spans: usize,
@@ -51,6 +54,8 @@ impl Pager {
         self.page_buffer.adopt(committed);
         self.managed_spans.fetch_max(spans, Ordering::Release);
         *take_over = TakeOver { next: 0, end: spans, assumed: committed, held: publish() };
+        // Tried again for each span, which then has the error.
+        let _ = self.register(self.region_base, spans * SPAN);
     }
 
     /// Whether some spans have not been looked at yet.
