@@ -3,6 +3,8 @@
 //!
 //! Guarantees: `getcontext`, `setcontext` and `swapcontext` find their signal masks resident,
 //! `sigsetjmp` and `siglongjmp` theirs, and `dlopen` its path; `dlopen` still sees who called it.
+//! It never obeys RTLD_DEEPBIND: the library would find libc's `free` before ours, and the program
+//! hands it memory of ours (as PHP does to its extensions).
 //! Never: pins (nothing runs after the jump); the pages were touched a moment before.
 //!
 //! Threads: any.
@@ -23,9 +25,9 @@ fn touch(start: usize, len: usize) {
 }
 
 /// An entry point that calls `prepare` with its two first arguments and jumps to the address it
-/// returns.
+/// returns, after `last`, an instruction.
 macro_rules! jumps {
-    ($($name:ident, |$first:ident, $second:ident| $touching:expr;)*) => {$(
+    ($($name:ident, |$first:ident, $second:ident| $touching:expr $(, $last:literal)?;)*) => {$(
         const _: () = {
             extern "C" fn prepare($first: usize, $second: usize) -> *mut c_void {
                 $touching;
@@ -43,6 +45,7 @@ macro_rules! jumps {
                     "add rsp, 8",
                     "pop rsi",
                     "pop rdi",
+                    $($last,)?
                     "jmp rax",
                     prepare = sym prepare,
                 )
@@ -61,8 +64,10 @@ jumps! {
     longjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
     _longjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
     __longjmp_chk, |buffer, _second| touch(buffer, JUMP_BYTES);
-    dlopen, |path, _second| touch_text(path);
+    dlopen, |path, _flags| touch_text(path), "and esi, ~8";
 }
+
+const _: () = assert!(libc::RTLD_DEEPBIND == 8);
 
 fn touch_text(text: usize) {
     if deepheap::is_managing() && deepheap::owns(text) {

@@ -144,6 +144,22 @@ fn libraries_may_allocate_before_us() {
 }
 
 #[test]
+fn libraries_opened_by_themselves_share_the_programs_heap() {
+    let scratch = Scratch::new("deep-library");
+    let source = "deep_library.c";
+    let folder = scratch.path().join("beside");
+    std::fs::create_dir(&folder).expect("a folder");
+    let options = ["-shared", "-fPIC", "-DLIBRARY"].map(OsStr::new);
+    compile_as("beside/libdeep.so", source, &options, &scratch);
+    // Found by the run path of who calls dlopen.
+    let options = ["-Wl,-rpath,$ORIGIN/beside"].map(OsStr::new);
+    let program = compile_as("program", source, &options, &scratch);
+    for setting in Setting::ALL {
+        holds_in(&program, setting, &scratch, "deep library holds");
+    }
+}
+
+#[test]
 fn what_cannot_work_is_refused() {
     let scratch = Scratch::new("refusals");
     let program = compile("refusals.c", &scratch);
