@@ -160,6 +160,17 @@ fn libraries_opened_by_themselves_share_the_programs_heap() {
 }
 
 #[test]
+fn a_program_may_give_up_its_privileges() {
+    let scratch = Scratch::new("privileges");
+    let program = compile("privileges.c", &scratch);
+    for setting in Setting::ALL {
+        holds_in(&program, setting, &scratch, "given up");
+    }
+    let said = run(&mut Command::new(&program), Setting::Managing, &scratch).stderr;
+    assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
 fn what_cannot_work_is_refused() {
     let scratch = Scratch::new("refusals");
     let program = compile("refusals.c", &scratch);

@@ -1,6 +1,8 @@
 //! Pagemap: which pages of a range hold something, and which are only the shared zero page.
 //!
-//! Guarantees: a page that was present or in swap during the whole call is told.
+//! Guarantees: a page that was present or in swap during the whole call is told. Where
+//! /proc/self/pagemap cannot be opened (a server that gave up its privileges may not, one in a
+//! chroot has none), that holds for pages that may be read.
 //! Never: allocates | keeps a descriptor open | changes errno.
 //! Threads: any, also in a signal handler. Under concurrent changes the answer is of some moment of
 //! the call, page by page.
@@ -19,6 +21,8 @@ const IS_ZERO_PAGE: u64 = 1 << 5;
 const REGIONS_MAX: usize = 128;
 /// Entries of /proc/self/pagemap read at once: 4 KiB of stack.
 const ENTRIES_MAX: usize = 512;
+/// Pages that `mincore` is asked about at once: 4 KiB of stack.
+const LOOKS_MAX: usize = 4096;
 
 #[repr(C)]
 struct ScanArgument {
@@ -47,15 +51,15 @@ struct Region {
 const _: () = assert!(size_of::<ScanArgument>() == 96 && size_of::<Region>() == 24);
 
 /// Calls `each(first_addr, pages, is_zero_page)` for all runs of pages in `addr..addr+len` (whole
-/// pages) that are present or in swap, by rising address. Before Linux 6.7 zero pages cannot be
-/// told apart, and `is_zero_page` is true for all.
+/// pages) that are present or in swap, by rising address. Before Linux 6.7, and without
+/// /proc/self/pagemap, zero pages cannot be told apart, and `is_zero_page` is true for all.
 pub fn present_pages(
     addr: usize,
     len: usize,
     each: &mut dyn FnMut(usize, usize, bool),
 ) -> Result<()> {
     let _errno = Saved::new();
-    let pagemap = open()?;
+    let Ok(pagemap) = open() else { return look(addr, len, each) };
     match scan(&pagemap, addr, len, each) {
         // An unknown ioctl: nothing has been told yet.
         Err(Errno::ENOTTY | Errno::EINVAL) => read_entries(&pagemap, addr, len, each),
@@ -135,7 +139,7 @@ fn read_entries(
     let first = addr / PAGE;
     let pages = len / PAGE;
     let mut done = 0;
-    let mut run: Option<(usize, usize)> = None;
+    let mut run = Run { pages: None, each };
     while done < pages {
         let wanted = (pages - done).min(ENTRIES_MAX);
         // SAFETY: the kernel writes at most `wanted` entries, which fit.
@@ -156,25 +160,70 @@ fn read_entries(
             return Err(Errno::EIO);
         }
         for (index, entry) in entries[..got].iter().enumerate() {
-            if entry & HOLDS_SOMETHING != 0 {
-                let at = (first + done + index) * PAGE;
-                run = Some(run.map_or((at, 1), |(start, count)| (start, count + 1)));
-            } else if let Some((start, count)) = run.take() {
-                each(start, count, true);
-            }
+            run.add((first + done + index) * PAGE, entry & HOLDS_SOMETHING != 0);
         }
         done += got;
     }
-    if let Some((start, count)) = run {
-        each(start, count, true);
-    }
+    run.end();
     Ok(())
+}
+
+/// The way without /proc/self/pagemap.
+fn look(addr: usize, len: usize, each: &mut dyn FnMut(usize, usize, bool)) -> Result<()> {
+    let mut in_ram = [0u8; LOOKS_MAX];
+    let mut run = Run { pages: None, each };
+    for start in (addr..addr + len).step_by(LOOKS_MAX * PAGE) {
+        let piece = (addr + len - start).min(LOOKS_MAX * PAGE);
+        // SAFETY: one byte for each page of the piece.
+        check(unsafe { libc::mincore(start as *mut _, piece, in_ram.as_mut_ptr()) }.into())?;
+        for (index, flags) in in_ram[..piece / PAGE].iter().enumerate() {
+            let page = start + index * PAGE;
+            run.add(page, flags & 1 != 0 || kernel_can_read(page));
+        }
+    }
+    run.end();
+    Ok(())
+}
+
+/// Whether the kernel can read a page: it brings it back from swap for that, but it cannot make one
+/// that userfaultfd would have to.
+fn kernel_can_read(page: usize) -> bool {
+    const NO_CHANGE: libc::c_int = -1;
+    // SAFETY: what to do with the mask is asked for after the mask was read, and refused.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, NO_CHANGE, page, core::ptr::null_mut::<u64>(), 8)
+    };
+    check(answer) != Err(Errno::EFAULT)
+}
+
+/// Pages that hold something, told together when another follows.
+struct Run<'a> {
+    pages: Option<(usize, usize)>,
+    each: &'a mut dyn FnMut(usize, usize, bool),
+}
+
+impl Run<'_> {
+    fn add(&mut self, page: usize, holds_something: bool) {
+        if holds_something {
+            let (start, count) = self.pages.unwrap_or((page, 0));
+            self.pages = Some((start, count + 1));
+        } else {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((start, count)) = self.pages.take() {
+            (self.each)(start, count, true);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pinned_array::PinnedArray;
+    use crate::userfaultfd::Userfaultfd;
 
     /// Every third page written, the pages after them read: zero pages.
     fn touched(pages: usize) -> PinnedArray<u8> {
@@ -208,17 +257,26 @@ mod tests {
     }
 
     #[test]
-    fn fallback_tells_the_same_pages_and_calls_all_of_them_zero_pages() {
-        let pages = 1500;
+    fn fallbacks_tell_the_same_pages_and_call_all_of_them_zero_pages() {
+        let pages = 15_000;
         let memory = touched(pages);
         let at = memory.as_ptr() as usize;
-        let mut told = 0;
-        read_entries(&open().unwrap(), at, pages * PAGE, &mut |first, count, zero| {
-            assert!(zero);
-            assert_eq!(((first - at) / PAGE % 3, count), (0, 2));
-            told += count;
-        })
-        .unwrap();
-        assert_eq!(told, 1000);
+        // Without this the kernel makes a page of what is looked at.
+        let userfaultfd = Userfaultfd::open().unwrap();
+        userfaultfd.register_missing(at, pages * PAGE).unwrap();
+        for is_open in [true, false] {
+            let mut told = 0;
+            let mut each = |first: usize, count, zero: bool| {
+                assert!(zero);
+                assert_eq!(((first - at) / PAGE % 3, count), (0, 2));
+                told += count;
+            };
+            if is_open {
+                read_entries(&open().unwrap(), at, pages * PAGE, &mut each).unwrap();
+            } else {
+                look(at, pages * PAGE, &mut each).unwrap();
+            }
+            assert_eq!(told, 10_000);
+        }
     }
 }
