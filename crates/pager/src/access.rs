@@ -46,6 +46,14 @@ pub enum Operation {
     Write,
     /// Into DRAM, no further.
     Fetch,
+    /// As `Fetch`, of an object beside one that is wanted.
+    FetchBeside,
+}
+
+impl Operation {
+    fn only_fetches(self) -> bool {
+        matches!(self, Operation::Fetch | Operation::FetchBeside)
+    }
 }
 
 /// Consecutive bytes of one page of the region.
@@ -178,7 +186,7 @@ impl Pager {
         let count = window.pieces.len();
         let bulk = match window.operation {
             Operation::Write => self.write_in_bulk(window.pieces, window.buffer, moves),
-            Operation::Read | Operation::Fetch => 0,
+            Operation::Read | Operation::Fetch | Operation::FetchBeside => 0,
         };
         let is_done = |index: usize| bulk & (1 << index) != 0;
         // Slots first, while nothing is owned: reclaim may wait for the log. Without one, what can
@@ -255,7 +263,7 @@ impl Pager {
         loop {
             let place = self.table.load(page);
             let stored = matches!(place, Place::Stored(_));
-            if window.operation == Operation::Fetch && !stored {
+            if window.operation.only_fetches() && !stored {
                 return Progress::Done; // in DRAM, on its way there, or nowhere
             }
             match place {
@@ -404,7 +412,12 @@ impl Pager {
     /// cached.
     fn finish_piece(&self, window: &Window<'_>, index: usize, id: DescriptorId, slot: u32) {
         self.copy_in_slot(window, index, id, slot);
-        self.put_in_cache(id, slot, Balancer::arrives);
+        if window.operation == Operation::FetchBeside {
+            self.descriptors.get(id).set_neighbour();
+            self.put_in_cache(id, slot, Balancer::arrives_beside);
+        } else {
+            self.put_in_cache(id, slot, Balancer::arrives);
+        }
     }
 
     /// Does the piece in the slot of the owned object. What was written there is changed, if it
@@ -436,7 +449,7 @@ impl Pager {
             match window.operation {
                 Operation::Read => bytes.copy_from_nonoverlapping(object, length),
                 Operation::Write => object.copy_from_nonoverlapping(bytes, length),
-                Operation::Fetch => {}
+                Operation::Fetch | Operation::FetchBeside => {}
             }
         }
     }

@@ -86,6 +86,11 @@ impl Balancer {
         descriptor.set_epoch((self.epoch.load(Ordering::Relaxed) as u8).wrapping_sub(LONG_AGO));
     }
 
+    /// An object comes to the cache from the store though nobody wanted it yet.
+    pub(crate) fn arrives_beside(&self, descriptor: &Descriptor, _known: bool) {
+        descriptor.set_epoch(self.epoch.load(Ordering::Relaxed) as u8);
+    }
+
     /// So many pages have left a page buffer of `limit` pages.
     pub(crate) fn left(&self, pages: usize, limit: usize) {
         let left = self.left.fetch_add(pages, Ordering::Relaxed) + pages;
@@ -97,11 +102,15 @@ impl Balancer {
 
     /// A fault found the object cached.
     pub(crate) fn comes_back(&self, descriptor: &Descriptor) {
-        let now = self.epoch.load(Ordering::Relaxed) as u8;
-        // Of the margin before this one, or of this one.
-        if now.wrapping_sub(descriptor.epoch()) <= 1 {
+        if self.is_young(descriptor) {
             self.lanes[tls::lane()].young_faults.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether its epoch is that of the margin before this one, or of this one.
+    pub(crate) fn is_young(&self, descriptor: &Descriptor) -> bool {
+        let now = self.epoch.load(Ordering::Relaxed) as u8;
+        now.wrapping_sub(descriptor.epoch()) <= 1
     }
 
     fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU64) -> u64 {

@@ -52,6 +52,11 @@ pub enum State {
     Moving = 4,
 }
 
+/// Flags: the page may be shared.
+const SHARED: u8 = 1;
+/// Flags: the object came as a neighbour.
+const NEIGHBOUR: u8 = 2;
+
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
 const GENERATION: u32 = 16;
@@ -87,7 +92,7 @@ pub struct Descriptor {
     pins: AtomicU32,
     list: AtomicU8,
     reuse: AtomicU8,
-    may_be_shared: AtomicU8,
+    flags: AtomicU8,
     epoch: AtomicU8,
 }
 
@@ -148,7 +153,7 @@ impl Descriptor {
         self.reuse.store(reuse, Ordering::Relaxed);
     }
 
-    /// When it left the page buffer, in epochs of the balancer.
+    /// When it left the page buffer, or came as a neighbour, in epochs of the balancer.
     pub fn epoch(&self) -> u8 {
         self.epoch.load(Ordering::Relaxed)
     }
@@ -160,12 +165,22 @@ impl Descriptor {
 
     /// Whether the page may be mapped by someone else as well (the zero page, a forked process).
     pub fn may_be_shared(&self) -> bool {
-        self.may_be_shared.load(Ordering::Relaxed) != 0
+        self.flags.load(Ordering::Relaxed) & SHARED != 0
     }
 
-    /// Notes whether the page may be shared.
+    /// Notes whether the page, of an object that is or will be in the page buffer, may be shared.
     pub fn set_may_be_shared(&self, shared: bool) {
-        self.may_be_shared.store(u8::from(shared), Ordering::Relaxed);
+        self.flags.store(if shared { SHARED } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Whether the object, a cached one, came as the neighbour of another.
+    pub fn is_neighbour(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & NEIGHBOUR != 0
+    }
+
+    /// Notes that the object comes as a neighbour. Owner only.
+    pub fn set_neighbour(&self) {
+        self.flags.store(NEIGHBOUR, Ordering::Relaxed);
     }
 
     /// Fills a fresh descriptor. The caller got it from the free list.

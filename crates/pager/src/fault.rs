@@ -92,7 +92,7 @@ impl Pager {
             Place::Zero => self.install_fresh(page, &mut sequences.fresh),
             Place::Cached(id) => {
                 self.go_on_ahead(page, &mut sequences.stored);
-                self.install_cached(page, id)
+                self.install_cached(page, id, &mut sequences.stored)
             }
             Place::Stored(block) => self.fetch(page, block, &mut sequences.stored),
             Place::Busy(id) => self.wait_for(page, id, repeated),
@@ -177,12 +177,14 @@ impl Pager {
         &self,
         page: PageNo,
         id: DescriptorId,
+        sequence: &mut Sequence,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
             return Ok(None);
         }
         let descriptor = self.descriptors.get(id);
         let slot = descriptor.slot();
+        let is_neighbour = self.touch_neighbour(descriptor);
         descriptor.set_may_be_shared(false);
         let (object, bytes) = (self.cache.address(slot), self.unit_bytes(page));
         let copied = if bytes == PAGE {
@@ -199,7 +201,11 @@ impl Pager {
         }
         self.cache.give_back(slot);
         descriptor.set_reuse(replacement::touched(descriptor.reuse()));
-        self.balancer.comes_back(descriptor);
+        if is_neighbour {
+            *sequence = sequence.pass(page.0);
+        } else {
+            self.balancer.comes_back(descriptor);
+        }
         self.publish_resident(id);
         Ok(Some((FaultKind::Cached, 1)))
     }

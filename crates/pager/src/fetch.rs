@@ -31,6 +31,9 @@ impl Pager {
         sequence: &mut Sequence,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         let window = sequence.window(page.0) as usize;
+        if window == 1 {
+            self.ask_beside(page);
+        }
         let asked = (window == WINDOW).then(|| self.ask_ahead(page, page.0 + WINDOW_MAX));
         let fetched = self.fetch_window(page, block, window, &mut None)?;
         let Some(pages) = fetched else { return Ok(None) };

@@ -18,6 +18,7 @@ mod fault;
 mod fetch;
 mod fork;
 mod gate;
+mod neighbours;
 mod object_cache;
 mod object_table;
 mod page_buffer;

@@ -25,6 +25,7 @@ use crate::budget::{self, Budget};
 use crate::descriptor::Descriptors;
 use crate::evict::EvictContext;
 use crate::gate::Gate;
+use crate::neighbours::Neighbours;
 use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
 use crate::page_buffer::PageBuffer;
@@ -109,6 +110,7 @@ pub struct Pager {
     pub(crate) contexts: Box<[Lock<EvictContext>]>,
     pub(crate) packers: Box<[Lock<Packer>]>,
     pub(crate) prefetch: Prefetch,
+    pub(crate) neighbours: Neighbours,
     /// Pages that the program pins by calls, each as often as it does.
     pub(crate) long_pins: AtomicUsize,
     pub(crate) pages_staging: Staging,
@@ -177,6 +179,7 @@ impl Pager {
                 packers: contexts.iter().map(|_| Lock::new(Packer::new())).collect(),
                 contexts,
                 prefetch: Prefetch::new(),
+                neighbours: Neighbours::default(),
                 long_pins: AtomicUsize::new(0),
                 pages_staging: Staging::new(PAGE_STAGING_BYTES)?,
                 windows_staging: Staging::new(2 * WINDOW_MAX as usize * PAGE)?,

@@ -1,5 +1,6 @@
 //! Prefetch: workers read what will be wanted soon: the next stretches of a scan into the page
-//! buffer, single objects that the program named into the object cache.
+//! buffer, single objects that the program named, and neighbours (`neighbours`), into the object
+//! cache.
 //!
 //! The first object of a stretch goes into the object cache instead, as a mark: the fault on it is
 //! a cheap one and tells that the scan has come so far.
@@ -26,6 +27,8 @@ use crate::policy::sequence::WINDOW_MAX;
 
 /// Stretches that wait at most.
 const STRETCHES: usize = 64;
+/// Pages whose neighbours wait at most.
+const BESIDE: usize = 64;
 /// Objects that wait at most.
 const OBJECTS: usize = 1024;
 
@@ -66,6 +69,8 @@ pub(crate) struct Prefetch {
     /// Each stands for the `WINDOW_MAX` pages that begin with it.
     stretches: Lock<Queue<STRETCHES>>,
     objects: Lock<Queue<OBJECTS>>,
+    /// Each stands for its neighbours.
+    beside: Lock<Queue<BESIDE>>,
     /// Counts the requests ever made; the fetchers sleep on it.
     signal: AtomicU32,
 }
@@ -75,6 +80,7 @@ impl Prefetch {
         Prefetch {
             stretches: Lock::new(Queue::new()),
             objects: Lock::new(Queue::new()),
+            beside: Lock::new(Queue::new()),
             signal: AtomicU32::new(0),
         }
     }
@@ -93,6 +99,13 @@ impl Pager {
             self.prefetch.wake(1);
         }
         asked
+    }
+
+    /// Asks for the neighbours of `page`.
+    pub(crate) fn ask_for_beside(&self, page: PageNo) {
+        if self.prefetch.beside.lock().push(page) {
+            self.prefetch.wake(1);
+        }
     }
 
     /// Asks for the objects at these addresses; returns how many are stored and will be brought.
@@ -138,12 +151,22 @@ impl Pager {
                 count += 1;
             }
             drop(objects);
+            let mut operation = Operation::Fetch;
+            if count == 0
+                && let Some(page) = self.prefetch.beside.lock().pop()
+            {
+                operation = Operation::FetchBeside;
+                count = self.neighbours_of(page, &mut pieces);
+            }
             drop(passage);
             if count > 0 {
                 let buffer = self.access_buffer();
                 // What cannot be read is told to whoever touches it.
-                let _ = self.access(Operation::Fetch, &pieces[..count], &buffer, moves);
+                let _ = self.access(operation, &pieces[..count], &buffer, moves);
                 return count as u32;
+            }
+            if operation == Operation::FetchBeside {
+                continue; // they are on their way already: what else is there
             }
             futex::wait(&self.prefetch.signal, seen, None);
         }

@@ -443,7 +443,7 @@ unsafe fn copy_plainly(
         match operation {
             Operation::Read => place.copy_from_nonoverlapping(object, length),
             Operation::Write => object.copy_from_nonoverlapping(place, length),
-            Operation::Fetch => {}
+            Operation::Fetch | Operation::FetchBeside => {}
         }
     }
 }

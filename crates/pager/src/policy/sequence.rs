@@ -63,6 +63,12 @@ impl Sequence {
         Sequence { expected: end, ..self }
     }
 
+    /// Notes that `page` was here before the scan came to it.
+    pub fn pass(self, page: u32) -> Sequence {
+        let goes_on = self.expected == page && self.window < WINDOW_MAX;
+        if goes_on { self.advance(page, 1) } else { self }
+    }
+
     /// Notes that `fetched` pages from `page` on were installed.
     pub fn advance(self, page: u32, fetched: u32) -> Sequence {
         let window = if self.continues(page) { (self.window * 2).min(WINDOW_MAX) } else { 2 };
