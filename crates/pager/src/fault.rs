@@ -200,10 +200,11 @@ impl Pager {
             return Err(FaultError::Install(errno));
         }
         self.cache.give_back(slot);
-        descriptor.set_reuse(replacement::touched(descriptor.reuse()));
         if is_neighbour {
+            // What a fault from the store would have been: it is not used again by that.
             *sequence = sequence.pass(page.0);
         } else {
+            descriptor.set_reuse(replacement::touched(descriptor.reuse()));
             self.balancer.comes_back(descriptor);
         }
         self.publish_resident(id);

@@ -79,7 +79,8 @@ impl Pager {
         let first = page.0 - page.0 % GROUP as u32;
         let mut count = 0;
         for neighbour in (first..first + GROUP as u32).map(PageNo) {
-            if let Place::Stored(Block(block)) = self.table.load(neighbour)
+            if neighbour != page
+                && let Place::Stored(Block(block)) = self.table.load(neighbour)
                 && block.abs_diff(home) < NEAR
             {
                 pieces[count] = Piece { address: self.address_of(neighbour), length: 0 };
