@@ -106,6 +106,7 @@ fn resident_memory_and_page_tables_stay_under_the_budget() {
                 let stats = deepheap::stats().expect("stats");
                 let used = stats.used_bytes() as usize;
                 eprintln!("{what}: {} KiB over own, used {used}", cost().saturating_sub(own) >> 10);
+                assert!(cost() <= limit, "{what}: {} above the limit", cost() - limit);
                 assert!(used <= BUDGET, "{what}: {used} by our own count, {stats:?}");
             });
         });
