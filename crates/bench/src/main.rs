@@ -53,6 +53,8 @@ What an operation is (the same on every backend):
   write       adds 1 to the version in the header, atomically, so that concurrent writes all count
   sequential  each thread scans its contiguous share: the first word of every cache line of an
               object is one operation; with --write, the version is incremented too
+  scans       each thread goes through that many parts of its share in turns, an object of one,
+              then one of the next, every other part backwards; the rest as with sequential
   chase       reads from the object which object is next, on one cycle through all objects that
               starts elsewhere for each thread; with --write, the version is incremented too
 With --whole a read copies the object out, a write puts all of it in; --calls and --gather do reads

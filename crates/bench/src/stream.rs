@@ -47,6 +47,7 @@ enum Chooser {
     Uniform,
     Zipf(Zipf, Permutation),
     Sequential { first: u64, end: u64, at: u64 },
+    Scans { first: u64, length: u64, count: u64, turn: u64 },
     Chase { at: u64 },
     Hot { count: u64, order: Permutation },
 }
@@ -71,6 +72,10 @@ impl Stream {
             Pattern::Uniform => Chooser::Uniform,
             Pattern::Zipf(s) => Chooser::Zipf(Zipf::new(objects, s), order(workload)),
             Pattern::Sequential => Chooser::Sequential { first, end, at: first },
+            Pattern::Scans(count) => {
+                let count = u64::from(count).min(end - first);
+                Chooser::Scans { first, length: (end - first) / count, count, turn: 0 }
+            }
             Pattern::Chase => Chooser::Chase { at: order(workload).forward(first) },
             Pattern::Hot => Chooser::Hot { count: workload.hot_objects, order: order(workload) },
         };
@@ -93,6 +98,13 @@ impl Stream {
             Chooser::Sequential { first, end, at } => {
                 let object = *at;
                 *at = if object + 1 == *end { *first } else { object + 1 };
+                return Operation::Scan { object, write: self.random.percent(self.write_percent) };
+            }
+            Chooser::Scans { first, length, count, turn } => {
+                let (scan, step) = (*turn % *count, *turn / *count);
+                *turn = if *turn + 1 == *length * *count { 0 } else { *turn + 1 };
+                let at = if scan % 2 == 0 { step } else { *length - 1 - step };
+                let object = *first + scan * *length + at;
                 return Operation::Scan { object, write: self.random.percent(self.write_percent) };
             }
             Chooser::Chase { at } => {
@@ -196,6 +208,19 @@ mod tests {
             seen.extend(mine);
         }
         assert_eq!(seen.len(), 10, "{seen:?}");
+    }
+
+    #[test]
+    fn scans_take_turns_and_every_other_one_goes_backwards() {
+        let plan = workload("--on glibc --data 48K --threads 2 --pattern scans:2");
+        let mut stream = Stream::new(&plan, 1);
+        let objects: Vec<u64> = (0..7)
+            .map(|_| match stream.next() {
+                Operation::Scan { object, .. } => object,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(objects, [6, 11, 7, 10, 8, 9, 6]);
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub enum Pattern {
     Zipf(f64),
     /// Each thread scans its contiguous share, again and again.
     Sequential,
+    /// Each thread is in so many scans of parts of its share, which take turns; every other one
+    /// goes backwards.
+    Scans(u32),
     /// The object says which object is next, along one cycle through all objects.
     Chase,
     /// The objects of a hot set equally likely, which lie scattered over all of the data.
@@ -100,7 +103,13 @@ impl FromStr for Pattern {
                 Ok(s) if s > 0.0 && s < 10.0 => Ok(Self::Zipf(s)),
                 _ => Err(format!("zipf exponent '{exponent}' is not a number between 0 and 10")),
             },
-            _ => Err(format!("'{text}' is none of uniform, zipf:EXPONENT, hot, sequential, chase")),
+            Some(("scans", count)) => match count.parse::<u32>() {
+                Ok(count @ 1..=64) => Ok(Self::Scans(count)),
+                _ => Err(format!("'{count}' scans: give a number from 1 to 64")),
+            },
+            _ => Err(format!(
+                "'{text}' is none of uniform, zipf:EXPONENT, hot, sequential, scans:COUNT, chase"
+            )),
         }
     }
 }
@@ -119,6 +128,7 @@ impl From<Pattern> for String {
             Pattern::Uniform => "uniform".into(),
             Pattern::Zipf(exponent) => format!("zipf:{exponent}"),
             Pattern::Sequential => "sequential".into(),
+            Pattern::Scans(count) => format!("scans:{count}"),
             Pattern::Chase => "chase".into(),
             Pattern::Hot => "hot".into(),
         }
@@ -185,7 +195,7 @@ pub struct Workload {
     #[arg(long = "write", default_value_t = 0, value_name = "PERCENT",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub write_percent: u32,
-    /// Which object comes next: uniform, zipf:EXPONENT, hot, sequential or chase
+    /// Which object comes next: uniform, zipf:EXPONENT, hot, sequential, scans:COUNT or chase
     #[arg(long, default_value = "uniform")]
     pub pattern: Pattern,
     /// Objects in the hot set of --pattern hot
@@ -300,7 +310,7 @@ impl Workload {
             }
         }
         if (uses_calls || self.whole)
-            && matches!(self.pattern, Pattern::Sequential | Pattern::Chase)
+            && matches!(self.pattern, Pattern::Sequential | Pattern::Scans(_) | Pattern::Chase)
         {
             return refuse(
                 "--whole, --calls and --gather: are for the patterns uniform, zipf and hot".into(),
@@ -388,10 +398,10 @@ mod tests {
         for wrong in ["", "K", "-1", "0", "4X", "NaN", "9999999T"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
-        for text in ["uniform", "zipf:0.99", "sequential", "chase", "hot"] {
+        for text in ["uniform", "zipf:0.99", "sequential", "scans:3", "chase", "hot"] {
             assert_eq!(text.parse::<Pattern>().map(String::from), Ok(text.to_string()));
         }
-        for wrong in ["zipf", "zipf:", "zipf:-1", "zipf:NaN", "random"] {
+        for wrong in ["zipf", "zipf:", "zipf:-1", "zipf:NaN", "scans:0", "random"] {
             assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
         }
     }

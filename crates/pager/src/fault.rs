@@ -15,11 +15,12 @@ use deepheap_sys::userfaultfd::Copy;
 use crate::PAGE;
 use crate::descriptor::{DescriptorId, List, State};
 use crate::evict::{DIRECT_PAGES, Moves};
+use crate::fetch::Window;
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::{FRESH_MAX, Pager};
 use crate::policy::replacement;
-use crate::policy::sequence::{Sequence, Sequences};
+use crate::policy::sequence::{Direction, Sequence, Sequences};
 
 /// A hash no content has: whatever is found at eviction counts as changed.
 pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
@@ -91,10 +92,10 @@ impl Pager {
         let served = match self.table.load(page) {
             Place::Zero => self.install_fresh(page, &mut sequences.fresh),
             Place::Cached(id) => {
-                self.go_on_ahead(page, &mut sequences.stored);
-                self.install_cached(page, id, &mut sequences.stored)
+                self.go_on_ahead(page, sequences);
+                self.install_cached_window(page, id, sequences)
             }
-            Place::Stored(block) => self.fetch(page, block, &mut sequences.stored),
+            Place::Stored(block) => self.fetch(page, block, sequences),
             Place::Busy(id) => self.wait_for(page, id, repeated),
         };
         drop(passage);
@@ -128,8 +129,10 @@ impl Pager {
         let mut count = 1;
         let in_block = page.0 as usize % FRESH_BLOCK;
         let most = if self.heap.is_object_page(page) {
-            let window = FRESH_MAX.min(self.page_buffer.limit() / FRESH_PART);
-            Self::pages_left_in_span(page, window).min(sequence.window(page.0) as usize)
+            let (window, direction) = sequence.window(page.0);
+            let upwards = if direction == Direction::Up { window as usize } else { 1 };
+            let most = FRESH_MAX.min(self.page_buffer.limit() / FRESH_PART);
+            upwards.min(most).min(PAGES_PER_SPAN - page.0 as usize % PAGES_PER_SPAN)
         } else if in_block > 0 && matches!(self.table.load(PageNo(page.0 - 1)), Place::Busy(_)) {
             FRESH_BLOCK - in_block
         } else {
@@ -173,14 +176,52 @@ impl Pager {
         None
     }
 
-    fn install_cached(
+    /// Installs a cached object, and if it is a scan that comes to it the cached ones after it.
+    fn install_cached_window(
         &self,
         page: PageNo,
         id: DescriptorId,
-        sequence: &mut Sequence,
+        sequences: &mut Sequences,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
-        if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
+        if !self.install_cached(page, id)? {
             return Ok(None);
+        }
+        let window = Window::of(page, sequences.of(page.0));
+        let (installed, extent) = self.install_cached_further(window);
+        sequences.pass(page.0, extent);
+        Ok(Some((FaultKind::Cached, 1 + installed)))
+    }
+
+    /// Installs what is cached of the window, except for its first page, as far as there is room
+    /// and nothing has to be read; returns how many pages that were, and how many it came past.
+    pub(crate) fn install_cached_further(&self, window: Window) -> (u32, u32) {
+        let (mut installed, mut extent) = (0, 1);
+        while extent < window.count {
+            let page = window.page_after(extent);
+            match self.table.load(page) {
+                Place::Stored(_) => break,
+                Place::Cached(id) => {
+                    if !self.page_buffer.try_reserve(1) {
+                        break;
+                    }
+                    if let Ok(true) = self.install_cached(page, id) {
+                        installed += 1;
+                    } else {
+                        // It is told to whoever touches it.
+                        self.page_buffer.unreserve(1);
+                    }
+                }
+                Place::Zero | Place::Busy(_) => {}
+            }
+            extent += 1;
+        }
+        (installed, extent as u32)
+    }
+
+    /// Installs a cached object, for which a page is reserved; false if another thread has it.
+    fn install_cached(&self, page: PageNo, id: DescriptorId) -> Result<bool, FaultError> {
+        if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
+            return Ok(false);
         }
         let descriptor = self.descriptors.get(id);
         let slot = descriptor.slot();
@@ -200,15 +241,13 @@ impl Pager {
             return Err(FaultError::Install(errno));
         }
         self.cache.give_back(slot);
-        if is_neighbour {
-            // What a fault from the store would have been: it is not used again by that.
-            *sequence = sequence.pass(page.0);
-        } else {
+        // A neighbour's first touch is what a fault from the store would have been: no use again.
+        if !is_neighbour {
             descriptor.set_reuse(replacement::touched(descriptor.reuse()));
             self.balancer.comes_back(descriptor);
         }
         self.publish_resident(id);
-        Ok(Some((FaultKind::Cached, 1)))
+        Ok(true)
     }
 
     /// Waits for another thread that is moving the object. A page that the table calls resident and
@@ -373,11 +412,6 @@ impl Pager {
             deepheap_sys::thread::yield_now();
         }
         Ok(())
-    }
-
-    /// Pages after `page` in the same span, at most `count` in all.
-    pub(crate) fn pages_left_in_span(page: PageNo, count: usize) -> usize {
-        (PAGES_PER_SPAN - page.0 as usize % PAGES_PER_SPAN).min(count)
     }
 }
 

@@ -5,7 +5,9 @@
 //! Never: waits for room for a neighbour; the page that faulted comes first.
 //! Threads: the faulting one, and the fetchers.
 
-use deepheap_heap::PageNo;
+use core::ops::Range;
+
+use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_store::{Block, BlockRead, ContentHash, StoreError};
 
 use crate::PAGE;
@@ -14,119 +16,196 @@ use crate::descriptor::{DescriptorId, State};
 use crate::fault::{FaultError, FaultKind, UNKNOWN_HASH, fill_page};
 use crate::object_table::Place;
 use crate::pager::{PAGE_STAGING_BYTES, Pager};
-use crate::policy::sequence::{AHEAD_MAX, Sequence, WINDOW_MAX};
+use crate::policy::sequence::{AHEAD_MAX, Direction, Sequence, Sequences, WINDOW_MAX};
 use crate::staging::StagingBuffer;
 
 const WINDOW: usize = WINDOW_MAX as usize;
 /// What a scan asks for ahead takes no more than this part of the page buffer.
 const AHEAD_PART: usize = 16;
 
+/// Pages to fetch together: the one that faulted, or whose turn it is, and those that a scan comes
+/// to after it.
+#[derive(Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) page: PageNo,
+    pub(crate) direction: Direction,
+    /// How many in all.
+    pub(crate) count: usize,
+}
+
+impl Window {
+    /// What to fetch for a fault on `page`, which its sequence knows.
+    pub(crate) fn of(page: PageNo, sequence: Sequence) -> Window {
+        let (count, direction) = sequence.window(page.0);
+        Window { page, direction, count: count as usize }.within_span()
+    }
+
+    /// A whole stretch of a scan.
+    pub(crate) fn stretch(page: PageNo, direction: Direction) -> Window {
+        Window { page, direction, count: WINDOW }
+    }
+
+    /// As many of the pages as are in the span of the first.
+    fn within_span(self) -> Window {
+        let in_span = self.page.0 as usize % PAGES_PER_SPAN;
+        let left = match self.direction {
+            Direction::Up => PAGES_PER_SPAN - in_span,
+            Direction::Down => in_span + 1,
+        };
+        Window { count: self.count.min(left), ..self }
+    }
+
+    /// The page that a scan comes to after `count` others.
+    pub(crate) fn page_after(self, count: usize) -> PageNo {
+        PageNo(self.direction.after(self.page.0, count as u32))
+    }
+}
+
+/// What a fetch has claimed, in the order of addresses.
+#[derive(Clone, Copy)]
+struct Claimed<'a> {
+    pages: &'a [PageNo],
+    ids: &'a [DescriptorId],
+    blocks: &'a [Block],
+    /// Which of them is the window's own page. It keeps its reservation: `resolve` ends it.
+    own: usize,
+}
+
+/// What a fetch brought.
+#[derive(Clone, Copy)]
+pub(crate) struct Brought {
+    /// Pages that are in DRAM now, the window's own one among them.
+    pub(crate) pages: u32,
+    /// Pages from there on that were looked at.
+    extent: u32,
+}
+
 impl Pager {
-    /// Reads the object of `page`, and as many following ones as the sequence suggests; asks the
+    /// Reads the object of `page`, and as many further ones as its sequence suggests; asks the
     /// fetchers for those after them when the scan is at full speed.
     pub(crate) fn fetch(
         &self,
         page: PageNo,
         block: Block,
-        sequence: &mut Sequence,
+        sequences: &mut Sequences,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
-        let window = sequence.window(page.0) as usize;
-        if window == 1 {
+        let sequence = sequences.of(page.0);
+        let window = Window::of(page, sequence);
+        if window.count == 1 {
             self.ask_beside(page);
         }
-        let asked = (window == WINDOW).then(|| self.ask_ahead(page, page.0 + WINDOW_MAX));
-        let fetched = self.fetch_window(page, block, window, &mut None)?;
-        let Some(pages) = fetched else { return Ok(None) };
-        *sequence = sequence.advance(page.0, pages);
+        let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
+            .then(|| self.ask_ahead(window, window.page_after(WINDOW), sequences.asking()));
+        let Some(brought) = self.fetch_window(window, block, &mut None)? else { return Ok(None) };
+        let mut sequence = sequence.advance(page.0, brought.extent);
         if let Some(end) = asked
-            && pages == WINDOW_MAX
+            && brought.extent == WINDOW_MAX
         {
-            *sequence = sequence.ask_until(end);
+            sequence = sequence.ask_until(end.0);
         }
-        Ok(Some((FaultKind::Stored, pages)))
+        sequences.note(page.0, sequence);
+        let (cached, _) =
+            self.install_cached_further(Window { count: brought.extent as usize, ..window });
+        Ok(Some((FaultKind::Stored, brought.pages + cached)))
     }
 
     /// A fault on a page that a fetcher left in the cache as the mark of a stretch: the scan has
     /// come so far, and the stretches after those on their way are asked for.
-    pub(crate) fn go_on_ahead(&self, page: PageNo, sequence: &mut Sequence) {
-        if let Some(from) = sequence.asked_until(page.0) {
-            *sequence = sequence.ask_until(self.ask_ahead(page, from));
+    pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences) {
+        let sequence = sequences.of(page.0);
+        if let Some((from, direction)) = sequence.asked_until(page.0) {
+            let window = Window::stretch(page, direction);
+            let end = self.ask_ahead(window, PageNo(from), sequences.asking());
+            sequences.note(page.0, sequence.ask_until(end.0));
         }
     }
 
-    /// Asks for the stretches of a scan that is at `page`, from the page `from` on; returns where
-    /// what was asked for ends.
-    fn ask_ahead(&self, page: PageNo, from: u32) -> u32 {
-        let fit = self.page_buffer.limit() / (AHEAD_PART * WINDOW);
+    /// Asks for the stretches after the window of a scan, from the page `from` on, if `scans` of
+    /// the thread do that; returns where what was asked for ends.
+    fn ask_ahead(&self, window: Window, from: PageNo, scans: usize) -> PageNo {
+        let fit = self.page_buffer.limit() / (AHEAD_PART * WINDOW * scans.max(1));
         let stretches = fit.clamp(1, AHEAD_MAX as usize);
-        let end = page.0 + Self::pages_left_in_span(page, (1 + stretches) * WINDOW) as u32;
+        let near = Window { count: (1 + stretches) * WINDOW, ..window }.within_span();
         let mut next = from;
-        while next + WINDOW_MAX <= end
-            && matches!(self.table.load(PageNo(next)), Place::Stored(_))
-            && self.ask_for(PageNo(next))
+        while window.direction.distance(window.page.0, next.0) as usize + WINDOW <= near.count
+            && self.ask_for(next, window.direction)
         {
-            next += WINDOW_MAX;
+            next = PageNo(window.direction.after(next.0, WINDOW_MAX));
         }
         next
     }
 
-    /// Reads the object of `page`, for which a page is reserved, and up to `window` in all. None if
-    /// another thread has it. With a cache slot as the `mark` the first object goes there if it
+    /// Reads the objects of the window that are stored, for the first of which a page is reserved;
+    /// None if another thread has that one. With a cache slot as the `mark` it goes there if it
     /// fits, and its reservation ends.
     pub(crate) fn fetch_window(
         &self,
-        page: PageNo,
+        window: Window,
         block: Block,
-        window: usize,
         mark: &mut Option<u32>,
-    ) -> Result<Option<u32>, FaultError> {
-        let Some(first) = self.claim_stored(page, block) else { return Ok(None) };
-        let window = Self::pages_left_in_span(page, window);
-        if window > 1 {
-            let mut ids = [first; WINDOW];
-            let mut blocks = [block; WINDOW];
-            let count = self.claim_following(page, window, &mut ids, &mut blocks);
-            let buffer = self.windows_staging.take(0);
-            let (ids, blocks) = (&ids[..count], &blocks[..count]);
-            let staged = if self.are_whole(page, count) { count } else { WINDOW + count };
-            if self.try_stage(&buffer, staged * PAGE) {
-                return self.fetch_claimed::<WINDOW>(page, ids, blocks, &buffer, mark).map(Some);
+    ) -> Result<Option<Brought>, FaultError> {
+        let Some(own) = self.claim_stored(window.page, block) else { return Ok(None) };
+        let window = window.within_span();
+        let (mut pages, mut ids, mut blocks) =
+            ([window.page; WINDOW], [own; WINDOW], [block; WINDOW]);
+        let mut extent = 1;
+        let mut count = 1;
+        while extent < window.count {
+            let page = window.page_after(extent);
+            if let Place::Stored(block) = self.table.load(page) {
+                if !self.page_buffer.try_reserve(1) {
+                    break;
+                }
+                match self.claim_stored(page, block) {
+                    Some(id) => {
+                        (pages[count], ids[count], blocks[count]) = (page, id, block);
+                        count += 1;
+                    }
+                    None => self.page_buffer.unreserve(1),
+                }
             }
-            self.give_back(page, &ids[1..], &blocks[1..], 1);
+            extent += 1;
+        }
+        let (pages, ids, blocks) = (&mut pages[..count], &mut ids[..count], &mut blocks[..count]);
+        let brought = |pages: u32, extent: usize| Some(Brought { pages, extent: extent as u32 });
+        if count > 1 {
+            let mut own = 0;
+            if window.direction == Direction::Down {
+                pages.reverse();
+                ids.reverse();
+                blocks.reverse();
+                own = count - 1;
+            }
+            let claimed = Claimed { pages, ids, blocks, own };
+            let buffer = self.windows_staging.take(0);
+            let staged = if self.are_whole(claimed.pages) { count } else { WINDOW + count };
+            if self.try_stage(&buffer, staged * PAGE) {
+                let done = self.fetch_claimed::<WINDOW>(claimed, &buffer, mark)?;
+                return Ok(brought(done, extent));
+            }
+            self.give_back(claimed, 0..own);
+            self.give_back(claimed, own + 1..count);
+            extent = 1;
         }
         let buffer = self.pages_staging.take(PAGE_STAGING_BYTES);
-        self.fetch_claimed::<1>(page, &[first], &[block], &buffer, mark).map(Some)
+        let claimed = Claimed { pages: &[window.page], ids: &[own], blocks: &[block], own: 0 };
+        Ok(brought(self.fetch_claimed::<1>(claimed, &buffer, mark)?, extent))
     }
 
-    /// Whether the objects of so many pages fill them: each has a block of its own, and what is
-    /// read is what is installed.
-    fn are_whole(&self, first: PageNo, count: usize) -> bool {
-        (0..count).all(|index| self.unit_bytes(PageNo(first.0 + index as u32)) == PAGE)
+    /// The part of the window from its first stored page on, and where that is stored.
+    pub(crate) fn first_stored(&self, window: Window) -> Option<(Window, Block)> {
+        let window = window.within_span();
+        (0..window.count).find_map(|passed| {
+            let page = window.page_after(passed);
+            let Place::Stored(block) = self.table.load(page) else { return None };
+            Some((Window { page, count: window.count - passed, ..window }, block))
+        })
     }
 
-    fn claim_following(
-        &self,
-        page: PageNo,
-        window: usize,
-        ids: &mut [DescriptorId; WINDOW],
-        blocks: &mut [Block; WINDOW],
-    ) -> usize {
-        let mut count = 1;
-        while count < window {
-            let next = PageNo(page.0 + count as u32);
-            let Place::Stored(block) = self.table.load(next) else { break };
-            if !self.page_buffer.try_reserve(1) {
-                break;
-            }
-            let Some(id) = self.claim_stored(next, block) else {
-                self.page_buffer.unreserve(1);
-                break;
-            };
-            ids[count] = id;
-            blocks[count] = block;
-            count += 1;
-        }
-        count
+    /// Whether the objects of these pages fill them: each has a block of its own, and what is read
+    /// is what is installed.
+    fn are_whole(&self, pages: &[PageNo]) -> bool {
+        pages.iter().all(|&page| self.unit_bytes(page) == PAGE)
     }
 
     pub(crate) fn claim_stored(&self, page: PageNo, block: Block) -> Option<DescriptorId> {
@@ -140,18 +219,16 @@ impl Pager {
         None
     }
 
-    /// Reads and installs claimed pages; returns how many are in DRAM now, the first among them.
+    /// Reads and installs claimed pages; returns how many are in DRAM now, the own one among them.
     /// `staging` has `N` pages for blocks, and `N` for what is made of them.
     fn fetch_claimed<const N: usize>(
         &self,
-        first: PageNo,
-        ids: &[DescriptorId],
-        blocks: &[Block],
+        claimed: Claimed<'_>,
         staging: &StagingBuffer<'_>,
         mark: &mut Option<u32>,
     ) -> Result<u32, FaultError> {
+        let Claimed { pages, ids, blocks, own } = claimed;
         let buffer = staging.address();
-        let page = |index: usize| PageNo(first.0 + index as u32);
         // Neighbours often share a block: it is read once.
         let mut request_of = [0; N];
         let mut count = 0;
@@ -170,60 +247,86 @@ impl Pager {
             }
             // SAFETY: the staging buffer is ours alone and holds a page for each block.
             let buf = unsafe { core::slice::from_raw_parts_mut(buffer.add(at * PAGE), PAGE) };
-            self.block_read(page(next), blocks[next], buf)
+            self.block_read(pages[next], blocks[next], buf)
         });
         self.store.read(&mut requests[..count]);
-        let whole = self.are_whole(first, ids.len());
+        let whole = self.are_whole(pages);
         // SAFETY: the second half of the staging buffer.
-        let pages = if whole { buffer } else { unsafe { buffer.add(N * PAGE) } };
-        let mut good = 0;
-        while good < ids.len() {
-            let request = &requests[request_of[good]];
-            let Ok(hash) = request.result else { break };
-            let descriptor = self.descriptors.get(ids[good]);
+        let contents = if whole { buffer } else { unsafe { buffer.add(N * PAGE) } };
+        let is_good = |index: usize| -> bool {
+            let request = &requests[request_of[index]];
+            let Ok(hash) = request.result else { return false };
+            let descriptor = self.descriptors.get(ids[index]);
             if whole {
                 descriptor.set_hash(hash);
-            } else {
-                let Some(object) = self.object_in(page(good), request.buf) else { break };
-                descriptor.set_hash(ContentHash::of(object));
-                // SAFETY: a page of the staging buffer for each page; the block lies before them.
-                unsafe { fill_page(pages.add(good * PAGE), object.as_ptr(), object.len()) };
+                return true;
             }
-            good += 1;
-        }
-        let failure = requests[0].result.err().unwrap_or(StoreError::Corrupt(blocks[0]));
-        // Neighbours that could not be read stay where they are; the first one is the fault.
-        self.give_back(first, &ids[good..], &blocks[good..], good);
-        if good == 0 {
+            let Some(object) = self.object_in(pages[index], request.buf) else {
+                return false;
+            };
+            descriptor.set_hash(ContentHash::of(object));
+            // SAFETY: a page of the staging buffer for each page; the block lies before them.
+            unsafe { fill_page(contents.add(index * PAGE), object.as_ptr(), object.len()) };
+            true
+        };
+        // What could not be read stays where it is, and so does what lies beyond it.
+        let end = (own..ids.len()).find(|&index| !is_good(index)).unwrap_or(ids.len());
+        self.give_back(claimed, end.max(own + 1)..ids.len());
+        if end == own {
+            let failure = requests[request_of[own]].result.err();
+            self.give_back(claimed, 0..own + 1);
+            let failure = failure.unwrap_or(StoreError::Corrupt(blocks[own]));
             return Err(FaultError::Unreadable(failure));
         }
-        let unit_bytes = self.unit_bytes(first);
+        let begin = (0..own).rev().find(|&index| !is_good(index)).map_or(0, |index| index + 1);
+        self.give_back(claimed, 0..begin);
+        let unit_bytes = self.unit_bytes(pages[own]);
         let slot = mark.take_if(|slot| self.cache.slot_bytes(*slot) >= unit_bytes);
         let marks = usize::from(slot.is_some());
-        // SAFETY: the pages after the mark's.
-        let rest = unsafe { pages.add(marks * PAGE) };
-        let (installed, refused) = self.install(page(marks), rest, &ids[marks..good]);
-        let done = marks + installed;
-        self.give_back(first, &ids[done..good], &blocks[done..good], done);
+        // A run of neighbours at a time; what the kernel refuses is given back.
+        let install = |range: Range<usize>| {
+            let (mut at, mut refused) = (range.start, None);
+            while at < range.end && refused.is_none() {
+                let run = (at + 1..range.end).find(|&next| pages[next].0 != pages[next - 1].0 + 1);
+                let run = at..run.unwrap_or(range.end);
+                // SAFETY: the staging buffer has a page for each of them.
+                let source = unsafe { contents.add(at * PAGE) };
+                let (installed, error) = self.install(pages[at], source, &ids[run]);
+                at += installed;
+                refused = error;
+            }
+            self.give_back(claimed, at..range.end);
+            (at - range.start, refused)
+        };
+        // The own page first: the others must not keep it from coming.
+        let (mut done, refused) = install(own + marks..end);
+        if let Some(errno) = refused
+            && done + marks == 0
+        {
+            self.give_back(claimed, begin..own);
+            return Err(FaultError::Install(errno));
+        }
+        done += marks + install(begin..own).0;
         if let Some(slot) = slot {
-            // SAFETY: the slot is ours alone and has room for the object, which begins the page.
-            unsafe { self.cache.address(slot).copy_from_nonoverlapping(pages, unit_bytes) };
+            // SAFETY: the slot is ours alone and has room for the object, which begins its page.
+            unsafe {
+                let object = contents.add(own * PAGE);
+                self.cache.address(slot).copy_from_nonoverlapping(object, unit_bytes);
+            }
             // Last: whoever waits for it finds the others here.
-            self.put_in_cache(ids[0], slot, Balancer::arrives);
+            self.put_in_cache(ids[own], slot, Balancer::arrives);
             self.page_buffer.unreserve(1);
         }
-        match refused {
-            Some(errno) if done == 0 => Err(FaultError::Install(errno)),
-            _ => Ok(done as u32),
-        }
+        Ok(done as u32)
     }
 
-    /// Returns claimed pages, the first of which is `first + offset`, to the store. The page that
-    /// faulted (offset 0) keeps its reservation: `resolve` ends it.
-    fn give_back(&self, first: PageNo, ids: &[DescriptorId], blocks: &[Block], offset: usize) {
-        let from = PageNo(first.0 + offset as u32);
-        self.unclaim(from, ids, |index| Place::Stored(blocks[index]));
-        let neighbours = if offset == 0 { ids.len().saturating_sub(1) } else { ids.len() };
-        self.page_buffer.unreserve(neighbours);
+    /// Returns claimed pages to the store.
+    fn give_back(&self, claimed: Claimed<'_>, range: Range<usize>) {
+        for index in range.clone() {
+            self.table.publish(claimed.pages[index], Place::Stored(claimed.blocks[index]));
+            self.descriptors.release(claimed.ids[index]);
+        }
+        let kept = usize::from(range.contains(&claimed.own));
+        self.page_buffer.unreserve(range.len().saturating_sub(kept));
     }
 }

@@ -20,10 +20,11 @@ use deepheap_sys::signals::Blocked;
 
 use crate::access::{Operation, Piece, WINDOW_PIECES};
 use crate::evict::Moves;
+use crate::fetch::Window;
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
-use crate::policy::sequence::WINDOW_MAX;
+use crate::policy::sequence::Direction;
 
 /// Stretches that wait at most.
 const STRETCHES: usize = 64;
@@ -32,45 +33,45 @@ const BESIDE: usize = 64;
 /// Objects that wait at most.
 const OBJECTS: usize = 1024;
 
-/// Pages that wait, oldest first.
-struct Queue<const N: usize> {
-    pages: [PageNo; N],
+/// What waits, oldest first.
+struct Queue<T, const N: usize> {
+    waiting: [T; N],
     first: usize,
     count: usize,
 }
 
-impl<const N: usize> Queue<N> {
-    const fn new() -> Self {
-        Queue { pages: [PageNo(0); N], first: 0, count: 0 }
+impl<T: Copy, const N: usize> Queue<T, N> {
+    /// An empty one; `filler` is never seen.
+    const fn new(filler: T) -> Self {
+        Queue { waiting: [filler; N], first: 0, count: 0 }
     }
 
-    fn push(&mut self, page: PageNo) -> bool {
+    fn push(&mut self, new: T) -> bool {
         if self.count == N {
             return false;
         }
-        self.pages[(self.first + self.count) % N] = page;
+        self.waiting[(self.first + self.count) % N] = new;
         self.count += 1;
         true
     }
 
-    fn pop(&mut self) -> Option<PageNo> {
+    fn pop(&mut self) -> Option<T> {
         if self.count == 0 {
             return None;
         }
-        let page = self.pages[self.first];
+        let oldest = self.waiting[self.first];
         self.first = (self.first + 1) % N;
         self.count -= 1;
-        Some(page)
+        Some(oldest)
     }
 }
 
 /// What was asked for.
 pub(crate) struct Prefetch {
-    /// Each stands for the `WINDOW_MAX` pages that begin with it.
-    stretches: Lock<Queue<STRETCHES>>,
-    objects: Lock<Queue<OBJECTS>>,
+    stretches: Lock<Queue<Window, STRETCHES>>,
+    objects: Lock<Queue<PageNo, OBJECTS>>,
     /// Each stands for its neighbours.
-    beside: Lock<Queue<BESIDE>>,
+    beside: Lock<Queue<PageNo, BESIDE>>,
     /// Counts the requests ever made; the fetchers sleep on it.
     signal: AtomicU32,
 }
@@ -78,9 +79,9 @@ pub(crate) struct Prefetch {
 impl Prefetch {
     pub(crate) fn new() -> Prefetch {
         Prefetch {
-            stretches: Lock::new(Queue::new()),
-            objects: Lock::new(Queue::new()),
-            beside: Lock::new(Queue::new()),
+            stretches: Lock::new(Queue::new(Window::stretch(PageNo(0), Direction::Up))),
+            objects: Lock::new(Queue::new(PageNo(0))),
+            beside: Lock::new(Queue::new(PageNo(0))),
             signal: AtomicU32::new(0),
         }
     }
@@ -92,9 +93,9 @@ impl Prefetch {
 }
 
 impl Pager {
-    /// Asks for the stretch that begins with `page`; true if somebody will look at it.
-    pub(crate) fn ask_for(&self, page: PageNo) -> bool {
-        let asked = self.prefetch.stretches.lock().push(page);
+    /// Asks for the stretch that a scan begins with `page`; true if somebody will look at it.
+    pub(crate) fn ask_for(&self, page: PageNo, direction: Direction) -> bool {
+        let asked = self.prefetch.stretches.lock().push(Window::stretch(page, direction));
         if asked {
             self.prefetch.wake(1);
         }
@@ -139,8 +140,8 @@ impl Pager {
             // Inside the gate: a fork must not find a queue's lock held.
             let passage = self.gate.enter(Level::Mover);
             let stretch = self.prefetch.stretches.lock().pop();
-            if let Some(page) = stretch {
-                return self.fetch_ahead(page, moves);
+            if let Some(stretch) = stretch {
+                return self.fetch_ahead(stretch, moves);
             }
             let mut count = 0;
             let mut objects = self.prefetch.objects.lock();
@@ -172,14 +173,14 @@ impl Pager {
         }
     }
 
-    fn fetch_ahead(&self, page: PageNo, moves: &mut Moves) -> u32 {
-        let Place::Stored(block) = self.table.load(page) else { return 0 };
+    fn fetch_ahead(&self, stretch: Window, moves: &mut Moves) -> u32 {
+        let Some((window, block)) = self.first_stored(stretch) else { return 0 };
         // Before anything is owned: this may wait. Without a slot the stretch has no mark.
-        let mut mark = self.slot_for(page, moves).unwrap_or(None);
+        let mut mark = self.slot_for(window.page, moves).unwrap_or(None);
         let mut pages = 0;
         if self.page_buffer.try_reserve(1) {
-            match self.fetch_window(page, block, WINDOW_MAX as usize, &mut mark) {
-                Ok(Some(brought)) => pages = brought,
+            match self.fetch_window(window, block, &mut mark) {
+                Ok(Some(brought)) => pages = brought.pages,
                 // What cannot be read is told to whoever touches it.
                 Ok(None) | Err(_) => self.page_buffer.unreserve(1),
             }

@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use deepheap_pager::policy::sequence::{Sequence, Sequences};
+use deepheap_pager::policy::sequence::Sequences;
 use deepheap_pager::{FaultError, FaultKind as Kind};
 use deepheap_store::StoreError;
 use deepheap_sys::fault_signal::{Fault, Verdict};
@@ -29,17 +29,14 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
     let start_ns = clock::monotonic_ns();
     // SAFETY: the area belongs to this thread, and nothing below uses these words.
     let area = unsafe { &mut *tls::area() };
-    let mut sequences = Sequences {
-        stored: Sequence::from_word(area.spare[0]),
-        fresh: Sequence::from_word(area.spare[2]),
-    };
+    let [waited_for, words @ ..] = &mut area.spare;
+    let mut sequences = Sequences::from_words(words);
     let page_address = fault.address & !(deepheap_heap::PAGE - 1);
-    let repeated = area.spare[1] == page_address;
+    let repeated = *waited_for == page_address;
     match pager.resolve(fault.address, &mut sequences, repeated) {
         Ok(report) => {
-            area.spare[0] = sequences.stored.to_word();
-            area.spare[2] = sequences.fresh.to_word();
-            area.spare[1] = if report.kind == Kind::Waited { page_address } else { 0 };
+            *words = sequences.to_words();
+            *waited_for = if report.kind == Kind::Waited { page_address } else { 0 };
             let kind = match report.kind {
                 Kind::Zero => FaultKind::Zero,
                 Kind::Cached => FaultKind::Cached,

@@ -27,6 +27,35 @@ fn a_scan_waits_for_few_of_its_pages() {
 }
 
 #[test]
+fn scans_that_take_turns_up_and_down_wait_for_few_of_their_pages() {
+    play("scans_that_take_turns_up_and_down_wait_for_few_of_their_pages", CONF, || {
+        const COUNT: usize = 5;
+        let seed = seed();
+        let arrays: [Object; COUNT] = core::array::from_fn(|_| {
+            let array = Object::new(64 * MIB).expect("room");
+            array.fill(seed);
+            array
+        });
+        let pages = arrays[0].size() / PAGE;
+        let before = deepheap::stats().expect("it runs");
+        for step in 0..pages {
+            for (index, array) in arrays.iter().enumerate() {
+                let page = if index % 2 == 0 { step } else { pages - 1 - step };
+                let word = page * PAGE / 8;
+                array.set(word, array.get(word) ^ index as u64);
+                array.set(word, array.get(word) ^ index as u64);
+            }
+        }
+        let after = deepheap::stats().expect("it runs");
+        let (pages, faults) = ((COUNT * pages) as u64, after.faults() - before.faults());
+        assert!(faults < pages / 8, "{faults} faults on {pages} pages");
+        for array in &arrays {
+            array.check(seed);
+        }
+    });
+}
+
+#[test]
 fn scans_of_many_threads_that_others_interrupt_find_every_byte() {
     play("scans_of_many_threads_that_others_interrupt_find_every_byte", CONF, || {
         let seed = seed();
@@ -43,6 +72,10 @@ fn scans_of_many_threads_that_others_interrupt_find_every_byte() {
                     for round in 0..3 {
                         array.check(seed + index as u64 + round);
                         array.fill(seed + index as u64 + round + 1);
+                        for page in (0..array.size() / PAGE).rev() {
+                            let word = page * PAGE / 8;
+                            array.set(word, array.get(word));
+                        }
                     }
                 });
                 // Somebody else touches the pages that a scan is about to come to.

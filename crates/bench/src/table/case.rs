@@ -70,6 +70,7 @@ pub fn all(settings: &Settings) -> Vec<Case> {
         uniform(settings, 32, 50, 2.0, 1.4),
         zipf(settings),
         sequential(settings),
+        scans(settings),
         idle(settings),
         cgroup(settings),
     ]);
@@ -187,18 +188,42 @@ fn zipf(settings: &Settings) -> Case {
 }
 
 fn sequential(settings: &Settings) -> Case {
+    let title = "sequential scan, 1 thread, against swap with its best page-cluster".into();
+    let rows = vec![row(title, &["swap"], Target::RatioAtLeast(1.5))];
+    let contenders = in_order(settings, Pattern::Sequential, 0, &[]);
+    case(settings, "sequential-1".into(), contenders, rows)
+}
+
+/// What a program does that computes an array from others.
+fn scans(settings: &Settings) -> Case {
+    let title = |other| format!("3 scans that take turns, 50 % writes, 1 thread, against {other}");
+    let rows = vec![
+        row(title("swap with its best page-cluster"), &["swap"], Target::Told),
+        row(title("mmap"), &["mmap"], Target::Told),
+    ];
+    let contenders = in_order(settings, Pattern::Scans(3), 50, &[Backend::Mmap]);
+    case(settings, "scans-write-1".into(), contenders, rows)
+}
+
+/// deepheap, swap with several page-clusters, and further ones.
+fn in_order(
+    settings: &Settings,
+    pattern: Pattern,
+    write_percent: u32,
+    further: &[Backend],
+) -> Vec<Contender> {
     let one = |on, page_cluster| {
         let mut workload = workload(settings, on);
-        workload.pattern = Pattern::Sequential;
+        workload.pattern = pattern;
+        workload.write_percent = write_percent;
         workload.threads = 1;
         workload.page_cluster = page_cluster;
         Contender::Memory(Box::new(workload))
     };
     let mut contenders = vec![one(Backend::Deepheap, 0)];
     contenders.extend([0, 3, 5].map(|cluster| one(Backend::Swap, cluster)));
-    let title = "sequential scan, 1 thread, against swap with its best page-cluster".into();
-    let rows = vec![row(title, &["swap"], Target::RatioAtLeast(1.5))];
-    case(settings, "sequential-1".into(), contenders, rows)
+    contenders.extend(further.iter().map(|&on| one(on, 0)));
+    contenders
 }
 
 fn idle(settings: &Settings) -> Case {

@@ -42,7 +42,7 @@ impl Contender {
     pub fn name(&self) -> String {
         match self {
             Self::Memory(workload) => match (workload.on, workload.pattern) {
-                (Backend::Swap, Pattern::Sequential) => {
+                (Backend::Swap, Pattern::Sequential | Pattern::Scans(_)) => {
                     format!("swap, page-cluster {}", workload.page_cluster)
                 }
                 (Backend::Deepheap, _) if workload.calls => EXPLICIT_CALLS.into(),

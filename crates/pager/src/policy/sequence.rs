@@ -1,78 +1,243 @@
-//! Sequence: tells a scan from random access by the faults of one thread.
+//! Sequence: tells scans from random access by the faults of one thread.
 //!
-//! A scan's next fault falls on the page after the last one that was fetched. Each such fault
-//! doubles the number of pages fetched together; any other fault starts over with one. At full
-//! window the stretches after it, of a window each, are asked for ahead.
+//! A scan's next fault falls on the page after the last one that was fetched, upwards or downwards,
+//! or a little further, where pages between are here already. Each such fault doubles the number of
+//! pages fetched together; any other fault starts over with one. At full window the stretches after
+//! it, of a window each, are asked for ahead.
 //!
-//! Never: keeps anything between calls other than the 64 bits the caller stores for the thread.
+//! A thread can be in several scans at once (`c[i] = a[i] + b[i]` is three), and between their
+//! faults touch pages at random. So a fault is held against the last few scans that were seen to go
+//! on, and against the last few faults that may begin one; the latter do not push out the former.
+//!
+//! Never: keeps anything between calls other than the words the caller stores for the thread.
+
+use core::ops::Range;
 
 /// Pages fetched together at most.
 pub const WINDOW_MAX: u32 = 64;
 /// Stretches asked for ahead at most.
 pub const AHEAD_MAX: u32 = 3;
+/// Words that a thread's sequences take.
+pub const WORDS: usize = SCANS + 1;
 
-/// What one thread's faults looked like.
+/// Scans of one thread that are known at a time.
+const KNOWN: usize = 8;
+/// Faults of one thread that may begin a scan: on stored objects, and on those in DRAM, which can
+/// be many more.
+const YOUNG: usize = KNOWN;
+const YOUNG_IN_DRAM: usize = 4;
+const SCANS: usize = KNOWN + YOUNG + YOUNG_IN_DRAM;
+/// A scan is known when it expects this window, by its third fault: an object across two pages is
+/// none.
+const KNOWN_WINDOW: u32 = 8;
+
+/// Pages that a scan may pass without a fault, and is known by still.
+const SKIPPED_MAX: u32 = 8;
+/// Pages from one fault to the next that make a scan of the two.
+const FIRST_STEP_MAX: u32 = 2;
+
+/// Where a scan goes, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// To higher addresses.
+    Up,
+    /// To lower ones.
+    Down,
+}
+
+impl Direction {
+    /// The page `count` pages further on. Wraps around.
+    pub fn after(self, page: u32, count: u32) -> u32 {
+        match self {
+            Direction::Up => page.wrapping_add(count),
+            Direction::Down => page.wrapping_sub(count),
+        }
+    }
+
+    /// How many pages further on than `from` `page` is. Wraps around.
+    pub fn distance(self, from: u32, page: u32) -> u32 {
+        match self {
+            Direction::Up => page.wrapping_sub(from),
+            Direction::Down => from.wrapping_sub(page),
+        }
+    }
+}
+
+/// A scan, or the one fault that may begin one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sequence {
-    /// The page on which the next fault falls if this is a scan.
+    /// The page on which the next fault falls if this is a scan; without a direction, the page on
+    /// which the last one fell.
     expected: u32,
-    /// Pages to fetch then.
+    /// Pages to fetch then. 0: nothing is expected.
     window: u32,
+    direction: Option<Direction>,
+    /// The pages before the expected one were asked for ahead.
+    asks: bool,
 }
 
-/// What a thread's faults looked like so far: those that read, and those on fresh objects.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Sequences {
-    /// Faults on stored objects.
-    pub stored: Sequence,
-    /// Faults on objects that were never written.
-    pub fresh: Sequence,
-}
+/// The bits of a word: the expected page, the window, and from here on.
+const DIRECTION_SHIFT: u32 = 48;
+const ASKS_SHIFT: u32 = 56;
 
 impl Sequence {
     /// From the word kept for the thread; zero for a new one.
     pub fn from_word(word: usize) -> Sequence {
-        Sequence { expected: word as u32, window: (word >> 32) as u32 }
+        let direction = match (word >> DIRECTION_SHIFT) as u8 {
+            0 => None,
+            1 => Some(Direction::Up),
+            _ => Some(Direction::Down),
+        };
+        let window = u32::from((word >> u32::BITS) as u16);
+        Sequence { expected: word as u32, window, direction, asks: word >> ASKS_SHIFT != 0 }
     }
 
     /// The word to keep for the thread.
     pub fn to_word(self) -> usize {
-        self.expected as usize | ((self.window as usize) << 32)
+        let direction = match self.direction {
+            None => 0,
+            Some(Direction::Up) => 1,
+            Some(Direction::Down) => 2,
+        };
+        self.expected as usize
+            | (self.window as usize) << u32::BITS
+            | direction << DIRECTION_SHIFT
+            | usize::from(self.asks) << ASKS_SHIFT
     }
 
-    /// How many pages to fetch for a fault on `page`, itself included.
-    pub fn window(self, page: u32) -> u32 {
-        if self.continues(page) { self.window } else { 1 }
+    /// How many pages to fetch for a fault on `page`, itself included, and in which direction.
+    pub fn window(self, page: u32) -> (u32, Direction) {
+        self.continues(page).map_or((1, Direction::Up), |direction| (self.window, direction))
     }
 
-    /// A scan goes on where it was expected to, or earlier where it comes to what was asked for
-    /// ahead.
-    fn continues(self, page: u32) -> bool {
-        let full = u32::from(self.window == WINDOW_MAX);
-        self.window != 0 && self.expected.wrapping_sub(page) <= AHEAD_MAX * WINDOW_MAX * full
+    /// A scan goes on where it was expected to, or a little later, or where it comes to what was
+    /// asked for ahead.
+    fn continues(self, page: u32) -> Option<Direction> {
+        if self.window == 0 {
+            return None;
+        }
+        let Some(direction) = self.direction else {
+            let steps = 1..=FIRST_STEP_MAX;
+            let goes = |way: &Direction| steps.contains(&way.distance(self.expected, page));
+            return [Direction::Up, Direction::Down].into_iter().find(goes);
+        };
+        let goes_on = direction.distance(self.expected, page) <= SKIPPED_MAX;
+        let is_asked = || direction.distance(page, self.expected) <= AHEAD_MAX * WINDOW_MAX;
+        (goes_on || self.asks && is_asked()).then_some(direction)
+    }
+
+    /// Whether `page` is among those that were asked for ahead.
+    pub fn was_asked_for(self, page: u32) -> bool {
+        self.asks
+            && self
+                .direction
+                .is_some_and(|direction| direction.distance(self.expected, page) > SKIPPED_MAX)
+            && self.continues(page).is_some()
     }
 
     /// The first page that was not asked for yet, if a fault on `page`, which is here or on its
-    /// way, belongs to a scan that is at full window.
-    pub fn asked_until(self, page: u32) -> Option<u32> {
-        (self.window == WINDOW_MAX && self.continues(page)).then_some(self.expected)
+    /// way, belongs to a scan that asks ahead; and where the scan goes.
+    pub fn asked_until(self, page: u32) -> Option<(u32, Direction)> {
+        let direction = self.continues(page)?;
+        self.asks.then_some((self.expected, direction))
     }
 
     /// Notes that pages up to `end` were asked for ahead.
     pub fn ask_until(self, end: u32) -> Sequence {
-        Sequence { expected: end, ..self }
-    }
-
-    /// Notes that `page` was here before the scan came to it.
-    pub fn pass(self, page: u32) -> Sequence {
-        let goes_on = self.expected == page && self.window < WINDOW_MAX;
-        if goes_on { self.advance(page, 1) } else { self }
+        Sequence { expected: end, window: WINDOW_MAX, asks: true, ..self }
     }
 
     /// Notes that `fetched` pages from `page` on were installed.
     pub fn advance(self, page: u32, fetched: u32) -> Sequence {
-        let window = if self.continues(page) { (self.window * 2).min(WINDOW_MAX) } else { 2 };
-        Sequence { expected: page.wrapping_add(fetched), window }
+        match self.continues(page) {
+            // What was asked for did not come. More often than a few times: it is no scan any more.
+            Some(_) if self.was_asked_for(page) => {
+                let window = self.window / 2;
+                Sequence { window, asks: window >= KNOWN_WINDOW, ..self }
+            }
+            Some(direction) => {
+                // Chance, too, leads to near where a scan would go on, but seldom right there.
+                let is_exact = self.direction.is_none() || page == self.expected;
+                let window = if is_exact { self.window * 2 } else { self.window / 2 };
+                Sequence {
+                    expected: direction.after(page, fetched),
+                    window: window.clamp(2, WINDOW_MAX),
+                    direction: Some(direction),
+                    asks: false,
+                }
+            }
+            None => Sequence {
+                expected: if fetched > 1 { page.wrapping_add(fetched) } else { page },
+                window: 2,
+                direction: (fetched > 1).then_some(Direction::Up),
+                asks: false,
+            },
+        }
+    }
+}
+
+/// What a thread's faults looked like so far.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Sequences {
+    /// Known scans, then what may become one, from the store and in DRAM; the last used first each.
+    scans: [Sequence; SCANS],
+    /// Faults on objects that were never written.
+    pub fresh: Sequence,
+}
+
+impl Sequences {
+    /// From the words kept for the thread; zeros for a new one.
+    pub fn from_words(words: &[usize; WORDS]) -> Sequences {
+        let scans = core::array::from_fn(|at| Sequence::from_word(words[at]));
+        Sequences { scans, fresh: Sequence::from_word(words[WORDS - 1]) }
+    }
+
+    /// The words to keep for the thread.
+    pub fn to_words(&self) -> [usize; WORDS] {
+        core::array::from_fn(|at| self.scans.get(at).unwrap_or(&self.fresh).to_word())
+    }
+
+    /// The scan to which a fault on `page` belongs; a new one if there is none.
+    pub fn of(&self, page: u32) -> Sequence {
+        self.find(page).map_or(Sequence::default(), |at| self.scans[at])
+    }
+
+    /// Scans that ask ahead.
+    pub fn asking(&self) -> usize {
+        self.scans[..KNOWN].iter().filter(|sequence| sequence.asks).count()
+    }
+
+    /// Notes what `of(page)` has become by a fault on a stored object.
+    pub fn note(&mut self, page: u32, sequence: Sequence) {
+        self.put(page, sequence, KNOWN..KNOWN + YOUNG);
+    }
+
+    /// Notes that a fault on `page` found its object in DRAM, and that `passed` pages from it on
+    /// are there now.
+    pub fn pass(&mut self, page: u32, passed: u32) {
+        let sequence = self.of(page);
+        if !sequence.was_asked_for(page) {
+            self.put(page, sequence.advance(page, passed), KNOWN + YOUNG..SCANS);
+        }
+    }
+
+    /// Puts what the scan of a fault on `page` has become in front of its kind, which is `new` for
+    /// one that had none.
+    fn put(&mut self, page: u32, sequence: Sequence, new: Range<usize>) {
+        let at = self.find(page).unwrap_or(new.end - 1);
+        let kinds = [0..KNOWN, KNOWN..KNOWN + YOUNG, KNOWN + YOUNG..SCANS];
+        let mut kind = kinds.into_iter().find(|kind| kind.contains(&at)).unwrap_or(new);
+        kind.end = at + 1;
+        if kind.start > 0 && sequence.window >= KNOWN_WINDOW {
+            self.scans[at] = Sequence::default();
+            kind = 0..KNOWN;
+        }
+        self.scans[kind.clone()].rotate_right(1);
+        self.scans[kind.start] = sequence;
+    }
+
+    fn find(&self, page: u32) -> Option<usize> {
+        self.scans.iter().position(|sequence| sequence.continues(page).is_some())
     }
 }
 
@@ -80,26 +245,97 @@ impl Sequence {
 mod tests {
     use super::*;
 
+    /// Serves a fault as the pager does; returns what it fetched.
+    fn fault(sequences: &mut Sequences, page: u32) -> u32 {
+        let sequence = sequences.of(page);
+        let (window, _) = sequence.window(page);
+        sequences.note(page, sequence.advance(page, window));
+        *sequences = Sequences::from_words(&sequences.to_words());
+        window
+    }
+
     #[test]
-    fn a_scan_grows_its_window_and_random_access_does_not() {
-        let mut sequence = Sequence::default();
-        let mut page = 10;
-        let mut windows = Vec::new();
-        for _ in 0..8 {
-            let window = sequence.window(page);
-            sequence = Sequence::from_word(sequence.advance(page, window).to_word());
-            windows.push(window);
-            page += window;
+    fn a_scan_grows_its_window_in_either_direction_and_random_access_does_not() {
+        for direction in [Direction::Up, Direction::Down] {
+            let mut sequences = Sequences::default();
+            let mut page = 1000;
+            let mut windows = Vec::new();
+            for _ in 0..8 {
+                windows.push(fault(&mut sequences, page));
+                page = direction.after(page, windows[windows.len() - 1]);
+            }
+            assert_eq!(windows, [1, 2, 4, 8, 16, 32, 64, 64]);
+            let skips = |count| sequences.of(direction.after(page, count)) != Sequence::default();
+            assert!(skips(SKIPPED_MAX) && !skips(SKIPPED_MAX + 1));
+            assert!(!skips(u32::MAX), "behind the scan");
         }
-        assert_eq!(windows, [1, 2, 4, 8, 16, 32, 64, 64]);
-        assert_eq!(sequence.asked_until(page), Some(page));
-        assert_eq!(sequence.asked_until(page + 1), None);
-        sequence = sequence.ask_until(page + AHEAD_MAX * WINDOW_MAX);
-        assert_eq!(sequence.asked_until(page), Some(page + AHEAD_MAX * WINDOW_MAX));
-        assert_eq!(sequence.window(page), WINDOW_MAX, "the part ahead did not come");
-        assert_eq!(sequence.window(page - 1), 1);
-        page += AHEAD_MAX * WINDOW_MAX;
-        assert_eq!(sequence.window(page + 5), 1);
-        assert_eq!(sequence.advance(page + 5, 1).window(page + 6), 2);
+        let mut sequences = Sequences::default();
+        let pages = (0..1000u32).map(|at| at.wrapping_mul(2_654_435_761) >> 4);
+        assert!(pages.into_iter().all(|page| fault(&mut sequences, page) == 1));
+    }
+
+    #[test]
+    fn a_scan_is_known_where_it_asked_ahead_until_that_fails_it() {
+        for direction in [Direction::Up, Direction::Down] {
+            let after = |page, count| direction.after(page, count);
+            let mut sequences = Sequences::default();
+            let mut page = 1000;
+            for window in [1, 2, 4, 8, 16, 32, 64] {
+                assert_eq!(fault(&mut sequences, page), window);
+                page = after(page, window);
+            }
+            assert_eq!(sequences.of(page).asked_until(page), None);
+            let end = after(page, AHEAD_MAX * WINDOW_MAX);
+            sequences.note(page, sequences.of(page).ask_until(end));
+            assert_eq!(sequences.asking(), 1);
+            assert_eq!(sequences.of(page).asked_until(page), Some((end, direction)));
+            sequences.pass(after(page, WINDOW_MAX), 1);
+            assert_eq!(sequences.of(page).asked_until(page), Some((end, direction)), "as before");
+            for window in [64, 32, 16] {
+                assert_eq!(fault(&mut sequences, page), window, "what is ahead did not come");
+                page = after(page, window);
+            }
+            assert_eq!(fault(&mut sequences, page), 8);
+            assert_eq!(fault(&mut sequences, after(page, 8)), 1);
+            assert_eq!(fault(&mut sequences, end), 4, "but where it was to end it would go on");
+        }
+    }
+
+    #[test]
+    fn scans_that_take_turns_are_told_apart() {
+        let mut sequences = Sequences::default();
+        let mut scans: [_; KNOWN] = core::array::from_fn(|at| {
+            ((1 + at as u32) << 20, if at % 2 == 0 { Direction::Up } else { Direction::Down })
+        });
+        let mut round = |sequences: &mut Sequences, expected| {
+            for (page, direction) in &mut scans {
+                assert_eq!(fault(sequences, *page), expected);
+                *page = direction.after(*page, expected);
+            }
+        };
+        [1, 2, 4, 8, 16, 32, 64, 64].iter().for_each(|&window| round(&mut sequences, window));
+        let new = [1, 2, 4, 8].map(|window| fault(&mut sequences, (40 << 20) + window - 1));
+        assert_eq!(new, [1, 2, 4, 8], "a new one takes the place of one");
+        let mut known = 0;
+        for (page, _) in scans {
+            known += u32::from(sequences.of(page) != Sequence::default());
+        }
+        assert_eq!(known, KNOWN as u32 - 1);
+    }
+
+    #[test]
+    fn a_scan_amid_random_access_goes_on() {
+        let mut sequences = Sequences::default();
+        for page in [1000, 1001, 1003] {
+            fault(&mut sequences, page);
+        }
+        let random = (0..100u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 4) | 1 << 29);
+        for page in random {
+            assert_eq!(fault(&mut sequences, page), 1);
+            sequences.pass(page ^ 1 << 28, 1);
+        }
+        assert_eq!(fault(&mut sequences, 1007), 8);
+        sequences.pass(1015, 1);
+        assert_eq!(fault(&mut sequences, 1016), 32);
     }
 }
