@@ -20,7 +20,7 @@ use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::{FRESH_MAX, Pager};
 use crate::policy::replacement;
-use crate::policy::sequence::{Direction, Sequence, Sequences};
+use crate::policy::sequence::{Direction, Sequences};
 
 /// A hash no content has: whatever is found at eviction counts as changed.
 pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
@@ -75,7 +75,7 @@ impl Pager {
     pub fn resolve(
         &self,
         address: usize,
-        sequences: &mut Sequences,
+        sequences: &mut Sequences<'_>,
         repeated: bool,
     ) -> Result<FaultReport, FaultError> {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
@@ -90,7 +90,7 @@ impl Pager {
         }
         let passage = self.gate.enter(Level::Mover);
         let served = match self.table.load(page) {
-            Place::Zero => self.install_fresh(page, &mut sequences.fresh),
+            Place::Zero => self.install_fresh(page, sequences),
             Place::Cached(id) => {
                 self.go_on_ahead(page, sequences);
                 self.install_cached_window(page, id, sequences)
@@ -121,7 +121,7 @@ impl Pager {
     fn install_fresh(
         &self,
         page: PageNo,
-        sequence: &mut Sequence,
+        sequences: &mut Sequences<'_>,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         let mut ids = [DescriptorId(0); FRESH_MAX];
         let Some(first) = self.claim_fresh(page) else { return Ok(None) };
@@ -129,7 +129,7 @@ impl Pager {
         let mut count = 1;
         let in_block = page.0 as usize % FRESH_BLOCK;
         let most = if self.heap.is_object_page(page) {
-            let (window, direction) = sequence.window(page.0);
+            let (window, direction) = sequences.fresh().window(page.0);
             let upwards = if direction == Direction::Up { window as usize } else { 1 };
             let most = FRESH_MAX.min(self.page_buffer.limit() / FRESH_PART);
             upwards.min(most).min(PAGES_PER_SPAN - page.0 as usize % PAGES_PER_SPAN)
@@ -157,7 +157,7 @@ impl Pager {
         match refused {
             Some(errno) if installed == 0 => Err(FaultError::Install(errno)),
             _ => {
-                *sequence = sequence.advance(page.0, installed as u32);
+                sequences.note_fresh(sequences.fresh().advance(page.0, installed as u32));
                 Ok(Some((FaultKind::Zero, installed as u32)))
             }
         }
@@ -181,7 +181,7 @@ impl Pager {
         &self,
         page: PageNo,
         id: DescriptorId,
-        sequences: &mut Sequences,
+        sequences: &mut Sequences<'_>,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         if !self.install_cached(page, id)? {
             return Ok(None);

@@ -87,7 +87,7 @@ impl Pager {
         &self,
         page: PageNo,
         block: Block,
-        sequences: &mut Sequences,
+        sequences: &mut Sequences<'_>,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
@@ -111,7 +111,7 @@ impl Pager {
 
     /// A fault on a page that a fetcher left in the cache as the mark of a stretch: the scan has
     /// come so far, and the stretches after those on their way are asked for.
-    pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences) {
+    pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences<'_>) {
         let sequence = sequences.of(page.0);
         if let Some((from, direction)) = sequence.asked_until(page.0) {
             let window = Window::stretch(page, direction);

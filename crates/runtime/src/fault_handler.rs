@@ -30,12 +30,11 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
     // SAFETY: the area belongs to this thread, and nothing below uses these words.
     let area = unsafe { &mut *tls::area() };
     let [waited_for, words @ ..] = &mut area.spare;
-    let mut sequences = Sequences::from_words(words);
+    let mut sequences = Sequences::new(words);
     let page_address = fault.address & !(deepheap_heap::PAGE - 1);
     let repeated = *waited_for == page_address;
     match pager.resolve(fault.address, &mut sequences, repeated) {
         Ok(report) => {
-            *words = sequences.to_words();
             *waited_for = if report.kind == Kind::Waited { page_address } else { 0 };
             let kind = match report.kind {
                 Kind::Zero => FaultKind::Zero,

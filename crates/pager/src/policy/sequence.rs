@@ -33,6 +33,9 @@ const KNOWN_WINDOW: u32 = 8;
 
 /// Pages that a scan may pass without a fault, and is known by still.
 const SKIPPED_MAX: u32 = 8;
+/// What `Sequence::continues` looks at is no further away.
+const NEAR: u32 = AHEAD_MAX * WINDOW_MAX;
+const _: () = assert!(NEAR >= SKIPPED_MAX && NEAR >= FIRST_STEP_MAX);
 /// Pages from one fault to the next that make a scan of the two.
 const FIRST_STEP_MAX: u32 = 2;
 
@@ -176,35 +179,37 @@ impl Sequence {
     }
 }
 
-/// What a thread's faults looked like so far.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Sequences {
-    /// Known scans, then what may become one, from the store and in DRAM; the last used first each.
-    scans: [Sequence; SCANS],
-    /// Faults on objects that were never written.
-    pub fresh: Sequence,
+/// What a thread's faults looked like so far, in the words kept for it: known scans, then what may
+/// become one, from the store and in DRAM, the last used first each; and the last fault on an
+/// object that was never written. Zeros for a new thread.
+pub struct Sequences<'a> {
+    words: &'a mut [usize; WORDS],
 }
 
-impl Sequences {
-    /// From the words kept for the thread; zeros for a new one.
-    pub fn from_words(words: &[usize; WORDS]) -> Sequences {
-        let scans = core::array::from_fn(|at| Sequence::from_word(words[at]));
-        Sequences { scans, fresh: Sequence::from_word(words[WORDS - 1]) }
+impl<'a> Sequences<'a> {
+    /// In these words.
+    pub fn new(words: &'a mut [usize; WORDS]) -> Sequences<'a> {
+        Sequences { words }
     }
 
-    /// The words to keep for the thread.
-    pub fn to_words(&self) -> [usize; WORDS] {
-        core::array::from_fn(|at| self.scans.get(at).unwrap_or(&self.fresh).to_word())
+    /// Of faults on objects that were never written.
+    pub fn fresh(&self) -> Sequence {
+        Sequence::from_word(self.words[SCANS])
+    }
+
+    /// Notes what those look like now.
+    pub fn note_fresh(&mut self, sequence: Sequence) {
+        self.words[SCANS] = sequence.to_word();
     }
 
     /// The scan to which a fault on `page` belongs; a new one if there is none.
     pub fn of(&self, page: u32) -> Sequence {
-        self.find(page).map_or(Sequence::default(), |at| self.scans[at])
+        self.find(page).map_or(Sequence::default(), |at| Sequence::from_word(self.words[at]))
     }
 
     /// Scans that ask ahead.
     pub fn asking(&self) -> usize {
-        self.scans[..KNOWN].iter().filter(|sequence| sequence.asks).count()
+        self.words[..KNOWN].iter().filter(|&&word| Sequence::from_word(word).asks).count()
     }
 
     /// Notes what `of(page)` has become by a fault on a stored object.
@@ -229,15 +234,18 @@ impl Sequences {
         let mut kind = kinds.into_iter().find(|kind| kind.contains(&at)).unwrap_or(new);
         kind.end = at + 1;
         if kind.start > 0 && sequence.window >= KNOWN_WINDOW {
-            self.scans[at] = Sequence::default();
+            self.words[at] = Sequence::default().to_word();
             kind = 0..KNOWN;
         }
-        self.scans[kind.clone()].rotate_right(1);
-        self.scans[kind.start] = sequence;
+        self.words[kind.clone()].rotate_right(1);
+        self.words[kind.start] = sequence.to_word();
     }
 
     fn find(&self, page: u32) -> Option<usize> {
-        self.scans.iter().position(|sequence| sequence.continues(page).is_some())
+        // Every fault comes here, and few pages are near one that is expected.
+        let is_near = |word: usize| page.wrapping_sub(word as u32).wrapping_add(NEAR) <= 2 * NEAR;
+        let belongs = |word| is_near(word) && Sequence::from_word(word).continues(page).is_some();
+        self.words[..SCANS].iter().position(|&word| belongs(word))
     }
 }
 
@@ -246,18 +254,18 @@ mod tests {
     use super::*;
 
     /// Serves a fault as the pager does; returns what it fetched.
-    fn fault(sequences: &mut Sequences, page: u32) -> u32 {
+    fn fault(sequences: &mut Sequences<'_>, page: u32) -> u32 {
         let sequence = sequences.of(page);
         let (window, _) = sequence.window(page);
         sequences.note(page, sequence.advance(page, window));
-        *sequences = Sequences::from_words(&sequences.to_words());
         window
     }
 
     #[test]
     fn a_scan_grows_its_window_in_either_direction_and_random_access_does_not() {
         for direction in [Direction::Up, Direction::Down] {
-            let mut sequences = Sequences::default();
+            let mut words = [0; WORDS];
+            let mut sequences = Sequences::new(&mut words);
             let mut page = 1000;
             let mut windows = Vec::new();
             for _ in 0..8 {
@@ -269,7 +277,8 @@ mod tests {
             assert!(skips(SKIPPED_MAX) && !skips(SKIPPED_MAX + 1));
             assert!(!skips(u32::MAX), "behind the scan");
         }
-        let mut sequences = Sequences::default();
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
         let pages = (0..1000u32).map(|at| at.wrapping_mul(2_654_435_761) >> 4);
         assert!(pages.into_iter().all(|page| fault(&mut sequences, page) == 1));
     }
@@ -278,7 +287,8 @@ mod tests {
     fn a_scan_is_known_where_it_asked_ahead_until_that_fails_it() {
         for direction in [Direction::Up, Direction::Down] {
             let after = |page, count| direction.after(page, count);
-            let mut sequences = Sequences::default();
+            let mut words = [0; WORDS];
+            let mut sequences = Sequences::new(&mut words);
             let mut page = 1000;
             for window in [1, 2, 4, 8, 16, 32, 64] {
                 assert_eq!(fault(&mut sequences, page), window);
@@ -303,11 +313,12 @@ mod tests {
 
     #[test]
     fn scans_that_take_turns_are_told_apart() {
-        let mut sequences = Sequences::default();
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
         let mut scans: [_; KNOWN] = core::array::from_fn(|at| {
             ((1 + at as u32) << 20, if at % 2 == 0 { Direction::Up } else { Direction::Down })
         });
-        let mut round = |sequences: &mut Sequences, expected| {
+        let mut round = |sequences: &mut Sequences<'_>, expected| {
             for (page, direction) in &mut scans {
                 assert_eq!(fault(sequences, *page), expected);
                 *page = direction.after(*page, expected);
@@ -325,7 +336,8 @@ mod tests {
 
     #[test]
     fn a_scan_amid_random_access_goes_on() {
-        let mut sequences = Sequences::default();
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
         for page in [1000, 1001, 1003] {
             fault(&mut sequences, page);
         }
