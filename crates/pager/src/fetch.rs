@@ -145,7 +145,36 @@ impl Pager {
         mark: &mut Option<u32>,
     ) -> Result<Option<Brought>, FaultError> {
         let Some(own) = self.claim_stored(window.page, block) else { return Ok(None) };
-        let window = window.within_span();
+        if window.count > 1 {
+            return self.fetch_further(window.within_span(), own, block, mark).map(Some);
+        }
+        let pages = self.fetch_one(window.page, own, block, mark)?;
+        Ok(Some(Brought { pages, extent: 1 }))
+    }
+
+    /// Reads a claimed object.
+    fn fetch_one(
+        &self,
+        page: PageNo,
+        id: DescriptorId,
+        block: Block,
+        mark: &mut Option<u32>,
+    ) -> Result<u32, FaultError> {
+        let buffer = self.pages_staging.take(PAGE_STAGING_BYTES);
+        let claimed = Claimed { pages: &[page], ids: &[id], blocks: &[block], own: 0 };
+        self.fetch_claimed::<1>(claimed, &buffer, mark)
+    }
+
+    /// Reads the objects of a window whose own one is claimed, and those that are stored after it,
+    /// if there is a buffer for them.
+    #[inline(never)] // its arrays are nothing for the stack of a single fetch
+    fn fetch_further(
+        &self,
+        window: Window,
+        own: DescriptorId,
+        block: Block,
+        mark: &mut Option<u32>,
+    ) -> Result<Brought, FaultError> {
         let (mut pages, mut ids, mut blocks) =
             ([window.page; WINDOW], [own; WINDOW], [block; WINDOW]);
         let mut extent = 1;
@@ -166,30 +195,30 @@ impl Pager {
             }
             extent += 1;
         }
-        let (pages, ids, blocks) = (&mut pages[..count], &mut ids[..count], &mut blocks[..count]);
-        let brought = |pages: u32, extent: usize| Some(Brought { pages, extent: extent as u32 });
-        if count > 1 {
-            let mut own = 0;
-            if window.direction == Direction::Down {
-                pages.reverse();
-                ids.reverse();
-                blocks.reverse();
-                own = count - 1;
-            }
-            let claimed = Claimed { pages, ids, blocks, own };
-            let buffer = self.windows_staging.take(0);
-            let staged = if self.are_whole(claimed.pages) { count } else { WINDOW + count };
-            if self.try_stage(&buffer, staged * PAGE) {
-                let done = self.fetch_claimed::<WINDOW>(claimed, &buffer, mark)?;
-                return Ok(brought(done, extent));
-            }
-            self.give_back(claimed, 0..own);
-            self.give_back(claimed, own + 1..count);
-            extent = 1;
+        let extent = extent as u32;
+        if count == 1 {
+            let pages = self.fetch_one(window.page, own, block, mark)?;
+            return Ok(Brought { pages, extent });
         }
-        let buffer = self.pages_staging.take(PAGE_STAGING_BYTES);
-        let claimed = Claimed { pages: &[window.page], ids: &[own], blocks: &[block], own: 0 };
-        Ok(brought(self.fetch_claimed::<1>(claimed, &buffer, mark)?, extent))
+        let (pages, ids, blocks) = (&mut pages[..count], &mut ids[..count], &mut blocks[..count]);
+        let mut at = 0;
+        if window.direction == Direction::Down {
+            pages.reverse();
+            ids.reverse();
+            blocks.reverse();
+            at = count - 1;
+        }
+        let claimed = Claimed { pages, ids, blocks, own: at };
+        let buffer = self.windows_staging.take(0);
+        let staged = if self.are_whole(claimed.pages) { count } else { WINDOW + count };
+        if !self.try_stage(&buffer, staged * PAGE) {
+            self.give_back(claimed, 0..at);
+            self.give_back(claimed, at + 1..count);
+            let pages = self.fetch_one(window.page, own, block, mark)?;
+            return Ok(Brought { pages, extent: 1 });
+        }
+        let pages = self.fetch_claimed::<WINDOW>(claimed, &buffer, mark)?;
+        Ok(Brought { pages, extent })
     }
 
     /// The part of the window from its first stored page on, and where that is stored.
