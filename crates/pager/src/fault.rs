@@ -6,7 +6,7 @@
 //! Threads: the faulting one, in its SIGBUS handler, all signals blocked. It may evict by itself
 //! when the evictor falls behind (back-pressure), before it owns anything.
 
-use deepheap_heap::{PAGES_PER_SPAN, PageNo};
+use deepheap_heap::PageNo;
 use deepheap_store::{ContentHash, StoreError};
 use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
@@ -129,10 +129,9 @@ impl Pager {
         let mut count = 1;
         let in_block = page.0 as usize % FRESH_BLOCK;
         let most = if self.heap.is_object_page(page) {
-            let (window, direction) = sequences.fresh().window(page.0);
-            let upwards = if direction == Direction::Up { window as usize } else { 1 };
-            let most = FRESH_MAX.min(self.page_buffer.limit() / FRESH_PART);
-            upwards.min(most).min(PAGES_PER_SPAN - page.0 as usize % PAGES_PER_SPAN)
+            let window = Window::of(page, sequences.fresh());
+            let upwards = if window.direction == Direction::Up { window.count } else { 1 };
+            upwards.min(FRESH_MAX).min(self.page_buffer.limit() / FRESH_PART)
         } else if in_block > 0 && matches!(self.table.load(PageNo(page.0 - 1)), Place::Busy(_)) {
             FRESH_BLOCK - in_block
         } else {

@@ -24,7 +24,7 @@ const WINDOW: usize = WINDOW_MAX as usize;
 const AHEAD_PART: usize = 16;
 
 /// Pages to fetch together: the one that faulted, or whose turn it is, and those that a scan comes
-/// to after it.
+/// to after it. All are in one span, but for what waits to be fetched ahead (`stretch`).
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     pub(crate) page: PageNo,
@@ -146,7 +146,7 @@ impl Pager {
     ) -> Result<Option<Brought>, FaultError> {
         let Some(own) = self.claim_stored(window.page, block) else { return Ok(None) };
         if window.count > 1 {
-            return self.fetch_further(window.within_span(), own, block, mark).map(Some);
+            return self.fetch_further(window, own, block, mark).map(Some);
         }
         let pages = self.fetch_one(window.page, own, block, mark)?;
         Ok(Some(Brought { pages, extent: 1 }))
@@ -214,6 +214,7 @@ impl Pager {
         if !self.try_stage(&buffer, staged * PAGE) {
             self.give_back(claimed, 0..at);
             self.give_back(claimed, at + 1..count);
+            drop(buffer);
             let pages = self.fetch_one(window.page, own, block, mark)?;
             return Ok(Brought { pages, extent: 1 });
         }
@@ -282,7 +283,8 @@ impl Pager {
         let whole = self.are_whole(pages);
         // SAFETY: the second half of the staging buffer.
         let contents = if whole { buffer } else { unsafe { buffer.add(N * PAGE) } };
-        let is_good = |index: usize| -> bool {
+        // Makes the page of what was read; false if that is not what it must be.
+        let make_page = |index: usize| -> bool {
             let request = &requests[request_of[index]];
             let Ok(hash) = request.result else { return false };
             let descriptor = self.descriptors.get(ids[index]);
@@ -299,7 +301,7 @@ impl Pager {
             true
         };
         // What could not be read stays where it is, and so does what lies beyond it.
-        let end = (own..ids.len()).find(|&index| !is_good(index)).unwrap_or(ids.len());
+        let end = (own..ids.len()).find(|&index| !make_page(index)).unwrap_or(ids.len());
         self.give_back(claimed, end.max(own + 1)..ids.len());
         if end == own {
             let failure = requests[request_of[own]].result.err();
@@ -307,7 +309,7 @@ impl Pager {
             let failure = failure.unwrap_or(StoreError::Corrupt(blocks[own]));
             return Err(FaultError::Unreadable(failure));
         }
-        let begin = (0..own).rev().find(|&index| !is_good(index)).map_or(0, |index| index + 1);
+        let begin = (0..own).rev().find(|&index| !make_page(index)).map_or(0, |index| index + 1);
         self.give_back(claimed, 0..begin);
         let unit_bytes = self.unit_bytes(pages[own]);
         let slot = mark.take_if(|slot| self.cache.slot_bytes(*slot) >= unit_bytes);
