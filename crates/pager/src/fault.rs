@@ -185,7 +185,7 @@ impl Pager {
         if !self.install_cached(page, id)? {
             return Ok(None);
         }
-        let window = Window::of(page, sequences.of(page.0));
+        let window = self.window_of(page, sequences.of(page.0));
         let (installed, extent) = self.install_cached_further(window);
         sequences.pass(page.0, extent);
         Ok(Some((FaultKind::Cached, 1 + installed)))
@@ -198,6 +198,7 @@ impl Pager {
         while extent < window.count {
             let page = window.page_after(extent);
             match self.table.load(page) {
+                _ if self.comes_alone(page) => {}
                 Place::Stored(_) => break,
                 Place::Cached(id) => {
                     if !self.page_buffer.try_reserve(1) {

@@ -81,6 +81,12 @@ pub(crate) struct Brought {
 }
 
 impl Pager {
+    /// What to fetch for a fault on `page`, if that does not come alone.
+    pub(crate) fn window_of(&self, page: PageNo, sequence: Sequence) -> Window {
+        let window = Window::of(page, sequence);
+        Window { count: if self.comes_alone(page) { 1 } else { window.count }, ..window }
+    }
+
     /// Reads the object of `page`, and as many further ones as its sequence suggests; asks the
     /// fetchers for those after them when the scan is at full speed.
     pub(crate) fn fetch(
@@ -90,7 +96,7 @@ impl Pager {
         sequences: &mut Sequences<'_>,
     ) -> Result<Option<(FaultKind, u32)>, FaultError> {
         let sequence = sequences.of(page.0);
-        let window = Window::of(page, sequence);
+        let window = self.window_of(page, sequence);
         if window.count == 1 {
             self.ask_beside(page);
         }
@@ -181,7 +187,9 @@ impl Pager {
         let mut count = 1;
         while extent < window.count {
             let page = window.page_after(extent);
-            if let Place::Stored(block) = self.table.load(page) {
+            if let Place::Stored(block) = self.table.load(page)
+                && !self.comes_alone(page)
+            {
                 if !self.page_buffer.try_reserve(1) {
                     break;
                 }
@@ -228,6 +236,9 @@ impl Pager {
         (0..window.count).find_map(|passed| {
             let page = window.page_after(passed);
             let Place::Stored(block) = self.table.load(page) else { return None };
+            if self.comes_alone(page) {
+                return None;
+            }
             Some((Window { page, count: window.count - passed, ..window }, block))
         })
     }

@@ -51,6 +51,9 @@ pub struct Options {
     pub page_buffer_bytes: Option<usize>,
     /// Which cached objects leave first.
     pub cache_policy: CachePolicy,
+    /// Whether the object at an address comes alone: nothing with it, and it with nothing else, so
+    /// that its first touch is a fault. Asked in the fault path.
+    pub comes_alone: fn(usize) -> bool,
 }
 
 /// Why a pager could not start.
@@ -111,6 +114,7 @@ pub struct Pager {
     pub(crate) packers: Box<[Lock<Packer>]>,
     pub(crate) prefetch: Prefetch,
     pub(crate) neighbours: Neighbours,
+    comes_alone: fn(usize) -> bool,
     /// Pages that the program pins by calls, each as often as it does.
     pub(crate) long_pins: AtomicUsize,
     pub(crate) pages_staging: Staging,
@@ -180,6 +184,7 @@ impl Pager {
                 contexts,
                 prefetch: Prefetch::new(),
                 neighbours: Neighbours::default(),
+                comes_alone: options.comes_alone,
                 long_pins: AtomicUsize::new(0),
                 pages_staging: Staging::new(PAGE_STAGING_BYTES)?,
                 windows_staging: Staging::new(2 * WINDOW_MAX as usize * PAGE)?,
@@ -230,6 +235,11 @@ impl Pager {
         let offset = address.wrapping_sub(self.region_base);
         let end = self.managed_spans.load(Ordering::Acquire) * SPAN;
         (offset < end).then_some(PageNo((offset / PAGE) as u32))
+    }
+
+    /// Whether the object of a page comes alone.
+    pub(crate) fn comes_alone(&self, page: PageNo) -> bool {
+        (self.comes_alone)(self.address_of(page))
     }
 
     /// Bytes of the object of a page; the rest of the page is nobody's.

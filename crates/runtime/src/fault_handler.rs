@@ -47,7 +47,6 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             if (is_read || kind == FaultKind::Cached) && SITES_OF_PROCESS.has_trials() {
                 SITES_OF_PROCESS.faulted(&Return {
                     address: page_address,
-                    pages: 1 + report.neighbours as usize,
                     is_read,
                     epoch: pager.epoch() as u32,
                     window: pager.epochs_in_ram() as u32,

@@ -332,7 +332,13 @@ impl Sites {
         self.trials.has_begun()
     }
 
-    /// Counts a fault that brought pages back to the page buffer.
+    /// Whether the page at this address is on trial: it must come when it is touched, and alone.
+    #[inline]
+    pub fn is_on_trial(&self, address: usize) -> bool {
+        self.trials.is_watched(address)
+    }
+
+    /// Counts a fault that brought a page back to the page buffer.
     pub fn faulted(&self, fault: &Return) {
         self.trials.touched(fault, |ended| self.look(&ended));
     }

@@ -97,14 +97,12 @@ pub(crate) struct Trials {
     has_begun: AtomicU32,
 }
 
-/// A fault that brought pages back to the page buffer.
+/// A fault that brought a page back to the page buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Return {
-    /// Of the first page.
+    /// Of the page that was touched.
     pub address: usize,
-    /// How many.
-    pub pages: usize,
-    /// Whether they came from the store.
+    /// Whether it came from the store.
     pub is_read: bool,
     /// The epoch of the page buffer.
     pub epoch: u32,
@@ -235,24 +233,17 @@ impl Trials {
         }
     }
 
-    /// Notes a fault that brought pages back to the page buffer; tells of windows that are over.
-    ///
-    /// The pages after the first count for its own site only: whether another's would have been
-    /// touched nobody knows.
+    /// Whether this page is watched: it is to come to the page buffer when it is touched only.
+    #[inline]
+    pub(crate) fn is_watched(&self, address: usize) -> bool {
+        self.has_begun() && self.find(address).is_some()
+    }
+
+    /// Notes a fault that brought a page back to the page buffer; tells of windows that are over.
     pub(crate) fn touched(&self, fault: &Return, mut tell: impl FnMut(Window)) {
-        let Return { address, pages, .. } = *fault;
-        let Some((_, word)) = self.find(address) else { return };
-        let owner_of = |id: RunId| self.owners[id.index()].load(Ordering::Relaxed);
-        let owner = owner_of(parts(word).0);
-        for page in 0..pages {
-            let Some((_, word)) = self.find(address + page * PAGE) else { continue };
-            let (id, member) = parts(word);
-            if owner_of(id) == owner
-                && let Some(ended) = self.note(id, member, fault)
-            {
-                tell(ended);
-            }
-        }
+        let Some((_, word)) = self.find(fault.address) else { return };
+        let (id, member) = parts(word);
+        self.note(id, member, fault).into_iter().for_each(&mut tell);
         // The last window of a run would stay open until it is touched again.
         let index = self.hand.fetch_add(1, Ordering::Relaxed) as usize & (RUNS - 1);
         let run = &self.runs[index];
@@ -363,13 +354,15 @@ mod tests {
         let id = trials.begin(site).unwrap();
         for n in 0..length {
             assert_eq!(trials.join(id, page(first + n), length), n + 1 == length);
+            assert!(trials.is_watched(page(first + n)));
         }
+        assert!(!trials.is_watched(page(first + length)));
         id
     }
 
-    fn touch(trials: &Trials, first: usize, pages: usize, epoch: u32) -> Vec<Window> {
+    fn touch(trials: &Trials, first: usize, epoch: u32) -> Vec<Window> {
         let mut ended = Vec::new();
-        let fault = Return { address: page(first), pages, is_read: true, epoch, window: WINDOW };
+        let fault = Return { address: page(first), is_read: true, epoch, window: WINDOW };
         trials.touched(&fault, |window| ended.push(window));
         ended
     }
@@ -382,15 +375,15 @@ mod tests {
     fn neighbours_of_one_window_are_counted_together() {
         let trials = trials();
         run(&trials, 3, 100, 16);
-        assert!(touch(&trials, 100, 1, 50).is_empty());
-        assert!(touch(&trials, 101, 1, 57).is_empty(), "within the window");
-        assert!(touch(&trials, 101, 1, 57).is_empty(), "the same again");
-        let ended = touch(&trials, 109, 1, 58);
+        assert!(touch(&trials, 100, 50).is_empty());
+        assert!(touch(&trials, 101, 57).is_empty(), "within the window");
+        assert!(touch(&trials, 101, 57).is_empty(), "the same again");
+        let ended = touch(&trials, 109, 58);
         assert_eq!(ended, [window(3, 15, 1)]);
-        let ended = touch(&trials, 115, 1, 70);
+        let ended = touch(&trials, 115, 70);
         assert_eq!(ended, [window(3, 15, 0)]);
-        assert!(touch(&trials, 99, 1, 100).is_empty(), "not of the run");
-        assert!(touch(&trials, 116, 1, 100).is_empty(), "not of the run");
+        assert!(touch(&trials, 99, 100).is_empty(), "not of the run");
+        assert!(touch(&trials, 116, 100).is_empty(), "not of the run");
     }
 
     #[test]
@@ -399,32 +392,10 @@ mod tests {
         run(&trials, 0, 0, 4);
         let mut ended = Vec::new();
         for (epoch, is_read) in [(0, true), (1, false), (10, false), (11, true), (20, true)] {
-            let fault = Return { address: page(1), pages: 1, is_read, epoch, window: WINDOW };
+            let fault = Return { address: page(1), is_read, epoch, window: WINDOW };
             trials.touched(&fault, |window| ended.push(window.is_read));
         }
         assert_eq!(ended, [true, false]);
-    }
-
-    #[test]
-    fn what_comes_with_a_scan_counts_as_touched() {
-        let trials = trials();
-        run(&trials, 0, 0, 16);
-        assert!(touch(&trials, 0, 1, 0).is_empty());
-        assert!(touch(&trials, 1, 64, 1).is_empty());
-        let ended = touch(&trials, 3, 1, 20);
-        assert_eq!(ended, [window(0, 15, 15)]);
-    }
-
-    #[test]
-    fn what_comes_with_a_fault_of_another_site_does_not() {
-        let trials = trials();
-        run(&trials, 0, 0, 2);
-        run(&trials, 1, 2, 2);
-        for now in 0..4 {
-            let ended = touch(&trials, 0, 4, now * 100);
-            assert!(ended.iter().all(|window| window.site == 0), "{ended:?}");
-        }
-        assert!(touch(&trials, 2, 1, 1000).iter().all(|window| window.site == 0));
     }
 
     #[test]
@@ -435,10 +406,10 @@ mod tests {
         }
         run(&trials, 10, 10_000, 16);
         for site in 0..10 {
-            touch(&trials, site * 16, 1, 0);
+            touch(&trials, site * 16, 0);
         }
         let mut ended = Vec::new();
-        (0..2 * RUNS).for_each(|_| ended.extend(touch(&trials, 10_000, 1, 8)));
+        (0..2 * RUNS).for_each(|_| ended.extend(touch(&trials, 10_000, 8)));
         let sites: Vec<_> = ended.iter().map(|window| window.site).collect();
         assert_eq!(sites, (0..10).collect::<Vec<_>>());
     }
@@ -448,16 +419,17 @@ mod tests {
         let trials = trials();
         let first = run(&trials, 1, 0, 4);
         (1..4).for_each(|n| trials.forget(page(n)));
-        assert!(touch(&trials, 0, 1, 0).is_empty());
-        assert!(touch(&trials, 1, 1, 50).is_empty(), "whoever lives there now is another");
-        assert!(touch(&trials, 0, 1, 60).is_empty(), "alone it tells nothing");
+        assert!(touch(&trials, 0, 0).is_empty());
+        assert!(touch(&trials, 1, 50).is_empty(), "whoever lives there now is another");
+        assert!(touch(&trials, 0, 60).is_empty(), "alone it tells nothing");
         trials.forget(page(0));
         assert!(!trials.is_current(first), "an empty run ends");
+        assert!((0..4).all(|n| !trials.is_watched(page(n))));
         assert_eq!(trials.owners[first.index()].load(Ordering::Relaxed), 0);
         let next = run(&trials, 2, 0, 4);
         assert_eq!(next.index(), first.index());
-        touch(&trials, 0, 4, 100);
-        let ended = touch(&trials, 0, 1, 200);
+        (0..4).for_each(|n| assert!(touch(&trials, n, 100).is_empty()));
+        let ended = touch(&trials, 0, 200);
         assert_eq!(ended, [window(2, 3, 3)]);
     }
 
@@ -470,7 +442,7 @@ mod tests {
         assert!(trials.begin(7).is_none(), "a site has its share");
         assert!(trials.begin(8).is_some(), "another has its own");
         for now in 0..=WINDOWS_OF_A_RUN {
-            touch(&trials, 0, 1, now * 100);
+            touch(&trials, 0, now * 100);
         }
         assert!(trials.begin(7).is_some(), "the first one has told enough");
         let begun = (0..4 * RUNS).filter_map(|site| trials.begin(site)).count();

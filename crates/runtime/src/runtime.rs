@@ -32,6 +32,7 @@ use deepheap_sys::{fault_signal, tls};
 
 use crate::config::{Config, ConfigError, SEGMENT_MIN_BYTES};
 use crate::doctor::{self, Finding};
+use crate::object_placement::SITES_OF_PROCESS;
 use crate::stats_page::StatsPage;
 use crate::store_place::{StorePlace, StorePlaceError};
 use crate::{children, fault_handler, holds, process, workers};
@@ -563,6 +564,7 @@ impl Runtime {
             budget_bytes: self.config.ram as usize,
             page_buffer_bytes: self.page_buffer_bytes(),
             cache_policy: self.config.cache_policy,
+            comes_alone: |address| SITES_OF_PROCESS.is_on_trial(address),
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
         fault_signal::install(fault_handler::on_fault).map_err(ManageError::Signal)?;

@@ -47,9 +47,9 @@ fn is_object(sites: &Sites, caller: usize, size: usize) -> bool {
     matches!(sites.place(caller, size), Placement::Object(Making { run: None, .. }))
 }
 
-fn faulted(sites: &Sites, address: usize, pages: usize, is_read: bool, epoch: usize) {
+fn faulted(sites: &Sites, address: usize, is_read: bool, epoch: usize) {
     let address = address & !(PAGE - 1);
-    sites.faulted(&Return { address, pages, is_read, epoch: epoch as u32, window: 8 });
+    sites.faulted(&Return { address, is_read, epoch: epoch as u32, window: 8 });
 }
 
 /// An order of `0..count` that is none.
@@ -66,7 +66,7 @@ fn little_locality_makes_a_site_one_of_objects() {
     assert!(!is_object(&sites, CALLER, 256), "many are live, nothing is known of locality");
     assert_eq!(told(&sites)[0].verdict, Verdict::None);
     for (n, at) in shuffled(pages.len()).enumerate() {
-        faulted(&sites, pages[at] + 40, 1, true, n / 4);
+        faulted(&sites, pages[at] + 40, true, n / 4);
     }
     assert!(is_object(&sites, CALLER, 256) && is_object(&sites, CALLER, 260));
     assert!(!is_object(&sites, CALLER, 512), "another size");
@@ -88,7 +88,7 @@ fn neighbours_used_together_keep_a_site_on_pages() {
         let pages = tried(&sites, CALLER, 256);
         for round in 0..4 {
             for (n, &at) in order.iter().enumerate() {
-                faulted(&sites, pages[at], 1, true, (round * 512 + n) / 8);
+                faulted(&sites, pages[at], true, (round * 512 + n) / 8);
             }
         }
         assert!(!is_object(&sites, CALLER, 256), "{name}");
@@ -104,11 +104,11 @@ fn another_look_decides_anew() {
     let pages = tried(&sites, CALLER, 1000);
     assert_eq!(pages.len(), 32 * 4, "32 runs of a page's worth");
     for n in 0..3 * 128 {
-        faulted(&sites, pages[n % 128], 1, false, n / 4);
+        faulted(&sites, pages[n % 128], false, n / 4);
     }
     assert_eq!(told(&sites)[0].verdict, Verdict::Pages);
     for (n, at) in shuffled(128).chain(shuffled(128)).enumerate() {
-        faulted(&sites, pages[at], 1, true, 1000 + n);
+        faulted(&sites, pages[at], true, 1000 + n);
     }
     assert_eq!(told(&sites)[0].verdict, Verdict::Objects);
 }
