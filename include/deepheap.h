@@ -242,7 +242,7 @@ struct dh_stats {
     struct dh_latency fault_stored; /* read from the store */
     struct dh_latency fault_waited; /* waited for another thread that was moving the page */
 
-    uint64_t prefetched;               /* pages installed before they were asked for */
+    uint64_t prefetched;               /* objects read before they were touched */
     uint64_t evicted_clean;            /* pages evicted unchanged */
     uint64_t evicted_dirty;            /* pages evicted with new content */
     uint64_t evicted_zero;             /* pages evicted that were all zero */

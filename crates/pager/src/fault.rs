@@ -48,8 +48,8 @@ pub enum FaultKind {
 pub struct FaultReport {
     /// The kind.
     pub kind: FaultKind,
-    /// Further pages installed with it.
-    pub neighbours: u32,
+    /// Further objects read from the store with it.
+    pub ahead: u32,
     /// What the thread evicted by itself to make room.
     pub moves: Moves,
 }
@@ -99,20 +99,20 @@ impl Pager {
             Place::Busy(id) => self.wait_for(page, id, repeated),
         };
         drop(passage);
-        let (kind, pages) = match served {
+        let (kind, ahead) = match served {
             Ok(Some(served)) => served,
             // Another thread was faster; the access tells what it made of it.
-            Ok(None) => (FaultKind::Waited, 0),
+            Ok(None) => {
+                self.page_buffer.unreserve(1);
+                (FaultKind::Waited, 0)
+            }
             Err(error) => {
                 self.page_buffer.unreserve(1);
                 return Err(error);
             }
         };
-        if pages == 0 {
-            self.page_buffer.unreserve(1);
-        }
         self.signal_eviction();
-        Ok(FaultReport { kind, neighbours: pages.saturating_sub(1), moves })
+        Ok(FaultReport { kind, ahead, moves })
     }
 
     /// Installs a page of zeros, and its fresh neighbours if the heap is being filled in address
@@ -157,7 +157,7 @@ impl Pager {
             Some(errno) if installed == 0 => Err(FaultError::Install(errno)),
             _ => {
                 sequences.note_fresh(sequences.fresh().advance(page.0, installed as u32));
-                Ok(Some((FaultKind::Zero, installed as u32)))
+                Ok(Some((FaultKind::Zero, 0)))
             }
         }
     }
@@ -186,15 +186,15 @@ impl Pager {
             return Ok(None);
         }
         let window = self.window_of(page, sequences.of(page.0));
-        let (installed, extent) = self.install_cached_further(window);
+        let extent = self.install_cached_further(window);
         sequences.pass(page.0, extent);
-        Ok(Some((FaultKind::Cached, 1 + installed)))
+        Ok(Some((FaultKind::Cached, 0)))
     }
 
     /// Installs what is cached of the window, except for its first page, as far as there is room
-    /// and nothing has to be read; returns how many pages that were, and how many it came past.
-    pub(crate) fn install_cached_further(&self, window: Window) -> (u32, u32) {
-        let (mut installed, mut extent) = (0, 1);
+    /// and nothing has to be read; returns how many pages it came past, that one among them.
+    pub(crate) fn install_cached_further(&self, window: Window) -> u32 {
+        let mut extent = 1;
         while extent < window.count {
             let page = window.page_after(extent);
             match self.table.load(page) {
@@ -204,10 +204,8 @@ impl Pager {
                     if !self.page_buffer.try_reserve(1) {
                         break;
                     }
-                    if let Ok(true) = self.install_cached(page, id) {
-                        installed += 1;
-                    } else {
-                        // It is told to whoever touches it.
+                    // What cannot be installed is told to whoever touches it.
+                    if !matches!(self.install_cached(page, id), Ok(true)) {
                         self.page_buffer.unreserve(1);
                     }
                 }
@@ -215,7 +213,7 @@ impl Pager {
             }
             extent += 1;
         }
-        (installed, extent as u32)
+        extent as u32
     }
 
     /// Installs a cached object, for which a page is reserved; false if another thread has it.

@@ -110,9 +110,8 @@ impl Pager {
             sequence = sequence.ask_until(end.0);
         }
         sequences.note(page.0, sequence);
-        let (cached, _) =
-            self.install_cached_further(Window { count: brought.extent as usize, ..window });
-        Ok(Some((FaultKind::Stored, brought.pages + cached)))
+        self.install_cached_further(Window { count: brought.extent as usize, ..window });
+        Ok(Some((FaultKind::Stored, brought.pages - 1)))
     }
 
     /// A fault on a page that a fetcher left in the cache as the mark of a stretch: the scan has

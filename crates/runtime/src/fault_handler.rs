@@ -53,8 +53,8 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
                 });
             }
             runtime.stats.record(shard, kind, clock::monotonic_ns() - start_ns);
-            if report.neighbours > 0 {
-                runtime.stats.add(shard, Counter::Prefetched, report.neighbours.into());
+            if report.ahead > 0 {
+                runtime.stats.add(shard, Counter::Prefetched, report.ahead.into());
             }
             if report.moves.stall_ns > 0 {
                 runtime.count_moves(shard, &report.moves);

@@ -37,7 +37,7 @@ impl Runtime {
         set(Gauge::StoreUsedBytes, (store.segments - store.segments_bare) * segment);
         set(Gauge::StoreCapacityBytes, store.segments * segment);
         let put = |counter, value| self.stats.put(counter, value);
-        put(Counter::DeviceReads, store.blocks_read_from_device);
+        put(Counter::DeviceReads, store.device_reads);
         put(Counter::DeviceReadBytes, store.bytes_read);
         put(Counter::DeviceWrites, store.segments_written);
         put(Counter::DeviceWriteBytes, store.bytes_written);

@@ -33,7 +33,7 @@ impl FaultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
-    /// Pages installed beside a faulting one before they were asked for.
+    /// Objects read from the store before they were touched.
     Prefetched,
     /// Pages evicted whose content had not changed since they were installed.
     EvictedClean,

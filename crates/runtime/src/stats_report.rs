@@ -128,7 +128,7 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
         return out.write_str("deepheap:   faults  none: the heap fitted the budget\n");
     }
     let (faults, ahead) = (count(s.faults()), count(s.prefetched));
-    writeln!(out, "deepheap:   faults  {faults}, and {ahead} pages fetched ahead")?;
+    writeln!(out, "deepheap:   faults  {faults}, and {ahead} objects fetched ahead")?;
     for (kind, latency) in s.latencies() {
         if latency.count > 0 {
             writeln!(

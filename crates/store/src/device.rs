@@ -23,6 +23,11 @@ impl<'a> Read<'a> {
     pub fn new(offset: u64, buf: &'a mut [u8]) -> Self {
         Self { offset, buf, result: Err(Errno::EIO) }
     }
+
+    /// Whether it begins where another ends: they may be one request.
+    pub fn follows(&self, other: &Read<'_>) -> bool {
+        self.offset == other.offset + other.buf.len() as u64
+    }
 }
 
 /// One write of a batch. Offset, address and length are multiples of 4096.

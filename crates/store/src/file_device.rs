@@ -138,13 +138,14 @@ impl Device for FileDevice {
             read.result = self.file.read_at(read.buf, read.offset);
             return;
         }
-        let follows = |a: &Read<'_>, b: &Read<'_>| b.offset == a.offset + a.buf.len() as u64;
         for chunk in batch.chunks_mut(RING_ENTRIES as usize) {
-            let gaps = chunk.windows(2).filter(|pair| !follows(&pair[0], &pair[1])).count();
+            let gaps = chunk.windows(2).filter(|pair| !pair[1].follows(&pair[0])).count();
             let done =
                 gaps > 0 && self.ring().is_some_and(|mut ring| self.read_by_ring(&mut ring, chunk));
             if !done {
-                chunk.chunk_by_mut(follows).for_each(|run| self.read_run(run));
+                chunk
+                    .chunk_by_mut(|one, next| next.follows(one))
+                    .for_each(|run| self.read_run(run));
             }
         }
     }

@@ -62,7 +62,7 @@ impl<'a> Victim<'a> {
         let mut reads = [Read::new(offset, &mut buffer[..blocks as usize * BLOCK_BYTES])];
         self.store.device(self.store.segments.device(self.segment)).read(&mut reads);
         reads[0].result?;
-        self.store.counters.loaded(blocks as usize * BLOCK_BYTES);
+        self.store.counters.read_from_device(1, blocks as usize * BLOCK_BYTES);
         if format::verify(&mut buffer[..geometry.directory_bytes()], filling) {
             Ok(())
         } else {

@@ -96,7 +96,7 @@ impl Store {
             let offset = self.geometry.block_offset(request.block);
             let mut reads = [Read::new(offset, request.buf)];
             self.device(self.device_of(request.block)).read(&mut reads);
-            self.counters.read_from_device(1);
+            self.counters.read_from_device(1, BLOCK_BYTES);
             if reads[0].result.is_err() {
                 return false;
             }
@@ -192,10 +192,11 @@ impl Store {
                 count += 1;
             }
         }
+        let runs = reads[..count].chunk_by(|one, next| next.follows(one)).count();
         self.device(device).read(&mut reads[..count]);
         let results: [DeviceResult<()>; READ_BATCH_BLOCKS] =
             core::array::from_fn(|at| reads[at].result);
-        self.counters.read_from_device(count);
+        self.counters.read_from_device(runs, count * BLOCK_BYTES);
         let mut results = results.into_iter();
         for (at, request) in batch.iter_mut().enumerate() {
             if mask & (1 << at) != 0 {

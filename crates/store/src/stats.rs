@@ -23,8 +23,8 @@ pub struct StoreStats {
     pub objects_retired: u64,
     /// Blocks read out of segments still in memory.
     pub blocks_read_from_memory: u64,
-    /// Blocks read from the device.
-    pub blocks_read_from_device: u64,
+    /// Reads of the device: blocks that lie together and are asked for together are one.
+    pub device_reads: u64,
     /// Blocks whose first read failed and whose second was right.
     pub blocks_reread: u64,
     /// Blocks that were not served because they failed their checksum, twice.
@@ -89,7 +89,7 @@ pub(crate) struct Counters {
     retired: AtomicU64,
     units_retired: AtomicU64,
     read_from_memory: AtomicU64,
-    read_from_device: AtomicU64,
+    device_reads: AtomicU64,
     reread: AtomicU64,
     corrupt: AtomicU64,
     reads_failed: AtomicU64,
@@ -128,9 +128,9 @@ impl Counters {
         self.read_from_memory.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn read_from_device(&self, blocks: usize) {
-        self.read_from_device.fetch_add(blocks as u64, Relaxed);
-        self.loaded(blocks * BLOCK_BYTES);
+    pub(crate) fn read_from_device(&self, reads: usize, bytes: usize) {
+        self.device_reads.fetch_add(reads as u64, Relaxed);
+        self.bytes_read.fetch_add(bytes as u64, Relaxed);
     }
 
     pub(crate) fn reread(&self, blocks: u32) {
@@ -147,10 +147,6 @@ impl Counters {
 
     pub(crate) fn wrote(&self, bytes: usize) {
         self.bytes_written.fetch_add(bytes as u64, Relaxed);
-    }
-
-    pub(crate) fn loaded(&self, bytes: usize) {
-        self.bytes_read.fetch_add(bytes as u64, Relaxed);
     }
 
     pub(crate) fn discarded(&self, bytes: u64) {
@@ -183,7 +179,7 @@ impl Counters {
             blocks_appended_packed: self.appended_packed.load(Relaxed),
             objects_retired: self.retired.load(Relaxed),
             blocks_read_from_memory: self.read_from_memory.load(Relaxed),
-            blocks_read_from_device: self.read_from_device.load(Relaxed),
+            device_reads: self.device_reads.load(Relaxed),
             blocks_reread: self.reread.load(Relaxed),
             blocks_corrupt: self.corrupt.load(Relaxed),
             reads_failed: self.reads_failed.load(Relaxed),
