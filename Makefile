@@ -19,11 +19,13 @@ MANDIR ?= $(DATADIR)/man
 
 # Seconds of the lost-write hunt.
 SECONDS ?= 60
+# Schedules that the pager is played with.
+SCHEDULES ?= 60
 # Options of the benchmark, for example BENCH_OPTIONS='--case uniform-read --runs 1'.
 BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test fmt lint unit scripts install-check hunt demo demo-short bench \
+.PHONY: help deps build test fmt lint unit scripts install-check schedules hunt demo demo-short bench \
 	bench-objects bench-papers apps apps-check memcached-check install uninstall clean
 
 help: ## Lists the targets.
@@ -35,16 +37,21 @@ deps: ## Installs what building, testing and the demo need, or says what is miss
 build: ## Builds the command and the libraries into target/release.
 	$(CARGO) build --release --workspace
 
-test: deps fmt lint unit scripts install-check apps-check hunt demo-short ## Everything that CI runs.
+test: deps fmt lint unit schedules scripts install-check apps-check hunt demo-short ## Everything that CI runs.
 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
 
 lint: ## Checks with clippy; a warning is an error.
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p deepheap-pager --features schedules --all-targets -- -D warnings
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
 	timeout --kill-after=30 40m $(CARGO) test --workspace
+
+schedules: ## Plays the pager with threads of which a seed decides who goes on (SCHEDULES=60).
+	DEEPHEAP_SCHEDULES=$(SCHEDULES) $(CARGO) test -p deepheap-pager --features schedules --lib \
+		schedules
 
 scripts: ## Checks the shell scripts and runs their tests.
 	shellcheck scripts/*.sh examples/papers/*/*.sh .ci/run

@@ -19,10 +19,9 @@
 
 mod lists;
 
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, ContentHash};
+use deepheap_sys::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::futex;
 use deepheap_sys::mapping::Zeroed;
 

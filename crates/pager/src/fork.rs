@@ -8,12 +8,12 @@
 //! Threads: the forking one, in its `pthread_atfork` handlers.
 
 use deepheap_heap::SPAN;
+use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::userfaultfd::Userfaultfd;
 
 use crate::descriptor::State;
 use crate::pager::Pager;
-use core::sync::atomic::Ordering;
 
 impl Pager {
     /// Before `fork`: waits until nobody moves an object, and keeps it so.

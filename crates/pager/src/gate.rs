@@ -9,8 +9,7 @@
 //! Never: allocates. The thread that closed the gate passes it freely.
 //! Threads: any. Costs two atomic additions on a line shared by few threads.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::futex;
 use deepheap_sys::tls;
 

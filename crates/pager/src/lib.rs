@@ -28,6 +28,8 @@ pub mod policy;
 mod prefetch;
 mod ranges;
 mod reclaim;
+#[cfg(all(test, feature = "schedules"))]
+mod schedules;
 mod staging;
 mod takeover;
 

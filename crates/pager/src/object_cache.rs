@@ -19,8 +19,7 @@ mod slab_table;
 #[cfg(test)]
 mod tests;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
+use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::mapping::PinnedArray;
 

@@ -17,10 +17,9 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: any, any time, also in a signal handler.
 
-use core::sync::atomic::{AtomicU32, Ordering};
-
 use deepheap_heap::PageNo;
 use deepheap_store::Block;
+use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::mapping::PinnedArray;
 

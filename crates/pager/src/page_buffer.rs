@@ -6,8 +6,7 @@
 //! Never: allocates, blocks.
 //! Threads: any, also in a signal handler.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
-
+use deepheap_sys::atomic::{AtomicUsize, Ordering};
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 /// Counts of the page buffer, in pages.

@@ -7,10 +7,10 @@
 //! Threads: any; workers run the loops of the runtime.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use deepheap_heap::{Heap, PageNo, SPAN};
 use deepheap_store::{BLOCK_BYTES, Block, BlockRead, ContentHash, PACKED_MAX, Store, cost, packed};
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;

@@ -4,9 +4,8 @@
 //! Never: allocates. May evict (it faults pages in).
 //! Threads: any, outside the fault path.
 
-use core::sync::atomic::Ordering;
-
 use deepheap_heap::PageNo;
+use deepheap_sys::atomic::Ordering;
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;

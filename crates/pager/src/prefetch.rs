@@ -11,9 +11,8 @@
 //! Never: allocates.
 //! Threads: any may ask, faulting ones in the signal handler; the fetchers serve.
 
-use core::sync::atomic::{AtomicU32, Ordering};
-
 use deepheap_heap::PageNo;
+use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::signals::Blocked;

@@ -11,9 +11,8 @@
 //! meanwhile.
 //! Threads: any, also in a signal handler.
 
-use core::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
-
 use deepheap_heap::PageNo;
+use deepheap_sys::atomic::{AtomicU16, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::mapping::PinnedArray;
 use deepheap_sys::page_extractor::RANGE;

@@ -4,8 +4,7 @@
 //! Never: allocates. Waits only when every buffer is in use, and then by yielding.
 //! Threads: any, also in a signal handler.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
+use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::mapping;
 use deepheap_sys::thread;

@@ -10,6 +10,7 @@
 //! Threads: whoever evicts; one at a time, the others wait.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo, SPAN};
+use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pagemap;
@@ -20,7 +21,6 @@ use crate::fault::UNKNOWN_HASH;
 use crate::gate::Level;
 use crate::object_table::Place;
 use crate::pager::Pager;
-use core::sync::atomic::Ordering;
 
 /// Plain spans still to be taken over: `next..end`.
 pub(crate) struct TakeOver {

@@ -7,9 +7,9 @@
 //! Never: allocates.
 //! Threads: any.
 
-use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
+use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::futex;
 
 /// Something that threads wait for.

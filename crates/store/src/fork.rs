@@ -15,9 +15,8 @@
 //! Threads: `freeze` takes fresh head, survivor head, space, buffers, in this order; the caller
 //! has no `Writer`. In the child, `become_child` runs before any other thread is started.
 
-use core::sync::atomic::Ordering;
-
 use deepheap_sys::aligned_buffer::Closed;
+use deepheap_sys::atomic::Ordering;
 use deepheap_sys::lock::Guard;
 
 use crate::block::Segment;

@@ -6,8 +6,7 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: under the lock of the space; the atomics are only there to be safe.
 
-use core::sync::atomic::{AtomicU32, Ordering};
-
+use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::block::Segment;

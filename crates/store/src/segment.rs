@@ -34,8 +34,7 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: any; see above.
 
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-
+use deepheap_sys::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::block::Segment;

@@ -6,12 +6,12 @@
 //! Threads: any. Locks, in the order in which they are taken: a head, the space, buffers by
 //! number. Who holds a buffer takes no lock, and waits for higher buffers only.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
 use deepheap_sys::aligned_buffer::{AlignedBuffer, Held};
+use deepheap_sys::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;

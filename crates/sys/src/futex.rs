@@ -4,8 +4,8 @@
 //! Never: allocates | changes errno | touches managed memory (the word must be pinned).
 //! Threads: any, also in a signal handler. `wait` may return early: loop on the condition.
 
+use crate::atomic::AtomicU32;
 use crate::errno::Saved;
-use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 
 /// Why `wait` returned.
@@ -19,6 +19,10 @@ pub enum Woken {
 
 /// Sleeps while `word` holds `expected`, until woken, or for at most `timeout`.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Woken {
+    #[cfg(feature = "schedules")]
+    if let Some(scheduler) = crate::schedule::current() {
+        return wait_by(scheduler, word, expected, timeout.is_some());
+    }
     let _errno = Saved::new();
     let limit = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -44,6 +48,10 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Woken
 
 /// Wakes at most `n` waiters of `word`; returns how many.
 pub fn wake(word: &AtomicU32, n: u32) -> usize {
+    #[cfg(feature = "schedules")]
+    if let Some(scheduler) = crate::schedule::current() {
+        return scheduler.wake(word.as_ptr() as usize, n as usize);
+    }
     let _errno = Saved::new();
     let n = i32::try_from(n).unwrap_or(i32::MAX);
     // SAFETY: FUTEX_WAKE only uses the address, which is borrowed for the call.
@@ -56,6 +64,27 @@ pub fn wake(word: &AtomicU32, n: u32) -> usize {
         )
     };
     usize::try_from(answer).unwrap_or(0)
+}
+
+#[cfg(feature = "schedules")]
+fn wait_by(
+    scheduler: &dyn crate::schedule::Scheduler,
+    word: &AtomicU32,
+    expected: u32,
+    has_limit: bool,
+) -> Woken {
+    // SAFETY: the word is borrowed; the threads of a scheduler run one at a time.
+    let now = unsafe { word.as_ptr().read() };
+    if now != expected {
+        return Woken::Look;
+    }
+    if has_limit {
+        // Time passes when others run.
+        scheduler.point(true);
+        return Woken::TimedOut;
+    }
+    scheduler.sleep(word.as_ptr() as usize);
+    Woken::Look
 }
 
 #[cfg(test)]

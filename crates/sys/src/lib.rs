@@ -10,6 +10,7 @@
 compile_error!("deepheap-sys runs on x86_64 Linux only, for now");
 
 pub mod aligned_buffer;
+pub mod atomic;
 pub mod clock;
 pub mod direct_file;
 pub mod errno;
@@ -26,6 +27,7 @@ pub mod pinned_allocator;
 pub mod pinned_array;
 pub mod pipe;
 pub mod ring;
+pub mod schedule;
 pub mod signals;
 mod signature;
 pub mod thread;

@@ -5,11 +5,11 @@
 //! Threads: any. Taken in a signal handler only if no code of the same thread can be interrupted
 //! while it holds it (see `signals::Blocked`).
 
+use crate::atomic::AtomicU32;
 use crate::futex;
 use crate::pinned_array::Zeroed;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 // FREE -> HELD      [lock, try_lock]        HELD -> FREE       [Guard::drop]

@@ -48,6 +48,7 @@ use crate::PAGE;
 use crate::errno::{Errno, Result, Saved, check};
 use crate::own_descriptor::OwnDescriptor;
 use crate::pagemap;
+use crate::schedule;
 use crate::zap::Zapper;
 use libc::iovec;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -184,8 +185,10 @@ impl PageExtractor {
         }
         self.make_exclusive(zapper, victims, taken);
         let spliced = self.splice(victims, taken)?;
+        schedule::point(); // the program may still write
         // SAFETY: exactly the pages that the pipe holds; the caller's promise for the rest.
         unsafe { self.zap(zapper, victims, spliced, taken) };
+        schedule::point();
         // SAFETY: the caller's promise on `into`.
         unsafe { self.drain(victims, into, spliced) };
         Ok(())

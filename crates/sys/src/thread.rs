@@ -142,12 +142,16 @@ pub fn cpu_count() -> usize {
 
 /// Sleeps about that long.
 pub fn sleep(time: core::time::Duration) {
-    let nobody = core::sync::atomic::AtomicU32::new(0);
+    let nobody = crate::atomic::AtomicU32::new(0);
     crate::futex::wait(&nobody, 0, Some(time));
 }
 
 /// Lets another thread run.
 pub fn yield_now() {
+    #[cfg(feature = "schedules")]
+    if let Some(scheduler) = crate::schedule::current() {
+        return scheduler.point(true);
+    }
     // SAFETY: no arguments.
     unsafe { libc::sched_yield() };
 }

@@ -16,9 +16,8 @@
 //! Never: allocates, waits.
 //! Threads: any; list membership belongs to the lock of the shard, which is innermost.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-
 use deepheap_heap::PageNo;
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::mapping::PinnedArray;

@@ -5,8 +5,7 @@
 //! Never: allocates, waits for a slab.
 //! Threads: any; one lock, innermost.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::mapping::{self, Advice, PinnedArray};

@@ -16,8 +16,7 @@
 //! Never: allocates, touches the slabs' memory.
 //! Threads: any; one lock a class, held for a few dozen loads.
 
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-
+use deepheap_sys::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::mapping::{PinnedArray, Zeroed};

@@ -1,0 +1,597 @@
+//! Schedules: the pager with threads of which a seed decides who goes on, at every atomic.
+//!
+//! A few threads do what programs do (touch, pin, read and write by calls, scan, prefetch, allocate
+//! and free) on some forty objects, while others evict, fetch, write and collect; page buffer and
+//! object cache hold a fraction of the objects, and the log is short. The real pager, heap and
+//! store, the real userfaultfd and eviction; only threads, futexes and the device are not the
+//! kernel's. A touch of a page that is not there asks the pager directly, without a signal.
+//!
+//! Each number that a thread finds must be the one it left, and when all have ended what is
+//! counted must be what is there. Who sleeps and is never woken ends the test.
+//!
+//! What it cannot see: orders of memory weaker than sequential consistency, and forks.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use deepheap_heap::{Freed, Heap, ObjectShortage, Shortage, ThreadCache};
+use deepheap_sim::{Random, SimDevice};
+use deepheap_store::{Options as StoreOptions, Store, VictimPolicy};
+use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::schedule::{self, Scheduler};
+use shuttle::rand::RngCore;
+use shuttle::scheduler::RandomScheduler;
+use shuttle::{Config, MaxSteps, Runner};
+
+use super::*;
+use crate::descriptor::State;
+use crate::object_table::Place;
+use crate::policy::sequence::{Direction, Sequences, WORDS};
+use deepheap_heap::{PageNo, SPAN};
+
+/// Threads that touch objects, each with a number of its own in every one of them.
+const TOUCHING: usize = 3;
+const STEPS: usize = 40;
+/// How long a page is pinned.
+const PINNED_STEPS: usize = 20;
+/// Of a run that gives its DRAM back when it is freed.
+const LONG_RUN_PAGES: usize = 260;
+const MEMORY_PAGES: usize = 40;
+/// Half of all touches are of so many things.
+const CONTENDED: usize = 5;
+/// Pages that the page buffer holds.
+const PAGE_BUFFER: usize = 8;
+/// Bytes that the cache holds: a few slabs.
+const CACHE_BYTES: usize = 192 << 10;
+const SEGMENT_BYTES: u64 = 256 << 10;
+const SEGMENTS: u64 = 10;
+
+/// Who goes on, and who sleeps.
+struct Coroutines {
+    random: RefCell<Random>,
+    /// Points between two at which another thread may go on, on average.
+    patience: Cell<u64>,
+    points_left: Cell<u64>,
+    /// One turn in so many is followed by as many, at most, that the thread misses.
+    misses: Cell<u64>,
+    sleepers: RefCell<HashMap<usize, VecDeque<Sleeper>>>,
+}
+
+struct Sleeper {
+    thread: shuttle::thread::Thread,
+    is_woken: Rc<Cell<bool>>,
+}
+
+impl Coroutines {
+    fn begin(&self, seed: u64) {
+        assert!(self.sleepers.borrow().values().all(VecDeque::is_empty), "somebody sleeps still");
+        let mut random = Random::new(seed);
+        self.patience.set(2 << random.below(8));
+        self.misses.set(10 << random.below(8));
+        self.points_left.set(0);
+        self.random.replace(random);
+    }
+}
+
+impl Scheduler for Coroutines {
+    fn point(&self, must_yield: bool) {
+        let left = self.points_left.get();
+        if left > 0 && !must_yield {
+            self.points_left.set(left - 1);
+            return;
+        }
+        let mut random = self.random.borrow_mut();
+        self.points_left.set(random.below(2 * self.patience.get()));
+        // Now and then it misses many turns: what it has looked at is another by then.
+        let most = self.misses.get();
+        let turns = if random.below(most) == 0 { random.below(most) } else { 1 };
+        drop(random);
+        (0..turns).for_each(|_| shuttle::thread::yield_now());
+    }
+
+    fn sleep(&self, word: usize) {
+        let is_woken = Rc::new(Cell::new(false));
+        let sleeper = Sleeper { thread: shuttle::thread::current(), is_woken: is_woken.clone() };
+        self.sleepers.borrow_mut().entry(word).or_default().push_back(sleeper);
+        while !is_woken.get() {
+            shuttle::thread::park();
+        }
+    }
+
+    fn wake(&self, word: usize, most: usize) -> usize {
+        let mut woken = Vec::new();
+        if let Some(sleepers) = self.sleepers.borrow_mut().get_mut(&word) {
+            let count = most.min(sleepers.len());
+            woken.extend(sleepers.drain(..count));
+        }
+        for sleeper in &woken {
+            sleeper.is_woken.set(true);
+            sleeper.thread.unpark();
+        }
+        woken.len()
+    }
+}
+
+/// An object that lives as long as the world, and what its numbers must be.
+struct Thing {
+    address: usize,
+    numbers: [AtomicU64; TOUCHING],
+}
+
+/// A heap with a pager, and what is on it.
+struct World {
+    heap: &'static Heap,
+    pager: Pager,
+    /// The collector's buffer.
+    segment: RefCell<AlignedBuffer>,
+    /// The first of them are memory pages, side by side.
+    things: Vec<Thing>,
+    is_done: AtomicBool,
+    /// Somebody is to find a wrong number.
+    is_careless: bool,
+}
+
+// SAFETY: its threads run one at a time, on one thread of the system.
+unsafe impl Sync for World {}
+
+fn region(bytes: usize) -> usize {
+    // SAFETY: fresh address space, nobody's.
+    let memory = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes + SPAN,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(memory, libc::MAP_FAILED);
+    (memory as usize).next_multiple_of(SPAN)
+}
+
+impl World {
+    fn new(is_careless: bool) -> &'static World {
+        const SPANS: usize = 4;
+        let region_base = region(SPANS * SPAN);
+        let heap: &Heap = Box::leak(Box::new(Heap::new(region_base, SPANS * SPAN).expect("heap")));
+        let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 1);
+        let options = StoreOptions {
+            segment_bytes: SEGMENT_BYTES,
+            capacity_bytes: SEGMENTS * SEGMENT_BYTES,
+            buffers: 4,
+            reserve_segments: 2,
+            policy: VictimPolicy::Greedy,
+        };
+        let store = Store::open(Box::new(device), options).expect("store");
+        let options = Options {
+            region_base,
+            region_pages: SPANS * SPAN / PAGE,
+            budget_bytes: 8 << 20,
+            page_buffer_bytes: None,
+            cache_policy: CachePolicy::S3Fifo,
+            comes_alone: |_| false,
+        };
+        let pager = Pager::new(&options, heap, store).expect("pager");
+        heap.report_free_pages(true);
+        // Staging takes no room of the page buffer any more.
+        for staging in [&pager.pages_staging, &pager.windows_staging, &pager.access_staging] {
+            let bytes = if core::ptr::eq(staging, &pager.pages_staging) { 2 } else { 128 } * PAGE;
+            let buffers: Vec<_> =
+                (0..crate::staging::BUFFERS).map(|_| staging.take(bytes)).collect();
+            drop(buffers);
+        }
+        pager.page_buffer.set_limit(PAGE_BUFFER);
+        pager.cache.set_limit(CACHE_BYTES);
+        let segment = AlignedBuffer::new(SEGMENT_BYTES as usize, 0).expect("a buffer");
+        let mut world = World {
+            heap,
+            pager,
+            segment: RefCell::new(segment),
+            things: Vec::new(),
+            is_done: AtomicBool::new(false),
+            is_careless,
+        };
+        let mut cache = ThreadCache::new_in(heap).expect("cache");
+        let memory = world.allocate(&mut cache, MEMORY_PAGES * PAGE);
+        let mut addresses: Vec<_> = (0..MEMORY_PAGES).map(|page| memory + page * PAGE).collect();
+        for (size, count) in [(PAGE, 6), (200, 12), (1000, 6), (64, 6)] {
+            addresses.extend((0..count).map(|_| world.allocate_object(size)));
+        }
+        let numbers = || core::array::from_fn(|_| AtomicU64::new(0));
+        world.things =
+            addresses.iter().map(|&address| Thing { address, numbers: numbers() }).collect();
+        Box::leak(Box::new(world))
+    }
+
+    fn allocate(&self, cache: &mut ThreadCache, size: usize) -> usize {
+        loop {
+            match self.heap.allocate(cache, size, 16) {
+                Ok(allocated) => return allocated.ptr,
+                Err(Shortage::Pages(pages)) => self.heap.grant(pages),
+                Err(Shortage::Spans(count)) => {
+                    let range = self.heap.begin_spans(count).expect("a long region");
+                    self.pager.manage(range.first, range.count).expect("managed");
+                    self.heap.publish_spans(range);
+                }
+                Err(Shortage::TooLarge) => panic!("{size} bytes"),
+            }
+        }
+    }
+
+    fn allocate_object(&self, size: usize) -> usize {
+        loop {
+            match self.heap.allocate_object(size) {
+                Ok(allocated) => return allocated.ptr,
+                Err(ObjectShortage::Blocks(blocks)) => self.heap.grant_object_blocks(blocks),
+                Err(ObjectShortage::Spans(count)) => {
+                    let range = self.heap.begin_spans(count).expect("a long region");
+                    self.pager.manage_objects(range.first, range.count).expect("managed");
+                    self.heap.add_object_spans(range);
+                }
+                Err(ObjectShortage::TooLarge) => panic!("{size} bytes"),
+            }
+        }
+    }
+
+    fn free(&self, cache: &mut ThreadCache, address: usize) {
+        match self.heap.free(cache, address) {
+            Freed::Done => {}
+            Freed::Run(run) => {
+                let mut next = Some(run);
+                while let Some(run) = next {
+                    self.heap.recycle(run, self.pager.discard(run));
+                    next = self.heap.take_freed();
+                }
+            }
+            Freed::Pages(pages) => self.pager.discard_free_pages(pages.as_slice()),
+            Freed::Objects(freed) => {
+                let resident = match freed.reshaped {
+                    true => self.pager.discard_resident(freed.run()),
+                    false => self.pager.discard(freed.run()),
+                };
+                self.heap.recycle_objects(freed, resident);
+            }
+            Freed::NotAllocated => panic!("{address:#x} lives"),
+        }
+    }
+
+    /// Does something to a word of the heap, as a program does.
+    fn touch<T>(
+        &self,
+        sequences: &mut Sequences<'_>,
+        address: usize,
+        access: impl FnOnce(*mut u64) -> T,
+    ) -> T {
+        loop {
+            if is_present(address) {
+                // Nobody else has run since the look.
+                let done = access(address as *mut u64);
+                schedule::point();
+                return done;
+            }
+            schedule::point();
+            self.pager.resolve(address, sequences, false).expect("a page");
+        }
+    }
+
+    /// Adds 1 to a thread's number of a thing, which must be what it was left at.
+    fn count(&self, sequences: &mut Sequences<'_>, thread: usize, number: usize) {
+        let thing = &self.things[number];
+        self.touch(sequences, thing.address + 8 * thread, |word| {
+            // SAFETY: a word of a live object, which is present, and only this thread's.
+            unsafe { add_one(word, &thing.numbers[thread]) };
+        });
+    }
+
+    /// Any thing, half of the time one of a few.
+    fn any(&self, random: &mut Random) -> usize {
+        let all = self.things.len();
+        match random.below(2) {
+            0 => random.below(CONTENDED as u64) as usize * (all / CONTENDED),
+            _ => random.below(all as u64) as usize,
+        }
+    }
+
+    fn call(&self, operation: Operation, thread: usize, number: usize) {
+        let thing = &self.things[number];
+        let expected = &thing.numbers[thread];
+        let buffer = self.pager.access_buffer();
+        let word = buffer.bytes(0).cast::<u64>();
+        if operation == Operation::Write {
+            let next = expected.fetch_add(1, Ordering::Relaxed) + 1;
+            // SAFETY: the buffer has a page for the piece.
+            unsafe { word.write(next) };
+        }
+        let piece = Piece { address: thing.address + 8 * thread, length: 8 };
+        let mut moves = Moves::default();
+        self.pager.access(operation, &[piece], &buffer, &mut moves).expect("an access");
+        if operation == Operation::Read {
+            // SAFETY: as above.
+            assert_eq!(unsafe { word.read() }, expected.load(Ordering::Relaxed), "{number}");
+        }
+    }
+
+    /// What is pinned stays, whatever the others do.
+    fn count_pinned(&self, sequences: &mut Sequences<'_>, thread: usize, number: usize) {
+        let thing = &self.things[number];
+        let page = self.pager.page_at(thing.address);
+        let id = loop {
+            if let Some(id) = self.pager.try_pin(page) {
+                break id;
+            }
+            let touched = self.pager.resolve(thing.address, sequences, false);
+            touched.expect("a page");
+        };
+        for _ in 0..PINNED_STEPS {
+            assert!(is_present(thing.address), "a pinned page is gone");
+            let word = (thing.address + 8 * thread) as *mut u64;
+            // SAFETY: as in `count`.
+            unsafe { add_one(word, &thing.numbers[thread]) };
+            deepheap_sys::thread::yield_now();
+        }
+        self.pager.descriptors.get(id).drop_pin();
+    }
+
+    fn touch_things(&self, thread: usize, seed: u64) {
+        let mut random = Random::new(seed);
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
+        for _ in 0..STEPS {
+            let number = self.any(&mut random);
+            match random.below(20) {
+                0 => (0..MEMORY_PAGES).for_each(|at| self.count(&mut sequences, thread, at)),
+                1 => (0..MEMORY_PAGES).rev().for_each(|at| self.count(&mut sequences, thread, at)),
+                2 | 3 => self.call(Operation::Write, thread, number),
+                4 | 5 => self.call(Operation::Read, thread, number),
+                6 => self.count_pinned(&mut sequences, thread, number),
+                7 => {
+                    let some: [usize; 4] = core::array::from_fn(|_| self.any(&mut random));
+                    self.pager.prefetch(some.into_iter().map(|at| self.things[at].address));
+                }
+                _ => self.count(&mut sequences, thread, number),
+            }
+        }
+    }
+
+    /// Allocates, writes, looks and frees.
+    fn allocate_and_free(&self, seed: u64) {
+        let mut random = Random::new(seed);
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
+        let mut cache = ThreadCache::new_in(self.heap).expect("cache");
+        let mut live: VecDeque<(usize, u64)> = VecDeque::new();
+        for step in 0..2 * STEPS as u64 {
+            let address = match random.below(7) {
+                6 => self.allocate(&mut cache, LONG_RUN_PAGES * PAGE),
+                0 => self.allocate(&mut cache, 3 * PAGE),
+                1 => self.allocate(&mut cache, 300),
+                kind => self.allocate_object([64, 200, 1000, PAGE][kind as usize - 2]),
+            };
+            let content = step << 32 | random.below(1 << 32);
+            // SAFETY: a word of a live object, which is present, and only this thread's.
+            self.touch(&mut sequences, address, |word| unsafe { word.write_volatile(content) });
+            live.push_back((address, content));
+            while live.len() > 6 || (step + 1 == 2 * STEPS as u64 && !live.is_empty()) {
+                let at = random.below(live.len() as u64) as usize;
+                let Some((address, content)) = live.remove(at) else { break };
+                // SAFETY: as above.
+                let found =
+                    self.touch(&mut sequences, address, |word| unsafe { word.read_volatile() });
+                assert_eq!(found, content, "what was allocated at {address:#x}");
+                self.free(&mut cache, address);
+            }
+        }
+        self.heap.thread_exit(cache);
+        while let Some(run) = self.heap.take_freed() {
+            self.heap.recycle(run, self.pager.discard(run));
+        }
+    }
+
+    // As the workers of a runtime do.
+
+    fn evictor(&self) {
+        let mut moves = Moves::default();
+        while !self.is_done() {
+            self.pager.wait_for_eviction();
+            while self.pager.must_evict() && !self.is_done() {
+                if !self.pager.evict(&mut moves).expect("room") {
+                    deepheap_sys::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    fn writer(&self) {
+        while !self.is_done() {
+            self.pager.store.write_sealed(true);
+        }
+    }
+
+    fn collector(&self) {
+        let mut segment = self.segment.borrow_mut();
+        while !self.is_done() {
+            if self.pager.store.wait_for_work(None)
+                && self.pager.collect(segment.as_mut_slice()).expect("a segment").is_none()
+            {
+                deepheap_sys::thread::yield_now();
+            }
+        }
+    }
+
+    fn fetcher(&self) {
+        let mut moves = Moves::default();
+        while !self.is_done() {
+            self.pager.serve_prefetch(&mut moves);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_done.load(Ordering::Relaxed)
+    }
+
+    /// Wakes them all for the last time.
+    fn end_workers(&self) {
+        self.is_done.store(true, Ordering::Relaxed);
+        self.pager.wake_evictor();
+        self.pager.store.stop_waiting();
+        // Each fetcher may have one to serve and one to find.
+        for _ in 0..4 {
+            let _ = self.pager.ask_for(PageNo(0), Direction::Up);
+        }
+    }
+
+    /// Takes the bytes of a page along while others write, as nobody may.
+    fn be_careless(&self, seed: u64) {
+        let mut random = Random::new(seed);
+        for _ in 0..STEPS {
+            let address = self.things[self.any(&mut random)].address;
+            if is_present(address) {
+                // SAFETY: a page that is present; nobody else runs meanwhile.
+                let bytes = unsafe { (address as *const [u64; TOUCHING]).read_volatile() };
+                (0..STEPS).for_each(|_| deepheap_sys::thread::yield_now());
+                if is_present(address) {
+                    // SAFETY: as above.
+                    unsafe { (address as *mut [u64; TOUCHING]).write_volatile(bytes) };
+                }
+            }
+        }
+    }
+
+    /// All threads have ended: what is counted is what is there.
+    fn check(&self) {
+        let mut resident = 0;
+        let mut cached = 0;
+        let spans = self.pager.managed_spans.load(Ordering::Relaxed);
+        for page in (0..spans * SPAN / PAGE).map(|page| PageNo(page as u32)) {
+            let here = is_present(self.pager.address_of(page));
+            match self.pager.table.load(page) {
+                Place::Busy(id) => {
+                    let descriptor = self.pager.descriptors.get(id);
+                    assert_eq!(descriptor.state().state(), State::Resident, "{page:?}");
+                    assert_eq!(descriptor.page(), page);
+                    assert!(here, "{page:?} is resident and not there");
+                    assert!(!descriptor.is_pinned(), "{page:?}");
+                    resident += 1;
+                }
+                Place::Cached(id) => {
+                    assert_eq!(self.pager.descriptors.get(id).page(), page);
+                    cached += 1;
+                    assert!(!here, "{page:?} is cached and there");
+                }
+                place @ (Place::Zero | Place::Stored(_)) => assert!(!here, "{page:?} is {place:?}"),
+            }
+        }
+        assert_eq!(self.pager.page_buffer.pages(), resident, "reservations");
+        assert_eq!(self.pager.cache.objects(), cached, "cached objects");
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
+        for (number, thing) in self.things.iter().enumerate() {
+            for (thread, expected) in thing.numbers.iter().enumerate() {
+                // SAFETY: a word of a live object, which is present.
+                let read = |word: *mut u64| unsafe { word.read_volatile() };
+                let found = self.touch(&mut sequences, thing.address + 8 * thread, read);
+                assert_eq!(found, expected.load(Ordering::Relaxed), "{number} of {thread}");
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The word is present, and only one thread's.
+unsafe fn add_one(word: *mut u64, expected: &AtomicU64) {
+    // SAFETY: the caller's promise.
+    let found = unsafe { word.read_volatile() };
+    assert_eq!(found, expected.load(Ordering::Relaxed), "the number at {word:?}");
+    // SAFETY: as above.
+    unsafe { word.write_volatile(found + 1) };
+    expected.store(found + 1, Ordering::Relaxed);
+}
+
+fn is_present(address: usize) -> bool {
+    let mut resident = 0u8;
+    let page = (address & !(PAGE - 1)) as *mut libc::c_void;
+    // SAFETY: a page of a mapping of ours, and a byte for the answer.
+    let asked = unsafe { libc::mincore(page, PAGE, &mut resident) };
+    assert_eq!(asked, 0, "mincore");
+    resident & 1 != 0
+}
+
+/// One schedule: everybody at once, until all have ended.
+fn play(world: &'static World, coroutines: &'static Coroutines) {
+    let mut seeds = shuttle::rand::thread_rng();
+    coroutines.begin(seeds.next_u64());
+    schedule::set(Some(coroutines));
+    world.is_done.store(false, Ordering::Relaxed);
+    let mut threads = Vec::new();
+    let mut spawn = |run: Box<dyn FnOnce(u64) + Send>| {
+        let seed = seeds.next_u64();
+        threads.push(shuttle::thread::spawn(move || run(seed)));
+    };
+    for thread in 0..TOUCHING {
+        spawn(Box::new(move |seed| world.touch_things(thread, seed)));
+    }
+    spawn(Box::new(|seed| world.allocate_and_free(seed)));
+    if world.is_careless {
+        spawn(Box::new(|seed| world.be_careless(seed)));
+    }
+    let mut workers = Vec::new();
+    for run in [World::evictor, World::writer, World::collector, World::fetcher, World::fetcher] {
+        workers.push(shuttle::thread::spawn(move || run(world)));
+    }
+    for thread in threads {
+        thread.join().expect("it ends well");
+    }
+    world.end_workers();
+    for worker in workers {
+        worker.join().expect("it ends well");
+    }
+    world.pager.store.resume_waiting();
+    world.check();
+    schedule::set(None);
+}
+
+fn run(is_careless: bool, schedules: usize) {
+    let seed = std::env::var("DEEPHEAP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ 0xd00d);
+    eprintln!("DEEPHEAP_TEST_SEED={seed}");
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    config.max_steps = MaxSteps::FailAfter(20_000_000);
+    config.failure_persistence = shuttle::FailurePersistence::None;
+    let runner = Runner::new(RandomScheduler::new_from_seed(seed, schedules), config);
+    let world = World::new(is_careless);
+    let coroutines: &Coroutines = Box::leak(Box::new(Coroutines {
+        random: RefCell::new(Random::new(0)),
+        patience: Cell::new(1),
+        points_left: Cell::new(0),
+        misses: Cell::new(1),
+        sleepers: RefCell::new(HashMap::new()),
+    }));
+    // SAFETY: both live for good; all threads are coroutines of this one.
+    let coroutines = SameThread(coroutines);
+    runner.run(move || {
+        let coroutines = &coroutines;
+        play(world, coroutines.0);
+    });
+}
+
+struct SameThread(&'static Coroutines);
+
+// SAFETY: made and used on one thread of the system.
+unsafe impl Send for SameThread {}
+// SAFETY: as above.
+unsafe impl Sync for SameThread {}
+
+#[test]
+fn no_schedule_loses_a_write_or_a_wake_up() {
+    let schedules = std::env::var("DEEPHEAP_SCHEDULES").ok().and_then(|count| count.parse().ok());
+    run(false, schedules.unwrap_or(60));
+}
+
+#[test]
+fn canary_a_thread_that_breaks_the_rules_is_found() {
+    assert!(std::panic::catch_unwind(|| run(true, 50)).is_err());
+}
