@@ -193,7 +193,7 @@ impl Pager {
                     }
                     if seen.state() != State::Resident {
                         descriptor.wait_while(seen);
-                    } else if descriptor.claim(State::Resident, State::Moving) {
+                    } else if descriptor.claim(State::Moving) {
                         let ours =
                             self.table.load(page) == place && descriptor.home() == Some(block);
                         if ours {

@@ -233,27 +233,20 @@ impl Descriptor {
         }
     }
 
-    /// Claims an object whose descriptor is in state `from`; at most one thread succeeds.
-    /// Sequentially consistent: `pin` relies on it.
+    /// Claims a resident object; at most one thread succeeds. Sequentially consistent: `pin` relies
+    /// on it.
     #[must_use]
-    pub fn claim(&self, from: State, to: State) -> bool {
+    pub fn claim(&self, to: State) -> bool {
         let old = self.state.load(Ordering::Relaxed);
-        if old & STATE_MASK != from as u32 {
+        if old & STATE_MASK != State::Resident as u32 {
             return false;
         }
+        // Nobody waits for a resident object to be another (`wait_while`).
         let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | to as u32;
-        match self.state.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => {
-                if old & WAITERS != 0 {
-                    futex::wake(&self.state, i32::MAX as u32);
-                }
-                true
-            }
-            Err(_) => false,
-        }
+        self.state.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Sleeps until the state word is no longer `seen`.
+    /// Sleeps until the state word is no longer `seen`, that of an object on its way.
     pub fn wait_while(&self, seen: StateWord) {
         let marked = seen.0 | WAITERS;
         if seen.0 != marked

@@ -100,7 +100,7 @@ impl Pager {
                     let to = if zap { State::Leaving } else { State::Moving };
                     if seen.state() != State::Resident {
                         descriptor.wait_while(seen);
-                    } else if descriptor.claim(State::Resident, to) {
+                    } else if descriptor.claim(to) {
                         if self.table.load(page) != place {
                             descriptor.change(State::Resident);
                             continue;

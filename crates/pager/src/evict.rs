@@ -216,7 +216,7 @@ impl Pager {
             let (id, slot) = (context.ids[index], context.slots[index]);
             let descriptor = self.descriptors.get(id);
             let addr = context.victims[index].addr;
-            if !descriptor.claim(State::Resident, State::Leaving) {
+            if !descriptor.claim(State::Leaving) {
                 self.cache.give_back(slot); // someone owns it for a moment
                 continue;
             }

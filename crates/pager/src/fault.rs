@@ -264,7 +264,7 @@ impl Pager {
         }
         if seen.state() != State::Resident {
             descriptor.wait_while(seen);
-        } else if repeated && descriptor.claim(State::Resident, State::Moving) {
+        } else if repeated && descriptor.claim(State::Moving) {
             // Owned now, if it still is this page's descriptor: the evictor cannot take it away
             // between our look and our copy.
             if self.table.load(page) == Place::Busy(id) {
