@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{Freed, Heap, ObjectShortage, Shortage, ThreadCache};
 use deepheap_sim::{Random, SimDevice};
@@ -129,6 +129,7 @@ struct World {
     /// The first of them are memory pages, side by side.
     things: Vec<Thing>,
     is_done: AtomicBool,
+    working: AtomicUsize,
     /// Somebody is to find a wrong number.
     is_careless: bool,
 }
@@ -192,6 +193,7 @@ impl World {
             segment: RefCell::new(segment),
             things: Vec::new(),
             is_done: AtomicBool::new(false),
+            working: AtomicUsize::new(0),
             is_careless,
         };
         let mut cache = ThreadCache::new_in(heap).expect("cache");
@@ -432,15 +434,16 @@ impl World {
         self.is_done.load(Ordering::Relaxed)
     }
 
-    /// Wakes them all for the last time.
+    /// Wakes the workers until they have ended; they may be about to sleep when they are woken.
     fn end_workers(&self) {
         self.is_done.store(true, Ordering::Relaxed);
-        self.pager.wake_evictor();
-        self.pager.store.stop_waiting();
-        // Each fetcher may have one to serve and one to find.
-        for _ in 0..4 {
+        while self.working.load(Ordering::Relaxed) > 0 {
+            self.pager.wake_evictor();
+            self.pager.store.stop_waiting();
             let _ = self.pager.ask_for(PageNo(0), Direction::Up);
+            deepheap_sys::thread::yield_now();
         }
+        self.pager.store.resume_waiting();
     }
 
     /// Takes the bytes of a page along while others write, as nobody may.
@@ -539,7 +542,11 @@ fn play(world: &'static World, coroutines: &'static Coroutines) {
     }
     let mut workers = Vec::new();
     for run in [World::evictor, World::writer, World::collector, World::fetcher, World::fetcher] {
-        workers.push(shuttle::thread::spawn(move || run(world)));
+        world.working.fetch_add(1, Ordering::Relaxed);
+        workers.push(shuttle::thread::spawn(move || {
+            run(world);
+            world.working.fetch_sub(1, Ordering::Relaxed);
+        }));
     }
     for thread in threads {
         thread.join().expect("it ends well");
@@ -548,7 +555,6 @@ fn play(world: &'static World, coroutines: &'static Coroutines) {
     for worker in workers {
         worker.join().expect("it ends well");
     }
-    world.pager.store.resume_waiting();
     world.check();
     schedule::set(None);
 }
