@@ -46,7 +46,7 @@ const PAGE_BUFFER: usize = 8;
 /// Bytes that the cache holds: a few slabs.
 const CACHE_BYTES: usize = 192 << 10;
 const SEGMENT_BYTES: u64 = 256 << 10;
-const SEGMENTS: u64 = 10;
+const SEGMENTS: u64 = 8;
 
 /// Who goes on, and who sleeps.
 struct Coroutines {
