@@ -348,7 +348,7 @@ impl World {
                 1 => (0..MEMORY_PAGES).rev().for_each(|at| self.count(&mut sequences, thread, at)),
                 2 | 3 => self.call(Operation::Write, thread, number),
                 4 | 5 => self.call(Operation::Read, thread, number),
-                6 => self.count_pinned(&mut sequences, thread, number),
+                6 | 8 | 9 => self.count_pinned(&mut sequences, thread, number),
                 7 => {
                     let some: [usize; 4] = core::array::from_fn(|_| self.any(&mut random));
                     self.pager.prefetch(some.into_iter().map(|at| self.things[at].address));
