@@ -198,7 +198,7 @@ impl Pager {
         while extent < window.count {
             let page = window.page_after(extent);
             match self.table.load(page) {
-                _ if self.comes_alone(page) => {}
+                Place::Stored(_) | Place::Cached(_) if self.comes_alone(page) => {}
                 Place::Stored(_) => break,
                 Place::Cached(id) => {
                     if !self.page_buffer.try_reserve(1) {

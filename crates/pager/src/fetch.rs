@@ -84,7 +84,10 @@ impl Pager {
     /// What to fetch for a fault on `page`, if that does not come alone.
     pub(crate) fn window_of(&self, page: PageNo, sequence: Sequence) -> Window {
         let window = Window::of(page, sequence);
-        Window { count: if self.comes_alone(page) { 1 } else { window.count }, ..window }
+        match window.count {
+            2.. if self.comes_alone(page) => Window { count: 1, ..window },
+            _ => window,
+        }
     }
 
     /// Reads the object of `page`, and as many further ones as its sequence suggests; asks the
