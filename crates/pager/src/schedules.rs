@@ -1,7 +1,7 @@
 //! Schedules: the pager with threads of which a seed decides who goes on, at every atomic.
 //!
 //! A few threads do what programs do (touch, pin, read and write by calls, scan, prefetch, allocate
-//! and free) on some forty objects, while others evict, fetch, write and collect; page buffer and
+//! and free) on some seventy objects, while others evict, fetch, write and collect; page buffer and
 //! object cache hold a fraction of the objects, and the log is short. The real pager, heap and
 //! store, the real userfaultfd and eviction; only threads, futexes and the device are not the
 //! kernel's. A touch of a page that is not there asks the pager directly, without a signal.
@@ -12,14 +12,15 @@
 //! What it cannot see: orders of memory weaker than sequential consistency, and forks.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use deepheap_heap::{Freed, Heap, ObjectShortage, Shortage, ThreadCache};
+use deepheap_heap::{Freed, Heap, ObjectShortage, PageNo, SPAN, Shortage, ThreadCache};
 use deepheap_sim::{Random, SimDevice};
 use deepheap_store::{Options as StoreOptions, Store, VictimPolicy};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::pagemap;
 use deepheap_sys::schedule::{self, Scheduler};
 use shuttle::rand::RngCore;
 use shuttle::scheduler::RandomScheduler;
@@ -29,7 +30,6 @@ use super::*;
 use crate::descriptor::State;
 use crate::object_table::Place;
 use crate::policy::sequence::{Direction, Sequences, WORDS};
-use deepheap_heap::{PageNo, SPAN};
 
 /// Threads that touch objects, each with a number of its own in every one of them.
 const TOUCHING: usize = 3;
@@ -65,6 +65,16 @@ struct Sleeper {
 }
 
 impl Coroutines {
+    fn new() -> Coroutines {
+        Coroutines {
+            random: RefCell::new(Random::new(0)),
+            patience: Cell::new(1),
+            points_left: Cell::new(0),
+            misses: Cell::new(1),
+            sleepers: RefCell::new(HashMap::new()),
+        }
+    }
+
     fn begin(&self, seed: u64) {
         assert!(self.sleepers.borrow().values().all(VecDeque::is_empty), "somebody sleeps still");
         let mut random = Random::new(seed);
@@ -128,6 +138,7 @@ struct World {
     segment: RefCell<AlignedBuffer>,
     /// The first of them are memory pages, side by side.
     things: Vec<Thing>,
+    coroutines: Coroutines,
     is_done: AtomicBool,
     working: AtomicUsize,
     /// Somebody is to find a wrong number.
@@ -192,6 +203,7 @@ impl World {
             pager,
             segment: RefCell::new(segment),
             things: Vec::new(),
+            coroutines: Coroutines::new(),
             is_done: AtomicBool::new(false),
             working: AtomicUsize::new(0),
             is_careless,
@@ -468,8 +480,13 @@ impl World {
         let mut resident = 0;
         let mut cached = 0;
         let spans = self.pager.managed_spans.load(Ordering::Relaxed);
+        let mut present = HashSet::new();
+        pagemap::present_pages(self.pager.region_base, spans * SPAN, &mut |first, pages, _| {
+            present.extend((0..pages).map(|page| self.pager.page_at(first + page * PAGE).0));
+        })
+        .expect("the page map");
         for page in (0..spans * SPAN / PAGE).map(|page| PageNo(page as u32)) {
-            let here = is_present(self.pager.address_of(page));
+            let here = present.contains(&page.0);
             match self.pager.table.load(page) {
                 Place::Busy(id) => {
                     let descriptor = self.pager.descriptors.get(id);
@@ -514,19 +531,14 @@ unsafe fn add_one(word: *mut u64, expected: &AtomicU64) {
 }
 
 fn is_present(address: usize) -> bool {
-    let mut resident = 0u8;
-    let page = (address & !(PAGE - 1)) as *mut libc::c_void;
-    // SAFETY: a page of a mapping of ours, and a byte for the answer.
-    let asked = unsafe { libc::mincore(page, PAGE, &mut resident) };
-    assert_eq!(asked, 0, "mincore");
-    resident & 1 != 0
+    pagemap::is_present(address).expect("the page map")
 }
 
 /// One schedule: everybody at once, until all have ended.
-fn play(world: &'static World, coroutines: &'static Coroutines) {
+fn play(world: &'static World) {
     let mut seeds = shuttle::rand::thread_rng();
-    coroutines.begin(seeds.next_u64());
-    schedule::set(Some(coroutines));
+    world.coroutines.begin(seeds.next_u64());
+    schedule::set(Some(&world.coroutines));
     world.is_done.store(false, Ordering::Relaxed);
     let mut threads = Vec::new();
     let mut spawn = |run: Box<dyn FnOnce(u64) + Send>| {
@@ -569,27 +581,8 @@ fn run(is_careless: bool, schedules: usize) {
     config.failure_persistence = shuttle::FailurePersistence::None;
     let runner = Runner::new(RandomScheduler::new_from_seed(seed, schedules), config);
     let world = World::new(is_careless);
-    let coroutines: &Coroutines = Box::leak(Box::new(Coroutines {
-        random: RefCell::new(Random::new(0)),
-        patience: Cell::new(1),
-        points_left: Cell::new(0),
-        misses: Cell::new(1),
-        sleepers: RefCell::new(HashMap::new()),
-    }));
-    // SAFETY: both live for good; all threads are coroutines of this one.
-    let coroutines = SameThread(coroutines);
-    runner.run(move || {
-        let coroutines = &coroutines;
-        play(world, coroutines.0);
-    });
+    runner.run(move || play(world));
 }
-
-struct SameThread(&'static Coroutines);
-
-// SAFETY: made and used on one thread of the system.
-unsafe impl Send for SameThread {}
-// SAFETY: as above.
-unsafe impl Sync for SameThread {}
 
 #[test]
 fn no_schedule_loses_a_write_or_a_wake_up() {

@@ -25,6 +25,16 @@ mod switched_on {
     use crate::pinned_array::Zeroed;
     use crate::schedule::point;
 
+    /// What takes a value and answers the one before.
+    macro_rules! forward {
+        ($value:ty: $($name:ident),*) => {$(
+            pub fn $name(&self, value: $value, order: Ordering) -> $value {
+                point();
+                self.0.$name(value, order)
+            }
+        )*};
+    }
+
     macro_rules! atomic {
         ($name:ident, $value:ty) => {
             #[derive(Debug, Default)]
@@ -61,11 +71,6 @@ mod switched_on {
                     self.0.store(value, order);
                 }
 
-                pub fn swap(&self, value: $value, order: Ordering) -> $value {
-                    point();
-                    self.0.swap(value, order)
-                }
-
                 pub fn compare_exchange(
                     &self,
                     from: $value,
@@ -87,15 +92,7 @@ mod switched_on {
                     self.compare_exchange(from, to, success, failure)
                 }
 
-                pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
-                    point();
-                    self.0.fetch_or(value, order)
-                }
-
-                pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
-                    point();
-                    self.0.fetch_and(value, order)
-                }
+                forward!($value: swap, fetch_or, fetch_and);
 
                 pub fn fetch_update(
                     &self,
@@ -121,20 +118,7 @@ mod switched_on {
             atomic!($name, $value);
 
             impl $name {
-                pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                    point();
-                    self.0.fetch_add(value, order)
-                }
-
-                pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
-                    point();
-                    self.0.fetch_sub(value, order)
-                }
-
-                pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
-                    point();
-                    self.0.fetch_max(value, order)
-                }
+                forward!($value: fetch_add, fetch_sub, fetch_max);
             }
         };
     }
