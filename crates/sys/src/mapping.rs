@@ -141,6 +141,17 @@ pub unsafe fn advise(ptr: *mut u8, len: usize, advice: Advice) -> Result<()> {
     }
 }
 
+/// Bytes of RAM of the machine.
+pub fn memory_bytes() -> u64 {
+    // SAFETY: all zeros is a valid `sysinfo`, and the call fills it.
+    let info = unsafe {
+        let mut info: libc::sysinfo = core::mem::zeroed();
+        libc::sysinfo(&mut info);
+        info
+    };
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
 /// Bytes of a range that are in RAM now (mincore(2)).
 pub fn resident_bytes(ptr: *const u8, len: usize) -> Result<usize> {
     const PAGES_A_CALL: usize = 4096;
