@@ -21,12 +21,14 @@ MANDIR ?= $(DATADIR)/man
 SECONDS ?= 60
 # Schedules that the pager is played with.
 SCHEDULES ?= 60
+# Packages of kernels to test under; none: those that scripts/kernels.sh names.
+KERNELS ?=
 # Options of the benchmark, for example BENCH_OPTIONS='--case uniform-read --runs 1'.
 BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt demo demo-short bench \
-	bench-objects bench-papers apps apps-check memcached-check install uninstall clean
+	bench-objects bench-papers apps apps-check memcached-check kernels install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +91,9 @@ apps-check: apps ## Runs the applications, small: malloc, pages and objects; all
 
 memcached-check: apps ## Builds memcached with objects from fetched source, verifies its values.
 	scripts/memcached_check.sh
+
+kernels: ## Runs the tests under other kernels of Debian, in virtual machines; takes hours.
+	scripts/kernels.sh $(KERNELS)
 
 $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
 	$(CARGO) build --release --workspace

@@ -205,7 +205,8 @@ fn stress(store: &Store, sizes: Sizes, seed: u64, time: Duration) {
         scope.spawn(|| table.collect(store));
         scope.spawn(|| while store.write_sealed(true) || !table.done.load(Ordering::Relaxed) {});
         let start = Instant::now();
-        while start.elapsed() < time {
+        let has_collected = || store.stats().segments_collected > 0;
+        while start.elapsed() < time || !has_collected() && start.elapsed() < 60 * time {
             // A fork may happen at any time: freezing must not deadlock.
             for _ in 0..20 {
                 std::thread::sleep(Duration::from_millis(1));

@@ -5,17 +5,18 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// A memory figure of this process, `VmRSS` or `VmPTE`, in bytes.
-pub fn memory(name: &str) -> usize {
-    let status = fs::read_to_string("/proc/self/status").expect("status");
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+/// A memory figure of this process in a file of /proc/self, in bytes.
+fn memory(file: &str, name: &str) -> usize {
+    let text = fs::read_to_string(format!("/proc/self/{file}")).expect("a file of figures");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok());
     kib.expect("a memory figure") * 1024
 }
 
-/// What the process costs the machine: resident pages and page tables.
+/// What the process costs the machine: resident pages and page tables. `VmRSS` would be cheaper,
+/// but threads and processors keep parts of it to themselves (proc(5)).
 pub fn cost() -> usize {
-    memory("VmRSS") + memory("VmPTE")
+    memory("smaps_rollup", "Rss") + memory("status", "VmPTE")
 }
 
 /// Clock ticks (of 10 ms) that a process has used so far, all threads of it.
