@@ -174,6 +174,32 @@ pub fn resident_bytes(ptr: *const u8, len: usize) -> Result<usize> {
 mod tests {
     use super::*;
 
+    /// Where the system's default is huge pages, a touched byte would cost 2 MiB.
+    #[test]
+    fn pinned_memory_comes_in_small_pages() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return; // a kernel without huge pages tells no such flag
+        }
+        let len = 8 << 20;
+        let memory = map_pinned(len).unwrap();
+        // SAFETY: ours, and a byte in the middle of it.
+        unsafe { memory.add(len / 2).write(1) };
+        assert_eq!(resident_bytes(memory, len).unwrap(), PAGE);
+        // It may be one with its neighbours in the list.
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let is_ours = |line: &str| {
+            let (range, _) = line.split_once(' ').unwrap_or_default();
+            let (start, end) = range.split_once('-').unwrap_or_default();
+            let address = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+            (address(start)..address(end)).contains(&(memory as usize))
+        };
+        let mut lines = maps.lines().skip_while(|line| !is_ours(line));
+        let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+        assert!(flags.contains(" nh"), "{flags}");
+        // SAFETY: ours and unused from now on.
+        unsafe { unmap_pinned(memory, len) }.unwrap();
+    }
+
     #[test]
     fn reserve_keeps_its_alignment_and_refuses_to_replace() {
         let align = 64 << 20;
