@@ -82,10 +82,12 @@ fn evictor(_: usize) {
                 pager.rebalance();
             }
             let before = moves.evicted();
+            // Asked before: a child that ends meanwhile gives back the space we do not find.
+            let withheld = pager.store().is_pinned();
             match pager.evict(&mut moves) {
                 Ok(_) if moves.evicted() > before => pause = SHORT,
                 Ok(_) => nap(&mut pause),
-                Err(StoreError::Full) if pager.store().is_pinned() => {
+                Err(StoreError::Full) if withheld => {
                     children::forget_the_dead(pager.store());
                     nap(&mut pause);
                 }
