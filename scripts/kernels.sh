@@ -12,7 +12,8 @@
 # Environment: TESTS (which tests, an extended regular expression for CRATE/TEST), CPUS (4), MEMORY
 # (6G), DISK (12G), PATIENCE (seconds for one test, 1800).
 #
-# Guarantees: writes only below target/kernels; exit status 1 if a test failed or did not run.
+# Guarantees: writes only below target/kernels; exit status 1 if a test failed or did not run; the
+# machine and its disk are gone at the end, also when this is interrupted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -29,8 +30,8 @@ fail() {
 }
 
 missing=()
-for need in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static depmod:kmod cpio:cpio \
-    mkfs.ext4:e2fsprogs apt-get:apt dpkg:dpkg jq:jq; do
+for need in setpriv:util-linux qemu-system-x86_64:qemu-system-x86 busybox:busybox-static \
+    depmod:kmod cpio:cpio mkfs.ext4:e2fsprogs apt-get:apt dpkg:dpkg jq:jq; do
     command -v "${need%%:*}" >/dev/null || missing+=("${need##*:}")
 done
 [ ${#missing[@]} -eq 0 ] ||
@@ -56,6 +57,9 @@ fi
 [ ${#kernels[@]} -gt 0 ] || fail "no kernel to test with"
 
 mkdir -p "$work"
+disk=$work/disk.img
+trap 'rm -f "$disk"' EXIT
+trap 'exit 1' INT TERM
 
 # What the tests build by themselves is built here, where it is fast.
 "$cargo" build --quiet --workspace
@@ -115,8 +119,9 @@ exec $b switch_root /newroot /bin/bash INSIDE
 INIT
         sed -i "s|INSIDE|$work/inside.sh|" "$first/init"
         chmod +x "$first/init"
-        (cd "$first" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$folder/initrd"
+        (cd "$first" && find . | cpio -o -H newc 2>/dev/null | gzip -1) >"$folder/made"
         rm -rf "$first"
+        mv "$folder/made" "$folder/initrd"
     fi
 }
 
@@ -125,6 +130,7 @@ cat >"$work/inside.sh" <<INSIDE
 export PATH=$PATH HOME=$HOME CARGO=$(command -v "$cargo") CARGO_NET_OFFLINE=true TMPDIR=/var/tmp
 export DEEPHEAP_TEST_PATIENCE=$patience
 ip link set lo up
+echo # what the firmware left of its line
 echo "kernels: Linux \$(uname -r), \$(nproc) processors"
 while read -r program crate name; do
     cd "$root/crates/\$crate"
@@ -144,20 +150,21 @@ INSIDE
 failed=0
 for package in "${kernels[@]}"; do
     unpack "$package"
-    disk=$work/disk.img
     rm -f "$disk"
     truncate -s "${DISK:-12G}" "$disk"
     mkfs.ext4 -q -F "$disk"
     kernel=$(echo "$work/$package"/boot/vmlinuz-*)
     log=$work/$package.log
-    qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${CPUS:-4}" -m "${MEMORY:-6G}" \
-        -nographic -no-reboot -net none -kernel "$kernel" -initrd "$work/$package/initrd" \
+    # It ends with this script, which waits for it so that a signal is seen to at once.
+    setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${CPUS:-4}" \
+        -m "${MEMORY:-6G}" -nographic -no-reboot -net none -kernel "$kernel" \
+        -initrd "$work/$package/initrd" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off" \
         -drive "file=$disk,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
         -fsdev "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap" \
         -device virtio-9p-pci,fsdev=root,mount_tag=root </dev/null |
-        sed -u 's|\r||g' | tee "$log" | grep --line-buffered -a '^kernels:' || true
-    rm -f "$disk"
+        sed -u 's|\r||g' | tee "$log" | grep --line-buffered -a '^kernels:' &
+    wait $! || true
     passed=$(grep -a -c '^kernels: .*: status 0,' "$log" || true)
     all=$(wc -l <"$work/tests")
     echo "kernels: $package: $passed of $all tests pass; $log"
