@@ -38,7 +38,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::Failure;
 use crate::signals;
-use experiments::{Contender, Experiment};
+use experiments::{Case, Contender, Experiment, GOALS};
 use machine::Machine;
 use point::{Outcome, Point};
 use results::Results;
@@ -53,7 +53,10 @@ const NEEDS_ROOT: &str = "needs root (a memory cgroup, for swap a swap file)";
 const SWAP_TRIES: u32 = 3;
 
 /// The points of a case, and how often they are measured.
-type Group = Vec<Point>;
+struct Group {
+    points: Vec<Point>,
+    rounds: u32,
+}
 
 /// How a point went.
 enum Tried {
@@ -76,7 +79,7 @@ impl Papers {
         if chosen.is_empty() {
             return Err(Failure::Refused("--only: no such experiment; --list shows them".into()));
         }
-        let plan = plan(&chosen, settings.quick);
+        let plan = plan(&chosen, &settings);
         if self.list {
             list(&chosen, &plan, settings.quick);
             return Ok(());
@@ -100,12 +103,12 @@ impl Papers {
 
     fn measure(&self, plan: &[Group], settings: &Settings, runs: &Runs) -> Result<(), Failure> {
         let machine = Machine::here(&settings.dir);
-        let total: usize = plan.iter().map(Vec::len).sum::<usize>() * settings.rounds as usize;
-        let bar = bar(total as u64);
+        let total: u64 = plan.iter().map(|g| g.points.len() as u64 * u64::from(g.rounds)).sum();
+        let bar = bar(total);
         let mut failed = Vec::new();
         for group in plan {
-            for round in 0..settings.rounds {
-                for point in group {
+            for round in 0..group.rounds {
+                for point in &group.points {
                     let id = point.id();
                     bar.set_message(id.clone());
                     let anew = self.again && round == 0;
@@ -136,21 +139,29 @@ impl Papers {
     }
 }
 
-/// The points of the experiments, those of a case together, each once.
-fn plan(chosen: &[&Experiment], quick: bool) -> Vec<Group> {
+/// The points of the experiments, those of a case together, each in one group only. What a goal is
+/// about is measured in all rounds, the rest once.
+fn plan(chosen: &[&Experiment], settings: &Settings) -> Vec<Group> {
     let mut seen = BTreeSet::new();
     let mut groups = Vec::new();
     for case in chosen.iter().flat_map(|experiment| experiment.cases) {
-        let runs = case.contenders(quick);
+        let runs = case.contenders(settings.quick);
         // The object variant comes first: it tells how much memory the others get.
         let points = Contender::ALL.into_iter().filter(|contender| runs.contains(contender));
         let points = points.map(|contender| Point::of(case, contender));
-        let group: Group = points.filter(|point| seen.insert(point.id())).collect();
-        if !group.is_empty() {
-            groups.push(group);
+        let points: Vec<Point> = points.filter(|point| seen.insert(point.id())).collect();
+        if !points.is_empty() {
+            let rounds = if is_in_goals(case) { settings.rounds } else { 1 };
+            groups.push(Group { points, rounds });
         }
     }
     groups
+}
+
+/// Whether a goal is about what the case measures.
+fn is_in_goals(case: &Case) -> bool {
+    let objects = |case| Point::of(case, Contender::Objects);
+    GOALS.iter().any(|goal| objects(goal.case) == objects(case))
 }
 
 fn list(chosen: &[&Experiment], plan: &[Group], quick: bool) {
@@ -160,7 +171,7 @@ fn list(chosen: &[&Experiment], plan: &[Group], quick: bool) {
     }
     println!(
         "{} points, those that experiments share once",
-        plan.iter().map(Vec::len).sum::<usize>()
+        plan.iter().map(|group| group.points.len()).sum::<usize>()
     );
 }
 

@@ -20,7 +20,7 @@ const FULL_LIMIT: Duration = Duration::from_secs(1800);
 #[derive(Clone, Debug, Args)]
 pub struct Papers {
     /// The same pages from fewer and smaller points, in under 15 minutes: 512 MiB, 32 MiB of
-    /// RAM, one round
+    /// RAM, 2 s, one round
     #[arg(long)]
     pub(super) quick: bool,
     /// Only experiments whose name starts with this (may be repeated); --list shows the names
@@ -50,16 +50,17 @@ pub struct Papers {
     /// The `deepheap` command [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     deepheap: Option<PathBuf>,
-    /// Seconds each point measures [default: 20, quick: 2]
+    /// Seconds each point measures [default: 5, quick: 2]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Rounds, for the median [default: 3, quick: 1]
+    /// Rounds of what the goals are about, for the median; the rest is measured once
+    /// [default: 3, quick: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: Option<u32>,
-    /// Size of the data [default: 4G, quick: 512M]
+    /// Size of the data [default: 1G, quick: 512M]
     #[arg(long = "data", value_parser = parse_bytes, value_name = "SIZE")]
     data_bytes: Option<u64>,
-    /// RAM for the data [default: 256M, quick: 32M]
+    /// RAM for the data [default: 64M, quick: 32M]
     #[arg(long = "ram", value_parser = parse_bytes, value_name = "SIZE")]
     ram_bytes: Option<u64>,
 }
@@ -75,7 +76,7 @@ pub struct Settings {
     pub seconds: f64,
     /// Operations before that; the program's own if there is nothing.
     pub warm_up: Option<u64>,
-    /// How often each point is measured.
+    /// How often the points are measured that the goals are about.
     pub rounds: u32,
     /// Fewer points.
     pub quick: bool,
@@ -95,7 +96,7 @@ impl Papers {
     /// With all defaults filled in.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let (data, ram, seconds, rounds) =
-            if self.quick { (512 << 20, 32 << 20, 2.0, 1) } else { (4 << 30, 256 << 20, 20.0, 3) };
+            if self.quick { (512 << 20, 32 << 20, 2.0, 1) } else { (1 << 30, 64 << 20, 5.0, 3) };
         let own = std::env::current_exe().map_err(|error| Failure::os("own path", &error))?;
         let folder = own.parent().map(PathBuf::from).unwrap_or_default();
         let whole = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
@@ -134,7 +135,10 @@ impl Settings {
     pub fn sentence(&self) -> String {
         let rounds = match self.rounds {
             1 => "one run of each".to_string(),
-            rounds => format!("medians of {rounds} runs, in turns"),
+            rounds => format!(
+                "medians of {rounds} runs, in turns, of what the goals are about, one run of the \
+                 rest"
+            ),
         };
         format!(
             "{} MiB of data, {} MiB of RAM, {} s a run; {rounds}{}",

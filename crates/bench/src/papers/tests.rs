@@ -58,9 +58,14 @@ fn recorded(point: &Point, index: usize, settings: &Settings) -> Record {
     record
 }
 
-fn points(quick: bool) -> Vec<Point> {
+fn groups(settings: &Settings) -> Vec<Group> {
     let all: Vec<&Experiment> = experiments::all().collect();
-    plan(&all, quick).into_iter().flatten().collect()
+    plan(&all, settings)
+}
+
+fn points(quick: bool) -> Vec<Point> {
+    let settings = Settings { quick, ..Settings::example() };
+    groups(&settings).into_iter().flat_map(|group| group.points).collect()
 }
 
 #[test]
@@ -208,6 +213,20 @@ fn goals_are_about_points_that_are_measured() {
                 let id = Point::of(goal.case, contender).id();
                 assert!(ids.contains(&id), "quick: {quick}: {id} is not measured");
             }
+        }
+    }
+}
+
+#[test]
+fn what_goals_are_about_is_measured_in_all_rounds_and_the_rest_once() {
+    let settings = Settings { quick: false, rounds: 3, ..Settings::example() };
+    let goals: BTreeSet<String> = GOALS
+        .iter()
+        .flat_map(|goal| goal.case.contenders.iter().map(|&who| Point::of(goal.case, who).id()))
+        .collect();
+    for group in groups(&settings) {
+        for id in group.points.iter().map(Point::id) {
+            assert_eq!(group.rounds, if goals.contains(&id) { 3 } else { 1 }, "{id}");
         }
     }
 }
