@@ -191,6 +191,11 @@ impl Pager {
         self.stage_reserved(buffer, bytes, pages);
     }
 
+    /// Pages reserved in the page buffer for staging.
+    pub(crate) fn staged_pages(&self) -> usize {
+        self.budget.staged_pages.load(Ordering::Acquire)
+    }
+
     fn stage_reserved(&self, buffer: &StagingBuffer<'_>, bytes: usize, pages: usize) {
         if pages > 0 {
             buffer.note(bytes);

@@ -200,7 +200,7 @@ impl Descriptor {
 
     /// Owner only: the next state. Wakes whoever waited for it.
     pub fn change(&self, to: State) {
-        // The owner is the only one to change state and generation; others set WAITERS only.
+        // The owner is the only one to change the state; others set WAITERS, or pass it on.
         let mut old = self.state.load(Ordering::Relaxed);
         loop {
             let generation = (old & !(GENERATION - 1)).wrapping_add(GENERATION);
@@ -215,17 +215,17 @@ impl Descriptor {
         }
     }
 
-    /// For an owner that has just published a place which others may claim: the next state, unless
-    /// a later owner has changed it since `seen` was read (before publishing), and woken who
-    /// waited.
-    pub fn change_unless_claimed(&self, seen: StateWord, to: State) {
-        let mut old = seen.0;
+    /// For who has just published a place that others may claim: wakes whoever waited for that.
+    /// There may be a later owner by now, and even one who waits for that one: so only the
+    /// generation goes on, whatever the state is. That harms nobody: who changes, claims or waits
+    /// meanwhile looks again.
+    pub fn pass_on(&self) {
+        let mut old = self.state.load(Ordering::Relaxed);
         loop {
-            let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | to as u32;
-            match self.state.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+            let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | (old & STATE_MASK);
+            match self.state.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
-                Err(now) if now & !WAITERS == seen.0 & !WAITERS => old = now,
-                Err(_) => return,
+                Err(now) => old = now,
             }
         }
         if old & WAITERS != 0 {
@@ -273,5 +273,29 @@ impl Descriptor {
     /// Whether anyone keeps the object in the page buffer. Asked after claiming it.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::SeqCst) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deepheap_sys::mapping::PinnedArray;
+
+    #[test]
+    fn who_waits_is_woken_though_an_earlier_owner_passes_it_on_late() {
+        let descriptor = PinnedArray::<Descriptor>::new(1).expect("memory");
+        let descriptor = &descriptor[0];
+        descriptor.begin(PageNo(7), State::Moving, None, ContentHash(0));
+        // The earlier owner has published, another has claimed the object since, and now:
+        descriptor.pass_on();
+        std::thread::scope(|scope| {
+            let seen = descriptor.state();
+            scope.spawn(move || descriptor.wait_while(seen));
+            while descriptor.state() == seen {
+                std::thread::yield_now();
+            }
+            descriptor.pass_on();
+        });
+        assert_eq!(descriptor.state().state(), State::Moving);
     }
 }

@@ -7,6 +7,8 @@
 //! program that touched managed memory would find our locks held.
 //! Threads: any that frees.
 
+use core::ptr::null_mut;
+
 use deepheap_heap::{FreedRun, PageNo};
 use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::signals::Blocked;
@@ -52,8 +54,7 @@ impl Pager {
                 }
             }
             if count > 0 {
-                let first = run.first.0 as usize + start;
-                resident |= !self.zap_owned(first, end - start, &owned[..count]);
+                resident |= !self.zap_owned(&owned[..count]);
             }
             start = end;
         }
@@ -117,16 +118,26 @@ impl Pager {
         }
     }
 
-    fn zap_owned(&self, first: usize, pages: usize, owned: &[DescriptorId]) -> bool {
-        // Pages of the range that are not owned are Zero and absent, or pinned by a system call on
-        // memory that was freed under it: the run is in quarantine, the program has no business
-        // there.
-        let range = libc::iovec {
-            iov_base: (self.region_base + first * PAGE) as *mut libc::c_void,
-            iov_len: pages * PAGE,
-        };
-        // SAFETY: the range lies in managed spans and belongs to no allocation.
-        let zapped = unsafe { self.zapper.get().zap(&[range]) }.is_ok();
+    /// Drops owned pages, in address order. Only these: one between them that was Zero may have
+    /// come meanwhile as the fresh neighbour of another's, and what is Resident must be there.
+    fn zap_owned(&self, owned: &[DescriptorId]) -> bool {
+        let mut ranges = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH_MAX];
+        let mut count = 0;
+        for &id in owned {
+            let address = self.address_of(self.descriptors.get(id).page());
+            match ranges[..count].last_mut() {
+                Some(range) if range.iov_base.addr() + range.iov_len == address => {
+                    range.iov_len += PAGE;
+                }
+                _ => {
+                    let iov_base = address as *mut libc::c_void;
+                    ranges[count] = libc::iovec { iov_base, iov_len: PAGE };
+                    count += 1;
+                }
+            }
+        }
+        // SAFETY: the pages lie in managed spans, belong to no allocation, and are ours to move.
+        let zapped = unsafe { self.zapper.get().zap(&ranges[..count]) }.is_ok();
         for &id in owned {
             if zapped {
                 self.ranges.leave(self.descriptors.get(id).page());

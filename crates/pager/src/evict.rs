@@ -192,7 +192,7 @@ impl Pager {
     ) -> Result<usize, StoreError> {
         let mut got = 0;
         while got < count {
-            let bytes = self.unit_bytes(self.page_at(context.victims[got].addr));
+            let bytes = self.bytes_to_take(self.page_at(context.victims[got].addr));
             if let Some(slot) = self.cache.take(bytes) {
                 context.slots[got] = slot;
                 got += 1;
@@ -208,6 +208,13 @@ impl Pager {
         Ok(got)
     }
 
+    /// Bytes to take out of a page: its object. All of it if it is free: an allocation of larger
+    /// objects may come to it, and be written to, before it is unmapped. A page that is not free
+    /// keeps its shape as long as we own it: who frees it waits.
+    fn bytes_to_take(&self, page: PageNo) -> usize {
+        if self.heap.page_is_free(page) { PAGE } else { self.unit_bytes(page) }
+    }
+
     /// Claims those of the first `count` candidates that are still what they were, at the front of
     /// the context's lists; the slots of the others are given back.
     fn claim_victims(&self, context: &mut EvictContext, count: usize) -> usize {
@@ -220,7 +227,7 @@ impl Pager {
                 self.cache.give_back(slot); // someone owns it for a moment
                 continue;
             }
-            let len = self.unit_bytes(descriptor.page());
+            let len = self.bytes_to_take(descriptor.page());
             // Another object, of another size, may have come to the page since.
             let is_other =
                 self.address_of(descriptor.page()) != addr || len > self.cache.slot_bytes(slot);
@@ -355,10 +362,10 @@ impl Pager {
     /// Publishes an owned object as cached; it stands in the cache's list already.
     pub(crate) fn publish_cached(&self, id: DescriptorId) {
         let descriptor = self.descriptors.get(id);
-        let seen = descriptor.state();
+        descriptor.change(State::Moving);
         self.table.publish(descriptor.page(), Place::Cached(id));
         // Not ours any more: only who waited for what we did must learn of it.
-        descriptor.change_unless_claimed(seen, State::Moving);
+        descriptor.pass_on();
     }
 
     /// Ends an owned object that is in DRAM and worth nothing: its page reads as zeros from now on.

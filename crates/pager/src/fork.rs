@@ -41,6 +41,12 @@ impl Pager {
         unsafe { self.gate.forget_others() };
         self.access_staging.forget_others();
         self.pages_staging.forget_others();
+        let mut resident = 0;
+        self.descriptors.for_each(|_, descriptor| {
+            resident += usize::from(descriptor.state().state() == State::Resident);
+        });
+        let assumed = self.take_over.lock().assumed();
+        self.page_buffer.recount(resident + assumed + self.staged_pages());
         let own = Userfaultfd::open()?;
         // SAFETY: by our contract nobody else uses the old one.
         drop(unsafe { self.userfaultfd.replace(own) });

@@ -21,7 +21,7 @@ struct Lane(AtomicU32);
 /// Who passes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Faults, eviction, discard, pins.
+    /// Faults, eviction, discard.
     Mover = 0,
     /// The collector.
     Collector = 1,

@@ -1,8 +1,8 @@
 //! Page buffer: how many physical pages the program can touch right now, and the ceiling on them.
 //!
 //! Guarantees: reservations never pass the limit; a page is reserved before it is installed and
-//! its reservation ends only after it has been zapped. (Taking over plain memory is the exception:
-//! those pages exist already and are counted whatever the limit says.)
+//! its reservation ends only after it has been zapped. (What is adopted is the exception: pages of
+//! plain memory, which exist already, and single ones where nothing can leave.)
 //! Never: allocates, blocks.
 //! Threads: any, also in a signal handler.
 
@@ -32,7 +32,7 @@ impl PageBuffer {
         false
     }
 
-    /// Counts pages that are resident already (plain memory put under management).
+    /// Counts pages whatever the limit says.
     pub fn adopt(&self, pages: usize) {
         self.resident.fetch_add(pages, Ordering::Relaxed);
     }
@@ -40,6 +40,11 @@ impl PageBuffer {
     /// Ends the reservation of pages that are gone, or were not installed after all.
     pub fn unreserve(&self, pages: usize) {
         self.resident.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// In the child of a fork: these are all. Reservations of threads that it does not have end.
+    pub fn recount(&self, pages: usize) {
+        self.resident.store(pages, Ordering::Relaxed);
     }
 
     /// Resident and reserved pages.

@@ -36,6 +36,11 @@ impl TakeOver {
     pub(crate) fn none() -> TakeOver {
         TakeOver { next: 0, end: 0, assumed: 0, held: Vec::new() }
     }
+
+    /// Pages of spans not looked at yet, as the page buffer counts them.
+    pub(crate) fn assumed(&self) -> usize {
+        self.assumed
+    }
 }
 
 impl Pager {
