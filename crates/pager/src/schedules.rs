@@ -427,7 +427,7 @@ impl World {
     fn collector(&self) {
         let mut segment = self.segment.borrow_mut();
         while !self.is_done() {
-            if self.pager.store.wait_for_work(None)
+            if self.pager.store.wait_for_work(|| None)
                 && self.pager.collect(segment.as_mut_slice()).expect("a segment").is_none()
             {
                 deepheap_sys::thread::yield_now();

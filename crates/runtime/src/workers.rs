@@ -130,7 +130,7 @@ fn collector(_: usize) {
     let mut said = false;
     let mut fruitless = SHORT;
     loop {
-        let limit = runtime.has_space_to_return().then_some(LEISURE);
+        let limit = || runtime.has_space_to_return().then_some(LEISURE);
         if !pager.store().wait_for_work(limit) {
             runtime.return_space(pager);
             continue;

@@ -38,12 +38,14 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// The file as a device; without io_uring where that is not allowed.
+    /// The file as a device; without io_uring where that is not allowed, or where each request
+    /// has to see to the page cache by itself.
     ///
     /// Errors: those of asking a block device for its size.
     pub fn new(file: DirectFile) -> Result<Self> {
         let len = if file.is_device() { file.len()? } else { u64::MAX };
-        let rings = (0..RINGS).map_while(|_| Ring::new(RING_ENTRIES).ok());
+        let rings = if file.is_direct() { RINGS } else { 0 };
+        let rings = (0..rings).map_while(|_| Ring::new(RING_ENTRIES).ok());
         Ok(Self {
             file,
             len,

@@ -178,6 +178,7 @@ impl Store {
         space.become_child(&self.segments, generation as u8);
         self.set_generation(generation);
         self.forget_threads();
+        self.counters.become_child();
         // Buffers in use are those of segments that are not on a device.
         space.free_buffers = [self.all_buffers(Head::Fresh), self.all_buffers(Head::Survivor)];
         for segment in (0..space.frontier()).map(Segment) {

@@ -244,11 +244,12 @@ impl Store {
     }
 
     /// Parks the collector until collection is needed, until somebody calls it (`stop_waiting`,
-    /// `call_collector`), or until `limit` has passed. Whether collection is needed.
-    pub fn wait_for_work(&self, limit: Option<Duration>) -> bool {
+    /// `call_collector`), or until `limit` has passed. Whether collection is needed. `limit` is
+    /// asked when no call can be missed any more.
+    pub fn wait_for_work(&self, limit: impl FnOnce() -> Option<Duration>) -> bool {
         let ticket = self.work.ticket();
         if !self.is_stopping() && !self.collect_needed() {
-            self.work.wait(ticket, limit);
+            self.work.wait(ticket, limit());
         }
         self.collect_needed()
     }

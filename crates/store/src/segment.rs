@@ -110,7 +110,7 @@ impl State {
 /// Marks that a segment is in no buffer.
 const ON_DEVICE: u32 = 0;
 
-/// What is known of every segment; about 33 bytes each, populated where touched.
+/// What is known of every segment; 37 bytes each, populated where touched.
 pub(crate) struct SegmentTable {
     live: PinnedArray<AtomicU32>,
     home: PinnedArray<AtomicU32>,

@@ -52,6 +52,9 @@ pub(crate) struct Space {
     generation: u8,
     /// Blocks reserved.
     reserved: u64,
+    /// Of those, the ones that a forked child has inherited, for which its own device assures
+    /// nothing.
+    inherited: u64,
     /// Segments of which only the survivor head may take the last.
     reserve: u32,
     /// Segments needed beside those for what is reserved.
@@ -90,6 +93,7 @@ impl Space {
             sequence: 0,
             generation: 0,
             reserved: 0,
+            inherited: 0,
             reserve,
             fixed: (reserve + buffers + 1) as u64,
             growth: (GROWTH_BYTES / geometry.segment_bytes()) as u32,
@@ -140,7 +144,8 @@ impl Space {
     /// Segments that must be assured for `blocks` reserved blocks.
     fn needed(&self, blocks: u64) -> u64 {
         let data_blocks = self.geometry.data_blocks() as u64;
-        match policy::needed_segments(blocks, data_blocks, self.fixed) {
+        let own = blocks.saturating_sub(self.inherited);
+        match policy::needed_segments(own, data_blocks, self.fixed) {
             0 => 0,
             needed => needed + self.unusable(),
         }
@@ -282,6 +287,7 @@ impl Space {
         self.exhausted = false;
         self.growth_paused_until = 0;
         self.generation = generation;
+        self.inherited = self.reserved;
         self.counts = [0; STATES];
         self.counts[State::Bare as usize] = self.geometry.segments - self.frontier;
         for segment in (0..self.frontier).map(Segment) {

@@ -169,6 +169,49 @@ impl Counters {
         self.writer_waits.fetch_add(1, Relaxed);
     }
 
+    /// In a forked child: what the parent counted is the parent's. What lives is inherited.
+    pub(crate) fn become_child(&self) {
+        let Counters {
+            appended: [fresh, survivor],
+            appended_packed,
+            units_appended: _,
+            retired,
+            units_retired: _,
+            read_from_memory,
+            device_reads,
+            reread,
+            corrupt,
+            reads_failed,
+            bytes_written,
+            bytes_read,
+            bytes_discarded,
+            segments_written,
+            segments_skipped,
+            segments_collected,
+            writer_waits,
+        } = self;
+        for counter in [
+            fresh,
+            survivor,
+            appended_packed,
+            retired,
+            read_from_memory,
+            device_reads,
+            reread,
+            corrupt,
+            reads_failed,
+            bytes_written,
+            bytes_read,
+            bytes_discarded,
+            segments_written,
+            segments_skipped,
+            segments_collected,
+            writer_waits,
+        ] {
+            counter.store(0, Relaxed);
+        }
+    }
+
     /// The counters as stats; what is known of segments is for the caller to fill in.
     pub(crate) fn stats(&self) -> StoreStats {
         const { assert!(BLOCK_UNITS as usize == BLOCK_BYTES) }; // a unit costs a byte

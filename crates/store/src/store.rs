@@ -204,6 +204,8 @@ impl Store {
             }
             match space.begin_growth(&self.segments) {
                 Some(run) => run,
+                // Soon there is something to grow by.
+                None if space.count(State::Discarding) > 0 => return Growth::Busy,
                 None => return Growth::Refused(StoreError::Full),
             }
         };

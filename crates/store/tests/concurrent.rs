@@ -145,7 +145,7 @@ impl Table {
     fn collect(&self, store: &Store) {
         let mut buffer = AlignedBuffer::new(store.segment_bytes(), 0).expect("memory");
         while self.evicting.load(Ordering::Relaxed) > 0 {
-            store.wait_for_work(None);
+            store.wait_for_work(|| None);
             let Some(victim) = store.victim() else { continue };
             let Ok(objects) = victim.load(buffer.as_mut_slice()) else { continue };
             let mut loose: Vec<(Loose, Block)> = Vec::new();

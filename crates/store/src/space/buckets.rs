@@ -40,8 +40,7 @@ impl Space {
         self.lists.push_back(List(first + level as u32), segment);
     }
 
-    /// The live count of a segment has crossed a bucket's border; returns the buffer that this
-    /// made free, if the segment was Failed and is now Lost.
+    /// The live count of a segment has crossed a bucket's border.
     pub(crate) fn refile(&mut self, table: &SegmentTable, segment: Segment) {
         let live = table.live(segment);
         match table.state(segment) {
