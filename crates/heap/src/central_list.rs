@@ -27,6 +27,8 @@ const EMPTY_MAX: usize = 2;
 pub(crate) struct CentralList {
     class: u8,
     lock: Lock<Available>,
+    /// What `populated_bytes` last saw.
+    populated: AtomicUsize,
     /// Allocated objects of the class, those in thread caches included.
     allocated: AtomicUsize,
     double_frees: AtomicUsize,
@@ -45,6 +47,7 @@ impl CentralList {
         Ok(Self {
             class,
             lock: Lock::new(Available { slabs: AddressSet::new(slabs)?, empty: 0 }),
+            populated: AtomicUsize::new(0),
             allocated: AtomicUsize::new(0),
             double_frees: AtomicUsize::new(0),
         })
@@ -184,9 +187,13 @@ impl CentralList {
         self.double_frees.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory it takes up.
+    /// Bytes of memory it takes up; as of the last call while somebody has the lock. Does not
+    /// wait: who has the lock may be in a handler of the program that waits for who asks.
     pub fn populated_bytes(&self) -> usize {
-        self.lock.lock().slabs.populated_bytes()
+        if let Some(available) = self.lock.try_lock() {
+            self.populated.store(available.slabs.populated_bytes(), Ordering::Relaxed);
+        }
+        self.populated.load(Ordering::Relaxed)
     }
 
     /// The lock, for `fork.rs` and `invariants.rs`.

@@ -41,6 +41,10 @@ pub(crate) struct Coalescing {
     /// Per page: the next parked run, as page + 1.
     parked_links: Table<AtomicU32>,
     lock: Lock<Spans>,
+    /// All published spans are below.
+    end: AtomicUsize,
+    /// Dirty pages of free units, all spans; changed under the lock.
+    dirty_free_pages: AtomicUsize,
     committed: AtomicUsize,
     granted: AtomicUsize,
     run_pages: AtomicUsize,
@@ -55,10 +59,6 @@ pub(crate) const HUGE_BODY: u32 = u32::MAX;
 pub(crate) struct Spans {
     /// The first span never begun.
     next: usize,
-    /// All published spans are below.
-    end: usize,
-    /// Dirty pages of free units, all spans.
-    pub(crate) dirty_free: usize,
     /// The first parked run, as page + 1.
     parked: u32,
 }
@@ -76,6 +76,8 @@ impl Coalescing {
             huge: Table::new(spans)?,
             parked_links: Table::new(pages)?,
             lock: Lock::new(Spans::default()),
+            end: AtomicUsize::new(0),
+            dirty_free_pages: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             granted: AtomicUsize::new(0),
             run_pages: AtomicUsize::new(0),
@@ -206,15 +208,15 @@ impl Coalescing {
     /// If more than `max` free pages are dirty: a run of free pages, put in quarantine, that
     /// starts and ends with a dirty one, from the highest span that has any.
     pub fn take_purgeable(&self, max: usize) -> Option<FreedRun> {
-        let mut lock = self.lock.lock();
-        if lock.dirty_free <= max {
+        if self.dirty_free_pages() <= max {
             return None;
         }
+        let mut lock = self.lock.lock();
         let has_dirty = |&span: &usize| {
             self.dirty_free[span].load(Ordering::Relaxed) > 0
                 && self.huge[span].load(Ordering::Relaxed) == 0
         };
-        for span in (0..lock.end).rev().filter(has_dirty) {
+        for span in (0..self.spans_end()).rev().filter(has_dirty) {
             let mut units = self.free_runs.of_span(&self.units, span);
             let found = units.find_map(|(first, len)| {
                 let start = self.dirty.first(first..first + len)?;
@@ -343,20 +345,25 @@ impl Coalescing {
         Ok(())
     }
 
-    pub(crate) fn add_dirty_free(&self, lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
+    pub(crate) fn add_dirty_free(&self, _lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
         if dirty > 0 {
             let span = page / PAGES_PER_SPAN;
             self.dirty_free.mark(span..span + 1);
             self.dirty_free[span].fetch_add(dirty as u32, Ordering::Relaxed);
-            lock.dirty_free += dirty;
+            self.dirty_free_pages.fetch_add(dirty, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn sub_dirty_free(&self, lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
+    pub(crate) fn sub_dirty_free(&self, _lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
         if dirty > 0 {
             self.dirty_free[page / PAGES_PER_SPAN].fetch_sub(dirty as u32, Ordering::Relaxed);
-            lock.dirty_free -= dirty;
+            self.dirty_free_pages.fetch_sub(dirty, Ordering::Relaxed);
         }
+    }
+
+    /// Dirty pages of free units.
+    pub fn dirty_free_pages(&self) -> usize {
+        self.dirty_free_pages.load(Ordering::Relaxed)
     }
 
     /// The lock, for `resize.rs`, `fork.rs` and `invariants.rs`.
@@ -410,6 +417,16 @@ impl Coalescing {
         revoked
     }
 
+    /// Lowers the limit to `keep` above what is committed; returns by how much. Not while somebody
+    /// has the lock.
+    pub fn try_revoke_but(&self, keep: usize) -> usize {
+        let Some(_lock) = self.lock.try_lock() else { return 0 };
+        let granted = self.granted.load(Ordering::Relaxed);
+        let revoked = granted.saturating_sub(self.committed()).saturating_sub(keep);
+        self.granted.store(granted - revoked, Ordering::Relaxed);
+        revoked
+    }
+
     /// Sets `count` spans aside.
     pub fn begin_spans(&self, count: usize) -> Option<SpanRange> {
         let mut lock = self.lock.lock();
@@ -421,13 +438,13 @@ impl Coalescing {
 
     /// Makes spans that were begun usable.
     pub fn publish_spans(&self, range: SpanRange) {
-        let mut lock = self.lock.lock();
+        let lock = self.lock.lock();
         let end = range.first + range.count;
         assert!(end <= lock.next, "publish_spans without begin_spans");
         for span in range.first..end {
             self.insert_free(span * PAGES_PER_SPAN, PAGES_PER_SPAN);
         }
-        lock.end = lock.end.max(end);
+        self.end.fetch_max(end, Ordering::Release);
     }
 
     /// Gives spans back that were begun and not published.
@@ -438,9 +455,9 @@ impl Coalescing {
         }
     }
 
-    /// All published spans are below this one.
+    /// All published spans are below this one. Takes no lock: a handler asks too.
     pub fn spans_end(&self) -> usize {
-        self.lock.lock().end
+        self.end.load(Ordering::Acquire)
     }
 
     /// Bytes of memory it takes up.

@@ -5,7 +5,7 @@
 //! its cache at that instant (a batch on its way, a run or object being freed) stays out of use in
 //! the child, and its statistics may be off by as much.
 //! Never: allocates.
-//! Threads: `fork_prepare` and then one of the other two, by the forking thread; in between
+//! Threads: `fork_prepare` and then `after_fork`, by the forking thread; in between
 //! nothing else of the heap may be called by it.
 
 use deepheap_sys::lock::Guard;
@@ -40,17 +40,12 @@ impl Heap {
         *self.fork_guards.lock() = Some(guards);
     }
 
-    /// Releases them in the parent.
-    pub fn fork_parent(&'static self) {
+    /// Releases them, in parent and child. Threads that waited for them are not in the child.
+    pub fn after_fork(&'static self) {
         *self.fork_guards.lock() = None;
     }
 
-    /// Releases them in the child. Threads that waited for them are not there any more.
-    pub fn fork_child(&'static self) {
-        *self.fork_guards.lock() = None;
-    }
-
-    /// In the child, after `fork_child`: empties and pools the caches of the threads that are no
+    /// In the child, after `after_fork`: empties and pools the caches of the threads that are no
     /// more. Then drain `take_freed`.
     pub fn reclaim_orphans(&self, own: Option<&ThreadCache>) {
         let own = own.map(|cache| core::ptr::from_ref(cache.memory()));

@@ -193,6 +193,11 @@ impl Heap {
         self.map.runs.recycle(run, !still_resident);
     }
 
+    /// Free pages that may hold old bytes.
+    pub fn dirty_free_pages(&self) -> usize {
+        self.map.runs.dirty_free_pages()
+    }
+
     /// If more than `max_dirty_pages` free pages may hold old bytes: puts a run of them (up to
     /// 4 MiB, free pages without bytes possibly among them) in quarantine, for the caller to
     /// discard and `recycle(run, false)`.
@@ -309,6 +314,13 @@ impl Heap {
     /// Takes back up to `pages` of the grant that nothing uses; returns how many.
     pub fn revoke(&self, pages: usize) -> usize {
         self.map.runs.revoke(pages)
+    }
+
+    /// Lowers the limits to `pages` above `committed_pages` and `blocks` above what objects use, and
+    /// returns by how many pages and blocks of the store. For a thread that others wait for, some of
+    /// whom may have a lock of the heap: rather than wait it leaves all as it is.
+    pub fn try_revoke_but(&self, pages: usize, blocks: u64) -> (usize, u64) {
+        (self.map.runs.try_revoke_but(pages), self.objects.space.try_revoke_but(blocks))
     }
 
     /// Pages that may hold bytes: handed out and not recycled as clean since. Object pages are not

@@ -46,7 +46,7 @@ impl Heap {
         let runs = &self.map.runs;
         assert_eq!(sums.dirty, runs.committed(), "committed pages are the dirty ones");
         assert!(runs.committed() <= runs.granted(), "committed within the grant");
-        assert_eq!(sums.dirty_free, spans.dirty_free, "dirty free pages");
+        assert_eq!(sums.dirty_free, self.map.runs.dirty_free_pages(), "dirty free pages");
         assert_eq!(sums.run_pages, runs.run_pages(), "pages of allocated runs");
         for (class, available) in (1..).zip(&lists) {
             assert_eq!(sums.objects[class], self.lists[class - 1].allocated(), "class {class}");

@@ -23,6 +23,8 @@ const SHORTEST_STEP: usize = 16;
 /// The space of all objects of a region.
 pub(crate) struct ObjectSpace {
     lock: Lock<Space>,
+    /// What `populated_bytes` last saw.
+    populated: AtomicUsize,
     /// How many chunks are idle.
     idle: AtomicUsize,
 }
@@ -45,7 +47,8 @@ impl ObjectSpace {
     pub fn new(spans: usize) -> Result<Self> {
         let extents = Extents::new(spans)?;
         let space = Space { extents, chunks_end: 1, unused: 0, idle: 0, granted: 0, promised: 0 };
-        Ok(Self { lock: Lock::new(space), idle: AtomicUsize::new(0) })
+        let [populated, idle] = [const { AtomicUsize::new(0) }; 2];
+        Ok(Self { lock: Lock::new(space), populated, idle })
     }
 
     /// A chunk of `slots` strides, entered in `map`; of fewer, down to `least`, where space is
@@ -154,6 +157,15 @@ impl ObjectSpace {
         revoked
     }
 
+    /// Lowers the limit to `keep` above what is promised; returns by how much. Not while somebody
+    /// has the lock.
+    pub fn try_revoke_but(&self, keep: u64) -> u64 {
+        let Some(mut space) = self.lock.try_lock() else { return 0 };
+        let revoked = (space.granted - space.promised).saturating_sub(keep);
+        space.granted -= revoked;
+        revoked
+    }
+
     /// Blocks granted, and those of them that are promised to chunks.
     pub fn blocks(&self) -> (u64, u64) {
         let space = self.lock.lock();
@@ -165,9 +177,13 @@ impl ObjectSpace {
         self.lock.lock()
     }
 
-    /// Bytes of memory it takes up.
+    /// Bytes of memory it takes up; as of the last call while somebody has the lock, for the
+    /// reason of `CentralList::populated_bytes`.
     pub fn populated_bytes(&self) -> usize {
-        self.lock.lock().extents.populated_bytes()
+        if let Some(space) = self.lock.try_lock() {
+            self.populated.store(space.extents.populated_bytes(), Ordering::Relaxed);
+        }
+        self.populated.load(Ordering::Relaxed)
     }
 }
 

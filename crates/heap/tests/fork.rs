@@ -34,7 +34,7 @@ fn fork_under_load(most: usize, checked: bool, objects: bool) {
             // SAFETY: the child calls nothing but the heap, which is what this test is about.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                region.heap.fork_child();
+                region.heap.after_fork();
                 region.heap.reclaim_orphans(Some(&cache));
                 region.drain_freed();
                 let mut steps = 0;
@@ -51,7 +51,7 @@ fn fork_under_load(most: usize, checked: bool, objects: bool) {
                 // SAFETY: ends the child at once, running nothing of the test harness.
                 unsafe { libc::_exit(0) };
             }
-            region.heap.fork_parent();
+            region.heap.after_fork();
             let mut status = -1;
             // SAFETY: `child` is ours, `status` outlives the call.
             let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };

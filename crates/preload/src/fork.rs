@@ -1,7 +1,8 @@
 //! Fork: a child with a copy of our memory, whose mappings lost their userfaultfd.
 //!
-//! Guarantees: `fork`, `daemon`, `forkpty` (through `pthread_atfork`, registered first: our child
-//! handler runs before any other), `_Fork`, `clone` and the system calls that fork (see
+//! Guarantees: `fork`, `daemon`, `forkpty` (through handlers that are registered before anybody
+//! else's, so that ours are the last before the fork and the first after it: the child of another's
+//! handler would read zeros for what is away), `_Fork`, `clone` and the system calls that fork (see
 //! `system_call`) all go through the runtime's `fork_prepare`, `fork_parent` and `fork_child`.
 //! Never: touched by children that share the memory (`vfork`, `CLONE_VM`): they share the
 //! userfaultfd too.
@@ -10,7 +11,10 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use core::mem::ManuallyDrop;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU32, Ordering};
 
+use deepheap::stream_list;
 use libc::pid_t;
 
 use crate::real::real;
@@ -29,10 +33,62 @@ extern "C" fn child() {
     thread::forked();
 }
 
-/// Registers the handlers; false if libc has no room for them.
+extern "C" fn prepare_with_streams() {
+    stream_list::fork_prepare();
+    prepare();
+}
+
+extern "C" fn parent_with_streams() {
+    parent();
+    stream_list::fork_parent();
+}
+
+extern "C" fn child_with_streams() {
+    child();
+    stream_list::fork_child();
+}
+
+type Handler = Option<extern "C" fn()>;
+type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+
+/// Registers our handlers, if they are not yet; false if libc had no room for them. Whoever
+/// allocates first may be the constructor of a library that runs before ours, as may be who forks.
 pub fn register() -> bool {
-    // SAFETY: three functions that live as long as the process.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
+    const NOT_YET: u32 = 0;
+    const DONE: u32 = 1;
+    const FAILED: u32 = 2;
+    static STATE: AtomicU32 = AtomicU32::new(NOT_YET);
+    let (order, raw) = (Ordering::AcqRel, Ordering::Acquire);
+    if STATE.compare_exchange(NOT_YET, DONE, order, raw).is_ok() {
+        deepheap::process::host();
+        let (before, after) = (prepare_with_streams as extern "C" fn(), parent_with_streams);
+        // SAFETY: three functions that live as long as the process, of no library that is unloaded.
+        let outcome = unsafe {
+            real!(__register_atfork: Register)(
+                Some(before),
+                Some(after as extern "C" fn()),
+                Some(child_with_streams as extern "C" fn()),
+                null_mut(),
+            )
+        };
+        if outcome != 0 {
+            STATE.store(FAILED, Ordering::Release);
+        }
+    }
+    STATE.load(Ordering::Acquire) == DONE
+}
+
+/// What every library's `pthread_atfork` calls: ours come first.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __register_atfork(
+    before: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+    library: *mut c_void,
+) -> c_int {
+    register();
+    // SAFETY: the program's own arguments.
+    unsafe { real!(__register_atfork: Register)(before, in_parent, in_child, library) }
 }
 
 /// Makes a forking call that runs no atfork handlers.

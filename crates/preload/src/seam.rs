@@ -36,20 +36,31 @@ fn is_mentioned(key: &CStr) -> bool {
     }
 }
 
-/// Once the runtime has a SIGBUS handler, the program's action for that signal is a word between us
-/// and the runtime: shows the old one, takes the new one. None: the kernel has the program's own.
-pub fn exchange_fault_action(new: Option<&Action>, old: Option<&mut Action>) -> Option<c_int> {
-    if !deepheap::fault_signal::is_installed() {
-        return None;
+/// Changes the program's action for SIGBUS by `real` as long as the kernel has that. Once the runtime
+/// has its own handler there, the program's is a word between us and the runtime: shows the old one,
+/// takes the new one.
+///
+/// # Safety
+/// The pointers are null, or the program's own.
+pub unsafe fn change_fault_action(
+    new: *const Action,
+    old: *mut Action,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    if let Some(outcome) = deepheap::fault_signal::unless_installed(real) {
+        return outcome;
     }
-    let before = match new {
-        Some(new) => deepheap::fault_signal::set_previous(*new),
-        None => deepheap::fault_signal::previous(),
-    };
-    if let Some(old) = old {
-        *old = before;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let before = match new.as_ref() {
+            Some(new) => deepheap::fault_signal::set_previous(*new),
+            None => deepheap::fault_signal::previous(),
+        };
+        if let Some(old) = old.as_mut() {
+            *old = before;
+        }
     }
-    Some(0)
+    0
 }
 
 /// Sets the calling thread's errno.

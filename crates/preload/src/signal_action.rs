@@ -37,13 +37,19 @@ unsafe extern "C" fn sigaction_for_program(
     new: *const Action,
     old: *mut Action,
 ) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if signal != libc::SIGBUS {
+            return change_action(signal, new, old);
+        }
+        seam::change_fault_action(new, old, || change_action(signal, new, old))
+    }
+}
+
+/// Changes the kernel's action for a signal, whose handler never has SIGBUS blocked.
+unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's own arguments; copies on this stack go to the kernel.
     unsafe {
-        if signal == libc::SIGBUS
-            && let Some(outcome) = seam::exchange_fault_action(new.as_ref(), old.as_mut())
-        {
-            return outcome;
-        }
         let open = new.as_ref().map(|action| {
             let mut open = *action;
             open.sa_mask = without_fault(&action.sa_mask);

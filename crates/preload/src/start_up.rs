@@ -16,7 +16,6 @@ static AT_START: extern "C" fn() = at_start;
 static AT_END: extern "C" fn() = at_end;
 
 extern "C" fn at_start() {
-    deepheap::process::host();
     real::resolve_all();
     children::settle();
     thread::prepare();

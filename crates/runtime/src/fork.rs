@@ -2,7 +2,7 @@
 //!
 //! | when | what |
 //! |---|---|
-//! | before | growth stops; the pager's gate closes; the log is drained; all locks are taken |
+//! | before | growth stops; the heap's locks are taken; the pager's gate closes; the log is drained |
 //! | parent | all is released; a child that reads our store is remembered (`children`) |
 //! | child | an own userfaultfd before anything else; an own store for its writes; own workers |
 //!
@@ -81,6 +81,7 @@ pub fn fork_parent() {
 pub fn fork_child() {
     // SAFETY: this thread, the only one here, holds FORKING since `fork_prepare`.
     let Some(mut held) = (unsafe { (*HELD.0.get()).take() }) else { return };
+    fault_signal::after_fork();
     let Some(runtime) = running() else { return };
     if let Some(running) = held.running.take() {
         running.release_in_child(runtime);
@@ -93,8 +94,10 @@ impl RunningHeld {
     fn prepare(runtime: &'static Runtime) -> RunningHeld {
         let inside = Inside::enter();
         let growth = runtime.growth.lock();
-        let managing = runtime.pager().map(ManagingHeld::prepare);
+        // Before the gate is closed: who has a lock of the heap may be in a handler of the program
+        // that faults, and passes the gate. Nobody inside the gate wants one.
         runtime.heap.fork_prepare();
+        let managing = runtime.pager().map(ManagingHeld::prepare);
         PinnedAllocator::fork_prepare();
         RunningHeld { managing, _growth: growth, _inside: inside }
     }
@@ -102,7 +105,7 @@ impl RunningHeld {
     fn release_in_parent(self, runtime: &'static Runtime) {
         // SAFETY: this thread called `fork_prepare`.
         unsafe { PinnedAllocator::fork_parent() };
-        runtime.heap.fork_parent();
+        runtime.heap.after_fork();
         if let Some(managing) = self.managing {
             drop(managing.frozen);
             if let (Some(pin), Some((line, link))) = (managing.pin, managing.line) {
@@ -118,10 +121,14 @@ impl RunningHeld {
     fn release_in_child(self, runtime: &'static Runtime) {
         // SAFETY: this thread called `fork_prepare`.
         unsafe { PinnedAllocator::fork_child() };
-        runtime.heap.fork_child();
+        runtime.heap.after_fork();
         // SAFETY: the area and the cache in it belong to this thread.
         let own = unsafe { this_threads_cache() };
         runtime.heap.reclaim_orphans(own.as_deref());
+        // Before there are workers, which count.
+        if runtime.stats.become_child().is_err() {
+            say(&[Piece::Text("a forked child has no statistics of its own")]);
+        }
         if let Some(managing) = self.managing {
             drop(managing.frozen);
             if let Some((line, link)) = managing.line {
@@ -130,9 +137,6 @@ impl RunningHeld {
             }
             // The token of the pin is the parent's to give back.
             runtime.manage_in_child();
-        }
-        if runtime.stats.become_child().is_err() {
-            say(&[Piece::Text("a forked child has no statistics of its own")]);
         }
     }
 }
@@ -170,7 +174,6 @@ impl Runtime {
         let Some(pager) = self.pager() else { return };
         // SAFETY: `fork` copies the calling thread only.
         unsafe { children::disown_all() };
-        fault_signal::after_fork();
         // SAFETY: as above.
         if let Err(errno) = unsafe { pager.fork_child() } {
             // Evicted memory would read as zeros: rather no child than a wrong one.
@@ -181,8 +184,8 @@ impl Runtime {
             ]);
             std::process::abort();
         }
-        let own: Box<dyn Device> = match open_store_of_child(&self.config).and_then(FileDevice::new)
-        {
+        let own = open_store_of_child(&self.child_folders).and_then(FileDevice::new);
+        let own: Box<dyn Device> = match own {
             Ok(device) => Box::new(device),
             Err(errno) => {
                 say(&[

@@ -45,6 +45,7 @@ pub use config::{CachePolicy, Config, ConfigError, parse_size};
 pub use deepheap_sys::fault_signal;
 pub use deepheap_sys::own_descriptor::is_own as is_own_descriptor;
 pub use deepheap_sys::pinned_allocator::PinnedAllocator;
+pub use deepheap_sys::stream_list;
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use global_allocator::DeepHeap;
 pub use holds::Hold;

@@ -86,7 +86,7 @@ pub fn exit_summary() {
     let Some(runtime) = running() else { return };
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
-    if runtime.pager().is_none() && !is_first_process() {
+    if runtime.pager().is_none() && !is_first_process(runtime) {
         return;
     }
     runtime.publish_gauges();
@@ -104,9 +104,10 @@ pub fn exit_summary() {
     }
 }
 
-fn is_first_process() -> bool {
-    match std::env::var(FIRST_PROCESS_VARIABLE) {
-        Ok(first) => first == std::process::id().to_string(),
-        Err(_) => true, // started without `deepheap run`
-    }
+fn is_first_process(runtime: &Runtime) -> bool {
+    let first = match std::env::var(FIRST_PROCESS_VARIABLE) {
+        Ok(first) => first.parse().ok(),
+        Err(_) => Some(runtime.first_process), // started without `deepheap run`
+    };
+    first == Some(std::process::id())
 }

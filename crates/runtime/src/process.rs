@@ -6,43 +6,57 @@
 //! goes back when the thread ends, after the program's own destructors; the summary that the
 //! settings ask for is printed at exit.
 //! Never: starts the runtime.
-//! Threads: `attach` under the start lock; the rest from libc, in the thread that forks or ends.
+//! Threads: `attach` from any; the rest from libc, in the thread that forks or ends.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::{stream_list, thread};
 
-/// Destructors of other keys may free memory; ours comes back to be the last of four rounds.
+/// Destructors of other keys may free memory: ours comes back, in the third of libc's four rounds.
 const ROUNDS: usize = 3;
 const NO_KEY: u32 = u32::MAX;
 
 static HOSTED: AtomicBool = AtomicBool::new(false);
+static ATTACHED: AtomicBool = AtomicBool::new(false);
 static END_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
 /// Says that the caller sees to forks, ending threads and the exit, from now on: before the first
 /// allocation as a rule, but the constructor of another library may have made some.
 pub fn host() {
     HOSTED.store(true, Ordering::Release);
+    thread::learn_thread_local_bytes();
 }
 
 fn is_hosted() -> bool {
     HOSTED.load(Ordering::Acquire)
 }
 
-/// Stands in these places, unless there is a host. Once, before the heap is used.
+/// Stands in these places, once, unless there is a host. Before the start lock is taken, so that the
+/// child of whoever forks during the start does not inherit it locked.
 pub(crate) fn attach() -> Result<()> {
-    if is_hosted() {
+    if is_hosted() || ATTACHED.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
+    thread::learn_thread_local_bytes();
     let mut key = NO_KEY;
     // SAFETY: functions of this library, which is never unloaded, and room for the key.
     unsafe {
-        said(libc::pthread_atfork(Some(before_fork), Some(after_in_parent), Some(after_in_child)))?;
-        said(libc::pthread_key_create(&mut key, Some(at_thread_end)))?;
-        said(libc::atexit(at_exit))?;
+        match libc::pthread_atfork(Some(before_fork), Some(after_in_parent), Some(after_in_child)) {
+            0 => {}
+            number => {
+                ATTACHED.store(false, Ordering::Release);
+                return Err(Errno::from_raw(number));
+            }
+        }
+        // Without a key caches stay with threads that have ended, without room at the exit there is
+        // no summary: nothing worse.
+        if libc::pthread_key_create(&mut key, Some(at_thread_end)) == 0 {
+            END_KEY.store(key, Ordering::Release);
+        }
+        libc::atexit(at_exit);
     }
-    END_KEY.store(key, Ordering::Release);
     Ok(())
 }
 
@@ -55,13 +69,9 @@ pub(crate) fn thread_has_cache() {
     }
 }
 
-/// What a function that returns an error number said.
-fn said(number: i32) -> Result<()> {
-    if number == 0 { Ok(()) } else { Err(Errno::from_raw(number)) }
-}
-
 extern "C" fn before_fork() {
     if !is_hosted() {
+        stream_list::fork_prepare();
         crate::fork::fork_prepare();
     }
 }
@@ -69,12 +79,14 @@ extern "C" fn before_fork() {
 extern "C" fn after_in_parent() {
     if !is_hosted() {
         crate::fork::fork_parent();
+        stream_list::fork_parent();
     }
 }
 
 extern "C" fn after_in_child() {
     if !is_hosted() {
         crate::fork::fork_child();
+        stream_list::fork_child();
     }
 }
 

@@ -32,6 +32,7 @@ use deepheap_sys::{fault_signal, tls};
 
 use crate::config::{Config, ConfigError, SEGMENT_MIN_BYTES};
 use crate::doctor::{self, Finding};
+use crate::machine::Machine;
 use crate::object_placement::SITES_OF_PROCESS;
 use crate::stats_page::StatsPage;
 use crate::store_place::{StorePlace, StorePlaceError};
@@ -106,6 +107,11 @@ enum ManageError {
 /// The heap of the process and what serves it.
 pub(crate) struct Runtime {
     pub(crate) config: Config,
+    /// Where the store of a forked child may lie: a child does not look at its environment, which
+    /// may be memory of the heap, before it has one.
+    pub(crate) child_folders: Vec<PathBuf>,
+    /// The process that started, not a forked child of it.
+    pub(crate) first_process: u32,
     pub(crate) heap: Heap,
     pub(crate) stats: &'static StatsPage,
     pub(crate) region_base: usize,
@@ -145,6 +151,7 @@ pub(crate) fn hold_start() -> Guard<'static, ()> {
 pub(crate) fn start_from_environment() -> Option<&'static Runtime> {
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
+    let attached = process::attach();
     let _start = START.lock();
     if let Some(runtime) = running() {
         return Some(runtime);
@@ -152,7 +159,10 @@ pub(crate) fn start_from_environment() -> Option<&'static Runtime> {
     if START_FAILED.load(Ordering::Relaxed) != 0 {
         return None;
     }
-    let started = Config::from_environment().map_err(InitError::Config).and_then(start);
+    let started = attached
+        .map_err(InitError::Resources)
+        .and_then(|()| Config::from_environment().map_err(InitError::Config))
+        .and_then(start);
     if let Err(error) = &started {
         START_FAILED.store(1, Ordering::Relaxed);
         say(&[Piece::Text(&error.to_string())]);
@@ -165,10 +175,12 @@ pub(crate) fn start_from_environment() -> Option<&'static Runtime> {
 pub fn init(config: Config) -> Result<(), InitError> {
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
+    process::attach().map_err(InitError::Resources)?;
     let _start = START.lock();
     if running().is_some() {
         return Err(InitError::Started);
     }
+    config.check(Machine::read()).map_err(InitError::Config)?;
     StorePlace::find(&config).map_err(InitError::Store)?;
     if let Some(finding) = doctor::first_obstacle() {
         return Err(InitError::Kernel(finding));
@@ -183,13 +195,14 @@ fn start(mut config: Config) -> Result<&'static Runtime, InitError> {
         config.segment_bytes /= 2;
     }
     let parts = || -> Result<Runtime, Errno> {
-        process::attach()?;
         let region_base = mapping::reserve(REGION_BYTES, SPAN, REGION_HINT)? as usize;
         Ok(Runtime {
             heap: Heap::new(region_base, REGION_BYTES)?,
             stats: StatsPage::create()
                 .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::ENOMEM)))?,
             region_base,
+            child_folders: child_folders(&config),
+            first_process: std::process::id(),
             pager: AtomicPtr::new(core::ptr::null_mut()),
             space_to_return: AtomicU32::new(0),
             growth: Lock::new(Growth { spans: 0, refused: false }),
@@ -502,12 +515,8 @@ impl Runtime {
         if !self.has_space_to_return() {
             return;
         }
-        let surplus = self.heap.granted_pages().saturating_sub(self.heap.committed_pages());
-        let revoked = self.heap.revoke(surplus.saturating_sub(GRANT_PAGES));
-        pager.store().unreserve(revoked as u64);
-        let surplus = self.free_object_blocks();
-        let revoked = self.heap.revoke_object_blocks(surplus.saturating_sub(GRANT_BLOCKS));
-        pager.store().unreserve(revoked);
+        let (pages, blocks) = self.heap.try_revoke_but(GRANT_PAGES, GRANT_BLOCKS);
+        pager.store().unreserve(pages as u64 + blocks);
         if pager.store().discard_idle() == 0 {
             self.space_to_return.fetch_sub(1, Ordering::Relaxed);
         }
@@ -523,13 +532,18 @@ impl Runtime {
 
     /// Plain mode: keeps free memory within an eighth of what is in use.
     pub(crate) fn purge_surplus(&self) {
-        // Under the growth lock, so that plain mode lasts as long as we take its word. Where there
-        // is no pager nothing faults, so no handler of the program can want the lock meanwhile.
+        let keep = DIRTY_PAGES_LEAST.max(self.heap.committed_pages() / 8);
+        if self.heap.dirty_free_pages() <= keep {
+            return;
+        }
+        // Under the growth lock, so that plain mode lasts as long as we take its word. A handler of
+        // the program that forked meanwhile would want it.
+        let _blocked = Blocked::all();
         let Some(_growth) = self.growth.try_lock() else { return };
         if self.pager().is_some() {
             return;
         }
-        self.purge(DIRTY_PAGES_LEAST.max(self.heap.committed_pages() / 8));
+        self.purge(keep);
     }
 
     /// From plain to managing.
@@ -610,17 +624,22 @@ fn open_store(place: &StorePlace, force: bool) -> Result<DirectFile, ManageError
     }
 }
 
-/// A store for a forked child: an unlinked file beside the parent's store, or where there is a
-/// disk. The checks of a start do not fit: the parent's file is in use, and its space is taken.
-pub(crate) fn open_store_of_child(config: &Config) -> Result<DirectFile, Errno> {
+/// Where the settings want the store of a forked child: beside the parent's, or in $TMPDIR.
+fn child_folders(config: &Config) -> Vec<PathBuf> {
     let beside = config.store.as_deref().and_then(|store| match store.is_dir() {
         true => Some(store.to_path_buf()),
         false => store.parent().map(Path::to_path_buf),
     });
     let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
-    let folders = [beside, temporary, std::env::current_dir().ok(), Some("/var/tmp".into())];
+    [beside, temporary].into_iter().flatten().collect()
+}
+
+/// A store for a forked child: an unlinked file in one of the folders, or where there is a disk.
+/// The checks of a start do not fit: the parent's file is in use, and its space is taken.
+pub(crate) fn open_store_of_child(folders: &[PathBuf]) -> Result<DirectFile, Errno> {
+    let others = [std::env::current_dir().ok(), Some("/var/tmp".into())];
     let mut failure = Errno::ENOENT;
-    for folder in folders.into_iter().flatten() {
+    for folder in folders.iter().cloned().chain(others.into_iter().flatten()) {
         // Memory is what the child is short of.
         if file_system_is_memory(&folder).unwrap_or(true) {
             continue;
@@ -644,7 +663,7 @@ impl fmt::Display for ManageError {
             ManageError::Start(StartError::Userfaultfd(errno)) => write!(
                 out,
                 "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile \
-                 of the container), or use Linux 5.11 or later; `deepheap doctor` tells more",
+                 of the container), or use Linux 5.14 or later; `deepheap doctor` tells more",
             ),
             ManageError::Start(StartError::Resources(errno)) => {
                 write!(out, "no memory or file descriptors for the tables ({errno})")

@@ -35,13 +35,6 @@ impl Fault {
         context.uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0
     }
 
-    /// The address of the instruction.
-    pub fn instruction(&self) -> usize {
-        // SAFETY: as in is_write.
-        let context = unsafe { &*self.context.cast::<ucontext_t>() };
-        context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
-    }
-
     /// The signals that the interrupted code had blocked.
     pub fn blocked_signals(&self) -> Mask {
         // SAFETY: as in is_write; the kernel's mask is the first 8 bytes of libc's.
@@ -66,16 +59,22 @@ pub enum Verdict {
 pub type Handler = fn(&Fault) -> Verdict;
 
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
+/// Held by whoever changes what the kernel does on SIGBUS.
+static CHANGING: Lock<()> = Lock::new(());
 
 /// Installs `handler` for SIGBUS in this process; what was installed before becomes `previous`.
 /// Again: only replaces the handler. Straight to the kernel, past any wrapper of sigaction.
 pub fn install(handler: Handler) -> Result<()> {
     handler_stack::prepare()?;
+    let _blocked = Blocked::every();
+    let _changing = CHANGING.lock();
+    if !is_installed() {
+        // Before anybody is told that it is there to be changed: a change must not be lost.
+        previous::set(kernel_action(None)?);
+    }
     if HANDLER.swap(handler as *const () as usize, Release) != 0 {
         return Ok(());
     }
-    // Read first: a fault between the two calls must find the program's handler.
-    previous::set(kernel_action(None)?);
     kernel_action(Some(&KernelAction {
         handler: on_signal as *const () as usize,
         flags: (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | SA_RESTORER,
@@ -112,8 +111,22 @@ pub fn set_previous(new: libc::sigaction) -> libc::sigaction {
     old
 }
 
-/// In the child of a fork: `set_previous` works again even if another thread was in it.
+/// Has the program's own change of the kernel's action for SIGBUS made, before ours is installed:
+/// `install` waits meanwhile. None, and nothing done, once it is.
+pub fn unless_installed<T>(change: impl FnOnce() -> T) -> Option<T> {
+    if is_installed() {
+        return None;
+    }
+    // No handler of this thread may come in between and wait for us.
+    let _blocked = Blocked::every();
+    let _changing = CHANGING.lock();
+    (!is_installed()).then(change)
+}
+
+/// In the child of a fork: changes work again even if another thread was about to make one.
 pub fn after_fork() {
+    // SAFETY: the child has one thread, and it changes nothing now. There is no value.
+    unsafe { CHANGING.force_unlock() };
     previous::after_fork();
     handler_stack::after_fork();
 }

@@ -30,6 +30,7 @@ pub mod ring;
 pub mod schedule;
 pub mod signals;
 mod signature;
+pub mod stream_list;
 pub mod thread;
 pub mod tls;
 pub mod userfaultfd;

@@ -65,11 +65,6 @@ impl<T> Lock<T> {
         Some(Guard { lock: self })
     }
 
-    /// True while some thread holds the lock.
-    pub fn is_locked(&self) -> bool {
-        self.state.load(Relaxed) != FREE
-    }
-
     /// The value, of a lock nobody else can see.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
@@ -83,6 +78,14 @@ impl<T> Lock<T> {
     /// its guard, or the caller repairs the value.
     pub unsafe fn force_unlock(&self) {
         self.state.store(FREE, Release);
+    }
+
+    /// Frees the lock as the drop of a guard does, which was forgotten.
+    ///
+    /// # Safety
+    /// A thread of this process took the lock and forgot its guard.
+    pub unsafe fn unlock_forgotten(&self) {
+        drop(Guard { lock: self });
     }
 
     #[cold]

@@ -55,8 +55,8 @@ impl PinnedAllocator {
     /// # Safety
     /// This thread called `fork_prepare`.
     pub unsafe fn fork_parent() {
-        // SAFETY: this thread forgot the only guard.
-        unsafe { SMALL.force_unlock() };
+        // SAFETY: this thread forgot the only guard. Others may wait.
+        unsafe { SMALL.unlock_forgotten() };
     }
 
     /// After a fork, in the child.
@@ -64,7 +64,7 @@ impl PinnedAllocator {
     /// # Safety
     /// The forking thread called `fork_prepare`.
     pub unsafe fn fork_child() {
-        // SAFETY: as in `fork_parent`.
+        // SAFETY: the guard was forgotten; who waited is not here.
         unsafe { SMALL.force_unlock() };
     }
 }
@@ -98,7 +98,6 @@ impl Small {
     }
 
     fn allocate_from_new_chunk(&mut self, bytes: usize) -> *mut u8 {
-        // One more class's worth, so that an aligned block is always there.
         let Ok(chunk) = mapping::map_pinned(CHUNK_BYTES) else { return ptr::null_mut() };
         MAPPED.fetch_add(CHUNK_BYTES, Relaxed);
         (self.chunk, self.chunk_left) = (chunk, CHUNK_BYTES);

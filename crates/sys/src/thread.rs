@@ -11,11 +11,14 @@ use crate::mapping;
 use crate::signals::Blocked;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes of a worker's stack.
-pub const STACK_BYTES: usize = 256 << 10;
-/// Guard page, stack, and a page for what the thread needs to start.
-const MAPPED_BYTES: usize = PAGE + STACK_BYTES + PAGE;
+/// Bytes of a worker's stack, beside what libc puts there.
+const STACK_BYTES: usize = 256 << 10;
+/// See `learn_thread_local_bytes`.
+static THREAD_LOCAL_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of a stack that is not tried any more.
+const STACK_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a thread's name, NUL included.
 const NAME_BYTES: usize = 16;
 
@@ -24,6 +27,7 @@ const NAME_BYTES: usize = 16;
 pub struct ThreadId {
     thread: libc::pthread_t,
     memory: *mut u8,
+    stack_bytes: usize,
 }
 
 // SAFETY: pthread_t may be joined from any thread, and the memory is unmapped by the joiner alone.
@@ -32,6 +36,7 @@ unsafe impl Send for ThreadId {}
 unsafe impl Sync for ThreadId {}
 
 /// What the thread needs to start, in the page above its stack.
+#[derive(Clone, Copy)]
 struct Start {
     run: fn(usize),
     argument: usize,
@@ -43,28 +48,69 @@ pub fn spawn(name: &CStr, run: fn(usize), argument: usize) -> Result<ThreadId> {
     let mut start = Start { run, argument, name: [0; NAME_BYTES] };
     let taken = name.count_bytes().min(NAME_BYTES - 1);
     start.name[..taken].copy_from_slice(&name.to_bytes()[..taken]);
-    let memory = mapping::map_pinned(MAPPED_BYTES)?;
-    // SAFETY: `memory` is MAPPED_BYTES long and ours: guard, stack and start page lie in it.
+    let mut stack_bytes = STACK_BYTES + THREAD_LOCAL_BYTES.load(Relaxed);
+    loop {
+        match spawn_on(stack_bytes, &start) {
+            // libc wants more for itself than we know of.
+            Err(Errno::EINVAL) if stack_bytes < STACK_BYTES_MAX => stack_bytes *= 2,
+            spawned => return spawned,
+        }
+    }
+}
+
+fn spawn_on(stack_bytes: usize, start: &Start) -> Result<ThreadId> {
+    let memory = mapping::map_pinned(mapped_bytes(stack_bytes))?;
+    // SAFETY: `memory` is that long and ours: guard, stack and start page lie in it.
     let created = unsafe {
         libc::mprotect(memory.cast(), PAGE, libc::PROT_NONE);
         let stack = memory.add(PAGE);
-        let record = stack.add(STACK_BYTES).cast::<Start>();
-        record.write(start);
-        create(stack, record)
+        let record = stack.add(stack_bytes).cast::<Start>();
+        record.write(*start);
+        create(stack, stack_bytes, record)
     };
     match created {
-        Ok(thread) => Ok(ThreadId { thread, memory }),
+        Ok(thread) => Ok(ThreadId { thread, memory, stack_bytes }),
         Err(errno) => {
             // SAFETY: no thread was made that could use it.
-            let _ = unsafe { mapping::unmap_pinned(memory, MAPPED_BYTES) };
+            let _ = unsafe { mapping::unmap_pinned(memory, mapped_bytes(stack_bytes)) };
             Err(errno)
         }
     }
 }
 
+/// Guard page, stack, and a page for what the thread needs to start.
+fn mapped_bytes(stack_bytes: usize) -> usize {
+    PAGE + stack_bytes + PAGE
+}
+
+/// Learns how much the thread-local variables of the program and its libraries take up: libc has
+/// them on the stack of each thread. Takes a lock of the dynamic linker: not under one of ours.
+pub fn learn_thread_local_bytes() {
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, sum: *mut c_void) -> i32 {
+        // SAFETY: libc's records, as long as this runs, and our sum.
+        unsafe {
+            let (headers, count) = ((*info).dlpi_phdr, usize::from((*info).dlpi_phnum));
+            for header in core::slice::from_raw_parts(headers, count) {
+                if header.p_type == libc::PT_TLS {
+                    *sum.cast::<usize>() += (header.p_memsz + header.p_align) as usize;
+                }
+            }
+        }
+        0
+    }
+    let mut sum = 0usize;
+    // SAFETY: a function of the right shape, and a sum that outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut sum).cast()) };
+    THREAD_LOCAL_BYTES.store(sum.next_multiple_of(PAGE), Relaxed);
+}
+
 /// # Safety
-/// `stack` has STACK_BYTES, `record` holds a Start, and both last as long as the thread.
-unsafe fn create(stack: *mut u8, record: *mut Start) -> Result<libc::pthread_t> {
+/// `stack` has `stack_bytes`, `record` holds a Start, and both last as long as the thread.
+unsafe fn create(
+    stack: *mut u8,
+    stack_bytes: usize,
+    record: *mut Start,
+) -> Result<libc::pthread_t> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // A new thread inherits the mask of its maker.
@@ -73,7 +119,7 @@ unsafe fn create(stack: *mut u8, record: *mut Start) -> Result<libc::pthread_t> 
     // rest.
     let error = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
-        libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), STACK_BYTES);
+        libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack.cast(), stack_bytes);
         let error =
             libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), enter, record.cast());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
@@ -105,17 +151,7 @@ impl ThreadId {
             return Err(Errno::from_raw(error));
         }
         // SAFETY: the thread has ended: nobody uses its stack.
-        unsafe { mapping::unmap_pinned(this.memory, MAPPED_BYTES) }
-    }
-
-    /// In the child of a fork: there is no such thread here; gives the stack's copy back.
-    ///
-    /// # Safety
-    /// The process is a child of the one that spawned the thread.
-    pub unsafe fn forget_in_child(self) -> Result<()> {
-        let this = core::mem::ManuallyDrop::new(self);
-        // SAFETY: the caller's promise: no thread of this process runs on it.
-        unsafe { mapping::unmap_pinned(this.memory, MAPPED_BYTES) }
+        unsafe { mapping::unmap_pinned(this.memory, mapped_bytes(this.stack_bytes)) }
     }
 }
 
@@ -160,7 +196,7 @@ pub fn yield_now() {
 mod tests {
     use super::*;
     use crate::signals;
-    use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    use core::sync::atomic::{AtomicU64, Ordering};
 
     static SEEN: AtomicUsize = AtomicUsize::new(0);
     static MASK: AtomicU64 = AtomicU64::new(0);

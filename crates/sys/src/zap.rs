@@ -7,10 +7,13 @@
 
 use crate::PAGE;
 use crate::errno::{Errno, Result, Saved, check};
+use crate::lock::Lock;
 use crate::mapping::{self, Advice};
+use crate::own_descriptor::OwnDescriptor;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicI32};
 use libc::iovec;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// The caller's own process, without a descriptor (Linux 6.14).
 const PIDFD_SELF: i32 = -10001;
@@ -26,8 +29,8 @@ pub struct Zapper {
     zap_target: AtomicI32,
     populate_target: AtomicI32,
     frees_page_tables: AtomicBool,
-    /// The descriptor we own, or -1.
-    own: AtomicI32,
+    /// The process descriptor, if this kernel needs one.
+    own: Lock<Option<OwnDescriptor>>,
 }
 
 impl Zapper {
@@ -37,7 +40,7 @@ impl Zapper {
             zap_target: AtomicI32::new(ONE_BY_ONE),
             populate_target: AtomicI32::new(ONE_BY_ONE),
             frees_page_tables: AtomicBool::new(false),
-            own: AtomicI32::new(-1),
+            own: Lock::new(None),
         };
         zapper.probe();
         zapper.frees_page_tables.store(zapper.probe_page_tables() == Some(true), Release);
@@ -49,7 +52,7 @@ impl Zapper {
         let _errno = Saved::new();
         self.zap_target.store(ONE_BY_ONE, Release);
         self.populate_target.store(ONE_BY_ONE, Release);
-        self.close();
+        *self.own.lock() = None;
         self.probe();
     }
 
@@ -62,12 +65,6 @@ impl Zapper {
     /// (Linux 6.14 and later, if so configured).
     pub fn frees_page_tables(&self) -> bool {
         self.frees_page_tables.load(Acquire)
-    }
-
-    /// The descriptor it keeps open, if this kernel needs one: the program must not close it.
-    pub fn descriptor(&self) -> Option<i32> {
-        let own = self.own.load(Acquire);
-        (own >= 0).then_some(own)
     }
 
     /// Drops all pages of all ranges (whole pages). Ok: all are gone. Err: some range could not be
@@ -142,17 +139,9 @@ impl Zapper {
         };
         let mut target = PIDFD_SELF;
         if !works(target, Advice::DontNeed) {
-            // SAFETY: pidfd_open has no memory arguments; the new descriptor is close-on-exec.
-            target = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
-            if target < 0 || !works(target, Advice::DontNeed) {
-                if target >= 0 {
-                    // SAFETY: opened just above, known to nobody else.
-                    unsafe { libc::close(target) };
-                }
-                target = ONE_BY_ONE;
-            } else {
-                self.own.store(target, Release);
-            }
+            let own = own_process().filter(|own| works(own.as_raw_fd(), Advice::DontNeed));
+            target = own.as_ref().map_or(ONE_BY_ONE, |own| own.as_raw_fd());
+            *self.own.lock() = own;
         }
         self.zap_target.store(target, Release);
         if target != ONE_BY_ONE && works(target, Advice::PopulateWrite) {
@@ -160,14 +149,6 @@ impl Zapper {
         }
         // SAFETY: mapped above and used here only.
         let _ = unsafe { mapping::unmap_pinned(page, PAGE) };
-    }
-
-    fn close(&self) {
-        let own = self.own.swap(-1, Release);
-        if own >= 0 {
-            // SAFETY: the swap made us the only one that closes it.
-            unsafe { libc::close(own) };
-        }
     }
 }
 
@@ -177,10 +158,12 @@ impl Default for Zapper {
     }
 }
 
-impl Drop for Zapper {
-    fn drop(&mut self) {
-        self.close();
-    }
+/// A descriptor of this process.
+fn own_process() -> Option<OwnDescriptor> {
+    // SAFETY: pidfd_open has no memory arguments; the new descriptor is close-on-exec.
+    let own = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
+    // SAFETY: opened just above, known to nobody else.
+    (own >= 0).then(|| OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(own) }))
 }
 
 /// One process_madvise: bytes done, which is always a sum of whole ranges from the first on.

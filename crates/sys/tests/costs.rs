@@ -68,7 +68,6 @@ fn measure(busy: bool) {
         nanoseconds_a_page(extract, batch),
         nanoseconds_a_page(zap, batch),
     );
-    eprintln!("descriptor of the zapper: {:?}", zapper.descriptor());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 /* Children: forked ones see every byte, spawned ones get every argument. */
 #define _GNU_SOURCE
 #include "pressure.h"
+#include <pthread.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -9,6 +10,7 @@
 
 extern char **environ;
 #define DATA ((size_t)20 << 20)
+#define WRITTEN ((size_t)4 << 20)
 static unsigned char *data;
 
 static char *page_of(const char *text) {
@@ -69,6 +71,43 @@ static void forks(void) {
         expect(child, 0);
     }
     CHECK(is_filled(data, DATA, 1));
+}
+
+static int ended;
+
+static void *write_evicted(void *unused) {
+    unsigned char *bytes = evicted(WRITTEN, 9);
+    FILE *stream = fopen("/dev/null", "w");
+    CHECK(stream);
+    while (!__atomic_load_n(&ended, __ATOMIC_RELAXED)) {
+        CHECK(fwrite(bytes, 1, WRITTEN, stream) == WRITTEN);
+        press();
+    }
+    fclose(stream);
+    free(bytes);
+    return unused;
+}
+
+static void *flush_all(void *unused) {
+    while (!__atomic_load_n(&ended, __ATOMIC_RELAXED)) CHECK(fflush(NULL) == 0);
+    return unused;
+}
+
+/* Forks while one thread has a stream and faults, and another all streams but that one. */
+static void forks_beside_streams(void) {
+    pthread_t threads[2];
+    CHECK(pthread_create(&threads[0], NULL, write_evicted, NULL) == 0);
+    CHECK(pthread_create(&threads[1], NULL, flush_all, NULL) == 0);
+    alarm(100);
+    for (int i = 0; i < 60; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(fflush(NULL) == 0 ? 8 : 1);
+        expect(child, 8);
+        usleep(2000);
+    }
+    alarm(0);
+    __atomic_store_n(&ended, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
 static void programs(void) {
@@ -154,6 +193,7 @@ static void programs(void) {
 
 int main(void) {
     forks();
+    forks_beside_streams();
     programs();
     puts("children hold");
     return 0;
