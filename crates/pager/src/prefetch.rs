@@ -147,8 +147,11 @@ impl Pager {
             while count < WINDOW_PIECES
                 && let Some(page) = objects.pop()
             {
-                pieces[count].address = self.address_of(page);
-                count += 1;
+                // Asked for twice, or touched meanwhile: there is nothing to bring.
+                if matches!(self.table.load(page), Place::Stored(_)) {
+                    pieces[count].address = self.address_of(page);
+                    count += 1;
+                }
             }
             drop(objects);
             let mut operation = Operation::Fetch;

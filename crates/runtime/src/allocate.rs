@@ -8,7 +8,7 @@ use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::{Freed, FreedObjects, FreedRun, Shrunk, ThreadCache};
+use deepheap_heap::{Freed, FreedObjects, FreedRun, PAGE, PageNo, Shrunk, ThreadCache};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::tls;
 
@@ -21,6 +21,9 @@ const ALIGN: usize = 16;
 
 /// Frees of at least that many pages make the collector look for space to give back.
 const RETURNING_PAGES: usize = 256;
+
+/// From so many bytes on, old ones are dropped rather than overwritten.
+const DROPPED_BYTES: usize = 4 << 20;
 
 /// Largest size malloc(3) may serve.
 const SIZE_MAX: usize = isize::MAX as usize;
@@ -41,11 +44,22 @@ pub fn malloc(size: usize) -> *mut u8 {
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
     let Some(bytes) = count.checked_mul(size) else { return ptr::null_mut() };
     let (address, zeroed) = allocate(bytes, ALIGN);
-    if !address.is_null() && !zeroed {
+    if !address.is_null() && !zeroed && !drop_old_bytes(address as usize, bytes) {
         // SAFETY: a fresh allocation of that many bytes.
         unsafe { address.write_bytes(0, bytes) };
     }
     address
+}
+
+/// Has a large fresh allocation read as zeros without touching it all, of which the program may use
+/// little; false if its bytes have to be written.
+fn drop_old_bytes(address: usize, bytes: usize) -> bool {
+    if bytes < DROPPED_BYTES {
+        return false;
+    }
+    let Some(runtime) = running() else { return false };
+    let first = PageNo(((address - runtime.region_base) / PAGE) as u32);
+    runtime.drop_old_bytes(FreedRun { first, pages: bytes.div_ceil(PAGE) })
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two; null means ENOMEM.

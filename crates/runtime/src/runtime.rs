@@ -530,6 +530,18 @@ impl Runtime {
         unsafe { mapping::advise(address as *mut u8, run.pages * PAGE, Advice::DontNeed).is_ok() }
     }
 
+    /// Drops what the pages of a run that the program does not know of hold; false if some of it
+    /// may be left.
+    pub(crate) fn drop_old_bytes(&self, run: FreedRun) -> bool {
+        if let Some(pager) = self.pager() {
+            return !pager.discard_resident(run);
+        }
+        // As in `purge_surplus`.
+        let _blocked = Blocked::all();
+        let Some(_growth) = self.growth.try_lock() else { return false };
+        self.pager().is_none() && self.drop_plain(run)
+    }
+
     /// Plain mode: keeps free memory within an eighth of what is in use.
     pub(crate) fn purge_surplus(&self) {
         let keep = DIRTY_PAGES_LEAST.max(self.heap.committed_pages() / 8);

@@ -96,3 +96,24 @@ fn callocs_zeros_are_zeros_after_everything_was_used() {
         }
     });
 }
+
+#[test]
+fn a_large_calloc_touches_nothing() {
+    play("a_large_calloc_touches_nothing", CONF, || {
+        let seed = seed();
+        for size in [6 * MIB, 70 * MIB] {
+            // Dirty memory for it to come to, of runs that are too short to be dropped when freed.
+            Collection::filled(seed, size / (40 * PAGE), 40 * PAGE).free();
+            let faults = || {
+                let stats = stats();
+                stats.fault_zero.count + stats.fault_cached.count + stats.fault_stored.count
+            };
+            let before = faults();
+            let zeroed = Object::zeroed(size).expect("room");
+            let touched = faults() - before;
+            assert!(touched < 100, "{touched} faults for {size} bytes"); // zeros come by 16 pages
+            zeroed.check_zero();
+            zeroed.free();
+        }
+    });
+}
