@@ -5,7 +5,8 @@
 //! kept per span and per group of 64 spans, so that the lowest span with room is found quickly.
 //!
 //! Guarantees: `search` finds a fit if one exists, in the lowest span of those it must look at,
-//! and among the first entries of a bin the lowest.
+//! and among the first entries of a bin the lowest; of fits that are aligned by chance, in runs
+//! shorter than size and alignment together, it may overlook some.
 //! Never: merges, splits or counts; that is `coalescing`'s.
 //! Threads: used under the lock of `Coalescing` only.
 

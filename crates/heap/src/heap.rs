@@ -316,9 +316,9 @@ impl Heap {
         self.map.runs.revoke(pages)
     }
 
-    /// Lowers the limits to `pages` above `committed_pages` and `blocks` above what objects use, and
-    /// returns by how many pages and blocks of the store. For a thread that others wait for, some of
-    /// whom may have a lock of the heap: rather than wait it leaves all as it is.
+    /// Lowers the limits to `pages` above `committed_pages` and `blocks` above what objects use,
+    /// and returns by how many pages and blocks of the store. For a thread that others wait for,
+    /// who may have a lock of the heap: rather than wait it leaves all as it is.
     pub fn try_revoke_but(&self, pages: usize, blocks: u64) -> (usize, u64) {
         (self.map.runs.try_revoke_but(pages), self.objects.space.try_revoke_but(blocks))
     }

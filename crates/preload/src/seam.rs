@@ -36,9 +36,9 @@ fn is_mentioned(key: &CStr) -> bool {
     }
 }
 
-/// Changes the program's action for SIGBUS by `real` as long as the kernel has that. Once the runtime
-/// has its own handler there, the program's is a word between us and the runtime: shows the old one,
-/// takes the new one.
+/// Changes the program's action for SIGBUS by `real` as long as the kernel has that. Once the
+/// runtime has its own handler there, the program's is a word between us and the runtime: shows the
+/// old one, takes the new one.
 ///
 /// # Safety
 /// The pointers are null, or the program's own.

@@ -2,7 +2,7 @@
 //!
 //! | when | what |
 //! |---|---|
-//! | before | growth stops; the heap's locks are taken; the pager's gate closes; the log is drained |
+//! | before | growth stops; the heap is locked; the pager's gate closes; the log is drained |
 //! | parent | all is released; a child that reads our store is remembered (`children`) |
 //! | child | an own userfaultfd before anything else; an own store for its writes; own workers |
 //!

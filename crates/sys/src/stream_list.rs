@@ -2,8 +2,8 @@
 //!
 //! libc's `fork` takes it after the handlers that run before a fork. Who has it waits for the lock
 //! of each stream (`fflush(NULL)`), and who has that may wait for us, who keeps everybody from
-//! moving objects until the fork is over: three threads in a ring. So it is taken before all else of
-//! ours; it can be taken again by the thread that has it, which libc then does.
+//! moving objects until the fork is over: three threads in a ring. So it is taken before all else
+//! of ours; it can be taken again by the thread that has it, which libc then does.
 //!
 //! Guarantees: balanced, whether libc sees to the lock itself or, with one thread, does not.
 //! Never: allocates.
