@@ -90,7 +90,7 @@ pub struct Run {
     /// Leave child processes alone (else each has a heap and a budget of its own)
     #[arg(long)]
     pub no_children: bool,
-    /// Overwrite a store that holds a file system or the content of a file
+    /// Overwrite a device or file that holds something
     #[arg(long)]
     pub force: bool,
     /// The program and its arguments

@@ -15,7 +15,7 @@
 //! | `stats` | file for a JSON line at exit | none |
 //! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
 //! | `children` | `yes` or `no`: child processes get deepheap, too | `yes` |
-//! | `force` | `yes` or `no`: use a block device that has a file system | `no` |
+//! | `force` | `yes` or `no`: overwrite a device or file that holds something | `no` |
 //!
 //! A hyphen in a key is as good as an underscore. `objects` holds for programs under
 //! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
@@ -91,7 +91,7 @@ pub struct Config {
     pub show_stats: bool,
     /// Whether child processes get deepheap, too.
     pub children: bool,
-    /// Whether a block device with a file system on it may be overwritten.
+    /// Whether a block device or file that holds something may be overwritten.
     pub force: bool,
     /// Tuning: what is mapped at a time; `None`: tuned by itself.
     pub page_buffer: Option<PageBuffer>,
