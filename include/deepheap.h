@@ -88,9 +88,13 @@ const char *dh_strerror(int error);
  * alignment; otherwise it returns NULL and sets errno to EINVAL.
  *
  * dh_free never reads from the SSD, and leaves errno alone. dh_free(NULL) does nothing. What was
- * freed already, or never came from this library, cannot be freed without harm to others: the
- * process is stopped with abort(3), and one line on stderr tells the call and the address. So it
- * is with dh_realloc. Both take objects of dh_oalloc, too, whole arrays by their first element;
+ * freed already, or never came from this library, cannot be freed without harm to others. Where
+ * that is noticed the process is stopped with abort(3), and one line on stderr tells the call and
+ * the address; so it is with dh_realloc. It is noticed of foreign pointers, once something has
+ * been allocated, and of objects and blocks above 16 KiB, unless their address has been allocated
+ * again. Of smaller memory a second free is noticed if the thread freed none of its size since.
+ *
+ * dh_free and dh_realloc take objects of dh_oalloc, too, whole arrays by their first element;
  * dh_realloc keeps the bytes, and an object stays one. Of an array of dh_oalloc it takes the new
  * size in bytes from the first element to the end of the last, dh_ostride included.
  */
