@@ -96,7 +96,8 @@ const char *dh_strerror(int error);
  *
  * dh_free and dh_realloc take objects of dh_oalloc, too, whole arrays by their first element;
  * dh_realloc keeps the bytes, and an object stays one. Of an array of dh_oalloc it takes the new
- * size in bytes from the first element to the end of the last, dh_ostride included.
+ * size in bytes from the first element to the end of the last, dh_ostride included. To become
+ * smaller never fails.
  */
 void dh_free(void *ptr);
 void *dh_malloc(size_t size) DH_ALLOCATES(1);
@@ -156,8 +157,8 @@ size_t dh_ostride(size_t object_size);
  *   - NULL, a foreign pointer, or a freed object that has not been allocated again: DH_EOBJECT.
  *     An object that another thread frees during the call is an error of the program. Memory of
  *     dh_malloc that was freed may go unnoticed.
- *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied. Of an
- *     element of less than 128 bytes the bounds of the heap are checked, not its own.
+ *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied. An
+ *     element of less than 128 bytes has no bounds of its own: memory in use must reach so far.
  *   - a null buffer with a length above 0: DH_EINVAL.
  *   - a length of 0: nothing is copied, `buffer` may be NULL; object and offset are checked.
  *
@@ -185,8 +186,8 @@ ssize_t dh_scatter(void *const objects[], size_t count, size_t offset, size_t le
 
 /*
  * Starts to bring objects into RAM, and does not wait. How many may be on their way at a time is
- * bounded, so it may start fewer than asked for. Returns how many were started; those in RAM
- * already need no start. DH_EOBJECT, and none is started, if one is no memory of the heap; errors
+ * bounded, so it may start fewer than asked for, and of a larger object or block of dh_malloc the
+ * first 1024 pages at most. Returns how many were started; those in RAM already need no start. DH_EOBJECT, and none is started, if one is no memory of the heap; errors
  * of the device show when the object is used. It is a hint: an object that another thread frees
  * meanwhile does no harm.
  */
@@ -200,6 +201,9 @@ ssize_t dh_prefetch(void *const objects[], size_t count);
  * pages, counted at each dh_pin, would be more than half of the page buffer, or if memory cannot
  * be managed at all. dh_pin brings an object in as a plain pointer does: where the device
  * fails, or neither RAM nor the store has room, the thread gets SIGBUS, not an error.
+ *
+ * An element of less than 128 bytes is pinned, and advised, to the end of its page. If it lies
+ * across two pages, pin and unpin the address of its last byte, too.
  */
 int dh_pin(const void *object);
 int dh_unpin(const void *object);
