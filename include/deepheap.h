@@ -242,7 +242,7 @@ struct dh_stats {
     uint32_t version; /* DH_STATS_VERSION of the library that filled it */
     uint32_t size;    /* bytes of the struct as that library knows it */
     uint32_t pid;
-    uint32_t managing; /* 1 once memory is under management, 0 while all of it fits in RAM */
+    uint32_t managing; /* 1 once memory may move: RAM was outgrown, or objects or pins need it */
     uint64_t uptime_ns;
 
     struct dh_latency fault_zero;   /* the page was all zero: nothing to fetch */
