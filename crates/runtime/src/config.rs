@@ -20,7 +20,7 @@
 //! A hyphen in a key is as good as an underscore. `objects` holds for programs under
 //! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
 //!
-//! A segment larger than 1/64 of `ram` is used at that size: several are in memory at a time.
+//! A segment larger than 1/256 of `ram` is used at that size: several are in memory at a time.
 //!
 //! Guarantees: a parsed config is possible on this machine; `parse(to_conf())` gives it back.
 //! Never: touches the store; that happens when it is opened.
