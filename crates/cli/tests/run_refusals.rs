@@ -95,7 +95,7 @@ fn settings_of_the_environment() {
     ] {
         let mut command = folder.deepheap();
         let output = command.env(variable, value).args(["run", "echo", "ran"]).output();
-        assert_refused(&output.expect("start"), 2, &[said]);
+        assert_refused(&output.expect("start"), 2, &[said, &format!("in {variable}: ")]);
     }
 }
 

@@ -38,6 +38,10 @@ use crate::object_placement::{OBJECT_SIZE_MAX, ObjectPlacement};
 use crate::size::{self, SizeError};
 use crate::stats_report::bytes;
 
+/// The settings of a process.
+const CONF_VARIABLE: &str = "DEEPHEAP_CONF";
+/// Goes over `show_stats` of [`CONF_VARIABLE`].
+pub const SHOW_STATS_VARIABLE: &str = "DEEPHEAP_SHOW_STATS";
 /// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
 /// The smallest page buffer, in bytes: what the pager takes in any case.
@@ -132,7 +136,7 @@ impl Config {
     /// Reads a text of settings; an empty one gives the defaults.
     ///
     /// # Errors
-    /// Every [`ConfigError`] but `NotUtf8`.
+    /// Every [`ConfigError`] but those of environment variables.
     pub fn parse(conf: &str) -> Result<Config, ConfigError> {
         Config::parse_on(Machine::read(), conf)
     }
@@ -159,12 +163,15 @@ impl Config {
     /// The settings of `DEEPHEAP_CONF`, with `DEEPHEAP_SHOW_STATS` over them.
     ///
     /// # Errors
-    /// Every [`ConfigError`].
+    /// `ConfigError::NotUtf8` and `ConfigError::In`.
     pub fn from_environment() -> Result<Config, ConfigError> {
-        let mut config = Config::parse(&variable("DEEPHEAP_CONF")?)?;
-        let show_stats = variable("DEEPHEAP_SHOW_STATS")?;
+        let within = |variable| move |error| ConfigError::In(variable, Box::new(error));
+        let conf = variable(CONF_VARIABLE)?;
+        let mut config = Config::parse(&conf).map_err(within(CONF_VARIABLE))?;
+        let show_stats = variable(SHOW_STATS_VARIABLE)?;
         if !show_stats.is_empty() {
-            config.show_stats = flag("DEEPHEAP_SHOW_STATS", &show_stats)?;
+            let shown = flag("show_stats", &show_stats);
+            config.show_stats = shown.map_err(within(SHOW_STATS_VARIABLE))?;
         }
         Ok(config)
     }
