@@ -119,7 +119,8 @@ size_t dh_usable_size(const void *ptr);
  * dh_oalloc(1, object_size) allocates one object. Its address stays, and is used like any other.
  * Each object has addresses of its own to the next multiple of 4096 bytes; those beyond its size
  * are not memory. Objects of less than 128 bytes share pages, so few that one is moved with as
- * many neighbours as make up 128 bytes.
+ * many neighbours as make up 128 bytes. Sizes are rounded up to 8 first: here and below, one of
+ * 121 to 127 bytes counts as 128.
  *
  * dh_oalloc(count, object_size) allocates an array of `count` objects. They lie dh_ostride bytes
  * apart, not object_size: whole pages from 128 bytes on; smaller ones lie close together, and are
