@@ -16,8 +16,9 @@
  * Never pass memory of dh_malloc to free(3), nor memory of malloc(3) to dh_free.
  *
  * System calls: the kernel cannot fetch memory that is on the SSD; read(2) into such a buffer
- * fails with EFAULT. Programs started with `deepheap run` have this taken care of. Others copy
- * through memory of their own, see docs/troubleshooting.md.
+ * fails with EFAULT. Programs that are linked with the shared library and started with
+ * `deepheap run` have this taken care of. Others copy through memory of their own, see
+ * docs/troubleshooting.md.
  */
 #ifndef DEEPHEAP_H
 #define DEEPHEAP_H
@@ -188,9 +189,9 @@ ssize_t dh_scatter(void *const objects[], size_t count, size_t offset, size_t le
 /*
  * Starts to bring objects into RAM, and does not wait. How many may be on their way at a time is
  * bounded, so it may start fewer than asked for, and of a larger object or block of dh_malloc the
- * first 1024 pages at most. Returns how many were started; those in RAM already need no start. DH_EOBJECT, and none is started, if one is no memory of the heap; errors
- * of the device show when the object is used. It is a hint: an object that another thread frees
- * meanwhile does no harm.
+ * first 1024 pages at most. Returns how many were started; those in RAM already need no start.
+ * DH_EOBJECT, and none is started, if one is no memory of the heap; errors of the device show when
+ * the object is used. It is a hint: an object that another thread frees meanwhile does no harm.
  */
 ssize_t dh_prefetch(void *const objects[], size_t count);
 

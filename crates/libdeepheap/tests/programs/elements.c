@@ -18,7 +18,8 @@ static struct dh_stats stats(void) {
 }
 
 static void elements_have_the_bounds_of_the_memory_in_use(unsigned char *array) {
-    static const size_t beyond[] = {SIZE_MAX - SIZE, SIZE_MAX / 2, (size_t)1 << 43, (size_t)1 << 30};
+    static const size_t beyond[] = {SIZE_MAX - SIZE, SIZE_MAX / 2, (size_t)1 << 43,
+                                    (size_t)1 << 30};
     unsigned char bytes[2 * SIZE];
     void *batch[2];
     size_t i;
