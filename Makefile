@@ -1,7 +1,7 @@
 # Makefile: one command for everything. `make help` lists them.
 #
 # Guarantees: builds only below target/; `install` and `uninstall` write only below
-# $(DESTDIR)$(PREFIX); nothing starts or stops a service of the system.
+# $(DESTDIR) and the folders named below; nothing starts or stops a service of the system.
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -16,6 +16,9 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
 MANDIR ?= $(DATADIR)/man
+# Where the command looks for its preload library, wherever BINDIR and LIBDIR are. Not shortened:
+# the command looks from where a BINDIR that is a link leads to.
+PRELOADDIR = $(BINDIR)/../lib/deepheap
 
 # Seconds of the lost-write hunt.
 SECONDS ?= 60
@@ -99,14 +102,14 @@ $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
 	$(CARGO) build --release --workspace
 
 install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX (/usr/local).
-	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(LIBDIR)/deepheap" \
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(PRELOADDIR)" \
 		"$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/deepheap" \
 		"$(DESTDIR)$(INCLUDEDIR)/deepheap" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(MANDIR)/man3" \
 		"$(DESTDIR)$(DATADIR)/bash-completion/completions" \
 		"$(DESTDIR)$(DATADIR)/zsh/site-functions" \
 		"$(DESTDIR)$(DATADIR)/fish/vendor_completions.d"
 	install -m 755 $(RELEASE)/deepheap $(RELEASE)/deepheap-bench "$(DESTDIR)$(BINDIR)"
-	install -m 644 $(RELEASE)/libdeepheap_preload.so "$(DESTDIR)$(LIBDIR)/deepheap"
+	install -m 644 $(RELEASE)/libdeepheap_preload.so "$(DESTDIR)$(PRELOADDIR)"
 	install -m 644 $(RELEASE)/libdeepheap.a "$(DESTDIR)$(LIBDIR)"
 	install -m 644 $(RELEASE)/libdeepheap.so "$(DESTDIR)$(LIBDIR)/libdeepheap.so.$(VERSION)"
 	ln -sf libdeepheap.so.$(VERSION) "$(DESTDIR)$(LIBDIR)/libdeepheap.so.$(MAJOR)"
@@ -146,7 +149,7 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 
 uninstall: ## Removes what install installed, with the same PREFIX and DESTDIR.
 	rm -f "$(DESTDIR)$(BINDIR)"/{deepheap,deepheap-bench}
-	rm -rf "$(DESTDIR)$(LIBDIR)/deepheap" "$(DESTDIR)$(LIBDIR)/cmake/deepheap"
+	rm -rf "$(DESTDIR)$(PRELOADDIR)" "$(DESTDIR)$(LIBDIR)/cmake/deepheap"
 	rm -f "$(DESTDIR)$(LIBDIR)"/libdeepheap.{a,so,so.$(MAJOR),so.$(VERSION)}
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/deepheap.pc"
 	rm -f "$(DESTDIR)$(INCLUDEDIR)"/deepheap.{h,hpp}

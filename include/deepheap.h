@@ -16,8 +16,9 @@
  * Never pass memory of dh_malloc to free(3), nor memory of malloc(3) to dh_free.
  *
  * System calls: the kernel cannot fetch memory that is on the SSD; read(2) into such a buffer
- * fails with EFAULT. Programs started with `deepheap run` have this taken care of. Others copy
- * through memory of their own, see docs/troubleshooting.md.
+ * fails with EFAULT. Programs that are linked with the shared library and started with
+ * `deepheap run` have this taken care of. Others copy through memory of their own, see
+ * docs/troubleshooting.md.
  */
 #ifndef DEEPHEAP_H
 #define DEEPHEAP_H
@@ -88,11 +89,16 @@ const char *dh_strerror(int error);
  * alignment; otherwise it returns NULL and sets errno to EINVAL.
  *
  * dh_free never reads from the SSD, and leaves errno alone. dh_free(NULL) does nothing. What was
- * freed already, or never came from this library, cannot be freed without harm to others: the
- * process is stopped with abort(3), and one line on stderr tells the call and the address. So it
- * is with dh_realloc. Both take objects of dh_oalloc, too, whole arrays by their first element;
+ * freed already, or never came from this library, cannot be freed without harm to others. Where
+ * that is noticed the process is stopped with abort(3), and one line on stderr tells the call and
+ * the address; so it is with dh_realloc. It is noticed of foreign pointers, once something has
+ * been allocated, and of objects and blocks above 16 KiB, unless their address has been allocated
+ * again. Of smaller memory a second free is noticed if the thread freed none of its size since.
+ *
+ * dh_free and dh_realloc take objects of dh_oalloc, too, whole arrays by their first element;
  * dh_realloc keeps the bytes, and an object stays one. Of an array of dh_oalloc it takes the new
- * size in bytes from the first element to the end of the last, dh_ostride included.
+ * size in bytes from the first element to the end of the last, dh_ostride included. To become
+ * smaller never fails.
  */
 void dh_free(void *ptr);
 void *dh_malloc(size_t size) DH_ALLOCATES(1);
@@ -114,7 +120,8 @@ size_t dh_usable_size(const void *ptr);
  * dh_oalloc(1, object_size) allocates one object. Its address stays, and is used like any other.
  * Each object has addresses of its own to the next multiple of 4096 bytes; those beyond its size
  * are not memory. Objects of less than 128 bytes share pages, so few that one is moved with as
- * many neighbours as make up 128 bytes.
+ * many neighbours as make up 128 bytes. Sizes are rounded up to 8 first: here and below, one of
+ * 121 to 127 bytes counts as 128.
  *
  * dh_oalloc(count, object_size) allocates an array of `count` objects. They lie dh_ostride bytes
  * apart, not object_size: whole pages from 128 bytes on; smaller ones lie close together, and are
@@ -152,8 +159,8 @@ size_t dh_ostride(size_t object_size);
  *   - NULL, a foreign pointer, or a freed object that has not been allocated again: DH_EOBJECT.
  *     An object that another thread frees during the call is an error of the program. Memory of
  *     dh_malloc that was freed may go unnoticed.
- *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied. Of an
- *     element of less than 128 bytes the bounds of the heap are checked, not its own.
+ *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied. An
+ *     element of less than 128 bytes has no bounds of its own: memory in use must reach so far.
  *   - a null buffer with a length above 0: DH_EINVAL.
  *   - a length of 0: nothing is copied, `buffer` may be NULL; object and offset are checked.
  *
@@ -181,10 +188,10 @@ ssize_t dh_scatter(void *const objects[], size_t count, size_t offset, size_t le
 
 /*
  * Starts to bring objects into RAM, and does not wait. How many may be on their way at a time is
- * bounded, so it may start fewer than asked for. Returns how many were started; those in RAM
- * already need no start. DH_EOBJECT, and none is started, if one is no memory of the heap; errors
- * of the device show when the object is used. It is a hint: an object that another thread frees
- * meanwhile does no harm.
+ * bounded, so it may start fewer than asked for, and of a larger object or block of dh_malloc the
+ * first 1024 pages at most. Returns how many were started; those in RAM already need no start.
+ * DH_EOBJECT, and none is started, if one is no memory of the heap; errors of the device show when
+ * the object is used. It is a hint: an object that another thread frees meanwhile does no harm.
  */
 ssize_t dh_prefetch(void *const objects[], size_t count);
 
@@ -196,6 +203,9 @@ ssize_t dh_prefetch(void *const objects[], size_t count);
  * pages, counted at each dh_pin, would be more than half of the page buffer, or if memory cannot
  * be managed at all. dh_pin brings an object in as a plain pointer does: where the device
  * fails, or neither RAM nor the store has room, the thread gets SIGBUS, not an error.
+ *
+ * An element of less than 128 bytes is pinned, and advised, to the end of its page. If it lies
+ * across two pages, pin and unpin the address of its last byte, too.
  */
 int dh_pin(const void *object);
 int dh_unpin(const void *object);
@@ -234,7 +244,7 @@ struct dh_stats {
     uint32_t version; /* DH_STATS_VERSION of the library that filled it */
     uint32_t size;    /* bytes of the struct as that library knows it */
     uint32_t pid;
-    uint32_t managing; /* 1 once memory is under management, 0 while all of it fits in RAM */
+    uint32_t managing; /* 1 once memory may move: RAM was outgrown, or objects or pins need it */
     uint64_t uptime_ns;
 
     struct dh_latency fault_zero;   /* the page was all zero: nothing to fetch */

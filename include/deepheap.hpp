@@ -54,7 +54,8 @@ inline void *allocate(std::size_t bytes, std::size_t alignment) {
 
 } // namespace detail
 
-// The heap as a std::pmr::memory_resource. All instances are equal.
+// The heap as a std::pmr::memory_resource. All instances are equal; without run-time type
+// information (-fno-rtti) each is equal to itself only.
 class memory_resource final : public std::pmr::memory_resource {
     void *do_allocate(std::size_t bytes, std::size_t alignment) override {
         return detail::allocate(bytes, alignment);
@@ -63,7 +64,12 @@ class memory_resource final : public std::pmr::memory_resource {
     void do_deallocate(void *ptr, std::size_t, std::size_t) override { dh_free(ptr); }
 
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
+#if defined(__cpp_rtti)
         return dynamic_cast<const memory_resource *>(&other) != nullptr;
+#else
+        // Two instances are told apart then, which costs a copy where memory could have moved.
+        return this == &other;
+#endif
     }
 };
 

@@ -108,17 +108,18 @@ mv "$root/moved" "$prefix"
 "$prefix/bin/deepheap" run --ram 64M --store "$root" -- /bin/true ||
     fail "the installed command does not run a program"
 
-# Nothing stays behind; a package maker's DESTDIR is honoured, and so is a library folder.
+# Nothing stays behind; a package maker's DESTDIR is honoured, and so are folders.
 "$make" --no-print-directory -s uninstall PREFIX="$prefix"
 left=$(find "$prefix" ! -type d)
 [ -z "$left" ] || fail "uninstall leaves $left"
-"$make" --no-print-directory -s install DESTDIR="$root/package" PREFIX=/usr \
-    LIBDIR=/usr/lib/x86_64-linux-gnu
+folders=(PREFIX=/usr BINDIR=/usr/games/bin LIBDIR=/usr/lib/x86_64-linux-gnu)
+"$make" --no-print-directory -s install DESTDIR="$root/package" "${folders[@]}"
 grep -q '^libdir=/usr/lib/x86_64-linux-gnu$' \
     "$root/package/usr/lib/x86_64-linux-gnu/pkgconfig/deepheap.pc" ||
     fail "deepheap.pc does not know the library folder"
-"$make" --no-print-directory -s uninstall DESTDIR="$root/package" PREFIX=/usr \
-    LIBDIR=/usr/lib/x86_64-linux-gnu
+"$root/package/usr/games/bin/deepheap" run --ram 64M --store "$root" -- /bin/true ||
+    fail "the command does not find its library where the folders are others"
+"$make" --no-print-directory -s uninstall DESTDIR="$root/package" "${folders[@]}"
 left=$(find "$root/package" ! -type d)
 [ -z "$left" ] || fail "uninstall leaves $left"
 echo "install-check: passed"

@@ -48,7 +48,10 @@ fn count_or_code(result: Result<usize, ObjectError>) -> isize {
 #[unsafe(no_mangle)]
 pub extern "C" fn dh_oalloc(count: usize, object_size: usize) -> *mut c_void {
     // As for malloc(0): nothing to use at it, but an address of its own.
-    let (count, size) = if count == 0 { (1, 1) } else { (count, object_size.max(1)) };
+    let (count, size) = match (count, object_size) {
+        (0, _) | (_, 0) => (1, 1),
+        some => some,
+    };
     let is_possible = size <= SIZE_MAX
         && (count == 1
             || count.checked_mul(objects::stride(size)).is_some_and(|bytes| bytes <= SIZE_MAX));

@@ -90,7 +90,7 @@ pub struct Run {
     /// Leave child processes alone (else each has a heap and a budget of its own)
     #[arg(long)]
     pub no_children: bool,
-    /// Overwrite a store that holds a file system or the content of a file
+    /// Overwrite a device or file that holds something
     #[arg(long)]
     pub force: bool,
     /// The program and its arguments
@@ -125,8 +125,9 @@ pub struct Stat {
     #[arg(long)]
     pub json: bool,
     /// Show it again every so many seconds, with rates, until the process ends [default: 1]
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
-    #[arg(value_parser = seconds)]
+    // With `=`, so that `--watch PID` is not taken for an interval.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<f64>,
 }
 
@@ -134,5 +135,28 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err("give seconds from 0.1 to 86400".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(words: &[&str]) -> Option<(u32, Option<f64>)> {
+        let words = ["deepheap", "stat"].iter().chain(words);
+        match Arguments::try_parse_from(words).ok()?.command {
+            Command::Stat(stat) => Some((stat.pid, stat.watch)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn watch_takes_its_seconds_with_an_equals_sign_and_leaves_the_process_alone() {
+        assert_eq!(watched(&["4711"]), Some((4711, None)));
+        assert_eq!(watched(&["--watch", "4711"]), Some((4711, Some(1.0))));
+        assert_eq!(watched(&["4711", "--watch"]), Some((4711, Some(1.0))));
+        assert_eq!(watched(&["--watch=0.5", "4711"]), Some((4711, Some(0.5))));
+        assert_eq!(watched(&["4711", "--watch=2", "--json"]), Some((4711, Some(2.0))));
+        assert_eq!(watched(&["--watch=0.01", "4711"]), None);
     }
 }

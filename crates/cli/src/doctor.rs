@@ -38,7 +38,7 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
             tell(Finding {
                 verdict: Verdict::Fail,
                 name: "settings",
-                text: format!("DEEPHEAP_CONF: {error}"),
+                text: error.to_string(),
                 fix: Some("correct the variable, or unset it".to_owned()),
             });
             Config::default_on(Machine::read())

@@ -23,7 +23,10 @@ const VARIABLES: [(&str, &str); 4] = [
          ram:2G,store:/mnt/nvme. A comma inside a path is written \\, and a backslash \\\\. \
          Options of the command line go over it.",
     ),
-    ("DEEPHEAP_SHOW_STATS", "If 1, a summary on stderr at exit."),
+    (
+        "DEEPHEAP_SHOW_STATS",
+        "If 1, a summary on stderr at exit; if 0, none. Goes over DEEPHEAP_CONF.",
+    ),
     ("TMPDIR", "The folder of the store, unless one is given."),
     ("NO_COLOR", "If not empty, no colours."),
 ];

@@ -14,16 +14,14 @@ use crate::refusal::Refusal;
 
 /// The library's file name.
 pub const FILE_NAME: &str = "libdeepheap_preload.so";
-/// Where `make install` put it, if that is known when this is compiled.
-const LIBRARY_FOLDER: Option<&str> = option_env!("DEEPHEAP_LIBDIR");
 
-/// Finds the library: beside the command, then where it is installed.
+/// Finds the library: beside the command, then where `make install` puts it (`PRELOADDIR` of the
+/// Makefile).
 pub fn find() -> Result<PathBuf, Refusal> {
     let command = env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
     let beside = command.parent().unwrap_or(Path::new("."));
     let library = beside.parent().unwrap_or(beside).join("lib");
-    let mut folders = vec![beside.to_path_buf(), library.clone(), library.join("deepheap")];
-    folders.extend(LIBRARY_FOLDER.map(PathBuf::from));
+    let folders = [beside.to_path_buf(), library.clone(), library.join("deepheap")];
     for folder in &folders {
         if let Ok(path) = folder.join(FILE_NAME).canonicalize() {
             // The dynamic linker splits LD_PRELOAD there, and knows no quoting.

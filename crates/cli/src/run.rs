@@ -9,7 +9,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use deepheap::config::Config;
+use deepheap::config::{Config, SHOW_STATS_VARIABLE};
 use deepheap::doctor;
 use deepheap::machine::Machine;
 use deepheap::store_place::{self, StorePlace};
@@ -33,7 +33,7 @@ pub fn run(arguments: &Run) -> Refusal {
     Refusal::with_status(status, text)
 }
 
-type Variables = [(&'static str, OsString); 3];
+type Variables = Vec<(&'static str, OsString)>;
 
 fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
     let mut config = merged(arguments)?;
@@ -52,19 +52,22 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
     let preload = preload_library::preloading(&library, env::var_os("LD_PRELOAD").as_deref());
     // exec keeps the process id.
     let first = OsString::from(std::process::id().to_string());
-    let variables = [
+    let mut variables = vec![
         ("LD_PRELOAD", preload),
         ("DEEPHEAP_CONF", OsString::from(config.to_conf())),
         (deepheap::FIRST_PROCESS_VARIABLE, first),
     ];
+    if arguments.show_stats && env::var_os(SHOW_STATS_VARIABLE).is_some() {
+        // It goes over DEEPHEAP_CONF, and the option over it.
+        variables.push((SHOW_STATS_VARIABLE, OsString::from("1")));
+    }
     Ok((path, variables))
 }
 
 /// The options over what DEEPHEAP_CONF says.
 fn merged(arguments: &Run) -> Result<Config, Refusal> {
     let machine = Machine::read();
-    let mut config = Config::from_environment()
-        .map_err(|error| Refusal::new(format!("in DEEPHEAP_CONF: {error}")))?;
+    let mut config = Config::from_environment().map_err(|error| Refusal::new(error.to_string()))?;
     let refuse = |option: &'static str| move |error| Refusal::new(format!("in {option}: {error}"));
     if let Some(size) = &arguments.ram {
         config.set(machine, "ram", size).map_err(refuse("--ram"))?;

@@ -76,9 +76,9 @@ pub fn screen(
 
 fn head(out: &mut String, name: &str, pid: u32, s: &Stats, has_colour: bool) -> Result {
     let state = if s.managing != 0 {
-        "heap is larger than the budget: moving pages"
+        "heap is managed: cold memory may move"
     } else {
-        "heap fits the budget: nothing is moved"
+        "heap is in RAM: nothing is managed yet"
     };
     let (bold, plain) = if has_colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
     writeln!(out, "{bold}{name} ({pid}){plain}  up {}  {state}\n", uptime(s.uptime_ns))

@@ -24,6 +24,17 @@ fn arguments_are_not_touched() {
 }
 
 #[test]
+fn show_stats_goes_over_its_variable() {
+    let folder = Folder::new();
+    for (options, seen) in [(&["--show-stats"][..], "1\n"), (&[], "0\n")] {
+        let mut command = folder.deepheap();
+        command.env("DEEPHEAP_SHOW_STATS", "0").arg("run").args(options);
+        let output = command.args(["printenv", "DEEPHEAP_SHOW_STATS"]).output().expect("start");
+        assert_eq!(told(&output).1, seen, "{options:?}");
+    }
+}
+
+#[test]
 fn options_go_over_the_environment() {
     let folder = Folder::new();
     let mut command = folder.deepheap();

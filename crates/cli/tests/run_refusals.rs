@@ -78,7 +78,7 @@ fn a_store_file_that_is_somebodys() {
     let store = |path: &std::path::Path| {
         folder.output(["run", "--store", path.to_str().expect("utf8"), "echo", "ran"])
     };
-    assert_refused(&store(&precious), 2, &["content", "--force"]);
+    assert_refused(&store(&precious), 2, &["holds data", "--force"]);
     assert_refused(&store(&open), 2, &["other users", "chmod 600"]);
     assert_eq!(std::fs::read(&precious).expect("read"), b"Chapter 1");
     let good = folder.file("good", b"", 0o600);
@@ -95,7 +95,7 @@ fn settings_of_the_environment() {
     ] {
         let mut command = folder.deepheap();
         let output = command.env(variable, value).args(["run", "echo", "ran"]).output();
-        assert_refused(&output.expect("start"), 2, &[said]);
+        assert_refused(&output.expect("start"), 2, &[said, &format!("in {variable}: ")]);
     }
 }
 

@@ -18,7 +18,7 @@ fn stat_shows_a_running_process() {
 
     let (status, out, err) = told(&folder.output(["stat", &pid]));
     assert_eq!(status, Some(0), "{err}");
-    for words in ["256 MiB", "4.32k", "70.0 us", "moving pages"] {
+    for words in ["256 MiB", "4.32k", "70.0 us", "heap is managed"] {
         assert!(out.contains(words), "'{words}' is not in:\n{out}");
     }
     assert!(!out.contains('\x1b'), "colours in a file:\n{out}");

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::process::Command;
 
-use toolchain::{Standard, assert_compiles, library_folder, root};
+use toolchain::{Standard, assert_compiles, assert_compiles_with, library_folder, root};
 
 /// The header without comments and preprocessor lines, spaces made single.
 fn declarations() -> Vec<String> {
@@ -207,5 +207,6 @@ fn header_stands_alone_in_every_standard() {
         let source = "#include \"deepheap.hpp\"\n#include \"deepheap.hpp\"\n\
                       int main() { return deepheap::resource() == nullptr; }\n";
         assert_compiles(standard, source);
+        assert_compiles_with(standard, &["-fno-rtti"], source);
     }
 }

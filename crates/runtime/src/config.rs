@@ -15,7 +15,7 @@
 //! | `stats` | file for a JSON line at exit | none |
 //! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
 //! | `children` | `yes` or `no`: child processes get deepheap, too | `yes` |
-//! | `force` | `yes` or `no`: use a block device that has a file system | `no` |
+//! | `force` | `yes` or `no`: overwrite a device or file that holds something | `no` |
 //!
 //! A hyphen in a key is as good as an underscore. `objects` holds for programs under
 //! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
@@ -38,6 +38,10 @@ use crate::object_placement::{OBJECT_SIZE_MAX, ObjectPlacement};
 use crate::size::{self, SizeError};
 use crate::stats_report::bytes;
 
+/// The settings of a process.
+const CONF_VARIABLE: &str = "DEEPHEAP_CONF";
+/// Goes over `show_stats` of [`CONF_VARIABLE`].
+pub const SHOW_STATS_VARIABLE: &str = "DEEPHEAP_SHOW_STATS";
 /// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
 /// The smallest page buffer, in bytes: what the pager takes in any case.
@@ -91,7 +95,7 @@ pub struct Config {
     pub show_stats: bool,
     /// Whether child processes get deepheap, too.
     pub children: bool,
-    /// Whether a block device with a file system on it may be overwritten.
+    /// Whether a block device or file that holds something may be overwritten.
     pub force: bool,
     /// Tuning: what is mapped at a time; `None`: tuned by itself.
     pub page_buffer: Option<PageBuffer>,
@@ -132,7 +136,7 @@ impl Config {
     /// Reads a text of settings; an empty one gives the defaults.
     ///
     /// # Errors
-    /// Every [`ConfigError`] but `NotUtf8`.
+    /// Every [`ConfigError`] but those of environment variables.
     pub fn parse(conf: &str) -> Result<Config, ConfigError> {
         Config::parse_on(Machine::read(), conf)
     }
@@ -159,12 +163,15 @@ impl Config {
     /// The settings of `DEEPHEAP_CONF`, with `DEEPHEAP_SHOW_STATS` over them.
     ///
     /// # Errors
-    /// Every [`ConfigError`].
+    /// `ConfigError::NotUtf8` and `ConfigError::In`.
     pub fn from_environment() -> Result<Config, ConfigError> {
-        let mut config = Config::parse(&variable("DEEPHEAP_CONF")?)?;
-        let show_stats = variable("DEEPHEAP_SHOW_STATS")?;
+        let within = |variable| move |error| ConfigError::In(variable, Box::new(error));
+        let conf = variable(CONF_VARIABLE)?;
+        let mut config = Config::parse(&conf).map_err(within(CONF_VARIABLE))?;
+        let show_stats = variable(SHOW_STATS_VARIABLE)?;
         if !show_stats.is_empty() {
-            config.show_stats = flag("DEEPHEAP_SHOW_STATS", &show_stats)?;
+            let shown = flag("show_stats", &show_stats);
+            config.show_stats = shown.map_err(within(SHOW_STATS_VARIABLE))?;
         }
         Ok(config)
     }

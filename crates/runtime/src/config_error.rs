@@ -56,6 +56,8 @@ pub enum ConfigError {
     BadEscape(String),
     /// An environment variable that is not UTF-8.
     NotUtf8(&'static str),
+    /// One of the others, in this environment variable.
+    In(&'static str, Box<ConfigError>),
 }
 
 impl fmt::Display for ConfigError {
@@ -92,6 +94,7 @@ impl fmt::Display for ConfigError {
             ConfigError::NotUtf8(variable) => {
                 write!(out, "{variable} is not UTF-8: use a path without foreign bytes")
             }
+            ConfigError::In(variable, error) => write!(out, "in {variable}: {error}"),
         }
     }
 }

@@ -131,7 +131,7 @@ fn kernel_faults() -> Finding {
         Err(Errno::ENOSYS) => Finding::fail(
             NAME,
             "this kernel does not have it, or a seccomp filter hides it",
-            "use Linux 5.11 or later with CONFIG_USERFAULTFD, or allow the system call in the \
+            "use Linux 5.14 or later with CONFIG_USERFAULTFD, or allow the system call in the \
              container's seccomp profile",
         ),
         Err(Errno::EPERM) => Finding::fail(
@@ -143,7 +143,7 @@ fn kernel_faults() -> Finding {
         Err(error) => Finding::fail(
             NAME,
             format!("cannot be opened in user and SIGBUS mode ({error})"),
-            "use Linux 5.11 or later",
+            "use Linux 5.14 or later",
         ),
     }
 }

@@ -16,7 +16,8 @@ use deepheap_sys::tls;
 
 use crate::allocate;
 
-/// The allocator; settings come from `DEEPHEAP_CONF` or `deepheap::init`.
+/// The allocator; settings come from `DEEPHEAP_CONF` alone: before `deepheap::init` could be
+/// called, the program has allocated, and so started the runtime.
 pub struct DeepHeap;
 
 fn inside_the_runtime() -> bool {

@@ -32,6 +32,9 @@ pub enum ObjectError {
     Resources,
 }
 
+/// Pages of one object that `prefetch` looks at: as many as the pager keeps waiting.
+pub const PAGES_AHEAD: usize = 1024;
+
 /// What is known of how an object will be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
@@ -47,9 +50,10 @@ pub enum Advice {
 
 /// Allocates `count` objects of `size` bytes, each on pages of its own and, alone, packed to its
 /// size in RAM and on the SSD (SSDAlloc, sections 3.1 and 3.4); null means ENOMEM. Elements of an
-/// array are `stride(size)` bytes apart. No object at all counts as one of one byte.
+/// array are `stride(size)` bytes apart. No object at all, or any number of no bytes, counts as
+/// one of one byte.
 pub fn allocate(count: usize, size: usize) -> *mut u8 {
-    let (count, size) = (count.max(1), size.max(1));
+    let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
     if count > 1 && stride(size) < PAGE {
         return count.checked_mul(stride(size)).map_or(ptr::null_mut(), crate::malloc);
     }
@@ -77,7 +81,8 @@ pub(crate) unsafe fn resize_array(array: *mut u8, shape: ObjectShape, bytes: usi
     }
     let moved = allocate(count, shape.size);
     if moved.is_null() {
-        return moved;
+        // Fewer elements fit where they are.
+        return if count < shape.count { array } else { moved };
     }
     for index in 0..count.min(shape.count) {
         let offset = index * shape.stride;
@@ -168,8 +173,9 @@ pub unsafe fn scatter(
     unsafe { transfer(Operation::Write, objects, count, offset, length, buffer) }
 }
 
-/// Starts to bring the objects into RAM; a worker does the rest. Returns how many were started:
-/// not those that are in RAM already, nor those that find the queue full.
+/// Starts to bring the objects into RAM, of larger ones as many pages as may wait at a time
+/// ([`PAGES_AHEAD`]); a worker does the rest. Returns how many were started: not those that are in
+/// RAM already, nor those that find the queue full.
 ///
 /// # Errors
 /// `NotAnObject` if one of them lies outside of the heap; none is started then.
@@ -189,9 +195,15 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
     for first in (0..count).step_by(TOGETHER) {
         // Read before the pager blocks signals: the program's list may lie in managed memory.
         let mut addresses = [0; TOGETHER];
-        let some = TOGETHER.min(count - first);
-        for (at, to) in addresses[..some].iter_mut().enumerate() {
-            *to = address(first + at);
+        let mut some = 0;
+        for object in (first..count.min(first + TOGETHER)).map(address) {
+            let pages = pages_of(object, size_of(runtime, object).unwrap_or(1).max(1));
+            if pages.len() == 1 {
+                addresses[some] = object;
+                some += 1;
+            } else {
+                started += usize::from(pager.prefetch(pages.take(PAGES_AHEAD)) > 0);
+            }
         }
         started += pager.prefetch(addresses[..some].iter().copied());
     }
@@ -232,7 +244,7 @@ pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
 pub fn advise(object: *const u8, advice: Advice) -> Result<(), ObjectError> {
     let bytes = bytes_of(object)?;
     let Some(pager) = running().and_then(|runtime| runtime.pager()) else { return Ok(()) };
-    let pages = (object as usize..object as usize + bytes).step_by(PAGE);
+    let pages = pages_of(object as usize, bytes);
     match advice {
         Advice::Hot => {
             pager.prefetch(pages.clone());
@@ -250,10 +262,13 @@ fn not_ours(count: usize) -> Result<usize, ObjectError> {
     if count == 0 { Ok(0) } else { Err(ObjectError::NotAnObject) }
 }
 
-/// Bytes of the live allocation that starts at `object`.
+/// Bytes of the live allocation that starts at `object`; from an element of less than 128 bytes,
+/// whose own are not known, to the end of its page: the same for as long as it lives.
 fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
     let runtime = running().ok_or(ObjectError::NotAnObject)?;
-    size_of(runtime, object as usize).ok_or(ObjectError::NotAnObject)
+    let at = object as usize;
+    let to_the_end = || is_inside(runtime, at).then(|| PAGE - at % PAGE);
+    size_of(runtime, at).or_else(to_the_end).ok_or(ObjectError::NotAnObject)
 }
 
 /// Whether `address` is that of a live object, not of memory pages.
@@ -264,11 +279,26 @@ pub fn is_object(address: *const u8) -> bool {
 /// Whether memory pages that are in use are there, and no allocation or free place for one begins:
 /// an element of an array of small objects. The caller answers for the bounds.
 fn is_inside(runtime: &Runtime, object: usize) -> bool {
-    if !runtime.heap.contains(object) || runtime.heap.usable_size(object).is_some() {
+    is_memory(runtime, object) && runtime.heap.usable_size(object).is_none()
+}
+
+/// Whether a memory page that is in use is there.
+fn is_memory(runtime: &Runtime, address: usize) -> bool {
+    if !runtime.heap.contains(address) {
         return false;
     }
-    let page = PageNo(((object - runtime.region_base) / PAGE) as u32);
+    let page = PageNo(((address - runtime.region_base) / PAGE) as u32);
     !runtime.heap.is_object_page(page) && !runtime.heap.page_is_free(page)
+}
+
+/// The pages of a range, by their addresses.
+fn pages_of(address: usize, bytes: usize) -> impl ExactSizeIterator<Item = usize> + Clone {
+    (page_of(address)..address + bytes).step_by(PAGE)
+}
+
+/// Where the page of an address begins.
+fn page_of(address: usize) -> usize {
+    address & !(PAGE - 1)
 }
 
 /// Bytes of the live allocation, or of the element of a live array of objects, that starts there.
@@ -288,9 +318,18 @@ fn check(
     match size_of(runtime, object) {
         Some(bytes) if end > bytes => Err(ObjectError::OutOfBounds),
         Some(_) => Ok(()),
-        None if is_inside(runtime, object) => Ok(()),
-        None => Err(ObjectError::NotAnObject),
+        None if !is_inside(runtime, object) => Err(ObjectError::NotAnObject),
+        None => match object.checked_add(end) {
+            Some(end) if goes_on(runtime, object, end) => Ok(()),
+            _ => Err(ObjectError::OutOfBounds),
+        },
     }
+}
+
+/// Whether memory pages that are in use follow that of an element until `end`.
+fn goes_on(runtime: &Runtime, object: usize, end: usize) -> bool {
+    let mut pages = (page_of(object) + PAGE..end).step_by(PAGE);
+    pages.all(|page| is_memory(runtime, page))
 }
 
 /// A window that is being filled with pieces.

@@ -1,15 +1,15 @@
 //! Store place: where the store of a process goes, found and found fit before it is opened.
 //!
 //! Guarantees: memory file systems, read-only, foreign or full places are refused with what to do;
-//! a file's content is never overwritten without `force`.
+//! what begins with foreign data is never overwritten without `force`.
 //! Never: writes; what it opens it closes again.
 //! Threads: plain functions, for start-up.
 
 use core::fmt;
 use std::env;
 use std::ffi::CString;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -22,8 +22,6 @@ use crate::stats_report::bytes;
 
 /// Bits of a mode that let others than the owner in.
 const OTHERS: u32 = 0o077;
-/// How a file begins that was a store before.
-const STORE_MAGIC: &[u8; 8] = b"dheapseg";
 
 /// A place for a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,15 +137,12 @@ impl StorePlace {
         if !is_accessible(path, libc::R_OK | libc::W_OK) {
             return refuse("is a file that this user may not read and write", NAME_ANOTHER);
         }
-        if !config.force && holds_content(path) {
-            let fix = "name a folder or an empty file, or add --force (force:yes) to overwrite it";
-            return refuse("is a file with content, which would be overwritten", fix);
-        }
+        // Before its mode: the force that lets others open it would overwrite it, too.
+        try_to_open(path, config)?;
         if !config.force && status.mode() & OTHERS != 0 {
             let fix = format!("chmod 600 '{}', or add --force (force:yes)", path.display());
             return refuse("is a file that other users may open, and read your memory in", &fix);
         }
-        try_to_open(path, config)?;
         StorePlace::File(path.to_path_buf()).with_room(config)
     }
 
@@ -168,7 +163,7 @@ impl StorePlace {
     }
 }
 
-/// Opens and closes it, which tells whether somebody else uses it and what a device holds.
+/// Opens and closes it, which tells whether somebody else uses it and what it holds.
 fn try_to_open(path: &Path, config: &Config) -> Result<(), StorePlaceError> {
     let existing = if config.force { Existing::Overwrite } else { Existing::Refuse };
     let (problem, fix) = match DirectFile::open_path(path, existing) {
@@ -209,13 +204,6 @@ pub fn is_accessible(path: &Path, how: libc::c_int) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: the path ends in a zero byte; nothing is written.
     unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), how, libc::AT_EACCESS) == 0 }
-}
-
-/// Whether a file begins with anything but zeros or an old store.
-fn holds_content(path: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start));
-    read.is_err() || !(start.starts_with(STORE_MAGIC) || start.iter().all(|byte| *byte == 0))
 }
 
 fn device_bytes(path: &Path) -> Option<u64> {

@@ -25,10 +25,10 @@ const BLOCK_LOGICAL_SIZE: libc::c_ulong = 0x1268;
 const ALIGNMENT_DEFAULT: usize = 4096;
 const NAMES_TRIED_MAX: u32 = 100;
 
-/// What `open_path` does about contents that it recognises.
+/// What `open_path` does about what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Refuse if there is a file system, swap space, partition table or the like.
+    /// Refuse if the first 68 KiB are neither zero nor an earlier store.
     Refuse,
     /// The user insists: overwrite. (Never what is mounted or in use.)
     Overwrite,
@@ -147,7 +147,7 @@ impl DirectFile {
         }
     }
 
-    /// What is recognised in the first bytes.
+    /// What the first bytes say that it holds; None: nothing of anybody else's.
     fn contents(&self) -> Result<Option<&'static str>> {
         let mut head = PinnedArray::<u8>::new(signature::HEAD_BYTES)?;
         let mut done = 0;

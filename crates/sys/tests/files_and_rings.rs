@@ -80,7 +80,7 @@ fn an_unlinked_file_is_private_and_leaves_no_name() {
 }
 
 #[test]
-fn a_path_with_a_file_system_is_refused_unless_the_user_insists() {
+fn a_path_with_foreign_data_is_refused_unless_the_user_insists() {
     let mut image = vec![0u8; 128 << 10];
     let empty = Named::new("empty", &image);
     let file = DirectFile::open_path(&empty.0, Existing::Refuse).unwrap();
@@ -94,6 +94,13 @@ fn a_path_with_a_file_system_is_refused_unless_the_user_insists() {
     DirectFile::open_path(&ext4.0, Existing::Overwrite).unwrap();
     let short = Named::new("short", &image[..1000]);
     DirectFile::open_path(&short.0, Existing::Refuse).unwrap();
+    let thesis = Named::new("thesis", b"Chapter 1");
+    let refused = DirectFile::open_path(&thesis.0, Existing::Refuse).err();
+    assert_eq!(refused, Some(OpenError::Holds("data that deepheap did not write")));
+    image[1024..2048].fill(7);
+    image[..8].copy_from_slice(b"dheapseg");
+    let earlier = Named::new("earlier", &image);
+    DirectFile::open_path(&earlier.0, Existing::Refuse).unwrap();
     let wrong = [Path::new("/dev/null"), dir()].map(|p| DirectFile::open_path(p, Existing::Refuse));
     assert!(wrong.iter().all(|answer| matches!(answer, Err(OpenError::WrongKind))));
     let nowhere = DirectFile::open_path(&dir().join("nowhere"), Existing::Refuse).err();

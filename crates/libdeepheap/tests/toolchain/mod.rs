@@ -100,10 +100,15 @@ impl Drop for Scratch {
 
 /// Checks a source text for errors and warnings, without linking.
 pub fn assert_compiles(standard: Standard, source: &str) {
+    assert_compiles_with(standard, &[], source);
+}
+
+/// As `assert_compiles`, with more flags.
+pub fn assert_compiles_with(standard: Standard, flags: &[&str], source: &str) {
     let scratch = Scratch::new(&format!("compile-{standard:?}"));
     let path = scratch.path().join("source");
     std::fs::write(&path, source).expect("the source is written");
-    let output = standard.compiler().arg("-fsyntax-only").arg(&path).output();
+    let output = standard.compiler().args(flags).arg("-fsyntax-only").arg(&path).output();
     assert_succeeded(&format!("{standard:?}"), &output.expect("a compiler runs"));
 }
 
