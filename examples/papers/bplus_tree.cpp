@@ -287,7 +287,10 @@ bool use_value(const options &options, value *value, uint32_t number, uint8_t *k
             (known && *known != static_cast<uint8_t>(value->plain.updates))) {
             return false;
         }
-        value->plain.updates += updates;
+        /* A lookup stores nothing: a store of the same number makes the leaf's page dirty, too. */
+        if (updates) {
+            value->plain.updates++;
+        }
     }
     if (known) {
         *known = static_cast<uint8_t>(*known + updates);
