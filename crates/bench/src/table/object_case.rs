@@ -116,12 +116,15 @@ fn gather(settings: &Settings) -> Case {
 }
 
 /// Every operation is an update, so that what the fill left in RAM and what updates leave there are
-/// written alike: the measured phase is no different from a later one.
+/// written alike, and updates fill the RAM twice before they are measured, however long that takes:
+/// until it is full of them nothing has to be written. So the measured phase is no different from a
+/// later one.
 fn updates(settings: &Settings, bytes: u64, swap: f64, percent: f64) -> Case {
     let one = |on| {
         let mut workload = workload(settings, on);
         objects_of(&mut workload, ObjectSize::Fixed(bytes));
         workload.write_percent = 100;
+        workload.warm_up_ops = Some(workload.warm_up());
         Contender::Memory(Box::new(workload))
     };
     let rows = vec![
