@@ -6,7 +6,8 @@
 //! program waits instead, and is helped out with a little more memory for a moment; how often is
 //! in its numbers as `spared`.
 //!
-//! Guarantees: what is lent is taken back as soon as the kernel can; a program that needs more than
+//! Guarantees: swap and mmap have as much memory as the object variant used, or are not measured;
+//! what is lent is taken back as soon as the kernel can; a program that needs more than
 //! a tenth of its RAM is killed after all.
 //! Never: moves a process in or out.
 //! Threads: the one that waits for the program.
@@ -29,6 +30,10 @@ use crate::swap_file::SwapFile;
 
 /// How a failure for want of memory begins.
 pub const OUT_OF_MEMORY: &str = "out of memory in its memory cgroup";
+/// Why swap and mmap cannot be measured. The bare RAM, without what a program needs besides its
+/// data, would not be what objects had.
+pub const NO_PEAK: &str = "not measured: how much memory it may have is what the same program used \
+                           with objects, and that is not known";
 /// What is lent at a time.
 const LENT_BYTES: u64 = 512 << 10;
 
@@ -56,11 +61,13 @@ impl Enclosure {
         }
         let cgroup = Cgroup::create(ledger)?;
         if point.contender.needs_root() {
-            let bytes = peak_bytes.unwrap_or(0).max(point.ram_bytes(settings));
+            let Some(peak) = peak_bytes else { return Err(Failure::Failed(NO_PEAK.into())) };
+            let bytes = peak.max(point.ram_bytes(settings));
             if point.contender == Contender::Swap {
                 // What malloc and slabs add to the data is swapped, too.
                 let data_bytes = settings.data_bytes / 2 * 3;
-                new._swap = Some(SwapFile::create(ledger, &settings.dir, data_bytes, 0)?);
+                let cluster = point.program.page_cluster();
+                new._swap = Some(SwapFile::create(ledger, &settings.dir, data_bytes, cluster)?);
                 new.spares = cgroup.spare();
             }
             cgroup.limit(bytes, Swapping::Eager)?;

@@ -111,7 +111,7 @@ fn pages_and_plots_show_what_was_recorded_and_what_failed() {
         "{readme}"
     );
     let lines = readme.replace("\n  ", " ");
-    let why = "Reads an operation: 2, with swap 3; reads alone allow 1.50x.";
+    let why = "Reads an operation: 2, with swap 3; reads alone would give 1.50x.";
     assert!(lines.contains(why), "{readme}");
     let long = |line: &&str| line.chars().count() > 100 && !line.starts_with(['|', '!', '<']);
     assert_eq!(text.lines().find(long), None);
