@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -333,15 +334,16 @@ template <size_t Bytes> void build(const options &options, struct context<Bytes>
     }
     phase_end();
     const size_t inserts = (context.count + context.gap - 1) / context.gap;
+    popularity *order = popularity_new(inserts, 0);
     phase_begin("insert", inserts);
     for (size_t i = 0; i < inserts; i++) {
-        /* In no order: times a prime that `inserts` is no multiple of. */
-        const size_t which = i * 0x7FFFFFFF % inserts;
+        const size_t which = popularity_object(order, i); /* each once, in no order */
         const auto number = static_cast<uint32_t>(2 * which * context.gap + 1);
         context.index.insert(key_of<Bytes>(options, number), new_value(options, number));
         phase_step(1);
     }
     phase_end();
+    free(order);
 }
 
 template <size_t Bytes> int run(const options &options) {
