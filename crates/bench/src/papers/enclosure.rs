@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::ledger::Ledger;
 use crate::swap_file::SwapFile;
 
-/// How a failure for want of memory begins.
+/// What a failure for want of memory says, that of a worker too.
 pub const OUT_OF_MEMORY: &str = "out of memory in its memory cgroup";
 /// Why swap and mmap cannot be measured. The bare RAM, without what a program needs besides its
 /// data, would not be what objects had.
@@ -59,10 +59,9 @@ impl Enclosure {
         if !settings.root {
             return Ok(new);
         }
+        let limit_bytes = limit_bytes(point, settings, peak_bytes)?;
         let cgroup = Cgroup::create(ledger)?;
-        if point.contender.needs_root() {
-            let Some(peak) = peak_bytes else { return Err(Failure::Failed(NO_PEAK.into())) };
-            let bytes = peak.max(point.ram_bytes(settings));
+        if let Some(bytes) = limit_bytes {
             if point.contender == Contender::Swap {
                 // What malloc and slabs add to the data is swapped, too.
                 let data_bytes = settings.data_bytes / 2 * 3;
@@ -136,6 +135,19 @@ impl Enclosure {
     }
 }
 
+/// How much memory swap and mmap have; the others have no limit.
+fn limit_bytes(
+    point: &Point,
+    settings: &Settings,
+    peak_bytes: Option<u64>,
+) -> Result<Option<u64>, Failure> {
+    match peak_bytes {
+        _ if !point.contender.needs_root() => Ok(None),
+        Some(peak) => Ok(Some(peak.max(point.ram_bytes(settings)))),
+        None => Err(Failure::Failed(NO_PEAK.into())),
+    }
+}
+
 /// What a program has beyond its limit.
 struct Lent {
     bytes: u64,
@@ -149,4 +161,25 @@ pub fn must_be_there(program: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Failed(format!("{}: not there; build it: make apps", program.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::experiments::{GOALS, RAM_PART};
+    use super::*;
+
+    #[test]
+    fn without_the_memory_of_objects_swap_and_mmap_are_not_measured() {
+        let settings = Settings::example();
+        let (ram, case) = (settings.ram_bytes, GOALS[0].case);
+        assert_eq!(case.ram_part, RAM_PART);
+        let limit = |who, peak| limit_bytes(&Point::of(case, who), &settings, peak);
+        for who in [Contender::Swap, Contender::Mmap] {
+            assert!(matches!(limit(who, Some(2 * ram)), Ok(Some(bytes)) if bytes == 2 * ram));
+            assert!(matches!(limit(who, Some(ram / 2)), Ok(Some(bytes)) if bytes == ram));
+            let why = limit(who, None).map_err(|failure| failure.to_string());
+            assert_eq!(why, Err(NO_PEAK.into()));
+        }
+        assert!(matches!(limit(Contender::Pages, None), Ok(None)));
+    }
 }

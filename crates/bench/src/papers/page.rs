@@ -56,7 +56,8 @@ the array of `deepheap-bench run` has the RAM and what its process used before. 
 nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick sort, which goes through its data: \
 there they do (3, no advice). In the applications, objects that divide a page never lie on two. \
 Where the kernel would have killed an application for memory although there is swap, it is told \
-how often, and the application is helped out with a little memory for a moment.
+how often, and the application is helped out with a little memory for a moment; where it was \
+killed, it was run again.
 ";
 
 const SHORT: &str = "These are not, and why. Where nearly every operation waits for the device, \
@@ -227,6 +228,12 @@ fn points(results: &Results<'_>, experiment: &Experiment, cases: &[&Case]) -> St
             let mut note = String::new();
             if let Some(times) = record.median("spared").filter(|&times| times > 0.0) {
                 let _ = write!(note, " (was out of memory {times:.0} times)");
+            }
+            let killed =
+                record.rounds.iter().filter_map(|round| round.numbers.get("killed_before"));
+            let killed: f64 = killed.sum();
+            if killed > 0.0 {
+                let _ = write!(note, " (was killed for memory {killed:.0} times before)");
             }
             if record.failed.is_some() {
                 note.push_str(" (a later try failed)");
