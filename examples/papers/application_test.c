@@ -58,8 +58,8 @@ static void popularity_follows_the_rank(uint64_t objects) {
     free(popularity);
 }
 
-/* In a region that nobody can touch: blocks lie one behind the other, at most an eighth apart, cross
-   no page boundary that they need not, and are used again when they are free. */
+/* In a region that nobody can touch: blocks lie one behind the other, at most an eighth apart,
+   cross no page boundary that they need not, and are used again when they are free. */
 static void blocks_touch_nothing_and_fit_pages(void) {
     enum { PAGE = 4096, COUNT = 1000, REGION = 64 << 20, LARGE = 5 << 20 };
     void *region = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

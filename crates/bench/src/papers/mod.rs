@@ -248,8 +248,8 @@ fn measure(point: &Point, settings: &Settings, peak: Option<u64>) -> Result<Outc
     })
 }
 
-/// Tries until it succeeds or fails for another reason, three times at most; how often it was killed
-/// before it succeeded is among its numbers. `measure` is told how often it was killed so far.
+/// Tries until it succeeds or fails for another reason, three times at most; how often it was
+/// killed before it succeeded is among its numbers. `measure` is told how often it was so far.
 fn tried(
     contender: Contender,
     measure: impl Fn(u32) -> Result<Outcome, Failure>,

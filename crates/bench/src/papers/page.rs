@@ -49,24 +49,24 @@ const CONTENDERS: &str =
 `dh_read`, `dh_write` and `dh_gather` instead of pointers. **pages**: deepheap moves pages \
 (`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped file in \
 a memory cgroup. **memory** is the most that was used in RAM: by the whole process, page tables \
-and, of a mapped file, page cache with it. deepheap has the RAM as its budget, with objects and with \
-pages; what a program has besides its data, an index for example, comes on top. In the cgroup of an \
-application, swap and mmap have as much as the whole process of the object variant was seen to use; \
-the array of `deepheap-bench run` has the RAM and what its process used before. Swap and mmap read \
-nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick sort, which goes through its data: \
-there they do (3, no advice). In the applications, objects that divide a page never lie on two. \
-Where the kernel would have killed an application for memory although there is swap, it is told \
-how often, and the application is helped out with a little memory for a moment; where it was \
-killed, it was run again.
+and, of a mapped file, page cache with it. deepheap has the RAM as its budget, with objects and \
+with pages; what a program has besides its data, an index for example, comes on top. In the \
+cgroup of an application, swap and mmap have as much as the whole process of the object variant \
+was seen to use; the array of `deepheap-bench run` has the RAM and what its process used before. \
+Swap and mmap read nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick sort, which \
+goes through its data: there they do (3, no advice). In the applications, objects that divide a \
+page never lie on two. Where the kernel would have killed an application for memory although \
+there is swap, it is told how often, and the application is helped out with a little memory for a \
+moment; where it was killed, it was run again.
 ";
 
 const SHORT: &str = "These are not, and why. Where nearly every operation waits for the device, \
 objects gain as many of its reads of 4 KiB as they spare: those of objects that come to be used \
 again while the RAM, less the tables, still holds them. A device that reads 4 KiB as fast as 512 \
-bytes gives no more for smaller reads. What reads alone would give is told for each: were they all \
-that takes time, for all contenders alike. It is no bound, since writes wait for the device, too, and \
-where less was reached, faults, evictions and the program itself take time on all the processors \
-there are.
+bytes gives no more for smaller reads. What reads alone would give is told for each: were they \
+all that takes time, for all contenders alike. It is no bound, since writes wait for the device, \
+too, and where less was reached, faults, evictions and the program itself take time on all the \
+processors there are.
 
 ";
 

@@ -1,9 +1,10 @@
 //! Point: one program with its options under one contender, and how it is measured once.
 //!
 //! Every contender has the same RAM. deepheap gets it as its budget, with objects and with pages;
-//! beside that a program has memory of its own, an index for example, which no contender moves. An application under swap and
-//! mmap therefore gets a memory cgroup with as much as the object variant was seen to use as a
-//! whole, page tables included. The worker of `deepheap-bench run` sees to that by itself.
+//! beside that a program has memory of its own, an index for example, which deepheap does not move.
+//! An application under swap and mmap therefore gets a memory cgroup with as much as the object
+//! variant was seen to use as a whole, page tables included. The worker of `deepheap-bench run`
+//! sees to that by itself.
 //!
 //! Guarantees: the id names program, options and contender, and is good as a file name; when
 //! `measure` returns, whichever way, programs, cgroup, swap file and socket are gone.

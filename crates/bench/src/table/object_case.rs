@@ -39,8 +39,8 @@ pub fn all(settings: &Settings) -> Vec<Case> {
 }
 
 /// How the objects of all contenders lie and are found, for the reader of the table.
-pub const PIECES: &str = " in objects, of one size as an array, of random sizes by a table of pointers \
-                          that costs no contender RAM";
+pub const PIECES: &str = " in objects, of one size as an array, of random sizes by a table of \
+                          pointers that costs no contender RAM";
 
 /// Objects of a size: one array of them where that can be, allocated one by one on deepheap where
 /// sizes are random. One by one, finding them takes a table of pointers beside the budget, and swap
