@@ -3,6 +3,7 @@
  */
 #define _GNU_SOURCE
 #include "application.h"
+#include "blocks.h"
 
 #include <deepheap.h>
 
@@ -26,6 +27,7 @@
 
 static const char *const MEMORY_NAMES[] = {"malloc", "pages", "objects", "file"};
 static const struct application *the_application;
+static void blocks_open(const struct options *options);
 
 void refuse(const char *format, ...) {
     va_list arguments;
@@ -213,75 +215,65 @@ struct options options_read(int argc, char **argv, const struct application *app
         if (error) {
             refuse("deepheap does not start: %s", dh_strerror(error));
         }
+    } else {
+        blocks_open(&options);
     }
     return options;
 }
 
 /* ---- memory ---- */
 
-/* The mapped file: blocks of powers of two and one and a half times those, given from its start on;
- * freed ones are kept in lists by size. */
-static struct {
-    pthread_mutex_t lock;
-    uint8_t *start, *next, *end;
-    void *freed[128];
-} the_file = {.lock = PTHREAD_MUTEX_INITIALIZER};
+/* What the blocks come from that are not deepheap's. */
+static struct blocks *the_blocks;
 
-enum { FILE_HEAD = 16 }; /* before each block: its class */
-
-static size_t class_bytes(unsigned class) {
-    return (class % 2 ? (size_t)3 << (class / 2) : (size_t)2 << (class / 2)) * 8;
+/* Room for what blocks add to the data where a page holds one only; what is not used costs
+   nothing. */
+static size_t region_bytes(const struct options *options) {
+    return 4 * options->data + ((size_t)1 << 30);
 }
 
-static void file_open(const struct options *options) {
+static void *file_map(const struct options *options, size_t bytes) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s-XXXXXX", options->dir, the_application->name);
     const int file = mkstemp(path);
-    /* Room for the heads and the rounding of small objects; holes cost nothing. */
-    const size_t bytes = 4 * options->data + ((size_t)1 << 30);
     if (file < 0 || ftruncate(file, (off_t)bytes) != 0) {
         refuse("%s: %s", path, strerror(errno));
     }
     unlink(path);
-    the_file.start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (the_file.start == MAP_FAILED) {
-        refuse("mapping %zuM of a file: %s", bytes >> 20, strerror(errno));
+    void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (region != MAP_FAILED && !the_application->in_order) {
+        madvise(region, bytes, MADV_RANDOM);
     }
-    madvise(the_file.start, bytes, MADV_RANDOM);
     close(file);
-    the_file.next = the_file.start;
-    the_file.end = the_file.start + bytes;
+    return region;
 }
 
-static void *file_allocate(const struct options *options, size_t bytes) {
-    unsigned class = 0;
-    while (class_bytes(class) < bytes + FILE_HEAD) {
-        class++;
+static void *anonymous_map(size_t bytes) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (region != MAP_FAILED) {
+        /* Fails on kernels without huge pages, where there is nothing to switch off. */
+        madvise(region, bytes, MADV_NOHUGEPAGE);
     }
-    pthread_mutex_lock(&the_file.lock);
-    if (!the_file.start) {
-        file_open(options);
-    }
-    uint8_t *block = the_file.freed[class];
-    if (block) {
-        memcpy(&the_file.freed[class], block + FILE_HEAD, sizeof(void *));
-    } else if (class_bytes(class) <= (size_t)(the_file.end - the_file.next)) {
-        block = the_file.next;
-        the_file.next += class_bytes(class);
-        memcpy(block, &class, sizeof class);
-    }
-    pthread_mutex_unlock(&the_file.lock);
-    return block ? block + FILE_HEAD : NULL;
+    return region;
 }
 
-static void file_free(void *memory) {
-    uint8_t *block = (uint8_t *)memory - FILE_HEAD;
-    unsigned class;
-    pthread_mutex_lock(&the_file.lock);
-    memcpy(&class, block, sizeof class);
-    memcpy(memory, &the_file.freed[class], sizeof(void *));
-    the_file.freed[class] = block;
-    pthread_mutex_unlock(&the_file.lock);
+static void blocks_open(const struct options *options) {
+    const size_t bytes = region_bytes(options);
+    void *region = options->memory == MEMORY_FILE ? file_map(options, bytes) : anonymous_map(bytes);
+    if (region == MAP_FAILED) {
+        refuse("mapping %zuM: %s", bytes >> 20, strerror(errno));
+    }
+    the_blocks = blocks_new(region, bytes);
+    if (!the_blocks) {
+        refuse("no memory for a table of blocks");
+    }
+}
+
+/* glibc's malloc puts a head of 16 bytes before each object, and so one of 4 KiB on two pages.
+   Where pages hold objects evenly, they get them so, as from an allocator of pages. */
+static void *malloc_object(size_t bytes) {
+    return blocks_fit_pages(bytes) ? blocks_allocate(the_blocks, bytes) : malloc(bytes);
 }
 
 static void *or_exit(void *memory, size_t bytes) {
@@ -295,10 +287,10 @@ static void *or_exit(void *memory, size_t bytes) {
 
 void *memory_object(const struct options *options, size_t bytes) {
     switch (options->memory) {
-    case MEMORY_MALLOC: return or_exit(malloc(bytes), bytes);
+    case MEMORY_MALLOC: return or_exit(malloc_object(bytes), bytes);
     case MEMORY_PAGES: return or_exit(dh_malloc(bytes), bytes);
     case MEMORY_OBJECTS: return or_exit(dh_oalloc(1, bytes), bytes);
-    default: return or_exit(file_allocate(options, bytes), bytes);
+    default: return or_exit(blocks_allocate(the_blocks, bytes), bytes);
     }
 }
 
@@ -308,21 +300,21 @@ void *memory_array(const struct options *options, size_t count, size_t bytes, si
         refuse("%zu objects of %zu bytes are more than an address space holds", count, bytes);
     }
     switch (options->memory) {
-    case MEMORY_MALLOC: return or_exit(calloc(count, bytes), count * bytes);
-    case MEMORY_PAGES: return or_exit(dh_calloc(count, bytes), count * bytes);
+    case MEMORY_PAGES: return or_exit(dh_malloc(count * bytes), count * bytes);
     case MEMORY_OBJECTS:
         *stride = dh_ostride(bytes);
         return or_exit(dh_oalloc(count, bytes), count * bytes);
-    default: return or_exit(file_allocate(options, count * bytes), count * bytes);
+    default: return or_exit(blocks_allocate(the_blocks, count * bytes), count * bytes);
     }
 }
 
 void memory_free(const struct options *options, void *memory) {
-    switch (options->memory) {
-    case MEMORY_MALLOC: free(memory); break;
-    case MEMORY_PAGES:
-    case MEMORY_OBJECTS: dh_free(memory); break;
-    default: file_free(memory); break;
+    if (options->memory == MEMORY_PAGES || options->memory == MEMORY_OBJECTS) {
+        dh_free(memory);
+    } else if (blocks_has(the_blocks, memory)) {
+        blocks_free(the_blocks, memory);
+    } else {
+        free(memory);
     }
 }
 

@@ -29,7 +29,8 @@ extern "C" {
 
 /* Where the memory of an application comes from. */
 enum memory {
-    MEMORY_MALLOC,  /* malloc: RAM, and swap if the machine has any */
+    MEMORY_MALLOC,  /* malloc: RAM, and swap if the machine has any. Arrays, and objects that pages
+                       hold evenly (blocks.h), begin where a page does, as deepheap's do */
     MEMORY_PAGES,   /* dh_malloc: deepheap moves pages of 4 KiB */
     MEMORY_OBJECTS, /* dh_oalloc: deepheap moves objects */
     MEMORY_FILE,    /* a file in --dir, mapped shared */
@@ -58,6 +59,7 @@ struct application {
     int changed_lines;       /* CHANGED_LINES, which the Makefile defines */
     bool has_calls;          /* --calls is one of its options */
     bool memory_is_elsewhere; /* in a server: --memory is only reported */
+    bool in_order;           /* goes through its data: the kernel may read a mapped file ahead */
     struct options full;     /* without an option; dir, seed, memory and json are filled in */
     struct options small;    /* with --small: a few seconds */
 };
@@ -71,7 +73,7 @@ void refuse(const char *format, ...) __attribute__((noreturn, format(printf, 1, 
 
 /* One object of `bytes` bytes, not cleared. Any thread. Exits if there is no memory. */
 void *memory_object(const struct options *options, size_t bytes);
-/* `count` objects of `bytes` bytes, zeroed, `*stride` bytes apart. */
+/* `count` objects of `bytes` bytes, not cleared, `*stride` bytes apart. */
 void *memory_array(const struct options *options, size_t count, size_t bytes, size_t *stride);
 /* Frees what either gave. */
 void memory_free(const struct options *options, void *memory);

@@ -1,17 +1,20 @@
 /*
  * application_test.c - what application.h promises of popularity: each rank has an object of its
- * own, and objects that are popular do not lie side by side, whatever the number of objects is.
+ * own, and objects that are popular do not lie side by side, whatever the number of objects is; and
+ * what blocks.h promises.
  */
 #include "application.h"
+#include "blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static int failures;
 
 static void check(bool holds, const char *promise, uint64_t objects) {
     if (!holds) {
-        fprintf(stderr, "application_test: of %llu objects: not %s\n", (unsigned long long)objects,
+        fprintf(stderr, "application_test: %llu: not %s\n", (unsigned long long)objects,
                 promise);
         failures++;
     }
@@ -55,7 +58,42 @@ static void popularity_follows_the_rank(uint64_t objects) {
     free(popularity);
 }
 
+/* In a region that nobody can touch: blocks lie one behind the other, at most an eighth apart,
+   cross no page boundary that they need not, and are used again when they are free. */
+static void blocks_touch_nothing_and_fit_pages(void) {
+    enum { PAGE = 4096, COUNT = 1000, REGION = 64 << 20, LARGE = 5 << 20 };
+    void *region = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t bytes = 1; bytes <= 5 * PAGE; bytes += bytes < 300 ? 1 : 61) {
+        struct blocks *blocks = blocks_new(region, REGION);
+        char *before = blocks_allocate(blocks, bytes), *block = before, *last = NULL;
+        bool apart = before != NULL, in_pages = true;
+        size_t span = bytes;
+        for (int i = 1; i < COUNT && (block = blocks_allocate(blocks, bytes)); i++) {
+            apart = apart && block >= before + bytes;
+            span = (size_t)(block - before);
+            in_pages = in_pages && (!blocks_fit_pages(bytes) || bytes > PAGE ||
+                                    (uintptr_t)block % PAGE + bytes <= PAGE);
+            last = before;
+            before = block;
+        }
+        check(apart && blocks_has(blocks, before), "side by side", bytes);
+        check(in_pages, "on as few pages as can be", bytes);
+        check(bytes < 128 || bytes > PAGE / 2 || span <= bytes + bytes / 8 + 1, "dense", bytes);
+        blocks_free(blocks, last);
+        check(bytes > 4 * PAGE || blocks_allocate(blocks, bytes) == last, "used again", bytes);
+    }
+    struct blocks *blocks = blocks_new(region, REGION);
+    size_t given = 0;
+    for (char *block; (block = blocks_allocate(blocks, LARGE)); given++) {
+        check((uintptr_t)block % PAGE == 0 && block + LARGE <= (char *)region + REGION, "inside",
+              LARGE);
+    }
+    check(given == REGION / LARGE && !blocks_allocate(blocks, REGION), "full at last", LARGE);
+    check(!blocks_has(blocks, (char *)region + REGION), "of this region", REGION);
+}
+
 int main(void) {
+    blocks_touch_nothing_and_fit_pages();
     const uint64_t counts[] = {1, 2, 3, 5, 64, 1000, 4096, 65537, 1 << 17, 1000000, 1 << 20};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         ranks_are_scattered_over_all_objects(counts[i]);

@@ -61,7 +61,11 @@ static bool use_key(const struct filter *filter, uint64_t key, bool adds, bool *
         const size_t at = within / WORD_BITS % filter->words;
         const uint64_t bit = (uint64_t)1 << within % WORD_BITS;
         word *words = (word *)(filter->objects + object * filter->stride);
-        const uint64_t before = adds ? atomic_fetch_or(&words[at], bit) : atomic_load(&words[at]);
+        uint64_t before = atomic_load(&words[at]);
+        /* A bit that is set is not set again: the store alone would make its page dirty. */
+        if (adds && !(before & bit)) {
+            before = atomic_fetch_or(&words[at], bit);
+        }
         const uint64_t first = first_bits(object, at);
         found = found && (before & bit);
         *intact = *intact && (before & first) == first;

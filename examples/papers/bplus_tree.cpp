@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -287,7 +288,10 @@ bool use_value(const options &options, value *value, uint32_t number, uint8_t *k
             (known && *known != static_cast<uint8_t>(value->plain.updates))) {
             return false;
         }
-        value->plain.updates += updates;
+        /* A lookup stores nothing: a store of the same number makes the leaf's page dirty, too. */
+        if (updates) {
+            value->plain.updates++;
+        }
     }
     if (known) {
         *known = static_cast<uint8_t>(*known + updates);
@@ -330,15 +334,16 @@ template <size_t Bytes> void build(const options &options, struct context<Bytes>
     }
     phase_end();
     const size_t inserts = (context.count + context.gap - 1) / context.gap;
+    popularity *order = popularity_new(inserts, 0);
     phase_begin("insert", inserts);
     for (size_t i = 0; i < inserts; i++) {
-        /* In no order: times a prime that `inserts` is no multiple of. */
-        const size_t which = i * 0x7FFFFFFF % inserts;
+        const size_t which = popularity_object(order, i); /* each once, in no order */
         const auto number = static_cast<uint32_t>(2 * which * context.gap + 1);
         context.index.insert(key_of<Bytes>(options, number), new_value(options, number));
         phase_step(1);
     }
     phase_end();
+    free(order);
 }
 
 template <size_t Bytes> int run(const options &options) {

@@ -56,6 +56,7 @@ struct index {
     uint8_t *checks; /* of each set, in RAM */
     struct popularity *popularity;
     size_t working;  /* sets of a thread that are used; 0 is all */
+    struct popularity *order; /* of those, by which they take turns */
 };
 
 /* ---- a set ---- */
@@ -163,7 +164,8 @@ static size_t choose_set(struct worker *worker) {
     } else {
         /* The sets of a working set stand each in a stretch of its own, anywhere in it. */
         const size_t stretch = index->sets_a_thread / index->working;
-        const size_t which = worker->operations * 0x1FFFFFFFFFFFFFFF % index->working;
+        const uint64_t turn = worker->operations % index->working;
+        const size_t which = popularity_object(index->order, turn);
         own = which * stretch + random_mix(which) % stretch;
     }
     return worker->number * index->sets_a_thread + own;
@@ -222,8 +224,10 @@ static bool is_held(const struct options *options, struct index *index, size_t w
     lookups.operations = working * options->threads;
     lookups.warm_up = 2 * lookups.operations;
     index->working = working;
+    index->order = popularity_new(working, 0);
     const struct result result = measure(&lookups, use_one, index);
     index->working = 0;
+    free(index->order);
     sum->checked += result.checked;
     sum->wrong += result.wrong;
     return result.device_waits * 20 <= result.operations;

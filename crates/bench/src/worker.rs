@@ -35,6 +35,7 @@ use crate::stream::{Stream, order};
 use crate::workload::{Backend, Fill, Pattern, Workload};
 
 const STACK_BYTES: usize = 256 << 10;
+/// Of a warm-up whose operations nobody asked for.
 const WARM_UP_MAX: Duration = Duration::from_secs(20);
 const DEFAULT_SECONDS: f64 = 10.0;
 const SETTLE: Duration = Duration::from_secs(1);
@@ -178,7 +179,7 @@ fn conduct(shared: &Shared, cgroup: Option<&Cgroup>) -> Result<Conducted, Failur
 
     let started = Instant::now();
     while shared.warm.load(Ordering::Relaxed) < workload.threads {
-        if started.elapsed() > WARM_UP_MAX {
+        if workload.warm_up_ops.is_none() && started.elapsed() > WARM_UP_MAX {
             shared.stop_warm_up.store(true, Ordering::Relaxed);
         }
         std::thread::sleep(Duration::from_millis(5));

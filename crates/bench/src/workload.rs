@@ -186,9 +186,9 @@ pub struct Workload {
     /// Seconds to measure [default: 10]
     #[arg(long, value_parser = parse_seconds)]
     pub seconds: Option<f64>,
-    /// Operations that warm up before measuring, all threads together [default: twice the pages
-    /// (for --allocate objects: twice the objects) that fit --ram, at most twice the objects, or
-    /// four times the hot ones, and at most 20 seconds of it]
+    /// Operations that warm up before measuring, all threads together, however long they take
+    /// [default: twice the pages (for --allocate objects: twice the objects) that fit --ram, at
+    /// most twice the objects, or four times the hot ones, and at most 20 seconds of it]
     #[arg(long = "warm-up", value_name = "OPS")]
     pub warm_up_ops: Option<u64>,
     /// Share of operations that write, in percent

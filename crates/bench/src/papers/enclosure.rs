@@ -6,7 +6,8 @@
 //! program waits instead, and is helped out with a little more memory for a moment; how often is
 //! in its numbers as `spared`.
 //!
-//! Guarantees: what is lent is taken back as soon as the kernel can; a program that needs more than
+//! Guarantees: swap and mmap have as much memory as the object variant used, or are not measured;
+//! what is lent is taken back as soon as the kernel can; a program that needs more than
 //! a tenth of its RAM is killed after all.
 //! Never: moves a process in or out.
 //! Threads: the one that waits for the program.
@@ -27,8 +28,12 @@ use crate::failure::Failure;
 use crate::ledger::Ledger;
 use crate::swap_file::SwapFile;
 
-/// How a failure for want of memory begins.
+/// What a failure for want of memory says, that of a worker too.
 pub const OUT_OF_MEMORY: &str = "out of memory in its memory cgroup";
+/// Why swap and mmap cannot be measured. The bare RAM, without what a program needs besides its
+/// data, would not be what objects had.
+pub const NO_PEAK: &str = "not measured: how much memory it may have is what the same program used \
+                           with objects, and that is not known";
 /// What is lent at a time.
 const LENT_BYTES: u64 = 512 << 10;
 
@@ -54,13 +59,14 @@ impl Enclosure {
         if !settings.root {
             return Ok(new);
         }
+        let limit_bytes = limit_bytes(point, settings, peak_bytes)?;
         let cgroup = Cgroup::create(ledger)?;
-        if point.contender.needs_root() {
-            let bytes = peak_bytes.unwrap_or(0).max(point.ram_bytes(settings));
+        if let Some(bytes) = limit_bytes {
             if point.contender == Contender::Swap {
                 // What malloc and slabs add to the data is swapped, too.
                 let data_bytes = settings.data_bytes / 2 * 3;
-                new._swap = Some(SwapFile::create(ledger, &settings.dir, data_bytes, 0)?);
+                let cluster = point.program.page_cluster();
+                new._swap = Some(SwapFile::create(ledger, &settings.dir, data_bytes, cluster)?);
                 new.spares = cgroup.spare();
             }
             cgroup.limit(bytes, Swapping::Eager)?;
@@ -129,6 +135,19 @@ impl Enclosure {
     }
 }
 
+/// How much memory swap and mmap have; the others have no limit.
+fn limit_bytes(
+    point: &Point,
+    settings: &Settings,
+    peak_bytes: Option<u64>,
+) -> Result<Option<u64>, Failure> {
+    match peak_bytes {
+        _ if !point.contender.needs_root() => Ok(None),
+        Some(peak) => Ok(Some(peak.max(point.ram_bytes(settings)))),
+        None => Err(Failure::Failed(NO_PEAK.into())),
+    }
+}
+
 /// What a program has beyond its limit.
 struct Lent {
     bytes: u64,
@@ -142,4 +161,25 @@ pub fn must_be_there(program: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Failed(format!("{}: not there; build it: make apps", program.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::experiments::{GOALS, RAM_PART};
+    use super::*;
+
+    #[test]
+    fn without_the_memory_of_objects_swap_and_mmap_are_not_measured() {
+        let settings = Settings::example();
+        let (ram, case) = (settings.ram_bytes, GOALS[0].case);
+        assert_eq!(case.ram_part, RAM_PART);
+        let limit = |who, peak| limit_bytes(&Point::of(case, who), &settings, peak);
+        for who in [Contender::Swap, Contender::Mmap] {
+            assert!(matches!(limit(who, Some(2 * ram)), Ok(Some(bytes)) if bytes == 2 * ram));
+            assert!(matches!(limit(who, Some(ram / 2)), Ok(Some(bytes)) if bytes == ram));
+            let why = limit(who, None).map_err(|failure| failure.to_string());
+            assert_eq!(why, Err(NO_PEAK.into()));
+        }
+        assert!(matches!(limit(Contender::Pages, None), Ok(None)));
+    }
 }

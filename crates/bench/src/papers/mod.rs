@@ -237,20 +237,43 @@ fn try_point(
 }
 
 /// The kernel may kill a program that swaps in a small memory cgroup when its own reclaim falls
-/// behind: that is told, and the point is tried again.
+/// behind: that is told, here and on the page, and the point is tried again.
 fn measure(point: &Point, settings: &Settings, peak: Option<u64>) -> Result<Outcome, Failure> {
-    for _ in 1..SWAP_TRIES {
-        match point.measure(settings, peak) {
-            Err(Failure::Failed(why)) if point.contender == Contender::Swap => {
-                if !why.starts_with(enclosure::OUT_OF_MEMORY) {
-                    return Err(Failure::Failed(why));
-                }
-                eprintln!("deepheap-bench: {}: {why}; once more", point.id());
+    tried(point.contender, |killed| {
+        point.measure(settings, peak).inspect_err(|failure| {
+            if killed + 1 < SWAP_TRIES && is_out_of_memory(point.contender, failure) {
+                eprintln!("deepheap-bench: {}: {failure}; once more", point.id());
             }
-            other => return other,
+        })
+    })
+}
+
+/// Tries until it succeeds or fails for another reason, three times at most; how often it was
+/// killed before it succeeded is among its numbers. `measure` is told how often it was so far.
+fn tried(
+    contender: Contender,
+    measure: impl Fn(u32) -> Result<Outcome, Failure>,
+) -> Result<Outcome, Failure> {
+    let mut killed = 0;
+    loop {
+        match measure(killed) {
+            Err(failure) if killed + 1 < SWAP_TRIES && is_out_of_memory(contender, &failure) => {
+                killed += 1;
+            }
+            Ok(mut outcome) => {
+                if contender == Contender::Swap {
+                    outcome.numbers.set("killed_before", f64::from(killed));
+                }
+                return Ok(outcome);
+            }
+            failed => return failed,
         }
     }
-    point.measure(settings, peak)
+}
+
+fn is_out_of_memory(contender: Contender, failure: &Failure) -> bool {
+    let told = |why: &str| why.contains(enclosure::OUT_OF_MEMORY);
+    contender == Contender::Swap && matches!(failure, Failure::Failed(why) if told(why))
 }
 
 /// The most memory that the object variant of the same point has used.

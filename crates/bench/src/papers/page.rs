@@ -40,7 +40,7 @@ today. Numbers in brackets are the paper's sections.
 const GOALS_INTRO: &str = "# The papers, measured again
 
 Every table and figure of [SSDAlloc](ssdalloc.md) and [SSDRAM](ssdram.md) that measures something, \
-against Linux swap and an mmapped file on the same device with the same RAM. `make bench-papers` \
+against Linux swap and an mmapped file on the same device with as much RAM. `make bench-papers` \
 measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in under 15 minutes; each \
 run is a file in `runs`.
 ";
@@ -48,17 +48,25 @@ const CONTENDERS: &str =
     "**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by \
 `dh_read`, `dh_write` and `dh_gather` instead of pointers. **pages**: deepheap moves pages \
 (`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped file in \
-a memory cgroup. In a cgroup there is as much memory as the whole process was seen to use with \
-objects; the array of `deepheap-bench run` is given the RAM and what its process had before. \
-Where the kernel would have killed an application for memory although there is swap, it is told \
-how often, and the application is helped out with a little memory for a moment.
+a memory cgroup. **memory** is the most that was used in RAM: by the whole process, page tables \
+and, of a mapped file, page cache with it. deepheap has the RAM as its budget, with objects and \
+with pages; what a program has besides its data, an index for example, comes on top. In the \
+cgroup of an application, swap and mmap have as much as the whole process of the object variant \
+was seen to use; the array of `deepheap-bench run` has the RAM and what its process used before. \
+Swap and mmap read nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick sort, which \
+goes through its data: there they do (3, no advice). In the applications, objects that divide a \
+page never lie on two. Where the kernel would have killed an application for memory although \
+there is swap, it is told how often, and the application is helped out with a little memory for a \
+moment; where it was killed, it was run again.
 ";
 
 const SHORT: &str = "These are not, and why. Where nearly every operation waits for the device, \
 objects gain as many of its reads of 4 KiB as they spare: those of objects that come to be used \
 again while the RAM, less the tables, still holds them. A device that reads 4 KiB as fast as 512 \
-bytes gives no more for smaller reads. Where reads alone allow more than was reached, the rest is \
-processor time: faults, evictions, and the program itself, on all the processors there are.
+bytes gives no more for smaller reads. What reads alone would give is told for each: were they \
+all that takes time, for all contenders alike. It is no bound, since writes wait for the device, \
+too, and where less was reached, faults, evictions and the program itself take time on all the \
+processors there are.
 
 ";
 
@@ -207,7 +215,7 @@ fn points(results: &Results<'_>, experiment: &Experiment, cases: &[&Case]) -> St
             let number = |name: &str, unit: &str| or_dash(record.median(name), unit);
             if record.rounds.is_empty() {
                 let _ =
-                    writeln!(text, "{} | | |{} | | | |", why(&record), " |".repeat(extra.into()));
+                    writeln!(text, "{} | | |{} | | | | |", why(&record), " |".repeat(extra.into()));
                 continue;
             }
             let more = match extra {
@@ -221,12 +229,18 @@ fn points(results: &Results<'_>, experiment: &Experiment, cases: &[&Case]) -> St
             if let Some(times) = record.median("spared").filter(|&times| times > 0.0) {
                 let _ = write!(note, " (was out of memory {times:.0} times)");
             }
+            let killed =
+                record.rounds.iter().filter_map(|round| round.numbers.get("killed_before"));
+            let killed: f64 = killed.sum();
+            if killed > 0.0 {
+                let _ = write!(note, " (was killed for memory {killed:.0} times before)");
+            }
             if record.failed.is_some() {
                 note.push_str(" (a later try failed)");
             }
             let _ = writeln!(
                 text,
-                "{}{note} | {} | {} | {more}{} | {} | {} | {} |",
+                "{}{note} | {} | {} | {more}{} | {} | {} | {} | {} |",
                 number("operations_per_second", "/s"),
                 number("mean_us", "us"),
                 number("p99_us", "us"),
@@ -234,6 +248,7 @@ fn points(results: &Results<'_>, experiment: &Experiment, cases: &[&Case]) -> St
                 number("written_bytes", "B"),
                 or_dash(record.median("written_bytes_per_second").map(|b| b / 1e6), "MB/s"),
                 figure::years(record.median("life_years")),
+                number("peak_bytes", "B"),
             );
         }
     }
@@ -242,10 +257,10 @@ fn points(results: &Results<'_>, experiment: &Experiment, cases: &[&Case]) -> St
         return failed.map(|line| format!("{}\n\n", line.trim_matches(['|', ' ']))).collect();
     }
     let extra = if extra { format!("{} | ", experiment.metric.title) } else { String::new() };
-    let bars = "---|".repeat(9 + usize::from(!extra.is_empty()));
+    let bars = "---|".repeat(10 + usize::from(!extra.is_empty()));
     format!(
         "| | | operations | mean | 99 % below | {extra}written a write | written | a second | \
-         drive lasts |\n|{bars}\n{text}\n"
+         drive lasts | memory |\n|{bars}\n{text}\n"
     )
 }
 
@@ -313,7 +328,7 @@ fn shortfall(results: &Results<'_>, goal: &Goal) -> String {
     let plain = |reads| figure::shown(reads, "");
     let could = if mine > 0.0 { figure::times(theirs / mine) } else { figure::UNKNOWN.into() };
     format!(
-        " Reads an operation: {}, with {} {}; reads alone allow {could}.",
+        " Reads an operation: {}, with {} {}; reads alone would give {could}.",
         plain(mine),
         best.name(),
         plain(theirs)

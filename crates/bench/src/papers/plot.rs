@@ -136,17 +136,15 @@ impl Plot {
         let width = (1.0 - GAP) / self.series.len() as f64;
         for (index, (contender, values)) in self.series.iter().enumerate() {
             let colour = colour(*contender);
-            let places = values.iter().enumerate();
-            let known = places.filter_map(|(case, value)| Some((case as f64, (*value)?)));
-            let known = known.filter(|(_, value)| *value >= bottom);
+            let stretches = stretches(values, bottom);
             if self.drawn == Drawn::Lines {
-                let points: Vec<(f64, f64)> = known.collect();
-                chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
-                chart.draw_series(
-                    points.into_iter().map(|at| Circle::new(at, 4, colour.filled())),
-                )?;
+                for points in stretches {
+                    chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
+                    let dots = points.into_iter().map(|at| Circle::new(at, 4, colour.filled()));
+                    chart.draw_series(dots)?;
+                }
             } else {
-                chart.draw_series(known.map(|(case, value)| {
+                chart.draw_series(stretches.into_iter().flatten().map(|(case, value)| {
                     let left = case - 0.5 + GAP / 2.0 + width * index as f64;
                     Rectangle::new([(left, bottom), (left + width * 0.92, value)], colour.filled())
                 }))?;
@@ -184,6 +182,17 @@ impl Plot {
         root.draw(&Text::new(self.axis, at, middle))?;
         Ok(())
     }
+}
+
+/// Cases with numbers that can be drawn, neighbours together: nothing leads over a gap.
+fn stretches(values: &[Option<f64>], bottom: f64) -> Vec<Vec<(f64, f64)>> {
+    let places: Vec<_> = (0..).map(f64::from).zip(values.iter().copied()).collect();
+    let can_be_drawn = |value: &Option<f64>| value.is_some_and(|value| value >= bottom);
+    places
+        .chunk_by(|(_, a), (_, b)| can_be_drawn(a) == can_be_drawn(b))
+        .filter(|stretch| stretch.iter().all(|(_, value)| can_be_drawn(value)))
+        .map(|stretch| stretch.iter().filter_map(|&(case, value)| Some((case, value?))).collect())
+        .collect()
 }
 
 /// A label in at most two lines.
@@ -225,6 +234,20 @@ mod tests {
                 assert!(svg.matches(colour).count() > 1, "{drawn:?}: {colour}");
             }
         }
+    }
+
+    #[test]
+    fn a_point_without_a_number_leaves_a_gap() {
+        let lines = |values: Vec<Option<f64>>| {
+            let svg = plot(Drawn::Lines, values).unwrap();
+            let ours = svg.split('<').filter(|element| element.starts_with("polyline "));
+            // A line of one point is none.
+            ours.filter(|l| l.contains("#1F77D0") && l.matches(',').count() > 1).count()
+        };
+        assert_eq!(lines(vec![Some(10.0), Some(15.0), Some(20.0)]), 1);
+        assert_eq!(lines(vec![Some(10.0), None, Some(20.0)]), 0);
+        let values = [Some(1.0), Some(2.0), None, Some(f64::NAN), Some(3.0)];
+        assert_eq!(stretches(&values, 0.0), [vec![(0.0, 1.0), (1.0, 2.0)], vec![(4.0, 3.0)]]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Point: one program with its options under one contender, and how it is measured once.
 //!
-//! Every contender has the same RAM. deepheap gets it as its budget; beside that a program has
-//! memory of its own, an index for example, which no contender moves. An application under swap and
-//! mmap therefore gets a memory cgroup with as much as the object variant was seen to use as a
-//! whole, page tables included. The worker of `deepheap-bench run` sees to that by itself.
+//! Every contender has the same RAM. deepheap gets it as its budget, with objects and with pages;
+//! beside that a program has memory of its own, an index for example, which deepheap does not move.
+//! An application under swap and mmap therefore gets a memory cgroup with as much as the object
+//! variant was seen to use as a whole, page tables included. The worker of `deepheap-bench run`
+//! sees to that by itself.
 //!
 //! Guarantees: the id names program, options and contender, and is good as a file name; when
 //! `measure` returns, whichever way, programs, cgroup, swap file and socket are gone.
@@ -97,13 +98,33 @@ impl Point {
             "data_bytes": settings.data_bytes,
             "ram_bytes": self.ram_bytes(settings),
             "seconds": settings.seconds,
-            "warm_up": settings.warm_up,
+            "warm_up": self.warm_up(settings),
+            "page_cluster": self.program.page_cluster(),
         })
     }
 
     /// Its RAM: the share of the data that the settings give to a case of the usual part, scaled.
     pub fn ram_bytes(&self, settings: &Settings) -> u64 {
         settings.ram_bytes * super::experiments::RAM_PART / self.ram_part
+    }
+
+    /// Operations before those that are measured, the same for all contenders of a case; the
+    /// program's own number if there is nothing.
+    fn warm_up(&self, settings: &Settings) -> Option<u64> {
+        if let Some(operations) = settings.warm_up {
+            return Some(operations / self.program.objects_an_operation());
+        }
+        // Twice the objects that all of the RAM would hold: whatever holds objects or pages holds
+        // nothing any more that it had after the fill.
+        let size = self.object_size().filter(|_| self.program == Program::Memory)?;
+        let fitting = 2 * self.ram_bytes(settings) / size.mean_bytes();
+        Some(fitting.min(2 * settings.data_bytes / size.mean_bytes()))
+    }
+
+    /// The option that says how large objects are.
+    fn object_size(&self) -> Option<ObjectSize> {
+        let named = |(name, _): &&(String, String)| name == "object" || name == "object-size";
+        self.options.iter().find(named)?.1.parse().ok()
     }
 
     /// Measures once. `peak_bytes` is what the object variant used, if that is known.
@@ -128,8 +149,7 @@ impl Point {
         command.args(["--data", &settings.data_bytes.to_string()]);
         command.args(["--seconds", &settings.seconds.to_string()]);
         command.arg("--dir").arg(&settings.dir);
-        if let Some(operations) = settings.warm_up {
-            let operations = operations / self.program.objects_an_operation();
+        if let Some(operations) = self.warm_up(settings) {
             command.args(["--warm-up", &operations.to_string()]);
         }
         if self.contender == Contender::Calls {
@@ -204,9 +224,8 @@ impl Point {
     /// The logarithm of the buckets of memcached's hash table: it grows from three items in two
     /// buckets on.
     fn hash_power(&self, settings: &Settings) -> Result<u32, Failure> {
-        let size = self.options.iter().find(|(name, _)| name == "object");
-        let (_, size) = size.ok_or_else(|| Failure::Failed("memcached: no --object".into()))?;
-        let size: ObjectSize = size.parse().map_err(Failure::Failed)?;
+        let size = self.object_size();
+        let size = size.ok_or_else(|| Failure::Failed("memcached: no --object".into()))?;
         let items = settings.data_bytes / size.mean_bytes();
         Ok((items * 2 / 3 + 1).next_power_of_two().ilog2().max(16))
     }
@@ -230,7 +249,7 @@ impl Point {
         put("ram", self.ram_bytes(settings).to_string());
         put("seconds", settings.seconds.to_string());
         put("dir", settings.dir.display().to_string());
-        if let Some(operations) = settings.warm_up {
+        if let Some(operations) = self.warm_up(settings) {
             put("warm-up", operations.to_string());
         }
         self.options.iter().for_each(|(name, value)| put(name, value.clone()));
@@ -309,6 +328,18 @@ mod tests {
             let point = Point { program, contender, options, ram_part: 16 };
             let reached = point.hash_power(&Settings::example());
             assert_eq!(reached.ok(), Some(power), "{size}");
+        }
+    }
+
+    #[test]
+    fn the_contenders_of_a_case_warm_up_alike() {
+        let settings = Settings { warm_up: None, ..Settings::example() };
+        for case in experiments::all().flat_map(|experiment| experiment.cases) {
+            let warm_up = |who| Point::of(case, who).warm_up(&settings);
+            let all: Vec<Option<u64>> = case.contenders.iter().copied().map(warm_up).collect();
+            assert!(all.iter().all(|operations| *operations == all[0]), "{case:?}");
+            // Else the layout, which contenders do not share, would decide.
+            assert!(case.program != Program::Memory || all[0] > Some(10_000), "{case:?}");
         }
     }
 

@@ -78,6 +78,8 @@ fn pages_and_plots_show_what_was_recorded_and_what_failed() {
         if point.id() == "bloom_filter.object-512.threads-8.writes-50.mmap" {
             record.rounds.clear();
             record.failed = Some("killed by signal 9".into());
+        } else if point.id() == "random_access.object-4K.threads-8.writes-20.swap" {
+            record.rounds[0].numbers.set("killed_before", 2.0);
         } else if point.program != experiments::Program::Device {
             numbers.insert(point.id(), record.median("operations_per_second"));
         }
@@ -96,6 +98,8 @@ fn pages_and_plots_show_what_was_recorded_and_what_failed() {
         assert!(id.starts_with("overheads") || text.contains(&shown), "{id}: {shown}");
     }
     assert!(ssdram.contains("| 512 B | mmap | failed: killed by signal 9 |"), "{ssdram}");
+    let killed = "(was killed for memory 2 times before)";
+    assert_eq!(text.matches(killed).count(), 1, "{ssdram}");
     assert!(text.contains("2026-11-21") && text.contains("`deepheap-bench papers --quick`"));
     assert!(text.contains("2 CPUs") && text.contains("600 TB"));
     assert!(ssdalloc.contains("| signal |  | 0.666 (3.7) | 0.777 us | 1.17x |"), "{ssdalloc}");
@@ -111,11 +115,27 @@ fn pages_and_plots_show_what_was_recorded_and_what_failed() {
         "{readme}"
     );
     let lines = readme.replace("\n  ", " ");
-    let why = "Reads an operation: 2, with swap 3; reads alone allow 1.50x.";
+    let why = "Reads an operation: 2, with swap 3; reads alone would give 1.50x.";
     assert!(lines.contains(why), "{readme}");
     let long = |line: &&str| line.chars().count() > 100 && !line.starts_with(['|', '!', '<']);
     assert_eq!(text.lines().find(long), None);
     assert!(!text.contains("\n\n\n"), "two empty lines");
+}
+
+#[test]
+fn swap_that_was_killed_for_memory_is_tried_again_and_that_is_counted() {
+    let outcome = || {
+        let numbers = Numbers::of_anything(&json!({}));
+        Ok(Outcome { numbers, report: json!({}), limit_bytes: None })
+    };
+    let killed = || Err(Failure::Failed(format!("x: {}", enclosure::OUT_OF_MEMORY)));
+    let after = |times, who| tried(who, |so_far| if so_far < times { killed() } else { outcome() });
+    let counted = |times| after(times, Contender::Swap).map(|o| o.numbers.get("killed_before"));
+    assert!(matches!(counted(0), Ok(Some(0.0))));
+    assert!(matches!(counted(SWAP_TRIES - 1), Ok(Some(2.0))));
+    assert!(counted(SWAP_TRIES).is_err() && after(1, Contender::Mmap).is_err());
+    let other = tried(Contender::Swap, |_| Err(Failure::Failed("WRONG ANSWERS".into())));
+    assert!(other.is_err());
 }
 
 #[test]

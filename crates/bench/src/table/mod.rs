@@ -110,7 +110,7 @@ impl Table {
         }
         let pieces = match which {
             Cases::Pages => " in 4 KiB objects",
-            Cases::Objects => "",
+            Cases::Objects => object_case::PIECES,
         };
         println!("{}", verdict::markdown(&settings, pieces, &rows));
         Ok(())

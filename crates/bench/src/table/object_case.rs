@@ -2,7 +2,7 @@
 //!
 //! Guarantees: every line of issue 3's "How fast" is here, by name; all contenders of a case fill
 //! the same objects in the same order with one thread, and then do the same operations; every
-//! number is of the whole process.
+//! number is of the whole process; nobody has a table of pointers that the others have not.
 
 use super::Settings;
 use super::case::{Case, Row, Target, case, memories, row, workload};
@@ -38,10 +38,16 @@ pub fn all(settings: &Settings) -> Vec<Case> {
     ]
 }
 
-/// Objects of a size, allocated one by one on deepheap.
+/// How the objects of all contenders lie and are found, for the reader of the table.
+pub const PIECES: &str = " in objects, of one size as an array, of random sizes by a table of \
+                          pointers that costs no contender RAM";
+
+/// Objects of a size: one array of them where that can be, allocated one by one on deepheap where
+/// sizes are random. One by one, finding them takes a table of pointers beside the budget, and swap
+/// and mmap, whose objects of one size lie side by side, need none.
 fn objects_of(workload: &mut Workload, size: ObjectSize) {
     workload.object_bytes = size;
-    workload.layout = Layout::Objects;
+    workload.layout = if size.is_fixed() { Layout::ObjectArray } else { Layout::Objects };
 }
 
 /// One row for each peer, with its own target.
@@ -116,12 +122,15 @@ fn gather(settings: &Settings) -> Case {
 }
 
 /// Every operation is an update, so that what the fill left in RAM and what updates leave there are
-/// written alike: the measured phase is no different from a later one.
+/// written alike, and updates fill the RAM twice before they are measured, however long that takes:
+/// until it is full of them nothing has to be written. So the measured phase is no different from a
+/// later one.
 fn updates(settings: &Settings, bytes: u64, swap: f64, percent: f64) -> Case {
     let one = |on| {
         let mut workload = workload(settings, on);
         objects_of(&mut workload, ObjectSize::Fixed(bytes));
         workload.write_percent = 100;
+        workload.warm_up_ops = Some(workload.warm_up());
         Contender::Memory(Box::new(workload))
     };
     let rows = vec![
@@ -234,6 +243,8 @@ mod tests {
             for contender in &case.contenders {
                 if let Contender::Memory(workload) = contender {
                     assert!(workload.check().is_ok(), "{}: {workload:?}", case.name);
+                    let Contender::Memory(first) = &case.contenders[0] else { continue };
+                    assert_eq!(workload.needs_index(), first.needs_index(), "{}", case.name);
                 }
             }
             assert_eq!(case.contenders[0].name(), "deepheap", "{}", case.name);

@@ -101,7 +101,7 @@ pub const GOALS: &[Goal] = &[
         short: "",
     },
     Goal {
-        what: "objects : pages, useful entries in the same RAM",
+        what: "objects : pages, useful entries with the same budget",
         case: &HASHCACHE,
         metric: &USEFUL,
         against: PAGES,
