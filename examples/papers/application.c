@@ -241,7 +241,7 @@ static void *file_map(const struct options *options, size_t bytes) {
     }
     unlink(path);
     void *region = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (region != MAP_FAILED && !the_application->in_order) {
+    if (region != MAP_FAILED) {
         madvise(region, bytes, MADV_RANDOM);
     }
     close(file);

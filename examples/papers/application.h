@@ -59,7 +59,6 @@ struct application {
     int changed_lines;       /* CHANGED_LINES, which the Makefile defines */
     bool has_calls;          /* --calls is one of its options */
     bool memory_is_elsewhere; /* in a server: --memory is only reported */
-    bool in_order;           /* goes through its data: the kernel may read a mapped file ahead */
     struct options full;     /* without an option; dir, seed, memory and json are filled in */
     struct options small;    /* with --small: a few seconds */
 };

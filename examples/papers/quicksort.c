@@ -21,7 +21,6 @@ static const struct application application = {
     .name = "quicksort",
     .summary = "sorts a tenth of all objects in place (SSDRAM, section 5.3)",
     .changed_lines = CHANGED_LINES,
-    .in_order = true,
     .full = {.data = (size_t)4 << 30, .object_least = 512, .object_most = 512, .threads = 8,
              .writes = 100},
     .small = {.data = 64 << 20, .object_least = 512, .object_most = 512, .threads = 4,

@@ -54,8 +54,9 @@ with pages; what a program has besides its data, an index for example, comes on 
 cgroup of an application, swap and mmap have as much as the whole process of the object variant \
 was seen to use; the array of `deepheap-bench run` has the RAM and what its process used before. \
 Swap and mmap read nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick sort, which \
-goes through its data: there they do (3, no advice). In the applications, objects that divide a \
-page never lie on two. Where the kernel would have killed an application for memory although \
+goes through its data: there swap does (3); a mapped file that is read ahead in so little memory \
+takes ten times as long. In the applications, objects that divide a page never lie on two. \
+Where the kernel would have killed an application for memory although \
 there is swap, it is told how often, and the application is helped out with a little memory for a \
 moment; where it was killed, it was run again.
 ";

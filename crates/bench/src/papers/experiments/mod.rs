@@ -93,7 +93,7 @@ impl Program {
     }
 
     /// vm.page-cluster under swap: 2^K pages are read at a time. One, but for a program that goes
-    /// through its data in order, whose mapped file the kernel may read ahead, too.
+    /// through its data in order.
     pub fn page_cluster(self) -> u32 {
         if self == Self::App("quicksort") { 3 } else { 0 }
     }
