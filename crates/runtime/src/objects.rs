@@ -320,16 +320,20 @@ fn check(
         Some(_) => Ok(()),
         None if !is_inside(runtime, object) => Err(ObjectError::NotAnObject),
         None => match object.checked_add(end) {
-            Some(end) if goes_on(runtime, object, end) => Ok(()),
+            Some(end) if is_in_use(runtime, object + offset, end) => Ok(()),
             _ => Err(ObjectError::OutOfBounds),
         },
     }
 }
 
-/// Whether memory pages that are in use follow that of an element until `end`.
-fn goes_on(runtime: &Runtime, object: usize, end: usize) -> bool {
-    let mut pages = (page_of(object) + PAGE..end).step_by(PAGE);
-    pages.all(|page| is_memory(runtime, page))
+/// Whether all pages from the first byte to the last one before `end` are in use; without bytes,
+/// the page that comes before. How far an object among them reaches, the pager knows.
+fn is_in_use(runtime: &Runtime, first: usize, end: usize) -> bool {
+    let mut pages = (page_of(first.min(end - 1))..end).step_by(PAGE);
+    pages.all(|page| {
+        runtime.heap.contains(page)
+            && !runtime.heap.page_is_free(PageNo(((page - runtime.region_base) / PAGE) as u32))
+    })
 }
 
 /// A window that is being filled with pieces.
