@@ -3,8 +3,9 @@
 //! A large `fread` reads, and a large `fwrite` or `fputs` writes, straight between the file and the
 //! caller's memory, with libc's internal `read` and `write`, which no wrapper sees.
 //!
-//! Guarantees: managed buffers longer than `COPIED` are moved in pinned pieces under the stream's
-//! lock; a caller's stream buffer (`setvbuf`) on the heap is replaced by one of libc's own.
+//! Guarantees: managed buffers that do not go through the stream's own buffer are moved in pinned
+//! pieces under the stream's lock; a caller's stream buffer (`setvbuf`) on the heap is replaced by
+//! one of libc's own.
 //! Never: pins more than `WINDOW` bytes.
 //!
 //! Threads: any; the stream's lock is held across the pieces, as libc holds it across the call.
@@ -17,20 +18,37 @@ use libc::{FILE, size_t};
 use crate::pins::{Pins, WINDOW};
 use crate::real::real;
 
-/// Up to this length libc goes through the stream's own buffer, or the pages are few and warm.
-const COPIED: usize = 512;
+/// A stream with a smaller buffer may pass by it even with what it has room for (glibc's threshold
+/// for whole blocks).
+const BLOCK_MIN: usize = 128;
 
 unsafe extern "C" {
     fn flockfile(stream: *mut FILE);
     fn funlockfile(stream: *mut FILE);
+    fn __fbufsize(stream: *mut FILE) -> size_t;
 }
 
 type Move = unsafe extern "C" fn(*mut c_void, size_t, size_t, *mut FILE) -> size_t;
 
-/// Whether the call's memory may meet an evicted page inside libc.
+/// Whether the call's memory may meet an evicted page inside the kernel.
+///
+/// # Safety
+/// The program passes an open stream.
 #[inline]
-fn is_at_risk(start: *const c_void, len: usize) -> bool {
-    len > COPIED && deepheap::owns(start as usize) && deepheap::is_managing()
+unsafe fn is_at_risk(start: *const c_void, len: usize, stream: *mut FILE) -> bool {
+    // SAFETY: the caller's promise.
+    deepheap::owns(start as usize) && deepheap::is_managing() && unsafe { is_direct(stream, len) }
+}
+
+/// Whether so many bytes may pass by the stream's buffer. A stream that is not buffered has one of
+/// a byte, a stream that was not used yet none.
+///
+/// # Safety
+/// The program passes an open stream.
+#[inline]
+unsafe fn is_direct(stream: *mut FILE, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { __fbufsize(stream) <= len.max(BLOCK_MIN) }
 }
 
 /// Moves `len` bytes in pinned pieces; returns how many.
@@ -76,7 +94,7 @@ macro_rules! block_moves {
             let len = size.saturating_mul(count);
             // SAFETY: the program's own arguments, or parts of its buffer.
             unsafe {
-                if is_at_risk(start, len) {
+                if is_at_risk(start, len, stream) {
                     return $pieces(start, len, stream, real!($step: Move)) / size;
                 }
                 real!($name: Move)(start, size, count, stream)
@@ -104,7 +122,7 @@ macro_rules! checked_reads {
             let len = size.saturating_mul(count);
             // SAFETY: the program's own arguments; too long a read goes to libc, which aborts.
             unsafe {
-                if len <= room && is_at_risk(start, len) {
+                if len <= room && is_at_risk(start, len, stream) {
                     return $unchecked(start, size, count, stream);
                 }
                 real(start, room, size, count, stream)

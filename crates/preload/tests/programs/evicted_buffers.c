@@ -260,6 +260,25 @@ static void stdio(void) {
     free(text);
 }
 
+/* Streams that hand the program's memory to the kernel however little of it there is. */
+static void short_streams(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        FILE *file = tmpfile();
+        unsigned char *block = evicted(2 * PAGE, 7);
+        char own[100];
+        CHECK(file && setvbuf(file, own, kind ? _IOFBF : _IONBF, kind ? sizeof own : 0) == 0);
+        CHECK(fwrite(block + PAGE - 45, 1, 90, file) == 90 && fwrite(block, 1, 90, file) == 90);
+        rewind(file);
+        evict(block, 2 * PAGE);
+        CHECK(fread(block + PAGE - 45, 1, 90, file) == 90 && !ferror(file));
+        CHECK(is_filled(block, 2 * PAGE, 7));
+        evict(block, 2 * PAGE);
+        CHECK(fread(block + PAGE, 1, 90, file) == 90 && memcmp(block + PAGE, block, 90) == 0);
+        fclose(file);
+        free(block);
+    }
+}
+
 /* A page of its own for every small argument, so that each is evicted. */
 #define EVICTED(type) ((type *)evicted(sizeof(type), 11))
 
@@ -386,6 +405,7 @@ int main(void) {
     streams();
     datagrams();
     stdio();
+    short_streams();
     small();
     puts("every byte moved");
     return 0;
