@@ -30,6 +30,16 @@ fn system_calls_on_evicted_buffers_move_every_byte() {
 }
 
 #[test]
+fn a_call_stops_short_only_where_the_kernel_stops_it() {
+    holds("short_counts.c", "counts hold");
+}
+
+#[test]
+fn calls_under_way_when_management_begins_lose_nothing() {
+    holds("under_way.c", "under way holds");
+}
+
+#[test]
 fn threads_wait_on_evicted_objects() {
     holds("threads.c", "threads hold");
 }
@@ -56,6 +66,8 @@ fn objects_are_memory_like_any_other() {
         ("new_delete.cpp", "new and delete hold"),
         ("own_strings.c", "strings hold"),
         ("evicted_buffers.c", "every byte moved"),
+        ("short_counts.c", "counts hold"),
+        ("under_way.c", "under way holds"),
         ("threads.c", "threads hold"),
         ("early.c", "early holds"),
         ("processes.c", "children hold"),
