@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ushort, c_void};
 use core::ptr::{null, null_mut};
 
-use libc::{mq_attr, mqd_t, sembuf, sigevent, size_t, ssize_t, timespec};
+use libc::{mq_attr, mqd_t, sembuf, size_t, ssize_t, timespec};
 
 use crate::guarded::{guarded, held};
 use crate::pins::Pins;
@@ -24,7 +24,6 @@ guarded! {
     fn mq_getattr(queue: mqd_t, attributes: *mut mq_attr) -> c_int = |pins| pins.value(attributes);
     fn mq_setattr(queue: mqd_t, new: *const mq_attr, old: *mut mq_attr) -> c_int
         = |pins| { pins.value(new); pins.value(old) };
-    fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_int = |pins| pins.value(event);
     fn mq_send(queue: mqd_t, message: *const c_char, len: size_t, priority: c_uint) -> c_int
         = |pins| pins.bytes(message, len);
     fn mq_timedsend(

@@ -49,6 +49,7 @@ mod plain;
 mod polling;
 mod process_facts;
 mod program_call;
+mod randomness;
 mod real;
 mod refusal;
 mod rwlock;

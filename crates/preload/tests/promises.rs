@@ -198,7 +198,7 @@ fn what_cannot_work_is_refused() {
 fn a_process_ends_as_it_would() {
     let scratch = Scratch::new("ends");
     let program = compile("ends.c", &scratch);
-    for way in ["r", "e", "_", "a", "t", "p"] {
+    for way in ["r", "e", "_", "a", "t", "p", "c", "n"] {
         let ends: Vec<_> = Setting::ALL
             .into_iter()
             .map(|setting| {

@@ -345,6 +345,13 @@ static void small(void) {
     unsigned char *random = evicted(100000, 1);
     CHECK(getrandom(random, 100000, 0) == 100000 && !is_filled(random, 100000, 1));
 
+#if __GLIBC_PREREQ(2, 36)
+    fill(random, 100000, 1);
+    evict(random, 100000);
+    arc4random_buf(random, 100000);
+    CHECK(!is_filled(random, PAGE, 1) && !is_filled(random + 95000, 5000, 1));
+#endif
+
     int *pair = EVICTED(int);
     CHECK(pipe(pair) == 0);
     struct pollfd *list = EVICTED(struct pollfd);
@@ -373,6 +380,9 @@ static void small(void) {
     *futex = 5;
     press();
     CHECK(syscall(SYS_futex, futex, 0 | 128, 6, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    *time = (struct timespec){.tv_nsec = 1000000};
+    press();
+    CHECK(syscall(SYS_futex, futex, 0 | 128, 5, time, NULL, 0) == -1 && errno == ETIMEDOUT);
 
     int server = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
     struct sockaddr_un *address = EVICTED(struct sockaddr_un);
