@@ -9,7 +9,8 @@
 //! own.
 //! Never: pins more than `WINDOW` bytes.
 //!
-//! Threads: any; the stream's lock is held across the pieces, as libc holds it across the call.
+//! Threads: any; the stream's lock is held across the pieces, as libc holds it across the call, and
+//! given back if the thread is cancelled meanwhile. Such a thread leaves its pins behind.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -24,9 +25,19 @@ use crate::seam;
 /// for whole blocks).
 const BLOCK_MIN: usize = 128;
 
+/// libc's record of what is to be done if the thread is cancelled, `struct _pthread_cleanup_buffer`.
+#[repr(C)]
+struct Cleanup([usize; 4]);
+
 unsafe extern "C" {
     fn flockfile(stream: *mut FILE);
     fn funlockfile(stream: *mut FILE);
+    fn _pthread_cleanup_push(
+        cleanup: *mut Cleanup,
+        routine: unsafe extern "C" fn(*mut FILE),
+        stream: *mut FILE,
+    );
+    fn _pthread_cleanup_pop(cleanup: *mut Cleanup, runs: c_int);
     fn __fbufsize(stream: *mut FILE) -> size_t;
     fn ferror_unlocked(stream: *mut FILE) -> c_int;
     fn clearerr_unlocked(stream: *mut FILE);
@@ -68,15 +79,26 @@ unsafe fn pieces(start: *mut c_void, len: usize, stream: *mut FILE, step: Move) 
     done
 }
 
+/// What `body` answers under the stream's lock, which a thread gives back that is cancelled inside.
+///
+/// # Safety
+/// The program passes an open stream.
+unsafe fn locked<R>(stream: *mut FILE, body: impl FnOnce() -> R) -> R {
+    let mut cleanup = Cleanup([0; 4]);
+    // SAFETY: the caller's promise; the record is on this stack until it is taken back.
+    unsafe {
+        flockfile(stream);
+        _pthread_cleanup_push(&mut cleanup, funlockfile, stream);
+        let answer = body();
+        _pthread_cleanup_pop(&mut cleanup, 1);
+        answer
+    }
+}
+
 /// `pieces` under the stream's lock.
 unsafe fn locked_pieces(start: *mut c_void, len: usize, stream: *mut FILE, step: Move) -> usize {
     // SAFETY: the program passes an open stream.
-    unsafe {
-        flockfile(stream);
-        let done = pieces(start, len, stream, step);
-        funlockfile(stream);
-        done
-    }
+    unsafe { locked(stream, || pieces(start, len, stream, step)) }
 }
 
 /// Moves `len` bytes of the heap; returns how many. `whole` is the program's call, `step` its
@@ -200,10 +222,10 @@ pub unsafe extern "C" fn puts(text: *const c_char) -> c_int {
     unsafe {
         let len = libc::strlen(text);
         let step = real!(fwrite_unlocked: Move);
-        flockfile(stdout);
-        let done = pieces(text.cast_mut().cast(), len, stdout, step);
-        let ended = done == len && step(c"\n".as_ptr().cast_mut().cast(), 1, 1, stdout) == 1;
-        funlockfile(stdout);
+        let ended = locked(stdout, || {
+            let done = pieces(text.cast_mut().cast(), len, stdout, step);
+            done == len && step(c"\n".as_ptr().cast_mut().cast(), 1, 1, stdout) == 1
+        });
         if ended { c_int::try_from(len + 1).unwrap_or(c_int::MAX) } else { libc::EOF }
     }
 }
