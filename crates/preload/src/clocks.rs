@@ -8,7 +8,8 @@ use core::ffi::{c_int, c_void};
 
 use libc::{clock_t, clockid_t, itimerspec, itimerval, timespec, timeval, timex, tms};
 
-use crate::guarded::{guarded, guarded_code};
+use crate::guarded::{guarded, guarded_code, held};
+use crate::waiting::hold;
 
 guarded! {
     fn clock_gettime(clock: clockid_t, now: *mut timespec) -> c_int = |pins| pins.value(now);
@@ -34,6 +35,11 @@ guarded! {
         timer: c_int, flags: c_int, value: *const itimerspec, old: *mut itimerspec,
     ) -> c_int = |pins| { pins.value(value); pins.value(old) };
     fn timerfd_gettime(timer: c_int, value: *mut itimerspec) -> c_int = |pins| pins.value(value);
+}
+
+held! {
+    // Says no errno.
+    fn thrd_sleep(time: *const timespec, left: *mut timespec) -> c_int = (hold(time), hold(left));
 }
 
 guarded_code! {

@@ -20,6 +20,7 @@ guarded! {
             pins.text(name);
             if flags & libc::O_CREAT != 0 { pins.value(attributes) }
         };
+    fn __mq_open_2(name: *const c_char, flags: c_int) -> mqd_t = |pins| pins.text(name);
     fn mq_unlink(name: *const c_char) -> c_int = |pins| pins.text(name);
     fn mq_getattr(queue: mqd_t, attributes: *mut mq_attr) -> c_int = |pins| pins.value(attributes);
     fn mq_setattr(queue: mqd_t, new: *const mq_attr, old: *mut mq_attr) -> c_int

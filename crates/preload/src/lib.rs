@@ -52,6 +52,7 @@ mod program_call;
 mod randomness;
 mod real;
 mod refusal;
+mod resolver;
 mod rwlock;
 mod seam;
 mod semaphore;

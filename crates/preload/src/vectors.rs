@@ -1,13 +1,17 @@
 //! Vectors: `readv`, `writev` and their positioned forms.
 //!
 //! Guarantees: as `transfer`, for scattered buffers. The vector itself may lie in managed memory.
+//! `process_vm_readv` and `process_vm_writev` have up to `PIECE_BUFFERS` local buffers, of `WINDOW`
+//! bytes each, resident, and may be short beyond that; what leaves RAM in the other process is not
+//! brought back.
 //!
 //! Threads: any.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_ulong};
 
-use libc::{iovec, off_t, off64_t, ssize_t};
+use libc::{iovec, off_t, off64_t, pid_t, ssize_t};
 
+use crate::guarded::guarded;
 use crate::pins::{Pins, WINDOW};
 use crate::real::real;
 use crate::transfer::{Direction, EAGER, drive, is_answer};
@@ -203,6 +207,33 @@ macro_rules! vectors {
             })
         }
     )*};
+}
+
+/// The vector and its first buffers.
+fn pin_local(pins: &mut Pins, first: *const iovec, count: c_ulong) {
+    let vector = Vector::new(first, c_int::try_from(count).unwrap_or(0));
+    pins.array(vector.first, vector.count);
+    for index in 0..vector.count.min(PIECE_BUFFERS) {
+        let entry = vector.entry(index);
+        pins.bytes(entry.iov_base.cast_const(), entry.iov_len);
+    }
+}
+
+guarded! {
+    fn process_vm_readv(
+        process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
+        remote_count: c_ulong, flags: c_ulong,
+    ) -> ssize_t = |pins| {
+        pin_local(pins, local, local_count);
+        pins.array(remote, remote_count as usize)
+    };
+    fn process_vm_writev(
+        process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
+        remote_count: c_ulong, flags: c_ulong,
+    ) -> ssize_t = |pins| {
+        pin_local(pins, local, local_count);
+        pins.array(remote, remote_count as usize)
+    };
 }
 
 vectors! {

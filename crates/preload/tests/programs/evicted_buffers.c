@@ -1,12 +1,16 @@
 /* System calls on buffers that left RAM move every byte. */
 #define _GNU_SOURCE
 #include "pressure.h"
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/select.h>
@@ -314,6 +318,24 @@ static void small(void) {
     CHECK(getcwd(link, PAGE) == link && link[0] == '/');
     press();
     CHECK(chdir(link) == 0);
+    struct fiemap *map = (void *)evicted(sizeof *map + 200 * sizeof(struct fiemap_extent), 1);
+    CHECK(ftruncate(file, 4 << 20) == 0 && pwrite(file, map, PAGE, 1 << 20) == PAGE);
+    *map = (struct fiemap){.fm_length = 4 << 20, .fm_flags = 1, .fm_extent_count = 200};
+    evict(map, sizeof *map + 200 * sizeof(struct fiemap_extent));
+    CHECK(ioctl(file, FS_IOC_FIEMAP, map) == 0 || errno == EOPNOTSUPP || errno == ENOTTY);
+    char *here = evicted_text(".");
+    struct dirent **found;
+    press();
+    int entries = scandir(here, &found, NULL, NULL);
+    CHECK(entries >= 2);
+    while (entries > 0) free(found[--entries]);
+    free(found);
+    sigset_t *pending = EVICTED(sigset_t);
+    CHECK(sigpending(pending) == 0 && sigismember(pending, SIGUSR1) == 0);
+    char *memory_name = evicted_text("memory");
+    press();
+    int memory = memfd_create(memory_name, 0);
+    CHECK(memory >= 0 && close(memory) == 0);
     struct statfs *system = EVICTED(struct statfs);
     CHECK(fstatfs(file, system) == 0 && system->f_bsize > 0);
     struct flock *lock = EVICTED(struct flock);
