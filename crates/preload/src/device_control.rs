@@ -2,8 +2,9 @@
 //!
 //! Guarantees: as `guarded`. The size of an ioctl's argument is what its number says, or one page
 //! where it says nothing; an array behind it is pinned for FIEMAP, FIDEDUPERANGE and GETFSMAP, a
-//! second buffer named inside the argument for SIOCGIFCONF, elsewhere EFAULT is the answer. `vmsplice` of managed memory is refused: the pipe would keep
-//! physical pages that eviction gives away.
+//! second buffer named inside the argument for SIOCGIFCONF, elsewhere EFAULT is the answer.
+//! `vmsplice` of managed memory is refused: the pipe would keep physical pages that eviction gives
+//! away.
 //!
 //! Threads: any.
 

@@ -2,10 +2,10 @@
 //!
 //! Guarantees: header, address, control data, vector and up to `WINDOW` bytes of the buffers are
 //! pinned before the kernel sees them, since a message that cannot be copied is lost. What waits
-//! for a message holds them from before management begins on (of the buffers then the first 64 KiB, and
-//! of many messages those of the first `MESSAGES`). A blocking send on a stream that stops in the
-//! middle is continued, and so is a receipt that is to fill its buffers (MSG_WAITALL), unless it
-//! takes control data too: then it may be short beyond `WINDOW`.
+//! for a message holds them from before management begins on (of the buffers then the first 64 KiB,
+//! and of many messages those of the first `MESSAGES`). A blocking send on a stream that stops in
+//! the middle is continued, and so is a receipt that is to fill its buffers (MSG_WAITALL), unless
+//! it takes control data too: then it may be short beyond `WINDOW`.
 //!
 //! Threads: any.
 

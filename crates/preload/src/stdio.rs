@@ -25,7 +25,7 @@ use crate::seam;
 /// for whole blocks).
 const BLOCK_MIN: usize = 128;
 
-/// libc's record of what is to be done if the thread is cancelled, `struct _pthread_cleanup_buffer`.
+/// libc's `struct _pthread_cleanup_buffer`: what is to be done if the thread is cancelled.
 #[repr(C)]
 struct Cleanup([usize; 4]);
 

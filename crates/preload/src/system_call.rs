@@ -1,9 +1,9 @@
 //! System call: programs that go past libc's functions through its `syscall`.
 //!
 //! Guarantees: futex waits find their word and their time limit resident; forks by number are
-//! bracketed like `fork`; masks by number keep SIGBUS open; asynchronous I/O is refused. Reads and writes by
-//! number go to the wrappers of their names. Any other call that meets EFAULT is made once more
-//! with a page behind each of its pointers pinned.
+//! bracketed like `fork`; masks by number keep SIGBUS open; asynchronous I/O is refused. Reads and
+//! writes by number go to the wrappers of their names. Any other call that meets EFAULT is made
+//! once more with a page behind each of its pointers pinned.
 //!
 //! Threads: any.
 

@@ -3,11 +3,11 @@
 //! Guarantees: a transfer moves what the kernel would have moved had every page been resident: what
 //! stopped at an evicted page goes on for files, block and character devices and for blocking
 //! streams, and any other short count is the answer. Nothing is lost where the kernel drops a
-//! message it cannot copy out (datagrams, eventfd, signalfd, inotify), and up to `WINDOW` bytes to a
-//! file or a stream are written by one call. Buffers larger than the budget
-//! work: `WINDOW` bytes are pinned at a time. Under O_DIRECT every buffer is pinned before the
-//! device sees it. A call that is under way when management begins goes on from where that stopped
-//! it; of a message that it takes then the first `EAGER` bytes are safe.
+//! message it cannot copy out (datagrams, eventfd, signalfd, inotify), and up to `WINDOW` bytes to
+//! a file or a stream are written by one call. Buffers larger than the budget work: `WINDOW` bytes
+//! are pinned at a time. Under O_DIRECT every buffer is pinned before the device sees it. A call
+//! that is under way when management begins goes on from where that stopped it; of a message that
+//! it takes then the first `EAGER` bytes are safe.
 //! Never: waits for input with more than `EAGER` bytes pinned, except for a datagram, or with
 //! MSG_WAITALL (`WINDOW`).
 //!
@@ -141,8 +141,8 @@ fn is_direct(descriptor: c_int) -> bool {
 /// One transfer over a managed buffer or vector of `len` bytes, of which the program's own call
 /// moved `done` before it met management's beginning. `whole` makes the call as the program wrote
 /// it. `piece(done, most)` pins up to `most` bytes from offset `done` on, makes the call on them
-/// and returns how many were asked for and what the call answered; `usize::MAX` asks for everything in
-/// one call, with as much of it pinned as the limits allow.
+/// and returns how many were asked for and what the call answered; `usize::MAX` asks for everything
+/// in one call, with as much of it pinned as the limits allow.
 pub fn drive(
     descriptor: c_int,
     direction: Direction,
