@@ -41,7 +41,7 @@ entry! {
     calloc(_count, _size), "rdx" => calloc_from;
     realloc(_pointer, _size), "rdx" => realloc_from;
     reallocarray(_pointer, _count, _size), "rcx" => reallocarray_from;
-    aligned_alloc(_alignment, _size), "rdx" => aligned_alloc_from;
+    aligned_alloc(_alignment, _size), "rdx" => memalign_from;
     memalign(_alignment, _size), "rdx" => memalign_from;
     valloc(_size), "rsi" => valloc_from;
     pvalloc(_size), "rsi" => pvalloc_from;
@@ -167,19 +167,8 @@ fn aligned(alignment: usize, size: usize, frame: Frame) -> *mut c_void {
     answered(placement::aligned(alignment, size, call_site_of(frame)))
 }
 
-unsafe extern "C" fn aligned_alloc_from(
-    alignment: usize,
-    size: usize,
-    frame: Frame,
-) -> *mut c_void {
-    if alignment.is_power_of_two() {
-        aligned(alignment, size, frame)
-    } else {
-        refused(libc::EINVAL)
-    }
-}
-
-/// glibc's `memalign` rounds an odd alignment up instead of refusing it.
+/// glibc's `memalign` rounds an odd alignment up instead of refusing it; up to 2.37 its
+/// `aligned_alloc` is the same function.
 unsafe extern "C" fn memalign_from(alignment: usize, size: usize, frame: Frame) -> *mut c_void {
     match alignment.checked_next_power_of_two() {
         Some(alignment) => aligned(alignment, size, frame),

@@ -63,6 +63,16 @@ pub unsafe extern "C" fn io_uring_setup(_entries: c_uint, _parameters: *mut c_vo
     negative_refusal()
 }
 
+/// Whether the request or its buffer is. libc's threads look at the request with all signals
+/// blocked, and must not fault.
+///
+/// # Safety
+/// The program's own request.
+unsafe fn is_managed(request: *const aiocb) -> bool {
+    // SAFETY: the caller's promise.
+    deepheap::owns(request as usize) || deepheap::owns(unsafe { (*request).aio_buf } as usize)
+}
+
 macro_rules! posix {
     ($($name:ident;)*) => {$(
         #[unsafe(no_mangle)]
@@ -70,7 +80,7 @@ macro_rules! posix {
             let real = real!($name: unsafe extern "C" fn(*mut aiocb) -> c_int);
             // SAFETY: the program's own request.
             unsafe {
-                if deepheap::owns((*request).aio_buf as usize) {
+                if is_managed(request) {
                     return refuse(&POSIX_AIO, libc::ENOSYS);
                 }
                 real(request)
@@ -102,7 +112,7 @@ pub unsafe extern "C" fn lio_listio(
         // SAFETY: the program passes `count` requests, some of them null.
         let managed = unsafe {
             let request = *list.add(index);
-            !request.is_null() && deepheap::owns((*request).aio_buf as usize)
+            !request.is_null() && is_managed(request)
         };
         if managed {
             return refuse(&POSIX_AIO, libc::ENOSYS);

@@ -6,9 +6,10 @@
 
 use core::ffi::{c_int, c_void};
 
-use libc::{clock_t, clockid_t, itimerspec, itimerval, sigevent, timespec, timeval, timex, tms};
+use libc::{clock_t, clockid_t, itimerspec, itimerval, timespec, timeval, timex, tms};
 
-use crate::guarded::{guarded, guarded_code};
+use crate::guarded::{guarded, guarded_code, held};
+use crate::waiting::hold;
 
 guarded! {
     fn clock_gettime(clock: clockid_t, now: *mut timespec) -> c_int = |pins| pins.value(now);
@@ -25,9 +26,6 @@ guarded! {
     fn getitimer(which: c_int, value: *mut itimerval) -> c_int = |pins| pins.value(value);
     fn setitimer(which: c_int, value: *const itimerval, old: *mut itimerval) -> c_int
         = |pins| { pins.value(value); pins.value(old) };
-    fn timer_create @ c"GLIBC_2.3.3"(
-        clock: clockid_t, event: *mut sigevent, timer: *mut *mut c_void,
-    ) -> c_int = |pins| { pins.value(event); pins.value(timer) };
     fn timer_settime @ c"GLIBC_2.3.3"(
         timer: *mut c_void, flags: c_int, value: *const itimerspec, old: *mut itimerspec,
     ) -> c_int = |pins| { pins.value(value); pins.value(old) };
@@ -37,6 +35,11 @@ guarded! {
         timer: c_int, flags: c_int, value: *const itimerspec, old: *mut itimerspec,
     ) -> c_int = |pins| { pins.value(value); pins.value(old) };
     fn timerfd_gettime(timer: c_int, value: *mut itimerspec) -> c_int = |pins| pins.value(value);
+}
+
+held! {
+    // Says no errno.
+    fn thrd_sleep(time: *const timespec, left: *mut timespec) -> c_int = (hold(time), hold(left));
 }
 
 guarded_code! {

@@ -1,7 +1,7 @@
 //! Condition: `pthread_cond_t` and C11's `cnd_t` on the heap.
 //!
-//! Guarantees: see `waiting`. Condition and mutex are held while a thread waits; a signal holds the
-//! condition, since libc may wait there for the last waiters of the group before.
+//! Guarantees: see `waiting`. Condition, mutex and time limit are held while a thread waits; a
+//! signal holds the condition, since libc may wait there for the last waiters of the group before.
 //!
 //! Threads: any.
 
@@ -52,11 +52,11 @@ held! {
     ) -> c_int = (settle_and_hold(condition), hold(mutex));
     fn pthread_cond_timedwait @ c"GLIBC_2.3.2"(
         condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec,
-    ) -> c_int = (settle_and_hold(condition), hold(mutex));
+    ) -> c_int = (settle_and_hold(condition), hold(mutex), hold(until));
     fn pthread_cond_clockwait(
         condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t,
         until: *const timespec,
-    ) -> c_int = (settle_and_hold(condition), hold(mutex));
+    ) -> c_int = (settle_and_hold(condition), hold(mutex), hold(until));
     fn pthread_cond_signal @ c"GLIBC_2.3.2"(condition: *mut pthread_cond_t) -> c_int
         = settle_and_hold(condition);
     fn pthread_cond_broadcast @ c"GLIBC_2.3.2"(condition: *mut pthread_cond_t) -> c_int
@@ -65,7 +65,7 @@ held! {
         = (settle_and_hold(condition), hold(mutex));
     fn cnd_timedwait(
         condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec,
-    ) -> c_int = (settle_and_hold(condition), hold(mutex));
+    ) -> c_int = (settle_and_hold(condition), hold(mutex), hold(until));
     fn cnd_signal(condition: *mut pthread_cond_t) -> c_int = settle_and_hold(condition);
     fn cnd_broadcast(condition: *mut pthread_cond_t) -> c_int = settle_and_hold(condition);
 }

@@ -1,9 +1,10 @@
 //! Device control: `ioctl`, `fcntl`, and the copies inside the kernel (`sendfile`, `splice`).
 //!
 //! Guarantees: as `guarded`. The size of an ioctl's argument is what its number says, or one page
-//! where it says nothing; a second buffer named inside the argument is pinned for SIOCGIFCONF only,
-//! elsewhere EFAULT is the answer. `vmsplice` of managed memory is refused: the pipe would keep
-//! physical pages that eviction gives away.
+//! where it says nothing; an array behind it is pinned for FIEMAP, FIDEDUPERANGE and GETFSMAP, a
+//! second buffer named inside the argument for SIOCGIFCONF, elsewhere EFAULT is the answer.
+//! `vmsplice` of managed memory is refused: the pipe would keep physical pages that eviction gives
+//! away.
 //!
 //! Threads: any.
 
@@ -31,12 +32,33 @@ struct InterfaceList {
     buffer: *const u8,
 }
 
+/// `FS_IOC_FIEMAP`, `FIDEDUPERANGE` and `FS_IOC_GETFSMAP`.
+const EXTENT_MAP: c_ulong = 0xc020_660b;
+const DEDUPE_RANGE: c_ulong = 0xc018_9436;
+const SYSTEM_MAP: c_ulong = 0xc0c0_583b;
+
+/// The bytes of the array behind an argument: its header counts the elements.
+fn array_bytes(request: c_ulong, argument: usize) -> usize {
+    if !deepheap::owns(argument) {
+        return 0;
+    }
+    // SAFETY: these requests' argument; the program's own memory, read in user mode.
+    unsafe {
+        match request {
+            EXTENT_MAP => *((argument + 24) as *const u32) as usize * 56,
+            DEDUPE_RANGE => usize::from(*((argument + 16) as *const u16)) * 32,
+            SYSTEM_MAP => *((argument + 8) as *const u32) as usize * 64,
+            _ => 0,
+        }
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
     let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, usize) -> c_int);
     let buffers = |pins: &mut Pins| {
         let stated = (request >> SIZE_SHIFT & SIZE_MASK) as usize;
-        let bytes = if stated == 0 { PAGE } else { stated };
+        let bytes = if stated == 0 { PAGE } else { stated + array_bytes(request, argument) };
         pins.bytes(argument as *const u8, bytes);
         if request == INTERFACE_LIST && argument != 0 {
             // SAFETY: this request's argument; the program's own memory, read in user mode.

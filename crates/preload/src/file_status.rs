@@ -64,7 +64,4 @@ guarded! {
     fn getdirentries(
         descriptor: c_int, entries: *mut c_char, room: size_t, position: *mut i64,
     ) -> ssize_t = |pins| pins.bytes(entries, room);
-    fn getrandom(bytes: *mut c_void, len: size_t, flags: c_uint) -> ssize_t
-        = |pins| pins.bytes(bytes, len);
-    fn getentropy(bytes: *mut c_void, len: size_t) -> c_int = |pins| pins.bytes(bytes, len);
 }

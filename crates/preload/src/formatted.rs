@@ -2,7 +2,8 @@
 //! memory.
 //!
 //! Guarantees: while spans are under management the text is formatted first, in user mode, and then
-//! written like `fwrite`; otherwise libc does it all. Under the stream's lock either way.
+//! written like `fwrite`; otherwise libc does it all, and what it prints may be cut short, with the
+//! stream's error set, if management begins meanwhile. Under the stream's lock either way.
 //! Never: allocates managed memory; a text that does not fit the stack is formatted into plain
 //! memory.
 //!

@@ -1,8 +1,11 @@
 //! Messages: `sendmsg`, `recvmsg` and their many-message forms.
 //!
 //! Guarantees: header, address, control data, vector and up to `WINDOW` bytes of the buffers are
-//! pinned before the kernel sees them, since a message that cannot be copied is lost. A blocking
-//! send on a stream that stops in the middle is continued.
+//! pinned before the kernel sees them, since a message that cannot be copied is lost. What waits
+//! for a message holds them from before management begins on (of the buffers then the first 64 KiB,
+//! and of many messages those of the first `MESSAGES`). A blocking send on a stream that stops in
+//! the middle is continued, and so is a receipt that is to fill its buffers (MSG_WAITALL), unless
+//! it takes control data too: then it may be short beyond `WINDOW`.
 //!
 //! Threads: any.
 
@@ -10,14 +13,13 @@ use core::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
 
-use crate::pins::Pins;
+use crate::pins::{Pins, WINDOW};
 use crate::real::real;
-use crate::transfer::{Direction, drive};
+use crate::transfer::{Direction, drive, is_answer, receiving};
 use crate::vectors::{Held, Piece, Vector};
 
 /// The parts of a header besides its buffers.
 fn envelope(pins: &mut Pins, header: *const msghdr) {
-    pins.value(header);
     // SAFETY: the program's own header, read in user mode.
     let header = unsafe { &*header };
     pins.bytes(header.msg_name, header.msg_namelen as usize);
@@ -30,70 +32,114 @@ fn vector_of(header: *const msghdr) -> Vector {
     Vector::new(header.msg_iov, header.msg_iovlen as c_int)
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(socket: c_int, header: *mut msghdr, flags: c_int) -> ssize_t {
-    let real = real!(recvmsg: unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> ssize_t);
-    if !deepheap::is_managing() || header.is_null() {
-        // SAFETY: the program's own arguments.
-        return unsafe { real(socket, header, flags) };
-    }
-    let mut pins = Pins::new();
-    envelope(&mut pins, header);
-    let _held = Held::all(vector_of(header));
-    // SAFETY: the program's own arguments.
-    unsafe { real(socket, header, flags) }
+/// A header that names the buffers of a piece; only the first piece has the other parts.
+///
+/// # Safety
+/// `header` is the program's own.
+unsafe fn part_of(header: *const msghdr, done: usize, piece: &Piece) -> msghdr {
+    let (parts, count) = piece.parts();
+    // SAFETY: a copy of the program's header; zero is a valid one.
+    let mut part = unsafe { if done == 0 { *header } else { core::mem::zeroed() } };
+    part.msg_iov = parts.cast_mut();
+    part.msg_iovlen = count as usize;
+    part
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(socket: c_int, header: *const msghdr, flags: c_int) -> ssize_t {
-    let real = real!(sendmsg: unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t);
-    if !deepheap::is_managing() || header.is_null() {
-        // SAFETY: the program's own arguments.
-        return unsafe { real(socket, header, flags) };
-    }
-    let mut pins = Pins::new();
-    envelope(&mut pins, header);
-    let vector = vector_of(header);
+pub unsafe extern "C" fn recvmsg(socket: c_int, header: *mut msghdr, flags: c_int) -> ssize_t {
+    let real = real!(recvmsg: unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> ssize_t);
     // SAFETY: the program's own arguments.
     let whole = || unsafe { real(socket, header, flags) };
-    if !vector.is_managed() {
+    if header.is_null() {
         return whole();
     }
-    drive(socket, Direction::Write, vector.len(), &whole, &|done, most| {
+    let mut pins = Pins::new();
+    pins.value(header.cast_const());
+    envelope(&mut pins, header);
+    let vector = vector_of(header);
+    // SAFETY: the program's own header, read in user mode.
+    let fills = receiving(flags) == Direction::ReadAll && unsafe { (*header).msg_controllen } == 0;
+    let mut done = 0;
+    if !deepheap::is_managing() || !fills || vector.len() <= WINDOW || !vector.is_managed() {
+        let was_plain = !deepheap::is_managing();
+        let _held = Held::all(vector);
+        let moved = whole();
+        if !was_plain || !fills || is_answer(moved) || moved as usize == vector.len() {
+            return moved;
+        }
+        done = moved.max(0) as usize;
+    }
+    drive(socket, Direction::ReadAll, vector.len(), done, &whole, &|done, most| {
         if most == usize::MAX {
             let _held = Held::all(vector);
             return (vector.len(), whole());
         }
         let piece = Piece::of(vector, done, most);
-        let (parts, count) = piece.parts();
-        // SAFETY: a copy of the program's header; zero is a valid one.
-        let mut part = unsafe { if done == 0 { *header } else { core::mem::zeroed() } };
-        part.msg_iov = parts.cast_mut();
-        part.msg_iovlen = count as usize;
+        // SAFETY: parts of the program's own buffers, and its own header for the answers.
+        unsafe {
+            let mut part = part_of(header, done, &piece);
+            let moved = real(socket, &mut part, flags);
+            if done == 0 && moved >= 0 {
+                (*header).msg_namelen = part.msg_namelen;
+                (*header).msg_flags = part.msg_flags;
+            }
+            (piece.bytes(), moved)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(socket: c_int, header: *const msghdr, flags: c_int) -> ssize_t {
+    let real = real!(sendmsg: unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t);
+    // SAFETY: the program's own arguments.
+    let whole = || unsafe { real(socket, header, flags) };
+    let mut done = 0;
+    if !deepheap::is_managing() || header.is_null() {
+        let moved = whole();
+        if header.is_null() || is_answer(moved) {
+            return moved;
+        }
+        done = moved.max(0) as usize;
+    }
+    let mut pins = Pins::new();
+    pins.value(header);
+    envelope(&mut pins, header);
+    let vector = vector_of(header);
+    if !vector.is_managed() {
+        return if done > 0 { done as ssize_t } else { whole() };
+    }
+    drive(socket, Direction::Write, vector.len(), done, &whole, &|done, most| {
+        if most == usize::MAX {
+            let _held = Held::all(vector);
+            return (vector.len(), whole());
+        }
+        let piece = Piece::of(vector, done, most);
         // SAFETY: parts of the program's own buffers.
-        (piece.bytes(), unsafe { real(socket, &part, flags) })
+        (piece.bytes(), unsafe { real(socket, &part_of(header, done, &piece), flags) })
     })
 }
 
 /// How many messages of one call are pinned; the kernel's short count covers the rest.
 const MESSAGES: usize = 8;
 
-/// Pins the first messages and makes the call on them.
+/// Makes the call with the first messages pinned, and on them only if any memory is managed.
 fn many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) -> c_int {
-    if !deepheap::is_managing() || first.is_null() {
+    if first.is_null() {
         return call(count);
     }
-    let count = (count as usize).min(MESSAGES);
+    let asked = if deepheap::is_managing() { count.min(MESSAGES as c_uint) } else { count };
+    let held_count = (count as usize).min(MESSAGES);
     let mut pins = Pins::new();
+    pins.array(first, held_count);
     let mut held = [const { None }; MESSAGES];
-    for (index, slot) in held.iter_mut().take(count).enumerate() {
+    for (index, slot) in held.iter_mut().take(held_count).enumerate() {
         let message = first.wrapping_add(index);
         // SAFETY: the program passes `count` messages.
         let header = unsafe { &raw const (*message).msg_hdr };
         envelope(&mut pins, header);
         *slot = Some(Held::all(vector_of(header)));
     }
-    call(count as c_uint)
+    call(asked)
 }
 
 #[unsafe(no_mangle)]
@@ -122,5 +168,13 @@ pub unsafe extern "C" fn sendmmsg(
 ) -> c_int {
     let real = real!(sendmmsg: unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int);
     // SAFETY: the program's own arguments.
-    many(first, count, &|count| unsafe { real(socket, first, count, flags) })
+    let send = |count: c_uint| unsafe { real(socket, first, count, flags) };
+    if !deepheap::is_managing() {
+        let sent = send(count);
+        // What was sent before is a short count.
+        if is_answer(sent as ssize_t) || sent > 0 {
+            return sent;
+        }
+    }
+    many(first, count, &send)
 }

@@ -88,12 +88,13 @@ pub unsafe extern "C" fn pthread_mutex_destroy(mutex: *mut pthread_mutex_t) -> c
 
 held! {
     fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int
-        = settle_and_hold(mutex);
+        = (settle_and_hold(mutex), hold(until));
     fn pthread_mutex_clocklock(
         mutex: *mut pthread_mutex_t, clock: clockid_t, until: *const timespec,
-    ) -> c_int = settle_and_hold(mutex);
+    ) -> c_int = (settle_and_hold(mutex), hold(until));
     fn mtx_lock(mutex: *mut pthread_mutex_t) -> c_int = hold(mutex);
-    fn mtx_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int = hold(mutex);
+    fn mtx_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int
+        = (hold(mutex), hold(until));
 }
 
 /// glibc's mark of a finished `pthread_once`.

@@ -136,6 +136,22 @@ guarded! {
         path: *const c_char, visit: *mut c_void, most: c_int, flags: c_int,
     ) -> c_int = |pins| pins.text(path);
 
+    fn scandir(
+        path: *const c_char, found: *mut c_void, filter: *mut c_void, compare: *mut c_void,
+    ) -> c_int = |pins| pins.text(path);
+    fn scandir64(
+        path: *const c_char, found: *mut c_void, filter: *mut c_void, compare: *mut c_void,
+    ) -> c_int = |pins| pins.text(path);
+    fn scandirat(
+        folder: c_int, path: *const c_char, found: *mut c_void, filter: *mut c_void,
+        compare: *mut c_void,
+    ) -> c_int = |pins| pins.text(path);
+    fn scandirat64(
+        folder: c_int, path: *const c_char, found: *mut c_void, filter: *mut c_void,
+        compare: *mut c_void,
+    ) -> c_int = |pins| pins.text(path);
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int = |pins| pins.text(name);
+
     fn mount(
         source: *const c_char, target: *const c_char, kind: *const c_char, flags: libc::c_ulong,
         options: *const c_void,

@@ -41,6 +41,8 @@ guarded! {
     fn sethostname(name: *const c_char, len: size_t) -> c_int = |pins| pins.bytes(name, len);
     fn getgroups(room: c_int, groups: *mut gid_t) -> c_int
         = |pins| pins.array(groups, usize::try_from(room).unwrap_or(0));
+    fn __getgroups_chk(room: c_int, groups: *mut gid_t, size: size_t) -> c_int
+        = |pins| pins.array(groups, usize::try_from(room).unwrap_or(0));
     fn setgroups(count: size_t, groups: *const gid_t) -> c_int = |pins| pins.array(groups, count);
     fn getresuid(real: *mut uid_t, effective: *mut uid_t, saved: *mut uid_t) -> c_int
         = |pins| { pins.value(real); pins.value(effective); pins.value(saved) };

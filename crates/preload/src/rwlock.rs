@@ -78,13 +78,13 @@ locks! {
 
 held! {
     fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, until: *const timespec) -> c_int
-        = settle_and_hold(lock);
+        = (settle_and_hold(lock), hold(until));
     fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, until: *const timespec) -> c_int
-        = settle_and_hold(lock);
+        = (settle_and_hold(lock), hold(until));
     fn pthread_rwlock_clockrdlock(
         lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec,
-    ) -> c_int = settle_and_hold(lock);
+    ) -> c_int = (settle_and_hold(lock), hold(until));
     fn pthread_rwlock_clockwrlock(
         lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec,
-    ) -> c_int = settle_and_hold(lock);
+    ) -> c_int = (settle_and_hold(lock), hold(until));
 }

@@ -75,7 +75,7 @@ pub unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
 
 held! {
     fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int
-        = settle_and_hold(semaphore);
+        = (settle_and_hold(semaphore), hold(until));
     fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, until: *const timespec) -> c_int
-        = settle_and_hold(semaphore);
+        = (settle_and_hold(semaphore), hold(until));
 }

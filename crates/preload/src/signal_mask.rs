@@ -8,8 +8,8 @@
 //! EFAULT.
 //! Never: allocates; safe in signal handlers.
 //!
-//! Threads: any, each for itself. A mask restored by `siglongjmp` or by returning from a handler
-//! does not change the belief.
+//! Threads: any, each for itself; one that libc made begins with `open_in_foreign_thread`. A mask
+//! restored by `siglongjmp` or by returning from a handler does not change the belief.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -96,6 +96,22 @@ unsafe fn change(set_mask: SetMask, how: c_int, new: *const sigset_t, old: *mut 
             *old.cast::<u64>() = word(&shown);
         }
         outcome
+    }
+}
+
+/// Lets SIGBUS through in a thread that libc made with a mask of its own; the program goes on
+/// believing in that mask.
+pub fn open_in_foreign_thread() {
+    let set_mask = real!(pthread_sigmask: SetMask);
+    let mut fault = MaybeUninit::<sigset_t>::zeroed();
+    let mut before = MaybeUninit::<sigset_t>::zeroed();
+    // SAFETY: sets on this stack, zeroed and so valid; this thread's own block.
+    unsafe {
+        with_fault(fault.assume_init_mut());
+        if set_mask(libc::SIG_UNBLOCK, fault.as_ptr(), before.as_mut_ptr()) == 0 {
+            let was_blocked = word(before.assume_init_ref()) & FAULT_BIT != 0;
+            (*thread_state::current()).believes_blocked = was_blocked;
+        }
     }
 }
 

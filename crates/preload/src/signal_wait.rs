@@ -9,9 +9,14 @@ use core::ffi::c_int;
 
 use libc::{siginfo_t, sigset_t, timespec};
 
+use crate::guarded::guarded;
 use crate::real::real;
 use crate::signal_mask::Unblocked;
 use crate::waiting::hold;
+
+guarded! {
+    fn sigpending(set: *mut sigset_t) -> c_int = |pins| pins.value(set);
+}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigsuspend(mask: *const sigset_t) -> c_int {

@@ -13,7 +13,7 @@ use crate::guarded::{guarded, guarded_code, held};
 use crate::pins::Pins;
 use crate::real::real;
 use crate::refusal;
-use crate::transfer::{Direction, transfer};
+use crate::transfer::{Direction, receiving, transfer};
 
 /// Pins an address buffer and the length word beside it.
 fn address(pins: &mut Pins, address: *mut sockaddr, len: *mut socklen_t) {
@@ -126,15 +126,12 @@ pub unsafe extern "C" fn recvfrom(
             c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t,
         ) -> ssize_t
     );
-    let all = flags & libc::MSG_WAITALL != 0;
-    let direction = if all { Direction::ReadAll } else { Direction::Read };
-    let receive = || {
-        transfer(socket, direction, buffer, len, |done, len| {
-            // SAFETY: a part of the program's own buffer.
-            unsafe { real(socket, buffer.byte_add(done), len, flags, from, from_len) }
-        })
-    };
-    crate::guarded::guard(|pins| address(pins, from, from_len), receive)
+    // The address comes last, when the message was taken.
+    let _held = held_address(from, from_len);
+    transfer(socket, receiving(flags), buffer, len, |done, len| {
+        // SAFETY: a part of the program's own buffer.
+        unsafe { real(socket, buffer.byte_add(done), len, flags, from, from_len) }
+    })
 }
 
 #[unsafe(no_mangle)]

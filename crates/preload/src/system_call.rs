@@ -1,13 +1,15 @@
 //! System call: programs that go past libc's functions through its `syscall`.
 //!
-//! Guarantees: futex waits on the heap find their page resident; forks by number are bracketed like
-//! `fork`; masks by number keep SIGBUS open; asynchronous I/O is refused. Reads and writes by
-//! number go to the wrappers of their names. Any other call that meets EFAULT is made once more
-//! with a page behind each of its pointers pinned.
+//! Guarantees: futex waits find their word and their time limit resident; forks by number are
+//! bracketed like `fork`; masks by number keep SIGBUS open; asynchronous I/O is refused. Reads and
+//! writes by number go to the wrappers of their names. Any other call that meets EFAULT is made
+//! once more with a page behind each of its pointers pinned.
 //!
 //! Threads: any.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};
+
+use libc::timespec;
 
 use crate::pins::{PAGE, Pins};
 use crate::program_call::for_program;
@@ -66,7 +68,7 @@ unsafe extern "C" fn syscall_of_program(
     // SAFETY: the program's own arguments, in its own order.
     let call = || unsafe { real(number, a, b, c, d, e, f) };
     match number {
-        libc::SYS_futex => futex(&[a, e], b, &call),
+        libc::SYS_futex => futex(&[a, e], d, b, &call),
         libc::SYS_io_setup | libc::SYS_io_uring_setup => {
             c_long::from(refuse(&ASYNCHRONOUS_IO, libc::ENOSYS))
         }
@@ -110,12 +112,14 @@ unsafe extern "C" fn syscall_of_program(
 
 /// A wake of a private futex does not look at its page; everything else does, and a wait may do so
 /// again when management has begun.
-fn futex(words: &[usize; 2], operation: usize, call: &dyn Fn() -> c_long) -> c_long {
+fn futex(words: &[usize; 2], until: usize, operation: usize, call: &dyn Fn() -> c_long) -> c_long {
     let command = operation & FUTEX_COMMAND;
     let is_wake = command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET;
     if is_wake && operation & FUTEX_PRIVATE != 0 {
         return call();
     }
-    let _held = [hold(words[0] as *const u32), hold(words[1] as *const u32)];
+    // Some commands have a number in place of the time limit; then there is nothing to hold.
+    let until = hold(until as *const timespec);
+    let _held = [hold(words[0] as *const u32), hold(words[1] as *const u32), until];
     call()
 }

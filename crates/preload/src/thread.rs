@@ -1,7 +1,9 @@
 //! Thread: the start and the end of every thread of the program.
 //!
 //! Guarantees: when the program's last thread ends, the process does, with status 0, although
-//! workers of the runtime are left. A thread has its signal stack before its own code runs and
+//! workers of the runtime are left. The program's threads are those of `pthread_create` and
+//! `thrd_create`, those that call a SIGEV_THREAD function, and libc's own that start these and
+//! never end. A thread has its signal stack before its own code runs and
 //! believes about SIGBUS what its creator did; at its end the runtime's caches are flushed and the
 //! signal stack is given back, after the program's own key destructors. A stack the program
 //! provides from the heap is pinned for good.
@@ -9,20 +11,29 @@
 //! Threads: `pthread_create` from any; the start runs in the new thread.
 
 use core::ffi::{c_int, c_void};
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::ptr::{null, null_mut};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use libc::{pthread_attr_t, pthread_key_t, pthread_t};
+use libc::{clockid_t, mqd_t, pthread_attr_t, pthread_key_t, pthread_t, sigevent, timespec};
 
+use crate::guarded::{guard, held};
 use crate::pins::Pins;
 use crate::program_call::for_program;
 use crate::real::real;
-use crate::waiting::hold_for_good;
-use crate::{plain, signal_stack, thread_state};
+use crate::waiting::{hold, hold_for_good};
+use crate::{plain, seam, signal_mask, signal_stack, thread_state};
 
-type Body = extern "C" fn(*mut c_void) -> *mut c_void;
+type Posix = extern "C" fn(*mut c_void) -> *mut c_void;
+type C11 = extern "C" fn(*mut c_void) -> c_int;
 type Create =
-    unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int;
+    unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, Posix, *mut c_void) -> c_int;
+
+/// The function of a thread, as the program wrote it.
+#[derive(Clone, Copy)]
+enum Body {
+    Posix(Posix),
+    C11(C11),
+}
 
 /// Destructors of other keys may free memory; ours comes back to be last.
 const ROUNDS: usize = 3;
@@ -41,12 +52,44 @@ struct Start {
 
 for_program! {
     fn pthread_create(
-        thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Body,
+        thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Posix,
         argument: *mut c_void,
     ) -> c_int => create_for_program;
 }
 
 unsafe extern "C" fn create_for_program(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    body: Posix,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { create(thread, attributes, Body::Posix(body), argument) }
+}
+
+/// What C11's functions return.
+const THRD_ERROR: c_int = 2;
+const THRD_NOMEM: c_int = 3;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut pthread_t,
+    body: C11,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the program's own arguments; a `thrd_t` is a `pthread_t`.
+    match unsafe { create(thread, null(), Body::C11(body), argument) } {
+        0 => 0,
+        libc::ENOMEM => THRD_NOMEM,
+        _ => THRD_ERROR,
+    }
+}
+
+/// Starts a thread of the program.
+///
+/// # Safety
+/// As `pthread_create`.
+unsafe fn create(
     thread: *mut pthread_t,
     attributes: *const pthread_attr_t,
     body: Body,
@@ -90,7 +133,7 @@ fn pin_stack(attributes: *const pthread_attr_t) {
 }
 
 extern "C" fn start(record: *mut c_void) -> *mut c_void {
-    // SAFETY: the record `create_for_program` made for this thread alone.
+    // SAFETY: the record `create` made for this thread alone.
     let start = unsafe {
         let start = record.cast::<Start>().read();
         plain::free(record);
@@ -99,7 +142,130 @@ extern "C" fn start(record: *mut c_void) -> *mut c_void {
     };
     signal_stack::enter();
     arm_exit(1);
-    (start.body)(start.argument)
+    match start.body {
+        Body::Posix(body) => body(start.argument),
+        // As `thrd_join` reads it.
+        Body::C11(body) => body(start.argument) as usize as *mut c_void,
+    }
+}
+
+held! {
+    fn pthread_timedjoin_np(
+        thread: pthread_t, result: *mut *mut c_void, until: *const timespec,
+    ) -> c_int = hold(until);
+    fn pthread_clockjoin_np(
+        thread: pthread_t, result: *mut *mut c_void, clock: clockid_t, until: *const timespec,
+    ) -> c_int = hold(until);
+}
+
+/// What a SIGEV_THREAD function is called with. libc makes a thread for each call.
+struct Notice {
+    body: extern "C" fn(usize),
+    value: usize,
+}
+
+/// `struct sigevent` as far as SIGEV_THREAD uses it; the libc crate hides the end.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Event {
+    value: usize,
+    signal: c_int,
+    kind: c_int,
+    body: extern "C" fn(usize),
+    attributes: *const pthread_attr_t,
+    _rest: [usize; 4],
+}
+const _: () = assert!(size_of::<Event>() == size_of::<sigevent>());
+
+/// libc's threads that never end and start the others, one for timers and one for message queues.
+static TIMERS: AtomicBool = AtomicBool::new(false);
+static QUEUES: AtomicBool = AtomicBool::new(false);
+
+/// Calls the program's function in a thread that libc made. What a message queue tells it tells
+/// once.
+extern "C" fn notify_once(notice: usize) {
+    // SAFETY: the record `with_notice` made for this one call.
+    let told = unsafe {
+        let told = (notice as *const Notice).read();
+        plain::free(notice as *mut c_void);
+        told
+    };
+    tell(&told);
+}
+
+/// As `notify_once`, for timers, which keep their record.
+extern "C" fn notify(notice: usize) {
+    // SAFETY: the record `with_notice` made, never freed: nothing tells when a timer's last thread
+    // has begun.
+    tell(unsafe { &*(notice as *const Notice) });
+}
+
+fn tell(notice: &Notice) {
+    LIVING.fetch_add(1, Ordering::Relaxed);
+    signal_mask::open_in_foreign_thread();
+    signal_stack::enter();
+    arm_exit(1);
+    (notice.body)(notice.value);
+}
+
+/// Makes the call with an event whose function is one of ours, if the event asks for a thread.
+///
+/// # Safety
+/// The event is the program's own, or null.
+unsafe fn with_notice(
+    event: *const sigevent,
+    notify: extern "C" fn(usize),
+    starter: &AtomicBool,
+    call: &dyn Fn(*const sigevent) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let asked = unsafe { event.cast::<Event>().as_ref() };
+    let Some(asked) = asked.filter(|asked| asked.kind == libc::SIGEV_THREAD) else {
+        return guard(|pins| pins.value(event), || call(event));
+    };
+    pin_stack(asked.attributes);
+    let mut pins = Pins::new();
+    pins.value(asked.attributes);
+    // SAFETY: a plain record for `notify`.
+    unsafe {
+        let record = plain::malloc(size_of::<Notice>()).cast::<Notice>();
+        if record.is_null() {
+            seam::set_errno(libc::EAGAIN);
+            return -1;
+        }
+        record.write(Notice { body: asked.body, value: asked.value });
+        let ours = Event { body: notify, value: record as usize, ..*asked };
+        let outcome = call((&raw const ours).cast());
+        if outcome != 0 {
+            plain::free(record.cast());
+        } else if !starter.swap(true, Ordering::Relaxed) {
+            LIVING.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn timer_create(
+    clock: clockid_t,
+    event: *mut sigevent,
+    timer: *mut *mut c_void,
+) -> c_int {
+    let real = real!(
+        timer_create @ c"GLIBC_2.3.3": unsafe extern "C" fn(
+            clockid_t, *const sigevent, *mut *mut c_void,
+        ) -> c_int
+    );
+    let _held = hold(timer);
+    // SAFETY: the program's own arguments.
+    unsafe { with_notice(event, notify, &TIMERS, &|event| real(clock, event, timer)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_int {
+    let real = real!(mq_notify: unsafe extern "C" fn(mqd_t, *const sigevent) -> c_int);
+    // SAFETY: the program's own arguments.
+    unsafe { with_notice(event, notify_once, &QUEUES, &|event| real(queue, event)) }
 }
 
 /// Has `at_exit` called, `round` deep, when the calling thread ends.
@@ -128,6 +294,8 @@ extern "C" fn at_exit(round: *mut c_void) {
 
 /// In a forked child there is one thread.
 pub fn forked() {
+    TIMERS.store(false, Ordering::Relaxed);
+    QUEUES.store(false, Ordering::Relaxed);
     LIVING.store(1, Ordering::Relaxed);
 }
 

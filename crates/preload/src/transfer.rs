@@ -1,17 +1,26 @@
 //! Transfer: `read`, `write`, `send`, `recv` and the like: calls that move many bytes.
 //!
-//! Guarantees: a transfer moves what the kernel would have moved had every page been resident: a
-//! short count caused by an evicted page in the middle is continued for files, block and character
-//! devices and for blocking writes, and nothing is lost where the kernel drops a message it cannot
-//! copy out (datagrams, eventfd, signalfd, inotify). Buffers larger than the budget work: `WINDOW`
-//! bytes are pinned at a time. Under O_DIRECT every buffer is pinned before the device sees it.
-//! Never: waits for input with more than `EAGER` bytes pinned, except for a datagram.
+//! Guarantees: a transfer moves what the kernel would have moved had every page been resident: what
+//! stopped at an evicted page goes on for files, block and character devices and for blocking
+//! streams, and any other short count is the answer. Nothing is lost where the kernel drops a
+//! message it cannot copy out (datagrams, eventfd, signalfd, inotify), and up to `WINDOW` bytes to
+//! a file or a stream are written by one call. Buffers larger than the budget work: `WINDOW` bytes
+//! are pinned at a time. Under O_DIRECT every buffer is pinned before the device sees it. A call
+//! that is under way when management begins goes on from where that stopped it; of a message that
+//! it takes then the first `EAGER` bytes are safe.
+//! Never: waits for input with more than `EAGER` bytes pinned, except for a datagram, or with
+//! MSG_WAITALL (`WINDOW`).
 //!
 //! Threads: any.
+//!
+//! Not as the kernel does it: a signal whose handler restarts calls, between two windows of one
+//! blocking call. A blocking write to a stream that was short as management began cannot tell why,
+//! and goes on.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
+use deepheap::Hold;
 use libc::{off_t, off64_t, size_t, socklen_t, ssize_t};
 
 use crate::pins::{Pins, WINDOW};
@@ -20,8 +29,8 @@ use crate::seam;
 
 /// Buffers up to this length are pinned at once, without asking what the descriptor is.
 const SMALL: usize = 8192;
-/// The most that is pinned for a read that may wait.
-const EAGER: usize = 64 * 1024;
+/// The most that is pinned for a read that may wait, or held for one from before management on.
+pub const EAGER: usize = 64 * 1024;
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +39,8 @@ pub enum Direction {
     Read,
     /// From the descriptor into memory, and the program asked for all of it (MSG_WAITALL).
     ReadAll,
+    /// As `Read`, and what was read stays there (MSG_PEEK), so that no call may go on from another.
+    Peek,
     /// From memory to the descriptor.
     Write,
 }
@@ -127,45 +138,49 @@ fn is_direct(descriptor: c_int) -> bool {
     flags != -1 && flags & libc::O_DIRECT != 0
 }
 
-/// One transfer over a managed buffer or vector of `len` bytes. `whole` makes the call as the
-/// program wrote it. `piece(done, most)` pins up to `most` bytes from offset `done` on, makes the
-/// call on them and returns how many were asked for and what the call answered; `usize::MAX` asks
-/// for everything in one call, with as much of it pinned as the limits allow.
+/// One transfer over a managed buffer or vector of `len` bytes, of which the program's own call
+/// moved `done` before it met management's beginning. `whole` makes the call as the program wrote
+/// it. `piece(done, most)` pins up to `most` bytes from offset `done` on, makes the call on them
+/// and returns how many were asked for and what the call answered; `usize::MAX` asks for everything
+/// in one call, with as much of it pinned as the limits allow.
 pub fn drive(
     descriptor: c_int,
     direction: Direction,
     len: usize,
+    mut done: usize,
     whole: &dyn Fn() -> ssize_t,
     piece: &dyn Fn(usize, usize) -> (usize, ssize_t),
 ) -> ssize_t {
-    if len <= SMALL {
+    let is_new = done == 0;
+    if is_new && (len <= SMALL || direction == Direction::Peek) {
         return piece(0, usize::MAX).1;
     }
     let nature = Nature::of(descriptor);
-    let mut done = 0;
-    match nature {
-        Nature::Message => return piece(0, usize::MAX).1,
-        Nature::File | Nature::Stream => {
+    let one_answer = nature == Nature::Stream && direction == Direction::Read;
+    if is_new {
+        let is_one_call = match nature {
+            Nature::Message => true,
+            Nature::File => direction == Direction::Write && len <= WINDOW,
+            Nature::Stream => !one_answer && len <= WINDOW,
+            Nature::DirectFile | Nature::Character => false,
+        };
+        if is_one_call {
+            return piece(0, usize::MAX).1;
+        }
+        if nature == Nature::File || one_answer {
             let moved = whole();
-            if moved < 0 {
-                if seam::errno() != libc::EFAULT {
-                    return moved;
-                }
+            let is_fault = moved < 0 && seam::errno() == libc::EFAULT;
+            if (moved < 0 && !is_fault) || (moved >= 0 && one_answer) {
+                return moved;
+            }
+            if is_fault {
                 deepheap::count_efault_retry();
             }
             done = moved.max(0) as usize;
-            let is_answer = match (nature, direction) {
-                (Nature::Stream, Direction::Read) => moved >= 0,
-                (Nature::Stream, _) => moved >= 0 && !waits(descriptor),
-                _ => false,
-            };
-            if done == len || is_answer {
-                return moved;
-            }
         }
-        Nature::DirectFile | Nature::Character => {}
+    } else if !goes_on(descriptor, nature, direction) {
+        return done as ssize_t;
     }
-    let one_answer = nature == Nature::Stream && direction == Direction::Read;
     let most = if one_answer { EAGER } else { WINDOW };
     while done < len {
         let (asked, moved) = piece(done, most);
@@ -180,6 +195,24 @@ pub fn drive(
     done as ssize_t
 }
 
+/// Whether a transfer that stopped short as management began would have moved more.
+fn goes_on(descriptor: c_int, nature: Nature, direction: Direction) -> bool {
+    match nature {
+        Nature::Message => false,
+        Nature::File | Nature::DirectFile => direction != Direction::Peek,
+        Nature::Stream | Nature::Character => {
+            matches!(direction, Direction::Write | Direction::ReadAll) && waits(descriptor)
+        }
+    }
+}
+
+/// Whether what a call answered that was made while everything was plain is the program's answer:
+/// nothing has changed since, or nothing was missing.
+#[inline(always)]
+pub fn is_answer(moved: ssize_t) -> bool {
+    !deepheap::is_managing() || moved == 0 || (moved < 0 && seam::errno() != libc::EFAULT)
+}
+
 /// Makes `call(done, len)` so that the whole buffer is moved as far as the descriptor allows.
 #[inline(always)]
 pub fn transfer(
@@ -192,13 +225,17 @@ pub fn transfer(
     if !deepheap::owns(buffer as usize) {
         return call(0, len);
     }
+    let mut done = 0;
     if !deepheap::is_managing() {
+        let _held =
+            (direction != Direction::Write).then(|| Hold::on(buffer as usize, len.min(EAGER)));
         let moved = call(0, len);
-        if moved >= 0 || seam::errno() != libc::EFAULT || !deepheap::is_managing() {
+        if is_answer(moved) || moved as usize == len {
             return moved;
         }
+        done = moved.max(0) as usize;
     }
-    managed(descriptor, direction, buffer as usize, len, &call)
+    managed(descriptor, direction, buffer as usize, len, done, &call)
 }
 
 #[inline(never)]
@@ -207,9 +244,10 @@ fn managed(
     direction: Direction,
     start: usize,
     len: usize,
+    before: usize,
     call: &dyn Fn(usize, usize) -> ssize_t,
 ) -> ssize_t {
-    drive(descriptor, direction, len, &|| call(0, len), &|done, most| {
+    drive(descriptor, direction, len, before, &|| call(0, len), &|done, most| {
         let mut pins = Pins::new();
         pins.bytes((start + done) as *const u8, (len - done).min(most));
         let asked = if most == usize::MAX { len } else { (len - done).min(most) };
@@ -249,8 +287,15 @@ transfers! {
     Write send(flags: c_int);
 }
 
-fn receiving(flags: c_int) -> Direction {
-    if flags & libc::MSG_WAITALL != 0 { Direction::ReadAll } else { Direction::Read }
+/// What the flags of a receiving call ask for.
+pub fn receiving(flags: c_int) -> Direction {
+    if flags & libc::MSG_PEEK != 0 {
+        Direction::Peek
+    } else if flags & libc::MSG_WAITALL != 0 {
+        Direction::ReadAll
+    } else {
+        Direction::Read
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,8 @@
 //! Variadic: C functions with `...` as Rust can define them.
 //!
 //! Guarantees: `variadic!` defines an entry point that lays its arguments out as a System V
-//! `va_list` and calls a Rust function with the fixed ones and a pointer to it.
+//! `va_list` and calls a Rust function with the fixed ones and a pointer to it. A thread that is
+//! cancelled inside unwinds through its frame.
 //!
 //! Threads: any.
 
@@ -50,8 +51,12 @@ macro_rules! variadic {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() -> $result {
             core::arch::naked_asm!(
+                ".cfi_startproc",
                 "push rbp",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset rbp, -16",
                 "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
                 "sub rsp, 0xd0",
                 "mov [rsp], rdi",
                 "mov [rsp + 0x08], rsi",
@@ -78,7 +83,9 @@ macro_rules! variadic {
                 concat!("lea ", $register, ", [rsp + 0xb0]"),
                 "call {body}",
                 "leave",
+                ".cfi_def_cfa rsp, 8",
                 "ret",
+                ".cfi_endproc",
                 fixed = const $fixed,
                 body = sym $body
             )

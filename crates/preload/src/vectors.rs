@@ -1,17 +1,20 @@
 //! Vectors: `readv`, `writev` and their positioned forms.
 //!
 //! Guarantees: as `transfer`, for scattered buffers. The vector itself may lie in managed memory.
+//! `process_vm_readv` and `process_vm_writev` have up to `PIECE_BUFFERS` local buffers, of `WINDOW`
+//! bytes each, resident, and may be short beyond that; what leaves RAM in the other process is not
+//! brought back.
 //!
 //! Threads: any.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_ulong};
 
-use libc::{iovec, off_t, off64_t, ssize_t};
+use libc::{iovec, off_t, off64_t, pid_t, ssize_t};
 
+use crate::guarded::guarded;
 use crate::pins::{Pins, WINDOW};
 use crate::real::real;
-use crate::seam;
-use crate::transfer::{Direction, drive};
+use crate::transfer::{Direction, EAGER, drive, is_answer};
 
 /// Buffers handed to the kernel at a time.
 const PIECE_BUFFERS: usize = 16;
@@ -24,9 +27,10 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Wraps the program's arguments; a negative count is none.
+    /// Wraps the program's arguments; what the kernel refuses is none.
     pub fn new(first: *const iovec, count: c_int) -> Vector {
-        Vector { first, count: usize::try_from(count).unwrap_or(0) }
+        let is_one = !first.is_null() && (0..=libc::UIO_MAXIOV).contains(&count);
+        Vector { first, count: if is_one { count as usize } else { 0 } }
     }
 
     /// One entry of the program's array.
@@ -103,16 +107,19 @@ impl Piece {
 pub struct Held {
     vector: Vector,
     counts: bool,
+    _early: Option<Piece>,
 }
 
 impl Held {
-    /// Pins the vector and its buffers, `WINDOW` bytes of them at most.
+    /// Pins the vector and its buffers, `WINDOW` bytes of them at most; before management begins,
+    /// holds the first `EAGER` bytes.
     pub fn all(vector: Vector) -> Held {
         let counts = deepheap::is_managing();
         if counts {
             Held::ranges(vector).for_each(|(start, len)| deepheap::pin(start, len));
         }
-        Held { vector, counts }
+        let early = (!counts).then(|| Piece::of(vector, 0, EAGER));
+        Held { vector, counts, _early: early }
     }
 
     fn ranges(vector: Vector) -> impl Iterator<Item = (usize, usize)> {
@@ -148,13 +155,17 @@ fn transfer(
     count: c_int,
     call: impl Fn(*const iovec, c_int, usize) -> ssize_t,
 ) -> ssize_t {
+    let vector = Vector::new(first, count);
+    let mut done = 0;
     if !deepheap::is_managing() {
+        let _held = (direction != Direction::Write).then(|| Piece::of(vector, 0, EAGER));
         let moved = call(first, count, 0);
-        if moved >= 0 || seam::errno() != libc::EFAULT || !deepheap::is_managing() {
+        if is_answer(moved) || moved as usize == vector.len() {
             return moved;
         }
+        done = moved.max(0) as usize;
     }
-    managed(descriptor, direction, Vector::new(first, count), count, &call)
+    managed(descriptor, direction, vector, done, &|| call(first, count, 0), &call)
 }
 
 #[inline(never)]
@@ -162,16 +173,17 @@ fn managed(
     descriptor: c_int,
     direction: Direction,
     vector: Vector,
-    count: c_int,
+    before: usize,
+    whole: &dyn Fn() -> ssize_t,
     call: &dyn Fn(*const iovec, c_int, usize) -> ssize_t,
 ) -> ssize_t {
-    if count > libc::UIO_MAXIOV || !vector.is_managed() {
-        return call(vector.first, count, 0);
+    if !vector.is_managed() {
+        return if before > 0 { before as ssize_t } else { whole() };
     }
-    drive(descriptor, direction, vector.len(), &|| call(vector.first, count, 0), &|done, most| {
+    drive(descriptor, direction, vector.len(), before, whole, &|done, most| {
         if most == usize::MAX && (vector.count() > PIECE_BUFFERS || vector.len() > WINDOW) {
             let _held = Held::all(vector);
-            return (vector.len(), call(vector.first, count, 0));
+            return (vector.len(), whole());
         }
         let piece = Piece::of(vector, done, most);
         let (parts, parts_count) = piece.parts();
@@ -195,6 +207,33 @@ macro_rules! vectors {
             })
         }
     )*};
+}
+
+/// The vector and its first buffers.
+fn pin_local(pins: &mut Pins, first: *const iovec, count: c_ulong) {
+    let vector = Vector::new(first, c_int::try_from(count).unwrap_or(0));
+    pins.array(vector.first, vector.count);
+    for index in 0..vector.count.min(PIECE_BUFFERS) {
+        let entry = vector.entry(index);
+        pins.bytes(entry.iov_base.cast_const(), entry.iov_len);
+    }
+}
+
+guarded! {
+    fn process_vm_readv(
+        process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
+        remote_count: c_ulong, flags: c_ulong,
+    ) -> ssize_t = |pins| {
+        pin_local(pins, local, local_count);
+        pins.array(remote, remote_count as usize)
+    };
+    fn process_vm_writev(
+        process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
+        remote_count: c_ulong, flags: c_ulong,
+    ) -> ssize_t = |pins| {
+        pin_local(pins, local, local_count);
+        pins.array(remote, remote_count as usize)
+    };
 }
 
 vectors! {

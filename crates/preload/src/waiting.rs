@@ -1,12 +1,12 @@
 //! Waiting: what mutexes, conditions, semaphores, locks and barriers on the heap have in common.
 //!
 //! libc's futex wait aborts the program on EFAULT ("The futex facility returned an unexpected error
-//! code"), so the page of the object is held in RAM while a thread may wait on it. That goes for
-//! waits that begin before management does, too: SIGCONT, or a debugger, has them begin anew. A
-//! wake of a private futex never looks at the page. A wake of a shared one does, and the kernel
-//! itself writes to the word of a priority-inheriting or robust mutex, even after the last call of
-//! its owner: the page of such an object is pinned from its first use under management to its
-//! destruction.
+//! code"), so the page of the object is held in RAM while a thread may wait on it, and that of the
+//! time limit, which libc passes again after a signal. That goes for waits that begin before
+//! management does, too: SIGCONT, or a debugger, has them begin anew. A wake of a private futex
+//! never looks at the page. A wake of a shared one does, and the kernel itself writes to the word
+//! of a priority-inheriting or robust mutex, even after the last call of its owner: the page of
+//! such an object is pinned from its first use under management to its destruction.
 //!
 //! Guarantees: an uncontended call costs two loads and two compares more than libc's.
 //! Never: pins a page around a call that libc answers without waiting, where it has a `try` form.

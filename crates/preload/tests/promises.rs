@@ -30,6 +30,16 @@ fn system_calls_on_evicted_buffers_move_every_byte() {
 }
 
 #[test]
+fn a_call_stops_short_only_where_the_kernel_stops_it() {
+    holds("short_counts.c", "counts hold");
+}
+
+#[test]
+fn calls_under_way_when_management_begins_lose_nothing() {
+    holds("under_way.c", "under way holds");
+}
+
+#[test]
 fn threads_wait_on_evicted_objects() {
     holds("threads.c", "threads hold");
 }
@@ -56,6 +66,8 @@ fn objects_are_memory_like_any_other() {
         ("new_delete.cpp", "new and delete hold"),
         ("own_strings.c", "strings hold"),
         ("evicted_buffers.c", "every byte moved"),
+        ("short_counts.c", "counts hold"),
+        ("under_way.c", "under way holds"),
         ("threads.c", "threads hold"),
         ("early.c", "early holds"),
         ("processes.c", "children hold"),
@@ -186,7 +198,7 @@ fn what_cannot_work_is_refused() {
 fn a_process_ends_as_it_would() {
     let scratch = Scratch::new("ends");
     let program = compile("ends.c", &scratch);
-    for way in ["r", "e", "_", "a", "t", "p"] {
+    for way in ["r", "e", "_", "a", "t", "p", "c", "n"] {
         let ends: Vec<_> = Setting::ALL
             .into_iter()
             .map(|setting| {

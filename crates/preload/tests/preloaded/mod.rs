@@ -114,8 +114,10 @@ pub fn compile_as(name: &str, source: &str, options: &[&OsStr], into: &Scratch) 
     let program = into.path().join(name);
     let (compiler, standard) =
         if source.ends_with(".cpp") { ("c++", "-std=c++17") } else { ("cc", "-std=gnu11") };
+    // Cleanups of cancelled threads are then found by unwinding, as in C++, past our frames.
     let output = Command::new(compiler)
-        .args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .args([standard, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-fexceptions"])
+        .arg("-o")
         .arg(&program)
         .arg(path)
         .args(options)

@@ -1,12 +1,16 @@
 /* System calls on buffers that left RAM move every byte. */
 #define _GNU_SOURCE
 #include "pressure.h"
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/select.h>
@@ -260,6 +264,25 @@ static void stdio(void) {
     free(text);
 }
 
+/* Streams that hand the program's memory to the kernel however little of it there is. */
+static void short_streams(void) {
+    for (int kind = 0; kind < 2; kind++) {
+        FILE *file = tmpfile();
+        unsigned char *block = evicted(2 * PAGE, 7);
+        char own[100];
+        CHECK(file && setvbuf(file, own, kind ? _IOFBF : _IONBF, kind ? sizeof own : 0) == 0);
+        CHECK(fwrite(block + PAGE - 45, 1, 90, file) == 90 && fwrite(block, 1, 90, file) == 90);
+        rewind(file);
+        evict(block, 2 * PAGE);
+        CHECK(fread(block + PAGE - 45, 1, 90, file) == 90 && !ferror(file));
+        CHECK(is_filled(block, 2 * PAGE, 7));
+        evict(block, 2 * PAGE);
+        CHECK(fread(block + PAGE, 1, 90, file) == 90 && memcmp(block + PAGE, block, 90) == 0);
+        fclose(file);
+        free(block);
+    }
+}
+
 /* A page of its own for every small argument, so that each is evicted. */
 #define EVICTED(type) ((type *)evicted(sizeof(type), 11))
 
@@ -295,6 +318,24 @@ static void small(void) {
     CHECK(getcwd(link, PAGE) == link && link[0] == '/');
     press();
     CHECK(chdir(link) == 0);
+    struct fiemap *map = (void *)evicted(sizeof *map + 200 * sizeof(struct fiemap_extent), 1);
+    CHECK(ftruncate(file, 4 << 20) == 0 && pwrite(file, map, PAGE, 1 << 20) == PAGE);
+    *map = (struct fiemap){.fm_length = 4 << 20, .fm_flags = 1, .fm_extent_count = 200};
+    evict(map, sizeof *map + 200 * sizeof(struct fiemap_extent));
+    CHECK(ioctl(file, FS_IOC_FIEMAP, map) == 0 || errno == EOPNOTSUPP || errno == ENOTTY);
+    char *here = evicted_text(".");
+    struct dirent **found;
+    press();
+    int entries = scandir(here, &found, NULL, NULL);
+    CHECK(entries >= 2);
+    while (entries > 0) free(found[--entries]);
+    free(found);
+    sigset_t *pending = EVICTED(sigset_t);
+    CHECK(sigpending(pending) == 0 && sigismember(pending, SIGUSR1) == 0);
+    char *memory_name = evicted_text("memory");
+    press();
+    int memory = memfd_create(memory_name, 0);
+    CHECK(memory >= 0 && close(memory) == 0);
     struct statfs *system = EVICTED(struct statfs);
     CHECK(fstatfs(file, system) == 0 && system->f_bsize > 0);
     struct flock *lock = EVICTED(struct flock);
@@ -326,6 +367,13 @@ static void small(void) {
     unsigned char *random = evicted(100000, 1);
     CHECK(getrandom(random, 100000, 0) == 100000 && !is_filled(random, 100000, 1));
 
+#if __GLIBC_PREREQ(2, 36)
+    fill(random, 100000, 1);
+    evict(random, 100000);
+    arc4random_buf(random, 100000);
+    CHECK(!is_filled(random, PAGE, 1) && !is_filled(random + 95000, 5000, 1));
+#endif
+
     int *pair = EVICTED(int);
     CHECK(pipe(pair) == 0);
     struct pollfd *list = EVICTED(struct pollfd);
@@ -354,6 +402,9 @@ static void small(void) {
     *futex = 5;
     press();
     CHECK(syscall(SYS_futex, futex, 0 | 128, 6, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    *time = (struct timespec){.tv_nsec = 1000000};
+    press();
+    CHECK(syscall(SYS_futex, futex, 0 | 128, 5, time, NULL, 0) == -1 && errno == ETIMEDOUT);
 
     int server = socket(AF_UNIX, SOCK_STREAM, 0), client = socket(AF_UNIX, SOCK_STREAM, 0);
     struct sockaddr_un *address = EVICTED(struct sockaddr_un);
@@ -386,6 +437,7 @@ int main(void) {
     streams();
     datagrams();
     stdio();
+    short_streams();
     small();
     puts("every byte moved");
     return 0;

@@ -25,6 +25,16 @@ static void alignments(void) {
     }
     void *p = (void *)1;
     errno = 77;
+#if !__GLIBC_PREREQ(2, 38)
+    for (size_t align = 0; align <= 48; align += 48) {
+        volatile size_t odd = align;
+        p = aligned_alloc(odd, 100);
+        CHECK(p && (uintptr_t)p % (align ? 64 : 1) == 0);
+        free(p);
+    }
+    p = (void *)1;
+    errno = 77;
+#endif
     CHECK(posix_memalign(&p, 3, 10) == EINVAL && p == (void *)1);
     CHECK(posix_memalign(&p, 4, 10) == EINVAL && errno == 77);
     CHECK(posix_memalign(&p, 0, 10) == EINVAL);

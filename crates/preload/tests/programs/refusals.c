@@ -23,6 +23,9 @@ int main(void) {
     CHECK(vmsplice(pair[1], &part, 1, 0) == -1 && errno == EINVAL);
     struct aiocb request = {.aio_fildes = pair[1], .aio_buf = block, .aio_nbytes = 10};
     CHECK(aio_write(&request) == -1 && errno == ENOSYS);
+    struct aiocb *away = calloc(1, sizeof *away);
+    *away = (struct aiocb){.aio_fildes = pair[1], .aio_buf = parameters, .aio_nbytes = 10};
+    CHECK(aio_write(away) == -1 && errno == ENOSYS);
     CHECK(mlockall(MCL_CURRENT) == -1 && errno == EPERM);
     CHECK(mlock(block, PAGE) == -1 && errno == ENOMEM);
     int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;

@@ -223,6 +223,48 @@ static void lives(void) {
     free(stack);
 }
 
+static FILE *stream;
+static char *text;
+static int cleanups;
+
+static void counts_cleanup(void *argument) {
+    (void)argument;
+    cleanups++;
+}
+
+/* Fills a pipe that nobody reads, until it is cancelled there. */
+static void *prints(void *argument) {
+    pthread_cleanup_push(counts_cleanup, NULL);
+    for (;;) {
+        if (argument) fprintf(stream, "%s%d", text, 1);
+        else fwrite(text, 1, 300000, stream);
+    }
+    pthread_cleanup_pop(1);
+    return NULL;
+}
+
+/* Whoever is cancelled in a stream leaves it to others, and runs its own cleanups. */
+static void cancelled(void) {
+    text = malloc(300001);
+    memset(text, 't', 300000);
+    text[300000] = 0;
+    for (intptr_t formatted = 0; formatted < 2; formatted++) {
+        int pair[2];
+        CHECK(pipe(pair) == 0 && (stream = fdopen(pair[1], "w")) != NULL);
+        press();
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, prints, (void *)formatted) == 0);
+        usleep(100000);
+        void *result;
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+        CHECK(result == PTHREAD_CANCELED && cleanups == 1 + formatted);
+        CHECK(ftrylockfile(stream) == 0);
+        funlockfile(stream);
+        close(pair[0]);
+    }
+    free(text);
+}
+
 static ucontext_t *home, *away;
 
 static void coroutine(void) {
@@ -256,6 +298,7 @@ int main(void) {
     kinds();
     robust();
     lives();
+    cancelled();
     coroutines();
     puts("threads hold");
     return 0;
