@@ -209,9 +209,16 @@ macro_rules! vectors {
     )*};
 }
 
-/// The vector and its first buffers.
-fn pin_local(pins: &mut Pins, first: *const iovec, count: c_ulong) {
-    let vector = Vector::new(first, c_int::try_from(count).unwrap_or(0));
+/// Both vectors, and the first buffers of the local one.
+fn pin_both(
+    pins: &mut Pins,
+    local: *const iovec,
+    local_count: c_ulong,
+    remote: *const iovec,
+    remote_count: c_ulong,
+) {
+    pins.array(remote, remote_count as usize);
+    let vector = Vector::new(local, c_int::try_from(local_count).unwrap_or(0));
     pins.array(vector.first, vector.count);
     for index in 0..vector.count.min(PIECE_BUFFERS) {
         let entry = vector.entry(index);
@@ -223,17 +230,11 @@ guarded! {
     fn process_vm_readv(
         process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
         remote_count: c_ulong, flags: c_ulong,
-    ) -> ssize_t = |pins| {
-        pin_local(pins, local, local_count);
-        pins.array(remote, remote_count as usize)
-    };
+    ) -> ssize_t = |pins| pin_both(pins, local, local_count, remote, remote_count);
     fn process_vm_writev(
         process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
         remote_count: c_ulong, flags: c_ulong,
-    ) -> ssize_t = |pins| {
-        pin_local(pins, local, local_count);
-        pins.array(remote, remote_count as usize)
-    };
+    ) -> ssize_t = |pins| pin_both(pins, local, local_count, remote, remote_count);
 }
 
 vectors! {

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: after `zap` answers Ok no thread of the process can read or write the dropped pages
 //! through their old mapping; the kernel's batched call is used where it exists, madvise otherwise.
-//! Never: allocates | takes a deepheap lock | changes errno. One zapper serves all threads.
+//! Never: allocates | changes errno | takes a deepheap lock, but for its own when it is made and in
+//! the child of a fork. One zapper serves all threads.
 //! Threads: any, also in a signal handler.
 
 use crate::PAGE;
