@@ -28,6 +28,10 @@ pub(crate) const LISTS_BYTES: usize = 64 * 1024;
 /// Pages that a faulting thread evicts at a time, at most.
 pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
 
+/// While some pages cannot be evicted, so many others stay, even above the limit: an instruction
+/// and what it works on must fit at the same time.
+const EVICTABLE_MIN: usize = 32;
+
 /// Page tables up to this part of the budget are left alone.
 const PAGE_TABLES_PART: usize = 32;
 
@@ -64,6 +68,8 @@ impl Moves {
 /// What one eviction needs: a pipe and its lists. One thread at a time.
 pub(crate) struct EvictContext {
     extractor: PageExtractor,
+    /// How many of the pages that could not be evicted the next batch tries: more while they can.
+    probes: usize,
     ids: [DescriptorId; BATCH_MAX],
     victims: [Victim; BATCH_MAX],
     slots: [u32; BATCH_MAX],
@@ -78,6 +84,7 @@ impl EvictContext {
     pub(crate) fn new() -> Result<EvictContext, Errno> {
         Ok(EvictContext {
             extractor: PageExtractor::new()?,
+            probes: 1,
             ids: [DescriptorId(0); BATCH_MAX],
             victims: [Victim { addr: 0, len: PAGE, may_be_shared: false, clears_range: false };
                 BATCH_MAX],
@@ -132,7 +139,7 @@ impl Pager {
         let _passage = self.gate.enter(Level::Mover);
         // A forked child may have been granted a smaller pipe than its parent.
         let want = want.min(context.extractor.batch());
-        let before = moves.evicted();
+        let (before, set_aside) = (moves.evicted(), self.descriptors.unevictable());
         let candidates = self.find_candidates(context, want);
         let with_slots = self.take_slots(context, candidates, moves)?;
         let victims = self.claim_victims(context, with_slots);
@@ -158,6 +165,9 @@ impl Pager {
         for index in 0..victims {
             self.settle(context.ids[index], context.slots[index], context.taken[index], moves);
         }
+        // Others set aside and evict as well: a hint.
+        let freed = set_aside.saturating_sub(self.descriptors.unevictable());
+        context.probes = if freed >= context.probes { (2 * freed).min(BATCH_MAX / 2) } else { 1 };
         let evicted = moves.evicted() - before;
         self.balancer.left(evicted as usize, self.page_buffer.limit());
         Ok(evicted > 0)
@@ -168,11 +178,18 @@ impl Pager {
         let mut found = [(PageNo(0), DescriptorId(0)); BATCH_MAX];
         let mut count = 0;
         let pages = self.page_buffer.pages();
-        let mut round = self.descriptors.round(List::PageBuffer, pages, want);
-        while count < want {
-            let Some(id) = self.descriptors.next_to_evict(&mut round) else { break };
-            found[count] = (self.descriptors.get(id).page(), id);
-            count += 1;
+        let probes = self.descriptors.unevictable().min(context.probes).min(want);
+        let oldest = (want - probes).min(self.evictable());
+        for (list, most) in [(List::Unevictable, probes), (List::PageBuffer, oldest)] {
+            if most == 0 {
+                continue;
+            }
+            let mut round = self.descriptors.round(list, pages, most);
+            for _ in 0..most {
+                let Some(id) = self.descriptors.next_to_evict(&mut round, list) else { break };
+                found[count] = (self.descriptors.get(id).page(), id);
+                count += 1;
+            }
         }
         found[..count].sort_unstable_by_key(|(page, _)| page.0);
         for (index, &(page, id)) in found[..count].iter().enumerate() {
@@ -180,6 +197,24 @@ impl Pager {
             context.victims[index].addr = self.address_of(page);
         }
         count
+    }
+
+    /// Pages that may be evicted: all, or if some cannot be, all others but the last few.
+    pub(crate) fn evictable(&self) -> usize {
+        let pages = self.page_buffer.pages();
+        match self.descriptors.unevictable() {
+            0 => pages,
+            others => {
+                let kept = EVICTABLE_MIN.min(self.page_buffer.limit() / 4);
+                pages.saturating_sub(others + kept)
+            }
+        }
+    }
+
+    /// An owned page that cannot be evicted stands aside from now on, and is owned no more.
+    fn set_aside(&self, id: DescriptorId) {
+        self.descriptors.move_to(id, List::Unevictable);
+        self.descriptors.get(id).change(State::Resident);
     }
 
     /// Gives each of the first `count` candidates a cache slot of its size, reclaiming for them;
@@ -232,8 +267,11 @@ impl Pager {
             let is_other =
                 self.address_of(descriptor.page()) != addr || len > self.cache.slot_bytes(slot);
             if descriptor.is_pinned() || is_other {
-                descriptor.change(State::Resident);
                 self.cache.give_back(slot);
+                match is_other {
+                    true => descriptor.change(State::Resident),
+                    false => self.set_aside(id),
+                }
                 continue;
             }
             context.ids[chosen] = id;
@@ -296,9 +334,9 @@ impl Pager {
         let descriptor = self.descriptors.get(id);
         match taken {
             Taken::Unreadable => {
-                // Protected by the program: it stays, and is not tried again at once.
+                // Protected or locked by the program.
                 self.cache.give_back(slot);
-                descriptor.change(State::Resident);
+                self.set_aside(id);
                 return;
             }
             Taken::Missing => {

@@ -402,8 +402,9 @@ impl Pager {
                 }
                 Err(_) => refused += 1,
             }
-            if fruitless > FRUITLESS_MAX {
-                // Everything is pinned or on its way: rather one page too many than a deadlock.
+            if fruitless > FRUITLESS_MAX || fruitless > 0 && self.evictable() == 0 {
+                // Nothing can be evicted, or all is on its way: rather one page too many than a
+                // deadlock.
                 self.page_buffer.adopt(1);
                 return Ok(());
             }

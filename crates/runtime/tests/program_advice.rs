@@ -115,6 +115,39 @@ fn a_protected_page_faults_as_it_should_and_keeps_its_bytes() {
 }
 
 #[test]
+fn protected_pages_are_not_tried_at_every_fault() {
+    play("protected_pages_are_not_tried_at_every_fault", CONF, || {
+        let data = Collection::filled(seed(), 8000, PAGE);
+        // As many as the page buffer holds; they are the last that were touched.
+        let protected = Object::aligned(PAGE, 5000 * PAGE).expect("room");
+        protected.fill(1);
+        let protect = |rights| {
+            // SAFETY: our own pages, which nobody touches without the rights.
+            unsafe { libc::mprotect(as_pointer(protected.address()), protected.size(), rights) };
+        };
+        protect(libc::PROT_NONE);
+        let counts = || {
+            let stats = deepheap::stats().expect("it runs");
+            let faults = stats.fault_cached.count + stats.fault_stored.count;
+            (faults, stats.direct_reclaims)
+        };
+        let (faults, batches) = counts();
+        let mut random = Random::new(seed());
+        for _ in 0..8000 {
+            let object = random.below(8000);
+            data.objects[object].check(seed() + object as u64);
+        }
+        let (faults, batches) = (counts().0 - faults, counts().1 - batches);
+        assert!(faults > 4000, "{faults} faults");
+        assert!(batches < 3 * faults, "{batches} batches evicted by {faults} faults");
+        protect(libc::PROT_READ | libc::PROT_WRITE);
+        // They leave again, once they can.
+        push_out(&data);
+        protected.check(1);
+    });
+}
+
+#[test]
 fn touching_what_is_protected_is_a_segmentation_fault() {
     for resident in [true, false] {
         let name = "touching_what_is_protected_is_a_segmentation_fault";

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   Free ─► PageBuffer ─► CacheSmall or CacheMain ─► CacheLeaving ─► Free
-//!               ▲                     │     ▲              │ │
-//!               └─────────────────────┴─────┼──────────────┘ │   [faulted in]
-//!                                           └────────────────┘   [stays]
+//!             ▲  │▲                   │     ▲              │ │
+//!             │  ▼└───────────────────┴─────┼──────────────┘ │   [faulted in]
+//!         Unevictable                       └────────────────┘   [stays]
 //! ```
+//! What could not be evicted when its turn came (it is pinned, protected or locked) stands aside
+//! as `Unevictable`, so that eviction does not come past it again and again.
 //!
 //! Sharded by runs of indices, each list first in, first out in its shard, but for the free ones;
 //! the replacement policy looks at one shard at a time. Neighbours in memory mostly get descriptors
@@ -40,9 +42,11 @@ pub enum List {
     CacheMain = 4,
     /// In the object cache, chosen to leave it.
     CacheLeaving = 5,
+    /// In the page buffer, but could not be taken out of it.
+    Unevictable = 6,
 }
 
-const LISTS: usize = 5;
+const LISTS: usize = 6;
 /// In `Descriptor::list`: in none.
 const NOT_LISTED: u8 = 0;
 
@@ -111,6 +115,8 @@ pub struct Descriptors {
     shards: [Lock<Shard>; SHARDS],
     /// Shards that have free descriptors, a bit each; changed under the lock of the shard.
     free_shards: AtomicU32,
+    /// Length of all `Unevictable` lists.
+    unevictable: AtomicUsize,
     /// Runs that were taken out of the lists, of all shards in turn.
     rounds: [AtomicUsize; LISTS],
     replacement: Replacement,
@@ -125,6 +131,7 @@ impl Descriptors {
             used: AtomicU32::new(0),
             shards: [const { Lock::new(Shard { lists: [EMPTY; LISTS] }) }; SHARDS],
             free_shards: AtomicU32::new(0),
+            unevictable: AtomicUsize::new(0),
             rounds: [const { AtomicUsize::new(0) }; LISTS],
             replacement: Replacement::new(policy),
             ghost: Ghost::new(count)?,
@@ -208,12 +215,16 @@ impl Descriptors {
         Round { at: runs.fetch_add(count.div_ceil(run), Ordering::Relaxed) % SHARDS * run, run }
     }
 
-    /// The oldest page of the page buffer, in the round's shard or the next one that has any. It
-    /// goes to the tail and belongs to nobody yet: whoever claims it lists it elsewhere.
-    pub fn next_to_evict(&self, round: &mut Round) -> Option<DescriptorId> {
-        self.first_of(round.next(), List::PageBuffer, |shard, id| {
-            self.relink(shard, id, List::PageBuffer);
-        })
+    /// The oldest page of a list of the page buffer's, in the round's shard or the next one that
+    /// has any. It goes to the tail and belongs to nobody yet: whoever claims it lists it
+    /// elsewhere.
+    pub fn next_to_evict(&self, round: &mut Round, list: List) -> Option<DescriptorId> {
+        self.first_of(round.next(), list, |shard, id| self.relink(shard, id, list))
+    }
+
+    /// How many stand aside as unevictable.
+    pub fn unevictable(&self) -> usize {
+        self.unevictable.load(Ordering::Relaxed)
     }
 
     /// The head of a list, in this shard or the next one that has any; `act` runs under its lock.
@@ -312,6 +323,9 @@ impl Descriptors {
     fn link(&self, shard: &mut Shard, id: DescriptorId, list: List) {
         let descriptor = self.get(id);
         debug_assert_eq!(descriptor.list.load(Ordering::Relaxed), NOT_LISTED);
+        if list == List::Unevictable {
+            self.unevictable.fetch_add(1, Ordering::Relaxed);
+        }
         let ends = shard.ends(list);
         ends.length += 1;
         descriptor.list.store(list as u8, Ordering::Relaxed);
@@ -345,6 +359,9 @@ impl Descriptors {
         let list = descriptor.list.load(Ordering::Relaxed);
         if list == NOT_LISTED {
             return;
+        }
+        if list == List::Unevictable as u8 {
+            self.unevictable.fetch_sub(1, Ordering::Relaxed);
         }
         let ends = &mut shard.lists[list as usize - 1];
         ends.length -= 1;
@@ -458,6 +475,6 @@ mod tests {
         descriptors.move_to(again, List::PageBuffer);
         descriptors.stays(again);
         let mut round = descriptors.round(List::PageBuffer, 1, 1);
-        assert_eq!(descriptors.next_to_evict(&mut round), Some(again));
+        assert_eq!(descriptors.next_to_evict(&mut round, List::PageBuffer), Some(again));
     }
 }
