@@ -17,8 +17,8 @@
  *
  * System calls: the kernel cannot fetch memory that is on the SSD; read(2) into such a buffer
  * fails with EFAULT. Programs that are linked with the shared library and started with
- * `deepheap run` have this taken care of. Others copy through memory of their own, see
- * docs/troubleshooting.md.
+ * `deepheap run` have this taken care of. Others copy through memory of their own (dh_read), or
+ * hold what they pass with dh_pin.
  */
 #ifndef DEEPHEAP_H
 #define DEEPHEAP_H
@@ -64,8 +64,8 @@ enum dh_error {
 };
 
 /*
- * Starts deepheap. `conf` has the syntax of DEEPHEAP_CONF, "key:value,key:value"; see deepheap(1)
- * for the keys. NULL takes the configuration from the environment.
+ * Starts deepheap. `conf` has the syntax of DEEPHEAP_CONF, "key:value,key:value"; see
+ * deepheap.h(3) for the keys. NULL takes the configuration from the environment.
  *
  * Calling it is optional: the first allocation starts deepheap with the environment and the
  * defaults. It comes before the first allocation, once; later it returns DH_ESTARTED.
@@ -115,7 +115,7 @@ size_t dh_usable_size(const void *ptr);
 /*
  * Objects: memory that is kept in RAM and written to the SSD at its own size, not as pages. For
  * many small things that are used without order: entries of a cache, nodes of a tree or a graph.
- * What is used in the order of addresses is better off in dh_malloc. See docs/porting.md.
+ * What is used in the order of addresses is better off in dh_malloc.
  *
  * dh_oalloc(1, object_size) allocates one object. Its address stays, and is used like any other.
  * Each object has addresses of its own to the next multiple of 4096 bytes; those beyond its size

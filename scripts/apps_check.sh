@@ -5,7 +5,7 @@
 #     scripts/apps_check.sh [APPLICATION...]
 #
 # Environment: APPS (the folder of the programs, target/apps), APPS_STORE (a folder on an SSD),
-# APPS_RAM (the budget, 16M: a quarter of their data and less).
+# APPS_RAM (the budget, 16M: half of their data and less).
 #
 # Guarantees: writes only below a scratch folder, which is gone at the end. Exit status 0 only if
 # every run ended with 0, and every option that cannot work with 2 and a reason.

@@ -278,8 +278,9 @@ static void *malloc_object(size_t bytes) {
 
 static void *or_exit(void *memory, size_t bytes) {
     if (!memory) {
-        fprintf(stderr, "%s: no memory for %zu bytes: %s\n", the_application->name, bytes,
-                strerror(errno));
+        fprintf(stderr, "%s: no memory for %zu bytes more: %s; use less --data, or a larger store "
+                "(DEEPHEAP_CONF) for pages and objects\n",
+                the_application->name, bytes, strerror(errno));
         exit(1);
     }
     return memory;
@@ -703,6 +704,12 @@ static void report_text(const struct options *options, const struct result *resu
                    (double)result->device_written_bytes / (double)result->writes);
         }
         printf("\n");
+        if (result->device_written_bytes > 0) {
+            /* A drive of 1 TB for consumers is rated for 600 TB. */
+            printf("  device life at this rate, of 600 TB: %.3g years\n",
+                   600e12 / ((double)result->device_written_bytes / result->seconds) /
+                       (365.25 * 86400));
+        }
     }
     printf("  %.3g waits for the device an operation\n",
            (double)result->device_waits / (double)result->operations);

@@ -102,6 +102,8 @@ pub struct Report {
     pub device: Option<Transfer>,
     /// Device bytes written while measuring for each operation that wrote; null without any.
     pub device_written_bytes_per_write: Option<f64>,
+    /// Years until a drive of 1 TB for consumers is worn out at this rate of writing.
+    pub device_life_years: Option<f64>,
     /// /proc/self/io: swap and read-ahead by the kernel may be booked elsewhere.
     pub process_io: Option<Transfer>,
     /// Highest memory, page tables and index included: of the cgroup for swap and mmap, else VmHWM

@@ -364,6 +364,9 @@ fn finish(
             .as_ref()
             .filter(|_| measured_writes > 0)
             .map(|device| device.written_bytes as f64 / measured_writes as f64),
+        device_life_years: device
+            .as_ref()
+            .and_then(|device| gauges::life_years(device.written_bytes as f64 / seconds)),
         device,
         process_io: gauges::transferred(before.process_io, after.process_io),
         peak_memory_bytes: match in_cgroup {

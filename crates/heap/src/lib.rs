@@ -45,5 +45,6 @@ pub use outcome::{
     Shrunk, SpanRange,
 };
 pub use page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
+pub use pool::POOL_STEP;
 pub use shape::stride;
 pub use thread_cache::ThreadCache;

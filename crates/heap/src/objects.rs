@@ -252,7 +252,7 @@ impl Heap {
         self.objects.space.blocks().1
     }
 
-    /// Sets how many objects a grown pool adds at a time; 10,000 at first.
+    /// Sets how many objects a grown pool adds at a time, at most; `POOL_STEP` if it is never called.
     pub fn set_pool_step(&self, objects: usize) {
         self.objects.pools.set_step(objects);
     }

@@ -43,7 +43,7 @@ const POOLS: usize = POOLED_MAX / OBJECT_GRAIN;
 const FIRST_STEP: usize = 128;
 const FIRST_SIZE: usize = 512;
 /// Objects of a pool's later chunks, unless the heap is told otherwise.
-const STEP: usize = 10_000;
+pub const POOL_STEP: usize = 10_000;
 
 /// One pool. Chunk names are 0 where there is none.
 #[derive(Default)]
@@ -114,7 +114,7 @@ impl Pools {
             pools: Table::new(POOLS)?,
             locks: (0..POOL_LOCKS).map(|_| Lock::new(())).collect(),
             used: [const { AtomicU64::new(0) }; POOLS / 64],
-            step: AtomicUsize::new(STEP),
+            step: AtomicUsize::new(POOL_STEP),
         })
     }
 

@@ -183,7 +183,7 @@ impl Pager {
     pub(crate) fn stage(&self, buffer: &StagingBuffer<'_>, bytes: usize, moves: &mut Moves) {
         let pages = buffer.unnoted(bytes).div_ceil(PAGE);
         for _ in 0..pages {
-            if self.make_room(moves).is_err() {
+            if self.make_room(moves, usize::MAX).is_err() {
                 // The store takes no more: what is cached can still be read.
                 self.page_buffer.adopt(1);
             }
@@ -218,7 +218,8 @@ impl Pager {
             Some(bytes) => Share::Bytes(bytes),
             None => Share::Part(self.balancer.part()),
         };
-        let split = budget_split::split(self.budget.bytes, self.usage().overhead(), share);
+        let held = self.page_buffer.unevictable() + self.long_pins.load(Ordering::Relaxed);
+        let split = budget_split::split(self.budget.bytes, self.usage().overhead(), share, held);
         self.page_buffer.set_limit(split.page_buffer);
         self.page_buffer.unreserve(staged);
         self.cache.set_limit(split.object_cache * PAGE);

@@ -28,8 +28,8 @@ pub(crate) const LISTS_BYTES: usize = 64 * 1024;
 /// Pages that a faulting thread evicts at a time, at most.
 pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
 
-/// While some pages cannot be evicted, so many others stay, even above the limit: an instruction
-/// and what it works on must fit at the same time.
+/// While some pages cannot be evicted, so many others stay: an instruction and what it works on
+/// must fit at the same time.
 const EVICTABLE_MIN: usize = 32;
 
 /// Page tables up to this part of the budget are left alone.
@@ -166,8 +166,11 @@ impl Pager {
             self.settle(context.ids[index], context.slots[index], context.taken[index], moves);
         }
         // Others set aside and evict as well: a hint.
-        let freed = set_aside.saturating_sub(self.descriptors.unevictable());
-        context.probes = if freed >= context.probes { (2 * freed).min(BATCH_MAX / 2) } else { 1 };
+        let unevictable = self.descriptors.unevictable();
+        context.probes = (2 * set_aside.saturating_sub(unevictable)).clamp(1, BATCH_MAX / 2);
+        if unevictable != set_aside {
+            self.page_buffer.set_unevictable(unevictable);
+        }
         let evicted = moves.evicted() - before;
         self.balancer.left(evicted as usize, self.page_buffer.limit());
         Ok(evicted > 0)
@@ -201,12 +204,11 @@ impl Pager {
 
     /// Pages that may be evicted: all, or if some cannot be, all others but the last few.
     pub(crate) fn evictable(&self) -> usize {
-        let pages = self.page_buffer.pages();
-        match self.descriptors.unevictable() {
-            0 => pages,
-            others => {
+        match self.page_buffer.unevictable() {
+            0 => self.page_buffer.pages(),
+            _ => {
                 let kept = EVICTABLE_MIN.min(self.page_buffer.limit() / 4);
-                pages.saturating_sub(others + kept)
+                self.descriptors.length(List::PageBuffer).saturating_sub(kept)
             }
         }
     }
@@ -267,11 +269,8 @@ impl Pager {
             let is_other =
                 self.address_of(descriptor.page()) != addr || len > self.cache.slot_bytes(slot);
             if descriptor.is_pinned() || is_other {
+                descriptor.change(State::Resident);
                 self.cache.give_back(slot);
-                match is_other {
-                    true => descriptor.change(State::Resident),
-                    false => self.set_aside(id),
-                }
                 continue;
             }
             context.ids[chosen] = id;
@@ -334,7 +333,8 @@ impl Pager {
         let descriptor = self.descriptors.get(id);
         match taken {
             Taken::Unreadable => {
-                // Protected or locked by the program.
+                // Protected or locked by the program. What is pinned is not set aside: looking at
+                // it costs little, most pins end soon, and long ones are of half a buffer at most.
                 self.cache.give_back(slot);
                 self.set_aside(id);
                 return;

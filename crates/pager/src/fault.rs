@@ -27,6 +27,10 @@ pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
 
 /// Memory pages are installed together within blocks of so many.
 const FRESH_BLOCK: usize = 16;
+/// Batches that a fault on a cached object sees refused before it takes a place of the page
+/// buffer's without one.
+const PATIENCE_CACHED: usize = 2;
+
 /// Object pages that are installed together are no more than this part of the page buffer.
 const FRESH_PART: usize = 32;
 
@@ -80,13 +84,20 @@ impl Pager {
     ) -> Result<FaultReport, FaultError> {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
         let mut moves = Moves::default();
-        if let Err(error) = self.make_room(&mut moves) {
-            if !matches!(self.table.load(page), Place::Cached(_)) {
+        let is_cached = || matches!(self.table.load(page), Place::Cached(_));
+        loop {
+            let patience = if is_cached() { PATIENCE_CACHED } else { usize::MAX };
+            let Err(error) = self.make_room(&mut moves, patience) else { break };
+            if is_cached() {
+                // It is in DRAM: it takes the page buffer's place of the next victim, which finds
+                // the cache slot that it leaves. What is in DRAM stays usable when nothing can be
+                // written.
+                self.page_buffer.adopt(1);
+                break;
+            }
+            if patience == usize::MAX {
                 return Err(error);
             }
-            // It is in DRAM: it takes the page buffer's place of the next victim, which finds the
-            // cache slot that it leaves. What is in DRAM stays usable when nothing can be written.
-            self.page_buffer.adopt(1);
         }
         let passage = self.gate.enter(Level::Mover);
         let served = match self.table.load(page) {
@@ -372,22 +383,28 @@ impl Pager {
     }
 
     /// Reserves one page of the page buffer, evicting in this thread while there is none. When
-    /// changed objects cannot be written it gives up only after a look at every cached one: clean
-    /// ones may stand behind them.
-    pub(crate) fn make_room(&self, moves: &mut Moves) -> Result<(), FaultError> {
+    /// changed objects cannot be written it gives up only after a look at every cached one, for
+    /// clean ones may stand behind them, or after `patience` batches that were refused.
+    pub(crate) fn make_room(&self, moves: &mut Moves, patience: usize) -> Result<(), FaultError> {
         if self.page_buffer.try_reserve(1) {
             return Ok(());
         }
         let start_ns = clock::monotonic_ns();
-        let made = self.make_room_by_evicting(moves);
+        let made = self.make_room_by_evicting(moves, patience);
         moves.stall_ns += clock::monotonic_ns() - start_ns;
         made
     }
 
-    fn make_room_by_evicting(&self, moves: &mut Moves) -> Result<(), FaultError> {
+    fn make_room_by_evicting(&self, moves: &mut Moves, patience: usize) -> Result<(), FaultError> {
         const FRUITLESS_MAX: u32 = 256;
         let (mut fruitless, mut refused) = (0, 0);
         while !self.page_buffer.try_reserve(1) {
+            if fruitless > FRUITLESS_MAX || self.evictable() == 0 {
+                // Nothing can be evicted, or all is on its way: rather one page too many than a
+                // deadlock.
+                self.page_buffer.adopt(1);
+                return Ok(());
+            }
             // Asked before: a child that ends meanwhile gives back the space we do not find.
             let withheld = self.store.is_pinned();
             match self.evict_directly(moves) {
@@ -397,16 +414,12 @@ impl Pager {
                 }
                 Ok(false) => fruitless += 1,
                 Err(StoreError::Full) if withheld => return Err(FaultError::Withheld),
-                Err(error) if refused * DIRECT_PAGES > self.cache.objects() => {
+                Err(error)
+                    if refused >= patience || refused * DIRECT_PAGES > self.cache.objects() =>
+                {
                     return Err(FaultError::NoRoom(error));
                 }
                 Err(_) => refused += 1,
-            }
-            if fruitless > FRUITLESS_MAX || fruitless > 0 && self.evictable() == 0 {
-                // Nothing can be evicted, or all is on its way: rather one page too many than a
-                // deadlock.
-                self.page_buffer.adopt(1);
-                return Ok(());
             }
             deepheap_sys::thread::yield_now();
         }

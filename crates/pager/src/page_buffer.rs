@@ -2,29 +2,37 @@
 //!
 //! Guarantees: reservations never pass the limit; a page is reserved before it is installed and
 //! its reservation ends only after it has been zapped. (What is adopted is the exception: pages of
-//! plain memory, which exist already, and single ones where nothing can leave.)
+//! plain memory, which exist already, and single ones where nothing can leave. And where pages
+//! cannot be evicted, the limit leaves room for a few others.)
 //! Never: allocates, blocks.
 //! Threads: any, also in a signal handler.
 
 use deepheap_sys::atomic::{AtomicUsize, Ordering};
 use deepheap_sys::page_extractor::BATCH_MAX;
 
+/// While some pages cannot be evicted, so many others have room, whatever the limit says: what an
+/// instruction works on must fit at the same time.
+const ROOM: usize = 64;
+
 /// Counts of the page buffer, in pages.
 pub struct PageBuffer {
     resident: AtomicUsize,
     limit: AtomicUsize,
+    /// Pages among the resident ones that could not be evicted.
+    unevictable: AtomicUsize,
 }
 
 impl PageBuffer {
     /// An empty page buffer with this ceiling.
     pub fn new(limit: usize) -> PageBuffer {
-        PageBuffer { resident: AtomicUsize::new(0), limit: AtomicUsize::new(limit) }
+        let [resident, unevictable] = [const { AtomicUsize::new(0) }; 2];
+        PageBuffer { resident, limit: AtomicUsize::new(limit), unevictable }
     }
 
     /// Reserves pages, if that keeps the buffer within its limit.
     #[must_use]
     pub fn try_reserve(&self, pages: usize) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed);
+        let limit = self.limit();
         if self.resident.fetch_add(pages, Ordering::Relaxed) + pages <= limit {
             return true;
         }
@@ -54,7 +62,21 @@ impl PageBuffer {
 
     /// The ceiling.
     pub fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
+        let limit = self.limit.load(Ordering::Relaxed);
+        match self.unevictable() {
+            0 => limit,
+            pages => limit.max(pages + ROOM.min(limit)),
+        }
+    }
+
+    /// Notes how many pages could not be evicted.
+    pub fn set_unevictable(&self, pages: usize) {
+        self.unevictable.store(pages, Ordering::Relaxed);
+    }
+
+    /// Pages that could not be evicted, of late.
+    pub fn unevictable(&self) -> usize {
+        self.unevictable.load(Ordering::Relaxed)
     }
 
     /// Sets the ceiling; eviction brings the buffer below a lowered one.
@@ -63,13 +85,15 @@ impl PageBuffer {
     }
 
     /// Pages to evict so that faults find room without waiting: none while the buffer is below its
-    /// high-water mark (1/32 of the limit free), then down to the low one (1/16 free). A small
-    /// buffer has more of it free: as much as faults take while a batch is on its way out.
+    /// high-water mark (1/32 of it free), then down to the low one (1/16 free). A small buffer has
+    /// more of it free: as much as faults take while a batch is on its way out. Of the buffer is
+    /// here what can be evicted.
     pub fn excess(&self, evicting: bool) -> usize {
         let (pages, limit) = (self.pages(), self.limit());
+        let usable = limit.saturating_sub(self.unevictable());
         let free = match evicting {
-            true => (limit / 16).max((limit / 4).min(BATCH_MAX)),
-            false => (limit / 32).max((limit / 8).min(BATCH_MAX / 2)),
+            true => (usable / 16).max((usable / 4).min(BATCH_MAX)),
+            false => (usable / 32).max((usable / 8).min(BATCH_MAX / 2)),
         };
         pages.saturating_sub(limit - free)
     }
@@ -97,5 +121,17 @@ mod tests {
         assert!(buffer.try_reserve(1000));
         assert!(!buffer.try_reserve(1));
         assert_eq!(buffer.excess(true), 250);
+    }
+
+    #[test]
+    fn what_cannot_be_evicted_leaves_room_for_others_and_is_no_excess() {
+        let buffer = PageBuffer::new(1000);
+        buffer.adopt(1000);
+        buffer.set_unevictable(900);
+        assert_eq!((buffer.limit(), buffer.excess(true), buffer.excess(false)), (1000, 25, 12));
+        buffer.set_unevictable(1000);
+        assert_eq!(buffer.limit(), 1000 + ROOM);
+        assert!(buffer.try_reserve(ROOM) && !buffer.try_reserve(1));
+        assert_eq!((buffer.excess(true), buffer.excess(false)), (ROOM / 4, ROOM / 8));
     }
 }

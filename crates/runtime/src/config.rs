@@ -12,6 +12,7 @@
 //! | `objects` | sizes of allocations placed as objects, `64-2K`, or `auto` | none |
 //! | `cache_policy` | what leaves the object cache: `s3fifo`, `lru` or `clock` | `s3fifo` |
 //! | `segment` | size of one write of the log: a power of two, `256K` to `8M` | `1M` |
+//! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `stats` | file for a JSON line at exit | none |
 //! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
 //! | `children` | `yes` or `no`: child processes get deepheap, too | `yes` |
@@ -20,7 +21,8 @@
 //! A hyphen in a key is as good as an underscore. `objects` holds for programs under
 //! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
 //!
-//! A segment larger than 1/256 of `ram` is used at that size: several are in memory at a time.
+//! A segment larger than 1/256 of `ram` is halved until it is not, down to 256 KiB: several are in
+//! memory at a time.
 //!
 //! Guarantees: a parsed config is possible on this machine; `parse(to_conf())` gives it back.
 //! Never: touches the store; that happens when it is opened.
@@ -56,6 +58,8 @@ pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
 pub const SEGMENT_MAX_BYTES: u64 = 8 << 20;
 /// The segment size if none is given.
 pub const SEGMENT_DEFAULT_BYTES: u64 = 1 << 20;
+/// Objects by which a pool grows at most, if nothing is said.
+pub const POOL_STEP_DEFAULT: u32 = deepheap_heap::POOL_STEP as u32;
 
 /// Share of the RAM budget that the page buffer takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +109,8 @@ pub struct Config {
     pub cache_policy: CachePolicy,
     /// Tuning: bytes of one segment of the log.
     pub segment_bytes: u64,
+    /// Tuning: objects by which a pool of objects of one size grows at most.
+    pub pool_step: u32,
 }
 
 /// Bytes of a size; percentages are of this machine (or of its memory cgroup).
@@ -130,6 +136,7 @@ impl Config {
             objects: None,
             cache_policy: CachePolicy::default(),
             segment_bytes: SEGMENT_DEFAULT_BYTES,
+            pool_step: POOL_STEP_DEFAULT,
         }
     }
 
@@ -189,6 +196,7 @@ impl Config {
             "objects" => self.objects = Some(objects(value)?),
             "cache_policy" => self.cache_policy = cache_policy(value)?,
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
+            "pool_step" => self.pool_step = pool_step(value)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
             "show_stats" => self.show_stats = flag("show_stats", value)?,
             "children" => self.children = flag("children", value)?,
@@ -296,6 +304,9 @@ impl Config {
         if self.segment_bytes != SEGMENT_DEFAULT_BYTES {
             put("segment", &size::exact(self.segment_bytes));
         }
+        if self.pool_step != POOL_STEP_DEFAULT {
+            put("pool_step", &self.pool_step.to_string());
+        }
         if let Some(path) = &self.stats_file {
             put("stats", &text(path));
         }
@@ -376,6 +387,17 @@ fn cache_policy(value: &str) -> Result<CachePolicy, ConfigError> {
         text: value.to_owned(),
         words: "s3fifo, lru or clock",
     })
+}
+
+fn pool_step(value: &str) -> Result<u32, ConfigError> {
+    match value.trim().parse() {
+        Ok(objects @ 1..) => Ok(objects),
+        _ => Err(ConfigError::NoneOf {
+            key: "pool_step",
+            text: value.to_owned(),
+            words: "a number of objects, 1 at least",
+        }),
+    }
 }
 
 fn path(key: &'static str, value: &str) -> Result<PathBuf, ConfigError> {

@@ -69,8 +69,8 @@ impl fmt::Display for ConfigError {
             ConfigError::UnknownKey(key) => write!(
                 out,
                 "there is no setting '{key}': the settings are ram, store, store_size, \
-                 page_buffer, objects, cache_policy, segment, stats, show_stats, children and \
-                 force (a comma inside a path is written \\,)"
+                 page_buffer, objects, cache_policy, segment, pool_step, stats, show_stats, \
+                 children and force (a comma inside a path is written \\,)"
             ),
             ConfigError::BadSize { key, text, reason } => {
                 write!(out, "{key} '{text}' is not a size: {reason}")

@@ -49,7 +49,7 @@ pub use deepheap_sys::stream_list;
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use global_allocator::DeepHeap;
 pub use holds::Hold;
-pub use object_box::ObjectBox;
+pub use object_box::{ObjectBox, Pinned};
 pub use object_placement::ObjectPlacement;
 pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, stats};
 pub use residency::{count_efault_retry, is_managing, pin, touch, unpin};

@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 
 use deepheap_heap::PAGE;
 
-use crate::objects::{self, ObjectError};
+use crate::objects::{self, Advice, ObjectError};
 
 /// A value as an object of its own.
 ///
@@ -118,6 +118,23 @@ impl<T: Copy + 'static> ObjectBox<T> {
         unsafe { objects::prefetch(boxes.as_ptr().cast(), boxes.len()) }
     }
 
+    /// Tells how the value will be used. A hint: nothing depends on it but speed.
+    ///
+    /// # Errors
+    /// None, as long as the box owns its object.
+    pub fn advise(&self, advice: Advice) -> Result<(), ObjectError> {
+        objects::advise(self.address(), advice)
+    }
+
+    /// Keeps the value in RAM, touchable without a fault, until the guard is dropped.
+    ///
+    /// # Errors
+    /// `ObjectError::Resources` if all that is pinned would be more than half of the page buffer.
+    pub fn pin(&self) -> Result<Pinned<'_, T>, ObjectError> {
+        objects::pin(self.address())?;
+        Ok(Pinned(self))
+    }
+
     /// Where the object is.
     pub fn address(&self) -> *const u8 {
         self.0.as_ptr().cast()
@@ -157,6 +174,24 @@ impl<T: Copy + 'static> Drop for ObjectBox<T> {
     fn drop(&mut self) {
         // SAFETY: the object is ours, and nobody has it afterwards.
         unsafe { crate::free(self.0.as_ptr().cast()) };
+    }
+}
+
+/// A value that stays in RAM while this lives.
+pub struct Pinned<'a, T: Copy + 'static>(&'a ObjectBox<T>);
+
+impl<T: Copy + 'static> Deref for Pinned<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0
+    }
+}
+
+impl<T: Copy + 'static> Drop for Pinned<'_, T> {
+    fn drop(&mut self) {
+        // It is a live object, as it was when it was pinned: there is nothing to be told.
+        let _ = objects::unpin(self.0.address());
     }
 }
 

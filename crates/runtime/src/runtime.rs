@@ -56,7 +56,7 @@ const SEGMENT_BUFFERS: core::ops::RangeInclusive<u64> = 4..=8;
 const RESERVE_SEGMENTS: u32 = 8;
 
 /// Parts of the budget of which a segment is one at most; up to eight are in memory, which are a
-/// 32nd of the budget then.
+/// 32nd of the budget then (below 64 MiB, where segments do not get smaller, a 16th at most).
 const BUDGET_PER_SEGMENT: u64 = 256;
 
 /// Why deepheap could not start. The text says what to do.
@@ -210,6 +210,7 @@ fn start(mut config: Config) -> Result<&'static Runtime, InitError> {
         })
     };
     let runtime = Box::leak(Box::new(parts().map_err(InitError::Resources)?));
+    runtime.heap.set_pool_step(runtime.config.pool_step as usize);
     runtime.publish_gauges();
     RUNTIME.store(runtime, Ordering::Release);
     Ok(runtime)

@@ -79,6 +79,7 @@ fn evictor(_: usize) {
         while pager.must_evict() {
             batches += 1;
             if batches % BATCHES_BETWEEN == 0 {
+                runtime.count_moves(0, &core::mem::take(&mut moves));
                 pager.rebalance();
             }
             let before = moves.evicted();

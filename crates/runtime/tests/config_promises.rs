@@ -38,7 +38,7 @@ fn a_memory_cgroup_counts_as_the_machine() {
 fn every_key_is_read() {
     let config = parse(
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,page_buffer:40%,segment:512K,\
-         objects:64-2K,cache-policy:LRU,stats:/tmp/s.json,show_stats:yes,children:no,force:1,",
+         objects:64-2K,cache-policy:LRU,pool_step:500,stats:/tmp/s.json,show_stats:yes,children:no,force:1,",
     )
     .expect("all keys");
     let expected = Config {
@@ -53,6 +53,7 @@ fn every_key_is_read() {
         objects: Some(ObjectPlacement::Range { min: 64, max: 2048 }),
         cache_policy: CachePolicy::Lru,
         segment_bytes: 512 << 10,
+        pool_step: 500,
     };
     assert_eq!(config, expected);
     let auto = parse("objects:auto,cache_policy:clock").expect("words");
@@ -86,6 +87,8 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("objects:0-64", "1 at least"),
         ("objects:64-1M", "64.0 KiB at most"),
         ("cache_policy:arc", "write s3fifo, lru or clock"),
+        ("pool_step:0", "1 at least"),
+        ("pool_step:10K", "a number of objects"),
         ("children:maybe", "write yes or no"),
         ("store:", "store has no path"),
         ("store:/a\\b", "stray backslash"),
@@ -115,11 +118,11 @@ fn any_config() -> impl Strategy<Value = Config> {
         proptest::option::of(16u64 << 20..1 << 42),
         any::<[bool; 3]>(),
         proptest::option::of(share),
-        18u32..=23,
+        (18u32..=23, 1u32..=u32::MAX),
         (objects, policy),
     )
         .prop_map(
-            |(ram, (store, stats_file), store_size, flags, page_buffer, segment, tuned)| Config {
+            |(ram, (store, stats_file), store_size, flags, page_buffer, steps, tuned)| Config {
                 ram,
                 store,
                 store_size,
@@ -130,7 +133,8 @@ fn any_config() -> impl Strategy<Value = Config> {
                 page_buffer,
                 objects: tuned.0,
                 cache_policy: tuned.1,
-                segment_bytes: 1 << segment,
+                segment_bytes: 1 << steps.0,
+                pool_step: steps.1,
             },
         )
 }

@@ -3,7 +3,7 @@
 mod scene;
 
 use deepheap::ObjectBox;
-use deepheap::objects::ObjectError;
+use deepheap::objects::{Advice, ObjectError};
 use scene::play;
 
 /// A budget that the boxes outgrow.
@@ -49,6 +49,30 @@ fn values_come_back_by_copy_by_reference_and_by_the_batch() {
         ObjectBox::scatter(&mut boxes, &values).expect("room");
         assert_eq!(ObjectBox::gather(&boxes).as_deref(), Ok(&values[..]));
         assert_eq!(ObjectBox::scatter(&mut boxes, &values[1..]), Err(ObjectError::OutOfBounds));
+    });
+}
+
+#[test]
+fn what_is_pinned_is_used_without_a_fault_until_the_guard_ends() {
+    play("what_is_pinned_is_used_without_a_fault_until_the_guard_ends", CONF, || {
+        let boxes = boxes();
+        let pins: Vec<_> =
+            boxes.iter().step_by(600).map(|object| object.pin().expect("room")).collect();
+        boxes.iter().for_each(|object| object.advise(Advice::Cold).expect("a live object"));
+        assert!((0..).zip(&boxes).all(|(key, object)| object.key == key));
+        let faults = || deepheap::stats().expect("running").faults();
+        let before = faults();
+        assert!((0..).step_by(600).zip(&pins).all(|(key, pinned)| **pinned == record(key)));
+        assert_eq!(faults(), before, "what is pinned had left");
+        drop(pins);
+        assert!((0..).zip(&boxes).all(|(key, object)| object.key == key));
+        let before = faults();
+        assert!((0..).zip(&boxes).step_by(600).all(|(key, object)| object.key == key));
+        assert!(faults() > before, "what is pinned no more never left");
+        // More than half of what can be in reach.
+        let pins: Vec<_> = boxes.iter().map_while(|object| object.pin().ok()).collect();
+        assert!(pins.len() < BOXES as usize / 8, "{} of 24 MiB", pins.len());
+        assert_eq!(boxes[pins.len()].pin().err(), Some(ObjectError::Resources));
     });
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A single read is one pread. A batch goes through one of a few io_uring rings, so that all of it
 //! is in flight at once; the kernel merges neighbours, for which the store sorts. Without a free
-//! ring (or in a forked child, which must not touch its parent's) requests are made in turn.
+//! ring (or in a forked child, which must not touch its parent's) requests are made in turn, until
+//! a ring is free.
 //!
 //! Guarantees: no request is in flight when a call returns.
 //! Never: allocates (after `new`), waits for a ring: rings are tried, not awaited.
@@ -21,7 +22,7 @@ use deepheap_sys::ring::{ReadRequest, Ring, WriteRequest};
 use crate::device::{Device, Read, Write};
 
 /// Batches that can be in flight at the same time.
-const RINGS: usize = 4;
+const RINGS: usize = 8;
 
 /// Requests that a ring has in flight at most.
 const RING_ENTRIES: u32 = 64;
@@ -141,13 +142,16 @@ impl Device for FileDevice {
             return;
         }
         for chunk in batch.chunks_mut(RING_ENTRIES as usize) {
-            let gaps = chunk.windows(2).filter(|pair| !pair[1].follows(&pair[0])).count();
-            let done =
-                gaps > 0 && self.ring().is_some_and(|mut ring| self.read_by_ring(&mut ring, chunk));
-            if !done {
-                chunk
-                    .chunk_by_mut(|one, next| next.follows(one))
-                    .for_each(|run| self.read_run(run));
+            let mut rest = chunk;
+            while !rest.is_empty() {
+                let gap = rest.windows(2).position(|pair| !pair[1].follows(&pair[0]));
+                let by_ring = |mut ring: Guard<'_, Ring>| self.read_by_ring(&mut ring, rest);
+                if gap.is_some() && self.ring().is_some_and(by_ring) {
+                    break;
+                }
+                let run;
+                (run, rest) = rest.split_at_mut(gap.map_or(rest.len(), |last| last + 1));
+                self.read_run(run);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! Never: rounds to nothing: a small number keeps its digits.
 
 use super::experiments::Form;
-use super::numbers::ENDURANCE_BYTES;
+use crate::gauges::ENDURANCE_BYTES;
 
 /// What stands for a number that is not known.
 pub const UNKNOWN: &str = "-";

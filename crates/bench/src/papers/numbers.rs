@@ -18,11 +18,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a drive of 1 TB for consumers is rated for, in bytes written: 600 TB.
-pub const ENDURANCE_BYTES: f64 = 600e12;
+use crate::gauges;
+
 /// What all contenders read at least: a page, or a block.
 const READ_BYTES: f64 = 4096.0;
-const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
 
 /// Names and values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -94,10 +93,7 @@ impl Numbers {
             "written_bytes_per_operation" => ratio("written_bytes", "operations"),
             "written_bytes_per_second" => ratio("written_bytes", "seconds"),
             "reads_per_operation" => Some(ratio("read_bytes", "operations")? / READ_BYTES),
-            "life_years" => {
-                let rate = self.get("written_bytes_per_second").filter(|&rate| rate > 0.0)?;
-                Some(ENDURANCE_BYTES / rate / YEAR_SECONDS)
-            }
+            "life_years" => gauges::life_years(self.get("written_bytes_per_second")?),
             _ => self.0.get(name).copied(),
         }
     }

@@ -6,8 +6,8 @@
 //!             │  ▼└───────────────────┴─────┼──────────────┘ │   [faulted in]
 //!         Unevictable                       └────────────────┘   [stays]
 //! ```
-//! What could not be evicted when its turn came (it is pinned, protected or locked) stands aside
-//! as `Unevictable`, so that eviction does not come past it again and again.
+//! What the kernel did not let go when its turn came, because the program protected or locked it,
+//! stands aside as `Unevictable`, so that eviction does not come past it again and again.
 //!
 //! Sharded by runs of indices, each list first in, first out in its shard, but for the free ones;
 //! the replacement policy looks at one shard at a time. Neighbours in memory mostly get descriptors
@@ -220,6 +220,11 @@ impl Descriptors {
     /// elsewhere.
     pub fn next_to_evict(&self, round: &mut Round, list: List) -> Option<DescriptorId> {
         self.first_of(round.next(), list, |shard, id| self.relink(shard, id, list))
+    }
+
+    /// How many stand in a list.
+    pub fn length(&self, list: List) -> usize {
+        self.shards.iter().map(|shard| shard.lock().ends(list).length as usize).sum()
     }
 
     /// How many stand aside as unevictable.
