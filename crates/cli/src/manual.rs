@@ -19,9 +19,9 @@ const VARIABLES: [(&str, &str); 4] = [
     (
         "DEEPHEAP_CONF",
         "Settings as key:value, separated by commas: ram, store, store_size, page_buffer, \
-         objects, cache_policy, segment, pool_step, stats, show_stats, children, force. For example \
-         ram:2G,store:/mnt/nvme. A comma inside a path is written \\, and a backslash \\\\. \
-         Options of the command line go over it.",
+         objects, cache_policy, segment, pool_step, stats, show_stats, children, force. For \
+         example ram:2G,store:/mnt/nvme. A comma inside a path is written \\, and a \
+         backslash \\\\. Options of the command line go over it.",
     ),
     (
         "DEEPHEAP_SHOW_STATS",

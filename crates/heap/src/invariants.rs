@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use deepheap_sys::lock::Guard;
 
 use crate::central_list::Available;
-use crate::coalescing::{HUGE_BODY, Spans};
+use crate::coalescing::HUGE_BODY;
 use crate::heap::Heap;
 use crate::page::PAGES_PER_SPAN;
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES};
@@ -31,7 +31,7 @@ impl Heap {
     pub fn check_invariants(&self) {
         let lists: [Guard<'_, Available>; SMALL_CLASSES] =
             core::array::from_fn(|list| self.lists[list].lock());
-        let spans = self.map.runs.lock();
+        let _spans = self.map.runs.lock();
         let mut sums = Sums {
             dirty: 0,
             dirty_free: 0,
@@ -41,7 +41,7 @@ impl Heap {
         };
         let mut span = 0;
         while span < self.map.spans() {
-            span += self.check_span(span, &spans, &lists, &mut sums);
+            span += self.check_span(span, &lists, &mut sums);
         }
         let runs = &self.map.runs;
         assert_eq!(sums.dirty, runs.committed(), "committed pages are the dirty ones");
@@ -56,13 +56,7 @@ impl Heap {
     }
 
     /// Checks a span, or a huge run's spans; returns how many.
-    fn check_span(
-        &self,
-        span: usize,
-        spans: &Spans,
-        lists: &[Guard<'_, Available>],
-        sums: &mut Sums,
-    ) -> usize {
+    fn check_span(&self, span: usize, lists: &[Guard<'_, Available>], sums: &mut Sums) -> usize {
         let runs = &self.map.runs;
         let start = span * PAGES_PER_SPAN;
         let (state, pages) = runs.units.get(start);
@@ -101,7 +95,7 @@ impl Heap {
         assert_eq!(binned.count(), free_units, "every free unit is in a bin");
         let dirty_free = runs.dirty_free[span].load(Ordering::Relaxed) as usize;
         assert_eq!(sums.dirty_free - free_before, dirty_free, "dirty free pages of span {span}");
-        debug_assert!(spans.dirty_free >= dirty_free);
+        assert!(runs.dirty_free_pages() >= dirty_free);
         1
     }
 

@@ -252,7 +252,8 @@ impl Heap {
         self.objects.space.blocks().1
     }
 
-    /// Sets how many objects a grown pool adds at a time, at most; `POOL_STEP` if it is never called.
+    /// Sets how many objects a grown pool adds at a time, at most; `POOL_STEP` if it is never
+    /// called.
     pub fn set_pool_step(&self, objects: usize) {
         self.objects.pools.set_step(objects);
     }

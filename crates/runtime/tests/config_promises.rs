@@ -38,7 +38,8 @@ fn a_memory_cgroup_counts_as_the_machine() {
 fn every_key_is_read() {
     let config = parse(
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,page_buffer:40%,segment:512K,\
-         objects:64-2K,cache-policy:LRU,pool_step:500,stats:/tmp/s.json,show_stats:yes,children:no,force:1,",
+         objects:64-2K,cache-policy:LRU,pool_step:500,stats:/tmp/s.json,show_stats:yes,\
+         children:no,force:1,",
     )
     .expect("all keys");
     let expected = Config {
