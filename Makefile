@@ -53,8 +53,9 @@ lint: ## Checks with clippy; a warning is an error.
 	$(CARGO) clippy -p deepheap-heap --features strict --all-targets -- -D warnings
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
-	timeout --kill-after=30 40m $(CARGO) test --workspace
-	timeout --kill-after=30 5m $(CARGO) test -p deepheap-heap --features strict
+	$(CARGO) test --workspace --no-run
+	timeout --kill-after=30 60m $(CARGO) test --workspace
+	timeout --kill-after=30 10m $(CARGO) test -p deepheap-heap --features strict
 
 schedules: ## Plays the pager with threads of which a seed decides who goes on (SCHEDULES=60).
 	DEEPHEAP_SCHEDULES=$(SCHEDULES) $(CARGO) test -p deepheap-pager --features schedules --lib \

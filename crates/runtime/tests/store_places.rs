@@ -8,10 +8,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use deepheap::Config;
 use deepheap::store_place::StorePlace;
 use scene::memory::{Collection, PAGE, seed};
+use scene::process::soon;
 use scene::{Folder, act, finish, is_played, spawn, this_binary};
 
 /// The user whom nothing belongs to.
@@ -112,7 +114,14 @@ fn a_block_device_with_something_on_it_is_taken_by_force_only_and_a_mounted_one_
     let path = device.path.as_str();
     let find = |more: &str| {
         let config = Config::parse(&format!("store:{path},store_size:32M{more}"));
-        StorePlace::find(&config.expect("settings")).map_err(|error| error.to_string())
+        let config = config.expect("settings");
+        let mut found = Err(String::new());
+        // A system's own daemons look at what is new on a device, and lock it meanwhile.
+        soon(Duration::from_secs(2), || {
+            found = StorePlace::find(&config).map_err(|error| error.to_string());
+            !found.as_ref().is_err_and(|error| error.contains("used by another process"))
+        });
+        found
     };
     let refused = |more: &str, words: &[&str]| {
         let error = find(more).expect_err("it is somebody's");

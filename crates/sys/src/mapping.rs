@@ -208,12 +208,17 @@ mod tests {
         let second = reserve(align, align, first as usize).unwrap();
         assert_ne!(first, second);
         assert_eq!(second as usize % align, 0);
-        // SAFETY: both are ours and unused.
-        unsafe {
-            unmap(second, align).unwrap();
-            unmap(first, align).unwrap();
-        }
-        assert_eq!(reserve(align, align, first as usize).unwrap(), first);
+        // SAFETY: ours and unused.
+        unsafe { unmap(second, align) }.unwrap();
+        // Another test may map something there in between, but not every time.
+        let mut place = first;
+        let is_kept = (0..10).any(|_| {
+            // SAFETY: ours and unused.
+            unsafe { unmap(place, align) }.unwrap();
+            place = reserve(align, align, first as usize).unwrap();
+            place == first
+        });
+        assert!(is_kept, "{place:?} instead of {first:?}");
         // SAFETY: ours and unused after the reads and writes below.
         unsafe {
             commit(first, PAGE).unwrap();

@@ -1,10 +1,19 @@
 //! Objects shorter than a page are taken out whole, exactly, and their page tables go with them.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use deepheap_sys::PAGE;
 use deepheap_sys::mapping::{self, PinnedArray};
 use deepheap_sys::page_extractor::{PageExtractor, RANGE, Taken, Victim};
 use deepheap_sys::pagemap;
 use deepheap_sys::zap::Zapper;
+
+/// Page tables are counted for the whole process: one test at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Lengths that are short, odd, whole, and neighbours that must not run together.
 const LENGTHS: [usize; 8] = [1, 128, PAGE, PAGE, 4095, 8, 2048, 136];
@@ -54,12 +63,14 @@ fn check(out: &[(usize, Vec<u8>)]) {
 
 #[test]
 fn exactly_the_bytes_of_each_object_come_out() {
+    let _turn = turn();
     let memory = mapping::map_pinned(LENGTHS.len() * PAGE).expect("memory");
     check(&take_out(memory, PAGE, false));
 }
 
 #[test]
 fn page_tables_of_emptied_ranges_are_given_back() {
+    let _turn = turn();
     let memory = mapping::map_pinned((LENGTHS.len() + 1) * RANGE).expect("memory");
     let first = (memory as usize).next_multiple_of(RANGE) as *mut u8;
     let before = page_tables();
@@ -72,6 +83,7 @@ fn page_tables_of_emptied_ranges_are_given_back() {
 
 #[test]
 fn a_page_that_cannot_be_taken_is_not_dropped_with_its_range() {
+    let _turn = turn();
     let memory = mapping::map_pinned(2 * RANGE).expect("memory");
     let first = (memory as usize).next_multiple_of(RANGE);
     let (mut extractor, zapper) = (PageExtractor::new().expect("a pipe"), Zapper::new());

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)] // all of this file is a test
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use deepheap_sys::PAGE;
 use deepheap_sys::mapping::PinnedArray;
 use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
@@ -11,6 +13,13 @@ use deepheap_sys::pagemap;
 use deepheap_sys::userfaultfd::Userfaultfd;
 use deepheap_sys::zap::Zapper;
 use libc::iovec;
+
+/// A fork shares the pages of every test in this process: one at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Splices the page's first byte, stores 7, and answers what the pipe holds.
 fn pipe_sees(page: *mut u8) -> u8 {
@@ -51,6 +60,7 @@ fn with_child(body: impl FnOnce()) {
 
 #[test]
 fn the_zero_page_loses_a_store_and_populate_write_cures_it() {
+    let _turn = turn();
     let memory = PinnedArray::<u8>::new(2 * PAGE).unwrap();
     let (sick, cured) = (memory.as_ptr(), memory.as_ptr().wrapping_add(PAGE));
     assert_eq!((memory[0], memory[PAGE]), (0, 0)); // the reads map the zero page
@@ -61,6 +71,7 @@ fn the_zero_page_loses_a_store_and_populate_write_cures_it() {
 
 #[test]
 fn a_page_shared_by_fork_loses_a_store_and_populate_write_cures_it() {
+    let _turn = turn();
     let mut memory = PinnedArray::<u8>::new(2 * PAGE).unwrap();
     (memory[0], memory[PAGE]) = (1, 1);
     let (sick, cured) = (memory.as_ptr(), memory.as_ptr().wrapping_add(PAGE));
@@ -105,6 +116,7 @@ fn extract_all(
 
 #[test]
 fn extract_tells_copied_missing_and_unreadable_page_by_page() {
+    let _turn = turn();
     let uffd = Userfaultfd::open().unwrap();
     let mut extractor = PageExtractor::new().unwrap();
     let pages = extractor.batch();
@@ -138,6 +150,7 @@ fn extract_tells_copied_missing_and_unreadable_page_by_page() {
 
 #[test]
 fn extract_takes_shared_pages_whole_and_leaves_the_childs_alone() {
+    let _turn = turn();
     let mut extractor = PageExtractor::new().unwrap();
     let mut memory = PinnedArray::<u8>::new(BATCH_MAX.min(extractor.batch()) * PAGE).unwrap();
     memory.fill(9);
@@ -150,6 +163,7 @@ fn extract_takes_shared_pages_whole_and_leaves_the_childs_alone() {
 
 #[test]
 fn extract_refuses_what_does_not_fit_and_touches_nothing() {
+    let _turn = turn();
     let mut extractor = PageExtractor::new().unwrap();
     let mut taken = [Taken::Copied; 2];
     let victims = [Victim { addr: 0, len: PAGE, may_be_shared: true, clears_range: false }];
@@ -163,6 +177,7 @@ fn extract_refuses_what_does_not_fit_and_touches_nothing() {
 
 #[test]
 fn extractor_works_on_in_the_child_of_a_fork() {
+    let _turn = turn();
     let mut extractor = PageExtractor::new().unwrap();
     let before = extractor.descriptors();
     extractor.after_fork().unwrap();

@@ -98,7 +98,7 @@ static void forks_beside_streams(void) {
     pthread_t threads[2];
     CHECK(pthread_create(&threads[0], NULL, write_evicted, NULL) == 0);
     CHECK(pthread_create(&threads[1], NULL, flush_all, NULL) == 0);
-    alarm(100);
+    alarm(600);
     for (int i = 0; i < 60; i++) {
         pid_t child = fork();
         if (child == 0) _exit(fflush(NULL) == 0 ? 8 : 1);

@@ -37,7 +37,7 @@ static void on_alarm(int signal) { (void)signal; }
 static void *goes_on_later(void *argument) {
     static unsigned char bytes[300000];
     int *descriptors = argument;
-    usleep(1000000);
+    usleep(30000000); /* long after the signal; it is cancelled before */
     for (ssize_t len = 200000; descriptors[0] >= 0 && len > 0;) {
         ssize_t got = read(descriptors[0], bytes, sizeof bytes);
         CHECK(got >= 0);
@@ -51,7 +51,8 @@ static void *goes_on_later(void *argument) {
 static void interrupted(void) {
     struct sigaction action = {.sa_handler = on_alarm};
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
-    struct itimerval in_a_while = {.it_value = {.tv_usec = 200000}};
+    struct itimerval in_a_while = {.it_value = {.tv_usec = 200000},
+                                    .it_interval = {.tv_usec = 200000}};
     unsigned char *block = aligned_alloc(PAGE, 75 * PAGE);
     press();
     fill(block, 75 * PAGE, 3);

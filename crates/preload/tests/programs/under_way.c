@@ -201,7 +201,7 @@ static void *runs(void *argument) {
 
 int main(void) {
     fill(pattern, LEN, 1);
-    alarm(100);
+    alarm(600);
     pthread_t threads[COUNT];
     for (int i = 0; i < COUNT; i++) {
         prepare(&calls[i]);

@@ -98,7 +98,9 @@ pub const GOALS: &[Goal] = &[
         metric: &P99,
         against: SWAP,
         reach: Reach::Below(1.0),
-        short: "",
+        short: "The slowest operations are sets whose old value, whose neighbours in memcached's \
+                list and whose new place are all away: up to four reads one after the other, some \
+                of them under a lock of memcached.",
     },
     Goal {
         what: "objects : pages, useful entries with the same budget",
