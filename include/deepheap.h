@@ -60,7 +60,8 @@ enum dh_error {
     DH_EOBJECT = -7,  /* the pointer is no live object: freed, foreign or null */
     DH_EBOUNDS = -8,  /* offset and length reach beyond the object */
     DH_EREAD = -9,    /* the device failed, or returned other bytes than were written */
-    DH_ENOROOM = -10  /* RAM is full and the store takes no more */
+    DH_ENOROOM = -10  /* RAM is full and the store takes no more: it is full, failed, or kept by a
+                         forked child until that ends */
 };
 
 /*

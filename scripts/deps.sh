@@ -25,6 +25,9 @@ needs=(
     strace:strace
     shellcheck:shellcheck
     /usr/include/openssl/sha.h:libssl-dev
+    /usr/include/event.h:libevent-dev
+    dpkg-source:dpkg-dev
+    patch:patch
 )
 
 # Tells whether a command or a file is there.

@@ -1,7 +1,9 @@
 //! Hunt: looks for lost writes (reliability, layer 2).
 //!
-//! Threads increment counters in random objects while eviction, faults, collection, frees and forks
-//! run as hard as they can; at the end, and in every forked child, the sums must be exact.
+//! Threads increment counters in memory pages and in objects of all sizes, by pointers, while
+//! eviction, faults, collection, frees and forks run as hard as they can; another one counts in
+//! objects of its own by `gather` and `scatter`. At the end, and in every forked child, all of it
+//! must be exact.
 //!
 //! Guarantees: prints its seed; a mismatch names the object and both values and ends with
 //! exit status 1.
@@ -10,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use deepheap::objects::{self, ObjectError};
 
 use crate::failure::Failure;
 use crate::random::Random;
@@ -43,18 +46,65 @@ pub struct Hunt {
     seed: u64,
 }
 
-/// A page-sized block of counters; the first word names it.
+/// Words of a page of counters. The first of a block names it.
 const WORDS: usize = 512;
 const NAME: u64 = 0xDEE9_4EA9_0000_0000;
+/// Objects that are counted in by calls take a part of the bytes, at half a page each.
+const CALLED_PART: usize = 4;
+/// So many at a time.
+const BATCH: usize = 64;
+/// Within this time a forked child has read everything.
+const CHILD_ENDS: Duration = Duration::from_secs(60);
+
+/// A block of counters: a memory page, or an object.
+struct Block {
+    address: usize,
+    words: usize,
+}
+
+impl Block {
+    fn new(name: u64, address: *mut u8, words: usize) -> Option<Block> {
+        if address.is_null() {
+            return None;
+        }
+        // SAFETY: a fresh allocation of that many words.
+        unsafe {
+            address.write_bytes(0, 8 * words);
+            address.cast::<u64>().write(name);
+        }
+        Some(Block { address: address as usize, words })
+    }
+}
 
 struct Field {
-    blocks: Vec<usize>,
+    blocks: Vec<Block>,
 }
 
 impl Field {
+    /// Half of the bytes are memory pages, half objects of 16 bytes to a page.
+    fn new(bytes: usize, seed: u64) -> Result<Field, String> {
+        let mut random = Random::new(seed, 1);
+        let (mut blocks, mut left) = (Vec::new(), bytes);
+        while left >= 16 * WORDS {
+            for words in [WORDS, 2 + random.below(WORDS as u64 - 1) as usize] {
+                let address = match words {
+                    WORDS => deepheap::malloc(8 * WORDS),
+                    _ => objects::allocate(1, 8 * words),
+                };
+                let block = Block::new(NAME + blocks.len() as u64, address, words);
+                let short = || format!("no memory for block {}", blocks.len());
+                let block = block.ok_or_else(|| short() + ": raise --store-size");
+                blocks.push(block?);
+                left -= 8 * words;
+            }
+        }
+        Ok(Field { blocks })
+    }
+
     fn counter(&self, block: usize, word: usize) -> &AtomicU64 {
-        // SAFETY: a live allocation of WORDS words, used as atomics only, never freed in the hunt.
-        unsafe { &*(self.blocks[block] as *const AtomicU64).add(word) }
+        // SAFETY: a live allocation of that many words, used as atomics only, never freed in the
+        // hunt.
+        unsafe { &*(self.blocks[block].address as *const AtomicU64).add(word) }
     }
 
     /// The sum of all counters, and the first block whose name is wrong.
@@ -65,7 +115,7 @@ impl Field {
             if name != NAME + block as u64 {
                 return Err(format!("block {block} reads {name:#x} where its name should be"));
             }
-            for word in 1..WORDS {
+            for word in 1..self.blocks[block].words {
                 sum += self.counter(block, word).load(Ordering::Relaxed);
             }
         }
@@ -96,17 +146,9 @@ fn run(args: &Hunt) -> Result<bool, String> {
     let config = deepheap::Config::parse(&conf).map_err(|error| error.to_string())?;
     deepheap::init(config).map_err(|error| error.to_string())?;
     let bytes = deepheap::parse_size(&args.data).map_err(|error| error.to_string())?;
-    let mut blocks = Vec::new();
-    for block in 0..bytes as usize / (WORDS * 8) {
-        let address = deepheap::calloc(WORDS, 8);
-        if address.is_null() {
-            return Err(format!("no memory for block {block}: raise --store-size"));
-        }
-        // SAFETY: a fresh allocation of WORDS words.
-        unsafe { address.cast::<u64>().write(NAME + block as u64) };
-        blocks.push(address as usize);
-    }
-    let field = Field { blocks };
+    let called_bytes = bytes as usize / CALLED_PART;
+    let field = Field::new(bytes as usize - called_bytes, seed)?;
+    let called = Called::new((called_bytes / (WORDS * 4)).max(BATCH), seed)?;
     let done: Vec<AtomicU64> = (0..args.threads).map(|_| AtomicU64::new(0)).collect();
     let (stop, churned, forks) = (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0));
     let failures = AtomicUsize::new(0);
@@ -117,10 +159,11 @@ fn run(args: &Hunt) -> Result<bool, String> {
             scope.spawn(move || increment(field, seed + thread as u64, done, stop));
         }
         scope.spawn(|| churn(seed ^ 0xC0FFEE, &stop, &churned, &failures));
+        scope.spawn(|| called.count(seed ^ 0xCA11, &stop, &failures));
         while Instant::now() < deadline && failures.load(Ordering::Relaxed) == 0 {
             let pause = if args.fork_every_ms > 0 { args.fork_every_ms } else { 200 };
             std::thread::sleep(Duration::from_millis(pause));
-            if args.fork_every_ms > 0 && !fork_and_check(&field, &done, &forks) {
+            if args.fork_every_ms > 0 && !fork_and_check(&field, &called, &done, &forks) {
                 failures.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -128,10 +171,13 @@ fn run(args: &Hunt) -> Result<bool, String> {
     });
     let expected: u64 = done.iter().map(|done| done.load(Ordering::Relaxed)).sum();
     let found = field.sum()?;
+    called.check(0)?;
     let exact = found == expected && failures.load(Ordering::Relaxed) == 0;
     println!(
-        "hunt: {} increments, sum {found}, {} objects churned, {} forks, {} failures: {}",
+        "hunt: {} increments, sum {found}, {} by calls, {} objects churned, {} forks, {} \
+         failures: {}",
         expected,
+        called.total(),
         churned.load(Ordering::Relaxed),
         forks.load(Ordering::Relaxed),
         failures.load(Ordering::Relaxed),
@@ -143,6 +189,106 @@ fn run(args: &Hunt) -> Result<bool, String> {
     Ok(exact)
 }
 
+/// Objects whose first word counts the calls that named them.
+struct Called {
+    objects: Vec<usize>,
+    /// What each must hold; raised after it was written.
+    noted: Vec<AtomicU64>,
+}
+
+impl Called {
+    fn new(count: usize, seed: u64) -> Result<Called, String> {
+        let mut random = Random::new(seed, 2);
+        let mut objects = Vec::new();
+        for _ in 0..count {
+            let words = 1 + random.below(WORDS as u64) as usize;
+            let block = Block::new(0, objects::allocate(1, 8 * words), words);
+            objects.push(block.ok_or("no memory for objects: raise --store-size")?.address);
+        }
+        Ok(Called { objects, noted: (0..count).map(|_| AtomicU64::new(0)).collect() })
+    }
+
+    fn total(&self) -> u64 {
+        self.noted.iter().map(|noted| noted.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Raises batches of random ones by one, until told to stop.
+    fn count(&self, seed: u64, stop: &AtomicBool, failures: &AtomicUsize) {
+        let mut random = Random::new(seed, 0);
+        while !stop.load(Ordering::Relaxed) {
+            // From a random one on, with gaps: each once.
+            let count = self.objects.len();
+            let (first, gap) = (random.below(count as u64) as usize, count / BATCH);
+            let batch = std::array::from_fn::<_, BATCH, _>(|at| (first + gap * at) % count);
+            let written = self.read(&batch).and_then(|values| self.raise(&batch, &values));
+            if let Err(why) = written {
+                eprintln!("hunt: {why}");
+                failures.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    fn read(&self, batch: &[usize; BATCH]) -> Result<[u64; BATCH], String> {
+        let list = batch.map(|at| self.objects[at] as *const u8);
+        let mut values = [0u64; BATCH];
+        let buffer = values.as_mut_ptr().cast();
+        // SAFETY: live objects of a word at least; room for one of each.
+        let done = unsafe { objects::gather(list.as_ptr(), BATCH, 0, 8, buffer) };
+        if done != Ok(BATCH) {
+            return Err(format!("gather: {done:?}"));
+        }
+        let wrong =
+            (0..BATCH).find(|&at| values[at] != self.noted[batch[at]].load(Ordering::SeqCst));
+        match wrong {
+            None => Ok(values),
+            Some(at) => Err(format!(
+                "object {} reads {} by gather and should be {:?}",
+                batch[at], values[at], self.noted[batch[at]]
+            )),
+        }
+    }
+
+    /// Writes one more than `values` to the objects, and notes it.
+    fn raise(&self, batch: &[usize; BATCH], values: &[u64; BATCH]) -> Result<(), String> {
+        let list = batch.map(|at| self.objects[at] as *mut u8);
+        let values = values.map(|value| value + 1);
+        let (mut written, deadline) = (0, Instant::now() + CHILD_ENDS);
+        while written < BATCH {
+            let (rest, buffer) = (&list[written..], values[written..].as_ptr().cast());
+            // SAFETY: live objects of a word at least, and a value for each.
+            match unsafe { objects::scatter(rest.as_ptr(), rest.len(), 0, 8, buffer) } {
+                Ok(some) => {
+                    for &at in &batch[written..written + some] {
+                        self.noted[at].fetch_add(1, Ordering::SeqCst);
+                    }
+                    written += some;
+                }
+                // A child keeps the space until it ends.
+                Err(ObjectError::NoRoom) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => return Err(format!("scatter: {error:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Every object, by its pointer, holds what is noted, or up to `more` above.
+    fn check(&self, more: u64) -> Result<(), String> {
+        for (at, &object) in self.objects.iter().enumerate() {
+            // SAFETY: a live object of a word at least; whoever writes it has stopped, or is not
+            // in this process.
+            let found = unsafe { (object as *const u64).read_volatile() };
+            let noted = self.noted[at].load(Ordering::SeqCst);
+            if found < noted || found > noted + more {
+                return Err(format!("object {at} reads {found} and should be {noted}"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Increments random counters; `done` is raised before the counter, so that `done` is never below
 /// what the counters hold.
 fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
@@ -150,7 +296,7 @@ fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..64 {
             let block = random.below(field.blocks.len() as u64) as usize;
-            let word = 1 + random.below(WORDS as u64 - 1) as usize;
+            let word = 1 + random.below(field.blocks[block].words as u64 - 1) as usize;
             done.fetch_add(1, Ordering::SeqCst);
             field.counter(block, word).fetch_add(1, Ordering::SeqCst);
         }
@@ -168,7 +314,10 @@ fn churn(seed: u64, stop: &AtomicBool, churned: &AtomicU64, failures: &AtomicUsi
                 1 | 2 => 1 + random.below(20_000) as usize,
                 _ => 1 + random.below(2000) as usize,
             };
-            let address = deepheap::malloc(size);
+            let address = match random.below(2) {
+                0 => deepheap::malloc(size),
+                _ => objects::allocate(1, size),
+            };
             if address.is_null() {
                 continue;
             }
@@ -193,14 +342,20 @@ fn churn(seed: u64, stop: &AtomicBool, churned: &AtomicU64, failures: &AtomicUsi
 
 /// Forks a child that reads every counter: their sum must lie between what was done before the fork
 /// and what had been begun when it happened, and stay the same.
-fn fork_and_check(field: &Field, done: &[AtomicU64], forks: &AtomicUsize) -> bool {
+fn fork_and_check(field: &Field, called: &Called, done: &[AtomicU64], forks: &AtomicUsize) -> bool {
     let threads = done.len() as u64;
     let before: u64 = done.iter().map(|done| done.load(Ordering::SeqCst)).sum();
     // SAFETY: the child only reads memory, writes to stderr and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let begun: u64 = done.iter().map(|done| done.load(Ordering::SeqCst)).sum();
+        // The fork may have come between a scatter and the note of it.
+        let by_calls = called.check(1).and_then(|()| called.check(1));
+        if let Err(why) = &by_calls {
+            eprintln!("hunt: child: {why}");
+        }
         let status = match (field.sum(), field.sum()) {
+            _ if by_calls.is_err() => 1,
             (Ok(first), Ok(second)) if first == second => {
                 // Each thread may stand between its two additions.
                 let fits = first + threads >= before && first <= begun && first + threads >= begun;

@@ -136,7 +136,8 @@ impl Pager {
                 }
             }
         }
-        // SAFETY: the pages lie in managed spans, belong to no allocation, and are ours to move.
+        // SAFETY: the pages lie in managed spans, nobody wants their bytes, and they are ours to
+        // move.
         let zapped = unsafe { self.zapper.get().zap(&ranges[..count]) }.is_ok();
         for &id in owned {
             if zapped {

@@ -168,7 +168,7 @@ impl Pager {
         // Others set aside and evict as well: a hint.
         let unevictable = self.descriptors.unevictable();
         context.probes = (2 * set_aside.saturating_sub(unevictable)).clamp(1, BATCH_MAX / 2);
-        if unevictable != set_aside {
+        if unevictable != self.page_buffer.unevictable() {
             self.page_buffer.set_unevictable(unevictable);
         }
         let evicted = moves.evicted() - before;

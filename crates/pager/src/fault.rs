@@ -27,12 +27,12 @@ pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
 
 /// Memory pages are installed together within blocks of so many.
 const FRESH_BLOCK: usize = 16;
+/// Object pages that are installed together are no more than this part of the page buffer.
+const FRESH_PART: usize = 32;
+
 /// Batches that a fault on a cached object sees refused before it takes a place of the page
 /// buffer's without one.
 const PATIENCE_CACHED: usize = 2;
-
-/// Object pages that are installed together are no more than this part of the page buffer.
-const FRESH_PART: usize = 32;
 
 /// What kind of fault it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

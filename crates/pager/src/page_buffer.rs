@@ -69,7 +69,7 @@ impl PageBuffer {
         }
     }
 
-    /// Notes how many pages could not be evicted.
+    /// Notes how many pages could not be evicted; after each batch, so it is a little old.
     pub fn set_unevictable(&self, pages: usize) {
         self.unevictable.store(pages, Ordering::Relaxed);
     }

@@ -45,7 +45,7 @@ unsafe extern "C" fn madvise_of_program(address: *mut c_void, len: size_t, advic
     if is_managed(address) {
         if advice == libc::MADV_DONTNEED || advice == libc::MADV_REMOVE {
             // SAFETY: the program gives these bytes up and expects zeros.
-            unsafe { address.write_bytes(0, len) };
+            unsafe { deepheap::give_up(address.cast(), len) };
         }
         return 0;
     }

@@ -183,6 +183,11 @@ fn a_program_may_give_up_its_privileges() {
 }
 
 #[test]
+fn what_is_given_up_reads_as_zeros_and_is_not_read_in() {
+    holds("give_up.c", "what is given up is zero");
+}
+
+#[test]
 fn what_cannot_work_is_refused() {
     let scratch = Scratch::new("refusals");
     let program = compile("refusals.c", &scratch);

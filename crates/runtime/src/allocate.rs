@@ -24,6 +24,8 @@ const RETURNING_PAGES: usize = 256;
 
 /// From so many bytes on, old ones are dropped rather than overwritten.
 const DROPPED_BYTES: usize = 4 << 20;
+/// What is given up is written with zeros if it is less than this.
+const GIVEN_UP_BYTES: usize = 8 * PAGE;
 
 /// Largest size malloc(3) may serve.
 const SIZE_MAX: usize = isize::MAX as usize;
@@ -44,19 +46,37 @@ pub fn malloc(size: usize) -> *mut u8 {
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
     let Some(bytes) = count.checked_mul(size) else { return ptr::null_mut() };
     let (address, zeroed) = allocate(bytes, ALIGN);
-    if !address.is_null() && !zeroed && !drop_old_bytes(address as usize, bytes) {
+    let are_zero = || bytes >= DROPPED_BYTES && drop_old_bytes(address as usize, bytes);
+    if !address.is_null() && !zeroed && !are_zero() {
         // SAFETY: a fresh allocation of that many bytes.
         unsafe { address.write_bytes(0, bytes) };
     }
     address
 }
 
-/// Has a large fresh allocation read as zeros without touching it all, of which the program may use
-/// little; false if its bytes have to be written.
-fn drop_old_bytes(address: usize, bytes: usize) -> bool {
-    if bytes < DROPPED_BYTES {
-        return false;
+/// The program gives up what this part of its memory holds: it reads as zeros from now on, as after
+/// `MADV_DONTNEED`, and what is away is not read in for that.
+///
+/// # Safety
+/// The bytes lie in live allocations of this heap and may be written.
+pub unsafe fn give_up(address: *mut u8, bytes: usize) {
+    let (start, end) = (address as usize, address as usize + bytes);
+    let (first, last) = (start.next_multiple_of(PAGE), end - end % PAGE);
+    let zero = |from: usize, to: usize| {
+        // SAFETY: the caller's promise: a part of the bytes.
+        unsafe { (from as *mut u8).write_bytes(0, to - from) };
+    };
+    if first + GIVEN_UP_BYTES <= last && drop_old_bytes(first, last - first) {
+        zero(start, first);
+        zero(last, end);
+    } else {
+        zero(start, end);
     }
+}
+
+/// Has many bytes, from the beginning of a page, read as zeros without touching them all; false if
+/// they have to be written.
+fn drop_old_bytes(address: usize, bytes: usize) -> bool {
     let Some(runtime) = running() else { return false };
     let first = PageNo(((address - runtime.region_base) / PAGE) as u32);
     runtime.drop_old_bytes(FreedRun { first, pages: bytes.div_ceil(PAGE) })

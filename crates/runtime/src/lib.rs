@@ -40,7 +40,9 @@ pub mod stats_report;
 pub mod store_place;
 mod workers;
 
-pub use allocate::{aligned_alloc, calloc, free, malloc, owns, realloc, thread_exit, usable_size};
+pub use allocate::{
+    aligned_alloc, calloc, free, give_up, malloc, owns, realloc, thread_exit, usable_size,
+};
 pub use config::{CachePolicy, Config, ConfigError, parse_size};
 pub use deepheap_sys::fault_signal;
 pub use deepheap_sys::own_descriptor::is_own as is_own_descriptor;

@@ -17,6 +17,29 @@ use crate::objects::{self, Advice, ObjectError};
 /// A value as an object of its own.
 ///
 /// `T: Copy` has no destructor, so it can be freed unseen, and moves as bytes, padding and all.
+///
+/// ```no_run
+/// use deepheap::ObjectBox;
+///
+/// #[derive(Clone, Copy)]
+/// struct User {
+///     id: u64,
+///     visits: u64,
+/// }
+///
+/// # fn main() -> Result<(), deepheap::objects::ObjectError> {
+/// let mut users = Vec::new();
+/// for id in 0..1_000_000 {
+///     users.push(ObjectBox::new(User { id, visits: 0 })?);
+/// }
+/// users[7].visits += 1; // as with any Box
+/// let user = users[7].get()?; // a copy, without a page fault
+/// let batch = ObjectBox::gather(&users[100..164])?; // 64 reads under way together
+/// let pinned = users[7].pin()?; // in RAM until it is dropped
+/// # let _ = (user.id, batch.len(), pinned.visits);
+/// # Ok(())
+/// # }
+/// ```
 #[repr(transparent)]
 pub struct ObjectBox<T: Copy + 'static>(NonNull<T>);
 

@@ -524,15 +524,16 @@ impl Runtime {
         self.publish_gauges();
     }
 
-    /// Plain mode: gives the memory of a run in quarantine back; false if the kernel refuses.
+    /// Plain mode: gives the memory of a run back, which nobody needs the bytes of; false if the
+    /// kernel refuses.
     fn drop_plain(&self, run: FreedRun) -> bool {
         let address = self.region_base + run.first.0 as usize * PAGE;
-        // SAFETY: a quarantined run of our own memory; no allocation lies in it.
+        // SAFETY: our own memory, in quarantine, just allocated, or given up by the program.
         unsafe { mapping::advise(address as *mut u8, run.pages * PAGE, Advice::DontNeed).is_ok() }
     }
 
-    /// Drops what the pages of a run that the program does not know of hold; false if some of it
-    /// may be left.
+    /// Drops what the pages of a run hold, which the program does not know yet or has given up;
+    /// false if some of it may be left.
     pub(crate) fn drop_old_bytes(&self, run: FreedRun) -> bool {
         if let Some(pager) = self.pager() {
             return !pager.discard_resident(run);

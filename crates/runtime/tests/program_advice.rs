@@ -143,6 +143,14 @@ fn protected_pages_are_not_tried_at_every_fault() {
         protect(libc::PROT_READ | libc::PROT_WRITE);
         // They leave again, once they can.
         push_out(&data);
+        let mut present = vec![0u8; 5000];
+        // SAFETY: our own pages; a byte for each.
+        let asked = unsafe {
+            libc::mincore(as_pointer(protected.address()), protected.size(), present.as_mut_ptr())
+        };
+        assert_eq!(asked, 0);
+        let stayed = present.iter().filter(|page| **page & 1 != 0).count();
+        assert!(stayed < 1000, "{stayed} pages stayed");
         protected.check(1);
     });
 }

@@ -8,7 +8,8 @@
 #
 # Guarantees: fetches the source of Debian 12 whatever the machine's sources are, and leaves those
 # alone; writes only below OUT; what is built already is not built again. Prints how many lines the
-# edit changes.
+# edit changes. Exit status 3 if packages are missing or the source cannot be fetched, 1 if what was
+# fetched cannot be built.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -57,16 +58,18 @@ code_lines() {
     grep "^$1[^$1]" "$here/objects.patch" | grep -vcE "^.[[:space:]]*(\*|/\*|//|$)"
 }
 
-build() {
+prepare() {
     local packages
     packages=$(missing)
     # shellcheck disable=SC2086 # one word a package
     [ -z "$packages" ] || fail "missing; install: sudo apt-get install" $packages
-    [ -e "$deepheap/libdeepheap.so" ] ||
-        fail "$deepheap/libdeepheap.so is missing; run \`make build\`"
-
     rm -rf "$out/source"
     fetch
+}
+
+build() {
+    [ -e "$deepheap/libdeepheap.so" ] ||
+        fail "$deepheap/libdeepheap.so is missing; run \`make build\`"
     cd "$out/source"
     # Its own defaults, without the tier of flash and the sandbox, which forbids userfaultfd.
     ./configure --disable-dependency-tracking --disable-docs --disable-extstore --disable-seccomp \
@@ -80,11 +83,22 @@ build() {
     cp memcached "$out/memcached-objects"
 }
 
+# Ends the script if a step failed, with a status and with what it had said.
+ended() {
+    [ "$1" -eq 0 ] && return
+    tail -n 20 "$out/build.log" >&2
+    echo "memcached: $3; all of it is in $out/build.log" >&2
+    exit "$2"
+}
+
 if [ ! "$out/memcached-objects" -nt "$here/objects.patch" ]; then
-    (build) >"$out/build.log" 2>&1 || {
-        tail -n 20 "$out/build.log" >&2
-        fail "building failed; all of it is in $out/build.log"
-    }
+    # Behind `||` or `if` a failure inside would not end the step.
+    set +e
+    (set -e && prepare) >"$out/build.log" 2>&1
+    ended $? 3 "its source cannot be had"
+    (set -e && build) >>"$out/build.log" 2>&1
+    ended $? 1 "building failed"
+    set -e
 fi
 echo "memcached $("$out/memcached" --version | cut -d' ' -f2):" \
     "$(code_lines +) lines added or changed, $(code_lines -) gone"
