@@ -129,6 +129,15 @@ fn page_is_free_never_says_so_of_a_live_objects_page() {
     ask_about_pages(true);
 }
 
+/// Tells the others to end, also when an assertion fails: the scope waits for them.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads allocate and free, objects or memory, while another asks about their pages.
 fn ask_about_pages(objects: bool) {
     const OWNERS: usize = 3;
@@ -176,6 +185,7 @@ fn ask_about_pages(objects: bool) {
                 }
             });
         }
+        let _ended = Ended(&done);
         let mut random = Random::new(99);
         let start = Instant::now();
         while live < ASKED && start.elapsed() < Duration::from_secs(20) {
@@ -183,7 +193,8 @@ fn ask_about_pages(objects: bool) {
             let before = slot.changes.load(Ordering::SeqCst);
             let ptr = slot.ptr.load(Ordering::SeqCst);
             let size = slot.size.load(Ordering::SeqCst);
-            if ptr == 0 || before != slot.changes.load(Ordering::SeqCst) {
+            // Odd: its owner is about to free what the pointer still names.
+            if ptr == 0 || before % 2 == 1 || before != slot.changes.load(Ordering::SeqCst) {
                 continue;
             }
             let page = region.page_of(ptr + random.below(size));
@@ -197,7 +208,6 @@ fn ask_about_pages(objects: bool) {
             }
             free += usize::from(region.heap.page_is_free(PageNo::from(random.below(4096))));
         }
-        done.store(true, Ordering::Relaxed);
     });
     println!("{live} questions about live objects, {free} free pages seen");
     assert!(live > ASKED / 100 && free > 0);
