@@ -92,9 +92,8 @@ impl Field {
                     _ => objects::allocate(1, 8 * words),
                 };
                 let block = Block::new(NAME + blocks.len() as u64, address, words);
-                let short = || format!("no memory for block {}", blocks.len());
-                let block = block.ok_or_else(|| short() + ": raise --store-size");
-                blocks.push(block?);
+                let short = format!("no memory for block {}: raise --store-size", blocks.len());
+                blocks.push(block.ok_or(short)?);
                 left -= 8 * words;
             }
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scene::memory::{Collection, Object, PAGE, Random, resident_list, seed};
-use scene::process::cost;
+use scene::process::{cost, soon};
 use scene::{finish, play, spawn};
 
 const BUDGET: usize = 24 << 20;
@@ -114,9 +114,12 @@ fn resident_memory_and_page_tables_stay_under_the_budget() {
                 let used = stats.used_bytes() as usize;
                 eprintln!("{what}: {} KiB over own, used {used}", cost().saturating_sub(own) >> 10);
                 assert!(cost() <= limit, "{what}: {} above the limit", cost() - limit);
-                // Page tables may have grown since the limits were set; the evictor does so often.
+                // Seen once 1.5 KiB above, for a moment; tables may grow before the limits follow.
                 let most = BUDGET + BUDGET / 256;
                 assert!(used <= most, "{what}: {used} by our own count, {stats:?}");
+                let used = || deepheap::stats().expect("stats").used_bytes() as usize;
+                let is_within = soon(Duration::from_secs(10), || used() <= BUDGET);
+                assert!(is_within, "{what}: {} by our own count, for long", used());
             });
         });
         let peak = peak.load(Ordering::Relaxed);

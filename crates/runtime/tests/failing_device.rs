@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scene::memory::{Collection, Object, PAGE, seed};
-use scene::process::soon;
+use scene::process::{run, soon};
 use scene::{Ending, Folder, act, finish, is_played, spawn, this_binary};
 
 /// A scene whose store is a file of its own, which the scene can reach.
@@ -224,15 +224,6 @@ impl Disk {
         let (image, mount) = (folder.path().join("image"), folder.path().join("mount"));
         let file = fs::File::create(&image).and_then(|file| file.set_len(size));
         file.and_then(|()| fs::create_dir(&mount)).map_err(|error| error.to_string())?;
-        let run = |program: &str, arguments: &[&str]| {
-            let output = Command::new(program).args(arguments).output();
-            match output.map_err(|error| format!("{program}: {error}"))? {
-                output if output.status.success() => Ok(()),
-                output => {
-                    Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-                }
-            }
-        };
         let text = |path: &Path| path.to_string_lossy().into_owned();
         run("mkfs.ext4", &["-q", "-m0", &text(&image)])?;
         let disk = Disk { mount, _folder: folder };

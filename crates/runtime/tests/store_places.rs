@@ -13,24 +13,13 @@ use std::time::Duration;
 use deepheap::Config;
 use deepheap::store_place::StorePlace;
 use scene::memory::{Collection, PAGE, seed};
-use scene::process::soon;
+use scene::process::{run, soon};
 use scene::{Folder, act, finish, is_played, spawn, this_binary};
 
 /// The user whom nothing belongs to.
 const NOBODY: u32 = 65_534;
 /// In the environment of a scene: its store.
 const PLACE: &str = "DEEPHEAP_TEST_PLACE";
-
-/// Runs a program that is to succeed; what it printed, or why not.
-fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(arguments).output();
-    match output.map_err(|error| format!("{program}: {error}"))? {
-        output if output.status.success() => {
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        }
-        output => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
-}
 
 /// A block device of zeros, over a file; gone in the end.
 struct BlockDevice {

@@ -95,3 +95,14 @@ pub fn soon(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     }
     true
 }
+
+/// Runs a program of the system that is to succeed; what it printed, or why it did not.
+pub fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = std::process::Command::new(program).args(arguments).output();
+    match output.map_err(|error| format!("{program}: {error}"))? {
+        output if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        }
+        output => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
