@@ -16,7 +16,7 @@ use crate::gate::Level;
 use crate::object_cache::ObjectCache;
 use crate::object_table::ObjectTable;
 use crate::pager::{PAGE_STAGING_BYTES, Pager};
-use crate::policy::budget_split::{self, Share};
+use crate::policy::budget_split::{self, Share, Split};
 use crate::staging::StagingBuffer;
 use crate::{PAGE, evict, staging};
 
@@ -208,8 +208,9 @@ impl Pager {
         overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
     }
 
-    /// Sets the limits of page buffer and object cache from what the rest leaves.
-    pub fn rebalance(&self) {
+    /// Sets the limits of page buffer and object cache from what the rest leaves, or as far towards
+    /// that as one step goes. Whether there are more steps to go, after the next batch of eviction.
+    pub fn rebalance(&self) -> bool {
         let _passage = self.gate.enter(Level::Mover);
         self.balance();
         // Before the usage is looked at, which then includes them.
@@ -220,9 +221,14 @@ impl Pager {
         };
         let held = self.page_buffer.unevictable() + self.long_pins.load(Ordering::Relaxed);
         let split = budget_split::split(self.budget.bytes, self.usage().overhead(), share, held);
-        self.page_buffer.set_limit(split.page_buffer);
+        let (page_buffer, object_cache) =
+            (self.page_buffer.pages().saturating_sub(staged), self.cache.held_bytes() / PAGE);
+        let limits = split.next(Split { page_buffer, object_cache }, held);
+        // The cache first: memory of its free slabs goes back before the page buffer may use it.
+        self.cache.set_limit(limits.object_cache * PAGE);
+        self.page_buffer.set_limit(limits.page_buffer);
         self.page_buffer.unreserve(staged);
-        self.cache.set_limit(split.object_cache * PAGE);
         self.descriptors.grow_ghost(self.cache.objects());
+        limits != split
     }
 }

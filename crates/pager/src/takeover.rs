@@ -54,9 +54,11 @@ impl Pager {
         committed: usize,
         publish: impl FnOnce() -> Vec<(usize, usize)>,
     ) {
+        self.page_buffer.adopt(committed);
+        // From here on its limit comes down in steps: no fault has to make room for all of it.
+        self.rebalance();
         let mut take_over = self.take_over.lock();
         self.plain_spans.store(spans, Ordering::Release);
-        self.page_buffer.adopt(committed);
         self.managed_spans.fetch_max(spans, Ordering::Release);
         *take_over = TakeOver { next: 0, end: spans, assumed: committed, held: publish() };
         // Tried again for each span, which then has the error.

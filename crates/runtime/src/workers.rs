@@ -76,11 +76,15 @@ fn evictor(_: usize) {
             *pause = (2 * *pause).min(LEISURE);
         };
         let mut batches = 0;
+        let mut border_moves = pager.rebalance();
         while pager.must_evict() {
             batches += 1;
-            if batches % BATCHES_BETWEEN == 0 {
+            let is_time = batches % BATCHES_BETWEEN == 0;
+            if is_time {
                 runtime.count_moves(0, &core::mem::take(&mut moves));
-                pager.rebalance();
+            }
+            if is_time || border_moves {
+                border_moves = pager.rebalance();
             }
             let before = moves.evicted();
             // Asked before: a child that ends meanwhile gives back the space we do not find.

@@ -128,6 +128,44 @@ fn resident_memory_and_page_tables_stay_under_the_budget() {
     });
 }
 
+/// Random access to what fits the budget, but not half of it, moves the border between page buffer
+/// and cache to its end: what the one gets, the other has given up before.
+#[test]
+fn the_border_moves_within_the_budget() {
+    const RAM: usize = 64 << 20;
+    const SET: usize = 44 << 20;
+    play("the_border_moves_within_the_budget", "ram:64M,store_size:600M", || {
+        let seed = seed();
+        let used = || deepheap::stats().expect("stats").used_bytes() as usize;
+        let page_buffer = || deepheap::stats().expect("stats").page_buffer_bytes as usize;
+        let data = Object::new(4 * RAM).expect("room");
+        data.fill(seed);
+        let half = page_buffer();
+        let (stop, peak) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    peak.fetch_max(used(), Ordering::Relaxed);
+                }
+            });
+            let _end = Finally(|| stop.store(true, Ordering::Relaxed));
+            let mut random = Random::new(seed);
+            let has_moved = soon(Duration::from_secs(60), || {
+                for _ in 0..10_000 {
+                    let word = random.below(SET / PAGE) * (PAGE / 8);
+                    data.set(word, data.get(word));
+                }
+                page_buffer() > half + RAM / 8
+            });
+            assert!(has_moved, "from {half} to {}", page_buffer());
+        });
+        let peak = peak.load(Ordering::Relaxed);
+        eprintln!("from {half} to {}, peak {peak}, budget {RAM}", page_buffer());
+        // Tables may grow before the limits follow.
+        assert!(peak <= RAM + RAM / 256, "{peak}");
+    });
+}
+
 /// A memory cgroup (version 1), removed in the end.
 struct Cgroup(PathBuf);
 

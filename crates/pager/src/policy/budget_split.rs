@@ -1,16 +1,24 @@
-//! Budget split: how the RAM budget is shared between page buffer and object cache.
+//! Budget split: how the RAM budget is shared between page buffer and object cache, and how the
+//! border between them moves.
+//!
+//! Guarantees: a side grows by what the other one has given up already, so that the sum stays
+//! within the budget; and nobody who needs room waits until a side has given up more than `STEP`.
 
-/// Limits in pages.
+/// Limits in pages, or what is held of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Split {
-    /// Ceiling of the page buffer.
+    /// The page buffer's.
     pub page_buffer: usize,
-    /// Ceiling of the object cache.
+    /// The object cache's.
     pub object_cache: usize,
 }
 
 /// Least number of pages either side is left with: two batches of eviction.
 pub const LEAST: usize = 512;
+
+/// Number of pages that a side has to give up at a time, at most: two batches of eviction, which is
+/// what a fault may wait for.
+pub const STEP: usize = 512;
 
 /// The page buffer's share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,9 +41,85 @@ pub fn split(budget: usize, overhead: usize, share: Share, held: usize) -> Split
     Split { page_buffer, object_cache: pages - page_buffer }
 }
 
+impl Split {
+    /// The next limits on the way to these, while both sides are what `now` says and `held` pages
+    /// cannot leave the page buffer. What leaves the page buffer comes to the cache, so that its
+    /// limit may be what the page buffer's will leave. What leaves the cache is anybody's: the page
+    /// buffer's limit follows when it has left. By what the budget is passed, because tables have
+    /// grown, a step is longer.
+    pub fn next(self, now: Split, held: usize) -> Split {
+        let pages = self.page_buffer + self.object_cache;
+        let step = STEP + (now.page_buffer + now.object_cache).saturating_sub(pages);
+        if now.object_cache > self.object_cache {
+            let object_cache = self.object_cache.max(now.object_cache.saturating_sub(step));
+            let left = pages.saturating_sub(now.object_cache).max(now.page_buffer);
+            let least = self.page_buffer.min(held + LEAST);
+            Split { page_buffer: left.min(pages - object_cache).max(least), object_cache }
+        } else {
+            let page_buffer = self.page_buffer.max(now.page_buffer.saturating_sub(step));
+            Split { page_buffer, object_cache: pages.saturating_sub(page_buffer) }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever moves, sides that follow their limits come to the split, never hold more than the
+    /// budget on the way, and never have to give up more than a step.
+    #[test]
+    fn a_border_moves_in_steps_within_the_budget() {
+        let target = |part| split(256 << 20, 16 << 20, Share::Part(part), 0);
+        for (from, to) in [(1 << 15, 3 << 14), (3 << 14, 1 << 8), (1 << 8, 1 << 15)] {
+            let (mut now, to) = (target(from), target(to));
+            let pages = to.page_buffer + to.object_cache;
+            let mut steps = 0;
+            while now != to {
+                let limits = to.next(now, 0);
+                assert!(limits.page_buffer + limits.object_cache <= pages, "{limits:?}");
+                assert!(now.object_cache.saturating_sub(limits.object_cache) <= STEP);
+                let leaves = now.page_buffer.saturating_sub(limits.page_buffer);
+                assert!(leaves <= STEP);
+                // Faults and evictions fill what they may.
+                now.object_cache = limits.object_cache.min(now.object_cache + leaves);
+                now.page_buffer = limits.page_buffer.min(pages - now.object_cache);
+                assert!(now.page_buffer + now.object_cache <= pages);
+                steps += 1;
+                assert!(steps < 1000, "{now:?} does not come to {to:?}");
+            }
+            assert!(steps > 20);
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_management_moves_in_steps_too() {
+        let to = split(1 << 36, 1 << 30, Share::Part(1 << 15), 0);
+        let pages = to.page_buffer + to.object_cache;
+        let mut now = Split { page_buffer: pages - 1, object_cache: 0 };
+        while now.page_buffer > to.page_buffer {
+            let limits = to.next(now, 0);
+            assert!(limits.page_buffer >= now.page_buffer - STEP);
+            assert_eq!(limits.page_buffer + limits.object_cache, pages);
+            now.object_cache += now.page_buffer - limits.page_buffer;
+            now.page_buffer = limits.page_buffer;
+            assert!(now.object_cache <= limits.object_cache);
+        }
+        assert_eq!(now.page_buffer, to.page_buffer);
+    }
+
+    #[test]
+    fn by_what_the_budget_is_passed_a_step_is_longer_and_what_is_held_has_its_place() {
+        let to = Split { page_buffer: 20_000, object_cache: 20_000 };
+        let split = |page_buffer, object_cache| Split { page_buffer, object_cache };
+        let cache_is_over = split(19_000, 30_000);
+        assert_eq!(to.next(cache_is_over, 0), split(19_000, 21_000 - STEP));
+        assert_eq!(to.next(cache_is_over, 50_000), split(20_000, 21_000 - STEP));
+        let cache_is_little_over = split(25_000, 20_100);
+        assert_eq!(to.next(cache_is_little_over, 0), to);
+        let page_buffer_is_over = split(35_000, 10_000);
+        assert_eq!(to.next(page_buffer_is_over, 0), split(30_000 - STEP, 10_000 + STEP));
+    }
 
     #[test]
     fn both_sides_keep_their_least_and_the_sum_is_the_budget() {
