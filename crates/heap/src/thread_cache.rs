@@ -48,6 +48,8 @@ pub(crate) struct CacheMemory {
     medium_bytes: AtomicUsize,
     /// Next of all caches of the heap.
     next: AtomicPtr<CacheMemory>,
+    /// Next of those in the pool.
+    next_pooled: AtomicPtr<CacheMemory>,
     /// Nonzero while a thread has it.
     taken: AtomicU32,
 }
@@ -282,22 +284,27 @@ impl CacheMemory {
 pub(crate) struct Caches {
     lock: Lock<()>,
     first: AtomicPtr<CacheMemory>,
+    /// A stack of those that no thread has; changes under the lock.
+    pooled: AtomicPtr<CacheMemory>,
     count: AtomicUsize,
 }
 
 impl Caches {
     pub const fn new() -> Self {
-        Self {
-            lock: Lock::new(()),
-            first: AtomicPtr::new(core::ptr::null_mut()),
-            count: AtomicUsize::new(0),
-        }
+        let [first, pooled] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
+        Self { lock: Lock::new(()), first, pooled, count: AtomicUsize::new(0) }
     }
 
     fn take(&self) -> Result<&'static CacheMemory> {
         let _lock = self.lock.lock();
-        let memory = match self.iter().find(|memory| memory.taken.load(Relaxed) == 0) {
-            Some(memory) => memory,
+        // SAFETY: null, or of `map_one`, which never unmaps, by a thread that had the lock.
+        let pooled: Option<&'static CacheMemory> =
+            unsafe { self.pooled.load(Relaxed).cast_const().as_ref() };
+        let memory = match pooled {
+            Some(memory) => {
+                self.pooled.store(memory.next_pooled.load(Relaxed), Relaxed);
+                memory
+            }
             None => self.map_one()?,
         };
         memory.taken.store(1, Relaxed);
@@ -308,6 +315,8 @@ impl Caches {
     pub fn give_back(&self, memory: &'static CacheMemory) {
         let _lock = self.lock.lock();
         memory.taken.store(0, Relaxed);
+        memory.next_pooled.store(self.pooled.load(Relaxed), Relaxed);
+        self.pooled.store(core::ptr::from_ref(memory).cast_mut(), Relaxed);
     }
 
     fn map_one(&self) -> Result<&'static CacheMemory> {

@@ -28,12 +28,20 @@ held! {
     fn res_search(
         name: *const c_char, class: c_int, kind: c_int, answer: *mut c_uchar, room: c_int,
     ) -> c_int = answered(answer, room);
+    fn res_querydomain(
+        name: *const c_char, domain: *const c_char, class: c_int, kind: c_int,
+        answer: *mut c_uchar, room: c_int,
+    ) -> c_int = answered(answer, room);
     fn res_nquery(
         state: *mut c_void, name: *const c_char, class: c_int, kind: c_int,
         answer: *mut c_uchar, room: c_int,
     ) -> c_int = answered(answer, room);
     fn res_nsearch(
         state: *mut c_void, name: *const c_char, class: c_int, kind: c_int,
+        answer: *mut c_uchar, room: c_int,
+    ) -> c_int = answered(answer, room);
+    fn res_nquerydomain(
+        state: *mut c_void, name: *const c_char, domain: *const c_char, class: c_int, kind: c_int,
         answer: *mut c_uchar, room: c_int,
     ) -> c_int = answered(answer, room);
     fn res_send(question: *const c_uchar, asked: c_int, answer: *mut c_uchar, room: c_int)

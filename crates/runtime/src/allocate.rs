@@ -226,7 +226,7 @@ impl Runtime {
             false => pager.discard(freed.run()),
         };
         self.heap.recycle_objects(freed, resident);
-        self.end_idle_objects(pager);
+        self.end_idle_objects_in_turn(pager);
         if freed.pages >= RETURNING_PAGES {
             self.expect_space_to_return(pager);
         }

@@ -14,7 +14,7 @@
 //! touched, and signals are blocked while it is held.
 
 use core::fmt;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::path::{Path, PathBuf};
 
 use deepheap_heap::{
@@ -119,6 +119,8 @@ pub(crate) struct Runtime {
     pub(crate) growth: Lock<Growth>,
     /// Looks that the collector still takes for space to give back to the device.
     space_to_return: AtomicU32,
+    /// Frees of objects until chunks with pinned pages are looked at again.
+    idle_pause: AtomicUsize,
 }
 
 /// What the slow path of allocation keeps track of.
@@ -205,6 +207,7 @@ fn start(mut config: Config) -> Result<&'static Runtime, InitError> {
             first_process: std::process::id(),
             pager: AtomicPtr::new(core::ptr::null_mut()),
             space_to_return: AtomicU32::new(0),
+            idle_pause: AtomicUsize::new(0),
             growth: Lock::new(Growth { spans: 0, refused: false }),
             config,
         })
@@ -450,8 +453,18 @@ impl Runtime {
         self.end_idle_objects(pager);
     }
 
-    /// Ends chunks of objects that nobody uses any more.
-    pub(crate) fn end_idle_objects(&self, pager: &Pager) {
+    /// After a free: ends chunks of objects that nobody uses any more. Those with pinned pages were
+    /// looked at in vain: again after as many frees as they have pages, so that a free pays for a
+    /// page of them at most.
+    pub(crate) fn end_idle_objects_in_turn(&self, pager: &Pager) {
+        match self.idle_pause.load(Ordering::Relaxed) {
+            0 => self.end_idle_objects(pager),
+            // Others count down as well: a hint.
+            pause => self.idle_pause.store(pause - 1, Ordering::Relaxed),
+        }
+    }
+
+    fn end_idle_objects(&self, pager: &Pager) {
         const PINNED_MAX: usize = 8;
         let mut pinned = [None; PINNED_MAX];
         let mut count = 0;
@@ -466,8 +479,9 @@ impl Runtime {
                 self.expect_space_to_return(pager);
             }
         }
-        // They are tried again after the next free.
-        pinned.into_iter().flatten().for_each(|idle| self.heap.recycle_objects(idle, true));
+        let pinned = pinned.into_iter().flatten();
+        self.idle_pause.store(pinned.clone().map(|idle| idle.pages).sum(), Ordering::Relaxed);
+        pinned.for_each(|idle| self.heap.recycle_objects(idle, true));
     }
 
     /// Pages that fit in RAM together with what managing them would add.
