@@ -88,7 +88,7 @@ static void usage(const struct application *application) {
            application->full.object_most ? "" : " (fixed here)", application->full.threads,
            application->full.writes, application->full.zipf, application->full.seconds,
            (unsigned long long)application->full.warm_up,
-           application->has_calls ? "  --calls           dh_read, dh_gather, not pointers\n" : "");
+           application->has_calls ? "  --calls           dh_read, dh_gather, dh_prefetch\n" : "");
 }
 
 /* Bytes that may be allocated before the machine has no RAM and swap left; 0 unknown. */

@@ -23,8 +23,8 @@ use crate::failure::Failure;
 use crate::histogram::Histogram;
 use crate::random::{Random, mix};
 use crate::report::Latency;
-use crate::signals;
 use crate::workload::parse_bytes;
+use crate::{signals, supervisor};
 
 const BLOCK: usize = 4096;
 /// What direct I/O takes at the least.
@@ -102,7 +102,7 @@ pub fn measure(reads: &RawReads) -> Result<RawReport, Failure> {
             reads.read_bytes
         )));
     }
-    let file = written_file(&reads.dir, blocks * BLOCK as u64)?;
+    let file = written_file(&supervisor::folder(&reads.dir)?, blocks * BLOCK as u64)?;
     let ring = IoUring::new(reads.depth.next_power_of_two())
         .map_err(|error| Failure::os("io_uring (not allowed here?)", &error))?;
     let mut flight = Flight {

@@ -6,7 +6,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use crate::cgroup::Cgroup;
@@ -87,11 +87,17 @@ fn explain(status: ExitStatus, cgroup: Option<&Cgroup>) -> Failure {
     }
 }
 
-fn check_dir(workload: &Workload) -> Result<(), Failure> {
-    let dir: &Path = &workload.dir;
+/// The folder that --dir names, in full.
+pub fn folder(dir: &Path) -> Result<PathBuf, Failure> {
+    let refused = |why: String| Failure::Refused(format!("--dir {}: {why}", dir.display()));
     if !dir.is_dir() {
-        return Err(Failure::Refused(format!("--dir {}: no such folder", dir.display())));
+        return Err(refused("no such folder; make it, or name another one".into()));
     }
+    dir.canonicalize().map_err(|error| refused(error.to_string()))
+}
+
+fn check_dir(workload: &Workload) -> Result<(), Failure> {
+    let dir = &folder(&workload.dir)?;
     let needed = match workload.on {
         Backend::Glibc => return Ok(()),
         Backend::Swap => swap_file::size_for(workload.dense_bytes()),

@@ -97,21 +97,21 @@ impl<'a> Results<'a> {
         numbers?.into_iter().reduce(|a, b| if is_better(b.1, a.1) { b } else { a })
     }
 
-    /// 4 KiB reads of the device for each operation of the object variant and of the best of those
-    /// it is compared with in throughput. Their ratio is what objects could gain where nothing but
-    /// reads takes time.
+    /// 4 KiB reads of the device for each operation of whom the goal is about and of the best of
+    /// those it is compared with in throughput. Their ratio is what objects could gain where
+    /// nothing but reads takes time, as many at a time.
     pub fn reads(&self, goal: &Goal) -> Option<(f64, Contender, f64)> {
         if goal.metric != &THROUGHPUT {
             return None;
         }
         let (best, _) = self.best(goal)?;
         let reads = |who| self.record(goal.case, who).median("reads_per_operation");
-        Some((reads(Contender::Objects)?, best, reads(best)?))
+        Some((reads(goal.of)?, best, reads(best)?))
     }
 
     /// How a goal went. If one of those it is compared with has no number, it has none.
     pub fn judge(&self, goal: &Goal) -> Judged {
-        let mine = self.number(goal.case, Contender::Objects, goal.metric);
+        let mine = self.number(goal.case, goal.of, goal.metric);
         let reached = if goal.against.is_empty() {
             mine
         } else {

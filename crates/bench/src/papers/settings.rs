@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::supervisor;
 use crate::workload::parse_bytes;
 
 /// Warm-up operations of a quick point.
@@ -19,8 +20,7 @@ const FULL_LIMIT: Duration = Duration::from_secs(1800);
 /// What `deepheap-bench papers` takes.
 #[derive(Clone, Debug, Args)]
 pub struct Papers {
-    /// The same pages from fewer and smaller points, in under 15 minutes: 512 MiB, 32 MiB of
-    /// RAM, 2 s, one round
+    /// The same pages from fewer and shorter points, in under 15 minutes: 2 s, one round
     #[arg(long)]
     pub(super) quick: bool,
     /// Only experiments whose name starts with this (may be repeated); --list shows the names
@@ -50,17 +50,17 @@ pub struct Papers {
     /// The `deepheap` command [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
     deepheap: Option<PathBuf>,
-    /// Seconds each point measures [default: 5, quick: 2]
+    /// Seconds each point measures [default: 3, quick: 2]
     #[arg(long)]
     seconds: Option<f64>,
     /// Rounds of what the goals are about, for the median; the rest is measured once
     /// [default: 3, quick: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: Option<u32>,
-    /// Size of the data [default: 1G, quick: 512M]
+    /// Size of the data [default: 512M]
     #[arg(long = "data", value_parser = parse_bytes, value_name = "SIZE")]
     data_bytes: Option<u64>,
-    /// RAM for the data [default: 64M, quick: 32M]
+    /// RAM for the data [default: 32M]
     #[arg(long = "ram", value_parser = parse_bytes, value_name = "SIZE")]
     ram_bytes: Option<u64>,
 }
@@ -95,8 +95,7 @@ pub struct Settings {
 impl Papers {
     /// With all defaults filled in.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
-        let (data, ram, seconds, rounds) =
-            if self.quick { (512 << 20, 32 << 20, 2.0, 1) } else { (1 << 30, 64 << 20, 5.0, 3) };
+        let (seconds, rounds) = if self.quick { (2.0, 1) } else { (3.0, 3) };
         let own = std::env::current_exe().map_err(|error| Failure::os("own path", &error))?;
         let folder = own.parent().map(PathBuf::from).unwrap_or_default();
         let whole = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
@@ -105,16 +104,13 @@ impl Papers {
             return Err(Failure::Refused("--seconds: use 0.1 to 86400".into()));
         }
         Ok(Settings {
-            data_bytes: self.data_bytes.unwrap_or(data),
-            ram_bytes: self.ram_bytes.unwrap_or(ram),
+            data_bytes: self.data_bytes.unwrap_or(512 << 20),
+            ram_bytes: self.ram_bytes.unwrap_or(32 << 20),
             seconds,
             warm_up: self.quick.then_some(QUICK_WARM_UP),
             rounds: self.rounds.unwrap_or(rounds),
             quick: self.quick,
-            dir: self
-                .dir
-                .canonicalize()
-                .map_err(|error| Failure::os(self.dir.display(), &error))?,
+            dir: supervisor::folder(&self.dir)?,
             apps: self.apps.clone().map_or_else(|| folder.with_file_name("apps"), whole),
             memcached: whole(self.memcached.clone()),
             deepheap: self.deepheap.clone().map_or_else(|| folder.join("deepheap"), whole),

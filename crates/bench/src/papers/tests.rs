@@ -228,7 +228,7 @@ fn goals_are_about_points_that_are_measured() {
             let mut who: Vec<Contender> = goal.against.to_vec();
             who.retain(|contender| goal.case.contenders.contains(contender));
             assert!(!who.is_empty() || goal.against.is_empty(), "{goal:?}");
-            who.push(Contender::Objects);
+            who.push(goal.of);
             for contender in who {
                 let id = Point::of(goal.case, contender).id();
                 assert!(ids.contains(&id), "quick: {quick}: {id} is not measured");

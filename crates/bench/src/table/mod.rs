@@ -19,8 +19,8 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::signals;
 use crate::workload::parse_bytes;
+use crate::{signals, supervisor};
 use case::Case;
 use journal::Journal;
 
@@ -129,10 +129,7 @@ impl Table {
             seconds: self.seconds.unwrap_or(seconds),
             rounds: self.rounds,
             quick: self.quick,
-            dir: self
-                .dir
-                .canonicalize()
-                .map_err(|error| Failure::os(self.dir.display(), &error))?,
+            dir: supervisor::folder(&self.dir)?,
             deepheap: self.deepheap.clone().map_or_else(beside, Ok)?,
         })
     }

@@ -29,7 +29,7 @@ pub enum Paper {
 pub enum Contender {
     /// deepheap, object by object, through pointers.
     Objects,
-    /// The same through dh_read, dh_write and their kin.
+    /// The same through dh_read, dh_gather, dh_prefetch and their kin.
     Calls,
     /// deepheap, page by page.
     Pages,
@@ -345,6 +345,8 @@ const BLOOM_FILTER: Case = Case {
     label: "Bloom filter, 512 B",
     program: Program::App("bloom_filter"),
     options: &[("object", "512"), ("writes", "50"), ("threads", "8")],
+    contenders: FIVE,
+    quick: FIVE,
     ..APP
 };
 const EMBEDDINGS: Case = Case {
