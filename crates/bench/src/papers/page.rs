@@ -49,9 +49,9 @@ const CONTENDERS: &str =
 `dh_read` and `dh_write`, many at a time by `dh_gather` and `dh_scatter` (embeddings) or asked \
 for by `dh_prefetch` (Bloom filter), instead of one pointer after the other. **pages**: deepheap \
 moves pages (`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a \
-mapped file in a memory cgroup. **memory** is the most that was used in RAM: by the whole process, page tables \
-and, of a mapped file, page cache with it. deepheap has the RAM as its budget, with objects and \
-with pages; what a program has besides its data, an index for example, comes on top. In the \
+mapped file in a memory cgroup. **memory** is the most that was used in RAM: by the whole process, \
+page tables and, of a mapped file, page cache with it. deepheap has the RAM as its budget, with \
+objects and with pages; what a program has besides its data, an index for example, comes on top. In the \
 cgroup of an application, swap and mmap have as much as the whole process of the object variant \
 was seen to use; the array of `deepheap-bench run` has the RAM and what its process used before. \
 Swap and mmap read nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick sort, which \
