@@ -44,22 +44,22 @@ against Linux swap and an mmapped file on the same device with as much RAM. `mak
 measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in under 15 minutes; each \
 run is a file in `runs`.
 ";
-const CONTENDERS: &str =
-    "**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by \
-`dh_read` and `dh_write`, many at a time by `dh_gather` and `dh_scatter` (embeddings) or asked \
-for by `dh_prefetch` (Bloom filter), instead of one pointer after the other. **pages**: deepheap \
-moves pages (`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a \
-mapped file in a memory cgroup. **memory** is the most that was used in RAM: by the whole process, \
-page tables and, of a mapped file, page cache with it. deepheap has the RAM as its budget, with \
-objects and with pages; what a program has besides its data, an index for example, comes on top. In the \
-cgroup of an application, swap and mmap have as much as the whole process of the object variant \
-was seen to use; the array of `deepheap-bench run` has the RAM and what its process used before. \
-Swap and mmap read nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick sort, which \
-goes through its data: there swap does (3); a mapped file that is read ahead in so little memory \
-takes ten times as long. In the applications, objects that divide a page never lie on two. \
-Where the kernel would have killed an application for memory although \
-there is swap, it is told how often, and the application is helped out with a little memory for a \
-moment; where it was killed, it was run again.
+const CONTENDERS: &str = "\
+**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by `dh_read` and \
+`dh_write`, many at a time by `dh_gather` and `dh_scatter` (embeddings) or asked for by \
+`dh_prefetch` (Bloom filter), instead of one pointer after the other. **pages**: deepheap moves \
+pages (`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped \
+file in a memory cgroup. **memory** is the most that was used in RAM: by the whole process, page \
+tables and, of a mapped file, page cache with it. deepheap has the RAM as its budget, with \
+objects and with pages; what a program has besides its data, an index for example, comes on top. \
+In the cgroup of an application, swap and mmap have as much as the whole process of the object \
+variant was seen to use; the array of `deepheap-bench run` has the RAM and what its process used \
+before. Swap and mmap read nothing ahead (`vm.page-cluster` 0, `MADV_RANDOM`), but for quick \
+sort, which goes through its data: there swap does (3); a mapped file that is read ahead in so \
+little memory takes ten times as long. In the applications, objects that divide a page never lie \
+on two. Where the kernel would have killed an application for memory although there is swap, it \
+is told how often, and the application is helped out with a little memory for a moment; where it \
+was killed, it was run again.
 ";
 
 const SHORT: &str = "These are not, and why. Where nearly every operation waits for the device, \
