@@ -17,8 +17,8 @@ ram=${APPS_RAM:-16M}
 limit=600 # seconds for one run, on a slow and busy machine
 
 # Those with a variant of explicit calls, and those without.
-with_calls=(hashcache packets embeddings)
-without_calls=(random_access bplus_tree bloom_filter quicksort)
+with_calls=(hashcache packets embeddings bloom_filter)
+without_calls=(random_access bplus_tree quicksort)
 
 names=("$@")
 [ $# -gt 0 ] || names=("${with_calls[@]}" "${without_calls[@]}")

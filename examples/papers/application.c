@@ -278,8 +278,8 @@ static void *malloc_object(size_t bytes) {
 
 static void *or_exit(void *memory, size_t bytes) {
     if (!memory) {
-        fprintf(stderr, "%s: no memory for %zu bytes more: %s; use less --data, or a larger store "
-                "(DEEPHEAP_CONF) for pages and objects\n",
+        fprintf(stderr, "%s: no memory for %zu bytes more: %s; use less --data, or more RAM "
+                "or a larger store (DEEPHEAP_CONF) for pages and objects\n",
                 the_application->name, bytes, strerror(errno));
         exit(1);
     }

@@ -41,8 +41,8 @@ const GOALS_INTRO: &str = "# The papers, measured again
 
 Every table and figure of [SSDAlloc](ssdalloc.md) and [SSDRAM](ssdram.md) that measures something, \
 against Linux swap and an mmapped file on the same device with as much RAM. `make bench-papers` \
-measures all of it again, `make bench-papers BENCH_OPTIONS=--quick` in under 15 minutes; each \
-run is a file in `runs`.
+measures all of it again in about two hours, and goes on where it was if it is stopped; \
+`make bench-papers BENCH_OPTIONS=--quick` takes less than 15 minutes; each run is a file in `runs`.
 ";
 const CONTENDERS: &str = "\
 **objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by `dh_read` and \
