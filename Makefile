@@ -54,7 +54,7 @@ lint: ## Checks with clippy; a warning is an error.
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
 	$(CARGO) test --workspace --no-run
-	timeout --kill-after=30 60m $(CARGO) test --workspace
+	timeout --kill-after=30 60m $(CARGO) test --workspace --no-fail-fast
 	timeout --kill-after=30 10m $(CARGO) test -p deepheap-heap --features strict
 
 schedules: ## Plays the pager with threads of which a seed decides who goes on (SCHEDULES=60).
