@@ -50,6 +50,7 @@ use crate::own_descriptor::OwnDescriptor;
 use crate::pagemap;
 use crate::schedule;
 use crate::zap::Zapper;
+use core::sync::atomic::{AtomicU8, Ordering};
 use libc::iovec;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -386,8 +387,11 @@ fn refuse(rest: &mut [Taken]) {
 unsafe fn touch(buffer: *mut u8, len: usize) {
     // SAFETY: the caller's promise; an unaligned buffer has a part in two pages.
     for byte in unsafe { [buffer, buffer.add(len - 1)] } {
-        // SAFETY: inside the buffer, which nobody else uses between the read and the write.
-        unsafe { byte.write_volatile(byte.read_volatile()) };
+        // One access that is a write to the processor even where it changes nothing: reading first
+        // would map the zero page, for which the write then faults again and flushes TLBs.
+        // SAFETY: inside the buffer, which nobody else uses.
+        let byte = unsafe { AtomicU8::from_ptr(byte) };
+        let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
