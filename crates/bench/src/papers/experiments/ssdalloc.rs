@@ -500,8 +500,9 @@ const FIGURE_6: Experiment = Experiment {
             more useful entries, for it keeps sets, not pages (section 5.5; the numbers are in the \
             figure only, on a logarithmic scale). At half inserts OPP is 5.3 to 17.1 times as fast \
             as swap and 1.3 to 3.3 times as MP.",
-    here: "Useful entries are the largest working set of sets strewn over the index of which 95 \
-           of 100 lookups do not wait for the device.",
+    here: "Useful entries are those of the largest working set, of sets strewn over the index, \
+           that comes to RAM in up to twelve passes: 95 of 100 lookups of one pass do not wait \
+           for the device.",
     today: "What a cache holds is a matter of sizes, not of devices: it is as true as it was.",
     axis: "RAM, as a part of the index",
     cases: &[
