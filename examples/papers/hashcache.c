@@ -217,8 +217,8 @@ static void fill_one(struct worker *worker) {
 
 /* ---- Figure 6(a) ---- */
 
-/* True if RAM comes to hold a working set of so many sets of each thread: nineteen of twenty lookups
- * of one pass over it wait for no device. Its sets are looked up in an order that knows no
+/* True if RAM comes to hold a working set of so many sets of each thread: nineteen of twenty
+ * lookups of one pass over it wait for no device. Its sets are looked up in an order that knows no
  * neighbours, again and again; no lookup changes a set. */
 static bool is_held(const struct options *options, struct index *index, size_t working,
                     struct result *sum) {
