@@ -239,7 +239,7 @@ const FIGURE_3A: Experiment = Experiment {
         Case {
             label: "0 %",
             options: &[("object-size", "128"), ("write", "0")],
-            quick: OBJECTS_SWAP,
+            quick: NOBODY,
             ..MICRO
         },
         MICRO_WRITES_25,
@@ -289,7 +289,7 @@ const FIGURE_3B: Experiment = Experiment {
         Case {
             label: "4 KiB",
             options: &[("object-size", "4K"), ("write", "50")],
-            quick: OBJECTS_SWAP,
+            quick: NOBODY,
             ..MICRO
         },
     ],
