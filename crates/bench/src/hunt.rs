@@ -15,6 +15,7 @@ use clap::Args;
 use deepheap::objects::{self, ObjectError};
 
 use crate::failure::Failure;
+use crate::output;
 use crate::random::Random;
 
 /// Settings of a hunt.
@@ -135,7 +136,7 @@ impl Hunt {
 
 fn run(args: &Hunt) -> Result<bool, String> {
     let seed = if args.seed != 0 { args.seed } else { clock_seed() };
-    println!("hunt: seed {seed}, {args:?}");
+    tell(format_args!("hunt: seed {seed}, {args:?}"))?;
     let conf = format!(
         "ram:{},store:{},store_size:{}",
         args.ram,
@@ -172,7 +173,7 @@ fn run(args: &Hunt) -> Result<bool, String> {
     let found = field.sum()?;
     called.check(0)?;
     let exact = found == expected && failures.load(Ordering::Relaxed) == 0;
-    println!(
+    tell(format_args!(
         "hunt: {} increments, sum {found}, {} by calls, {} objects churned, {} forks, {} \
          failures: {}",
         expected,
@@ -181,11 +182,15 @@ fn run(args: &Hunt) -> Result<bool, String> {
         forks.load(Ordering::Relaxed),
         failures.load(Ordering::Relaxed),
         if exact { "exact" } else { "LOST WRITES" }
-    );
+    ))?;
     if let Some(stats) = deepheap::stats() {
-        println!("{}", deepheap::stats_json(&stats));
+        tell(deepheap::stats_json(&stats))?;
     }
     Ok(exact)
+}
+
+fn tell(text: impl core::fmt::Display) -> Result<(), String> {
+    output::line(text).map_err(|failure| failure.to_string())
 }
 
 /// Objects whose first word counts the calls that named them.

@@ -17,6 +17,7 @@ mod hunt;
 mod ledger;
 mod malloc_load;
 mod object;
+mod output;
 mod overheads;
 mod papers;
 mod permutation;
@@ -153,8 +154,5 @@ fn main() {
 fn run(workload: &Workload) -> Result<(), Failure> {
     signals::install();
     let report = supervisor::run(workload)?;
-    let line =
-        serde_json::to_string(&report).map_err(|error| Failure::Failed(error.to_string()))?;
-    println!("{line}");
-    Ok(())
+    output::json(&report)
 }

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::gauges;
+use crate::output;
 use crate::random::{Random, mix};
 use crate::workload::{MAX_THREADS, parse_bytes};
 use crate::zipf::Zipf;
@@ -112,10 +113,7 @@ pub fn main(load: &MallocLoad) -> Result<(), Failure> {
             errors: 0,
         }
     });
-    let line =
-        serde_json::to_string(&report).map_err(|error| Failure::Failed(error.to_string()))?;
-    println!("{line}");
-    Ok(())
+    output::json(&report)
 }
 
 /// A live allocation: its first word holds `mix(address ^ size)`.

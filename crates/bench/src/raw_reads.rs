@@ -24,7 +24,7 @@ use crate::histogram::Histogram;
 use crate::random::{Random, mix};
 use crate::report::Latency;
 use crate::workload::parse_bytes;
-use crate::{signals, supervisor};
+use crate::{output, signals, supervisor};
 
 const BLOCK: usize = 4096;
 /// What direct I/O takes at the least.
@@ -82,10 +82,7 @@ struct Block([u8; BLOCK]);
 pub fn main(reads: &RawReads) -> Result<(), Failure> {
     signals::install();
     let report = measure(reads)?;
-    let line =
-        serde_json::to_string(&report).map_err(|error| Failure::Failed(error.to_string()))?;
-    println!("{line}");
-    Ok(())
+    output::json(&report)
 }
 
 /// Reads for the time asked.

@@ -337,6 +337,22 @@ fn the_bare_device_is_read_and_the_cases_are_listed() {
 }
 
 #[test]
+fn a_reader_that_is_gone_ends_nothing() {
+    for lists in ["table", "objects", "papers"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(PROGRAM).args([lists, "--list"]).stdout(writer).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.is_empty(), "{lists}: {}: {error}", output.status);
+    }
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(PROGRAM).args(["table", "--list"]).stdout(full).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("standard output: No space left"), "{error}");
+}
+
+#[test]
 fn overheads_are_told_in_json_and_as_a_table() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = folder("overheads");

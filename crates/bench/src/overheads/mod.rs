@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::backend::deepheap;
 use crate::failure::Failure;
+use crate::output;
 use crate::workload::{Layout, parse_bytes};
 
 /// What `deepheap-bench overheads` takes.
@@ -94,14 +95,10 @@ impl Overheads {
             object_bytes: objects.object_bytes(),
             objects: self.objects,
         };
-        if self.json {
-            let line = serde_json::to_string(&measured)
-                .map_err(|error| Failure::Failed(error.to_string()))?;
-            println!("{line}");
-        } else {
-            println!("{}", measured.markdown());
+        match self.json {
+            true => output::json(&measured),
+            false => output::line(measured.markdown()),
         }
-        Ok(())
     }
 }
 

@@ -37,7 +37,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::Failure;
-use crate::signals;
+use crate::{output, signals};
 use experiments::{Case, Contender, Experiment, GOALS};
 use machine::Machine;
 use point::{Outcome, Point};
@@ -81,8 +81,7 @@ impl Papers {
         }
         let plan = plan(&chosen, &settings);
         if self.list {
-            list(&chosen, &plan, settings.quick);
-            return Ok(());
+            return list(&chosen, &plan, settings.quick);
         }
         let runs = Runs::open(&self.out.join("runs"))?;
         let results = Results::new(&runs, &settings);
@@ -94,9 +93,9 @@ impl Papers {
         } else {
             write_pages(&self.out, &results, &all)?;
         }
-        println!("{}", page::goals(&results));
+        output::line(page::goals(&results))?;
         if !settings.root && page::without_root(&chosen, settings.quick) {
-            println!("swap and mmap are left out: measuring them {NEEDS_ROOT}.");
+            output::line(format_args!("swap and mmap are left out: measuring them {NEEDS_ROOT}."))?;
         }
         Ok(())
     }
@@ -164,15 +163,14 @@ fn is_in_goals(case: &Case) -> bool {
     GOALS.iter().any(|goal| objects(goal.case) == objects(case))
 }
 
-fn list(chosen: &[&Experiment], plan: &[Group], quick: bool) {
+fn list(chosen: &[&Experiment], plan: &[Group], quick: bool) -> Result<(), Failure> {
     for experiment in chosen {
         let points: usize = experiment.cases.iter().map(|c| c.contenders(quick).len()).sum();
-        println!("{:20} {points:3} points  {}", experiment.id, experiment.title);
+        let (id, title) = (experiment.id, experiment.title);
+        output::line(format_args!("{id:20} {points:3} points  {title}"))?;
     }
-    println!(
-        "{} points, those that experiments share once",
-        plan.iter().map(|group| group.points.len()).sum::<usize>()
-    );
+    let points: usize = plan.iter().map(|group| group.points.len()).sum();
+    output::line(format_args!("{points} points, those that experiments share once"))
 }
 
 /// Measures a point once, unless that is done; only a signal is an error.

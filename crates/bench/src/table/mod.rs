@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::workload::parse_bytes;
-use crate::{signals, supervisor};
+use crate::{output, signals, supervisor};
 use case::Case;
 use journal::Journal;
 
@@ -99,8 +99,7 @@ impl Table {
             return Err(Failure::Refused("--only: no such case; --list shows their names".into()));
         }
         if self.list {
-            cases.iter().for_each(|case| println!("{}", case.name));
-            return Ok(());
+            return cases.iter().try_for_each(|case| output::line(&case.name));
         }
         let mut journal = Journal::open(self.out.as_deref(), &settings)?;
         let mut rows = Vec::new();
@@ -112,8 +111,7 @@ impl Table {
             Cases::Pages => " in 4 KiB objects",
             Cases::Objects => object_case::PIECES,
         };
-        println!("{}", verdict::markdown(&settings, pieces, &rows));
-        Ok(())
+        output::line(verdict::markdown(&settings, pieces, &rows))
     }
 
     fn settings(&self) -> Result<Settings, Failure> {
