@@ -15,7 +15,7 @@
 //! | the states of a segment | `segment` |
 //! | free segments, reservations, buckets | `space`, on the `list`s of segments |
 //! | the two heads of the log, the writer, the sealed segments | `log` |
-//! | blocks on their way back | `read` |
+//! | blocks on their way back, and the last of them | `read`, `recent` |
 //! | victims of collection | `garbage` |
 //! | when to collect, and what | `policy` |
 //! | what a fork needs | `fork` |
@@ -42,6 +42,7 @@ pub mod store;
 
 mod event;
 mod list;
+mod recent;
 mod segment;
 mod space;
 

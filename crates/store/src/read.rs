@@ -51,8 +51,8 @@ impl<'a> BlockRead<'a> {
 
 impl Store {
     /// Reads the blocks; each request's `result` says what became of it. Blocks in segments that
-    /// are still in memory are copied, the others are read from the device, as many at a time as
-    /// it can.
+    /// are still in memory are copied, and so are packed ones that were read a moment ago; the
+    /// others are read from the device, as many at a time as it can.
     ///
     /// # Panics
     /// If a buffer is not 4096 bytes long.
@@ -89,10 +89,7 @@ impl Store {
         if request.buf.len() != BLOCK_BYTES || !self.geometry.holds(request.block) {
             return false;
         }
-        if self.copy_from_memory(request) {
-            self.counters.read_from_memory();
-            self.verify(request);
-        } else {
+        if !self.read_from_memory(request) {
             let offset = self.geometry.block_offset(request.block);
             let mut reads = [Read::new(offset, request.buf)];
             self.device(self.device_of(request.block)).read(&mut reads);
@@ -101,6 +98,7 @@ impl Store {
                 return false;
             }
             self.verify(request);
+            self.keep_recent(request);
         }
         request.result.is_ok()
     }
@@ -113,10 +111,7 @@ impl Store {
             if !self.geometry.holds(request.block) {
                 continue;
             }
-            if self.copy_from_memory(request) {
-                self.counters.read_from_memory();
-                self.verify(request);
-            } else {
+            if !self.read_from_memory(request) {
                 on_device |= 1 << at;
             }
         }
@@ -138,8 +133,42 @@ impl Store {
         }
     }
 
+    /// Copies and verifies the block if it is in memory.
+    fn read_from_memory(&self, request: &mut BlockRead<'_>) -> bool {
+        let in_buffer = self.copy_from_buffer(request);
+        if !in_buffer && !self.copy_recent(request) {
+            return false;
+        }
+        self.verify(request);
+        // A recent one that is not right in memory is so on the device.
+        let served = in_buffer || request.result.is_ok();
+        if served {
+            self.counters.read_from_memory();
+        }
+        served
+    }
+
+    /// Copies a packed block that was read a moment ago.
+    fn copy_recent(&self, request: &mut BlockRead<'_>) -> bool {
+        request.name == PACKED_NAME && self.recent.copy(self.filling_of(request.block), request.buf)
+    }
+
+    /// Keeps a packed block that was read, for the other objects in it.
+    fn keep_recent(&self, request: &BlockRead<'_>) {
+        if request.name == PACKED_NAME && request.result.is_ok() {
+            self.recent.keep(self.filling_of(request.block), request.buf);
+        }
+    }
+
+    /// A number that is the block's as long as it is held, and was never another's.
+    fn filling_of(&self, block: Block) -> u64 {
+        let segment = self.geometry.segment_of(block);
+        let at = self.geometry.offset_in_segment(block) / BLOCK_BYTES;
+        self.segments.sequence(segment) * self.geometry.blocks() as u64 + at as u64
+    }
+
     /// Copies the block if its segment is in a buffer.
-    fn copy_from_memory(&self, request: &mut BlockRead<'_>) -> bool {
+    fn copy_from_buffer(&self, request: &mut BlockRead<'_>) -> bool {
         let segment = self.geometry.segment_of(request.block);
         let at = self.geometry.offset_in_segment(request.block);
         // The caller holds the block, so its segment is not refilled meanwhile; but its buffer
@@ -204,6 +233,10 @@ impl Store {
                     Some(Ok(())) => self.verify(request),
                     Some(Err(errno)) => request.result = Err(StoreError::Io(errno)),
                     None => {}
+                }
+                // More would drive each other out.
+                if count <= self.recent.places() / 2 {
+                    self.keep_recent(request);
                 }
             }
         }

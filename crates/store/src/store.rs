@@ -23,6 +23,7 @@ use crate::error::StoreError;
 use crate::event::Event;
 use crate::log::{Head, HeadState};
 use crate::policy::VictimPolicy;
+use crate::recent::Recent;
 use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
 use crate::space::{Space, level_of};
 use crate::stats::{Counters, StoreStats};
@@ -32,6 +33,11 @@ pub const BUFFERS_MAX: usize = 64;
 
 /// Segment buffers at least.
 pub const BUFFERS_MIN: usize = 4;
+
+/// Packed blocks that are kept after they were read, for each segment buffer. What is wanted of a
+/// block after its first object is wanted within one or two reads of each thread
+/// (docs/decisions/0009-recent-blocks.md).
+const RECENT_PER_BUFFER: usize = 8;
 
 /// Segment buffers of the survivor head: one to fill, one being written.
 const SURVIVOR_BUFFERS: usize = 2;
@@ -98,6 +104,7 @@ pub struct Store {
     generation: AtomicUsize,
     pub(crate) segments: SegmentTable,
     pub(crate) checksums: ChecksumTable,
+    pub(crate) recent: Recent,
     /// The survivors' first.
     pub(crate) buffers: Box<[AlignedBuffer]>,
     /// Buffers, by head, whose segment could not be written.
@@ -159,6 +166,7 @@ impl Store {
             generation: AtomicUsize::new(0),
             segments: SegmentTable::new(geometry.segments)?,
             checksums: ChecksumTable::new(&geometry)?,
+            recent: Recent::new(RECENT_PER_BUFFER * options.buffers)?,
             buffers: buffers.into_boxed_slice(),
             failed_buffers: Default::default(),
             heads: [head(), head()],
@@ -326,7 +334,8 @@ impl Store {
         let tables = assured * TABLE_BYTES_PER_SEGMENT;
         let blocks = filled * self.geometry.blocks() as u64;
         let checksums = blocks * CHECKSUM_BYTES_PER_BLOCK as u64;
-        buffers + heads + tables + checksums + size_of::<Self>() as u64
+        let recent = self.recent.bytes() as u64;
+        buffers + heads + tables + checksums + recent + size_of::<Self>() as u64
     }
 
     /// What the store counted, and the state of its segments.

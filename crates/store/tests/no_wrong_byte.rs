@@ -2,9 +2,11 @@
 
 mod model;
 
+use std::collections::BTreeMap;
+
 use deepheap_sim::{Fault, Random, SimDevice};
-use deepheap_store::{StoreError, VictimPolicy};
-use model::{Model, SEGMENT_BYTES, Sizes, options};
+use deepheap_store::{Block, StoreError, VictimPolicy};
+use model::{Held, Model, SEGMENT_BYTES, Seen, Sizes, options};
 
 const SEGMENTS: u64 = 40;
 
@@ -139,5 +141,40 @@ proptest::proptest! {
         let steps = 1200 * (1 + faults.is_empty() as u32 * 12);
         let sizes = if mixed { Sizes::Mixed } else { Sizes::Whole };
         run(Work::of(seed, sizes, steps / (1 + 3 * mixed as u32)), &faults, one_in);
+    }
+}
+
+#[test]
+fn objects_of_one_block_are_read_once_if_they_are_wanted_one_after_the_other() {
+    let seed = model::seed(17);
+    let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
+    let options = options(SEGMENTS, VictimPolicy::CostBenefit);
+    let mut model = Model::new(Box::new(device.clone()), options);
+    model.sizes = Sizes::Mixed;
+    for names in (0..1000).collect::<Vec<_>>().chunks(50) {
+        model.put_all(names).expect("room");
+    }
+    model.store.seal_and_drain();
+    let mut blocks: BTreeMap<Block, Vec<(u64, Held)>> = BTreeMap::new();
+    for (&name, &held) in model.map.iter().filter(|(_, held)| held.is_packed()) {
+        blocks.entry(held.block).or_default().push((name, held));
+    }
+    let objects: usize = blocks.values().map(Vec::len).sum();
+    assert!(objects > 2 * blocks.len(), "{objects} objects in {} blocks", blocks.len());
+    let reads = || model.store.stats().device_reads;
+    let before = reads();
+    for (name, held) in blocks.values().flatten() {
+        assert_eq!(model.check_all(&[(*name, *held)]), [Seen::Right]);
+    }
+    assert_eq!(reads() - before, blocks.len() as u64);
+    // Of a few that are read together as well.
+    let apart: Vec<(u64, Held)> = blocks.values().step_by(3).map(|all| all[0]).collect();
+    for few in apart.chunks(4) {
+        model.check_all(few);
+        let before = reads();
+        for &one in few {
+            assert_eq!(model.check_all(&[one]), [Seen::Right]);
+        }
+        assert_eq!(reads(), before);
     }
 }
