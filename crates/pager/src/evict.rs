@@ -32,7 +32,7 @@ pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
 /// must fit at the same time.
 const EVICTABLE_MIN: usize = 32;
 
-/// Page tables up to this part of the budget are left alone.
+/// Page tables up to this part of the budget are left alone, and up to as much as the page buffer.
 const PAGE_TABLES_PART: usize = 32;
 
 /// What eviction and reclaim did, in objects.
@@ -295,7 +295,8 @@ impl Pager {
         if self.has_plain_spans() || !self.zapper.get().frees_page_tables() {
             return;
         }
-        if self.ranges.page_table_bytes() <= self.budget.bytes() / PAGE_TABLES_PART {
+        let most = self.budget.bytes() / PAGE_TABLES_PART;
+        if self.ranges.page_table_bytes() <= most.min(self.page_buffer.limit() * PAGE) {
             return;
         }
         for group in victims.chunk_by_mut(same_range) {

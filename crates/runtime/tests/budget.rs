@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use deepheap::objects;
+use deepheap_sys::zap::Zapper;
 use scene::memory::{Collection, Object, PAGE, Random, resident_list, seed};
 use scene::process::{cost, soon};
 use scene::{finish, play, spawn};
@@ -163,6 +165,36 @@ fn the_border_moves_within_the_budget() {
         eprintln!("from {half} to {}, peak {peak}, budget {RAM}", page_buffer());
         // Tables may grow before the limits follow.
         assert!(peak <= RAM + RAM / 256, "{peak}");
+    });
+}
+
+/// Objects far apart have a page table each as long as they are in reach.
+#[test]
+fn page_tables_take_no_more_than_the_pages_in_reach() {
+    const NAME: &str = "page_tables_take_no_more_than_the_pages_in_reach";
+    const PAGE_BUFFER: usize = 2 << 20;
+    const OBJECTS: usize = 500_000;
+    play(NAME, "ram:160M,page_buffer:2M,store_size:600M", || {
+        if !Zapper::new().frees_page_tables() {
+            return eprintln!("SKIPPED {NAME}: needs Linux 6.14");
+        }
+        let first = objects::allocate(OBJECTS, 128);
+        assert!(!first.is_null());
+        // SAFETY: the first word of an element.
+        let word = |index| unsafe { first.add(index * objects::stride(128)).cast::<usize>() };
+        for index in 0..OBJECTS {
+            // SAFETY: as above, and nobody else's.
+            unsafe { word(index).write(index) };
+        }
+        let mut random = Random::new(seed());
+        for _ in 0..150_000 {
+            let index = random.below(OBJECTS);
+            // SAFETY: as above.
+            assert_eq!(unsafe { word(index).read() }, index);
+        }
+        let stats = deepheap::stats().expect("stats");
+        // The tables of what is pinned are in it.
+        assert!(stats.page_table_bytes < PAGE_BUFFER as u64 + (1 << 20), "{stats:?}");
     });
 }
 
