@@ -267,6 +267,9 @@ struct dh_stats {
     uint64_t device_read_bytes;
     uint64_t device_writes;            /* requests */
     uint64_t device_write_bytes;
+    uint64_t blocks_from_memory;       /* wanted while in DRAM: not written, or just read */
+    uint64_t blocks_reread;            /* right only when they were read again */
+    uint64_t blocks_refused;           /* times that a block could not be read */
     uint64_t blocks_appended_fresh;    /* 4 KiB blocks written because they left DRAM */
     uint64_t blocks_appended_survivor; /* 4 KiB blocks written because collection moved them */
     uint64_t segments_collected;

@@ -9,7 +9,7 @@ use core::fmt::{Result, Write};
 use deepheap::histogram::Histogram;
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_page::StatsPage;
-use deepheap::stats_report::{bytes, count, duration};
+use deepheap::stats_report::{bytes, count, duration, read_trouble};
 
 /// Columns of the bars.
 const BAR_WIDTH: usize = 40;
@@ -169,6 +169,9 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
         bytes(s.device_write_bytes),
         rates.in_brackets(|s| s.device_write_bytes, bytes)
     )?;
+    if let Some(trouble) = read_trouble(s) {
+        writeln!(out, "        {trouble}")?;
+    }
     let amplification = match s.write_amplification() {
         Some(ratio) => format!("{ratio:.2}"),
         None => "-".to_owned(),

@@ -13,12 +13,13 @@ fn stat_shows_a_running_process() {
     page.set(Gauge::Managing, 1);
     page.add(0, Counter::Prefetched, 4321);
     page.record(0, FaultKind::Stored, 70_000);
+    page.add(0, Counter::BlocksRefused, 99);
     let folder = Folder::new();
     let pid = std::process::id().to_string();
 
     let (status, out, err) = told(&folder.output(["stat", &pid]));
     assert_eq!(status, Some(0), "{err}");
-    for words in ["256 MiB", "4.32k", "70.0 us", "heap is managed"] {
+    for words in ["256 MiB", "4.32k", "70.0 us", "heap is managed", "99 could not be read"] {
         assert!(out.contains(words), "'{words}' is not in:\n{out}");
     }
     assert!(!out.contains('\x1b'), "colours in a file:\n{out}");

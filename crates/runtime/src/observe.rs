@@ -41,6 +41,9 @@ impl Runtime {
         put(Counter::DeviceReadBytes, store.bytes_read);
         put(Counter::DeviceWrites, store.segments_written);
         put(Counter::DeviceWriteBytes, store.bytes_written);
+        put(Counter::BlocksFromMemory, store.blocks_read_from_memory);
+        put(Counter::BlocksReread, store.blocks_reread);
+        put(Counter::BlocksRefused, store.blocks_corrupt + store.reads_failed);
         put(Counter::BlocksAppendedFresh, store.blocks_appended_fresh);
         put(Counter::BlocksAppendedSurvivor, store.blocks_appended_survivor);
         put(Counter::SegmentsCollected, store.segments_collected);

@@ -61,6 +61,12 @@ pub enum Counter {
     DeviceWrites,
     /// Bytes written to the device.
     DeviceWriteBytes,
+    /// Blocks that were wanted and in DRAM: not written yet, or read a moment ago.
+    BlocksFromMemory,
+    /// Blocks that came wrong or not at all when they were read, and right when read again.
+    BlocksReread,
+    /// Times that a block could not be read: what wanted it was stopped.
+    BlocksRefused,
     /// Blocks appended because they left DRAM.
     BlocksAppendedFresh,
     /// Blocks appended because collection moved them.
@@ -204,6 +210,12 @@ pub struct Stats {
     pub device_writes: u64,
     /// See [`Counter::DeviceWriteBytes`].
     pub device_write_bytes: u64,
+    /// See [`Counter::BlocksFromMemory`].
+    pub blocks_from_memory: u64,
+    /// See [`Counter::BlocksReread`].
+    pub blocks_reread: u64,
+    /// See [`Counter::BlocksRefused`].
+    pub blocks_refused: u64,
     /// See [`Counter::BlocksAppendedFresh`].
     pub blocks_appended_fresh: u64,
     /// See [`Counter::BlocksAppendedSurvivor`].

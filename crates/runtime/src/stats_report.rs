@@ -68,6 +68,9 @@ pub fn stats_json(stats: &Stats) -> String {
             "read_bytes": s.device_read_bytes,
             "writes": s.device_writes,
             "write_bytes": s.device_write_bytes,
+            "blocks_from_memory": s.blocks_from_memory,
+            "blocks_reread": s.blocks_reread,
+            "blocks_refused": s.blocks_refused,
         },
         "log": {
             "blocks_appended_fresh": s.blocks_appended_fresh,
@@ -162,6 +165,9 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     if let Some(ratio) = s.write_amplification() {
         write!(out, ", write amplification {ratio:.2}")?;
     }
+    if let Some(trouble) = read_trouble(s) {
+        write!(out, "\ndeepheap:           {trouble}")?;
+    }
     writeln!(
         out,
         "\ndeepheap:   store   {} live in {} of {}, {} segments collected",
@@ -179,6 +185,15 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// What was wrong with reads, if anything was.
+pub fn read_trouble(stats: &Stats) -> Option<String> {
+    let (reread, refused) = (stats.blocks_reread, stats.blocks_refused);
+    (reread + refused > 0).then(|| {
+        let (reread, refused) = (count(reread), count(refused));
+        format!("{reread} blocks were right only when read again, {refused} could not be read")
+    })
 }
 
 /// A size for people: three digits and a unit of 1024s.

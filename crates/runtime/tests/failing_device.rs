@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use deepheap::objects::{self, ObjectError};
 use scene::memory::{Collection, Object, PAGE, seed};
 use scene::process::{run, soon};
 use scene::{Ending, Folder, act, finish, is_played, spawn, this_binary};
@@ -36,6 +37,17 @@ fn assert_stopped(ending: &Ending, reason: &str) {
     assert!(!ending.said.contains("panicked"), "{}", ending.said);
 }
 
+/// Changes every block of the store.
+fn damage(store: &Path) {
+    let file = fs::File::options().write(true).open(store).expect("open");
+    let length = file.metadata().expect("length").len();
+    // One bit in every block would be enough; a word in each leaves no block as it was.
+    for offset in (0..length).step_by(PAGE) {
+        file.write_all_at(b"garbage!", offset + 100).expect("write");
+    }
+    file.sync_all().expect("sync");
+}
+
 /// Reads every object, in an order that no scan is recognised in: one block at a time.
 fn read_all(data: &Collection) {
     const STRIDE: usize = 4099; // prime, so every object has its turn
@@ -54,16 +66,45 @@ fn read_all(data: &Collection) {
 fn bytes_that_changed_on_the_device_stop_the_access() {
     let ending = with_file("bytes_that_changed_on_the_device_stop_the_access", |store| {
         let data = Collection::filled(seed(), 12_000, PAGE);
-        let file = fs::File::options().write(true).open(store).expect("open");
-        let length = file.metadata().expect("length").len();
-        // One bit in every block would be enough; a word in each leaves no block as it was.
-        for offset in (0..length).step_by(PAGE) {
-            file.write_all_at(b"garbage!", offset + 100).expect("write");
-        }
-        file.sync_all().expect("sync");
+        damage(store);
         read_all(&data);
     });
     assert_stopped(&ending, "fail their checksum");
+}
+
+#[test]
+fn calls_answer_that_an_object_cannot_be_read_and_statistics_tell_how_often() {
+    const NAME: &str = "calls_answer_that_an_object_cannot_be_read_and_statistics_tell_how_often";
+    let ending = with_file(NAME, |store| {
+        const BYTES: usize = 512;
+        let objects: Vec<*mut u8> = (0..60_000)
+            .map(|number| {
+                let object = objects::allocate(1, BYTES);
+                assert!(!object.is_null());
+                // SAFETY: a fresh object of so many bytes.
+                unsafe { object.write_bytes(number as u8, BYTES) };
+                object
+            })
+            .collect();
+        damage(store);
+        let mut refused = 0;
+        for (number, &object) in objects.iter().enumerate() {
+            let mut byte = 0;
+            // SAFETY: a live object, and a byte for one of its bytes.
+            match unsafe { objects::read(object, 100, &mut byte, 1) } {
+                Ok(()) => assert_eq!(byte, number as u8),
+                Err(error) => {
+                    assert_eq!(error, ObjectError::Unreadable);
+                    refused += 1;
+                }
+            }
+        }
+        let stats = deepheap::stats().expect("it runs");
+        assert!(refused > 10_000, "{refused}");
+        assert_eq!(stats.blocks_refused, refused);
+        assert!(deepheap::summary(&stats).contains("could not be read"));
+    });
+    assert!(ending.status.success(), "{}\n{}", ending.status, ending.said);
 }
 
 #[test]

@@ -127,6 +127,7 @@ fn json_is_one_line_with_every_number() {
     let json: serde_json::Value = serde_json::from_str(&text).expect("json");
     assert_eq!(json["faults"]["cached"]["count"], 1);
     assert_eq!(json["log"]["write_amplification"], 2.0);
+    assert_eq!(json["device"]["blocks_refused"], 0);
     assert_eq!(json["pid"], std::process::id());
 }
 
@@ -141,4 +142,9 @@ fn the_summary_is_lines_that_say_who_speaks() {
     let text = summary(&page.snapshot());
     assert!(text.lines().all(|line| line.starts_with("deepheap: ")), "{text}");
     assert!(text.contains("1 stored  p50 80.0 us") && text.contains("1.50 ms"), "{text}");
+    assert!(!text.contains("read again"), "{text}");
+    page.add(0, Counter::BlocksReread, 2);
+    let text = summary(&page.snapshot());
+    assert!(text.lines().all(|line| line.starts_with("deepheap: ")), "{text}");
+    assert!(text.contains("2 blocks were right only when read again, 0 could not"), "{text}");
 }

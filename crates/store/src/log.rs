@@ -157,7 +157,6 @@ impl<'a> Writer<'a> {
     /// As `append`.
     pub fn append_packed(&mut self, block: &[u8], cost_sum: u32) -> Block {
         let checksum = ContentHash::of(block).checksum(PACKED_NAME);
-        self.store.counters.appended_packed();
         self.place(PACKED_NAME, block, checksum, cost_sum)
     }
 
@@ -220,7 +219,7 @@ impl Store {
             let ticket = self.progress.ticket();
             match self.open_writer(head) {
                 Ok(writer) => return Ok(writer),
-                Err(lack) => self.supply(lack, head, ticket)?,
+                Err(lack) => self.supply(lack, ticket)?,
             }
         }
     }
@@ -248,7 +247,7 @@ impl Store {
     }
 
     /// Gets or waits for what a writer lacks.
-    fn supply(&self, lack: Lack, head: Head, ticket: Ticket) -> Result<(), StoreError> {
+    fn supply(&self, lack: Lack, ticket: Ticket) -> Result<(), StoreError> {
         let wait = match lack {
             Lack::Hopeless(error) => return Err(error),
             Lack::Growth { last } => match self.grow() {
@@ -265,9 +264,6 @@ impl Store {
                 WRITER_WAIT
             }
         };
-        if head == Head::Fresh {
-            self.counters.writer_waited();
-        }
         self.progress.wait(ticket, Some(wait));
         Ok(())
     }
@@ -366,7 +362,6 @@ impl Store {
             if self.segments.live(segment) == 0 {
                 self.leave_buffer(&mut space, segment);
                 space.free(&self.segments, segment);
-                self.counters.segment_skipped();
                 skipped = true;
             } else {
                 space.change(&self.segments, segment, State::Writing);

@@ -17,11 +17,9 @@ pub struct StoreStats {
     pub blocks_appended_fresh: u64,
     /// Blocks appended at the survivor head: what collection moved.
     pub blocks_appended_survivor: u64,
-    /// Of those at either head, the ones that hold several objects.
-    pub blocks_appended_packed: u64,
     /// Objects retired.
     pub objects_retired: u64,
-    /// Blocks read out of segments still in memory.
+    /// Blocks that were in memory: their segment was, or they had been read a moment ago.
     pub blocks_read_from_memory: u64,
     /// Reads of the device: blocks that lie together and are asked for together are one.
     pub device_reads: u64,
@@ -39,12 +37,8 @@ pub struct StoreStats {
     pub bytes_discarded: u64,
     /// Segments written to the device.
     pub segments_written: u64,
-    /// Segments that died before they were written, and so never were.
-    pub segments_skipped: u64,
     /// Segments that collection emptied.
     pub segments_collected: u64,
-    /// Times that a writer of the fresh head had to wait for a segment or a buffer.
-    pub writer_waits: u64,
     /// Blocks that the objects of the store would fill now, rounded up.
     pub live_blocks: u64,
     /// Bytes that the objects cost now: `live_blocks`, not rounded.
@@ -83,7 +77,6 @@ impl StoreStats {
 #[derive(Default)]
 pub(crate) struct Counters {
     appended: [AtomicU64; 2],
-    appended_packed: AtomicU64,
     /// Units appended, at both heads.
     units_appended: AtomicU64,
     retired: AtomicU64,
@@ -97,19 +90,13 @@ pub(crate) struct Counters {
     bytes_read: AtomicU64,
     bytes_discarded: AtomicU64,
     segments_written: AtomicU64,
-    segments_skipped: AtomicU64,
     segments_collected: AtomicU64,
-    writer_waits: AtomicU64,
 }
 
 impl Counters {
     pub(crate) fn appended(&self, head: Head, units: u32) {
         self.appended[head as usize].fetch_add(1, Relaxed);
         self.units_appended.fetch_add(units as u64, Relaxed);
-    }
-
-    pub(crate) fn appended_packed(&self) {
-        self.appended_packed.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn retired(&self, units: u32) {
@@ -157,23 +144,14 @@ impl Counters {
         self.segments_written.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn segment_skipped(&self) {
-        self.segments_skipped.fetch_add(1, Relaxed);
-    }
-
     pub(crate) fn segment_collected(&self) {
         self.segments_collected.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn writer_waited(&self) {
-        self.writer_waits.fetch_add(1, Relaxed);
     }
 
     /// In a forked child: what the parent counted is the parent's. What lives is inherited.
     pub(crate) fn become_child(&self) {
         let Counters {
             appended: [fresh, survivor],
-            appended_packed,
             units_appended: _,
             retired,
             units_retired: _,
@@ -186,14 +164,11 @@ impl Counters {
             bytes_read,
             bytes_discarded,
             segments_written,
-            segments_skipped,
             segments_collected,
-            writer_waits,
         } = self;
         for counter in [
             fresh,
             survivor,
-            appended_packed,
             retired,
             read_from_memory,
             device_reads,
@@ -204,9 +179,7 @@ impl Counters {
             bytes_read,
             bytes_discarded,
             segments_written,
-            segments_skipped,
             segments_collected,
-            writer_waits,
         ] {
             counter.store(0, Relaxed);
         }
@@ -219,7 +192,6 @@ impl Counters {
         StoreStats {
             blocks_appended_fresh: self.appended[Head::Fresh as usize].load(Relaxed),
             blocks_appended_survivor: self.appended[Head::Survivor as usize].load(Relaxed),
-            blocks_appended_packed: self.appended_packed.load(Relaxed),
             objects_retired: self.retired.load(Relaxed),
             blocks_read_from_memory: self.read_from_memory.load(Relaxed),
             device_reads: self.device_reads.load(Relaxed),
@@ -230,9 +202,7 @@ impl Counters {
             bytes_read: self.bytes_read.load(Relaxed),
             bytes_discarded: self.bytes_discarded.load(Relaxed),
             segments_written: self.segments_written.load(Relaxed),
-            segments_skipped: self.segments_skipped.load(Relaxed),
             segments_collected: self.segments_collected.load(Relaxed),
-            writer_waits: self.writer_waits.load(Relaxed),
             live_blocks: live_units.div_ceil(BLOCK_UNITS as u64),
             live_bytes: live_units,
             ..StoreStats::default()
