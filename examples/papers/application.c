@@ -108,16 +108,16 @@ static size_t memory_left(void) {
     return left;
 }
 
-static void check_that_it_fits(const struct options *options) {
-    if (options->memory == MEMORY_MALLOC) {
-        const size_t left = memory_left();
-        if (left && options->data > left) {
-            refuse("--data %zuM does not fit the %zuM of RAM and swap that are free; use --memory "
-                   "pages or objects, or less data",
-                   options->data >> 20, left >> 20);
-        }
-        return;
+static void check_that_ram_holds(const struct options *options) {
+    const size_t left = memory_left();
+    if (left && options->data > left) {
+        refuse("--data %zuM does not fit the %zuM of RAM and swap that are free; use --memory "
+               "pages or objects, or less data",
+               options->data >> 20, left >> 20);
     }
+}
+
+static void check_that_disk_holds(const struct options *options) {
     struct statvfs disk;
     if (statvfs(options->dir, &disk) != 0) {
         refuse("--dir %s: %s", options->dir, strerror(errno));
@@ -127,6 +127,23 @@ static void check_that_it_fits(const struct options *options) {
         refuse("--data %zuM does not fit the %zuM that are free in %s; use --dir for another disk, "
                "or less data",
                options->data >> 20, left >> 20, options->dir);
+    }
+}
+
+/* The store is open from the first object on. For pages it is opened when RAM is full: what it
+   cannot hold is refused when it is allocated. */
+static void check_that_store_holds(const struct options *options) {
+    struct dh_stats stats = {0};
+    void *object = dh_oalloc(1, 128);
+    const int error = object ? dh_stats(&stats, sizeof stats) : 0;
+    dh_free(object);
+    if (!object || error) {
+        refuse("deepheap: %s", error ? dh_strerror(error) : strerror(ENOMEM));
+    }
+    if (options->data > stats.store_capacity_bytes) {
+        refuse("--data %zuM does not fit the store's %lluM; use a larger one (store: and "
+               "store_size: in DEEPHEAP_CONF), or less data",
+               options->data >> 20, (unsigned long long)stats.store_capacity_bytes >> 20);
     }
 }
 
@@ -209,13 +226,23 @@ struct options options_read(int argc, char **argv, const struct application *app
     if (application->memory_is_elsewhere) {
         return options;
     }
-    check_that_it_fits(&options);
+    if (access(options.dir, F_OK) != 0) {
+        refuse("--dir %s: %s", options.dir, strerror(errno));
+    }
     if (options.memory == MEMORY_PAGES || options.memory == MEMORY_OBJECTS) {
         const int error = dh_init(NULL); /* settings come from DEEPHEAP_CONF */
         if (error) {
             refuse("deepheap does not start: %s", dh_strerror(error));
         }
+        if (options.memory == MEMORY_OBJECTS) {
+            check_that_store_holds(&options);
+        }
     } else {
+        if (options.memory == MEMORY_MALLOC) {
+            check_that_ram_holds(&options);
+        } else {
+            check_that_disk_holds(&options);
+        }
         blocks_open(&options);
     }
     return options;

@@ -72,7 +72,7 @@ pub struct Run {
     /// Folder on an SSD, file or device for what does not fit [default: $TMPDIR or .]
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
-    /// How much of the store may be used [default: nine tenths of what is free]
+    /// How much of the store may be used, as a size or a percentage of what is free [default: 90%]
     #[arg(long, value_name = "SIZE")]
     pub store_size: Option<String>,
     /// Place allocations of MIN-MAX bytes as objects, or `auto`: by their locality [default: none]

@@ -43,7 +43,7 @@ fn options_that_cannot_be() {
         ("--page-buffer", "200%", "1% to 100%"),
         ("--page-buffer", "4K", "give at least 2.00 MiB"),
         ("--store-size", "1K", "give at least"),
-        ("--store-size", "50%", "percentage makes no sense"),
+        ("--store-size", "101%", "1% to 100%"),
         ("--store-size", "4T", "free"),
         ("--store", "/does/not/exist", "create the folder"),
         ("--store", "", "a value is required"),

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `ram` | size, or `50%` of the machine (or of its memory cgroup) | `50%` |
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
-//! | `store_size` | size | nine tenths of what the store has free |
+//! | `store_size` | size, or percentage of what the store has free | `90%` |
 //! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
 //! | `objects` | sizes of allocations placed as objects, `64-2K`, or `auto` | none |
 //! | `cache_policy` | what leaves the object cache: `s3fifo`, `lru` or `clock` | `s3fifo` |
@@ -28,6 +28,7 @@
 //! Never: touches the store; that happens when it is opened.
 //! Threads: pure, apart from reading the environment and the machine's memory.
 
+use core::fmt;
 use std::path::{Path, PathBuf};
 
 pub use crate::config_error::ConfigError;
@@ -52,6 +53,8 @@ const PAGE_BUFFER_MIN_BYTES: u64 = (budget_split::LEAST * PAGE) as u64;
 pub const STORE_MIN_BYTES: u64 = 16 << 20;
 /// The largest store, in bytes: 2^30 block numbers of 4 KiB.
 pub const STORE_MAX_BYTES: u64 = 1 << 42;
+/// How much of what is free at the store may be used, if nothing is said.
+pub const STORE_SIZE_DEFAULT: Share = Share::Percent(90);
 /// The sizes a segment can have.
 pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
 /// See [`SEGMENT_MIN_BYTES`].
@@ -61,21 +64,41 @@ pub const SEGMENT_DEFAULT_BYTES: u64 = 1 << 20;
 /// Objects by which a pool grows at most, if nothing is said.
 pub const POOL_STEP_DEFAULT: u32 = deepheap_heap::POOL_STEP as u32;
 
-/// Share of the RAM budget that the page buffer takes.
+/// A part of something that is known only later: of the budget, or of what a disk has free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageBuffer {
-    /// Percent of the budget, 1 to 100.
+pub enum Share {
+    /// Percent of the whole, 1 to 100.
     Percent(u32),
-    /// Bytes.
+    /// Bytes, whatever the whole is.
     Bytes(u64),
 }
 
-impl PageBuffer {
-    /// Bytes of it under a budget.
-    pub fn bytes_of(self, ram: u64) -> u64 {
+impl Share {
+    /// Bytes of it, of `whole` bytes.
+    pub fn bytes_of(self, whole: u64) -> u64 {
         match self {
-            PageBuffer::Percent(percent) => ram / 100 * u64::from(percent),
-            PageBuffer::Bytes(bytes) => bytes,
+            Share::Percent(percent) => whole / 100 * u64::from(percent),
+            Share::Bytes(bytes) => bytes,
+        }
+    }
+
+    fn parse(key: &'static str, text: &str) -> Result<Share, ConfigError> {
+        let Some(percent) = text.trim().strip_suffix('%') else {
+            return size_of_key(key, text, None).map(Share::Bytes);
+        };
+        if let Ok(percent @ 1..=100) = percent.trim().parse() {
+            return Ok(Share::Percent(percent));
+        }
+        let (text, reason) = (text.to_owned(), SizeError::BadShare);
+        Err(ConfigError::BadSize { key, text, reason })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Share::Percent(percent) => write!(out, "{percent}%"),
+            Share::Bytes(bytes) => out.write_str(&size::exact(*bytes)),
         }
     }
 }
@@ -91,8 +114,8 @@ pub struct Config {
     pub ram: u64,
     /// Folder, file or block device; `None`: `$TMPDIR` or the working folder.
     pub store: Option<PathBuf>,
-    /// How much of the store may be used; `None`: nine tenths of what is free there.
-    pub store_size: Option<u64>,
+    /// How much of what is free at the store may be used.
+    pub store_size: Share,
     /// Where a JSON line of statistics goes at exit.
     pub stats_file: Option<PathBuf>,
     /// Whether a summary goes to stderr at exit.
@@ -102,7 +125,7 @@ pub struct Config {
     /// Whether a block device or file that holds something may be overwritten.
     pub force: bool,
     /// Tuning: what is mapped at a time; `None`: tuned by itself.
-    pub page_buffer: Option<PageBuffer>,
+    pub page_buffer: Option<Share>,
     /// Which allocations of an unmodified program become objects; `None`: none.
     pub objects: Option<ObjectPlacement>,
     /// Tuning: how the object cache chooses what leaves it.
@@ -127,7 +150,7 @@ impl Config {
         Config {
             ram: (machine.usable_bytes() / 2).max(RAM_MIN_BYTES),
             store: None,
-            store_size: None,
+            store_size: STORE_SIZE_DEFAULT,
             stats_file: None,
             show_stats: false,
             children: true,
@@ -191,8 +214,8 @@ impl Config {
         match key.replace('-', "_").as_str() {
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "store" => self.store = Some(path("store", value)?),
-            "store_size" => self.store_size = Some(size_of_key("store_size", value, None)?),
-            "page_buffer" => self.page_buffer = Some(page_buffer(value)?),
+            "store_size" => self.store_size = Share::parse("store_size", value)?,
+            "page_buffer" => self.page_buffer = Some(Share::parse("page_buffer", value)?),
             "objects" => self.objects = Some(objects(value)?),
             "cache_policy" => self.cache_policy = cache_policy(value)?,
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
@@ -228,7 +251,7 @@ impl Config {
                 format!("{owner} {has}; give less, or leave it at 50%"),
             );
         }
-        if let Some(size) = self.store_size {
+        if let Share::Bytes(size) = self.store_size {
             if size < STORE_MIN_BYTES {
                 let least = bytes(STORE_MIN_BYTES);
                 return refuse("store_size", size, format!("give at least {least}"));
@@ -281,13 +304,11 @@ impl Config {
         if let Some(path) = &self.store {
             put("store", &text(path));
         }
-        if let Some(bytes) = self.store_size {
-            put("store_size", &size::exact(bytes));
+        if self.store_size != STORE_SIZE_DEFAULT {
+            put("store_size", &self.store_size.to_string());
         }
-        match self.page_buffer {
-            Some(PageBuffer::Percent(percent)) => put("page_buffer", &format!("{percent}%")),
-            Some(PageBuffer::Bytes(bytes)) => put("page_buffer", &size::exact(bytes)),
-            None => {}
+        if let Some(share) = self.page_buffer {
+            put("page_buffer", &share.to_string());
         }
         match self.objects {
             Some(ObjectPlacement::Range { min, max }) => {
@@ -349,17 +370,6 @@ fn size_of_key(key: &'static str, text: &str, whole: Option<u64>) -> Result<u64,
         let text = text.to_owned();
         ConfigError::BadSize { key, text, reason }
     })
-}
-
-fn page_buffer(value: &str) -> Result<PageBuffer, ConfigError> {
-    if let Some(percent) = value.trim().strip_suffix('%') {
-        if let Ok(percent @ 1..=100) = percent.trim().parse() {
-            return Ok(PageBuffer::Percent(percent));
-        }
-        let (text, reason) = (value.to_owned(), SizeError::BadShare);
-        return Err(ConfigError::BadSize { key: "page_buffer", text, reason });
-    }
-    size_of_key("page_buffer", value, None).map(PageBuffer::Bytes)
 }
 
 fn objects(value: &str) -> Result<ObjectPlacement, ConfigError> {

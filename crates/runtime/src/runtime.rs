@@ -320,9 +320,8 @@ impl Runtime {
             Some(pager) => pager.store().stats().reservable_blocks,
             None => {
                 let place = StorePlace::find(&self.config).ok();
-                let available = place.and_then(|place| place.available_bytes());
-                let size = self.config.store_size.or(available);
-                size.map_or(u64::MAX, |bytes| bytes / PAGE as u64)
+                let capacity = place.and_then(|place| place.capacity_bytes(&self.config));
+                capacity.map_or(u64::MAX, |bytes| bytes / PAGE as u64)
             }
         };
         let tables_bytes = pages.saturating_mul(Pager::BYTES_PER_PAGE);
@@ -622,11 +621,9 @@ impl Runtime {
     }
 
     fn store_options(&self, place: &StorePlace) -> StoreOptions {
-        let available = place.available_bytes().unwrap_or(u64::MAX);
-        let capacity = self.config.store_size.unwrap_or(available / 10 * 9);
         StoreOptions {
             segment_bytes: self.config.segment_bytes,
-            capacity_bytes: capacity,
+            capacity_bytes: place.capacity_bytes(&self.config).unwrap_or(u64::MAX),
             buffers: self.segment_buffers(),
             reserve_segments: RESERVE_SEGMENTS,
             policy: VictimPolicy::Greedy,

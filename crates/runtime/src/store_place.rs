@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use deepheap_sys::direct_file::{DirectFile, Existing, OpenError, file_system_is_memory};
 
-use crate::config::{Config, STORE_MIN_BYTES};
+use crate::config::{Config, STORE_MIN_BYTES, Share};
 use crate::stats_report::bytes;
 
 /// Bits of a mode that let others than the owner in.
@@ -146,19 +146,38 @@ impl StorePlace {
         StorePlace::File(path.to_path_buf()).with_room(config)
     }
 
+    /// Bytes that the settings let a store take there; `None` if the system does not say.
+    pub fn capacity_bytes(&self, config: &Config) -> Option<u64> {
+        match config.store_size {
+            Share::Bytes(bytes) => Some(bytes),
+            share => Some(share.bytes_of(self.available_bytes()?)),
+        }
+    }
+
     fn with_room(self, config: &Config) -> Result<StorePlace, StorePlaceError> {
         let Some(available) = self.available_bytes() else { return Ok(self) };
-        let wanted = config.store_size.unwrap_or(STORE_MIN_BYTES);
-        if available >= wanted {
+        let free = bytes(available);
+        let (fits, problem, other_size) = match config.store_size {
+            Share::Bytes(wanted) => {
+                let problem = format!("has only {free} free, not {}", bytes(wanted));
+                (available >= wanted, problem, "smaller")
+            }
+            share => {
+                let (part, least) = (share.bytes_of(available), bytes(STORE_MIN_BYTES));
+                let problem =
+                    format!("has only {free} free, of which {share} is less than {least}");
+                (part >= STORE_MIN_BYTES, problem, "larger")
+            }
+        };
+        if fits {
             return Ok(self);
         }
-        let fix = match config.store_size {
-            Some(_) if available >= STORE_MIN_BYTES => {
-                "free some space, or give a smaller --store-size (store_size:)".to_owned()
+        let fix = match available {
+            STORE_MIN_BYTES.. => {
+                format!("free some space, or give a {other_size} --store-size (store_size:)")
             }
             _ => format!("free some space, or {NAME_ANOTHER}"),
         };
-        let problem = format!("has only {} free, not {}", bytes(available), bytes(wanted));
         Err(StorePlaceError { path: self.path().to_path_buf(), problem, fix })
     }
 }

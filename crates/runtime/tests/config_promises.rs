@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use deepheap::ObjectPlacement;
-use deepheap::config::{CachePolicy, Config, ConfigError, PageBuffer};
+use deepheap::config::{CachePolicy, Config, ConfigError, Share};
 use deepheap::machine::Machine;
 use proptest::prelude::*;
 
@@ -45,12 +45,12 @@ fn every_key_is_read() {
     let expected = Config {
         ram: 2 * GIB,
         store: Some(PathBuf::from("/a,b\\c")),
-        store_size: Some(20 * GIB),
+        store_size: Share::Bytes(20 * GIB),
         stats_file: Some(PathBuf::from("/tmp/s.json")),
         show_stats: true,
         children: false,
         force: true,
-        page_buffer: Some(PageBuffer::Percent(40)),
+        page_buffer: Some(Share::Percent(40)),
         objects: Some(ObjectPlacement::Range { min: 64, max: 2048 }),
         cache_policy: CachePolicy::Lru,
         segment_bytes: 512 << 10,
@@ -72,7 +72,8 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("ram:8M", "at least 16.0 MiB"),
         ("ram:0%", "at least 16.0 MiB"),
         ("ram:9G", "only 8.00 GiB"),
-        ("store_size:50%", "percentage makes no sense"),
+        ("store_size:0%", "1% to 100%"),
+        ("segment:50%", "percentage makes no sense"),
         ("store_size:1M", "at least 16.0 MiB"),
         ("store_size:5T", "4.00 TiB at most"),
         ("segment:768K", "power of two"),
@@ -102,9 +103,13 @@ fn a_refusal_names_the_text_and_the_way_out() {
 
 fn any_config() -> impl Strategy<Value = Config> {
     let path = || proptest::option::of("[a-z/,\\\\: %é]{1,24}".prop_map(PathBuf::from));
-    let share = prop_oneof![
-        (13u32..=100).prop_map(PageBuffer::Percent),
-        (2u64 << 20..16 << 20).prop_map(PageBuffer::Bytes),
+    let store_size = prop_oneof![
+        (1u32..=100).prop_map(Share::Percent),
+        (16u64 << 20..1 << 42).prop_map(Share::Bytes),
+    ];
+    let page_buffer = prop_oneof![
+        (13u32..=100).prop_map(Share::Percent),
+        (2u64 << 20..16 << 20).prop_map(Share::Bytes),
     ];
     let objects = proptest::option::of(prop_oneof![
         Just(ObjectPlacement::Auto),
@@ -116,9 +121,9 @@ fn any_config() -> impl Strategy<Value = Config> {
     (
         16u64 << 20..8 * GIB,
         (path(), path()),
-        proptest::option::of(16u64 << 20..1 << 42),
+        store_size,
         any::<[bool; 3]>(),
-        proptest::option::of(share),
+        proptest::option::of(page_buffer),
         (18u32..=23, 1u32..=u32::MAX),
         (objects, policy),
     )

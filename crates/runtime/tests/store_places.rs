@@ -62,6 +62,16 @@ impl Drop for Mounted {
     }
 }
 
+/// The place of the store. Daemons look at what is new on a device, and lock it meanwhile.
+fn find_place(config: &Config) -> Result<StorePlace, String> {
+    let mut found = Err(String::new());
+    soon(Duration::from_secs(2), || {
+        found = StorePlace::find(config).map_err(|error| error.to_string());
+        !found.as_ref().is_err_and(|error| error.contains("used by another process"))
+    });
+    found
+}
+
 /// In a scene: more than its RAM holds, into the store and back.
 fn fill_and_check() -> ! {
     let place = std::env::var(PLACE).expect("a store");
@@ -103,14 +113,7 @@ fn a_block_device_with_something_on_it_is_taken_by_force_only_and_a_mounted_one_
     let path = device.path.as_str();
     let find = |more: &str| {
         let config = Config::parse(&format!("store:{path},store_size:32M{more}"));
-        let config = config.expect("settings");
-        let mut found = Err(String::new());
-        // A system's own daemons look at what is new on a device, and lock it meanwhile.
-        soon(Duration::from_secs(2), || {
-            found = StorePlace::find(&config).map_err(|error| error.to_string());
-            !found.as_ref().is_err_and(|error| error.contains("used by another process"))
-        });
-        found
+        find_place(&config.expect("settings"))
     };
     let refused = |more: &str, words: &[&str]| {
         let error = find(more).expect_err("it is somebody's");
@@ -127,6 +130,25 @@ fn a_block_device_with_something_on_it_is_taken_by_force_only_and_a_mounted_one_
     let _mounted = Mounted::new(path, &device.folder.path().join("mount")).expect("mount");
     refused("", &[path, "mounted"]);
     refused(",force:yes", &[path, "mounted"]);
+}
+
+#[test]
+fn a_share_of_a_device_is_taken_if_a_store_fits() {
+    const NAME: &str = "a_share_of_a_device_is_taken_if_a_store_fits";
+    let device = match BlockDevice::new(NAME, 100 << 20) {
+        Ok(device) => device,
+        Err(reason) => return eprintln!("SKIPPED {NAME}: needs root and a loop device: {reason}"),
+    };
+    let capacity = |share: &str| {
+        let config = Config::parse(&format!("store:{},store_size:{share}", device.path));
+        let config = config.expect("settings");
+        find_place(&config).map(|place| place.capacity_bytes(&config))
+    };
+    assert_eq!(capacity("25%"), Ok(Some(25 << 20)));
+    assert_eq!(capacity("100%"), Ok(Some(100 << 20)));
+    let refused = capacity("15%").expect_err("15 MiB are too little");
+    let words = [device.path.as_str(), "only 100 MiB free", "15%", "a larger --store-size"];
+    assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
 }
 
 #[test]
