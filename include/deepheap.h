@@ -158,8 +158,9 @@ size_t dh_ostride(size_t object_size);
  *
  * What can go wrong, beside DH_EREAD and DH_ENOROOM:
  *   - NULL, a foreign pointer, or a freed object that has not been allocated again: DH_EOBJECT.
- *     An object that another thread frees during the call is an error of the program. Memory of
- *     dh_malloc that was freed may go unnoticed.
+ *     If another thread frees an object during the call, that may go unnoticed: what is read then
+ *     is worth nothing, what is written may change another object. So may memory of dh_malloc that
+ *     was freed before.
  *   - offset + length beyond dh_usable_size, or overflowing: DH_EBOUNDS, nothing is copied. An
  *     element of less than 128 bytes has no bounds of its own: memory in use must reach so far.
  *   - a null buffer with a length above 0: DH_EINVAL.

@@ -84,7 +84,9 @@ for name in "${names[@]}"; do
     refuses "$name" --data 0
     refuses "$name" --data 1K
     refuses "$name" --data 1000000G
-    DEEPHEAP_CONF=$DEEPHEAP_CONF,store_size:16M refuses "$name" --memory objects
+    for memory in pages objects; do
+        DEEPHEAP_CONF=$DEEPHEAP_CONF,store_size:16M refuses "$name" --memory "$memory"
+    done
     refuses "$name" --object 1
     refuses "$name" --object 1000-100
     refuses "$name" --threads 0

@@ -28,6 +28,7 @@ needs=(
     /usr/include/event.h:libevent-dev
     dpkg-source:dpkg-dev
     patch:patch
+    /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 )
 
 # Tells whether a command or a file is there.

@@ -303,22 +303,20 @@ static void *malloc_object(size_t bytes) {
     return blocks_fit_pages(bytes) ? blocks_allocate(the_blocks, bytes) : malloc(bytes);
 }
 
-static void *or_exit(void *memory, size_t bytes) {
+static void *or_refuse(void *memory, size_t bytes) {
     if (!memory) {
-        fprintf(stderr, "%s: no memory for %zu bytes more: %s; use less --data, or more RAM "
-                "or a larger store (DEEPHEAP_CONF) for pages and objects\n",
-                the_application->name, bytes, strerror(errno));
-        exit(1);
+        refuse("no memory for %zu bytes more: %s; use less --data, or more RAM or a larger store "
+               "(DEEPHEAP_CONF) for pages and objects", bytes, strerror(errno));
     }
     return memory;
 }
 
 void *memory_object(const struct options *options, size_t bytes) {
     switch (options->memory) {
-    case MEMORY_MALLOC: return or_exit(malloc_object(bytes), bytes);
-    case MEMORY_PAGES: return or_exit(dh_malloc(bytes), bytes);
-    case MEMORY_OBJECTS: return or_exit(dh_oalloc(1, bytes), bytes);
-    default: return or_exit(blocks_allocate(the_blocks, bytes), bytes);
+    case MEMORY_MALLOC: return or_refuse(malloc_object(bytes), bytes);
+    case MEMORY_PAGES: return or_refuse(dh_malloc(bytes), bytes);
+    case MEMORY_OBJECTS: return or_refuse(dh_oalloc(1, bytes), bytes);
+    default: return or_refuse(blocks_allocate(the_blocks, bytes), bytes);
     }
 }
 
@@ -328,11 +326,11 @@ void *memory_array(const struct options *options, size_t count, size_t bytes, si
         refuse("%zu objects of %zu bytes are more than an address space holds", count, bytes);
     }
     switch (options->memory) {
-    case MEMORY_PAGES: return or_exit(dh_malloc(count * bytes), count * bytes);
+    case MEMORY_PAGES: return or_refuse(dh_malloc(count * bytes), count * bytes);
     case MEMORY_OBJECTS:
         *stride = dh_ostride(bytes);
-        return or_exit(dh_oalloc(count, bytes), count * bytes);
-    default: return or_exit(blocks_allocate(the_blocks, count * bytes), count * bytes);
+        return or_refuse(dh_oalloc(count, bytes), count * bytes);
+    default: return or_refuse(blocks_allocate(the_blocks, count * bytes), count * bytes);
     }
 }
 

@@ -47,7 +47,8 @@ pub enum Command {
 }
 
 const RUN_NOTES: &str = "\
-Sizes are bytes, or 64K, 256M, 1.5G, 2T (of 1024); --ram also takes a percentage of the machine.
+Sizes are bytes, or 64K, 256M, 1.5G, 2T (of 1024), or a percentage: --ram of the machine or of its
+memory cgroup, --store-size of what is free there, --page-buffer of the budget.
 
 The program takes over this process, so its exit status and signals are its own. The settings of
 an existing DEEPHEAP_CONF hold where no option is given, and an existing LD_PRELOAD is kept.

@@ -155,14 +155,13 @@ impl Pager {
         done.and(bad.map_or(Ok(()), Err))
     }
 
-    /// Notes whether the object of a page will be used again soon (`hot`) or not. A hint.
-    pub fn advise(&self, address: usize, hot: bool) {
+    /// Sets the reuse count of the object of a page, up to `REUSE_MAX`, or to `ONCE`. A hint.
+    pub fn advise(&self, address: usize, reuse: u8) {
         let Some(page) = self.managed_page(address) else { return };
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         if let Place::Cached(id) | Place::Busy(id) = self.table.load(page) {
             // The object may have left meanwhile: then another one is judged a little wrong.
-            let reuse = if hot { replacement::REUSE_MAX } else { 0 };
             self.descriptors.get(id).set_reuse(reuse);
         }
     }

@@ -10,6 +10,7 @@
 use core::ptr;
 
 use deepheap_heap::{ObjectShape, PAGE, PageNo};
+use deepheap_pager::policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_pager::{
     AccessBuffer, AccessError, AccessReason, Moves, Operation, Pager, Piece, WINDOW_PIECES,
 };
@@ -248,12 +249,13 @@ pub fn advise(object: *const u8, advice: Advice) -> Result<(), ObjectError> {
     match advice {
         Advice::Hot => {
             pager.prefetch(pages.clone());
-            pages.for_each(|page| pager.advise(page, true));
+            pages.for_each(|page| pager.advise(page, REUSE_MAX));
         }
         Advice::Sequential => {
             pager.prefetch(pages);
         }
-        Advice::Cold | Advice::Once => pages.for_each(|page| pager.advise(page, false)),
+        Advice::Cold => pages.for_each(|page| pager.advise(page, 0)),
+        Advice::Once => pages.for_each(|page| pager.advise(page, ONCE)),
     }
     Ok(())
 }

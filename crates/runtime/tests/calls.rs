@@ -2,6 +2,8 @@
 
 mod scene;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use deepheap::objects::{self, Advice, ObjectError};
 use scene::memory::{Random, seed};
 use scene::play;
@@ -154,6 +156,69 @@ fn no_thread_loses_a_write_to_calls_of_another() {
             assert_eq!(list.iter().map(|&at| word(at)).sum::<u64>(), count, "thread {thread}");
         }
     });
+}
+
+#[test]
+fn reading_what_another_thread_frees_harms_nobody() {
+    const OWNERS: usize = 2;
+    const OBJECTS: usize = 20_000;
+    play("reading_what_another_thread_frees_harms_nobody", CONF, || {
+        let seed = seed();
+        let slots: Vec<AtomicUsize> = (0..OWNERS * OBJECTS).map(|_| AtomicUsize::new(0)).collect();
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for owner in 0..OWNERS {
+                let (slots, done) = (&slots[owner * OBJECTS..][..OBJECTS], &done);
+                scope.spawn(move || {
+                    free_and_allocate(seed + owner as u64, slots);
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            for reader in 0..2 {
+                let (slots, done) = (&slots, &done);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed ^ reader);
+                    let mut read = 0;
+                    while done.load(Ordering::Relaxed) < OWNERS {
+                        let mut slot = || slots[random.below(slots.len())].load(Ordering::Relaxed);
+                        let (two, mut words) = ([slot(), slot()], [0u64; 2]);
+                        let to = words.as_mut_ptr().cast();
+                        // SAFETY: two pointers, a word of the buffer for each. They may be freed
+                        // by now, and the words are worth nothing then.
+                        match unsafe { objects::gather(two.as_ptr().cast(), 2, 0, 8, to) } {
+                            Ok(count) => read += count,
+                            Err(ObjectError::NotAnObject | ObjectError::OutOfBounds) => {}
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    }
+                    assert!(read > 1000, "only {read} were there");
+                });
+            }
+        });
+    });
+}
+
+/// Keeps an object in each slot, of changing sizes, and frees only what still holds its own bytes.
+fn free_and_allocate(seed: u64, slots: &[AtomicUsize]) {
+    const SIZES: [usize; 4] = [16, 200, 1500, 5000];
+    let mut random = Random::new(seed);
+    let mut held = vec![0u64; slots.len()];
+    for step in 0..120_000 {
+        let at = if step < slots.len() { step } else { random.below(slots.len()) };
+        let old = slots[at].load(Ordering::Relaxed) as *mut u64;
+        let size = SIZES[random.below(SIZES.len())];
+        // SAFETY: live objects of this thread, of two words at least.
+        unsafe {
+            assert!(old.is_null() || old.read() == held[at] && old.add(1).read() == at as u64);
+            deepheap::free(old.cast());
+            let object = objects::allocate(1, size).cast::<u64>();
+            assert!(!object.is_null());
+            held[at] = seed << 32 | step as u64;
+            object.write(held[at]);
+            object.add(1).write(at as u64);
+            slots[at].store(object as usize, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Increments the thread's words, by pointer, by single calls and by batches.

@@ -83,15 +83,16 @@ impl Papers {
         if self.list {
             return list(&chosen, &plan, settings.quick);
         }
-        let runs = Runs::open(&self.out.join("runs"))?;
+        let out = self.out();
+        let runs = Runs::open(&out.join("runs"))?;
         let results = Results::new(&runs, &settings);
         if !self.pages {
             let measured = self.measure(&plan, &settings, &runs);
             // What is there is shown, also after Ctrl-C.
-            write_pages(&self.out, &results, &all)?;
+            write_pages(&out, &results, &all)?;
             measured?;
         } else {
-            write_pages(&self.out, &results, &all)?;
+            write_pages(&out, &results, &all)?;
         }
         output::line(page::goals(&results))?;
         if !settings.root && page::without_root(&chosen, settings.quick) {
@@ -225,6 +226,10 @@ fn try_point(
             Tried::Measured(what)
         }
         Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
+        Err(failure) if elsewhere => {
+            // What others measured is more than that it cannot be measured here.
+            return Ok(Tried::Failed(failure.to_string()));
+        }
         Err(failure) => {
             record.failed = Some(failure.to_string());
             Tried::Failed(failure.to_string())

@@ -40,9 +40,11 @@ today. Numbers in brackets are the paper's sections.
 const GOALS_INTRO: &str = "# The papers, measured again
 
 Every table and figure of [SSDAlloc](ssdalloc.md) and [SSDRAM](ssdram.md) that measures something, \
-against Linux swap and an mmapped file on the same device with as much RAM. `make bench-papers` \
-measures all of it again in about two hours, and goes on where it was if it is stopped; \
-`make bench-papers BENCH_OPTIONS=--quick` takes less than 15 minutes; each run is a file in `runs`.
+against Linux swap and an mmapped file on the same device with as much RAM. Each point is a file \
+in `runs`, with the date and the command of each of its rounds: not all are of one sitting, nor of \
+the last change. `make bench-papers` measures what was not measured on the machine it runs on, \
+`BENCH_OPTIONS=--again` all of it, in about two hours; stopped, it goes on where it was. \
+`BENCH_OPTIONS=--quick` takes less than 15 minutes and writes `target/papers`.
 ";
 const CONTENDERS: &str = "\
 **objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by `dh_read` and \

@@ -35,9 +35,9 @@ pub struct Papers {
     /// Measures nothing: writes the pages from what is there with these settings
     #[arg(long, conflicts_with = "again")]
     pub(super) pages: bool,
-    /// Where the pages, the plots and the runs go
-    #[arg(long, default_value = "docs/papers", value_name = "PATH")]
-    pub(super) out: PathBuf,
+    /// Where the pages, the plots and the runs go [default: docs/papers, quick: target/papers]
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
     /// Where store, swap file and mapped file lie
     #[arg(long, default_value = ".", value_name = "PATH")]
     dir: PathBuf,
@@ -93,6 +93,13 @@ pub struct Settings {
 }
 
 impl Papers {
+    /// Where the pages, the plots and the runs go: those of a quick sitting not over those that
+    /// are kept.
+    pub(super) fn out(&self) -> PathBuf {
+        let usual = if self.quick { "target/papers" } else { "docs/papers" };
+        self.out.clone().unwrap_or_else(|| usual.into())
+    }
+
     /// With all defaults filled in.
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
         let (seconds, rounds) = if self.quick { (2.0, 1) } else { (3.0, 3) };

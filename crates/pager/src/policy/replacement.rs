@@ -51,6 +51,9 @@ pub enum Verdict {
 
 /// Highest reuse count kept.
 pub const REUSE_MAX: u8 = 3;
+/// In place of a count: the program said that one use is left. Before and after it, the object
+/// counts as not used again, and is not remembered when it leaves.
+pub const ONCE: u8 = REUSE_MAX + 1;
 /// S3-FIFO's small queue, in 256ths of the cached objects.
 const SMALL_PART: u32 = 3;
 /// The clock's inactive list, likewise.
@@ -58,7 +61,7 @@ const INACTIVE_PART: u32 = 85;
 
 /// The reuse count after a touch.
 pub fn touched(reuse: u8) -> u8 {
-    (reuse + 1).min(REUSE_MAX)
+    if reuse == ONCE { 0 } else { (reuse + 1).min(REUSE_MAX) }
 }
 
 /// Pages that the ghost is to remember when so many objects are cached.
@@ -94,6 +97,7 @@ impl Replacement {
     pub fn enters(&self, reuse: u8, known_to_ghost: bool) -> Queue {
         match self.policy {
             CachePolicy::Lru => Queue::Main,
+            _ if reuse == ONCE => Queue::Small,
             _ if reuse > 0 || known_to_ghost => Queue::Main,
             _ => Queue::Small,
         }
@@ -108,7 +112,7 @@ impl Replacement {
     /// The verdict on the head of a queue.
     pub fn at_head(&self, queue: Queue, reuse: u8) -> Verdict {
         match (self.policy, queue, reuse) {
-            (CachePolicy::Lru, ..) => Verdict::Leaves { remembered: false },
+            (CachePolicy::Lru, ..) | (_, _, ONCE) => Verdict::Leaves { remembered: false },
             (CachePolicy::S3Fifo, Queue::Small, 0) => Verdict::Leaves { remembered: true },
             (CachePolicy::S3Fifo, Queue::Small, n) => Verdict::Goes(Queue::Main, n),
             (CachePolicy::S3Fifo, Queue::Main, 0) => Verdict::Leaves { remembered: false },
@@ -116,6 +120,26 @@ impl Replacement {
             (CachePolicy::Clock, Queue::Small, 0) => Verdict::Leaves { remembered: false },
             (CachePolicy::Clock, Queue::Main, 0) => Verdict::Goes(Queue::Small, 0),
             (CachePolicy::Clock, ..) => Verdict::Goes(Queue::Main, 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_once_leaves_first_after_that_use_and_is_not_remembered_before() {
+        for policy in [CachePolicy::S3Fifo, CachePolicy::Clock] {
+            let replacement = Replacement::new(policy);
+            assert_eq!(replacement.enters(ONCE, false), Queue::Small);
+            for queue in [Queue::Small, Queue::Main] {
+                let verdict = replacement.at_head(queue, ONCE);
+                assert_eq!(verdict, Verdict::Leaves { remembered: false });
+            }
+            let used = touched(ONCE);
+            assert_eq!(replacement.enters(used, false), Queue::Small);
+            assert_ne!(replacement.enters(touched(used), false), Queue::Small);
         }
     }
 }

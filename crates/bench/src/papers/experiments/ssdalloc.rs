@@ -370,8 +370,9 @@ const FIGURE_4B: Experiment = Experiment {
     claim: "Values from 128 bytes to a limit: the smaller they are, the more OPP gains over MP and \
             swap (section 5.2; the numbers are in the figure only).",
     here: "As Figure 4(a), 8 connections.",
-    today: "Smaller values mean less to write, here as there; what is read from the device is a \
-            block for each value that is not in RAM, whatever its size.",
+    today: "What is read from the device is a block for each value, and for each neighbour in \
+            memcached's lists, that is not in RAM, whatever its size: that, and not what is \
+            written, bounds all of them.",
     axis: "largest value",
     cases: &[
         Case {
@@ -436,8 +437,8 @@ const FIGURE_5A: Experiment = Experiment {
             is 1.3 to 2.3 times as fast as MP and 4.8 to 10.1 times as swap (section 5.3).",
     here: "Packets in LRU order, 8 threads, half of the operations puts; calls are `dh_read` and \
            `dh_write`.",
-    today: "The device of today answers sooner, so that the same microseconds of a signal weigh \
-            more.",
+    today: "The device of today answers sooner, and eight threads share two processors: what a \
+            pointer's fault takes of them weighs more than the signal of the paper did.",
     axis: "size of a packet",
     cases: &[
         Case {
