@@ -324,15 +324,14 @@ pub fn goals(results: &Results<'_>) -> String {
     text
 }
 
-/// Why a goal was missed, as far as the runs tell, else what is known of it.
+/// Why a goal was missed, as far as the runs tell, and what is known of it beside that.
 fn shortfall(results: &Results<'_>, goal: &Goal) -> String {
-    let Some((mine, best, theirs)) = results.reads(goal) else {
-        return if goal.short.is_empty() { String::new() } else { format!(" {}", goal.short) };
-    };
+    let known = if goal.short.is_empty() { String::new() } else { format!(" {}", goal.short) };
+    let Some((mine, best, theirs)) = results.reads(goal) else { return known };
     let plain = |reads| figure::shown(reads, "");
     let could = if mine > 0.0 { figure::times(theirs / mine) } else { figure::UNKNOWN.into() };
     format!(
-        " Reads an operation: {}, with {} {}; reads alone would give {could}.",
+        " Reads an operation: {}, with {} {}; reads alone would give {could}.{known}",
         plain(mine),
         best.name(),
         plain(theirs)
