@@ -39,12 +39,12 @@ const SWAP: &[Contender] = &[Contender::Swap];
 const PAGES: &[Contender] = &[Contender::Pages];
 const OTHERS: &[Contender] = &[Contender::Pages, Contender::Mmap];
 
-const SERVED_SHORT: &str = "A set unlinks the old item from its neighbours in memcached's list and changes them. The fill \
-     leaves neighbours in one page of swap; as objects they share a block only if they left RAM \
-     together, and what is set later never does with what was there.";
-const EMBEDDINGS_SHORT: &str = "An operation uses the rows of a batch through pointers, one after the other, and each one \
-     that is away is a signal, a read and an eviction of its own; asked for together (calls) they \
-     are one wait.";
+const SERVED_SHORT: &str = "A set unlinks the old item from its neighbours in memcached's list and \
+                            changes them. The fill leaves neighbours in one page of swap; as \
+                            objects they share a block only if they left RAM together.";
+const EMBEDDINGS_SHORT: &str = "An operation uses the rows of a batch through pointers, one after \
+                                the other, and each one that is away is a signal, a read and an \
+                                eviction of its own; asked for together (calls) they are one wait.";
 
 const fn twice_swap(case: &'static Case) -> Goal {
     Goal {
