@@ -2,7 +2,7 @@
 //!
 //! Guarantees: `Ok` means that the buffer holds the bytes that were appended for this name; what
 //! fails its checksum twice, or is refused twice, is an error and nothing else.
-//! Never: allocates, takes a lock, touches anything but the pinned memory of the store and the
+//! Never: allocates, waits for a lock, touches anything but the pinned memory of the store and the
 //! caller's buffers.
 //! Threads: any, also in a signal handler. The caller holds the blocks: nobody retires them
 //! before `read` has returned.
@@ -57,13 +57,14 @@ impl Store {
     /// # Panics
     /// If a buffer is not 4096 bytes long.
     pub fn read(&self, requests: &mut [BlockRead<'_>]) {
-        if let [request] = requests
-            && self.read_one(request)
-        {
+        if let [request] = requests {
+            if !self.read_one(request) {
+                self.read_batch(requests, true);
+            }
             return;
         }
         for batch in requests.chunks_mut(READ_BATCH_BLOCKS) {
-            self.read_batch(batch);
+            self.read_batch(batch, false);
         }
     }
 
@@ -103,7 +104,8 @@ impl Store {
         request.result.is_ok()
     }
 
-    fn read_batch(&self, batch: &mut [BlockRead<'_>]) {
+    /// Those that are on the device were read once already if the batch `was_tried`.
+    fn read_batch(&self, batch: &mut [BlockRead<'_>], was_tried: bool) {
         let mut on_device: Mask = 0;
         for (at, request) in batch.iter_mut().enumerate() {
             assert_eq!(request.buf.len(), BLOCK_BYTES, "the store keeps blocks of 4 KiB");
@@ -118,7 +120,7 @@ impl Store {
         if on_device == 0 {
             return;
         }
-        let failed = self.read_from_device(batch, on_device);
+        let failed = if was_tried { on_device } else { self.read_from_device(batch, on_device) };
         if failed != 0 {
             // Once more: what went wrong may have gone wrong on the way only.
             let again = self.read_from_device(batch, failed);

@@ -4,7 +4,8 @@ mod model;
 
 use std::collections::BTreeMap;
 
-use deepheap_sim::{Fault, Random, SimDevice};
+use deepheap_sim::{Fault, Operation, Random, Script, SimDevice};
+use deepheap_store::device::Errno;
 use deepheap_store::{Block, StoreError, VictimPolicy};
 use model::{Held, Model, SEGMENT_BYTES, Seen, Sizes, options};
 
@@ -120,6 +121,40 @@ fn the_canary_a_store_over_a_device_that_forgets_everything_refuses_everything()
         model.store.seal_and_drain();
         assert_eq!(model.check_everything(), 200);
         assert_eq!(model.store.stats().blocks_corrupt, 200);
+    }
+}
+
+#[test]
+fn a_read_that_fails_once_is_made_again_and_told_and_one_that_fails_twice_is_refused() {
+    let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 7);
+    let options = options(SEGMENTS, VictimPolicy::Greedy);
+    let mut model = Model::new(Box::new(device.clone()), options);
+    for name in 0..200 {
+        model.put(name).expect("room");
+    }
+    model.store.seal_and_drain();
+    let objects: Vec<(u64, Held)> = model.map.iter().map(|(&name, &held)| (name, held)).collect();
+    for few in [&objects[..1], &objects[..4]] {
+        for for_ever in [false, true] {
+            let (begun, before) = (device.count(Operation::Read), model.store.stats());
+            let (operation, errno) = (Operation::Read, Errno::EIO);
+            device.add_script(Script { operation, nth: begun, for_ever, errno });
+            let seen = model.check_all(few);
+            device.heal();
+            let (reads, after) = (device.count(Operation::Read) - begun, model.store.stats());
+            let (again, refused) = (
+                after.blocks_reread - before.blocks_reread,
+                after.reads_failed - before.reads_failed,
+            );
+            let count = few.len() as u64;
+            if for_ever {
+                assert!(seen.iter().all(|seen| *seen != Seen::Right));
+                assert_eq!((reads, again, refused), (2 * count, 0, count));
+            } else {
+                assert!(seen.iter().all(|seen| *seen == Seen::Right));
+                assert_eq!((reads, again, refused), (count + 1, 1, 0));
+            }
+        }
     }
 }
 
