@@ -16,22 +16,35 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
 MANDIR ?= $(DATADIR)/man
+# What programs are linked with so that they find the library; nothing where every loader looks.
+RPATH = $(if $(filter /usr/lib /usr/lib/% /lib /lib/%,$(LIBDIR)),,-Wl,-rpath,$${libdir})
 # Where the command looks for its preload library, wherever BINDIR and LIBDIR are. Not shortened:
 # the command looks from where a BINDIR that is a link leads to.
 PRELOADDIR = $(BINDIR)/../lib/deepheap
 
 # Seconds of the lost-write hunt.
 SECONDS ?= 60
+# How much of each `make torture` does, and the folder of its heaps and file systems. `make maps-hunt`
+# kills so many processes, too.
+CRASH_POINTS ?= 200000
+KILLS ?= 200
+POWER_CUTS ?= 100
+FUZZ_SECONDS ?= 600
+DIR ?= $(TARGET)
 # Schedules that the pager is played with.
 SCHEDULES ?= 60
 # Packages of kernels to test under; none: those that scripts/kernels.sh names.
 KERNELS ?=
+# Options of the conformance run, for example CONFORMANCE_OPTIONS='--only redis --ram 32M'.
+CONFORMANCE_OPTIONS ?=
 # Options of the benchmark, for example BENCH_OPTIONS='--case uniform-read --runs 1'.
 BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test fmt lint unit scripts install-check schedules hunt demo demo-short bench \
-	bench-objects bench-papers apps apps-check memcached-check kernels install uninstall clean
+.PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
+	demo demo-short demo-durable demo-durable-short demos-short wheel python-check bench bench-objects \
+	bench-papers bench-durable bench-real real-check real-deps apps apps-check memcached-check kernels \
+	conformance install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +55,7 @@ deps: ## Installs what building, testing and the demo need, or says what is miss
 build: ## Builds the command and the libraries into target/release.
 	$(CARGO) build --release --workspace
 
-test: deps fmt lint unit schedules scripts install-check apps-check hunt demo-short ## Everything that CI runs.
+test: deps fmt lint unit schedules scripts install-check python-check apps-check real-check hunt demos-short ## All of CI.
 
 fmt: ## Checks the formatting.
 	$(CARGO) fmt --all --check
@@ -64,18 +77,43 @@ schedules: ## Plays the pager with threads of which a seed decides who goes on (
 scripts: ## Checks the shell scripts and runs their tests.
 	shellcheck scripts/*.sh examples/papers/*/*.sh .ci/run
 	scripts/redis_values.py self-test
+	scripts/conformance.py self-test
 
 install-check: build ## Installs into a scratch folder, builds programs against it, uninstalls.
 	MAKE="$(MAKE)" scripts/install_check.sh
 
+wheel: build ## Builds the Python package with its library into dist/.
+	scripts/python.sh wheel
+
+python-check: build ## Builds the Python package, installs it below target/, runs its tests.
+	scripts/python.sh check
+
 hunt: build ## Hunts for lost writes for a minute (SECONDS=60); the sums must be exact.
 	$(RELEASE)/deepheap-bench hunt --seconds $(SECONDS)
+
+# Its short form is among the tests of the crates.
+torture: build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FUZZ_SECONDS, DIR (root).
+	DEEPHEAP_CRASH_POINTS=$(CRASH_POINTS) DEEPHEAP_FLIPS=all DEEPHEAP_FUZZ_SECONDS=$(FUZZ_SECONDS) \
+		$(CARGO) test --release -p deepheap-store --test crash_points --test durable_failures \
+		--test durable_heap --test fuzz_recovery -- --nocapture
+	$(RELEASE)/deepheap-bench torture --kills $(KILLS) --power-cuts $(POWER_CUTS) --dir "$(DIR)"
+maps-hunt: ## Kills processes that share a map (KILLS=200); nothing may be lost.
+	DEEPHEAP_KILLS=$(KILLS) $(CARGO) test -p deepheap-maps --test processes -- --nocapture \
+		a_killed_process
 
 demo: deps build ## Runs redis-server with 1 GiB of values under a RAM budget of 256 MiB.
 	scripts/demo.sh
 
 demo-short: build ## The same, smaller: 64 MiB.
 	scripts/demo.sh --short
+
+demo-durable: build ## Builds an index in a durable heap, kills it again and again, checks it.
+	scripts/demo_durable.sh
+
+demo-durable-short: build ## The same, smaller.
+	scripts/demo_durable.sh --short
+
+demos-short: demo-short demo-durable-short ## Both demos, smaller.
 
 bench: build ## Prints the benchmark table against swap and mmap; swap needs root.
 	$(RELEASE)/deepheap-bench table $(BENCH_OPTIONS)
@@ -89,6 +127,18 @@ bench-papers: build apps ## Repeats what the papers measured, into docs/papers; 
 		examples/papers/memcached/build.sh
 	$(RELEASE)/deepheap-bench papers $(BENCH_OPTIONS)
 
+bench-durable: build ## Compares a durable heap with LMDB and redb; needs root.
+	$(RELEASE)/deepheap-bench durable $(BENCH_OPTIONS)
+
+bench-real: build ## Measures real programs against swap and zram, into docs; needs root, hours.
+	$(RELEASE)/deepheap-bench real $(BENCH_OPTIONS)
+
+real-check: build ## Runs three real programs alone and on deepheap: the same answers.
+	$(RELEASE)/deepheap-bench real --quick --dir "$(abspath $(TARGET))"
+
+real-deps: ## Installs the programs of `make bench-real`, or says which are missing.
+	@scripts/deps.sh real
+
 apps: build ## Builds the applications of the papers into target/apps.
 	$(MAKE) -C examples/papers DEEPHEAP="$(abspath $(RELEASE))" OUT="$(abspath $(TARGET))/apps"
 
@@ -101,6 +151,9 @@ memcached-check: apps ## Builds memcached with objects from fetched source, veri
 
 kernels: ## Runs the tests under other kernels of Debian, in virtual machines; takes hours.
 	scripts/kernels.sh $(KERNELS)
+
+conformance: build ## Runs other programs' test suites under deepheap; fetches them, takes hours.
+	scripts/conformance.py $(CONFORMANCE_OPTIONS)
 
 $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
 	$(CARGO) build --release --workspace
@@ -128,7 +181,7 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 		esac; \
 		name=$$(basename $$template .in); \
 		sed -e 's|@VERSION@|$(VERSION)|g' -e 's|@MAJOR@|$(MAJOR)|g' -e 's|@PREFIX@|$(PREFIX)|g' \
-			-e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
+			-e 's|@LIBDIR@|$(LIBDIR)|g' -e 's|@RPATH@|$(RPATH)|g' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|g' \
 			$$template >"$(DESTDIR)$(LIBDIR)/$$folder/$$name" || exit 1; \
 		chmod 644 "$(DESTDIR)$(LIBDIR)/$$folder/$$name"; \
 	done
@@ -141,6 +194,14 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 	ln -sf dh_oalloc.3 "$(DESTDIR)$(MANDIR)/man3/dh_ostride.3"
 	@for page in dh_write dh_gather dh_scatter dh_prefetch dh_pin dh_unpin dh_advise; do \
 		ln -sf dh_read.3 "$(DESTDIR)$(MANDIR)/man3/$$page.3"; \
+	done
+	@for page in dh_unmap dh_sync dh_map_advise dh_map_stats; do \
+		ln -sf dh_map.3 "$(DESTDIR)$(MANDIR)/man3/$$page.3"; \
+	done
+	@for page in dh_close dh_last_error dh_heap_malloc dh_heap_aligned_alloc dh_heap_oalloc \
+		dh_set_root dh_root dh_checkpoint dh_checkpoint_info dh_checkpoint_async \
+		dh_checkpoint_wait dh_snapshot dh_remove_snapshot; do \
+		ln -sf dh_open.3 "$(DESTDIR)$(MANDIR)/man3/$$page.3"; \
 	done
 	$(RELEASE)/deepheap completions bash \
 		>"$(DESTDIR)$(DATADIR)/bash-completion/completions/deepheap"
@@ -163,6 +224,11 @@ uninstall: ## Removes what install installed, with the same PREFIX and DESTDIR.
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{aligned_alloc,usable_size,init,strerror}.3
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{stats,stats_json,oalloc,ostride,read,write,gather}.3
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{scatter,prefetch,pin,unpin,advise}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{open,close,last_error,heap_malloc,heap_oalloc}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{heap_aligned_alloc,set_root,root}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_checkpoint{,_info,_async,_wait}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{snapshot,remove_snapshot}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{map,unmap,sync,map_advise,map_stats}.3
 	rm -f "$(DESTDIR)$(DATADIR)/bash-completion/completions/deepheap"
 	rm -f "$(DESTDIR)$(DATADIR)/zsh/site-functions/_deepheap"
 	rm -f "$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/deepheap.fish"

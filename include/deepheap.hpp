@@ -1,5 +1,5 @@
-// deepheap.hpp - deepheap's memory for C++17: a polymorphic memory resource, two allocators, a
-// pool of objects and a pin. Namespace deepheap, or dh for short.
+// deepheap.hpp - deepheap's memory for C++17: a polymorphic memory resource, allocators, a pool of
+// objects, a pin, and heaps that outlive the process. Namespace deepheap, or dh for short.
 //
 //     dh::memory_resource deep;
 //     std::pmr::unordered_map<std::string, std::string> table{&deep};
@@ -13,9 +13,14 @@
 //     dh::object_pool<Node> nodes;
 //     Node *node = nodes.construct(1, 2);
 //
-// Guarantees: all of them honour over-aligned types and throw std::bad_alloc when neither RAM
-// budget nor store can take the memory. Resource and allocators are stateless: any instance frees
-// what any other allocated.
+//     // There again in the next process, with all that is in it.
+//     dh::durable_heap heap{"samples.dh", "ram:1G,checkpoint:10s"};
+//     using numbers = std::vector<double, dh::durable_allocator<double>>;
+//     auto *kept = heap.find_or_construct<numbers>("samples", heap.allocator<double>());
+//
+// Guarantees: all of them honour over-aligned types, and throw std::bad_alloc when neither the RAM
+// budget nor the store can take the memory. Resource and allocators are stateless: any instance
+// frees memory that any other allocated.
 #ifndef DEEPHEAP_HPP
 #define DEEPHEAP_HPP
 
@@ -27,6 +32,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <limits>
 #include <memory_resource>
 #include <new>
@@ -39,7 +45,7 @@ namespace deepheap {
 
 namespace detail {
 
-// What dh_malloc aligns to by itself.
+// The alignment of dh_malloc.
 inline constexpr std::size_t malloc_alignment = 16;
 
 inline void *allocate(std::size_t bytes, std::size_t alignment) {
@@ -67,7 +73,8 @@ class memory_resource final : public std::pmr::memory_resource {
 #if defined(__cpp_rtti)
         return dynamic_cast<const memory_resource *>(&other) != nullptr;
 #else
-        // Two instances are told apart then, which costs a copy where memory could have moved.
+        // Then two instances count as different, which costs a copy where memory could have been
+        // moved.
         return this == &other;
 #endif
     }
@@ -113,11 +120,11 @@ bool operator!=(const allocator<T> &, const allocator<U> &) noexcept {
 
 namespace detail {
 
-// What an object of dh_oalloc is aligned to at most: the start of its page.
+// The largest alignment of an object of dh_oalloc: the start of its page.
 inline constexpr std::size_t object_alignment = 4096;
 
-// Memory for one T as an object of its own. Its size is a multiple of its alignment, to which
-// dh_oalloc therefore aligns it.
+// Memory for one T as an object of its own. sizeof(T) is a multiple of alignof(T), so dh_oalloc
+// aligns it as T needs.
 template <class T> T *allocate_object() {
     if constexpr (alignof(T) > object_alignment) {
         return static_cast<T *>(allocate(sizeof(T), alignof(T)));
@@ -132,8 +139,8 @@ template <class T> T *allocate_object() {
 
 } // namespace detail
 
-// A standard allocator that places what is allocated one by one as objects: the nodes of map,
-// set, list, unordered_map. Arrays (buckets, the storage of a vector) are ordinary memory.
+// A standard allocator that makes single elements objects: the nodes of map, set, list,
+// unordered_map. Arrays (buckets, the storage of a vector) are memory of dh_malloc.
 template <class T> class object_allocator {
   public:
     using value_type = T;
@@ -162,7 +169,7 @@ bool operator!=(const object_allocator<T> &, const object_allocator<U> &) noexce
     return false;
 }
 
-// What a function of C answered, as an exception.
+// An error code of a C function, as an exception.
 class error : public std::runtime_error {
   public:
     // `code` is a DH_E...
@@ -175,14 +182,14 @@ class error : public std::runtime_error {
 
 namespace detail {
 
-// A set of addresses: open addressing, at most three quarters full. It lives on the heap, too.
+// A set of addresses: open addressing, at most three quarters full. Its memory is on the heap, too.
 class address_set {
   public:
     bool contains(const void *ptr) const noexcept {
         return !slots_.empty() && slots_[find(ptr)] != nullptr;
     }
 
-    // Afterwards one more address finds room without an exception.
+    // Afterwards one more address can be inserted without an exception.
     void reserve_one() {
         if ((count_ + 1) * 4 > slots_.size() * 3) {
             address_set larger;
@@ -201,7 +208,7 @@ class address_set {
         if (!contains(ptr)) {
             return false;
         }
-        // Whatever follows and would not be found across the gap moves into it.
+        // An entry that follows and would not be found across the gap moves into it.
         const std::size_t mask = slots_.size() - 1;
         std::size_t gap = find(ptr);
         for (std::size_t at = (gap + 1) & mask; slots_[at] != nullptr; at = (at + 1) & mask) {
@@ -232,7 +239,7 @@ class address_set {
                (slots_.size() - 1);
     }
 
-    // Where the address is, or would be.
+    // The slot where the address is, or would be.
     std::size_t find(const void *ptr) const noexcept {
         std::size_t at = home(ptr);
         while (slots_[at] != nullptr && slots_[at] != ptr) {
@@ -247,8 +254,8 @@ class address_set {
 
 } // namespace detail
 
-// A pool of objects in the manner of boost::object_pool: what has not been destroyed when the pool
-// is, the pool destroys. For one thread at a time.
+// A pool of objects in the manner of boost::object_pool: when the pool is destroyed, it destroys
+// the objects that are left. For one thread at a time.
 template <class T> class object_pool {
   public:
     using element_type = T;
@@ -306,7 +313,7 @@ template <class T> class object_pool {
     detail::address_set live_;
 };
 
-// Keeps an object in RAM for as long as this lives: it can be touched without a fault, and handed
+// Keeps an object in RAM for as long as this lives: it can be touched without a fault, and passed
 // to system calls.
 class pinned {
   public:
@@ -336,6 +343,184 @@ class pinned {
 
   private:
     const void *object_;
+};
+
+// Why a durable heap cannot be opened, or a checkpoint not be made. The text says what to do.
+class durable_error : public std::runtime_error {
+  public:
+    // Of the last call of this thread.
+    durable_error() : std::runtime_error(dh_last_error()) {}
+};
+
+// A standard allocator over a durable heap. All that it holds is the heap's handle, which is the
+// same in every process. So a container can lie in the heap, with its allocator and all that it
+// holds. What lies there must not point to code or to other memory: no virtual functions.
+template <class T> class durable_allocator {
+  public:
+    using value_type = T;
+    using is_always_equal = std::false_type;
+    using propagate_on_container_move_assignment = std::true_type;
+    using propagate_on_container_swap = std::true_type;
+
+    explicit durable_allocator(dh_heap *heap) noexcept : heap_(heap) {}
+    template <class U>
+    durable_allocator(const durable_allocator<U> &other) noexcept : heap_(other.heap()) {}
+
+    [[nodiscard]] T *allocate(std::size_t count) {
+        if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
+            throw std::bad_array_new_length();
+        }
+        void *ptr = dh_heap_aligned_alloc(heap_, alignof(T), count * sizeof(T));
+        if (ptr == nullptr) {
+            throw std::bad_alloc();
+        }
+        return static_cast<T *>(ptr);
+    }
+
+    void deallocate(T *ptr, std::size_t) noexcept { dh_free(ptr); }
+
+    dh_heap *heap() const noexcept { return heap_; }
+
+  private:
+    dh_heap *heap_;
+};
+
+template <class T, class U>
+bool operator==(const durable_allocator<T> &one, const durable_allocator<U> &other) noexcept {
+    return one.heap() == other.heap();
+}
+
+template <class T, class U>
+bool operator!=(const durable_allocator<T> &one, const durable_allocator<U> &other) noexcept {
+    return one.heap() != other.heap();
+}
+
+// A checkpoint that was asked for. Valid as long as the heap is open.
+class checkpoint_ticket {
+  public:
+    // Waits until what the heap held at the request is durable; tells of the newest checkpoint.
+    // Throws durable_error if it could not be made.
+    struct dh_checkpoint wait() const {
+        struct dh_checkpoint info;
+        if (dh_checkpoint_wait(heap_, number_, &info) != DH_OK) {
+            throw durable_error();
+        }
+        return info;
+    }
+
+    std::uint64_t number() const noexcept { return number_; }
+
+  private:
+    friend class durable_heap;
+    checkpoint_ticket(dh_heap *heap, std::uint64_t number) noexcept
+        : heap_(heap), number_(number) {}
+
+    dh_heap *heap_;
+    std::uint64_t number_;
+};
+
+// A durable heap: opened by the constructor; a checkpoint is made and the heap closed by the
+// destructor. Nothing of its memory may be used after that.
+class durable_heap {
+  public:
+    // `options` as for dh_open. Throws durable_error.
+    explicit durable_heap(const char *path, const char *options = nullptr)
+        : heap_(dh_open(path, options)) {
+        if (heap_ == nullptr) {
+            throw durable_error();
+        }
+    }
+
+    durable_heap(durable_heap &&other) noexcept : heap_(std::exchange(other.heap_, nullptr)) {}
+    durable_heap &operator=(durable_heap &&other) noexcept {
+        durable_heap taken{std::move(other)};
+        std::swap(heap_, taken.heap_);
+        return *this;
+    }
+    durable_heap(const durable_heap &) = delete;
+    durable_heap &operator=(const durable_heap &) = delete;
+
+    // If the checkpoint fails, stderr says why and the heap stays open; call close() to handle it.
+    ~durable_heap() {
+        if (heap_ != nullptr && dh_close(heap_) != DH_OK) {
+            std::fprintf(stderr, "deepheap: a durable heap is not closed: %s\n", dh_last_error());
+        }
+    }
+
+    // Makes a checkpoint and closes the heap. If it throws durable_error the heap is still open.
+    void close() {
+        check(dh_close(heap_));
+        heap_ = nullptr;
+    }
+
+    // The address that has this name; null if none has.
+    template <class T> T *root(const char *name) const noexcept {
+        return static_cast<T *>(dh_root(heap_, name));
+    }
+
+    // Gives an address of the heap a name, for the next process; null takes the name away.
+    void set_root(const char *name, const void *address) {
+        check(dh_set_root(heap_, name, address));
+    }
+
+    // The T that has this name. The first time it is constructed with these arguments.
+    template <class T, class... Arguments>
+    T *find_or_construct(const char *name, Arguments &&...arguments) {
+        if (T *known = root<T>(name)) {
+            return known;
+        }
+        T *place = allocator<T>().allocate(1);
+        try {
+            ::new (static_cast<void *>(place)) T(std::forward<Arguments>(arguments)...);
+        } catch (...) {
+            dh_free(place);
+            throw;
+        }
+        set_root(name, place);
+        return place;
+    }
+
+    template <class T> durable_allocator<T> allocator() const noexcept {
+        return durable_allocator<T>{heap_};
+    }
+
+    // Makes what the heap holds durable, while other threads go on.
+    struct dh_checkpoint checkpoint() {
+        struct dh_checkpoint info;
+        check(dh_checkpoint_info(heap_, &info));
+        return info;
+    }
+
+    // The same by a thread of the heap; wait for the ticket, or do not.
+    checkpoint_ticket checkpoint_async() {
+        std::uint64_t number = 0;
+        check(dh_checkpoint_async(heap_, &number));
+        return checkpoint_ticket{heap_, number};
+    }
+
+    // Makes a checkpoint and keeps it under a name, until remove_snapshot; see dh_snapshot. Both
+    // throw durable_error.
+    void snapshot(const char *name) { check(dh_snapshot(heap_, name)); }
+    void remove_snapshot(const char *name) { check(dh_remove_snapshot(heap_, name)); }
+
+    // The newest checkpoint, whoever made it. Throws durable_error if the heap's thread has failed
+    // to make one since.
+    struct dh_checkpoint newest_checkpoint() const {
+        struct dh_checkpoint info;
+        check(dh_checkpoint_wait(heap_, 0, &info));
+        return info;
+    }
+
+    dh_heap *get() const noexcept { return heap_; }
+
+  private:
+    static void check(int code) {
+        if (code != DH_OK) {
+            throw durable_error();
+        }
+    }
+
+    dh_heap *heap_;
 };
 
 } // namespace deepheap

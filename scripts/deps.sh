@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # deps.sh: installs what building, testing and the demo need; otherwise says what is missing.
 #
+#     scripts/deps.sh [real]
+#
+#     real   installs the programs of `make bench-real` instead
+#
 # Guarantees: installs with apt-get only as root or with a sudo that asks nothing; a package that
 # is installed here does not start its service. Exit status 1 if something is still missing.
 set -euo pipefail
@@ -31,6 +35,33 @@ needs=(
     /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 )
 
+# What the python3 that is found must be able to do, and the Debian package that brings it.
+python_needs=(
+    "import ensurepip:python3-venv"
+    "from sysconfig import get_path as path; open(path('include') + '/Python.h'):python3-dev"
+)
+
+if [ "${1:-}" = real ]; then
+    python_needs=()
+    needs=(
+        redis-server:redis-server
+        memcached:memcached
+        sqlite3:sqlite3
+        /usr/bin/python3:python3
+        /usr/lib/python3/dist-packages/pandas:python3-pandas
+        lua5.4:lua5.4
+        tclsh:tcl
+        perl:perl
+        xz:xz-utils
+        convert-im6.q16:imagemagick
+        gcc:gcc
+        node:nodejs
+        javac:default-jdk-headless
+        cadical:cadical
+        spin:spin
+    )
+fi
+
 # Tells whether a command or a file is there.
 is_there() {
     # mkswap and its like live where an ordinary user's PATH does not look.
@@ -43,6 +74,11 @@ missing_packages() {
     for need in "${needs[@]}"; do
         is_there "${need%%:*}" || echo "${need##*:}"
     done | sort -u
+    if [ "${#python_needs[@]}" -gt 0 ] && is_there python3; then
+        for need in "${python_needs[@]}"; do
+            python3 -c "${need%%:*}" 2>/dev/null || echo "${need##*:}"
+        done
+    fi
 }
 
 # Runs a command as root.

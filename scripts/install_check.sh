@@ -45,7 +45,7 @@ for file in bin/deepheap bin/deepheap-bench lib/libdeepheap.so lib/libdeepheap.s
     share/man/man1/deepheap.1 share/man/man1/deepheap-run.1 \
     share/man/man3/dh_malloc.3 share/man/man3/dh_stats.3 share/man/man3/dh_oalloc.3 \
     share/man/man3/dh_ostride.3 share/man/man3/dh_read.3 share/man/man3/dh_advise.3 \
-    share/man/man3/deepheap.h.3 \
+    share/man/man3/deepheap.h.3 share/man/man3/dh_open.3 share/man/man3/dh_checkpoint.3 \
     share/bash-completion/completions/deepheap share/zsh/site-functions/_deepheap \
     share/fish/vendor_completions.d/deepheap.fish; do
     [ -s "$prefix/$file" ] || fail "$file is not installed"
@@ -74,6 +74,40 @@ C
 try papers "$root/papers.c" "$prefix/lib" "${flags[@]}"
 try static examples/hello.c /nonexistent -I"$prefix/include" "$prefix/lib/libdeepheap.a" \
     -lgcc_s -lpthread -ldl -lm
+
+# The README's programs, with its own lines, as somebody copies them: first to last.
+mkdir "$root/readme"
+awk -v tree="$PWD" '
+    /^```c$/ { file = "program.c" }
+    /^```cpp$/ { file = "program.cpp" }
+    /^```rust$/ { file = "src/main.rs" }
+    /^```$/ && file { print "END_OF_BLOCK"; file = ""; next }
+    /^```/ && file { print "cat >" file " <<\"END_OF_BLOCK\""; next }
+    file { print; next }
+    /^    (cc|c\+\+) .*program/ || /^    (DEEPHEAP_CONF=[^ ]* )?(\.\/program|cargo)/ {
+        sub("/path/to/deepheap", tree)
+        print
+    }
+' README.md >"$root/readme.sh"
+(
+    cd "$root/readme"
+    # For the program in Rust: a package that is no part of the tree it lies in. `cargo init` would
+    # make it one.
+    mkdir src
+    echo 'fn main() {}' >src/main.rs
+    printf '%s\n' '[package]' 'name = "program"' 'edition = "2024"' '[workspace]' >Cargo.toml
+    cp "$OLDPWD/Cargo.lock" .
+    unset DEEPHEAP_CONF
+    CARGO_NET_OFFLINE=true CARGO_TARGET_DIR="$root/readme-target" CARGO_TERM_QUIET=true \
+        bash -e "$root/readme.sh"
+) >"$root/readme.txt" || fail "the lines of the README do not run: $(cat "$root/readme.sh")"
+diff - "$root/readme.txt" <<'TEXT' || fail "the programs of the README print something else"
+128 MiB in 32 MiB of RAM, all of them 'x'
+1 word, 8000000 samples
+134217728 bytes
+64 read, the first of 1 visits
+TEXT
+echo "install-check: the programs of the README run as they are written"
 
 # CMake, from the installed place and from where the tree was moved to.
 try_cmake() {

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -47,16 +46,11 @@ uint64_t now_ns(void) {
 /* ---- options ---- */
 
 static size_t size_of(const char *text) {
-    char *end;
-    errno = 0;
-    const double number = strtod(text, &end);
-    const char *units = "KMGT", *unit = *end ? strchr(units, *end) : NULL;
-    const double bytes = unit ? ldexp(number, 10 * (int)(unit - units + 1)) : number;
-    if (end == text || errno || (unit ? end[1] : *end) != '\0' || !(bytes >= 1) ||
-        bytes > (double)(SIZE_MAX / 4)) {
+    uint64_t bytes;
+    if (!size_read(text, &bytes) || bytes == 0 || bytes > SIZE_MAX / 4) {
         refuse("%s is not a size; write it like 512, 64K, 256M or 4G", text);
     }
-    return (size_t)bytes;
+    return bytes;
 }
 
 static double number_of(const char *text, double least, double most) {
@@ -393,93 +387,15 @@ void phase_end(void) {
     }
 }
 
-/* ---- random numbers ---- */
-
-/* splitmix64 (Steele, Lea and Flood, OOPSLA 2014). */
-uint64_t random_mix(uint64_t number) {
-    number += 0x9E3779B97F4A7C15u;
-    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9u;
-    number = (number ^ (number >> 27)) * 0x94D049BB133111EBu;
-    return number ^ (number >> 31);
-}
-
-uint64_t random_next(uint64_t *state) {
-    const uint64_t number = random_mix(*state);
-    *state += 0x9E3779B97F4A7C15u;
-    return number;
-}
-
-/* Zipf's law by rejection and inversion (Hormann and Derflinger, 1996). */
-struct popularity {
-    uint64_t objects;
-    unsigned half_bits; /* half the bits of an object's number, rounded up */
-    double exponent, first, last, cut;
-};
-
-static double integral(const struct popularity *p, double x) {
-    const double log_x = log(x), t = (1 - p->exponent) * log_x;
-    return fabs(t) > 1e-8 ? expm1(t) / t * log_x : log_x * (1 + t / 2);
-}
-
-static double integral_inverse(const struct popularity *p, double x) {
-    double t = x * (1 - p->exponent);
-    t = t < -1 ? -1 : t;
-    return exp(fabs(t) > 1e-8 ? log1p(t) / t * x : x * (1 - t / 2));
-}
-
 struct popularity *popularity_new(uint64_t objects, double zipf) {
-    struct popularity *p = calloc(1, sizeof *p);
-    if (!p || objects == 0) {
+    struct popularity *popularity = popularity_or_null(objects, zipf);
+    if (!popularity) {
         refuse("no objects to choose from");
     }
-    p->objects = objects;
-    for (p->half_bits = 1; p->half_bits < 32 && (objects - 1) >> (2 * p->half_bits);) {
-        p->half_bits++;
-    }
-    p->exponent = zipf;
-    p->first = integral(p, 1.5) - 1;
-    p->last = integral(p, (double)objects + 0.5);
-    p->cut = 2 - integral_inverse(p, integral(p, 2.5) - pow(2, -zipf));
-    return p;
-}
-
-static double uniform(uint64_t *state) {
-    return (double)(random_next(state) >> 11) * 0x1p-53;
-}
-
-/* A bijection over the objects without order: a Feistel network over an even number of bits, walked
-   until it lands on an object. */
-uint64_t popularity_object(const struct popularity *p, uint64_t rank) {
-    enum { ROUNDS = 4 };
-    const uint64_t half = ((uint64_t)1 << p->half_bits) - 1;
-    do {
-        for (uint64_t round = 1; round <= ROUNDS; round++) {
-            const uint64_t left = rank >> p->half_bits, right = rank & half;
-            rank = right << p->half_bits | (left ^ (random_mix(right ^ round << 40) & half));
-        }
-    } while (rank >= p->objects);
-    return rank;
-}
-
-uint64_t popularity_next(const struct popularity *p, uint64_t *state) {
-    if (p->exponent == 0) {
-        return (uint64_t)(((unsigned __int128)random_next(state) * p->objects) >> 64);
-    }
-    for (;;) {
-        const double u = p->last + uniform(state) * (p->first - p->last);
-        const double x = integral_inverse(p, u);
-        double rank = floor(x + 0.5);
-        rank = rank < 1 ? 1 : rank > (double)p->objects ? (double)p->objects : rank;
-        if (rank - x <= p->cut || u >= integral(p, rank + 0.5) - exp(-p->exponent * log(rank))) {
-            return popularity_object(p, (uint64_t)rank - 1);
-        }
-    }
+    return popularity;
 }
 
 /* ---- measuring ---- */
-
-/* Latencies: 32 steps for each power of two of nanoseconds. */
-enum { STEPS = 32, BUCKETS = 64 * STEPS };
 
 struct thread {
     struct worker worker;
@@ -487,25 +403,9 @@ struct thread {
     void (*operation)(struct worker *);
     uint64_t share; /* operations to do; 0 until it is told to stop */
     atomic_bool *stop;
-    uint32_t *latencies; /* BUCKETS counts, or NULL */
+    struct histogram *latencies; /* nanoseconds, or NULL */
     bool shows;
 };
-
-static unsigned bucket_of(uint64_t ns) {
-    if (ns < STEPS) {
-        return (unsigned)ns;
-    }
-    const unsigned power = 63 - (unsigned)__builtin_clzll(ns);
-    return (power - 4) * STEPS + (unsigned)(ns >> (power - 5)) - STEPS;
-}
-
-static uint64_t bucket_ns(unsigned bucket) {
-    if (bucket < STEPS) {
-        return bucket;
-    }
-    const unsigned power = bucket / STEPS + 4;
-    return ((uint64_t)(bucket % STEPS + STEPS + 1) << (power - 5)) - 1;
-}
 
 static void *run(void *argument) {
     struct thread *thread = argument;
@@ -514,7 +414,7 @@ static void *run(void *argument) {
         const uint64_t from = now_ns();
         thread->operation(worker);
         if (thread->latencies) {
-            thread->latencies[bucket_of(now_ns() - from)]++;
+            histogram_record(thread->latencies, now_ns() - from);
         }
         worker->operations++;
         if (thread->share) {
@@ -538,7 +438,7 @@ static void run_all(struct thread *threads, const struct options *options, const
         /* The first threads do one more where they do not divide. */
         thread->share = operations / options->threads + (i < operations % options->threads);
         thread->stop = &stop;
-        thread->latencies = timed ? calloc(BUCKETS, sizeof(uint32_t)) : NULL;
+        thread->latencies = timed ? histogram_new() : NULL;
         if (operations && !thread->share) {
             atomic_store(&stop, true);
         }
@@ -593,20 +493,6 @@ static uint64_t device_waits(const struct options *options) {
     return options->calls ? stats.device_reads : stats.fault_stored.count;
 }
 
-static uint64_t percentile(const struct thread *threads, unsigned count, uint64_t all,
-                           double part) {
-    uint64_t seen = 0;
-    for (unsigned bucket = 0; bucket < BUCKETS; bucket++) {
-        for (unsigned i = 0; i < count; i++) {
-            seen += threads[i].latencies[bucket];
-        }
-        if (seen && (double)seen >= (double)all * part) {
-            return bucket_ns(bucket);
-        }
-    }
-    return 0;
-}
-
 static struct thread *threads_new(const struct options *options,
                                   void (*operation)(struct worker *), void *context) {
     struct thread *threads = calloc(options->threads, sizeof *threads);
@@ -637,7 +523,7 @@ static void add_up(struct result *result, const struct thread *threads, unsigned
 
 static void threads_free(struct thread *threads, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
-        free(threads[i].latencies);
+        histogram_free(threads[i].latencies);
     }
     free(threads);
 }
@@ -661,9 +547,13 @@ struct result measure(const struct options *options, void (*operation)(struct wo
         result.device_written_bytes = written[1] - written[0];
     }
     add_up(&result, threads, options->threads);
-    result.p50_ns = percentile(threads, options->threads, result.operations, 0.5);
-    result.p99_ns = percentile(threads, options->threads, result.operations, 0.99);
-    result.p999_ns = percentile(threads, options->threads, result.operations, 0.999);
+    struct histogram *latencies = threads[0].latencies;
+    for (unsigned i = 1; i < options->threads; i++) {
+        histogram_merge(latencies, threads[i].latencies);
+    }
+    result.p50_ns = histogram_percentile(latencies, 0.5);
+    result.p99_ns = histogram_percentile(latencies, 0.99);
+    result.p999_ns = histogram_percentile(latencies, 0.999);
     threads_free(threads, options->threads);
     return result;
 }

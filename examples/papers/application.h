@@ -82,16 +82,31 @@ void phase_begin(const char *what, uint64_t steps);
 void phase_step(uint64_t steps); /* any thread */
 void phase_end(void);
 
-/* Numbers that depend on the seed alone. */
+/* Numbers that depend on the seed alone. These, popularity, histograms and sizes are those of
+ * deepheap-bench, from libdeepheap_load.so. */
 uint64_t random_mix(uint64_t number);    /* a number for a number */
 uint64_t random_next(uint64_t *state);   /* the next of a sequence */
 
-/* Which object is next: uniform, or with zipf's popularity, the popular ones anywhere. */
+/* Which object is next: uniform, or with zipf's popularity, the popular ones anywhere. It lasts as
+ * long as the program. */
 struct popularity;
-struct popularity *popularity_new(uint64_t objects, double zipf);
+struct popularity *popularity_new(uint64_t objects, double zipf); /* refuses 0 objects */
+struct popularity *popularity_or_null(uint64_t objects, double zipf);
 uint64_t popularity_next(const struct popularity *popularity, uint64_t *state);
 /* The object of a rank, 0 the most popular one: each has one, and neighbours in rank lie apart. */
 uint64_t popularity_object(const struct popularity *popularity, uint64_t rank);
+
+/* How often each value was recorded, at most 1.6 % off. One thread's; merged when it is done. */
+struct histogram;
+struct histogram *histogram_new(void);
+void histogram_record(struct histogram *histogram, uint64_t value);
+void histogram_merge(struct histogram *into, const struct histogram *from);
+/* The value that this share of all values, 0 to 1, do not exceed; 0 without values. */
+uint64_t histogram_percentile(const struct histogram *histogram, double share);
+void histogram_free(struct histogram *histogram); /* or NULL */
+
+/* Reads a size as DEEPHEAP_CONF has it, like 512, 64K or 1.5G; false if it is none. */
+bool size_read(const char *text, uint64_t *bytes);
 
 /* A thread that runs operations. */
 struct worker {

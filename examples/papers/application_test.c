@@ -1,7 +1,7 @@
 /*
  * application_test.c - what application.h promises of popularity: each rank has an object of its
- * own, and objects that are popular do not lie side by side, whatever the number of objects is; and
- * what blocks.h promises.
+ * own, and objects that are popular do not lie side by side, whatever the number of objects is; of
+ * histograms and sizes; and what blocks.h promises.
  */
 #include "application.h"
 #include "blocks.h"
@@ -40,7 +40,6 @@ static void ranks_are_scattered_over_all_objects(uint64_t objects) {
     /* By chance, sixteen of `objects` places are so near. */
     check(objects < 1000 || near <= 16 + objects / 50, "popular objects lie apart", objects);
     free(seen);
-    free(popularity);
 }
 
 static void popularity_follows_the_rank(uint64_t objects) {
@@ -55,7 +54,6 @@ static void popularity_follows_the_rank(uint64_t objects) {
     /* The second is drawn 2^-0.99 times as often as the first. */
     const bool holds = second * 100 > first * 45 && second * 100 < first * 56;
     check(holds, "as popular as Zipf says", objects);
-    free(popularity);
 }
 
 /* In a region that nobody can touch: blocks lie one behind the other, at most an eighth apart,
@@ -92,7 +90,37 @@ static void blocks_touch_nothing_and_fit_pages(void) {
     check(!blocks_has(blocks, (char *)region + REGION), "of this region", REGION);
 }
 
+/* Of the values 1 to 10000, the odd ones in one histogram and the even ones in another. */
+static void histograms_add_up(void) {
+    enum { VALUES = 10000 };
+    struct histogram *odd = histogram_new(), *even = histogram_new();
+    check(histogram_percentile(odd, 0.5) == 0, "empty", 0);
+    for (uint64_t value = 1; value <= VALUES; value++) {
+        histogram_record(value % 2 ? odd : even, value);
+    }
+    histogram_merge(odd, even);
+    const uint64_t median = histogram_percentile(odd, 0.5);
+    check(median >= VALUES / 2 && median * 125 <= VALUES / 2 * 127, "the median", median);
+    check(histogram_percentile(odd, 1) == VALUES, "the largest", VALUES);
+    histogram_free(odd);
+    histogram_free(even);
+    histogram_free(NULL);
+}
+
+static void sizes_are_read_as_people_write_them(void) {
+    uint64_t bytes = 7;
+    check(size_read("512", &bytes) && bytes == 512, "bytes", bytes);
+    check(size_read("64K", &bytes) && bytes == 64 << 10, "a unit", bytes);
+    check(size_read("1.5G", &bytes) && bytes == 3ull << 29, "a fraction", bytes);
+    bytes = 7;
+    check(!size_read("", &bytes) && !size_read("50%", &bytes) && !size_read("2X", &bytes) &&
+              bytes == 7,
+          "refused", bytes);
+}
+
 int main(void) {
+    histograms_add_up();
+    sizes_are_read_as_people_write_them();
     blocks_touch_nothing_and_fit_pages();
     const uint64_t counts[] = {1, 2, 3, 5, 64, 1000, 4096, 65537, 1 << 17, 1000000, 1 << 20};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {

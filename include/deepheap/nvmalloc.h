@@ -3,9 +3,9 @@
  *
  *     #include <deepheap/nvmalloc.h>
  *
- * As malloc(3) and its family, with every allocation of up to a page an object: kept in RAM and
- * written to the SSD at its own size. Larger ones are memory pages, of which nothing is gained
- * by being an object. Everything else is as deepheap.h says of the function that is called.
+ * As malloc(3) and its family, but every allocation of up to a page is an object: kept in RAM and
+ * written to the SSD at its own size. Larger ones come from dh_malloc, since objects would gain
+ * nothing there. Everything else is as deepheap.h says of the function that is called.
  */
 #ifndef DEEPHEAP_NVMALLOC_H
 #define DEEPHEAP_NVMALLOC_H
@@ -35,12 +35,12 @@ static inline void *nv_calloc(size_t count, size_t size) {
     return ptr;
 }
 
-/* The bytes are kept; an object stays one. */
+/* The bytes are kept; an object stays an object. */
 static inline void *nv_realloc(void *ptr, size_t size) {
     return ptr == NULL ? nv_malloc(size) : dh_realloc(ptr, size);
 }
 
-/* Frees what any of these allocated. */
+/* Frees memory of any of these functions. */
 static inline void nv_free(void *ptr) {
     dh_free(ptr);
 }

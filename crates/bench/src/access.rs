@@ -3,64 +3,13 @@
 //! Guarantees: the same operations in the same order whichever way they are done; every word read
 //! is verified; writes of different threads to one object all count.
 //! Never: allocates after `new`.
-//! Threads: each has its own `Access`; `Stripes` are shared.
+//! Threads: each has its own `Access`.
 
-use core::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use deepheap::objects::ObjectError;
-
-use crate::calls::{Batches, Calls, Heap};
-use crate::object::{Mismatch, Objects, WORD_BYTES};
+use crate::calls::{Batches, Calls, Heap, Stripes, Trouble};
+use crate::object::{Mismatch, Objects};
+use crate::sizes::WORD_BYTES;
 use crate::stream::{Operation, Stream};
 use crate::workload::Workload;
-
-const STRIPES: usize = 4096;
-
-/// Why an operation failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// An object does not hold what was written to it.
-    Wrong(Mismatch),
-    /// A call was refused: its name, the object, the reason.
-    Refused(&'static str, u64, ObjectError),
-    /// A call stopped short: its name, the object it stopped at.
-    Partial(&'static str, u64),
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Wrong(mismatch) => write!(f, "WRONG DATA: {mismatch}"),
-            Self::Refused(call, object, why) => {
-                write!(f, "{call} of object {object} failed: {why:?}")
-            }
-            Self::Partial(call, object) => write!(f, "{call} stopped at object {object}"),
-        }
-    }
-}
-
-impl From<Mismatch> for Trouble {
-    fn from(mismatch: Mismatch) -> Self {
-        Self::Wrong(mismatch)
-    }
-}
-
-/// Locks by object, for writes that are a read and a write.
-#[derive(Debug)]
-pub struct Stripes(Box<[Mutex<()>]>);
-
-impl Stripes {
-    /// All open.
-    pub fn new() -> Self {
-        Self((0..STRIPES).map(|_| Mutex::new(())).collect())
-    }
-
-    /// The lock of an object.
-    pub fn lock(&self, object: u64) -> MutexGuard<'_, ()> {
-        self.0[object as usize % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 enum How<'a> {
     Pointers,

@@ -11,16 +11,66 @@
 //!
 //! Guarantees: as for pointers, every word that was asked for is verified.
 //! Never: allocates after `new`.
-//! Threads: each has its own.
+//! Threads: each has its own calls; `Stripes` are shared.
+
+use core::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deepheap::objects::{self, ObjectError};
 
-use crate::access::{Stripes, Trouble};
-use crate::object::{Objects, WORD_BYTES};
+use crate::object::{Mismatch, Objects};
+use crate::sizes::WORD_BYTES;
 use crate::stream::Operation;
 
+/// Locks for writes, each for many objects.
+const STRIPES: usize = 4096;
 /// Objects that the fill scatters at a time.
 const FILL_BATCH: u64 = 256;
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// An object does not hold what was written to it.
+    Wrong(Mismatch),
+    /// A call was refused: its name, the object, the reason.
+    Refused(&'static str, u64, ObjectError),
+    /// A call stopped short: its name, the object it stopped at.
+    Partial(&'static str, u64),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wrong(mismatch) => write!(f, "WRONG DATA: {mismatch}"),
+            Self::Refused(call, object, why) => {
+                write!(f, "{call} of object {object} failed: {why:?}")
+            }
+            Self::Partial(call, object) => write!(f, "{call} stopped at object {object}"),
+        }
+    }
+}
+
+impl From<Mismatch> for Trouble {
+    fn from(mismatch: Mismatch) -> Self {
+        Self::Wrong(mismatch)
+    }
+}
+
+/// Locks by object, for writes that are a read and a write.
+#[derive(Debug)]
+pub struct Stripes(Box<[Mutex<()>]>);
+
+impl Stripes {
+    /// All open.
+    pub fn new() -> Self {
+        Self((0..STRIPES).map(|_| Mutex::new(())).collect())
+    }
+
+    /// The lock of an object.
+    pub fn lock(&self, object: u64) -> MutexGuard<'_, ()> {
+        self.0[object as usize % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The calls; a door so that tests can stand behind it.
 pub trait Door {

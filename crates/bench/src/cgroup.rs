@@ -9,14 +9,15 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use crate::ledger::{Entry, Ledger, absent_is_fine};
+use crate::ledger::{Entry, Ledger};
 use crate::report::CgroupUse;
+use crate::undo;
 
 /// What the kernel does with swap for the processes inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +126,7 @@ impl Cgroup {
 
     /// Ends what runs inside, which was started by us.
     pub fn end_all(&self) {
-        end_all(&self.folder);
+        undo::end_all(&self.folder);
     }
 
     /// What happened inside so far.
@@ -157,20 +158,6 @@ impl Cgroup {
     fn write(&self, file: &str, value: &str) -> Result<(), Failure> {
         let path = self.folder.join(file);
         fs::write(&path, value).map_err(|error| Failure::os(path.display(), &error))
-    }
-}
-
-/// Removes a cgroup; what still runs inside was started by us and is ended.
-pub fn remove(folder: &Path) -> std::io::Result<()> {
-    end_all(folder);
-    absent_is_fine(fs::remove_dir(folder))
-}
-
-fn end_all(folder: &Path) {
-    let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    for pid in inside.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|&pid| pid > 1) {
-        // SAFETY: kill has no memory preconditions; whoever is in this cgroup is ours.
-        unsafe { libc::kill(pid, libc::SIGKILL) };
     }
 }
 

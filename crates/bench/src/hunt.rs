@@ -1,9 +1,9 @@
 //! Hunt: looks for lost writes (reliability, layer 2).
 //!
-//! Threads increment counters in memory pages and in objects of all sizes, by pointers, while
-//! eviction, faults, collection, frees and forks run as hard as they can; another one counts in
-//! objects of its own by `gather` and `scatter`. At the end, and in every forked child, all of it
-//! must be exact.
+//! Threads increment counters in memory pages, mapped ones among them, and in objects of all
+//! sizes, by pointers. Eviction, faults, collection, frees and forks run as hard as they can.
+//! Another thread counts in objects of its own by `gather` and `scatter`. At the end, and in every
+//! forked child, all of it must be exact.
 //!
 //! Guarantees: prints its seed; a mismatch names the object and both values and ends with
 //! exit status 1.
@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use deepheap::objects::{self, ObjectError};
+use deepheap_load::random::Random;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::random::Random;
+use crate::sizes::parse_bytes;
 
 /// Settings of a hunt.
 #[derive(Args, Debug)]
@@ -28,8 +29,8 @@ pub struct Hunt {
     #[arg(long, default_value = "24M")]
     ram: String,
     /// Bytes of counters.
-    #[arg(long, default_value = "96M")]
-    data: String,
+    #[arg(long, value_parser = parse_bytes, default_value = "96M", value_name = "SIZE")]
+    data: u64,
     /// Bytes of the store; small, so that collection has to run.
     #[arg(long, default_value = "192M")]
     store_size: String,
@@ -50,6 +51,9 @@ pub struct Hunt {
 /// Words of a page of counters. The first of a block names it.
 const WORDS: usize = 512;
 const NAME: u64 = 0xDEE9_4EA9_0000_0000;
+/// So many pages are mapped at a time.
+const MAPPED_PAGES: usize = 64;
+const USUAL: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// Objects that are counted in by calls take a part of the bytes, at half a page each.
 const CALLED_PART: usize = 4;
 /// So many at a time.
@@ -77,28 +81,90 @@ impl Block {
     }
 }
 
+/// Where memory comes from.
+#[derive(Clone, Copy)]
+enum Kind {
+    Memory,
+    Mapped,
+    Object,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Memory, Kind::Mapped, Kind::Object];
+
+    fn random(random: &mut Random) -> Kind {
+        Kind::ALL[random.below(3) as usize]
+    }
+
+    fn allocate(self, size: usize) -> *mut u8 {
+        match self {
+            Kind::Memory => deepheap::malloc(size),
+            Kind::Mapped => deepheap::map_area(size, USUAL, false)
+                .map_or(core::ptr::null_mut(), |address| address as *mut u8),
+            Kind::Object => objects::allocate(1, size),
+        }
+    }
+
+    /// # Safety
+    /// A live allocation of that kind and size, not used again.
+    unsafe fn free(self, address: usize, size: usize) {
+        match self {
+            // SAFETY: the caller's promise.
+            Kind::Memory | Kind::Object => unsafe { deepheap::free(address as *mut u8) },
+            Kind::Mapped => drop(deepheap::unmap_area(address, size)),
+        }
+    }
+}
+
+/// Pages of one mapping.
+fn mapped_pages() -> Result<Vec<*mut u8>, String> {
+    let start = deepheap::map_area(MAPPED_PAGES * 8 * WORDS, USUAL, false)
+        .map_err(|errno| format!("no memory to map ({errno}): raise --store-size"))?;
+    Ok((0..MAPPED_PAGES).map(|page| (start + page * 8 * WORDS) as *mut u8).collect())
+}
+
 struct Field {
     blocks: Vec<Block>,
+    /// The sum of all counters at the start.
+    base: u64,
 }
 
 impl Field {
-    /// Half of the bytes are memory pages, half objects of 16 bytes to a page.
+    /// A third are memory pages, a third are mapped, a third are objects of 16 bytes to a page. The
+    /// counters of every other block begin at random values, so that it does not compress.
     fn new(bytes: usize, seed: u64) -> Result<Field, String> {
         let mut random = Random::new(seed, 1);
-        let (mut blocks, mut left) = (Vec::new(), bytes);
-        while left >= 16 * WORDS {
-            for words in [WORDS, 2 + random.below(WORDS as u64 - 1) as usize] {
-                let address = match words {
-                    WORDS => deepheap::malloc(8 * WORDS),
-                    _ => objects::allocate(1, 8 * words),
+        let (mut blocks, mut left, mut base) = (Vec::new(), bytes, 0u64);
+        let mut mapped = Vec::new();
+        while left >= 24 * WORDS {
+            for kind in Kind::ALL {
+                if mapped.is_empty() {
+                    mapped = mapped_pages()?;
+                }
+                let (address, words) = match kind {
+                    Kind::Memory => (deepheap::malloc(8 * WORDS), WORDS),
+                    Kind::Mapped => (mapped.pop().unwrap_or(core::ptr::null_mut()), WORDS),
+                    Kind::Object => {
+                        let words = 2 + random.below(WORDS as u64 - 1) as usize;
+                        (objects::allocate(1, 8 * words), words)
+                    }
                 };
                 let block = Block::new(NAME + blocks.len() as u64, address, words);
                 let short = format!("no memory for block {}: raise --store-size", blocks.len());
-                blocks.push(block.ok_or(short)?);
+                let block = block.ok_or(short)?;
+                if blocks.len() % 2 == 1 {
+                    for word in 1..words {
+                        let value = random.next();
+                        base = base.wrapping_add(value);
+                        // SAFETY: within a fresh allocation of that many words.
+                        unsafe { (block.address as *mut u64).add(word).write(value) };
+                    }
+                }
+                blocks.push(block);
                 left -= 8 * words;
             }
         }
-        Ok(Field { blocks })
+        Ok(Field { blocks, base })
     }
 
     fn counter(&self, block: usize, word: usize) -> &AtomicU64 {
@@ -107,16 +173,16 @@ impl Field {
         unsafe { &*(self.blocks[block].address as *const AtomicU64).add(word) }
     }
 
-    /// The sum of all counters, and the first block whose name is wrong.
+    /// What was added to all counters; an error names the first block whose name is wrong.
     fn sum(&self) -> Result<u64, String> {
-        let mut sum = 0u64;
+        let mut sum = self.base.wrapping_neg();
         for block in 0..self.blocks.len() {
             let name = self.counter(block, 0).load(Ordering::Relaxed);
             if name != NAME + block as u64 {
                 return Err(format!("block {block} reads {name:#x} where its name should be"));
             }
             for word in 1..self.blocks[block].words {
-                sum += self.counter(block, word).load(Ordering::Relaxed);
+                sum = sum.wrapping_add(self.counter(block, word).load(Ordering::Relaxed));
             }
         }
         Ok(sum)
@@ -145,9 +211,9 @@ fn run(args: &Hunt) -> Result<bool, String> {
     );
     let config = deepheap::Config::parse(&conf).map_err(|error| error.to_string())?;
     deepheap::init(config).map_err(|error| error.to_string())?;
-    let bytes = deepheap::parse_size(&args.data).map_err(|error| error.to_string())?;
-    let called_bytes = bytes as usize / CALLED_PART;
-    let field = Field::new(bytes as usize - called_bytes, seed)?;
+    let bytes = args.data as usize;
+    let called_bytes = bytes / CALLED_PART;
+    let field = Field::new(bytes - called_bytes, seed)?;
     let called = Called::new((called_bytes / (WORDS * 4)).max(BATCH), seed)?;
     let done: Vec<AtomicU64> = (0..args.threads).map(|_| AtomicU64::new(0)).collect();
     let (stop, churned, forks) = (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0));
@@ -310,7 +376,7 @@ fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
 /// Allocates, fills, checks and frees objects of many sizes, cold ones among them.
 fn churn(seed: u64, stop: &AtomicBool, churned: &AtomicU64, failures: &AtomicUsize) {
     let mut random = Random::new(seed, 0);
-    let mut live: Vec<(usize, usize, u8)> = Vec::new();
+    let mut live: Vec<(Kind, usize, usize, u8)> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         if live.len() < 400 {
             let size = match random.below(8) {
@@ -318,19 +384,18 @@ fn churn(seed: u64, stop: &AtomicBool, churned: &AtomicU64, failures: &AtomicUsi
                 1 | 2 => 1 + random.below(20_000) as usize,
                 _ => 1 + random.below(2000) as usize,
             };
-            let address = match random.below(2) {
-                0 => deepheap::malloc(size),
-                _ => objects::allocate(1, size),
-            };
+            let kind = Kind::random(&mut random);
+            let address = kind.allocate(size);
             if address.is_null() {
                 continue;
             }
             let fill = random.below(256) as u8;
             // SAFETY: a fresh allocation of that size.
             unsafe { address.write_bytes(fill, size) };
-            live.push((address as usize, size, fill));
+            live.push((kind, address as usize, size, fill));
         } else {
-            let (address, size, fill) = live.swap_remove(random.below(live.len() as u64) as usize);
+            let (kind, address, size, fill) =
+                live.swap_remove(random.below(live.len() as u64) as usize);
             // SAFETY: live until the free below; nobody else writes it.
             let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, size) };
             if let Some(at) = bytes.iter().position(|&byte| byte != fill) {
@@ -338,7 +403,7 @@ fn churn(seed: u64, stop: &AtomicBool, churned: &AtomicU64, failures: &AtomicUsi
                 failures.fetch_add(1, Ordering::Relaxed);
             }
             // SAFETY: ours, and not used again.
-            unsafe { deepheap::free(address as *mut u8) };
+            unsafe { kind.free(address, size) };
             churned.fetch_add(1, Ordering::Relaxed);
         }
     }

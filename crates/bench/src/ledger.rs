@@ -1,10 +1,10 @@
 //! Ledger: what a run has made on the machine and must take back, written down before it is made.
 //!
 //! A file `deepheap-bench.PID.ledger` in /run (for others than root, the temporary folder), locked
-//! for as long as its process lives. One line for each thing: swap file, cgroup, file, old
-//! vm.page-cluster. The run undoes its own lines last to first, on success, on error and after
-//! SIGINT or SIGTERM; what a killed run left is undone by the next one, which finds the ledger
-//! without a lock.
+//! for as long as its process lives. One line for each thing: swap file, zram device, cgroup, file,
+//! mount, folder, old vm.page-cluster. The run undoes its own lines last to first, on success, on
+//! error and after SIGINT or SIGTERM; what a killed run left is undone by the next one, which finds
+//! the ledger without a lock.
 //!
 //! Guarantees: a thing is in the ledger before it exists; undoing what does not exist is no error.
 //! Never: removes anything that is not in a ledger of ours.
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::Failure;
-use crate::{cgroup, swap_file};
+use crate::undo;
 
 const PREFIX: &str = "deepheap-bench.";
 const SUFFIX: &str = ".ledger";
@@ -34,6 +34,12 @@ pub enum Entry {
     File(PathBuf),
     /// Set vm.page-cluster to this.
     PageCluster(u32),
+    /// swapoff and remove the zram device of this number.
+    Zram(u32),
+    /// Unmount and remove this folder.
+    Mount(PathBuf),
+    /// Remove this folder, and all that is in it.
+    Folder(PathBuf),
 }
 
 impl Entry {
@@ -43,6 +49,9 @@ impl Entry {
             Self::SwapFile(path) => format!("swap {}\n", path.display()),
             Self::File(path) => format!("file {}\n", path.display()),
             Self::PageCluster(value) => format!("page-cluster {value}\n"),
+            Self::Zram(number) => format!("zram {number}\n"),
+            Self::Mount(path) => format!("mount {}\n", path.display()),
+            Self::Folder(path) => format!("folder {}\n", path.display()),
         }
     }
 
@@ -53,25 +62,23 @@ impl Entry {
             "swap" => Some(Self::SwapFile(rest.into())),
             "file" => Some(Self::File(rest.into())),
             "page-cluster" => rest.parse().ok().map(Self::PageCluster),
+            "zram" => rest.parse().ok().map(Self::Zram),
+            "mount" => Some(Self::Mount(rest.into())),
+            "folder" => Some(Self::Folder(rest.into())),
             _ => None,
         }
     }
 
     fn undo(&self) -> std::io::Result<()> {
         match self {
-            Self::Cgroup(path) => cgroup::remove(path),
-            Self::SwapFile(path) => swap_file::remove(path),
-            Self::File(path) => absent_is_fine(fs::remove_file(path)),
-            Self::PageCluster(value) => swap_file::set_page_cluster(*value),
+            Self::Cgroup(path) => undo::cgroup(path),
+            Self::SwapFile(path) => undo::swap_file(path),
+            Self::File(path) => undo::file(path),
+            Self::PageCluster(value) => undo::set_page_cluster(*value),
+            Self::Zram(number) => undo::zram(*number),
+            Self::Mount(path) => undo::mount(path),
+            Self::Folder(path) => undo::folder(path),
         }
-    }
-}
-
-/// Removing what is not there is done.
-pub fn absent_is_fine(result: std::io::Result<()>) -> std::io::Result<()> {
-    match result {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 
@@ -211,6 +218,9 @@ mod tests {
             Entry::SwapFile("/x/y.swap".into()),
             Entry::File("/x".into()),
             Entry::PageCluster(3),
+            Entry::Zram(1),
+            Entry::Mount("/x/y.mount".into()),
+            Entry::Folder("/x/y".into()),
         ] {
             assert_eq!(Entry::from_line(entry.to_line().trim_end()), Some(entry));
         }

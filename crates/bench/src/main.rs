@@ -2,27 +2,31 @@
 //! glibc, with the same RAM and the same device.
 //!
 //! `run` prints one JSON line for one backend, `malloc` loads the malloc of the process, `device`
-//! reads the bare device, `table` and `objects` run all cases and print the tables of the README,
-//! `overheads` times the single steps of a fault, `papers` repeats the experiments of two papers,
-//! `hunt` looks for lost writes, `clean` removes what killed runs left.
+//! reads the bare device, `table` and `objects` run all cases and print the tables of
+//! docs/benchmarks.md,
+//! `overheads` times the single steps of a fault, `threads` the faults of many threads at once,
+//! `maps` touches files that are mapped, `papers` repeats the experiments of two papers, `real`
+//! runs programs that users know, `hunt` looks for lost writes, `torture` kills durable heaps,
+//! `durable` compares them with LMDB and redb, `clean` removes what killed runs left.
 
 mod access;
 mod backend;
 mod calls;
 mod cgroup;
+mod durable;
 mod failure;
 mod gauges;
-mod histogram;
 mod hunt;
 mod ledger;
+mod lender;
 mod malloc_load;
+mod maps;
 mod object;
 mod output;
 mod overheads;
 mod papers;
-mod permutation;
-mod random;
 mod raw_reads;
+mod real;
 mod report;
 mod signals;
 mod sizes;
@@ -30,22 +34,31 @@ mod stream;
 mod supervisor;
 mod swap_file;
 mod table;
+mod threads;
+mod torture;
+mod undo;
 mod worker;
 mod workload;
-mod zipf;
+mod zram;
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("deepheap-bench measures Linux on x86_64 only, for now");
 
 use clap::{Parser, Subcommand};
 
+use crate::durable::Durable;
 use crate::failure::Failure;
 use crate::hunt::Hunt;
 use crate::malloc_load::MallocLoad;
+use crate::maps::Maps;
 use crate::overheads::Overheads;
 use crate::papers::Papers;
 use crate::raw_reads::RawReads;
+use crate::real::Real;
 use crate::table::{Cases, Table};
+use crate::threads::Threads;
+use crate::torture::Torture;
+use crate::torture::actor::Actor;
 use crate::workload::Workload;
 
 const RUN_HELP: &str = "\
@@ -95,6 +108,38 @@ Needs root for swap and mmap (memory cgroups and a swap file in --dir); without 
 are left out. All of it is taken back at the end, on errors and on SIGINT and SIGTERM; what a run
 killed by SIGKILL left is taken back by the next run or by `deepheap-bench clean`.";
 
+const REAL_HELP: &str = "\
+Each program works on data that a seed gives, alone first: that tells its peak of memory, as its
+memory cgroup sees it, and its output. Then it gets 2/3, 1/2 and 1/4 of that peak, the whole process
+with all that is not deepheap's to move: on deepheap (whose budget is what that leaves), on a swap
+file (with vm.page-cluster 0 and 3), and on swap in compressed RAM (zram, lz4; what its pool takes
+is taken from the limit). Redis and memcached are loaded from outside of their memory cgroup.
+
+Every output is compared with that of the program alone; a wrong one ends the sitting with status 1.
+A run that takes twenty times as long as alone, and 40 s at least, is ended and told as such; it is
+not made again in later rounds.
+
+Every run is written to RUNS as soon as it is measured, and a sitting that was cut short goes on
+where it was. --contenders deepheap --again measures only deepheap anew, after a change of it.
+Programs that are not installed are left out, with a line that names the package: `make real-deps`
+installs them all.
+
+Needs root for all but --quick. All that it makes is taken back at the end, on errors and on SIGINT
+and SIGTERM; what a run killed by SIGKILL left is taken back by the next run or by
+`deepheap-bench clean`, but for the folder of a program's data in TMPDIR.";
+
+const TORTURE_HELP: &str = "\
+Each round starts a process that opens a durable heap, changes it in four threads, and makes
+checkpoints in every way there is. It is killed (SIGKILL) at a random moment, or the file system
+that the heap lies on is shut down without a flush of its journal. Then another process opens the
+heap and holds every byte against a model: nothing that a checkpoint had made durable may be
+missing, and what is there must be of one instant. Options of the heap are drawn anew each time.
+
+File systems other than `here` are made in files in DIR and mounted by loop devices, which needs
+root and mkfs of that kind; what is missing is told and left out. All of it is taken back at the
+end, on errors and on SIGINT and SIGTERM; what a run killed by SIGKILL left is taken back by the
+next run or by `deepheap-bench clean`.";
+
 /// One operation stream on deepheap, swap, mmap and glibc: same RAM, same device.
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -112,21 +157,35 @@ enum Command {
     Malloc(MallocLoad),
     /// Reads the bare device at random, many reads in flight, and prints one JSON line
     Device(RawReads),
-    /// Runs every case of the README's table and prints it in markdown
+    /// Runs every case of the table of pages and prints it in markdown
     Table(Table),
-    /// Runs every case of the README's table of objects and prints it in markdown
+    /// Runs every case of the table of objects and prints it in markdown
     Objects(Table),
     /// Times what a fault on an object is made of, beside the numbers of the SSDAlloc paper
     Overheads(Overheads),
+    /// Times faults of many threads at once, on cached and on stored pages
+    Threads(Threads),
     /// Repeats the experiments of the SSDAlloc and SSDRAM papers and writes docs/papers
     #[command(after_help = PAPERS_HELP)]
     Papers(Papers),
+    /// Measures real programs alone, on deepheap, on swap and on zram, and writes a page
+    #[command(after_help = REAL_HELP)]
+    Real(Real),
+    /// Touches random pages of a mapped file larger than RAM and prints JSON lines
+    Maps(Maps),
     /// Hunts for lost writes on deepheap: increments under eviction, then exact sums
     Hunt(Hunt),
+    /// Compares a durable heap with LMDB and redb: reads and updates of records; needs root
+    Durable(Durable),
+    /// Kills processes with durable heaps, cuts their power, and verifies every byte each time
+    #[command(after_help = TORTURE_HELP)]
+    Torture(Torture),
     /// Removes what killed runs left: swap files, memory cgroups, vm.page-cluster
     Clean,
     #[command(hide = true)]
     Worker,
+    #[command(hide = true)]
+    TortureActor(Actor),
 }
 
 fn main() {
@@ -137,13 +196,19 @@ fn main() {
         Command::Table(table) => table.main(Cases::Pages),
         Command::Objects(table) => table.main(Cases::Objects),
         Command::Overheads(overheads) => overheads.main(),
+        Command::Threads(threads) => threads.main(),
         Command::Papers(papers) => papers.main(),
+        Command::Real(real) => real.main(),
+        Command::Maps(maps) => maps::main(&maps),
         Command::Hunt(hunt) => hunt.main(),
         Command::Clean => {
             ledger::clean();
             Ok(())
         }
+        Command::Durable(durable) => durable.main(),
+        Command::Torture(torture) => torture.main(),
         Command::Worker => worker::main(),
+        Command::TortureActor(actor) => actor.main(),
     };
     if let Err(failure) = outcome {
         eprintln!("deepheap-bench: {failure}");

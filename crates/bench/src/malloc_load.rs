@@ -17,14 +17,15 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use deepheap_load::random::{Random, mix};
+use deepheap_load::zipf::Zipf;
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::gauges;
 use crate::output;
-use crate::random::{Random, mix};
-use crate::workload::{MAX_THREADS, parse_bytes};
-use crate::zipf::Zipf;
+use crate::sizes::parse_bytes;
+use crate::workload::MAX_THREADS;
 
 const SIZE_STEP: usize = 16;
 const SIZE_STEPS: u64 = 256;
@@ -133,7 +134,8 @@ impl Thread {
     fn new(load: &MallocLoad, thread: u32) -> Self {
         let mut random = Random::new(load.seed, u64::from(thread));
         let zipf = Zipf::new(SIZE_STEPS, 1.0);
-        let sizes = (0..SIZES_DRAWN).map(|_| zipf.sample(&mut random) as u16 * SIZE_STEP as u16);
+        let sizes =
+            (0..SIZES_DRAWN).map(|_| zipf.sample(|| random.next()) as u16 * SIZE_STEP as u16);
         let sizes = sizes.collect();
         // Half of the slots are empty at any time.
         let slots = 2 * load.live_bytes / MEAN_BYTES / u64::from(load.threads);

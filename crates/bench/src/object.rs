@@ -14,13 +14,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::random::mix;
-use crate::sizes::Sizes;
+use deepheap_load::random::mix;
 
-/// Bytes in a word, the unit of every access.
-pub const WORD_BYTES: usize = 8;
-/// The smallest object: a header and one word.
-pub const MIN_OBJECT_BYTES: usize = 16;
+use crate::sizes::{Sizes, WORD_BYTES};
+
 /// Words between two looks of a scan: one cache line.
 const LINE_WORDS: u64 = 8;
 const VERSION_MASK: u64 = 0xFFFF_FFFF;

@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use deepheap_load::histogram::Histogram;
+use deepheap_load::random::{Random, mix};
 use io_uring::{IoUring, opcode, types};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::histogram::Histogram;
-use crate::random::{Random, mix};
 use crate::report::Latency;
-use crate::workload::parse_bytes;
+use crate::sizes::parse_bytes;
 use crate::{output, signals, supervisor};
 
 const BLOCK: usize = 4096;
@@ -115,8 +115,8 @@ pub fn measure(reads: &RawReads) -> Result<RawReport, Failure> {
     for slot in 0..reads.depth as usize {
         flight.begin(slot)?;
     }
-    let outcome = flight.run(WARM_UP, &mut Histogram::new()).and_then(|()| {
-        let (started, mut times) = (Instant::now(), Histogram::new());
+    let outcome = flight.run(WARM_UP, &mut Histogram::default()).and_then(|()| {
+        let (started, mut times) = (Instant::now(), Histogram::default());
         flight.run(Duration::from_secs_f64(reads.seconds), &mut times)?;
         Ok((started.elapsed().as_secs_f64(), times))
     });

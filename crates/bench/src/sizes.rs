@@ -7,14 +7,24 @@
 use core::fmt;
 use core::str::FromStr;
 
+use deepheap_load::random::mix;
 use serde::{Deserialize, Serialize};
 
-use crate::object::WORD_BYTES;
-use crate::random::mix;
-use crate::workload::parse_bytes;
-
+/// Bytes in a word, the unit of every access.
+pub const WORD_BYTES: usize = 8;
+/// The smallest object: a header and one word.
+pub const MIN_OBJECT_BYTES: usize = 16;
 /// Objects of random sizes are aligned to this when they lie side by side.
 const DENSE_ALIGN: u64 = 16;
+
+/// Bytes of a size as deepheap's settings take it; nothing that is measured has a size of 0.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    match deepheap::parse_size(text) {
+        Ok(0) => Err(format!("'{text}' is nothing")),
+        Ok(bytes) => Ok(bytes),
+        Err(why) => Err(why.to_string()),
+    }
+}
 
 /// What `--object-size` takes: one size, or the least and the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,10 +146,11 @@ mod tests {
     #[test]
     fn one_size_and_ranges_are_understood_or_refused() {
         assert_eq!("4K".parse(), Ok(ObjectSize::Fixed(4096)));
+        assert_eq!(parse_bytes("1.5G"), Ok(3 << 29));
         let range = ObjectSize::Between { least_bytes: 128, most_bytes: 2048 };
         assert_eq!("128-2K".parse(), Ok(range));
         assert_eq!(range.to_string().parse(), Ok(range));
-        for wrong in ["", "-", "128-", "-128", "2048-128", "1-2-3"] {
+        for wrong in ["", "-", "128-", "-128", "2048-128", "1-2-3", "0", "4X", "NaN"] {
             assert!(wrong.parse::<ObjectSize>().is_err(), "{wrong}");
         }
     }

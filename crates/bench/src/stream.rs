@@ -5,11 +5,12 @@
 //! Never: allocates, touches the objects.
 //! Threads: each thread owns its stream.
 
-use crate::permutation::Permutation;
-use crate::random::Random;
+use deepheap_load::permutation::Permutation;
+use deepheap_load::random::Random;
+use deepheap_load::zipf::Zipf;
+
 use crate::sizes::Sizes;
 use crate::workload::{Pattern, Workload};
-use crate::zipf::Zipf;
 
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl Stream {
     pub fn next(&mut self) -> Operation {
         let object = match &mut self.chooser {
             Chooser::Uniform => self.random.below(self.objects),
-            Chooser::Zipf(zipf, order) => order.forward(zipf.sample(&mut self.random) - 1),
+            Chooser::Zipf(zipf, order) => order.forward(zipf.sample(|| self.random.next()) - 1),
             Chooser::Hot { count, order } => order.forward(self.random.below(*count)),
             Chooser::Sequential { first, end, at } => {
                 let object = *at;
@@ -113,7 +114,7 @@ impl Stream {
             }
         };
         let write = self.random.percent(self.write_percent);
-        let words = self.sizes.of(object) / crate::object::WORD_BYTES as u64;
+        let words = self.sizes.of(object) / crate::sizes::WORD_BYTES as u64;
         let word = 1 + self.random.below(words - 1);
         if write { Operation::Write { object } } else { Operation::Read { object, word } }
     }

@@ -5,19 +5,18 @@
 //! Never: touches another swap area.
 //! Threads: the supervising thread only.
 
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::failure::Failure;
-use crate::ledger::{self, Entry, Ledger, absent_is_fine};
+use crate::ledger::{self, Entry, Ledger};
+use crate::undo::{PAGE_CLUSTER, c_path, set_page_cluster};
 
-const PAGE: u64 = 4096;
-const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
 const TURN: &str = "/run/deepheap-bench.swap.lock";
 /// `SWAP_FLAG_PREFER` with the highest priority.
 const PREFERRED: i32 = 0x8000 | 0x7FFF;
@@ -63,45 +62,37 @@ impl SwapFile {
         }
         file.write_all(&header(bytes / PAGE)).map_err(failed)?;
         file.sync_all().map_err(failed)?;
-        let name = c_path(&path).map_err(failed)?;
-        // SAFETY: a terminated path.
-        if unsafe { libc::swapon(name.as_ptr(), PREFERRED) } != 0 {
+        if !swap_on(&path)? {
             return Err(Failure::last_os(format!(
                 "swapon {}: the file system may not support swap files; try another --dir",
                 path.display()
             )));
         }
-        let old = fs::read_to_string(PAGE_CLUSTER).map_err(failed)?;
-        if let Ok(old) = old.trim().parse::<u32>() {
-            ledger.note(Entry::PageCluster(old))?;
-        }
-        set_page_cluster(page_cluster).map_err(|error| Failure::os(PAGE_CLUSTER, &error))?;
+        cluster_pages(ledger, page_cluster)?;
         Ok(Self { _turn: turn })
     }
 }
 
-/// Switches off and removes; what is not there is no error.
-pub fn remove(path: &Path) -> std::io::Result<()> {
-    let name = c_path(path)?;
+/// Switches a swap area on, preferred over all others; false if the kernel refuses.
+pub fn swap_on(path: &Path) -> Result<bool, Failure> {
+    let name = c_path(path).map_err(|error| Failure::os(path.display(), &error))?;
     // SAFETY: a terminated path.
-    if unsafe { libc::swapoff(name.as_ptr()) } != 0 {
-        let error = std::io::Error::last_os_error();
-        // EINVAL: not a swap area in use; ENOENT: no such file.
-        if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) {
-            return Err(error);
-        }
-    }
-    absent_is_fine(fs::remove_file(path))
+    Ok(unsafe { libc::swapon(name.as_ptr(), PREFERRED) } == 0)
 }
 
-/// Sets how many pages (2^value) swap reads at a time.
-pub fn set_page_cluster(value: u32) -> std::io::Result<()> {
-    fs::write(PAGE_CLUSTER, value.to_string())
+/// Sets vm.page-cluster until the ledger is undone.
+pub fn cluster_pages(ledger: &mut Ledger, page_cluster: u32) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::os(PAGE_CLUSTER, &error);
+    let old = fs::read_to_string(PAGE_CLUSTER).map_err(failed)?;
+    if let Ok(old) = old.trim().parse::<u32>() {
+        ledger.note(Entry::PageCluster(old))?;
+    }
+    set_page_cluster(page_cluster).map_err(failed)
 }
 
 /// The first page of a swap area of version 1 (`mkswap`): the word at 1024 is the version, then the
 /// last page and the number of bad pages; the signature ends the page.
-fn header(pages: u64) -> [u8; PAGE as usize] {
+pub fn header(pages: u64) -> [u8; PAGE as usize] {
     let mut page = [0; PAGE as usize];
     page[1024..1028].copy_from_slice(&1_u32.to_le_bytes());
     page[1028..1032].copy_from_slice(&((pages - 1) as u32).to_le_bytes());
@@ -109,7 +100,8 @@ fn header(pages: u64) -> [u8; PAGE as usize] {
     page
 }
 
-fn wait_for_turn() -> Result<File, Failure> {
+/// Waits until no other run swaps on this machine; the turn ends when the file is closed.
+pub fn wait_for_turn() -> Result<File, Failure> {
     let options =
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(TURN);
     let file = options.map_err(|error| Failure::os(TURN, &error))?;
@@ -124,8 +116,4 @@ fn wait_for_turn() -> Result<File, Failure> {
         }
     }
     Ok(file)
-}
-
-fn c_path(path: &Path) -> std::io::Result<CString> {
-    Ok(CString::new(path.as_os_str().as_bytes())?)
 }

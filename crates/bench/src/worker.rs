@@ -20,15 +20,15 @@ use std::io::Write;
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
+use deepheap_load::histogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::access::{Access, Stripes};
+use crate::access::Access;
 use crate::backend::{self, Index};
-use crate::calls;
+use crate::calls::{self, Stripes};
 use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::gauges::{self, BlockDevice};
-use crate::histogram::Histogram;
 use crate::object::Objects;
 use crate::report::{Latency, NotObjects, Report, Rest, Transfer};
 use crate::stream::{Stream, order};
@@ -249,7 +249,8 @@ fn rest(seconds: f64) -> Rest {
 fn operate(shared: &Shared, thread: u32) -> Share {
     let workload = shared.workload;
     let mut stream = Stream::new(workload, thread);
-    let mut share = Share { ticks: Histogram::new(), warm_up_ops: 0, warm_up_writes: 0, writes: 0 };
+    let mut share =
+        Share { ticks: Histogram::default(), warm_up_ops: 0, warm_up_writes: 0, writes: 0 };
     let part = |total: u64| {
         let (total, threads) = (u128::from(total), u128::from(workload.threads));
         let upto = |t: u32| (total * u128::from(t) / threads) as u64;
@@ -321,7 +322,7 @@ fn finish(
     let memory_cgroup = cgroup.map(|cgroup| cgroup.usage(own_bytes, limit_bytes));
     let deepheap = backend::statistics(workload);
 
-    let mut ticks = Histogram::new();
+    let mut ticks = Histogram::default();
     shares.iter().for_each(|share| ticks.merge(&share.ticks));
     let sum = |of: fn(&Share) -> u64| shares.iter().map(of).sum::<u64>();
     let measured_writes = sum(|share| share.writes);

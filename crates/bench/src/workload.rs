@@ -11,8 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use crate::object::{MIN_OBJECT_BYTES, WORD_BYTES};
-use crate::sizes::{ObjectSize, Sizes};
+use crate::sizes::{MIN_OBJECT_BYTES, ObjectSize, Sizes, WORD_BYTES, parse_bytes};
 
 /// The most threads a run may have.
 pub const MAX_THREADS: u32 = 128;
@@ -133,23 +132,6 @@ impl From<Pattern> for String {
             Pattern::Hot => "hot".into(),
         }
     }
-}
-
-/// Parses `4096`, `4K`, `256M`, `4G`, `1.5G` (powers of 1024).
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is not a size such as 4096, 4K, 256M or 1.5G");
-    let (number, unit) = match text.chars().last() {
-        Some('K' | 'k') => (&text[..text.len() - 1], 1_u64 << 10),
-        Some('M' | 'm') => (&text[..text.len() - 1], 1 << 20),
-        Some('G' | 'g') => (&text[..text.len() - 1], 1 << 30),
-        Some('T' | 't') => (&text[..text.len() - 1], 1 << 40),
-        _ => (text, 1),
-    };
-    let value: f64 = number.parse().map_err(|_| wrong())?;
-    if !(value > 0.0 && value * (unit as f64) < 1e15) {
-        return Err(wrong());
-    }
-    Ok((value * unit as f64) as u64)
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -392,12 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_patterns_are_understood_or_refused() {
-        assert_eq!(parse_bytes("4K"), Ok(4096));
-        assert_eq!(parse_bytes("1.5G"), Ok(3 << 29));
-        for wrong in ["", "K", "-1", "0", "4X", "NaN", "9999999T"] {
-            assert!(parse_bytes(wrong).is_err(), "{wrong}");
-        }
+    fn patterns_are_understood_or_refused() {
         for text in ["uniform", "zipf:0.99", "sequential", "scans:3", "chase", "hot"] {
             assert_eq!(text.parse::<Pattern>().map(String::from), Ok(text.to_string()));
         }

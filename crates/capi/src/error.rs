@@ -31,8 +31,11 @@ pub const DH_EREAD: c_int = -9;
 /// RAM is full and the store takes no more.
 pub const DH_ENOROOM: c_int = -10;
 
+/// The file of a durable heap cannot be used; `dh_last_error` tells why.
+pub const DH_EFILE: c_int = -11;
+
 /// What each code means, at the index of its negation.
-const TEXTS: [&CStr; 11] = [
+const TEXTS: [&CStr; 12] = [
     c"no error",
     c"the configuration is not understood or impossible; see deepheap(1) for its keys",
     c"deepheap has started already; call dh_init before the first allocation, and once",
@@ -44,6 +47,7 @@ const TEXTS: [&CStr; 11] = [
     c"offset and length reach beyond the object",
     c"the object cannot be read: the device failed, or returned other bytes than were written",
     c"RAM is full and the store takes no more writes; give it space, or free something",
+    c"the file of a durable heap cannot be used, or written; dh_last_error tells why",
 ];
 const UNKNOWN: &CStr = c"not an error of deepheap";
 
@@ -100,10 +104,10 @@ mod tests {
     #[test]
     fn every_code_has_a_text_and_strangers_are_named_so() {
         assert_eq!(text_of(0), "no error");
-        for code in DH_ENOROOM..=DH_ECONF {
+        for code in DH_EFILE..=DH_ECONF {
             assert!(text_of(code).len() > 20, "{code}");
         }
-        for stranger in [1, -11, c_int::MIN, c_int::MAX] {
+        for stranger in [1, DH_EFILE - 1, c_int::MIN, c_int::MAX] {
             assert_eq!(text_of(stranger), "not an error of deepheap");
         }
     }

@@ -98,6 +98,52 @@ fn every_target_has_a_line_of_help() {
     assert_eq!(silent, Vec::<String>::new());
 }
 
+/// The functions that a header declares.
+fn declared(header: &str) -> BTreeSet<&str> {
+    let mut functions = BTreeSet::new();
+    for line in header.lines().filter(|line| !line.starts_with([' ', '#', '/', '}'])) {
+        let Some((before, _)) = line.split_once('(') else { continue };
+        let name = before.rsplit([' ', '*']).next().unwrap_or_default();
+        functions.extend(name.starts_with("dh_").then_some(name));
+    }
+    functions
+}
+
+/// Declared functions without a manual page that is installed and uninstalled.
+fn without_page(header: &str, makefile: &str, has_page: impl Fn(&str) -> bool) -> Vec<String> {
+    let (install, uninstall) = makefile.split_once("\nuninstall:").expect("both targets");
+    let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let links: BTreeSet<&str> = install.split(|letter| !is_of_name(letter)).collect();
+    // Groups in braces: the names of each begin with what is before the brace.
+    let mut removed = BTreeSet::new();
+    for words in uninstall.split_whitespace().filter_map(|word| word.strip_suffix(".3")) {
+        let words = words.rsplit('/').next().unwrap_or_default();
+        let (start, group) = words.split_once('{').unwrap_or((words, ""));
+        let group = group.trim_end_matches('}');
+        removed.extend(group.split(',').map(|end| format!("{start}{end}")));
+    }
+    let is_there = |name: &str| (has_page(name) || links.contains(name)) && removed.contains(name);
+    declared(header).into_iter().filter(|name| !is_there(name)).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_function_has_a_manual_page() {
+    let header = read_to_string(root().join("include/deepheap.h")).expect("a header");
+    assert!(declared(&header).len() > 30, "{:?}", declared(&header));
+    let has_page = |name: &str| root().join(format!("man/{name}.3")).exists();
+    assert_eq!(without_page(&header, &makefile(), has_page), Vec::<String>::new());
+}
+
+#[test]
+fn canary_functions_without_a_manual_page_are_caught() {
+    let header = "int dh_one(void);\nvoid *dh_two(int a,\n          int dh_no(int));\n * dh_no(3)\n\
+                  int dh_three(void);\nint dh_four(void);\n";
+    let makefile = "install:\n\tln -sf dh_two dh_three;\nuninstall:\n\
+                    \trm \"$(MANDIR)/man3\"/dh_{one,two}.3 man3/dh_four.3\n";
+    let missing = without_page(header, makefile, |name| name == "dh_one");
+    assert_eq!(missing, ["dh_four", "dh_three"]);
+}
+
 #[test]
 fn canary_stale_documents_are_caught() {
     let (targets, silent) =

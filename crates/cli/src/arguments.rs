@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -14,8 +15,7 @@ use clap_complete::Shell;
 #[derive(Parser)]
 #[command(name = "deepheap", version, arg_required_else_help = true)]
 #[command(subcommand_help_heading = "Commands", disable_help_subcommand = true)]
-#[command(after_help = "Try it:  deepheap run --ram 256M redis-server\n\
-                        Check:   deepheap doctor")]
+#[command(after_help = "Examples:\n  deepheap run --ram 256M redis-server\n  deepheap doctor")]
 pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -26,14 +26,26 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a program whose heap may be larger than RAM
-    Run(Run),
+    Run(Box<Run>),
     /// Check whether this machine has what deepheap needs, and how to fix it
     Doctor(Doctor),
     /// Show the live counters of a process that runs under deepheap
     Stat(Stat),
+    /// Show which files are mapped by dh_map, and by which processes of this user
+    Maps,
+    /// Show what is in the file of a durable heap
+    Inspect(OfFile),
+    /// Verify the file of a durable heap: every table, and every block that holds something
+    Fsck(OfFile),
+    /// Make a durable heap what it was in a snapshot; what was changed since is lost
+    Rollback(OfSnapshot),
+    /// Remove a snapshot of a durable heap
+    RmSnapshot(OfSnapshot),
+    /// Give back the space of the file of a durable heap that nothing in it needs
+    Compact(OfFile),
     /// Print a completion script for a shell
-    #[command(after_help = "Example:  deepheap completions bash > \
-                            ~/.local/share/bash-completion/completions/deepheap")]
+    #[command(after_help = "Example:\n  folder=~/.local/share/bash-completion/completions\n  \
+                            deepheap completions bash > $folder/deepheap")]
     Completions {
         /// The shell
         shell: Shell,
@@ -44,6 +56,24 @@ pub enum Command {
         /// The folder; it must exist
         folder: PathBuf,
     },
+}
+
+/// `deepheap inspect`, `deepheap fsck` and `deepheap compact`.
+#[derive(Args)]
+pub struct OfFile {
+    /// The file; no process may have it open to change it
+    #[arg(value_parser = any_path())]
+    pub file: PathBuf,
+}
+
+/// `deepheap rollback` and `deepheap rm-snapshot`.
+#[derive(Args)]
+pub struct OfSnapshot {
+    /// The file; no process may have it open to change it
+    #[arg(value_parser = any_path())]
+    pub file: PathBuf,
+    /// The snapshot; `deepheap inspect` lists them
+    pub name: String,
 }
 
 const RUN_NOTES: &str = "\
@@ -58,8 +88,8 @@ cannot be executed, 127 if it is not found, else the program's.
 
 Examples:
   deepheap run redis-server --port 7777
-  deepheap run --ram 2G --store /mnt/nvme --show-stats -- python3 train.py
-  deepheap run --ram 4G --objects auto --show-stats -- ./graph_index edges.txt
+  deepheap run --ram 2G --store /mnt/nvme --show-stats python3 train.py
+  deepheap run --ram 4G --objects 100-1500 --show-stats ./packet_cache
   deepheap run --ram 25% --store /dev/nvme1n1 --no-children ./simulate";
 
 /// `deepheap run`.
@@ -68,22 +98,36 @@ Examples:
 #[command(after_help = RUN_NOTES)]
 pub struct Run {
     /// RAM budget: the ceiling on everything deepheap uses [default: 50%]
-    #[arg(long, value_name = "SIZE")]
+    // Values may begin with a hyphen, so that `-1` is told to be negative, not to be an option.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub ram: Option<String>,
     /// Folder on an SSD, file or device for what does not fit [default: $TMPDIR or .]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = any_path())]
     pub store: Option<PathBuf>,
     /// How much of the store may be used, as a size or a percentage of what is free [default: 90%]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub store_size: Option<String>,
-    /// Place allocations of MIN-MAX bytes as objects, or `auto`: by their locality [default: none]
-    #[arg(long, value_name = "MIN-MAX|auto")]
+    /// What stays free on the file system of a store in a folder [default: 5%, 1 GiB at least]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub store_floor: Option<String>,
+    /// Take room in the store when memory is touched (lazy) or allocated (strict) [default: lazy]
+    #[arg(long, value_name = "lazy|strict", allow_hyphen_values = true)]
+    pub overcommit: Option<String>,
+    /// Place allocations of MIN-MAX bytes as objects [default: none]
+    #[arg(long, value_name = "MIN-MAX", allow_hyphen_values = true)]
     pub objects: Option<String>,
+    /// Manage the program's own private anonymous mappings from this size on, or `off`
+    /// [default: 256K]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub mmap: Option<String>,
     /// How much of the budget is mapped at a time, as a size or a percentage [default: by itself]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub page_buffer: Option<String>,
+    /// Compress what leaves reach: auto, off, or lz4 for each page [default: auto]
+    #[arg(long, value_name = "HOW", allow_hyphen_values = true)]
+    pub compress: Option<String>,
     /// At exit, add a line of JSON statistics to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
     pub stats: Option<PathBuf>,
     /// At exit, print a summary to stderr
     #[arg(long)]
@@ -104,23 +148,63 @@ pub struct Run {
 #[command(after_help = "Exit status: 0 if deepheap can run here, 1 if something must be fixed.")]
 pub struct Doctor {
     /// The store to examine [default: as for run]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = any_path())]
     pub store: Option<PathBuf>,
 }
 
-const STAT_NOTES: &str = "\
-Times are latencies of faults as the program saw them. 'zero' faults touched a page for the first
-time, 'cached' ones found it in DRAM, 'stored' ones read it from the store, 'waited' ones came
-while another thread was already fetching it.
+const STAT_STATUS: &str = "Exit status: 0, or 1 if there is no such process or it has no deepheap.";
+
+const STAT_LEGEND: &str = "\
+The words on the screen:
+
+  heap is in RAM   all of it is ordinary memory, none on the store
+  heap is managed  it has outgrown RAM: a part may be on the store
+
+  in reach         pages that the program touches without a fault;
+                   while nothing is managed, all that the heap gave out
+  cached           objects in RAM that take a fault to be touched
+  page tables      the kernel's, for the addresses of the heap
+  tables           where each object is, and what is allocated
+  store buffers    segments on their way to the device, and the tables
+                   of the store
+  other            what is known of each object in RAM, and the like
+  store            space that is taken there, of what may be; some is
+                   set aside before anything is written
+  heap             what the program has allocated and not freed, the
+                   pages for it, and what has a copy on the device
+  mapped           what it got by mmap, a part of that
+  not managed      what it has in RAM outside of deepheap, files apart
+
+  faults           accesses that had to wait, and how long they took
+                   as the program saw it:
+    zero           the page was touched for the first time
+    cached         it was in the cache
+    stored         it was read from the store
+    waited         another thread was already fetching it
+  prefetch         pages that were read before the program asked
+
+  evicted          pages that are no longer in reach; clean: unchanged
+                   since they came; dirty: changed; zero: all zeros;
+                   free: no allocation uses them
+  cache            what left it: dropped, for the store has it, or
+                   written; kept: touched again, so it stays longer
+  device           bytes read and written
+  log              write amplification: bytes written for each byte
+                   that left RAM; collected: segments made free by
+                   moving the blocks that were still needed
+  stalls           time that threads waited for room in RAM or on the
+                   store; direct reclaims: they made it themselves;
+                   EFAULT retries, pins: system calls on memory that
+                   was away
 
 Exit status: 0, or 1 if there is no such process or it has no deepheap.";
 
 /// `deepheap stat`.
 #[derive(Args)]
-#[command(after_help = STAT_NOTES)]
+#[command(after_help = STAT_STATUS, after_long_help = STAT_LEGEND)]
 pub struct Stat {
     /// The process
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = process_id)]
     pub pid: u32,
     /// Print a line of JSON instead
     #[arg(long)]
@@ -130,6 +214,18 @@ pub struct Stat {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<f64>,
+}
+
+/// A path as it is given, an empty one too: what is wrong with that is told by the settings.
+fn any_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+fn process_id(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(pid @ 1..) => Ok(pid),
+        _ => Err("give the number of a process, as ps and pgrep tell it".to_owned()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -1,4 +1,5 @@
-//! The deepheap command: run, doctor, stat, completions, man.
+//! The deepheap command: run, doctor, stat, maps, inspect, fsck, rollback, rm-snapshot, compact,
+//! completions, man.
 //!
 //! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
 //! wrong use ends with status 2.
@@ -7,8 +8,10 @@
 
 mod arguments;
 mod doctor;
+mod durable;
 mod elf;
 mod manual;
+mod maps;
 mod preload_library;
 mod process_image;
 mod program;
@@ -31,6 +34,12 @@ fn main() -> ExitCode {
         Command::Run(run) => Err(run::run(&run)),
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Stat(stat) => stat::stat(&stat),
+        Command::Maps => maps::maps(),
+        Command::Inspect(of) => durable::inspect(&of.file),
+        Command::Fsck(of) => durable::fsck(&of.file),
+        Command::Rollback(of) => durable::roll_back(&of.file, &of.name),
+        Command::RmSnapshot(of) => durable::remove_snapshot(&of.file, &of.name),
+        Command::Compact(of) => durable::compact(&of.file),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => manual::write(&folder),
     };

@@ -44,6 +44,12 @@ impl Refusal {
     }
 }
 
+/// Tells on stderr what is not as it should be, and goes on.
+pub fn warn(text: &str) {
+    // As in `Refusal::print`.
+    let _ = writeln!(io::stderr(), "deepheap: {text}");
+}
+
 /// Whether colours may go to a stream.
 pub fn wants_colour(stream: &impl IsTerminal) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use deepheap::config::{Config, SHOW_STATS_VARIABLE};
 use deepheap::doctor;
 use deepheap::machine::Machine;
-use deepheap::store_place::{self, StorePlace};
+use deepheap::store_location::{self, StoreLocation};
 
 use crate::arguments::Run;
 use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal};
-use crate::{preload_library, process_image, program};
+use crate::{preload_library, process_image, program, refusal};
 
 /// Becomes the program; returns only with the reason why not.
 pub fn run(arguments: &Run) -> Refusal {
@@ -43,9 +43,12 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
     if let Some(finding) = doctor::first_obstacle() {
         return Err(Refusal::new(finding.to_string()));
     }
-    let place = StorePlace::find(&config).map_err(|error| Refusal::new(error.to_string()))?;
+    let location = StoreLocation::find(&config).map_err(|error| Refusal::new(error.to_string()))?;
+    if let Some((problem, fix)) = location.shortened_by_limit(&config) {
+        refusal::warn(&format!("store '{}' {problem}: {fix}", location.path().display()));
+    }
     // Absolute: the program and its children may change folders.
-    config.store = Some(absolute(place.path())?);
+    config.store = Some(absolute(location.path())?);
     if let Some(file) = &config.stats_file {
         config.stats_file = Some(check_stats_file(file)?);
     }
@@ -75,11 +78,23 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     if let Some(size) = &arguments.store_size {
         config.set(machine, "store_size", size).map_err(refuse("--store-size"))?;
     }
+    if let Some(size) = &arguments.store_floor {
+        config.set(machine, "store_floor", size).map_err(refuse("--store-floor"))?;
+    }
+    if let Some(word) = &arguments.overcommit {
+        config.set(machine, "overcommit", word).map_err(refuse("--overcommit"))?;
+    }
     if let Some(objects) = &arguments.objects {
         config.set(machine, "objects", objects).map_err(refuse("--objects"))?;
     }
+    if let Some(size) = &arguments.mmap {
+        config.set(machine, "mmap", size).map_err(refuse("--mmap"))?;
+    }
     if let Some(share) = &arguments.page_buffer {
         config.set(machine, "page_buffer", share).map_err(refuse("--page-buffer"))?;
+    }
+    if let Some(how) = &arguments.compress {
+        config.set(machine, "compress", how).map_err(refuse("--compress"))?;
     }
     if let Some(path) = &arguments.store {
         config.set(machine, "store", utf8(path)?).map_err(refuse("--store"))?;
@@ -117,9 +132,9 @@ fn check_stats_file(file: &Path) -> Result<PathBuf, Refusal> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     let shown = file.display();
     let is_possible = if file.exists() {
-        !file.is_dir() && store_place::is_accessible(&file, libc::W_OK)
+        !file.is_dir() && store_location::is_accessible(&file, libc::W_OK)
     } else {
-        store_place::is_accessible(folder, libc::W_OK | libc::X_OK)
+        store_location::is_accessible(folder, libc::W_OK | libc::X_OK)
     };
     if is_possible {
         return Ok(file);

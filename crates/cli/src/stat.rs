@@ -24,7 +24,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Shows it.
 pub fn stat(arguments: &Stat) -> Result<(), Refusal> {
     let process = Process::find(arguments.pid)?;
-    let mut sample = Sample::of(&*process.page()?);
+    let mut sample = Sample::of(&*process.page()?, process.pid());
     let Some(seconds) = arguments.watch else {
         return print_out(text(arguments, &process, &sample, None).as_bytes());
     };
@@ -47,7 +47,7 @@ pub fn stat(arguments: &Stat) -> Result<(), Refusal> {
             Err(_) if !process.is_running() => return ended(arguments, &process),
             Err(refusal) => return Err(refusal),
         };
-        earlier = Some(core::mem::replace(&mut sample, Sample::of(&page)));
+        earlier = Some(core::mem::replace(&mut sample, Sample::of(&page, process.pid())));
     }
 }
 

@@ -9,7 +9,8 @@ use core::fmt::{Result, Write};
 use deepheap::histogram::Histogram;
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_page::StatsPage;
-use deepheap::stats_report::{bytes, count, duration, read_trouble};
+use deepheap::stats_report::{bytes, compression, count, device_troubles, duration};
+use deepheap::unmanaged_bytes;
 
 /// Columns of the bars.
 const BAR_WIDTH: usize = 40;
@@ -22,12 +23,12 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Takes it from a page.
-    pub fn of(page: &StatsPage) -> Sample {
-        Sample {
-            stats: page.snapshot(),
-            latencies: FaultKind::ALL.map(|kind| page.histogram(kind)),
-        }
+    /// Takes it from the page of a process.
+    pub fn of(page: &StatsPage, pid: u32) -> Sample {
+        let mut stats = page.snapshot();
+        // The process looks for itself only now and then.
+        stats.unmanaged_bytes = unmanaged_bytes(pid, &stats).unwrap_or(stats.unmanaged_bytes);
+        Sample { stats, latencies: FaultKind::ALL.map(|kind| page.histogram(kind)) }
     }
 }
 
@@ -70,7 +71,8 @@ pub fn screen(
     let _ = head(&mut text, name, pid, &sample.stats, has_colour)
         .and_then(|()| memory(&mut text, &sample.stats, has_colour))
         .and_then(|()| faults(&mut text, sample, earlier, &rates, has_colour))
-        .and_then(|()| traffic(&mut text, &rates));
+        .and_then(|()| traffic(&mut text, &rates))
+        .and_then(|()| writeln!(text, "words   'deepheap stat --help' explains them"));
     text
 }
 
@@ -104,11 +106,14 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
     writeln!(out, "store   {}  {} of {}", bar(stored, capacity), bytes(stored), bytes(capacity))?;
     writeln!(
         out,
-        "heap    {} allocated, {} of pages, {} of them on the device\n",
+        "heap    {} allocated, {} of pages, {} of them on the device",
         bytes(s.allocated_bytes),
         bytes(s.committed_bytes),
         bytes(s.stored_bytes)
-    )
+    )?;
+    let (mapped, beside) = (bytes(s.mapped_bytes), bytes(s.unmanaged_bytes));
+    let note = if s.unmanaged_bytes > budget { ": more than the budget" } else { "" };
+    writeln!(out, "        {mapped} mapped by the program; {beside} not managed{note}\n")
 }
 
 fn faults(
@@ -154,6 +159,9 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
         count(s.evicted_zero),
         count(s.evicted_free)
     )?;
+    if let Some(compression) = compression(s) {
+        writeln!(out, "pressed {compression}")?;
+    }
     writeln!(
         out,
         "cache   dropped {} clean, wrote {} dirty, kept {} touched again",
@@ -169,7 +177,7 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
         bytes(s.device_write_bytes),
         rates.in_brackets(|s| s.device_write_bytes, bytes)
     )?;
-    if let Some(trouble) = read_trouble(s) {
+    for trouble in device_troubles(s) {
         writeln!(out, "        {trouble}")?;
     }
     let amplification = match s.write_amplification() {

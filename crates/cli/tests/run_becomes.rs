@@ -40,13 +40,13 @@ fn options_go_over_the_environment() {
     let mut command = folder.deepheap();
     command.env("DEEPHEAP_CONF", "ram:64M,children:no,store_size:1G");
     command.args(["run", "--ram", "96M", "--show-stats", "--stats", "out,1.json"]);
-    command.args(["--objects", "64-2048", "--page-buffer", "25M"]);
+    command.args(["--objects", "64-2048", "--page-buffer", "25M", "--compress", "off"]);
     let (status, out, err) =
         told(&command.args(["printenv", "DEEPHEAP_CONF"]).output().expect("start"));
     assert_eq!(status, Some(0), "{err}");
     let here = folder.path().display();
     let expected = format!(
-        "ram:96M,store:{here},store_size:1G,page_buffer:25M,objects:64-2K,\
+        "ram:96M,store:{here},store_size:1G,page_buffer:25M,compress:off,objects:64-2K,\
          stats:{here}/out\\,1.json,show_stats:yes,children:no\n"
     );
     assert_eq!(out, expected);

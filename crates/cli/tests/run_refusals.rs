@@ -33,20 +33,26 @@ fn options_that_cannot_be() {
     let folder = Folder::new();
     for (option, value, said) in [
         ("--ram", "lots", "'lots' is not a size"),
+        ("--ram", "-1", "in --ram: ram '-1' is not a size: it is negative"),
+        ("--ram", "1.5.5G", "in --ram: ram '1.5.5G' is not a size: its number has two points"),
+        ("--store-size", "-1G", "it is negative"),
+        ("--page-buffer", "-1G", "it is negative"),
         ("--ram", "8M", "give at least 16.0 MiB"),
         ("--ram", "0", "give at least 16.0 MiB"),
         ("--ram", "150%", "more than 100%"),
         ("--ram", "900T", "give less"),
         ("--objects", "128", "in --objects: objects '128' is not understood: write MIN-MAX"),
-        ("--objects", "2K-64", "the smaller first"),
-        ("--objects", "64-1M", "give 64.0 KiB at most"),
+        ("--objects", "-5", "objects '-5' is not understood: write MIN-MAX"),
+        ("--objects", "1500-100", "objects 1500-100 is impossible: give the smaller first"),
+        ("--objects", "64-1M", "the largest object has 64.0 KiB"),
         ("--page-buffer", "200%", "1% to 100%"),
         ("--page-buffer", "4K", "give at least 2.00 MiB"),
         ("--store-size", "1K", "give at least"),
         ("--store-size", "101%", "1% to 100%"),
         ("--store-size", "4T", "free"),
         ("--store", "/does/not/exist", "create the folder"),
-        ("--store", "", "a value is required"),
+        ("--store", "", "in --store: store is empty: give a path"),
+        ("--stats", "", "in --stats: stats is empty: give a path"),
         ("--store", "/dev/null", "no folder, file or block device"),
         ("--store", "/proc", "name a folder on an SSD"),
         ("--stats", "/does/not/exist.json", "a folder that exists"),
@@ -85,12 +91,57 @@ fn a_store_file_that_is_somebodys() {
     assert_eq!(told(&store(&good)).1, "ran\n");
 }
 
+/// The command under limits that a shell sets first.
+fn limited(folder: &Folder, limits: &str, arguments: &str) -> Output {
+    let command = folder.deepheap();
+    let program = command.get_program().to_str().expect("utf8");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("{limits}; exec {program} {arguments}")]);
+    shell.current_dir(folder.path()).env_remove("DEEPHEAP_CONF").env_remove("TMPDIR");
+    shell.output().expect("start a shell")
+}
+
+#[test]
+fn limits_that_leave_too_little() {
+    let folder = Folder::new();
+    let run = "run --ram 64M --store . echo ran";
+    for (limits, arguments, said) in [
+        ("ulimit -n 20", run, &["ulimit -n is 20", "needs 64", "have root raise"][..]),
+        ("ulimit -S -n 20", run, &["ulimit -n is 20", "needs 64", "ulimit -n 1024"]),
+        ("ulimit -S -v 8000000", run, &["ulimit -v is 7.63 GiB", "ulimit -v unlimited"]),
+        ("ulimit -S -f 2048", run, &["store '.' is limited to 1.00 MiB", "ulimit -f unlimited"]),
+        (
+            "ulimit -S -f 204800",
+            "run --store . --store-size 1G echo ran",
+            &["store '.' is limited to 100 MiB", "ulimit -f unlimited"],
+        ),
+    ] {
+        assert_refused(&limited(&folder, limits, arguments), 2, said);
+    }
+    // A part of what is free is less under the limit, which is told.
+    let (status, out, err) = told(&limited(&folder, "ulimit -S -f 204800", run));
+    assert_eq!((status, out.as_str()), (Some(0), "ran\n"), "{err}");
+    assert!(err.contains("is limited to 100 MiB") && err.contains("ulimit -f unlimited"), "{err}");
+}
+
+#[test]
+fn doctor_survives_the_limits_that_it_tells() {
+    let folder = Folder::new();
+    let limits = "ulimit -S -n 20; ulimit -S -f 204800; ulimit -S -v 8000000";
+    let (status, out, err) = told(&limited(&folder, limits, "doctor --store ."));
+    assert_eq!((status, err.as_str()), (Some(1), ""), "{out}");
+    for words in ["FAIL  open files", "FAIL  address space", "is limited to 100 MiB", "2 things"] {
+        assert!(out.contains(words), "'{words}' is not in:\n{out}");
+    }
+}
+
 #[test]
 fn settings_of_the_environment() {
     let folder = Folder::new();
     for (variable, value, said) in [
         ("DEEPHEAP_CONF", "rma:2G", "there is no setting 'rma'"),
         ("DEEPHEAP_CONF", "ram", "key:value"),
+        ("DEEPHEAP_CONF", "ram:64M,ram:64M", "ram is set twice: set it once"),
         ("DEEPHEAP_SHOW_STATS", "maybe", "write yes or no"),
     ] {
         let mut command = folder.deepheap();

@@ -6,6 +6,28 @@ use command::{Folder, told};
 use deepheap::stats::{Counter, FaultKind, Gauge};
 use deepheap::stats_page::StatsPage;
 
+/// Words of the screen that its help explains.
+const WORDS: [&str; 18] = [
+    "heap is managed",
+    "in reach",
+    "cached",
+    "page tables",
+    "tables",
+    "store buffers",
+    "other",
+    "store",
+    "heap",
+    "faults",
+    "zero",
+    "stored",
+    "waited",
+    "prefetch",
+    "evicted",
+    "cache",
+    "log",
+    "stalls",
+];
+
 #[test]
 fn stat_shows_a_running_process() {
     let page = StatsPage::create().expect("page");
@@ -14,16 +36,26 @@ fn stat_shows_a_running_process() {
     page.add(0, Counter::Prefetched, 4321);
     page.record(0, FaultKind::Stored, 70_000);
     page.add(0, Counter::BlocksRefused, 99);
+    page.add(0, Counter::WritesRetried, 77);
     let folder = Folder::new();
     let pid = std::process::id().to_string();
 
     let (status, out, err) = told(&folder.output(["stat", &pid]));
     assert_eq!(status, Some(0), "{err}");
-    for words in ["256 MiB", "4.32k", "70.0 us", "heap is managed", "99 could not be read"] {
+    let words = ["256 MiB", "4.32k", "70.0 us", "heap is managed", "stat --help"];
+    let troubles = ["99 could not be read", "made again 77 times"];
+    for words in words.into_iter().chain(troubles) {
         assert!(out.contains(words), "'{words}' is not in:\n{out}");
     }
     assert!(!out.contains('\x1b'), "colours in a file:\n{out}");
     assert!(out.lines().all(|line| line.chars().count() <= 80), "too wide:\n{out}");
+
+    let (status, help, _) = told(&folder.output(["stat", "--help"]));
+    assert_eq!(status, Some(0));
+    for word in WORDS {
+        assert!(out.contains(word), "'{word}' is not in:\n{out}");
+        assert!(help.contains(&format!("  {word}  ")), "'{word}' is not explained in:\n{help}");
+    }
 
     let (status, out, _) = told(&folder.output(["stat", "--json", &pid]));
     assert_eq!(status, Some(0));
@@ -66,5 +98,14 @@ fn completions_and_manual_are_written() {
     let page = std::fs::read_to_string(folder.path().join("deepheap-run.1")).expect("page");
     assert!(page.contains("DEEPHEAP_CONF") && page.contains("store\\-size"), "{page}");
     assert!(folder.path().join("deepheap.1").exists());
+    // The synopsis gives options with their values, which stay on one line.
+    assert!(page.contains("\\-\\-ram\\fR\u{a0}\\fISIZE\\fR]"), "{page}");
+    // Commands stay as they are, and fit 80 columns with the indentation of a man page.
+    let (_, examples) = page.split_once("\n.nf\n").expect("examples");
+    let (examples, _) = examples.split_once("\n.fi\n").expect("their end");
+    assert!(examples.lines().count() >= 4, "{examples}");
+    let lines = examples.lines().map(|line| line.replace('\\', ""));
+    assert!(lines.clone().all(|line| line.starts_with("  deepheap run ")), "{examples}");
+    assert!(lines.clone().all(|line| line.len() <= 73), "{examples}");
     assert_eq!(folder.output(["man", "/does/not/exist"]).status.code(), Some(2));
 }

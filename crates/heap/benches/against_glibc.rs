@@ -8,7 +8,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 
-use deepheap_heap::{Freed, Heap, ObjectShortage, PAGES_PER_SPAN, SPAN, Shortage, ThreadCache};
+use deepheap_heap::{Freed, Heap, PAGES_PER_SPAN, SPAN, Shortage, ThreadCache};
 
 /// Nothing is mapped there; the heap never looks.
 const REGION: usize = 0x2000_0000_0000;
@@ -33,7 +33,7 @@ impl Deepheap<'_> {
                 let spans = self.heap.begin_spans(count).expect("region is large enough");
                 self.heap.publish_spans(spans);
             }
-            Shortage::TooLarge => panic!("benchmark asks for too much"),
+            _ => panic!("benchmark asks for too much"),
         }
     }
 }
@@ -166,12 +166,14 @@ fn objects(subject: &mut Deepheap<'_>, count: usize) {
     let allocate = |size: usize| loop {
         match heap.allocate_object(size) {
             Ok(allocated) => return allocated.ptr,
-            Err(ObjectShortage::Blocks(blocks)) => heap.grant_object_blocks(blocks.max(1 << 16)),
-            Err(ObjectShortage::Spans(count)) => {
+            Err(Shortage::ObjectBlocks(blocks)) => {
+                heap.grant_object_blocks(blocks.max(1 << 16) as u64)
+            }
+            Err(Shortage::ObjectSpans(count)) => {
                 let spans = heap.begin_spans(count).expect("region is large enough");
                 heap.add_object_spans(spans);
             }
-            Err(ObjectShortage::TooLarge) => panic!("benchmark asks for too much"),
+            Err(_) => panic!("benchmark asks for too much"),
         }
     };
     println!("{:<34}{:>10}{:>10}{:>10}", "ns an object", "fill", "churn", "free");

@@ -1,7 +1,7 @@
-//! Address map: from an address to what is allocated there, by shifts and at most two loads.
+//! Address map: finds what is allocated at an address, by shifts and at most two loads.
 //!
 //! Guarantees: an address that is not the start of a live allocation is never taken for one
-//! (objects in thread caches pass for live). `page_is_free` errs towards "no".
+//! (objects in thread caches count as live). `page_is_free` errs towards "no".
 //! Never: locks, writes, touches managed memory.
 //! Threads: any, at any time, also in signal handlers.
 
@@ -9,9 +9,9 @@ use deepheap_sys::errno::Result;
 
 use crate::coalescing::Coalescing;
 use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN, PageNo, SPAN_SHIFT};
+use crate::run_tags::RunState;
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SLAB, SLAB_SHIFT};
 use crate::slab::Slabs;
-use crate::units::State;
 
 /// What starts at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,16 @@ impl AddressMap {
             slabs: Slabs::new(len >> SLAB_SHIFT)?,
             runs: Coalescing::new(len >> SPAN_SHIFT)?,
         })
+    }
+
+    /// The address of the region's first byte.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Bytes in the region.
+    pub fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether `ptr` lies in the region.
@@ -98,8 +108,8 @@ impl AddressMap {
     #[inline]
     pub fn run_at(&self, ptr: usize) -> Option<(usize, usize)> {
         let first = self.page_at(ptr)?;
-        match self.runs.units.get(first) {
-            (State::Allocated, pages) => Some((first, pages)),
+        match self.runs.tags.get(first) {
+            (RunState::Allocated, pages) => Some((first, pages)),
             _ => None,
         }
     }
@@ -135,7 +145,7 @@ impl AddressMap {
         let page = page.index();
         let slab = page / PAGES_PER_SLAB;
         match self.slabs.class_of(slab) {
-            0 => !self.runs.live_pages.get(page),
+            0 => !self.runs.live_pages.get(page) && !self.runs.is_area_span(page / PAGES_PER_SPAN),
             class => {
                 let class = &SIZE_CLASSES[class as usize];
                 self.slabs.page_is_free(slab, class, page % PAGES_PER_SLAB)

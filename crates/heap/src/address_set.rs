@@ -1,4 +1,4 @@
-//! Address set: which slabs or extents (by number) have a property, lowest first.
+//! Address set: a set of slabs or extents, by number, that finds its lowest member fast.
 //!
 //! A bitmap with summaries: a bit of level n + 1 says that a word of level n is not zero, so
 //! that the lowest member is found in one load a level (five for 4 TiB of slabs).

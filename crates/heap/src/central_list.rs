@@ -27,7 +27,7 @@ const EMPTY_MAX: usize = 2;
 pub(crate) struct CentralList {
     class: u8,
     lock: Lock<Available>,
-    /// What `populated_bytes` last saw.
+    /// The last answer of `populated_bytes`.
     populated: AtomicUsize,
     /// Allocated objects of the class, those in thread caches included.
     allocated: AtomicUsize,
@@ -101,18 +101,18 @@ impl CentralList {
         Ok(taken)
     }
 
-    /// Frees the objects at `addresses`. Slabs that the class need not keep go into quarantine:
-    /// the first is returned, others are parked. With `report`, pages of kept slabs that became
-    /// free are returned if there is no such run.
+    /// Frees the objects at `addresses`. Slabs that the class need not keep go into quarantine: the
+    /// first is returned, the others are parked. If there is none and `report` is set, returns
+    /// pages of kept slabs that became free.
     pub fn put(&self, map: &AddressMap, addresses: &[usize], report: bool) -> Freed {
         let mut freed = Flushed { count: 0, run: None, pages: report.then(FreedPages::new) };
         let mut available = self.lock.lock();
-        // Objects whose bits are in one word, as neighbours freed together are, go in one step.
+        // Objects whose bits are in one word are freed in one step: neighbours often are.
         let mut word = (usize::MAX, 0);
         let mut mask = 0;
         for &address in addresses {
-            // Addresses were checked to be slots of this class when they were cached; the slab
-            // may have been closed since if the program freed one of them twice.
+            // When the addresses were cached they were slots of this class. The slab may have been
+            // closed since, if the program freed one of them twice.
             let slot = map.slot_at(address).filter(|slot| slot.1 == self.class);
             let Some((slab, _, index)) = slot else {
                 continue;
@@ -177,18 +177,28 @@ impl CentralList {
         }
     }
 
+    /// Takes over a slab of a loaded heap, `used` of whose objects are allocated.
+    pub fn adopt(&self, available: &mut Available, slab: usize, used: usize) {
+        self.allocated.fetch_add(used, Ordering::Relaxed);
+        if used < self.size_class().objects() {
+            available.slabs.insert(slab);
+            available.empty += usize::from(used == 0);
+        }
+    }
+
     /// Bytes of allocated objects, those in thread caches included.
     pub fn allocated_bytes(&self) -> usize {
         self.allocated.load(Ordering::Relaxed) * self.size_class().size as usize
     }
 
-    /// Frees of objects that were free.
+    /// How many objects were freed that were free already.
     pub fn double_frees(&self) -> usize {
         self.double_frees.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory it takes up; as of the last call while somebody has the lock. Does not
-    /// wait: who has the lock may be in a handler of the program that waits for who asks.
+    /// Bytes of memory it takes; those of the last call while another thread has the lock. Does not
+    /// wait: the thread that has the lock may be in a signal handler of the program that waits for
+    /// the caller.
     pub fn populated_bytes(&self) -> usize {
         if let Some(available) = self.lock.try_lock() {
             self.populated.store(available.slabs.populated_bytes(), Ordering::Relaxed);
@@ -196,7 +206,7 @@ impl CentralList {
         self.populated.load(Ordering::Relaxed)
     }
 
-    /// The lock, for `fork.rs` and `invariants.rs`.
+    /// The lock, for `fork.rs`, `durable.rs` and `invariants.rs`.
     pub(crate) fn lock(&self) -> Guard<'_, Available> {
         self.lock.lock()
     }
@@ -208,15 +218,15 @@ impl CentralList {
     }
 }
 
-/// What a flush has done so far.
+/// The result of a flush so far.
 struct Flushed {
     count: usize,
     run: Option<FreedRun>,
-    /// None if nobody wants to know.
+    /// None if the caller does not ask for pages.
     pages: Option<FreedPages>,
 }
 
-/// Notes the pages that objects just freed lay on and that no allocated object touches now.
+/// Notes the pages of objects just freed that no allocated object touches now.
 fn note_free_pages(
     map: &AddressMap,
     pages: &mut FreedPages,

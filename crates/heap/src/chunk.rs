@@ -7,21 +7,24 @@
 //! Held   -> Unused [ObjectSpace::destroy]
 //! ```
 //!
-//! `Idle` and `Held` chunks have no live object; a held one is in the hands of whoever ends its
-//! bytes, and an idle one waits for that.
+//! `Idle` and `Held` chunks have no live object. An idle one waits for its bytes to be ended; a
+//! held one belongs to the thread that ends them.
 //!
-//! Guarantees: where a chunk lies and its shape change only while it is `Unused`.
+//! Guarantees: a chunk's place and shape change only while it is `Unused`.
 //! Never: locks.
 //! Threads: place and shape are read from anywhere, also in signal handlers. A `Pooled` chunk's
 //! counts change under the lock of its pool; leaving `Array` is a compare-exchange, from any
-//! thread; every other state belongs to the lock of `ObjectSpace` or to who holds the chunk.
+//! thread; every other state belongs to the lock of `ObjectSpace` or to the thread that holds the
+//! chunk.
 
+use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_sys::pinned_array::Zeroed;
 
 use crate::shape::Shape;
+use crate::table::Saved;
 
 /// What a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +37,14 @@ pub(crate) enum ChunkState {
     Held = 4,
 }
 
-/// One chunk: a cache line. Pages are counted from the region's first one, or where it says so from
-/// the chunk's.
+/// One chunk: a cache line. Pages are counted from the region's first page or, where a field says
+/// so, from the chunk's.
+/// Saved as it is; of a loaded one the fields from `open` on, but for `fresh`, are made anew.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Chunk {
     first: AtomicU32,
-    /// Pages that objects lie on; the rest of its last group of pages is unused.
+    /// How many pages objects lie on; the rest of its last group of pages is unused.
     pages: AtomicU32,
     stride: AtomicU32,
     tail: AtomicU32,
@@ -61,12 +65,20 @@ pub(crate) struct Chunk {
     /// Its neighbours among the pool's chunks with room; the next chunk of any other list.
     pub next: AtomicU32,
     pub previous: AtomicU32,
+    reserved: [AtomicU32; 2],
 }
 
 // SAFETY: atomic integers, for which zero is a value, and which need no drop.
 unsafe impl Zeroed for Chunk {}
+// SAFETY: 16 atomic integers of 4 bytes, in a type of 64 bytes.
+unsafe impl Saved for Chunk {}
 
-const _: () = assert!(size_of::<Chunk>() == 64);
+// The format of saved chunks: `docs/on-disk-format.md`.
+const _: () = {
+    assert!(size_of::<Chunk>() == 64);
+    assert!(offset_of!(Chunk, state) == 20 && offset_of!(Chunk, pool) == 28);
+    assert!(offset_of!(Chunk, fresh) == 44 && offset_of!(Chunk, reserved) == 56);
+};
 
 impl Chunk {
     /// Writes everything of an unused chunk but its state.
@@ -101,6 +113,11 @@ impl Chunk {
         }
     }
 
+    /// Whether `shape`, which `shape()` answered, is what it has: a loaded chunk's may be anything.
+    pub fn is_saved_shape(&self, shape: Shape) -> bool {
+        (self.stride.load(Relaxed), self.batch.load(Relaxed)) == (shape.stride, shape.batch)
+    }
+
     /// How many strides it has: objects or, where they are batched, batches.
     pub fn slots(&self) -> usize {
         self.pages() / self.shape().stride as usize
@@ -123,12 +140,17 @@ impl Chunk {
         }
     }
 
-    /// Makes it `to`; the caller owns it.
+    /// Whether its state is one of those above: a loaded chunk's may be anything.
+    pub fn has_state(&self) -> bool {
+        self.state.load(Acquire) <= ChunkState::Held as u32
+    }
+
+    /// Sets the state to `to`; the caller owns the chunk.
     pub fn set_state(&self, to: ChunkState) {
         self.state.store(to as u32, Release);
     }
 
-    /// Makes it `to` if it is `from` now; of two threads one succeeds.
+    /// Changes the state to `to` if it is `from` now; of two threads one succeeds.
     pub fn change_state(&self, from: ChunkState, to: ChunkState) -> bool {
         self.state.compare_exchange(from as u32, to as u32, AcqRel, Relaxed).is_ok()
     }

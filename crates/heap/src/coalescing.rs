@@ -2,13 +2,13 @@
 //!
 //! This is the coalescing allocator of SSDAlloc, section 3.4, with its headers out of band.
 //!
-//! Guarantees: units tile every published span; free neighbours are merged; the pages in
+//! Guarantees: runs tile every published span; free neighbours are merged; the pages in
 //! `dirty` are exactly the committed ones, never more than granted.
 //! Never: touches the pages; calls out while it holds its lock.
-//! Threads: any. One lock, held for tens of nanoseconds (more only for runs of many MiB) and
-//! taken after a central list's. Freeing a run takes no lock before its `recycle`.
+//! Threads: any. One lock, held for tens of nanoseconds (more only for runs of many MiB) and taken
+//! after a central list's. Freeing a run takes no lock until its `recycle`.
 
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::{Guard, Lock};
@@ -17,36 +17,39 @@ use crate::free_runs::FreeRuns;
 use crate::outcome::{FreedRun, Shortage, SpanRange};
 use crate::page::{PAGES_PER_SPAN, PageNo};
 use crate::page_bits::PageBits;
+use crate::run_tags::{RUN_PAGES_MAX, RunState, RunTags};
 use crate::size_class::{PAGES_PER_SLAB, SizeClass};
 use crate::table::Table;
-use crate::units::{State, UNIT_PAGES_MAX, Units};
 
 /// Most pages that one `take_purgeable` takes out of use (4 MiB).
 const PURGE_PAGES_MAX: usize = 1024;
 
 /// All page runs of a region.
 pub(crate) struct Coalescing {
-    pub(crate) units: Units,
+    pub(crate) tags: RunTags,
     pub(crate) free_runs: FreeRuns,
     /// Pages of allocated runs (not slabs), those in thread caches included; in object spans,
     /// pages of live objects.
     pub(crate) live_pages: PageBits,
-    /// Committed pages: handed out since they were last recycled as clean.
+    /// Committed pages: those handed out since they were last recycled as clean.
     pub(crate) dirty: PageBits,
-    /// Per span: dirty pages of free units, and of the unused end of a huge run.
+    /// Per span: dirty pages of free runs, and of the unused end of a huge run.
     pub(crate) dirty_free: Table<AtomicU32>,
     /// Per span: at the first span of a huge run the number of its spans, at its others
-    /// [`HUGE_BODY`], else 0.
+    /// [`HUGE_BODY`]; in a span that is all area `areas::AREA_SPAN`; else 0.
     pub(crate) huge: Table<AtomicU32>,
     /// Per page: the next parked run, as page + 1.
     parked_links: Table<AtomicU32>,
     lock: Lock<Spans>,
     /// All published spans are below.
     end: AtomicUsize,
-    /// Dirty pages of free units, all spans; changed under the lock.
+    /// Set by the first area.
+    had_areas: AtomicBool,
+    /// Dirty pages of free runs, all spans; changed under the lock.
     dirty_free_pages: AtomicUsize,
     committed: AtomicUsize,
     granted: AtomicUsize,
+    grant_follows: AtomicBool,
     run_pages: AtomicUsize,
     parked: AtomicUsize,
 }
@@ -54,7 +57,7 @@ pub(crate) struct Coalescing {
 /// Marks the second and later spans of a huge run.
 pub(crate) const HUGE_BODY: u32 = u32::MAX;
 
-/// What the lock guards, with the tables above.
+/// What the lock guards, beside the tables above.
 #[derive(Default)]
 pub(crate) struct Spans {
     /// The first span never begun.
@@ -63,12 +66,19 @@ pub(crate) struct Spans {
     parked: u32,
 }
 
+impl Spans {
+    /// The first span never begun.
+    pub fn begun(&self) -> usize {
+        self.next
+    }
+}
+
 impl Coalescing {
     /// An empty region of `spans` spans.
     pub fn new(spans: usize) -> Result<Self> {
         let pages = spans * PAGES_PER_SPAN;
         Ok(Self {
-            units: Units::new(pages)?,
+            tags: RunTags::new(pages)?,
             free_runs: FreeRuns::new(spans)?,
             live_pages: PageBits::new(pages)?,
             dirty: PageBits::new(pages)?,
@@ -77,9 +87,11 @@ impl Coalescing {
             parked_links: Table::new(pages)?,
             lock: Lock::new(Spans::default()),
             end: AtomicUsize::new(0),
+            had_areas: AtomicBool::new(false),
             dirty_free_pages: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             granted: AtomicUsize::new(0),
+            grant_follows: AtomicBool::new(false),
             run_pages: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
         })
@@ -93,9 +105,7 @@ impl Coalescing {
         align: usize,
     ) -> core::result::Result<(usize, bool), Shortage> {
         let spans = self.dirty_free.len();
-        if pages > UNIT_PAGES_MAX
-            || pages.div_ceil(PAGES_PER_SPAN) > spans
-            || align > PAGES_PER_SPAN
+        if pages > RUN_PAGES_MAX || pages.div_ceil(PAGES_PER_SPAN) > spans || align > PAGES_PER_SPAN
         {
             return Err(Shortage::TooLarge);
         }
@@ -105,8 +115,8 @@ impl Coalescing {
         } else {
             self.carve(&mut lock, pages, align, pages)?
         };
-        self.units.set(at, pages, State::Allocated);
-        self.live_pages.set(at..at + pages);
+        self.tags.set(at, pages, RunState::Allocated);
+        self.live_pages.set_run(at..at + pages);
         self.run_pages.fetch_add(pages, Ordering::Relaxed);
         drop(lock);
         // page_is_free counts on the bits being stored before the program's first store to the
@@ -120,15 +130,15 @@ impl Coalescing {
         let mut lock = self.lock.lock();
         let covered = class.covered_pages();
         let (at, _) = self.carve(&mut lock, PAGES_PER_SLAB, PAGES_PER_SLAB, covered)?;
-        self.units.set(at, PAGES_PER_SLAB, State::Slab);
+        self.tags.set(at, PAGES_PER_SLAB, RunState::Slab);
         Ok(at / PAGES_PER_SLAB)
     }
 
-    /// Puts the allocated or cached unit at `first` in quarantine. None if there is none.
+    /// Puts the allocated or cached run at `first` in quarantine. None if there is none.
     pub fn hold(&self, first: usize) -> Option<FreedRun> {
-        let (state, pages) = self.units.get(first);
-        if !matches!(state, State::Allocated | State::Cached)
-            || !self.units.change(first, (state, pages), (State::Held, pages))
+        let (state, pages) = self.tags.get(first);
+        if !matches!(state, RunState::Allocated | RunState::Cached)
+            || !self.tags.change(first, (state, pages), (RunState::Held, pages))
         {
             return None;
         }
@@ -141,12 +151,12 @@ impl Coalescing {
     pub fn hold_slab(&self, slab: usize) -> FreedRun {
         let first = slab * PAGES_PER_SLAB;
         let pages = PAGES_PER_SLAB;
-        let held = self.units.change(first, (State::Slab, pages), (State::Held, pages));
+        let held = self.tags.change(first, (RunState::Slab, pages), (RunState::Held, pages));
         debug_assert!(held);
         FreedRun { first: PageNo::from(first), pages }
     }
 
-    /// Leaves a run in quarantine for the next `take_parked`.
+    /// Parks a run in quarantine for the next `take_parked`.
     pub fn park(&self, run: FreedRun) {
         let mut lock = self.lock.lock();
         let first = run.first.index();
@@ -166,8 +176,8 @@ impl Coalescing {
         let first = lock.parked.checked_sub(1)? as usize;
         lock.parked = self.parked_links[first].load(Ordering::Relaxed);
         self.parked.fetch_sub(1, Ordering::Relaxed);
-        let (state, pages) = self.units.get(first);
-        debug_assert_eq!(state, State::Held);
+        let (state, pages) = self.tags.get(first);
+        debug_assert_eq!(state, RunState::Held);
         Some(FreedRun { first: PageNo::from(first), pages })
     }
 
@@ -176,14 +186,15 @@ impl Coalescing {
     pub fn recycle(&self, run: FreedRun, clean: bool) {
         let (first, pages) = (run.first.index(), run.pages);
         let mut lock = self.lock.lock();
-        if self.units.get(first) != (State::Held, pages) {
+        if self.tags.get(first) != (RunState::Held, pages) {
             debug_assert!(false, "recycle of a run that is not in quarantine");
             return;
         }
         let dirty = self.dirty.count(first..first + pages);
         if clean {
             self.dirty.clear(first..first + pages);
-            self.committed.fetch_sub(dirty, Ordering::Relaxed);
+            self.uncommit(dirty);
+            self.lower_grant();
         }
         let span = first / PAGES_PER_SPAN;
         let huge_spans = self.huge[span].load(Ordering::Relaxed) as usize;
@@ -217,17 +228,17 @@ impl Coalescing {
                 && self.huge[span].load(Ordering::Relaxed) == 0
         };
         for span in (0..self.spans_end()).rev().filter(has_dirty) {
-            let mut units = self.free_runs.of_span(&self.units, span);
-            let found = units.find_map(|(first, len)| {
+            let mut candidates = self.free_runs.of_span(&self.tags, span);
+            let found = candidates.find_map(|(first, len)| {
                 let start = self.dirty.first(first..first + len)?;
                 let end = (start + PURGE_PAGES_MAX).min(first + len);
                 let last = self.dirty.last(start..end)?;
                 Some((first, len, start, last + 1 - start))
             });
             if let Some((first, len, at, pages)) = found {
-                drop(units);
+                drop(candidates);
                 self.split(first, len, at, pages);
-                self.units.set(at, pages, State::Held);
+                self.tags.set(at, pages, RunState::Held);
                 let dirty = self.dirty.count(at..at + pages);
                 self.sub_dirty_free(&mut lock, at, dirty);
                 return Some(FreedRun { first: PageNo::from(at), pages });
@@ -236,28 +247,28 @@ impl Coalescing {
         None
     }
 
-    /// Takes `[at, at + pages)` out of a free unit; the first `touched` pages are committed.
-    /// Changes nothing if it fails.
-    fn carve(
+    /// Takes `[at, at + pages)` out of a free run and commits the first `touched` pages. Changes
+    /// nothing if it fails.
+    pub(crate) fn carve(
         &self,
         lock: &mut Guard<'_, Spans>,
         pages: usize,
         align: usize,
         touched: usize,
     ) -> core::result::Result<(usize, bool), Shortage> {
-        let place = self.free_runs.search(&self.units, pages, align).ok_or(Shortage::Spans(1))?;
+        let place = self.free_runs.search(&self.tags, pages, align).ok_or(Shortage::Spans(1))?;
         let at = place.at;
         let dirty = self.dirty.count(at..at + touched);
         self.commit(touched - dirty)?;
         self.split(place.first, place.len, at, pages);
-        // Beyond `touched` a slab's pages may be dirty from earlier; they stay committed, and
-        // come back with the slab.
+        // Beyond `touched` a slab's pages may be dirty from an earlier use. They stay committed,
+        // and come back with the slab.
         let all_dirty = dirty + self.dirty.count(at + touched..at + pages);
         self.sub_dirty_free(lock, at, all_dirty);
         if dirty < touched {
-            self.dirty.set(at..at + touched);
+            self.dirty.set_run(at..at + touched);
         }
-        Ok((at, dirty == 0))
+        Ok((at, all_dirty == 0))
     }
 
     /// Like `carve`, for a run of more than a span.
@@ -272,6 +283,7 @@ impl Coalescing {
         let dirty = self.dirty.count(at..at + pages);
         self.commit(pages - dirty)?;
         self.take_whole(lock, span, count, at + pages);
+        self.dirty.set_run(at..at + pages);
         self.huge[span].store(count as u32, Ordering::Relaxed);
         Ok((at, dirty == 0))
     }
@@ -288,14 +300,13 @@ impl Coalescing {
             let start = span * PAGES_PER_SPAN;
             let inside = start..(start + PAGES_PER_SPAN).min(end);
             self.free_runs.remove(start, PAGES_PER_SPAN);
-            self.sub_dirty_free(lock, start, self.dirty.count(inside.clone()));
-            self.dirty.set(inside);
+            self.sub_dirty_free(lock, start, self.dirty.count(inside));
             self.huge.mark(span..span + 1);
             self.huge[span].store(HUGE_BODY, Ordering::Relaxed);
         }
     }
 
-    /// Replaces the free unit `[first, first + len)` by what is left of it around
+    /// Replaces the free run `[first, first + len)` by what is left of it around
     /// `[at, at + pages)`.
     pub(crate) fn split(&self, first: usize, len: usize, at: usize, pages: usize) {
         self.free_runs.remove(first, len);
@@ -308,18 +319,18 @@ impl Coalescing {
         }
     }
 
-    /// Makes `[first, first + pages)` free, one unit with its free neighbours in the span.
+    /// Makes `[first, first + pages)` free, one run with its free neighbours in the span.
     pub(crate) fn insert_merged(&self, mut first: usize, mut pages: usize) {
         let span_start = first / PAGES_PER_SPAN * PAGES_PER_SPAN;
         let above = first + pages;
         if above < span_start + PAGES_PER_SPAN
-            && let (State::Free, length) = self.units.get(above)
+            && let (RunState::Free, length) = self.tags.get(above)
         {
             self.free_runs.remove(above, length);
             pages += length;
         }
         if first > span_start
-            && let (State::Free, length) = self.units.get(first - 1)
+            && let (RunState::Free, length) = self.tags.get(first - 1)
         {
             first -= length;
             pages += length;
@@ -328,8 +339,11 @@ impl Coalescing {
         self.insert_free(first, pages);
     }
 
-    fn insert_free(&self, first: usize, pages: usize) {
-        self.units.set(first, pages, State::Free);
+    pub(crate) fn insert_free(&self, first: usize, pages: usize) {
+        match pages {
+            PAGES_PER_SPAN => self.tags.forget(first),
+            _ => self.tags.set(first, pages, RunState::Free),
+        }
         self.free_runs.insert(first, pages);
     }
 
@@ -337,7 +351,7 @@ impl Coalescing {
     pub(crate) fn commit(&self, pages: usize) -> core::result::Result<(), Shortage> {
         let granted = self.granted.load(Ordering::Relaxed);
         let committed = self.committed.load(Ordering::Relaxed);
-        // Only the holder of the lock commits, so nothing can come between.
+        // Only the holder of the lock commits, so no other thread can come between.
         if committed + pages > granted {
             return Err(Shortage::Pages(committed + pages - granted));
         }
@@ -361,12 +375,12 @@ impl Coalescing {
         }
     }
 
-    /// Dirty pages of free units.
+    /// Dirty pages of free runs.
     pub fn dirty_free_pages(&self) -> usize {
         self.dirty_free_pages.load(Ordering::Relaxed)
     }
 
-    /// The lock, for `resize.rs`, `fork.rs` and `invariants.rs`.
+    /// The lock, for `resize.rs`, `fork.rs`, `rebuild_runs.rs` and `invariants.rs`.
     pub(crate) fn lock(&self) -> Guard<'_, Spans> {
         self.lock.lock()
     }
@@ -401,6 +415,26 @@ impl Coalescing {
         self.granted.load(Ordering::Relaxed)
     }
 
+    /// Whether the page may be in use: committed, or part of an area.
+    #[inline]
+    pub fn is_handed_out(&self, page: usize) -> bool {
+        self.dirty.get(page)
+            || self.live_pages.get(page)
+            || self.is_area_span(page / PAGES_PER_SPAN)
+    }
+
+    /// From now on the limit falls to what is committed when pages leave use.
+    pub fn grant_follows(&self) {
+        self.grant_follows.store(true, Ordering::Relaxed);
+    }
+
+    /// After pages have left use, under the lock.
+    pub(crate) fn lower_grant(&self) {
+        if self.grant_follows.load(Ordering::Relaxed) {
+            self.granted.store(self.committed(), Ordering::Relaxed);
+        }
+    }
+
     /// Raises the limit.
     pub fn grant(&self, pages: usize) {
         let _lock = self.lock.lock();
@@ -417,8 +451,8 @@ impl Coalescing {
         revoked
     }
 
-    /// Lowers the limit to `keep` above what is committed; returns by how much. Not while somebody
-    /// has the lock.
+    /// Lowers the limit to `keep` above what is committed; returns by how much. Does nothing while
+    /// another thread has the lock.
     pub fn try_revoke_but(&self, keep: usize) -> usize {
         let Some(_lock) = self.lock.try_lock() else { return 0 };
         let granted = self.granted.load(Ordering::Relaxed);
@@ -427,7 +461,7 @@ impl Coalescing {
         revoked
     }
 
-    /// Sets `count` spans aside.
+    /// Reserves `count` spans for the caller to make usable.
     pub fn begin_spans(&self, count: usize) -> Option<SpanRange> {
         let mut lock = self.lock.lock();
         let first = lock.next;
@@ -455,6 +489,32 @@ impl Coalescing {
         }
     }
 
+    /// Takes over the spans below `spans` of a loaded heap, and what was counted in them. The grant
+    /// is what is committed.
+    pub(crate) fn adopt(
+        &self,
+        lock: &mut Guard<'_, Spans>,
+        spans: usize,
+        committed: usize,
+        run_pages: usize,
+    ) {
+        lock.next = spans;
+        self.committed.store(committed, Ordering::Relaxed);
+        self.granted.store(committed, Ordering::Relaxed);
+        self.run_pages.store(run_pages, Ordering::Relaxed);
+        self.end.store(spans, Ordering::Release);
+    }
+
+    /// Notes that there is an area, or was one.
+    pub(crate) fn note_area(&self) {
+        self.had_areas.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there ever was an area.
+    pub fn had_areas(&self) -> bool {
+        self.had_areas.load(Ordering::Relaxed)
+    }
+
     /// All published spans are below this one. Takes no lock: a handler asks too.
     pub fn spans_end(&self) -> usize {
         self.end.load(Ordering::Acquire)
@@ -462,7 +522,7 @@ impl Coalescing {
 
     /// Bytes of memory it takes up.
     pub fn populated_bytes(&self) -> usize {
-        self.units.populated_bytes()
+        self.tags.populated_bytes()
             + self.free_runs.populated_bytes()
             + self.live_pages.populated_bytes()
             + self.dirty.populated_bytes()

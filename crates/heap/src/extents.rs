@@ -1,7 +1,7 @@
-//! Extents: address space for chunks of objects, by a buddy allocator over object spans.
+//! Extents: allocates address space for chunks of objects, as buddies in object spans.
 //!
 //! Blocks are powers of two of page groups, up to a span; a chunk that needs less gives the rest of
-//! its block back at once. What is longer than a span takes consecutive free spans.
+//! its block back at once. A chunk longer than a span takes consecutive free spans.
 //!
 //! Guarantees: free blocks never overlap; buddies are merged; the lowest fitting block is taken.
 //! Never: allocates after `new`, touches pages.
@@ -30,7 +30,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// No address space, in a region of `spans` spans.
+    /// Extents of a region of `spans` spans, with no address space yet.
     pub fn new(spans: usize) -> Result<Self> {
         let mut sets = Vec::with_capacity(ORDERS);
         for order in 0..ORDERS {
@@ -44,6 +44,11 @@ impl Extents {
     pub fn add_spans(&mut self, spans: Range<usize>) {
         self.spans_end = self.spans_end.max(spans.end);
         self.give(spans.start * GROUPS_PER_SPAN..spans.end * GROUPS_PER_SPAN);
+    }
+
+    /// Takes over a span of a loaded heap, whose free groups are given later.
+    pub fn adopt_span(&mut self, span: usize) {
+        self.spans_end = self.spans_end.max(span + 1);
     }
 
     /// Takes `count` consecutive groups; None if no free block or run of spans holds them.
@@ -62,14 +67,14 @@ impl Extents {
         Some(first)
     }
 
-    /// Takes `most` groups or, if they are not there, the longest power of two of at least `least`.
+    /// Takes `most` groups, or else the largest power of two that is there, at least `least`.
     pub fn take_up_to(&mut self, most: usize, least: usize) -> Option<(usize, usize)> {
         let mut count = most;
         loop {
             if let Some(first) = self.take(count) {
                 return Some((first, count));
             }
-            // The power of two below it: what is left of it is a whole block.
+            // The power of two below it, so that a whole block is left.
             count = count.next_power_of_two() / 2;
             if count < least.max(1) {
                 return None;
@@ -77,7 +82,7 @@ impl Extents {
         }
     }
 
-    /// Gives groups back, which were taken or are new.
+    /// Gives back groups that were taken, or adds new ones.
     pub fn give(&mut self, groups: Range<usize>) {
         let mut at = groups.start;
         while at < groups.end {

@@ -1,13 +1,14 @@
-//! Free runs: the free units of every published span, binned by length.
+//! Free runs: the free runs of every published span, binned by length.
 //!
 //! Each span has 97 bins: lengths 1 to 15 exactly, then 8 bins a doubling up to the whole span.
-//! A bin is a doubly linked list whose links live in a per-page table. The highest bin in use is
-//! kept per span and per group of 64 spans, so that the lowest span with room is found quickly.
+//! A bin is a doubly linked list whose links live in a per-page table; an entirely free span is
+//! just a bit. The highest bin in use is kept per span and per group of 64 spans, so that the
+//! lowest span with room is found quickly.
 //!
-//! Guarantees: `search` finds a fit if one exists, in the lowest span of those it must look at,
-//! and among the first entries of a bin the lowest; of fits that are aligned by chance, in runs
-//! shorter than size and alignment together, it may overlook some.
-//! Never: merges, splits or counts; that is `coalescing`'s.
+//! Guarantees: `search` finds a fit if one exists, in the lowest span of those it must look at, and
+//! the lowest among the first entries of a bin. It may overlook a fit that is aligned only by
+//! chance, in a run shorter than size and alignment together.
+//! Never: merges, splits or counts: `coalescing` does that.
 //! Threads: used under the lock of `Coalescing` only.
 
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -15,21 +16,22 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Re
 use deepheap_sys::errno::Result;
 
 use crate::page::PAGES_PER_SPAN;
+use crate::run_tags::{RunState, RunTags};
 use crate::table::Table;
-use crate::units::{State, Units};
 
 const BINS: usize = 97;
 /// The bin of an entirely free span.
 const WHOLE: u8 = (BINS - 1) as u8;
-/// Heads are stored this far apart, so that a span's never straddle a page.
+/// The heads of spans are stored so many bytes apart, so that those of one span never straddle a
+/// page.
 const HEADS_STRIDE: usize = 128;
 const SPANS_PER_GROUP: usize = 64;
-/// How many entries of a bin whose lengths may or may not fit are tried.
+/// In a bin of which only some lengths fit, so many entries are tried.
 const TRIES_PER_BIN: usize = 4;
-/// How many spans where only a lucky entry would fit are tried.
+/// So many spans are tried in which only a lucky entry would fit.
 const LUCKY_SPANS: usize = 4;
 
-/// Index of the free units.
+/// Index of the free runs.
 pub(crate) struct FreeRuns {
     /// Per page: next in the bin (low half) and previous (high half), as page in span + 1.
     links: Table<AtomicU32>,
@@ -39,12 +41,12 @@ pub(crate) struct FreeRuns {
     in_use: Table<AtomicU64>,
     /// Per span: highest bin in use, 0 if none.
     top: Table<AtomicU8>,
-    /// Per group of spans: no less than its highest `top`; lowered by a search in vain.
+    /// Per group of spans: at least its highest `top`; a search in vain lowers it.
     group_top: Table<AtomicU8>,
 }
 
-/// A place found by `search`: `[at, at + pages)` inside the free unit `[first, first + len)`.
-pub(crate) struct Place {
+/// What `search` found: `[at, at + pages)` inside the free run `[first, first + len)`.
+pub(crate) struct Fit {
     pub first: usize,
     pub len: usize,
     pub at: usize,
@@ -69,7 +71,7 @@ fn ample_bin(pages: usize) -> u8 {
 }
 
 impl FreeRuns {
-    /// No free units, for a region of `spans` spans.
+    /// No free runs, for a region of `spans` spans.
     pub fn new(spans: usize) -> Result<Self> {
         Ok(Self {
             links: Table::new(spans * PAGES_PER_SPAN)?,
@@ -80,10 +82,13 @@ impl FreeRuns {
         })
     }
 
-    /// Adds a free unit; it lies within one span.
+    /// Adds a free run; it lies within one span.
     pub fn insert(&self, first: usize, pages: usize) {
         let span = first / PAGES_PER_SPAN;
         let bin = bin_of(pages);
+        if bin == WHOLE {
+            return self.set_in_use(span, WHOLE);
+        }
         let head_at = span * HEADS_STRIDE + bin as usize;
         let name = (first % PAGES_PER_SPAN + 1) as u16;
         self.heads.mark(head_at..head_at + 1);
@@ -95,6 +100,10 @@ impl FreeRuns {
             self.set_links(page, after, name);
         }
         self.heads[head_at].store(name, Relaxed);
+        self.set_in_use(span, bin);
+    }
+
+    fn set_in_use(&self, span: usize, bin: u8) {
         let at = span * 2 + bin as usize / 64;
         self.in_use.mark(at..at + 1);
         self.in_use[at].store(self.in_use[at].load(Relaxed) | 1 << (bin % 64), Relaxed);
@@ -103,11 +112,17 @@ impl FreeRuns {
         }
     }
 
-    /// Takes a free unit out.
+    /// Whether the span is entirely free.
+    #[cfg(feature = "strict")]
+    pub fn is_whole(&self, span: usize) -> bool {
+        self.top[span].load(Relaxed) == WHOLE
+    }
+
+    /// Takes a free run out.
     pub fn remove(&self, first: usize, pages: usize) {
         let span = first / PAGES_PER_SPAN;
         let bin = bin_of(pages);
-        let (next, previous) = self.links(first);
+        let (next, previous) = if bin == WHOLE { (0, 0) } else { self.links(first) };
         if next != 0 {
             let page = span * PAGES_PER_SPAN + next as usize - 1;
             let (after, _) = self.links(page);
@@ -119,7 +134,9 @@ impl FreeRuns {
             self.set_links(page, next, before);
             return;
         }
-        self.heads[span * HEADS_STRIDE + bin as usize].store(next, Relaxed);
+        if bin != WHOLE {
+            self.heads[span * HEADS_STRIDE + bin as usize].store(next, Relaxed);
+        }
         if next != 0 {
             return;
         }
@@ -132,21 +149,21 @@ impl FreeRuns {
     }
 
     /// A place for `pages` pages at a multiple of `align` pages, within one span.
-    pub fn search(&self, units: &Units, pages: usize, align: usize) -> Option<Place> {
+    pub fn search(&self, tags: &RunTags, pages: usize, align: usize) -> Option<Fit> {
         let lucky = bin_of(pages);
-        // Spans are as aligned as any unit in them may ask to be, so an entirely free one fits.
+        // Spans are as aligned as any run in them may ask to be, so an entirely free one fits.
         let ample = ample_bin((pages + align - 1).min(PAGES_PER_SPAN));
         let mut from = 0;
         for _ in 0..LUCKY_SPANS {
             let span = self.lowest_span(from, lucky)?;
-            let place = self.search_span(units, span, lucky, ample, pages, align);
+            let place = self.search_span(tags, span, lucky, ample, pages, align);
             if place.is_some() {
                 return place;
             }
             from = span + 1;
         }
         let span = self.lowest_span(from, ample)?;
-        self.search_span(units, span, lucky, ample, pages, align)
+        self.search_span(tags, span, lucky, ample, pages, align)
     }
 
     /// The lowest run of `count` entirely free spans.
@@ -168,15 +185,15 @@ impl FreeRuns {
         rest.iter().take(most).take_while(|top| top.load(Relaxed) == WHOLE).count()
     }
 
-    /// The free units of a span, longest bins first.
+    /// The free runs of a span, longest bins first.
     pub fn of_span<'a>(
         &'a self,
-        units: &'a Units,
+        tags: &'a RunTags,
         span: usize,
     ) -> impl Iterator<Item = (usize, usize)> + 'a {
         let used = self.bins_in_use(span);
         let bins = (0..BINS).rev().filter(move |bin| used >> bin & 1 == 1);
-        bins.flat_map(move |bin| self.entries(units, span, bin))
+        bins.flat_map(move |bin| self.entries(tags, span, bin))
     }
 
     /// Bytes of memory it takes up.
@@ -190,20 +207,20 @@ impl FreeRuns {
 
     fn search_span(
         &self,
-        units: &Units,
+        tags: &RunTags,
         span: usize,
         lucky: u8,
         ample: u8,
         pages: usize,
         align: usize,
-    ) -> Option<Place> {
+    ) -> Option<Fit> {
         let mut bins = self.bins_in_use(span) >> lucky << lucky;
         while bins != 0 {
             let bin = bins.trailing_zeros() as usize;
             let fits =
-                self.entries(units, span, bin).take(TRIES_PER_BIN).filter_map(|(first, len)| {
+                self.entries(tags, span, bin).take(TRIES_PER_BIN).filter_map(|(first, len)| {
                     let at = first.next_multiple_of(align);
-                    (at + pages <= first + len).then_some(Place { first, len, at })
+                    (at + pages <= first + len).then_some(Fit { first, len, at })
                 });
             let lowest = fits.min_by_key(|place| place.first);
             debug_assert!(bin < ample as usize || lowest.is_some());
@@ -217,15 +234,20 @@ impl FreeRuns {
 
     fn entries<'a>(
         &'a self,
-        units: &'a Units,
+        tags: &'a RunTags,
         span: usize,
         bin: usize,
     ) -> impl Iterator<Item = (usize, usize)> + 'a {
-        let mut name = self.heads[span * HEADS_STRIDE + bin].load(Relaxed);
+        let mut is_whole = bin == usize::from(WHOLE);
+        let mut name =
+            if is_whole { 0 } else { self.heads[span * HEADS_STRIDE + bin].load(Relaxed) };
         core::iter::from_fn(move || {
+            if core::mem::take(&mut is_whole) {
+                return Some((span * PAGES_PER_SPAN, PAGES_PER_SPAN));
+            }
             let first = span * PAGES_PER_SPAN + usize::from(name).checked_sub(1)?;
-            let (state, pages) = units.get(first);
-            debug_assert_eq!(state, State::Free);
+            let (state, pages) = tags.get(first);
+            debug_assert_eq!(state, RunState::Free);
             name = self.links(first).0;
             Some((first, pages))
         })

@@ -1,11 +1,11 @@
-//! Heap: the front door; serves and takes back byte-granular allocations over spans.
+//! Heap: the front door; hands out and takes back byte-granular allocations in spans.
 //!
-//! Small sizes come from slabs through the thread cache and the central lists, medium ones (to
-//! 1 MiB) are page runs that the thread cache may keep, larger ones are page runs, and those
-//! longer than a span take consecutive spans. What `objects.rs` hands out comes back here as well.
+//! Small sizes come from slabs through the thread cache and the central lists, medium ones (to 1
+//! MiB) are page runs that the thread cache may keep, larger ones are page runs, and those longer
+//! than a span take consecutive spans. Objects of `objects.rs` are freed here as well.
 //!
-//! Guarantees: live allocations never overlap; what it hands out is committed and granted; a
-//! pointer that is not a live allocation is answered, never acted upon.
+//! Guarantees: live allocations never overlap; memory that it hands out is committed and granted;
+//! for a pointer that is not a live allocation the answer says so, and nothing changes.
 //! Never: touches the memory it hands out; allocates after `new`, except that `ThreadCache::
 //! new_in` maps pinned memory; blocks for longer than its own short locks.
 //! Threads: any. Locks in order: central list, `Coalescing`, caches; none is held on return.
@@ -21,6 +21,7 @@ use crate::fork::ForkGuards;
 use crate::objects::Objects;
 use crate::outcome::{Allocated, Freed, FreedRun, Shortage, Shrunk, SpanRange};
 use crate::page::{PAGE, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
+use crate::saved_tables::RawHead;
 use crate::size_class::{
     GRAIN, PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES, SMALL_MAX, aligned_class_of,
     medium_class_of, small_class_of,
@@ -38,6 +39,8 @@ pub struct Heap {
     pub(crate) objects: Objects,
     pub(crate) fork_guards: Lock<Option<ForkGuards>>,
     report_free_pages: AtomicBool,
+    /// The head page of a heap that is being loaded; see `durable.rs`.
+    pub(crate) loading: Lock<Option<RawHead>>,
 }
 
 impl Heap {
@@ -45,8 +48,8 @@ impl Heap {
     /// granted yet.
     ///
     /// # Errors
-    /// EINVAL if base or length is no multiple of `SPAN`, the region is empty, longer than 4 TiB
-    /// or at address 0; ENOMEM if the tables find no address space.
+    /// EINVAL if base or length is no multiple of `SPAN`, the region is empty, longer than 4 TiB or
+    /// at address 0; ENOMEM if there is no address space for the tables.
     pub fn new(region_base: usize, region_len: usize) -> Result<Heap> {
         let aligned = region_base.is_multiple_of(SPAN) && region_len.is_multiple_of(SPAN);
         let sane = region_base != 0 && (SPAN..=REGION_MAX).contains(&region_len);
@@ -63,6 +66,7 @@ impl Heap {
             objects: Objects::new(region_len >> SPAN_SHIFT)?,
             fork_guards: Lock::new(None),
             report_free_pages: AtomicBool::new(false),
+            loading: Lock::new(None),
         })
     }
 
@@ -70,7 +74,7 @@ impl Heap {
     /// a span) and of 16.
     ///
     /// # Errors
-    /// A [`Shortage`] says what to provide before trying again, or that it is hopeless.
+    /// A [`Shortage`] says what to provide before trying again, or that trying again is useless.
     #[inline(always)]
     pub fn allocate(
         &self,
@@ -128,7 +132,7 @@ impl Heap {
             && let Some(ptr) = cache.pop_medium(class)
         {
             if let Some(first) = self.map.page_at(ptr) {
-                self.map.runs.units.uncache(first, pages);
+                self.map.runs.tags.uncache(first, pages);
             }
             return Ok(Allocated { ptr, zeroed: false });
         }
@@ -172,7 +176,7 @@ impl Heap {
             && SIZE_CLASSES[class as usize].run_pages() == pages
             && cache.push_medium(class, ptr, pages * PAGE)
         {
-            self.map.runs.units.cache(first, pages);
+            self.map.runs.tags.cache(first, pages);
             return Freed::Done;
         }
         match self.map.runs.hold(first) {
@@ -181,14 +185,14 @@ impl Heap {
         }
     }
 
-    /// A run that left use without an answer to carry it (several slabs at once, a thread's
-    /// exit). Drain it after `thread_exit` and `reclaim_orphans`, and now and then.
+    /// Takes a run that left use when no answer could carry it (several slabs at once, a thread's
+    /// exit). Call it until None after `thread_exit` and `reclaim_orphans`, and now and then.
     pub fn take_freed(&self) -> Option<FreedRun> {
         self.map.runs.take_parked()
     }
 
-    /// Ends the quarantine of `run`, which may be used again from now on. `still_resident`: its
-    /// old bytes may still be readable; otherwise every page of it reads as zeros.
+    /// Ends the quarantine of `run`, which may be used again from now on. `still_resident`: its old
+    /// bytes may still be readable; otherwise every page reads as zeros.
     pub fn recycle(&self, run: FreedRun, still_resident: bool) {
         self.map.runs.recycle(run, !still_resident);
     }
@@ -205,9 +209,9 @@ impl Heap {
         self.map.runs.take_purgeable(max_dirty_pages)
     }
 
-    /// Bytes the live allocation at `ptr` can hold, fast: of a `ptr` that is none, it answers None
-    /// or the size of the free slot that starts there. [`Heap::allocation_size`] tells them apart.
-    /// Of an array of objects, it is the size of an element.
+    /// Bytes that the live allocation at `ptr` can hold; fast. If `ptr` is not one, it answers
+    /// None, or the size of a free slot that starts there; [`Heap::allocation_size`] can tell. For
+    /// an array of objects it answers the size of an element.
     #[inline(always)]
     pub fn usable_size(&self, ptr: usize) -> Option<usize> {
         match self.map.slot_at(ptr) {
@@ -239,8 +243,8 @@ impl Heap {
         self.objects.size_at(&self.map, self.map.offset_of(ptr)?)
     }
 
-    /// Whether the allocation at `ptr` now holds `new_size` bytes without moving. Bytes gained
-    /// are not known to be zero.
+    /// Grows the allocation at `ptr` to `new_size` bytes without moving it; returns whether it did.
+    /// The new bytes need not be zero.
     ///
     /// # Errors
     /// `Shortage::Pages`: there is room to grow once that many pages are granted.
@@ -259,7 +263,7 @@ impl Heap {
         }
     }
 
-    /// Cuts the allocation at `ptr` to `new_size` where it stands, if that saves an eighth.
+    /// Shrinks the allocation at `ptr` to `new_size` in place, if that saves an eighth.
     pub fn shrink_in_place(&self, ptr: usize, new_size: usize) -> Shrunk {
         let Some(found) = self.map.find(ptr) else {
             return match self.object_size(ptr) {
@@ -286,24 +290,42 @@ impl Heap {
         }
     }
 
+    /// Bytes of the region.
+    pub fn region_bytes(&self) -> usize {
+        self.map.len()
+    }
+
     /// Whether `ptr` lies in the region (not: whether it is allocated).
     #[inline(always)]
     pub fn contains(&self, ptr: usize) -> bool {
         self.map.contains(ptr)
     }
 
-    /// True only if no allocation made before the call and not yet freed touches the page; may
-    /// be false for a free page. The caller has unmapped the page before asking if it is going
-    /// to drop its bytes. Lock-free, for signal handlers too.
+    /// True only if no allocation made before the call and not yet freed touches the page; may be
+    /// false for a free page. A caller that is going to drop the page's bytes must unmap it before
+    /// asking. Lock-free, for signal handlers too.
     #[inline]
     pub fn page_is_free(&self, page: PageNo) -> bool {
         self.map.page_is_free(page)
     }
 
-    /// Whether `free` is to look for pages of kept slabs that became free (`Freed::Pages`); off
-    /// at first.
+    /// Sets whether `free` looks for pages of kept slabs that became free (`Freed::Pages`); off at
+    /// first.
     pub fn report_free_pages(&self, on: bool) {
         self.report_free_pages.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether the page of memory may be in use; a page that is not is nobody's to touch.
+    /// Lock-free, for signal handlers too.
+    #[inline]
+    pub fn is_handed_out(&self, page: PageNo) -> bool {
+        self.map.runs.is_handed_out(page.index())
+    }
+
+    /// From now on the limit falls to `committed_pages` when pages leave use, so that what is
+    /// allocated next has to be granted anew.
+    pub fn grant_follows(&self) {
+        self.map.runs.grant_follows();
     }
 
     /// Raises the number of pages that may be committed by `pages`.
@@ -389,6 +411,12 @@ impl Heap {
         self.caches.give_back(cache.memory());
     }
 
+    /// Gives back all that is in `cache`, which stays in use: before the heap is saved. Then drain
+    /// `take_freed`. Nobody uses the cache meanwhile.
+    pub fn flush(&self, cache: &ThreadCache) {
+        self.empty(cache.memory());
+    }
+
     /// Gives all that is cached back, and parks the runs that leave use.
     pub(crate) fn empty(&self, cache: &'static CacheMemory) {
         cache.drain_all(|class, addresses| {
@@ -407,6 +435,28 @@ impl Heap {
 
     fn list(&self, class: u8) -> &CentralList {
         &self.lists[class as usize - 1]
+    }
+
+    /// Takes every lock of the heap, before a fork or a `save`. Until `after_fork` this thread
+    /// calls nothing else of it.
+    pub fn fork_prepare(&'static self) {
+        let guards = ForkGuards::take(&self.lists, &self.map, &self.caches, &self.objects);
+        *self.fork_guards.lock() = Some(guards);
+    }
+
+    /// Releases them, in parent and child. Threads that waited for them are not in the child.
+    pub fn after_fork(&'static self) {
+        *self.fork_guards.lock() = None;
+    }
+
+    /// In the child, after `after_fork`: empties and pools the caches of the threads that are no
+    /// more. Then drain `take_freed`.
+    pub fn reclaim_orphans(&self, own: Option<&ThreadCache>) {
+        let own = own.map(|cache| core::ptr::from_ref(cache.memory()));
+        for cache in self.caches.taken().filter(|&cache| Some(core::ptr::from_ref(cache)) != own) {
+            self.empty(cache);
+            self.caches.give_back(cache);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Invariants: one walk over everything, comparing every structure with its neighbours.
 //!
-//! Guarantees: if `check_invariants` returns, units tile every span, bits, counts, bins and
+//! Guarantees: if `check_invariants` returns, runs tile every span, bits, counts, bins and
 //! lists agree with them, and committed pages are exactly the dirty ones.
 //! Never: changes anything.
 //! Threads: takes every lock in order, so it may run at any time; the counts of runs are
@@ -14,10 +14,10 @@ use crate::central_list::Available;
 use crate::coalescing::HUGE_BODY;
 use crate::heap::Heap;
 use crate::page::PAGES_PER_SPAN;
+use crate::run_tags::RunState;
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES};
-use crate::units::State;
 
-/// What the walk adds up.
+/// The sums of the walk.
 struct Sums {
     dirty: usize,
     dirty_free: usize,
@@ -59,9 +59,22 @@ impl Heap {
     fn check_span(&self, span: usize, lists: &[Guard<'_, Available>], sums: &mut Sums) -> usize {
         let runs = &self.map.runs;
         let start = span * PAGES_PER_SPAN;
-        let (state, pages) = runs.units.get(start);
-        if state == State::Inside {
-            assert_eq!(runs.dirty.count(start..start + PAGES_PER_SPAN), 0, "unpublished, clean");
+        if runs.free_runs.is_whole(span) {
+            let dirty = runs.dirty.count(start..start + PAGES_PER_SPAN);
+            let counted = runs.dirty_free[span].load(Ordering::Relaxed) as usize;
+            assert_eq!(counted, dirty, "dirty pages of a free span");
+            assert_eq!(runs.live_pages.count(start..start + PAGES_PER_SPAN), 0);
+            let (state, _) = runs.tags.get(start);
+            assert!(matches!(state, RunState::Inside | RunState::Free), "the tag of a free span");
+            sums.dirty += dirty;
+            sums.dirty_free += dirty;
+            return 1;
+        }
+        let (state, pages) = runs.tags.get(start);
+        if state == RunState::Inside {
+            let dirty = runs.dirty.count(start..start + PAGES_PER_SPAN);
+            assert!(dirty == 0 || runs.is_area_span(span), "unpublished, clean");
+            sums.dirty += dirty;
             return 1;
         }
         let huge = runs.huge[span].load(Ordering::Relaxed);
@@ -78,21 +91,24 @@ impl Heap {
             return huge as usize;
         }
         let free_before = sums.dirty_free;
-        let mut free_units = 0;
+        let mut free_in_span = 0;
         let mut at = start;
-        let mut last = State::Inside;
+        let mut last = RunState::Inside;
         while at < start + PAGES_PER_SPAN {
-            let (state, pages) = runs.units.get(at);
-            assert!(pages > 0 && at + pages <= start + PAGES_PER_SPAN, "units tile the span");
-            assert!(!(state == State::Free && last == State::Free), "free neighbours are merged");
-            free_units += usize::from(state == State::Free);
+            let (state, pages) = runs.tags.get(at);
+            assert!(pages > 0 && at + pages <= start + PAGES_PER_SPAN, "runs tile the span");
+            assert!(
+                !(state == RunState::Free && last == RunState::Free),
+                "free neighbours are merged"
+            );
+            free_in_span += usize::from(state == RunState::Free);
             self.check_unit(at, state, pages, lists, sums);
             last = state;
             at += pages;
         }
         assert_eq!(at, start + PAGES_PER_SPAN);
-        let binned = runs.free_runs.of_span(&runs.units, span);
-        assert_eq!(binned.count(), free_units, "every free unit is in a bin");
+        let binned = runs.free_runs.of_span(&runs.tags, span);
+        assert_eq!(binned.count(), free_in_span, "every free run is in a bin");
         let dirty_free = runs.dirty_free[span].load(Ordering::Relaxed) as usize;
         assert_eq!(sums.dirty_free - free_before, dirty_free, "dirty free pages of span {span}");
         assert!(runs.dirty_free_pages() >= dirty_free);
@@ -102,7 +118,7 @@ impl Heap {
     fn check_unit(
         &self,
         first: usize,
-        state: State,
+        state: RunState,
         pages: usize,
         lists: &[Guard<'_, Available>],
         sums: &mut Sums,
@@ -112,23 +128,24 @@ impl Heap {
         let marked = runs.live_pages.count(first..first + pages);
         sums.dirty += dirty;
         match state {
-            State::Inside => panic!("page {first} is no unit's first"),
-            State::Free => {
+            RunState::Inside => panic!("page {first} is no run's first"),
+            RunState::Free => {
                 sums.dirty_free += dirty;
                 assert_eq!(marked, 0);
-                assert_eq!(runs.units.get(first + pages - 1), (State::Free, pages));
+                assert_eq!(runs.tags.get(first + pages - 1), (RunState::Free, pages));
             }
-            State::Held => assert_eq!(marked, 0),
-            State::Allocated | State::Cached => {
+            RunState::Held => assert_eq!(marked, 0),
+            RunState::Allocated | RunState::Cached => {
                 sums.run_pages += pages;
                 assert_eq!((marked, dirty), (pages, pages), "a run is marked and committed");
             }
-            State::Slab => {
+            RunState::Area => assert_eq!(marked, pages, "an area is marked"),
+            RunState::Slab => {
                 assert_eq!((marked, pages), (0, PAGES_PER_SLAB));
                 self.check_slab(first / PAGES_PER_SLAB, lists, sums);
             }
         }
-        if state != State::Slab {
+        if state != RunState::Slab {
             let slabs = first.div_ceil(PAGES_PER_SLAB)..(first + pages) / PAGES_PER_SLAB;
             let class_of = |slab| self.map.slabs.class_of(slab);
             assert!(slabs.into_iter().all(|slab| class_of(slab) == 0), "no slab in a run");

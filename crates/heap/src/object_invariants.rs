@@ -18,7 +18,7 @@ use crate::object_space::groups_of;
 use crate::pool::{POOL_LOCKS, pool_of};
 use crate::shape::BATCH_MAX;
 
-/// What the chunks of a pool add up to.
+/// The sums over the chunks of a pool.
 #[derive(Default)]
 struct Sums {
     objects: usize,

@@ -1,7 +1,7 @@
 //! Object map: from a page to the chunk of objects it belongs to, by two loads.
 //!
-//! Guarantees: what it says of a page is stable while an object of the page's chunk is live or in
-//! quarantine; an address that is not exactly the start of an object is never taken for one.
+//! Guarantees: its answers about a page do not change while an object of the page's chunk is live
+//! or in quarantine; an address that is not exactly the start of an object is never taken for one.
 //! Never: locks, allocates, touches managed memory.
 //! Threads: lookups from anywhere, also in signal handlers. Chunks come and go under the lock of
 //! `ObjectSpace`; open bits and batches belong to the lock of the pool.
@@ -15,8 +15,8 @@ use crate::page::{PAGE, PAGE_SHIFT};
 use crate::page_bits::PageBits;
 use crate::table::Table;
 
-/// Chunks start and end at multiples of that many pages. The pager may therefore install the fresh
-/// pages of such a group together: they all have one shape.
+/// Chunks start and end at multiples of so many pages. So the pager may install the fresh pages of
+/// such a group together: all have the same shape.
 pub const PAGES_PER_GROUP: usize = 16;
 
 /// Names a chunk; 0 names none.
@@ -24,11 +24,11 @@ pub(crate) type ChunkId = u32;
 
 /// Where an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ObjectAt {
     pub chunk: ChunkId,
     /// Its first page.
     pub page: usize,
-    /// Which one on the page; 0 unless objects are batched.
+    /// Its index on the page; 0 unless objects are batched.
     pub slot: u32,
 }
 
@@ -36,10 +36,10 @@ pub(crate) struct Place {
 pub(crate) struct ObjectMap {
     /// Per group of pages: its chunk.
     groups: Table<AtomicU32>,
-    chunks: Table<Chunk>,
+    pub(crate) chunks: Table<Chunk>,
     /// Per page of batched objects: which of them are live.
-    batches: Table<AtomicU16>,
-    /// Pages, the first of a stride, with room for an object.
+    pub(crate) batches: Table<AtomicU16>,
+    /// First pages of strides that have room for an object.
     pub open: PageBits,
 }
 
@@ -68,14 +68,14 @@ impl ObjectMap {
         if id == 0 { None } else { Some((id, self.chunk(id))) }
     }
 
-    /// See `Heap::unit_bytes`.
+    /// See `Heap::kept_bytes`.
     #[inline]
-    pub fn unit_bytes(&self, page: usize) -> usize {
+    pub fn kept_bytes(&self, page: usize) -> usize {
         match self.chunk_of(page) {
             None => PAGE,
             Some((_, chunk)) => {
                 let within = page.wrapping_sub(chunk.first());
-                if within < chunk.pages() { chunk.shape().unit_bytes(within) } else { PAGE }
+                if within < chunk.pages() { chunk.shape().kept_bytes(within) } else { PAGE }
             }
         }
     }
@@ -89,7 +89,7 @@ impl ObjectMap {
 
     /// The object, live or not, or array element that starts `offset` bytes into the region.
     #[inline]
-    pub fn locate(&self, offset: usize) -> Option<Place> {
+    pub fn locate(&self, offset: usize) -> Option<ObjectAt> {
         let page = offset >> PAGE_SHIFT;
         let (id, chunk) = self.chunk_of(page)?;
         let within = page.checked_sub(chunk.first()).filter(|&within| within < chunk.pages())?;
@@ -100,10 +100,15 @@ impl ObjectMap {
         let byte = (offset % PAGE) as u32;
         let slot = if byte == 0 { 0 } else { byte / (shape.tail / shape.batch).max(1) };
         let starts_here = slot < shape.batch && slot * (shape.tail / shape.batch) == byte;
-        starts_here.then_some(Place { chunk: id, page, slot })
+        starts_here.then_some(ObjectAt { chunk: id, page, slot })
     }
 
-    /// Makes the pages of `chunk` its own; they are the caller's. The chunk has its shape.
+    /// Whether no chunk has the group of pages. A group never entered costs no memory.
+    pub fn is_free(&self, group: usize) -> bool {
+        !self.groups.is_marked(group) || self.groups[group].load(Ordering::Relaxed) == 0
+    }
+
+    /// Enters the pages of the chunk, which the caller owns. The chunk has its shape already.
     pub fn enter(&self, id: ChunkId) {
         let chunk = self.chunk(id);
         let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
@@ -117,7 +122,7 @@ impl ObjectMap {
         }
     }
 
-    /// The chunk's pages are nobody's any more.
+    /// Removes the pages of the chunk.
     pub fn leave(&self, id: ChunkId) {
         let chunk = self.chunk(id);
         let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
@@ -131,7 +136,7 @@ impl ObjectMap {
         self.chunks.mark(id as usize..id as usize + 1);
     }
 
-    /// Which objects of a page of batched ones are live.
+    /// Which objects of a page of batched objects are live.
     #[inline]
     pub fn batch(&self, page: usize) -> &AtomicU16 {
         &self.batches[page]

@@ -1,12 +1,12 @@
 //! Object space: makes chunks of objects out of address space and promised store space.
 //!
-//! Guarantees: chunks never overlap; what all chunks cost in blocks of the store is never more than
-//! was granted; a chunk's address space is reused only after its old bytes have been ended.
+//! Guarantees: chunks never overlap; all chunks together never cost more blocks of the store than
+//! were granted; a chunk's address space is reused only after its old bytes have been ended.
 //! Never: allocates after `new`, touches pages, calls out while it holds its lock.
-//! Threads: any. One lock, taken after a pool's and held for tens of nanoseconds, or what it takes
-//! to enter a new chunk in the map.
+//! Threads: any. One lock, taken after a pool's and held for tens of nanoseconds, or for as long as
+//! it takes to enter a new chunk in the map.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::{Guard, Lock};
@@ -14,16 +14,19 @@ use deepheap_sys::lock::{Guard, Lock};
 use crate::chunk::{Chunk, ChunkState};
 use crate::extents::{Extents, GROUPS_PER_SPAN};
 use crate::object_map::{ChunkId, ObjectMap, PAGES_PER_GROUP};
-use crate::outcome::{ObjectShortage, SpanRange};
+use crate::outcome::{Shortage, SpanRange};
 use crate::shape::Shape;
+use crate::table::Table;
 
-/// A step may be as much shorter than it should be, before address space is asked for.
+/// Where address space is short, a step may be so many times shorter before more is asked for.
 const SHORTEST_STEP: usize = 16;
 
 /// The space of all objects of a region.
 pub(crate) struct ObjectSpace {
     lock: Lock<Space>,
-    /// What `populated_bytes` last saw.
+    /// A bit for each span that was added.
+    pub(crate) spans: Table<AtomicU64>,
+    /// The last answer of `populated_bytes`.
     populated: AtomicUsize,
     /// How many chunks are idle.
     idle: AtomicUsize,
@@ -32,34 +35,35 @@ pub(crate) struct ObjectSpace {
 /// What the lock guards.
 pub(crate) struct Space {
     pub(crate) extents: Extents,
-    /// The names below this one, from 1 on, are chunks, in use or in the list `unused`.
+    /// The names from 1 to the one before this are chunks, in use or in the list `unused`.
     pub(crate) chunks_end: ChunkId,
     /// Heads of lists of chunks, linked by `next`; 0 is the end.
     unused: ChunkId,
     idle: ChunkId,
-    /// Blocks of the store that may be promised to chunks, and those that are.
+    /// Blocks of the store that may be promised to chunks; `promised` of them are.
     granted: u64,
     pub(crate) promised: u64,
 }
 
 impl ObjectSpace {
-    /// No space, in a region of `spans` spans.
+    /// The object space of a region of `spans` spans, with no space yet.
     pub fn new(spans: usize) -> Result<Self> {
         let extents = Extents::new(spans)?;
         let space = Space { extents, chunks_end: 1, unused: 0, idle: 0, granted: 0, promised: 0 };
         let [populated, idle] = [const { AtomicUsize::new(0) }; 2];
-        Ok(Self { lock: Lock::new(space), populated, idle })
+        let spans = Table::new(spans.div_ceil(64))?;
+        Ok(Self { lock: Lock::new(space), spans, populated, idle })
     }
 
-    /// A chunk of `slots` strides, entered in `map`; of fewer, down to `least`, where space is
-    /// short. Changes nothing if it fails. The chunk's state is still `Unused`.
+    /// Makes a chunk of `slots` strides, or of fewer if space is short, at least `least`, and
+    /// enters it in `map`. Its state is still `Unused`. Changes nothing if it fails.
     pub fn create(
         &self,
         map: &ObjectMap,
         shape: Shape,
         slots: usize,
         least: usize,
-    ) -> core::result::Result<ChunkId, ObjectShortage> {
+    ) -> core::result::Result<ChunkId, Shortage> {
         let stride = shape.stride as usize;
         let groups_of = |slots: usize| (slots * stride).div_ceil(PAGES_PER_GROUP);
         let mut space = self.lock.lock();
@@ -67,7 +71,7 @@ impl ObjectSpace {
         let mut slots = slots.max(least);
         while shape.blocks(slots) > free {
             if slots == least {
-                return Err(ObjectShortage::Blocks(shape.blocks(least) - free));
+                return Err(Shortage::ObjectBlocks((shape.blocks(least) - free) as usize));
             }
             slots = (slots / 2).max(least);
         }
@@ -75,7 +79,7 @@ impl ObjectSpace {
         let fewest = (groups / SHORTEST_STEP).max(groups_of(least));
         let taken = space.extents.take_up_to(groups, fewest);
         let spans = groups.div_ceil(GROUPS_PER_SPAN);
-        let (first, groups) = taken.ok_or(ObjectShortage::Spans(spans))?;
+        let (first, groups) = taken.ok_or(Shortage::ObjectSpans(spans))?;
         slots = slots.min(groups * PAGES_PER_GROUP / stride);
         let blocks = shape.blocks(slots);
         space.promised += blocks;
@@ -110,7 +114,7 @@ impl ObjectSpace {
         space.unused = id;
     }
 
-    /// Notes that a chunk has no live object, and waits for its bytes to be ended.
+    /// Makes a chunk idle: it has no live object, and waits for its bytes to be ended.
     pub fn put_idle(&self, map: &ObjectMap, id: ChunkId) {
         let chunk = map.chunk(id);
         let mut space = self.lock.lock();
@@ -120,7 +124,7 @@ impl ObjectSpace {
         self.idle.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An idle chunk, held by the caller from now on; costs one load if there is none.
+    /// Takes an idle chunk, which the caller holds from now on; costs one load if there is none.
     #[inline]
     pub fn take_idle(&self, map: &ObjectMap) -> Option<ChunkId> {
         if self.idle.load(Ordering::Relaxed) == 0 {
@@ -140,7 +144,58 @@ impl ObjectSpace {
 
     /// Adds address space.
     pub fn add_spans(&self, range: SpanRange) {
-        self.lock.lock().extents.add_spans(range.first..range.first + range.count);
+        let mut space = self.lock.lock();
+        let spans = range.first..range.first + range.count;
+        for span in spans.clone() {
+            self.spans.mark(span / 64..span / 64 + 1);
+            self.spans[span / 64].fetch_or(1 << (span % 64), Ordering::Relaxed);
+        }
+        space.extents.add_spans(spans);
+    }
+
+    /// Whether the span was added.
+    pub fn has_span(&self, span: usize) -> bool {
+        let word = self.spans.get(span / 64).map_or(0, |word| word.load(Ordering::Relaxed));
+        word >> (span % 64) & 1 == 1
+    }
+
+    /// Takes over a chunk of a loaded heap, with its pages.
+    pub fn adopt(&self, map: &ObjectMap, id: ChunkId) {
+        let mut space = self.lock.lock();
+        map.enter(id);
+        space.promised += map.chunk(id).blocks();
+        space.granted = space.promised;
+    }
+
+    /// Takes over an unused chunk of a loaded heap.
+    pub fn adopt_unused(&self, map: &ObjectMap, id: ChunkId) {
+        let mut space = self.lock.lock();
+        // Its page may have been all zero, and not been kept.
+        map.mark_chunk(id);
+        map.chunk(id).next.store(space.unused, Ordering::Relaxed);
+        space.unused = id;
+    }
+
+    /// Takes over the object spans below `spans` of a loaded heap, after its chunks.
+    pub fn adopt_spans(&self, map: &ObjectMap, spans: usize, chunks_end: ChunkId) {
+        let mut space = self.lock.lock();
+        space.chunks_end = chunks_end;
+        let mut taken_to = 0;
+        for span in (0..spans).filter(|&span| self.has_span(span)) {
+            space.extents.adopt_span(span);
+            let (mut at, end) =
+                (taken_to.max(span * GROUPS_PER_SPAN), (span + 1) * GROUPS_PER_SPAN);
+            while at < end {
+                if let Some((_, chunk)) = map.chunk_of(at * PAGES_PER_GROUP) {
+                    at = groups_of(chunk).end;
+                    continue;
+                }
+                let first = at;
+                at = (at..end).find(|&at| !map.is_free(at)).unwrap_or(end);
+                space.extents.give(first..at);
+            }
+            taken_to = at;
+        }
     }
 
     /// Raises the limit on promised blocks.
@@ -157,8 +212,8 @@ impl ObjectSpace {
         revoked
     }
 
-    /// Lowers the limit to `keep` above what is promised; returns by how much. Not while somebody
-    /// has the lock.
+    /// Lowers the limit to `keep` above what is promised; returns by how much. Does nothing while
+    /// another thread has the lock.
     pub fn try_revoke_but(&self, keep: u64) -> u64 {
         let Some(mut space) = self.lock.try_lock() else { return 0 };
         let revoked = (space.granted - space.promised).saturating_sub(keep);
@@ -177,17 +232,18 @@ impl ObjectSpace {
         self.lock.lock()
     }
 
-    /// Bytes of memory it takes up; as of the last call while somebody has the lock, for the
-    /// reason of `CentralList::populated_bytes`.
+    /// Bytes of memory it takes; those of the last call while another thread has the lock, for the
+    /// reason given at `CentralList::populated_bytes`.
     pub fn populated_bytes(&self) -> usize {
         if let Some(space) = self.lock.try_lock() {
-            self.populated.store(space.extents.populated_bytes(), Ordering::Relaxed);
+            let bytes = space.extents.populated_bytes() + self.spans.populated_bytes();
+            self.populated.store(bytes, Ordering::Relaxed);
         }
         self.populated.load(Ordering::Relaxed)
     }
 }
 
-/// The groups of pages that a chunk has, whole ones.
+/// The groups of pages that a chunk has.
 pub(crate) fn groups_of(chunk: &Chunk) -> core::ops::Range<usize> {
     let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
     first / PAGES_PER_GROUP..end.div_ceil(PAGES_PER_GROUP)

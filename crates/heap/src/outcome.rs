@@ -17,32 +17,38 @@ pub struct Allocated {
     pub zeroed: bool,
 }
 
-/// Why an allocation could not be served now.
+/// Why an allocation, of memory or of objects, could not be served now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// The commit limit is in the way: `grant` at least this many pages and try again.
     Pages(usize),
     /// Address space is in the way: publish this many more consecutive spans and try again.
     Spans(usize),
+    /// Space of the store for objects is in the way: `grant_object_blocks` at least this many and
+    /// try again. Pools grow by larger steps if more is granted.
+    ObjectBlocks(usize),
+    /// Address space for objects is in the way: `begin_spans` this many, make them usable, then
+    /// `Heap::add_object_spans`, and try again.
+    ObjectSpans(usize),
     /// No heap of this region can ever hold it.
     TooLarge,
 }
 
-/// What became of a free.
+/// The result of a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a FreedRun stays in quarantine until it is recycled"]
 pub enum Freed {
     /// Nothing for the caller to do.
     Done,
-    /// A run of pages left use (perhaps an older one than was freed just now): discard them, then
-    /// call `Heap::recycle`.
+    /// A run of pages left use, perhaps an older one than was freed just now: discard it, then call
+    /// `Heap::recycle`.
     Run(FreedRun),
     /// These pages hold no live object any more, though their slab is in use. Ask
     /// `Heap::page_is_free` again before dropping one. Reported only after
     /// `Heap::report_free_pages(true)`.
     Pages(FreedPages),
-    /// Pages of an object, of the last live object of a page, or of an array left use: end what
-    /// was on them, then call `Heap::recycle_objects`.
+    /// The pages of an object left use (of the last live object on its page), or those of an array:
+    /// end the objects on them, then call `Heap::recycle_objects`.
     Objects(FreedObjects),
     /// Not a live allocation of this heap; nothing was changed.
     NotAllocated,
@@ -58,29 +64,16 @@ pub struct FreedObjects {
     /// How many pages.
     pub pages: usize,
     /// The pages will hold objects of another size next: end them as above, and take them out of
-    /// the page buffer before they are recycled. (An eviction under way that still goes by the old
-    /// size would lose what the next owner writes beyond it.) Otherwise they may stay resident.
+    /// the page buffer before they are recycled. (An eviction that still uses the old size would
+    /// lose what the next owner writes beyond it.) Otherwise they may stay resident.
     pub reshaped: bool,
 }
 
 impl FreedObjects {
-    /// The same pages, for whoever ends runs and objects alike.
+    /// The same pages as a run, for code that ends runs and objects alike.
     pub fn run(self) -> FreedRun {
         FreedRun { first: self.first, pages: self.pages }
     }
-}
-
-/// Why an object could not be allocated now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObjectShortage {
-    /// No heap of this region can ever hold it.
-    TooLarge,
-    /// Address space is in the way: `begin_spans` this many, make them usable, then
-    /// `Heap::add_object_spans`, and try again.
-    Spans(usize),
-    /// Store space is in the way: `grant_object_blocks` at least this many and try again. Pools
-    /// grow by larger steps if more is granted.
-    Blocks(u64),
 }
 
 /// What `Heap::object_at` says of an object.
@@ -90,7 +83,7 @@ pub struct ObjectShape {
     pub size: usize,
     /// Elements of the array it is in; 1 for a single object.
     pub count: usize,
-    /// Which of them it is.
+    /// Its index in the array.
     pub index: usize,
     /// Bytes from element to element.
     pub stride: usize,
@@ -136,7 +129,7 @@ impl FreedPages {
     }
 }
 
-/// What became of a request to shrink in place.
+/// The result of a request to shrink in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a FreedRun stays in quarantine until it is recycled"]
 pub enum Shrunk {

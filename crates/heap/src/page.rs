@@ -1,7 +1,7 @@
 //! Page: the 4 KiB unit in which the heap commits, frees and names memory.
 //!
-//! Guarantees: a `PageNo` is the page's place in the region, the same number the pager and the
-//! store use for it.
+//! Guarantees: a `PageNo` is the page's index in the region, and pager and store use the same
+//! number.
 //! Never: touches the page.
 //! Threads: plain values.
 

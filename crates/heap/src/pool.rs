@@ -1,9 +1,9 @@
 //! Pool: all single objects of one size (SSDAlloc, section 3.4).
 //!
-//! A pool grows by chunks of consecutive pages: 128 objects (of several pages: one group of 16
-//! pages), then as many as there are, then steps of 10,000. A bit of `ObjectMap::open` says that a
-//! page has room for an object, a bit of the live pages that an object on it lives; batched objects
-//! have bits of their own as well.
+//! A pool grows by chunks of consecutive pages: first up to 128 objects (for objects of several
+//! pages one group of 16 pages), then as many as it has already, at most 10,000. A bit of
+//! `ObjectMap::open` says that a page has room for an object, a bit of the live pages that a live
+//! object is on it; each batched object has a bit of its own as well.
 //!
 //! ```text
 //! page   open, free -> live        [take]     live -> quarantine [put, of its last object]
@@ -11,10 +11,10 @@
 //! slot   free       -> live        [take]     live -> free       [put]
 //! ```
 //!
-//! Guarantees: chunks are filled by ascending address; a chunk with room is in its pool's list;
-//! a page that left use is not handed out again before `recycle`; a pool keeps one chunk without
-//! any object, more become idle.
-//! Never: touches an object; does more work for a large heap than for a small one.
+//! Guarantees: chunks are filled by ascending address; a chunk with room is in its pool's list; a
+//! page that left use is not handed out again before `recycle`; a pool keeps one empty chunk, and
+//! further empty ones become idle.
+//! Never: touches an object; takes longer in a large heap than in a small one.
 //! Threads: any, under the pool's lock; the lock of `ObjectSpace` is taken inside it. `put` of an
 //! object that has its page to itself takes no lock.
 
@@ -26,20 +26,20 @@ use deepheap_sys::lock::{Guard, Lock};
 use deepheap_sys::pinned_array::Zeroed;
 
 use crate::chunk::{Chunk, ChunkState, add, subtract};
-use crate::object_map::{ChunkId, ObjectMap, PAGES_PER_GROUP, Place};
+use crate::object_map::{ChunkId, ObjectAt, ObjectMap, PAGES_PER_GROUP};
 use crate::object_space::ObjectSpace;
-use crate::outcome::ObjectShortage;
+use crate::outcome::Shortage;
 use crate::page::{PAGE, PAGES_PER_SPAN};
 use crate::page_bits::PageBits;
 use crate::shape::{OBJECT_GRAIN, Shape};
 use crate::table::Table;
 
-/// Largest object that has a pool; its pages fit a group.
+/// The largest object that has a pool; its pages fit in a group.
 pub(crate) const POOLED_MAX: usize = PAGES_PER_GROUP * PAGE;
-/// Pools of sizes whose last pages are equally full share a lock.
+/// Pools share a lock if their objects have equally long last pages.
 pub(crate) const POOL_LOCKS: usize = PAGE / OBJECT_GRAIN;
 const POOLS: usize = POOLED_MAX / OBJECT_GRAIN;
-/// Objects of a pool's first chunk, if they are no longer than this.
+/// Objects of a pool's first chunk, if an object is no longer than `FIRST_SIZE` bytes.
 const FIRST_STEP: usize = 128;
 const FIRST_SIZE: usize = 512;
 /// Objects of a pool's later chunks, unless the heap is told otherwise.
@@ -54,7 +54,7 @@ pub(crate) struct Pool {
     /// Ends of the list of chunks with room; objects are taken from the head.
     pub head: AtomicU32,
     tail: AtomicU32,
-    /// The chunk without any object that the pool keeps.
+    /// The empty chunk that the pool keeps.
     pub kept: AtomicU32,
     /// Objects that all its chunks can hold.
     objects: AtomicU32,
@@ -72,7 +72,7 @@ pub(crate) struct Pools {
     step: AtomicUsize,
 }
 
-/// What pools stand on: the tables that they share.
+/// The tables that pools share.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
     pub map: &'a ObjectMap,
@@ -90,7 +90,18 @@ pub(crate) struct Taken {
     pub fresh: bool,
 }
 
-/// What became of an object that was put back.
+/// What a chunk of a loaded heap holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Counts {
+    /// Strides with room, which are open.
+    pub open: usize,
+    /// Strides with a live object.
+    pub busy: usize,
+    /// Live objects.
+    pub live: usize,
+}
+
+/// The result of putting an object back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Put {
     /// It was not live.
@@ -101,7 +112,7 @@ pub(crate) enum Put {
     Pages,
 }
 
-/// The number of the pool for objects of that shape; None if they have no pool.
+/// The number of the pool for objects of this shape; None if they have no pool.
 pub(crate) fn pool_of(shape: Shape) -> Option<usize> {
     let size = shape.size();
     (size <= POOLED_MAX).then(|| size / OBJECT_GRAIN - 1)
@@ -124,7 +135,7 @@ impl Pools {
         ground: Ground<'_>,
         number: usize,
         shape: Shape,
-    ) -> core::result::Result<Taken, ObjectShortage> {
+    ) -> core::result::Result<Taken, Shortage> {
         let _lock = self.lock(number);
         let pool = &self.pools[number];
         if pool.head.load(Relaxed) == 0 {
@@ -136,7 +147,7 @@ impl Pools {
         let from = first + chunk.hint.load(Relaxed) as usize;
         let found = ground.map.open.first(from..first + chunk.pages());
         debug_assert!(found.is_some(), "a listed chunk has room");
-        let page = found.ok_or(ObjectShortage::TooLarge)?;
+        let page = found.ok_or(Shortage::TooLarge)?;
         chunk.hint.store((page - first) as u32, Relaxed);
         let (slot, first_on_page, last_on_page) = match shape.batch {
             1 => (0, true, true),
@@ -174,12 +185,12 @@ impl Pools {
     }
 
     /// Takes an object back.
-    pub fn put(&self, ground: Ground<'_>, chunk: &Chunk, place: Place) -> Put {
+    pub fn put(&self, ground: Ground<'_>, chunk: &Chunk, place: ObjectAt) -> Put {
         let shape = chunk.shape();
         let Some(number) = pool_of(shape) else { return Put::Not };
         let pool = &self.pools[number];
         if shape.batch == 1 {
-            // Of several frees of one object, the one that clears the bit has freed it.
+            // If several threads free one object, the one that clears the bit has freed it.
             if !ground.live.take(place.page) {
                 return Put::Not;
             }
@@ -197,7 +208,7 @@ impl Pools {
         cell.store(left, Release);
         pool.live.fetch_sub(1, Relaxed);
         if left == 0 {
-            // There are at least two on a page, so it had room before.
+            // At least two objects share a page, so it had room before.
             ground.live.clear(place.page..place.page + 1);
             ground.map.open.clear(place.page..place.page + 1);
             if subtract(&chunk.open, 1) == 0 {
@@ -212,7 +223,7 @@ impl Pools {
     }
 
     /// Ends the quarantine of the pages at `place`. False if they are not in quarantine.
-    pub fn recycle(&self, ground: Ground<'_>, place: Place) -> bool {
+    pub fn recycle(&self, ground: Ground<'_>, place: ObjectAt) -> bool {
         let chunk = ground.map.chunk(place.chunk);
         let Some(number) = pool_of(chunk.shape()) else { return false };
         let _lock = self.lock(number);
@@ -238,7 +249,7 @@ impl Pools {
         true
     }
 
-    /// Retires the chunks without any object that pools keep.
+    /// Retires the empty chunks that pools keep.
     pub fn retire_kept(&self, ground: Ground<'_>) {
         for number in self.used() {
             let _lock = self.lock(number);
@@ -250,8 +261,8 @@ impl Pools {
         }
     }
 
-    /// Makes the page at `place` one with room.
-    fn open(&self, map: &ObjectMap, pool: &Pool, place: Place) {
+    /// Notes that the page at `place` has room.
+    fn open(&self, map: &ObjectMap, pool: &Pool, place: ObjectAt) {
         let chunk = map.chunk(place.chunk);
         map.open.set(place.page..place.page + 1);
         let within = (place.page - chunk.first()) as u32;
@@ -261,7 +272,7 @@ impl Pools {
         }
     }
 
-    /// Takes a chunk without any object out of the pool.
+    /// Takes an empty chunk out of the pool.
     fn retire(&self, ground: Ground<'_>, pool: &Pool, id: ChunkId) {
         let chunk = ground.map.chunk(id);
         debug_assert_eq!(chunk.busy.load(Relaxed), 0);
@@ -272,20 +283,20 @@ impl Pools {
         ground.space.put_idle(ground.map, id);
     }
 
-    /// Adds a chunk to the pool, which has no room.
+    /// Adds a chunk to a pool that has no room.
     fn grow(
         &self,
         ground: Ground<'_>,
         number: usize,
         shape: Shape,
-    ) -> core::result::Result<(), ObjectShortage> {
+    ) -> core::result::Result<(), Shortage> {
         self.pools.mark(number..number + 1);
         let pool = &self.pools[number];
         let (stride, batch) = (shape.stride as usize, shape.batch as usize);
         let step = self.step.load(Relaxed) / stride;
         let have = pool.objects.load(Relaxed) as usize;
-        // Larger objects are of many sizes, and few of each: their pools start small, because a
-        // chunk is promised whole.
+        // Larger objects have many sizes, with few objects of each. Their pools start small,
+        // because store space is promised for a whole chunk.
         let first = match stride {
             1 => (FIRST_STEP * FIRST_SIZE / shape.size()).clamp(PAGES_PER_GROUP, FIRST_STEP),
             _ => PAGES_PER_GROUP / stride,
@@ -315,6 +326,44 @@ impl Pools {
         Ok(())
     }
 
+    /// Takes over a chunk of a loaded heap, whose open pages are marked.
+    pub fn adopt(&self, ground: Ground<'_>, number: usize, id: ChunkId, counts: Counts) {
+        let _lock = self.lock(number);
+        self.pools.mark(number..number + 1);
+        self.used[number / 64].fetch_or(1 << (number % 64), Relaxed);
+        let (pool, chunk) = (&self.pools[number], ground.map.chunk(id));
+        add(&pool.objects, chunk.slots() as u32 * chunk.shape().batch);
+        pool.live.fetch_add(counts.live, Relaxed);
+        let pages = chunk.first()..chunk.first() + chunk.pages();
+        let lowest = if counts.open > 0 { ground.map.open.first(pages) } else { None };
+        let hint = lowest.map_or(0, |page| page - chunk.first());
+        chunk.hint.store(hint as u32, Relaxed);
+        chunk.open.store(counts.open as u32, Relaxed);
+        chunk.busy.store(counts.busy as u32, Relaxed);
+        if counts.open > 0 {
+            self.list(ground.map, pool, id);
+        }
+        if counts.busy == 0 {
+            match pool.kept.load(Relaxed) {
+                0 => pool.kept.store(id, Relaxed),
+                _ => self.retire(ground, pool, id),
+            }
+        }
+    }
+
+    /// Ends the loading of pools: each uses the empty chunk that it keeps last.
+    pub fn settle(&self, ground: Ground<'_>) {
+        for number in self.used() {
+            let _lock = self.lock(number);
+            let pool = &self.pools[number];
+            let kept = pool.kept.load(Relaxed);
+            if kept != 0 {
+                self.unlist(ground.map, pool, kept);
+                self.list(ground.map, pool, kept);
+            }
+        }
+    }
+
     /// Puts a chunk at the end of the pool's list.
     fn list(&self, map: &ObjectMap, pool: &Pool, id: ChunkId) {
         let tail = pool.tail.load(Relaxed);
@@ -341,7 +390,7 @@ impl Pools {
         }
     }
 
-    /// Sets how many objects later chunks have, at most.
+    /// Sets the most objects that later chunks have.
     pub fn set_step(&self, objects: usize) {
         self.step.store(objects.max(1), Relaxed);
     }

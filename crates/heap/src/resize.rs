@@ -1,7 +1,7 @@
-//! Resize: growing and shrinking an allocated run where it stands.
+//! Resize: grows and shrinks an allocated run in place.
 //!
 //! Guarantees: a resize either happens entirely or changes nothing; a tail that is cut off is a
-//! unit of its own, so that the run and its tail can be freed in any order.
+//! run of its own, so that the run and its tail can be freed in any order.
 //! Never: moves a run, touches its pages.
 //! Threads: any, under the lock of `Coalescing`. A free of the same run at the same time (a bug
 //! of the program) makes the resize fail.
@@ -11,16 +11,16 @@ use core::sync::atomic::{Ordering, fence};
 use crate::coalescing::{Coalescing, HUGE_BODY};
 use crate::outcome::{FreedRun, Shortage, Shrunk};
 use crate::page::{PAGES_PER_SPAN, PageNo};
-use crate::units::{State, UNIT_PAGES_MAX};
+use crate::run_tags::{RUN_PAGES_MAX, RunState};
 
 impl Coalescing {
-    /// Lengthens the allocated run at `first` to `pages` pages if what follows is free.
+    /// Lengthens the allocated run at `first` to `pages` pages if the pages after it are free.
     pub fn grow(&self, first: usize, pages: usize) -> Result<bool, Shortage> {
-        if pages > UNIT_PAGES_MAX {
+        if pages > RUN_PAGES_MAX {
             return Ok(false);
         }
         let mut lock = self.lock();
-        let (State::Allocated, old) = self.units.get(first) else {
+        let (RunState::Allocated, old) = self.tags.get(first) else {
             return Ok(false);
         };
         if pages <= old {
@@ -30,7 +30,7 @@ impl Coalescing {
         let span = first / PAGES_PER_SPAN;
         let huge_spans = self.huge[span].load(Ordering::Relaxed) as usize;
         let span_end = (span + huge_spans.max(1)) * PAGES_PER_SPAN;
-        // What follows: the rest of a free unit, of the huge run's last span, or free spans.
+        // After it come the rest of a free run, of the huge run's last span, or free spans.
         let following = if huge_spans > 0 {
             let more = new_end.saturating_sub(span_end).div_ceil(PAGES_PER_SPAN);
             if self.free_runs.whole_spans_at(span + huge_spans, more) < more {
@@ -38,31 +38,31 @@ impl Coalescing {
             }
             more
         } else {
-            match self.units.get(end) {
-                (State::Free, length) if end < span_end && end + length >= new_end => length,
+            match self.tags.get(end) {
+                (RunState::Free, length) if end < span_end && end + length >= new_end => length,
                 _ => return Ok(false),
             }
         };
         let dirty = self.dirty.count(end..new_end);
         let clean = pages - old - dirty;
         self.commit(clean)?;
-        if !self.units.change(first, (State::Allocated, old), (State::Allocated, pages)) {
+        if !self.tags.change(first, (RunState::Allocated, old), (RunState::Allocated, pages)) {
             self.uncommit(clean);
             return Ok(false);
         }
         if huge_spans > 0 {
             let rest_end = new_end.min(span_end);
             self.sub_dirty_free(&mut lock, span_end - 1, self.dirty.count(end..rest_end));
-            self.dirty.set(end..rest_end);
             self.take_whole(&mut lock, span + huge_spans, following, new_end);
+            self.dirty.set_run(end..new_end);
             self.huge[span].store((huge_spans + following) as u32, Ordering::Relaxed);
         } else {
             self.split(end, following, end, pages - old);
             self.sub_dirty_free(&mut lock, end, dirty);
-            self.dirty.set(end..new_end);
+            self.dirty.set_run(end..new_end);
         }
-        self.units.set_inside(new_end - 1);
-        self.live_pages.set(end..new_end);
+        self.tags.set_inside(new_end - 1);
+        self.live_pages.set_run(end..new_end);
         self.add_run_pages(pages - old);
         drop(lock);
         // As in `Coalescing::allocate`.
@@ -74,7 +74,7 @@ impl Coalescing {
     /// back whole spans only.
     pub fn shrink(&self, first: usize, pages: usize) -> Shrunk {
         let lock = self.lock();
-        let (State::Allocated, old) = self.units.get(first) else {
+        let (RunState::Allocated, old) = self.tags.get(first) else {
             return Shrunk::NotAllocated;
         };
         let span = first / PAGES_PER_SPAN;
@@ -93,12 +93,12 @@ impl Coalescing {
         let cut = first + kept;
         let inner_end = cut - 1;
         if inner_end > first {
-            self.units.set_inside(inner_end);
+            self.tags.set_inside(inner_end);
         }
-        if !self.units.change(first, (State::Allocated, old), (State::Allocated, kept)) {
+        if !self.tags.change(first, (RunState::Allocated, old), (RunState::Allocated, kept)) {
             return Shrunk::NotAllocated;
         }
-        self.units.set(cut, old - kept, State::Held);
+        self.tags.set(cut, old - kept, RunState::Held);
         if huge_spans > 0 {
             let kept_spans = kept / PAGES_PER_SPAN;
             let cut_spans = huge_spans - kept_spans;

@@ -1,10 +1,11 @@
 //! Shape: how objects of one size lie on pages, and what they cost in the store.
 //!
-//! An object starts a page of its own and takes as many as it needs; objects below 128 bytes are
-//! batched, several on one page, one behind the other (SSDAlloc, sections 3.1 and 3.3). Every page
-//! is one unit of the pager, and only `unit_bytes` of it are anybody's.
+//! An object starts on a page of its own and takes as many pages as it needs; objects below 128
+//! bytes are batched, several on one page, one behind the other (SSDAlloc, sections 3.1 and 3.3).
+//! The pager moves each page by itself, and only its kept bytes (`kept_bytes`).
 //!
-//! Guarantees: a unit has at least 128 bytes, so that 4 bytes of table are at most 1/32 of it.
+//! Guarantees: a page has at least 128 kept bytes, so that its 4 bytes of table are at most 1/32 of
+//! them.
 //! Never: allocates, blocks.
 //! Threads: plain values.
 
@@ -18,12 +19,6 @@ pub(crate) const BATCH_MAX: usize = BATCH_BELOW / OBJECT_GRAIN;
 /// Object sizes are rounded up to a multiple of this.
 pub(crate) const OBJECT_GRAIN: usize = 8;
 
-/// Objects of more bytes have a block of the store to themselves.
-const PACKED_MAX: usize = 4072;
-/// Bytes of a packed block that its objects share.
-const PACKED_BYTES: usize = 4080;
-/// Bytes that the directory of a packed block has for each object in it.
-const PACKED_ENTRY: usize = 8;
 /// Blocks are promised with a slack of one in that many.
 const BLOCKS_PER_SLACK: u64 = 16;
 
@@ -39,7 +34,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Of single objects of `size` bytes; 0 counts as 1. None beyond 2^32 pages.
+    /// The shape of single objects of `size` bytes; 0 counts as 1. None beyond 2^32 pages.
     pub fn of_object(size: usize) -> Option<Shape> {
         let alone = Shape::of_element(size)?;
         let bytes = alone.tail as usize;
@@ -50,7 +45,7 @@ impl Shape {
         Some(Shape { batch, tail: batch * alone.tail, ..alone })
     }
 
-    /// Of array elements of `size` bytes, which are never batched.
+    /// The shape of array elements of `size` bytes, which are never batched.
     pub fn of_element(size: usize) -> Option<Shape> {
         let bytes = rounded(size)?;
         let stride = u32::try_from(bytes.div_ceil(PAGE)).ok()?;
@@ -65,9 +60,9 @@ impl Shape {
         before + (self.tail / self.batch.max(1)) as usize
     }
 
-    /// Bytes of page `page` of a chunk that are an object's.
+    /// Kept bytes of page `page` of a chunk.
     #[inline]
-    pub fn unit_bytes(&self, page: usize) -> usize {
+    pub fn kept_bytes(&self, page: usize) -> usize {
         let stride = self.stride as usize;
         if stride <= 1 || page % stride == stride - 1 { self.tail as usize } else { PAGE }
     }
@@ -75,15 +70,19 @@ impl Shape {
     /// Blocks of the store to promise for `slots` strides.
     pub fn blocks(&self, slots: usize) -> u64 {
         let whole = (u64::from(self.stride) - 1) * slots as u64;
-        let tail = self.tail as usize;
-        let tails = if tail > PACKED_MAX {
-            slots
-        } else {
-            slots.div_ceil(PACKED_BYTES / (tail + PACKED_ENTRY))
-        };
+        let tails = slots.div_ceil(objects_per_block(self.tail as usize));
         let blocks = whole + tails as u64;
         blocks + blocks.div_ceil(BLOCKS_PER_SLACK)
     }
+}
+
+/// Objects of `bytes` bytes, a multiple of 8, that share a block of the store. The layout of a
+/// block is the store's, which the heap does not know: whoever brings the two together asserts that
+/// they agree.
+pub const fn objects_per_block(bytes: usize) -> usize {
+    const SHARED_BYTES: usize = 4080;
+    const ENTRY_BYTES: usize = 8;
+    if bytes + ENTRY_BYTES > SHARED_BYTES { 1 } else { SHARED_BYTES / (bytes + ENTRY_BYTES) }
 }
 
 /// An object's size rounded up to 8 bytes; 0 counts as 1.
@@ -91,8 +90,8 @@ fn rounded(size: usize) -> Option<usize> {
     size.max(1).checked_next_multiple_of(OBJECT_GRAIN)
 }
 
-/// Bytes from element to element of an array of objects of `size` bytes: whole pages, but below
-/// 128 bytes dense, rounded up to 8 (such arrays are memory pages, not objects).
+/// Bytes from element to element of an array of objects of `size` bytes: whole pages from 128 bytes
+/// on; below, `size` rounded up to 8 (such arrays are memory pages, not objects).
 pub fn stride(size: usize) -> usize {
     let bytes = rounded(size).unwrap_or(usize::MAX);
     if bytes < BATCH_BELOW {
@@ -114,7 +113,7 @@ mod tests {
             assert!(shape.tail <= 4096 && (1..=BATCH_MAX as u32).contains(&shape.batch));
             assert!(shape.batch == 1 || shape.size() < 128 && shape.tail < 256, "{size}");
             let pages = 0..shape.stride as usize;
-            let units: usize = pages.map(|page| shape.unit_bytes(page)).sum();
+            let units: usize = pages.map(|page| shape.kept_bytes(page)).sum();
             assert_eq!(units, shape.size() * shape.batch as usize);
             let element = Shape::of_element(size).expect("a sane size");
             assert_eq!((element.size(), element.batch), (shape.size(), 1));

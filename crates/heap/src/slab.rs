@@ -1,4 +1,4 @@
-//! Slab: 64 KiB of objects of one small class, with a bit per object kept elsewhere.
+//! Slab: 64 KiB of objects of one small class; a bit for each object is kept elsewhere.
 //!
 //! A set bit means allocated: in the program's hands or in a thread cache. Up to 512 objects
 //! the bits fit one cache line of `lines`; slabs of smaller objects have 512 bytes in `sheets`.
@@ -18,20 +18,20 @@ use crate::page::PAGE;
 use crate::size_class::{GRAIN, SIZE_CLASSES, SLAB, SizeClass};
 use crate::table::Table;
 
-const LINE_WORDS: usize = 8;
+pub(crate) const LINE_WORDS: usize = 8;
 const LINE_BITS: usize = LINE_WORDS * 64;
-const SHEET_WORDS: usize = SLAB / GRAIN / 64;
+pub(crate) const SHEET_WORDS: usize = SLAB / GRAIN / 64;
 
 const _: () = assert!(LINE_BITS == SLAB / 128);
 
 /// The out-of-band state of every slab of the region, by slab number.
 pub(crate) struct Slabs {
     /// The class, 0 where there is no slab.
-    classes: Table<AtomicU8>,
+    pub(crate) classes: Table<AtomicU8>,
     /// Allocated objects.
-    used: Table<AtomicU16>,
-    lines: Table<AtomicU64>,
-    sheets: Table<AtomicU64>,
+    pub(crate) used: Table<AtomicU16>,
+    pub(crate) lines: Table<AtomicU64>,
+    pub(crate) sheets: Table<AtomicU64>,
 }
 
 impl Slabs {
@@ -45,7 +45,7 @@ impl Slabs {
         })
     }
 
-    /// The class of a slab; 0 if it is none or beyond the region.
+    /// The class of a slab; 0 if there is no slab, or beyond the region.
     #[inline(always)]
     pub fn class_of(&self, slab: usize) -> u8 {
         match self.classes.get(slab) {
@@ -54,15 +54,19 @@ impl Slabs {
         }
     }
 
-    /// Makes `slab` one of `class`. Its pages are the caller's, and it has no class.
+    /// Makes `slab` one of `class`. The caller owns its pages, and it has no class yet.
     pub fn open(&self, slab: usize, class: u8) {
         debug_assert!(self.class_of(slab) == 0 && self.used(slab) == 0);
-        let words = words_of(&SIZE_CLASSES[class as usize]);
         self.classes.mark(slab..slab + 1);
-        self.used.mark(slab..slab + 1);
-        let (table, cells) = self.place(slab, words);
-        table.mark(cells);
+        self.mark(slab, class);
         self.classes[slab].store(class, Ordering::Release);
+    }
+
+    /// Notes that objects of the slab, which is of `class`, may be allocated from now on.
+    pub fn mark(&self, slab: usize, class: u8) {
+        self.used.mark(slab..slab + 1);
+        let (table, cells) = self.place(slab, words_of(&SIZE_CLASSES[class as usize]));
+        table.mark(cells);
     }
 
     /// Ends the slab, which has no allocated objects.
@@ -138,6 +142,14 @@ impl Slabs {
             index = stop;
         }
         true
+    }
+
+    /// The slabs that have a class, ascending; looks only at what was ever written.
+    pub fn with_class(&self) -> impl Iterator<Item = usize> + '_ {
+        let pages = (0..self.classes.len()).step_by(PAGE);
+        let written = pages.filter(|&first| self.classes.is_marked(first));
+        let slabs = written.flat_map(|first| first..(first + PAGE).min(self.classes.len()));
+        slabs.filter(|&slab| self.class_of(slab) != 0)
     }
 
     /// How many bits are set, to check `used` against.

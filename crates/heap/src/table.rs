@@ -3,10 +3,11 @@
 //! Guarantees: cells never marked by [`Table::mark`] cost no memory as long as they are only
 //! read; `populated_bytes` counts the pages that were marked.
 //! Never: moves, shrinks, allocates after `new`.
-//! Threads: shared; cells are atomics and `mark` is lock-free.
+//! Threads: shared; cells are atomics and `mark` is lock-free. [`Pages`] is for tables that do not
+//! change meanwhile.
 
 use core::ops::{Deref, Range};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::pinned_array::{PinnedArray, Zeroed};
@@ -32,8 +33,8 @@ impl<T: Zeroed> Table<T> {
         })
     }
 
-    /// Notes that the cells of `range` are about to be written. To be called before the first
-    /// write to a cell; any number of times.
+    /// Notes that the cells of `range` are about to be written. Called before the first write to a
+    /// cell; more calls do no harm.
     #[inline]
     pub fn mark(&self, range: Range<usize>) {
         let first = range.start * size_of::<T>() / PAGE;
@@ -49,9 +50,82 @@ impl<T: Zeroed> Table<T> {
         }
     }
 
+    /// Whether a cell of the page of this one was marked.
+    #[inline]
+    pub fn is_marked(&self, cell: usize) -> bool {
+        let page = cell * size_of::<T>() / PAGE;
+        self.marked[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 1
+    }
+
     /// Bytes of pages with marked cells.
     pub fn populated_bytes(&self) -> usize {
         self.marked_pages.load(Ordering::Relaxed) * PAGE
+    }
+}
+
+/// A cell that is saved as it is in memory.
+///
+/// # Safety
+/// It consists of atomic integers and nothing else: it has no padding, and every bit pattern is a
+/// value. Its size divides a page.
+pub(crate) unsafe trait Saved: Zeroed {}
+
+// SAFETY: atomic integers.
+unsafe impl Saved for AtomicU8 {}
+// SAFETY: atomic integers.
+unsafe impl Saved for AtomicU16 {}
+// SAFETY: atomic integers.
+unsafe impl Saved for AtomicU32 {}
+// SAFETY: atomic integers.
+unsafe impl Saved for AtomicU64 {}
+
+/// A table as pages, whatever its cells are.
+pub(crate) trait Pages {
+    /// Hands out number and bytes of every page with marked cells.
+    fn save(&self, each: &mut dyn FnMut(u32, &[u8]));
+    /// Marks and fills a page; false if there is none with that number.
+    fn load(&self, page: u32, bytes: &[u8; PAGE]) -> bool;
+}
+
+impl<T: Saved> Table<T> {
+    /// The words of a page; None beyond the end.
+    fn page(&self, page: usize) -> Option<&[AtomicU64; PAGE / 8]> {
+        const { assert!(PAGE.is_multiple_of(size_of::<T>())) };
+        if page >= (self.cells.len() * size_of::<T>()).div_ceil(PAGE) {
+            return None;
+        }
+        // SAFETY: a pinned array is mapped in whole pages, so this one is there as long as `self`
+        // is. Its bytes are those of atomic integers (`Saved`), or zero behind the last cell.
+        Some(unsafe { &*self.cells.as_ptr().cast::<[AtomicU64; PAGE / 8]>().add(page) })
+    }
+}
+
+impl<T: Saved> Pages for Table<T> {
+    fn save(&self, each: &mut dyn FnMut(u32, &[u8])) {
+        for (at, word) in self.marked.iter().enumerate() {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != 0 {
+                let number = at * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let Some(words) = self.page(number) else { return };
+                let mut bytes = [0; PAGE];
+                for (copy, word) in bytes.chunks_exact_mut(8).zip(words) {
+                    copy.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+                }
+                each(number as u32, &bytes);
+            }
+        }
+    }
+
+    fn load(&self, page: u32, bytes: &[u8; PAGE]) -> bool {
+        let number = page as usize;
+        let Some(words) = self.page(number) else { return false };
+        let first = number * (PAGE / size_of::<T>());
+        self.mark(first..first + 1);
+        for (word, copy) in words.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_le_bytes(*copy), Ordering::Relaxed);
+        }
+        true
     }
 }
 

@@ -1,13 +1,14 @@
 //! Thread cache: one thread's stock of free objects, a bin per size class.
 //!
-//! A bin is a stack of addresses out of band. For everyone but its thread, what is in a cache is
-//! allocated. Caches are pooled: a thread that ends leaves its cache to the next one.
+//! A bin is a stack of addresses, apart from the objects. An object in a cache is free for the
+//! cache's thread and allocated for all others. Caches are pooled: a thread that ends leaves its
+//! cache to the next one.
 //!
 //! Guarantees: a bin never holds more than its class's capacity, all medium bins together never
 //! more than [`MEDIUM_BYTES_MAX`]; a fork at any instant leaves every bin well-formed.
 //! Never: touches a cached object.
 //! Threads: a cache belongs to the thread that has the handle; others read its counts, and the
-//! child of a fork empties those of the threads it lost.
+//! child of a fork empties the caches of threads that it does not have.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
@@ -39,22 +40,22 @@ pub(crate) struct Bin {
     batch: AtomicU32,
 }
 
-/// What a handle points to. Everything is atomic because statistics read it from other threads;
-/// relaxed loads and stores cost what plain ones do.
+/// The memory of a cache. Everything is atomic because statistics read it from other threads;
+/// relaxed loads and stores cost as little as plain ones.
 #[repr(C)]
 pub(crate) struct CacheMemory {
     bins: [Bin; CLASS_TABLE],
     slots: [AtomicUsize; SLOTS],
     medium_bytes: AtomicUsize,
-    /// Next of all caches of the heap.
+    /// The next one of all caches of the heap.
     next: AtomicPtr<CacheMemory>,
-    /// Next of those in the pool.
+    /// The next one in the pool.
     next_pooled: AtomicPtr<CacheMemory>,
     /// Nonzero while a thread has it.
     taken: AtomicU32,
 }
 
-/// One thread's stock of free objects; a handle of one word. Use it with the heap that made it.
+/// One thread's stock of free objects: a handle of one word. Use it with the heap that made it.
 pub struct ThreadCache {
     memory: &'static CacheMemory,
 }
@@ -74,7 +75,7 @@ impl Filling {
     }
 }
 
-/// What became of an attempt to cache an object.
+/// The result of an attempt to cache an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Push {
     Cached,
@@ -90,7 +91,7 @@ impl ThreadCache {
         Ok(ThreadCache { memory: heap.caches.take()? })
     }
 
-    /// The fast path: an object of at least `size` bytes, 16-aligned, if the bin has one. Only
+    /// The fast path: an object of at least `size` bytes, aligned to 16, if the bin has one. Only
     /// sizes up to 16 KiB are served here.
     #[inline(always)]
     pub fn allocate(&mut self, size: usize) -> Option<usize> {
@@ -279,8 +280,8 @@ impl CacheMemory {
     }
 }
 
-/// All caches of a heap, in use or pooled. Their memory is never unmapped: a heap lives as long
-/// as its process, and a handle may be kept in a thread-local slot.
+/// All caches of a heap, in use or pooled. Their memory is never unmapped: a heap lives as long as
+/// its process, and a thread-local slot may keep a handle.
 pub(crate) struct Caches {
     lock: Lock<()>,
     first: AtomicPtr<CacheMemory>,
@@ -357,6 +358,21 @@ impl Caches {
     /// The lock, for `fork.rs`.
     pub(crate) fn lock(&self) -> Guard<'_, ()> {
         self.lock.lock()
+    }
+}
+
+impl Drop for Caches {
+    /// Of a heap that is closed: nobody has a cache of it any more.
+    fn drop(&mut self) {
+        let mut next = *self.first.get_mut();
+        while !next.is_null() {
+            // SAFETY: `map_one` mapped it, and nobody uses it any more.
+            unsafe {
+                let memory = next;
+                next = (*memory).next.load(Relaxed);
+                let _ = mapping::unmap_pinned(memory.cast(), size_of::<CacheMemory>());
+            }
+        }
     }
 }
 

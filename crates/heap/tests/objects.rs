@@ -7,8 +7,7 @@ mod region;
 use std::collections::BTreeMap;
 
 use deepheap_heap::{
-    Freed, FreedObjects, ObjectShape, ObjectShortage, PAGE, PageNo, SPAN, Shrunk, ThreadCache,
-    stride,
+    Freed, FreedObjects, ObjectShape, PAGE, PageNo, SPAN, Shortage, Shrunk, ThreadCache, stride,
 };
 use region::{Random, Recycling, Region, reads_as_zeros, stamp, stamp_holds};
 
@@ -73,7 +72,7 @@ impl Model {
             for start in (element / PAGE * PAGE..end).step_by(PAGE) {
                 let page = PageNo::from(self.region.page_of(start));
                 assert!(heap.is_object_page(page) && !heap.page_is_free(page));
-                let kept = start + heap.unit_bytes(page);
+                let kept = start + heap.kept_bytes(page);
                 assert!(kept >= end.min(start + PAGE), "every byte is kept");
                 assert!(size < 128 || kept == end.min(start + PAGE), "and none beyond");
             }
@@ -261,7 +260,7 @@ fn foreign_pointers_are_refused_in_object_spans_too() {
     }
     assert_eq!(region.heap.object_at(memory), None);
     let page = PageNo::from(region.page_of(memory));
-    assert!(!region.heap.is_object_page(page) && region.heap.unit_bytes(page) == PAGE);
+    assert!(!region.heap.is_object_page(page) && region.heap.kept_bytes(page) == PAGE);
     assert!(!region.heap.is_object_page(PageNo(u32::MAX)));
     for ptr in [batched, single, large, array, memory] {
         region.free(&mut cache, ptr);
@@ -311,7 +310,7 @@ fn fresh_objects_are_neighbours_in_ascending_order() {
     let first = region.allocate_objects(1, 8).unwrap().ptr;
     let next: Vec<usize> = (1..33).map(|_| region.allocate_objects(1, 8).unwrap().ptr).collect();
     assert_eq!((next[14], next[15]), (first + 15 * 8, first + PAGE), "sixteen of 8 bytes a page");
-    assert_eq!(region.heap.unit_bytes(region.page_of(first).into()), 128);
+    assert_eq!(region.heap.kept_bytes(region.page_of(first).into()), 128);
 }
 
 #[test]
@@ -320,17 +319,17 @@ fn shortages_say_what_is_missing_and_change_nothing() {
     let mut cache = region.cache();
     let heap = region.heap;
     for size in [usize::MAX, usize::MAX - 8, 5 * SPAN] {
-        assert_eq!(heap.allocate_object(size), Err(ObjectShortage::TooLarge));
-        assert_eq!(heap.allocate_object_array(3, size), Err(ObjectShortage::TooLarge));
+        assert_eq!(heap.allocate_object(size), Err(Shortage::TooLarge));
+        assert_eq!(heap.allocate_object_array(3, size), Err(Shortage::TooLarge));
     }
-    assert_eq!(heap.allocate_object_array(usize::MAX, 4096), Err(ObjectShortage::TooLarge));
-    assert_eq!(heap.allocate_object_array(2, 120), Err(ObjectShortage::TooLarge));
+    assert_eq!(heap.allocate_object_array(usize::MAX, 4096), Err(Shortage::TooLarge));
+    assert_eq!(heap.allocate_object_array(2, 120), Err(Shortage::TooLarge));
     // A group of 16 objects of 4096 bytes is the least step.
-    assert_eq!(heap.allocate_object(4096), Err(ObjectShortage::Blocks(17)));
+    assert_eq!(heap.allocate_object(4096), Err(Shortage::ObjectBlocks(17)));
     heap.grant_object_blocks(10);
-    assert_eq!(heap.allocate_object(4096), Err(ObjectShortage::Blocks(7)));
+    assert_eq!(heap.allocate_object(4096), Err(Shortage::ObjectBlocks(7)));
     heap.grant_object_blocks(7);
-    assert_eq!(heap.allocate_object(4096), Err(ObjectShortage::Spans(1)));
+    assert_eq!(heap.allocate_object(4096), Err(Shortage::ObjectSpans(1)));
     let spans = heap.begin_spans(1).unwrap();
     heap.add_object_spans(spans);
     assert_eq!(heap.used_object_blocks(), 0);
@@ -338,11 +337,11 @@ fn shortages_say_what_is_missing_and_change_nothing() {
         assert!(heap.allocate_object(4096).is_ok());
     }
     assert_eq!((heap.used_object_blocks(), heap.granted_object_blocks()), (17, 17));
-    assert_eq!(heap.allocate_object(4096), Err(ObjectShortage::Blocks(17)));
+    assert_eq!(heap.allocate_object(4096), Err(Shortage::ObjectBlocks(17)));
     assert_eq!(heap.revoke_object_blocks(100), 0);
     heap.grant_object_blocks(1 << 20);
     let huge = heap.allocate_object(2 * SPAN + 100);
-    assert_eq!(huge, Err(ObjectShortage::Spans(3)));
+    assert_eq!(huge, Err(Shortage::ObjectSpans(3)));
     let spans = heap.begin_spans(3).unwrap();
     heap.add_object_spans(spans);
     let used = heap.used_object_blocks();
@@ -354,7 +353,7 @@ fn shortages_say_what_is_missing_and_change_nothing() {
     // Not taken out of the page buffer yet: it comes back for another try.
     heap.recycle_objects(freed, true);
     assert!(heap.used_object_blocks() > used);
-    assert_eq!(heap.allocate_object(2 * SPAN), Err(ObjectShortage::Spans(2)));
+    assert_eq!(heap.allocate_object(2 * SPAN), Err(Shortage::ObjectSpans(2)));
     assert_eq!(heap.take_idle_objects(), Some(freed));
     assert_eq!(heap.take_idle_objects(), None);
     heap.recycle_objects(freed, false);

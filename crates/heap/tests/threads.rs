@@ -199,11 +199,11 @@ fn ask_about_pages(objects: bool) {
             }
             let page = region.page_of(ptr + random.below(size));
             let said_free = region.heap.page_is_free(PageNo::from(page));
-            let unit_bytes = region.heap.unit_bytes(PageNo::from(page));
+            let kept_bytes = region.heap.kept_bytes(PageNo::from(page));
             if slot.changes.load(Ordering::SeqCst) == before {
                 assert!(!said_free, "page {page} of a live object of {size} bytes at {ptr:#x}");
                 let kept = (ptr + size - (region.base + page * PAGE)).min(PAGE);
-                assert!(kept <= unit_bytes, "{kept} bytes of page {page} are kept");
+                assert!(kept <= kept_bytes, "{kept} bytes of page {page} are kept");
                 live += 1;
             }
             free += usize::from(region.heap.page_is_free(PageNo::from(random.below(4096))));

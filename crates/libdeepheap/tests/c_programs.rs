@@ -3,7 +3,7 @@
 
 mod toolchain;
 
-use toolchain::{Standard, run};
+use toolchain::{Standard, assert_compiles, root, run};
 
 /// A budget and store that every machine has; the working folder is the test's own.
 const CONF: (&str, &str) = ("DEEPHEAP_CONF", "ram:64M,store:.");
@@ -40,6 +40,29 @@ fn containers_of_the_standard_library_live_on_deepheap() {
         let printed = run(standard, &program("containers.cpp"), &[CONF]);
         assert_eq!(printed.stdout, "containers hold\n");
     }
+}
+
+#[test]
+fn durable_heaps_are_there_in_the_next_process() {
+    for standard in [Standard::C99, Standard::C17] {
+        let printed = run(standard, &program("durable.c"), &[CONF]);
+        assert_eq!(printed.stdout, "the index is there again\n");
+    }
+    for standard in [Standard::Cxx17, Standard::Cxx20] {
+        let printed = run(standard, &program("durable.cpp"), &[CONF]);
+        assert_eq!(printed.stdout, "containers are there again\n");
+    }
+}
+
+#[test]
+fn files_are_mapped_within_their_ram_and_shared_with_a_child() {
+    let ram = ("DEEPHEAP_MAP_RAM", "4M");
+    for standard in [Standard::C99, Standard::C17] {
+        let printed = run(standard, &program("maps.c"), &[SMALL, ram]);
+        assert_eq!(printed.stdout, "maps hold\n");
+    }
+    let example = std::fs::read_to_string(root().join("examples/map_sum.c"));
+    assert_compiles(Standard::C99, &example.expect("the example"));
 }
 
 #[test]

@@ -56,11 +56,12 @@ fn exported_functions() -> BTreeSet<String> {
             let arguments: Vec<String> = arguments
                 .trim_matches([',', ' '])
                 .split(", ")
-                .map(|argument| argument.split_once(": ").unwrap())
+                .filter_map(|argument| argument.split_once(": "))
                 .map(|(name, rust)| declarator(rust, name))
                 .collect();
+            let arguments = if arguments.is_empty() { "void".into() } else { arguments.join(", ") };
             let result = result.strip_prefix(" -> ").unwrap_or("()");
-            functions.insert(declarator(result, &format!("{name}({})", arguments.join(", "))));
+            functions.insert(declarator(result, &format!("{name}({arguments})")));
         }
     }
     functions
@@ -84,6 +85,10 @@ fn declarator(rust: &str, name: &str) -> String {
         "*mut c_char" => "char *",
         "*const c_char" => "const char *",
         "*mut Stats" => "struct dh_stats *",
+        "*mut u64" => "uint64_t *",
+        "*mut Heap" => "dh_heap *",
+        "*mut MapStats" => "struct dh_map_stats *",
+        "*mut CheckpointInfo" => "struct dh_checkpoint *",
         other => panic!("no C type is known for {other}"),
     };
     format!("{c}{name}")
@@ -98,9 +103,9 @@ fn declared_fields(name: &str) -> Vec<String> {
     body.split(';').map(str::trim).filter(|field| !field.is_empty()).map(Into::into).collect()
 }
 
-/// Fields of a struct of the runtime, in the words of C.
-fn defined_fields(name: &str) -> Vec<String> {
-    let source = read_to_string(root().join("crates/runtime/src/stats.rs")).unwrap();
+/// Fields of a struct of a Rust source below crates/, in the words of C.
+fn defined_fields(file: &str, name: &str) -> Vec<String> {
+    let source = read_to_string(root().join("crates").join(file)).unwrap();
     let opening = format!("pub struct {name} {{\n");
     let (before, body) = source.split_once(&opening).unwrap();
     let attributes = before.rsplit("\n\n").next().unwrap();
@@ -135,9 +140,15 @@ fn declarations_are_the_definitions() {
 }
 
 #[test]
-fn structs_are_the_runtime_s() {
-    assert_eq!(declared_fields("dh_latency"), defined_fields("Latency"));
-    assert_eq!(declared_fields("dh_stats"), defined_fields("Stats"));
+fn structs_are_the_library_s() {
+    for (declared, file, defined) in [
+        ("dh_latency", "runtime/src/stats.rs", "Latency"),
+        ("dh_stats", "runtime/src/stats.rs", "Stats"),
+        ("dh_checkpoint", "capi/src/durable.rs", "CheckpointInfo"),
+        ("dh_map_stats", "maps/src/access.rs", "Stats"),
+    ] {
+        assert_eq!(declared_fields(declared), defined_fields(file, defined));
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn every_call_does_what_the_header_says() {
 #[test]
 fn small_elements_and_large_objects_have_every_call() {
     // A store that the program can fill.
-    let filled = ("DEEPHEAP_CONF", "ram:24M,store:.,store_size:128M");
+    let filled = ("DEEPHEAP_CONF", "ram:24M,store:.,store_size:128M,compress:off");
     for standard in [Standard::C99, Standard::C17] {
         let printed = run(standard, &program("elements.c"), &[filled]);
         assert_eq!(printed.stdout, "every element holds\n");

@@ -1,41 +1,37 @@
 //! Access: reads and writes objects for the program without page faults, many at a time.
 //!
-//! What is in the page buffer is read and written there, through the mapping; what is cached, in
-//! its slot; what is stored is brought into the object cache first, a window of reads at a time so
-//! that the device's queue is full. The program's own buffers are never touched here: bytes go
-//! through an `AccessBuffer`, because who owns an object must not fault.
+//! An object in the page buffer is read and written there, through the mapping; a cached one in its
+//! slot. A stored one is brought into the object cache first, a window of reads at a time so that
+//! the device's queue is full. The program's own buffers are never touched here: bytes go through
+//! an `AccessBuffer`, because a thread that owns an object must not fault.
 //!
 //! Guarantees: agrees with plain pointers that other threads use at the same time: an object is
 //! owned, or pinned in the page buffer, while its bytes are copied. Of two pieces of one window
-//! that name the same object the later one comes second. Memory is bounded by the window.
+//! that name the same object the later one is done second. Memory is bounded by the window.
 //! Never: allocates; waits for room in the log, or for another object, while it owns one.
-//! Threads: any, outside the fault path, with all signals blocked: a handler that touched an object
-//! which its own thread owns would wait for ever.
+//! Threads: any, outside the fault path, with all signals blocked: a signal handler that touched an
+//! object which its own thread owns would wait for ever.
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, BlockRead, ContentHash, StoreError};
+use deepheap_store::StoreError;
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
 use crate::balancer::Balancer;
-use crate::descriptor::{DescriptorId, State};
-use crate::evict::Moves;
+use crate::flight::{Flight, Landed};
 use crate::gate::Level;
-use crate::object_table::Place;
+use crate::install::page_at;
+use crate::moves::Moves;
+use crate::ownership::{Found, Owned, Pin, Place, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
-use crate::staging::StagingBuffer;
+use crate::promises::NoPromise;
+use crate::staging::{StagingBuffer, WINDOW_PIECES};
 
-/// Pieces of a window: what is asked of the device together.
-pub const WINDOW_PIECES: usize = 64;
-
-/// Some pieces of a window, a bit each, by position.
+/// A set of pieces of a window, a bit each, by position.
 pub(crate) type Pieces = u64;
 
 const _: () = assert!(WINDOW_PIECES <= Pieces::BITS as usize);
-
-/// Bytes of an `AccessBuffer`: a page of the program's bytes and a block for each piece.
-pub(crate) const ACCESS_BUFFER_BYTES: usize = 2 * WINDOW_PIECES * PAGE;
 
 /// What to do with the bytes of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +42,7 @@ pub enum Operation {
     Write,
     /// Into DRAM, no further.
     Fetch,
-    /// As `Fetch`, of an object beside one that is wanted.
+    /// As `Fetch`, for an object beside one that is wanted.
     FetchBeside,
 }
 
@@ -98,35 +94,40 @@ impl AccessBuffer<'_> {
         unsafe { self.0.address().add(piece * PAGE) }
     }
 
-    /// Where the block of the piece is read to.
-    fn block(&self, piece: usize) -> *mut u8 {
-        // SAFETY: the second half of the buffer has a page for each piece.
-        unsafe { self.0.address().add((WINDOW_PIECES + piece) * PAGE) }
+    /// Where blocks are read to: a page for each piece.
+    fn blocks(&self) -> *mut u8 {
+        // SAFETY: the second half of the buffer.
+        unsafe { self.0.address().add(WINDOW_PIECES * PAGE) }
     }
 }
 
-/// How far a piece is.
+/// The progress of a piece.
 #[derive(Clone, Copy)]
 enum Progress {
     Done,
-    /// Owned, and to be read from this block.
-    Reading(DescriptorId, Block),
-    /// Somebody else is moving it, or it wants a slot.
+    /// Claimed, and in the window's flight.
+    Reading,
+    /// Another thread owns its object, or it needs a slot.
     Later,
+    /// Its object cannot be read.
+    Damaged(StoreError),
 }
 
-/// A window on its way. All of its pieces lie in managed memory, within their objects.
-struct Window<'a> {
+/// One window and its state. All of its pieces lie in managed memory, within their objects.
+struct Call<'a> {
     operation: Operation,
     pieces: &'a [Piece],
     buffer: &'a AccessBuffer<'a>,
     slots: [Option<u32>; WINDOW_PIECES],
+    /// The objects to be read, and for which piece each.
+    flight: Flight<WINDOW_PIECES>,
+    piece_of: [u8; WINDOW_PIECES],
 }
 
 impl Pager {
-    /// A buffer for `access`. The fault path never wants one, so the holder may fault.
+    /// A buffer for `access`. The fault path never takes one, so the holder may fault.
     pub fn access_buffer(&self) -> AccessBuffer<'_> {
-        AccessBuffer(self.access_staging.take(0))
+        AccessBuffer(self.staging.access.take())
     }
 
     /// Does `operation` with up to `WINDOW_PIECES` pieces. Blocks all signals meanwhile.
@@ -139,19 +140,20 @@ impl Pager {
     ) -> Result<(), AccessError> {
         let pieces = &pieces[..pieces.len().min(WINDOW_PIECES)];
         let _blocked = Blocked::all();
-        // What was plain is nowhere in the table before it was taken over.
+        // The table knows pages of plain spans only once they are taken over.
         self.take_over_spans();
         self.stage(&buffer.0, 2 * pieces.len() * PAGE, moves);
         let _passage = self.gate.enter(Level::Mover);
         let (good, bad) = self.good_pieces(pieces);
-        let slots = [None; WINDOW_PIECES];
-        let mut window = Window { operation, pieces: &pieces[..good], buffer, slots };
+        let (slots, piece_of) = ([None; WINDOW_PIECES], [0; WINDOW_PIECES]);
+        let (pieces, flight) = (&pieces[..good], Flight::new());
+        let mut window = Call { operation, pieces, buffer, slots, flight, piece_of };
         let done = self.access_window(&mut window, moves);
         for slot in window.slots.into_iter().flatten() {
             self.cache.give_back(slot);
         }
         self.signal_eviction();
-        // The bad one is behind all that were tried.
+        // The bad piece comes after all that were tried.
         done.and(bad.map_or(Ok(()), Err))
     }
 
@@ -160,18 +162,18 @@ impl Pager {
         let Some(page) = self.managed_page(address) else { return };
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        if let Place::Cached(id) | Place::Busy(id) = self.table.load(page) {
-            // The object may have left meanwhile: then another one is judged a little wrong.
-            self.descriptors.get(id).set_reuse(reuse);
+        if let Place::Cached(id) | Place::Busy(id) = self.ownership.place(page) {
+            // The object may have left meanwhile: then the policy misjudges another one a little.
+            self.ownership.descriptor(id).set_reuse(reuse);
         }
     }
 
-    /// How many pieces come before the first bad one, and what is wrong with that.
+    /// How many pieces come before the first bad one, and what is wrong with that one.
     fn good_pieces(&self, pieces: &[Piece]) -> (usize, Option<AccessError>) {
         for (piece, &Piece { address, length }) in pieces.iter().enumerate() {
             let reason = match self.managed_page(address) {
                 None => AccessReason::NotManaged,
-                Some(page) if address % PAGE + length > self.unit_bytes(page) => {
+                Some(page) if address % PAGE + length > self.kept_bytes(page) => {
                     AccessReason::OutOfBounds
                 }
                 Some(_) => continue,
@@ -181,38 +183,40 @@ impl Pager {
         (pieces.len(), None)
     }
 
-    fn access_window(&self, window: &mut Window<'_>, moves: &mut Moves) -> Result<(), AccessError> {
+    fn access_window(&self, window: &mut Call<'_>, moves: &mut Moves) -> Result<(), AccessError> {
         let count = window.pieces.len();
         let bulk = match window.operation {
             Operation::Write => self.write_in_bulk(window.pieces, window.buffer, moves),
             Operation::Read | Operation::Fetch | Operation::FetchBeside => 0,
         };
         let is_done = |index: usize| bulk & (1 << index) != 0;
-        // Slots first, while nothing is owned: reclaim may wait for the log. Without one, what can
-        // be done without is done, and the rest later.
+        // Take slots first, while nothing is owned: reclaim may wait for the log. A piece without a
+        // slot is done now if it needs none, and later otherwise.
         for index in 0..count {
-            let page = self.page_at(window.pieces[index].address);
+            let page = self.frames.page_at(window.pieces[index].address);
             if !is_done(index) && self.wants_slot(window.operation, page) {
                 window.slots[index] = self.slot_for(page, moves).unwrap_or(None);
             }
         }
-        let mut progress = [Progress::Done; WINDOW_PIECES];
         let mut later: Pieces = 0;
-        for (index, progress) in progress.iter_mut().enumerate().take(count) {
-            if is_done(index) {
-                continue;
-            }
-            // Another piece of the same object that has to wait goes first.
+        let mut damaged: Option<AccessError> = None;
+        for index in (0..count).filter(|&index| !is_done(index)) {
+            // An earlier piece of the same object that has to wait goes first.
             let page = |piece: &Piece| piece.address / PAGE;
             let before = window.pieces[..index].iter().enumerate();
             let behind = later != 0
                 && before
                     .filter(|(at, _)| later & (1 << at) != 0)
                     .any(|(_, piece)| page(piece) == page(&window.pieces[index]));
-            *progress = if behind { Progress::Later } else { self.begin_piece(window, index) };
+            let progress = if behind { Progress::Later } else { self.begin_piece(window, index) };
             later |= Pieces::from(matches!(progress, Progress::Later)) << index;
+            if let (None, Progress::Damaged(error)) = (damaged, progress) {
+                damaged =
+                    Some(AccessError { piece: index, reason: AccessReason::Unreadable(error) });
+            }
         }
-        let mut failed = self.read_pieces(window, &progress[..count]);
+        let failed = [self.read_pieces(window), damaged].into_iter().flatten();
+        let mut failed = failed.min_by_key(|failed| failed.piece);
         while later != 0 && failed.is_none_or(|failed| later.trailing_zeros() < failed.piece as u32)
         {
             let index = later.trailing_zeros() as usize;
@@ -226,10 +230,15 @@ impl Pager {
 
     /// Whether a piece of the page will need a cache slot, as things stand.
     fn wants_slot(&self, operation: Operation, page: PageNo) -> bool {
-        match self.table.load(page) {
+        match self.ownership.place(page) {
             Place::Zero => operation == Operation::Write,
             Place::Stored(_) => true,
-            Place::Cached(_) | Place::Busy(_) => false,
+            // What is written lies there as it is. The descriptor may be another object's by now:
+            // a hint.
+            Place::Cached(id) => {
+                operation == Operation::Write && self.ownership.descriptor(id).is_compressed()
+            }
+            Place::Busy(_) => false,
         }
     }
 
@@ -239,7 +248,7 @@ impl Pager {
         page: PageNo,
         moves: &mut Moves,
     ) -> Result<Option<u32>, StoreError> {
-        let bytes = self.unit_bytes(page);
+        let bytes = self.kept_bytes(page);
         const RECLAIM_OBJECTS: usize = 64;
         const LOOKS_MAX: usize = 64;
         for _ in 0..LOOKS_MAX {
@@ -247,7 +256,7 @@ impl Pager {
                 return Ok(Some(slot));
             }
             if self.reclaim(RECLAIM_OBJECTS, moves)? == 0 {
-                // Everything is in the page buffer, or on its way.
+                // All objects are in the page buffer, or owned.
                 self.wake_evictor();
                 deepheap_sys::thread::yield_now();
             }
@@ -255,85 +264,94 @@ impl Pager {
         Ok(None)
     }
 
-    /// Does the piece at once if that needs no device, or claims its object for reading.
-    fn begin_piece(&self, window: &mut Window<'_>, index: usize) -> Progress {
-        let page = self.page_at(window.pieces[index].address);
+    /// Does the piece at once if that needs no read from the device; otherwise claims its object
+    /// for reading.
+    fn begin_piece(&self, window: &mut Call<'_>, index: usize) -> Progress {
+        let page = self.frames.page_at(window.pieces[index].address);
         let writes = window.operation == Operation::Write;
         loop {
-            let place = self.table.load(page);
-            let stored = matches!(place, Place::Stored(_));
-            if window.operation.only_fetches() && !stored {
+            let found = self.ownership.look(page);
+            if window.operation.only_fetches() && !matches!(found, Found::Stored(_)) {
                 return Progress::Done; // in DRAM, on its way there, or nowhere
             }
-            match place {
-                Place::Zero if writes => {
+            match found {
+                Found::Zero if writes => {
                     let Some(slot) = window.slots[index] else { return Progress::Later };
-                    let Some(id) = self.claim_fresh(page) else { continue };
+                    if !self.try_promise(page) {
+                        return Progress::Later;
+                    }
+                    let Some(owned) = self.ownership.claim_fresh(page) else {
+                        self.end_promise(page);
+                        continue;
+                    };
                     if !self.slot_fits(window, index, page) {
-                        self.unclaim(page, &[id], |_| Place::Zero);
+                        self.end_as_zero(owned);
                         return Progress::Later;
                     }
                     window.slots[index] = None;
                     // SAFETY: the slot is ours alone.
-                    unsafe { self.cache.address(slot).write_bytes(0, self.unit_bytes(page)) };
-                    self.finish_piece(window, index, id, slot);
+                    unsafe { self.cache.address(slot).write_bytes(0, self.kept_bytes(page)) };
+                    self.finish_piece(window, index, owned, slot);
                     return Progress::Done;
                 }
-                Place::Zero => {
+                Found::Zero => {
                     let (bytes, length) = (window.buffer.bytes(index), window.pieces[index].length);
                     // SAFETY: a page of the buffer is this piece's.
                     unsafe { bytes.write_bytes(0, length) };
                     return Progress::Done;
                 }
-                Place::Cached(id) => {
-                    if !self.table.replace(page, place, Place::Busy(id)) {
-                        continue;
-                    }
-                    let descriptor = self.descriptors.get(id);
-                    self.copy_in_slot(window, index, id, descriptor.slot());
+                Found::Cached(id) => {
+                    let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
+                    let descriptor = self.ownership.of(&owned);
+                    let progress = match descriptor.is_compressed() {
+                        true => self.do_compressed(window, index, &owned),
+                        false => {
+                            self.copy_in_slot(window, index, &owned, descriptor.slot());
+                            Progress::Done
+                        }
+                    };
                     descriptor.set_reuse(replacement::touched(descriptor.reuse()));
-                    self.publish_cached(id);
-                    return Progress::Done;
+                    self.ownership.cached(owned);
+                    return progress;
                 }
-                Place::Stored(block) => {
+                Found::Stored(block) => {
                     if window.slots[index].is_none() && window.operation != Operation::Read {
                         return match writes {
                             true => Progress::Later,
                             false => Progress::Done, // no room: a prefetch is a wish
                         };
                     }
-                    let Some(id) = self.claim_stored(page, block) else { continue };
+                    let Some(owned) = self.ownership.claim_stored(page, block) else { continue };
                     if !self.slot_fits(window, index, page) {
-                        self.unclaim(page, &[id], |_| Place::Stored(block));
+                        self.ownership.stored(owned, block);
                         continue;
                     }
-                    let whole = window.pieces[index].length == self.unit_bytes(page);
+                    let whole = window.pieces[index].length == self.kept_bytes(page);
                     if let (true, true, Some(slot)) = (writes, whole, window.slots[index]) {
                         window.slots[index] = None;
-                        self.finish_piece(window, index, id, slot);
+                        self.finish_piece(window, index, owned, slot);
                         return Progress::Done;
                     }
-                    return Progress::Reading(id, block);
+                    window.piece_of[window.flight.len()] = index as u8;
+                    window.flight.push(owned, page, block);
+                    return Progress::Reading;
                 }
-                Place::Busy(id) => {
-                    if self.descriptors.get(id).state().state() != State::Resident {
-                        return Progress::Later;
-                    }
-                    let Some(pinned) = self.try_pin(page) else { continue };
-                    self.copy_piece(window, index, self.address_of(page) as *mut u8);
-                    self.descriptors.get(pinned).drop_pin();
+                Found::OnItsWay(_) => return Progress::Later,
+                Found::Resident(_) => {
+                    let Some(pinned) = self.ownership.try_pin(page, Pin::Call) else { continue };
+                    self.copy_piece(window, index, self.frames.address_of(page) as *mut u8);
+                    self.ownership.descriptor(pinned).drop_pin(Pin::Call);
                     return Progress::Done;
                 }
             }
         }
     }
 
-    /// Whether the slot that was taken for the piece is large enough for its object, now that it is
-    /// owned: another one, of another size, may have come to the page since. If not, the slot is
-    /// given back.
-    fn slot_fits(&self, window: &mut Window<'_>, index: usize, page: PageNo) -> bool {
+    /// Whether the slot that was taken for the piece is large enough for its object, which is owned
+    /// now: the page may hold another object by now, of another size. If not, gives the slot back.
+    fn slot_fits(&self, window: &mut Call<'_>, index: usize, page: PageNo) -> bool {
         match window.slots[index] {
-            Some(slot) if self.cache.slot_bytes(slot) < self.unit_bytes(page) => {
+            Some(slot) if self.cache.slot_bytes(slot) < self.kept_bytes(page) => {
                 self.cache.give_back(slot);
                 window.slots[index] = None;
                 false
@@ -342,41 +360,29 @@ impl Pager {
         }
     }
 
-    /// Reads what was claimed, all at once, and does those pieces.
-    fn read_pieces(&self, window: &mut Window<'_>, progress: &[Progress]) -> Option<AccessError> {
-        let mut owned = [(0, DescriptorId(0), Block(0)); WINDOW_PIECES];
-        let mut count = 0;
-        for (index, progress) in progress.iter().enumerate() {
-            if let Progress::Reading(id, block) = *progress {
-                owned[count] = (index, id, block);
-                count += 1;
-            }
+    /// Reads all claimed objects at once, and does their pieces.
+    fn read_pieces(&self, window: &mut Call<'_>) -> Option<AccessError> {
+        if window.flight.len() == 0 {
+            return None;
         }
-        let owned = &owned[..count];
-        let mut requests: [BlockRead<'_>; WINDOW_PIECES] = core::array::from_fn(|at| {
-            let Some(&(index, id, block)) = owned.get(at) else {
-                return BlockRead::packed(Block(0), &mut []);
-            };
-            // SAFETY: the piece's block page of the buffer, which is this thread's alone.
-            let buf = unsafe { core::slice::from_raw_parts_mut(window.buffer.block(index), PAGE) };
-            self.block_read(self.descriptors.get(id).page(), block, buf)
-        });
-        if count > 0 {
-            self.store.read(&mut requests[..count]);
-        }
+        let mut flight = core::mem::replace(&mut window.flight, Flight::new());
+        // SAFETY: the second half of the buffer, which is this thread's alone.
+        let mut reads = unsafe { self.begin(&flight, window.buffer.blocks()) };
+        // The program has not asked for neighbours: no larger cache would have saved these reads.
+        self.finish(&flight, &mut reads, window.operation != Operation::FetchBeside);
         let mut failed: Option<AccessError> = None;
-        for (&(index, id, block), request) in owned.iter().zip(&requests) {
-            let page = self.descriptors.get(id).page();
-            let object = request
-                .result
-                .and_then(|_| self.object_in(page, request.buf).ok_or(StoreError::Corrupt(block)));
-            match object {
-                Ok(object) => self.arrive(window, index, id, block, object),
+        for at in 0..flight.len() {
+            let (piece, block) = (usize::from(window.piece_of[at]), flight.block(at));
+            let landed = self.landed(&flight, &reads, at);
+            let done =
+                landed.and_then(|landed| self.do_landed(window, piece, &mut flight, at, landed));
+            match done {
+                Ok(()) => {}
                 Err(error) => {
-                    self.unclaim(page, &[id], |_| Place::Stored(block));
-                    if failed.is_none_or(|failed| index < failed.piece) {
+                    self.ownership.stored(flight.take(at), block);
+                    if failed.is_none_or(|failed| piece < failed.piece) {
                         let reason = AccessReason::Unreadable(error);
-                        failed = Some(AccessError { piece: index, reason });
+                        failed = Some(AccessError { piece, reason });
                     }
                 }
             }
@@ -384,61 +390,134 @@ impl Pager {
         failed
     }
 
-    /// The object was read, and is what it ought to be.
-    fn arrive(
+    /// Does the piece of the object `at` of the flight, which was read and matched its checksum,
+    /// and publishes it. After an error it is still in the flight.
+    fn do_landed(
         &self,
-        window: &mut Window<'_>,
+        window: &mut Call<'_>,
         index: usize,
-        id: DescriptorId,
-        block: Block,
-        object: &[u8],
-    ) {
-        let descriptor = self.descriptors.get(id);
-        let Some(slot) = window.slots[index].take() else {
-            self.copy_piece(window, index, object.as_ptr().cast_mut());
-            self.unclaim(descriptor.page(), &[id], |_| Place::Stored(block));
-            return;
-        };
-        // SAFETY: the slot is ours alone and has room for the object.
-        unsafe {
-            self.cache.address(slot).copy_from_nonoverlapping(object.as_ptr(), object.len());
+        flight: &mut Flight<WINDOW_PIECES>,
+        at: usize,
+        landed: Landed<'_>,
+    ) -> Result<(), StoreError> {
+        let block = flight.block(at);
+        // What is only fetched stays compressed, in a slot of that size.
+        if let Landed::Compressed(bytes) = landed
+            && window.operation.only_fetches()
+            && let Some(slot) = self.cache.take_compressed(bytes)
+        {
+            let owned = flight.take(at);
+            self.ownership.of(&owned).set_compressed(true);
+            self.finish_fetch(window, owned, slot);
+            return Ok(());
         }
-        descriptor.set_hash(ContentHash::of(object));
-        self.finish_piece(window, index, id, slot);
+        match (landed, window.slots[index]) {
+            (Landed::Plain(object), None) => {
+                self.copy_piece(window, index, object.as_ptr().cast_mut());
+                self.ownership.stored(flight.take(at), block);
+            }
+            (Landed::Plain(object), Some(slot)) => {
+                window.slots[index] = None;
+                // SAFETY: the slot is ours alone and has room for the object.
+                unsafe {
+                    let to = self.cache.address(slot);
+                    to.copy_from_nonoverlapping(object.as_ptr(), object.len());
+                }
+                self.finish_piece(window, index, flight.take(at), slot);
+            }
+            (Landed::Compressed(_), None) => {
+                let staging = self.take_staging(PAGE);
+                // SAFETY: the staging page is ours alone.
+                let page = unsafe { page_at(staging.address()) };
+                self.make_page(flight, at, landed, page)?;
+                self.copy_piece(window, index, staging.address());
+                self.ownership.stored(flight.take(at), block);
+            }
+            (Landed::Compressed(_), Some(slot)) => {
+                // SAFETY: the slot is ours alone, and `slot_fits`: the object is a page.
+                let page = unsafe { page_at(self.cache.address(slot)) };
+                self.make_page(flight, at, landed, page)?;
+                window.slots[index] = None;
+                self.finish_piece(window, index, flight.take(at), slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the piece of an owned object that lies compressed in its slot. A write needs the
+    /// piece's own slot, where the object lies as it is from then on.
+    fn do_compressed(&self, window: &mut Call<'_>, index: usize, owned: &Owned) -> Progress {
+        let descriptor = self.ownership.of(owned);
+        let staging = self.take_staging(PAGE);
+        let (target, new_slot) = match (window.operation, window.slots[index]) {
+            (Operation::Write, None) => return Progress::Later,
+            (Operation::Write, Some(slot)) if self.cache.slot_bytes(slot) < PAGE => {
+                self.cache.give_back(slot);
+                window.slots[index] = None;
+                return Progress::Later;
+            }
+            (Operation::Write, Some(slot)) => (self.cache.address(slot), Some(slot)),
+            _ => (staging.address(), None),
+        };
+        // SAFETY: the slot, or the staging page, is ours alone and a page long.
+        if let Err(error) = self.unpress(owned, unsafe { page_at(target) }) {
+            return Progress::Damaged(error);
+        }
+        match new_slot {
+            None => self.copy_piece(window, index, target),
+            Some(slot) => {
+                window.slots[index] = None;
+                self.cache.give_back(descriptor.slot());
+                descriptor.set_slot(slot);
+                descriptor.set_compressed(false);
+                self.cache.set_owner(slot, owned.id());
+                self.copy_in_slot(window, index, owned, slot);
+            }
+        }
+        Progress::Done
     }
 
     /// The owned object's bytes are in the slot: does the piece there, and publishes the object as
     /// cached.
-    fn finish_piece(&self, window: &Window<'_>, index: usize, id: DescriptorId, slot: u32) {
-        self.copy_in_slot(window, index, id, slot);
+    fn finish_piece(&self, window: &Call<'_>, index: usize, owned: Owned, slot: u32) {
+        self.copy_in_slot(window, index, &owned, slot);
+        self.finish_fetch(window, owned, slot);
+    }
+
+    /// Publishes an owned object, which is in the slot, as cached.
+    fn finish_fetch(&self, window: &Call<'_>, owned: Owned, slot: u32) {
         if window.operation == Operation::FetchBeside {
-            self.descriptors.get(id).set_neighbour();
-            self.put_in_cache(id, slot, Balancer::arrives_beside);
+            self.ownership.of(&owned).set_neighbour();
+            self.put_in_cache(owned, slot, Balancer::leaves);
         } else {
-            self.put_in_cache(id, slot, Balancer::arrives);
+            self.put_in_cache(owned, slot, Balancer::arrives);
         }
     }
 
-    /// Does the piece in the slot of the owned object. What was written there is changed, if it
-    /// really is: the stored copy is worth nothing then.
-    fn copy_in_slot(&self, window: &Window<'_>, index: usize, id: DescriptorId, slot: u32) {
+    /// Does the piece in the slot of the owned object. If a write has changed the bytes, drops the
+    /// backing block.
+    fn copy_in_slot(&self, window: &Call<'_>, index: usize, owned: &Owned, slot: u32) {
         let bytes = self.cache.address(slot);
         self.copy_piece(window, index, bytes);
         if window.operation != Operation::Write {
             return;
         }
-        let descriptor = self.descriptors.get(id);
-        let length = self.unit_bytes(descriptor.page());
+        let descriptor = self.ownership.of(owned);
+        if descriptor.backing().is_none() {
+            descriptor.set_hash(UNKNOWN_HASH);
+            return;
+        }
+        let length = self.kept_bytes(descriptor.page());
         // SAFETY: the slot is the owner's alone and holds the object.
-        let hash = ContentHash::of(unsafe { core::slice::from_raw_parts(bytes, length) });
+        let hash = self.store.hash(unsafe { core::slice::from_raw_parts(bytes, length) });
         if hash != descriptor.hash() {
-            self.drop_home(descriptor);
+            self.drop_backing(owned);
             descriptor.set_hash(hash);
         }
     }
 
     /// Copies the piece's bytes between the buffer and the object, whose first byte is at `object`.
-    fn copy_piece(&self, window: &Window<'_>, index: usize, object: *mut u8) {
+    fn copy_piece(&self, window: &Call<'_>, index: usize, object: *mut u8) {
         let Piece { address, length } = window.pieces[index];
         let bytes = window.buffer.bytes(index);
         // SAFETY: the object is owned, or pinned, by the caller, and the piece lies in it (and on
@@ -453,14 +532,26 @@ impl Pager {
         }
     }
 
-    /// Does one piece that had to wait; owns nothing while it waits.
+    /// Has a promise at hand for a page that is about to be written for the first time.
+    fn have_promise_ready(&self, page: PageNo) -> Result<(), AccessReason> {
+        match self.promise(page) {
+            Ok(()) => {
+                self.end_promise(page);
+                Ok(())
+            }
+            Err(NoPromise::Store(error)) => Err(AccessReason::NoRoom(error)),
+            Err(NoPromise::Tables) => Err(AccessReason::NoRoom(StoreError::Full)),
+        }
+    }
+
+    /// Does one piece that had to wait. Owns nothing while it waits.
     fn do_alone(
         &self,
-        window: &mut Window<'_>,
+        window: &mut Call<'_>,
         index: usize,
         moves: &mut Moves,
     ) -> Result<(), AccessReason> {
-        let page = self.page_at(window.pieces[index].address);
+        let page = self.frames.page_at(window.pieces[index].address);
         loop {
             if window.slots[index].is_none() && self.wants_slot(window.operation, page) {
                 window.slots[index] = match self.slot_for(page, moves) {
@@ -469,26 +560,18 @@ impl Pager {
                     Err(error) => return Err(AccessReason::NoRoom(error)),
                 };
             }
-            let progress = self.begin_piece(window, index);
-            match progress {
+            match self.begin_piece(window, index) {
                 Progress::Done => return Ok(()),
-                Progress::Reading(..) => {
-                    let mut alone = [Progress::Done; WINDOW_PIECES];
-                    alone[index] = progress;
-                    let failed = self.read_pieces(window, &alone);
+                Progress::Damaged(error) => return Err(AccessReason::Unreadable(error)),
+                Progress::Reading => {
+                    let failed = self.read_pieces(window);
                     return failed.map_or(Ok(()), |error| Err(error.reason));
                 }
-                Progress::Later => {
-                    if let Place::Busy(id) = self.table.load(page) {
-                        let descriptor = self.descriptors.get(id);
-                        let seen = descriptor.state();
-                        if self.table.load(page) == Place::Busy(id)
-                            && seen.state() != State::Resident
-                        {
-                            descriptor.wait_while(seen);
-                        }
-                    }
-                }
+                Progress::Later => match self.ownership.look(page) {
+                    Found::OnItsWay(seen) => self.ownership.wait(seen),
+                    Found::Zero => self.have_promise_ready(page)?,
+                    Found::Resident(_) | Found::Stored(_) | Found::Cached(_) => {}
+                },
             }
         }
     }

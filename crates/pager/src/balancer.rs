@@ -1,67 +1,152 @@
-//! Balancer: watches what a little more page buffer, or a little more object cache, would have
-//! saved, and moves the border between them.
+//! Balancer: measures what a slightly larger page buffer, or a slightly larger object cache, would
+//! have saved, and moves the border between them.
 //!
-//! Guarantees: nothing moves while the user has fixed the page buffer, or on little evidence.
+//! It measures all the time what a fault on a cached object costs, and what a read costs, and
+//! smooths both (`policy::balance`).
+//!
+//! Guarantees: the border does not move if the user has fixed the page buffer, or on little
+//! evidence.
 //! Never: allocates, waits.
 //! Threads: faulting and evicting ones count; one at a time decides (`rebalance`).
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use deepheap_sys::padded::Padded;
 use deepheap_sys::tls;
 
-use crate::PAGE;
-use crate::descriptor::Descriptor;
-use crate::pager::Pager;
-use crate::policy::balance::{self, Observed, Shift};
-use crate::policy::replacement;
+use crate::ownership::Descriptor;
+use crate::policy::balance::{self, Observed, Shift, Spent};
 
 /// The margin that is watched: this part of the page buffer.
 const MARGIN_PART: usize = 8;
-/// What a fault on a cached object costs, its eviction included: CPU time, measured by
-/// `deepheap-bench objects` and `overheads` on a virtual machine (9.7 to 11 us).
-const FAULT_NS: u64 = 10_000;
-/// What a read from the store is taken to cost, not measured: between the time of a device's queue
-/// (10 us) and the time a thread waits alone (60 us).
-const READ_NS: u64 = 40_000;
+/// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
+/// that lost its processor in between makes a single fault or read look more expensive.
+const FAULT: Believed = Believed { first_ns: 8_000, least_ns: 500, most_ns: 100_000 };
+const EVICTION: Believed = Believed { first_ns: 1_500, least_ns: 100, most_ns: 100_000 };
+const READ: Believed = Believed { first_ns: 40_000, least_ns: 500, most_ns: 50_000_000 };
+/// What a fault costs outside the handler, where it is not measured: the kernel delivers the signal
+/// and returns from it.
+const SIGNAL_NS: u64 = 1_500;
 /// Events between two decisions.
 const EVENTS: u64 = 2048;
-/// The page buffer's share grows and shrinks by this part of itself.
+/// The page buffer's share shrinks by this part of itself.
 const STEP_PART: usize = 8;
+/// It grows by less at a time: each page that it takes from the cache may drive out several
+/// compressed ones, which then have to be read.
+const GROWTH_PART: usize = 64;
 const LANES: usize = 16;
-/// The share begins with half, and stays between a 256th and three quarters.
+/// The share begins with half, and stays between a 256th and seven eighths.
 const PART_FIRST: usize = 1 << 15;
 const PART_LEAST: usize = 1 << 8;
-const PART_MOST: usize = 3 << 14;
+const PART_MOST: usize = 7 << 13;
+/// Up to this share the page buffer grows by what is seen. From here on, where the cache is small,
+/// each object that its growth drives out is also taken for a read to come: when the read is seen,
+/// it is too late.
+const PART_SURE: usize = 3 << 14;
+/// Departures are forgotten by this part at each decision.
+const FORGOTTEN_PART: u64 = 16;
 /// As far from now as an epoch in eight bits can be.
 const LONG_AGO: u8 = 128;
 
-#[repr(align(64))]
+/// See `FAULT`.
+struct Believed {
+    first_ns: u64,
+    least_ns: u64,
+    most_ns: u64,
+}
+
+/// The total time of some operations.
+#[derive(Default)]
+struct Meter {
+    operations: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Meter {
+    fn add(&self, operations: u64, ns: u64) {
+        self.operations.fetch_add(operations, Ordering::Relaxed);
+        self.ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Spent {
+        let [operations, ns] =
+            [&self.operations, &self.ns].map(|counter| counter.swap(0, Ordering::Relaxed));
+        Spent { operations, ns }
+    }
+}
+
+/// Counters of some threads.
+#[derive(Default)]
 struct Lane {
     young_faults: AtomicU64,
     ghost_reads: AtomicU64,
+    departures: AtomicU64,
+    faults: Meter,
+    evictions: Meter,
+    reads: Meter,
+}
+
+/// A cost, smoothed; changed by whoever decides.
+struct Cost {
+    ns: AtomicU64,
+    believed: Believed,
+}
+
+impl Cost {
+    const fn new(believed: Believed) -> Cost {
+        Cost { ns: AtomicU64::new(believed.first_ns), believed }
+    }
+
+    /// Takes the new measurements into account; returns the cost.
+    fn measured(&self, lanes: &[Padded<Lane>], meter: impl Fn(&Lane) -> &Meter) -> u64 {
+        let spent = lanes.iter().map(|lane| meter(lane).take()).fold(Spent::default(), Spent::and);
+        let smoothed = balance::smoothed_ns(self.ns.load(Ordering::Relaxed), spent);
+        let ns = smoothed.clamp(self.believed.least_ns, self.believed.most_ns);
+        self.ns.store(ns, Ordering::Relaxed);
+        ns
+    }
+}
+
+/// How many bytes each side of the border holds.
+pub(crate) struct Shares {
+    /// The page buffer at its limit, page tables included.
+    pub(crate) page_buffer_bytes: usize,
+    /// What the objects that the ghost knows of would take if they were cached.
+    pub(crate) ghost_bytes: usize,
 }
 
 /// What was counted since the last decision.
 pub(crate) struct Balancer {
-    lanes: [Lane; LANES],
+    lanes: [Padded<Lane>; LANES],
+    fault: Cost,
+    eviction: Cost,
+    read: Cost,
+    /// Objects that are being read.
+    under_way: Padded<AtomicUsize>,
     /// Counts up each time a margin's worth of pages has left the page buffer.
     epoch: AtomicUsize,
-    /// Pages that left it in this epoch.
-    left: AtomicUsize,
+    /// Pages that left it in this epoch. Changes often; the rest beside it is only read.
+    left: Padded<AtomicUsize>,
+    /// Objects that left the cache for the store lately. Changed by whoever decides.
+    departed: AtomicU64,
     /// The page buffer's share of what the tables leave, in 65536ths.
     part: AtomicUsize,
-    /// Whether it moves. Without a ghost there is nothing to see on the cache's side.
+    /// Whether the share moves: not if the user has fixed the page buffer.
     moves: bool,
 }
 
 impl Balancer {
-    /// Begins with a share of half, and keeps it unless it `moves`.
+    /// Begins with a share of half, which changes only if it `moves`.
     pub(crate) fn new(moves: bool) -> Balancer {
-        let lane = || Lane { young_faults: AtomicU64::new(0), ghost_reads: AtomicU64::new(0) };
         Balancer {
-            lanes: core::array::from_fn(|_| lane()),
+            lanes: Default::default(),
+            fault: Cost::new(FAULT),
+            eviction: Cost::new(EVICTION),
+            read: Cost::new(READ),
+            under_way: Padded(AtomicUsize::new(0)),
             epoch: AtomicUsize::new(0),
-            left: AtomicUsize::new(0),
+            left: Padded(AtomicUsize::new(0)),
+            departed: AtomicU64::new(0),
             part: AtomicUsize::new(PART_FIRST),
             moves,
         }
@@ -72,27 +157,20 @@ impl Balancer {
         self.part.load(Ordering::Relaxed)
     }
 
-    /// An object leaves the page buffer for the cache; `known` to the ghost or not.
-    pub(crate) fn leaves(&self, descriptor: &Descriptor, known: bool) {
+    /// An object leaves the page buffer for the cache, or comes to the cache as a neighbour.
+    pub(crate) fn leaves(&self, descriptor: &Descriptor) {
         descriptor.set_epoch(self.epoch.load(Ordering::Relaxed) as u8);
-        if known {
-            self.lanes[tls::lane()].ghost_reads.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// An object comes to the cache from the store: no fault on it could have been saved.
-    pub(crate) fn arrives(&self, descriptor: &Descriptor, known: bool) {
-        self.leaves(descriptor, known);
+    pub(crate) fn arrives(&self, descriptor: &Descriptor) {
         descriptor.set_epoch((self.epoch.load(Ordering::Relaxed) as u8).wrapping_sub(LONG_AGO));
     }
 
-    /// An object comes to the cache from the store though nobody wanted it yet.
-    pub(crate) fn arrives_beside(&self, descriptor: &Descriptor, _known: bool) {
-        descriptor.set_epoch(self.epoch.load(Ordering::Relaxed) as u8);
-    }
-
-    /// So many pages have left a page buffer of `limit` pages.
-    pub(crate) fn left(&self, pages: usize, limit: usize) {
+    /// So many pages have left a page buffer of `limit` pages, which took so long.
+    pub(crate) fn left(&self, pages: usize, ns: u64, limit: usize) {
+        let most_ns = pages as u64 * EVICTION.most_ns;
+        self.lanes[tls::lane()].evictions.add(pages as u64, ns.min(most_ns));
         let left = self.left.fetch_add(pages, Ordering::Relaxed) + pages;
         if left >= limit / MARGIN_PART {
             self.left.store(0, Ordering::Relaxed);
@@ -107,10 +185,94 @@ impl Balancer {
         }
     }
 
-    /// Whether its epoch is that of the margin before this one, or of this one.
+    /// Whether its epoch is the current one, or the one before.
     pub(crate) fn is_young(&self, descriptor: &Descriptor) -> bool {
-        let now = self.epoch.load(Ordering::Relaxed) as u8;
-        now.wrapping_sub(descriptor.epoch()) <= 1
+        self.epochs_since(descriptor) <= 1
+    }
+
+    /// Whether since it left the page buffer no more pages left than that holds.
+    pub(crate) fn left_lately(&self, descriptor: &Descriptor) -> bool {
+        usize::from(self.epochs_since(descriptor)) <= MARGIN_PART
+    }
+
+    fn epochs_since(&self, descriptor: &Descriptor) -> u8 {
+        (self.epoch.load(Ordering::Relaxed) as u8).wrapping_sub(descriptor.epoch())
+    }
+
+    /// A fault on a cached object was served in `ns` nanoseconds, without those for making room.
+    pub(crate) fn note_fault(&self, ns: u64) {
+        self.lanes[tls::lane()].faults.add(1, ns.min(FAULT.most_ns));
+    }
+
+    /// So many objects are about to be read; how many are under way now, these included.
+    pub(crate) fn begin_reads(&self, objects: usize) -> usize {
+        self.under_way.fetch_add(objects, Ordering::Relaxed) + objects
+    }
+
+    /// So many objects were read; how many were under way until now, these included.
+    pub(crate) fn end_reads(&self, objects: usize) -> usize {
+        self.under_way.fetch_sub(objects, Ordering::Relaxed)
+    }
+
+    /// So many wanted objects were read, which cost `ns` nanoseconds; a larger cache would have
+    /// saved the reads of those `known` to the ghost.
+    ///
+    /// The cost is the time divided by the reads that were under way at once. By Little's law one
+    /// read less would shorten the run by so much; the whole time would be right only if every
+    /// thread waited alone.
+    pub(crate) fn note_reads(&self, objects: usize, ns: u64, known: usize) {
+        let lane = &self.lanes[tls::lane()];
+        lane.reads.add(objects as u64, ns.min(objects as u64 * READ.most_ns));
+        lane.ghost_reads.fetch_add(known as u64, Ordering::Relaxed);
+    }
+
+    /// So many objects have left the cache for the store.
+    pub(crate) fn note_departures(&self, objects: u32) {
+        self.lanes[tls::lane()].departures.fetch_add(objects.into(), Ordering::Relaxed);
+    }
+
+    /// Moves the border if there is reason to, by what was counted since the last decision.
+    pub(crate) fn balance(&self, shares: &Shares) {
+        if !self.moves {
+            return;
+        }
+        let young_faults = self.sum(|lane| &lane.young_faults);
+        let ghost_reads = self.sum(|lane| &lane.ghost_reads);
+        let departures = self.sum(|lane| &lane.departures);
+        if young_faults + ghost_reads < EVENTS {
+            return;
+        }
+        for lane in &self.lanes {
+            lane.young_faults.store(0, Ordering::Relaxed);
+            lane.ghost_reads.store(0, Ordering::Relaxed);
+            lane.departures.store(0, Ordering::Relaxed);
+        }
+        let before = self.departed.load(Ordering::Relaxed);
+        let departed = before - before.div_ceil(FORGOTTEN_PART) + departures;
+        self.departed.store(departed, Ordering::Relaxed);
+        let fault_ns = self.fault.measured(&self.lanes, |lane| &lane.faults);
+        let eviction_ns = self.eviction.measured(&self.lanes, |lane| &lane.evictions);
+        let read_ns = self.read.measured(&self.lanes, |lane| &lane.reads);
+        let observed = Observed {
+            young_faults,
+            fault_ns: SIGNAL_NS + fault_ns + eviction_ns,
+            // One margin and, on average, half of the one that has begun.
+            margin_bytes: (shares.page_buffer_bytes / MARGIN_PART * 3 / 2) as u64,
+            ghost_reads,
+            read_ns,
+            ghost_bytes: shares.ghost_bytes as u64,
+        };
+        let part = self.part();
+        let step = |by: usize| (part / by).max(1);
+        let feared = Observed { ghost_reads: ghost_reads + departed, ..observed };
+        let may_grow = part < PART_SURE || balance::shift(&feared) == Shift::ToPageBuffer;
+        let moved = match balance::shift(&observed) {
+            Shift::ToPageBuffer if !may_grow => part,
+            Shift::ToPageBuffer => part + step(GROWTH_PART),
+            Shift::ToObjectCache => part - step(STEP_PART),
+            Shift::Stay => part,
+        };
+        self.part.store(moved.clamp(PART_LEAST, PART_MOST), Ordering::Relaxed);
     }
 
     fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU64) -> u64 {
@@ -118,56 +280,49 @@ impl Balancer {
     }
 }
 
-impl Pager {
-    /// The number of this epoch, which has begun when the last one's part of the page buffer was
-    /// replaced.
-    pub fn epoch(&self) -> usize {
-        self.balancer.epoch.load(Ordering::Relaxed)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deepheap_sys::pinned_array::PinnedArray;
+
+    #[test]
+    fn the_share_goes_where_it_pays_from_a_256th_to_seven_eighths() {
+        let shares = Shares { page_buffer_bytes: 1 << 20, ghost_bytes: 1 << 20 };
+        let after = |moves, young_faults, ghost_reads, departures| {
+            let balancer = Balancer::new(moves);
+            for _ in 0..1000 {
+                balancer.note_departures(departures);
+                balancer.lanes[0].young_faults.store(young_faults, Ordering::Relaxed);
+                balancer.lanes[0].ghost_reads.store(ghost_reads, Ordering::Relaxed);
+                balancer.balance(&shares);
+            }
+            balancer.part()
+        };
+        assert_eq!(after(true, EVENTS, 0, 0), (1 << 16) * 7 / 8);
+        assert_eq!(after(true, 0, EVENTS, 0), (1 << 16) / 256);
+        assert_eq!(after(true, EVENTS - 1, 0, 0), PART_FIRST, "little evidence");
+        assert_eq!(after(false, EVENTS, 0, 0), PART_FIRST, "the user has fixed it");
+        let reached = after(true, EVENTS, 0, EVENTS as u32);
+        let step = PART_SURE / GROWTH_PART;
+        assert!((PART_SURE..=PART_SURE + step).contains(&reached), "{reached}: it drives out many");
     }
 
-    /// Epochs that a page stays in RAM which nobody touches again, in the page buffer and then in
-    /// the cache: what leaves the one comes to the other.
-    pub fn epochs_in_ram(&self) -> usize {
-        let in_buffer = self.page_buffer.limit().max(1);
-        MARGIN_PART + MARGIN_PART * (self.cache.held_bytes() / PAGE) / in_buffer
-    }
-
-    /// Moves the border between page buffer and object cache if there is reason to.
-    pub(crate) fn balance(&self) {
-        let balancer = &self.balancer;
-        if !balancer.moves {
-            return;
+    #[test]
+    fn an_object_left_lately_until_the_page_buffer_was_replaced_once() {
+        const LIMIT: usize = 800;
+        let balancer = Balancer::new(true);
+        let descriptors = PinnedArray::<Descriptor>::new(2).expect("memory");
+        let [left, read] = [&descriptors[0], &descriptors[1]];
+        balancer.leaves(left);
+        balancer.arrives(read);
+        for pages in (0..LIMIT).step_by(LIMIT / MARGIN_PART) {
+            assert!(balancer.left_lately(left), "after {pages}");
+            assert_eq!(balancer.is_young(left), pages <= LIMIT / MARGIN_PART, "after {pages}");
+            assert!(!balancer.left_lately(read), "it came from the store");
+            balancer.left(LIMIT / MARGIN_PART, 0, LIMIT);
         }
-        let young_faults = balancer.sum(|lane| &lane.young_faults);
-        let ghost_reads = balancer.sum(|lane| &lane.ghost_reads);
-        if young_faults + ghost_reads < EVENTS {
-            return;
-        }
-        for lane in &balancer.lanes {
-            lane.young_faults.store(0, Ordering::Relaxed);
-            lane.ghost_reads.store(0, Ordering::Relaxed);
-        }
-        let pages = self.page_buffer.pages().max(1);
-        // With an object on every page, a resident page may have a page table to itself.
-        let page_bytes = PAGE + self.ranges.page_table_bytes() / pages;
-        let cached = self.cache.objects().max(1);
-        let object_bytes = self.cache.held_bytes() / cached;
-        let observed = Observed {
-            young_faults,
-            fault_ns: FAULT_NS,
-            // One margin and, on average, half of the one that has begun.
-            margin_bytes: (self.page_buffer.limit() / MARGIN_PART * page_bytes * 3 / 2) as u64,
-            ghost_reads,
-            read_ns: READ_NS,
-            ghost_bytes: (replacement::ghost_length(cached) * object_bytes) as u64,
-        };
-        let part = balancer.part();
-        let step = (part / STEP_PART).max(1);
-        let moved = match balance::shift(&observed) {
-            Shift::ToPageBuffer => part + step,
-            Shift::ToObjectCache => part - step,
-            Shift::Stay => part,
-        };
-        balancer.part.store(moved.clamp(PART_LEAST, PART_MOST), Ordering::Relaxed);
+        assert!(balancer.left_lately(left));
+        balancer.left(LIMIT / MARGIN_PART, 0, LIMIT);
+        assert!(!balancer.left_lately(left));
     }
 }

@@ -1,49 +1,59 @@
 //! Budget: what counts against the RAM ceiling, and what is left for objects.
 //!
-//! Guarantees: page buffer and object cache are given only what tables, page tables and buffers
-//! leave of the budget, recomputed as those grow.
 //! Never: allocates, blocks.
+//! Threads: any; `rebalance` gives page buffer and object cache what the rest leaves.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use deepheap_heap::PAGES_PER_SPAN;
 use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::thread;
 
-use crate::descriptor::Descriptor;
-use crate::evict::Moves;
-use crate::gate::Level;
+use crate::PAGE;
+use crate::eviction_context::{CONTEXT_BYTES, DIRECT_PAGES};
 use crate::object_cache::ObjectCache;
-use crate::object_table::ObjectTable;
-use crate::pager::{PAGE_STAGING_BYTES, Pager};
-use crate::policy::budget_split::{self, Share, Split};
-use crate::staging::StagingBuffer;
-use crate::{PAGE, evict, staging};
+use crate::ownership::{Descriptor, ObjectTable};
+use crate::staging::{BUFFERS_MAX, BUFFERS_MIN, PAGE_STAGING_BYTES};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.
-const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
+pub(crate) const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;
 /// Bytes of the heap's metadata a page of the region costs once it is used: tags and bitmaps.
-const HEAP_BYTES_PER_PAGE: usize = 5;
-/// Bytes of the cache's memory of what left it, for a page that is cached, at most.
+pub(crate) const HEAP_BYTES_PER_PAGE: usize = 5;
+/// The most bytes that the ghost takes for each cached page.
 const GHOST_BYTES: usize = 8;
-/// Worker stacks, signal frames, lists: a bound, not a measurement.
-const OTHER_BYTES: usize = 1 << 20;
+/// What the process takes beside all that is counted: stacks of workers and what the kernel keeps
+/// for them, descriptions of mappings and their page tables, first pages of tables, our own heap.
+/// It was measured with one evictor, and is a bound (docs/decisions/0015-fixed-costs.md).
+const OTHER_BYTES: usize = 704 << 10;
+/// And that for each further evictor.
+const EVICTOR_BYTES: usize = 48 << 10;
 
 /// Threads that can evict at the same time, at most.
-const CONTEXTS_MAX: usize = 4;
-/// The pages of a batch are in a context's pipe and in the cache at once: small budgets have fewer
+const CONTEXTS_MAX: usize = 16;
+/// The first so many processors have a context each; of the others so many share one.
+const CPUS_WITH_CONTEXT: usize = 4;
+const CPUS_PER_CONTEXT: usize = 4;
+/// One worker evicts for so many processors, within limits.
+const CPUS_PER_EVICTOR: usize = 8;
+const EVICTORS_MAX: usize = 4;
+/// The page buffer has room free for a batch or two, and the pages of a batch are in a pipe, still
+/// as part of the page buffer, while they have slots of the cache. So small budgets have fewer
 /// contexts, and smaller batches.
 const BUDGET_BYTES_PER_CONTEXT: usize = 16 << 20;
-const BUDGET_PART_OF_BATCH: usize = 64;
-const BATCH_LEAST: usize = evict::DIRECT_PAGES;
+const BUDGET_PART_OF_BATCH: usize = 256;
+/// Staging buffers of pages take at most this part of the budget, and handler stacks as much,
+/// unless the least number of them takes more.
+const STAGING_PART: usize = 32;
+/// What a handler stack takes as a rule.
+pub(crate) const HANDLER_STACK_BYTES: usize = 5 * PAGE;
+const BATCH_LEAST: usize = DIRECT_PAGES;
 
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {
-    bytes: usize,
-    /// What the user has fixed.
+    bytes: AtomicUsize,
+    /// The size that the user has fixed.
     page_buffer_bytes: Option<usize>,
-    committed_peak: AtomicUsize,
-    /// Pages reserved in the page buffer for staging that no limit knows of yet.
+    touched_peak: AtomicUsize,
+    /// Pages reserved in the page buffer for staging, which the limits do not include yet.
     staged_pages: AtomicUsize,
 }
 
@@ -82,22 +92,40 @@ impl Usage {
     }
 }
 
-/// Bytes that managing adds to `budget` bytes of objects, the store's memory not included: what
-/// plain mode must leave free, or the switch would pass the budget.
+/// Bytes that managing adds to `budget` bytes of objects, without the store's memory. Plain mode
+/// must leave them free, or the switch would pass the budget.
 pub fn overhead_of_managing(budget: usize) -> usize {
     let tables = ObjectTable::BYTES_PER_PAGE + 2 * PAGE_TABLE_BYTES_PER_PAGE;
     let per_page = tables
         + core::mem::size_of::<Descriptor>()
         + ObjectCache::TABLE_BYTES_PER_PAGE
         + GHOST_BYTES;
-    // As many threads as there are buffers may come to fault at the same time.
-    let staging = staging::BUFFERS * PAGE_STAGING_BYTES;
-    budget / PAGE * per_page + OTHER_BYTES + staging + contexts(budget) * context_bytes(budget)
+    // So many threads may fault at once before anything makes room for them.
+    let staging = BUFFERS_MIN * PAGE_STAGING_BYTES;
+    let contexts = contexts(budget);
+    budget / PAGE * per_page + staging + other_bytes(contexts)
 }
 
-/// Evictions that run at a time: one a processor, within limits.
+/// Evictions that run at a time.
 pub(crate) fn contexts(budget: usize) -> usize {
-    thread::cpu_count().min(budget / BUDGET_BYTES_PER_CONTEXT).clamp(1, CONTEXTS_MAX)
+    contexts_for(thread::cpu_count(), budget)
+}
+
+fn contexts_for(cpus: usize, budget: usize) -> usize {
+    let further = cpus.saturating_sub(CPUS_WITH_CONTEXT) / CPUS_PER_CONTEXT;
+    let wanted = cpus.min(CPUS_WITH_CONTEXT) + further;
+    wanted.min(budget / BUDGET_BYTES_PER_CONTEXT).clamp(1, CONTEXTS_MAX)
+}
+
+/// Workers that should evict.
+pub(crate) fn evictors_for(cpus: usize, contexts: usize) -> usize {
+    (cpus / CPUS_PER_EVICTOR).clamp(1, EVICTORS_MAX).min(contexts)
+}
+
+/// What is not measured while the program runs, but known before; with so many contexts.
+pub(crate) fn other_bytes(contexts: usize) -> usize {
+    let further = evictors_for(thread::cpu_count(), contexts) - 1;
+    OTHER_BYTES + further * EVICTOR_BYTES + contexts * CONTEXT_BYTES
 }
 
 /// Pages that leave the page buffer together.
@@ -105,130 +133,82 @@ pub(crate) fn batch_pages(budget: usize) -> usize {
     (budget / PAGE / BUDGET_PART_OF_BATCH).clamp(BATCH_LEAST, BATCH_MAX)
 }
 
-fn context_bytes(budget: usize) -> usize {
-    batch_pages(budget) * PAGE + evict::LISTS_BYTES
+/// How many threads can have a staging buffer of a page at a time, by the budget: more threads wait
+/// for one another.
+pub(crate) fn page_staging_buffers(budget: usize) -> usize {
+    (budget / STAGING_PART / PAGE_STAGING_BYTES).clamp(BUFFERS_MIN, BUFFERS_MAX)
+}
+
+/// How many threads can be in the fault path on an alternate signal stack at a time, likewise.
+pub fn handler_stacks(budget: usize) -> usize {
+    budget / STAGING_PART / HANDLER_STACK_BYTES
 }
 
 impl Budget {
     pub(crate) fn new(bytes: usize, page_buffer_bytes: Option<usize>) -> Budget {
-        let (committed_peak, staged_pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Budget { bytes, page_buffer_bytes, committed_peak, staged_pages }
+        let (touched_peak, staged_pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Budget { bytes: AtomicUsize::new(bytes), page_buffer_bytes, touched_peak, staged_pages }
     }
 
     /// The ceiling.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Pager {
-    /// What the budget is used for at this instant.
-    pub fn usage(&self) -> Usage {
-        let committed = self.heap.committed_pages();
-        let peak =
-            self.budget.committed_peak.fetch_max(committed, Ordering::Relaxed).max(committed);
-        let object_pages = self.budget.bytes / PAGE;
-        Usage {
-            budget: self.budget.bytes,
-            page_buffer: self.page_buffer.pages() * PAGE,
-            object_cache: self.cache.held_bytes(),
-            page_tables: self.ranges.page_table_bytes() + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
-            object_table: (peak + self.object_spans.load(Ordering::Relaxed) * PAGES_PER_SPAN)
-                * ObjectTable::BYTES_PER_PAGE,
-            descriptors: self.descriptors.bytes(),
-            heap_metadata: self.heap.metadata_bytes(),
-            store: self.store.memory_bytes() as usize,
-            other: OTHER_BYTES
-                + self.pages_staging.noted_bytes()
-                + self.access_staging.noted_bytes()
-                + self.windows_staging.noted_bytes()
-                + self.cache.table_bytes()
-                + self.store.segment_bytes()
-                + self.contexts.len() * context_bytes(self.budget.bytes),
-        }
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What a page of heap costs in RAM even while it is away.
-    pub const BYTES_PER_PAGE: usize = PAGE_TABLE_BYTES_PER_PAGE
-        + ObjectTable::BYTES_PER_PAGE
-        + HEAP_BYTES_PER_PAGE
-        + deepheap_store::CHECKSUM_BYTES_PER_BLOCK;
-
-    /// Whether `pages` more pages of heap leave page buffer and object cache the least they need:
-    /// what a page costs while it is away counts against the budget, too.
-    pub fn has_room_for_tables(&self, pages: usize) -> bool {
-        let known = self.budget.committed_peak.load(Ordering::Relaxed);
-        let new = (self.heap.granted_pages() + pages).saturating_sub(known);
-        self.has_room_for(new.saturating_mul(Self::BYTES_PER_PAGE))
+    pub(crate) fn set_bytes(&self, bytes: usize) {
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether `spans` more spans of objects leave page buffer and object cache the least that
-    /// they need.
-    pub fn has_room_for_objects(&self, spans: usize) -> bool {
-        self.has_room_for(spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE))
+    /// The size of the page buffer in bytes, if the user has fixed it.
+    pub(crate) fn page_buffer_bytes(&self) -> Option<usize> {
+        self.page_buffer_bytes
     }
 
-    /// Notes that the first `bytes` of a staging buffer will be used. What is new of them takes
-    /// room of the page buffer, until `rebalance` lowers its limit; false if there is none.
-    pub(crate) fn try_stage(&self, buffer: &StagingBuffer<'_>, bytes: usize) -> bool {
-        let pages = buffer.unnoted(bytes).div_ceil(PAGE);
-        let has_room = pages == 0 || self.page_buffer.try_reserve(pages);
-        if has_room {
-            self.stage_reserved(buffer, bytes, pages);
-        }
-        has_room
+    /// The most memory pages that were ever touched, `now` among them.
+    pub(crate) fn touched_peak(&self, now: usize) -> usize {
+        self.touched_peak.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// As `try_stage`, but makes room; the caller owns nothing.
-    pub(crate) fn stage(&self, buffer: &StagingBuffer<'_>, bytes: usize, moves: &mut Moves) {
-        let pages = buffer.unnoted(bytes).div_ceil(PAGE);
-        for _ in 0..pages {
-            if self.make_room(moves, usize::MAX).is_err() {
-                // The store takes no more: what is cached can still be read.
-                self.page_buffer.adopt(1);
-            }
-        }
-        self.stage_reserved(buffer, bytes, pages);
+    /// Notes pages that were reserved in the page buffer for staging.
+    pub(crate) fn note_staged(&self, pages: usize) {
+        self.staged_pages.fetch_add(pages, Ordering::Release);
     }
 
     /// Pages reserved in the page buffer for staging.
     pub(crate) fn staged_pages(&self) -> usize {
-        self.budget.staged_pages.load(Ordering::Acquire)
+        self.staged_pages.load(Ordering::Acquire)
     }
 
-    fn stage_reserved(&self, buffer: &StagingBuffer<'_>, bytes: usize, pages: usize) {
-        if pages > 0 {
-            buffer.note(bytes);
-            self.budget.staged_pages.fetch_add(pages, Ordering::Release);
+    /// The limits include so many of them now.
+    pub(crate) fn unstage(&self, pages: usize) {
+        self.staged_pages.fetch_sub(pages, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: usize = 1 << 30;
+
+    #[test]
+    fn evictions_follow_the_processors_and_the_budget() {
+        let contexts = [1, 2, 4, 8, 16, 64, 512].map(|cpus| contexts_for(cpus, 16 * GIB));
+        assert_eq!(contexts, [1, 2, 4, 5, 7, 16, 16]);
+        let budgets = [8 << 20, 32 << 20, 64 << 20, GIB].map(|budget| contexts_for(64, budget));
+        assert_eq!(budgets, [1, 2, 4, 16]);
+        let evictors = [1, 2, 8, 16, 32, 512].map(|cpus| evictors_for(cpus, 16));
+        assert_eq!(evictors, [1, 1, 1, 2, 4, 4]);
+        assert_eq!(evictors_for(64, 1), 1, "each has a context to itself");
+    }
+
+    #[test]
+    fn staging_and_stacks_for_threads_are_a_small_part_of_the_budget() {
+        for budget in [64 << 20, 256 << 20, GIB, 64 * GIB] {
+            let staging = page_staging_buffers(budget) * PAGE_STAGING_BYTES;
+            let stacks = handler_stacks(budget) * HANDLER_STACK_BYTES;
+            assert!(staging <= budget / 32 && stacks <= budget / 32, "{budget}");
         }
-    }
-
-    fn has_room_for(&self, bytes: usize) -> bool {
-        let overhead = self.usage().overhead().saturating_add(bytes);
-        overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes
-    }
-
-    /// Sets the limits of page buffer and object cache from what the rest leaves, or as far towards
-    /// that as one step goes. Whether there are more steps to go, after the next batch of eviction.
-    pub fn rebalance(&self) -> bool {
-        let _passage = self.gate.enter(Level::Mover);
-        self.balance();
-        // Before the usage is looked at, which then includes them.
-        let staged = self.budget.staged_pages.swap(0, Ordering::Acquire);
-        let share = match self.budget.page_buffer_bytes {
-            Some(bytes) => Share::Bytes(bytes),
-            None => Share::Part(self.balancer.part()),
-        };
-        let held = self.page_buffer.unevictable() + self.long_pins.load(Ordering::Relaxed);
-        let split = budget_split::split(self.budget.bytes, self.usage().overhead(), share, held);
-        let (page_buffer, object_cache) =
-            (self.page_buffer.pages().saturating_sub(staged), self.cache.held_bytes() / PAGE);
-        let limits = split.next(Split { page_buffer, object_cache }, held);
-        // The cache first: memory of its free slabs goes back before the page buffer may use it.
-        self.cache.set_limit(limits.object_cache * PAGE);
-        self.page_buffer.set_limit(limits.page_buffer);
-        self.page_buffer.unreserve(staged);
-        self.descriptors.grow_ghost(self.cache.objects());
-        limits != split
+        assert_eq!([8 << 20, GIB].map(page_staging_buffers), [64, 1024]);
     }
 }

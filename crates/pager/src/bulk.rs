@@ -1,27 +1,27 @@
 //! Bulk: fresh objects that a program writes in order, many in one call, go straight to the log.
 //!
-//! The cache would have to let go of an older object for each of them, and S3-FIFO would have them
-//! leave soon themselves, packed with each other: here they are packed at once. What was just
-//! written still stands in a segment buffer for a while; and it is remembered as if it had left the
-//! cache, so that what is wanted soon comes to the main queue.
+//! In the cache each of them would drive out an older object, and soon they would leave it
+//! themselves, packed with each other: such is S3-FIFO. Here they are packed at once. They stay in
+//! a segment buffer for a while, and the ghost remembers them as if they had left the cache, so
+//! that those wanted soon enter the main queue.
 //!
-//! Guarantees: an object is published only after its block was appended; one that somebody else has
-//! is left to the ordinary way.
+//! Guarantees: an object is published only after its block was appended; one that another thread
+//! has goes the ordinary way.
 //! Never: allocates; waits while it owns an object.
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
-use deepheap_store::packed::{CAPACITY, WELL_FILLED, footprint};
+use deepheap_store::packed::{self, CAPACITY, WELL_FILLED, footprint};
 use deepheap_store::{Head, PackedBlock, Writer};
 
 use crate::PAGE;
-use crate::access::{AccessBuffer, Piece, Pieces, WINDOW_PIECES};
-use crate::descriptor::DescriptorId;
-use crate::evict::Moves;
-use crate::object_table::Place;
+use crate::access::{AccessBuffer, Piece, Pieces};
+use crate::moves::Moves;
+use crate::ownership::{OwnedList, Place};
 use crate::pager::Pager;
+use crate::staging::WINDOW_PIECES;
 
 impl Pager {
-    /// Writes those pieces of a window that need not go through the cache; returns which.
+    /// Writes the pieces of a window that need not go through the cache; returns which.
     pub(crate) fn write_in_bulk(
         &self,
         pieces: &[Piece],
@@ -37,7 +37,7 @@ impl Pager {
         while let Some(end) = full_block(pieces, first) {
             if writer.as_ref().is_none_or(|writer| writer.room() == 0) {
                 drop(writer.take());
-                // Why there is none is found out again on the ordinary way.
+                // If there is no writer, the ordinary way meets the same error and reports it.
                 writer = self.store.writer(Head::Fresh).ok();
             }
             let Some(writer) = &mut writer else { break };
@@ -47,15 +47,15 @@ impl Pager {
         done
     }
 
-    /// Whether a window is a part of a bulk of fresh objects for which the cache has no room.
+    /// Whether a window is part of a bulk write of fresh objects for which the cache has no room.
     fn is_bulk(&self, pieces: &[Piece]) -> bool {
         let fresh = |piece: &Piece| {
-            let page = self.page_at(piece.address);
-            piece.length == self.unit_bytes(page)
+            let page = self.frames.page_at(piece.address);
+            piece.length == self.kept_bytes(page)
                 && self.is_packed(page)
-                && self.table.load(page) == Place::Zero
+                && self.ownership.place(page) == Place::Zero
         };
-        // In order: no object twice.
+        // In order, so that no object comes twice.
         pieces.len() == WINDOW_PIECES
             && self.cache.is_full()
             && pieces.is_sorted_by(|one, next| one.address / PAGE < next.address / PAGE)
@@ -71,38 +71,39 @@ impl Pager {
         writer: &mut Writer<'_>,
         moves: &mut Moves,
     ) -> Pieces {
-        let staging = self.pages_staging.take(PAGE);
+        let staging = self.take_staging(PAGE);
         // SAFETY: the staging page is ours alone.
         let block = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
         let mut packed = PackedBlock::begin(block);
-        let mut owned = [DescriptorId(0); WINDOW_PIECES];
-        let (mut count, mut cost, mut done) = (0, 0, 0);
+        let mut objects = OwnedList::<WINDOW_PIECES>::new();
+        let (mut cost, mut done) = (0, 0);
         for at in which {
-            let page = self.page_at(pieces[at].address);
-            let Some(id) = self.claim_fresh(page) else { continue };
+            let page = self.frames.page_at(pieces[at].address);
+            // Packed objects have their promise since they were allocated.
+            debug_assert!(!self.promises.covers(page));
+            let Some(owned) = self.ownership.claim_fresh(page) else { continue };
             let bytes = pieces[at].length;
-            // Another object may have come to the page since, of another size.
-            let fits = self.unit_bytes(page) == bytes && packed.fits(bytes);
+            // The page may hold another object by now, of another size.
+            let fits = self.kept_bytes(page) == bytes && packed.fits(bytes);
             // SAFETY: the piece's page of the buffer, which is this thread's alone.
             let object = unsafe { core::slice::from_raw_parts(buffer.bytes(at), bytes) };
             let is_zero = object.iter().all(|&byte| byte == 0);
             done |= Pieces::from(fits) << at;
             if is_zero || !fits {
-                self.unclaim(page, &[id], |_| Place::Zero);
+                self.end_as_zero(owned);
                 continue;
             }
             packed.push(page.0, object);
-            cost += self.cost_of(page);
-            owned[count] = id;
-            count += 1;
+            cost += packed::cost(bytes);
+            objects.push(owned);
         }
+        let count = objects.len();
         if count > 0 {
             let block = writer.append_packed(packed.finish(), cost);
-            for &id in &owned[..count] {
-                let page = self.descriptors.get(id).page();
-                self.descriptors.remember(page);
-                self.table.publish(page, Place::Stored(block));
-                self.descriptors.release(id);
+            for index in 0..count {
+                let owned = objects.take(index);
+                self.ownership.descriptors.remember(self.ownership.of(&owned).page());
+                self.ownership.stored(owned, block);
             }
             moves.reclaimed_dirty += count as u32;
         }
@@ -110,8 +111,7 @@ impl Pager {
     }
 }
 
-/// Where the pieces end that fill one block well, from `first` on; none if those that are left do
-/// not.
+/// The end of the pieces from `first` on that fill one block well; none if too few are left.
 fn full_block(pieces: &[Piece], first: usize) -> Option<usize> {
     let (mut end, mut used) = (first, 0);
     while let Some(piece) = pieces.get(end)

@@ -1,23 +1,23 @@
 //! Collect: empties a half-dead segment so that the log can use it again.
 //!
-//! Guarantees: every block of the victim that is still somebody's stored copy is moved or let go
-//! before the segment is freed; a block that no longer matches its checksum is moved with the
-//! checksum it ought to have, so that reading it goes on failing.
+//! Guarantees: every live block of the victim, that is, every one that still holds an object's
+//! stored copy, is moved or retired before the segment is freed. A block that does not match its
+//! checksum any more is moved with the checksum that it should have, so that reading it goes on
+//! failing.
 //! Never: touches managed memory, allocates.
-//! Threads: the collector, inside its gate. It may wait for an object that is on its way, whose
-//! owner never waits for the collector (`reclaim` secures its room in the log first).
+//! Threads: the collector, inside its gate. It may wait for an owned object: the owner never waits
+//! for the collector (`reclaim` secures its room in the log first).
 
 use deepheap_heap::PageNo;
 use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_UNITS, Block, ContentHash, Head, PackedBlock, PackedObject, Plan, StoreError,
-    VictimObject, WholeObject,
+    BLOCK_UNITS, Block, Content, Head, PackedBlock, PackedObject, Plan, StoreError, VictimObject,
+    WholeObject, share,
 };
 
 use crate::PAGE;
-use crate::descriptor::State;
 use crate::gate::Level;
-use crate::object_table::Place;
+use crate::ownership::{Found, Owned};
 use crate::pager::Pager;
 
 /// What emptying one segment did, in objects.
@@ -25,19 +25,21 @@ use crate::pager::Pager;
 pub struct Collected {
     /// Moved to the survivors' head of the log.
     pub moved: u32,
-    /// In DRAM as well: the stored copy was let go instead of moved.
+    /// In DRAM as well: the backing block was dropped instead of moved.
     pub let_go: u32,
-    /// Dead already, or belonging to no live allocation.
+    /// Dead already, or part of no live allocation.
     pub dead: u32,
 }
 
-/// Packed objects of a victim that are to move. They are packed as well as reclaim packs them, not
-/// as they come: or collection might win nothing.
+/// Packed objects of a victim that are to move. They are packed as tightly as reclaim packs, not in
+/// the order in which they come: otherwise collection might win no space.
 struct Survivors<'b> {
     plan: Plan,
     objects: [Option<PackedObject<'b>>; BATCH_MAX],
-    sizes: [u16; BATCH_MAX],
     count: usize,
+    /// Those of one content, by their places in `objects`, and their sizes: what is planned for.
+    which: [u16; BATCH_MAX],
+    sizes: [u16; BATCH_MAX],
 }
 
 impl<'b> Survivors<'b> {
@@ -45,29 +47,47 @@ impl<'b> Survivors<'b> {
         Survivors {
             plan: Plan::new(),
             objects: [const { None }; _],
-            sizes: [0; BATCH_MAX],
             count: 0,
+            which: [0; BATCH_MAX],
+            sizes: [0; BATCH_MAX],
         }
     }
 
     fn push(&mut self, object: PackedObject<'b>) {
-        self.sizes[self.count] = object.data.len() as u16;
         self.objects[self.count] = Some(object);
         self.count += 1;
     }
+
+    /// Plans the blocks of this content; returns how many they are.
+    fn plan(&mut self, content: Content) -> usize {
+        let mut count = 0;
+        for (place, object) in self.objects[..self.count].iter().enumerate() {
+            if let Some(object) = object.filter(|object| object.content == content) {
+                (self.which[count], self.sizes[count]) = (place as u16, object.data.len() as u16);
+                count += 1;
+            }
+        }
+        self.plan.assign(&self.sizes[..count])
+    }
+
+    /// The objects of a planned block.
+    fn members(&self, block: usize) -> impl Iterator<Item = &PackedObject<'b>> {
+        let places = self.plan.objects(block).map(|at| usize::from(self.which[at]));
+        places.filter_map(|place| self.objects[place].as_ref())
+    }
 }
 
-/// What is to become of a block's object.
+/// What to do with a block's object.
 enum Fate {
     /// Its stored copy counts: it moves.
     Moves,
-    /// Nobody wants this copy any more.
+    /// This copy is not needed any more.
     Settled,
 }
 
 impl Pager {
-    /// Collector: empties one segment if the store wants it. `buffer` is one segment long. None
-    /// when there is nothing to collect.
+    /// One step of the collector: empties one segment if the store asks for it. `buffer` is one
+    /// segment long. None if there is nothing to collect.
     pub fn collect(&self, buffer: &mut [u8]) -> Result<Option<Collected>, StoreError> {
         let Some(victim) = self.store.victim() else { return Ok(None) };
         let mut collected = Collected::default();
@@ -81,14 +101,17 @@ impl Pager {
                 }
                 VictimObject::Packed(object) => {
                     let page = PageNo(object.name);
-                    if matches!(self.judge(page, object.block, &mut collected), Fate::Moves) {
+                    if matches!(
+                        self.judge_liveness(page, object.block, &mut collected),
+                        Fate::Moves
+                    ) {
                         survivors.push(object);
                     }
                     if survivors.count == BATCH_MAX {
                         self.move_packed(&mut survivors, &mut collected)?;
                     }
                 }
-                // The segment keeps what cannot be read now; its objects go on failing.
+                // Blocks that cannot be read now stay in the segment; their objects go on failing.
                 VictimObject::Unreadable { .. } => {}
             }
         }
@@ -105,122 +128,121 @@ impl Pager {
         object: &WholeObject<'_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
-        while matches!(self.judge(page, object.block, collected), Fate::Moves) {
+        while matches!(self.judge_liveness(page, object.block, collected), Fate::Moves) {
             let to = object.append_to(&mut self.store.writer(Head::Survivor)?);
-            if self.switch(page, object.block, to, BLOCK_UNITS, collected) {
+            if self.switch(page, (object.block, BLOCK_UNITS), (to, BLOCK_UNITS), collected) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Writes the survivors, and moves those that are still where they were. The others have been
-    /// read or freed meanwhile: what is asked of them is done without a copy.
+    /// Writes the survivors, and switches those that are still stored in their old block to the new
+    /// one. The others have been read or freed meanwhile: they are judged again, without a copy.
     fn move_packed(
         &self,
         survivors: &mut Survivors<'_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
-        let blocks = survivors.plan.assign(&survivors.sizes[..survivors.count]);
-        let staging = self.pages_staging.take(PAGE);
-        for number in 0..blocks {
-            // SAFETY: the staging page is this thread's alone, and the block made of it before has
-            // gone.
-            let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-            let mut block = PackedBlock::begin(buf);
-            let members = || {
-                let places = survivors.plan.objects(number);
-                places.filter_map(|place| survivors.objects[place].as_ref())
-            };
-            members().for_each(|object| block.push(object.name, object.data));
-            let cost = members().map(|object| object.cost).sum();
-            let mut writer = self.store.writer(Head::Survivor)?;
-            let to = writer.append_packed(block.finish(), cost);
-            drop(writer);
-            for object in members() {
-                let (page, from) = (PageNo(object.name), object.block);
-                if !self.switch(page, from, to, object.cost, collected) {
-                    // It was read meanwhile, and lets go of its home; or it has even come back to
-                    // the very block: then the segment stays, and is collected another time.
-                    self.judge(page, from, collected);
-                }
-            }
+        for content in [Content::Objects, Content::Pages] {
+            self.move_content(survivors, content, collected)?;
         }
         survivors.count = 0;
         Ok(())
     }
 
+    fn move_content(
+        &self,
+        survivors: &mut Survivors<'_>,
+        content: Content,
+        collected: &mut Collected,
+    ) -> Result<(), StoreError> {
+        let blocks = survivors.plan(content);
+        let staging = self.take_staging(PAGE);
+        for number in 0..blocks {
+            // SAFETY: the staging page is this thread's alone, and the slice made of it before is
+            // not used any more.
+            let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
+            let mut block = PackedBlock::begin_with(buf, content);
+            survivors.members(number).for_each(|object| block.push(object.name, object.data));
+            let (count, block) = (block.count(), block.finish());
+            let mut writer = self.store.writer(Head::Survivor)?;
+            let to = match content {
+                Content::Pages => writer.append_pages(block, count),
+                Content::Objects => {
+                    let cost = survivors.members(number).map(|object| object.cost).sum();
+                    writer.append_packed(block, cost)
+                }
+            };
+            drop(writer);
+            for object in survivors.members(number) {
+                let (page, from) = (PageNo(object.name), object.block);
+                let cost_there = match content {
+                    Content::Pages => share(count),
+                    Content::Objects => object.cost,
+                };
+                if !self.switch(page, (from, object.cost), (to, cost_there), collected) {
+                    // It was read meanwhile, and its backing block is dropped now. Or it has even
+                    // come back to this very block: then the segment stays, and is collected
+                    // another time.
+                    self.judge_liveness(page, from, collected);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Switches a stored object from its block to the copy in another one; false, and the copy is
-    /// dead, if it is not stored there any more.
+    /// dead, if it is not stored there any more. With each block comes what the object costs there.
     fn switch(
         &self,
         page: PageNo,
-        from: Block,
-        to: Block,
-        cost: u32,
+        from: (Block, u32),
+        to: (Block, u32),
         collected: &mut Collected,
     ) -> bool {
-        let moved = self.table.replace(page, Place::Stored(from), Place::Stored(to));
-        self.store.retire(if moved { from } else { to }, cost);
+        let moved = self.ownership.move_stored(page, from.0, to.0);
+        let (block, cost) = if moved { from } else { to };
+        self.store.retire(block, cost);
         collected.moved += u32::from(moved);
         moved
     }
 
-    /// Lets go of the stored copy `block` of the page's object where nobody needs it, waiting for
-    /// an owner if need be; or tells that it must move.
-    fn judge(&self, page: PageNo, block: Block, collected: &mut Collected) -> Fate {
+    /// Drops the stored copy `block` of the page's object if nobody needs it, waiting for an owner
+    /// if need be; otherwise tells that it must move.
+    fn judge_liveness(&self, page: PageNo, block: Block, collected: &mut Collected) -> Fate {
         loop {
-            let place = self.table.load(page);
-            match place {
-                Place::Stored(at) if at == block => {
+            match self.ownership.look(page) {
+                Found::Stored(at) if at == block => {
                     if self.heap.page_is_free(page) && self.drop_stored_if_free(page, block) {
                         collected.dead += 1;
                         return Fate::Settled;
                     }
                     return Fate::Moves;
                 }
-                Place::Busy(id) => {
-                    let descriptor = self.descriptors.get(id);
-                    let seen = descriptor.state();
-                    let home = descriptor.home();
-                    if self.table.load(page) != place {
-                        continue;
-                    }
-                    if home != Some(block) {
-                        // Its owner set the home before claiming, and only ever drops it later.
-                        collected.dead += 1;
-                        return Fate::Settled;
-                    }
-                    if seen.state() != State::Resident {
-                        descriptor.wait_while(seen);
-                    } else if descriptor.claim(State::Moving) {
-                        let ours =
-                            self.table.load(page) == place && descriptor.home() == Some(block);
-                        if ours {
-                            self.drop_home(descriptor);
-                            collected.let_go += 1;
-                        }
-                        descriptor.change(State::Resident);
-                        if ours {
-                            return Fate::Settled;
-                        }
-                    }
-                }
-                Place::Cached(id) => {
-                    if !self.table.replace(page, place, Place::Busy(id)) {
-                        continue;
-                    }
-                    let descriptor = self.descriptors.get(id);
-                    if descriptor.home() == Some(block) {
-                        self.drop_home(descriptor);
-                        collected.let_go += 1;
-                    } else {
-                        collected.dead += 1;
-                    }
-                    self.publish_cached(id);
+                // Its owner set the backing block before the claim, and can only drop it later.
+                Found::Resident(seen) | Found::OnItsWay(seen) if seen.backing != Some(block) => {
+                    collected.dead += 1;
                     return Fate::Settled;
                 }
-                Place::Zero | Place::Stored(_) => {
+                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::Resident(seen) => {
+                    let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
+                    let ours = self.let_go(&owned, block, collected);
+                    self.ownership.put_back(owned);
+                    if ours {
+                        return Fate::Settled;
+                    }
+                }
+                Found::Cached(id) => {
+                    let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
+                    if !self.let_go(&owned, block, collected) {
+                        collected.dead += 1;
+                    }
+                    self.ownership.cached(owned);
+                    return Fate::Settled;
+                }
+                Found::Zero | Found::Stored(_) => {
                     collected.dead += 1;
                     return Fate::Settled;
                 }
@@ -228,23 +250,26 @@ impl Pager {
         }
     }
 
-    /// Claims a stored object and ends it if no live allocation touches its page. The claim comes
-    /// before the question: an allocation made after the answer finds the object owned, and then
-    /// zero; its first bytes are anybody's.
+    /// Drops the backing block of an owned object if it is `block`; returns whether it was.
+    fn let_go(&self, owned: &Owned, block: Block, collected: &mut Collected) -> bool {
+        let ours = self.ownership.of(owned).backing() == Some(block);
+        if ours {
+            self.drop_backing(owned);
+            collected.let_go += 1;
+        }
+        ours
+    }
+
+    /// Ends a stored object if no live allocation touches its page. Claim first, then ask:
+    /// otherwise the heap could hand the page out between the answer and the claim.
     pub(crate) fn drop_stored_if_free(&self, page: PageNo, block: Block) -> bool {
-        let Some(id) = self.descriptors.take(page) else { return false };
-        let descriptor = self.descriptors.get(id);
-        descriptor.begin(page, State::Moving, Some(block), ContentHash(0));
-        if !self.table.replace(page, Place::Stored(block), Place::Busy(id)) {
-            self.descriptors.release(id);
-            return false;
+        let Some(owned) = self.ownership.claim_stored(page, block) else { return false };
+        let is_free = self.heap.page_is_free(page);
+        if is_free {
+            self.end_as_zero(owned);
+        } else {
+            self.ownership.stored(owned, block);
         }
-        if self.heap.page_is_free(page) {
-            self.end_as_zero(id);
-            return true;
-        }
-        self.table.publish(page, Place::Stored(block));
-        self.descriptors.release(id);
-        false
+        is_free
     }
 }

@@ -1,10 +1,11 @@
-//! Discard: freed memory leaves the store, the cache and, when it is worth a system call, DRAM.
+//! Discard: removes freed memory from the store, from the cache and, if that is worth a system
+//! call, from DRAM.
 //!
-//! Guarantees: pages of a quarantined run have no stored or cached copy afterwards; live bytes of
-//! the log go down at once. Resident pages of small runs stay for the next allocation (the evictor
-//! drops them if none comes).
-//! Never: allocates, touches managed memory. All signals are blocked inside: a handler of the
-//! program that touched managed memory would find our locks held.
+//! Guarantees: pages of a quarantined run have no stored or cached copy afterwards; the live bytes
+//! of the log go down at once. Resident pages of small runs stay for the next allocation; the
+//! evictor drops them if none comes.
+//! Never: allocates, touches managed memory. All signals are blocked inside: otherwise a handler of
+//! the program that touches managed memory would find our locks held.
 //! Threads: any that frees.
 
 use core::ptr::null_mut;
@@ -14,9 +15,8 @@ use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
-use crate::descriptor::{DescriptorId, State};
 use crate::gate::Level;
-use crate::object_table::Place;
+use crate::ownership::{Found, Owned, OwnedList, Place};
 use crate::pager::Pager;
 
 /// Runs of at least this many pages give their DRAM back at once.
@@ -37,94 +37,85 @@ impl Pager {
     fn end_objects(&self, run: FreedRun, zap: bool) -> bool {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        // Pages of spans not looked at yet are Zero in the table and may be present all the same.
-        let mut resident = self.has_plain_spans() && !self.heap.is_object_page(run.first);
-        let mut owned = [DescriptorId(0); BATCH_MAX];
-        let mut start = 0;
-        while start < run.pages {
-            let end = (start + BATCH_MAX).min(run.pages);
-            let mut count = 0;
-            for offset in start..end {
-                let page = PageNo(run.first.0 + offset as u32);
-                if let Some(id) = self.end_or_claim(page, zap) {
-                    owned[count] = id;
-                    count += 1;
-                } else if matches!(self.table.load(page), Place::Busy(_)) {
+        // Pages of spans that were not taken over yet are `Zero` in the table, but may be present.
+        let mut resident = self.plain_spans.any() && !self.heap.is_object_page(run.first);
+        let mut owned = OwnedList::<BATCH_MAX>::new();
+        let run_end = run.first.0 as usize + run.pages;
+        let mut next = run.first.0 as usize;
+        // Much of a long run may never have been touched.
+        while let Some(start) = self.ownership.next_used(next, run_end) {
+            let end = (start + BATCH_MAX).min(run_end);
+            for page in start..end {
+                let page = PageNo(page as u32);
+                if let Some(one) = self.end_or_claim(page, zap) {
+                    owned.push(one);
+                } else if matches!(self.ownership.place(page), Place::Busy(_)) {
                     resident = true;
                 }
             }
-            if count > 0 {
-                resident |= !self.zap_owned(&owned[..count]);
+            if owned.len() > 0 {
+                resident |= !self.zap_owned(&mut owned);
             }
-            start = end;
+            next = end;
         }
         resident
     }
 
-    /// Drops the stored copies of pages that look free, after asking again under ownership.
+    /// Drops the stored copies of pages that look free, after asking the heap again once they are
+    /// owned.
     pub fn discard_free_pages(&self, pages: &[PageNo]) {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         for &page in pages {
-            if let Place::Stored(block) = self.table.load(page) {
+            if let Place::Stored(block) = self.ownership.place(page) {
                 self.drop_stored_if_free(page, block);
             }
         }
     }
 
-    /// Ends the object of a page, except a resident one: that is claimed if it is to be zapped, and
-    /// otherwise only loses its home.
-    fn end_or_claim(&self, page: PageNo, zap: bool) -> Option<DescriptorId> {
+    /// Ends the object of a page, unless it is resident: then it is claimed if it is to be zapped,
+    /// and otherwise only loses its backing block.
+    fn end_or_claim(&self, page: PageNo, zap: bool) -> Option<Owned> {
         loop {
-            let place = self.table.load(page);
-            match place {
-                Place::Zero => return None,
-                Place::Stored(block) => {
-                    if self.table.replace(page, place, Place::Zero) {
-                        self.store.retire(block, self.cost_of(page));
+            match self.ownership.look(page) {
+                Found::Zero => return None,
+                Found::Stored(block) => {
+                    if self.ownership.end_stored(page, block) {
+                        self.store.retire(block, self.cost_in(block, page));
+                        self.end_promise(page);
                         return None;
                     }
                 }
-                Place::Cached(id) => {
-                    if self.table.replace(page, place, Place::Busy(id)) {
-                        self.cache.give_back(self.descriptors.get(id).slot());
-                        self.end_as_zero(id);
+                Found::Cached(id) => {
+                    if let Some(owned) = self.ownership.claim_cached(page, id) {
+                        self.cache.give_back(self.ownership.of(&owned).slot());
+                        self.end_as_zero(owned);
                         return None;
                     }
                 }
-                Place::Busy(id) => {
-                    let descriptor = self.descriptors.get(id);
-                    let seen = descriptor.state();
-                    if self.table.load(page) != place {
-                        continue;
+                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::Resident(seen) => {
+                    let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
+                    if zap && !self.ownership.of(&owned).is_pinned() {
+                        return Some(owned);
                     }
-                    let to = if zap { State::Leaving } else { State::Moving };
-                    if seen.state() != State::Resident {
-                        descriptor.wait_while(seen);
-                    } else if descriptor.claim(to) {
-                        if self.table.load(page) != place {
-                            descriptor.change(State::Resident);
-                            continue;
-                        }
-                        if zap && !descriptor.is_pinned() {
-                            return Some(id);
-                        }
-                        self.drop_home(descriptor);
-                        descriptor.change(State::Resident);
-                        return None;
-                    }
+                    self.drop_backing(&owned);
+                    self.ownership.put_back(owned);
+                    return None;
                 }
             }
         }
     }
 
-    /// Drops owned pages, in address order. Only these: one between them that was Zero may have
-    /// come meanwhile as the fresh neighbour of another's, and what is Resident must be there.
-    fn zap_owned(&self, owned: &[DescriptorId]) -> bool {
+    /// Drops owned pages, in address order. It zaps only these: a page between them that was `Zero`
+    /// may be resident by now, as the fresh neighbour of another fault, and a resident page must be
+    /// present.
+    fn zap_owned(&self, owned: &mut OwnedList<BATCH_MAX>) -> bool {
         let mut ranges = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH_MAX];
         let mut count = 0;
-        for &id in owned {
-            let address = self.address_of(self.descriptors.get(id).page());
+        for index in 0..owned.len() {
+            let page = self.ownership.descriptor(owned.id(index)).page();
+            let address = self.frames.address_of(page);
             match ranges[..count].last_mut() {
                 Some(range) if range.iov_base.addr() + range.iov_len == address => {
                     range.iov_len += PAGE;
@@ -136,16 +127,17 @@ impl Pager {
                 }
             }
         }
-        // SAFETY: the pages lie in managed spans, nobody wants their bytes, and they are ours to
-        // move.
-        let zapped = unsafe { self.zapper.get().zap(&ranges[..count]) }.is_ok();
-        for &id in owned {
+        // SAFETY: the pages lie in managed spans, they are owned here, and nobody needs their
+        // bytes.
+        let zapped = unsafe { self.frames.zapper().zap(&ranges[..count]) }.is_ok();
+        for index in 0..owned.len() {
+            let one = owned.take(index);
             if zapped {
-                self.ranges.leave(self.descriptors.get(id).page());
-                self.end_as_zero(id);
-                self.page_buffer.unreserve(1);
+                self.frames.ranges.leave(self.ownership.of(&one).page());
+                self.end_as_zero(one);
+                self.frames.page_buffer.unreserve(1);
             } else {
-                self.descriptors.get(id).change(State::Resident);
+                self.ownership.put_back(one);
             }
         }
         zapped

@@ -1,25 +1,22 @@
-//! Fork: what the pager does so that parent and child both keep every byte.
+//! Fork: how the pager lets parent and child both keep every byte.
 //!
-//! The gate is closed around `fork`, so nothing is half-way. Afterwards every resident page is
-//! shared copy-on-write and must be made exclusive before eviction, in both processes. The child's
-//! mappings have lost their userfaultfd: until it has registered them with one of its own, an
-//! evicted page would read as zeros, so that comes first.
+//! The gate is closed around `fork`, so no object is between two places. Afterwards every resident
+//! page is shared copy-on-write and must be made exclusive before eviction, in both processes. The
+//! child's mappings have lost their userfaultfd. Until it has registered them with one of its own,
+//! an evicted page would read as zeros; so it does that first.
 //!
 //! Threads: the forking one, in its `pthread_atfork` handlers.
 
-use deepheap_heap::SPAN;
-use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::userfaultfd::Userfaultfd;
 
-use crate::descriptor::State;
+use crate::ownership::State;
 use crate::pager::Pager;
 
 impl Pager {
-    /// Before `fork`: waits until nobody moves an object, and keeps it so.
+    /// Before `fork`: waits until no thread moves an object, and lets none begin.
     pub fn fork_prepare(&self) {
         self.gate.close();
-        self.descriptors.for_each(|_, descriptor| {
+        self.ownership.descriptors.for_each(|_, descriptor| {
             if descriptor.state().state() == State::Resident {
                 descriptor.set_may_be_shared(true);
             }
@@ -39,25 +36,20 @@ impl Pager {
     pub unsafe fn fork_child(&self) -> Result<(), Errno> {
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
-        self.access_staging.forget_others();
-        self.pages_staging.forget_others();
+        self.staging.all().iter().for_each(|pool| pool.forget_others());
+        self.compression.become_child();
         let mut resident = 0;
-        self.descriptors.for_each(|_, descriptor| {
+        self.ownership.descriptors.for_each(|_, descriptor| {
             resident += usize::from(descriptor.state().state() == State::Resident);
         });
-        let assumed = self.take_over.lock().assumed();
-        self.page_buffer.recount(resident + assumed + self.staged_pages());
-        let own = Userfaultfd::open()?;
-        // SAFETY: by our contract nobody else uses the old one.
-        drop(unsafe { self.userfaultfd.replace(own) });
-        let spans = self.managed_spans.load(Ordering::Acquire);
-        if spans > 0 {
-            self.register(self.region_base, spans * SPAN)?;
-        }
-        self.zapper.get().after_fork();
+        let assumed = self.plain_spans.lock().assumed;
+        self.frames.page_buffer.recount(resident + assumed + self.budget.staged_pages());
+        // SAFETY: by our contract.
+        unsafe { self.frames.after_fork()? };
         for context in &self.contexts {
-            // SAFETY: a thread of the parent may have held it, waiting at the closed gate; it is
-            // not here, and whoever waits there has not begun to use the context.
+            // SAFETY: a thread of the parent may have held it while it waited at the closed gate.
+            // That thread does not exist here, and a thread that waits there has not begun to use
+            // the context.
             unsafe { context.force_unlock() };
             context.lock().after_fork()?;
         }

@@ -1,24 +1,42 @@
-//! Gate: lets fork wait until nobody is in the middle of moving an object.
+//! Gate: lets fork wait until no thread is moving an object.
 //!
 //! Two levels. Movers (faults, eviction, discard) pass the first, the collector the second. Fork
 //! closes the first and waits for it to empty while the collector still runs, because a mover may
 //! be waiting for space that only the collector can make; then it closes the second.
 //!
 //! Guarantees: after `close`, every descriptor is free, resident or cached, and every lock that is
-//! taken inside the gate is free, until `open`.
+//! taken inside the gate is free, until `open` (`invariants` checks it).
+//!
+//! A lock that threads take outside the gate may be held at a fork by a thread that the child does
+//! not have. This table lists all of them, and why the child can go on:
+//!
+//! | lock | why it is safe |
+//! |---|---|
+//! | an eviction context | `fork_child` frees it: outside the gate its value is whole |
+//! | the list of plain spans, in `begin_take_over` | its caller has `growth`, as a fork has |
+//! | heads, space and buffers of the store | `Store::freeze` takes them after the gate is closed |
+//! | a place of the store's recent blocks | only tried: the child does without a locked one |
+//! | a ring of the store's device | only tried, and a child does not use its parent's rings |
+//! | the zapper's own descriptor | taken at construction, and by the child |
+//! | the heap's, the pinned allocator's | a fork takes them: the heap's before the gate |
+//! | the runtime's list of children | the child frees it, and empties the list |
+//!
+//! Buffers that were taken outside the gate (`staging`) are free again in the child. All other code
+//! that looks at the pager outside the gate reads atomics.
+//!
 //! Never: allocates. The thread that closed the gate passes it freely.
 //! Threads: any. Costs two atomic additions on a line shared by few threads.
 
 use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::futex;
+use deepheap_sys::padded::Padded;
 use deepheap_sys::tls;
 
-const LANES: usize = 16;
+/// Counters of the threads inside, each in cache lines of its own; a thread always uses the same
+/// one.
+const LANES: usize = 64;
 
-#[repr(align(64))]
-struct Lane(AtomicU32);
-
-/// Who passes.
+/// Which threads pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     /// Faults, eviction, discard.
@@ -30,12 +48,12 @@ pub enum Level {
 /// A two-level gate.
 pub struct Gate {
     closed: [AtomicU32; 2],
-    /// Which thread closed it: the address of its thread area.
+    /// Which thread closed it, or 0.
     owner: AtomicUsize,
-    inside: [[Lane; LANES]; 2],
+    inside: [[Padded<AtomicU32>; LANES]; 2],
 }
 
-/// Proof of having passed; leaving happens when it is dropped.
+/// Proof of having passed the gate; dropping it leaves the gate.
 pub struct Passage<'a> {
     gate: &'a Gate,
     level: Level,
@@ -48,20 +66,20 @@ impl Gate {
         Gate {
             closed: [const { AtomicU32::new(0) }; 2],
             owner: AtomicUsize::new(0),
-            inside: [const { [const { Lane(AtomicU32::new(0)) }; LANES] }; 2],
+            inside: [const { [const { Padded(AtomicU32::new(0)) }; LANES] }; 2],
         }
     }
 
     /// Passes the gate, waiting while it is closed by another thread.
     pub fn enter(&self, level: Level) -> Passage<'_> {
-        let lane = tls::lane();
-        let counter = &self.inside[level as usize][lane].0;
+        let lane = tls::lane_of::<LANES>();
+        let counter = &*self.inside[level as usize][lane];
         let closed = &self.closed[level as usize];
         loop {
             // Dekker with `close`: we announce ourselves, then look; it closes, then looks.
             counter.fetch_add(1, Ordering::SeqCst);
             if closed.load(Ordering::SeqCst) == 0
-                || self.owner.load(Ordering::Relaxed) == this_thread()
+                || self.owner.load(Ordering::Relaxed) == tls::thread_number()
             {
                 return Passage { gate: self, level, lane };
             }
@@ -70,18 +88,24 @@ impl Gate {
         }
     }
 
+    /// Whether another thread has closed it.
+    pub fn is_closed(&self) -> bool {
+        self.closed[Level::Mover as usize].load(Ordering::SeqCst) != 0
+            && self.owner.load(Ordering::Relaxed) != tls::thread_number()
+    }
+
     /// Closes both levels, one after the other, and waits until nobody is inside.
     pub fn close(&self) {
-        self.owner.store(this_thread(), Ordering::Relaxed);
+        self.owner.store(tls::thread_number(), Ordering::Relaxed);
         for level in [Level::Mover, Level::Collector] {
             self.closed[level as usize].store(1, Ordering::SeqCst);
             for lane in &self.inside[level as usize] {
                 loop {
-                    let inside = lane.0.load(Ordering::SeqCst);
+                    let inside = lane.load(Ordering::SeqCst);
                     if inside == 0 {
                         break;
                     }
-                    futex::wait(&lane.0, inside, None);
+                    futex::wait(lane, inside, None);
                 }
             }
         }
@@ -96,18 +120,18 @@ impl Gate {
         }
     }
 
-    /// In a forked child: threads that looked at the closed gate at that moment are not here.
+    /// In a forked child: forgets the parent's threads that stood at the closed gate.
     ///
     /// # Safety
     /// No other thread exists in this process.
     pub unsafe fn forget_others(&self) {
         for lane in self.inside.iter().flatten() {
-            lane.0.store(0, Ordering::Relaxed);
+            lane.store(0, Ordering::Relaxed);
         }
     }
 
     fn leave(&self, level: Level, lane: usize) {
-        let counter = &self.inside[level as usize][lane].0;
+        let counter = &*self.inside[level as usize][lane];
         let before = counter.fetch_sub(1, Ordering::SeqCst);
         if before == 1 && self.closed[level as usize].load(Ordering::SeqCst) != 0 {
             futex::wake(counter, 1);
@@ -125,10 +149,6 @@ impl Drop for Passage<'_> {
     fn drop(&mut self) {
         self.gate.leave(self.level, self.lane);
     }
-}
-
-fn this_thread() -> usize {
-    tls::area() as usize
 }
 
 #[cfg(test)]

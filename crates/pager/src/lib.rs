@@ -1,44 +1,79 @@
-//! Residency: who is in DRAM, and the fault path.
+//! Residency: which objects are in DRAM, and what a fault does.
 //!
-//! Guarantees: no write of the program is lost, whatever faults, evicts, collects or forks at the
-//! same time (`object_table` says who owns an object, `evict` why its bytes are final); the page
+//! Guarantees: no write of the program is lost, whichever threads fault, evict, collect or fork at
+//! the same time (`ownership` says who owns an object, `evict` why its bytes are final); the page
 //! buffer, the object cache and everything counted in `budget` stay within the RAM budget.
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
 mod access;
+mod back_off;
 mod balancer;
 mod budget;
 mod bulk;
+mod checkpoint;
+mod codec;
 mod collect;
 mod compact;
-mod descriptor;
+mod companions;
+mod compression;
 mod discard;
 mod evict;
+mod eviction_context;
 mod fault;
+mod fault_report;
 mod fetch;
+mod fetcher;
+mod flight;
 mod fork;
+mod frames;
 mod gate;
+mod install;
+#[cfg(test)]
+mod invariants;
+mod moves;
 mod neighbours;
 mod object_cache;
-mod object_table;
+mod ownership;
+mod packer;
 mod page_buffer;
 mod pager;
 mod pin;
+mod plain_spans;
 pub mod policy;
 mod prefetch;
+mod press;
+mod promises;
 mod ranges;
+mod rebalance;
 mod reclaim;
+mod refused_pins;
+mod room;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;
 mod staging;
 mod takeover;
+mod window;
 
-pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece, WINDOW_PIECES};
-pub use budget::{Usage, overhead_of_managing};
+pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
+pub use budget::{Usage, handler_stacks, overhead_of_managing};
+pub use checkpoint::{CheckpointBuffer, Cut, CutError};
+pub use codec::Compress;
 pub use collect::Collected;
-pub use evict::Moves;
-pub use fault::{FaultError, FaultKind, FaultReport};
+pub use compression::Pressed;
+pub use fault_report::{FaultError, FaultKind, FaultReport};
+pub use moves::Moves;
 pub use pager::{Options, Pager, StartError};
-pub use policy::replacement::CachePolicy;
+pub use promises::{NoPromise, Overcommit};
+pub use staging::WINDOW_PIECES;
 
 pub(crate) use deepheap_heap::PAGE;
+
+/// The heap promises blocks by its own count of the objects that share one: it is the store's.
+const _: () = {
+    let mut bytes = 8;
+    while bytes <= PAGE {
+        let packed = deepheap_store::packed::per_block(bytes);
+        assert!(deepheap_heap::objects_per_block(bytes) == packed);
+        bytes += 8;
+    }
+};

@@ -1,36 +1,30 @@
-//! Neighbours: the pages beside one that faulted are brought into the object cache, where that has
-//! paid lately. Programs that jump about often jump among pages that lie together; a read of eight
-//! blocks that lie together in the log costs hardly more than a read of one, and comes meanwhile.
+//! Neighbours: decides when the pages beside one that faulted are brought into the object cache
+//! too. Programs that jump about often jump among pages that lie together. A read of eight blocks
+//! that lie together in the log costs hardly more than a read of one, and runs beside the program.
 //!
-//! What pays: neighbours that the program touches soon, before an eighth of the page buffer was
-//! replaced twice. Pages that it would touch at some time anyway are no better than those they
-//! drive out. One fault in `PROBE` asks for its neighbours whatever was seen so far.
+//! A neighbour pays if the program touches it soon: before an eighth of the page buffer was
+//! replaced twice. One that is touched much later is no better than what it drove out of the cache.
+//! One fault in `PROBE` asks for its neighbours even where they did not pay, to see whether they do
+//! now.
 //!
 //! Never: allocates, waits.
-//! Threads: any; the fetchers bring.
+//! Threads: any; faulting threads ask (`fetch`), the fetchers bring (`fetcher`).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::PageNo;
-use deepheap_store::Block;
-
-use crate::access::Piece;
-use crate::descriptor::Descriptor;
-use crate::object_table::Place;
-use crate::pager::Pager;
-
-/// Pages of an aligned group: those of a fault's group are its neighbours.
+/// Pages of an aligned group. The neighbours of a page are the others of its group.
 pub(crate) const GROUP: usize = 8;
 /// Blocks of the log within which neighbours are worth a request of their own.
-const NEAR: u32 = 4 * GROUP as u32;
-/// Faults between two that ask where it does not pay.
+pub(crate) const NEAR: u32 = 4 * GROUP as u32;
+/// Where neighbours do not pay, one fault in so many asks for them.
 const PROBE: u32 = 1024;
-/// It pays when one in so many is touched soon.
+/// Neighbours pay when one in so many is touched soon.
 const USED_PART: u32 = 4;
-/// After so many brought, what was counted counts half.
+/// After so many neighbours were brought, all counts are halved.
 const HALF_LIFE: u32 = 2048;
 
-/// What was brought lately, and what of it was touched soon. Races lose a count at worst.
+/// How many neighbours were brought lately, and how many of them were touched soon. A race loses
+/// one count at worst.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     faults: AtomicU32,
@@ -39,14 +33,15 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Whether a fault's neighbours are to be brought.
-    fn are_wanted(&self) -> bool {
+    /// Whether to bring the neighbours of the page that faulted.
+    pub(crate) fn are_wanted(&self) -> bool {
         let used = self.used.load(Ordering::Relaxed);
         let pays = used * USED_PART > self.brought.load(Ordering::Relaxed);
         pays || self.faults.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE)
     }
 
-    fn bring(&self, count: u32) {
+    /// Counts neighbours that were brought.
+    pub(crate) fn bring(&self, count: u32) {
         if self.brought.fetch_add(count, Ordering::Relaxed) + count >= HALF_LIFE {
             for counter in [&self.brought, &self.used] {
                 counter.store(counter.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
@@ -54,51 +49,9 @@ impl Neighbours {
         }
     }
 
-    fn touch(&self) {
+    /// Counts one that was touched soon.
+    pub(crate) fn touch(&self) {
         self.used.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Pager {
-    /// A fault falls on `page`, whose object is stored: asks for its neighbours if that pays.
-    pub(crate) fn ask_beside(&self, page: PageNo) {
-        if !self.heap.is_object_page(page) && self.neighbours.are_wanted() {
-            self.ask_for_beside(page);
-        }
-    }
-
-    /// The stored neighbours of a page that are near it in the log; returns how many they are.
-    pub(crate) fn neighbours_of(&self, page: PageNo, pieces: &mut [Piece]) -> usize {
-        let home = match self.table.load(page) {
-            Place::Stored(block) => Some(block),
-            // It may be another's by now: a hint.
-            Place::Busy(id) | Place::Cached(id) => self.descriptors.get(id).home(),
-            Place::Zero => None,
-        };
-        let Some(Block(home)) = home else { return 0 };
-        let first = page.0 - page.0 % GROUP as u32;
-        let mut count = 0;
-        for neighbour in (first..first + GROUP as u32).map(PageNo) {
-            if neighbour != page
-                && let Place::Stored(Block(block)) = self.table.load(neighbour)
-                && block.abs_diff(home) < NEAR
-            {
-                pieces[count] = Piece { address: self.address_of(neighbour), length: 0 };
-                count += 1;
-            }
-        }
-        self.neighbours.bring(count as u32);
-        count
-    }
-
-    /// The program touches a cached object for the first time since it came; true if it came as a
-    /// neighbour.
-    pub(crate) fn touch_neighbour(&self, descriptor: &Descriptor) -> bool {
-        let is_neighbour = descriptor.is_neighbour();
-        if is_neighbour && self.balancer.is_young(descriptor) {
-            self.neighbours.touch();
-        }
-        is_neighbour
     }
 }
 

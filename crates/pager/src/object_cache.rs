@@ -1,14 +1,16 @@
 //! Object cache: DRAM copies of objects that are not mapped in the program, at their true size.
 //!
-//! The memory is cut into slabs of 64 KiB, each of which holds slots of one size class. Which
-//! object is in a slot stands in the descriptors; the owner noted beside each slot leads back to
-//! the descriptor, so that a slab can be emptied by moving what is in it (`compact`).
+//! The memory is cut into slabs of 64 KiB, each of which has slots of one size class. A descriptor
+//! names the slot of its object. The descriptor is also noted beside the slot, as the slot's owner,
+//! so that a slab can be emptied by moving its objects (`compact`).
+//!
+//! A compressed page in a slot comes after its length, two bytes.
 //!
 //! A slot number is its slab's number times 512 plus its index in the slab.
 //!
-//! Guarantees: the slabs in use are at most `limit` bytes, except while a lowered limit is being
-//! brought about; a slot belongs to one owner from `take` to `give_back`, and is as long as the
-//! object it was taken for, at least.
+//! Guarantees: the slabs in use are at most `limit` bytes, except after the limit was lowered,
+//! until reclaim has followed; a slot belongs to one owner from `take` to `give_back`, and is at
+//! least as long as the object it was taken for.
 //! Never: allocates, does I/O. `take` does not wait.
 //! Threads: any, also in a signal handler. A lock for each size class, then the pool's, both
 //! innermost and never together.
@@ -19,21 +21,29 @@ mod slab_table;
 #[cfg(test)]
 mod tests;
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
-use deepheap_sys::errno::Result;
-use deepheap_sys::mapping::PinnedArray;
+use core::sync::atomic::AtomicU16;
 
-use crate::descriptor::DescriptorId;
+use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::errno::Result;
+use deepheap_sys::pinned_array::PinnedArray;
+
+use crate::PAGE;
+use crate::ownership::DescriptorId;
 use size_class::{CLASSES, OUTSIDE_MAX, OWNERS_OUTSIDE, SLAB_BYTES, SLOTS_MAX, SizeClass};
 use slab_pool::SlabPool;
 use slab_table::{RECORD_BYTES, SlabTable};
 
-/// Slabs for each class that objects have asked for, below which a cache cannot afford so many: it
-/// uses every second class only, or every fourth. The last slab of a class is half empty as a rule.
+/// A cache with fewer slabs than this for each class that objects have asked for uses only every
+/// second class, or every fourth: the last slab of a class is half empty as a rule.
 const SLABS_FOR_ALL: usize = 7;
 const SLABS_FOR_HALF: usize = 3;
 
 const NO_OWNER: u32 = u32::MAX;
+
+/// Bytes of a compressed page's length, before the page.
+const LENGTH_BYTES: usize = 2;
+/// A larger slot is no gain for a compressed page.
+const COMPRESSED_SLOT_MAX: usize = PAGE * 7 / 8;
 
 /// The slots.
 pub struct ObjectCache {
@@ -44,18 +54,21 @@ pub struct ObjectCache {
     owners: PinnedArray<AtomicU32>,
     /// A bit for every class that an object has asked for.
     asked: [AtomicU64; CLASSES.div_ceil(64)],
+    /// Slots that are kept without an object.
+    lent: AtomicUsize,
 }
 
 impl ObjectCache {
     /// A cache of up to so many bytes; none is backed by memory yet.
     pub fn new(bytes: usize) -> Result<ObjectCache> {
-        // As many as a slot number can name.
+        // At most as many as a slot number can name.
         let slabs = (bytes / SLAB_BYTES).min(u32::MAX as usize / SLOTS_MAX);
         Ok(ObjectCache {
             pool: SlabPool::new(slabs)?,
             table: SlabTable::new(slabs)?,
             owners: PinnedArray::new(slabs * OUTSIDE_MAX)?,
             asked: Default::default(),
+            lent: AtomicUsize::new(0),
         })
     }
 
@@ -70,12 +83,70 @@ impl ObjectCache {
         self.take_of(class).or_else(|| self.open(class)).or_else(|| self.take_of(larger))
     }
 
-    /// Whether a slot is free only where another object left one.
+    /// A slot with a compressed page in it: its length, then its bytes. None if only slots are free
+    /// that are hardly smaller than a page.
+    pub fn take_compressed(&self, bytes: &[u8]) -> Option<u32> {
+        let needed = LENGTH_BYTES + bytes.len();
+        let slot = self.take(needed).or_else(|| self.take_larger(needed))?;
+        debug_assert!(self.slot_bytes(slot) >= needed);
+        let to = self.address(slot);
+        // SAFETY: the slot is ours alone, as long as that, and aligned to 16.
+        unsafe {
+            AtomicU16::from_ptr(to.cast()).store(bytes.len() as u16, Ordering::Relaxed);
+            to.add(LENGTH_BYTES).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        Some(slot)
+    }
+
+    /// The free slot of the next size that has one.
+    fn take_larger(&self, bytes: usize) -> Option<u32> {
+        let least = SizeClass::of(bytes)?;
+        if self.is_over_limit() {
+            return None;
+        }
+        let classes = (least.0..CLASSES as u8).map(SizeClass);
+        classes
+            .take_while(|class| class.slot_bytes() <= COMPRESSED_SLOT_MAX)
+            .find_map(|class| self.take_of(class))
+    }
+
+    /// How long the compressed page in a slot is. A hint, unless the caller holds the slot: the
+    /// slab may have another class by now.
+    pub fn compressed_bytes(&self, slot: u32) -> usize {
+        let (slab, index) = split(slot);
+        let offset = index * self.table.class(slab).slot_bytes();
+        if offset >= SLAB_BYTES {
+            return PAGE;
+        }
+        // SAFETY: in the slab, aligned to 16; the cache stays mapped. Whoever does not hold the
+        // slot reads some number.
+        let length = unsafe { AtomicU16::from_ptr(self.pool.address(slab).add(offset).cast()) };
+        length.load(Ordering::Relaxed).into()
+    }
+
+    /// The compressed page in a slot.
+    ///
+    /// # Safety
+    /// The caller holds the slot during 'a, and it holds a compressed page.
+    pub unsafe fn compressed<'a>(&self, slot: u32) -> &'a [u8] {
+        let bytes = self.compressed_bytes(slot).min(self.slot_bytes(slot) - LENGTH_BYTES);
+        // SAFETY: by our contract; the bytes lie in the slot.
+        unsafe { core::slice::from_raw_parts(self.address(slot).add(LENGTH_BYTES), bytes) }
+    }
+
+    /// Bytes of slots and slabs that could be taken now. A hint.
+    pub fn free_bytes(&self) -> usize {
+        let classes = (0..CLASSES as u8).map(SizeClass);
+        let slots: usize = classes.map(|class| self.table.free(class) * class.slot_bytes()).sum();
+        slots + self.limit().saturating_sub(self.held_bytes())
+    }
+
+    /// Whether all slabs are in use, so that only a slot that another object left can be free.
     pub fn is_full(&self) -> bool {
         self.pool.held() >= self.pool.limit()
     }
 
-    /// Whether `take` of so many bytes found a slot now, as far as one can tell.
+    /// Whether `take` of so many bytes would find a slot now. A hint.
     pub fn has_room(&self, bytes: usize) -> bool {
         let Some((class, larger)) = SizeClass::of(bytes).map(|exact| self.usable(exact)) else {
             return false;
@@ -107,16 +178,24 @@ impl ObjectCache {
         self.table.class(split(slot).0).slot_bytes()
     }
 
-    /// Notes whose object is in a slot that the caller holds. Until then `compact` passes it over.
+    /// Notes whose object is in a slot that the caller holds. Until then `compact` skips the slot.
     pub fn set_owner(&self, slot: u32, id: DescriptorId) {
         let (slab, index) = split(slot);
         self.owner(slab, index).store(id.0, Ordering::Relaxed);
     }
 
-    /// Empties one slab by moving what is in it to other slabs of its class, if some class has
-    /// that much room. `relocate` is asked for each slot: it claims the owner's object if that
-    /// still is in the first slot, copies it to the second one, and answers true; false leaves the
-    /// object where it is. True if the slab became free.
+    /// Whose object is in a slot, if the slot is held.
+    #[cfg(test)]
+    pub fn owner_of(&self, slot: u32) -> Option<DescriptorId> {
+        let (slab, index) = split(slot);
+        let owner = || DescriptorId(self.owner(slab, index).load(Ordering::Relaxed));
+        self.table.is_held(slab, index).then(owner)
+    }
+
+    /// Empties one slab by moving its objects to other slabs of its class, if some class has that
+    /// much room. For each slot it calls `relocate`, which claims the owner's object if that still
+    /// is in the first slot, copies it to the second one, and answers true; false leaves the object
+    /// where it is. Returns true if the slab became free.
     pub fn compact(&self, mut relocate: impl FnMut(DescriptorId, u32, u32) -> bool) -> bool {
         let Some(slab) = self.table.begin_emptying() else { return false };
         let class = self.table.class(slab);
@@ -145,19 +224,30 @@ impl ObjectCache {
         self.pool.held() * SLAB_BYTES
     }
 
-    /// Slots that are held.
+    /// Slots that are held by objects.
     pub fn objects(&self) -> usize {
-        (0..CLASSES as u8).map(|class| self.table.used(SizeClass(class))).sum()
+        let held: usize = (0..CLASSES as u8).map(|class| self.table.used(SizeClass(class))).sum();
+        held.saturating_sub(self.lent.load(Ordering::Relaxed))
     }
 
-    /// Bytes of tables beside the slabs, at most.
+    /// The caller keeps a slot, that it has taken, without an object in it.
+    pub fn lend(&self) {
+        self.lent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends that.
+    pub fn unlend(&self) {
+        self.lent.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The most bytes of tables beside the slabs.
     pub fn table_bytes(&self) -> usize {
         self.pool.used() * Self::TABLE_BYTES_PER_SLAB
     }
 
-    /// Bytes of tables for a slab, at most.
+    /// The most bytes of tables for a slab.
     const TABLE_BYTES_PER_SLAB: usize = RECORD_BYTES + 4 * OUTSIDE_MAX + 4;
-    /// Bytes of tables for a page of cache, at most.
+    /// The most bytes of tables for a page of cache.
     pub const TABLE_BYTES_PER_PAGE: usize =
         Self::TABLE_BYTES_PER_SLAB.div_ceil(SLAB_BYTES / crate::PAGE);
 
@@ -172,7 +262,7 @@ impl ObjectCache {
         self.pool.set_limit(bytes / SLAB_BYTES);
     }
 
-    /// Whether the slabs in use are more than a lowered limit allows: nothing is taken then.
+    /// Whether the slabs in use are more than a lowered limit allows: no slot is taken then.
     pub fn is_over_limit(&self) -> bool {
         self.held_bytes() > self.limit()
     }
@@ -191,8 +281,8 @@ impl ObjectCache {
         Some(slot_number(slab, self.table.open(slab, class)))
     }
 
-    /// The class to use for objects of this one, and the next one, from which they may borrow: a
-    /// free slot is better used badly than not at all.
+    /// The class to use for objects of class `exact`, and the next larger one, whose free slots
+    /// they may use: a free slot is better used badly than not at all.
     fn usable(&self, exact: SizeClass) -> (SizeClass, SizeClass) {
         let asked: u32 =
             self.asked.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();

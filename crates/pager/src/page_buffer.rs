@@ -1,35 +1,40 @@
 //! Page buffer: how many physical pages the program can touch right now, and the ceiling on them.
 //!
-//! Guarantees: reservations never pass the limit; a page is reserved before it is installed and
-//! its reservation ends only after it has been zapped. (What is adopted is the exception: pages of
-//! plain memory, which exist already, and single ones where nothing can leave. And where pages
-//! cannot be evicted, the limit leaves room for a few others.)
+//! Guarantees: reservations never pass the limit; a page is reserved before it is installed and its
+//! reservation ends only after it has been zapped. There are two exceptions. Adopted pages count
+//! whatever the limit says: pages of plain memory, which exist already, and single ones when no
+//! page can leave. And while some pages cannot be evicted, the limit leaves room for a few others.
 //! Never: allocates, blocks.
 //! Threads: any, also in a signal handler.
 
 use deepheap_sys::atomic::{AtomicUsize, Ordering};
-use deepheap_sys::page_extractor::BATCH_MAX;
+use deepheap_sys::padded::Padded;
 
-/// While some pages cannot be evicted, so many others have room, whatever the limit says: what an
-/// instruction works on must fit at the same time.
+/// While some pages cannot be evicted, so many others have room whatever the limit says: all
+/// operands of an instruction must fit at the same time.
 const ROOM: usize = 64;
 
 /// Counts of the page buffer, in pages.
 pub struct PageBuffer {
-    resident: AtomicUsize,
+    /// Every fault changes it. So it is in cache lines of its own, without the other fields, which
+    /// faults only read.
+    resident: Padded<AtomicUsize>,
     limit: AtomicUsize,
+    /// Pages that leave together, at most.
+    batch: usize,
     /// Pages among the resident ones that could not be evicted.
     unevictable: AtomicUsize,
 }
 
 impl PageBuffer {
-    /// An empty page buffer with this ceiling.
-    pub fn new(limit: usize) -> PageBuffer {
+    /// An empty page buffer with this ceiling, which so many pages leave together at most.
+    pub fn new(limit: usize, batch: usize) -> PageBuffer {
         let [resident, unevictable] = [const { AtomicUsize::new(0) }; 2];
-        PageBuffer { resident, limit: AtomicUsize::new(limit), unevictable }
+        let (resident, limit) = (Padded(resident), AtomicUsize::new(limit));
+        PageBuffer { resident, limit, batch, unevictable }
     }
 
-    /// Reserves pages, if that keeps the buffer within its limit.
+    /// Reserves pages, if the buffer stays within its limit.
     #[must_use]
     pub fn try_reserve(&self, pages: usize) -> bool {
         let limit = self.limit();
@@ -45,12 +50,12 @@ impl PageBuffer {
         self.resident.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Ends the reservation of pages that are gone, or were not installed after all.
+    /// Ends the reservation of pages that have left, or were not installed after all.
     pub fn unreserve(&self, pages: usize) {
         self.resident.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// In the child of a fork: these are all. Reservations of threads that it does not have end.
+    /// In a forked child: sets the count. Reservations of threads that the child does not have end.
     pub fn recount(&self, pages: usize) {
         self.resident.store(pages, Ordering::Relaxed);
     }
@@ -69,12 +74,13 @@ impl PageBuffer {
         }
     }
 
-    /// Notes how many pages could not be evicted; after each batch, so it is a little old.
+    /// Notes how many pages cannot be evicted. Called after each batch, so the number is a little
+    /// old.
     pub fn set_unevictable(&self, pages: usize) {
         self.unevictable.store(pages, Ordering::Relaxed);
     }
 
-    /// Pages that could not be evicted, of late.
+    /// How many pages could not be evicted lately.
     pub fn unevictable(&self) -> usize {
         self.unevictable.load(Ordering::Relaxed)
     }
@@ -84,16 +90,16 @@ impl PageBuffer {
         self.limit.store(pages, Ordering::Relaxed);
     }
 
-    /// Pages to evict so that faults find room without waiting: none while the buffer is below its
-    /// high-water mark (1/32 of it free), then down to the low one (1/16 free). A small buffer has
-    /// more of it free: as much as faults take while a batch is on its way out. Of the buffer is
-    /// here what can be evicted.
+    /// How many pages to evict so that faults find room without waiting: none while the buffer is
+    /// below its high-water mark (1/64 of it free), then as many as bring it to the low one (1/32
+    /// free). A small buffer keeps a larger part free: as much as faults take while a batch is
+    /// being evicted. Pages that cannot be evicted do not count as part of the buffer here.
     pub fn excess(&self, evicting: bool) -> usize {
         let (pages, limit) = (self.pages(), self.limit());
         let usable = limit.saturating_sub(self.unevictable());
         let free = match evicting {
-            true => (usable / 16).max((usable / 4).min(BATCH_MAX)),
-            false => (usable / 32).max((usable / 8).min(BATCH_MAX / 2)),
+            true => (usable / 32).max((usable / 4).min(2 * self.batch)),
+            false => (usable / 64).max((usable / 8).min(self.batch)),
         };
         pages.saturating_sub(limit - free)
     }
@@ -105,7 +111,7 @@ mod tests {
 
     #[test]
     fn reservations_never_pass_the_limit() {
-        let buffer = PageBuffer::new(1000);
+        let buffer = PageBuffer::new(1000, 256);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -125,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_evicted_leaves_room_for_others_and_is_no_excess() {
-        let buffer = PageBuffer::new(1000);
+        let buffer = PageBuffer::new(1000, 256);
         buffer.adopt(1000);
         buffer.set_unevictable(900);
         assert_eq!((buffer.limit(), buffer.excess(true), buffer.excess(false)), (1000, 25, 12));

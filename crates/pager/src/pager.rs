@@ -1,41 +1,41 @@
 //! Pager: the parts of residency, wired together.
 //!
 //! Lock order, outer to inner: an eviction context · the gate (mover, then collector) · a packer ·
-//! the fresh
-//! head of the log · the entry of an object (ownership) · a shard of the descriptor lists · the
-//! locks of the object cache. Nobody waits for space in the log while owning an object.
-//! Threads: any; workers run the loops of the runtime.
+//! the fresh head of the log · an object (`Owned`) · a shard of the descriptor lists · the locks of
+//! the object cache. No thread waits for space in the log while it owns an object.
+//! Threads: any; the runtime's workers call the loops.
 
-use core::cell::UnsafeCell;
+use core::time::Duration;
 
-use deepheap_heap::{Heap, PageNo, SPAN};
-use deepheap_store::{BLOCK_BYTES, Block, BlockRead, ContentHash, PACKED_MAX, Store, cost, packed};
-use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
+use deepheap_heap::{Heap, PAGES_PER_SPAN, PageNo, SPAN};
+use deepheap_store::{BLOCK_BYTES, Block, PACKED_MAX, Store, cost};
+use deepheap_sys::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
-use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::padded::Padded;
+use deepheap_sys::page_extractor::pipe_sees_stores;
+use deepheap_sys::parking::Parking;
 use deepheap_sys::userfaultfd::Userfaultfd;
-use deepheap_sys::zap::Zapper;
 
 use crate::PAGE;
-use crate::access::ACCESS_BUFFER_BYTES;
 use crate::balancer::Balancer;
 use crate::budget::{self, Budget};
-use crate::descriptor::Descriptors;
-use crate::evict::EvictContext;
-use crate::gate::Gate;
+use crate::codec::Compress;
+use crate::compression::Compression;
+use crate::eviction_context::EvictionContext;
+use crate::frames::Frames;
+use crate::gate::{Gate, Level};
+use crate::moves::Moves;
 use crate::neighbours::Neighbours;
 use crate::object_cache::ObjectCache;
-use crate::object_table::ObjectTable;
-use crate::page_buffer::PageBuffer;
-use crate::policy::replacement::CachePolicy;
-use crate::policy::sequence::WINDOW_MAX;
+use crate::ownership::{Descriptor, Owned, Ownership};
+use crate::packer::Packer;
+use crate::plain_spans::PlainSpans;
 use crate::prefetch::Prefetch;
-use crate::ranges::Ranges;
-use crate::reclaim::Packer;
-use crate::staging::Staging;
-use crate::takeover::TakeOver;
+use crate::promises::{NoPromise, Overcommit, Promises};
+use crate::refused_pins::RefusedPins;
+use crate::staging::StagingPools;
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
 
@@ -47,152 +47,113 @@ pub struct Options {
     pub region_pages: usize,
     /// The RAM budget, bytes.
     pub budget_bytes: usize,
-    /// Bytes of the page buffer; none: it sizes itself.
+    /// Bytes of the page buffer; none: its size is found while the program runs.
     pub page_buffer_bytes: Option<usize>,
-    /// Which cached objects leave first.
-    pub cache_policy: CachePolicy,
-    /// Whether the object at an address comes alone: nothing with it, and it with nothing else, so
-    /// that its first touch is a fault. Asked in the fault path.
-    pub comes_alone: fn(usize) -> bool,
+    /// When memory is promised room in the store.
+    pub overcommit: Overcommit,
+    /// Which pages are compressed.
+    pub compress: Compress,
+    /// Whether checkpoints are made of it.
+    pub makes_checkpoints: bool,
 }
 
 /// Why a pager could not start.
 #[derive(Clone, Copy, Debug)]
 pub enum StartError {
-    /// userfaultfd is not to be had: seccomp, an old kernel, or a limit.
+    /// userfaultfd is not available: seccomp, an old kernel, or a limit.
     Userfaultfd(Errno),
+    /// The kernel copies a page that the program writes to while it is evicted.
+    CopiesPages,
     /// Not enough memory, address space or file descriptors.
     Resources(Errno),
 }
 
-/// A value that only changes while no other thread can see it: in a forked child, before any
-/// other thread of it exists.
-pub(crate) struct SingleThreaded<T>(UnsafeCell<T>);
-
-// SAFETY: shared access only reads; `replace` demands that no other thread exists.
-unsafe impl<T: Sync> Sync for SingleThreaded<T> {}
-
-impl<T> SingleThreaded<T> {
-    pub(crate) fn new(value: T) -> Self {
-        SingleThreaded(UnsafeCell::new(value))
-    }
-
-    pub(crate) fn get(&self) -> &T {
-        // SAFETY: `replace` is never concurrent with a reader, by its contract.
-        unsafe { &*self.0.get() }
-    }
-
-    /// # Safety
-    /// No other thread exists, and no reference from `get` is alive.
-    pub(crate) unsafe fn replace(&self, value: T) -> T {
-        // SAFETY: by the contract nobody else looks at the value.
-        unsafe { core::mem::replace(&mut *self.0.get(), value) }
-    }
-}
-
-/// The pager of a heap.
+/// The pager of a heap: its parts. The ways through them (`fault`, `fetch`, `evict`, `reclaim`,
+/// `access`, `collect`, ...) are in files of their own.
 pub struct Pager {
-    pub(crate) region_base: usize,
     pub(crate) heap: &'static Heap,
     pub(crate) store: Store,
-    pub(crate) table: ObjectTable,
-    pub(crate) descriptors: Descriptors,
-    pub(crate) page_buffer: PageBuffer,
-    pub(crate) ranges: Ranges,
+    pub(crate) ownership: Ownership,
+    pub(crate) frames: Frames,
     pub(crate) cache: ObjectCache,
+    pub(crate) staging: StagingPools,
     pub(crate) budget: Budget,
     pub(crate) balancer: Balancer,
     pub(crate) gate: Gate,
-    pub(crate) take_over: Lock<TakeOver>,
-    /// Spans that the take-over has not looked at yet.
-    pub(crate) plain_spans: AtomicUsize,
-    pub(crate) managed_spans: AtomicUsize,
-    pub(crate) object_spans: AtomicUsize,
-    pub(crate) userfaultfd: SingleThreaded<Userfaultfd>,
-    pub(crate) zapper: SingleThreaded<Zapper>,
-    pub(crate) contexts: Box<[Lock<EvictContext>]>,
-    pub(crate) packers: Box<[Lock<Packer>]>,
+    pub(crate) plain_spans: PlainSpans,
+    pub(crate) promises: Promises,
+    pub(crate) contexts: Box<[Padded<Lock<EvictionContext>>]>,
+    pub(crate) packers: Box<[Padded<Lock<Packer>>]>,
     pub(crate) prefetch: Prefetch,
     pub(crate) neighbours: Neighbours,
-    comes_alone: fn(usize) -> bool,
-    /// Pages that the program pins by calls, each as often as it does.
+    pub(crate) compression: Compression,
+    /// Pages that the program has pinned by calls, each counted once for every call.
     pub(crate) long_pins: AtomicUsize,
-    pub(crate) pages_staging: Staging,
-    pub(crate) windows_staging: Staging,
-    pub(crate) access_staging: Staging,
-    pub(crate) zeros: *const u8,
-    pub(crate) zero_hash: ContentHash,
-    /// Counts up whenever eviction should look; the evictor sleeps on it.
+    pub(crate) refused_pins: RefusedPins,
+    /// Counts up whenever the evictor should look; the evictor sleeps on it.
     eviction_signal: AtomicU32,
     evictor_sleeps: AtomicU32,
+    /// Set when the first evictor does not keep up; the others sleep until it is set.
+    wants_help: AtomicBool,
+    helpers: Parking,
+    has_ended: AtomicBool,
 }
 
-// SAFETY: `zeros` points to a read-only use of a mapping that lives as long as the process; every
-// other part is Send.
-unsafe impl Send for Pager {}
-// SAFETY: as above; every other part is Sync.
-unsafe impl Sync for Pager {}
-
-/// The shortest object that is cached by itself: smaller ones come in batches.
+/// The shortest object that is cached by itself: the heap batches smaller ones.
 const SLOT_LEAST: usize = 128;
-/// What 30 bits can name.
+/// As many as 30 bits can name.
 const DESCRIPTORS_MAX: usize = 1 << 30;
-
-/// A staging buffer of a page: its block, and what is made of it.
-pub(crate) const PAGE_STAGING_BYTES: usize = 2 * PAGE;
-
-/// Zero bytes kept at hand: the most pages a fresh fault installs together.
-pub(crate) const FRESH_MAX: usize = 64;
 
 impl Pager {
     /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd; registers
     /// nothing yet.
     pub fn new(options: &Options, heap: &'static Heap, store: Store) -> Result<Pager, StartError> {
-        let userfaultfd = Userfaultfd::open().map_err(StartError::Userfaultfd)?;
-        let budget_pages = options.budget_bytes / PAGE;
-        // A page on its way has a descriptor, too, and the page buffer may be passed by a little.
-        let objects_max = (options.budget_bytes / SLOT_LEAST + 4096).min(DESCRIPTORS_MAX);
+        let userfaultfd = match options.makes_checkpoints {
+            true => Userfaultfd::open_protecting(),
+            false => Userfaultfd::open(),
+        };
+        let userfaultfd = userfaultfd.map_err(StartError::Userfaultfd)?;
+        if !pipe_sees_stores().map_err(StartError::Resources)? {
+            return Err(StartError::CopiesPages);
+        }
+        let (bytes, pages) = (options.budget_bytes, options.region_pages);
+        // A page that is arriving has a descriptor, too, and the page buffer may pass its limit a
+        // little.
+        let objects_max = (bytes / SLOT_LEAST + 4096).min(DESCRIPTORS_MAX);
         let parts = || -> Result<Pager, Errno> {
-            let zeros = mapping::map_pinned(FRESH_MAX * PAGE)?;
-            // SAFETY: freshly mapped, zeroed, and nobody ever writes it.
-            let page_of_zeros = unsafe { core::slice::from_raw_parts(zeros, PAGE) };
-            let contexts = (0..budget::contexts(options.budget_bytes))
-                .map(|_| EvictContext::new().map(Lock::new))
+            let contexts = (0..budget::contexts(bytes))
+                .map(|_| Ok(Padded(Lock::new(EvictionContext::new()?))))
                 .collect::<Result<Box<[_]>, Errno>>()?;
             Ok(Pager {
-                region_base: options.region_base,
                 heap,
+                promises: Promises::new(options.overcommit, &store, pages),
                 store,
-                table: ObjectTable::new(options.region_pages)?,
-                descriptors: Descriptors::new(objects_max, options.cache_policy)?,
-                page_buffer: PageBuffer::new(budget_pages),
-                ranges: Ranges::new(options.region_pages)?,
-                cache: ObjectCache::new(options.budget_bytes)?,
-                budget: Budget::new(options.budget_bytes, options.page_buffer_bytes),
-                balancer: Balancer::new(
-                    options.page_buffer_bytes.is_none()
-                        && options.cache_policy == CachePolicy::S3Fifo,
-                ),
+                ownership: Ownership::new(pages, objects_max)?,
+                frames: Frames::new(
+                    options.region_base,
+                    pages,
+                    bytes,
+                    userfaultfd,
+                    options.makes_checkpoints,
+                )?,
+                cache: ObjectCache::new(bytes)?,
+                staging: StagingPools::new(budget::page_staging_buffers(bytes))?,
+                budget: Budget::new(bytes, options.page_buffer_bytes),
+                balancer: Balancer::new(options.page_buffer_bytes.is_none()),
                 gate: Gate::new(),
-                take_over: Lock::new(TakeOver::none()),
-                plain_spans: AtomicUsize::new(0),
-                managed_spans: AtomicUsize::new(0),
-                object_spans: AtomicUsize::new(0),
-                userfaultfd: SingleThreaded::new(userfaultfd),
-                zapper: SingleThreaded::new(Zapper::new()),
-                packers: contexts.iter().map(|_| Lock::new(Packer::new())).collect(),
+                plain_spans: PlainSpans::none(),
+                packers: contexts.iter().map(|_| Padded(Lock::new(Packer::new()))).collect(),
                 contexts,
                 prefetch: Prefetch::new(),
                 neighbours: Neighbours::default(),
-                comes_alone: options.comes_alone,
+                compression: Compression::new(options.compress, pages)?,
                 long_pins: AtomicUsize::new(0),
-                pages_staging: Staging::new(PAGE_STAGING_BYTES)?,
-                windows_staging: Staging::new(2 * WINDOW_MAX as usize * PAGE)?,
-                access_staging: Staging::new(ACCESS_BUFFER_BYTES)?,
-                zeros,
-                zero_hash: ContentHash::of(page_of_zeros),
+                refused_pins: RefusedPins::new(pages)?,
                 eviction_signal: AtomicU32::new(0),
                 evictor_sleeps: AtomicU32::new(0),
+                wants_help: AtomicBool::new(false),
+                helpers: Parking::new(),
+                has_ended: AtomicBool::new(false),
             })
         };
         let pager = parts().map_err(StartError::Resources)?;
@@ -205,92 +166,142 @@ impl Pager {
         &self.store
     }
 
-    /// Puts fresh, untouched address space under management before anyone uses it.
+    /// Puts fresh, untouched address space under management before any thread uses it.
     pub fn manage(&self, first_span: usize, count: usize) -> Result<(), Errno> {
-        let address = self.region_base + first_span * SPAN;
-        self.register(address, count * SPAN)?;
-        self.managed_spans.fetch_max(first_span + count, Ordering::Release);
+        let address = self.frames.region_base() + first_span * SPAN;
+        self.frames.register(address, count * SPAN)?;
+        self.frames.manage_up_to(first_span + count);
         Ok(())
     }
 
-    /// As `manage`, for spans of objects: their part of the object table counts from now on.
+    /// Puts pages of a managed span, in place of which the program had mapped something else, under
+    /// management again.
+    pub fn manage_again(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
+        self.frames.register(self.frames.address_of(first), pages * PAGE)
+    }
+
+    /// As `manage`, for object spans: their whole part of the object table counts against the
+    /// budget from now on.
     pub fn manage_objects(&self, first_span: usize, count: usize) -> Result<(), Errno> {
         self.manage(first_span, count)?;
-        self.object_spans.fetch_add(count, Ordering::Relaxed);
+        self.promises.add_object_spans(first_span, count);
+        let pages = first_span * PAGES_PER_SPAN..(first_span + count) * PAGES_PER_SPAN;
+        self.ownership.expect_objects(pages);
         Ok(())
     }
 
-    pub(crate) fn register(&self, address: usize, length: usize) -> Result<(), Errno> {
-        // SAFETY: our own region; neither advice drops anything. Pages merged by ksm would not be
-        // exclusive; the answer is EINVAL where ksm is not built.
-        unsafe {
-            mapping::advise(address as *mut u8, length, Advice::NoHugePage)?;
-            let _ = mapping::advise(address as *mut u8, length, Advice::Unmergeable);
+    /// Memory pages that are not `Zero`: what the program has touched and not given back. A
+    /// snapshot.
+    pub fn touched_pages(&self) -> usize {
+        self.promises.taken()
+    }
+
+    /// How many more memory pages may be touched before the store, its device or the RAM budget is
+    /// full. A snapshot; it asks the device.
+    pub fn room_left(&self) -> usize {
+        let in_store = usize::try_from(self.store.room()).unwrap_or(usize::MAX);
+        in_store.saturating_add(self.promises.idle()).min(self.promises.allowed())
+    }
+
+    /// Whether the RAM budget has room for the tables of so many more touched pages. A snapshot.
+    pub fn has_tables_for(&self, pages: usize) -> bool {
+        pages <= self.promises.allowed()
+    }
+
+    /// Gives the store back promises that no page has, but for a few and `ahead`. As the collector,
+    /// since the collector calls it.
+    pub fn return_promises(&self, ahead: usize) {
+        let _passage = self.gate.enter(Level::Collector);
+        self.promises.return_surplus(&self.store, ahead);
+    }
+
+    /// Takes a promise for a page that is about to hold something. May wait for the device.
+    pub(crate) fn promise(&self, page: PageNo) -> Result<(), NoPromise> {
+        if self.promises.covers(page) { self.promises.take(&self.store) } else { Ok(()) }
+    }
+
+    /// Has promises ready for so many pages that are not touched yet; false if there is no room.
+    pub fn promise_ahead(&self, pages: usize) -> bool {
+        let _passage = self.gate.enter(Level::Collector);
+        self.promises.have_ready(&self.store, pages).is_ok()
+    }
+
+    /// As `promise`, but only if it needs no more than a look.
+    pub(crate) fn try_promise(&self, page: PageNo) -> bool {
+        !self.promises.covers(page) || self.promises.try_take()
+    }
+
+    /// Gives back the promise of a page that holds nothing any more, or has not come to hold it.
+    pub(crate) fn end_promise(&self, page: PageNo) {
+        if self.promises.covers(page) {
+            self.promises.give(&self.store);
         }
-        self.userfaultfd.get().register_missing(address, length)
     }
 
     /// The page of an address inside managed spans.
     pub fn managed_page(&self, address: usize) -> Option<PageNo> {
-        let offset = address.wrapping_sub(self.region_base);
-        let end = self.managed_spans.load(Ordering::Acquire) * SPAN;
-        (offset < end).then_some(PageNo((offset / PAGE) as u32))
+        self.frames.managed_page(address)
     }
 
-    /// Whether the object of a page comes alone.
-    pub(crate) fn comes_alone(&self, page: PageNo) -> bool {
-        (self.comes_alone)(self.address_of(page))
-    }
-
-    /// Bytes of the object of a page; the rest of the page is nobody's.
-    pub(crate) fn unit_bytes(&self, page: PageNo) -> usize {
-        self.heap.unit_bytes(page)
+    /// Kept bytes of a page: those of its object. The rest of the page is nobody's.
+    pub(crate) fn kept_bytes(&self, page: PageNo) -> usize {
+        self.heap.kept_bytes(page)
     }
 
     /// Whether the object of a page shares its block with others.
     pub(crate) fn is_packed(&self, page: PageNo) -> bool {
-        self.unit_bytes(page) <= PACKED_MAX
+        self.kept_bytes(page) <= PACKED_MAX
     }
 
-    /// What the object of a page costs in the log, units.
-    pub(crate) fn cost_of(&self, page: PageNo) -> u32 {
-        cost(self.unit_bytes(page))
+    /// What the object of a page costs in this block of the log, units.
+    pub(crate) fn cost_in(&self, block: Block, page: PageNo) -> u32 {
+        self.store.share_in(block).unwrap_or_else(|| cost(self.kept_bytes(page)))
     }
 
-    /// A read of the block that holds the object of a page.
-    pub(crate) fn block_read<'a>(
+    /// Retires the backing block of an owned object: the stored copy is not needed any more.
+    pub(crate) fn drop_backing(&self, owned: &Owned) {
+        let descriptor = self.ownership.of(owned);
+        if let Some(block) = descriptor.backing() {
+            descriptor.set_backing(None);
+            self.store.retire(block, self.cost_in(block, descriptor.page()));
+        }
+    }
+
+    /// Publishes an owned object as `Zero`, retires its backing block and gives its promise back.
+    pub(crate) fn end_as_zero(&self, owned: Owned) {
+        self.drop_backing(&owned);
+        let page = self.ownership.of(&owned).page();
+        self.ownership.zero(owned);
+        self.end_promise(page);
+    }
+
+    /// Publishes an owned object, whose bytes are in the slot, as cached. `note` tells the balancer
+    /// where it came from.
+    pub(crate) fn put_in_cache(
         &self,
-        page: PageNo,
-        block: Block,
-        buf: &'a mut [u8],
-    ) -> BlockRead<'a> {
-        match self.is_packed(page) {
-            true => BlockRead::packed(block, buf),
-            false => BlockRead::new(block, u64::from(page.0), buf),
-        }
+        owned: Owned,
+        slot: u32,
+        note: impl FnOnce(&Balancer, &Descriptor),
+    ) {
+        let descriptor = self.ownership.of(&owned);
+        descriptor.set_slot(slot);
+        // List it first: once the place is published any thread may claim the object and move it
+        // on.
+        self.cache.set_owner(slot, owned.id());
+        self.ownership.descriptors.enter_cache(owned.id());
+        note(&self.balancer, descriptor);
+        self.ownership.cached(owned);
     }
 
-    /// The bytes of the object of a page in its block, which was read and verified.
-    pub(crate) fn object_in<'a>(&self, page: PageNo, block: &'a [u8]) -> Option<&'a [u8]> {
-        let bytes = self.unit_bytes(page);
-        match self.is_packed(page) {
-            true => packed::find(block, page.0).filter(|object| object.len() == bytes),
-            false => block.get(..bytes),
-        }
-    }
-
-    /// The page at an address of the region.
-    pub(crate) fn page_at(&self, address: usize) -> PageNo {
-        PageNo(((address - self.region_base) / PAGE) as u32)
-    }
-
-    pub(crate) fn address_of(&self, page: PageNo) -> usize {
-        self.region_base + page.0 as usize * PAGE
-    }
-
-    /// Wakes the evictor if the page buffer is above its high-water mark.
+    /// Wakes the evictor if the page buffer is above its high-water mark, or if the limits must
+    /// follow memory that threads have taken. Of many threads that see it sleeping only one wakes
+    /// it.
     pub(crate) fn signal_eviction(&self) {
-        if self.page_buffer.excess(false) > 0 && self.evictor_sleeps.load(Ordering::Relaxed) != 0 {
+        let has_work = self.frames.page_buffer.excess(false) > 0 || self.is_uncounted();
+        if has_work
+            && self.evictor_sleeps.load(Ordering::Relaxed) != 0
+            && self.evictor_sleeps.swap(0, Ordering::SeqCst) != 0
+        {
             self.wake_evictor();
         }
     }
@@ -301,18 +312,63 @@ impl Pager {
         futex::wake(&self.eviction_signal, 1);
     }
 
-    /// Evictor: sleeps until there is something to evict, or until `wake_evictor`.
-    pub fn wait_for_eviction(&self) {
+    /// The first evictor: sleeps until there is something to evict, until `wake_evictor`, or for
+    /// at most `limit`.
+    pub fn wait_for_eviction(&self, limit: Option<Duration>) {
         let seen = self.eviction_signal.load(Ordering::SeqCst);
         self.evictor_sleeps.store(1, Ordering::SeqCst);
-        if self.page_buffer.excess(false) == 0 && !self.has_plain_spans() {
-            futex::wait(&self.eviction_signal, seen, None);
+        if self.frames.page_buffer.excess(false) == 0
+            && !self.plain_spans.any()
+            && !self.is_uncounted()
+        {
+            futex::wait(&self.eviction_signal, seen, limit);
         }
         self.evictor_sleeps.store(0, Ordering::SeqCst);
     }
 
+    /// The first evictor calls it from time to time while it evicts: wakes one more evictor if the
+    /// page buffer is still above its high-water mark.
+    pub fn ask_for_help(&self) {
+        if self.frames.page_buffer.excess(false) > 0 {
+            self.wake_helper();
+        }
+    }
+
+    /// Wakes one of the other evictors.
+    pub(crate) fn wake_helper(&self) {
+        self.wants_help.store(true, Ordering::SeqCst);
+        self.helpers.notify(1);
+    }
+
+    /// The loop of another evictor: sleeps until it is asked for help, then evicts until the page
+    /// buffer is below its high-water mark. It reports no errors: the first evictor meets the same
+    /// ones.
+    pub fn help(&self, evictor: usize, moves: &mut Moves) {
+        self.helpers.wait_unless(|| self.wants_help.load(Ordering::SeqCst));
+        while self.wants_help.load(Ordering::Relaxed) {
+            let is_behind = self.frames.page_buffer.excess(false) > 0;
+            if !is_behind || !matches!(self.evict(evictor, moves), Ok(true)) {
+                self.wants_help.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Has the loops of workers return: a heap is about to be closed. To be called until they have.
+    pub fn end_work(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.store.stop_waiting();
+        self.wake_evictor();
+        self.wake_helper();
+        self.prefetch.wake(u32::MAX / 2);
+    }
+
+    /// Whether `end_work` was called.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+
     /// Whether the evictor has more to do before it may sleep.
     pub fn must_evict(&self) -> bool {
-        self.page_buffer.excess(true) > 0
+        self.frames.page_buffer.excess(true) > 0
     }
 }

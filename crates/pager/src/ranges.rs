@@ -1,28 +1,28 @@
 //! Ranges: for every 2 MiB of the region, how many of its pages are in the page buffer, and
 //! whether the kernel keeps a page table for it.
 //!
-//! A page table costs 4 KiB however few pages it maps; with an object on every page a range often
-//! holds one resident page. When the last one leaves, eviction zaps the whole range, which is what
-//! makes the kernel give the table back. Meanwhile nobody may install a page there: the range is
-//! closed, and who wants to install waits.
+//! A page table costs 4 KiB however few pages it maps, and with an object on every page a range
+//! often holds only one resident page. When the last page leaves, eviction zaps the whole range,
+//! which makes the kernel free the table. Meanwhile the range is closed: a thread that wants to
+//! install a page there waits.
 //!
-//! Guarantees: while a range is closed its only pages are those of whoever closed it.
-//! Never: allocates. `enter` waits for one eviction at most, whose thread waits for nobody
+//! Guarantees: while a range is closed its only pages are those of the thread that closed it.
+//! Never: allocates. `enter` waits for one eviction at most, whose thread waits for no other
 //! meanwhile.
 //! Threads: any, also in a signal handler.
 
 use deepheap_heap::PageNo;
 use deepheap_sys::atomic::{AtomicU16, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::mapping::PinnedArray;
 use deepheap_sys::page_extractor::RANGE;
-use deepheap_sys::thread;
+use deepheap_sys::parking::Parking;
+use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::PAGE;
 
 /// Pages of a range.
 const PAGES: usize = RANGE / PAGE;
-/// Somebody is about to zap the range.
+/// A thread is about to zap the range.
 const CLOSED: u16 = 1 << 15;
 /// The kernel has a page table for it.
 const TABLE: u16 = 1 << 14;
@@ -34,6 +34,8 @@ const _: () = assert!(PAGES <= COUNT as usize);
 pub struct Ranges {
     words: PinnedArray<AtomicU16>,
     tables: AtomicUsize,
+    /// Where threads sleep that found a range closed.
+    opened: Parking,
 }
 
 /// The number of a range.
@@ -45,27 +47,32 @@ impl RangeNo {
     pub fn of(page: PageNo) -> RangeNo {
         RangeNo(page.0 as usize / PAGES)
     }
+
+    /// Its place in a table of all ranges.
+    pub fn index(self) -> usize {
+        self.0
+    }
 }
 
 impl Ranges {
     /// Ranges of a region of `pages` pages, all empty.
     pub fn new(pages: usize) -> Result<Ranges> {
         let words = PinnedArray::new(pages.div_ceil(PAGES))?;
-        Ok(Ranges { words, tables: AtomicUsize::new(0) })
+        Ok(Ranges { words, tables: AtomicUsize::new(0), opened: Parking::new() })
     }
 
-    /// Counts a page that is about to be installed; waits while its range is closed.
+    /// Counts a page before it is installed; waits while its range is closed.
     pub fn enter(&self, page: PageNo) {
         let word = &self.words[RangeNo::of(page).0];
         let mut old = word.load(Ordering::Relaxed);
         loop {
             if old & CLOSED != 0 {
-                thread::yield_now();
+                self.opened.wait_unless(|| word.load(Ordering::SeqCst) & CLOSED == 0);
                 old = word.load(Ordering::Relaxed);
                 continue;
             }
             let new = (old | TABLE) + 1;
-            // Acquire: the zap of whoever opened the range again is over.
+            // Acquire: the thread that opened the range again has ended its zap.
             match word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => old = now,
@@ -87,7 +94,7 @@ impl Ranges {
         debug_assert!((before & COUNT) as usize >= pages, "a page left that had never entered");
     }
 
-    /// Closes the range if the `owned` pages that the caller is taking out are the last.
+    /// Closes the range if the `owned` pages that the caller takes out are its last ones.
     #[must_use]
     pub fn close(&self, range: RangeNo, owned: usize) -> bool {
         let open = owned as u16 | TABLE;
@@ -95,16 +102,24 @@ impl Ranges {
         word.compare_exchange(open, open | CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Opens a closed range again, of whose pages `left` could not be taken out.
+    /// Opens a closed range again, in which `left` pages could not be taken out and stay.
     pub fn open(&self, range: RangeNo, left: usize) {
         let word = if left == 0 { 0 } else { left as u16 | TABLE };
         if left == 0 {
             self.tables.fetch_sub(1, Ordering::Relaxed);
         }
-        self.words[range.0].store(word, Ordering::Release);
+        self.words[range.0].store(word, Ordering::SeqCst);
+        self.opened.notify(u32::MAX);
     }
 
-    /// Bytes of page tables that the kernel keeps for the region, those of the lowest level.
+    /// Pages in the range or arriving; none while it is closed.
+    #[cfg(test)]
+    pub fn pages(&self, range: RangeNo) -> Option<usize> {
+        let word = self.words[range.0].load(Ordering::Relaxed);
+        (word & CLOSED == 0).then_some((word & COUNT) as usize)
+    }
+
+    /// Bytes of page tables of the lowest level that the kernel keeps for the region.
     pub fn page_table_bytes(&self) -> usize {
         self.tables.load(Ordering::Relaxed) * PAGE
     }

@@ -1,51 +1,28 @@
-//! Reclaim: makes room in the object cache; cold objects leave it for the log.
+//! Reclaim: makes room in the object cache by moving cold objects to the log.
 //!
-//! Guarantees: a clean object goes back to the block it has; a changed one is appended first and
-//! published only then. Room in the log is secured before an object is claimed, so that nobody who
-//! waits for the object, the collector among them, waits for space.
+//! Guarantees: a clean object goes back to its backing block; a changed one is appended first and
+//! published only then. A thread secures room in the log before it claims an object. So no thread
+//! that waits for the object, the collector among them, waits for space.
 //! Never: allocates, touches managed memory.
-//! Threads: whoever evicts or wants a cache slot, inside the mover's gate; each with a packer.
+//! Threads: any that evicts or wants a cache slot, inside the mover's gate; each with a packer.
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, ContentHash, Head, PACKED_MAX, PackedBlock, Plan, StoreError, Writer};
+use deepheap_store::packed::{self, Content};
+use deepheap_store::{Block, Head, PACKED_MAX, PackedBlock, StoreError, Writer};
 use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
-use crate::descriptor::{DescriptorId, List};
-use crate::evict::Moves;
-use crate::fault::fill_page;
-use crate::object_table::Place;
+use crate::install::fill_page;
+use crate::moves::Moves;
+use crate::ownership::{DescriptorId, List, Owned, UNKNOWN_HASH};
+use crate::packer::Packer;
 use crate::pager::Pager;
 
-/// Objects that leave together at least: a few blocks of small ones.
+/// The least number of objects that leave together: a few blocks of small ones.
 const RECLAIM_LEAST: usize = 128;
 
-/// What packing a batch needs, too much for a signal handler's stack.
-pub(crate) struct Packer {
-    plan: Plan,
-    leaving: [(PageNo, DescriptorId); BATCH_MAX],
-    /// Places in `leaving` of the objects that are to be packed, and their sizes.
-    packed: [u16; BATCH_MAX],
-    sizes: [u16; BATCH_MAX],
-    /// Objects that are owned, and on their way into the block at hand.
-    owned: [DescriptorId; BATCH_MAX],
-}
-
-impl Packer {
-    pub(crate) fn new() -> Packer {
-        let none = (PageNo(0), DescriptorId(0));
-        Packer {
-            plan: Plan::new(),
-            leaving: [none; BATCH_MAX],
-            packed: [0; BATCH_MAX],
-            sizes: [0; BATCH_MAX],
-            owned: [DescriptorId(0); BATCH_MAX],
-        }
-    }
-}
-
-/// The way to the log: a writer, and why there is none.
+/// The way to the log: a writer, or why there is none.
 #[derive(Default)]
 struct Log<'a> {
     writer: Option<Writer<'a>>,
@@ -85,133 +62,151 @@ impl Pager {
         let mut count = 0;
         let all_patience = 4 * want as u32 + 64;
         let mut patience = all_patience;
-        let mut round = self.descriptors.round(List::CacheLeaving, self.cache.objects(), want);
+        let mut round =
+            self.ownership.descriptors.round(List::CacheLeaving, self.cache.objects(), want);
         while count < want {
-            let next = self.descriptors.next_to_leave(&mut round, &mut patience);
+            let next = self.ownership.descriptors.next_to_leave(&mut round, &mut patience);
             let Some(id) = next else { break };
-            packer.leaving[count] = (self.descriptors.get(id).page(), id);
+            packer.leaving[count] = (self.ownership.descriptors.get(id).page(), id);
             count += 1;
         }
         moves.second_chances += all_patience - patience;
         // In address order, so that neighbours of one age become neighbours in the log, and a scan
         // reads them with one request.
         packer.leaving[..count].sort_unstable_by_key(|(page, _)| page.0);
+        let before = moves.reclaimed();
         let mut log = Log::default();
-        let mut to_pack = 0;
+        (packer.objects.count, packer.pages.count) = (0, 0);
         let mut freed = 0;
         for index in 0..count {
             let (page, id) = packer.leaving[index];
-            if self.descriptors.get(id).home().is_none() {
-                // Asked once: nobody owns it, and it may change.
-                let bytes = self.unit_bytes(page);
+            if self.ownership.descriptors.get(id).backing().is_none() {
+                // Asked once: the object is not owned, so the answer may change.
+                let (content, bytes) = self.packed_as(page, id);
                 if bytes <= PACKED_MAX && !self.heap.page_is_free(page) {
-                    packer.packed[to_pack] = index as u16;
-                    packer.sizes[to_pack] = bytes as u16;
-                    to_pack += 1;
+                    packer.list(content).push(index, bytes);
                     continue;
                 }
                 log.secure(self);
             }
-            if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
-                // Touched, freed or held for a moment: its owner may have listed it.
-                self.descriptors.stays(id);
-                continue;
-            }
-            if self.leave_cache(id, log.with_room(), moves) {
+            // None: the object was touched or freed, or another thread owns it for a moment and may
+            // have listed it elsewhere.
+            let owned = self.ownership.claim_cached(page, id);
+            if owned.is_some_and(|owned| self.leave_cache(owned, log.with_room(), moves)) {
                 freed += 1;
             } else {
-                self.publish_cached(id);
-                self.descriptors.stays(id);
+                self.ownership.descriptors.keep_in_cache(id);
             }
         }
-        freed += self.pack(packer, to_pack, freed > 0, &mut log, moves);
+        for content in [Content::Objects, Content::Pages] {
+            freed += self.pack(packer, content, freed > 0, &mut log, moves);
+        }
+        self.balancer.note_departures(moves.reclaimed() - before);
         match log.failure {
             Some(error) if freed == 0 => Err(error),
-            // None of them was still there to take: that is progress all the same.
+            // All of them were claimed by others meanwhile. That is progress, too.
             _ if freed == 0 && count > 0 => Ok(usize::from(self.cache.has_room(PAGE))),
             _ => Ok(freed),
         }
     }
 
-    fn packer(&self) -> Guard<'_, Packer> {
+    /// In which blocks a cached object would be packed, and how many bytes of it.
+    fn packed_as(&self, page: PageNo, id: DescriptorId) -> (Content, usize) {
+        let descriptor = self.ownership.descriptors.get(id);
+        match descriptor.is_compressed() {
+            true => (Content::Pages, self.cache.compressed_bytes(descriptor.slot())),
+            false => (Content::Objects, self.kept_bytes(page)),
+        }
+    }
+
+    pub(crate) fn packer(&self) -> Guard<'_, Packer> {
         let free = self.packers.iter().find_map(|packer| packer.try_lock());
         free.unwrap_or_else(|| self.packers[0].lock())
     }
 
-    /// Moves one owned object out of the cache; false if it must be written and cannot be now.
+    /// Moves one owned object out of the cache. False if it must be written and cannot be now: then
+    /// the object is published as cached again.
     fn leave_cache(
         &self,
-        id: DescriptorId,
+        owned: Owned,
         writer: Option<&mut Writer<'_>>,
         moves: &mut Moves,
     ) -> bool {
-        let descriptor = self.descriptors.get(id);
+        let descriptor = self.ownership.of(&owned);
         let page = descriptor.page();
         if self.heap.page_is_free(page) {
             moves.free += 1;
             self.cache.give_back(descriptor.slot());
-            self.end_as_zero(id);
+            self.end_as_zero(owned);
             return true;
         }
-        let block = match (descriptor.home(), writer) {
-            (Some(home), _) => {
+        let block = match (descriptor.backing(), writer) {
+            (Some(backing), _) => {
                 moves.reclaimed_clean += 1;
-                home
+                backing
             }
-            (None, Some(writer)) if !self.is_packed(page) => {
+            (None, Some(writer)) if !self.is_packed(page) && !descriptor.is_compressed() => {
                 moves.reclaimed_dirty += 1;
-                self.append_whole(id, writer)
+                self.append_whole(&owned, writer)
             }
-            // It was clean when we looked, and is to be packed: next time.
-            _ => return false,
+            // It was clean when we looked, and must be packed now: next time.
+            _ => {
+                self.ownership.cached(owned);
+                return false;
+            }
         };
-        self.leave_for(id, block);
+        self.leave_for(owned, block);
         true
     }
 
     /// Appends an owned object that has a block of its own.
-    fn append_whole(&self, id: DescriptorId, writer: &mut Writer<'_>) -> Block {
-        let descriptor = self.descriptors.get(id);
+    fn append_whole(&self, owned: &Owned, writer: &mut Writer<'_>) -> Block {
+        let descriptor = self.ownership.of(owned);
         let page = descriptor.page();
-        let (name, bytes) = (u64::from(page.0), self.unit_bytes(page));
+        let (name, bytes) = (u64::from(page.0), self.kept_bytes(page));
         let object = self.cache.address(descriptor.slot());
         if bytes == PAGE {
             // SAFETY: the slot is the owner's alone and holds a page.
             let data = unsafe { core::slice::from_raw_parts(object, PAGE) };
-            return writer.append(name, data, descriptor.hash());
+            let hash = match descriptor.hash() {
+                UNKNOWN_HASH => self.store.hash(data),
+                known => known,
+            };
+            return writer.append(name, data, hash);
         }
-        let staging = self.pages_staging.take(PAGE);
+        let staging = self.take_staging(PAGE);
         // SAFETY: the slot and the staging page are ours alone.
         let data = unsafe {
             fill_page(staging.address(), object, bytes);
             core::slice::from_raw_parts(staging.address(), PAGE)
         };
-        writer.append(name, data, ContentHash::of(data))
+        writer.append(name, data, self.store.hash(data))
     }
 
-    /// The owned object, whose bytes are in the block, is in DRAM no longer.
-    fn leave_for(&self, id: DescriptorId, block: Block) {
-        let descriptor = self.descriptors.get(id);
-        self.cache.give_back(descriptor.slot());
-        self.table.publish(descriptor.page(), Place::Stored(block));
-        self.descriptors.release(id);
+    /// Publishes the owned object, whose bytes are in the block, as stored, and frees its slot.
+    fn leave_for(&self, owned: Owned, block: Block) {
+        self.cache.give_back(self.ownership.of(&owned).slot());
+        self.ownership.stored(owned, block);
     }
 
-    /// Writes the first `count` objects that are to be packed, several in a block; returns how
-    /// many left. Those that would not fill a block wait for the next batch, unless nothing else
-    /// left (`progress` false).
+    /// Writes what is to be packed into blocks of this content; returns how many objects left the
+    /// cache. Objects that would not fill a block wait for the next batch, unless
+    /// nothing else left (`progress` is false).
     fn pack<'a>(
         &'a self,
         packer: &mut Packer,
-        count: usize,
+        content: Content,
         progress: bool,
         log: &mut Log<'a>,
         moves: &mut Moves,
     ) -> usize {
+        let count = packer.list(content).count;
         if count == 0 {
             return 0;
         }
-        let blocks = packer.plan.assign(&packer.sizes[..count]);
+        let Packer { plan, objects, pages, .. } = packer;
+        let list = if content == Content::Pages { pages } else { objects };
+        let blocks = plan.assign(&list.sizes[..count]);
         let mut left = 0;
         for well_filled in [true, false] {
             if !well_filled && (progress || left > 0) {
@@ -219,12 +214,13 @@ impl Pager {
             }
             for block in 0..blocks {
                 if packer.plan.is_well_filled(block) == well_filled {
-                    left += self.pack_block(packer, block, log, moves);
+                    left += self.pack_block(packer, content, block, log, moves);
                 }
             }
         }
-        for &index in &packer.packed[..count] {
-            self.descriptors.stays(packer.leaving[usize::from(index)].1);
+        for at in 0..count {
+            let index = packer.list(content).which[at];
+            self.ownership.descriptors.keep_in_cache(packer.leaving[usize::from(index)].1);
         }
         left
     }
@@ -232,46 +228,58 @@ impl Pager {
     fn pack_block<'a>(
         &'a self,
         packer: &mut Packer,
+        content: Content,
         block: usize,
         log: &mut Log<'a>,
         moves: &mut Moves,
     ) -> usize {
         log.secure(self);
         let Some(writer) = log.with_room() else { return 0 };
-        let staging = self.pages_staging.take(PAGE);
+        let staging = self.take_staging(PAGE);
         // SAFETY: the staging page is ours alone.
         let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-        let mut packed = PackedBlock::begin(buf);
-        let (mut count, mut cost) = (0, 0);
-        for member in packer.plan.objects(block) {
-            let (page, id) = packer.leaving[usize::from(packer.packed[member])];
-            if !self.table.replace(page, Place::Cached(id), Place::Busy(id)) {
-                self.descriptors.stays(id); // touched or freed: its owner may have listed it
+        let mut packed = PackedBlock::begin_with(buf, content);
+        let mut cost = 0;
+        let Packer { plan, leaving, objects, pages, owned: packed_objects } = packer;
+        let list = if content == Content::Pages { pages } else { objects };
+        for member in plan.objects(block) {
+            let (page, id) = leaving[usize::from(list.which[member])];
+            let Some(owned) = self.ownership.claim_cached(page, id) else {
+                // It was touched or freed, and its owner may have listed it elsewhere.
+                self.ownership.descriptors.keep_in_cache(id);
+                continue;
+            };
+            let descriptor = self.ownership.of(&owned);
+            let (now, bytes) = self.packed_as(page, id);
+            // The page may hold another object by now, of another size.
+            if descriptor.backing().is_some() || now != content || !packed.fits(bytes) {
+                self.ownership.cached(owned);
+                self.ownership.descriptors.keep_in_cache(id);
                 continue;
             }
-            let descriptor = self.descriptors.get(id);
-            let bytes = self.unit_bytes(page);
-            // Another object may have come to this page meanwhile, of another size.
-            if descriptor.home().is_some() || !packed.fits(bytes) {
-                self.publish_cached(id);
-                self.descriptors.stays(id);
-                continue;
-            }
-            // SAFETY: the slot is ours alone and holds the object.
+            // SAFETY: the slot is ours alone and holds the object, as that.
             let object = unsafe {
-                core::slice::from_raw_parts(self.cache.address(descriptor.slot()), bytes)
+                match content {
+                    Content::Pages => self.cache.compressed(descriptor.slot()),
+                    Content::Objects => {
+                        core::slice::from_raw_parts(self.cache.address(descriptor.slot()), bytes)
+                    }
+                }
             };
             packed.push(page.0, object);
-            cost += self.cost_of(page);
-            packer.owned[count] = id;
-            count += 1;
+            cost += packed::cost(bytes);
+            packed_objects.push(owned);
         }
+        let count = packed_objects.len();
         if count == 0 {
             return 0;
         }
-        let block = writer.append_packed(packed.finish(), cost);
-        for &id in &packer.owned[..count] {
-            self.leave_for(id, block);
+        let block = match content {
+            Content::Pages => writer.append_pages(packed.finish(), count),
+            Content::Objects => writer.append_packed(packed.finish(), cost),
+        };
+        for index in 0..count {
+            self.leave_for(packed_objects.take(index), block);
         }
         moves.reclaimed_dirty += count as u32;
         count

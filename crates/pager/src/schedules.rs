@@ -1,24 +1,30 @@
-//! Schedules: the pager with threads of which a seed decides who goes on, at every atomic.
+//! Schedules: plays the pager with threads; at every atomic operation a seed decides which one
+//! runs.
 //!
 //! A few threads do what programs do (touch, pin, read and write by calls, scan, prefetch, allocate
 //! and free) on some seventy objects, while others evict, fetch, write and collect; page buffer and
-//! object cache hold a fraction of the objects, and the log is short. The real pager, heap and
-//! store, the real userfaultfd and eviction; only threads, futexes and the device are not the
-//! kernel's. A touch of a page that is not there asks the pager directly, without a signal.
+//! object cache hold a fraction of the objects, and the log is short. Pager, heap, store,
+//! userfaultfd and eviction are the real ones; only threads, futexes and the device are simulated.
+//! A touch of a page that is not present asks the pager directly, without a signal.
 //!
-//! Each number that a thread finds must be the one it left, and when all have ended what is
-//! counted must be what is there. Who sleeps and is never woken ends the test.
+//! Each number that a thread finds must be the one it left. When all have ended, the pager's counts
+//! must be right, and lists and tables must agree (`invariants`). A thread that sleeps and is never
+//! woken fails the test.
 //!
-//! What it cannot see: orders of memory weaker than sequential consistency, and forks.
+//! A fork is the instant between `fork_prepare` and `fork_parent`: then, too, lists and tables must
+//! agree and no lock may be held, since the child would find this state.
+//!
+//! It cannot find errors that need weaker memory orders than sequential consistency, nor errors in
+//! the child of a fork.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use deepheap_heap::{Freed, Heap, ObjectShortage, PageNo, SPAN, Shortage, ThreadCache};
+use deepheap_heap::{Freed, Heap, PageNo, SPAN, Shortage, ThreadCache};
 use deepheap_sim::{Random, SimDevice};
-use deepheap_store::{Options as StoreOptions, Store, VictimPolicy};
+use deepheap_store::{Options as StoreOptions, Store};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::pagemap;
 use deepheap_sys::schedule::{self, Scheduler};
@@ -27,19 +33,24 @@ use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
-use crate::descriptor::State;
-use crate::object_table::Place;
+use crate::eviction_context::EvictionContext;
+use crate::gate::Level;
+use crate::ownership::{Pin, Place, State};
 use crate::policy::sequence::{Direction, Sequences, WORDS};
 
-/// Threads that touch objects, each with a number of its own in every one of them.
+/// Threads that touch objects; in every object each of them has a number of its own.
 const TOUCHING: usize = 3;
 const STEPS: usize = 40;
+const FORKS: usize = 30;
+/// How often a page is protected, and for how long.
+const PROTECTIONS: usize = 10;
+const PROTECTED_STEPS: usize = 200;
 /// How long a page is pinned.
 const PINNED_STEPS: usize = 20;
-/// Of a run that gives its DRAM back when it is freed.
+/// Pages of a run that gives its DRAM back when it is freed.
 const LONG_RUN_PAGES: usize = 260;
 const MEMORY_PAGES: usize = 40;
-/// Half of all touches are of so many things.
+/// Half of all touches go to so many things.
 const CONTENDED: usize = 5;
 /// Pages that the page buffer holds.
 const PAGE_BUFFER: usize = 8;
@@ -48,13 +59,13 @@ const CACHE_BYTES: usize = 192 << 10;
 const SEGMENT_BYTES: u64 = 256 << 10;
 const SEGMENTS: u64 = 8;
 
-/// Who goes on, and who sleeps.
+/// Which threads run, and which sleep.
 struct Coroutines {
     random: RefCell<Random>,
-    /// Points between two at which another thread may go on, on average.
+    /// How many points, on average, a thread passes before another one may run.
     patience: Cell<u64>,
     points_left: Cell<u64>,
-    /// One turn in so many is followed by as many, at most, that the thread misses.
+    /// After one turn in so many the thread misses up to as many turns.
     misses: Cell<u64>,
     sleepers: RefCell<HashMap<usize, VecDeque<Sleeper>>>,
 }
@@ -94,7 +105,7 @@ impl Scheduler for Coroutines {
         }
         let mut random = self.random.borrow_mut();
         self.points_left.set(random.below(2 * self.patience.get()));
-        // Now and then it misses many turns: what it has looked at is another by then.
+        // Now and then a thread misses many turns, so that what it has looked at changes meanwhile.
         let most = self.misses.get();
         let turns = if random.below(most) == 0 { random.below(most) } else { 1 };
         drop(random);
@@ -108,6 +119,10 @@ impl Scheduler for Coroutines {
         while !is_woken.get() {
             shuttle::thread::park();
         }
+    }
+
+    fn thread(&self) -> usize {
+        1 + usize::from(shuttle::thread::current().id())
     }
 
     fn wake(&self, word: usize, most: usize) -> usize {
@@ -136,12 +151,14 @@ struct World {
     pager: Pager,
     /// The collector's buffer.
     segment: RefCell<AlignedBuffer>,
-    /// The first of them are memory pages, side by side.
+    /// The first ones are memory pages, side by side.
     things: Vec<Thing>,
+    /// A memory page behind those of the things, which one thread protects now and then.
+    protected: Thing,
     coroutines: Coroutines,
     is_done: AtomicBool,
     working: AtomicUsize,
-    /// Somebody is to find a wrong number.
+    /// One thread is careless, so that a wrong number must be found.
     is_careless: bool,
 }
 
@@ -175,27 +192,27 @@ impl World {
             capacity_bytes: SEGMENTS * SEGMENT_BYTES,
             buffers: 4,
             reserve_segments: 2,
-            policy: VictimPolicy::Greedy,
         };
         let store = Store::open(Box::new(device), options).expect("store");
         let options = Options {
             region_base,
             region_pages: SPANS * SPAN / PAGE,
-            budget_bytes: 8 << 20,
+            // Two evictions at a time, where there are as many processors.
+            budget_bytes: 32 << 20,
             page_buffer_bytes: None,
-            cache_policy: CachePolicy::S3Fifo,
-            comes_alone: |_| false,
+            overcommit: Overcommit::Lazy,
+            compress: crate::Compress::Auto,
+            makes_checkpoints: false,
         };
         let pager = Pager::new(&options, heap, store).expect("pager");
         heap.report_free_pages(true);
-        // Staging takes no room of the page buffer any more.
-        for staging in [&pager.pages_staging, &pager.windows_staging, &pager.access_staging] {
-            let bytes = if core::ptr::eq(staging, &pager.pages_staging) { 2 } else { 128 } * PAGE;
-            let buffers: Vec<_> =
-                (0..crate::staging::BUFFERS).map(|_| staging.take(bytes)).collect();
-            drop(buffers);
+        // From now on staging takes no room of the page buffer.
+        for staging in pager.staging.all() {
+            let bytes = if core::ptr::eq(staging, &pager.staging.pages) { 2 } else { 128 } * PAGE;
+            let buffers: Vec<_> = (0..staging.count()).map(|_| staging.take()).collect();
+            buffers.iter().for_each(|buffer| buffer.note(bytes));
         }
-        pager.page_buffer.set_limit(PAGE_BUFFER);
+        pager.frames.page_buffer.set_limit(PAGE_BUFFER);
         pager.cache.set_limit(CACHE_BYTES);
         let segment = AlignedBuffer::new(SEGMENT_BYTES as usize, 0).expect("a buffer");
         let mut world = World {
@@ -203,13 +220,15 @@ impl World {
             pager,
             segment: RefCell::new(segment),
             things: Vec::new(),
+            protected: Thing { address: 0, numbers: Default::default() },
             coroutines: Coroutines::new(),
             is_done: AtomicBool::new(false),
             working: AtomicUsize::new(0),
             is_careless,
         };
         let mut cache = ThreadCache::new_in(heap).expect("cache");
-        let memory = world.allocate(&mut cache, MEMORY_PAGES * PAGE);
+        let memory = world.allocate(&mut cache, (MEMORY_PAGES + 1) * PAGE);
+        world.protected.address = memory + MEMORY_PAGES * PAGE;
         let mut addresses: Vec<_> = (0..MEMORY_PAGES).map(|page| memory + page * PAGE).collect();
         for (size, count) in [(PAGE, 6), (200, 12), (1000, 6), (64, 6)] {
             addresses.extend((0..count).map(|_| world.allocate_object(size)));
@@ -230,7 +249,7 @@ impl World {
                     self.pager.manage(range.first, range.count).expect("managed");
                     self.heap.publish_spans(range);
                 }
-                Err(Shortage::TooLarge) => panic!("{size} bytes"),
+                Err(shortage) => panic!("{size} bytes: {shortage:?}"),
             }
         }
     }
@@ -239,13 +258,13 @@ impl World {
         loop {
             match self.heap.allocate_object(size) {
                 Ok(allocated) => return allocated.ptr,
-                Err(ObjectShortage::Blocks(blocks)) => self.heap.grant_object_blocks(blocks),
-                Err(ObjectShortage::Spans(count)) => {
+                Err(Shortage::ObjectBlocks(blocks)) => self.heap.grant_object_blocks(blocks as u64),
+                Err(Shortage::ObjectSpans(count)) => {
                     let range = self.heap.begin_spans(count).expect("a long region");
                     self.pager.manage_objects(range.first, range.count).expect("managed");
                     self.heap.add_object_spans(range);
                 }
-                Err(ObjectShortage::TooLarge) => panic!("{size} bytes"),
+                Err(shortage) => panic!("{size} bytes: {shortage:?}"),
             }
         }
     }
@@ -281,17 +300,17 @@ impl World {
     ) -> T {
         loop {
             if is_present(address) {
-                // Nobody else has run since the look.
+                // No other thread has run since the look.
                 let done = access(address as *mut u64);
                 schedule::point();
                 return done;
             }
             schedule::point();
-            self.pager.resolve(address, sequences, false).expect("a page");
+            self.pager.resolve(address, sequences, 0).expect("a page");
         }
     }
 
-    /// Adds 1 to a thread's number of a thing, which must be what it was left at.
+    /// Adds 1 to a thread's number in a thing, which must be what the thread left there.
     fn count(&self, sequences: &mut Sequences<'_>, thread: usize, number: usize) {
         let thing = &self.things[number];
         self.touch(sequences, thing.address + 8 * thread, |word| {
@@ -328,15 +347,15 @@ impl World {
         }
     }
 
-    /// What is pinned stays, whatever the others do.
+    /// A pinned page stays, whatever the other threads do.
     fn count_pinned(&self, sequences: &mut Sequences<'_>, thread: usize, number: usize) {
         let thing = &self.things[number];
-        let page = self.pager.page_at(thing.address);
+        let page = self.pager.frames.page_at(thing.address);
         let id = loop {
-            if let Some(id) = self.pager.try_pin(page) {
+            if let Some(id) = self.pager.ownership.try_pin(page, Pin::Call) {
                 break id;
             }
-            let touched = self.pager.resolve(thing.address, sequences, false);
+            let touched = self.pager.resolve(thing.address, sequences, 0);
             touched.expect("a page");
         };
         for _ in 0..PINNED_STEPS {
@@ -346,7 +365,7 @@ impl World {
             unsafe { add_one(word, &thing.numbers[thread]) };
             deepheap_sys::thread::yield_now();
         }
-        self.pager.descriptors.get(id).drop_pin();
+        self.pager.ownership.descriptor(id).drop_pin(Pin::Call);
     }
 
     fn touch_things(&self, thread: usize, seed: u64) {
@@ -404,17 +423,66 @@ impl World {
         }
     }
 
+    /// Counts on a page and protects it: eviction cannot take it out meanwhile.
+    fn protect(&self, seed: u64) {
+        let mut random = Random::new(seed);
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
+        let page = self.protected.address as *mut libc::c_void;
+        for _ in 0..PROTECTIONS {
+            self.touch(&mut sequences, self.protected.address, |word| {
+                // SAFETY: a word of a live object, which is present, and only this thread's.
+                unsafe { add_one(word, &self.protected.numbers[0]) };
+                // SAFETY: nobody else touches the page.
+                assert_eq!(unsafe { libc::mprotect(page, PAGE, libc::PROT_NONE) }, 0);
+            });
+            (0..random.below(PROTECTED_STEPS as u64))
+                .for_each(|_| deepheap_sys::thread::yield_now());
+            // SAFETY: as above.
+            let freed = unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+            assert_eq!(freed, 0);
+        }
+    }
+
+    /// Looks at what the child of a fork would find.
+    fn fork(&self, seed: u64) {
+        let mut random = Random::new(seed);
+        for _ in 0..FORKS {
+            (0..random.below(PROTECTED_STEPS as u64))
+                .for_each(|_| deepheap_sys::thread::yield_now());
+            self.pager.fork_prepare();
+            self.check_invariants();
+            self.pager.fork_parent();
+        }
+    }
+
+    /// Checks at one instant: no other thread runs meanwhile.
+    fn check_invariants(&self) {
+        let scheduler = schedule::current();
+        schedule::set(None);
+        self.pager.check_invariants();
+        schedule::set(scheduler);
+    }
+
     // As the workers of a runtime do.
 
     fn evictor(&self) {
         let mut moves = Moves::default();
         while !self.is_done() {
-            self.pager.wait_for_eviction();
+            self.pager.wait_for_eviction(None);
             while self.pager.must_evict() && !self.is_done() {
-                if !self.pager.evict(&mut moves).expect("room") {
+                self.pager.ask_for_help();
+                if !self.pager.evict(0, &mut moves).expect("room") {
                     deepheap_sys::thread::yield_now();
                 }
             }
+        }
+    }
+
+    fn helper(&self) {
+        let mut moves = Moves::default();
+        while !self.is_done() {
+            self.pager.help(1, &mut moves);
         }
     }
 
@@ -451,14 +519,16 @@ impl World {
         self.is_done.store(true, Ordering::Relaxed);
         while self.working.load(Ordering::Relaxed) > 0 {
             self.pager.wake_evictor();
+            self.pager.wake_helper();
             self.pager.store.stop_waiting();
-            let _ = self.pager.ask_for(PageNo(0), Direction::Up);
+            let _ = self.pager.prefetch.ask_for(PageNo(0), Direction::Up);
             deepheap_sys::thread::yield_now();
         }
         self.pager.store.resume_waiting();
     }
 
-    /// Takes the bytes of a page along while others write, as nobody may.
+    /// Copies the bytes of a page and writes them back later while others write, which is
+    /// forbidden.
     fn be_careless(&self, seed: u64) {
         let mut random = Random::new(seed);
         for _ in 0..STEPS {
@@ -475,21 +545,28 @@ impl World {
         }
     }
 
-    /// All threads have ended: what is counted is what is there.
+    /// All threads have ended: checks that the pager's counts are right.
     fn check(&self) {
+        self.check_invariants();
         let mut resident = 0;
         let mut cached = 0;
-        let spans = self.pager.managed_spans.load(Ordering::Relaxed);
+        let spans = self.pager.frames.managed_spans();
         let mut present = HashSet::new();
-        pagemap::present_pages(self.pager.region_base, spans * SPAN, &mut |first, pages, _| {
-            present.extend((0..pages).map(|page| self.pager.page_at(first + page * PAGE).0));
-        })
+        pagemap::present_pages(
+            self.pager.frames.region_base(),
+            spans * SPAN,
+            &mut |first, pages, _| {
+                present.extend(
+                    (0..pages).map(|page| self.pager.frames.page_at(first + page * PAGE).0),
+                );
+            },
+        )
         .expect("the page map");
         for page in (0..spans * SPAN / PAGE).map(|page| PageNo(page as u32)) {
             let here = present.contains(&page.0);
-            match self.pager.table.load(page) {
+            match self.pager.ownership.place(page) {
                 Place::Busy(id) => {
-                    let descriptor = self.pager.descriptors.get(id);
+                    let descriptor = self.pager.ownership.descriptor(id);
                     assert_eq!(descriptor.state().state(), State::Resident, "{page:?}");
                     assert_eq!(descriptor.page(), page);
                     assert!(here, "{page:?} is resident and not there");
@@ -497,14 +574,14 @@ impl World {
                     resident += 1;
                 }
                 Place::Cached(id) => {
-                    assert_eq!(self.pager.descriptors.get(id).page(), page);
+                    assert_eq!(self.pager.ownership.descriptor(id).page(), page);
                     cached += 1;
                     assert!(!here, "{page:?} is cached and there");
                 }
                 place @ (Place::Zero | Place::Stored(_)) => assert!(!here, "{page:?} is {place:?}"),
             }
         }
-        assert_eq!(self.pager.page_buffer.pages(), resident, "reservations");
+        assert_eq!(self.pager.frames.page_buffer.pages(), resident, "reservations");
         assert_eq!(self.pager.cache.objects(), cached, "cached objects");
         let mut words = [0; WORDS];
         let mut sequences = Sequences::new(&mut words);
@@ -534,7 +611,7 @@ fn is_present(address: usize) -> bool {
     pagemap::is_present(address).expect("the page map")
 }
 
-/// One schedule: everybody at once, until all have ended.
+/// Plays one schedule: all threads together, until all have ended.
 fn play(world: &'static World) {
     let mut seeds = shuttle::rand::thread_rng();
     world.coroutines.begin(seeds.next_u64());
@@ -549,11 +626,21 @@ fn play(world: &'static World) {
         spawn(Box::new(move |seed| world.touch_things(thread, seed)));
     }
     spawn(Box::new(|seed| world.allocate_and_free(seed)));
+    spawn(Box::new(|seed| world.protect(seed)));
+    spawn(Box::new(|seed| world.fork(seed)));
     if world.is_careless {
         spawn(Box::new(|seed| world.be_careless(seed)));
     }
     let mut workers = Vec::new();
-    for run in [World::evictor, World::writer, World::collector, World::fetcher, World::fetcher] {
+    let workers_of = [
+        World::evictor,
+        World::helper,
+        World::writer,
+        World::collector,
+        World::fetcher,
+        World::fetcher,
+    ];
+    for run in workers_of {
         world.working.fetch_add(1, Ordering::Relaxed);
         workers.push(shuttle::thread::spawn(move || {
             run(world);
@@ -588,6 +675,60 @@ fn run(is_careless: bool, schedules: usize) {
 fn no_schedule_loses_a_write_or_a_wake_up() {
     let schedules = std::env::var("DEEPHEAP_SCHEDULES").ok().and_then(|count| count.parse().ok());
     run(false, schedules.unwrap_or(60));
+}
+
+#[test]
+fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
+    let world = World::new(false);
+    let pager = &world.pager;
+    pager.frames.page_buffer.set_limit(4 * PAGE_BUFFER);
+    // Each touch as a thread of its own: none is a scan.
+    let count = |number| world.count(&mut Sequences::new(&mut [0; WORDS]), 0, number);
+    let mut moves = Moves::default();
+    let mut context = EvictionContext::new().expect("a pipe");
+    let mut second = EvictionContext::new().expect("a pipe");
+    const PAGES: usize = 8;
+    (0..PAGES).for_each(count);
+    let place = |number: usize| {
+        let page = pager.frames.page_at(world.things[number].address);
+        pager.ownership.place(page)
+    };
+    let is_compressed = |number: usize| match place(number) {
+        Place::Cached(id) => pager.ownership.descriptor(id).is_compressed(),
+        place => panic!("{number} is {place:?}"),
+    };
+    let freed = world.allocate_object(PAGE);
+    let mut words = [0; WORDS];
+    // SAFETY: a word of a live object, which is present.
+    world.touch(&mut Sequences::new(&mut words), freed, |word| unsafe { word.write_volatile(1) });
+
+    let passage = pager.gate.enter(Level::Mover);
+    pager.take_out(&mut context, PAGES + 1, &mut moves).expect("room");
+    assert_eq!((moves.evicted(), pager.frames.page_buffer.pages()), (PAGES as u32 + 1, 0));
+    assert!((0..PAGES).all(|number| !is_compressed(number)), "published as they are");
+    world.check_invariants();
+    // A fault finds the object at once.
+    count(0);
+    // A fault, and a second eviction, which compresses.
+    count(1);
+    pager.take_out(&mut second, 1, &mut moves).expect("room");
+    pager.take_out(&mut second, 1, &mut moves).expect("room");
+    pager.press_batch(&mut second);
+    count(0);
+    // A call that writes to the object in its slot.
+    world.call(Operation::Write, 0, 2);
+    // A free, after which the descriptor may serve another page.
+    let mut cache = ThreadCache::new_in(world.heap).expect("cache");
+    world.free(&mut cache, freed);
+    count(PAGES);
+    // The other pages are as they were.
+    pager.press_batch(&mut context);
+    drop(passage);
+    world.heap.thread_exit(cache);
+    world.check_invariants();
+    assert!(matches!(place(0), Place::Busy(_)) && matches!(place(PAGES), Place::Busy(_)));
+    assert!((1..PAGES).all(is_compressed));
+    world.check();
 }
 
 #[test]

@@ -1,155 +1,233 @@
 //! Staging: pinned, aligned buffers into which the device reads before a page is installed.
 //!
-//! Guarantees: a buffer belongs to one thread from `take` to the drop of its guard.
-//! Never: allocates. Waits only when every buffer is in use.
-//! Threads: any, also in a signal handler.
+//! Guarantees: a buffer belongs to one thread from `take` to the drop of its guard. The bytes noted
+//! for a buffer are those that take RAM; RAM of buffers that no thread uses any more goes back to
+//! the system (`trim`).
+//! Never: allocates. Waits only when every buffer is in use, asleep.
+//! Threads: any, also in a signal handler; a worker calls `trim`, inside the gate.
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::futex;
+use deepheap_sys::index_pool::{GROUP, GROUPS_MAX, IndexPool};
 use deepheap_sys::mapping;
+use deepheap_sys::padded::Padded;
+use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::thread;
 
-/// Buffers of a pool.
-pub(crate) const BUFFERS: usize = 64;
+use crate::PAGE;
+use crate::policy::sequence::WINDOW_MAX;
 
-/// A pool of 64 buffers of one size.
+/// Pieces of a call that are read from the device together.
+pub const WINDOW_PIECES: usize = 64;
+
+/// A staging buffer for one page: room for the block, and for the page made of it.
+pub(crate) const PAGE_STAGING_BYTES: usize = 2 * PAGE;
+
+/// For each processor so many windows and so many calls have a buffer at a time: more threads would
+/// not read faster. Each buffer is half a mebibyte of address space.
+const WINDOWS_PER_CPU: usize = 8;
+
+/// The least and the most buffers of a pool.
+pub(crate) const BUFFERS_MIN: usize = GROUP;
+pub(crate) const BUFFERS_MAX: usize = GROUPS_MAX * GROUP;
+
+/// A pool of buffers of one size.
 pub struct Staging {
-    memory: *mut u8,
+    memory: PinnedArray<u8>,
     bytes: usize,
-    taken: AtomicU64,
-    /// Threads that wait for a buffer.
-    waiting: AtomicU32,
-    /// Changes when a buffer is given back while somebody waits.
-    given_back: AtomicU32,
-    /// Bytes of each buffer that were ever used.
-    used: [AtomicU32; BUFFERS],
+    pool: IndexPool,
+    /// Bytes of each buffer that were ever used, from its start.
+    noted: PinnedArray<AtomicU32>,
+    /// The sum of them.
+    noted_bytes: Padded<AtomicUsize>,
 }
-
-// SAFETY: the mapping lives as long as the process; a buffer has one owner at a time, by `taken`.
-unsafe impl Send for Staging {}
-// SAFETY: as above.
-unsafe impl Sync for Staging {}
 
 /// One buffer, given back when dropped.
 pub struct StagingBuffer<'a> {
-    pool: &'a Staging,
-    index: u32,
+    staging: &'a Staging,
+    index: usize,
 }
 
 impl Staging {
-    /// A pool of buffers of `bytes` each (a multiple of the page size), untouched so far.
-    pub fn new(bytes: usize) -> Result<Staging> {
-        let memory = mapping::map_pinned(BUFFERS * bytes)?;
-        let used = [const { AtomicU32::new(0) }; BUFFERS];
-        let [waiting, given_back] = [const { AtomicU32::new(0) }; 2];
-        Ok(Staging { memory, bytes, taken: AtomicU64::new(0), waiting, given_back, used })
+    /// A pool of `count` buffers, rounded up to whole groups, of `bytes` each (a multiple of the
+    /// page size), untouched so far.
+    pub fn new(bytes: usize, count: usize) -> Result<Staging> {
+        let groups = count.clamp(BUFFERS_MIN, BUFFERS_MAX).div_ceil(GROUP);
+        let count = groups * GROUP;
+        Ok(Staging {
+            memory: PinnedArray::new(count * bytes)?,
+            bytes,
+            pool: IndexPool::new(groups),
+            noted: PinnedArray::new(count)?,
+            noted_bytes: Padded(AtomicUsize::new(0)),
+        })
+    }
+
+    /// Buffers in all.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.noted.len()
     }
 
     /// Bytes of DRAM that the buffers take.
     pub fn noted_bytes(&self) -> usize {
-        self.used.iter().map(|used| used.load(Ordering::Relaxed) as usize).sum()
+        self.noted_bytes.load(Ordering::Relaxed)
     }
 
     /// In a forked child: what threads of the parent held is free.
     pub fn forget_others(&self) {
-        self.taken.store(0, Ordering::Relaxed);
-        self.waiting.store(0, Ordering::Relaxed);
+        self.pool.forget_others();
     }
 
-    /// A free buffer, of which `bytes` from its start will be used, or what is noted before.
-    pub fn take(&self, bytes: usize) -> StagingBuffer<'_> {
-        loop {
-            let taken = self.taken.load(Ordering::Relaxed);
-            let index = (!taken).trailing_zeros();
-            if index as usize >= BUFFERS {
-                self.wait();
-                continue;
-            }
-            let with = taken | (1 << index);
-            if self
-                .taken
-                .compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
-                let buffer = StagingBuffer { pool: self, index };
-                buffer.note(bytes);
-                return buffer;
-            }
-        }
+    /// Takes a free buffer. The bytes that were noted for it before still count.
+    pub fn take(&self) -> StagingBuffer<'_> {
+        StagingBuffer { staging: self, index: self.pool.take(|| false) }
     }
 
-    /// Waits until a buffer is given back, unless one is free. Sequentially consistent: either we
-    /// see the buffer that is given back, or who gives it back sees us waiting (`drop`).
-    fn wait(&self) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let seen = self.given_back.load(Ordering::SeqCst);
-        if self.taken.load(Ordering::SeqCst) == u64::MAX {
-            futex::wait(&self.given_back, seen, None);
-        }
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    /// Whether a later `trim` may give something back.
+    pub fn is_touched(&self) -> bool {
+        self.pool.is_touched()
+    }
+
+    /// Gives back the RAM of buffers that no thread took since the last call.
+    pub fn trim(&self) {
+        self.pool.trim(|index| {
+            // The pool has taken the buffer for us and takes it back itself: no drop.
+            let buffer = core::mem::ManuallyDrop::new(StagingBuffer { staging: self, index });
+            let noted = buffer.noted().load(Ordering::Relaxed) as usize;
+            // SAFETY: no thread uses these bytes. If the kernel refuses they stay, and stay noted.
+            let dropped =
+                noted > 0 && unsafe { mapping::give_back(buffer.address(), self.bytes) }.is_ok();
+            if dropped {
+                buffer.noted().store(0, Ordering::Relaxed);
+                self.noted_bytes.fetch_sub(noted, Ordering::Relaxed);
+            }
+        });
     }
 }
 
 impl StagingBuffer<'_> {
     /// Notes that so many bytes of the buffer, from its start, will be used.
     pub fn note(&self, bytes: usize) {
-        if self.unnoted(bytes) > 0 {
-            self.used().store(bytes as u32, Ordering::Relaxed);
+        let new = self.unnoted(bytes);
+        if new > 0 {
+            self.noted().store(bytes as u32, Ordering::Relaxed);
+            self.staging.noted_bytes.fetch_add(new, Ordering::Relaxed);
         }
     }
 
-    /// How many of the first `bytes` of the buffer nobody has used so far.
+    /// How many of the first `bytes` of the buffer are not noted yet.
     pub fn unnoted(&self, bytes: usize) -> usize {
-        bytes.saturating_sub(self.used().load(Ordering::Relaxed) as usize)
+        bytes.saturating_sub(self.noted().load(Ordering::Relaxed) as usize)
     }
 
-    fn used(&self) -> &AtomicU32 {
-        &self.pool.used[self.index as usize]
+    fn noted(&self) -> &AtomicU32 {
+        &self.staging.noted[self.index]
     }
 
     /// Where the buffer is.
     pub fn address(&self) -> *mut u8 {
-        // SAFETY: the index is below BUFFERS, the mapping has that many buffers.
-        unsafe { self.pool.memory.add(self.index as usize * self.pool.bytes) }
+        // SAFETY: the pool has as many numbers as the mapping has buffers.
+        unsafe { self.staging.memory.as_ptr().add(self.index * self.staging.bytes) }
     }
 }
 
 impl Drop for StagingBuffer<'_> {
     fn drop(&mut self) {
-        self.pool.taken.fetch_and(!(1 << self.index), Ordering::SeqCst);
-        if self.pool.waiting.load(Ordering::SeqCst) > 0 {
-            self.pool.given_back.fetch_add(1, Ordering::SeqCst);
-            futex::wake(&self.pool.given_back, 1);
-        }
+        self.staging.pool.give_back(self.index);
+    }
+}
+
+/// The pools of a pager, by what a buffer is used for.
+pub(crate) struct StagingPools {
+    /// One object: its block, and the page that is made of it.
+    pub(crate) pages: Staging,
+    /// A window of a scan: blocks, and the pages that are made of them.
+    pub(crate) windows: Staging,
+    /// The pieces of a call: a page of the program's bytes and a block for each.
+    pub(crate) access: Staging,
+}
+
+impl StagingPools {
+    /// Pools with so many buffers for pages; the number for windows and calls follows from the
+    /// number of processors.
+    pub(crate) fn new(page_buffers: usize) -> Result<StagingPools> {
+        let windows = WINDOWS_PER_CPU * thread::cpu_count();
+        Ok(StagingPools {
+            pages: Staging::new(PAGE_STAGING_BYTES, page_buffers)?,
+            windows: Staging::new(2 * WINDOW_MAX as usize * PAGE, windows)?,
+            access: Staging::new(2 * WINDOW_PIECES * PAGE, windows)?,
+        })
+    }
+
+    pub(crate) fn all(&self) -> [&Staging; 3] {
+        [&self.pages, &self.windows, &self.access]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
+
+    const BYTES: usize = 4 * PAGE;
+
+    fn resident(staging: &Staging) -> usize {
+        mapping::resident_bytes(staging.memory.as_ptr(), staging.count() * BYTES).unwrap()
+    }
 
     #[test]
-    fn who_finds_no_buffer_sleeps_until_one_is_given_back() {
-        let pool = Staging::new(4096).expect("memory");
+    fn a_buffer_has_one_owner_however_many_threads_want_one() {
+        let staging = Staging::new(PAGE, 1).expect("memory");
         std::thread::scope(|scope| {
-            for thread in 0..4 * BUFFERS {
-                let pool = &pool;
+            for thread in 0..4 * BUFFERS_MIN {
+                let staging = &staging;
                 scope.spawn(move || {
-                    for round in 0..200 {
-                        let buffer = pool.take(1);
+                    for _ in 0..200 {
+                        let buffer = staging.take();
                         // SAFETY: the buffer is ours alone.
                         unsafe { buffer.address().cast::<usize>().write_volatile(thread) };
-                        if (thread + round) % 16 == 0 {
-                            std::thread::sleep(Duration::from_micros(50));
-                        }
+                        std::thread::yield_now();
                         // SAFETY: as above.
                         assert_eq!(unsafe { buffer.address().cast::<usize>().read() }, thread);
                     }
                 });
             }
         });
-        assert_eq!(pool.taken.load(Ordering::Relaxed), 0);
-        assert_eq!(pool.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_noted_is_what_is_used_and_goes_back_when_nobody_uses_it() {
+        let staging = Staging::new(BYTES, 1).expect("memory");
+        let use_pages = |buffer: &StagingBuffer<'_>, pages: usize| {
+            buffer.note(pages * PAGE);
+            for page in 0..pages {
+                // SAFETY: ours alone, and so long.
+                unsafe { buffer.address().add(page * PAGE).write_volatile(1) };
+            }
+        };
+        let buffers: Vec<_> = (0..10).map(|_| staging.take()).collect();
+        for buffer in &buffers {
+            use_pages(buffer, 1);
+            use_pages(buffer, 3);
+            use_pages(buffer, 2);
+        }
+        assert_eq!(staging.noted_bytes(), 30 * PAGE);
+        assert_eq!(resident(&staging), 30 * PAGE);
+        let mut buffers = buffers.into_iter();
+        let kept = buffers.next().expect("ten of them");
+        drop(buffers);
+        staging.trim();
+        assert_eq!(staging.noted_bytes(), 30 * PAGE, "used just now");
+        staging.trim();
+        assert_eq!(
+            (staging.noted_bytes(), resident(&staging)),
+            (3 * PAGE, 3 * PAGE),
+            "one is held"
+        );
+        drop(kept);
+        assert!(staging.is_touched());
+        staging.trim();
+        assert_eq!((staging.noted_bytes(), resident(&staging)), (0, 0));
+        assert!(!staging.is_touched());
     }
 }

@@ -1,11 +1,11 @@
 //! Promised blocks: what the heap promises for objects covers what the store charges for them.
 //!
 //! The layout of a packed block is the store's, and the heap, which must not know the store,
-//! promises by the same numbers. Only here do the two meet.
+//! promises by the same numbers (the pager's `lib.rs` asserts that). Here the two meet in full.
 
 use std::collections::HashSet;
 
-use deepheap_heap::{Heap, ObjectShortage, PAGE, PageNo, SPAN, stride};
+use deepheap_heap::{Heap, PAGE, PageNo, SPAN, Shortage, stride};
 use deepheap_store::{BLOCK_UNITS, PACKED_MAX, Plan, cost};
 
 /// Nothing is there: the heap never touches what it hands out.
@@ -26,13 +26,13 @@ fn allocate(heap: &Heap, count: usize, size: usize) -> usize {
     loop {
         match heap.allocate_object_array(count, size) {
             Ok(allocated) => return allocated.ptr,
-            Err(ObjectShortage::Blocks(blocks)) => heap.grant_object_blocks(blocks),
-            Err(ObjectShortage::Spans(count)) => {
+            Err(Shortage::ObjectBlocks(blocks)) => heap.grant_object_blocks(blocks as u64),
+            Err(Shortage::ObjectSpans(count)) => {
                 heap.add_object_spans(
                     heap.begin_spans(count).expect("a region that is long enough"),
                 );
             }
-            Err(ObjectShortage::TooLarge) => panic!("{count} objects of {size} bytes"),
+            Err(shortage) => panic!("{count} objects of {size} bytes: {shortage:?}"),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Charge {
             if !self.pages.insert(page) {
                 continue;
             }
-            let bytes = heap.unit_bytes(PageNo::from(page));
+            let bytes = heap.kept_bytes(PageNo::from(page));
             self.units += u64::from(cost(bytes));
             match u16::try_from(bytes) {
                 Ok(small) if bytes <= PACKED_MAX => self.packed.push(small),

@@ -1,27 +1,27 @@
 //! Allocation: the `malloc(3)` family.
 //!
 //! Guarantees: a call whose return address lies in libc or the dynamic linker is served from plain
-//! memory, every other from the managed heap; `free`, `realloc` and `malloc_usable_size` go by the
-//! address. Of the managed ones, `placement` may make objects. A null answer sets errno to ENOMEM.
+//! memory, every other from the managed heap, where `placement` may make it an object. `free`,
+//! `realloc` and `malloc_usable_size` look at the address. A null answer sets errno to ENOMEM.
 //! `free` keeps errno.
 //! Never: touches a block (`free` of an evicted block does not read it in).
 //!
 //! Threads: any, from the first instruction of the process on: before our constructor has run
 //! everything is plain.
 //!
-//! The entry points are naked functions: they hand on where their return address stands as one more
-//! argument and jump, so the fast path is a plain tail call.
+//! The entry points are naked functions: they add a pointer to their return address to the
+//! arguments and jump, so the fast path is a plain tail call.
 
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 use crate::caller::{is_libc, is_special};
-use crate::{call_site, placement, plain, seam};
+use crate::{placement, plain, seam};
 
 const PAGE: usize = 4096;
 
-/// An entry point that passes the place of its return address as the argument after its own.
+/// Entry points that pass a pointer to their return address as one more argument.
 macro_rules! entry {
     ($($name:ident($($argument:ident),*), $register:literal => $body:ident;)*) => {$(
         #[unsafe(naked)]
@@ -47,27 +47,14 @@ entry! {
     pvalloc(_size), "rsi" => pvalloc_from;
 }
 
-/// Where the return address of an entry point stands.
+/// Points to the return address of an entry point.
 type Frame = *const usize;
 
-/// Whose call it is.
+/// The return address.
 #[inline(always)]
 fn caller_of(frame: Frame) -> usize {
     // SAFETY: our entry points pass the place of their return address, and have not returned.
     unsafe { frame.read() }
-}
-
-/// Whose call it is, for `placement`.
-fn call_site_of(frame: Frame) -> usize {
-    // SAFETY: as `caller_of`.
-    unsafe { call_site::of(frame) }
-}
-
-/// Whether it is libc's call, of those that are special.
-fn is_libcs(frame: Frame) -> bool {
-    // SAFETY: as `caller_of`.
-    unsafe { call_site::observe(frame) };
-    is_libc(caller_of(frame))
 }
 
 #[inline(always)]
@@ -97,11 +84,11 @@ unsafe extern "C" fn malloc_from(size: usize, frame: Frame) -> *mut c_void {
 
 #[cold]
 fn special_malloc(size: usize, frame: Frame) -> *mut c_void {
-    if is_libcs(frame) {
+    if is_libc(caller_of(frame)) {
         // SAFETY: glibc's malloc takes any size.
         return unsafe { plain::malloc(size) };
     }
-    answered(placement::malloc(size, call_site_of(frame)))
+    answered(placement::malloc(size))
 }
 
 unsafe extern "C" fn calloc_from(count: usize, size: usize, frame: Frame) -> *mut c_void {
@@ -113,11 +100,11 @@ unsafe extern "C" fn calloc_from(count: usize, size: usize, frame: Frame) -> *mu
 
 #[cold]
 fn special_calloc(count: usize, size: usize, frame: Frame) -> *mut c_void {
-    if is_libcs(frame) {
+    if is_libc(caller_of(frame)) {
         // SAFETY: glibc's calloc takes any sizes.
         return unsafe { plain::calloc(count, size) };
     }
-    answered(placement::calloc(count, size, call_site_of(frame)))
+    answered(placement::calloc(count, size))
 }
 
 unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, frame: Frame) -> *mut c_void {
@@ -131,12 +118,12 @@ unsafe extern "C" fn realloc_from(pointer: *mut c_void, size: usize, frame: Fram
     }
     if size == 0 {
         // SAFETY: the program gives up a live block of ours; glibc frees it too and answers null.
-        unsafe { placement::free(pointer.cast()) };
+        unsafe { deepheap::free(pointer.cast()) };
         return null_mut();
     }
     if placement::is_on() && !is_libc(caller_of(frame)) {
         // SAFETY: the program passes a live block of ours.
-        return answered(unsafe { placement::realloc(pointer.cast(), size, call_site_of(frame)) });
+        return answered(unsafe { placement::realloc(pointer.cast(), size) });
     }
     // SAFETY: the program passes a live block of ours.
     answered(unsafe { deepheap::realloc(pointer.cast(), size) })
@@ -160,11 +147,11 @@ fn aligned(alignment: usize, size: usize, frame: Frame) -> *mut c_void {
     if !is_special(caller_of(frame)) {
         return answered(deepheap::aligned_alloc(alignment, size));
     }
-    if is_libcs(frame) {
+    if is_libc(caller_of(frame)) {
         // SAFETY: glibc's memalign takes any power of two and any size.
         return unsafe { plain::memalign(alignment, size) };
     }
-    answered(placement::aligned(alignment, size, call_site_of(frame)))
+    answered(placement::aligned(alignment, size))
 }
 
 /// glibc's `memalign` rounds an odd alignment up instead of refusing it; up to 2.37 its
@@ -221,7 +208,7 @@ unsafe extern "C" fn posix_memalign_from(
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     if deepheap::owns(pointer as usize) {
         // SAFETY: the program gives up a live block of ours.
-        unsafe { placement::free(pointer.cast()) };
+        unsafe { deepheap::free(pointer.cast()) };
     } else {
         // SAFETY: null, or a block of glibc's heap.
         unsafe { plain::free(pointer) };

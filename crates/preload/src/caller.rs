@@ -1,8 +1,8 @@
-//! Caller: tells an allocation libc makes for itself from one the program makes.
+//! Caller: tells an allocation that libc makes for itself from one that the program makes.
 //!
 //! Guarantees: until `learn` has run every caller counts as libc, so everything allocated before
-//! our constructor is plain. Until `all_are_special` only libc's calls are special, so the fast
-//! path pays one question for both.
+//! our constructor is plain. The fast path asks one question, `is_special`: until `all_are_special`
+//! it means libc's own calls.
 //! Never: allocates, locks; a check is two subtractions and two compares.
 //!
 //! Threads: `learn` and `all_are_special` once, from the constructor, before the program has
@@ -11,8 +11,8 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// One loaded object's addresses, from its first to its last segment. `program_call` reads both
-/// words in assembly.
+/// One loaded object's addresses, from its first to its last segment. `calls` reads both words in
+/// assembly.
 #[repr(C)]
 pub struct Extent {
     start: AtomicUsize,
@@ -31,7 +31,7 @@ impl Extent {
     }
 }
 
-/// Whose calls are special, and the dynamic linker, side by side for the cache's sake.
+/// Whose calls are special, and the dynamic linker, in one cache line.
 #[repr(align(64))]
 struct Libraries {
     special: Extent,
@@ -42,13 +42,13 @@ static LIBRARIES: Libraries = Libraries {
     special: Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(usize::MAX) },
     linker: Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) },
 };
-/// libc, as `special` is until all are.
+/// libc. `special` is the same until `all_are_special`.
 static LIBC: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(usize::MAX) };
 /// This library.
 pub static OWN: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) };
 
-/// Whether a call with this return address is not simply the program's: it is libc's or the dynamic
-/// linker's, or the program's are placed.
+/// Whether a call with this return address needs a closer look: it is libc's or the dynamic
+/// linker's, or `placement` looks at every call.
 #[inline(always)]
 pub fn is_special(return_address: usize) -> bool {
     LIBRARIES.special.contains(return_address) || LIBRARIES.linker.contains(return_address)
@@ -64,7 +64,7 @@ pub fn is_all_plain() -> bool {
     LIBC.len.load(Ordering::Relaxed) == usize::MAX
 }
 
-/// Has every call looked at, from now on.
+/// Makes every call special from now on.
 pub fn all_are_special() {
     LIBRARIES.special.set(0, usize::MAX);
 }

@@ -1,4 +1,4 @@
-//! Children: programs started by this one run with us preloaded, or not.
+//! Children: whether programs that this one starts have this library preloaded.
 //!
 //! Guarantees: with `children:no` this library, and nothing else, leaves LD_PRELOAD in the
 //! environment that children inherit.
@@ -16,7 +16,7 @@ const OWN_NAME: &[u8] = b"libdeepheap_preload.so";
 const VARIABLE: &[u8] = b"LD_PRELOAD=";
 
 /// Takes this library out of LD_PRELOAD if children are to run without it.
-pub fn settle() {
+pub fn apply_setting() {
     if seam::children_inherit() {
         return;
     }

@@ -1,11 +1,12 @@
-//! Context: functions that save or restore the caller's own registers, and so cannot be called from
-//! a wrapper: the entry point touches what the kernel will read or write and jumps to libc.
+//! Context: functions that a wrapper cannot call, since they save or restore their caller's
+//! registers, or look at their caller. The entry point touches what the kernel will use, and jumps
+//! to libc.
 //!
-//! Guarantees: `getcontext`, `setcontext` and `swapcontext` find their signal masks resident,
-//! `sigsetjmp` and `siglongjmp` theirs, and `dlopen` its path; `dlopen` still sees who called it.
-//! It never obeys RTLD_DEEPBIND: the library would find libc's `free` before ours, and the program
-//! hands it memory of ours (as PHP does to its extensions).
-//! Never: pins (nothing runs after the jump); the pages were touched a moment before.
+//! Guarantees: `getcontext`, `setcontext`, `swapcontext`, `sigsetjmp` and `siglongjmp` find their
+//! signal masks resident, and `dlopen` its path. `dlopen` sees who called it. It ignores
+//! RTLD_DEEPBIND: such a library would find libc's `free` before ours, and the program hands it
+//! memory of ours (PHP does so with its extensions).
+//! Never: pins, since nothing runs after the jump. The pages were touched a moment before.
 //!
 //! Threads: any.
 

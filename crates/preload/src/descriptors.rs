@@ -1,38 +1,44 @@
-//! Descriptors: the program closes and replaces every descriptor but ours.
+//! Descriptors: the program cannot close or replace the runtime's descriptors.
 //!
-//! Daemons close all they might have inherited, shells move theirs about. The store's file and the
-//! userfaultfd are descriptors of this process too, and with them memory would be lost.
+//! Daemons close all descriptors that they might have inherited, and shells move theirs about. The
+//! store's file and the userfaultfd are descriptors of this process too; without them memory is
+//! lost.
 //!
-//! Guarantees: to the program one of ours is not open (`close` answers EBADF), and its number is
-//! taken (`dup2` onto it answers EBUSY). Ranges are closed around ours. The same in a child of
-//! `vfork`, which needs them for its own faults.
+//! Guarantees: for the program a descriptor of ours is not open (`close`, `dup`, `fcntl` and
+//! `fstat` answer EBADF), and its number is taken (`dup2` onto it answers EBUSY). Ranges are closed
+//! around ours. The same holds in a child of `vfork`, which needs them for its own faults.
 //! Never: allocates; safe in signal handlers.
 //!
 //! Threads: any.
 
 use core::ffi::{c_int, c_uint};
 
-use crate::program_call::for_program;
+use crate::calls::calls;
 use crate::real::real;
-use crate::seam;
+use crate::refusal::{refused, refused_if_own};
 
-for_program! {
-    fn close(descriptor: c_int) -> c_int => close_of_program;
-    fn dup2(old: c_int, new: c_int) -> c_int => dup2_of_program;
-    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => dup3_of_program;
-    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => close_range_of_program;
-    fn closefrom(first: c_int) -> () => closefrom_of_program;
+calls! {
+    fn close(descriptor: c_int) -> c_int = program(close_of_program);
+    fn dup(descriptor: c_int) -> c_int = program(dup_of_program);
+    fn dup2(old: c_int, new: c_int) -> c_int = program(dup2_of_program);
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int = program(dup3_of_program);
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int
+        = program(close_range_of_program);
+    fn closefrom(first: c_int) -> () = program(closefrom_of_program);
 }
 
-fn refused(code: c_int) -> c_int {
-    seam::set_errno(code);
-    -1
+unsafe extern "C" fn dup_of_program(descriptor: c_int) -> c_int {
+    if let Some(refused) = refused_if_own(descriptor) {
+        return refused;
+    }
+    // SAFETY: a number.
+    unsafe { real!(dup: unsafe extern "C" fn(c_int) -> c_int)(descriptor) }
 }
 
 /// `close` as the program means it.
 pub unsafe extern "C" fn close_of_program(descriptor: c_int) -> c_int {
-    if deepheap::is_own_descriptor(descriptor) {
-        return refused(libc::EBADF);
+    if let Some(refused) = refused_if_own(descriptor) {
+        return refused;
     }
     // SAFETY: a number.
     unsafe { real!(close: unsafe extern "C" fn(c_int) -> c_int)(descriptor) }
@@ -40,8 +46,8 @@ pub unsafe extern "C" fn close_of_program(descriptor: c_int) -> c_int {
 
 /// `dup2` as the program means it.
 pub unsafe extern "C" fn dup2_of_program(old: c_int, new: c_int) -> c_int {
-    if deepheap::is_own_descriptor(old) {
-        return refused(libc::EBADF);
+    if let Some(refused) = refused_if_own(old) {
+        return refused;
     }
     if deepheap::is_own_descriptor(new) {
         return refused(libc::EBUSY);
@@ -52,8 +58,8 @@ pub unsafe extern "C" fn dup2_of_program(old: c_int, new: c_int) -> c_int {
 
 /// `dup3` as the program means it.
 pub unsafe extern "C" fn dup3_of_program(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if deepheap::is_own_descriptor(old) {
-        return refused(libc::EBADF);
+    if let Some(refused) = refused_if_own(old) {
+        return refused;
     }
     if deepheap::is_own_descriptor(new) {
         return refused(libc::EBUSY);

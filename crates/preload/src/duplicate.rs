@@ -1,10 +1,10 @@
-//! Duplicate: the libc functions whose result the program owns as its own data: `strdup`,
-//! `getline`, `asprintf` and their kin. libc would allocate them from plain memory.
+//! Duplicate: functions whose result belongs to the program: `strdup`, `getline`, `asprintf` and
+//! their kin. libc would allocate the result from plain memory.
 //!
-//! Guarantees: results are managed, once our constructor has run; everything else is libc's
-//! behaviour. Only code of ours and of libc in user mode touches them, so faults are resolved as
-//! everywhere.
-//! Never: changes what libc itself allocates (its calls to these functions do not come here).
+//! Guarantees: once our constructor has run, results are managed memory. Nothing else differs from
+//! libc. Only user-mode code touches the results here, so faults are resolved as everywhere.
+//! Never: changes what libc allocates for itself; its own calls of these functions do not come
+//! here.
 //!
 //! Threads: any.
 
@@ -14,8 +14,8 @@ use core::ptr::copy_nonoverlapping;
 use libc::{FILE, size_t, ssize_t, wchar_t};
 
 use crate::caller::is_all_plain;
-use crate::real::real;
-use crate::variadic::{VaList, variadic};
+use crate::calls::calls;
+use crate::variadic::{VaList, into, into_checked, variadic};
 use crate::{plain, seam};
 
 /// Formatted results up to this length are formatted once.
@@ -49,87 +49,59 @@ unsafe fn copy_of(source: *const u8, bytes: usize, zeros: usize) -> *mut u8 {
     copy
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn strdup(string: *const c_char) -> *mut c_char {
-    // SAFETY: the program passes a C string.
-    unsafe { copy_of(string.cast(), libc::strlen(string), 1).cast() }
+calls! {
+    fn strdup(string: *const c_char) -> *mut c_char
+        = same(copy_of(string.cast(), libc::strlen(string), 1).cast());
+    fn __strdup(string: *const c_char) -> *mut c_char = same(strdup(string));
+    fn strndup(string: *const c_char, most: size_t) -> *mut c_char
+        = same(copy_of(string.cast(), libc::strnlen(string, most), 1).cast());
+    fn __strndup(string: *const c_char, most: size_t) -> *mut c_char = same(strndup(string, most));
+    fn wcsdup(string: *const wchar_t) -> *mut wchar_t = same({
+        let wide = size_of::<wchar_t>();
+        copy_of(string.cast(), libc::wcslen(string) * wide, wide).cast()
+    });
+
+    // libc grows the line with `realloc`, which keeps a managed block managed; so all there is to
+    // do is to start it managed.
+    fn getdelim(line: *mut *mut c_char, size: *mut size_t, delimiter: c_int, stream: *mut FILE)
+        -> ssize_t = by(|real| {
+            if start_line(line, size) { real(line, size, delimiter, stream) } else { -1 }
+        });
+    fn __getdelim(line: *mut *mut c_char, size: *mut size_t, delimiter: c_int, stream: *mut FILE)
+        -> ssize_t = same(getdelim(line, size, delimiter, stream));
+    fn getline(line: *mut *mut c_char, size: *mut size_t, stream: *mut FILE) -> ssize_t
+        = same(getdelim(line, size, c_int::from(b'\n'), stream));
+
+    fn vasprintf(out: *mut *mut c_char, format: *const c_char, list: *mut VaList) -> c_int
+        = same(formatted(out, list, &into(format)));
+    fn __vasprintf_chk(
+        out: *mut *mut c_char, flag: c_int, format: *const c_char, list: *mut VaList,
+    ) -> c_int = same(formatted(out, list, &into_checked(flag, format)));
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __strdup(string: *const c_char) -> *mut c_char {
-    // SAFETY: `strdup` under its old name.
-    unsafe { strdup(string) }
+variadic! {
+    asprintf: 2, "rdx" => vasprintf -> c_int;
+    __asprintf: 2, "rdx" => vasprintf -> c_int;
+    __asprintf_chk: 3, "rcx" => __vasprintf_chk -> c_int;
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn strndup(string: *const c_char, most: size_t) -> *mut c_char {
-    // SAFETY: the program passes a string of `most` bytes or with a NUL before.
-    unsafe { copy_of(string.cast(), libc::strnlen(string, most), 1).cast() }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __strndup(string: *const c_char, most: size_t) -> *mut c_char {
-    // SAFETY: `strndup` under its old name.
-    unsafe { strndup(string, most) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn wcsdup(string: *const wchar_t) -> *mut wchar_t {
-    // SAFETY: the program passes a wide C string.
-    unsafe {
-        let bytes = libc::wcslen(string) * size_of::<wchar_t>();
-        copy_of(string.cast(), bytes, size_of::<wchar_t>()).cast()
+/// Gives `getdelim` a line to start with, if the program has none; false if there is no memory.
+fn start_line(line: *mut *mut c_char, size: *mut size_t) -> bool {
+    if line.is_null() || size.is_null() {
+        return true;
     }
-}
-
-/// `getdelim`: libc grows the line with `realloc`, which keeps a managed block managed; so all
-/// there is to do is to start it managed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getdelim(
-    line: *mut *mut c_char,
-    size: *mut size_t,
-    delimiter: c_int,
-    stream: *mut FILE,
-) -> ssize_t {
-    let real = real!(
-        getdelim: unsafe extern "C" fn(*mut *mut c_char, *mut size_t, c_int, *mut FILE) -> ssize_t
-    );
-    if !line.is_null() && !size.is_null() {
-        // SAFETY: the program passes places for the line and its size.
-        unsafe {
-            if (*line).is_null() || *size == 0 {
-                let start = result(LINE_BYTES);
-                if start.is_null() {
-                    return -1;
-                }
-                *line = start.cast();
-                *size = LINE_BYTES;
+    // SAFETY: the program passes places for the line and its size.
+    unsafe {
+        if (*line).is_null() || *size == 0 {
+            let start = result(LINE_BYTES);
+            if start.is_null() {
+                return false;
             }
+            *line = start.cast();
+            *size = LINE_BYTES;
         }
     }
-    // SAFETY: the program's own arguments.
-    unsafe { real(line, size, delimiter, stream) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __getdelim(
-    line: *mut *mut c_char,
-    size: *mut size_t,
-    delimiter: c_int,
-    stream: *mut FILE,
-) -> ssize_t {
-    // SAFETY: `getdelim` under its old name.
-    unsafe { getdelim(line, size, delimiter, stream) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getline(
-    line: *mut *mut c_char,
-    size: *mut size_t,
-    stream: *mut FILE,
-) -> ssize_t {
-    // SAFETY: `getdelim` up to a newline.
-    unsafe { getdelim(line, size, c_int::from(b'\n'), stream) }
+    true
 }
 
 /// `format(buffer, room, list)` formats like `vsnprintf`.
@@ -160,39 +132,4 @@ unsafe fn formatted(
     // SAFETY: the program passes a place for the result.
     unsafe { *out = text.cast() };
     length
-}
-
-type FormatInto = unsafe extern "C" fn(*mut c_char, size_t, *const c_char, *mut VaList) -> c_int;
-type CheckedFormatInto =
-    unsafe extern "C" fn(*mut c_char, size_t, c_int, size_t, *const c_char, *mut VaList) -> c_int;
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vasprintf(
-    out: *mut *mut c_char,
-    format: *const c_char,
-    list: *mut VaList,
-) -> c_int {
-    let into = real!(vsnprintf: FormatInto);
-    // SAFETY: the program's format and arguments, into buffers of the stated room.
-    unsafe { formatted(out, list, &|buffer, room, list| into(buffer, room, format, list)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __vasprintf_chk(
-    out: *mut *mut c_char,
-    flag: c_int,
-    format: *const c_char,
-    list: *mut VaList,
-) -> c_int {
-    let into = real!(__vsnprintf_chk: CheckedFormatInto);
-    // SAFETY: as `vasprintf`.
-    unsafe {
-        formatted(out, list, &|buffer, room, list| into(buffer, room, flag, room, format, list))
-    }
-}
-
-variadic! {
-    asprintf: 2, "rdx" => vasprintf -> c_int;
-    __asprintf: 2, "rdx" => vasprintf -> c_int;
-    __asprintf_chk: 3, "rcx" => __vasprintf_chk -> c_int;
 }

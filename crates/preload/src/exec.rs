@@ -1,8 +1,8 @@
 //! Exec: the `exec*` family.
 //!
-//! Guarantees: path, arguments and environment may lie in managed memory; they are touched and the
-//! call is made again as long as it meets EFAULT, `ATTEMPTS` times at most. They are not pinned: in
-//! a child of `vfork` the pins would outlive the call in the parent's memory.
+//! Guarantees: path, arguments and environment may lie in managed memory. A call that meets EFAULT
+//! is made again after touching them, `ATTEMPTS` times at most. They are not pinned: in a child of
+//! `vfork` the pins would outlive the call in the parent's memory.
 //! Never: allocates managed memory.
 //!
 //! Threads: any; also in a child of `vfork`.
@@ -10,12 +10,12 @@
 use core::ffi::{c_char, c_int};
 use core::ptr::null;
 
+use crate::calls::calls;
 use crate::guarded::Outcome;
 use crate::plain;
-use crate::real::real;
 use crate::variadic::{VaList, variadic};
 
-/// How often an exec that meets evicted pages is tried.
+/// How often an exec that meets evicted pages is made again.
 const ATTEMPTS: usize = 8;
 /// Arguments of the `execl` forms that fit the stack.
 const SHORT_LIST: usize = 256;
@@ -87,29 +87,29 @@ pub fn environment() -> List {
     unsafe { environ }
 }
 
-macro_rules! execs {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) = $path:expr, $lists:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            let real = real!($name: unsafe extern "C" fn($($type),*) -> c_int);
-            // SAFETY: the program's own arguments.
-            attempt($path, &$lists, || unsafe { real($($argument),*) })
-        }
-    )*};
-}
-
-execs! {
-    fn execve(path: *const c_char, arguments: List, environment: List)
-        = path, [arguments, environment];
-    fn execv(path: *const c_char, arguments: List) = path, [arguments, environment()];
-    fn execvp(file: *const c_char, arguments: List) = file, [arguments, environment()];
-    fn execvpe(file: *const c_char, arguments: List, environment: List)
-        = file, [arguments, environment];
-    fn fexecve(descriptor: c_int, arguments: List, environment: List)
-        = null(), [arguments, environment];
+calls! {
+    fn execve(path: *const c_char, arguments: List, environment: List) -> c_int
+        = by(|real| attempt(path, &[arguments, environment], || {
+            real(path, arguments, environment)
+        }));
+    fn execv(path: *const c_char, arguments: List) -> c_int
+        = by(|real| attempt(path, &[arguments, environment()], || real(path, arguments)));
+    fn execvp(file: *const c_char, arguments: List) -> c_int
+        = by(|real| attempt(file, &[arguments, environment()], || real(file, arguments)));
+    fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int
+        = by(|real| attempt(file, &[arguments, environment], || {
+            real(file, arguments, environment)
+        }));
+    fn fexecve(descriptor: c_int, arguments: List, environment: List) -> c_int
+        = by(|real| attempt(null(), &[arguments, environment], || {
+            real(descriptor, arguments, environment)
+        }));
     fn execveat(
-        folder: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int
-    ) = path, [arguments, environment];
+        folder: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int,
+    ) -> c_int
+        = by(|real| attempt(path, &[arguments, environment], || {
+            real(folder, path, arguments, environment, flags)
+        }));
 }
 
 /// Gathers the arguments of an `execl` form and calls `exec` with them and what follows them.

@@ -1,13 +1,15 @@
 //! Fork: a child with a copy of our memory, whose mappings lost their userfaultfd.
 //!
-//! Guarantees: `fork`, `daemon`, `forkpty` (through handlers that are registered before anybody
-//! else's, so that ours are the last before the fork and the first after it: the child of another's
-//! handler would read zeros for what is away), `_Fork`, `clone` and the system calls that fork (see
-//! `system_call`) all go through the runtime's `fork_prepare`, `fork_parent` and `fork_child`.
-//! Never: touched by children that share the memory (`vfork`, `CLONE_VM`): they share the
+//! Every way to fork calls the runtime's `fork_prepare`, then `fork_parent` and `fork_child`.
+//! `fork`, `daemon` and `forkpty` do so through atfork handlers. `_Fork`, `clone` and the system
+//! calls that fork (see `system_call`) are bracketed here.
+//!
+//! Guarantees: our atfork handlers are registered before all others. So they run last before the
+//! fork and first after it: another handler in the child would read zeros from evicted pages.
+//! Never: does anything for children that share the memory (`vfork`, `CLONE_VM`): they share the
 //! userfaultfd too.
 //!
-//! Threads: any; between prepare and parent or child the runtime holds its locks.
+//! Threads: any; the runtime holds its locks between prepare and parent or child.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::mem::ManuallyDrop;
@@ -17,6 +19,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use deepheap::stream_list;
 use libc::pid_t;
 
+use crate::calls::calls;
 use crate::real::real;
 use crate::{seam, thread};
 
@@ -51,8 +54,8 @@ extern "C" fn child_with_streams() {
 type Handler = Option<extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// Registers our handlers, if they are not yet; false if libc had no room for them. Whoever
-/// allocates first may be the constructor of a library that runs before ours, as may be who forks.
+/// Registers our handlers, unless that is done; false if libc had no room for them. The first call
+/// may come from the constructor of a library that runs before ours.
 pub fn register() -> bool {
     const NOT_YET: u32 = 0;
     const DONE: u32 = 1;
@@ -78,17 +81,32 @@ pub fn register() -> bool {
     STATE.load(Ordering::Acquire) == DONE
 }
 
-/// What every library's `pthread_atfork` calls: ours come first.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __register_atfork(
-    before: Handler,
-    in_parent: Handler,
-    in_child: Handler,
-    library: *mut c_void,
-) -> c_int {
-    register();
-    // SAFETY: the program's own arguments.
-    unsafe { real!(__register_atfork: Register)(before, in_parent, in_child, library) }
+calls! {
+    // What every library's `pthread_atfork` calls: ours come first.
+    fn __register_atfork(
+        before: Handler, in_parent: Handler, in_child: Handler, library: *mut c_void,
+    ) -> c_int = by(|real| {
+        register();
+        real(before, in_parent, in_child, library)
+    });
+    fn _Fork() -> pid_t = by(|real| bracketed(|| c_long::from(real())) as pid_t);
+    // Variadic in C; the three optional arguments travel where the fixed ones would.
+    fn clone(
+        entry: Option<Entry>, stack: *mut c_void, flags: c_int, argument: *mut c_void,
+        parent_id: *mut c_void, storage: *mut c_void, child_id: *mut c_void,
+    ) -> c_int = by(|real| {
+        let call = |entry, argument| {
+            real(Some(entry), stack, flags, argument, parent_id, storage, child_id)
+        };
+        match entry {
+            None => {
+                seam::set_errno(libc::EINVAL);
+                -1
+            }
+            Some(entry) if flags & libc::CLONE_VM != 0 => call(entry, argument),
+            Some(entry) => clone_apart(entry, argument, call),
+        }
+    });
 }
 
 /// Makes a forking call that runs no atfork handlers.
@@ -105,23 +123,7 @@ pub fn bracketed(call: impl FnOnce() -> c_long) -> c_long {
     outcome
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Fork() -> pid_t {
-    let real = real!(_Fork: unsafe extern "C" fn() -> pid_t);
-    // SAFETY: no arguments.
-    bracketed(|| c_long::from(unsafe { real() })) as pid_t
-}
-
 type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
-type Clone = unsafe extern "C" fn(
-    Entry,
-    *mut c_void,
-    c_int,
-    *mut c_void,
-    *mut c_void,
-    *mut c_void,
-    *mut c_void,
-) -> c_int;
 
 /// What a child of `clone` runs, handed over in the parent's stack frame, which the child has a
 /// copy of.
@@ -132,38 +134,22 @@ struct Start {
 
 unsafe extern "C" fn start(record: *mut c_void) -> c_int {
     child();
-    // SAFETY: the copy of the record that `clone` below made, which nobody drops.
+    // SAFETY: the copy of the record that `clone_apart` made, which nobody drops.
     unsafe {
         let start = &*record.cast::<Start>();
         (start.entry)(start.argument)
     }
 }
 
-/// Variadic in C; the three optional arguments travel where the fixed ones would.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn clone(
-    entry: Option<Entry>,
-    stack: *mut c_void,
-    flags: c_int,
+/// `clone` of a process with its own copy of our memory; the child reads its copy of the record.
+fn clone_apart(
+    entry: Entry,
     argument: *mut c_void,
-    parent_id: *mut c_void,
-    storage: *mut c_void,
-    child_id: *mut c_void,
+    call: impl Fn(Entry, *mut c_void) -> c_int,
 ) -> c_int {
-    let real = real!(clone: Clone);
-    let Some(entry) = entry else {
-        seam::set_errno(libc::EINVAL);
-        return -1;
-    };
-    if flags & libc::CLONE_VM != 0 {
-        // SAFETY: the program's own arguments.
-        return unsafe { real(entry, stack, flags, argument, parent_id, storage, child_id) };
-    }
     let mut record = ManuallyDrop::new(Start { entry, argument });
-    let record = (&raw mut record).cast();
     prepare();
-    // SAFETY: the program's own arguments; the child reads its copy of the record.
-    let outcome = unsafe { real(start, stack, flags, record, parent_id, storage, child_id) };
+    let outcome = call(start, (&raw mut record).cast());
     let errno = seam::errno();
     parent();
     seam::set_errno(errno);

@@ -1,10 +1,10 @@
 //! Formatted output: the `printf` family, which writes a long `%s` straight from the program's
 //! memory.
 //!
-//! Guarantees: while spans are under management the text is formatted first, in user mode, and then
-//! written like `fwrite`; otherwise libc does it all, and what it prints may be cut short, with the
-//! stream's error set, if management begins meanwhile. Under the stream's lock either way.
-//! Never: allocates managed memory; a text that does not fit the stack is formatted into plain
+//! Guarantees: while any span is managed, the text is formatted first, in user mode, and then
+//! written by `fwrite`. Otherwise libc does it all; if management begins meanwhile the output may
+//! be cut short, with the stream's error set. Each call prints under the stream's lock.
+//! Never: allocates managed memory. A text that does not fit the stack is formatted into plain
 //! memory.
 //!
 //! Threads: any.
@@ -13,26 +13,50 @@ use core::ffi::{c_char, c_int};
 
 use libc::{FILE, size_t};
 
+use crate::calls::calls;
 use crate::plain;
 use crate::real::real;
-use crate::variadic::{VaList, variadic};
+use crate::variadic::{VaList, into, into_checked, variadic};
 
 /// Texts up to this length are formatted on the stack.
 const SHORT_BYTES: usize = 2048;
 
-type Format = unsafe extern "C" fn(*mut FILE, *const c_char, *mut VaList) -> c_int;
-type CheckedFormat = unsafe extern "C" fn(*mut FILE, c_int, *const c_char, *mut VaList) -> c_int;
-type FormatInto = unsafe extern "C" fn(*mut c_char, size_t, *const c_char, *mut VaList) -> c_int;
-type CheckedFormatInto =
-    unsafe extern "C" fn(*mut c_char, size_t, c_int, size_t, *const c_char, *mut VaList) -> c_int;
 type Write = unsafe extern "C" fn(*const u8, size_t, size_t, *mut FILE) -> size_t;
 
 unsafe extern "C" {
     static stdout: *mut FILE;
 }
 
+calls! {
+    fn vfprintf(stream: *mut FILE, format: *const c_char, list: *mut VaList) -> c_int
+        = by(|real| {
+            if !deepheap::is_managing() {
+                return real(stream, format, list);
+            }
+            written(stream, list, &into(format))
+        });
+    fn __vfprintf_chk(stream: *mut FILE, flag: c_int, format: *const c_char, list: *mut VaList)
+        -> c_int = by(|real| {
+            if !deepheap::is_managing() {
+                return real(stream, flag, format, list);
+            }
+            written(stream, list, &into_checked(flag, format))
+        });
+    fn vprintf(format: *const c_char, list: *mut VaList) -> c_int
+        = same(vfprintf(stdout, format, list));
+    fn __vprintf_chk(flag: c_int, format: *const c_char, list: *mut VaList) -> c_int
+        = same(__vfprintf_chk(stdout, flag, format, list));
+}
+
+variadic! {
+    printf: 1, "rsi" => vprintf -> c_int;
+    __printf_chk: 2, "rdx" => __vprintf_chk -> c_int;
+    fprintf: 2, "rdx" => vfprintf -> c_int;
+    __fprintf_chk: 3, "rcx" => __vfprintf_chk -> c_int;
+}
+
 /// Formats with `into` and writes the text to the stream.
-unsafe fn written(
+fn written(
     stream: *mut FILE,
     list: *mut VaList,
     into: &dyn Fn(*mut c_char, size_t, *mut VaList) -> c_int,
@@ -61,60 +85,4 @@ unsafe fn written(
         plain::free(text);
         if again == length && done == bytes { length } else { -1 }
     }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfprintf(
-    stream: *mut FILE,
-    format: *const c_char,
-    list: *mut VaList,
-) -> c_int {
-    if !deepheap::is_managing() {
-        // SAFETY: the program's own arguments.
-        return unsafe { real!(vfprintf: Format)(stream, format, list) };
-    }
-    let into = real!(vsnprintf: FormatInto);
-    // SAFETY: the program's format and arguments, into buffers of the stated room.
-    unsafe { written(stream, list, &|buffer, room, list| into(buffer, room, format, list)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __vfprintf_chk(
-    stream: *mut FILE,
-    flag: c_int,
-    format: *const c_char,
-    list: *mut VaList,
-) -> c_int {
-    if !deepheap::is_managing() {
-        // SAFETY: the program's own arguments.
-        return unsafe { real!(__vfprintf_chk: CheckedFormat)(stream, flag, format, list) };
-    }
-    let into = real!(__vsnprintf_chk: CheckedFormatInto);
-    // SAFETY: as `vfprintf`.
-    unsafe {
-        written(stream, list, &|buffer, room, list| into(buffer, room, flag, room, format, list))
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vprintf(format: *const c_char, list: *mut VaList) -> c_int {
-    // SAFETY: `vfprintf` to stdout.
-    unsafe { vfprintf(stdout, format, list) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __vprintf_chk(
-    flag: c_int,
-    format: *const c_char,
-    list: *mut VaList,
-) -> c_int {
-    // SAFETY: `__vfprintf_chk` to stdout.
-    unsafe { __vfprintf_chk(stdout, flag, format, list) }
-}
-
-variadic! {
-    printf: 1, "rsi" => vprintf -> c_int;
-    __printf_chk: 2, "rdx" => __vprintf_chk -> c_int;
-    fprintf: 2, "rdx" => vfprintf -> c_int;
-    __fprintf_chk: 3, "rcx" => __vfprintf_chk -> c_int;
 }

@@ -1,12 +1,10 @@
-//! Guarded: a libc call whose buffers the kernel reads or writes.
+//! Guarded: a libc call whose buffers are pinned if they must be.
 //!
-//! In SIGBUS mode the kernel answers EFAULT where it meets an evicted page. So, once any span is
-//! under management, the call's managed buffers are pinned before it is made. Some calls lose
-//! something when they meet EFAULT at their end (`accept` its connection, `wait` its child), or may
-//! be under way for long: what they use is held from before management begins on.
+//! In SIGBUS mode the kernel answers EFAULT where it meets an evicted page. So the wrapper pins the
+//! managed buffers before the call, once any span is under management.
 //!
-//! Guarantees: the call is made once, and once more only if it met EFAULT before anything was
-//! pinned (management began while it ran). A true EFAULT of the program stays EFAULT.
+//! Guarantees: the call is made once. It is made a second time only if it met EFAULT because
+//! management began while it ran. An EFAULT that is the program's own fault stays EFAULT.
 //! Never: loops. Costs one load while everything is plain.
 //!
 //! Threads: any.
@@ -47,6 +45,7 @@ impl<T> Outcome for *mut T {
 
 /// The outcome of a function that returns an error number instead of setting errno.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub struct Code(pub c_int);
 
 impl Outcome for Code {
@@ -56,7 +55,7 @@ impl Outcome for Code {
     }
 }
 
-/// Makes the call with the buffers that `buffers` names pinned, if any of them is managed.
+/// Makes the call, with the buffers that `buffers` names pinned if any span is managed.
 #[inline(always)]
 pub fn guard<R: Outcome>(buffers: impl Fn(&mut Pins), call: impl Fn() -> R) -> R {
     if !deepheap::is_managing() {
@@ -75,62 +74,3 @@ fn pinned<R: Outcome>(buffers: &dyn Fn(&mut Pins), call: &dyn Fn() -> R) -> R {
     buffers(&mut pins);
     call()
 }
-
-/// Defines wrappers: libc's signature, then what to pin.
-///
-/// `fn` is an ordinary function, `code fn` one that returns its error number. A name may carry
-/// the symbol version that is wanted: `fn glob @ c"GLIBC_2.27"(..)`.
-macro_rules! guarded {
-    ($(fn $name:ident $(@ $version:literal)? ($($argument:ident: $type:ty),* $(,)?) -> $result:ty
-        = |$pins:ident| $buffers:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            let real = $crate::real::real!(
-                $name $(@ $version)?: unsafe extern "C" fn($($type),*) -> $result
-            );
-            $crate::guarded::guard(
-                |$pins: &mut $crate::pins::Pins| { $buffers; },
-                // SAFETY: the program's own arguments, under libc's own contract.
-                || unsafe { real($($argument),*) },
-            )
-        }
-    )*};
-}
-pub(crate) use guarded;
-
-/// Defines wrappers of functions that wait, or that lose something if they meet EFAULT at their
-/// end: libc's signature, then what is held meanwhile, from before management begins on.
-macro_rules! held {
-    ($(fn $name:ident $(@ $version:literal)? ($($argument:ident: $type:ty),* $(,)?) -> $result:ty
-        = $held:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
-            let real = $crate::real::real!(
-                $name $(@ $version)?: unsafe extern "C" fn($($type),*) -> $result
-            );
-            let _held = $held;
-            // SAFETY: the program's own arguments, under libc's own contract.
-            unsafe { real($($argument),*) }
-        }
-    )*};
-}
-pub(crate) use held;
-
-/// As `guarded!`, for functions that return an error number.
-macro_rules! guarded_code {
-    ($(fn $name:ident $(@ $version:literal)? ($($argument:ident: $type:ty),* $(,)?)
-        = |$pins:ident| $buffers:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> core::ffi::c_int {
-            let real = $crate::real::real!(
-                $name $(@ $version)?: unsafe extern "C" fn($($type),*) -> core::ffi::c_int
-            );
-            $crate::guarded::guard(
-                |$pins: &mut $crate::pins::Pins| { $buffers; },
-                // SAFETY: the program's own arguments, under libc's own contract.
-                || $crate::guarded::Code(unsafe { real($($argument),*) }),
-            ).0
-        }
-    )*};
-}
-pub(crate) use guarded_code;

@@ -9,57 +9,54 @@
 //! Never: uses std threads, std thread-locals or formatted printing; allocates managed memory for
 //! itself.
 //!
-//! Not here on purpose: `operator new` and `operator delete`. libstdc++'s and libc++'s call
-//! `malloc` and `free`, and those are ours; so the new-handler loop, `std::bad_alloc` and a
-//! program's own replacement keep working, and `call_site` finds who called them. `vfork`: the
-//! child shares the parent's memory, and with it the userfaultfd, the fault handler and the
-//! runtime, so faults in it are resolved as in the parent; a wrapper function could not return
-//! twice. `malloc_trim`, `mallopt`, `malloc_info`, `malloc_stats`: glibc's answer for the plain
-//! heap, the only one they can tune.
+//! `calls` is the table of the wrapped functions and its macro; read it first.
+//!
+//! Left out on purpose:
+//! - `operator new` and `operator delete`: libstdc++'s and libc++'s call `malloc` and `free`, which
+//!   are ours. So the new-handler loop, `std::bad_alloc` and a program's own replacement keep
+//!   working.
+//! - `vfork`: the child shares the parent's memory, and with it the userfaultfd, the fault handler
+//!   and the runtime, so its faults are resolved as in the parent. A wrapper could not return
+//!   twice.
+//! - `malloc_trim`, `mallopt`, `malloc_info`, `malloc_stats`: glibc's answer for the plain heap,
+//!   the only heap they can tune.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!("deepheap-preload speaks x86_64 glibc only");
 
 mod allocation;
 mod asynchronous_io;
-mod barrier;
-mod call_site;
 mod caller;
+mod calls;
 mod children;
 mod clocks;
-mod condition;
 mod context;
+mod descriptor_list;
 mod descriptors;
-mod device_control;
 mod duplicate;
 mod exec;
-mod extended_attributes;
-mod file_status;
+mod files;
 mod fork;
 mod formatted;
 mod guarded;
 mod ipc;
+mod locks;
 mod mapping;
 mod messages;
-mod mutex;
 mod paths;
 mod pins;
 mod placement;
 mod plain;
 mod polling;
-mod process_facts;
-mod program_call;
+mod processes;
 mod randomness;
 mod real;
 mod refusal;
-mod resolver;
-mod rwlock;
 mod seam;
-mod semaphore;
 mod signal_action;
 mod signal_mask;
+mod signal_set;
 mod signal_stack;
-mod signal_wait;
 mod sockets;
 mod spawn;
 mod start_up;

@@ -1,20 +1,19 @@
 //! Messages: `sendmsg`, `recvmsg` and their many-message forms.
 //!
-//! Guarantees: header, address, control data, vector and up to `WINDOW` bytes of the buffers are
-//! pinned before the kernel sees them, since a message that cannot be copied is lost. What waits
-//! for a message holds them from before management begins on (of the buffers then the first 64 KiB,
-//! and of many messages those of the first `MESSAGES`). A blocking send on a stream that stops in
-//! the middle is continued, and so is a receipt that is to fill its buffers (MSG_WAITALL), unless
-//! it takes control data too: then it may be short beyond `WINDOW`.
+//! Guarantees: the kernel finds header, address, control data, the array of buffers and `WINDOW`
+//! bytes of the buffers resident, since it loses a message that it cannot copy. A call that waits
+//! for a message holds them from before management begins on: of the buffers then the first `EAGER`
+//! bytes, and of many messages the first `MESSAGES`. A blocking send on a stream that stops in the
+//! middle goes on. So does a receipt with MSG_WAITALL, unless it takes control data too: then it
+//! may be short beyond `WINDOW`.
 //!
 //! Threads: any.
 
 use core::ffi::{c_int, c_uint};
 
-use libc::{mmsghdr, msghdr, ssize_t, timespec};
+use libc::{mmsghdr, msghdr, ssize_t};
 
 use crate::pins::{Pins, WINDOW};
-use crate::real::real;
 use crate::transfer::{Direction, drive, is_answer, receiving};
 use crate::vectors::{Held, Piece, Vector};
 
@@ -32,7 +31,7 @@ fn vector_of(header: *const msghdr) -> Vector {
     Vector::new(header.msg_iov, header.msg_iovlen as c_int)
 }
 
-/// A header that names the buffers of a piece; only the first piece has the other parts.
+/// A header for one piece. Only the first piece has address and control data.
 ///
 /// # Safety
 /// `header` is the program's own.
@@ -45,11 +44,14 @@ unsafe fn part_of(header: *const msghdr, done: usize, piece: &Piece) -> msghdr {
     part
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(socket: c_int, header: *mut msghdr, flags: c_int) -> ssize_t {
-    let real = real!(recvmsg: unsafe extern "C" fn(c_int, *mut msghdr, c_int) -> ssize_t);
-    // SAFETY: the program's own arguments.
-    let whole = || unsafe { real(socket, header, flags) };
+/// `recvmsg`, where `real` is libc's with any header.
+pub fn receive(
+    socket: c_int,
+    header: *mut msghdr,
+    flags: c_int,
+    real: impl Fn(*mut msghdr) -> ssize_t,
+) -> ssize_t {
+    let whole = || real(header);
     if header.is_null() {
         return whole();
     }
@@ -78,7 +80,7 @@ pub unsafe extern "C" fn recvmsg(socket: c_int, header: *mut msghdr, flags: c_in
         // SAFETY: parts of the program's own buffers, and its own header for the answers.
         unsafe {
             let mut part = part_of(header, done, &piece);
-            let moved = real(socket, &mut part, flags);
+            let moved = real(&mut part);
             if done == 0 && moved >= 0 {
                 (*header).msg_namelen = part.msg_namelen;
                 (*header).msg_flags = part.msg_flags;
@@ -88,11 +90,13 @@ pub unsafe extern "C" fn recvmsg(socket: c_int, header: *mut msghdr, flags: c_in
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(socket: c_int, header: *const msghdr, flags: c_int) -> ssize_t {
-    let real = real!(sendmsg: unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t);
-    // SAFETY: the program's own arguments.
-    let whole = || unsafe { real(socket, header, flags) };
+/// `sendmsg`, where `real` is libc's with any header.
+pub fn send(
+    socket: c_int,
+    header: *const msghdr,
+    real: impl Fn(*const msghdr) -> ssize_t,
+) -> ssize_t {
+    let whole = || real(header);
     let mut done = 0;
     if !deepheap::is_managing() || header.is_null() {
         let moved = whole();
@@ -114,16 +118,18 @@ pub unsafe extern "C" fn sendmsg(socket: c_int, header: *const msghdr, flags: c_
             return (vector.len(), whole());
         }
         let piece = Piece::of(vector, done, most);
-        // SAFETY: parts of the program's own buffers.
-        (piece.bytes(), unsafe { real(socket, &part_of(header, done, &piece), flags) })
+        // SAFETY: the program's own header.
+        let part = unsafe { part_of(header, done, &piece) };
+        (piece.bytes(), real(&part))
     })
 }
 
 /// How many messages of one call are pinned; the kernel's short count covers the rest.
 const MESSAGES: usize = 8;
 
-/// Makes the call with the first messages pinned, and on them only if any memory is managed.
-fn many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) -> c_int {
+/// Makes `recvmmsg` or `sendmmsg` with the first messages pinned. Once any span is managed the call
+/// is made on those only.
+pub fn many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) -> c_int {
     if first.is_null() {
         return call(count);
     }
@@ -142,39 +148,13 @@ fn many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) -> c
     call(asked)
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
-    socket: c_int,
-    first: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    let real = real!(
-        recvmmsg: unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int
-    );
-    let mut pins = Pins::new();
-    pins.value(timeout);
-    // SAFETY: the program's own arguments.
-    many(first, count, &|count| unsafe { real(socket, first, count, flags, timeout) })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
-    socket: c_int,
-    first: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    let real = real!(sendmmsg: unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int);
-    // SAFETY: the program's own arguments.
-    let send = |count: c_uint| unsafe { real(socket, first, count, flags) };
+/// `sendmmsg`: what was sent before management began is a short count.
+pub fn send_many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) -> c_int {
     if !deepheap::is_managing() {
-        let sent = send(count);
-        // What was sent before is a short count.
+        let sent = call(count);
         if is_answer(sent as ssize_t) || sent > 0 {
             return sent;
         }
     }
-    many(first, count, &send)
+    many(first, count, call)
 }

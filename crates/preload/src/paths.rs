@@ -1,168 +1,157 @@
-//! Paths: the calls that take a file name, and those that make a descriptor from one.
+//! Paths: the calls that take a file name.
 //!
-//! Guarantees: as `guarded`.
+//! Guarantees: as `calls` says of each row.
 //!
 //! Threads: any.
 
-use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
-use libc::{FILE, dev_t, gid_t, key_t, mode_t, off_t, size_t, ssize_t, timespec, timeval, uid_t};
+use libc::{
+    FILE, dev_t, gid_t, key_t, mode_t, off_t, size_t, ssize_t, stat as Status,
+    statfs as FileSystem, statvfs as FileSystemVector, statx as Extended, timespec, timeval, uid_t,
+    utimbuf,
+};
 
-use crate::guarded::guarded;
+use crate::calls::{Opaque, Text, calls};
 
-// `open` and its kin are variadic in C, but the mode travels in the next argument register.
-guarded! {
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = |pins| pins.text(path);
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = |pins| pins.text(path);
-    fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
-        = |pins| pins.text(path);
-    fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int
-        = |pins| pins.text(path);
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int = |pins| pins.text(path);
-    fn __open64_2(path: *const c_char, flags: c_int) -> c_int = |pins| pins.text(path);
-    fn __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int
-        = |pins| pins.text(path);
-    fn __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int
-        = |pins| pins.text(path);
-    fn creat(path: *const c_char, mode: mode_t) -> c_int = |pins| pins.text(path);
-    fn creat64(path: *const c_char, mode: mode_t) -> c_int = |pins| pins.text(path);
-}
+calls! {
+    // Variadic in C, but the mode travels in the next argument register.
+    fn open(path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
+    fn open64(path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
+    fn openat(folder: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
+    fn openat64(folder: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
+    fn __open_2(path: Text, flags: c_int) -> c_int = pin;
+    fn __open64_2(path: Text, flags: c_int) -> c_int = pin;
+    fn __openat_2(folder: c_int, path: Text, flags: c_int) -> c_int = pin;
+    fn __openat64_2(folder: c_int, path: Text, flags: c_int) -> c_int = pin;
+    fn creat(path: Text, mode: mode_t) -> c_int = pin;
+    fn creat64(path: Text, mode: mode_t) -> c_int = pin;
 
-guarded! {
-    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE = |pins| pins.text(path);
-    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = |pins| pins.text(path);
-    fn freopen(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
-        = |pins| pins.text(path);
-    fn freopen64(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE
-        = |pins| pins.text(path);
-    fn opendir(path: *const c_char) -> *mut c_void = |pins| pins.text(path);
+    fn fopen(path: Text, mode: Opaque) -> *mut FILE = pin;
+    fn fopen64(path: Text, mode: Opaque) -> *mut FILE = pin;
+    fn freopen(path: Text, mode: Opaque, old: Opaque) -> *mut FILE = pin;
+    fn freopen64(path: Text, mode: Opaque, old: Opaque) -> *mut FILE = pin;
+    fn opendir(path: Text) -> *mut c_void = pin;
 
-    fn access(path: *const c_char, mode: c_int) -> c_int = |pins| pins.text(path);
-    fn faccessat(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int
-        = |pins| pins.text(path);
-    fn euidaccess(path: *const c_char, mode: c_int) -> c_int = |pins| pins.text(path);
-    fn eaccess(path: *const c_char, mode: c_int) -> c_int = |pins| pins.text(path);
-    fn rename(old: *const c_char, new: *const c_char) -> c_int
-        = |pins| { pins.text(old); pins.text(new) };
-    fn renameat(from: c_int, old: *const c_char, to: c_int, new: *const c_char) -> c_int
-        = |pins| { pins.text(old); pins.text(new) };
-    fn renameat2(
-        from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_uint,
-    ) -> c_int = |pins| { pins.text(old); pins.text(new) };
-    fn link(old: *const c_char, new: *const c_char) -> c_int
-        = |pins| { pins.text(old); pins.text(new) };
-    fn linkat(
-        from: c_int, old: *const c_char, to: c_int, new: *const c_char, flags: c_int,
-    ) -> c_int = |pins| { pins.text(old); pins.text(new) };
-    fn symlink(target: *const c_char, path: *const c_char) -> c_int
-        = |pins| { pins.text(target); pins.text(path) };
-    fn symlinkat(target: *const c_char, folder: c_int, path: *const c_char) -> c_int
-        = |pins| { pins.text(target); pins.text(path) };
-    fn unlink(path: *const c_char) -> c_int = |pins| pins.text(path);
-    fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int
-        = |pins| pins.text(path);
-    fn remove(path: *const c_char) -> c_int = |pins| pins.text(path);
-    fn rmdir(path: *const c_char) -> c_int = |pins| pins.text(path);
-    fn mkdir(path: *const c_char, mode: mode_t) -> c_int = |pins| pins.text(path);
-    fn mkdirat(folder: c_int, path: *const c_char, mode: mode_t) -> c_int
-        = |pins| pins.text(path);
-    fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int = |pins| pins.text(path);
-    fn mknodat(folder: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int
-        = |pins| pins.text(path);
-    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int = |pins| pins.text(path);
-    fn mkfifoat(folder: c_int, path: *const c_char, mode: mode_t) -> c_int
-        = |pins| pins.text(path);
-    fn chdir(path: *const c_char) -> c_int = |pins| pins.text(path);
-    fn chroot(path: *const c_char) -> c_int = |pins| pins.text(path);
-    fn chmod(path: *const c_char, mode: mode_t) -> c_int = |pins| pins.text(path);
-    fn lchmod(path: *const c_char, mode: mode_t) -> c_int = |pins| pins.text(path);
-    fn fchmodat(folder: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int
-        = |pins| pins.text(path);
-    fn chown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int = |pins| pins.text(path);
-    fn lchown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int = |pins| pins.text(path);
-    fn fchownat(
-        folder: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int,
-    ) -> c_int = |pins| pins.text(path);
-    fn truncate(path: *const c_char, len: off_t) -> c_int = |pins| pins.text(path);
-    fn truncate64(path: *const c_char, len: off_t) -> c_int = |pins| pins.text(path);
-    fn utime(path: *const c_char, times: *const libc::utimbuf) -> c_int
-        = |pins| { pins.text(path); pins.value(times) };
-    fn utimes(path: *const c_char, times: *const timeval) -> c_int
-        = |pins| { pins.text(path); pins.array(times, 2) };
-    fn lutimes(path: *const c_char, times: *const timeval) -> c_int
-        = |pins| { pins.text(path); pins.array(times, 2) };
-    fn futimesat(folder: c_int, path: *const c_char, times: *const timeval) -> c_int
-        = |pins| { pins.text(path); pins.array(times, 2) };
-    fn utimensat(
-        folder: c_int, path: *const c_char, times: *const timespec, flags: c_int,
-    ) -> c_int = |pins| { pins.text(path); pins.array(times, 2) };
-    fn futimens(descriptor: c_int, times: *const timespec) -> c_int
-        = |pins| pins.array(times, 2);
-    fn pathconf(path: *const c_char, name: c_int) -> c_long = |pins| pins.text(path);
-    fn ftok(path: *const c_char, project: c_int) -> key_t = |pins| pins.text(path);
+    fn access(path: Text, mode: c_int) -> c_int = pin;
+    fn faccessat(folder: c_int, path: Text, mode: c_int, flags: c_int) -> c_int = pin;
+    fn euidaccess(path: Text, mode: c_int) -> c_int = pin;
+    fn eaccess(path: Text, mode: c_int) -> c_int = pin;
+    fn rename(old: Text, new: Text) -> c_int = pin;
+    fn renameat(from: c_int, old: Text, to: c_int, new: Text) -> c_int = pin;
+    fn renameat2(from: c_int, old: Text, to: c_int, new: Text, flags: c_uint) -> c_int = pin;
+    fn link(old: Text, new: Text) -> c_int = pin;
+    fn linkat(from: c_int, old: Text, to: c_int, new: Text, flags: c_int) -> c_int = pin;
+    fn symlink(target: Text, path: Text) -> c_int = pin;
+    fn symlinkat(target: Text, folder: c_int, path: Text) -> c_int = pin;
+    fn unlink(path: Text) -> c_int = pin;
+    fn unlinkat(folder: c_int, path: Text, flags: c_int) -> c_int = pin;
+    fn remove(path: Text) -> c_int = pin;
+    fn rmdir(path: Text) -> c_int = pin;
+    fn mkdir(path: Text, mode: mode_t) -> c_int = pin;
+    fn mkdirat(folder: c_int, path: Text, mode: mode_t) -> c_int = pin;
+    fn mknod(path: Text, mode: mode_t, device: dev_t) -> c_int = pin;
+    fn mknodat(folder: c_int, path: Text, mode: mode_t, device: dev_t) -> c_int = pin;
+    fn mkfifo(path: Text, mode: mode_t) -> c_int = pin;
+    fn mkfifoat(folder: c_int, path: Text, mode: mode_t) -> c_int = pin;
+    fn chdir(path: Text) -> c_int = pin;
+    fn chroot(path: Text) -> c_int = pin;
+    fn chmod(path: Text, mode: mode_t) -> c_int = pin;
+    fn lchmod(path: Text, mode: mode_t) -> c_int = pin;
+    fn fchmodat(folder: c_int, path: Text, mode: mode_t, flags: c_int) -> c_int = pin;
+    fn chown(path: Text, owner: uid_t, group: gid_t) -> c_int = pin;
+    fn lchown(path: Text, owner: uid_t, group: gid_t) -> c_int = pin;
+    fn fchownat(folder: c_int, path: Text, owner: uid_t, group: gid_t, flags: c_int) -> c_int = pin;
+    fn truncate(path: Text, len: off_t) -> c_int = pin;
+    fn truncate64(path: Text, len: off_t) -> c_int = pin;
+    fn utime(path: Text, times: *const utimbuf) -> c_int = pin;
+    fn utimes(path: Text, times: *const timeval [2]) -> c_int = pin;
+    fn lutimes(path: Text, times: *const timeval [2]) -> c_int = pin;
+    fn futimesat(folder: c_int, path: Text, times: *const timeval [2]) -> c_int = pin;
+    fn utimensat(folder: c_int, path: Text, times: *const timespec [2], flags: c_int)
+        -> c_int = pin;
+    fn pathconf(path: Text, name: c_int) -> c_long = pin;
+    fn ftok(path: Text, project: c_int) -> key_t = pin;
 
-    fn readlink(path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t
-        = |pins| { pins.text(path); pins.bytes(target, room) };
-    fn readlinkat(
-        folder: c_int, path: *const c_char, target: *mut c_char, room: size_t,
-    ) -> ssize_t = |pins| { pins.text(path); pins.bytes(target, room) };
-    fn __readlink_chk(
-        path: *const c_char, target: *mut c_char, room: size_t, size: size_t,
-    ) -> ssize_t = |pins| { pins.text(path); pins.bytes(target, room) };
+    fn readlink(path: Text, target: *mut c_char [room], room: size_t) -> ssize_t = pin;
+    fn readlinkat(folder: c_int, path: Text, target: *mut c_char [room], room: size_t)
+        -> ssize_t = pin;
+    fn __readlink_chk(path: Text, target: *mut c_char [room], room: size_t, size: size_t)
+        -> ssize_t = pin;
     fn __readlinkat_chk(
-        folder: c_int, path: *const c_char, target: *mut c_char, room: size_t, size: size_t,
-    ) -> ssize_t = |pins| { pins.text(path); pins.bytes(target, room) };
-    fn getcwd(path: *mut c_char, room: size_t) -> *mut c_char = |pins| pins.bytes(path, room);
-    fn __getcwd_chk(path: *mut c_char, room: size_t, size: size_t) -> *mut c_char
-        = |pins| pins.bytes(path, room);
-    fn realpath @ c"GLIBC_2.3"(path: *const c_char, resolved: *mut c_char) -> *mut c_char
-        = |pins| pins.text(path);
+        folder: c_int, path: Text, target: *mut c_char [room], room: size_t, size: size_t,
+    ) -> ssize_t = pin;
+    fn getcwd(path: *mut c_char [room], room: size_t) -> *mut c_char = pin;
+    fn __getcwd_chk(path: *mut c_char [room], room: size_t, size: size_t) -> *mut c_char = pin;
+    fn realpath @ c"GLIBC_2.3"(path: Text, resolved: Opaque) -> *mut c_char = pin;
 
-    fn mkstemp(template: *mut c_char) -> c_int = |pins| pins.text(template);
-    fn mkstemp64(template: *mut c_char) -> c_int = |pins| pins.text(template);
-    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int = |pins| pins.text(template);
-    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int = |pins| pins.text(template);
-    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int = |pins| pins.text(template);
-    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int = |pins| pins.text(template);
-    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int
-        = |pins| pins.text(template);
-    fn mkdtemp(template: *mut c_char) -> *mut c_char = |pins| pins.text(template);
+    fn mkstemp(template: Text) -> c_int = pin;
+    fn mkstemp64(template: Text) -> c_int = pin;
+    fn mkostemp(template: Text, flags: c_int) -> c_int = pin;
+    fn mkostemp64(template: Text, flags: c_int) -> c_int = pin;
+    fn mkstemps(template: Text, suffix: c_int) -> c_int = pin;
+    fn mkstemps64(template: Text, suffix: c_int) -> c_int = pin;
+    fn mkostemps(template: Text, suffix: c_int, flags: c_int) -> c_int = pin;
+    fn mkdtemp(template: Text) -> *mut c_char = pin;
 
-    fn glob @ c"GLIBC_2.27"(
-        pattern: *const c_char, flags: c_int, failed: *mut c_void, found: *mut c_void,
-    ) -> c_int = |pins| pins.text(pattern);
-    fn ftw(path: *const c_char, visit: *mut c_void, most: c_int) -> c_int = |pins| pins.text(path);
-    fn nftw @ c"GLIBC_2.3.3"(
-        path: *const c_char, visit: *mut c_void, most: c_int, flags: c_int,
-    ) -> c_int = |pins| pins.text(path);
+    fn glob @ c"GLIBC_2.27"(pattern: Text, flags: c_int, failed: Opaque, found: Opaque)
+        -> c_int = pin;
+    fn ftw(path: Text, visit: Opaque, most: c_int) -> c_int = pin;
+    fn nftw @ c"GLIBC_2.3.3"(path: Text, visit: Opaque, most: c_int, flags: c_int) -> c_int = pin;
+    fn scandir(path: Text, found: Opaque, filter: Opaque, compare: Opaque) -> c_int = pin;
+    fn scandir64(path: Text, found: Opaque, filter: Opaque, compare: Opaque) -> c_int = pin;
+    fn scandirat(folder: c_int, path: Text, found: Opaque, filter: Opaque, compare: Opaque)
+        -> c_int = pin;
+    fn scandirat64(folder: c_int, path: Text, found: Opaque, filter: Opaque, compare: Opaque)
+        -> c_int = pin;
 
-    fn scandir(
-        path: *const c_char, found: *mut c_void, filter: *mut c_void, compare: *mut c_void,
-    ) -> c_int = |pins| pins.text(path);
-    fn scandir64(
-        path: *const c_char, found: *mut c_void, filter: *mut c_void, compare: *mut c_void,
-    ) -> c_int = |pins| pins.text(path);
-    fn scandirat(
-        folder: c_int, path: *const c_char, found: *mut c_void, filter: *mut c_void,
-        compare: *mut c_void,
-    ) -> c_int = |pins| pins.text(path);
-    fn scandirat64(
-        folder: c_int, path: *const c_char, found: *mut c_void, filter: *mut c_void,
-        compare: *mut c_void,
-    ) -> c_int = |pins| pins.text(path);
-    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int = |pins| pins.text(name);
+    fn memfd_create(name: Text, flags: c_uint) -> c_int = pin;
+    fn mount(source: Text, target: Text, kind: Text, flags: c_ulong, options: Text) -> c_int = pin;
+    fn umount(path: Text) -> c_int = pin;
+    fn umount2(path: Text, flags: c_int) -> c_int = pin;
+    fn inotify_add_watch(descriptor: c_int, path: Text, mask: u32) -> c_int = pin;
 
-    fn mount(
-        source: *const c_char, target: *const c_char, kind: *const c_char, flags: libc::c_ulong,
-        options: *const c_void,
-    ) -> c_int = |pins| {
-        pins.text(source);
-        pins.text(target);
-        pins.text(kind);
-        pins.text(options.cast())
-    };
-    fn umount(path: *const c_char) -> c_int = |pins| pins.text(path);
-    fn umount2(path: *const c_char, flags: c_int) -> c_int = |pins| pins.text(path);
-    fn inotify_add_watch(descriptor: c_int, path: *const c_char, mask: u32) -> c_int
-        = |pins| pins.text(path);
+    fn stat(path: Text, status: *mut Status) -> c_int = pin;
+    fn stat64(path: Text, status: *mut Status) -> c_int = pin;
+    fn lstat(path: Text, status: *mut Status) -> c_int = pin;
+    fn lstat64(path: Text, status: *mut Status) -> c_int = pin;
+    fn fstatat(folder: c_int, path: Text, status: *mut Status, flags: c_int) -> c_int = pin;
+    fn fstatat64(folder: c_int, path: Text, status: *mut Status, flags: c_int) -> c_int = pin;
+    fn statx(folder: c_int, path: Text, flags: c_int, mask: c_uint, status: *mut Extended)
+        -> c_int = pin;
+
+    // For programs linked before glibc 2.33.
+    fn __xstat(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
+    fn __xstat64(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
+    fn __lxstat(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
+    fn __lxstat64(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
+    fn __fxstat(version: c_int, descriptor: c_int, status: *mut Status)
+        -> c_int = pin(not own descriptor);
+    fn __fxstat64(version: c_int, descriptor: c_int, status: *mut Status)
+        -> c_int = pin(not own descriptor);
+    fn __fxstatat(version: c_int, folder: c_int, path: Text, status: *mut Status, flags: c_int)
+        -> c_int = pin;
+    fn __fxstatat64(version: c_int, folder: c_int, path: Text, status: *mut Status, flags: c_int)
+        -> c_int = pin;
+
+    fn statfs(path: Text, status: *mut FileSystem) -> c_int = pin;
+    fn statfs64(path: Text, status: *mut FileSystem) -> c_int = pin;
+    fn statvfs(path: Text, status: *mut FileSystemVector) -> c_int = pin;
+    fn statvfs64(path: Text, status: *mut FileSystemVector) -> c_int = pin;
+
+    fn getxattr(path: Text, name: Text, value: *mut c_void [room], room: size_t) -> ssize_t = pin;
+    fn lgetxattr(path: Text, name: Text, value: *mut c_void [room], room: size_t) -> ssize_t = pin;
+    fn fgetxattr(file: c_int, name: Text, value: *mut c_void [room], room: size_t) -> ssize_t = pin;
+    fn setxattr(path: Text, name: Text, value: *const c_void [len], len: size_t, flags: c_int)
+        -> c_int = pin;
+    fn lsetxattr(path: Text, name: Text, value: *const c_void [len], len: size_t, flags: c_int)
+        -> c_int = pin;
+    fn fsetxattr(file: c_int, name: Text, value: *const c_void [len], len: size_t, flags: c_int)
+        -> c_int = pin;
+    fn listxattr(path: Text, names: *mut c_char [room], room: size_t) -> ssize_t = pin;
+    fn llistxattr(path: Text, names: *mut c_char [room], room: size_t) -> ssize_t = pin;
+    fn flistxattr(file: c_int, names: *mut c_char [room], room: size_t) -> ssize_t = pin;
+    fn removexattr(path: Text, name: Text) -> c_int = pin;
+    fn lremovexattr(path: Text, name: Text) -> c_int = pin;
+    fn fremovexattr(file: c_int, name: Text) -> c_int = pin;
 }

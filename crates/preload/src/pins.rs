@@ -1,7 +1,7 @@
-//! Pins: the buffers of one call that lie on the heap, resident until the call is over, also if
-//! management begins while it runs.
+//! Pins: the managed buffers of one call, resident until the call is over.
 //!
-//! Guarantees: foreign addresses cost one compare; whatever was pinned is unpinned on drop.
+//! Guarantees: they stay resident also if management begins while the call runs. A foreign address
+//! costs one compare. All pins end on drop.
 //! Never: pins more than `WINDOW` bytes of one buffer.
 //!
 //! Threads: any; lives on one stack.
@@ -74,6 +74,7 @@ impl Pins {
         self.range(start, at - start);
     }
 
+    #[inline(never)]
     fn range(&mut self, start: usize, len: usize) {
         if len > 0 && self.count < RANGES {
             self.ranges[self.count] = Some(Hold::on(start, len));

@@ -1,8 +1,7 @@
 //! Randomness: bytes from the kernel.
 //!
 //! Guarantees: `arc4random_buf` fills every byte, or the process ends; it asks the kernel, as
-//! glibc's does, in pieces of `WINDOW` bytes, and no cancelled thread ends there. The others as
-//! `guarded`.
+//! glibc's does, in pieces of `WINDOW` bytes, and no cancelled thread ends there.
 //!
 //! Threads: any.
 
@@ -10,15 +9,15 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use libc::{size_t, ssize_t};
 
-use crate::guarded::{guard, guarded};
+use crate::calls::calls;
+use crate::guarded::guard;
 use crate::pins::WINDOW;
 use crate::real::real;
 use crate::seam;
 
-guarded! {
-    fn getrandom(bytes: *mut c_void, len: size_t, flags: c_uint) -> ssize_t
-        = |pins| pins.bytes(bytes, len);
-    fn getentropy(bytes: *mut c_void, len: size_t) -> c_int = |pins| pins.bytes(bytes, len);
+calls! {
+    fn getrandom(bytes: *mut c_void [len], len: size_t, flags: c_uint) -> ssize_t = pin;
+    fn getentropy(bytes: *mut c_void [len], len: size_t) -> c_int = pin;
 }
 
 // Not libc's own, which ends the process on EFAULT and is missing before glibc 2.36: a program that

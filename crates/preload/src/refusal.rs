@@ -1,4 +1,4 @@
-//! Refusal: what cannot work on managed memory says so, once, and fails.
+//! Refusal: a call that cannot work on managed memory fails and says why.
 //!
 //! Guarantees: one line on stderr for each kind of refusal, then only the error.
 //! Never: allocates; safe in signal handlers.
@@ -30,8 +30,8 @@ pub static ASYNCHRONOUS_IO: Refusal = Refusal::new(
 );
 /// POSIX asynchronous I/O on managed memory.
 pub static POSIX_AIO: Refusal = Refusal::new(
-    "deepheap: aio_read and aio_write answer ENOSYS for memory on the heap; use mmap for the \
-     buffer\n",
+    "deepheap: aio_read and aio_write answer ENOSYS for memory on the heap; use a shared mapping \
+     for the buffer\n",
 );
 /// Sockets that read pages after the call.
 pub static ZERO_COPY: Refusal = Refusal::new(
@@ -41,9 +41,11 @@ pub static ZERO_COPY: Refusal = Refusal::new(
 pub static VMSPLICE: Refusal = Refusal::new(
     "deepheap: vmsplice answers EINVAL for memory on the heap: the pipe would keep its pages\n",
 );
-/// Mappings placed over the heap.
-pub static REMAPPING: Refusal =
-    Refusal::new("deepheap: mmap, munmap and mremap answer EINVAL for addresses on the heap\n");
+/// Mappings placed over memory of `malloc`, or moved to an address of the heap.
+pub static REMAPPING: Refusal = Refusal::new(
+    "deepheap: mmap and munmap answer EINVAL for memory of malloc, mremap for a fixed address on \
+     the heap\n",
+);
 /// Locked memory cannot be evicted.
 pub static LOCKING: Refusal = Refusal::new(
     "deepheap: mlockall answers EPERM, and mlock ENOMEM for memory on the heap: locked pages \
@@ -58,6 +60,17 @@ pub fn refuse(refusal: &Refusal, code: c_int) -> c_int {
         // SAFETY: a constant string. Stderr may be closed; then nobody listens.
         unsafe { write(libc::STDERR_FILENO, refusal.line.as_ptr(), refusal.line.len()) };
     }
+    refused(code)
+}
+
+/// Sets errno and returns -1, without a word.
+pub fn refused(code: c_int) -> c_int {
     seam::set_errno(code);
     -1
+}
+
+/// EBADF, if the descriptor is one of ours: what a call of the program answers about it.
+#[inline]
+pub fn refused_if_own(descriptor: c_int) -> Option<c_int> {
+    deepheap::is_own_descriptor(descriptor).then(|| refused(libc::EBADF))
 }

@@ -1,12 +1,12 @@
 //! Seam: the few things this library needs from the runtime beyond memory and residency.
 //!
-//! Guarantees: a change of the runtime's settings or of its fault signal is felt in this file only.
+//! Guarantees: only this file depends on the runtime's settings and fault signal.
 //!
 //! Threads: any; `children_inherit` and `objects` before the program has threads.
 
 use core::ffi::{CStr, c_int};
+use core::ops::RangeInclusive;
 
-use deepheap::ObjectPlacement;
 use libc::sigaction as Action;
 
 /// The name of the settings.
@@ -19,8 +19,8 @@ pub fn children_inherit() -> bool {
         || deepheap::Config::from_environment().map_or(true, |config| config.children)
 }
 
-/// Which of the program's allocations are to be objects.
-pub fn objects() -> Option<ObjectPlacement> {
+/// Sizes of the program's allocations that are to be objects.
+pub fn objects() -> Option<RangeInclusive<usize>> {
     if !is_mentioned(c"objects") {
         return None;
     }
@@ -36,9 +36,8 @@ fn is_mentioned(key: &CStr) -> bool {
     }
 }
 
-/// Changes the program's action for SIGBUS by `real` as long as the kernel has that. Once the
-/// runtime has its own handler there, the program's is a word between us and the runtime: shows the
-/// old one, takes the new one.
+/// Changes the program's action for SIGBUS. Until the runtime has its own handler for it, `real`
+/// does so in the kernel. From then on the runtime keeps the program's action.
 ///
 /// # Safety
 /// The pointers are null, or the program's own.

@@ -1,7 +1,7 @@
 //! Signal action: `sigaction` and `signal`, with SIGBUS kept for the fault handler.
 //!
 //! Guarantees: no handler of the program runs with SIGBUS blocked. Once the runtime has its own
-//! handler, the program's action for SIGBUS is kept beside it, shown when asked for, and called for
+//! handler for SIGBUS, it keeps the program's action, shows it to the program, and calls it for
 //! faults that are not ours.
 //! Never: allocates; safe in signal handlers.
 //!
@@ -11,12 +11,12 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use libc::{sigaction as Action, sighandler_t};
+use libc::{SA_NODEFER, SA_RESETHAND, SA_RESTART, sigaction as Action, sighandler_t};
 
-use crate::program_call::for_program;
+use crate::calls::calls;
 use crate::real::real;
 use crate::seam;
-use crate::signal_mask::{FAULT_BIT, without_fault, word};
+use crate::signal_set::{FAULT_BIT, without_fault, word};
 
 type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
 
@@ -27,9 +27,25 @@ fn bit(signal: c_int) -> u64 {
     1u64.checked_shl((signal - 1) as u32).unwrap_or(0)
 }
 
-for_program! {
+calls! {
     fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int
-        => sigaction_for_program;
+        = program(sigaction_for_program);
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t
+        = by(|real| handle(signal, handler, SA_RESTART, real));
+    fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t
+        = by(|real| handle(signal, handler, SA_RESTART, real));
+    fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t
+        = by(|real| handle(signal, handler, SA_RESTART, real));
+    fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t
+        = by(|real| handle(signal, handler, SA_RESETHAND | SA_NODEFER, real));
+    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t
+        = by(|real| handle(signal, handler, SA_RESETHAND | SA_NODEFER, real));
+    fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t
+        = by(|real| handle(signal, handler, 0, real));
+    fn sigignore(signal: c_int) -> c_int = by(|real| {
+        let ignore = |signal, _| if real(signal) == 0 { 0 } else { libc::SIG_ERR };
+        if handle(signal, libc::SIG_IGN, 0, ignore) == libc::SIG_ERR { -1 } else { 0 }
+    });
 }
 
 unsafe extern "C" fn sigaction_for_program(
@@ -79,8 +95,17 @@ unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> 
     }
 }
 
-/// `signal` for SIGBUS in terms of `sigaction`.
-unsafe fn set_handler(handler: sighandler_t, flags: c_int) -> sighandler_t {
+/// `signal` and its kin, where `real` is libc's. libc blocks the signal itself in its handler, and
+/// no other; SIGBUS goes through `sigaction`.
+fn handle(
+    signal: c_int,
+    handler: sighandler_t,
+    flags: c_int,
+    real: impl Fn(c_int, sighandler_t) -> sighandler_t,
+) -> sighandler_t {
+    if signal != libc::SIGBUS {
+        return real(signal, handler);
+    }
     // SAFETY: zeroed is a valid action; both actions are on this stack.
     unsafe {
         let mut new: Action = MaybeUninit::zeroed().assume_init();
@@ -91,43 +116,5 @@ unsafe fn set_handler(handler: sighandler_t, flags: c_int) -> sighandler_t {
             return libc::SIG_ERR;
         }
         old.sa_sigaction
-    }
-}
-
-type SetHandler = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
-
-macro_rules! handlers {
-    ($($name:ident, $flags:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            // SAFETY: the program's own arguments. libc blocks the signal itself in its handler,
-            // and no other; SIGBUS goes through `sigaction`.
-            unsafe {
-                if signal == libc::SIGBUS {
-                    return set_handler(handler, $flags);
-                }
-                real!($name: SetHandler)(signal, handler)
-            }
-        }
-    )*};
-}
-
-handlers! {
-    signal, libc::SA_RESTART;
-    bsd_signal, libc::SA_RESTART;
-    ssignal, libc::SA_RESTART;
-    sysv_signal, libc::SA_RESETHAND | libc::SA_NODEFER;
-    __sysv_signal, libc::SA_RESETHAND | libc::SA_NODEFER;
-    sigset, 0;
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
-    // SAFETY: the program's own argument.
-    unsafe {
-        if signal == libc::SIGBUS {
-            return if set_handler(libc::SIG_IGN, 0) == libc::SIG_ERR { -1 } else { 0 };
-        }
-        real!(sigignore: unsafe extern "C" fn(c_int) -> c_int)(signal)
     }
 }

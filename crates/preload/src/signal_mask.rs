@@ -15,59 +15,22 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::ptr::null;
 
-use libc::{pthread_attr_t, sigset_t};
+use libc::sigset_t;
 
-use crate::program_call::for_program;
+use crate::calls::{Opaque, calls};
 use crate::real::real;
+use crate::signal_set::{FAULT_BIT, Unblocked, with_fault, word};
 use crate::thread_state;
-
-/// SIGBUS's bit in the first word of a set.
-pub const FAULT_BIT: u64 = 1 << (libc::SIGBUS - 1);
-
-/// The first word of a set: signals 1 to 64.
-pub fn word(set: &sigset_t) -> u64 {
-    // SAFETY: a sigset_t is an array of 64-bit words.
-    unsafe { (&raw const *set).cast::<u64>().read() }
-}
-
-/// A copy of the set without SIGBUS.
-pub fn without_fault(set: &sigset_t) -> sigset_t {
-    let mut open = *set;
-    // SAFETY: as `word`.
-    unsafe { *(&raw mut open).cast::<u64>() &= !FAULT_BIT };
-    open
-}
-
-fn with_fault(set: &mut sigset_t) {
-    // SAFETY: as `word`.
-    unsafe { *(&raw mut *set).cast::<u64>() |= FAULT_BIT };
-}
-
-/// A program's mask without SIGBUS, or none.
-pub struct Unblocked {
-    set: Option<sigset_t>,
-}
-
-impl Unblocked {
-    /// Copies the mask.
-    ///
-    /// # Safety
-    /// `mask` is null or points to a set.
-    pub unsafe fn of(mask: *const sigset_t) -> Unblocked {
-        // SAFETY: the caller's promise.
-        Unblocked { set: unsafe { mask.as_ref() }.map(without_fault) }
-    }
-
-    /// The copy, or null.
-    pub fn pointer(&self) -> *const sigset_t {
-        self.set.as_ref().map_or(null(), |set| &raw const *set)
-    }
-}
 
 type SetMask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
 
 /// Changes the mask through `set_mask` and keeps the program's belief about SIGBUS.
-unsafe fn change(set_mask: SetMask, how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
+fn change(
+    set_mask: impl Fn(c_int, *const sigset_t, *mut sigset_t) -> c_int,
+    how: c_int,
+    new: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
     let mut before = MaybeUninit::<sigset_t>::zeroed();
     // SAFETY: the program's sets, copied; this thread's own block.
     unsafe {
@@ -115,29 +78,25 @@ pub fn open_in_foreign_thread() {
     }
 }
 
-for_program! {
+calls! {
     fn sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int
-        => sigprocmask_for_program;
+        = program(|real| change(real, how, new, old));
     fn pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int
-        => pthread_sigmask_for_program;
-}
-
-unsafe extern "C" fn sigprocmask_for_program(
-    how: c_int,
-    new: *const sigset_t,
-    old: *mut sigset_t,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe { change(real!(sigprocmask: SetMask), how, new, old) }
-}
-
-unsafe extern "C" fn pthread_sigmask_for_program(
-    how: c_int,
-    new: *const sigset_t,
-    old: *mut sigset_t,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe { change(real!(pthread_sigmask: SetMask), how, new, old) }
+        = program(|real| change(real, how, new, old));
+    fn pthread_attr_setsigmask_np(attributes: Opaque, mask: *const sigset_t) -> c_int
+        = hold(open mask);
+    // BSD's masks are the low word of a set.
+    fn sigblock(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
+    fn sigsetmask(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
+    // System V's: blocks one signal.
+    fn sighold(signal: c_int) -> c_int = by(|real| {
+        if signal != libc::SIGBUS {
+            return real(signal);
+        }
+        // SAFETY: this thread's own block.
+        unsafe { (*thread_state::current()).believes_blocked = true };
+        0
+    });
 }
 
 /// The system call, for programs that make it through `syscall`: sets of one word.
@@ -151,54 +110,12 @@ pub unsafe fn change_word(how: c_int, new: *const u64, old: *mut u64) -> c_int {
             *wanted.as_mut_ptr().cast::<u64>() = *new;
             asked = wanted.as_ptr();
         }
-        let outcome = sigprocmask_for_program(how, asked, before.as_mut_ptr());
+        let set_mask = real!(sigprocmask: SetMask);
+        let before_word = before.as_mut_ptr();
+        let outcome = change(|how, new, old| set_mask(how, new, old), how, asked, before_word);
         if outcome == 0 && !old.is_null() {
             *old = word(&before.assume_init());
         }
         outcome
     }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_attr_setsigmask_np(
-    attributes: *mut pthread_attr_t,
-    mask: *const sigset_t,
-) -> c_int {
-    let real = real!(
-        pthread_attr_setsigmask_np: unsafe extern "C" fn(
-            *mut pthread_attr_t, *const sigset_t,
-        ) -> c_int
-    );
-    // SAFETY: the program's own arguments; the mask is copied by libc.
-    unsafe {
-        let open = Unblocked::of(mask);
-        real(attributes, open.pointer())
-    }
-}
-
-/// BSD's masks are the low word of a set.
-type BsdMask = unsafe extern "C" fn(c_int) -> c_int;
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigblock(mask: c_int) -> c_int {
-    // SAFETY: a number.
-    unsafe { real!(sigblock: BsdMask)(mask & !(FAULT_BIT as c_int)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigsetmask(mask: c_int) -> c_int {
-    // SAFETY: a number.
-    unsafe { real!(sigsetmask: BsdMask)(mask & !(FAULT_BIT as c_int)) }
-}
-
-/// System V's `sighold`: blocks one signal.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sighold(signal: c_int) -> c_int {
-    if signal == libc::SIGBUS {
-        // SAFETY: this thread's own block.
-        unsafe { (*thread_state::current()).believes_blocked = true };
-        return 0;
-    }
-    // SAFETY: a number.
-    unsafe { real!(sighold: BsdMask)(signal) }
 }

@@ -1,23 +1,24 @@
-//! Signal stack: every thread can take a fault while its own stack is on evicted memory.
+//! Signal stack: a resident alternate stack for every thread.
 //!
-//! Coroutines run on stacks from `malloc`; the kernel must find a resident stack for the frame of
-//! our SIGBUS handler.
+//! Coroutines run on stacks from `malloc`, which may be evicted. The kernel must find a resident
+//! stack for the frame of our SIGBUS handler.
 //!
 //! Guarantees: every thread has an alternate stack of plain memory with a guard page below it,
-//! until the program sets one of its own, which is then pinned if it is managed; a program that
-//! disables its own gets ours back and believes it has none.
+//! until the program sets a stack of its own. The program's is pinned if it is managed. A program
+//! that disables its stack gets ours back, and is told that it has none.
 //!
 //! Threads: each for itself.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 
+use deepheap::Hold;
 use libc::stack_t;
 
+use crate::calls::calls;
 use crate::pins::PAGE;
 use crate::real::real;
 use crate::thread_state;
-use crate::waiting::hold_for_good;
 
 /// Usable bytes of a thread's signal stack.
 const STACK_BYTES: usize = 64 * 1024;
@@ -73,9 +74,17 @@ pub fn leave() {
     }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
-    let set = real!(sigaltstack: SetStack);
+calls! {
+    fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int
+        = by(|real| change(new, old, real));
+}
+
+/// `sigaltstack` as the program means it, where `set` is libc's.
+fn change(
+    new: *const stack_t,
+    old: *mut stack_t,
+    set: impl Fn(*const stack_t, *mut stack_t) -> c_int,
+) -> c_int {
     // SAFETY: this thread's own block.
     let mapping = unsafe { (*thread_state::current()).signal_stack };
     let mut before = stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
@@ -88,7 +97,7 @@ pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> 
             if wanted.ss_flags & libc::SS_DISABLE != 0 && mapping != 0 {
                 wanted = description(mapping);
             } else {
-                hold_for_good(wanted.ss_sp as usize, wanted.ss_size);
+                Hold::for_good(wanted.ss_sp as usize, wanted.ss_size);
             }
             set(&wanted, &mut before)
         };

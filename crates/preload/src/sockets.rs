@@ -1,159 +1,141 @@
-//! Sockets: addresses, options, and datagrams with an address.
+//! Sockets: addresses, options, bytes and messages, and what libc asks a name server.
 //!
-//! Guarantees: an accepted connection is never lost to an evicted address buffer. SO_ZEROCOPY is
-//! refused: the network card would read physical pages after eviction gave them away.
+//! Guarantees: an evicted buffer never loses an accepted connection, a message or a server's
+//! answer. SO_ZEROCOPY is refused: the network card would read physical pages after eviction gave
+//! them away.
 //!
 //! Threads: any.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
-use libc::{size_t, sockaddr, socklen_t, ssize_t};
+use libc::{mmsghdr, msghdr, size_t, sock_fprog, socklen_t, ssize_t, timespec};
 
-use crate::guarded::{guarded, guarded_code, held};
+use crate::calls::{Argument, Opaque, Text, calls, hold_array};
+use crate::guarded::{Code, guard};
+use crate::messages;
 use crate::pins::Pins;
-use crate::real::real;
-use crate::refusal;
-use crate::transfer::{Direction, receiving, transfer};
+use crate::refusal::{ZERO_COPY, refuse};
+use crate::transfer::{Direction::Write, receiving, transfer};
 
-/// Pins an address buffer and the length word beside it.
-fn address(pins: &mut Pins, address: *mut sockaddr, len: *mut socklen_t) {
-    pins.value(len);
-    if !address.is_null() && !len.is_null() {
-        // SAFETY: the program's own length word, read in user mode.
-        pins.bytes(address, unsafe { *len } as usize);
-    }
-}
-
-/// As `address`, for `held!`.
-fn held_address(peer: *mut sockaddr, len: *mut socklen_t) -> Pins {
-    let mut pins = Pins::new();
-    address(&mut pins, peer, len);
-    pins
-}
-
-held! {
-    fn accept(socket: c_int, peer: *mut sockaddr, len: *mut socklen_t) -> c_int
-        = held_address(peer, len);
-    fn accept4(socket: c_int, peer: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int
-        = held_address(peer, len);
-}
-
-guarded! {
-    fn getsockname(socket: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int
-        = |pins| address(pins, name, len);
-    fn getpeername(socket: c_int, name: *mut sockaddr, len: *mut socklen_t) -> c_int
-        = |pins| address(pins, name, len);
-    fn bind(socket: c_int, name: *const sockaddr, len: socklen_t) -> c_int
-        = |pins| pins.bytes(name, len as usize);
-    fn connect(socket: c_int, name: *const sockaddr, len: socklen_t) -> c_int
-        = |pins| pins.bytes(name, len as usize);
+calls! {
+    fn accept(socket: c_int, peer: *mut c_void [room(peer, len)], len: *mut socklen_t)
+        -> c_int = hold;
+    fn accept4(
+        socket: c_int, peer: *mut c_void [room(peer, len)], len: *mut socklen_t, flags: c_int,
+    ) -> c_int = hold;
+    fn getsockname(socket: c_int, name: *mut c_void [room(name, len)], len: *mut socklen_t)
+        -> c_int = pin;
+    fn getpeername(socket: c_int, name: *mut c_void [room(name, len)], len: *mut socklen_t)
+        -> c_int = pin;
+    fn bind(socket: c_int, name: *const c_void [len], len: socklen_t) -> c_int = pin;
+    fn connect(socket: c_int, name: *const c_void [len], len: socklen_t) -> c_int = pin;
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut [c_int; 2])
+        -> c_int = pin;
     fn getsockopt(
-        socket: c_int, level: c_int, option: c_int, value: *mut c_void, len: *mut socklen_t,
-    ) -> c_int = |pins| address(pins, value.cast(), len);
-    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut [c_int; 2]) -> c_int
-        = |pins| pins.value(pair);
-    fn pipe(pair: *mut [c_int; 2]) -> c_int = |pins| pins.value(pair);
-    fn pipe2(pair: *mut [c_int; 2], flags: c_int) -> c_int = |pins| pins.value(pair);
-}
-
-guarded_code! {
-    fn getaddrinfo(
-        node: *const libc::c_char, service: *const libc::c_char,
-        hints: *const libc::addrinfo, found: *mut *mut libc::addrinfo,
-    ) = |pins| { pins.text(node); pins.text(service); };
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(
-    socket: c_int,
-    level: c_int,
-    option: c_int,
-    value: *const c_void,
-    len: socklen_t,
-) -> c_int {
-    if level == libc::SOL_SOCKET && option == libc::SO_ZEROCOPY {
-        return refusal::refuse(&refusal::ZERO_COPY, libc::EOPNOTSUPP);
-    }
-    let real = real!(
-        setsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int
-    );
-    let buffers = |pins: &mut Pins| {
-        pins.bytes(value, len as usize);
-        if level == libc::SOL_SOCKET && option == libc::SO_ATTACH_FILTER && !value.is_null() {
-            // SAFETY: this option's value is a filter program; the program's own memory.
-            let filter = unsafe { &*value.cast::<libc::sock_fprog>() };
-            pins.array(filter.filter, usize::from(filter.len));
+        socket: c_int, level: c_int, option: c_int, value: *mut c_void [room(value, len)],
+        len: *mut socklen_t,
+    ) -> c_int = pin;
+    fn setsockopt(
+        socket: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t,
+    ) -> c_int = by(|real| {
+        if level == libc::SOL_SOCKET && option == libc::SO_ZEROCOPY {
+            return refuse(&ZERO_COPY, libc::EOPNOTSUPP);
         }
-    };
-    // SAFETY: the program's own arguments.
-    crate::guarded::guard(buffers, || unsafe { real(socket, level, option, value, len) })
-}
+        let is_filter = level == libc::SOL_SOCKET && option == libc::SO_ATTACH_FILTER;
+        let buffers = |pins: &mut Pins| pin_option(pins, is_filter, value, len);
+        guard(buffers, || real(socket, level, option, value, len))
+    });
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
-    socket: c_int,
-    buffer: *const c_void,
-    len: size_t,
-    flags: c_int,
-    to: *const sockaddr,
-    to_len: socklen_t,
-) -> ssize_t {
-    let real = real!(
-        sendto: unsafe extern "C" fn(
-            c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t,
-        ) -> ssize_t
-    );
-    let send = || {
-        transfer(socket, Direction::Write, buffer, len, |done, len| {
-            // SAFETY: a part of the program's own buffer.
-            unsafe { real(socket, buffer.byte_add(done), len, flags, to, to_len) }
-        })
-    };
-    crate::guarded::guard(|pins| pins.bytes(to, to_len as usize), send)
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
-    socket: c_int,
-    buffer: *mut c_void,
-    len: size_t,
-    flags: c_int,
-    from: *mut sockaddr,
-    from_len: *mut socklen_t,
-) -> ssize_t {
-    let real = real!(
-        recvfrom: unsafe extern "C" fn(
-            c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t,
-        ) -> ssize_t
-    );
+    fn send(socket: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t
+        = transfer(Write);
+    fn recv(socket: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t
+        = transfer(receiving(flags));
+    fn __recv_chk(socket: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int)
+        -> ssize_t = checked(len <= room => recv(socket, buffer, len, flags));
+    fn sendto(
+        socket: c_int, buffer: *const c_void, len: size_t, flags: c_int, to: *const c_void,
+        to_len: socklen_t,
+    ) -> ssize_t = by(|real| {
+        let part = |done, len| {
+            real(socket, buffer.wrapping_byte_add(done), len, flags, to, to_len)
+        };
+        let send = || transfer(socket, Write, buffer, len, part);
+        guard(|pins| pins.bytes(to, to_len as usize), send)
+    });
     // The address comes last, when the message was taken.
-    let _held = held_address(from, from_len);
-    transfer(socket, receiving(flags), buffer, len, |done, len| {
-        // SAFETY: a part of the program's own buffer.
-        unsafe { real(socket, buffer.byte_add(done), len, flags, from, from_len) }
-    })
+    fn recvfrom(
+        socket: c_int, buffer: *mut c_void, len: size_t, flags: c_int, from: *mut c_void,
+        from_len: *mut socklen_t,
+    ) -> ssize_t = by(|real| {
+        let _held = (hold_array(from, room(from, from_len) as usize), from_len.hold());
+        transfer(socket, receiving(flags), buffer, len, |done, len| {
+            real(socket, buffer.wrapping_byte_add(done), len, flags, from, from_len)
+        })
+    });
+    fn __recvfrom_chk(
+        socket: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int,
+        from: *mut c_void, from_len: *mut socklen_t,
+    ) -> ssize_t
+        = checked(len <= room => recvfrom(socket, buffer, len, flags, from, from_len));
+
+    fn sendmsg(socket: c_int, header: *const msghdr, flags: c_int) -> ssize_t
+        = by(|real| messages::send(socket, header, |header| real(socket, header, flags)));
+    fn recvmsg(socket: c_int, header: *mut msghdr, flags: c_int) -> ssize_t
+        = by(|real| messages::receive(socket, header, flags, |header| real(socket, header, flags)));
+    fn sendmmsg(socket: c_int, first: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
+        = by(|real| messages::send_many(first, count, &|count| real(socket, first, count, flags)));
+    fn recvmmsg(
+        socket: c_int, first: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec,
+    ) -> c_int = by(|real| {
+        let _held = timeout.hold();
+        messages::many(first, count, &|count| real(socket, first, count, flags, timeout))
+    });
+
+    fn getaddrinfo(node: Text, service: Text, hints: Opaque, found: Opaque) -> Code = pin;
+    fn res_query(name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room], room: c_int)
+        -> c_int = hold;
+    fn res_search(name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room], room: c_int)
+        -> c_int = hold;
+    fn res_querydomain(
+        name: Opaque, domain: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room],
+        room: c_int,
+    ) -> c_int = hold;
+    fn res_nquery(
+        state: Opaque, name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room],
+        room: c_int,
+    ) -> c_int = hold;
+    fn res_nsearch(
+        state: Opaque, name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room],
+        room: c_int,
+    ) -> c_int = hold;
+    fn res_nquerydomain(
+        state: Opaque, name: Opaque, domain: Opaque, class: c_int, kind: c_int,
+        answer: *mut c_void [room], room: c_int,
+    ) -> c_int = hold;
+    fn res_send(
+        question: *const c_void [asked], asked: c_int, answer: *mut c_void [room], room: c_int,
+    ) -> c_int = hold;
+    fn res_nsend(
+        state: Opaque, question: *const c_void [asked], asked: c_int, answer: *mut c_void [room],
+        room: c_int,
+    ) -> c_int = hold;
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recvfrom_chk(
-    socket: c_int,
-    buffer: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-    from: *mut sockaddr,
-    from_len: *mut socklen_t,
-) -> ssize_t {
-    if len > room {
-        let checked = real!(
-            __recvfrom_chk: unsafe extern "C" fn(
-                c_int, *mut c_void, size_t, size_t, c_int, *mut sockaddr, *mut
-                socklen_t,
-            ) -> ssize_t
-        );
-        // SAFETY: the fortified call's own way out: it aborts.
-        return unsafe { checked(socket, buffer, len, room, flags, from, from_len) };
+/// The bytes of an answer, as the word beside it says.
+fn room(answer: *const c_void, len: *const socklen_t) -> socklen_t {
+    if answer.is_null() || len.is_null() {
+        return 0;
     }
-    // SAFETY: checked as the fortified call would.
-    unsafe { recvfrom(socket, buffer, len, flags, from, from_len) }
+    // SAFETY: the program's own length word, read in user mode.
+    unsafe { *len }
+}
+
+/// What `setsockopt` uses; a filter program is named in its value.
+fn pin_option(pins: &mut Pins, is_filter: bool, value: *const c_void, len: socklen_t) {
+    pins.bytes(value, len as usize);
+    if is_filter && !value.is_null() {
+        // SAFETY: this option's value is a filter program; the program's own memory.
+        let filter = unsafe { &*value.cast::<sock_fprog>() };
+        pins.array(filter.filter, usize::from(filter.len));
+    }
 }

@@ -1,21 +1,21 @@
-//! Spawn: `posix_spawn`, `system` and `popen`, whose child runs on our memory with every signal
-//! blocked.
+//! Spawn: `posix_spawn`, `system` and `popen`.
 //!
-//! A fault in that child would be its death, so everything it reads is pinned before it is born.
+//! Their child runs on our memory with every signal blocked, so a fault would kill it. What it
+//! reads is pinned before it is born.
 //!
 //! Guarantees: path, arguments, environment, file actions, attributes and the command are resident
-//! for the whole call; what was pinned is unpinned after it.
+//! for the whole call.
 //!
 //! Threads: any.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int};
+use core::ptr::null;
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
+use crate::calls::{Argument, Opaque, Text, calls};
 use crate::exec::{List, each_of, environment};
-use crate::guarded::guarded;
 use crate::pins::Pins;
-use crate::real::real;
 
 /// Pins of whole lists, however long.
 struct HeldLists<'a> {
@@ -40,72 +40,47 @@ impl Drop for HeldLists<'_> {
     }
 }
 
-macro_rules! spawns {
-    ($($name:ident;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            child: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
-            attributes: *const posix_spawnattr_t, arguments: List, environment: List,
-        ) -> c_int {
-            let real = real!($name @ c"GLIBC_2.15": unsafe extern "C" fn(
-                *mut pid_t, *const c_char, *const posix_spawn_file_actions_t,
-                *const posix_spawnattr_t, List, List,
-            ) -> c_int);
-            let call = || {
-                // SAFETY: the program's own arguments.
-                unsafe { real(child, path, actions, attributes, arguments, environment) }
-            };
-            if !deepheap::is_managing() {
-                return call();
-            }
-            let mut pins = Pins::new();
-            pins.value(child);
-            pins.text(path);
-            pins.value(actions);
-            pins.value(attributes);
-            let lists = [arguments, environment];
-            let _held = HeldLists::all(&lists);
-            call()
-        }
-    )*};
-}
-
-spawns! {
-    posix_spawn;
-    posix_spawnp;
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    let real = real!(system: unsafe extern "C" fn(*const c_char) -> c_int);
-    if !deepheap::is_managing() || command.is_null() {
-        // SAFETY: the program's own argument.
-        return unsafe { real(command) };
-    }
-    let mut pins = Pins::new();
-    pins.text(command);
-    let lists = [environment()];
-    let _held = HeldLists::all(&lists);
-    // SAFETY: the program's own argument.
-    unsafe { real(command) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-    let real = real!(popen: unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE);
+/// Makes a call with a string and two lists pinned.
+fn held<R>(text: *const c_char, lists: [List; 2], call: impl Fn() -> R) -> R {
     if !deepheap::is_managing() {
-        // SAFETY: the program's own arguments.
-        return unsafe { real(command, mode) };
+        return call();
     }
     let mut pins = Pins::new();
-    pins.text(command);
-    let lists = [environment()];
+    pins.text(text);
     let _held = HeldLists::all(&lists);
-    // SAFETY: the program's own arguments.
-    unsafe { real(command, mode) }
+    call()
 }
 
-guarded! {
-    fn wordexp(words: *const c_char, found: *mut c_void, flags: c_int) -> c_int
-        = |pins| pins.text(words);
+type Actions = *const posix_spawn_file_actions_t;
+type Attributes = *const posix_spawnattr_t;
+
+/// What `posix_spawn` uses besides.
+fn held_settings(child: *const pid_t, actions: Actions, attributes: Attributes) -> impl Sized {
+    deepheap::is_managing().then(|| (child.hold(), actions.hold(), attributes.hold()))
+}
+
+calls! {
+    fn posix_spawn @ c"GLIBC_2.15"(
+        child: *mut pid_t, path: *const c_char, actions: Actions, attributes: Attributes,
+        arguments: List, environment: List,
+    ) -> c_int = by(|real| {
+        let _held = held_settings(child, actions, attributes);
+        held(path, [arguments, environment], || {
+            real(child, path, actions, attributes, arguments, environment)
+        })
+    });
+    fn posix_spawnp @ c"GLIBC_2.15"(
+        child: *mut pid_t, path: *const c_char, actions: Actions, attributes: Attributes,
+        arguments: List, environment: List,
+    ) -> c_int = by(|real| {
+        let _held = held_settings(child, actions, attributes);
+        held(path, [arguments, environment], || {
+            real(child, path, actions, attributes, arguments, environment)
+        })
+    });
+    fn system(command: *const c_char) -> c_int
+        = by(|real| held(command, [environment(), null()], || real(command)));
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE
+        = by(|real| held(command, [environment(), null()], || real(command, mode)));
+    fn wordexp(words: Text, found: Opaque, flags: c_int) -> c_int = pin;
 }

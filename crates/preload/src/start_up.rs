@@ -5,7 +5,7 @@
 //!
 //! Threads: the dynamic linker's, alone.
 
-use crate::{call_site, caller, children, fork, placement, real, thread};
+use crate::{caller, children, fork, placement, real, thread};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -17,10 +17,9 @@ static AT_END: extern "C" fn() = at_end;
 
 extern "C" fn at_start() {
     real::resolve_all();
-    children::settle();
+    children::apply_setting();
     thread::prepare();
     if fork::register() {
-        call_site::learn();
         caller::learn();
         placement::learn();
     }

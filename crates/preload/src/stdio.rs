@@ -1,28 +1,61 @@
 //! Stdio: the calls whose buffer libc hands to the kernel itself.
 //!
-//! A large `fread` reads, and a large `fwrite` or `fputs` writes, straight between the file and the
-//! caller's memory, with libc's internal `read` and `write`, which no wrapper sees.
+//! A large `fread`, `fwrite` or `fputs` moves the bytes straight between the file and the caller's
+//! memory. It does so with libc's internal `read` and `write`, which no wrapper sees.
 //!
-//! Guarantees: managed buffers that do not go through the stream's own buffer are moved in pinned
-//! pieces under the stream's lock; a call that is under way when management begins goes on so, its
-//! lock taken anew. A caller's stream buffer (`setvbuf`) on the heap is replaced by one of libc's
-//! own.
+//! Guarantees: managed buffers that pass by the stream's own buffer are moved in pinned pieces,
+//! under the stream's lock. A call that is under way when management begins goes on like that and
+//! takes the lock anew. A stream buffer on the heap (`setvbuf`) is replaced by one of libc's own.
 //! Never: pins more than `WINDOW` bytes.
 //!
 //! Threads: any; the stream's lock is held across the pieces, as libc holds it across the call, and
-//! given back if the thread is cancelled meanwhile. Such a thread leaves its pins behind.
+//! given back if the thread is cancelled meanwhile.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
 
-use libc::{FILE, size_t};
+use libc::{_IOFBF, _IONBF, BUFSIZ, FILE, size_t};
 
+use self::Locking::{Locks, Plain};
+use crate::calls::calls;
 use crate::pins::{Pins, WINDOW};
 use crate::real::real;
 use crate::seam;
 
-/// A stream with a smaller buffer may pass by it even with what it has room for (glibc's threshold
-/// for whole blocks).
+calls! {
+    fn fread(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
+        = by(|real| block(start, size, count, stream, real, (real!(fread_unlocked: Move), Locks)));
+    fn fread_unlocked(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
+        = by(|real| block(start, size, count, stream, real, (real!(fread_unlocked: Move), Plain)));
+    fn fwrite(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
+        = by(|real| block(start, size, count, stream, real, (real!(fwrite_unlocked: Move), Locks)));
+    fn fwrite_unlocked(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
+        = by(|real| block(start, size, count, stream, real, (real!(fwrite_unlocked: Move), Plain)));
+    fn __fread_chk(
+        start: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE,
+    ) -> size_t = checked(fits(start, size, count, room) => fread(start, size, count, stream));
+    fn __fread_unlocked_chk(
+        start: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE,
+    ) -> size_t
+        = checked(fits(start, size, count, room) => fread_unlocked(start, size, count, stream));
+
+    fn fputs(text: *const c_char, stream: *mut FILE) -> c_int
+        = by(|real| put(text, stream, real, fwrite));
+    fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int
+        = by(|real| put(text, stream, real, fwrite_unlocked));
+    fn puts(text: *const c_char) -> c_int
+        = by(|real| if deepheap::owns(text as usize) { put_line(text) } else { real(text) });
+
+    fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, size: size_t) -> c_int
+        = by(|real| real(stream, stream_buffer(buffer), mode, size));
+    fn setbuffer(stream: *mut FILE, buffer: *mut c_char, size: size_t) -> () = same({
+        setvbuf(stream, buffer, if buffer.is_null() { _IONBF } else { _IOFBF }, size);
+    });
+    fn setbuf(stream: *mut FILE, buffer: *mut c_char) -> ()
+        = same(setbuffer(stream, buffer, BUFSIZ as size_t));
+}
+
+/// libc moves whole blocks past a smaller stream buffer, even if they fit it (glibc's threshold).
 const BLOCK_MIN: usize = 128;
 
 /// libc's `struct _pthread_cleanup_buffer`: what is to be done if the thread is cancelled.
@@ -41,12 +74,13 @@ unsafe extern "C" {
     fn __fbufsize(stream: *mut FILE) -> size_t;
     fn ferror_unlocked(stream: *mut FILE) -> c_int;
     fn clearerr_unlocked(stream: *mut FILE);
+    static stdout: *mut FILE;
 }
 
 type Move = unsafe extern "C" fn(*mut c_void, size_t, size_t, *mut FILE) -> size_t;
 
-/// Whether so many bytes may pass by the stream's buffer. A stream that is not buffered has one of
-/// a byte, a stream that was not used yet none.
+/// Whether libc may move so many bytes past the stream's buffer. An unbuffered stream has a buffer
+/// of one byte, an unused stream has none.
 ///
 /// # Safety
 /// The program passes an open stream.
@@ -79,7 +113,7 @@ unsafe fn pieces(start: *mut c_void, len: usize, stream: *mut FILE, step: Move) 
     done
 }
 
-/// What `body` answers under the stream's lock, which a thread gives back that is cancelled inside.
+/// Runs `body` under the stream's lock. A thread that is cancelled inside gives the lock back.
 ///
 /// # Safety
 /// The program passes an open stream.
@@ -95,129 +129,69 @@ unsafe fn locked<R>(stream: *mut FILE, body: impl FnOnce() -> R) -> R {
     }
 }
 
-/// `pieces` under the stream's lock.
-unsafe fn locked_pieces(start: *mut c_void, len: usize, stream: *mut FILE, step: Move) -> usize {
-    // SAFETY: the program passes an open stream.
-    unsafe { locked(stream, || pieces(start, len, stream, step)) }
+/// Whether a call takes the stream's lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Locking {
+    Locks,
+    Plain,
 }
 
-/// Moves `len` bytes of the heap; returns how many. `whole` is the program's call, `step` its
-/// unlocked form, `in_pieces` how to make that for all of them.
-///
-/// # Safety
-/// As `pieces`.
-unsafe fn moved(
+/// `fread` or `fwrite`, where `real` is libc's, and `step` its unlocked form.
+fn block(
     start: *mut c_void,
-    len: usize,
+    size: size_t,
+    count: size_t,
     stream: *mut FILE,
-    whole: Move,
-    step: Move,
-    in_pieces: unsafe fn(*mut c_void, usize, *mut FILE, Move) -> usize,
-) -> usize {
-    // SAFETY: the caller's promise; parts of its buffer.
+    real: impl Fn(*mut c_void, size_t, size_t, *mut FILE) -> size_t,
+    (step, locking): (Move, Locking),
+) -> size_t {
+    let len = size.saturating_mul(count);
+    if len == 0 || !deepheap::owns(start as usize) {
+        return real(start, size, count, stream);
+    }
+    let mut done = 0;
+    let was_plain = !deepheap::is_managing();
+    // SAFETY: the program passes an open stream, and a buffer of `len` bytes.
     unsafe {
-        let mut done = 0;
-        let was_plain = !deepheap::is_managing();
         if was_plain || !is_direct(stream, len) {
-            done = whole(start, 1, len, stream);
+            done = real(start, 1, len, stream);
             let is_fault = done < len && was_plain && deepheap::is_managing();
             if !is_fault || ferror_unlocked(stream) == 0 || seam::errno() != libc::EFAULT {
-                return done;
+                return done / size;
             }
-            // Management has begun meanwhile, and was no error of the stream.
+            // Management has begun meanwhile; the stream has no error of its own.
             clearerr_unlocked(stream);
         }
-        done + in_pieces(start.byte_add(done), len - done, stream, step)
+        let rest = || pieces(start.byte_add(done), len - done, stream, step);
+        let moved = if locking == Locks { locked(stream, rest) } else { rest() };
+        (done + moved) / size
     }
 }
 
-macro_rules! block_moves {
-    ($($name:ident, $step:ident, $pieces:ident;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE,
-        ) -> size_t {
-            let whole = real!($name: Move);
-            let len = size.saturating_mul(count);
-            // SAFETY: the program's own arguments, or parts of its buffer.
-            unsafe {
-                if len == 0 || !deepheap::owns(start as usize) {
-                    return whole(start, size, count, stream);
-                }
-                moved(start, len, stream, whole, real!($step: Move), $pieces) / size
-            }
-        }
-    )*};
+/// Whether a fortified read of the heap fits its buffer.
+fn fits(start: *const c_void, size: size_t, count: size_t, room: size_t) -> bool {
+    size.saturating_mul(count) <= room && deepheap::owns(start as usize)
 }
 
-block_moves! {
-    fread, fread_unlocked, locked_pieces;
-    fread_unlocked, fread_unlocked, pieces;
-    fwrite, fwrite_unlocked, locked_pieces;
-    fwrite_unlocked, fwrite_unlocked, pieces;
-}
-
-macro_rules! checked_reads {
-    ($($name:ident, $unchecked:ident;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            start: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE,
-        ) -> size_t {
-            let real = real!($name: unsafe extern "C" fn(
-                *mut c_void, size_t, size_t, size_t, *mut FILE
-            ) -> size_t);
-            let len = size.saturating_mul(count);
-            // SAFETY: the program's own arguments; too long a read goes to libc, which aborts.
-            unsafe {
-                if len <= room && deepheap::owns(start as usize) {
-                    return $unchecked(start, size, count, stream);
-                }
-                real(start, room, size, count, stream)
-            }
-        }
-    )*};
-}
-
-checked_reads! {
-    __fread_chk, fread;
-    __fread_unlocked_chk, fread_unlocked;
-}
-
-type PutText = unsafe extern "C" fn(*const c_char, *mut FILE) -> c_int;
-
-macro_rules! text_puts {
-    ($($name:ident, $write:ident;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(text: *const c_char, stream: *mut FILE) -> c_int {
-            // SAFETY: the program's own arguments.
-            unsafe {
-                if deepheap::owns(text as usize) {
-                    let len = libc::strlen(text);
-                    let done = $write(text.cast_mut().cast(), 1, len, stream);
-                    return if done == len { 1 } else { libc::EOF };
-                }
-                real!($name: PutText)(text, stream)
-            }
-        }
-    )*};
-}
-
-text_puts! {
-    fputs, fwrite;
-    fputs_unlocked, fwrite_unlocked;
-}
-
-unsafe extern "C" {
-    static stdout: *mut FILE;
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn puts(text: *const c_char) -> c_int {
-    let real = real!(puts: unsafe extern "C" fn(*const c_char) -> c_int);
+/// `fputs`, where `real` is libc's, and `write` the `fwrite` that takes its place.
+fn put(
+    text: *const c_char,
+    stream: *mut FILE,
+    real: impl Fn(*const c_char, *mut FILE) -> c_int,
+    write: Move,
+) -> c_int {
     if !deepheap::owns(text as usize) {
-        // SAFETY: the program's own argument.
-        return unsafe { real(text) };
+        return real(text, stream);
     }
+    // SAFETY: the program passes a C string and an open stream.
+    unsafe {
+        let len = libc::strlen(text);
+        if write(text.cast_mut().cast(), 1, len, stream) == len { 1 } else { libc::EOF }
+    }
+}
+
+/// `puts` of a managed text.
+fn put_line(text: *const c_char) -> c_int {
     // SAFETY: the program passes a C string; stdout is a stream, locked around both writes.
     unsafe {
         let len = libc::strlen(text);
@@ -230,34 +204,9 @@ pub unsafe extern "C" fn puts(text: *const c_char) -> c_int {
     }
 }
 
-/// A stream's buffer must stay where it is for as long as the stream lives, so one on the heap is
-/// left to the program ("the contents of the array at any time are unspecified") and libc makes its
-/// own.
+/// A stream's buffer must stay resident as long as the stream lives. So libc gets none that is on
+/// the heap, and makes its own. The program cannot tell: "the contents of the array at any time are
+/// unspecified".
 fn stream_buffer(buffer: *mut c_char) -> *mut c_char {
     if deepheap::owns(buffer as usize) { null_mut() } else { buffer }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setvbuf(
-    stream: *mut FILE,
-    buffer: *mut c_char,
-    mode: c_int,
-    size: size_t,
-) -> c_int {
-    let real = real!(setvbuf: unsafe extern "C" fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int);
-    // SAFETY: the program's own arguments, or no buffer.
-    unsafe { real(stream, stream_buffer(buffer), mode, size) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setbuffer(stream: *mut FILE, buffer: *mut c_char, size: size_t) {
-    let mode = if buffer.is_null() { libc::_IONBF } else { libc::_IOFBF };
-    // SAFETY: the program's own arguments; `setvbuf` is what this call is defined by.
-    unsafe { setvbuf(stream, buffer, mode, size) };
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setbuf(stream: *mut FILE, buffer: *mut c_char) {
-    // SAFETY: the program's own arguments; libc says such a buffer has BUFSIZ bytes.
-    unsafe { setbuffer(stream, buffer, libc::BUFSIZ as size_t) };
 }

@@ -1,9 +1,9 @@
-//! System call: programs that go past libc's functions through its `syscall`.
+//! System call: calls by number, through libc's `syscall`.
 //!
-//! Guarantees: futex waits find their word and their time limit resident; forks by number are
-//! bracketed like `fork`; masks by number keep SIGBUS open; asynchronous I/O is refused. Reads and
+//! Guarantees: a futex wait finds its word and its time limit resident. Forks by number are
+//! bracketed like `fork`. Masks by number keep SIGBUS open. Asynchronous I/O is refused. Reads and
 //! writes by number go to the wrappers of their names. Any other call that meets EFAULT is made
-//! once more with a page behind each of its pointers pinned.
+//! once more with a page behind each of its arguments pinned.
 //!
 //! Threads: any.
 
@@ -11,19 +11,19 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use libc::timespec;
 
+use crate::calls::calls;
 use crate::pins::{PAGE, Pins};
-use crate::program_call::for_program;
 use crate::real::real;
 use crate::refusal::{ASYNCHRONOUS_IO, refuse};
 use crate::waiting::hold;
-use crate::{descriptors, fork, guarded, signal_mask, transfer};
+use crate::{descriptors, files, fork, guarded, seam, signal_mask};
 
 type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
 
-for_program! {
+calls! {
     fn syscall(
         number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
-    ) -> c_long => syscall_of_program;
+    ) -> c_long = program(syscall_of_program);
 }
 
 /// Futex commands, without the private and clock bits.
@@ -77,9 +77,9 @@ unsafe extern "C" fn syscall_of_program(
             c_long::from(signal_mask::change_word(a as c_int, b as *const u64, c as *mut u64))
         },
         // SAFETY: the arguments of the functions of these names.
-        libc::SYS_read => unsafe { transfer::read(a as c_int, b as *mut c_void, c) as c_long },
+        libc::SYS_read => unsafe { files::read(a as c_int, b as *mut c_void, c) as c_long },
         // SAFETY: as above.
-        libc::SYS_write => unsafe { transfer::write(a as c_int, b as *mut c_void, c) as c_long },
+        libc::SYS_write => unsafe { files::write(a as c_int, b as *mut c_void, c) as c_long },
         // SAFETY: as above.
         libc::SYS_close => unsafe { c_long::from(descriptors::close_of_program(a as c_int)) },
         // SAFETY: as above.
@@ -87,6 +87,12 @@ unsafe extern "C" fn syscall_of_program(
             let (first, last) = (a as c_uint, b as c_uint);
             c_long::from(descriptors::close_range_of_program(first, last, c as c_int))
         },
+        libc::SYS_dup | libc::SYS_fcntl | libc::SYS_fstat
+            if deepheap::is_own_descriptor(a as c_int) =>
+        {
+            seam::set_errno(libc::EBADF);
+            -1
+        }
         // SAFETY: as above.
         libc::SYS_dup2 => unsafe {
             c_long::from(descriptors::dup2_of_program(a as c_int, b as c_int))
@@ -95,7 +101,7 @@ unsafe extern "C" fn syscall_of_program(
         libc::SYS_dup3 => unsafe {
             c_long::from(descriptors::dup3_of_program(a as c_int, b as c_int, c as c_int))
         },
-        // A second return of vfork on this stack would be no better than a fork.
+        // vfork cannot return twice through this function; fork can.
         // SAFETY: no arguments.
         libc::SYS_vfork => fork::bracketed(|| unsafe { real(libc::SYS_fork, 0, 0, 0, 0, 0, 0) }),
         _ if forks(number, a) => fork::bracketed(call),

@@ -1,26 +1,30 @@
 //! Thread: the start and the end of every thread of the program.
 //!
-//! Guarantees: when the program's last thread ends, the process does, with status 0, although
-//! workers of the runtime are left. The program's threads are those of `pthread_create` and
-//! `thrd_create`, those that call a SIGEV_THREAD function, and libc's own that start these and
-//! never end. A thread has its signal stack before its own code runs and
-//! believes about SIGBUS what its creator did; at its end the runtime's caches are flushed and the
-//! signal stack is given back, after the program's own key destructors. A stack the program
-//! provides from the heap is pinned for good.
+//! The program's threads are those of `pthread_create` and `thrd_create`, those that call a
+//! SIGEV_THREAD function, and libc's own that start the latter and never end.
 //!
-//! Threads: `pthread_create` from any; the start runs in the new thread.
+//! Guarantees:
+//! - When the program's last thread ends, the process ends with status 0, although workers of the
+//!   runtime are left.
+//! - A thread has its signal stack before its own code runs, and believes about SIGBUS what its
+//!   creator did.
+//! - At its end, after the program's own key destructors, the runtime's caches are flushed and the
+//!   signal stack is given back.
+//! - A thread's stack on the heap is pinned for good.
+//!
+//! Threads: `pthread_create` from any; `start` runs in the new thread.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+use deepheap::Hold;
 use libc::{clockid_t, mqd_t, pthread_attr_t, pthread_key_t, pthread_t, sigevent, timespec};
 
-use crate::guarded::{guard, held};
+use crate::calls::{Argument, Opaque, calls};
+use crate::guarded::guard;
 use crate::pins::Pins;
-use crate::program_call::for_program;
 use crate::real::real;
-use crate::waiting::{hold, hold_for_good};
 use crate::{plain, seam, signal_mask, signal_stack, thread_state};
 
 type Posix = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -35,12 +39,12 @@ enum Body {
     C11(C11),
 }
 
-/// Destructors of other keys may free memory; ours comes back to be last.
+/// How often our key's destructor runs. Others may free memory, so ours comes back to be last.
 const ROUNDS: usize = 3;
 const NO_KEY: u32 = u32::MAX;
 static EXIT_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
-/// Threads of the program that live. libc counts too, but counts the runtime's workers as well.
+/// Living threads of the program. libc's count includes the runtime's workers.
 static LIVING: AtomicUsize = AtomicUsize::new(1);
 
 /// What a new thread runs; freed by it.
@@ -50,46 +54,40 @@ struct Start {
     believes_blocked: bool,
 }
 
-for_program! {
-    fn pthread_create(
-        thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Posix,
-        argument: *mut c_void,
-    ) -> c_int => create_for_program;
-}
-
-unsafe extern "C" fn create_for_program(
-    thread: *mut pthread_t,
-    attributes: *const pthread_attr_t,
-    body: Posix,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the program's own arguments.
-    unsafe { create(thread, attributes, Body::Posix(body), argument) }
-}
-
 /// What C11's functions return.
 const THRD_ERROR: c_int = 2;
 const THRD_NOMEM: c_int = 3;
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn thrd_create(
-    thread: *mut pthread_t,
-    body: C11,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the program's own arguments; a `thrd_t` is a `pthread_t`.
-    match unsafe { create(thread, null(), Body::C11(body), argument) } {
-        0 => 0,
-        libc::ENOMEM => THRD_NOMEM,
-        _ => THRD_ERROR,
-    }
+calls! {
+    fn pthread_create(
+        thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Posix,
+        argument: *mut c_void,
+    ) -> c_int = program(|_real| create(thread, attributes, Body::Posix(body), argument));
+    fn thrd_create(thread: *mut pthread_t, body: C11, argument: *mut c_void) -> c_int = same({
+        // A `thrd_t` is a `pthread_t`.
+        match create(thread, null(), Body::C11(body), argument) {
+            0 => 0,
+            libc::ENOMEM => THRD_NOMEM,
+            _ => THRD_ERROR,
+        }
+    });
+    fn pthread_timedjoin_np(thread: pthread_t, result: Opaque, until: *const timespec)
+        -> c_int = hold;
+    fn pthread_clockjoin_np(
+        thread: pthread_t, result: Opaque, clock: clockid_t, until: *const timespec,
+    ) -> c_int = hold;
+    fn timer_create @ c"GLIBC_2.3.3"(
+        clock: clockid_t, event: *const sigevent, timer: *mut *mut c_void,
+    ) -> c_int = by(|real| {
+        let _held = timer.hold();
+        with_notice(event, notify, &TIMERS, &|event| real(clock, event, timer))
+    });
+    fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_int
+        = by(|real| with_notice(event, notify_once, &QUEUES, &|event| real(queue, event)));
 }
 
-/// Starts a thread of the program.
-///
-/// # Safety
-/// As `pthread_create`.
-unsafe fn create(
+/// Starts a thread of the program: `pthread_create`.
+fn create(
     thread: *mut pthread_t,
     attributes: *const pthread_attr_t,
     body: Body,
@@ -118,8 +116,8 @@ unsafe fn create(
     }
 }
 
-/// libc keeps the thread's descriptor on its stack, and the kernel writes to it (rseq, the identity
-/// word that `pthread_join` waits on) without asking us.
+/// Pins the stack that the program provides. libc keeps the thread's descriptor there, and the
+/// kernel writes to it at any time (rseq, the identity word that `pthread_join` waits on).
 fn pin_stack(attributes: *const pthread_attr_t) {
     if attributes.is_null() {
         return;
@@ -128,7 +126,7 @@ fn pin_stack(attributes: *const pthread_attr_t) {
     // SAFETY: the program's attributes, and places for the answers.
     let known = unsafe { libc::pthread_attr_getstack(attributes, &mut bottom, &mut bytes) } == 0;
     if known {
-        hold_for_good(bottom as usize, bytes);
+        Hold::for_good(bottom as usize, bytes);
     }
 }
 
@@ -147,15 +145,6 @@ extern "C" fn start(record: *mut c_void) -> *mut c_void {
         // As `thrd_join` reads it.
         Body::C11(body) => body(start.argument) as usize as *mut c_void,
     }
-}
-
-held! {
-    fn pthread_timedjoin_np(
-        thread: pthread_t, result: *mut *mut c_void, until: *const timespec,
-    ) -> c_int = hold(until);
-    fn pthread_clockjoin_np(
-        thread: pthread_t, result: *mut *mut c_void, clock: clockid_t, until: *const timespec,
-    ) -> c_int = hold(until);
 }
 
 /// What a SIGEV_THREAD function is called with. libc makes a thread for each call.
@@ -181,8 +170,7 @@ const _: () = assert!(size_of::<Event>() == size_of::<sigevent>());
 static TIMERS: AtomicBool = AtomicBool::new(false);
 static QUEUES: AtomicBool = AtomicBool::new(false);
 
-/// Calls the program's function in a thread that libc made. What a message queue tells it tells
-/// once.
+/// Calls the program's function in a thread that libc made for a message queue, which calls once.
 extern "C" fn notify_once(notice: usize) {
     // SAFETY: the record `with_notice` made for this one call.
     let told = unsafe {
@@ -209,16 +197,13 @@ fn tell(notice: &Notice) {
 }
 
 /// Makes the call with an event whose function is one of ours, if the event asks for a thread.
-///
-/// # Safety
-/// The event is the program's own, or null.
-unsafe fn with_notice(
+fn with_notice(
     event: *const sigevent,
     notify: extern "C" fn(usize),
     starter: &AtomicBool,
     call: &dyn Fn(*const sigevent) -> c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the program's own event, or null.
     let asked = unsafe { event.cast::<Event>().as_ref() };
     let Some(asked) = asked.filter(|asked| asked.kind == libc::SIGEV_THREAD) else {
         return guard(|pins| pins.value(event), || call(event));
@@ -243,29 +228,6 @@ unsafe fn with_notice(
         }
         outcome
     }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn timer_create(
-    clock: clockid_t,
-    event: *mut sigevent,
-    timer: *mut *mut c_void,
-) -> c_int {
-    let real = real!(
-        timer_create @ c"GLIBC_2.3.3": unsafe extern "C" fn(
-            clockid_t, *const sigevent, *mut *mut c_void,
-        ) -> c_int
-    );
-    let _held = hold(timer);
-    // SAFETY: the program's own arguments.
-    unsafe { with_notice(event, notify, &TIMERS, &|event| real(clock, event, timer)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_int {
-    let real = real!(mq_notify: unsafe extern "C" fn(mqd_t, *const sigevent) -> c_int);
-    // SAFETY: the program's own arguments.
-    unsafe { with_notice(event, notify_once, &QUEUES, &|event| real(queue, event)) }
 }
 
 /// Has `at_exit` called, `round` deep, when the calling thread ends.

@@ -1,27 +1,31 @@
-//! Transfer: `read`, `write`, `send`, `recv` and the like: calls that move many bytes.
+//! Transfer: calls that move many bytes, like `read`, `write`, `send` and `recv`.
 //!
-//! Guarantees: a transfer moves what the kernel would have moved had every page been resident: what
-//! stopped at an evicted page goes on for files, block and character devices and for blocking
-//! streams, and any other short count is the answer. Nothing is lost where the kernel drops a
-//! message it cannot copy out (datagrams, eventfd, signalfd, inotify), and up to `WINDOW` bytes to
-//! a file or a stream are written by one call. Buffers larger than the budget work: `WINDOW` bytes
-//! are pinned at a time. Under O_DIRECT every buffer is pinned before the device sees it. A call
-//! that is under way when management begins goes on from where that stopped it; of a message that
-//! it takes then the first `EAGER` bytes are safe.
+//! Guarantees:
+//! - The call moves what the kernel would have moved with every page resident. If it stopped at an
+//!   evicted page it goes on, for files, block and character devices and blocking streams. Any
+//!   other short count is the answer.
+//! - Where the kernel drops a message that it cannot copy out (datagrams, eventfd, signalfd,
+//!   inotify) nothing is lost.
+//! - Up to `WINDOW` bytes to a file or a stream are written by one call.
+//! - Buffers larger than the budget work: `WINDOW` bytes are pinned at a time.
+//! - Under O_DIRECT every buffer is pinned before the device sees it.
+//! - A call that is under way when management begins goes on from where it was stopped. Of a
+//!   message that it receives then the first `EAGER` bytes are safe.
+//!
 //! Never: waits for input with more than `EAGER` bytes pinned, except for a datagram, or with
 //! MSG_WAITALL (`WINDOW`).
 //!
 //! Threads: any.
 //!
-//! Not as the kernel does it: a signal whose handler restarts calls, between two windows of one
-//! blocking call. A blocking write to a stream that was short as management began cannot tell why,
-//! and goes on.
+//! Two differences from the kernel: a signal whose handler restarts calls may come between two
+//! windows of one blocking call; and a blocking write to a stream that was short as management
+//! began goes on, since it cannot tell why it was short.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
 use deepheap::Hold;
-use libc::{off_t, off64_t, size_t, socklen_t, ssize_t};
+use libc::{socklen_t, ssize_t};
 
 use crate::pins::{Pins, WINDOW};
 use crate::real::real;
@@ -29,7 +33,8 @@ use crate::seam;
 
 /// Buffers up to this length are pinned at once, without asking what the descriptor is.
 const SMALL: usize = 8192;
-/// The most that is pinned for a read that may wait, or held for one from before management on.
+/// The most bytes that are pinned for a read that may wait, and held for one that begins before
+/// management does.
 pub const EAGER: usize = 64 * 1024;
 
 /// Which way the bytes go.
@@ -39,7 +44,7 @@ pub enum Direction {
     Read,
     /// From the descriptor into memory, and the program asked for all of it (MSG_WAITALL).
     ReadAll,
-    /// As `Read`, and what was read stays there (MSG_PEEK), so that no call may go on from another.
+    /// As `Read`, and the bytes stay there (MSG_PEEK): a second call would read them again.
     Peek,
     /// From memory to the descriptor.
     Write,
@@ -60,7 +65,7 @@ enum Nature {
     Message,
 }
 
-/// Kernel file systems whose files answer a read as they please.
+/// Kernel file systems where a short read does not mean the end of the file.
 const SYNTHETIC: [i64; 7] = [
     0x9fa0,
     0x6265_6572,
@@ -138,11 +143,12 @@ fn is_direct(descriptor: c_int) -> bool {
     flags != -1 && flags & libc::O_DIRECT != 0
 }
 
-/// One transfer over a managed buffer or vector of `len` bytes, of which the program's own call
-/// moved `done` before it met management's beginning. `whole` makes the call as the program wrote
-/// it. `piece(done, most)` pins up to `most` bytes from offset `done` on, makes the call on them
-/// and returns how many were asked for and what the call answered; `usize::MAX` asks for everything
-/// in one call, with as much of it pinned as the limits allow.
+/// One transfer over a managed buffer or vector of `len` bytes. The program's own call has moved
+/// `done` bytes if management began while it ran, else none.
+///
+/// `whole` makes the call as the program wrote it. `piece(done, most)` pins up to `most` bytes from
+/// offset `done` on, makes the call on them, and returns how many it asked for and what the call
+/// answered. `usize::MAX` asks for everything in one call, with as much pinned as the limits allow.
 pub fn drive(
     descriptor: c_int,
     direction: Direction,
@@ -206,8 +212,8 @@ fn goes_on(descriptor: c_int, nature: Nature, direction: Direction) -> bool {
     }
 }
 
-/// Whether what a call answered that was made while everything was plain is the program's answer:
-/// nothing has changed since, or nothing was missing.
+/// Whether the program gets this answer of a call that was made while everything was plain. It does
+/// not if management has begun meanwhile and may have stopped the call.
 #[inline(always)]
 pub fn is_answer(moved: ssize_t) -> bool {
     !deepheap::is_managing() || moved == 0 || (moved < 0 && seam::errno() != libc::EFAULT)
@@ -255,38 +261,6 @@ fn managed(
     })
 }
 
-/// Wrappers of one shape: a descriptor, a buffer, its length, and more arguments.
-macro_rules! transfers {
-    ($($direction:ident $name:ident($($more:ident: $type:ty),*) $(+ $offset:ident)?;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            descriptor: c_int, buffer: *mut c_void, len: size_t $(, $more: $type)*
-        ) -> ssize_t {
-            let real = real!(
-                $name: unsafe extern "C" fn(c_int, *mut c_void, size_t $(, $type)*) -> ssize_t
-            );
-            transfer(descriptor, Direction::$direction, buffer, len, |done, len| {
-                $(let $offset = $offset + done as off_t;)?
-                // SAFETY: a part of the program's own buffer, `done` bytes into it.
-                unsafe { real(descriptor, buffer.byte_add(done), len $(, $more)*) }
-            })
-        }
-    )*};
-}
-
-transfers! {
-    Read read();
-    Read pread(offset: off_t) + offset;
-    Read pread64(offset: off64_t) + offset;
-    Read __read_chk(room: size_t);
-    Read __pread_chk(offset: off_t, room: size_t) + offset;
-    Read __pread64_chk(offset: off64_t, room: size_t) + offset;
-    Write write();
-    Write pwrite(offset: off_t) + offset;
-    Write pwrite64(offset: off64_t) + offset;
-    Write send(flags: c_int);
-}
-
 /// What the flags of a receiving call ask for.
 pub fn receiving(flags: c_int) -> Direction {
     if flags & libc::MSG_PEEK != 0 {
@@ -296,41 +270,4 @@ pub fn receiving(flags: c_int) -> Direction {
     } else {
         Direction::Read
     }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(
-    socket: c_int,
-    buffer: *mut c_void,
-    len: size_t,
-    flags: c_int,
-) -> ssize_t {
-    let real = real!(recv: unsafe extern "C" fn(c_int, *mut c_void, size_t, c_int) -> ssize_t);
-    transfer(socket, receiving(flags), buffer, len, |done, len| {
-        // SAFETY: a part of the program's own buffer, `done` bytes into it.
-        unsafe { real(socket, buffer.byte_add(done), len, flags) }
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(
-    socket: c_int,
-    buffer: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-) -> ssize_t {
-    if len > room {
-        // SAFETY: the fortified call's own way out: it aborts.
-        unsafe {
-            let checked = real!(
-                __recv_chk: unsafe extern "C" fn(
-                    c_int, *mut c_void, size_t, size_t, c_int,
-                ) -> ssize_t
-            );
-            return checked(socket, buffer, len, room, flags);
-        }
-    }
-    // SAFETY: checked as the fortified call would.
-    unsafe { recv(socket, buffer, len, flags) }
 }

@@ -1,12 +1,16 @@
-//! Variadic: C functions with `...` as Rust can define them.
+//! Variadic: C functions with `...`.
 //!
 //! Guarantees: `variadic!` defines an entry point that lays its arguments out as a System V
-//! `va_list` and calls a Rust function with the fixed ones and a pointer to it. A thread that is
-//! cancelled inside unwinds through its frame.
+//! `va_list` and calls a Rust function with the fixed arguments and a pointer to the list. A
+//! cancelled thread unwinds through its frame.
 //!
 //! Threads: any.
 
-use core::ffi::c_void;
+use core::ffi::{c_char, c_int, c_void};
+
+use libc::size_t;
+
+use crate::real::real;
 
 /// A System V x86_64 `va_list`.
 #[repr(C)]
@@ -41,6 +45,27 @@ impl VaList {
             value as *const c_void as *const T
         }
     }
+}
+
+type FormatInto = unsafe extern "C" fn(*mut c_char, size_t, *const c_char, *mut VaList) -> c_int;
+type CheckedFormatInto =
+    unsafe extern "C" fn(*mut c_char, size_t, c_int, size_t, *const c_char, *mut VaList) -> c_int;
+
+/// Formats the program's arguments into a buffer with some room, as `vsnprintf`.
+pub fn into(format: *const c_char) -> impl Fn(*mut c_char, size_t, *mut VaList) -> c_int {
+    let real = real!(vsnprintf: FormatInto);
+    // SAFETY: the program's format and arguments; the callers' buffers have that room.
+    move |buffer, room, list| unsafe { real(buffer, room, format, list) }
+}
+
+/// As `into`, with the checks of a fortified program.
+pub fn into_checked(
+    flag: c_int,
+    format: *const c_char,
+) -> impl Fn(*mut c_char, size_t, *mut VaList) -> c_int {
+    let real = real!(__vsnprintf_chk: CheckedFormatInto);
+    // SAFETY: as `into`.
+    move |buffer, room, list| unsafe { real(buffer, room, flag, room, format, list) }
 }
 
 /// Defines `name(fixed..., ...)` which calls `body(fixed..., *mut VaList)`. `fixed` is the number

@@ -1,22 +1,19 @@
-//! Vectors: `readv`, `writev` and their positioned forms.
+//! Vectors: calls that move many bytes from or to an array of buffers, like `readv` and `writev`.
 //!
-//! Guarantees: as `transfer`, for scattered buffers. The vector itself may lie in managed memory.
-//! `process_vm_readv` and `process_vm_writev` have up to `PIECE_BUFFERS` local buffers, of `WINDOW`
-//! bytes each, resident, and may be short beyond that; what leaves RAM in the other process is not
-//! brought back.
+//! Guarantees: as `transfer`. The array itself may lie in managed memory. `process_vm_readv` and
+//! `process_vm_writev` find up to `PIECE_BUFFERS` local buffers resident, `WINDOW` bytes of each,
+//! and may be short beyond that. Pages of the other process that left RAM are not brought back.
 //!
 //! Threads: any.
 
 use core::ffi::{c_int, c_ulong};
 
-use libc::{iovec, off_t, off64_t, pid_t, ssize_t};
+use libc::{iovec, ssize_t};
 
-use crate::guarded::guarded;
 use crate::pins::{Pins, WINDOW};
-use crate::real::real;
 use crate::transfer::{Direction, EAGER, drive, is_answer};
 
-/// Buffers handed to the kernel at a time.
+/// The most buffers of one piece.
 const PIECE_BUFFERS: usize = 16;
 
 /// The program's vector.
@@ -27,7 +24,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Wraps the program's arguments; what the kernel refuses is none.
+    /// Wraps the program's arguments; a vector that the kernel will refuse counts as empty.
     pub fn new(first: *const iovec, count: c_int) -> Vector {
         let is_one = !first.is_null() && (0..=libc::UIO_MAXIOV).contains(&count);
         Vector { first, count: if is_one { count as usize } else { 0 } }
@@ -147,8 +144,9 @@ impl Drop for Held {
     }
 }
 
+/// Makes `call(first, count, done)` so that all buffers are moved as far as the descriptor allows.
 #[inline(always)]
-fn transfer(
+pub fn transfer(
     descriptor: c_int,
     direction: Direction,
     first: *const iovec,
@@ -191,61 +189,13 @@ fn managed(
     })
 }
 
-macro_rules! vectors {
-    ($($direction:ident $name:ident($($more:ident: $type:ty),*) $(+ $offset:ident)?;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            descriptor: c_int, first: *const iovec, count: c_int $(, $more: $type)*
-        ) -> ssize_t {
-            let real = real!(
-                $name: unsafe extern "C" fn(c_int, *const iovec, c_int $(, $type)*) -> ssize_t
-            );
-            transfer(descriptor, Direction::$direction, first, count, |first, count, _done| {
-                $(let $offset = if $offset < 0 { $offset } else { $offset + _done as off_t };)?
-                // SAFETY: the program's own buffers, or parts of them.
-                unsafe { real(descriptor, first, count $(, $more)*) }
-            })
-        }
-    )*};
-}
-
-/// Both vectors, and the first buffers of the local one.
-fn pin_both(
-    pins: &mut Pins,
-    local: *const iovec,
-    local_count: c_ulong,
-    remote: *const iovec,
-    remote_count: c_ulong,
-) {
-    pins.array(remote, remote_count as usize);
-    let vector = Vector::new(local, c_int::try_from(local_count).unwrap_or(0));
+/// Pins both vectors of `process_vm_readv` and the like, and the first buffers of the local one.
+pub fn pin_both(pins: &mut Pins, local: (*const iovec, c_ulong), remote: (*const iovec, c_ulong)) {
+    pins.array(remote.0, remote.1 as usize);
+    let vector = Vector::new(local.0, c_int::try_from(local.1).unwrap_or(0));
     pins.array(vector.first, vector.count);
     for index in 0..vector.count.min(PIECE_BUFFERS) {
         let entry = vector.entry(index);
         pins.bytes(entry.iov_base.cast_const(), entry.iov_len);
     }
-}
-
-guarded! {
-    fn process_vm_readv(
-        process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
-        remote_count: c_ulong, flags: c_ulong,
-    ) -> ssize_t = |pins| pin_both(pins, local, local_count, remote, remote_count);
-    fn process_vm_writev(
-        process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
-        remote_count: c_ulong, flags: c_ulong,
-    ) -> ssize_t = |pins| pin_both(pins, local, local_count, remote, remote_count);
-}
-
-vectors! {
-    Read readv();
-    Read preadv(offset: off_t) + offset;
-    Read preadv64(offset: off64_t) + offset;
-    Read preadv2(offset: off_t, flags: c_int) + offset;
-    Read preadv64v2(offset: off64_t, flags: c_int) + offset;
-    Write writev();
-    Write pwritev(offset: off_t) + offset;
-    Write pwritev64(offset: off64_t) + offset;
-    Write pwritev2(offset: off_t, flags: c_int) + offset;
-    Write pwritev64v2(offset: off64_t, flags: c_int) + offset;
 }

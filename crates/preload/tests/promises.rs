@@ -45,6 +45,11 @@ fn threads_wait_on_evicted_objects() {
 }
 
 #[test]
+fn cancelled_threads_leave_nothing_behind() {
+    holds("cancel.c", "cancellation holds");
+}
+
+#[test]
 fn what_the_kernel_was_told_of_early_stays_where_it_is() {
     holds("early.c", "early holds");
 }
@@ -79,66 +84,11 @@ fn objects_are_memory_like_any_other() {
     }
 }
 
-/// The lines of a program's summary on what `objects:auto` decided, each with the function that
-/// allocates.
-fn decided(source: &str, line: &str) -> Vec<(String, String)> {
-    let scratch = Scratch::new(&format!("decided-{}", source.replace('.', "-")));
-    let program = compile(source, &scratch);
-    for setting in [Setting::Bare, Setting::Managing] {
-        holds_in(&program, setting, &scratch, line);
-    }
-    let mut command = Command::new(&program);
-    let output = run(command.env("DEEPHEAP_SHOW_STATS", "1"), Setting::Auto, &scratch);
-    let said = String::from_utf8(output.stderr).expect("text");
-    assert!(output.status.success() && output.stdout == format!("{line}\n").as_bytes(), "{said}");
-    let mut word = String::new();
-    let mut decided = Vec::new();
-    for line in said.lines().filter(|line| line.contains("bytes from")) {
-        // Whoever is decided like the one before does not repeat the word.
-        let first = line.trim_start_matches("deepheap:   ").split(' ').next().unwrap_or_default();
-        if ["objects", "pages"].contains(&first) {
-            word = first.to_owned();
-        }
-        let place = line.split("program+").nth(1).and_then(|rest| rest.split(':').next());
-        let place = place.unwrap_or_else(|| panic!("not of the program: {said}"));
-        let mut addr2line = Command::new("addr2line");
-        let found = addr2line.args(["-i", "-f", "-e"]).arg(&program).arg(place).output();
-        let found = found.expect("addr2line, which comes with the compiler");
-        let found = String::from_utf8(found.stdout).expect("text");
-        // Two lines for each function, those that were inlined first.
-        let function = found.lines().rev().nth(1).unwrap_or_default();
-        decided.push((format!("{word} {function}"), line.to_owned()));
-    }
-    decided
-}
-
-#[test]
-fn places_are_decided_by_their_locality() {
-    let decided = decided("many_nodes.c", "nodes hold");
-    let words: Vec<_> = decided.iter().map(|(word, _)| word.as_str()).collect();
-    assert_eq!(
-        words,
-        ["objects new_looked_up", "pages new_walked", "pages new_kept"],
-        "{decided:?}"
-    );
-    for (line, why) in [(0, "of neighbours used"), (1, "of neighbours used"), (2, "too few came")] {
-        let told = &decided[line].1;
-        assert!(told.contains("of 192 to 207 bytes") && told.contains(why), "{decided:?}");
-    }
-}
-
-#[test]
-fn places_that_call_new_are_told_apart() {
-    let decided = decided("many_news.cpp", "news hold");
-    let words: Vec<_> = decided.iter().map(|(word, _)| word.as_str()).collect();
-    assert_eq!(words, ["objects new_looked_up", "pages new_walked"], "{decided:?}");
-}
-
 #[test]
 fn a_programs_own_new_is_called_by_the_program_only() {
     let scratch = Scratch::new("own-new");
     let program = compile("own_new.cpp", &scratch);
-    for setting in [Setting::Bare, Setting::Managing, Setting::Auto] {
+    for setting in [Setting::Bare, Setting::Managing] {
         holds_in(&program, setting, &scratch, "3 of its own");
     }
 }
@@ -180,6 +130,11 @@ fn a_program_may_give_up_its_privileges() {
     }
     let said = run(&mut Command::new(&program), Setting::Managing, &scratch).stderr;
     assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn what_programs_map_themselves_is_what_they_asked_for() {
+    holds("maps.c", "mappings hold");
 }
 
 #[test]

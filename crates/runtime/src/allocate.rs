@@ -4,23 +4,18 @@
 //! Never: touches an object that is freed.
 //! Threads: any. The fast path is the thread's cache and takes no lock.
 
-use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::{Freed, FreedObjects, FreedRun, PAGE, PageNo, Shrunk, ThreadCache};
+use deepheap_heap::{Freed, FreedRun, PAGE, PageNo};
 use deepheap_sys::log::{Piece, say};
-use deepheap_sys::tls;
 
-use crate::objects;
-use crate::process;
-use crate::runtime::{Inside, Runtime, running, start_from_environment};
+use crate::runtime::{durable_at, running, running_at};
+use crate::start::start_from_environment;
+use crate::thread_cache::{new_cache, this_threads_cache};
 
 /// Least alignment of an allocation.
-const ALIGN: usize = 16;
-
-/// Frees of at least that many pages make the collector look for space to give back.
-const RETURNING_PAGES: usize = 256;
+pub(crate) const ALIGN: usize = 16;
 
 /// From so many bytes on, old ones are dropped rather than overwritten.
 const DROPPED_BYTES: usize = 4 << 20;
@@ -28,7 +23,7 @@ const DROPPED_BYTES: usize = 4 << 20;
 const GIVEN_UP_BYTES: usize = 8 * PAGE;
 
 /// Largest size malloc(3) may serve.
-const SIZE_MAX: usize = isize::MAX as usize;
+pub(crate) const SIZE_MAX: usize = isize::MAX as usize;
 
 /// Allocates `size` bytes; null means ENOMEM.
 #[inline]
@@ -77,7 +72,7 @@ pub unsafe fn give_up(address: *mut u8, bytes: usize) {
 /// Has many bytes, from the beginning of a page, read as zeros without touching them all; false if
 /// they have to be written.
 fn drop_old_bytes(address: usize, bytes: usize) -> bool {
-    let Some(runtime) = running() else { return false };
+    let Some(runtime) = running_at(address) else { return false };
     let first = PageNo(((address - runtime.region_base) / PAGE) as u32);
     runtime.drop_old_bytes(FreedRun { first, pages: bytes.div_ceil(PAGE) })
 }
@@ -85,63 +80,6 @@ fn drop_old_bytes(address: usize, bytes: usize) -> bool {
 /// Allocates `size` bytes at a multiple of `align`, a power of two; null means ENOMEM.
 pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
     allocate(size, align.max(ALIGN)).0
-}
-
-/// Changes the size of an allocation, moving it if need be; null means ENOMEM, and then nothing has
-/// changed.
-///
-/// # Safety
-/// `address` is null or a live allocation of this heap; if it moves, the old address is dead.
-pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
-    if address.is_null() {
-        return malloc(size);
-    }
-    let Some(runtime) = running() else { return ptr::null_mut() };
-    let shape = runtime.heap.object_at(address as usize);
-    if let Some(array) = shape.filter(|shape| shape.count > 1 && shape.index == 0) {
-        // SAFETY: the caller's promise: a live array of objects.
-        return unsafe { objects::resize_array(address, array, size) };
-    }
-    let Some(usable) = runtime.heap.allocation_size(address as usize) else {
-        invalid("realloc", address);
-    };
-    if size <= usable {
-        match runtime.heap.shrink_in_place(address as usize, size) {
-            Shrunk::Done => return address,
-            Shrunk::Run(run) => {
-                runtime.end_run(run);
-                return address;
-            }
-            Shrunk::Wasteful => {}
-            Shrunk::NotAllocated => invalid("realloc", address),
-        }
-    } else {
-        if size > SIZE_MAX {
-            return ptr::null_mut();
-        }
-        loop {
-            match runtime.heap.grow_in_place(address as usize, size) {
-                Ok(true) => return address,
-                Ok(false) => break,
-                Err(shortage) if runtime.relieve(shortage) => {}
-                Err(_) => return ptr::null_mut(),
-            }
-        }
-    }
-    let moved = match shape {
-        Some(_) => objects::allocate(1, size.next_multiple_of(ALIGN)),
-        None => malloc(size),
-    };
-    if moved.is_null() {
-        // A smaller size always fits where it is.
-        return if size <= usable { address } else { moved };
-    }
-    // SAFETY: both are live, at least that long, and do not overlap.
-    unsafe {
-        ptr::copy_nonoverlapping(address, moved, usable.min(size));
-        free(address);
-    }
-    moved
 }
 
 /// Frees an allocation; null is nothing. Never reads or writes it.
@@ -169,7 +107,10 @@ pub unsafe fn free(address: *mut u8) {
             }
         }
         Freed::Objects(freed) => runtime.end_objects(freed),
-        Freed::NotAllocated => invalid("free", address),
+        Freed::NotAllocated => match durable_at(address as usize) {
+            Some(owner) => owner.free_durable(address),
+            None => invalid("free", address),
+        },
     }
 }
 
@@ -177,76 +118,13 @@ pub unsafe fn free(address: *mut u8) {
 /// every allocation and free, so a freed address may be answered with the size it had.
 #[inline]
 pub fn usable_size(address: *const u8) -> Option<usize> {
-    running()?.heap.usable_size(address as usize)
+    running_at(address as usize)?.heap.usable_size(address as usize)
 }
 
 /// Whether an address lies in the heap's region (not: whether it is allocated).
 #[inline]
 pub fn owns(address: usize) -> bool {
-    running().is_some_and(|runtime| runtime.heap.contains(address))
-}
-
-/// Gives the calling thread's stock of free objects back; called when it ends.
-pub fn thread_exit() {
-    let Some(runtime) = running() else { return };
-    // SAFETY: the area belongs to this thread, which uses the cache no more: the word is cleared.
-    let raw = unsafe {
-        let area = tls::area();
-        core::mem::replace(&mut (*area).cache, ptr::null_mut())
-    };
-    if !raw.is_null() {
-        // SAFETY: the word came from `into_raw` in this thread, and is gone from its area.
-        runtime.heap.thread_exit(unsafe { ThreadCache::from_raw(raw) });
-        runtime.end_parked_runs();
-    }
-}
-
-impl Runtime {
-    /// Ends a run of pages that left use, and those that the heap parked meanwhile.
-    fn end_run(&'static self, run: FreedRun) {
-        let mut next = Some(run);
-        while let Some(run) = next {
-            self.end_one_run(run);
-            next = self.heap.take_freed();
-        }
-    }
-
-    /// Ends the runs that the heap parked because no free could carry them.
-    pub(crate) fn end_parked_runs(&'static self) {
-        if let Some(run) = self.heap.take_freed() {
-            self.end_run(run);
-        }
-    }
-
-    /// Ends what was on the pages of freed objects.
-    fn end_objects(&'static self, freed: FreedObjects) {
-        let Some(pager) = self.pager() else { return };
-        let resident = match freed.reshaped {
-            true => pager.discard_resident(freed.run()),
-            false => pager.discard(freed.run()),
-        };
-        self.heap.recycle_objects(freed, resident);
-        self.end_idle_objects_in_turn(pager);
-        if freed.pages >= RETURNING_PAGES {
-            self.expect_space_to_return(pager);
-        }
-    }
-
-    fn end_one_run(&'static self, run: FreedRun) {
-        match self.pager() {
-            Some(pager) => {
-                let resident = pager.discard(run);
-                self.heap.recycle(run, resident);
-                if run.pages >= RETURNING_PAGES {
-                    self.expect_space_to_return(pager);
-                }
-            }
-            None => {
-                self.heap.recycle(run, true);
-                self.purge_surplus();
-            }
-        }
-    }
+    running_at(address).is_some_and(|runtime| runtime.heap.contains(address))
 }
 
 /// The slow path: through the heap's shared parts, growing it where it falls short. Answers the
@@ -266,41 +144,19 @@ fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
     let Some(mut cache) = cache else { return NONE };
     loop {
         match runtime.heap.allocate(&mut cache, size, align) {
-            Ok(allocated) => return (allocated.ptr as *mut u8, allocated.zeroed),
+            Ok(allocated) => {
+                runtime.publish_plain();
+                return (allocated.ptr as *mut u8, allocated.zeroed);
+            }
             Err(shortage) if runtime.relieve(shortage) => {}
             Err(_) => return NONE,
         }
     }
 }
 
-/// The thread's cache, if it has one.
-///
-/// # Safety
-/// No other handle of it is in use in this thread.
-#[inline]
-pub(crate) unsafe fn this_threads_cache() -> Option<ManuallyDrop<ThreadCache>> {
-    // SAFETY: the area is this thread's; the word came from `into_raw` in this thread.
-    unsafe {
-        let raw = (*tls::area()).cache;
-        (!raw.is_null()).then(|| ManuallyDrop::new(ThreadCache::from_raw(raw)))
-    }
-}
-
-#[cold]
-fn new_cache(runtime: &'static Runtime) -> Option<ManuallyDrop<ThreadCache>> {
-    let _inside = Inside::enter();
-    process::thread_has_cache();
-    let raw = ThreadCache::new_in(&runtime.heap).ok()?.into_raw();
-    // SAFETY: the area is this thread's, and had no cache.
-    unsafe {
-        (*tls::area()).cache = raw;
-        Some(ManuallyDrop::new(ThreadCache::from_raw(raw)))
-    }
-}
-
 /// The program gave us an address that is not a live allocation: going on would corrupt its heap.
 #[cold]
-fn invalid(call: &str, address: *const u8) -> ! {
+pub(crate) fn invalid(call: &str, address: *const u8) -> ! {
     static SAID: AtomicU32 = AtomicU32::new(0);
     if SAID.swap(1, Ordering::Relaxed) == 0 {
         say(&[

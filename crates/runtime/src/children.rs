@@ -8,9 +8,12 @@
 //! Never: waits for a child.
 //! Threads: the forking one, and the collector.
 
+use deepheap_pager::Pager;
 use deepheap_store::{PinToken, Store};
 use deepheap_sys::lock::Lock;
 use deepheap_sys::pipe::Lifeline;
+
+use crate::runtime::Runtime;
 
 /// Living children that are kept track of one by one; those beyond are never forgotten.
 const CHILDREN_MAX: usize = 1024;
@@ -25,17 +28,28 @@ static CHILDREN: Lock<[Option<Child>; CHILDREN_MAX]> = Lock::new([const { None }
 /// Remembers a child that was just forked. If too many live, its segments stay withheld.
 pub(crate) fn remember(line: Lifeline, pin: PinToken) {
     let mut children = CHILDREN.lock();
-    match children.iter_mut().find(|place| place.is_none()) {
-        Some(place) => *place = Some(Child { line, pin }),
+    match children.iter_mut().find(|slot| slot.is_none()) {
+        Some(slot) => *slot = Some(Child { line, pin }),
         None => core::mem::forget(line),
     }
 }
 
 /// Lets go of what dead children needed.
 pub(crate) fn forget_the_dead(store: &Store) {
-    for place in CHILDREN.lock().iter_mut() {
-        if let Some(child) = place.take_if(|child| child.line.is_cut()) {
+    for slot in CHILDREN.lock().iter_mut() {
+        if let Some(child) = slot.take_if(|child| child.line.is_cut()) {
             store.unpin(child.pin);
+        }
+    }
+}
+
+impl Runtime {
+    /// Lets go of what dead children needed of this heap; of a durable heap, which children do not
+    /// have, what ended readers needed.
+    pub(crate) fn forget_dead_children(&self, pager: &Pager) {
+        match &self.durable {
+            None => forget_the_dead(pager.store()),
+            Some(durable) => durable.forget_ended_readers(pager.store()),
         }
     }
 }
@@ -47,7 +61,7 @@ pub(crate) fn forget_the_dead(store: &Store) {
 pub(crate) unsafe fn disown_all() {
     // SAFETY: whoever held the lock is not in this process.
     unsafe { CHILDREN.force_unlock() };
-    for place in CHILDREN.lock().iter_mut() {
-        *place = None;
+    for slot in CHILDREN.lock().iter_mut() {
+        *slot = None;
     }
 }

@@ -1,17 +1,21 @@
 //! Config: what `DEEPHEAP_CONF`, `dh_init` and `deepheap run` can set.
 //!
 //! Syntax: `key:value,key:value`, for example `ram:2G,store:/mnt/ssd,store_size:20G`. Inside a
-//! value `\,` is a comma and `\\` a backslash. Of a key given twice the last counts.
+//! value `\,` is a comma and `\\` a backslash. Blanks around keys and values do not count, but for
+//! one written as backslash and blank. A key can be given once.
 //!
 //! | key | value | without it |
 //! |---|---|---|
 //! | `ram` | size, or `50%` of the machine (or of its memory cgroup) | `50%` |
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
 //! | `store_size` | size, or percentage of what the store has free | `90%` |
+//! | `store_floor` | size or percentage of the file system that stays free | `5%`, or 1 GiB |
+//! | `overcommit` | memory takes room when touched (`lazy`) or allocated (`strict`) | `lazy` |
 //! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
-//! | `objects` | sizes of allocations placed as objects, `64-2K`, or `auto` | none |
-//! | `cache_policy` | what leaves the object cache: `s3fifo`, `lru` or `clock` | `s3fifo` |
-//! | `segment` | size of one write of the log: a power of two, `256K` to `8M` | `1M` |
+//! | `compress` | pages that leave reach: `auto`, `off` or `lz4` (try each) | `auto` |
+//! | `objects` | sizes of allocations placed as objects, `64-2K` | none |
+//! | `mmap` | size from which on private anonymous `mmap` is managed, or `off` | `256K` |
+//! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `stats` | file for a JSON line at exit | none |
 //! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
@@ -21,7 +25,7 @@
 //! A hyphen in a key is as good as an underscore. `objects` holds for programs under
 //! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
 //!
-//! A segment larger than 1/256 of `ram` is halved until it is not, down to 256 KiB: several are in
+//! A segment larger than 1/512 of `ram` is halved until it is not, down to 128 KiB: several are in
 //! memory at a time.
 //!
 //! Guarantees: a parsed config is possible on this machine; `parse(to_conf())` gives it back.
@@ -29,18 +33,23 @@
 //! Threads: pure, apart from reading the environment and the machine's memory.
 
 use core::fmt;
+use core::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 pub use crate::config_error::ConfigError;
 use deepheap_heap::PAGE;
-pub use deepheap_pager::CachePolicy;
+use deepheap_measure::size::{self, SizeError};
+pub use deepheap_pager::Compress;
+use deepheap_pager::Overcommit;
 use deepheap_pager::policy::budget_split;
 
 use crate::machine::Machine;
-use crate::object_placement::{OBJECT_SIZE_MAX, ObjectPlacement};
-use crate::size::{self, SizeError};
 use crate::stats_report::bytes;
 
+/// RAM of maps that this process is the first to have, as a size or a percentage.
+const MAP_RAM_VARIABLE: &str = "DEEPHEAP_MAP_RAM";
+/// The largest size that `objects` may name, in bytes: larger ones gain nothing.
+pub const OBJECT_SIZE_MAX: usize = 64 << 10;
 /// The settings of a process.
 const CONF_VARIABLE: &str = "DEEPHEAP_CONF";
 /// Goes over `show_stats` of [`CONF_VARIABLE`].
@@ -55,12 +64,21 @@ pub const STORE_MIN_BYTES: u64 = 16 << 20;
 pub const STORE_MAX_BYTES: u64 = 1 << 42;
 /// How much of what is free at the store may be used, if nothing is said.
 pub const STORE_SIZE_DEFAULT: Share = Share::Percent(90);
+/// What stays free on the store's file system at least, if nothing is said and it is not small.
+const STORE_FLOOR_BYTES: u64 = 1 << 30;
 /// The sizes a segment can have.
-pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
+pub const SEGMENT_MIN_BYTES: u64 = 128 << 10;
 /// See [`SEGMENT_MIN_BYTES`].
 pub const SEGMENT_MAX_BYTES: u64 = 8 << 20;
 /// The segment size if none is given.
 pub const SEGMENT_DEFAULT_BYTES: u64 = 1 << 20;
+/// From how many bytes on a program's own mappings are managed, if nothing is said.
+pub const MMAP_DEFAULT_BYTES: usize = 256 << 10;
+/// Parts of the budget of which a segment is one at most: the five or six that are in memory are a
+/// hundredth of the budget then (below 64 MiB, where segments do not get smaller, a 20th at most).
+const BUDGET_PER_SEGMENT: u64 = 512;
+/// Durable heaps that a process can have open.
+pub const OPEN_MAX: usize = 16;
 /// Objects by which a pool grows at most, if nothing is said.
 pub const POOL_STEP_DEFAULT: u32 = deepheap_heap::POOL_STEP as u32;
 
@@ -82,7 +100,7 @@ impl Share {
         }
     }
 
-    fn parse(key: &'static str, text: &str) -> Result<Share, ConfigError> {
+    pub(crate) fn parse(key: &'static str, text: &str) -> Result<Share, ConfigError> {
         let Some(percent) = text.trim().strip_suffix('%') else {
             return size_of_key(key, text, None).map(Share::Bytes);
         };
@@ -103,10 +121,6 @@ impl fmt::Display for Share {
     }
 }
 
-/// The policies of the object cache, with their names in settings.
-const CACHE_POLICIES: [(CachePolicy, &str); 3] =
-    [(CachePolicy::S3Fifo, "s3fifo"), (CachePolicy::Lru, "lru"), (CachePolicy::Clock, "clock")];
-
 /// All settings. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -116,6 +130,10 @@ pub struct Config {
     pub store: Option<PathBuf>,
     /// How much of what is free at the store may be used.
     pub store_size: Share,
+    /// What stays free on the file system of a store in a folder; `None`: see `floor_of`.
+    pub store_floor: Option<Share>,
+    /// When memory is promised room in the store.
+    pub overcommit: Overcommit,
     /// Where a JSON line of statistics goes at exit.
     pub stats_file: Option<PathBuf>,
     /// Whether a summary goes to stderr at exit.
@@ -126,10 +144,12 @@ pub struct Config {
     pub force: bool,
     /// Tuning: what is mapped at a time; `None`: tuned by itself.
     pub page_buffer: Option<Share>,
-    /// Which allocations of an unmodified program become objects; `None`: none.
-    pub objects: Option<ObjectPlacement>,
-    /// Tuning: how the object cache chooses what leaves it.
-    pub cache_policy: CachePolicy,
+    /// Which pages are compressed when they leave reach.
+    pub compress: Compress,
+    /// Sizes, in bytes, of an unmodified program's allocations that become objects; `None`: none.
+    pub objects: Option<RangeInclusive<usize>>,
+    /// From how many bytes on an unmodified program's own mappings are managed; `None`: none is.
+    pub mmap: Option<usize>,
     /// Tuning: bytes of one segment of the log.
     pub segment_bytes: u64,
     /// Tuning: objects by which a pool of objects of one size grows at most.
@@ -151,13 +171,16 @@ impl Config {
             ram: (machine.usable_bytes() / 2).max(RAM_MIN_BYTES),
             store: None,
             store_size: STORE_SIZE_DEFAULT,
+            store_floor: None,
+            overcommit: Overcommit::Lazy,
             stats_file: None,
             show_stats: false,
             children: true,
             force: false,
             page_buffer: None,
+            compress: Compress::Auto,
             objects: None,
-            cache_policy: CachePolicy::default(),
+            mmap: Some(MMAP_DEFAULT_BYTES),
             segment_bytes: SEGMENT_DEFAULT_BYTES,
             pool_step: POOL_STEP_DEFAULT,
         }
@@ -177,14 +200,20 @@ impl Config {
     /// As `parse`.
     pub fn parse_on(machine: Machine, conf: &str) -> Result<Config, ConfigError> {
         let mut config = Config::default_on(machine);
-        for item in items(conf)? {
+        let mut given = Vec::new();
+        for item in items(conf) {
             if item.trim().is_empty() {
                 continue;
             }
-            match item.split_once(':') {
-                Some((key, value)) => config.set(machine, key.trim(), value)?,
-                None => return Err(ConfigError::NoColon(item)),
+            let Some((key, value)) = item.split_once(':') else {
+                return Err(ConfigError::NoColon(item.trim().to_owned()));
+            };
+            let key = key.trim().replace('-', "_");
+            config.set(machine, &key, &unescaped(trimmed(value))?)?;
+            if given.contains(&key) {
+                return Err(ConfigError::Twice(key));
             }
+            given.push(key);
         }
         config.check(machine)?;
         Ok(config)
@@ -206,6 +235,16 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether `DEEPHEAP_CONF` says how much RAM there is for deepheap.
+    ///
+    /// # Errors
+    /// `ConfigError::NotUtf8`.
+    pub(crate) fn is_ram_given() -> Result<bool, ConfigError> {
+        let conf = variable(CONF_VARIABLE)?;
+        let keys = items(&conf).into_iter().filter_map(|item| item.split_once(':'));
+        Ok(keys.map(|(key, _)| key.trim()).any(|key| key == "ram"))
+    }
+
     /// Sets one key as a text of settings would; `check` afterwards.
     ///
     /// # Errors
@@ -215,9 +254,12 @@ impl Config {
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "store" => self.store = Some(path("store", value)?),
             "store_size" => self.store_size = Share::parse("store_size", value)?,
+            "store_floor" => self.store_floor = Some(floor(value)?),
+            "overcommit" => self.overcommit = overcommit(value)?,
             "page_buffer" => self.page_buffer = Some(Share::parse("page_buffer", value)?),
+            "compress" => self.compress = compress(value)?,
             "objects" => self.objects = Some(objects(value)?),
-            "cache_policy" => self.cache_policy = cache_policy(value)?,
+            "mmap" => self.mmap = mmap(value)?,
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "pool_step" => self.pool_step = pool_step(value)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
@@ -229,13 +271,31 @@ impl Config {
         Ok(())
     }
 
+    /// Makes segments smaller if need be: those in memory count against the budget.
+    pub(crate) fn fit_segments(&mut self) {
+        let most = (self.ram / BUDGET_PER_SEGMENT).max(SEGMENT_MIN_BYTES);
+        while self.segment_bytes > most {
+            self.segment_bytes /= 2;
+        }
+    }
+
+    /// Bytes that stay free on a file system of so many, where the store is in a folder. If nothing
+    /// is said, 5 %, and at least 1 GiB unless that were more than an eighth of it.
+    pub fn floor_of(&self, file_system_bytes: u64) -> u64 {
+        match self.store_floor {
+            Some(share) => share.bytes_of(file_system_bytes),
+            None if file_system_bytes / 8 < STORE_FLOOR_BYTES => file_system_bytes / 20,
+            None => (file_system_bytes / 20).max(STORE_FLOOR_BYTES),
+        }
+    }
+
     /// Whether the settings are possible together, on a machine.
     ///
     /// # Errors
     /// `ConfigError::OutOfRange`.
     pub fn check(&self, machine: Machine) -> Result<(), ConfigError> {
-        let refuse =
-            |key, bytes, reason: String| Err(ConfigError::OutOfRange { key, bytes, reason });
+        let refuse_value = |key, value, reason| Err(ConfigError::OutOfRange { key, value, reason });
+        let refuse = |key, size, reason: String| refuse_value(key, bytes(size), reason);
         if self.ram < RAM_MIN_BYTES {
             return refuse("ram", self.ram, format!("give at least {}", bytes(RAM_MIN_BYTES)));
         }
@@ -264,17 +324,21 @@ impl Config {
         let segment = self.segment_bytes;
         if !segment.is_power_of_two() || !(SEGMENT_MIN_BYTES..=SEGMENT_MAX_BYTES).contains(&segment)
         {
-            let reason = "give a power of two from 256K to 8M".to_owned();
+            let reason = "give a power of two from 128K to 8M".to_owned();
             return refuse("segment", segment, reason);
         }
-        if let Some(ObjectPlacement::Range { min, max }) = self.objects {
-            if min == 0 || min > max {
-                let reason = "give MIN-MAX with 1 at least, the smaller first".to_owned();
-                return refuse("objects", min as u64, reason);
+        if let Some(sizes) = &self.objects {
+            let (min, max) = (*sizes.start(), *sizes.end());
+            let refuse = |reason| refuse_value("objects", range(min, max), reason);
+            if min > max {
+                return refuse(format!("give the smaller first, {}", range(max, min)));
+            }
+            if min == 0 {
+                return refuse("the smallest object has 1 byte".to_owned());
             }
             if max > OBJECT_SIZE_MAX {
                 let most = bytes(OBJECT_SIZE_MAX as u64);
-                return refuse("objects", max as u64, format!("give {most} at most"));
+                return refuse(format!("the largest object has {most}"));
             }
         }
         if let Some(share) = self.page_buffer {
@@ -298,7 +362,7 @@ impl Config {
             conf.push(',');
             conf.push_str(key);
             conf.push(':');
-            conf.push_str(&value.replace('\\', "\\\\").replace(',', "\\,"));
+            conf.push_str(&escaped(value));
         };
         let text = |path: &Path| path.to_string_lossy().into_owned();
         if let Some(path) = &self.store {
@@ -307,20 +371,23 @@ impl Config {
         if self.store_size != STORE_SIZE_DEFAULT {
             put("store_size", &self.store_size.to_string());
         }
+        if let Some(share) = self.store_floor {
+            put("store_floor", &share.to_string());
+        }
+        if self.overcommit == Overcommit::Strict {
+            put("overcommit", "strict");
+        }
         if let Some(share) = self.page_buffer {
             put("page_buffer", &share.to_string());
         }
-        match self.objects {
-            Some(ObjectPlacement::Range { min, max }) => {
-                put("objects", &format!("{}-{}", size::exact(min as u64), size::exact(max as u64)));
-            }
-            Some(ObjectPlacement::Auto) => put("objects", "auto"),
-            None => {}
+        if self.compress != Compress::Auto {
+            put("compress", compress_word(self.compress));
         }
-        for (policy, name) in CACHE_POLICIES {
-            if self.cache_policy == policy && policy != CachePolicy::default() {
-                put("cache_policy", name);
-            }
+        if let Some(sizes) = &self.objects {
+            put("objects", &range(*sizes.start(), *sizes.end()));
+        }
+        if self.mmap != Some(MMAP_DEFAULT_BYTES) {
+            put("mmap", &self.mmap.map_or("off".to_owned(), |bytes| size::exact(bytes as u64)));
         }
         if self.segment_bytes != SEGMENT_DEFAULT_BYTES {
             put("segment", &size::exact(self.segment_bytes));
@@ -344,25 +411,64 @@ impl Config {
     }
 }
 
-/// The items between unescaped commas, escapes resolved.
-fn items(conf: &str) -> Result<Vec<String>, ConfigError> {
-    let mut items = vec![String::new()];
-    let mut last = 0;
-    let mut chars = conf.chars();
+/// The items between unescaped commas, as they are written.
+fn items(conf: &str) -> Vec<&str> {
+    let (mut items, mut start, mut is_escaped) = (Vec::new(), 0, false);
+    for (at, c) in conf.char_indices() {
+        if c == ',' && !is_escaped {
+            items.push(&conf[start..at]);
+            start = at + 1;
+        }
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    items.push(&conf[start..]);
+    items
+}
+
+/// A value without the blanks around it; one behind a backslash stays.
+fn trimmed(value: &str) -> &str {
+    let value = value.trim_start();
+    let kept = value.trim_end();
+    let slashes = kept.len() - kept.trim_end_matches('\\').len();
+    match value[kept.len()..].chars().next() {
+        Some(blank) if slashes % 2 == 1 => &value[..kept.len() + blank.len_utf8()],
+        _ => kept,
+    }
+}
+
+/// What is meant by a value that is written with escapes.
+fn unescaped(value: &str) -> Result<String, ConfigError> {
+    let mut meant = String::with_capacity(value.len());
+    let mut chars = value.chars();
     while let Some(c) = chars.next() {
-        match c {
-            ',' => {
-                items.push(String::new());
-                last += 1;
+        match (c, chars.clone().next()) {
+            ('\\', Some(next)) if matches!(next, ',' | '\\') || next.is_whitespace() => {
+                meant.push(next);
+                chars.next();
             }
-            '\\' => match chars.next() {
-                Some(escaped @ (',' | '\\')) => items[last].push(escaped),
-                _ => return Err(ConfigError::BadEscape(conf.to_owned())),
-            },
-            c => items[last].push(c),
+            ('\\', _) => return Err(ConfigError::BadEscape(value.to_owned())),
+            _ => meant.push(c),
         }
     }
-    Ok(items)
+    Ok(meant)
+}
+
+/// The way to write a value: `unescaped(trimmed(escaped(value)))` gives it back.
+fn escaped(value: &str) -> String {
+    let mut written = String::with_capacity(value.len() + 2);
+    for (at, c) in value.char_indices() {
+        let is_at_an_end = at == 0 || at + c.len_utf8() == value.len();
+        if matches!(c, ',' | '\\') || (c.is_whitespace() && is_at_an_end) {
+            written.push('\\');
+        }
+        written.push(c);
+    }
+    written
+}
+
+/// `64-2K`, as `objects` reads it.
+fn range(min: usize, max: usize) -> String {
+    format!("{}-{}", size::exact(min as u64), size::exact(max as u64))
 }
 
 fn size_of_key(key: &'static str, text: &str, whole: Option<u64>) -> Result<u64, ConfigError> {
@@ -372,31 +478,56 @@ fn size_of_key(key: &'static str, text: &str, whole: Option<u64>) -> Result<u64,
     })
 }
 
-fn objects(value: &str) -> Result<ObjectPlacement, ConfigError> {
-    const KEY: &str = "objects";
-    if value.trim().eq_ignore_ascii_case("auto") {
-        return Ok(ObjectPlacement::Auto);
+/// What `DEEPHEAP_MAP_RAM` gives a map, if it is set.
+pub(crate) fn map_ram(machine: Machine) -> Result<Option<u64>, ConfigError> {
+    let text = variable(MAP_RAM_VARIABLE)?;
+    if text.is_empty() {
+        return Ok(None);
     }
-    let Some((min, max)) = value.split_once('-') else {
-        let (text, words) = (value.to_owned(), "MIN-MAX, for example 64-2K, or auto");
-        return Err(ConfigError::NoneOf { key: KEY, text, words });
+    size_of_key(MAP_RAM_VARIABLE, &text, Some(machine.usable_bytes())).map(Some)
+}
+
+fn objects(value: &str) -> Result<RangeInclusive<usize>, ConfigError> {
+    const KEY: &str = "objects";
+    let (min, max) = match value.split_once('-') {
+        Some((min, max)) if !min.trim().is_empty() && !max.contains('-') => (min, max),
+        _ => {
+            let (text, words) = (value.to_owned(), "MIN-MAX, for example 64-2K");
+            return Err(ConfigError::NoneOf { key: KEY, text, words });
+        }
     };
     let bytes = |text| {
         let bytes = size_of_key(KEY, text, None)?;
         // Too many to be possible is found by `check`.
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     };
-    Ok(ObjectPlacement::Range { min: bytes(min)?, max: bytes(max)? })
+    Ok(bytes(min)?..=bytes(max)?)
 }
 
-fn cache_policy(value: &str) -> Result<CachePolicy, ConfigError> {
-    let name = value.trim().to_ascii_lowercase();
-    let found = CACHE_POLICIES.into_iter().find(|known| known.1 == name);
-    found.map(|(policy, _)| policy).ok_or_else(|| ConfigError::NoneOf {
-        key: "cache_policy",
-        text: value.to_owned(),
-        words: "s3fifo, lru or clock",
-    })
+fn mmap(value: &str) -> Result<Option<usize>, ConfigError> {
+    if matches!(value.trim().to_ascii_lowercase().as_str(), "off" | "no") {
+        return Ok(None);
+    }
+    let bytes = size_of_key("mmap", value, None)?;
+    Ok(Some(usize::try_from(bytes).unwrap_or(usize::MAX)))
+}
+
+/// The ways to compress, by their words.
+const COMPRESS: [Compress; 3] = [Compress::Auto, Compress::Off, Compress::Lz4];
+
+fn compress_word(compress: Compress) -> &'static str {
+    match compress {
+        Compress::Auto => "auto",
+        Compress::Off => "off",
+        Compress::Lz4 => "lz4",
+    }
+}
+
+fn compress(value: &str) -> Result<Compress, ConfigError> {
+    let (key, word) = ("compress", value.trim().to_ascii_lowercase());
+    let found = COMPRESS.into_iter().find(|&compress| compress_word(compress) == word);
+    let (text, words) = (value.to_owned(), "auto, off or lz4");
+    found.ok_or(ConfigError::NoneOf { key, text, words })
 }
 
 fn pool_step(value: &str) -> Result<u32, ConfigError> {
@@ -406,6 +537,26 @@ fn pool_step(value: &str) -> Result<u32, ConfigError> {
             key: "pool_step",
             text: value.to_owned(),
             words: "a number of objects, 1 at least",
+        }),
+    }
+}
+
+/// `0` is a floor, too: everything may be taken.
+fn floor(value: &str) -> Result<Share, ConfigError> {
+    match value.trim().strip_suffix('%').map(str::trim) {
+        Some("0") => Ok(Share::Bytes(0)),
+        _ => Share::parse("store_floor", value),
+    }
+}
+
+fn overcommit(value: &str) -> Result<Overcommit, ConfigError> {
+    match value.trim().to_ascii_lowercase().as_str() {
+        "lazy" => Ok(Overcommit::Lazy),
+        "strict" => Ok(Overcommit::Strict),
+        _ => Err(ConfigError::NoneOf {
+            key: "overcommit",
+            text: value.to_owned(),
+            words: "lazy or strict",
         }),
     }
 }

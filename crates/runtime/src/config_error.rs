@@ -4,10 +4,9 @@
 //! Never: prints; the caller does, after its own name.
 //! Threads: plain data.
 
-use core::fmt;
+use core::fmt::{self, Write};
 
-use crate::size::SizeError;
-use crate::stats_report::bytes;
+use deepheap_measure::size::SizeError;
 
 /// Why there can be no such config. Its text says what is wrong and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +24,12 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: SizeError,
     },
-    /// A size that is one, but cannot be.
+    /// A value that is understood, but cannot be.
     OutOfRange {
         /// The key.
         key: &'static str,
-        /// The size in bytes.
-        bytes: u64,
+        /// The value, as people write it.
+        value: String,
         /// What is wrong and what to do.
         reason: String,
     },
@@ -50,9 +49,11 @@ pub enum ConfigError {
         /// What to write.
         words: &'static str,
     },
+    /// A key that was there before in the same text.
+    Twice(String),
     /// A path of no characters.
     EmptyPath(&'static str),
-    /// A backslash before something other than a comma or a backslash.
+    /// A backslash before something other than a comma, a blank or a backslash.
     BadEscape(String),
     /// An environment variable that is not UTF-8.
     NotUtf8(&'static str),
@@ -64,32 +65,36 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigError::NoColon(item) => {
-                write!(out, "'{item}' is no setting: write key:value, for example ram:2G")
+                write!(out, "'{}' is no setting: write key:value, for example ram:2G", Line(item))
             }
             ConfigError::UnknownKey(key) => write!(
                 out,
-                "there is no setting '{key}': the settings are ram, store, store_size, \
-                 page_buffer, objects, cache_policy, segment, pool_step, stats, show_stats, \
-                 children and force (a comma inside a path is written \\,)"
+                "there is no setting '{}': the settings are ram, store, store_size, \
+                 store_floor, overcommit, page_buffer, compress, objects, mmap, segment, \
+                 pool_step, stats, show_stats, children and force (a comma inside a path is \
+                 written \\,)",
+                Line(key),
             ),
             ConfigError::BadSize { key, text, reason } => {
-                write!(out, "{key} '{text}' is not a size: {reason}")
+                write!(out, "{key} '{}' is not a size: {reason}", Line(text))
             }
-            ConfigError::OutOfRange { key, bytes: size, reason } => {
-                write!(out, "{key} {} is impossible: {reason}", bytes(*size))
+            ConfigError::OutOfRange { key, value, reason } => {
+                write!(out, "{key} {value} is impossible: {reason}")
             }
             ConfigError::BadFlag { key, text } => {
-                write!(out, "{key} '{text}' is neither: write yes or no")
+                write!(out, "{key} '{}' is neither: write yes or no", Line(text))
             }
             ConfigError::NoneOf { key, text, words } => {
-                write!(out, "{key} '{text}' is not understood: write {words}")
+                write!(out, "{key} '{}' is not understood: write {words}", Line(text))
             }
+            ConfigError::Twice(key) => write!(out, "{key} is set twice: set it once"),
             ConfigError::EmptyPath(key) => {
-                write!(out, "{key} has no path: write {key}:/some/path or leave it out")
+                write!(out, "{key} is empty: give a path, or leave {key} out")
             }
             ConfigError::BadEscape(item) => write!(
                 out,
-                "'{item}' has a stray backslash: write \\\\ for a backslash and \\, for a comma"
+                "'{}' has a stray backslash: write \\\\ for a backslash and \\, for a comma",
+                Line(item),
             ),
             ConfigError::NotUtf8(variable) => {
                 write!(out, "{variable} is not UTF-8: use a path without foreign bytes")
@@ -100,3 +105,15 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
+
+/// A text of the user's on one line: control characters as Rust writes them.
+struct Line<'a>(&'a str);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c.is_control() {
+            true => write!(out, "{}", c.escape_default()),
+            false => out.write_char(c),
+        })
+    }
+}

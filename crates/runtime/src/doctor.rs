@@ -9,7 +9,7 @@ use core::fmt;
 use std::fs;
 
 use deepheap_sys::mapping;
-use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor};
+use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, pipe_sees_stores};
 use deepheap_sys::pagemap;
 use deepheap_sys::ring::Ring;
 use deepheap_sys::userfaultfd::{Userfaultfd, feature};
@@ -17,6 +17,7 @@ use deepheap_sys::zap::Zapper;
 use deepheap_sys::{Errno, PAGE};
 
 use crate::config::Config;
+use crate::limits;
 use crate::machine::Machine;
 use crate::stats_report::bytes;
 
@@ -76,10 +77,15 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Address space that one heap reserves, in bytes.
-const REGION_BYTES: usize = 1 << 42;
+/// Address space that one heap reserves, in bytes: its region, and its tables at most.
+const REGION_BYTES: usize = (1 << 42) + (1 << 38);
 /// Alignment of it.
 const REGION_ALIGN: usize = 1 << 26;
+/// Descriptors that deepheap opens beside the program's: the store, io_uring, userfaultfd, the
+/// pipes of eviction, the statistics.
+const DESCRIPTORS: u64 = 64;
+/// As many open files are usual.
+const USUAL_OPEN_FILES: u64 = 1024;
 /// The kernel's default of vm.max_map_count.
 const USUAL_MAP_COUNT: u64 = 65_530;
 /// What a program and its libraries need beside the heap, when a memory cgroup is judged.
@@ -88,7 +94,9 @@ const PROGRAM_BYTES: u64 = 64 << 20;
 /// Examines everything but the store, in order of importance.
 pub fn examine_machine(config: &Config, tell: &mut dyn FnMut(Finding)) {
     tell(kernel_faults());
+    tell(exclusive_pages(pipe_sees_stores()));
     tell(address_space());
+    tell(open_files());
     tell(overcommit());
     tell(batched_zap());
     tell(page_pipe());
@@ -100,7 +108,8 @@ pub fn examine_machine(config: &Config, tell: &mut dyn FnMut(Finding)) {
 
 /// The first thing without which a program cannot run; cheap enough for every start.
 pub fn first_obstacle() -> Option<Finding> {
-    [kernel_faults, address_space, overcommit]
+    // Without descriptors nothing else can be probed.
+    [open_files, kernel_faults, || exclusive_pages(pipe_sees_stores()), address_space, overcommit]
         .into_iter()
         .map(|probe| probe())
         .find(|finding| finding.verdict == Verdict::Fail)
@@ -131,7 +140,7 @@ fn kernel_faults() -> Finding {
         Err(Errno::ENOSYS) => Finding::fail(
             NAME,
             "this kernel does not have it, or a seccomp filter hides it",
-            "use Linux 5.14 or later with CONFIG_USERFAULTFD, or allow the system call in the \
+            "use Linux 5.19 or later with CONFIG_USERFAULTFD, or allow the system call in the \
              container's seccomp profile",
         ),
         Err(Errno::EPERM) => Finding::fail(
@@ -143,7 +152,28 @@ fn kernel_faults() -> Finding {
         Err(error) => Finding::fail(
             NAME,
             format!("cannot be opened in user and SIGBUS mode ({error})"),
-            "use Linux 5.14 or later",
+            "use Linux 5.19 or later",
+        ),
+    }
+}
+
+/// The finding on what `pipe_sees_stores` has answered.
+pub(crate) fn exclusive_pages(seen: Result<bool, Errno>) -> Finding {
+    const NAME: &str = "exclusive pages";
+    match seen {
+        Ok(true) => Finding::pass(NAME, "a write to a page that is being evicted is not lost"),
+        Ok(false) => Finding::fail(
+            NAME,
+            "this kernel copies a page that is written to while it is evicted, and the write could \
+             be lost",
+            "use Linux 5.19 or later",
+        ),
+        Err(error) => Finding::fail(
+            NAME,
+            format!(
+                "it cannot be found out whether writes to pages on their way are kept ({error})"
+            ),
+            "raise the limits on open files (ulimit -n) and memory (ulimit -v)",
         ),
     }
 }
@@ -156,11 +186,48 @@ fn address_space() -> Finding {
             let _ = unsafe { mapping::unmap(region, REGION_BYTES) };
             Finding::pass(NAME, format!("{} can be reserved", bytes(REGION_BYTES as u64)))
         }
-        Err(error) => Finding::fail(
-            NAME,
-            format!("{} cannot be reserved ({error})", bytes(REGION_BYTES as u64)),
-            "lift the limit of virtual memory: ulimit -v unlimited",
-        ),
+        Err(error) => {
+            let needed = bytes(REGION_BYTES as u64);
+            match limits::address_space() {
+                Some(limit) => Finding::fail(
+                    NAME,
+                    format!("ulimit -v is {}, deepheap reserves {needed}", bytes(limit.soft)),
+                    limit.fix("-v", "unlimited", u64::MAX),
+                ),
+                None => Finding::fail(
+                    NAME,
+                    format!("{needed} cannot be reserved ({error})"),
+                    "set vm.overcommit_memory to 0 or 1, and run on a machine with 47 bits of \
+                     user addresses",
+                ),
+            }
+        }
+    }
+}
+
+fn open_files() -> Finding {
+    const NAME: &str = "open files";
+    let open = match fs::read_dir("/proc/self/fd") {
+        Ok(open) => open.count() as u64,
+        // One more cannot be opened to count them.
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => u64::MAX,
+        Err(_) => 0,
+    };
+    match limits::open_files() {
+        Some(limit) if limit.soft < open.saturating_add(DESCRIPTORS) => {
+            let soft = limit.soft;
+            let needed = match open {
+                u64::MAX => DESCRIPTORS,
+                open => open + DESCRIPTORS,
+            };
+            Finding::fail(
+                NAME,
+                format!("ulimit -n is {soft}, deepheap needs {DESCRIPTORS} beside the program's"),
+                limit.fix("-n", &USUAL_OPEN_FILES.to_string(), needed),
+            )
+        }
+        Some(limit) => Finding::pass(NAME, format!("ulimit -n is {}", limit.soft)),
+        None => Finding::pass(NAME, "no limit"),
     }
 }
 
@@ -270,4 +337,22 @@ fn memory(config: &Config) -> Finding {
 
 fn number_in(file: &str) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_copies_pages_on_their_way_is_refused_with_the_reason_and_the_fix() {
+        let finding = exclusive_pages(Ok(false));
+        assert_eq!(finding.verdict, Verdict::Fail);
+        assert_eq!(
+            finding.to_string(),
+            "exclusive pages: this kernel copies a page that is written to while it is evicted, \
+             and the write could be lost: use Linux 5.19 or later"
+        );
+        assert_eq!(exclusive_pages(Err(Errno::EMFILE)).verdict, Verdict::Fail);
+        assert_eq!(exclusive_pages(Ok(true)).verdict, Verdict::Pass);
+    }
 }

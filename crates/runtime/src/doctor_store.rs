@@ -1,4 +1,4 @@
-//! Doctor of the store: free space, O_DIRECT and the speed of the device at the store's place.
+//! Doctor of the store: free space, O_DIRECT and the speed of the device at the store's location.
 //!
 //! Guarantees: measures on an unlinked file of its own, or reads only, on a block device.
 //! Never: writes to a block device or an existing file; takes longer than `MEASURE_MAX` a part.
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use deepheap_sys::Result;
-use deepheap_sys::direct_file::{DirectFile, Existing, OpenError};
+use deepheap_sys::direct_file::DirectFile;
 
 use crate::config::Config;
 use crate::doctor::Finding;
 use crate::stats_report::{bytes, count, duration};
-use crate::store_place::StorePlace;
+use crate::store_location::StoreLocation;
 
 /// Time for each of the two measurements.
 const MEASURE_MAX: Duration = Duration::from_millis(700);
@@ -36,38 +36,35 @@ struct Speed {
     write_bytes_per_second: Option<f64>,
 }
 
-/// Examines the place that a config means.
+/// Examines the location that a config means.
 pub fn examine_store(config: &Config, tell: &mut dyn FnMut(Finding)) {
-    let place = match StorePlace::find(config) {
-        Ok(place) => place,
+    let location = match StoreLocation::find(config) {
+        Ok(location) => location,
         Err(error) => {
             let text = format!("'{}' {}", error.path.display(), error.problem);
             return tell(Finding::fail("store", text, error.fix));
         }
     };
-    let shown = place.path().display();
+    let shown = location.path().display();
     tell(Finding::pass(
         "store",
-        match &place {
-            StorePlace::Folder(_) => format!("an unlinked file in {shown}"),
-            StorePlace::File(_) => format!("the file {shown}"),
-            StorePlace::Device(_) => format!("the block device {shown}"),
+        match &location {
+            StoreLocation::Folder(_) => format!("an unlinked file in {shown}"),
+            StoreLocation::File(_) => format!("the file {shown}"),
+            StoreLocation::Device(_) => format!("the block device {shown}"),
         },
     ));
-    tell(space(&place, config));
-    let opened = match &place {
-        StorePlace::Folder(folder) => DirectFile::open_unlinked(folder).map_err(OpenError::from),
+    tell(space(&location, config));
+    let opened = match &location {
         // Beside the file, on the same device: its content stays as it is.
-        StorePlace::File(file) => {
-            DirectFile::open_unlinked(&folder_of(file)).map_err(OpenError::from)
-        }
-        // Found fit by StorePlace, and only read.
-        StorePlace::Device(device) => DirectFile::open_path(device, Existing::Overwrite),
+        StoreLocation::File(file) => StoreLocation::Folder(folder_of(file)).open(false),
+        // A device was found fit, and is only read.
+        StoreLocation::Folder(_) | StoreLocation::Device(_) => location.open(true),
     };
     match opened {
         Ok(file) => {
             tell(direct(&file));
-            tell(speed(&place, &file));
+            tell(speed(&location, &file));
         }
         Err(error) => tell(Finding::fail(
             "O_DIRECT",
@@ -84,12 +81,19 @@ fn folder_of(file: &Path) -> PathBuf {
     }
 }
 
-fn space(place: &StorePlace, config: &Config) -> Finding {
+fn space(location: &StoreLocation, config: &Config) -> Finding {
     const NAME: &str = "store space";
-    let Some(available) = place.available_bytes() else {
+    let Some(available) = location.available_bytes() else {
         return Finding::pass(NAME, "the file system does not tell its free space");
     };
-    let text = format!("{} free", bytes(available));
+    let mut text = format!("{} free", bytes(available));
+    let floor = location.floor_bytes(config);
+    if floor > 0 {
+        text += &format!(", of which {} stay free", bytes(floor));
+    }
+    if let Some((problem, fix)) = location.shortened_by_limit(config) {
+        return Finding::warn(NAME, format!("{text}, but the store {problem}"), fix);
+    }
     if available >= config.ram {
         return Finding::pass(NAME, text);
     }
@@ -111,9 +115,9 @@ fn direct(file: &DirectFile) -> Finding {
     )
 }
 
-fn speed(place: &StorePlace, file: &DirectFile) -> Finding {
+fn speed(location: &StoreLocation, file: &DirectFile) -> Finding {
     const NAME: &str = "store speed";
-    match measure(place, file) {
+    match measure(location, file) {
         Ok(speed) => {
             let read_ns = (1e9 / speed.reads_per_second) as u64;
             let mut text = format!(
@@ -137,12 +141,12 @@ fn speed(place: &StorePlace, file: &DirectFile) -> Finding {
     }
 }
 
-fn measure(place: &StorePlace, file: &DirectFile) -> Result<Speed> {
+fn measure(location: &StoreLocation, file: &DirectFile) -> Result<Speed> {
     let mut buffer = Box::new(Buffer([0x5a; WRITE_BYTES]));
-    let (len, write_bytes_per_second) = match place {
-        StorePlace::Device(_) => (file.len()?, None),
-        StorePlace::Folder(_) | StorePlace::File(_) => {
-            let (written, rate) = write_speed(place, file, &mut buffer)?;
+    let (len, write_bytes_per_second) = match location {
+        StoreLocation::Device(_) => (file.len()?, None),
+        StoreLocation::Folder(_) | StoreLocation::File(_) => {
+            let (written, rate) = write_speed(location, file, &mut buffer)?;
             (written, Some(rate))
         }
     };
@@ -150,9 +154,14 @@ fn measure(place: &StorePlace, file: &DirectFile) -> Result<Speed> {
     Ok(Speed { reads_per_second, write_bytes_per_second })
 }
 
-fn write_speed(place: &StorePlace, file: &DirectFile, buffer: &mut Buffer) -> Result<(u64, f64)> {
-    let room = place.available_bytes().unwrap_or(u64::MAX) / 4 / WRITE_BYTES as u64;
-    let writes = room.clamp(1, WRITES_MAX);
+fn write_speed(
+    location: &StoreLocation,
+    file: &DirectFile,
+    buffer: &mut Buffer,
+) -> Result<(u64, f64)> {
+    let most = location.file_size_limit().map_or(u64::MAX, |limit| limit.soft);
+    let room = location.available_bytes().unwrap_or(u64::MAX) / 4;
+    let writes = (room.min(most) / WRITE_BYTES as u64).clamp(1, WRITES_MAX);
     let begun = Instant::now();
     let mut done = 0;
     while done < writes && (done == 0 || begun.elapsed() < MEASURE_MAX) {

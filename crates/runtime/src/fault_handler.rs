@@ -1,4 +1,4 @@
-//! Fault handler: from SIGBUS to the pager, and what to say when an access must stop.
+//! Fault handler: from SIGBUS to the pager or the maps, and what to say when an access must stop.
 //!
 //! Guarantees: an access that cannot be served ends as SIGBUS for the program, with the reason
 //! logged; it is never served with bytes that failed their checksum.
@@ -7,35 +7,60 @@
 
 use core::time::Duration;
 
+use deepheap_heap::PAGE;
 use deepheap_pager::policy::sequence::Sequences;
-use deepheap_pager::{FaultError, FaultKind as Kind};
+use deepheap_pager::{FaultError, FaultKind as Kind, NoPromise, Pager};
 use deepheap_store::StoreError;
+use deepheap_sys::errno::Errno;
 use deepheap_sys::fault_signal::{Fault, Verdict};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::{clock, thread, tls};
 
-use crate::children;
-use crate::object_placement::{Return, SITES_OF_PROCESS};
-use crate::runtime::running;
+use crate::relief;
+use crate::runtime::{running, running_at};
 use crate::stats::{Counter, FaultKind};
 use crate::workers;
 
+/// Blocks of the store in a MiB.
+const BLOCKS_PER_MIB: u64 = (1 << 20) / PAGE as u64;
 /// Between two looks for space that a forked child withholds.
 const WITHHELD_PAUSE: Duration = Duration::from_millis(20);
 
+/// Whether a thread may be on one more handler stack; takes the room for it.
+pub(crate) fn has_room_for_stack() -> bool {
+    running().and_then(|runtime| runtime.pager()).is_none_or(Pager::try_stage_stack)
+}
+
 pub(crate) fn on_fault(fault: &Fault) -> Verdict {
-    let Some(runtime) = running() else { return Verdict::NotOurs };
+    match deepheap_maps::on_fault(fault) {
+        Verdict::NotOurs => {}
+        verdict => return verdict,
+    }
+    let Some(runtime) = running_at(fault.address) else { return Verdict::NotOurs };
     let Some(pager) = runtime.pager() else { return Verdict::NotOurs };
     let start_ns = clock::monotonic_ns();
     // SAFETY: the area belongs to this thread, and nothing below uses these words.
     let area = unsafe { &mut *tls::area() };
     let [waited_for, words @ ..] = &mut area.spare;
     let mut sequences = Sequences::new(words);
-    let page_address = fault.address & !(deepheap_heap::PAGE - 1);
-    let repeated = *waited_for == page_address;
-    match pager.resolve(fault.address, &mut sequences, repeated) {
+    let page_address = fault.address & !(PAGE - 1);
+    // The page, and in the bits that its address leaves free how often.
+    let (waited_page, count) = (*waited_for & !(PAGE - 1), *waited_for & (PAGE - 1));
+    let repeats = if waited_page == page_address { count } else { 0 };
+    let mut reliefs = 0;
+    let resolved = loop {
+        match pager.resolve(fault.address, &mut sequences, repeats) {
+            Err(FaultError::NoPromise(_)) if relief::ask(pager, reliefs) => reliefs += 1,
+            resolved => break resolved,
+        }
+    };
+    match resolved {
         Ok(report) => {
-            *waited_for = if report.kind == Kind::Waited { page_address } else { 0 };
+            *waited_for = match report.kind {
+                Kind::Waited if report.is_present => page_address | (repeats + 1).min(PAGE - 1),
+                Kind::Waited => page_address | 1,
+                _ => 0,
+            };
             let kind = match report.kind {
                 Kind::Zero => FaultKind::Zero,
                 Kind::Cached => FaultKind::Cached,
@@ -43,16 +68,9 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
                 Kind::Waited => FaultKind::Waited,
             };
             let shard = tls::lane();
-            let is_read = kind == FaultKind::Stored;
-            if (is_read || kind == FaultKind::Cached) && SITES_OF_PROCESS.has_trials() {
-                SITES_OF_PROCESS.faulted(&Return {
-                    address: page_address,
-                    is_read,
-                    epoch: pager.epoch() as u32,
-                    window: pager.epochs_in_ram() as u32,
-                });
-            }
-            runtime.stats.record(shard, kind, clock::monotonic_ns() - start_ns);
+            let ns = clock::monotonic_ns() - start_ns;
+            runtime.stats.record(shard, kind, ns);
+            pager.note_fault(report.kind, ns.saturating_sub(report.moves.stall_ns));
             if report.ahead > 0 {
                 runtime.stats.add(shard, Counter::Prefetched, report.ahead.into());
             }
@@ -63,57 +81,72 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
         }
         Err(FaultError::NotManaged) => Verdict::NotOurs,
         Err(FaultError::Withheld) => {
-            // Space that only a forked child keeps from us comes back when it ends.
-            children::forget_the_dead(pager.store());
+            // Space that only a forked child, or a reader, keeps from us comes back when it ends.
+            runtime.forget_dead_children(pager);
             thread::sleep(WITHHELD_PAUSE);
             Verdict::Retry
         }
         Err(error) => {
             workers::say_write_failure(pager);
-            explain(fault.address, error);
+            explain(pager, fault.address, error);
             Verdict::Fatal
         }
     }
 }
 
-fn explain(address: usize, error: FaultError) {
-    let address = Piece::Hex(address as u64);
-    match error {
-        FaultError::NotManaged | FaultError::Withheld => {}
-        FaultError::Unreadable(StoreError::Corrupt(block)) => say(&[
-            Piece::Text("the access to "),
-            address,
-            Piece::Text(" stops: the store returned bytes that fail their checksum (block "),
+fn explain(pager: &Pager, address: usize, error: FaultError) {
+    let nothing = Piece::Text("");
+    let (problem, detail, fix) = match error {
+        FaultError::NotManaged | FaultError::Withheld => return,
+        FaultError::Unreadable(StoreError::Corrupt(block)) => (
+            "the store returned bytes that fail their checksum (block ",
             Piece::Number(u64::from(block.0)),
-            Piece::Text("); check the device, its data is not to be trusted"),
-        ]),
-        FaultError::Unreadable(StoreError::Io(errno)) => say(&[
-            Piece::Text("the access to "),
-            address,
-            Piece::Text(" stops: the store cannot be read: "),
-            Piece::Error(errno),
-            Piece::Text("; check the device"),
-        ]),
-        FaultError::Unreadable(_) => {
-            say(&[Piece::Text("the access to "), address, Piece::Text(" stops: no such block")]);
+            "); check the device, its data is not to be trusted",
+        ),
+        FaultError::Unreadable(StoreError::Io(errno)) => {
+            ("the store cannot be read: ", Piece::Error(errno), "; check the device")
         }
-        FaultError::NoRoom(StoreError::Io(errno)) => say(&[
-            Piece::Text("the access to "),
-            address,
-            Piece::Text(" stops: RAM is full and the store takes no more writes: "),
+        FaultError::Unreadable(_) => ("no such block", nothing, ""),
+        FaultError::NoRoom(StoreError::Io(errno)) => (
+            "RAM is full and the store takes no more writes: ",
             Piece::Error(errno),
-            Piece::Text("; free space at the store, or check the device"),
-        ]),
-        FaultError::NoRoom(_) => say(&[
-            Piece::Text("the access to "),
-            address,
-            Piece::Text(" stops: RAM and the store are full; use a larger --store-size"),
-        ]),
-        FaultError::Install(errno) => say(&[
-            Piece::Text("the access to "),
-            address,
-            Piece::Text(" stops: the kernel cannot map the page: "),
+            "; free space at the store, or check the device",
+        ),
+        FaultError::NoRoom(_) => {
+            ("RAM and the store are full; use a larger --store-size", nothing, "")
+        }
+        FaultError::NoPromise(NoPromise::Store(StoreError::Full)) => (
+            "the page is touched for the first time, and there is no room for it in RAM or in the \
+             store, of which so many MiB are usable: ",
+            Piece::Number(pager.store().stats().reservable_blocks / BLOCKS_PER_MIB),
+            "; free space at the store, or use a larger --store-size; with --overcommit strict \
+             the allocation fails instead",
+        ),
+        FaultError::NoPromise(NoPromise::Store(StoreError::Io(errno))) => (
+            "the store has no space for a page that is touched for the first time: ",
             Piece::Error(errno),
-        ]),
-    }
+            "; check the device",
+        ),
+        FaultError::NoPromise(_) => (
+            "the page is touched for the first time, and the RAM budget has no room for the tables \
+             of more pages; give more --ram",
+            nothing,
+            "",
+        ),
+        FaultError::Install(Errno::ENOENT) => {
+            ("the program has mapped something else over memory of the heap", nothing, "")
+        }
+        FaultError::Install(Errno::EEXIST) => {
+            ("the page is there and faults all the same", nothing, "")
+        }
+        FaultError::Install(errno) => ("the kernel cannot map the page: ", Piece::Error(errno), ""),
+    };
+    say(&[
+        Piece::Text("the access to "),
+        Piece::Hex(address as u64),
+        Piece::Text(" stops: "),
+        Piece::Text(problem),
+        detail,
+        Piece::Text(fix),
+    ]);
 }

@@ -5,13 +5,15 @@
 //! | before | growth stops; the heap is locked; the pager's gate closes; the log is drained |
 //! | parent | all is released; a child that reads our store is remembered (`children`) |
 //! | child | an own userfaultfd before anything else; an own store for its writes; own workers |
+//! | child | then it joins each map as a process of its own |
 //!
-//! Guarantees: at the instant of `fork` no object is half-way and no lock of ours is held by a
-//! thread that the child does not have.
+//! Guarantees: at the instant of `fork` nobody moves an object, and no other thread holds a lock of
+//! ours, which the child could never get.
 //! Threads: the forking one, from `pthread_atfork` handlers; nothing of the program runs in
 //! between.
 
 use core::cell::UnsafeCell;
+use core::sync::atomic::Ordering;
 
 use deepheap_pager::Pager;
 use deepheap_store::{Device, FileDevice, Frozen, PinToken};
@@ -22,8 +24,10 @@ use deepheap_sys::pinned_allocator::PinnedAllocator;
 use deepheap_sys::pipe::{Lifeline, Lifelink};
 use deepheap_sys::signals::Blocked;
 
-use crate::allocate::this_threads_cache;
-use crate::runtime::{Growth, Inside, Runtime, hold_start, open_store_of_child, running};
+use crate::area_table::Areas;
+use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, running};
+use crate::store_location::open_store_of_child;
+use crate::thread_cache::this_threads_cache;
 use crate::{children, workers};
 
 /// What is held from before the fork until after it. Dropped in this order.
@@ -38,6 +42,7 @@ struct Held {
 struct RunningHeld {
     managing: Option<ManagingHeld>,
     _growth: Guard<'static, Growth>,
+    _areas: Guard<'static, Areas>,
     _inside: Inside,
 }
 
@@ -62,6 +67,7 @@ pub fn fork_prepare() {
     let blocked = Blocked::all();
     let forking = FORKING.lock();
     let start = hold_start();
+    deepheap_maps::fork_prepare();
     let running = running().map(RunningHeld::prepare);
     let held = Held { running, _start: start, _forking: forking, _blocked: blocked };
     // SAFETY: we hold FORKING.
@@ -75,6 +81,8 @@ pub fn fork_parent() {
     if let (Some(runtime), Some(running)) = (running(), held.running.take()) {
         running.release_in_parent(runtime);
     }
+    // SAFETY: this thread has prepared.
+    unsafe { deepheap_maps::fork_parent() };
 }
 
 /// After `fork`, in the child, before anything of the program runs.
@@ -82,24 +90,41 @@ pub fn fork_child() {
     // SAFETY: this thread, the only one here, holds FORKING since `fork_prepare`.
     let Some(mut held) = (unsafe { (*HELD.0.get()).take() }) else { return };
     fault_signal::after_fork();
-    let Some(runtime) = running() else { return };
-    if let Some(running) = held.running.take() {
+    // SAFETY: `fork` copies the calling thread only.
+    unsafe { forget_durable() };
+    let runtime = running();
+    if let (Some(runtime), Some(running)) = (runtime, held.running.take()) {
         running.release_in_child(runtime);
     }
+    // Now that memory can be had again; nothing has touched a map so far.
+    join_maps();
     drop(held);
-    runtime.end_parked_runs();
+    if let Some(runtime) = runtime {
+        runtime.end_parked_runs();
+    }
+}
+
+/// In the child: it becomes a process of its own in each map that the parent has.
+fn join_maps() {
+    let _inside = Inside::enter();
+    // SAFETY: this thread, the only one here, has prepared.
+    if let Err(errno) = unsafe { deepheap_maps::fork_child() } {
+        // Pages that are not in RAM would read as zeros: rather no child than a wrong one.
+        end_child("a forked child cannot have its parent's maps: ", Piece::Error(errno));
+    }
 }
 
 impl RunningHeld {
     fn prepare(runtime: &'static Runtime) -> RunningHeld {
         let inside = Inside::enter();
+        let areas = runtime.areas.lock();
         let growth = runtime.growth.lock();
         // Before the gate is closed: who has a lock of the heap may be in a handler of the program
         // that faults, and passes the gate. Nobody inside the gate wants one.
         runtime.heap.fork_prepare();
         let managing = runtime.pager().map(ManagingHeld::prepare);
         PinnedAllocator::fork_prepare();
-        RunningHeld { managing, _growth: growth, _inside: inside }
+        RunningHeld { managing, _growth: growth, _areas: areas, _inside: inside }
     }
 
     fn release_in_parent(self, runtime: &'static Runtime) {
@@ -147,7 +172,7 @@ impl ManagingHeld {
         pager.fork_prepare();
         let store = pager.store();
         // The collector does so only when space is short: a parent at rest that forks and forks
-        // must not run out of places for children.
+        // must not run out of slots for children.
         children::forget_the_dead(store);
         store.seal_and_drain();
         let pin = store.pin_all();
@@ -177,34 +202,26 @@ impl Runtime {
         // SAFETY: as above.
         if let Err(errno) = unsafe { pager.fork_child() } {
             // Evicted memory would read as zeros: rather no child than a wrong one.
-            say(&[
-                Piece::Text("a forked child cannot manage its memory: "),
-                Piece::Error(errno),
-                Piece::Text("; it ends here"),
-            ]);
-            std::process::abort();
+            end_child("a forked child cannot manage its memory: ", Piece::Error(errno));
         }
-        let own = open_store_of_child(&self.child_folders).and_then(FileDevice::new);
-        let own: Box<dyn Device> = match own {
-            Ok(device) => Box::new(device),
-            Err(errno) => {
-                say(&[
-                    Piece::Text("a forked child has no store of its own: "),
-                    Piece::Error(errno),
-                    Piece::Text("; it ends here"),
-                ]);
-                std::process::abort();
-            }
-        };
+        let own = open_store_of_child(&self.child_folders).and_then(|file| {
+            let (_, all) = file.file_system_bytes()?;
+            Ok(FileDevice::new(file)?.with_floor(self.config.floor_of(all)))
+        });
+        let own: Box<dyn Device> = Box::new(own.unwrap_or_else(|errno| {
+            end_child("a forked child has no store of its own: ", Piece::Error(errno))
+        }));
         if let Err(error) = pager.store().become_child(own) {
-            say(&[
-                Piece::Text("a forked child cannot use the store: "),
-                Piece::Text(&error.to_string()),
-                Piece::Text("; it ends here"),
-            ]);
-            std::process::abort();
+            let error = error.to_string();
+            end_child("a forked child cannot use the store: ", Piece::Text(&error));
         }
         pager.open_after_fork();
-        workers::start();
+        self.workers.store(0, Ordering::Relaxed);
+        workers::start(self);
     }
+}
+
+fn end_child(problem: &str, reason: Piece<'_>) -> ! {
+    say(&[Piece::Text(problem), reason, Piece::Text("; it ends here")]);
+    std::process::abort()
 }

@@ -14,7 +14,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use deepheap_sys::pinned_allocator::PinnedAllocator;
 use deepheap_sys::tls;
 
-use crate::allocate;
+use crate::{allocate, resize};
 
 /// The allocator; settings come from `DEEPHEAP_CONF` alone: before `deepheap::init` could be
 /// called, the program has allocated, and so started the runtime.
@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for DeepHeap {
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if layout.align() <= 16 && allocate::owns(address as usize) && !inside_the_runtime() {
             // SAFETY: the caller's promise: a live allocation of this allocator.
-            return unsafe { allocate::realloc(address, size) };
+            return unsafe { resize::realloc(address, size) };
         }
         // SAFETY: alignment is valid and the caller promises that size does not overflow; both
         // allocations are live and do not overlap.

@@ -10,9 +10,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Buckets a power of two.
-const SUB_BUCKETS: u64 = 8;
-const SUB_BUCKETS_LOG2: u32 = SUB_BUCKETS.trailing_zeros();
+use deepheap_measure::buckets::{bucket_at_rank, bucket_end, bucket_of};
+
+/// Buckets a power of two, as a power of two.
+const SUB_BITS: u32 = 3;
 /// Longest latency told apart: 2^40 ns, 18 minutes. Longer ones count as this long.
 const LONGEST_NS: u64 = (1 << 40) - 1;
 /// Number of buckets of a histogram.
@@ -20,22 +21,12 @@ pub const BUCKETS: usize = bucket(LONGEST_NS) + 1;
 
 /// The bucket of a latency.
 const fn bucket(ns: u64) -> usize {
-    let ns = if ns > LONGEST_NS { LONGEST_NS } else { ns };
-    if ns < SUB_BUCKETS {
-        return ns as usize;
-    }
-    let shift = ns.ilog2() - SUB_BUCKETS_LOG2;
-    (shift as u64 * SUB_BUCKETS + (ns >> shift)) as usize
+    bucket_of(if ns > LONGEST_NS { LONGEST_NS } else { ns }, SUB_BITS)
 }
 
 /// The longest latency that falls into a bucket.
 const fn bucket_end_ns(bucket: usize) -> u64 {
-    let bucket = bucket as u64;
-    if bucket < SUB_BUCKETS {
-        return bucket;
-    }
-    let shift = bucket / SUB_BUCKETS - 1;
-    (((SUB_BUCKETS + bucket % SUB_BUCKETS) + 1) << shift) - 1
+    bucket_end(bucket, SUB_BITS)
 }
 
 /// A histogram that threads record into; all zero bytes is an empty one.
@@ -105,15 +96,10 @@ impl Histogram {
             return 0;
         }
         let rank = (u128::from(count) * u128::from(per_mille)).div_ceil(1000).max(1);
-        let mut seen: u128 = 0;
-        for (bucket, events) in self.buckets.iter().enumerate() {
-            seen += u128::from(*events);
-            if seen >= rank {
-                let is_last = bucket + 1 == BUCKETS;
-                return if is_last { self.max_ns } else { bucket_end_ns(bucket).min(self.max_ns) };
-            }
+        match bucket_at_rank(&self.buckets, rank) {
+            Some(bucket) if bucket + 1 < BUCKETS => bucket_end_ns(bucket).min(self.max_ns),
+            _ => self.max_ns,
         }
-        self.max_ns
     }
 
     /// What was recorded after `earlier`, an older snapshot of the same histogram. The longest

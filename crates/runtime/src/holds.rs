@@ -1,40 +1,61 @@
-//! Holds: memory that the kernel may look at, in RAM while it may.
+//! Holds: keep memory in RAM while the kernel may look at it.
 //!
-//! Once the heap is managed a hold pins its pages. Before that nothing can be evicted, but the
-//! kernel may still look when that has changed: a thread waits on a futex, and SIGCONT has it wait
-//! anew; a signal stack is written to when its signal comes. So an early hold is noted, and the
-//! pages of all notes are pinned as management begins.
+//! Once the heap is managed, a hold pins its pages. Before that no page can be evicted, so nothing
+//! is pinned. But the kernel may look again after management has begun: SIGCONT makes a thread wait
+//! on its futex anew, and a signal stack is written to when its signal comes. So an early hold
+//! leaves a note, and the switch pins the pages of all notes. A later hold leaves a note too,
+//! marked as pinned: a thread that is cancelled while it waits in libc, or jumps out of a handler,
+//! never drops its holds. When a thread ends, the notes with its name on them end as well.
 //!
 //! Guarantees: the pages are resident from the return of `Hold::on` to its drop, also if management
-//! begins in between: an early hold touches them, and costs two exchanges of one word.
-//! Never: allocates. Beyond `NOTES` early holds at a time, further ones hold nothing.
+//! begins in between: an early hold touches them, and costs two exchanges of one word. No hold
+//! outlives its thread.
+//! Never: allocates. Beyond `NOTES` holds at a time, further early ones hold nothing, and later
+//! ones stay if their thread is cancelled.
 //!
 //! Threads: any, outside the fault path. A signal handler may make holds of its own.
 //!
-//! Why none is missed: an early hold writes its note, then looks for a pager; who begins management
-//! publishes the pager, then looks at the notes, before any page can leave. Both are sequentially
-//! consistent, so one sees the other. If both do, the exchange of the note's word decides who pins:
-//! FREE -> noted -> FREE [the holder], or -> noted -> pinned [who begins] -> FREE [the holder].
+//! Why none is missed: an early hold writes its note, then looks for a pager. The switch publishes
+//! the pager, then looks at the notes, before any page can leave. Both are sequentially consistent,
+//! so one of the two sees the other. If both do, whoever exchanges the word of the note pins:
+//! FREE -> noted -> FREE [the holder], or -> noted -> pinned [the switch] -> FREE [the holder].
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_sys::mapping::{self, Advice};
 use deepheap_sys::tls;
 
 use crate::residency;
-use crate::runtime::{Runtime, running};
+use crate::runtime::{Runtime, running_at};
 
-/// Early holds there can be at a time.
+/// Holds that can be noted at a time.
 const NOTES: usize = 1 << 14;
 /// Notes that threads of one lane try first.
 const NOTES_OF_LANE: usize = NOTES / 16;
 
-/// The notes: `FREE`, or what `early_word` says.
-static EARLY: [AtomicU64; NOTES] = [const { AtomicU64::new(FREE) }; NOTES];
+/// A hold that has not ended.
+struct Note {
+    /// `FREE`, or what `word_of` says.
+    word: AtomicU64,
+    /// The thread area of who ends it; 0 for nobody. Set by the thread itself after it has taken
+    /// the note, cleared before it gives it back: so a thread that finds its own name here finds a
+    /// hold of its own.
+    owner: AtomicUsize,
+    /// Where the region begins that the pages are of; set with the owner.
+    region_base: AtomicUsize,
+}
+
+static NOTED: [Note; NOTES] = [const {
+    Note {
+        word: AtomicU64::new(FREE),
+        owner: AtomicUsize::new(0),
+        region_base: AtomicUsize::new(0),
+    }
+}; NOTES];
 
 const FREE: u64 = 0;
-/// The pages were pinned as management began.
+/// The pages are pinned: from the beginning, or since management began.
 const PINNED: u64 = 1 << 63;
 /// Nobody will take the note back.
 const FOR_GOOD: u64 = 1 << 62;
@@ -49,8 +70,9 @@ enum Kind {
     /// Not our memory.
     Foreign,
     Noted {
-        note: &'static AtomicU64,
+        note: &'static Note,
     },
+    /// Pinned, and no note was free.
     Pinned {
         address: usize,
         length: usize,
@@ -66,15 +88,27 @@ impl Hold {
                 // SAFETY: the caller's memory on our heap; the load changes nothing.
                 unsafe { core::ptr::read_volatile(page.max(address) as *const u8) };
             }
-            if let Some(note) = take_note(runtime, word) {
-                return Hold(Kind::Noted { note });
+            if let Some(note) = take_early_note(runtime, word) {
+                return Hold::noted(note, runtime);
             }
         }
         if runtime.pager().is_none() {
             return Hold(Kind::Foreign);
         }
         residency::pin(address, length);
-        Hold(Kind::Pinned { address, length })
+        match take_note(word_of(runtime, address, length, runtime.heap.region_bytes()) | PINNED) {
+            Some(note) => Hold::noted(note, runtime),
+            None => Hold(Kind::Pinned { address, length }),
+        }
+    }
+
+    fn noted(note: &'static Note, runtime: &Runtime) -> Hold {
+        let area = tls::area();
+        note.region_base.store(runtime.region_base, Ordering::Relaxed);
+        note.owner.store(area as usize, Ordering::Relaxed);
+        // SAFETY: this thread's own area.
+        unsafe { (*area).holds = (*area).holds.wrapping_add(1) };
+        Hold(Kind::Noted { note })
     }
 
     /// Holds the pages for as long as the process lives. The same ones take one note, however often
@@ -87,8 +121,8 @@ impl Hold {
                 // and nobody looks at it.
                 let _ = unsafe { mapping::advise(page as *mut u8, PAGE, Advice::PopulateRead) };
             }
-            let is_noted = |note: &AtomicU64| note.load(Ordering::SeqCst) & !PINNED == word;
-            if notes().any(is_noted) || take_note(runtime, word).is_some() {
+            let is_noted = |note: &Note| note.word.load(Ordering::SeqCst) & !PINNED == word;
+            if notes().any(is_noted) || take_early_note(runtime, word).is_some() {
                 return;
             }
         }
@@ -98,17 +132,38 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let (address, length) = match self.0 {
-            Kind::Foreign => return,
-            Kind::Noted { note } => {
-                let word = note.swap(FREE, Ordering::SeqCst);
-                let Some(runtime) = running().filter(|_| word & PINNED != 0) else { return };
-                let (page, pages) = pages_of(word);
-                (runtime.region_base + page * PAGE, pages * PAGE)
-            }
-            Kind::Pinned { address, length } => (address, length),
-        };
-        residency::unpin(address, length);
+        match self.0 {
+            Kind::Foreign => {}
+            Kind::Noted { note } => note.end(),
+            Kind::Pinned { address, length } => residency::unpin(address, length),
+        }
+    }
+}
+
+impl Note {
+    /// Ends a hold of the calling thread's.
+    fn end(&self) {
+        let area = tls::area();
+        // SAFETY: this thread's own area. A jump out of a signal handler may have lost a count:
+        // then the thread's end looks for holds in vain.
+        unsafe { (*area).holds = (*area).holds.wrapping_sub(1) };
+        self.owner.store(0, Ordering::Relaxed);
+        let base = self.region_base.load(Ordering::Relaxed);
+        let word = self.word.swap(FREE, Ordering::SeqCst);
+        if word & PINNED != 0 {
+            let (page, pages) = pages_of(word);
+            residency::unpin(base + page * PAGE, pages * PAGE);
+        }
+    }
+}
+
+/// The calling thread ends: so do the holds that it never dropped.
+pub(crate) fn thread_exit() {
+    let area = tls::area();
+    // SAFETY: this thread's own area.
+    if unsafe { (*area).holds } > 0 {
+        let is_own = |note: &&Note| note.owner.load(Ordering::Relaxed) == area as usize;
+        NOTED.iter().filter(is_own).for_each(Note::end);
     }
 }
 
@@ -116,13 +171,11 @@ impl Drop for Hold {
 /// published already.
 pub(crate) fn pin_early() -> Vec<(usize, usize)> {
     let mut pinned = Vec::new();
-    for note in &EARLY {
-        let word = note.load(Ordering::SeqCst);
-        if word != FREE
-            && note
-                .compare_exchange(word, word | PINNED, Ordering::SeqCst, Ordering::SeqCst)
-                .is_ok()
-        {
+    for note in &NOTED {
+        let word = note.word.load(Ordering::SeqCst);
+        // A hold of who has seen the pager already is pinned by it.
+        let is_early = word != FREE && word & PINNED == 0;
+        if is_early && note.change(word, word | PINNED) {
             pinned.push(pages_of(word));
         }
     }
@@ -131,38 +184,53 @@ pub(crate) fn pin_early() -> Vec<(usize, usize)> {
 
 /// A free note takes the word; none if there is none, or if management has begun and the word is
 /// not among those that were pinned then.
-fn take_note(runtime: &Runtime, word: u64) -> Option<&'static AtomicU64> {
-    let change = |note: &AtomicU64, from: u64, to: u64| {
-        note.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    };
-    let note =
-        notes().find(|note| note.load(Ordering::Relaxed) == FREE && change(note, FREE, word))?;
-    let is_undone = runtime.pager().is_some() && change(note, word, FREE);
+fn take_early_note(runtime: &Runtime, word: u64) -> Option<&'static Note> {
+    let note = take_note(word)?;
+    let is_undone = runtime.pager().is_some() && note.change(word, FREE);
     (!is_undone).then_some(note)
 }
 
+/// A free note takes the word; none if there is none.
+fn take_note(word: u64) -> Option<&'static Note> {
+    let is_free = |note: &Note| note.word.load(Ordering::Relaxed) == FREE;
+    notes().find(|note| is_free(note) && note.change(FREE, word))
+}
+
+impl Note {
+    fn change(&self, from: u64, to: u64) -> bool {
+        self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
 /// All notes, those of the thread's lane first.
-fn notes() -> impl Iterator<Item = &'static AtomicU64> {
-    let (others, own) = EARLY.split_at(tls::lane() * NOTES_OF_LANE);
+fn notes() -> impl Iterator<Item = &'static Note> {
+    let (others, own) = NOTED.split_at(tls::lane() * NOTES_OF_LANE);
     own.iter().chain(others)
 }
 
-/// The runtime, if the address is one of the heap's.
+/// The runtime whose heap the address lies in: that of `malloc`, or of a durable heap, which has a
+/// pager from its beginning on.
 fn owner_of(address: usize) -> Option<&'static Runtime> {
-    running().filter(|runtime| runtime.heap.contains(address))
+    running_at(address).filter(|runtime| runtime.heap.contains(address))
 }
 
 /// What an early hold notes, up to where the memory ends that the heap uses so far; none under
 /// management.
 fn early_word(runtime: &Runtime, address: usize, length: usize) -> Option<u64> {
-    let end = runtime.region_base + runtime.heap.spans_end() * SPAN;
-    if runtime.pager().is_some() || address >= end {
+    let bytes = runtime.heap.spans_end() * SPAN;
+    if runtime.pager().is_some() || address >= runtime.region_base + bytes {
         return None;
     }
+    Some(word_of(runtime, address, length, bytes))
+}
+
+/// The pages of memory that begins in the first `most` bytes of the region, up to there.
+fn word_of(runtime: &Runtime, address: usize, length: usize, most: usize) -> u64 {
+    let end = runtime.region_base + most;
     let last = address.saturating_add(length.max(1) - 1).min(end - 1);
     let page = |address: usize| (address - runtime.region_base) / PAGE;
     let pages = page(last) + 1 - page(address);
-    Some((pages as u64) << PAGE_BITS | page(address) as u64)
+    (pages as u64) << PAGE_BITS | page(address) as u64
 }
 
 /// Where the pages of a note are.

@@ -13,48 +13,82 @@
 //! ```
 
 mod allocate;
+mod area_table;
+mod areas;
+mod budget;
 mod children;
 pub mod config;
 pub mod config_error;
 pub mod doctor;
 pub mod doctor_store;
+mod durable;
+pub mod durable_error;
+pub mod durable_inspect;
+mod durable_load;
+mod durable_location;
+pub mod durable_options;
+mod durable_pins;
+mod durable_readers;
+mod durable_snapshots;
+mod durable_state;
+mod durable_ticket;
+mod durable_worker;
 mod fault_handler;
 mod fork;
 mod global_allocator;
+mod growth;
 pub mod histogram;
 mod holds;
+pub mod limits;
 pub mod machine;
+pub mod maps;
 mod object_box;
-pub mod object_placement;
-mod object_report;
-mod object_trial;
 pub mod objects;
 mod observe;
 pub mod process;
+mod release;
+mod relief;
 mod residency;
+mod resize;
+mod roots;
 mod runtime;
-pub mod size;
+mod start;
 pub mod stats;
 pub mod stats_page;
 pub mod stats_report;
-pub mod store_place;
+mod store_full;
+pub mod store_location;
+mod switch;
+mod thrashing;
+mod thread_cache;
 mod workers;
 
-pub use allocate::{
-    aligned_alloc, calloc, free, give_up, malloc, owns, realloc, thread_exit, usable_size,
+pub use allocate::{aligned_alloc, calloc, free, give_up, malloc, owns, usable_size};
+pub use areas::{
+    area_bytes_min, before_protect, give_up_area, is_area_mapped, map_area, map_hole,
+    map_over_area, unmap_area,
 };
-pub use config::{CachePolicy, Config, ConfigError, parse_size};
+pub use config::{Config, ConfigError, OPEN_MAX, parse_size};
+pub use deepheap_measure::size;
+pub use deepheap_pager::Overcommit;
+pub use deepheap_sys::errno::Errno;
 pub use deepheap_sys::fault_signal;
 pub use deepheap_sys::own_descriptor::is_own as is_own_descriptor;
 pub use deepheap_sys::pinned_allocator::PinnedAllocator;
 pub use deepheap_sys::stream_list;
+pub use durable::DurableHeap;
+pub use durable_error::{CheckpointError, OpenError};
+pub use durable_options::DurableOptions;
+pub use durable_ticket::Ticket;
+pub use durable_worker::Checkpoint;
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use global_allocator::DeepHeap;
 pub use holds::Hold;
 pub use object_box::{ObjectBox, Pinned};
-pub use object_placement::ObjectPlacement;
-pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, stats};
+pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, stats, unmanaged_bytes};
 pub use residency::{count_efault_retry, is_managing, pin, touch, unpin};
-pub use runtime::{InitError, init};
+pub use resize::realloc;
+pub use start::{InitError, init};
 pub use stats::Stats;
 pub use stats_report::{stats_json, summary};
+pub use thread_cache::thread_exit;

@@ -1,10 +1,10 @@
 //! Object box: one value of plain data as an object, owned like a `Box`.
 //!
 //! Guarantees: `get`, `set`, `gather` and `scatter` copy the value as bytes, without a page fault,
-//! and report what a device cannot deliver; a reference by `Deref` is touched as any other memory,
-//! and a failed device then stops the access with SIGBUS.
+//! and return an error if the device fails. `Deref` gives a reference to the memory itself: there a
+//! failed device stops the access with SIGBUS.
 //! Never: reads a value in to free it.
-//! Threads: as `Box<T>`: the borrow checker sees to it that nobody writes what others read.
+//! Threads: as `Box<T>`: the borrow checker keeps writers and readers apart.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::{Deref, DerefMut};
@@ -12,6 +12,7 @@ use core::ptr::NonNull;
 
 use deepheap_heap::PAGE;
 
+use crate::allocate::free;
 use crate::objects::{self, Advice, ObjectError};
 
 /// A value as an object of its own.
@@ -72,7 +73,7 @@ impl<T: Copy + 'static> ObjectBox<T> {
     /// `ObjectError::Unreadable`, `NoRoom` or `Resources`.
     pub fn get(&self) -> Result<T, ObjectError> {
         let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: the object is live while it is borrowed; the place is as long as the value.
+        // SAFETY: the object is live while it is borrowed; the room is as long as the value.
         unsafe {
             objects::read(self.address(), 0, value.as_mut_ptr().cast(), size_of::<T>())?;
             // A T has been there since `new`, and only as bytes of a T.
@@ -196,7 +197,7 @@ impl<T: Copy + 'static> DerefMut for ObjectBox<T> {
 impl<T: Copy + 'static> Drop for ObjectBox<T> {
     fn drop(&mut self) {
         // SAFETY: the object is ours, and nobody has it afterwards.
-        unsafe { crate::free(self.0.as_ptr().cast()) };
+        unsafe { free(self.0.as_ptr().cast()) };
     }
 }
 

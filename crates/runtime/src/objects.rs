@@ -16,7 +16,9 @@ use deepheap_pager::{
 };
 use deepheap_sys::tls;
 
-use crate::runtime::{Runtime, running, start_from_environment};
+use crate::allocate::{free, malloc};
+use crate::runtime::{Inside, Runtime, durable_at, running, running_at};
+use crate::start::start_from_environment;
 
 /// Why a call could not be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,16 +58,23 @@ pub enum Advice {
 pub fn allocate(count: usize, size: usize) -> *mut u8 {
     let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
     if count > 1 && stride(size) < PAGE {
-        return count.checked_mul(stride(size)).map_or(ptr::null_mut(), crate::malloc);
+        return count.checked_mul(stride(size)).map_or(ptr::null_mut(), malloc);
     }
     let Some(runtime) = running().or_else(start_from_environment) else {
         return ptr::null_mut();
     };
-    loop {
-        match runtime.heap.allocate_object_array(count, size) {
-            Ok(allocated) => return allocated.ptr as *mut u8,
-            Err(shortage) if runtime.relieve_objects(shortage) => {}
-            Err(_) => return ptr::null_mut(),
+    runtime.allocate_objects(count, size)
+}
+
+impl Runtime {
+    /// Allocates `count` objects of `size` bytes, neither of which is 0; null means ENOMEM.
+    pub(crate) fn allocate_objects(&'static self, count: usize, size: usize) -> *mut u8 {
+        loop {
+            match self.heap.allocate_object_array(count, size) {
+                Ok(allocated) => return allocated.ptr as *mut u8,
+                Err(shortage) if self.relieve(shortage) => {}
+                Err(_) => return ptr::null_mut(),
+            }
         }
     }
 }
@@ -80,7 +89,10 @@ pub(crate) unsafe fn resize_array(array: *mut u8, shape: ObjectShape, bytes: usi
     if count == shape.count {
         return array;
     }
-    let moved = allocate(count, shape.size);
+    let moved = match durable_at(array as usize) {
+        Some(heap) => heap.allocate_objects(count, shape.size),
+        None => allocate(count, shape.size),
+    };
     if moved.is_null() {
         // Fewer elements fit where they are.
         return if count < shape.count { array } else { moved };
@@ -91,7 +103,7 @@ pub(crate) unsafe fn resize_array(array: *mut u8, shape: ObjectShape, bytes: usi
         unsafe { moved.add(offset).copy_from_nonoverlapping(array.add(offset), shape.size) };
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::free(array) };
+    unsafe { free(array) };
     moved
 }
 
@@ -184,9 +196,13 @@ pub unsafe fn scatter(
 /// # Safety
 /// The objects are live.
 pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize, ObjectError> {
-    let Some(runtime) = running() else { return not_ours(count) };
     // SAFETY: the caller's promise.
     let address = |index: usize| unsafe { *objects.add(index) } as usize;
+    let first = if count > 0 { address(0) } else { 0 };
+    if count > 0 && deepheap_maps::owns(first as *const u8) {
+        return prefetch_in_maps((0..count).map(address));
+    }
+    let Some(runtime) = running_at(first) else { return not_ours(count) };
     if (0..count).any(|index| !runtime.heap.contains(address(index))) {
         return Err(ObjectError::NotAnObject);
     }
@@ -219,7 +235,7 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
 pub fn pin(object: *const u8) -> Result<(), ObjectError> {
     let bytes = bytes_of(object)?;
     // A pin in plain mode would be forgotten when it ends, and the unpin would end another's.
-    if !running().is_some_and(|runtime| runtime.ensure_managing()) {
+    if running_at(object as usize).and_then(|runtime| runtime.managed()).is_none() {
         return Err(ObjectError::Resources);
     }
     match crate::residency::pin_for_long(object as usize, bytes) {
@@ -244,7 +260,8 @@ pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
 /// `NotAnObject`.
 pub fn advise(object: *const u8, advice: Advice) -> Result<(), ObjectError> {
     let bytes = bytes_of(object)?;
-    let Some(pager) = running().and_then(|runtime| runtime.pager()) else { return Ok(()) };
+    let runtime = running_at(object as usize);
+    let Some(pager) = runtime.and_then(|runtime| runtime.pager()) else { return Ok(()) };
     let pages = pages_of(object as usize, bytes);
     match advice {
         Advice::Hot => {
@@ -260,6 +277,60 @@ pub fn advise(object: *const u8, advice: Advice) -> Result<(), ObjectError> {
     Ok(())
 }
 
+/// `prefetch` for addresses in maps.
+fn prefetch_in_maps(addresses: impl Iterator<Item = usize> + Clone) -> Result<usize, ObjectError> {
+    let pointer = |address: usize| address as *const u8;
+    if addresses.clone().any(|address| !deepheap_maps::owns(pointer(address))) {
+        return Err(ObjectError::NotAnObject);
+    }
+    let _inside = Inside::enter();
+    Ok(addresses.filter(|&address| deepheap_maps::prefetch(pointer(address))).count())
+}
+
+/// `transfer` for addresses in maps: what is not in RAM is read side by side, then all is copied.
+///
+/// # Safety
+/// As for `transfer`.
+unsafe fn transfer_in_maps(
+    operation: Operation,
+    objects: *const *const u8,
+    count: usize,
+    offset: usize,
+    length: usize,
+    buffer: *mut u8,
+) -> Result<usize, ObjectError> {
+    // Objects of so many are brought in together; they stay until they are copied, as a rule.
+    const TOGETHER: usize = 64;
+    for first in (0..count).step_by(TOGETHER) {
+        let some = first..count.min(first + TOGETHER);
+        let mut addresses = [0; TOGETHER];
+        for index in some.clone() {
+            // SAFETY: the caller's promise.
+            let object = unsafe { *objects.add(index) };
+            let Some(left) = deepheap_maps::bytes_from(object) else {
+                return if index == 0 { Err(ObjectError::NotAnObject) } else { Ok(index) };
+            };
+            if offset.checked_add(length).is_none_or(|end| end > left) {
+                return if index == 0 { Err(ObjectError::OutOfBounds) } else { Ok(index) };
+            }
+            addresses[index - first] = object as usize + offset;
+        }
+        {
+            let _inside = Inside::enter();
+            let addresses = addresses[..some.len()].iter().copied();
+            deepheap_maps::bring_in(addresses, length);
+        }
+        for index in some {
+            // SAFETY: the caller's promise, and the bounds were checked.
+            unsafe {
+                let (object, part) = (*objects.add(index), buffer.add(index * length));
+                copy_plainly(operation, object, offset, part, length);
+            }
+        }
+    }
+    Ok(count)
+}
+
 fn not_ours(count: usize) -> Result<usize, ObjectError> {
     if count == 0 { Ok(0) } else { Err(ObjectError::NotAnObject) }
 }
@@ -267,7 +338,7 @@ fn not_ours(count: usize) -> Result<usize, ObjectError> {
 /// Bytes of the live allocation that starts at `object`; from an element of less than 128 bytes,
 /// whose own are not known, to the end of its page: the same for as long as it lives.
 fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
-    let runtime = running().ok_or(ObjectError::NotAnObject)?;
+    let runtime = running_at(object as usize).ok_or(ObjectError::NotAnObject)?;
     let at = object as usize;
     let to_the_end = || is_inside(runtime, at).then(|| PAGE - at % PAGE);
     size_of(runtime, at).or_else(to_the_end).ok_or(ObjectError::NotAnObject)
@@ -275,10 +346,11 @@ fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
 
 /// Whether `address` is that of a live object, not of memory pages.
 pub fn is_object(address: *const u8) -> bool {
-    running().is_some_and(|runtime| runtime.heap.object_at(address as usize).is_some())
+    running_at(address as usize)
+        .is_some_and(|runtime| runtime.heap.object_at(address as usize).is_some())
 }
 
-/// Whether memory pages that are in use are there, and no allocation or free place for one begins:
+/// Whether memory pages that are in use are there, and no allocation or free room for one begins:
 /// an element of an array of small objects. The caller answers for the bounds.
 fn is_inside(runtime: &Runtime, object: usize) -> bool {
     is_memory(runtime, object) && runtime.heap.usable_size(object).is_none()
@@ -345,7 +417,7 @@ struct Window<'a> {
     buffer: AccessBuffer<'a>,
     pieces: [Piece; WINDOW_PIECES],
     /// Where the program's bytes of each piece are, and of which object they are.
-    places: [(*mut u8, usize); WINDOW_PIECES],
+    parts: [(*mut u8, usize); WINDOW_PIECES],
     count: usize,
 }
 
@@ -353,19 +425,19 @@ impl Window<'_> {
     /// Adds a piece; false if the window is full.
     ///
     /// # Safety
-    /// `place` holds, or has room for, the piece's bytes.
-    unsafe fn push(&mut self, piece: Piece, place: *mut u8, object: usize) -> bool {
+    /// `part` holds, or has room for, the piece's bytes.
+    unsafe fn push(&mut self, piece: Piece, part: *mut u8, object: usize) -> bool {
         if self.count == WINDOW_PIECES {
             return false;
         }
         if self.operation == Operation::Write {
             // SAFETY: the caller's promise; the buffer has a page for each piece.
             unsafe {
-                self.buffer.bytes(self.count).copy_from_nonoverlapping(place, piece.length);
+                self.buffer.bytes(self.count).copy_from_nonoverlapping(part, piece.length);
             }
         }
         self.pieces[self.count] = piece;
-        self.places[self.count] = (place, object);
+        self.parts[self.count] = (part, object);
         self.count += 1;
         true
     }
@@ -388,8 +460,8 @@ impl Window<'_> {
                 let bytes = self.buffer.bytes(index);
                 // SAFETY: the caller's promise. Nothing is owned: it may fault.
                 unsafe {
-                    let place = self.places[index].0;
-                    place.copy_from_nonoverlapping(bytes, self.pieces[index].length);
+                    let part = self.parts[index].0;
+                    part.copy_from_nonoverlapping(bytes, self.pieces[index].length);
                 }
             }
         }
@@ -401,7 +473,7 @@ impl Window<'_> {
                 AccessReason::Unreadable(_) => ObjectError::Unreadable,
                 AccessReason::NoRoom(_) => ObjectError::NoRoom,
             };
-            (self.places[piece].1, error)
+            (self.parts[piece].1, error)
         })
     }
 }
@@ -418,19 +490,25 @@ unsafe fn transfer(
     length: usize,
     buffer: *mut u8,
 ) -> Result<usize, ObjectError> {
-    let Some(runtime) = running() else { return not_ours(count) };
+    // SAFETY: the caller's promise.
+    let first = if count > 0 { unsafe { *objects } } else { ptr::null() };
+    if deepheap_maps::owns(first) {
+        // SAFETY: the caller's promise.
+        return unsafe { transfer_in_maps(operation, objects, count, offset, length, buffer) };
+    }
+    let Some(runtime) = running_at(first.addr()) else { return not_ours(count) };
     let mut window = runtime.pager().map(|pager| Window {
         pager,
         operation,
         buffer: pager.access_buffer(),
         pieces: [Piece { address: 0, length: 0 }; WINDOW_PIECES],
-        places: [(ptr::null_mut(), 0); WINDOW_PIECES],
+        parts: [(ptr::null_mut(), 0); WINDOW_PIECES],
         count: 0,
     });
     let mut failed = None;
     'objects: for index in 0..count {
         // SAFETY: the caller's promise.
-        let (object, place) = unsafe { (*objects.add(index), buffer.add(index * length)) };
+        let (object, part) = unsafe { (*objects.add(index), buffer.add(index * length)) };
         if let Err(error) = check(runtime, object as usize, offset, length) {
             failed = Some((index, error));
             break;
@@ -438,14 +516,14 @@ unsafe fn transfer(
         let Some(window) = &mut window else {
             // Nothing is managed: ordinary memory.
             // SAFETY: the caller's promise, and the bounds were checked.
-            unsafe { copy_plainly(operation, object, offset, place, length) };
+            unsafe { copy_plainly(operation, object, offset, part, length) };
             continue;
         };
         let (mut at, end) = (object as usize + offset, object as usize + offset + length);
         while at < end {
             let piece = Piece { address: at, length: (PAGE - at % PAGE).min(end - at) };
             // SAFETY: inside the object's part of the program's buffer.
-            let to = unsafe { place.add(at - (object as usize + offset)) };
+            let to = unsafe { part.add(at - (object as usize + offset)) };
             // SAFETY: as above.
             if unsafe { window.push(piece, to, index) } {
                 at += piece.length;
@@ -474,20 +552,20 @@ unsafe fn transfer(
 }
 
 /// # Safety
-/// Both places are `length` bytes long.
+/// Both are `length` bytes long.
 unsafe fn copy_plainly(
     operation: Operation,
     object: *const u8,
     offset: usize,
-    place: *mut u8,
+    part: *mut u8,
     length: usize,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let object = object.cast_mut().add(offset);
         match operation {
-            Operation::Read => place.copy_from_nonoverlapping(object, length),
-            Operation::Write => object.copy_from_nonoverlapping(place, length),
+            Operation::Read => part.copy_from_nonoverlapping(object, length),
+            Operation::Write => object.copy_from_nonoverlapping(part, length),
             Operation::Fetch | Operation::FetchBeside => {}
         }
     }

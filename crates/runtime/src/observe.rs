@@ -1,52 +1,111 @@
-//! Observe: what the runtime tells of itself, live and at exit.
+//! Observe: publishes the statistics of the runtime, live and at exit.
 //!
 //! Never: touches managed memory.
+//! Threads: any, outside the fault path, but `count_moves`, which the fault handler calls too.
 
+use core::sync::atomic::Ordering;
 use std::io::Write;
 
-use deepheap_pager::Moves;
+use deepheap_heap::PAGE;
+use deepheap_pager::{Moves, Pager, Usage};
+use deepheap_sys::handler_stack;
+use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
 
-use crate::object_report::object_report;
-use crate::runtime::{Inside, Runtime, running};
+use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::stats::{Counter, Gauge, Stats};
-use crate::stats_report::{stats_json, summary};
+use crate::stats_report::{bytes, stats_json, summary};
+
+/// How much of the heap may come or go in plain mode before it is shown.
+const PLAIN_CHANGE_BYTES: u64 = 256 << 10;
 
 impl Runtime {
     /// Brings the gauges of the statistics page up to date.
     pub(crate) fn publish_gauges(&self) {
+        // The page is that of the process.
+        if self.durable.is_some() {
+            return;
+        }
         let set = |gauge, value: usize| self.stats.set(gauge, value as u64);
+        // While a heap is being opened or closed the gauges stay as they are.
+        let Some(durable) = durable_total() else { return };
         set(Gauge::Budget, self.config.ram as usize);
-        set(Gauge::CommittedBytes, self.heap.committed_pages() * deepheap_heap::PAGE);
-        set(Gauge::AllocatedBytes, self.heap.allocated_bytes());
-        set(Gauge::HeapMetadataBytes, self.heap.metadata_bytes());
+        let committed = self.heap.committed_pages() * deepheap_heap::PAGE;
+        set(Gauge::CommittedBytes, committed + durable.committed);
+        set(Gauge::AllocatedBytes, self.heap.allocated_bytes() + durable.allocated);
+        set(Gauge::HeapMetadataBytes, self.heap.metadata_bytes() + durable.usage.heap_metadata);
+        set(Gauge::MappedBytes, self.mapped_pages.load(Ordering::Relaxed) * deepheap_heap::PAGE);
+        let plain = || {
+            // All of them are in reach, if they were touched.
+            let page_buffer = self.heap.committed_pages() * deepheap_heap::PAGE;
+            Usage { page_buffer, ..Usage::default() }
+        };
+        let usage = self.pager().map_or_else(plain, Pager::usage);
+        let more = &durable.usage;
+        set(Gauge::PageBufferBytes, usage.page_buffer + more.page_buffer);
+        set(Gauge::CacheBytes, usage.object_cache + more.object_cache);
+        set(Gauge::PageTableBytes, usage.page_tables + more.page_tables);
+        set(Gauge::ObjectTableBytes, usage.object_table + more.object_table);
+        set(Gauge::StoreMemoryBytes, usage.store + more.store);
+        let other = usage.other + usage.descriptors + more.other + more.descriptors;
+        set(Gauge::OtherBytes, other);
         let Some(pager) = self.pager() else { return };
-        let usage = pager.usage();
         set(Gauge::Managing, 1);
-        set(Gauge::PageBufferBytes, usage.page_buffer);
-        set(Gauge::CacheBytes, usage.object_cache);
-        set(Gauge::PageTableBytes, usage.page_tables);
-        set(Gauge::ObjectTableBytes, usage.object_table);
-        set(Gauge::StoreMemoryBytes, usage.store);
-        set(Gauge::OtherBytes, usage.other + usage.descriptors);
         let store = pager.store().stats();
         let block = deepheap_heap::PAGE as u64;
-        let segment = self.config.segment_bytes;
+        let segment = pager.store().segment_bytes() as u64;
         let set = |gauge, value| self.stats.set(gauge, value);
         set(Gauge::StoredBytes, store.live_blocks * block);
         set(Gauge::StoreUsedBytes, (store.segments - store.segments_bare) * segment);
         set(Gauge::StoreCapacityBytes, store.segments * segment);
         let put = |counter, value| self.stats.put(counter, value);
+        let pressed = pager.pressed();
+        put(Counter::Compressed, pressed.compressed);
+        put(Counter::CompressedBytes, pressed.compressed_bytes);
+        put(Counter::CompressGivenUp, pressed.given_up);
+        put(Counter::Decompressed, pressed.decompressed);
+        put(Counter::CompressNs, pressed.ns);
         put(Counter::DeviceReads, store.device_reads);
         put(Counter::DeviceReadBytes, store.bytes_read);
-        put(Counter::DeviceWrites, store.segments_written);
+        put(Counter::DeviceWrites, store.device_writes);
         put(Counter::DeviceWriteBytes, store.bytes_written);
+        put(Counter::WritesRetried, store.writes_retried);
+        put(Counter::SegmentsRelocated, store.segments_relocated);
         put(Counter::BlocksFromMemory, store.blocks_read_from_memory);
         put(Counter::BlocksReread, store.blocks_reread);
         put(Counter::BlocksRefused, store.blocks_corrupt + store.reads_failed);
         put(Counter::BlocksAppendedFresh, store.blocks_appended_fresh);
         put(Counter::BlocksAppendedSurvivor, store.blocks_appended_survivor);
         put(Counter::SegmentsCollected, store.segments_collected);
+    }
+
+    /// All numbers of this moment, with what the program has in RAM outside of deepheap.
+    fn snapshot(&self) -> Stats {
+        let _inside = Inside::enter();
+        self.publish_gauges();
+        // At once: others publish, too, and a mix of two moments adds up to neither.
+        let mut stats = self.stats.snapshot();
+        stats.unmanaged_bytes = unmanaged_bytes(std::process::id(), &stats).unwrap_or(0);
+        self.stats.set(Gauge::UnmanagedBytes, stats.unmanaged_bytes);
+        stats
+    }
+
+    /// Plain mode, where no worker does it: brings the gauges up to date if the heap has changed
+    /// much since.
+    pub(crate) fn publish_plain(&self) {
+        if self.pager().is_some() {
+            return;
+        }
+        let published = self.stats.gauge(Gauge::CommittedBytes);
+        let committed = (self.heap.committed_pages() * deepheap_heap::PAGE) as u64;
+        if committed.abs_diff(published) < PLAIN_CHANGE_BYTES {
+            return;
+        }
+        // Under the growth lock plain mode lasts. A handler that forked meanwhile would want it.
+        let _blocked = Blocked::all();
+        if let Some(_growth) = self.growth.try_lock() {
+            self.publish_gauges();
+        }
     }
 
     /// Counts what eviction did.
@@ -71,13 +130,48 @@ impl Runtime {
     }
 }
 
+/// What all durable heaps of the process use together.
+#[derive(Default)]
+struct DurableTotal {
+    usage: Usage,
+    /// Bytes that may hold something.
+    committed: usize,
+    /// Bytes of live allocations.
+    allocated: usize,
+}
+
+/// The sum over all open heaps; none while one is being opened or closed.
+fn durable_total() -> Option<DurableTotal> {
+    let mut total = DurableTotal::default();
+    if !is_durable_open() {
+        return Some(total);
+    }
+    let held = try_hold_durable()?;
+    for runtime in held.heaps() {
+        total.committed += runtime.heap.committed_pages() * PAGE;
+        total.allocated += runtime.heap.allocated_bytes();
+        let Some(pager) = runtime.pager() else { continue };
+        let usage = pager.usage();
+        let sum = &mut total.usage;
+        sum.page_buffer += usage.page_buffer;
+        sum.object_cache += usage.object_cache;
+        sum.page_tables += usage.page_tables;
+        sum.object_table += usage.object_table;
+        sum.descriptors += usage.descriptors;
+        sum.heap_metadata += usage.heap_metadata;
+        sum.store += usage.store;
+        // The handler stacks are the process's.
+        sum.other += usage.other.saturating_sub(handler_stack::resident_bytes());
+    }
+    Some(total)
+}
+
 /// The statistics of this process; None before the first allocation.
 pub fn stats() -> Option<Stats> {
     let runtime = running()?;
     // A handler of the program that faults would find the store's lock held.
     let _blocked = Blocked::all();
-    runtime.publish_gauges();
-    Some(runtime.stats.snapshot())
+    Some(runtime.snapshot())
 }
 
 /// Names the process that `deepheap run` was asked to run, for its children.
@@ -89,22 +183,42 @@ pub fn exit_summary() {
     let Some(runtime) = running() else { return };
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
-    if runtime.pager().is_none() && !is_first_process(runtime) {
-        return;
+    let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
+    let stats = runtime.snapshot();
+    if has_to_tell && runtime.config.show_stats {
+        let _ = std::io::stderr().write_all(summary(&stats).as_bytes());
     }
-    runtime.publish_gauges();
-    let stats = runtime.stats.snapshot();
-    if runtime.config.show_stats {
-        let text = summary(&stats) + &object_report(&runtime.config);
-        let _ = std::io::stderr().write_all(text.as_bytes());
+    // A program that links the library means only some of its memory to be managed.
+    let is_all_meant = std::env::var_os(FIRST_PROCESS_VARIABLE).is_some();
+    if is_all_meant && stats.unmanaged_bytes > stats.budget_bytes {
+        let (beside, budget) = (bytes(stats.unmanaged_bytes), bytes(stats.budget_bytes));
+        say(&[Piece::Text(&format!(
+            "{beside} of this program's memory are not managed, more than its RAM budget of \
+             {budget}, which does not bind them: mappings that are small, shared or made without \
+             libc, and thread stacks"
+        ))]);
     }
-    if let Some(path) = &runtime.config.stats_file {
+    if let Some(path) = runtime.config.stats_file.as_ref().filter(|_| has_to_tell) {
         let line = stats_json(&stats) + "\n";
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
             eprintln!("deepheap: cannot write the statistics to {}: {error}", path.display());
         }
     }
+}
+
+/// Bytes of RAM that a process has outside of deepheap: anonymous and shared memory that is not
+/// in its statistics. None if there is no such process. A snapshot of moving things: it may be
+/// some pages off.
+pub fn unmanaged_bytes(pid: u32, stats: &Stats) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = |name| -> Option<u64> {
+        let line = status.lines().find_map(|line: &str| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse().ok()
+    };
+    let all = (kib("RssAnon:")? + kib("RssShmem:").unwrap_or(0)) * 1024;
+    // The kernel does not count its page tables there.
+    Some(all.saturating_sub(stats.used_bytes() - stats.page_table_bytes))
 }
 
 fn is_first_process(runtime: &Runtime) -> bool {

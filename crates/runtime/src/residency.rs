@@ -1,26 +1,26 @@
-//! Residency: keeping pages in RAM while the kernel, or a child, needs to find them there.
+//! Residency: keeps pages in RAM while the kernel, or a forked child, needs them there.
 //!
-//! A system call that meets an evicted page answers EFAULT. Whoever wraps system calls asks
-//! `is_managing`, pins what the call uses, calls again, and unpins.
+//! A system call on an evicted page answers EFAULT. A wrapper of system calls asks `is_managing`,
+//! pins the memory that the call uses, calls again, and unpins.
 //!
 //! Threads: any, outside the fault path.
 
 use deepheap_sys::tls;
 
-use crate::runtime::running;
+use crate::runtime::{is_durable_open, running, running_at};
 use crate::stats::Counter;
 
 /// Whether any memory is under management; before that no system call can fail because of us, and
 /// `pin` does nothing.
 #[inline]
 pub fn is_managing() -> bool {
-    running().is_some_and(|runtime| runtime.pager().is_some())
+    running().is_some_and(|runtime| runtime.pager().is_some()) || is_durable_open()
 }
 
 /// Makes the managed pages of a range resident and keeps them so until `unpin` of the same range.
 /// Other addresses are ignored. Call it only if `is_managing`, and `unpin` only after `pin`.
 pub fn pin(address: usize, length: usize) {
-    let Some(runtime) = running() else { return };
+    let Some(runtime) = running_at(address) else { return };
     if let Some(pager) = runtime.pager() {
         runtime.stats.add(tls::lane(), Counter::Pins, 1);
         pager.pin(address, length);
@@ -29,14 +29,14 @@ pub fn pin(address: usize, length: usize) {
 
 /// Ends one `pin` of the same range.
 pub fn unpin(address: usize, length: usize) {
-    if let Some(pager) = running().and_then(|runtime| runtime.pager()) {
+    if let Some(pager) = running_at(address).and_then(|runtime| runtime.pager()) {
         pager.unpin(address, length);
     }
 }
 
 /// As `pin`, on the program's wish: false if it would have too much pinned.
 pub(crate) fn pin_for_long(address: usize, length: usize) -> bool {
-    let Some(runtime) = running() else { return false };
+    let Some(runtime) = running_at(address) else { return false };
     let Some(pager) = runtime.pager() else { return false };
     let pinned = pager.pin_for_long(address, length);
     if pinned {
@@ -47,14 +47,14 @@ pub(crate) fn pin_for_long(address: usize, length: usize) -> bool {
 
 /// Ends one `pin_for_long` of the same range.
 pub(crate) fn unpin_for_long(address: usize, length: usize) {
-    if let Some(pager) = running().and_then(|runtime| runtime.pager()) {
+    if let Some(pager) = running_at(address).and_then(|runtime| runtime.pager()) {
         pager.unpin_for_long(address, length);
     }
 }
 
 /// Makes the managed pages of a range resident once, without keeping them.
 pub fn touch(address: usize, length: usize) {
-    if let Some(pager) = running().and_then(|runtime| runtime.pager()) {
+    if let Some(pager) = running_at(address).and_then(|runtime| runtime.pager()) {
         pager.touch(address, length);
     }
 }

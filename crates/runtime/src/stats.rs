@@ -1,13 +1,13 @@
 //! Stats: one plain snapshot of everything deepheap counts; the struct `dh_stats` gives to C.
 //!
 //! Guarantees: the layout of a version never changes; a new field means a new `STATS_VERSION`.
-//! Never: takes a lock or allocates; it is only data. `stats_page` fills it, `stats_report` tells
+//! Never: takes a lock or allocates; it is only data. `stats_page` fills it, `stats_report` prints
 //! it.
 
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 1;
+pub const STATS_VERSION: u32 = 2;
 
 /// How a fault was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl FaultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
-    /// Objects read from the store before they were touched.
+    /// Pages read from the store before they were touched.
     Prefetched,
     /// Pages evicted whose content had not changed since they were installed.
     EvictedClean,
@@ -43,6 +43,16 @@ pub enum Counter {
     EvictedZero,
     /// Pages evicted that no allocation used any more.
     EvictedFree,
+    /// Pages that were compressed when they left reach.
+    Compressed,
+    /// Bytes that they became.
+    CompressedBytes,
+    /// Pages that were tried and did not become clearly smaller.
+    CompressGivenUp,
+    /// Pages that were decompressed.
+    Decompressed,
+    /// Nanoseconds that threads spent on all of that.
+    CompressNs,
     /// Objects dropped from the cache because the store already had them.
     CacheReclaimedClean,
     /// Objects that left the cache by being written to the log.
@@ -61,6 +71,10 @@ pub enum Counter {
     DeviceWrites,
     /// Bytes written to the device.
     DeviceWriteBytes,
+    /// Segments written again because the device had refused them; each time counts.
+    WritesRetried,
+    /// Segments written elsewhere because their own refused them.
+    SegmentsRelocated,
     /// Blocks that were wanted and in DRAM: not written yet, or read a moment ago.
     BlocksFromMemory,
     /// Blocks that came wrong or not at all when they were read, and right when read again.
@@ -90,7 +104,8 @@ impl Counter {
 pub enum Gauge {
     /// The RAM budget, in bytes.
     Budget,
-    /// Bytes of physical pages the program can touch right now.
+    /// Bytes of physical pages the program can touch right now; while nothing is managed, of all
+    /// pages handed to the heap.
     PageBufferBytes,
     /// Bytes of the object cache.
     CacheBytes,
@@ -110,10 +125,14 @@ pub enum Gauge {
     AllocatedBytes,
     /// Live bytes on the device.
     StoredBytes,
-    /// Bytes of the store that hold segments, live or not.
+    /// Bytes of the store that are taken: by segments, live or not, or set aside for them.
     StoreUsedBytes,
     /// Bytes the store can hold.
     StoreCapacityBytes,
+    /// Bytes that the program has mapped itself and that are memory of the heap.
+    MappedBytes,
+    /// Bytes of RAM that the program has outside of deepheap, its files apart; at the last look.
+    UnmanagedBytes,
     /// 1 once a span is under management, 0 before.
     Managing,
 }
@@ -192,6 +211,16 @@ pub struct Stats {
     pub evicted_zero: u64,
     /// See [`Counter::EvictedFree`].
     pub evicted_free: u64,
+    /// See [`Counter::Compressed`].
+    pub compressed: u64,
+    /// See [`Counter::CompressedBytes`].
+    pub compressed_bytes: u64,
+    /// See [`Counter::CompressGivenUp`].
+    pub compress_given_up: u64,
+    /// See [`Counter::Decompressed`].
+    pub decompressed: u64,
+    /// See [`Counter::CompressNs`].
+    pub compress_ns: u64,
     /// See [`Counter::CacheReclaimedClean`].
     pub cache_reclaimed_clean: u64,
     /// See [`Counter::CacheReclaimedDirty`].
@@ -210,6 +239,10 @@ pub struct Stats {
     pub device_writes: u64,
     /// See [`Counter::DeviceWriteBytes`].
     pub device_write_bytes: u64,
+    /// See [`Counter::WritesRetried`].
+    pub writes_retried: u64,
+    /// See [`Counter::SegmentsRelocated`].
+    pub segments_relocated: u64,
     /// See [`Counter::BlocksFromMemory`].
     pub blocks_from_memory: u64,
     /// See [`Counter::BlocksReread`].
@@ -253,6 +286,10 @@ pub struct Stats {
     pub store_used_bytes: u64,
     /// See [`Gauge::StoreCapacityBytes`].
     pub store_capacity_bytes: u64,
+    /// See [`Gauge::MappedBytes`].
+    pub mapped_bytes: u64,
+    /// See [`Gauge::UnmanagedBytes`].
+    pub unmanaged_bytes: u64,
 }
 
 /// Bytes of one block of the store.
@@ -288,6 +325,12 @@ impl Stats {
             + self.heap_metadata_bytes
             + self.store_memory_bytes
             + self.other_bytes
+    }
+
+    /// How many times smaller the pages became that were compressed; `None` before the first.
+    pub fn compression(&self) -> Option<f64> {
+        let before = self.compressed * BLOCK_BYTES;
+        (before > 0).then(|| before as f64 / self.compressed_bytes as f64)
     }
 
     /// Device bytes written for every byte that left DRAM; `None` before the first.

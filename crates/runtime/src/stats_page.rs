@@ -10,12 +10,15 @@
 //! Threads: any thread, also in a signal handler; `become_child` only in a fork's child, alone.
 
 use core::ffi::CStr;
-use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+
+use deepheap_sys::memory_file;
+use deepheap_sys::own_descriptor::OwnDescriptor;
 
 use crate::histogram::{AtomicHistogram, Histogram};
 use crate::stats::{Counter, FaultKind, Gauge, Latency, STATS_VERSION, Stats};
@@ -26,9 +29,6 @@ pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
 const MAGIC: u64 = u64::from_le_bytes(*b"dh-stats");
 /// Number of shards; a caller's index is taken modulo this.
 pub const SHARDS: usize = 16;
-/// The descriptor is moved up to here where the limit of open files allows: programs that count
-/// on small descriptors, or close all of them, should not meet it.
-const DESCRIPTOR_AT_LEAST: libc::c_int = 900;
 
 /// What one group of threads counts; two cache lines apart from its neighbours.
 #[repr(C, align(128))]
@@ -74,14 +74,15 @@ impl StatsPage {
     /// As `create`; the child then still shares its parent's page.
     pub fn become_child(&'static self) -> Result<()> {
         let (descriptor, inode) = (self.descriptor.load(Relaxed), self.inode.load(Relaxed));
+        let is_ours = memory_file::inode(descriptor).is_ok_and(|found| found == inode);
+        // SAFETY: `map_new` kept it, in the parent, and it is still open; taken back once, since
+        // the page that names it is replaced below or the child has no statistics.
+        let inherited = is_ours.then(|| unsafe { OwnDescriptor::take_back(descriptor) });
         // SAFETY: the address is that of the mapping made by `create`, of the same length; the
         // fresh mapping replaces it in one step and is as valid for `&self`. The only thread of
         // a fork's child is here.
         unsafe { Self::map_new(core::ptr::from_ref(self).cast_mut())? };
-        if inode_of(descriptor).is_ok_and(|found| found == inode) {
-            // SAFETY: closing a descriptor touches no memory, and it is the parent's page.
-            unsafe { libc::close(descriptor) };
-        }
+        drop(inherited);
         Ok(())
     }
 
@@ -91,9 +92,10 @@ impl StatsPage {
     /// # Safety
     /// `at` is null or the address of a page mapped by this function.
     unsafe fn map_new(at: *mut StatsPage) -> Result<*mut StatsPage> {
-        let descriptor = open_memfd()?;
+        let file = memory_file::create(STATS_PAGE_NAME, size_of::<StatsPage>())?;
+        let inode = memory_file::inode(file.as_raw_fd())?;
         let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
-        // SAFETY: without `at` the kernel chooses a free place; with it the caller vouches that
+        // SAFETY: without `at` the kernel chooses a free address; with it the caller vouches that
         // a page of this length is there to be replaced.
         let mapped = unsafe {
             libc::mmap(
@@ -101,15 +103,12 @@ impl StatsPage {
                 size_of::<StatsPage>(),
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED | fixed,
-                descriptor,
+                file.as_raw_fd(),
                 0,
             )
         };
         if mapped == libc::MAP_FAILED {
-            let error = Error::last_os_error();
-            // SAFETY: the descriptor was opened above and is known to nobody else.
-            unsafe { libc::close(descriptor) };
-            return Err(error);
+            return Err(Error::last_os_error());
         }
         let page: *mut StatsPage = mapped.cast();
         // SAFETY: a live mapping of that size, aligned to a page, zero bytes are valid atomics.
@@ -117,8 +116,8 @@ impl StatsPage {
         header.version.store(STATS_VERSION, Relaxed);
         header.size.store(size_of::<StatsPage>() as u32, Relaxed);
         header.pid.store(std::process::id(), Relaxed);
-        header.descriptor.store(descriptor, Relaxed);
-        header.inode.store(inode_of(descriptor)?, Relaxed);
+        header.descriptor.store(file.keep(), Relaxed);
+        header.inode.store(inode, Relaxed);
         header.started_ns.store(boot_time_ns(), Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(page)
@@ -188,6 +187,11 @@ impl StatsPage {
             evicted_dirty: counter(Counter::EvictedDirty),
             evicted_zero: counter(Counter::EvictedZero),
             evicted_free: counter(Counter::EvictedFree),
+            compressed: counter(Counter::Compressed),
+            compressed_bytes: counter(Counter::CompressedBytes),
+            compress_given_up: counter(Counter::CompressGivenUp),
+            decompressed: counter(Counter::Decompressed),
+            compress_ns: counter(Counter::CompressNs),
             cache_reclaimed_clean: counter(Counter::CacheReclaimedClean),
             cache_reclaimed_dirty: counter(Counter::CacheReclaimedDirty),
             cache_second_chances: counter(Counter::CacheSecondChances),
@@ -197,6 +201,8 @@ impl StatsPage {
             device_read_bytes: counter(Counter::DeviceReadBytes),
             device_writes: counter(Counter::DeviceWrites),
             device_write_bytes: counter(Counter::DeviceWriteBytes),
+            writes_retried: counter(Counter::WritesRetried),
+            segments_relocated: counter(Counter::SegmentsRelocated),
             blocks_from_memory: counter(Counter::BlocksFromMemory),
             blocks_reread: counter(Counter::BlocksReread),
             blocks_refused: counter(Counter::BlocksRefused),
@@ -218,6 +224,8 @@ impl StatsPage {
             stored_bytes: gauge(Gauge::StoredBytes),
             store_used_bytes: gauge(Gauge::StoreUsedBytes),
             store_capacity_bytes: gauge(Gauge::StoreCapacityBytes),
+            mapped_bytes: gauge(Gauge::MappedBytes),
+            unmanaged_bytes: gauge(Gauge::UnmanagedBytes),
         }
     }
 
@@ -256,44 +264,6 @@ impl StatsPage {
     pub fn pid(&self) -> u32 {
         self.pid.load(Relaxed)
     }
-}
-
-/// The sealed, sized memfd, at a descriptor out of the way.
-fn open_memfd() -> Result<libc::c_int> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string; the call touches nothing else.
-    let low = unsafe { libc::memfd_create(STATS_PAGE_NAME.as_ptr(), flags) };
-    if low < 0 {
-        return Err(Error::last_os_error());
-    }
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: calls on a descriptor of our own that touch no memory.
-    unsafe {
-        if libc::ftruncate(low, size_of::<StatsPage>() as libc::off_t) < 0 {
-            let error = Error::last_os_error();
-            libc::close(low);
-            return Err(error);
-        }
-        // Without seals a page is as good; they only keep others from cutting it short.
-        libc::fcntl(low, libc::F_ADD_SEALS, seals);
-        let high = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_AT_LEAST);
-        if high < 0 {
-            return Ok(low);
-        }
-        libc::close(low);
-        Ok(high)
-    }
-}
-
-/// Tells our memfd from whatever the program may have opened at the same number.
-fn inode_of(descriptor: libc::c_int) -> Result<u64> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: fstat writes at most one stat there.
-    if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } < 0 {
-        return Err(Error::last_os_error());
-    }
-    // SAFETY: fstat succeeded and filled it.
-    Ok(unsafe { status.assume_init() }.st_ino)
 }
 
 /// The clock all processes of a machine share.

@@ -1,4 +1,4 @@
-//! Statistics report: a snapshot told to machines (JSON) and to people (the exit summary).
+//! Statistics report: prints a snapshot for machines (JSON) and for people (the exit summary).
 //!
 //! Guarantees: the same numbers as the snapshot, names as in `Stats`; JSON is one line.
 //! Never: reads live counters, writes anywhere. It does allocate: not for fault paths.
@@ -57,6 +57,14 @@ pub fn stats_json(stats: &Stats) -> String {
             "zero": s.evicted_zero,
             "free": s.evicted_free,
         },
+        "compression": {
+            "pages": s.compressed,
+            "bytes": s.compressed_bytes,
+            "ratio": s.compression(),
+            "given_up": s.compress_given_up,
+            "decompressed": s.decompressed,
+            "cpu_ns": s.compress_ns,
+        },
         "cache": {
             "reclaimed_clean": s.cache_reclaimed_clean,
             "reclaimed_dirty": s.cache_reclaimed_dirty,
@@ -68,6 +76,8 @@ pub fn stats_json(stats: &Stats) -> String {
             "read_bytes": s.device_read_bytes,
             "writes": s.device_writes,
             "write_bytes": s.device_write_bytes,
+            "writes_retried": s.writes_retried,
+            "segments_relocated": s.segments_relocated,
             "blocks_from_memory": s.blocks_from_memory,
             "blocks_reread": s.blocks_reread,
             "blocks_refused": s.blocks_refused,
@@ -89,8 +99,13 @@ pub fn stats_json(stats: &Stats) -> String {
             "heap_metadata_bytes": s.heap_metadata_bytes,
             "store_memory_bytes": s.store_memory_bytes,
             "other_bytes": s.other_bytes,
+            "unmanaged_bytes": s.unmanaged_bytes,
         },
-        "heap": { "committed_bytes": s.committed_bytes, "allocated_bytes": s.allocated_bytes },
+        "heap": {
+            "committed_bytes": s.committed_bytes,
+            "allocated_bytes": s.allocated_bytes,
+            "mapped_bytes": s.mapped_bytes,
+        },
         "store": {
             "live_bytes": s.stored_bytes,
             "used_bytes": s.store_used_bytes,
@@ -114,24 +129,27 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     write!(
         out,
         "deepheap: process {} ran {:.1} s with a RAM budget of {}\n\
-         deepheap:   heap    {} allocated in {} of pages\n\
+         deepheap:   heap    {} allocated in {} of pages, {} mapped by the program\n\
          deepheap:   memory  {}: {} in reach, {} cached, {} page tables, {} other tables\n",
         s.pid,
         s.uptime_ns as f64 / 1e9,
         bytes(s.budget_bytes),
         bytes(s.allocated_bytes),
         bytes(s.committed_bytes),
+        bytes(s.mapped_bytes),
         bytes(s.used_bytes()),
         bytes(s.page_buffer_bytes),
         bytes(s.cache_bytes),
         bytes(s.page_table_bytes),
         bytes(tables + s.other_bytes),
     )?;
+    let unmanaged = bytes(s.unmanaged_bytes);
+    writeln!(out, "deepheap:   beside  {unmanaged} of the program's memory are not managed")?;
     if s.managing == 0 && s.faults() == 0 {
         return out.write_str("deepheap:   faults  none: the heap fitted the budget\n");
     }
     let (faults, ahead) = (count(s.faults()), count(s.prefetched));
-    writeln!(out, "deepheap:   faults  {faults}, and {ahead} objects fetched ahead")?;
+    writeln!(out, "deepheap:   faults  {faults}, and {ahead} pages fetched ahead")?;
     for (kind, latency) in s.latencies() {
         if latency.count > 0 {
             writeln!(
@@ -154,6 +172,9 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
         count(s.evicted_zero),
         count(s.evicted_free),
     )?;
+    if let Some(compression) = compression(s) {
+        writeln!(out, "deepheap:   pressed {compression}")?;
+    }
     write!(
         out,
         "deepheap:   device  {} read in {} requests, {} written in {}",
@@ -165,17 +186,10 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     if let Some(ratio) = s.write_amplification() {
         write!(out, ", write amplification {ratio:.2}")?;
     }
-    if let Some(trouble) = read_trouble(s) {
+    for trouble in device_troubles(s) {
         write!(out, "\ndeepheap:           {trouble}")?;
     }
-    writeln!(
-        out,
-        "\ndeepheap:   store   {} live in {} of {}, {} segments collected",
-        bytes(s.stored_bytes),
-        bytes(s.store_used_bytes),
-        bytes(s.store_capacity_bytes),
-        count(s.segments_collected),
-    )?;
+    writeln!(out, "\ndeepheap:   store   {}", store_use(s))?;
     if s.stall_ns > 0 {
         writeln!(
             out,
@@ -187,13 +201,44 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     Ok(())
 }
 
-/// What was wrong with reads, if anything was.
-pub fn read_trouble(stats: &Stats) -> Option<String> {
+/// What compression did, if it was tried.
+pub fn compression(s: &Stats) -> Option<String> {
+    let tried = s.compressed + s.compress_given_up + s.decompressed > 0;
+    tried.then(|| {
+        let ratio = s.compression().map_or("-".to_owned(), |ratio| format!("{ratio:.1}x"));
+        format!(
+            "{} pages, {ratio} smaller; {} given up, {} decompressed, {} of CPU",
+            count(s.compressed),
+            count(s.compress_given_up),
+            count(s.decompressed),
+            duration(s.compress_ns),
+        )
+    })
+}
+
+/// What the store holds, and what that takes. Space is set aside before it is written to.
+fn store_use(s: &Stats) -> String {
+    let (used, capacity) = (bytes(s.store_used_bytes), bytes(s.store_capacity_bytes));
+    if s.device_write_bytes == 0 {
+        return format!("never written to; {used} set aside of {capacity}");
+    }
+    let (live, collected) = (bytes(s.stored_bytes), count(s.segments_collected));
+    format!("{live} live; {used} taken of {capacity}; {collected} segments collected")
+}
+
+/// What was wrong with reads and with writes, if anything was.
+pub fn device_troubles(stats: &Stats) -> impl Iterator<Item = String> {
     let (reread, refused) = (stats.blocks_reread, stats.blocks_refused);
-    (reread + refused > 0).then(|| {
+    let reads = (reread + refused > 0).then(|| {
         let (reread, refused) = (count(reread), count(refused));
         format!("{reread} blocks were right only when read again, {refused} could not be read")
-    })
+    });
+    let (retried, relocated) = (stats.writes_retried, stats.segments_relocated);
+    let writes = (retried > 0).then(|| {
+        let (retried, relocated) = (count(retried), count(relocated));
+        format!("refused writes were made again {retried} times, {relocated} went elsewhere")
+    });
+    reads.into_iter().chain(writes)
 }
 
 /// A size for people: three digits and a unit of 1024s.

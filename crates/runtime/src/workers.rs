@@ -2,26 +2,32 @@
 //!
 //! | thread | loop |
 //! |---|---|
-//! | evictor | pages out of the page buffer before faults have to wait |
+//! | evictor | pages out of the page buffer before faults wait; unused staging and stacks, too |
+//! | | what nobody needs goes back when a fault finds no room in the store (`relief`) |
+//! | helpers | the same pages, where there are many processors and the evictor falls behind |
 //! | writer | sealed segments to the device |
 //! | fetchers | the next stretches of a scan, and objects that the program asked for |
+//! | committer | a durable heap's checkpoints that nobody makes himself (`durable_worker`) |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
 //!
 //! Guarantees: zero CPU at rest. A worker that fails says why, once, and goes on trying at leisure.
 //! Never: touches managed memory.
 
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use deepheap_pager::{Moves, Pager};
 use deepheap_store::StoreError;
+use deepheap_sys::clock;
+use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
-use deepheap_sys::mapping;
+use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::thread;
 
-use crate::children;
-use crate::runtime::{Inside, Runtime, running};
+use crate::runtime::{Inside, Runtime};
 use crate::stats::Counter;
+use crate::thrashing::Watch;
 
 /// How long a worker waits after a failure before it tries again.
 const LEISURE: Duration = Duration::from_millis(100);
@@ -29,24 +35,58 @@ const LEISURE: Duration = Duration::from_millis(100);
 /// forked child withholds the store); twice as long each time, up to `LEISURE`.
 const SHORT: Duration = Duration::from_millis(1);
 
+/// The loop of a worker.
+pub(crate) type Loop = fn(&'static Runtime, &'static Pager);
+
+/// What a worker does.
+struct Job {
+    runtime: &'static Runtime,
+    run: Loop,
+}
+
 static WRITE_FAILURE_SAID: AtomicBool = AtomicBool::new(false);
+static RECOVERY_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Batches of eviction after which the shares of the budget are looked at again.
 const BATCHES_BETWEEN: u32 = 16;
 
+/// Buffers and stacks that were not used for so long are given back.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// Starts the workers; also in a forked child, where those of the parent do not exist.
 /// The pager is published before they start.
-pub(crate) fn start() {
+pub(crate) fn start(runtime: &'static Runtime) {
     WRITE_FAILURE_SAID.store(false, Ordering::Relaxed);
+    RECOVERY_SAID.store(false, Ordering::Relaxed);
     for (name, run) in [
-        (c"deepheap-evict", evictor as fn(usize)),
+        (c"deepheap-evict", evictor as Loop),
         (c"deepheap-write", writer),
         (c"deepheap-gc", collector),
         (c"deepheap-fetch", fetcher),
         (c"deepheap-fetch", fetcher),
         (c"deepheap-fetch", fetcher),
     ] {
-        if let Err(errno) = thread::spawn(name, run, 0) {
+        // Of a heap that is only read nothing is written, and nothing is collected.
+        let writes = matches!(name.to_bytes(), b"deepheap-write" | b"deepheap-gc");
+        if !(writes && runtime.is_read_only()) {
+            spawn(runtime, name, run);
+        }
+    }
+    runtime.helpers.store(0, Ordering::Relaxed);
+    let evictors = runtime.pager().map_or(1, |pager| pager.evictors());
+    (1..evictors).for_each(|_| spawn(runtime, c"deepheap-evict", helper));
+}
+
+/// Starts one more; the pager is published.
+pub(crate) fn spawn(runtime: &'static Runtime, name: &CStr, run: Loop) {
+    let job = Box::leak(Box::new(Job { runtime, run }));
+    let argument = core::ptr::from_mut(job).expose_provenance();
+    runtime.workers.fetch_add(1, Ordering::SeqCst);
+    match thread::spawn(name, begin, argument) {
+        // The process's own workers run to its end, and are not waited for.
+        Ok(thread) if runtime.durable.is_some() => runtime.threads.lock().push(thread),
+        Ok(_) => {}
+        Err(errno) => {
             say(&[
                 Piece::Text("a worker thread cannot be started: "),
                 Piece::Error(errno),
@@ -57,18 +97,29 @@ pub(crate) fn start() {
     }
 }
 
-fn managing() -> Option<(&'static Runtime, &'static Pager)> {
-    let runtime = running()?;
-    Some((runtime, runtime.pager()?))
+fn begin(argument: usize) {
+    // SAFETY: `spawn` leaked it for this thread alone.
+    let job = unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut::<Job>(argument)) };
+    let Job { runtime, run } = *job;
+    {
+        let _inside = Inside::enter();
+        if let Some(pager) = runtime.pager() {
+            run(runtime, pager);
+        }
+    }
+    // The last touch of the runtime: `close` may drop it from here on.
+    runtime.workers.fetch_sub(1, Ordering::SeqCst);
 }
 
-fn evictor(_: usize) {
-    let _inside = Inside::enter();
-    let Some((runtime, pager)) = managing() else { return };
+fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
     let mut said = false;
-    loop {
-        pager.wait_for_eviction();
+    let mut trimmed_ns = clock::monotonic_ns();
+    let mut watch = Watch::default();
+    while !pager.has_ended() {
+        // Once there is nothing to give back there is no limit: at rest nobody runs.
+        pager.wait_for_eviction(pager.is_touched().then_some(IDLE));
         pager.take_over_spans();
+        runtime.serve_relief(pager);
         let mut moves = Moves::default();
         let mut pause = SHORT;
         let nap = |pause: &mut Duration| {
@@ -77,11 +128,14 @@ fn evictor(_: usize) {
         };
         let mut batches = 0;
         let mut border_moves = pager.rebalance();
-        while pager.must_evict() {
+        while pager.must_evict() && !pager.has_ended() {
+            runtime.serve_relief(pager);
             batches += 1;
             let is_time = batches % BATCHES_BETWEEN == 0;
             if is_time {
+                pager.ask_for_help();
                 runtime.count_moves(0, &core::mem::take(&mut moves));
+                runtime.watch_for_thrashing(&mut watch);
             }
             if is_time || border_moves {
                 border_moves = pager.rebalance();
@@ -89,11 +143,11 @@ fn evictor(_: usize) {
             let before = moves.evicted();
             // Asked before: a child that ends meanwhile gives back the space we do not find.
             let withheld = pager.store().is_pinned();
-            match pager.evict(&mut moves) {
+            match pager.evict(0, &mut moves) {
                 Ok(_) if moves.evicted() > before => pause = SHORT,
                 Ok(_) => nap(&mut pause),
                 Err(StoreError::Full) if withheld => {
-                    children::forget_the_dead(pager.store());
+                    runtime.forget_dead_children(pager);
                     nap(&mut pause);
                 }
                 Err(error) => {
@@ -107,41 +161,51 @@ fn evictor(_: usize) {
             }
         }
         runtime.count_moves(0, &moves);
+        runtime.watch_for_thrashing(&mut watch);
+        let now_ns = clock::monotonic_ns();
+        if now_ns - trimmed_ns >= IDLE.as_nanos() as u64 {
+            trimmed_ns = now_ns;
+            pager.trim();
+        }
         pager.rebalance();
         runtime.publish_gauges();
     }
 }
 
-fn writer(_: usize) {
-    let _inside = Inside::enter();
-    let Some((runtime, pager)) = managing() else { return };
-    loop {
+fn helper(runtime: &'static Runtime, pager: &'static Pager) {
+    let evictor = 1 + runtime.helpers.fetch_add(1, Ordering::Relaxed);
+    while !pager.has_ended() {
+        let mut moves = Moves::default();
+        pager.help(evictor, &mut moves);
+        runtime.count_moves(0, &moves);
+    }
+}
+
+fn writer(runtime: &'static Runtime, pager: &'static Pager) {
+    while !pager.has_ended() {
         pager.store().write_sealed(true);
         say_write_failure(pager);
+        say_recovery(pager);
         runtime.publish_gauges();
     }
 }
 
-fn collector(_: usize) {
-    let _inside = Inside::enter();
-    let Some((runtime, pager)) = managing() else { return };
-    let segment = runtime.config.segment_bytes as usize;
-    let Ok(memory) = mapping::map_pinned(segment) else {
+fn collector(runtime: &'static Runtime, pager: &'static Pager) {
+    let segment = pager.store().segment_bytes();
+    let Ok(mut buffer) = PinnedArray::<u8>::new(segment) else {
         say(&[Piece::Text("no memory for the collector's buffer")]);
         std::process::abort();
     };
-    // SAFETY: freshly mapped, this thread's alone, never unmapped.
-    let buffer = unsafe { core::slice::from_raw_parts_mut(memory, segment) };
     let mut said = false;
     let mut fruitless = SHORT;
-    loop {
+    while !pager.has_ended() {
         let limit = || runtime.has_space_to_return().then_some(LEISURE);
         if !pager.store().wait_for_work(limit) {
             runtime.return_space(pager);
             continue;
         }
-        children::forget_the_dead(pager.store());
-        match pager.collect(buffer) {
+        runtime.forget_dead_children(pager);
+        match pager.collect(&mut buffer) {
             Ok(Some(_)) => {
                 fruitless = SHORT;
                 runtime.publish_gauges();
@@ -162,10 +226,8 @@ fn collector(_: usize) {
     }
 }
 
-fn fetcher(_: usize) {
-    let _inside = Inside::enter();
-    let Some((runtime, pager)) = managing() else { return };
-    loop {
+fn fetcher(runtime: &'static Runtime, pager: &'static Pager) {
+    while !pager.has_ended() {
         let mut moves = Moves::default();
         let pages = pager.serve_prefetch(&mut moves);
         runtime.count_moves(0, &moves);
@@ -179,9 +241,21 @@ pub(crate) fn say_write_failure(pager: &Pager) {
     let Some(StoreError::Io(errno)) = pager.store().failure() else { return };
     if !WRITE_FAILURE_SAID.swap(true, Ordering::Relaxed) {
         say(&[
-            Piece::Text("a write to the store failed; what it held stays in RAM: "),
+            Piece::Text(
+                "a write to the store failed; what it held stays in RAM and is tried again: ",
+            ),
             Piece::Error(errno),
+            Piece::Text(if errno == Errno::EFBIG { "; raise `ulimit -f`" } else { "" }),
         ]);
+    }
+}
+
+/// Says once that what was refused is written now.
+fn say_recovery(pager: &Pager) {
+    let was_said = WRITE_FAILURE_SAID.load(Ordering::Relaxed);
+    if was_said && !RECOVERY_SAID.load(Ordering::Relaxed) && !pager.store().has_failed_writes() {
+        RECOVERY_SAID.store(true, Ordering::Relaxed);
+        say(&[Piece::Text("the store has taken what it had refused")]);
     }
 }
 

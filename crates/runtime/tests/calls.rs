@@ -2,10 +2,12 @@
 
 mod scene;
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap::objects::{self, Advice, ObjectError};
-use scene::memory::{Random, seed};
+use deepheap::{DurableHeap, DurableOptions, Hold};
+use scene::memory::{PAGE, Random, seed};
 use scene::play;
 
 const CONF: &str = "ram:24M,store_size:400M";
@@ -288,8 +290,10 @@ fn what_was_prefetched_is_read_from_ram() {
         let mut random = Random::new(seed());
         let list: Vec<usize> = (0..20_000).map(|_| deepheap::malloc(4096) as usize).collect();
         for &at in &list {
-            // SAFETY: a live object of that size.
-            unsafe { (at as *mut u8).write_bytes(random.next() as u8 | 1, 4096) };
+            for word in 0..4096 / 8 {
+                // SAFETY: a live object of that size. Random bytes, or all of it would fit in RAM.
+                unsafe { (at as *mut u64).add(word).write(random.next()) };
+            }
         }
         let some: Vec<*const u8> = (0..200).map(|n| list[n * 7] as *const u8).collect();
         let stats = || deepheap::stats().expect("it runs");
@@ -479,5 +483,45 @@ fn objects_that_are_written_in_bulk_are_what_was_written() {
                 assert!(ends.contains(&end), "{end} ends {at} of array {array}");
             }
         }
+    });
+}
+
+#[test]
+fn the_kernel_finds_held_memory_of_a_durable_heap() {
+    const BYTES: usize = 64 << 20;
+    let conf = "ram:48M,store_size:400M";
+    play("the_kernel_finds_held_memory_of_a_durable_heap", conf, || {
+        let options = DurableOptions::parse("ram:16M,size:1G").expect("settings");
+        let heap = DurableHeap::open(&scene::folder().join("heap"), &options).expect("a heap");
+        let at = heap.malloc(BYTES);
+        assert!(!at.is_null());
+        // SAFETY: so large; four times what the heap has of RAM.
+        unsafe { at.write_bytes(7, BYTES) };
+        let (read, write) = std::io::pipe().expect("a pipe");
+        let mut random = Random::new(seed());
+        let (mut refused, mut bytes) = (0, [0u8; PAGE]);
+        let mut send = |from: *const u8| {
+            // SAFETY: a page of the allocation, then room for a page; the pipe takes that much.
+            unsafe {
+                let sent = libc::write(write.as_raw_fd(), from.cast(), PAGE);
+                if sent != PAGE as isize {
+                    return None;
+                }
+                let got = libc::read(read.as_raw_fd(), bytes.as_mut_ptr().cast(), PAGE);
+                assert_eq!(got, sent);
+                Some(bytes)
+            }
+        };
+        for _ in 0..2000 {
+            // SAFETY: inside of the allocation.
+            let from = unsafe { at.add(random.below(BYTES / PAGE) * PAGE) };
+            refused += usize::from(send(from).is_none());
+            let hold = Hold::on(from as usize, PAGE);
+            assert_eq!(send(from), Some([7; PAGE]), "a held page");
+            drop(hold);
+        }
+        assert!(refused > 0, "some pages were away");
+        let made = heap.checkpoint();
+        assert!(made.is_ok(), "no hold is left: {made:?}");
     });
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use deepheap::ObjectPlacement;
-use deepheap::config::{CachePolicy, Config, ConfigError, Share};
+use deepheap::Overcommit;
+use deepheap::config::{Compress, Config, ConfigError, Share};
 use deepheap::machine::Machine;
 use proptest::prelude::*;
 
@@ -37,8 +37,9 @@ fn a_memory_cgroup_counts_as_the_machine() {
 #[test]
 fn every_key_is_read() {
     let config = parse(
-        "ram:25%, store:/a\\,b\\\\c,store_size:20G,page_buffer:40%,segment:512K,\
-         objects:64-2K,cache-policy:LRU,pool_step:500,stats:/tmp/s.json,show_stats:yes,\
+        "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
+         overcommit:strict,page_buffer:40%,segment:512K,\
+         compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,stats:/tmp/s.json,show_stats:yes,\
          children:no,force:1,",
     )
     .expect("all keys");
@@ -46,21 +47,42 @@ fn every_key_is_read() {
         ram: 2 * GIB,
         store: Some(PathBuf::from("/a,b\\c")),
         store_size: Share::Bytes(20 * GIB),
+        store_floor: Some(Share::Bytes(3 * GIB)),
+        overcommit: Overcommit::Strict,
         stats_file: Some(PathBuf::from("/tmp/s.json")),
         show_stats: true,
         children: false,
         force: true,
         page_buffer: Some(Share::Percent(40)),
-        objects: Some(ObjectPlacement::Range { min: 64, max: 2048 }),
-        cache_policy: CachePolicy::Lru,
+        compress: Compress::Lz4,
+        objects: Some(64..=2048),
+        mmap: Some(2 << 20),
         segment_bytes: 512 << 10,
         pool_step: 500,
     };
     assert_eq!(config, expected);
-    let auto = parse("objects:auto,cache_policy:clock").expect("words");
-    assert_eq!(auto.objects, Some(ObjectPlacement::Auto));
-    assert_eq!(auto.cache_policy, CachePolicy::Clock);
-    assert_eq!(parse("ram:1G,ram:2G").map(|config| config.ram), Ok(2 * GIB));
+}
+
+#[test]
+fn blanks_around_keys_and_values_do_not_count_unless_escaped() {
+    let store = |conf| parse(conf).map(|config| config.store);
+    let path = |text| Ok(Some(PathBuf::from(text)));
+    assert_eq!(store(" ram : 1G , store: /mnt/ssd , force: yes "), path("/mnt/ssd"));
+    assert_eq!(store("store: /a b/c "), path("/a b/c"));
+    assert_eq!(store("store:\\ /a\\  "), path(" /a "));
+    assert_eq!(store("store:/a\\\\ "), path("/a\\"));
+}
+
+#[test]
+fn a_file_system_keeps_a_floor_of_a_twentieth_and_a_gib_if_it_is_not_small() {
+    let floor = |conf: &str, bytes| parse(conf).expect("settings").floor_of(bytes);
+    assert_eq!(floor("", 100 * GIB), 5 * GIB);
+    assert_eq!(floor("", 10 * GIB), GIB);
+    assert_eq!(floor("", 4 * GIB), 4 * GIB / 20);
+    assert_eq!(floor("store_floor:300M", 100 * GIB), 300 << 20);
+    assert_eq!(floor("store-floor:10%", 100 * GIB), 10 * GIB);
+    assert_eq!(floor("store_floor:0", 100 * GIB), 0);
+    assert_eq!(floor("store_floor:0%", 100 * GIB), 0);
 }
 
 #[test]
@@ -81,18 +103,26 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("page_buffer:200%", "1% to 100%"),
         ("ram:1G,page_buffer:2G", "a part of it"),
         ("page_buffer:1M", "at least 2.00 MiB"),
-        ("objects:64", "write MIN-MAX, for example 64-2K, or auto"),
-        ("objects:sometimes", "'sometimes' is not understood"),
+        ("compress:zstd", "write auto, off or lz4"),
+        ("objects:64", "write MIN-MAX, for example 64-2K"),
+        ("objects:auto", "'auto' is not understood"),
         ("objects:64-2Q", "'2Q' is not a size"),
-        ("objects:-64", "is not a size"),
-        ("objects:2K-64", "the smaller first"),
-        ("objects:0-64", "1 at least"),
-        ("objects:64-1M", "64.0 KiB at most"),
-        ("cache_policy:arc", "write s3fifo, lru or clock"),
+        ("objects:-64", "'-64' is not understood: write MIN-MAX"),
+        ("objects:10-20-30", "'10-20-30' is not understood: write MIN-MAX"),
+        ("objects:1500-100", "objects 1500-100 is impossible: give the smaller first, 100-1500"),
+        ("objects:0-64", "objects 0-64 is impossible: the smallest object has 1 byte"),
+        ("objects:64-1M", "objects 64-1M is impossible: the largest object has 64.0 KiB"),
         ("pool_step:0", "1 at least"),
         ("pool_step:10K", "a number of objects"),
+        ("overcommit:maybe", "'maybe' is not understood: write lazy or strict"),
+        ("store_floor:120%", "1% to 100%"),
         ("children:maybe", "write yes or no"),
-        ("store:", "store has no path"),
+        ("store:", "store is empty: give a path"),
+        ("store:  ", "store is empty: give a path"),
+        ("ram:-1", "'-1' is not a size: it is negative"),
+        ("ram:1.5.5G", "'1.5.5G' is not a size: its number has two points"),
+        ("ram:1G,store:/a,ram:1G", "ram is set twice: set it once"),
+        ("store_size:1G,store-size:2G", "store_size is set twice: set it once"),
         ("store:/a\\b", "stray backslash"),
         ("store:/a,b", "'b' is no setting"),
     ] {
@@ -107,42 +137,98 @@ fn any_config() -> impl Strategy<Value = Config> {
         (1u32..=100).prop_map(Share::Percent),
         (16u64 << 20..1 << 42).prop_map(Share::Bytes),
     ];
+    let store_floor = proptest::option::of(prop_oneof![
+        (1u32..=100).prop_map(Share::Percent),
+        (0u64..1 << 42).prop_map(Share::Bytes),
+    ]);
     let page_buffer = prop_oneof![
         (13u32..=100).prop_map(Share::Percent),
         (2u64 << 20..16 << 20).prop_map(Share::Bytes),
     ];
-    let objects = proptest::option::of(prop_oneof![
-        Just(ObjectPlacement::Auto),
-        (1usize..=64 << 10, 1usize..=64 << 10)
-            .prop_map(|(a, b)| ObjectPlacement::Range { min: a.min(b), max: a.max(b) }),
-    ]);
-    let policy =
-        prop_oneof![Just(CachePolicy::S3Fifo), Just(CachePolicy::Lru), Just(CachePolicy::Clock)];
+    let sizes = (1usize..=64 << 10, 1usize..=64 << 10).prop_map(|(a, b)| a.min(b)..=a.max(b));
+    let objects = proptest::option::of(sizes);
+    let compress = prop_oneof![Just(Compress::Auto), Just(Compress::Off), Just(Compress::Lz4),];
     (
         16u64 << 20..8 * GIB,
         (path(), path()),
-        store_size,
-        any::<[bool; 3]>(),
-        proptest::option::of(page_buffer),
+        (store_size, store_floor),
+        any::<[bool; 4]>(),
+        (proptest::option::of(page_buffer), compress),
         (18u32..=23, 1u32..=u32::MAX),
-        (objects, policy),
+        (objects, proptest::option::of(0usize..1 << 40)),
     )
         .prop_map(
-            |(ram, (store, stats_file), store_size, flags, page_buffer, steps, tuned)| Config {
+            |(
+                ram,
+                (store, stats_file),
+                (store_size, store_floor),
+                flags,
+                parts,
+                steps,
+                (objects, mmap),
+            )| Config {
                 ram,
                 store,
                 store_size,
+                store_floor,
+                overcommit: if flags[3] { Overcommit::Strict } else { Overcommit::Lazy },
                 stats_file,
                 show_stats: flags[0],
                 children: flags[1],
                 force: flags[2],
-                page_buffer,
-                objects: tuned.0,
-                cache_policy: tuned.1,
+                page_buffer: parts.0,
+                compress: parts.1,
+                objects,
+                mmap,
                 segment_bytes: 1 << steps.0,
                 pool_step: steps.1,
             },
         )
+}
+
+/// How many texts are tried in each of the tests below; with the variable set, as many as it says.
+fn fuzz_config() -> ProptestConfig {
+    let wanted = std::env::var("DEEPHEAP_FUZZ").ok();
+    let cases = wanted.map_or(20_000, |cases| cases.parse().expect("DEEPHEAP_FUZZ"));
+    ProptestConfig::with_cases(cases)
+}
+
+/// Pieces of settings, right and wrong ones.
+fn pieces() -> Vec<&'static str> {
+    const WORDS: &str = "ram: store: store_size: store-size: store_floor: \
+        overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
+        pool_step: stats: show_stats: children: force: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G \
+        256M 1T ib lz4 off 9999999999999999999999 18446744073709551615 1e9 yes no /var/tmp +1";
+    WORDS.split(' ').chain([" ", "\\ ", "\n", "\0", "\u{a0}"]).collect()
+}
+
+/// Something done to a text: what, where, and with what.
+type Change = (u8, prop::sample::Index, prop::sample::Index);
+
+/// Inserts a piece, takes characters out, doubles a stretch, or cuts the text off.
+fn changed(text: &str, changes: &[Change]) -> String {
+    let mut text: Vec<char> = text.chars().collect();
+    for (what, at, with) in changes {
+        let at = at.index(text.len() + 1);
+        let end = text.len().min(at + with.index(12));
+        match what % 4 {
+            0 => drop(text.splice(at..at, with.get(&pieces()).chars())),
+            1 => drop(text.drain(at..end)),
+            2 => drop(text.splice(at..at, text[at..end].to_vec())),
+            _ => text.truncate(at),
+        }
+    }
+    text.into_iter().collect()
+}
+
+/// What any text must keep to: it is refused in one line, or what it means can be written and reads
+/// back as the same.
+fn check_text(conf: &str) -> Result<(), TestCaseError> {
+    match parse(conf) {
+        Ok(config) => prop_assert_eq!(parse(&config.to_conf()), Ok(config)),
+        Err(error) => prop_assert_eq!(error.to_string().lines().count(), 1, "{:?}", error),
+    }
+    Ok(())
 }
 
 proptest! {
@@ -150,9 +236,28 @@ proptest! {
     fn what_is_written_reads_back(config in any_config()) {
         prop_assert_eq!(parse(&config.to_conf()), Ok(config));
     }
+}
+
+proptest! {
+    #![proptest_config(fuzz_config())]
 
     #[test]
-    fn no_text_panics(conf in "\\PC*") {
-        let _ = parse(&conf);
+    fn any_text_reads_back_or_is_refused_in_a_line(conf in any::<String>()) {
+        check_text(&conf)?;
+    }
+
+    #[test]
+    fn any_pieces_of_settings_read_back_or_are_refused_in_a_line(
+        pieces in prop::collection::vec(prop::sample::select(pieces()), 0..16),
+    ) {
+        check_text(&pieces.concat())?;
+    }
+
+    #[test]
+    fn any_change_of_settings_reads_back_or_is_refused_in_a_line(
+        config in any_config(),
+        changes in prop::collection::vec(any::<Change>(), 1..8),
+    ) {
+        check_text(&changed(&config.to_conf(), &changes))?;
     }
 }

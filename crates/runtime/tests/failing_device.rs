@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deepheap::objects::{self, ObjectError};
-use scene::memory::{Collection, Object, PAGE, seed};
+use scene::memory::{Collection, Object, PAGE, Random, seed};
 use scene::process::{run, soon};
 use scene::{Ending, Folder, act, finish, is_played, spawn, this_binary};
 
@@ -68,6 +68,35 @@ fn bytes_that_changed_on_the_device_stop_the_access() {
         let data = Collection::filled(seed(), 12_000, PAGE);
         damage(store);
         read_all(&data);
+    });
+    assert_stopped(&ending, "fail their checksum");
+}
+
+#[test]
+fn compressed_bytes_that_changed_on_the_device_stop_the_access() {
+    const NAME: &str = "compressed_bytes_that_changed_on_the_device_stop_the_access";
+    let ending = with_file(NAME, |store| {
+        // Half of a page compresses to nothing, the other half not at all.
+        const WORDS: usize = PAGE / 16;
+        let seed = seed();
+        let pages: Vec<Object> = (0..12_000u64)
+            .map(|page| {
+                let object = Object::new(PAGE).expect("room");
+                let mut words = Random::new(seed + page);
+                (0..WORDS).for_each(|word| object.set(word, words.next()));
+                object
+            })
+            .collect();
+        let stats = deepheap::stats().expect("it runs");
+        assert!(stats.compressed > 1000, "{}", stats.compressed);
+        damage(store);
+        for (page, object) in pages.iter().enumerate() {
+            let mut words = Random::new(seed + page as u64);
+            if (0..WORDS).any(|word| object.get(word) != words.next()) {
+                eprintln!("a wrong byte was served");
+                std::process::abort();
+            }
+        }
     });
     assert_stopped(&ending, "fail their checksum");
 }
@@ -163,10 +192,14 @@ fn reads_that_the_device_refuses_stop_the_access() {
 
 /// From now on the device takes no write: the kernel answers EFBIG.
 fn refuse_writes() {
+    limit_writes(0);
+}
+
+fn limit_writes(limit: libc::rlim_t) {
     // SAFETY: constants and a limit on the stack.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
+        let none = libc::rlimit { rlim_cur: limit, rlim_max: libc::RLIM_INFINITY };
         assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &none), 0);
     }
 }
@@ -195,6 +228,39 @@ fn without_writes_what_is_clean_can_be_read_for_ever() {
         }
     });
     assert!(ending.status.success(), "{}\n{}", ending.status, ending.said);
+}
+
+#[test]
+fn writes_that_fail_for_a_while_are_made_again() {
+    let name = "writes_that_fail_for_a_while_are_made_again";
+    let ending = with_file(name, |_| {
+        let data = Collection::filled(seed(), 10_000, PAGE);
+        let retried = || deepheap::stats().expect("it runs").writes_retried;
+        for round in 1..4 {
+            refuse_writes();
+            let before = retried();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    data.objects.iter().enumerate().for_each(|(index, object)| {
+                        object.fill(data.seed + round + index as u64);
+                    });
+                });
+                // The writer has found out, and this thread waits for it.
+                assert!(soon(Duration::from_secs(60), || retried() > before));
+                limit_writes(libc::RLIM_INFINITY);
+            });
+            for (index, object) in data.objects.iter().enumerate() {
+                object.check(data.seed + round + index as u64);
+            }
+        }
+        let stats = deepheap::stats().expect("it runs");
+        assert_eq!(stats.blocks_refused, 0);
+        assert!(deepheap::summary(&stats).contains("refused writes were made again"));
+    });
+    assert!(ending.status.success(), "{}\n{}", ending.status, ending.said);
+    for line in ["a write to the store failed", "the store has taken what it had refused"] {
+        assert_eq!(ending.said.matches(line).count(), 1, "{}", ending.said);
+    }
 }
 
 #[test]

@@ -2,8 +2,6 @@
 
 mod scene;
 
-use deepheap::object_placement::{Placement, SITES_OF_PROCESS};
-use deepheap::objects;
 use scene::memory::{Object, PAGE, Random, seed};
 use scene::play;
 
@@ -91,48 +89,6 @@ fn scans_of_many_threads_that_others_interrupt_find_every_byte() {
         });
         for (index, array) in arrays.iter().enumerate() {
             array.check(seed + index as u64 + 3);
-        }
-    });
-}
-
-#[test]
-fn pages_on_trial_fault_each_by_itself() {
-    play("pages_on_trial_fault_each_by_itself", CONF, || {
-        const SIZE: usize = 1024;
-        const CALLER: usize = 0x1234_5678;
-        const COUNT: usize = 200_000;
-        let key = |number: usize| number as u64 ^ 0x9e37_79b9_7f4a_7c15;
-        // Allocations of which many live are tried.
-        (0..COUNT).for_each(|n| SITES_OF_PROCESS.allocated(n << 20, CALLER, SIZE, true));
-        let mut on_trial = Vec::new();
-        let objects: Vec<*mut u64> = (0..COUNT)
-            .map(|number| {
-                let object = objects::allocate(1, SIZE).cast::<u64>();
-                assert!(!object.is_null());
-                // SAFETY: a fresh object of that size.
-                unsafe { object.write(key(number)) };
-                if let Placement::Object(making) = SITES_OF_PROCESS.place(CALLER, SIZE) {
-                    SITES_OF_PROCESS.object_made(making, object as usize);
-                    on_trial.push(number);
-                }
-                object
-            })
-            .collect();
-        assert!(on_trial.len() > 100, "{}", on_trial.len());
-        let faults = || deepheap::stats().expect("it runs").faults();
-        for is_down in [false, true] {
-            let (before, mut alone) = (faults(), 0);
-            for step in 0..COUNT {
-                let number = if is_down { COUNT - 1 - step } else { step };
-                let is_on_trial = on_trial.binary_search(&number).is_ok();
-                let just_before = if is_on_trial { faults() } else { 0 };
-                // SAFETY: a live object, which this thread alone uses.
-                assert_eq!(unsafe { objects[number].read() }, key(number));
-                alone += u64::from(is_on_trial && faults() > just_before);
-            }
-            assert_eq!(alone, on_trial.len() as u64, "down: {is_down}");
-            let all = faults() - before;
-            assert!(all < COUNT as u64 / 8, "{all} faults on {COUNT} objects");
         }
     });
 }

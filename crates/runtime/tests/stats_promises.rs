@@ -1,5 +1,7 @@
 //! What the statistics promise: nothing counted is lost, and everything counted is shown.
 
+mod scene;
+
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -93,7 +95,7 @@ fn another_version_is_refused() {
     assert!(StatsPage::read_copy(&file, 0).is_ok());
     file.write_all_at(&(STATS_VERSION + 1).to_ne_bytes(), 8).expect("write");
     let refused = StatsPage::read_copy(&file, 0).err().map(|error| error.to_string());
-    assert!(refused.is_some_and(|text| text.contains("version 2")));
+    assert!(refused.is_some_and(|text| text.contains(&format!("version {}", STATS_VERSION + 1))));
 }
 
 #[test]
@@ -129,6 +131,49 @@ fn json_is_one_line_with_every_number() {
     assert_eq!(json["log"]["write_amplification"], 2.0);
     assert_eq!(json["device"]["blocks_refused"], 0);
     assert_eq!(json["pid"], std::process::id());
+}
+
+/// What another process would see of this one at this moment, without asking the runtime.
+fn seen_from_outside() -> Stats {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps.lines().find(|line| line.contains("deepheap-stats")).expect("the page");
+    let address = u64::from_str_radix(line.split('-').next().expect("start"), 16).expect("hex");
+    let memory = File::open("/proc/self/mem").expect("mem");
+    StatsPage::read_copy(&memory, address).expect("a page").snapshot()
+}
+
+#[test]
+fn a_heap_that_is_not_managed_yet_shows_the_memory_it_takes() {
+    scene::play("a_heap_that_is_not_managed_yet_shows_the_memory_it_takes", "ram:64M", || {
+        const MIB: u64 = 1 << 20;
+        let mut held = Vec::new();
+        for mib in 1..12u64 {
+            held.extend((0..64).map(|_| deepheap::calloc(1, 16 << 10)));
+            let seen = seen_from_outside();
+            let shown = [seen.allocated_bytes, seen.page_buffer_bytes, seen.used_bytes()];
+            for bytes in shown {
+                assert!((mib * MIB - MIB / 2..(mib + 2) * MIB).contains(&bytes), "{mib}: {seen:?}");
+            }
+            assert_eq!((seen.managing, seen.cache_bytes), (0, 0));
+        }
+        // SAFETY: allocated above, freed once.
+        held.drain(..).for_each(|address| unsafe { deepheap::free(address) });
+    });
+}
+
+#[test]
+fn the_summary_tells_a_store_that_was_never_written_from_one_in_use() {
+    let page = page();
+    page.set(Gauge::Managing, 1);
+    page.set(Gauge::StoreUsedBytes, 64 << 20);
+    page.set(Gauge::StoreCapacityBytes, 1 << 30);
+    let text = summary(&page.snapshot());
+    let said = "store   never written to; 64.0 MiB set aside of 1.00 GiB\n";
+    assert!(text.contains(said) && text.contains("0 pages fetched ahead"), "{text}");
+    page.set(Gauge::StoredBytes, 3 << 20);
+    page.add(0, Counter::DeviceWriteBytes, 4 << 20);
+    let text = summary(&page.snapshot());
+    assert!(text.contains("store   3.00 MiB live; 64.0 MiB taken of 1.00 GiB; 0 segm"), "{text}");
 }
 
 #[test]

@@ -3,9 +3,10 @@
 mod scene;
 
 use scene::memory::{Collection, Object, PAGE, Random, seed};
-use scene::play;
+use scene::{play, watch};
 
 const SMALL: &str = "ram:16M,store_size:64M";
+const STRICT: &str = "ram:16M,store_size:64M,overcommit:strict";
 
 fn stats() -> deepheap::Stats {
     deepheap::stats().expect("the runtime runs")
@@ -13,7 +14,16 @@ fn stats() -> deepheap::Stats {
 
 #[test]
 fn a_full_store_loses_nothing_and_freeing_makes_room_again() {
-    play("a_full_store_loses_nothing_and_freeing_makes_room_again", SMALL, || {
+    fill_and_free("a_full_store_loses_nothing_and_freeing_makes_room_again", SMALL);
+}
+
+#[test]
+fn a_full_store_loses_nothing_if_all_is_promised_at_allocation() {
+    fill_and_free("a_full_store_loses_nothing_if_all_is_promised_at_allocation", STRICT);
+}
+
+fn fill_and_free(test: &str, conf: &str) {
+    play(test, conf, || {
         let seed = seed();
         let mut full = Collection::until_full(seed, 3 * PAGE);
         eprintln!("{} MiB until full", full.bytes() >> 20);
@@ -36,6 +46,67 @@ fn a_full_store_loses_nothing_and_freeing_makes_room_again() {
         full.free();
         Collection::filled(seed, 7000, PAGE).free();
     });
+}
+
+/// Sets `ulimit -f`.
+fn limit_file_size(bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads one rlimit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_limits_the_store() {
+    play("a_limit_on_the_size_of_files_limits_the_store", "ram:16M", || {
+        limit_file_size(48 << 20);
+        let full = Collection::until_full(seed(), 3 * PAGE);
+        assert!(full.bytes() > 16 << 20, "a store of 48 MiB holds {}", full.bytes());
+        assert!(stats().store_capacity_bytes <= 48 << 20);
+        full.check();
+    });
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_that_comes_later_does_not_end_the_program() {
+    let test = "a_limit_on_the_size_of_files_that_comes_later_does_not_end_the_program";
+    play(test, "ram:16M,store_size:1G", || {
+        let seed = seed();
+        let before = Collection::filled(seed, 10_000, PAGE);
+        limit_file_size(stats().store_used_bytes + (4 << 20));
+        let after = Collection::until_full(!seed >> 1, 3 * PAGE);
+        before.check();
+        after.check();
+    });
+}
+
+#[test]
+fn most_of_a_small_store_can_be_used_and_its_end_is_told_once() {
+    let name = "most_of_a_small_store_can_be_used_and_its_end_is_told_once";
+    use_most(name, "ram:16M,store_size:45M");
+}
+
+#[test]
+fn most_of_a_small_strict_store_can_be_used_and_its_end_is_told_once() {
+    let name = "most_of_a_small_strict_store_can_be_used_and_its_end_is_told_once";
+    use_most(name, "ram:16M,store_size:45M,overcommit:strict");
+}
+
+fn use_most(name: &str, conf: &str) {
+    let ending = watch(name, conf, || {
+        let full = Collection::until_full(seed(), PAGE);
+        eprintln!("{} pages until full", full.objects.len());
+        assert!(full.bytes() >= (45 << 20) / 100 * 85, "{} bytes", full.bytes());
+        assert!(Object::new(1 << 20).is_none());
+        full.check();
+        full.free();
+        Collection::until_full(seed(), 3 * PAGE).check();
+    });
+    assert!(ending.status.success(), "{}\n{}", ending.status, ending.said);
+    let lines: Vec<_> = ending.said.lines().filter(|line| line.contains("store is full")).collect();
+    assert_eq!(lines.len(), 1, "{}", ending.said);
+    for words in ["of its 45.0 MiB", "for collection", "--store-size"] {
+        assert!(lines[0].contains(words), "no '{words}' in {}", lines[0]);
+    }
 }
 
 #[test]
@@ -95,7 +166,16 @@ fn sizes_that_cannot_be_are_refused_and_the_heap_goes_on() {
 
 #[test]
 fn many_threads_at_the_end_of_the_store_all_get_an_answer() {
-    play("many_threads_at_the_end_of_the_store_all_get_an_answer", SMALL, || {
+    answer_many_threads("many_threads_at_the_end_of_the_store_all_get_an_answer", SMALL);
+}
+
+#[test]
+fn many_threads_at_the_end_of_a_strict_store_all_get_an_answer() {
+    answer_many_threads("many_threads_at_the_end_of_a_strict_store_all_get_an_answer", STRICT);
+}
+
+fn answer_many_threads(test: &str, conf: &str) {
+    play(test, conf, || {
         let seed = seed();
         std::thread::scope(|scope| {
             for thread in 0..8u64 {
@@ -142,12 +222,12 @@ fn a_budget_that_tables_would_fill_refuses_more() {
             objects.push(object);
             assert!(objects.len() < 5000, "never refused, at {} over", scene::process::cost());
         }
-        eprintln!("{} MiB under a budget of 16 MiB", objects.len());
         for (index, object) in objects.iter().enumerate() {
             assert_eq!(object.get(0), index as u64 + 1);
             assert_eq!(object.get(object.size() / 8 - 1), !(index as u64));
         }
         let cost = scene::process::cost() - before;
+        eprintln!("{} MiB under a budget of 16 MiB, which took {cost} bytes", objects.len());
         assert!(cost < (16 << 20) * 105 / 100, "{cost} bytes under a budget of 16 MiB");
     });
 }

@@ -5,6 +5,7 @@
 //! Threads: any, one after the other. Clones are handles of the same device.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ struct State {
     /// One in how many operations suffers the fault; 0 for none.
     chances: [u64; Fault::ALL.len()],
     scripts: Vec<Script>,
+    /// Bytes that take no write.
+    broken: Vec<Range<u64>>,
     /// Operations so far.
     counts: [u64; Operation::ALL.len()],
     faults: u64,
@@ -49,6 +52,7 @@ impl SimDevice {
             pages: HashMap::new(),
             chances: [0; Fault::ALL.len()],
             scripts: Vec::new(),
+            broken: Vec::new(),
             counts: [0; Operation::ALL.len()],
             faults: 0,
             delay: None,
@@ -66,11 +70,17 @@ impl SimDevice {
         self.lock().scripts.push(script);
     }
 
+    /// From now on a write that touches one of these bytes fails (EIO).
+    pub fn break_place(&self, bytes: Range<u64>) {
+        self.lock().broken.push(bytes);
+    }
+
     /// No faults from now on.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.chances = [0; Fault::ALL.len()];
         state.scripts.clear();
+        state.broken.clear();
     }
 
     /// Every batch takes so long from now on.
@@ -197,6 +207,11 @@ impl State {
     fn write_one(&mut self, len: u64, write: &Write<'_>) -> Result<()> {
         self.begin(Operation::Write)?;
         let sectors = (write.data.len() / SECTOR) as u64;
+        let end = write.offset + write.data.len() as u64;
+        if self.broken.iter().any(|broken| broken.start < end && write.offset < broken.end) {
+            self.faults += 1;
+            return Err(Errno::EIO);
+        }
         if self.strikes(Fault::WriteNoSpace) {
             return Err(Errno::ENOSPC);
         }
@@ -321,6 +336,18 @@ mod tests {
             assert!(written.is_err() || seen != Ok([3; PAGE]), "{fault:?}");
             assert!(device.faults() > 0);
         }
+    }
+
+    #[test]
+    fn a_broken_place_takes_no_write_and_its_neighbours_do() {
+        let device = SimDevice::new(1 << 20, 1);
+        assert_eq!(write(&device, 2, 1), Ok(()));
+        device.break_place(2 * PAGE as u64..3 * PAGE as u64);
+        let pages = [1, 2, 3].map(|page| write(&device, page, 2));
+        assert_eq!(pages, [Ok(()), Err(Errno::EIO), Ok(())]);
+        assert_eq!(read(&device, 2), Ok([1; PAGE]), "what was there can be read");
+        device.heal();
+        assert_eq!(write(&device, 2, 2), Ok(()));
     }
 
     #[test]

@@ -1,51 +1,137 @@
-//! Checksum: what the bytes of a block hash to, with and without the name of their object, and
-//! the table of what every block of the log ought to hash to.
+//! Checksum: the hash of an object's bytes, the checksum of a block, and the table of the checksums
+//! of all blocks.
 //!
-//! The table stays in DRAM, so that it also catches a device that answers with an older version
-//! of the right block, which a checksum inside the block would not.
+//! The table is in RAM. A device that returns an older version of the right block is caught, too; a
+//! checksum inside the block would not catch that.
 //!
-//! Guarantees: the bytes are hashed once, by whoever first has them; everything else is mixing.
-//! Who holds a block sees its checksum: it is set once in a filling, before `append` returns the
-//! number, so before whoever learns the number from the appender, by any means that hands memory
-//! over (release and acquire of an object's entry). It is set again only after the segment was
-//! freed, which the `retire` of each of its blocks came before (`SegmentTable::take_live` and the
-//! lock of the space), and no block is retired while somebody holds it.
+//! Hashes decide whether an object has changed, and whether a block is the right one. A program may
+//! keep bytes that others sent it, and they could send bytes of equal hash on purpose. So the hash
+//! has a secret. Each process has its own; forked children inherit it. A durable heap has one that
+//! is kept with it, since its blocks outlive the process.
+//!
+//! Guarantees: nobody can prepare bytes of equal hash without the secret. The bytes are hashed
+//! once; the checksum only mixes the hash with the name. A thread that holds a block sees its
+//! checksum: `append` sets it before it returns the number, and others get the number from the
+//! appender by a release and an acquire of the object's entry. The next filling sets it again,
+//! after the segment was freed. Every `retire` of its blocks comes before that
+//! (`SegmentTable::take_live` and the lock of the space order them), and no block is retired while
+//! a thread holds it.
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: any.
 
+use core::fmt;
+use core::hash::Hasher;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::hash::{BuildHasher, DefaultHasher, RandomState};
+use std::sync::OnceLock;
 
 use deepheap_sys::pinned_array::PinnedArray;
-use xxhash_rust::xxh3::xxh3_128;
+use deepheap_sys::random;
+use twox_hash::xxhash3_128::Hasher as LongHasher;
+use xxhash_rust::xxh3::xxh3_128_with_secret;
 
-use crate::block::{Block, Geometry};
+use crate::block::Block;
 use crate::error::StoreError;
+use crate::format::geometry::Geometry;
 
 /// Bytes of DRAM that the checksum of a block takes, once its segment was ever filled.
-pub const CHECKSUM_BYTES_PER_BLOCK: usize = 4;
+pub(crate) const CHECKSUM_BYTES_PER_BLOCK: usize = 4;
 
-/// xxh3_128 of the bytes of an object: equal bytes have equal hashes, wherever they live.
+/// Up to here xxh3 has ways of its own for short objects, in which `xxhash-rust` is quicker.
+/// Beyond, `twox-hash` uses AVX2 where the CPU has it
+/// (docs/decisions/0010-checksums-and-rings.md).
+const SHORT_BYTES: usize = 240;
+
+/// As many bytes as xxh3's own secret has.
+pub const SECRET_BYTES: usize = 192;
+
+/// The secret of this process, from its first hash on.
+static OF_PROCESS: OnceLock<Secret> = OnceLock::new();
+
+/// What xxh3 mixes the bytes with, in place of the constants that everybody knows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; SECRET_BYTES]);
+
+impl Secret {
+    /// The secret of this process, and of its forked children.
+    pub(crate) fn of_process() -> &'static Self {
+        OF_PROCESS.get_or_init(|| Self::derive(&random::of_process()))
+    }
+
+    /// A secret that nobody had before: the bytes are random and tell nothing of other secrets.
+    pub fn random() -> Self {
+        // Each word is a SipHash under random keys of its own.
+        let mut secret = [0; SECRET_BYTES];
+        for word in secret.chunks_mut(8) {
+            word.copy_from_slice(&RandomState::new().hash_one(0u64).to_le_bytes());
+        }
+        Self(secret)
+    }
+
+    /// The secret of which these are the bytes.
+    pub(crate) fn from_bytes(bytes: [u8; SECRET_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes of the secret, to be kept with what they protect.
+    pub(crate) fn bytes(&self) -> &[u8; SECRET_BYTES] {
+        &self.0
+    }
+
+    /// The secret that these random bytes make.
+    fn derive(random: &[u8]) -> Self {
+        let mut secret = [0; SECRET_BYTES];
+        for (number, word) in secret.chunks_mut(8).enumerate() {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(random);
+            hasher.write_usize(number);
+            word.copy_from_slice(&hasher.finish().to_le_bytes());
+        }
+        Self(secret)
+    }
+
+    /// Hashes the bytes.
+    #[inline]
+    pub(crate) fn hash(&self, data: &[u8]) -> ContentHash {
+        if data.len() <= SHORT_BYTES {
+            return ContentHash(xxh3_128_with_secret(data, &self.0));
+        }
+        match LongHasher::oneshot_with_secret(&self.0, data) {
+            Ok(hash) => ContentHash(hash),
+            Err(_) => unreachable!("the secret is as long as xxh3's own"),
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Secret")
+    }
+}
+
+/// xxh3_128 of the bytes of an object, with the secret of its store (`Store::hash`): equal bytes
+/// have equal hashes, wherever in the store they live.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ContentHash(pub u128);
 
 impl ContentHash {
-    /// Hashes the bytes.
-    #[inline]
-    pub fn of(data: &[u8]) -> Self {
-        Self(xxh3_128(data))
-    }
-
     /// The checksum kept beside the block: it binds the bytes to the object `name`, so that a
     /// misdirected or stale block of another object does not verify.
     #[inline]
     pub fn checksum(self, name: u64) -> u32 {
+        self.bound_to(name) as u32
+    }
+
+    /// As `checksum`, with twice the bits: for what has room for them.
+    #[inline]
+    pub(crate) fn bound_to(self, name: u64) -> u64 {
         let folded = (self.0 as u64) ^ ((self.0 >> 64) as u64).rotate_left(32);
         // Multiplying by an odd constant keeps distinct names distinct; the finaliser of
         // splitmix64 spreads every bit of both over the 32 that stay.
         let mut mixed = folded ^ name.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) as u32
+        mixed ^ (mixed >> 31)
     }
 }
 
@@ -80,17 +166,51 @@ mod tests {
     use super::*;
 
     #[test]
+    fn another_secret_changes_both_halves_of_every_hash_and_the_checksum() {
+        let secrets = [1, 2].map(|byte| Secret::derive(&[byte; random::RANDOM_BYTES]));
+        assert_eq!(secrets[0], Secret::derive(&[1; random::RANDOM_BYTES]));
+        for length in [1, 8, 16, 17, 100, 128, 129, 240, 241, 1024, 4096] {
+            for byte in [0, 0xa5] {
+                let data = vec![byte; length];
+                let [one, other] = secrets.each_ref().map(|secret| secret.hash(&data));
+                assert_ne!(one.0 as u64, other.0 as u64, "{length}");
+                assert_ne!((one.0 >> 64) as u64, (other.0 >> 64) as u64, "{length}");
+                assert_ne!(one.checksum(7), other.checksum(7), "{length}");
+            }
+        }
+    }
+
+    #[test]
+    fn objects_of_all_sizes_have_the_hashes_of_xxh3() {
+        let secret = Secret::derive(&[9; random::RANDOM_BYTES]);
+        let data: Vec<u8> = (0..4096u32).map(|at| ((at * at) >> 3) as u8).collect();
+        for length in 0..=data.len() {
+            let (bytes, right) =
+                (&data[..length], xxh3_128_with_secret(&data[..length], &secret.0));
+            assert_eq!(secret.hash(bytes).0, right, "{length}");
+        }
+    }
+
+    #[test]
+    fn the_hash_of_an_object_has_a_secret_of_this_process() {
+        let data = [0x5au8; 4096];
+        let own = Secret::derive(&random::of_process());
+        assert_eq!(Secret::of_process().hash(&data), own.hash(&data));
+        assert_ne!(Secret::of_process().hash(&data).0, xxhash_rust::xxh3::xxh3_128(&data));
+    }
+
+    #[test]
     fn one_flipped_bit_or_another_name_changes_the_checksum() {
         let mut data = [0x5au8; 4096];
-        let sum = ContentHash::of(&data).checksum(7);
+        let sum = Secret::of_process().hash(&data).checksum(7);
         for bit in [0, 1, 9, 4095 * 8 + 7] {
             data[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(ContentHash::of(&data).checksum(7), sum);
+            assert_ne!(Secret::of_process().hash(&data).checksum(7), sum);
             data[bit / 8] ^= 1 << (bit % 8);
         }
         for name in (0..4096u64).filter(|&name| name != 7) {
-            assert_ne!(ContentHash::of(&data).checksum(name), sum);
+            assert_ne!(Secret::of_process().hash(&data).checksum(name), sum);
         }
-        assert_eq!(ContentHash::of(&data).checksum(7), sum);
+        assert_eq!(Secret::of_process().hash(&data).checksum(7), sum);
     }
 }

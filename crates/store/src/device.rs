@@ -48,7 +48,7 @@ impl<'a> Write<'a> {
     }
 }
 
-/// Where the bytes of the store go: five methods, and two that most devices need not change.
+/// Where the bytes of the store go: five methods, and some that most devices need not change.
 pub trait Device: Send + Sync {
     /// Reads the batch; each request's `result` says what became of it.
     fn read(&self, batch: &mut [Read<'_>]);
@@ -74,6 +74,16 @@ pub trait Device: Send + Sync {
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         let _ = (offset, len);
         Ok(())
+    }
+
+    /// Bytes that `reserve` may still find; `None`: the device has all of its length.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Bytes of memory that the device takes beside what it is given, the kernel's for it included.
+    fn memory_bytes(&self) -> u64 {
+        0
     }
 
     /// Called in a forked child before it uses an inherited device: whatever the parent shares
@@ -104,6 +114,14 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
 
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
         (**self).reserve(offset, len)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        (**self).free_bytes()
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (**self).memory_bytes()
     }
 
     fn after_fork(&self) {

@@ -18,11 +18,14 @@ pub enum StoreError {
     /// The bytes that the device returned are not the ones that were appended. They were not
     /// served; stop the access.
     Corrupt(Block),
-    /// The device refused. Reads may be tried again; a failed write is never repeated, its
-    /// segment stays in memory.
+    /// The device refused. Reads may be tried again. Writes have been, for ten seconds, and are
+    /// still; what they hold stays in memory meanwhile.
     Io(Errno),
     /// More generations of forked children than the store keeps devices for.
     TooManyForks,
+    /// Blocks that live are not on the device: `seal_and_drain`, and see that the device takes
+    /// what it refused (`retry_failed`).
+    Unwritten,
     /// `open` was given options that cannot work, for the reason stated.
     Options(&'static str),
 }
@@ -42,6 +45,7 @@ impl fmt::Display for StoreError {
             }
             Self::Io(errno) => write!(out, "the store's device failed: {errno}"),
             Self::TooManyForks => write!(out, "too many generations of forked children"),
+            Self::Unwritten => write!(out, "the store's device does not have all blocks yet"),
             Self::Options(reason) => write!(out, "bad store options: {reason}"),
         }
     }

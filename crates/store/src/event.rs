@@ -1,9 +1,9 @@
-//! Event: something that threads wait for, and are not woken for when nobody waits.
+//! Event: threads wait for it; a notification wakes them.
 //!
-//! Use: take a `ticket`, look whether what you want is there, and if not `wait` with the ticket:
-//! a `notify` since the ticket was taken makes the wait return at once.
+//! To wait: take a `ticket`, look whether what you want is there, and if not, `wait` with the
+//! ticket. The wait returns at once if there was a `notify` since the ticket was taken.
 //!
-//! Guarantees: no lost wake-up; `notify` makes a system call only when somebody waits.
+//! Guarantees: no wake-up is lost; `notify` makes a system call only if a thread waits.
 //! Never: allocates.
 //! Threads: any.
 

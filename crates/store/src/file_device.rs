@@ -1,12 +1,15 @@
 //! File device: a file or block device as the device of a store.
 //!
 //! A single read is one pread. A batch goes through one of a few io_uring rings, so that all of it
-//! is in flight at once; the kernel merges neighbours, for which the store sorts. Without a free
-//! ring (or in a forked child, which must not touch its parent's) requests are made in turn, until
-//! a ring is free.
+//! is in flight at once; blocks that lie and come one behind the other are one request. If no ring
+//! is free, the requests are made one after the other until one is; so are those of a forked child,
+//! which must not touch its parent's rings. A batch then takes as many times longer as it has
+//! requests: have a ring for each thread that reads batches
+//! (docs/decisions/0010-checksums-and-rings.md).
 //!
 //! Guarantees: no request is in flight when a call returns.
-//! Never: allocates (after `new`), waits for a ring: rings are tried, not awaited.
+//! Never: allocates after `new`. Waits for a ring: that was measured, and latecomers overtook the
+//! waiting threads.
 //! Threads: any.
 
 use std::io::IoSliceMut;
@@ -21,8 +24,12 @@ use deepheap_sys::ring::{ReadRequest, Ring, WriteRequest};
 
 use crate::device::{Device, Read, Write};
 
-/// Batches that can be in flight at the same time.
-const RINGS: usize = 8;
+/// Batches that can be in flight at the same time, if nobody asks for more.
+const RINGS_DEFAULT: usize = 8;
+
+/// Bytes of memory, the kernel's included, that a ring of `RING_ENTRIES` takes: a page of requests,
+/// one of indexes and answers, and what the kernel knows of it; 9.7 KiB were measured.
+pub const RING_BYTES: u64 = 10 << 10;
 
 /// Requests that a ring has in flight at most.
 const RING_ENTRIES: u32 = 64;
@@ -31,6 +38,8 @@ const RING_ENTRIES: u32 = 64;
 pub struct FileDevice {
     file: DirectFile,
     len: u64,
+    /// Bytes of its file system that stay free for others.
+    floor_bytes: u64,
     rings: Vec<Lock<Ring>>,
     /// Where to look for a free ring first.
     next_ring: AtomicUsize,
@@ -39,21 +48,34 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// The file as a device; without io_uring where that is not allowed, or where each request
-    /// has to see to the page cache by itself.
+    /// As `with_rings`, with eight.
+    ///
+    /// Errors: as `with_rings`.
+    pub fn new(file: DirectFile) -> Result<Self> {
+        Self::with_rings(file, RINGS_DEFAULT)
+    }
+
+    /// The file as a device, with so many rings, or as many as are to be had; without io_uring
+    /// where that is not allowed, or where each request has to see to the page cache by itself.
     ///
     /// Errors: those of asking a block device for its size.
-    pub fn new(file: DirectFile) -> Result<Self> {
+    pub fn with_rings(file: DirectFile, rings: usize) -> Result<Self> {
         let len = if file.is_device() { file.len()? } else { u64::MAX };
-        let rings = if file.is_direct() { RINGS } else { 0 };
+        let rings = if file.is_direct() { rings } else { 0 };
         let rings = (0..rings).map_while(|_| Ring::new(RING_ENTRIES).ok());
         Ok(Self {
             file,
             len,
+            floor_bytes: 0,
             rings: rings.map(Lock::new).collect(),
             next_ring: AtomicUsize::new(0),
             inherited: AtomicBool::new(false),
         })
+    }
+
+    /// Leaves so many bytes of its file system free: `reserve` answers ENOSPC before.
+    pub fn with_floor(self, floor_bytes: u64) -> Self {
+        Self { floor_bytes, ..self }
     }
 
     /// Whether batches go through io_uring.
@@ -72,10 +94,10 @@ impl FileDevice {
         let mut requests: [_; RING_ENTRIES as usize] =
             core::array::from_fn(|_| ReadRequest::new(0, &mut []));
         // Which request each piece is in, and how long that is.
-        let mut places = [0; RING_ENTRIES as usize];
+        let mut request_of = [0; RING_ENTRIES as usize];
         let mut lengths = [0; RING_ENTRIES as usize];
         let mut count = 0;
-        for (place, read) in places.iter_mut().zip(pieces.iter_mut()) {
+        for (request, read) in request_of.iter_mut().zip(pieces.iter_mut()) {
             let length = read.buf.len();
             match requests[count.max(1) - 1].extend(read.offset, read.buf) {
                 Ok(()) if count > 0 => {}
@@ -85,15 +107,15 @@ impl FileDevice {
                     count += 1;
                 }
             }
-            *place = count - 1;
+            *request = count - 1;
             lengths[count - 1] += length;
         }
         let begun = ring.read_many(self.file.as_raw_fd(), &mut requests[..count]).is_ok();
         let results: [_; RING_ENTRIES as usize] =
             core::array::from_fn(|at| outcome(requests[at].result(), lengths[at]));
         if begun {
-            for (read, place) in pieces.iter_mut().zip(places) {
-                read.result = results[place];
+            for (read, request) in pieces.iter_mut().zip(request_of) {
+                read.result = results[request];
             }
         }
         begun
@@ -192,11 +214,27 @@ impl Device for FileDevice {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        if self.free_bytes().is_some_and(|free| free < len) {
+            return Err(Errno::ENOSPC);
+        }
         match self.file.allocate(offset, len) {
             // A file system that cannot promise space may still have it.
             Err(Errno::ENOTSUP) => Ok(()),
             answer => answer,
         }
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        // Without a floor the file system says itself when it is full.
+        if self.floor_bytes == 0 || self.file.is_device() {
+            return None;
+        }
+        let (free, _) = self.file.file_system_bytes().ok()?;
+        Some(free.saturating_sub(self.floor_bytes))
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.rings.len() as u64 * RING_BYTES
     }
 
     fn after_fork(&self) {
@@ -208,6 +246,57 @@ impl Device for FileDevice {
 mod tests {
     use super::*;
     use deepheap_sys::pinned_array::PinnedArray;
+    use std::path::Path;
+
+    #[test]
+    fn more_threads_than_rings_all_read_their_batches() {
+        const BLOCKS: usize = 256;
+        let file = DirectFile::open_unlinked(Path::new("/var/tmp")).expect("a file");
+        let device = FileDevice::with_rings(file, 3).expect("a device");
+        assert!(device.rings.len() <= 3);
+        assert_eq!(device.memory_bytes(), device.rings.len() as u64 * RING_BYTES);
+        let mut pages = PinnedArray::<u8>::new(BLOCKS * 4096).expect("memory");
+        for (at, page) in pages.chunks_mut(4096).enumerate() {
+            page.fill(at as u8);
+        }
+        let mut writes = [Write::new(0, &pages)];
+        device.write(&mut writes);
+        assert_eq!(writes[0].result, Ok(()));
+        std::thread::scope(|scope| {
+            for thread in 0..12 {
+                let device = &device;
+                scope.spawn(move || {
+                    let mut bytes = PinnedArray::<u8>::new(16 * 4096).expect("memory");
+                    for round in 0..50 {
+                        let block = |at: usize| (thread * 31 + round * 7 + at * 13) % BLOCKS;
+                        let mut reads: Vec<_> = bytes
+                            .chunks_mut(4096)
+                            .enumerate()
+                            .map(|(at, page)| Read::new(block(at) as u64 * 4096, page))
+                            .collect();
+                        device.read(&mut reads);
+                        for (at, read) in reads.iter().enumerate() {
+                            assert_eq!(read.result, Ok(()));
+                            assert!(read.buf.iter().all(|&byte| byte == block(at) as u8));
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_device_with_a_floor_leaves_its_file_system_that_much() {
+        let open = || DirectFile::open_unlinked(&std::env::temp_dir()).expect("a file");
+        let (free, all) = open().file_system_bytes().expect("a file system");
+        assert!(free <= all);
+        let device = FileDevice::new(open()).expect("a device").with_floor(all + 1);
+        assert_eq!(device.free_bytes(), Some(0));
+        assert_eq!(device.reserve(0, 4096), Err(Errno::ENOSPC));
+        let device = FileDevice::new(open()).expect("a device").with_floor(1);
+        device.reserve(0, 4096).expect("space");
+        assert_eq!(FileDevice::new(open()).expect("a device").free_bytes(), None);
+    }
 
     #[test]
     fn batches_and_single_requests_return_what_was_written() {

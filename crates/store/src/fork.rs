@@ -1,19 +1,22 @@
-//! Fork: what parent and child of a fork need, so that neither loses or misreads a block.
+//! Fork: parent and child share the segments of before the fork; neither loses or misreads a block.
 //!
-//! Parent, before: `seal_and_drain` (so that the child inherits little unwritten), `freeze`,
-//! `fork`, drop the `Frozen`; then `pin_all`, and `unpin` when the child has gone or execs.
-//! `pin_all` must come before any block is retired after the fork: call it before `fork` as well.
-//! Child: drop the `Frozen`, then `become_child`.
+//! The parent calls `seal_and_drain`, so that the child inherits little that is unwritten; then
+//! `pin_all`, `freeze` and `fork`; then it drops the `Frozen`. It calls `unpin` when the child has
+//! ended or called exec. A pin covers what was filled before it: nobody appends between `pin_all`
+//! and `freeze`.
 //!
-//! The child reads the segments it inherits from the inherited device, and writes new ones to
-//! its own; block numbers mean the same in both. What was in memory at the fork is in the
-//! memory of both, and each writes it to its own device.
+//! The child drops the `Frozen` and calls `become_child`.
+//!
+//! The child reads inherited segments from the inherited device, and writes new ones to a device of
+//! its own. Block numbers mean the same in both. Segments that were in memory at the fork are in
+//! the memory of both; each process writes them to its own device.
 //!
 //! Guarantees: while a pin lasts, no segment filled before it is refilled; the child never writes
 //! to an inherited device.
 //! Never: allocates.
-//! Threads: `freeze` takes fresh head, survivor head, space, buffers, in this order; the caller
-//! has no `Writer`. In the child, `become_child` runs before any other thread is started.
+//! Threads: `freeze` takes the locks of fresh head, survivor head and space, and then the buffers,
+//! in this order; its caller has no `Writer`. In the child, `become_child` runs before any other
+//! thread is started.
 
 use deepheap_sys::aligned_buffer::Closed;
 use deepheap_sys::atomic::Ordering;
@@ -22,64 +25,19 @@ use deepheap_sys::lock::Guard;
 use crate::block::Segment;
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::log::{Head, HeadState, Writer};
+use crate::head::{Head, HeadState};
+use crate::log::Writer;
+use crate::options::BUFFERS_MAX;
 use crate::segment::State;
 use crate::space::Space;
-use crate::store::{BUFFERS_MAX, GENERATIONS_MAX, Store};
-
-/// Forked children that can have segments pinned at the same time.
-pub const PINS_MAX: usize = 1024;
-
-/// The pins that are held: for each the last filling that it covers.
-pub(crate) struct Pins {
-    covered: Box<[u64]>,
-    newest: u64,
-}
-
-/// Marks a free slot; a pin covers at least this many fillings, and one more for the marking.
-const FREE: u64 = 0;
-
-impl Pins {
-    pub(crate) fn new() -> Self {
-        Self { covered: vec![FREE; PINS_MAX].into_boxed_slice(), newest: 0 }
-    }
-
-    /// Covers the fillings up to `sequence`; none if there are too many pins.
-    pub(crate) fn add(&mut self, sequence: u64) -> Option<u32> {
-        let slot = self.covered.iter().position(|&covered| covered == FREE)?;
-        self.covered[slot] = sequence + 1;
-        self.newest = self.newest.max(sequence);
-        Some(slot as u32)
-    }
-
-    pub(crate) fn remove(&mut self, slot: u32) {
-        self.covered[slot as usize] = FREE;
-        self.newest = self.covered.iter().fold(1, |max, &covered| max.max(covered)) - 1;
-    }
-
-    /// No pin is left.
-    pub(crate) fn clear(&mut self) {
-        self.covered.fill(FREE);
-        self.newest = 0;
-    }
-
-    /// Whether anyone holds a pin.
-    pub(crate) fn any(&self) -> bool {
-        self.covered.iter().any(|&covered| covered != FREE)
-    }
-
-    /// The last filling that any pin covers; 0 if none does.
-    pub(crate) fn newest(&self) -> u64 {
-        self.newest
-    }
-}
+use crate::store::{GENERATIONS_MAX, Store};
 
 /// Segments filled before `pin_all` are not reused while it is held. Give it to `unpin`.
 #[must_use]
 #[derive(Debug)]
 pub struct PinToken {
-    slot: u32,
-    generation: u8,
+    pub(crate) slot: u32,
+    pub(crate) generation: u8,
 }
 
 /// All locks and buffers of the store, held by the forking thread; drop it in both processes.
@@ -136,7 +94,8 @@ impl Store {
     ///
     /// Errors: `TooManyForks` beyond `PINS_MAX` pins.
     pub fn pin_all(&self) -> Result<PinToken, StoreError> {
-        let slot = self.space.lock().pin().ok_or(StoreError::TooManyForks)?;
+        let live_units = self.counters.live_units();
+        let slot = self.space.lock().pin(live_units).ok_or(StoreError::TooManyForks)?;
         Ok(PinToken { slot, generation: self.generation() as u8 })
     }
 
@@ -182,17 +141,12 @@ impl Store {
         // Buffers in use are those of segments that are not on a device.
         space.free_buffers = [self.all_buffers(Head::Fresh), self.all_buffers(Head::Survivor)];
         for segment in (0..space.frontier()).map(Segment) {
-            match (self.segments.state(segment), self.segments.home(segment)) {
+            match (self.segments.state(segment), self.segments.buffer(segment)) {
                 (State::Open | State::Sealed, Some(buffer)) => {
                     space.free_buffers[self.head_of(buffer) as usize] &= !(1 << buffer);
                 }
-                (State::Failed, Some(buffer)) => {
-                    space.free_buffers[self.head_of(buffer) as usize] &= !(1 << buffer);
-                    self.mark_buffer(buffer, true);
-                    self.lose_if_dead(&mut space, segment);
-                }
-                (_, home) => {
-                    debug_assert!(home.is_none(), "only unwritten segments are in buffers");
+                (_, buffer) => {
+                    debug_assert!(buffer.is_none(), "only unwritten segments are in buffers");
                 }
             }
         }
@@ -205,39 +159,5 @@ impl Store {
             event.forget_waiters();
         }
         self.stopping.store(false, Ordering::Release);
-        for failed in &self.failed_buffers {
-            failed.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_pin_covers_until_it_is_removed() {
-        let mut pins = Pins::new();
-        assert_eq!(pins.newest(), 0);
-        let zero = pins.add(0).expect("room");
-        assert_eq!(pins.newest(), 0, "nothing was filled yet");
-        let (old, new) = (pins.add(5).expect("room"), pins.add(9).expect("room"));
-        assert_eq!(pins.newest(), 9);
-        pins.remove(new);
-        assert_eq!(pins.newest(), 5);
-        pins.remove(zero);
-        pins.remove(old);
-        assert_eq!(pins.newest(), 0);
-    }
-
-    #[test]
-    fn pins_are_bounded() {
-        let mut pins = Pins::new();
-        for _ in 0..PINS_MAX {
-            assert!(pins.add(1).is_some());
-        }
-        assert_eq!(pins.add(1), None);
-        pins.clear();
-        assert!(pins.add(1).is_some());
     }
 }

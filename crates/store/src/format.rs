@@ -1,207 +1,29 @@
-//! Format: every persisted byte. Drawn in `docs/on-disk-format.md`.
+//! Format: every byte that is kept on the device. Drawn in `docs/on-disk-format.md`.
 //!
-//! Guarantees: a directory that parses is the one that was written for exactly this filling of
-//! this segment of this store: magic, version, place, sequence and checksum were compared.
+//! | bytes | file |
+//! |---|---|
+//! | how the device divides into segments, and segments into blocks | `geometry` |
+//! | the directory of a segment | `directory` |
+//! | several objects in a block, with a directory of their own | `packed` |
+//! | what a durable heap begins with | `superblock` |
+//! | what is known of each page of its tables | `index` |
+//! | the store's own tables, as such pages | `saved` |
+//!
+//! Every size, offset and constant of the format is in these files.
+//!
+//! Guarantees: a directory that verifies is the one that was written; reading any bytes neither
+//! panics nor leaves them.
 //! Never: allocates, blocks, does I/O.
 //! Threads: plain functions over bytes.
 
-use xxhash_rust::xxh3::xxh3_64;
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use crate::block::{BLOCK_BYTES, Segment};
-use crate::log::Head;
-
-/// First bytes of every directory: "dheapseg".
-pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapseg");
-
-/// The version of the format that this code reads and writes.
-pub const VERSION: u32 = 2;
-
-/// The start of a segment's first block.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Header {
-    magic: U64,
-    version: U32,
-    /// Position of the segment on the device.
-    segment: U32,
-    /// Fillings of segments are numbered from 1 in the order in which they were begun.
-    sequence: U64,
-    /// Tells stores apart that used the same device one after the other.
-    store: U64,
-    /// Entries, and data blocks, that follow.
-    count: U32,
-    /// 0 fresh, 1 survivor.
-    head: U32,
-    reserved: [u8; 16],
-    /// xxh3_64 of the directory with this field zero.
-    checksum: U64,
-}
-
-/// What a directory says of one data block.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Entry {
-    name: U64,
-    checksum: U32,
-}
-
-/// Bytes of the header of a directory.
-pub const HEADER_BYTES: usize = 64;
-
-/// Bytes of an entry of a directory.
-pub const ENTRY_BYTES: usize = 12;
-
-/// Where the checksum lies in the header.
-const CHECKSUM_AT: usize = 56;
-
-const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
-const _: () = assert!(core::mem::offset_of!(Header, checksum) == CHECKSUM_AT);
-
-/// Blocks that the directory of a segment of `blocks` blocks takes: 1 up to 1 MiB.
-pub(crate) fn directory_blocks(blocks: u32) -> u32 {
-    let mut directory = 1;
-    while HEADER_BYTES + (blocks - directory) as usize * ENTRY_BYTES
-        > directory as usize * BLOCK_BYTES
-    {
-        directory += 1;
-    }
-    directory
-}
-
-/// Which filling of which segment a directory describes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Filling {
-    pub(crate) segment: Segment,
-    pub(crate) sequence: u64,
-    pub(crate) store: u64,
-    pub(crate) count: u32,
-}
-
-/// Notes the `index`th object in a directory that is being filled.
-pub(crate) fn set_entry(directory: &mut [u8], index: usize, name: u64, checksum: u32) {
-    let at = HEADER_BYTES + index * ENTRY_BYTES;
-    let entry = Entry { name: U64::new(name), checksum: U32::new(checksum) };
-    directory[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
-}
-
-/// Completes a directory: header, checksum, and zeros after the last entry.
-pub(crate) fn finish(directory: &mut [u8], filling: Filling, head: Head) {
-    let header = Header {
-        magic: U64::new(MAGIC),
-        version: U32::new(VERSION),
-        segment: U32::new(filling.segment.0),
-        sequence: U64::new(filling.sequence),
-        store: U64::new(filling.store),
-        count: U32::new(filling.count),
-        head: U32::new(match head {
-            Head::Fresh => 0,
-            Head::Survivor => 1,
-        }),
-        reserved: [0; 16],
-        checksum: U64::new(0),
-    };
-    directory[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-    directory[HEADER_BYTES + filling.count as usize * ENTRY_BYTES..].fill(0);
-    let sum = xxh3_64(directory);
-    directory[CHECKSUM_AT..CHECKSUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
-}
-
-/// Checks a directory against what it must be; its checksum field is zeroed on the way. False:
-/// these bytes are not that directory, whatever else they may be.
-pub(crate) fn verify(directory: &mut [u8], expected: Filling) -> bool {
-    let Ok((header, _)) = Header::read_from_prefix(directory) else {
-        return false;
-    };
-    let entries_end = HEADER_BYTES as u64 + header.count.get() as u64 * ENTRY_BYTES as u64;
-    directory[CHECKSUM_AT..CHECKSUM_AT + 8].fill(0);
-    header.magic.get() == MAGIC
-        && header.version.get() == VERSION
-        && header.segment.get() == expected.segment.0
-        && header.sequence.get() == expected.sequence
-        && header.store.get() == expected.store
-        && header.count.get() == expected.count
-        && entries_end <= directory.len() as u64
-        && header.checksum.get() == xxh3_64(directory)
-}
-
-/// Name and checksum of the `index`th object of a directory that verified.
-pub(crate) fn entry(directory: &[u8], index: usize) -> Option<(u64, u32)> {
-    let at = HEADER_BYTES + index * ENTRY_BYTES;
-    let entry = Entry::read_from_bytes(directory.get(at..at + ENTRY_BYTES)?).ok()?;
-    Some((entry.name.get(), entry.checksum.get()))
-}
-
+pub(crate) mod directory;
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod fuzz;
+pub(crate) mod geometry;
+pub(crate) mod index;
+pub mod packed;
+pub(crate) mod saved;
+pub(crate) mod superblock;
 
-    const FILLING: Filling = Filling { segment: Segment(3), sequence: 9, store: 77, count: 2 };
-
-    fn directory() -> Vec<u8> {
-        let mut bytes = vec![0xffu8; BLOCK_BYTES];
-        set_entry(&mut bytes, 0, 0x0102_0304_0506_0708, 0xa0b0_c0d0);
-        set_entry(&mut bytes, 1, 5, 6);
-        finish(&mut bytes, FILLING, Head::Survivor);
-        bytes
-    }
-
-    #[test]
-    fn a_finished_directory_verifies_and_gives_its_entries_back() {
-        let mut bytes = directory();
-        assert!(verify(&mut bytes, FILLING));
-        assert_eq!(entry(&bytes, 0), Some((0x0102_0304_0506_0708, 0xa0b0_c0d0)));
-        assert_eq!(entry(&bytes, 1), Some((5, 6)));
-        assert_eq!(entry(&bytes, 10_000), None);
-    }
-
-    #[test]
-    fn any_flipped_bit_is_noticed() {
-        for bit in 0..BLOCK_BYTES * 8 {
-            let mut bytes = directory();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(!verify(&mut bytes, FILLING), "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn a_directory_of_another_filling_is_refused() {
-        for other in [
-            Filling { segment: Segment(4), ..FILLING },
-            Filling { sequence: 8, ..FILLING },
-            Filling { store: 78, ..FILLING },
-            Filling { count: 3, ..FILLING },
-        ] {
-            assert!(!verify(&mut directory(), other));
-        }
-        assert!(!verify(&mut [0; 10], FILLING));
-        assert!(!verify(&mut [0; BLOCK_BYTES], FILLING));
-    }
-
-    #[test]
-    fn the_bytes_are_where_the_document_draws_them() {
-        let bytes = directory();
-        assert_eq!(&bytes[..8], b"dheapseg");
-        assert_eq!(bytes[8..12], [2, 0, 0, 0], "version");
-        assert_eq!(bytes[12..16], [3, 0, 0, 0], "segment");
-        assert_eq!(bytes[16..24], [9, 0, 0, 0, 0, 0, 0, 0], "sequence");
-        assert_eq!(bytes[24..32], [77, 0, 0, 0, 0, 0, 0, 0], "store");
-        assert_eq!(bytes[32..36], [2, 0, 0, 0], "count");
-        assert_eq!(bytes[36..40], [1, 0, 0, 0], "head");
-        assert_eq!(bytes[40..56], [0; 16], "reserved");
-        assert_eq!(bytes[64..72], [8, 7, 6, 5, 4, 3, 2, 1], "name");
-        assert_eq!(bytes[72..76], [0xd0, 0xc0, 0xb0, 0xa0], "checksum");
-        assert!(bytes[64 + 24..].iter().all(|&byte| byte == 0));
-    }
-
-    #[test]
-    fn a_mebibyte_needs_one_directory_block_and_eight_need_six() {
-        assert_eq!(directory_blocks(64), 1);
-        assert_eq!(directory_blocks(256), 1);
-        assert_eq!(directory_blocks(512), 2);
-        assert_eq!(directory_blocks(1024), 4);
-        assert_eq!(directory_blocks(2048), 6);
-    }
-}
+/// Bytes of a block: what the store reads, checks and counts.
+pub const BLOCK_BYTES: usize = 4096;

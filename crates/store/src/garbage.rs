@@ -1,24 +1,26 @@
-//! Garbage: victims, the segments whose live blocks are moved so that the rest is won back.
+//! Garbage: collection empties victims, segments of which little lives, to win back the rest.
 //!
-//! A collector thread: `wait_for_work`, then `victim`, `load`, for each object that still lives
-//! there a `writer(Head::Survivor)` and `append`, or the way into a packed block, then `release`.
-//! Which objects live, and the switch from the old block to the new one, are the caller's.
+//! A collector thread calls `wait_for_work`, then `victim`, then `load`. It appends each object
+//! that still lives there through `writer(Head::Survivor)`, by itself or in a packed block; then it
+//! calls `release`. The caller knows which objects live, and switches each from its old block to
+//! the new.
 //!
 //! Guarantees: a victim's blocks stay readable until each object is retired; a segment is reused
-//! only when all were; objects come from a directory that is verified to be of this very filling,
-//! and from blocks that were held against the checksums in DRAM.
+//! only when all were. `load` verifies that the directory is the one of this filling, and every
+//! block against its checksum in RAM.
 //! Never: allocates; `victim` and `release` never do I/O.
 //! Threads: any number of collectors, as long as the survivor reserve allows.
 
 use core::time::Duration;
 
-use crate::block::{BLOCK_BYTES, Block, Segment};
+use crate::block::{Block, Segment};
 use crate::checksum::ContentHash;
 use crate::device::Read;
 use crate::error::StoreError;
-use crate::format::{self, Filling};
+use crate::format::BLOCK_BYTES;
+use crate::format::directory::{self, Filling};
+use crate::format::packed::{self, Content, PACKED_NAME, PackedObjects};
 use crate::log::Writer;
-use crate::packed::{self, PACKED_NAME, PackedObjects};
 use crate::read::BlockRead;
 use crate::store::Store;
 
@@ -58,12 +60,12 @@ impl<'a> Victim<'a> {
     fn load_once(&self, buffer: &mut [u8], filling: Filling) -> Result<(), StoreError> {
         let geometry = self.store.geometry;
         let blocks = geometry.directory_blocks + filling.count;
-        let offset = geometry.segment_offset(self.segment);
+        let offset = self.store.segment_offset(self.segment);
         let mut reads = [Read::new(offset, &mut buffer[..blocks as usize * BLOCK_BYTES])];
         self.store.device(self.store.segments.device(self.segment)).read(&mut reads);
         reads[0].result?;
         self.store.counters.read_from_device(1, blocks as usize * BLOCK_BYTES);
-        if format::verify(&mut buffer[..geometry.directory_bytes()], filling) {
+        if directory::verify(&mut buffer[..geometry.directory_bytes()], filling) {
             Ok(())
         } else {
             Err(StoreError::Corrupt(geometry.block(self.segment, 0)))
@@ -78,7 +80,7 @@ impl Drop for Victim<'_> {
             space.end_collection(&self.store.segments, self.segment)
         };
         if freed {
-            self.store.counters.segment_collected();
+            self.store.counters.segments_collected.add(1);
         }
         // Also when nothing was freed: somebody may wait for the outcome.
         self.store.progress.notify();
@@ -95,15 +97,15 @@ pub struct Objects<'a, 'b> {
     /// The blocks from `next` on.
     rest: &'b mut [u8],
     next: u32,
-    /// What is left of a packed block.
-    packed: Option<(Block, PackedObjects<'b>)>,
+    /// What is left of a packed block, and what a page costs in it if it is one of pages.
+    packed: Option<(Block, Option<u32>, PackedObjects<'b>)>,
 }
 
 impl<'a, 'b> Objects<'a, 'b> {
     /// The next block, or (none) the next objects of it in `packed`.
     fn next_block(&mut self, index: u32) -> Option<VictimObject<'b>> {
         let block = self.store.geometry.block(self.filling.segment, index);
-        let (name, _) = format::entry(self.directory, index as usize)?;
+        let (name, _) = directory::entry(self.directory, index as usize)?;
         let (bytes, rest) = core::mem::take(&mut self.rest).split_at_mut_checked(BLOCK_BYTES)?;
         self.rest = rest;
         let mut result = self.store.verify_block(block, name, bytes);
@@ -116,7 +118,9 @@ impl<'a, 'b> Objects<'a, 'b> {
         let is_packed = name == PACKED_NAME;
         match result {
             Ok(_) if is_packed => {
-                self.packed = Some((block, packed::objects(data)));
+                let share = self.store.share_in(block);
+                let content = if share.is_some() { Content::Pages } else { Content::Objects };
+                self.packed = Some((block, share, packed::objects(data, content)));
                 None
             }
             Err(error) if is_packed || !matches!(error, StoreError::Corrupt(_)) => {
@@ -135,10 +139,15 @@ impl<'b> Iterator for Objects<'_, 'b> {
 
     fn next(&mut self) -> Option<VictimObject<'b>> {
         loop {
-            if let Some((block, objects)) = &mut self.packed {
+            if let Some((block, share, objects)) = &mut self.packed {
                 if let Some((name, data)) = objects.next() {
-                    let (block, cost) = (*block, packed::cost(data.len()));
-                    return Some(VictimObject::Packed(PackedObject { block, name, cost, data }));
+                    let (content, cost) = match *share {
+                        Some(share) => (Content::Pages, share),
+                        None => (Content::Objects, packed::cost(data.len())),
+                    };
+                    let block = *block;
+                    let object = PackedObject { block, name, content, cost, data };
+                    return Some(VictimObject::Packed(object));
                 }
                 self.packed = None;
             }
@@ -202,9 +211,11 @@ pub struct PackedObject<'b> {
     pub block: Block,
     /// Which object it was when it was appended.
     pub name: u32,
+    /// Whether it is a compressed page.
+    pub content: Content,
     /// What it is retired at.
     pub cost: u32,
-    /// Its bytes.
+    /// Its bytes, as they are in the block.
     pub data: &'b [u8],
 }
 
@@ -216,7 +227,7 @@ impl Store {
         let chosen = {
             let mut space = self.space.lock();
             let needed = space.collect_needed(live_units);
-            let chosen = space.choose_victim(&self.segments, self.options.policy, live_units);
+            let chosen = space.choose_victim(&self.segments, live_units);
             chosen.ok_or(needed && !space.collect_needed(live_units))
         };
         match chosen {

@@ -8,55 +8,80 @@
 //! | noun | file |
 //! |---|---|
 //! | the numbers of blocks and segments | `block` |
-//! | several objects in a block, and which go together | `packed`, `pack` |
+//! | which objects share a packed block | `pack` |
 //! | what a block's bytes hash to, and ought to | `checksum` |
 //! | where the bytes go: the device, and a file as a device | `device`, `file_device` |
-//! | every persisted byte | `format` |
+//! | every byte on the device: segments, their directories, packed blocks | `format` |
 //! | the states of a segment | `segment` |
 //! | free segments, reservations, buckets | `space`, on the `list`s of segments |
-//! | the two heads of the log, the writer, the sealed segments | `log` |
+//! | the two heads of the log, the writer, the sealed segments | `head`, `log` |
+//! | segments that the device refused | `retry_schedule`, `retry` |
 //! | blocks on their way back, and the last of them | `read`, `recent` |
 //! | victims of collection | `garbage` |
 //! | when to collect, and what | `policy` |
-//! | what a fork needs | `fork` |
+//! | what a fork needs | `pins`, `fork` |
 //! | what threads wait for | `event` |
 //! | counters | `stats` |
+//! | how it is laid out, who it is | `options`, `identity` |
 //! | all of them together | `store` |
+//! | a heap whose file outlives its process | `durable` |
+//! | a store, saved in such a file and opened again | `saved` |
+//!
+//! `store` imports the parts. The ways through it (`log`, `retry`, `read`, `garbage`, `fork`)
+//! import `store`, which does not know them. No two modules import each other.
 #![forbid(unsafe_code)]
 
 pub mod block;
 pub mod checksum;
 pub mod device;
+pub mod durable;
 pub mod error;
 pub mod file_device;
 pub mod fork;
 pub mod format;
 pub mod garbage;
+pub mod head;
+pub mod identity;
 pub mod log;
+pub mod options;
 pub mod pack;
-pub mod packed;
-pub mod policy;
 pub mod read;
+pub mod saved;
 pub mod stats;
 pub mod store;
 
 mod event;
 mod list;
+mod pins;
+mod policy;
 mod recent;
+mod retry;
+mod retry_schedule;
 mod segment;
+mod sharers;
 mod space;
 
-pub use block::{BLOCK_BYTES, BLOCK_UNITS, Block};
-pub use checksum::{CHECKSUM_BYTES_PER_BLOCK, ContentHash};
+pub use block::{BLOCK_UNITS, Block};
+pub use checksum::{ContentHash, Secret};
 pub use device::{Device, Read, Write};
+pub use durable::error::DurableError;
+pub use durable::file::{DurableFile, Place, Snapshot, Superblocks};
+pub use durable::saving::Saving;
+pub use durable::snapshots::is_snapshot_name;
 pub use error::StoreError;
-pub use file_device::FileDevice;
+pub use file_device::{FileDevice, RING_BYTES};
 pub use fork::{Frozen, PinToken};
+pub use format::packed::{Content, PACKED_MAX, PackedBlock, cost};
+pub use format::superblock::{HeapShape, Stamp, TABLES_MAX, TableShape, WORDS};
+pub use format::{BLOCK_BYTES, packed};
 pub use garbage::{Objects, PackedObject, Victim, VictimObject, WholeObject};
-pub use log::{Head, Writer};
+pub use head::Head;
+pub use identity::Identity;
+pub use log::Writer;
+pub use options::Options;
 pub use pack::Plan;
-pub use packed::{PACKED_MAX, PackedBlock, cost};
-pub use policy::VictimPolicy;
 pub use read::BlockRead;
+pub use saved::SavedUpTo;
+pub use sharers::share;
 pub use stats::StoreStats;
-pub use store::{Options, Store};
+pub use store::{Store, TABLE_BYTES_PER_BLOCK};

@@ -1,10 +1,10 @@
-//! List: doubly linked lists of segments, all threaded through the same two arrays, since a
-//! segment is on one list at most.
+//! List: doubly linked lists of segments. A segment is on at most one list, so all lists share the
+//! same two arrays of links.
 //!
-//! Guarantees: every operation but `splice`'s caller's loops is constant time; unlinking needs no
-//! knowledge of which list a segment is on (the lists are circular, each around its own root).
+//! Guarantees: every operation but `clear` takes constant time. A segment is unlinked without
+//! knowing its list: each list is a ring around its own root.
 //! Never: allocates after `new`, blocks, does I/O.
-//! Threads: under the lock of the space; the atomics are only there to be safe.
+//! Threads: under the lock of the space; the links are atomics only to change through `&self`.
 
 use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::pinned_array::PinnedArray;

@@ -1,41 +1,37 @@
-//! Log: the two heads that blocks are appended to, and the segments on their way to the device.
+//! Log: writers append blocks at the two heads; sealed segments are written to the device.
 //!
-//! A head has at most one Open segment, in a buffer. Appending copies the block into the buffer
-//! and notes it in the directory, which the head stages. The append that fills the segment seals
-//! it: the directory goes in front, the segment joins the queue, a worker writes it. The
-//! survivor head has buffers and segments of its own, so that collection goes on while writers of
-//! the fresh head wait for what it frees.
+//! A head has at most one open segment, in a buffer. `append` copies the block into the buffer and
+//! notes it in the directory. The append that fills the segment seals it: the directory goes to the
+//! front of the buffer, and the segment joins the queue, from which a worker writes it. The
+//! survivor head has buffers and segments of its own. So collection goes on while writers of the
+//! fresh head wait for what it frees.
 //!
-//! Guarantees: an appended block is readable at once, from the buffer, and without a gap from
-//! the device once the buffer is reused; a segment whose write failed stays in its buffer.
+//! Guarantees: an appended block can be read at once, from the buffer; later, without a gap, from
+//! the device. A segment whose write failed stays in its buffer until the device takes it
+//! (`retry`).
 //! Never: does I/O under a lock; `append` never blocks, fails or allocates.
-//! Threads: any; a `Writer` has its head's lock, under which the space's lock is taken briefly.
+//! Threads: any. A `Writer` has its head's lock, and takes the space's lock briefly under it.
 
 use core::time::Duration;
 
 use deepheap_sys::aligned_buffer::{Filler, Held};
+use deepheap_sys::clock;
 use deepheap_sys::errno::{Errno, Result as DeviceResult};
 use deepheap_sys::lock::Guard;
 
-use crate::block::{BLOCK_BYTES, BLOCK_UNITS, Block, Segment};
+use crate::block::{BLOCK_UNITS, Block, Segment};
 use crate::checksum::ContentHash;
 use crate::device::Write;
 use crate::error::StoreError;
 use crate::event::Ticket;
-use crate::format::{self, Filling};
-use crate::packed::PACKED_NAME;
+use crate::format::BLOCK_BYTES;
+use crate::format::directory::{self, Filling};
+use crate::format::packed::PACKED_NAME;
+use crate::head::{Head, HeadState, OpenSegment};
 use crate::segment::State;
+use crate::sharers::share;
 use crate::space::Space;
-use crate::store::{BUFFERS_MAX, Growth, Store};
-
-/// One of the two ends of the log that blocks are appended to.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Head {
-    /// What the pager evicts.
-    Fresh,
-    /// What collection moves.
-    Survivor,
-}
+use crate::store::{Growth, Store};
 
 /// Bytes of one write while the device keeps up with the pager.
 const GENTLE_BYTES: usize = 256 << 10;
@@ -52,59 +48,19 @@ const READERS_WAIT: Duration = Duration::from_micros(50);
 /// How long a writer sleeps at most before it looks again by itself.
 const WRITER_WAIT: Duration = Duration::from_millis(100);
 
-/// The segment that a head appends to.
-#[derive(Clone, Copy)]
-pub(crate) struct OpenSegment {
-    pub(crate) segment: Segment,
-    pub(crate) buffer: usize,
-    pub(crate) count: u32,
-}
-
-/// What the lock of a head protects.
-pub(crate) struct HeadState {
-    pub(crate) open: Option<OpenSegment>,
-    /// The directory of the open segment, being filled.
-    pub(crate) directory: Box<[u8]>,
-}
-
-/// Sealed segments, oldest first; there are never more than buffers.
-pub(crate) struct SealedQueue {
-    segments: [Segment; BUFFERS_MAX],
-    first: usize,
-    len: usize,
-}
-
-impl SealedQueue {
-    pub(crate) const fn new() -> Self {
-        Self { segments: [Segment(0); BUFFERS_MAX], first: 0, len: 0 }
-    }
-
-    pub(crate) fn push(&mut self, segment: Segment) {
-        assert!(self.len < BUFFERS_MAX, "more segments are sealed than there are buffers");
-        self.segments[(self.first + self.len) % BUFFERS_MAX] = segment;
-        self.len += 1;
-    }
-
-    fn pop(&mut self) -> Option<Segment> {
-        self.len = self.len.checked_sub(1)?;
-        let segment = self.segments[self.first];
-        self.first = (self.first + 1) % BUFFERS_MAX;
-        Some(segment)
-    }
-}
-
-/// What a head lacks to open a segment.
-enum Lack {
+/// What a head is missing to open a segment, and where it comes from.
+enum Missing {
     /// A buffer: all are sealed or being written.
     Buffer,
-    /// A buffer without readers.
-    Quiet,
-    /// A free segment, which collection will bring.
-    Segment,
-    /// A free segment, which the device may still give. `last`: else there is none.
-    Growth { last: bool },
-    /// Nothing that will come.
-    Hopeless(StoreError),
+    /// A buffer that nobody reads.
+    UnreadBuffer,
+    /// A free segment: collection will free one.
+    FreeSegment,
+    /// A free segment: the device may still have space for more. If this is the `last` way, a
+    /// refusal means that the store is full.
+    DeviceSpace { last: bool },
+    /// Something that will not come.
+    Unavailable(StoreError),
 }
 
 /// The right to append to a head, and room to do so. Drop it soon: it holds the head.
@@ -147,7 +103,7 @@ impl<'a> Writer<'a> {
     /// collection finds damaged moves with the checksum it ought to have, and stays unreadable.
     pub fn append_as(&mut self, name: u64, data: &[u8], checksum: u32) -> Block {
         debug_assert!(name != PACKED_NAME, "the name of packed blocks");
-        self.place(name, data, checksum, BLOCK_UNITS)
+        self.append_block(name, data, checksum, BLOCK_UNITS, None)
     }
 
     /// Appends a packed block whose objects cost `cost_sum` together (each of them `packed::cost`
@@ -156,11 +112,29 @@ impl<'a> Writer<'a> {
     /// # Panics
     /// As `append`.
     pub fn append_packed(&mut self, block: &[u8], cost_sum: u32) -> Block {
-        let checksum = ContentHash::of(block).checksum(PACKED_NAME);
-        self.place(PACKED_NAME, block, checksum, cost_sum)
+        let checksum = self.store.hash(block).checksum(PACKED_NAME);
+        self.append_block(PACKED_NAME, block, checksum, cost_sum, None)
     }
 
-    fn place(&mut self, name: u64, data: &[u8], checksum: u32, units: u32) -> Block {
+    /// Appends a packed block of so many compressed pages, and returns where they are from now on.
+    /// Each costs its `share` of the block, and is live until it is retired.
+    ///
+    /// # Panics
+    /// As `append`; or if there is no page.
+    pub fn append_pages(&mut self, block: &[u8], pages: usize) -> Block {
+        let checksum = self.store.hash(block).checksum(PACKED_NAME);
+        let units = share(pages) * pages as u32;
+        self.append_block(PACKED_NAME, block, checksum, units, Some(pages))
+    }
+
+    fn append_block(
+        &mut self,
+        name: u64,
+        data: &[u8],
+        checksum: u32,
+        units: u32,
+        pages: Option<usize>,
+    ) -> Block {
         assert_eq!(data.len(), BLOCK_BYTES, "the store keeps blocks of 4 KiB");
         let state = &mut *self.state;
         let (Some(filler), Some(open)) = (&mut self.filler, &mut state.open) else {
@@ -171,8 +145,9 @@ impl<'a> Writer<'a> {
         let at = filler.append(data);
         debug_assert_eq!(at, store.geometry.offset_in_segment(block));
         let index = open.count as usize;
-        format::set_entry(&mut state.directory, index, name, checksum);
+        directory::set_entry(&mut state.directory, index, name, checksum);
         store.checksums.set(block, checksum);
+        store.sharers.set(block, pages);
         store.segments.add_live(open.segment, units);
         store.counters.appended(self.head, units);
         open.count += 1;
@@ -194,7 +169,7 @@ impl<'a> Writer<'a> {
             store: store.id,
             count: open.count,
         };
-        format::finish(&mut self.state.directory, filling, self.head);
+        directory::finish(&mut self.state.directory, filling, self.head);
         filler.finish(&self.state.directory);
         drop(filler);
         store.segments.set_count(open.segment, open.count);
@@ -212,14 +187,14 @@ impl Store {
     /// waiting writer of the fresh head wakes the collector and, if buffers are lacking, writes
     /// sealed segments itself.
     ///
-    /// Errors: `Full` if neither collection nor the device can free a segment; `Io` if the writes
-    /// of all buffers of the head have failed.
+    /// Errors: `Full` if neither collection nor the device can free a segment; `Io` if all buffers
+    /// of the head hold what a dead device refused.
     pub fn writer(&self, head: Head) -> Result<Writer<'_>, StoreError> {
         loop {
             let ticket = self.progress.ticket();
             match self.open_writer(head) {
                 Ok(writer) => return Ok(writer),
-                Err(lack) => self.supply(lack, ticket)?,
+                Err(missing) => self.supply(missing, ticket)?,
             }
         }
     }
@@ -230,14 +205,14 @@ impl Store {
         loop {
             match self.open_writer(head) {
                 Ok(writer) => return Ok(Some(writer)),
-                Err(Lack::Hopeless(error)) => return Err(error),
-                Err(Lack::Growth { last }) => match self.grow() {
+                Err(Missing::Unavailable(error)) => return Err(error),
+                Err(Missing::DeviceSpace { last }) => match self.grow() {
                     Growth::Assured | Growth::Smaller => {}
                     Growth::Refused(_) if last => return Err(StoreError::Full),
                     Growth::Refused(_) => {}
                     Growth::Busy => return Ok(None),
                 },
-                Err(Lack::Segment) => {
+                Err(Missing::FreeSegment) => {
                     self.work.notify();
                     return Ok(None);
                 }
@@ -246,20 +221,20 @@ impl Store {
         }
     }
 
-    /// Gets or waits for what a writer lacks.
-    fn supply(&self, lack: Lack, ticket: Ticket) -> Result<(), StoreError> {
-        let wait = match lack {
-            Lack::Hopeless(error) => return Err(error),
-            Lack::Growth { last } => match self.grow() {
+    /// Gets what a writer is missing, or waits for it.
+    fn supply(&self, missing: Missing, ticket: Ticket) -> Result<(), StoreError> {
+        let wait = match missing {
+            Missing::Unavailable(error) => return Err(error),
+            Missing::DeviceSpace { last } => match self.grow() {
                 Growth::Assured | Growth::Smaller => return Ok(()),
                 Growth::Refused(_) if last => return Err(StoreError::Full),
                 Growth::Refused(_) => return Ok(()),
                 Growth::Busy => WRITER_WAIT,
             },
-            Lack::Buffer if self.write_sealed(false) => return Ok(()),
-            Lack::Buffer => WRITER_WAIT,
-            Lack::Quiet => READERS_WAIT,
-            Lack::Segment => {
+            Missing::Buffer if self.write_sealed(false) => return Ok(()),
+            Missing::Buffer => WRITER_WAIT,
+            Missing::UnreadBuffer => READERS_WAIT,
+            Missing::FreeSegment => {
                 self.work.notify();
                 WRITER_WAIT
             }
@@ -269,7 +244,7 @@ impl Store {
     }
 
     /// A writer on the head's open segment, opened if need be.
-    fn open_writer(&self, head: Head) -> Result<Writer<'_>, Lack> {
+    fn open_writer(&self, head: Head) -> Result<Writer<'_>, Missing> {
         let mut state = self.heads[head as usize].lock();
         let buffer = match state.open {
             Some(open) => open.buffer,
@@ -279,38 +254,42 @@ impl Store {
                 open.buffer
             }
         };
-        let filler = self.buffers[buffer].fill().ok_or(Lack::Quiet)?;
+        let filler = self.buffers[buffer].fill().ok_or(Missing::UnreadBuffer)?;
         Ok(Writer { store: self, head, state, filler: Some(filler) })
     }
 
     /// Begins a segment in a buffer.
-    fn open_segment(&self, head: Head) -> Result<OpenSegment, Lack> {
+    fn open_segment(&self, head: Head) -> Result<OpenSegment, Missing> {
         let mut space = self.space.lock();
         let free = space.free_buffers[head as usize];
         if free == 0 {
             return Err(match self.failure() {
-                Some(failure) if self.is_blocked(head) => Lack::Hopeless(failure),
-                _ => Lack::Buffer,
+                Some(failure) if space.retries.are_stuck(self.all_buffers(head)) => {
+                    Missing::Unavailable(failure)
+                }
+                _ => Missing::Buffer,
             });
         }
-        let quiet = (0..self.buffers.len()).filter(|buffer| free & (1 << buffer) != 0);
-        let mut closed = quiet.filter_map(|buffer| Some((buffer, self.buffers[buffer].close()?)));
-        let (buffer, mut closed) = closed.next().ok_or(Lack::Quiet)?;
+        let free_ones = (0..self.buffers.len()).filter(|buffer| free & (1 << buffer) != 0);
+        let mut closed =
+            free_ones.filter_map(|buffer| Some((buffer, self.buffers[buffer].close()?)));
+        let (buffer, mut closed) = closed.next().ok_or(Missing::UnreadBuffer)?;
         let live_units = self.counters.live_units();
         let occupancy = space.occupancy(live_units);
         let Some(segment) = space.take_ready(&self.segments, head, &occupancy) else {
             let bare = space.count(State::Bare) > 0;
             return Err(match head {
-                _ if occupancy.may_grow() => Lack::Growth { last: false },
-                Head::Fresh if !space.is_stuck() => Lack::Segment,
-                _ if bare => Lack::Growth { last: true },
-                _ => Lack::Hopeless(StoreError::Full),
+                _ if occupancy.may_grow() => Missing::DeviceSpace { last: false },
+                Head::Fresh if !space.is_stuck() => Missing::FreeSegment,
+                _ if bare => Missing::DeviceSpace { last: true },
+                _ => Missing::Unavailable(StoreError::Full),
             });
         };
         closed.clear();
         drop(closed);
         space.free_buffers[head as usize] &= !(1 << buffer);
-        self.segments.set_home(segment, Some(buffer));
+        space.in_buffer[buffer] = segment;
+        self.segments.set_buffer(segment, Some(buffer));
         let collect = space.collect_needed(live_units);
         drop(space);
         if collect {
@@ -320,17 +299,19 @@ impl Store {
     }
 
     /// Writes sealed segments to the device: a batch of them if there are any (then true). Else,
-    /// if `wait`, parks until there are, or until `stop_waiting` (then false).
+    /// if `wait`, parks until there are, or until `stop_waiting` (then false). A caller that may
+    /// `wait` also writes what the device refused, when it is time.
     pub fn write_sealed(&self, wait: bool) -> bool {
         loop {
             let ticket = self.sealed.ticket();
-            if self.write_batch() {
+            let wrote = self.write_batch();
+            if (wait && self.retry_due()) || wrote {
                 return true;
             }
             if !wait || self.is_stopping() {
                 return false;
             }
-            self.sealed.wait(ticket, None);
+            self.sealed.wait(ticket, self.until_retry());
         }
     }
 
@@ -370,7 +351,7 @@ impl Store {
             }
         }
         // Buffers are held in the order of their numbers, in which `freeze` closes them.
-        batch[..count].sort_unstable_by_key(|&segment| self.segments.home(segment));
+        batch[..count].sort_unstable_by_key(|&segment| self.segments.buffer(segment));
         (batch, count, skipped)
     }
 
@@ -378,39 +359,44 @@ impl Store {
     fn write_segments(&self, batch: &[Segment]) -> [DeviceResult<()>; WRITE_BATCH_SEGMENTS] {
         let mut held: [Option<Held<'_>>; WRITE_BATCH_SEGMENTS] = [const { None }; _];
         for (held, &segment) in held.iter_mut().zip(batch) {
-            *held = self.segments.home(segment).map(|buffer| self.hold(buffer));
+            *held = self.segments.buffer(segment).map(|buffer| self.hold(buffer));
         }
         let mut writes = core::array::from_fn(|at| {
             let bytes = batch.get(at).and_then(|&segment| {
                 let blocks = self.geometry.directory_blocks + self.segments.count(segment);
                 held[at].as_ref()?.bytes(0, blocks as usize * BLOCK_BYTES)
             });
-            let offset = batch.get(at).map_or(0, |&at| self.geometry.segment_offset(at));
+            let offset = batch.get(at).map_or(0, |&at| self.segment_offset(at));
             Write::new(offset, bytes.unwrap_or(&[]))
         });
         let writes: &mut [Write<'_>; WRITE_BATCH_SEGMENTS] = &mut writes;
         match &mut writes[..batch.len()] {
             [alone] => self.write_gently(alone),
-            together => self.device_now().write(together),
+            together => self.write_together(together),
         }
         core::array::from_fn(|at| {
-            self.counters.wrote(writes[at].data.len());
             // A sealed buffer always shows its bytes; if it did not, nothing was written.
             if writes[at].data.is_empty() { Err(Errno::EIO) } else { writes[at].result }
         })
     }
 
+    fn write_together(&self, writes: &mut [Write<'_>]) {
+        self.device_now().write(writes);
+        for write in writes {
+            self.counters.wrote(if write.result.is_ok() { write.data.len() } else { 0 });
+        }
+    }
+
     /// Writes a segment in pieces, one after the other, so that reads which the program waits for
     /// are queued behind one piece at most. When buffers grow scarce, the rest goes at once.
-    fn write_gently(&self, write: &mut Write<'_>) {
-        let device = self.device_now();
+    pub(crate) fn write_gently(&self, write: &mut Write<'_>) {
         let mut done = 0;
         while done < write.data.len() {
             let rest = write.data.len() - done;
             let length = if self.are_buffers_scarce() { rest } else { rest.min(GENTLE_BYTES) };
             let piece = &write.data[done..done + length];
             let mut pieces = [Write::new(write.offset + done as u64, piece)];
-            device.write(&mut pieces);
+            self.write_together(&mut pieces);
             write.result = pieces[0].result;
             if write.result.is_err() {
                 return;
@@ -419,8 +405,8 @@ impl Store {
         }
     }
 
-    /// Whether the fresh head may soon lack a buffer. Asked by threads that hold buffers, which
-    /// must not wait for the space: who freezes the store has it, and waits for the buffers.
+    /// Whether the fresh head may soon lack a buffer. Threads that hold buffers ask. They
+    /// must not wait for the space: a thread that freezes the store has it, and waits for buffers.
     fn are_buffers_scarce(&self) -> bool {
         self.space.try_lock().is_some_and(|space| {
             space.free_buffers[Head::Fresh as usize].count_ones() < BUFFERS_TO_SPARE
@@ -428,46 +414,50 @@ impl Store {
     }
 
     /// The device answered for a segment.
-    fn written(&self, space: &mut Space, segment: Segment, result: DeviceResult<()>) {
+    pub(crate) fn written(&self, space: &mut Space, segment: Segment, result: DeviceResult<()>) {
+        let Some(buffer) = self.segments.buffer(segment) else {
+            unreachable!("a segment leaves its buffer when it was written, or is freed");
+        };
         match result {
             Ok(()) => {
                 space.change(&self.segments, segment, State::Written);
+                space.retries.taken(buffer);
                 self.leave_buffer(space, segment);
-                space.file(&self.segments, segment);
-                self.counters.segment_written();
+                space.put_in_bucket(&self.segments, segment);
+                self.counters.segments_written.add(1);
             }
             Err(errno) => {
                 self.fail(errno);
                 space.change(&self.segments, segment, State::Failed);
-                if let Some(buffer) = self.segments.home(segment) {
-                    self.mark_buffer(buffer, true);
-                }
-                self.lose_if_dead(space, segment);
+                space.retries.refused(buffer, clock::monotonic_ns());
+                self.free_if_failed(space, segment);
+                // The writer may sleep without an end.
+                self.sealed.notify();
             }
         }
     }
 
-    /// Gives up a segment whose write failed once nothing in it lives: its buffer is free again,
-    /// its place on the device is never used again.
-    pub(crate) fn lose_if_dead(&self, space: &mut Space, segment: Segment) {
+    /// Frees a segment whose write failed, and its buffer, once nothing in it lives. If its place
+    /// is bad, the next one that comes there will find out.
+    pub(crate) fn free_if_failed(&self, space: &mut Space, segment: Segment) {
         let failed = self.segments.state(segment) == State::Failed;
         if !failed || self.segments.live(segment) > 0 {
             return;
         }
-        space.change(&self.segments, segment, State::Lost);
-        if let Some(buffer) = self.segments.home(segment) {
-            self.mark_buffer(buffer, false);
+        if let Some(buffer) = self.segments.buffer(segment) {
+            space.retries.forget(buffer);
         }
         self.leave_buffer(space, segment);
+        space.free(&self.segments, segment);
         self.progress.notify();
     }
 
     /// Readers look on the device from now on; the buffer is free once the last one left.
     fn leave_buffer(&self, space: &mut Space, segment: Segment) {
-        let Some(buffer) = self.segments.home(segment) else {
+        let Some(buffer) = self.segments.buffer(segment) else {
             return;
         };
-        self.segments.set_home(segment, None);
+        self.segments.set_buffer(segment, None);
         space.free_buffers[self.head_of(buffer) as usize] |= 1 << buffer;
     }
 }

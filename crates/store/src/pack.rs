@@ -1,18 +1,18 @@
-//! Pack: which objects of a batch go together into which packed block.
+//! Pack: which objects of a batch share which packed block.
 //!
-//! Largest first, each to the block that it leaves the least room in (best fit decreasing), so
-//! that large objects go together with small ones. Objects of one size keep their order, so that
+//! Best fit decreasing: the largest object first, each into the block that it leaves the least room
+//! in. So large objects share blocks with small ones. Objects of one size keep their order:
 //! neighbours of the batch become neighbours in the log.
 //!
 //! Guarantees: every object is in exactly one block, and fits; the time is linear in the batch.
 //! Never: allocates, blocks, does I/O.
-//! Threads: plain values. A plan takes 14 KiB, and planning 6 KiB of stack: make one for each
-//! thread that packs, and use it again.
+//! Threads: plain values. A plan takes 14 KiB, and planning takes 6 KiB of stack: make one plan for
+//! each thread that packs, and use it again.
 
 use crate::block::BLOCK_UNITS;
-use crate::packed::{self, ALIGNMENT, CAPACITY, PACKED_MAX, WELL_FILLED};
+use crate::format::packed::{self, ALIGNMENT, CAPACITY, PACKED_MAX, WELL_FILLED};
 
-/// Objects that one plan can place.
+/// Objects that one plan can assign.
 pub const BATCH_MAX: usize = 1024;
 
 /// Room of an empty block, in steps of the objects' alignment.
@@ -35,7 +35,7 @@ pub struct Plan {
     objects: usize,
     blocks: usize,
     block_of: [u16; BATCH_MAX],
-    /// The next object of the same block, in the order in which they were placed.
+    /// The next object of the same block, in the order in which they were assigned.
     next_object: [u16; BATCH_MAX],
     first_object: [u16; BATCH_MAX],
     last_object: [u16; BATCH_MAX],
@@ -72,7 +72,7 @@ impl Plan {
     /// # Panics
     /// If there are more than `BATCH_MAX`, or one is larger than `PACKED_MAX`.
     pub fn assign(&mut self, sizes: &[u16]) -> usize {
-        assert!(sizes.len() <= BATCH_MAX, "more objects than a plan can place");
+        assert!(sizes.len() <= BATCH_MAX, "more objects than a plan can assign");
         self.objects = sizes.len();
         self.blocks = 0;
         let mut rooms = Rooms::new();
@@ -81,7 +81,7 @@ impl Plan {
             let bytes = sizes[object as usize] as usize;
             let steps = packed::footprint(bytes) / ALIGNMENT;
             let block = rooms.take_tightest(steps).unwrap_or_else(|| self.open());
-            self.place(object, block);
+            self.put(object, block);
             self.units[block as usize] += packed::cost(bytes);
             self.room[block as usize] -= steps as u16;
             rooms.add(self.room[block as usize] as usize, block);
@@ -99,7 +99,7 @@ impl Plan {
         block as u16
     }
 
-    fn place(&mut self, object: u16, block: u16) {
+    fn put(&mut self, object: u16, block: u16) {
         let at = block as usize;
         self.block_of[object as usize] = block;
         self.next_object[object as usize] = NONE;
@@ -116,12 +116,12 @@ impl Plan {
         self.blocks
     }
 
-    /// The block of the object, by its place in the batch.
+    /// The block of the object, by its number in the batch.
     pub fn block_of(&self, object: usize) -> usize {
         self.block_of[..self.objects][object] as usize
     }
 
-    /// The objects of the block, by their place in the batch.
+    /// The objects of the block, by their numbers in the batch.
     pub fn objects(&self, block: usize) -> impl Iterator<Item = usize> {
         let first = self.first_object[..self.blocks][block];
         let found = |object: u16| (object != NONE).then_some(object as usize);
@@ -210,8 +210,8 @@ mod tests {
     use deepheap_sim::Random;
 
     use super::*;
-    use crate::block::BLOCK_BYTES;
-    use crate::packed::PackedBlock;
+    use crate::format::BLOCK_BYTES;
+    use crate::format::packed::PackedBlock;
 
     /// Packs as planned; how many blocks, and the bytes used in them.
     fn pack(plan: &mut Plan, sizes: &[u16]) -> (usize, usize) {

@@ -1,54 +1,15 @@
-//! Policy: when to collect, what to collect, when to let the log grow. Pure: numbers in,
-//! decisions out; the shape is SSDAlloc 3.5's cleaner with the victim choice of LFS.
+//! Policy: when to collect, what to collect, when to let the log grow. Numbers go in, decisions
+//! come out; nothing is changed (the cleaner of SSDAlloc, section 3.5).
 //!
 //! Guarantees: the cost of a decision depends on the number of candidates only.
 //! Never: allocates, blocks, does I/O, reads a clock.
 //! Threads: plain functions.
 
-/// Which segment to collect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum VictimPolicy {
-    /// The one of which the least lives: the least to move now.
-    Greedy,
-    /// The one with the best space won times age over space handled: leaves young, half-dead
-    /// segments time to die further, and takes old ones that will not (LFS's cost-benefit).
-    CostBenefit,
-}
-
-/// A segment that could be collected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Candidate {
-    /// Units that would have to be moved; may be more than the capacity.
-    pub(crate) live: u32,
-    /// Units that the segment can hold.
-    pub(crate) capacity: u32,
-    /// Segments begun since this one was.
-    pub(crate) age: u64,
-}
-
-impl VictimPolicy {
-    /// The index of the best candidate; none if no candidate would win anything.
-    pub(crate) fn choose(self, candidates: impl Iterator<Item = Candidate>) -> Option<usize> {
-        let worth = |candidate: Candidate| -> Option<f64> {
-            let dead = candidate.capacity.saturating_sub(candidate.live);
-            if dead == 0 {
-                return None;
-            }
-            Some(match self {
-                Self::Greedy => dead as f64,
-                // Reading costs the whole segment, writing its live part.
-                Self::CostBenefit => {
-                    dead as f64 * (candidate.age + 1) as f64
-                        / (2 * candidate.capacity - dead) as f64
-                }
-            })
-        };
-        candidates
-            .enumerate()
-            .filter_map(|(index, candidate)| worth(candidate).map(|worth| (index, worth)))
-            .max_by(|a, b| a.1.total_cmp(&b.1))
-            .map(|(index, _)| index)
-    }
+/// Which segment to collect, of their live units: the one of which the least lives, as it is the
+/// least to move. None if none would win anything. Live units may be more than the capacity.
+pub(crate) fn victim<S>(segments: impl Iterator<Item = (S, u32)>, capacity: u32) -> Option<S> {
+    let least = segments.filter(|(_, live)| *live < capacity).min_by_key(|(_, live)| *live);
+    least.map(|(segment, _)| segment)
 }
 
 /// How the log fills its space; all in segments.
@@ -66,6 +27,10 @@ pub(crate) struct Occupancy {
     pub(crate) needed: u64,
     /// That only the survivor head may take.
     pub(crate) reserve: u64,
+    /// That the last checkpoint may need: those that were used when it was made.
+    pub(crate) kept: u64,
+    /// That are left to the next checkpoint.
+    pub(crate) for_checkpoint: u64,
 }
 
 /// Segments more than twice the live ones that the log may use before collection starts, so that
@@ -84,17 +49,18 @@ impl Occupancy {
     pub(crate) fn may_grow(&self) -> bool {
         self.growable > 0
             && (self.used + self.ready < self.needed
-                || self.used < 2 * self.live + SPARSE_SLACK_SEGMENTS)
+                || self.used.saturating_sub(self.kept) < 2 * self.live + SPARSE_SLACK_SEGMENTS)
     }
 
     /// Whether the fresh head may take a segment: the last ones are the survivors'.
     pub(crate) fn fresh_may_open(&self) -> bool {
-        self.ready > self.reserve
+        self.ready > self.reserve + self.for_checkpoint
     }
 
     /// Whether segments should be emptied now.
     pub(crate) fn must_collect(&self) -> bool {
-        self.ready <= self.reserve + LOW_SEGMENTS && !self.may_grow()
+        let low = self.reserve + self.for_checkpoint + LOW_SEGMENTS;
+        self.ready <= low && !self.may_grow()
     }
 
     /// Free segments whose space may be given back.
@@ -104,11 +70,28 @@ impl Occupancy {
     }
 }
 
+/// How many of the segments that a checkpoint keeps should be emptied before the next one, which
+/// then lets go of them: as many as it uses beyond twice what lives.
+pub(crate) fn to_empty(used: u64, live: u64) -> u64 {
+    used.saturating_sub(2 * live + SPARSE_SLACK_SEGMENTS)
+}
+
 /// Blocks that may be reserved out of ten: the tenth one is what collection works with.
 const RESERVABLE_OF_TEN: u64 = 9;
 
+/// Segments beside those of reserved blocks: the survivors' reserve, and the one that each of the
+/// two heads is filling.
+///
+/// That is enough for collection to go on always. It ends only when no segment on the device has a
+/// dead unit left, none is on its way there, and no more than the reserve is free. Then all others
+/// but the two open ones are full of what lives; but what is reserved does not fill them.
+pub(crate) fn fixed_segments(reserve: u32) -> u64 {
+    const HEADS: u64 = 2;
+    reserve as u64 + HEADS
+}
+
 /// Segments that must be assured so that `blocks` reserved blocks can always be stored:
-/// `fixed` (heads, buffers, the survivors' reserve) and ten ninths of what the blocks fill.
+/// `fixed_segments`, and ten ninths of what the blocks fill.
 pub(crate) fn needed_segments(blocks: u64, data_blocks: u64, fixed: u64) -> u64 {
     match blocks {
         0 => 0,
@@ -125,37 +108,37 @@ pub(crate) fn reservable_blocks(segments: u64, data_blocks: u64, fixed: u64) -> 
 mod tests {
     use super::*;
 
-    fn candidate(live: u32, age: u64) -> Candidate {
-        Candidate { live, capacity: 255, age }
+    #[test]
+    fn the_emptiest_is_collected_unless_nothing_is_won() {
+        let chosen = |live: &[u32]| victim(live.iter().copied().enumerate(), 255);
+        assert_eq!(chosen(&[200, 3, 100]), Some(1));
+        assert_eq!(chosen(&[255]), None);
+        assert_eq!(chosen(&[300]), None, "mixed packing");
+        assert_eq!(chosen(&[]), None);
     }
 
-    #[test]
-    fn greedy_takes_the_emptiest() {
-        let all = [candidate(200, 9), candidate(3, 0), candidate(100, 99)];
-        assert_eq!(VictimPolicy::Greedy.choose(all.into_iter()), Some(1));
-    }
-
-    #[test]
-    fn cost_benefit_prefers_the_old_among_the_similar_and_the_empty_among_the_old() {
-        let similar = [candidate(120, 1), candidate(130, 1000)];
-        assert_eq!(VictimPolicy::CostBenefit.choose(similar.into_iter()), Some(1));
-        let old = [candidate(250, 1000), candidate(20, 1000)];
-        assert_eq!(VictimPolicy::CostBenefit.choose(old.into_iter()), Some(1));
-    }
-
-    #[test]
-    fn nothing_is_won_from_the_fully_live() {
-        for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
-            assert_eq!(policy.choose([candidate(255, 7)].into_iter()), None);
-            assert_eq!(policy.choose([candidate(300, 7)].into_iter()), None, "mixed packing");
-            assert_eq!(policy.choose(core::iter::empty()), None);
-        }
-    }
+    const NONE: Occupancy = Occupancy {
+        ready: 0,
+        used: 0,
+        growable: 0,
+        live: 0,
+        needed: 0,
+        reserve: 0,
+        kept: 0,
+        for_checkpoint: 0,
+    };
 
     #[test]
     fn collection_starts_only_when_free_segments_run_low_and_growth_is_spent() {
-        let calm =
-            Occupancy { ready: 100, used: 500, growable: 1000, live: 100, needed: 200, reserve: 2 };
+        let calm = Occupancy {
+            ready: 100,
+            used: 500,
+            growable: 1000,
+            live: 100,
+            needed: 200,
+            reserve: 2,
+            ..NONE
+        };
         assert!(!calm.must_collect(), "free segments are plenty");
         let low = Occupancy { ready: 2, ..calm };
         assert!(low.must_collect() && !low.may_grow(), "five times the live: collect");
@@ -169,11 +152,22 @@ mod tests {
 
     #[test]
     fn what_is_promised_or_soon_needed_is_not_discarded() {
-        let idle = Occupancy { ready: 100, used: 10, growable: 0, live: 5, needed: 0, reserve: 2 };
+        let idle =
+            Occupancy { ready: 100, used: 10, growable: 0, live: 5, needed: 0, reserve: 2, ..NONE };
         assert_eq!(idle.discardable(), 62);
         assert_eq!(Occupancy { needed: 100, ..idle }.discardable(), 10);
         assert_eq!(Occupancy { needed: 200, ..idle }.discardable(), 0);
         assert_eq!(Occupancy { ready: 20, ..idle }.discardable(), 0);
+    }
+
+    #[test]
+    fn a_log_full_of_what_is_reserved_has_always_something_to_collect() {
+        for (segments, reserve) in [(8, 2), (64, 3), (180, 3), (4096, 8)] {
+            let fixed = fixed_segments(reserve);
+            let blocks = reservable_blocks(segments, 63, fixed);
+            let full = blocks / 63;
+            assert!(reserve as u64 + 2 + full < segments, "of {segments} all could be live");
+        }
     }
 
     #[test]

@@ -1,19 +1,20 @@
-//! Read: blocks from memory or the device, verified.
+//! Read: blocks come from memory or from the device, and are verified.
 //!
-//! Guarantees: `Ok` means that the buffer holds the bytes that were appended for this name; what
-//! fails its checksum twice, or is refused twice, is an error and nothing else.
-//! Never: allocates, waits for a lock, touches anything but the pinned memory of the store and the
-//! caller's buffers.
+//! Guarantees: `Ok` means that the buffer holds the bytes that were appended for this name. A block
+//! that fails its checksum twice, or that the device refuses twice, is an error.
+//! Never: allocates, waits for a lock, touches other memory than the store's, which is pinned, and
+//! the caller's buffers.
 //! Threads: any, also in a signal handler. The caller holds the blocks: nobody retires them
 //! before `read` has returned.
 
 use deepheap_sys::errno::Result as DeviceResult;
 
-use crate::block::{BLOCK_BYTES, Block};
+use crate::block::Block;
 use crate::checksum::ContentHash;
 use crate::device::Read;
 use crate::error::StoreError;
-use crate::packed::PACKED_NAME;
+use crate::format::BLOCK_BYTES;
+use crate::format::packed::PACKED_NAME;
 use crate::store::Store;
 
 /// Blocks that are asked of the device together; more are asked in turn.
@@ -80,7 +81,7 @@ impl Store {
         name: u64,
         bytes: &[u8],
     ) -> Result<ContentHash, StoreError> {
-        let hash = ContentHash::of(bytes);
+        let hash = self.hash(bytes);
         let is_right = hash.checksum(name) == self.checksums.get(block);
         if is_right { Ok(hash) } else { Err(StoreError::Corrupt(block)) }
     }
@@ -91,7 +92,7 @@ impl Store {
             return false;
         }
         if !self.read_from_memory(request) {
-            let offset = self.geometry.block_offset(request.block);
+            let offset = self.block_offset(request.block);
             let mut reads = [Read::new(offset, request.buf)];
             self.device(self.device_of(request.block)).read(&mut reads);
             self.counters.read_from_device(1, BLOCK_BYTES);
@@ -124,13 +125,13 @@ impl Store {
         if failed != 0 {
             // Once more: what went wrong may have gone wrong on the way only.
             let again = self.read_from_device(batch, failed);
-            self.counters.reread(failed.count_ones() - again.count_ones());
+            self.counters.reread.add((failed.count_ones() - again.count_ones()).into());
         }
         for request in batch.iter() {
             match request.result {
                 Ok(_) => {}
-                Err(StoreError::Corrupt(_)) => self.counters.corrupt(),
-                Err(_) => self.counters.read_failed(),
+                Err(StoreError::Corrupt(_)) => self.counters.corrupt.add(1),
+                Err(_) => self.counters.reads_failed.add(1),
             }
         }
     }
@@ -145,7 +146,7 @@ impl Store {
         // A recent one that is not right in memory is so on the device.
         let served = in_buffer || request.result.is_ok();
         if served {
-            self.counters.read_from_memory();
+            self.counters.read_from_memory.add(1);
         }
         served
     }
@@ -176,9 +177,9 @@ impl Store {
         // The caller holds the block, so its segment is not refilled meanwhile; but its buffer
         // may be, once the segment is on the device. Holding the buffer prevents that from then
         // on; looking again shows whether it came too late.
-        while let Some(buffer) = self.segments.home(segment) {
+        while let Some(buffer) = self.segments.buffer(segment) {
             let held = self.hold(buffer);
-            if self.segments.home(segment) != Some(buffer) {
+            if self.segments.buffer(segment) != Some(buffer) {
                 continue;
             }
             let Some(bytes) = held.bytes(at, at + BLOCK_BYTES) else {
@@ -218,7 +219,7 @@ impl Store {
         let mut count = 0;
         for (at, request) in batch.iter_mut().enumerate() {
             if mask & (1 << at) != 0 {
-                let offset = self.geometry.block_offset(request.block);
+                let offset = self.block_offset(request.block);
                 reads[count] = Read::new(offset, request.buf);
                 count += 1;
             }
@@ -237,7 +238,7 @@ impl Store {
                     None => {}
                 }
                 // More would drive each other out.
-                if count <= self.recent.places() / 2 {
+                if count <= self.recent.slots() / 2 {
                     self.keep_recent(request);
                 }
             }

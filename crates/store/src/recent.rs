@@ -1,37 +1,37 @@
-//! Recent: the packed blocks that were read last. Objects that left RAM together are often wanted
-//! together, and lie in one block then: it is read once.
+//! Recent: the packed blocks that were read last. Objects that left RAM together share a block, and
+//! are often wanted together: the block is then read once.
 //!
-//! Blocks go by the *filling* of their segment that they are from: a number that no block had
-//! before, as a block's own may have.
+//! A block is known by a *filling*: a number that no block had before. Its own number will not do,
+//! since the segment may have been freed and filled again.
 //!
 //! Guarantees: `copy` gives the bytes that were kept for this filling, or none.
 //! Never: allocates, waits.
-//! Threads: any, also in a signal handler, with all signals blocked. A lock for each place,
-//! innermost and only ever tried.
+//! Threads: any, also in a signal handler, with all signals blocked. Each slot has a lock, the
+//! innermost one; threads try it and never wait for it.
 
 use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::pinned_array::PinnedArray;
 
-use crate::block::BLOCK_BYTES;
+use crate::format::BLOCK_BYTES;
 
-/// The blocks, in places that are filled in turn.
+/// The blocks, in slots that are filled in turn.
 pub(crate) struct Recent {
-    /// The filling of each place, 0 for none. A hint to who does not hold the lock of the place,
-    /// which protects it.
+    /// The filling in each slot, 0 for none. The lock of the slot protects it; without the lock it
+    /// is a hint.
     fillings: PinnedArray<AtomicU64>,
     next: AtomicU32,
     blocks: PinnedArray<Lock<[u8; BLOCK_BYTES]>>,
 }
 
 impl Recent {
-    /// Places for so many blocks.
-    pub(crate) fn new(places: usize) -> Result<Recent> {
+    /// Slots for so many blocks.
+    pub(crate) fn new(slots: usize) -> Result<Recent> {
         Ok(Recent {
-            fillings: PinnedArray::new(places)?,
+            fillings: PinnedArray::new(slots)?,
             next: AtomicU32::new(0),
-            blocks: PinnedArray::new(places)?,
+            blocks: PinnedArray::new(slots)?,
         })
     }
 
@@ -41,26 +41,26 @@ impl Recent {
     }
 
     /// How many blocks are kept.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Keeps a block that was read, unless another thread is at its place.
+    /// Keeps a block that was read, unless another thread has its slot.
     pub(crate) fn keep(&self, filling: u64, bytes: &[u8]) {
-        let place = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.places();
-        if let Some(mut kept) = self.blocks[place].try_lock() {
+        let slot = self.next.fetch_add(1, Ordering::Relaxed) as usize % self.slots();
+        if let Some(mut kept) = self.blocks[slot].try_lock() {
             kept.copy_from_slice(bytes);
-            self.fillings[place].store(filling, Ordering::Relaxed);
+            self.fillings[slot].store(filling, Ordering::Relaxed);
         }
     }
 
-    /// Copies the block of this filling; false if it is not here, or another thread is at its
-    /// place.
+    /// Copies the block of this filling; false if it is not here, or another thread has its
+    /// slot.
     pub(crate) fn copy(&self, filling: u64, to: &mut [u8]) -> bool {
         let is_it = |kept: &AtomicU64| kept.load(Ordering::Relaxed) == filling;
-        let Some(place) = self.fillings.iter().position(is_it) else { return false };
-        let Some(kept) = self.blocks[place].try_lock() else { return false };
-        let is_still = is_it(&self.fillings[place]);
+        let Some(slot) = self.fillings.iter().position(is_it) else { return false };
+        let Some(kept) = self.blocks[slot].try_lock() else { return false };
+        let is_still = is_it(&self.fillings[slot]);
         if is_still {
             to.copy_from_slice(&*kept);
         }
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn the_last_blocks_are_kept_and_no_others() {
-        const PLACES: usize = 16;
-        let recent = Recent::new(PLACES).expect("memory");
+        const SLOTS: usize = 16;
+        let recent = Recent::new(SLOTS).expect("memory");
         let mut bytes = vec![0; BLOCK_BYTES];
         assert!(!recent.copy(1, &mut bytes));
         for filling in 1..=100 {
@@ -87,7 +87,7 @@ mod tests {
         }
         for filling in 1..=100 {
             let is_kept = recent.copy(filling, &mut bytes);
-            assert_eq!(is_kept, filling > 100 - PLACES as u64, "{filling}");
+            assert_eq!(is_kept, filling > 100 - SLOTS as u64, "{filling}");
             assert!(!is_kept || bytes == block(filling), "{filling}");
         }
     }

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   Bare --> Growing --> Ready --> Open --> Sealed --> Writing --> Written <--> Collecting
-//!    ^          |          ^ |                |           |           |  ^          |
-//!    |          v          | v                |           v           |  |          v
-//!    +------- Bare     Discarding             |        Failed         |  +------ Shelved
-//!    |                     |                  |           |           |             |
-//!    +---------------------+                  |           v           |             |
-//!    |                                        |         Lost          |             |
-//!    +---- (freed, see below) <---------------+-----------------------+-------------+
+//!    ^          |         ^ | ^               |          ^ |          |  ^          |
+//!    |          v         | | |               |          | v          |  |          v
+//!    +------- Bare        | | Spare --> Lost  |         Failed        |  +------ Shelved
+//!    |                    v |                 |           |           |             |
+//!    +---------- Discarding |                 |           |           |             |
+//!    |                                        |           |           |             |
+//!    +---- (freed, see below) <---------------+-----------+-----------+-------------+
 //! ```
 //!
 //! | from | to | when |
@@ -21,16 +21,25 @@
 //! | Written | Collecting | it is a victim `[Store::victim]` |
 //! | Collecting | Written, Shelved | given up, or released with live blocks left |
 //! | Shelved | Written | its live blocks changed, or time passed |
-//! | Failed | Lost | no live block is left: the buffer is free, the place never used again |
+//! | Failed | Writing | it is tried again `[Store::retry_failed]` |
+//! | Ready | Spare | a Failed segment tries its place `[Store::retry_failed]` |
+//! | Spare | Ready, Lost | that was refused, too; or it has the bad place now, for ever |
 //! | Ready | Discarding, then Bare | idle for long `[Store::discard_idle]` |
-//! | Sealed, Written, Collecting, Shelved | Ready, Withheld or Bare | no live block is left |
-//! | Withheld | Ready | no forked child can need it any more `[Store::unpin]` |
+//! | Sealed, Failed, Written, Collecting, Shelved | Ready, Withheld, Bare | no live block is left |
+//! | Withheld | Ready | no forked child and no checkpoint can need it any more `[Store::unpin]` |
+//! | Bare | Withheld | of a heap that is opened again: a snapshot or a reader may need it |
+//! | Withheld | Bare | the same, once nobody can need it any more `[Store::unpin]` |
 //!
-//! A freed segment is Ready; Withheld while a pin is younger than its filling; Bare if it lies on
-//! an inherited device, since the place on our own is not assured.
+//! A freed segment is Ready; Withheld while a pin lasts that was taken after its filling; Bare if
+//! it lies on an inherited device, since the place on our own is not assured.
 //!
-//! Guarantees: `live` and `home` can be read and `live` changed without a lock; everything else
-//! changes under the lock of the space.
+//! A segment lies at its own number on the device, unless that place was bad: then it has changed
+//! places with another (`place`).
+//!
+//! Guarantees: `live`, `buffer` and `place` can be read and `live` changed without a lock;
+//! everything else changes under the lock of the space. A place changes only while its segment is
+//! in a buffer or has no blocks: a reader that finds the segment in no buffer reads at the right
+//! place.
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: any; see above.
 
@@ -54,13 +63,14 @@ pub(crate) enum State {
     Collecting,
     Shelved,
     Failed,
+    Spare,
     Lost,
     Withheld,
     Discarding,
 }
 
 /// Number of states.
-pub(crate) const STATES: usize = 13;
+pub(crate) const STATES: usize = 14;
 
 const ALL: [State; STATES] = [
     State::Bare,
@@ -73,6 +83,7 @@ const ALL: [State; STATES] = [
     State::Collecting,
     State::Shelved,
     State::Failed,
+    State::Spare,
     State::Lost,
     State::Withheld,
     State::Discarding,
@@ -84,18 +95,19 @@ impl State {
         use State::*;
         let freed = matches!(next, Ready | Withheld | Bare);
         match self {
-            Bare => next == Growing,
+            Bare => matches!(next, Growing | Withheld),
             Growing => matches!(next, Ready | Bare),
-            Ready => matches!(next, Open | Discarding),
+            Ready => matches!(next, Open | Discarding | Spare),
             Open => next == Sealed,
             Sealed => next == Writing || freed,
             Writing => matches!(next, Written | Failed),
             Written => next == Collecting || freed,
             Collecting => matches!(next, Written | Shelved) || freed,
             Shelved => next == Written || freed,
-            Failed => next == Lost,
+            Failed => next == Writing || freed,
+            Spare => matches!(next, Ready | Lost),
             Lost => false,
-            Withheld => next == Ready,
+            Withheld => matches!(next, Ready | Bare),
             Discarding => next == Bare,
         }
     }
@@ -110,10 +122,11 @@ impl State {
 /// Marks that a segment is in no buffer.
 const ON_DEVICE: u32 = 0;
 
-/// What is known of every segment; 37 bytes each, populated where touched.
+/// What is known of every segment; 41 bytes each, populated where touched.
 pub(crate) struct SegmentTable {
     live: PinnedArray<AtomicU32>,
-    home: PinnedArray<AtomicU32>,
+    buffer: PinnedArray<AtomicU32>,
+    place: PinnedArray<AtomicU32>,
     state: PinnedArray<AtomicU8>,
     device: PinnedArray<AtomicU8>,
     level: PinnedArray<AtomicU8>,
@@ -123,7 +136,7 @@ pub(crate) struct SegmentTable {
 }
 
 /// Bytes of the tables (the links of `list` included) for each segment that was ever touched.
-pub(crate) const TABLE_BYTES_PER_SEGMENT: u64 = 4 + 4 + 1 + 1 + 1 + 2 + 8 + 8 + 8;
+pub(crate) const TABLE_BYTES_PER_SEGMENT: u64 = 4 + 4 + 4 + 1 + 1 + 1 + 2 + 8 + 8 + 8;
 
 impl SegmentTable {
     /// All segments Bare.
@@ -131,7 +144,8 @@ impl SegmentTable {
         let segments = segments as usize;
         Ok(Self {
             live: PinnedArray::new(segments)?,
-            home: PinnedArray::new(segments)?,
+            buffer: PinnedArray::new(segments)?,
+            place: PinnedArray::new(segments)?,
             state: PinnedArray::new(segments)?,
             device: PinnedArray::new(segments)?,
             level: PinnedArray::new(segments)?,
@@ -159,18 +173,46 @@ impl SegmentTable {
         before.wrapping_sub(units)
     }
 
+    /// So many live units, of a segment that nobody uses yet.
+    pub(crate) fn set_live(&self, segment: Segment, units: u32) {
+        self.live[segment.index()].store(units, Ordering::Release);
+    }
+
     /// The buffer that holds the segment, if one does.
-    pub(crate) fn home(&self, segment: Segment) -> Option<usize> {
-        match self.home[segment.index()].load(Ordering::Acquire) {
+    pub(crate) fn buffer(&self, segment: Segment) -> Option<usize> {
+        match self.buffer[segment.index()].load(Ordering::Acquire) {
             ON_DEVICE => None,
-            home => Some(home as usize - 1),
+            buffer => Some(buffer as usize - 1),
         }
     }
 
     /// Readers find the segment in this buffer from now on, or on the device.
-    pub(crate) fn set_home(&self, segment: Segment, buffer: Option<usize>) {
-        let home = buffer.map_or(ON_DEVICE, |buffer| buffer as u32 + 1);
-        self.home[segment.index()].store(home, Ordering::Release);
+    pub(crate) fn set_buffer(&self, segment: Segment, buffer: Option<usize>) {
+        let stored = buffer.map_or(ON_DEVICE, |buffer| buffer as u32 + 1);
+        self.buffer[segment.index()].store(stored, Ordering::Release);
+    }
+
+    /// The segment at whose number this one lies on its device: usually itself.
+    pub(crate) fn place(&self, segment: Segment) -> Segment {
+        // Kept as the difference, so that a table full of zeros says "itself".
+        Segment(segment.0 ^ self.place[segment.index()].load(Ordering::Acquire))
+    }
+
+    /// The segment, which nobody uses yet, lies at the number of that one.
+    pub(crate) fn set_place(&self, segment: Segment, place: Segment) {
+        self.place[segment.index()].store(place.0 ^ segment.0, Ordering::Release);
+    }
+
+    /// Two segments change places, neither of which is read on its device now.
+    pub(crate) fn swap_places(&self, one: Segment, other: Segment) {
+        let (of_one, of_other) = (self.place(one), self.place(other));
+        self.place[one.index()].store(of_other.0 ^ one.0, Ordering::Release);
+        self.place[other.index()].store(of_one.0 ^ other.0, Ordering::Release);
+    }
+
+    /// Whether the segment of the next number also lies right behind this one.
+    pub(crate) fn is_followed(&self, segment: Segment) -> bool {
+        self.place(Segment(segment.0 + 1)).0 == self.place(segment).0 + 1
     }
 
     /// The state; stable only under the lock of the space.
@@ -178,7 +220,8 @@ impl SegmentTable {
         ALL[self.state[segment.index()].load(Ordering::Relaxed) as usize]
     }
 
-    /// Changes the state without asking; only `Space` and the child of a fork may.
+    /// Changes the state without asking; only `Space`, the child of a fork, and who opens
+    /// a saved store may.
     pub(crate) fn set_state(&self, segment: Segment, state: State) {
         self.state[segment.index()].store(state as u8, Ordering::Relaxed);
     }
@@ -219,7 +262,8 @@ impl SegmentTable {
         self.sequence[segment.index()].store(sequence, Ordering::Relaxed);
     }
 
-    /// When it became Ready (in calls of `discard_idle`) or Shelved (in fillings).
+    /// When it became Ready (in calls of `discard_idle`), Shelved (in fillings) or Withheld (in
+    /// pins).
     pub(crate) fn stamp(&self, segment: Segment) -> u64 {
         self.stamp[segment.index()].load(Ordering::Relaxed)
     }
@@ -253,9 +297,20 @@ mod tests {
                 }
                 at += 1;
             }
-            let ends = if start == State::Failed { State::Lost } else { State::Ready };
-            assert!(reached.contains(&ends), "{start:?} reaches {reached:?}");
+            assert!(reached.contains(&State::Ready), "{start:?} reaches {reached:?}");
         }
+    }
+
+    #[test]
+    fn segments_lie_at_their_numbers_until_they_change_places() {
+        let table = SegmentTable::new(8).expect("memory");
+        let places = || [0, 1, 2, 3].map(|segment| table.place(Segment(segment)).0);
+        assert_eq!(places(), [0, 1, 2, 3]);
+        table.swap_places(Segment(1), Segment(3));
+        table.swap_places(Segment(1), Segment(2));
+        assert_eq!(places(), [0, 2, 3, 1]);
+        let follows = [0, 1, 2].map(|segment| table.is_followed(Segment(segment)));
+        assert_eq!(follows, [false, true, false]);
     }
 
     #[test]

@@ -1,22 +1,27 @@
-//! Space: which segments are free, assured, live, dying; what is reserved; what can be collected.
+//! Space: which segments are free, which hold what, what is reserved, and what can be collected.
 //!
-//! Guarantees: the counts by state are those of the table; a segment is on the list of its state
-//! (Ready, Bare below the frontier, Withheld, Shelved, Written by bucket) or on none; reserved
+//! Guarantees: the counts by state are those of the table. A segment is on the list of its state
+//! (Ready, Bare below the frontier, Withheld, Shelved, Written by bucket) or on none. Reserved
 //! blocks never need more segments than there are.
 //! Never: allocates after `new`, blocks, does I/O (`Store` does it, between two calls).
 //! Threads: everything under the one lock of the space, held briefly.
 
 mod assurance;
 mod buckets;
+mod reopening;
+mod snapshots;
 
 pub(crate) use buckets::level_of;
 
-use crate::block::{Geometry, Segment};
+use crate::block::Segment;
 use crate::error::StoreError;
-use crate::fork::Pins;
+use crate::format::geometry::Geometry;
+use crate::head::{Head, SealedQueue};
 use crate::list::{List, Lists};
-use crate::log::{Head, SealedQueue};
+use crate::options::BUFFERS_MAX;
+use crate::pins::Pins;
 use crate::policy::{self, Occupancy};
+use crate::retry_schedule::RetrySchedule;
 use crate::segment::{STATES, SegmentTable, State};
 
 /// Bytes of the device that are assured at a time.
@@ -28,9 +33,11 @@ pub(crate) const LEVELS: u32 = 32;
 
 /// First list of the buckets of segments that collection may take.
 const BUCKETS: u32 = 0;
-/// First list of the buckets of segments that a pin withholds: emptying them frees nothing.
+/// First list of the buckets of segments that a pin withholds: emptying them frees nothing yet.
 const PINNED_BUCKETS: u32 = LEVELS + 1;
-const READY: List = List(2 * (LEVELS + 1));
+/// First list of the buckets of segments that a snapshot keeps: they are not emptied at all.
+const SNAPSHOT_BUCKETS: u32 = 2 * (LEVELS + 1);
+const READY: List = List(3 * (LEVELS + 1));
 const BARE: List = List(READY.0 + 1);
 const WITHHELD: List = List(READY.0 + 2);
 const SHELVED: List = List(READY.0 + 3);
@@ -71,15 +78,38 @@ pub(crate) struct Space {
     exhausted: bool,
     /// Free buffers, by head.
     pub(crate) free_buffers: [u64; 2],
+    /// The last segment in each buffer.
+    pub(crate) in_buffer: [Segment; BUFFERS_MAX],
+    pub(crate) retries: RetrySchedule,
     pub(crate) sealed: SealedQueue,
     pub(crate) pins: Pins,
+    /// What the last checkpoint keeps; only of a durable log, whose pins are its checkpoints.
+    pub(crate) kept: Option<Kept>,
+    /// Segments that snapshots keep.
+    held: u64,
+    /// Of those, the ones that are Withheld.
+    held_dead: u64,
+    /// Whether the device has the space of what was withheld up to this moment is not known.
+    reopened_at: u64,
+}
+
+/// What the last checkpoint of a durable log keeps, in segments.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Kept {
+    /// Those that were used when it was made.
+    used: u64,
+    /// How many of these may be emptied before the next one.
+    may_empty: u64,
+    /// Free ones that are left to the next one.
+    pub(crate) for_next: u64,
+    /// The next one is being made.
+    pub(crate) is_in_making: bool,
 }
 
 impl Space {
     pub(crate) fn new(
         geometry: Geometry,
         reserve: u32,
-        buffers: u32,
         free_buffers: [u64; 2],
     ) -> Result<Self, StoreError> {
         let mut counts = [0; STATES];
@@ -95,15 +125,21 @@ impl Space {
             reserved: 0,
             inherited: 0,
             reserve,
-            fixed: (reserve + buffers + 1) as u64,
+            fixed: policy::fixed_segments(reserve),
             growth: (GROWTH_BYTES / geometry.segment_bytes()) as u32,
             growth_paused_until: 0,
             growing: false,
             tick: 0,
             exhausted: false,
             free_buffers,
+            in_buffer: [Segment(0); BUFFERS_MAX],
+            retries: RetrySchedule::new(),
             sealed: SealedQueue::new(),
             pins: Pins::new(),
+            kept: None,
+            held: 0,
+            held_dead: 0,
+            reopened_at: 0,
         })
     }
 
@@ -120,6 +156,11 @@ impl Space {
     /// Segments that were ever touched: what the tables occupy.
     pub(crate) fn frontier(&self) -> u32 {
         self.frontier
+    }
+
+    /// The number of the last filling.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
     }
 
     /// Segments that were filled at any time: what the checksums occupy.
@@ -147,13 +188,24 @@ impl Space {
         let own = blocks.saturating_sub(self.inherited);
         match policy::needed_segments(own, data_blocks, self.fixed) {
             0 => 0,
+            needed if self.kept.is_some() => needed + self.held_dead,
             needed => needed + self.unusable(),
         }
     }
 
     /// Blocks that can be reserved in all.
     pub(crate) fn reservable(&self) -> u64 {
-        let usable = (self.geometry.segments as u64).saturating_sub(self.unusable());
+        self.reservable_beside(self.held)
+    }
+
+    /// Blocks that can be reserved in all, if snapshots keep so many segments.
+    fn reservable_beside(&self, held: u64) -> u64 {
+        let segments = self.geometry.segments as u64;
+        // Of a durable log half: the rest is for what the last checkpoint keeps.
+        let usable = match self.kept {
+            Some(_) => segments.saturating_sub(held) / 2,
+            None => segments.saturating_sub(self.unusable()),
+        };
         policy::reservable_blocks(usable, self.geometry.data_blocks() as u64, self.fixed)
     }
 
@@ -162,7 +214,10 @@ impl Space {
         let free = self.count(State::Ready) + self.count(State::Bare);
         let passing = self.count(State::Growing) + self.count(State::Discarding);
         let paused = self.sequence < self.growth_paused_until;
+        let kept = self.kept.unwrap_or_default();
         Occupancy {
+            kept: kept.used,
+            for_checkpoint: if kept.is_in_making { 0 } else { kept.for_next },
             ready: self.count(State::Ready) as u64,
             used: (self.geometry.segments - free - passing) as u64,
             growable: if paused { 0 } else { self.count(State::Bare) as u64 },
@@ -178,13 +233,29 @@ impl Space {
         if total > self.reservable() {
             return Err(StoreError::Full);
         }
-        let unassured = self.count(State::Bare) + self.count(State::Growing);
-        let assured = (self.geometry.segments - unassured - self.count(State::Discarding)) as u64;
-        if self.needed(total) > assured {
+        if self.needed(total) > self.assured() {
             return Ok(false);
         }
         self.reserved = total;
         Ok(true)
+    }
+
+    /// Blocks that can still be reserved, if the device has space for so many more segments;
+    /// `None`: for all.
+    pub(crate) fn room(&self, more_segments: Option<u64>) -> u64 {
+        let left = self.reservable().saturating_sub(self.reserved);
+        let Some(more) = more_segments else { return left };
+        let assured = self.assured() + more;
+        let usable = assured.saturating_sub(self.unusable());
+        let own = self.reserved.saturating_sub(self.inherited);
+        let data_blocks = self.geometry.data_blocks() as u64;
+        left.min(policy::reservable_blocks(usable, data_blocks, self.fixed).saturating_sub(own))
+    }
+
+    /// Segments whose space is assured.
+    fn assured(&self) -> u64 {
+        let unassured = self.count(State::Bare) + self.count(State::Growing);
+        (self.geometry.segments - unassured - self.count(State::Discarding)) as u64
     }
 
     /// Gives reserved blocks back.
@@ -214,6 +285,25 @@ impl Space {
         Some(segment)
     }
 
+    /// A free segment whose place a refused one is to try; none of the last ones, which are the
+    /// survivors'.
+    pub(crate) fn take_spare(&mut self, table: &SegmentTable, live_units: u64) -> Option<Segment> {
+        if !self.occupancy(live_units).fresh_may_open() {
+            return None;
+        }
+        let segment = self.lists.front(READY)?;
+        self.lists.unlink(segment);
+        self.change(table, segment, State::Spare);
+        Some(segment)
+    }
+
+    /// The place of the spare one was refused, too: another one will be tried before it.
+    pub(crate) fn return_spare(&mut self, table: &SegmentTable, segment: Segment) {
+        self.change(table, segment, State::Ready);
+        table.set_stamp(segment, self.tick);
+        self.lists.push_back(READY, segment);
+    }
+
     /// A segment without live blocks, on no list, becomes free, or withheld for forked children.
     pub(crate) fn free(&mut self, table: &SegmentTable, segment: Segment) {
         self.exhausted = false;
@@ -221,7 +311,10 @@ impl Space {
             self.change(table, segment, State::Bare);
             self.lists.push_back(BARE, segment);
         } else if table.sequence(segment) <= self.pins.newest() {
+            let is_held = table.sequence(segment) <= self.pins.newest_named();
+            self.held_dead += u64::from(is_held);
             self.change(table, segment, State::Withheld);
+            table.set_stamp(segment, self.pins.now());
             self.lists.push_back(WITHHELD, segment);
         } else {
             self.change(table, segment, State::Ready);
@@ -231,8 +324,13 @@ impl Space {
     }
 
     /// Everything filled so far will be withheld when it is freed. None: too many pins.
-    pub(crate) fn pin(&mut self) -> Option<u32> {
+    pub(crate) fn pin(&mut self, live_units: u64) -> Option<u32> {
         let slot = self.pins.add(self.sequence)?;
+        let Occupancy { used, live, .. } = self.occupancy(live_units);
+        if let Some(kept) = &mut self.kept {
+            kept.used = used;
+            kept.may_empty = policy::to_empty(used.saturating_sub(self.held_dead), live);
+        }
         for level in 0..=LEVELS {
             self.lists.splice(List(BUCKETS + level), List(PINNED_BUCKETS + level));
         }
@@ -249,39 +347,47 @@ impl Space {
             if newest == 0 {
                 self.lists.splice(from, to);
             } else {
-                self.drain(from, table, newest, |this, segment| this.lists.push_back(to, segment));
+                let mut next = self.lists.front(from);
+                while let Some(segment) = next {
+                    next = self.lists.after(segment);
+                    if table.sequence(segment) > newest {
+                        self.lists.unlink(segment);
+                        self.lists.push_back(to, segment);
+                    }
+                }
             }
         }
-        self.drain(WITHHELD, table, newest, |this, segment| {
-            this.change(table, segment, State::Ready);
-            table.set_stamp(segment, this.tick);
-            this.lists.push_front(READY, segment);
-        });
+        self.release_withheld(table);
     }
 
-    /// Takes the segments filled after `newest` off the list, and hands them on.
-    fn drain(
-        &mut self,
-        list: List,
-        table: &SegmentTable,
-        newest: u64,
-        mut hand_on: impl FnMut(&mut Self, Segment),
-    ) {
-        let mut next = self.lists.front(list);
+    /// Frees the withheld segments that no pin covers which was there when they died.
+    fn release_withheld(&mut self, table: &SegmentTable) {
+        // They lie in the order in which they died: few of them have another answer than the one
+        // before.
+        let (mut moment, mut covered) = (0, 0);
+        let mut next = self.lists.front(WITHHELD);
         while let Some(segment) = next {
             next = self.lists.after(segment);
-            if table.sequence(segment) > newest {
+            if table.stamp(segment) != moment {
+                moment = table.stamp(segment);
+                covered = self.pins.newest_of(moment);
+            }
+            if table.sequence(segment) > covered {
+                let is_known = table.stamp(segment) > self.reopened_at;
                 self.lists.unlink(segment);
-                hand_on(self, segment);
+                self.change(table, segment, if is_known { State::Ready } else { State::Bare });
+                table.set_stamp(segment, self.tick);
+                self.lists.push_front(if is_known { READY } else { BARE }, segment);
             }
         }
     }
 
-    /// In a forked child: what the parent's other threads had under way is undone, free places
+    /// In a forked child: what the parent's other threads had under way is undone, free segments
     /// are free on the child's own device, which is that of `generation`.
     pub(crate) fn become_child(&mut self, table: &SegmentTable, generation: u8) {
         self.lists.clear();
         self.sealed = SealedQueue::new();
+        self.retries = RetrySchedule::new();
         self.pins.clear();
         self.growing = false;
         self.exhausted = false;
@@ -293,7 +399,7 @@ impl Space {
         for segment in (0..self.frontier).map(Segment) {
             let state = match table.state(segment) {
                 // Not on any device yet, but in our memory: ours to write.
-                State::Writing => State::Sealed,
+                State::Writing | State::Failed => State::Sealed,
                 // The collector that had it is not here.
                 State::Collecting | State::Shelved => State::Written,
                 state if state.holds_blocks() => state,
@@ -307,7 +413,7 @@ impl Space {
                     table.set_device(segment, generation);
                     self.sealed.push(segment);
                 }
-                State::Written => self.file(table, segment),
+                State::Written => self.put_in_bucket(table, segment),
                 State::Bare => self.lists.push_back(BARE, segment),
                 _ => {}
             }
@@ -340,7 +446,8 @@ impl Space {
         assert_eq!(length(BARE, State::Bare) + untouched, self.count(State::Bare));
         assert_eq!(length(WITHHELD, State::Withheld), self.count(State::Withheld));
         assert_eq!(length(SHELVED, State::Shelved), self.count(State::Shelved));
-        let buckets = 0..=PINNED_BUCKETS + LEVELS;
+        assert_eq!((self.held, self.held_dead), self.count_held(table), "what snapshots keep");
+        let buckets = 0..=SNAPSHOT_BUCKETS + LEVELS;
         let written: u32 = buckets.map(|list| length(List(list), State::Written)).sum();
         assert_eq!(written, self.count(State::Written));
         assert!(self.reserved <= self.reservable() || self.unusable() > 0, "reserved");

@@ -7,8 +7,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::block::{BLOCK_BYTES, BLOCK_UNITS};
-use crate::log::Head;
+use crate::block::BLOCK_UNITS;
+use crate::format::BLOCK_BYTES;
+use crate::head::Head;
 
 /// Counters of a store, since it was opened, and the state of its segments.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -29,6 +30,12 @@ pub struct StoreStats {
     pub blocks_corrupt: u64,
     /// Reads that the device refused, twice.
     pub reads_failed: u64,
+    /// Writes of the device that were asked for.
+    pub device_writes: u64,
+    /// Segments that were written again because the device had refused them; each time counts.
+    pub writes_retried: u64,
+    /// Segments that were written in another place because their own refused them.
+    pub segments_relocated: u64,
     /// Bytes written to the device.
     pub bytes_written: u64,
     /// Bytes read from the device, collection included.
@@ -57,8 +64,10 @@ pub struct StoreStats {
     pub segments_in_memory: u64,
     /// Segments on the device.
     pub segments_on_device: u64,
-    /// Segments whose write failed: they stay in memory.
+    /// Segments whose write failed: they stay in memory until it succeeds.
     pub segments_failed: u64,
+    /// Segments whose place is bad and never used again.
+    pub segments_lost: u64,
     /// Segments kept only for forked children.
     pub segments_withheld: u64,
     /// Segments that collection could not empty because of damage.
@@ -73,79 +82,75 @@ impl StoreStats {
     }
 }
 
+/// One counter.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// The counters behind the stats; see `StoreStats` for what each means.
 #[derive(Default)]
 pub(crate) struct Counters {
-    appended: [AtomicU64; 2],
+    appended: [Counter; 2],
     /// Units appended, at both heads.
-    units_appended: AtomicU64,
-    retired: AtomicU64,
-    units_retired: AtomicU64,
-    read_from_memory: AtomicU64,
-    device_reads: AtomicU64,
-    reread: AtomicU64,
-    corrupt: AtomicU64,
-    reads_failed: AtomicU64,
-    bytes_written: AtomicU64,
-    bytes_read: AtomicU64,
-    bytes_discarded: AtomicU64,
-    segments_written: AtomicU64,
-    segments_collected: AtomicU64,
+    units_appended: Counter,
+    retired: Counter,
+    units_retired: Counter,
+    pub(crate) read_from_memory: Counter,
+    device_reads: Counter,
+    pub(crate) reread: Counter,
+    pub(crate) corrupt: Counter,
+    pub(crate) reads_failed: Counter,
+    device_writes: Counter,
+    pub(crate) writes_retried: Counter,
+    pub(crate) segments_relocated: Counter,
+    bytes_written: Counter,
+    bytes_read: Counter,
+    pub(crate) bytes_discarded: Counter,
+    pub(crate) segments_written: Counter,
+    pub(crate) segments_collected: Counter,
 }
 
 impl Counters {
     pub(crate) fn appended(&self, head: Head, units: u32) {
-        self.appended[head as usize].fetch_add(1, Relaxed);
-        self.units_appended.fetch_add(units as u64, Relaxed);
+        self.appended[head as usize].add(1);
+        self.units_appended.add(units as u64);
     }
 
     pub(crate) fn retired(&self, units: u32) {
-        self.retired.fetch_add(1, Relaxed);
-        self.units_retired.fetch_add(units as u64, Relaxed);
+        self.retired.add(1);
+        self.units_retired.add(units as u64);
     }
 
     /// Units that live now. Retired is read first: nothing is retired before it is appended, so
     /// the difference is never negative by more than what runs meanwhile.
     pub(crate) fn live_units(&self) -> u64 {
-        let retired = self.units_retired.load(Relaxed);
-        self.units_appended.load(Relaxed).saturating_sub(retired)
-    }
-
-    pub(crate) fn read_from_memory(&self) {
-        self.read_from_memory.fetch_add(1, Relaxed);
+        let retired = self.units_retired.get();
+        self.units_appended.get().saturating_sub(retired)
     }
 
     pub(crate) fn read_from_device(&self, reads: usize, bytes: usize) {
-        self.device_reads.fetch_add(reads as u64, Relaxed);
-        self.bytes_read.fetch_add(bytes as u64, Relaxed);
+        self.device_reads.add(reads as u64);
+        self.bytes_read.add(bytes as u64);
     }
 
-    pub(crate) fn reread(&self, blocks: u32) {
-        self.reread.fetch_add(blocks as u64, Relaxed);
-    }
-
-    pub(crate) fn corrupt(&self) {
-        self.corrupt.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn read_failed(&self) {
-        self.reads_failed.fetch_add(1, Relaxed);
-    }
-
+    /// A write was asked for, and so many bytes are on the device now.
     pub(crate) fn wrote(&self, bytes: usize) {
-        self.bytes_written.fetch_add(bytes as u64, Relaxed);
+        self.device_writes.add(1);
+        self.bytes_written.add(bytes as u64);
     }
 
-    pub(crate) fn discarded(&self, bytes: u64) {
-        self.bytes_discarded.fetch_add(bytes, Relaxed);
-    }
-
-    pub(crate) fn segment_written(&self) {
-        self.segments_written.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn segment_collected(&self) {
-        self.segments_collected.fetch_add(1, Relaxed);
+    /// In a store that is opened again: so many units live in it.
+    pub(crate) fn reopened(&self, live_units: u64) {
+        self.units_appended.add(live_units);
     }
 
     /// In a forked child: what the parent counted is the parent's. What lives is inherited.
@@ -160,6 +165,9 @@ impl Counters {
             reread,
             corrupt,
             reads_failed,
+            device_writes,
+            writes_retried,
+            segments_relocated,
             bytes_written,
             bytes_read,
             bytes_discarded,
@@ -175,13 +183,16 @@ impl Counters {
             reread,
             corrupt,
             reads_failed,
+            device_writes,
+            writes_retried,
+            segments_relocated,
             bytes_written,
             bytes_read,
             bytes_discarded,
             segments_written,
             segments_collected,
         ] {
-            counter.store(0, Relaxed);
+            counter.0.store(0, Relaxed);
         }
     }
 
@@ -190,19 +201,22 @@ impl Counters {
         const { assert!(BLOCK_UNITS as usize == BLOCK_BYTES) }; // a unit costs a byte
         let live_units = self.live_units();
         StoreStats {
-            blocks_appended_fresh: self.appended[Head::Fresh as usize].load(Relaxed),
-            blocks_appended_survivor: self.appended[Head::Survivor as usize].load(Relaxed),
-            objects_retired: self.retired.load(Relaxed),
-            blocks_read_from_memory: self.read_from_memory.load(Relaxed),
-            device_reads: self.device_reads.load(Relaxed),
-            blocks_reread: self.reread.load(Relaxed),
-            blocks_corrupt: self.corrupt.load(Relaxed),
-            reads_failed: self.reads_failed.load(Relaxed),
-            bytes_written: self.bytes_written.load(Relaxed),
-            bytes_read: self.bytes_read.load(Relaxed),
-            bytes_discarded: self.bytes_discarded.load(Relaxed),
-            segments_written: self.segments_written.load(Relaxed),
-            segments_collected: self.segments_collected.load(Relaxed),
+            blocks_appended_fresh: self.appended[Head::Fresh as usize].get(),
+            blocks_appended_survivor: self.appended[Head::Survivor as usize].get(),
+            objects_retired: self.retired.get(),
+            blocks_read_from_memory: self.read_from_memory.get(),
+            device_reads: self.device_reads.get(),
+            blocks_reread: self.reread.get(),
+            blocks_corrupt: self.corrupt.get(),
+            reads_failed: self.reads_failed.get(),
+            device_writes: self.device_writes.get(),
+            writes_retried: self.writes_retried.get(),
+            segments_relocated: self.segments_relocated.get(),
+            bytes_written: self.bytes_written.get(),
+            bytes_read: self.bytes_read.get(),
+            bytes_discarded: self.bytes_discarded.get(),
+            segments_written: self.segments_written.get(),
+            segments_collected: self.segments_collected.get(),
             live_blocks: live_units.div_ceil(BLOCK_UNITS as u64),
             live_bytes: live_units,
             ..StoreStats::default()

@@ -3,8 +3,8 @@
 //! Guarantees: memory is bounded by the options and by the segments ever used (`memory_bytes`);
 //! after `open` nothing is allocated.
 //! Never: touches managed memory; holds a lock across device I/O.
-//! Threads: any. Locks, in the order in which they are taken: a head, the space, buffers by
-//! number. Who holds a buffer takes no lock, and waits for higher buffers only.
+//! Threads: any. They take locks in this order: a head, the space, buffers by number. A thread that
+//! holds a buffer takes no lock, and waits for buffers of higher numbers only.
 
 use core::time::Duration;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,27 +16,24 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
 
-use crate::block::{Block, Geometry};
-use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable};
+use crate::block::{Block, Segment};
+use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::event::Event;
-use crate::log::{Head, HeadState};
-use crate::policy::VictimPolicy;
+use crate::format::geometry::Geometry;
+use crate::head::{Head, HeadState};
+use crate::identity::Identity;
+use crate::options::{BUFFERS_MAX, BUFFERS_MIN, Options};
 use crate::recent::Recent;
 use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
+use crate::sharers::{SHARERS_BYTES_PER_BLOCK, SharerTable};
 use crate::space::{Space, level_of};
 use crate::stats::{Counters, StoreStats};
 
-/// Segment buffers at most.
-pub const BUFFERS_MAX: usize = 64;
-
-/// Segment buffers at least.
-pub const BUFFERS_MIN: usize = 4;
-
-/// Packed blocks that are kept after they were read, for each segment buffer. What is wanted of a
-/// block after its first object is wanted within one or two reads of each thread
-/// (docs/decisions/0009-recent-blocks.md).
+/// Packed blocks that are kept after they were read, for each segment buffer; no more than a
+/// segment in all. What is wanted of a block after its first object is wanted within one or two
+/// reads of each thread (docs/decisions/0009-recent-blocks.md).
 const RECENT_PER_BUFFER: usize = 8;
 
 /// Segment buffers of the survivor head: one to fill, one being written.
@@ -51,35 +48,6 @@ const DISCARD_SEGMENTS_MAX: u32 = 64;
 /// How long a thread sleeps before it looks again at a buffer that is closed for a moment.
 const NAP: Duration = Duration::from_micros(20);
 
-/// How a store is laid out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// Bytes of a segment: a power of two from 256 KiB to 8 MiB.
-    pub segment_bytes: u64,
-    /// Bytes of the device that the store may use.
-    pub capacity_bytes: u64,
-    /// Segment buffers in memory, from `BUFFERS_MIN` to `BUFFERS_MAX`; two of them belong to the
-    /// survivor head.
-    pub buffers: usize,
-    /// Segments that only the survivor head may take, at least 2.
-    pub reserve_segments: u32,
-    /// Which segment to collect.
-    pub policy: VictimPolicy,
-}
-
-impl Options {
-    /// Segments of 1 MiB, 8 buffers, the cost-benefit policy.
-    pub fn new(capacity_bytes: u64) -> Self {
-        Self {
-            segment_bytes: 1 << 20,
-            capacity_bytes,
-            buffers: 8,
-            reserve_segments: 3,
-            policy: VictimPolicy::CostBenefit,
-        }
-    }
-}
-
 /// What came of asking the device for space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Growth {
@@ -93,22 +61,25 @@ pub(crate) enum Growth {
     Refused(StoreError),
 }
 
+/// Bytes of RAM that a block of the log costs, once its segment was ever filled.
+pub const TABLE_BYTES_PER_BLOCK: usize = CHECKSUM_BYTES_PER_BLOCK + SHARERS_BYTES_PER_BLOCK;
+
 /// A log of checked blocks on a device.
 pub struct Store {
-    pub(crate) options: Options,
     pub(crate) geometry: Geometry,
     /// Tells this store's directories from those of others on the same device.
     pub(crate) id: u64,
+    /// What the bytes of blocks are hashed with.
+    secret: Secret,
     /// The device of each generation of forked children up to ours.
     pub(crate) devices: [OnceLock<Box<dyn Device>>; GENERATIONS_MAX],
     generation: AtomicUsize,
     pub(crate) segments: SegmentTable,
     pub(crate) checksums: ChecksumTable,
+    pub(crate) sharers: SharerTable,
     pub(crate) recent: Recent,
     /// The survivors' first.
     pub(crate) buffers: Box<[AlignedBuffer]>,
-    /// Buffers, by head, whose segment could not be written.
-    pub(crate) failed_buffers: [AtomicU32; 2],
     pub(crate) heads: [Lock<HeadState>; 2],
     pub(crate) space: Lock<Space>,
     /// A segment or a buffer became free, or will not.
@@ -119,7 +90,7 @@ pub struct Store {
     pub(crate) work: Event,
     pub(crate) stopping: AtomicBool,
     pub(crate) counters: Counters,
-    /// The errno of the first failed write; 0 if none failed.
+    /// The errno of the last failed write; 0 if none failed.
     failure: AtomicI32,
 }
 
@@ -128,6 +99,16 @@ impl Store {
     ///
     /// Errors: `Options` for those that cannot work, `Io` if memory is lacking.
     pub fn open(device: Box<dyn Device>, options: Options) -> Result<Self, StoreError> {
+        let id = RandomState::new().build_hasher().finish();
+        Self::open_as(device, options, Identity { id, secret: Secret::of_process().clone() })
+    }
+
+    /// As `open`, with an identity that is known to others.
+    pub(crate) fn open_as(
+        device: Box<dyn Device>,
+        options: Options,
+        identity: Identity,
+    ) -> Result<Self, StoreError> {
         if !(BUFFERS_MIN..=BUFFERS_MAX).contains(&options.buffers) {
             return Err(StoreError::Options("buffers must be from 4 to 64"));
         }
@@ -138,14 +119,10 @@ impl Store {
         let geometry = Geometry::new(options.segment_bytes, capacity_bytes)?;
         let survivors = (1 << SURVIVOR_BUFFERS) - 1;
         let all = u64::MAX >> (BUFFERS_MAX - options.buffers);
-        let space = Space::new(
-            geometry,
-            options.reserve_segments,
-            options.buffers as u32,
-            [all & !survivors, survivors],
-        )?;
+        let free_buffers = [all & !survivors, survivors];
+        let space = Space::new(geometry, options.reserve_segments, free_buffers)?;
         if space.reservable() == 0 {
-            return Err(StoreError::Options("the capacity is too small for segments and buffers"));
+            return Err(StoreError::Options("the capacity is too small for the segments"));
         }
         let mut buffers = Vec::with_capacity(options.buffers);
         for _ in 0..options.buffers {
@@ -157,18 +134,19 @@ impl Store {
             Lock::new(HeadState { open: None, directory })
         };
         let devices = [const { OnceLock::new() }; GENERATIONS_MAX];
+        let segment_blocks = geometry.blocks() as usize;
         let _ = devices[0].set(device);
         Ok(Self {
-            options,
             geometry,
-            id: RandomState::new().build_hasher().finish(),
+            id: identity.id,
+            secret: identity.secret,
             devices,
             generation: AtomicUsize::new(0),
             segments: SegmentTable::new(geometry.segments)?,
             checksums: ChecksumTable::new(&geometry)?,
-            recent: Recent::new(RECENT_PER_BUFFER * options.buffers)?,
+            sharers: SharerTable::new(&geometry)?,
+            recent: Recent::new((RECENT_PER_BUFFER * options.buffers).min(segment_blocks))?,
             buffers: buffers.into_boxed_slice(),
-            failed_buffers: Default::default(),
             heads: [head(), head()],
             space: Lock::new(space),
             progress: Event::new(),
@@ -178,6 +156,12 @@ impl Store {
             counters: Counters::default(),
             failure: AtomicI32::new(0),
         })
+    }
+
+    /// The hash of an object's bytes, for `Writer::append` and to be compared with that of a read.
+    #[inline]
+    pub fn hash(&self, data: &[u8]) -> ContentHash {
+        self.secret.hash(data)
     }
 
     /// Promises space for so many more blocks that may one day be appended and live at the same
@@ -203,6 +187,13 @@ impl Store {
         self.space.lock().unreserve(blocks);
     }
 
+    /// Blocks that may still be reserved. A snapshot; it asks the device.
+    pub fn room(&self) -> u64 {
+        let free = self.device_now().free_bytes();
+        let segments = free.map(|free| free / self.geometry.segment_bytes() as u64);
+        self.space.lock().room(segments)
+    }
+
     /// Asks the device for the space of more segments.
     pub(crate) fn grow(&self) -> Growth {
         let run = {
@@ -218,7 +209,7 @@ impl Store {
             }
         };
         let bytes = run.segments as u64 * self.geometry.segment_bytes() as u64;
-        let answer = self.device_now().reserve(self.geometry.segment_offset(run.first), bytes);
+        let answer = self.device_now().reserve(self.segment_offset(run.first), bytes);
         let more = self.space.lock().end_growth(&self.segments, run, answer.is_ok());
         self.progress.notify();
         match answer {
@@ -229,9 +220,15 @@ impl Store {
         }
     }
 
-    /// An object that costs `units` (`packed::cost` of its bytes) is not in the block any more; it
-    /// must not be read there from here on. A segment on the device without live objects is free
-    /// at once.
+    /// What a compressed page costs in this block; none if the block is not one of compressed
+    /// pages. The caller holds the block, or only takes a hint.
+    pub fn share_in(&self, block: Block) -> Option<u32> {
+        self.sharers.share(block)
+    }
+
+    /// An object that costs `units` (`share_in`, or else `packed::cost` of its bytes) is not in the
+    /// block any more; it must not be read there from here on. A segment on the device without live
+    /// objects is free at once.
     ///
     /// Callable in a signal handler; takes the lock of the space about once for every 32nd part
     /// of a segment.
@@ -249,8 +246,8 @@ impl Store {
         }
         let mut space = self.space.lock();
         let was = space.count(State::Ready);
-        space.refile(&self.segments, segment);
-        self.lose_if_dead(&mut space, segment);
+        space.update_bucket(&self.segments, segment);
+        self.free_if_failed(&mut space, segment);
         let freed = space.count(State::Ready) != was;
         let collect = space.collect_needed(self.counters.live_units());
         drop(space);
@@ -275,9 +272,9 @@ impl Store {
                 break;
             };
             let bytes = run.segments as u64 * self.geometry.segment_bytes() as u64;
-            let offset = self.geometry.segment_offset(run.first);
+            let offset = self.segment_offset(run.first);
             if self.device_now().discard(offset, bytes).is_ok() {
-                self.counters.discarded(bytes);
+                self.counters.bytes_discarded.add(bytes);
             }
             self.space.lock().end_discard(&self.segments, run);
             self.progress.notify();
@@ -286,8 +283,9 @@ impl Store {
         (DISCARD_SEGMENTS_MAX - left) as u64 * self.geometry.segment_bytes() as u64
     }
 
-    /// Why the first failed write failed, if one did. Blocks of failed writes are still served,
-    /// from memory; each failed segment costs a buffer until its blocks are retired.
+    /// Why the last failed write failed, if one ever did. Blocks of failed writes are still served,
+    /// from memory; each failed segment costs a buffer until it is written after all (`retry`) or
+    /// its blocks are retired.
     pub fn failure(&self) -> Option<StoreError> {
         match self.failure.load(Ordering::Acquire) {
             0 => None,
@@ -295,9 +293,23 @@ impl Store {
         }
     }
 
+    /// Whether segments are being written.
+    pub fn is_writing(&self) -> bool {
+        self.space.lock().count(State::Writing) > 0
+    }
+
+    /// All numbers of blocks are below this.
+    pub fn blocks(&self) -> u32 {
+        self.geometry.segments * self.geometry.blocks()
+    }
+
+    /// Whether something that the device refused is still not on it.
+    pub fn has_failed_writes(&self) -> bool {
+        self.space.lock().count(State::Failed) > 0
+    }
+
     pub(crate) fn fail(&self, errno: Errno) {
-        let (order, raw) = (Ordering::AcqRel, errno.raw());
-        let _ = self.failure.compare_exchange(0, raw, order, Ordering::Relaxed);
+        self.failure.store(errno.raw(), Ordering::Release);
     }
 
     /// Threads in `write_sealed(true)` and `wait_for_work` return, and do not wait again before
@@ -322,8 +334,9 @@ impl Store {
         self.geometry.segment_bytes()
     }
 
-    /// Bytes of memory that the store uses: its buffers, the tables for the segments that were
-    /// ever assured, and the checksums of the blocks of those that were ever filled.
+    /// Bytes of memory that the store uses: its buffers, the tables for the segments that were ever
+    /// assured, the checksums of the blocks of those that were ever filled, and what its devices
+    /// need.
     pub fn memory_bytes(&self) -> u64 {
         let buffers = self.buffers.len() as u64 * self.geometry.segment_bytes() as u64;
         let heads = self.heads.len() as u64 * self.geometry.directory_bytes() as u64;
@@ -333,9 +346,11 @@ impl Store {
         };
         let tables = assured * TABLE_BYTES_PER_SEGMENT;
         let blocks = filled * self.geometry.blocks() as u64;
-        let checksums = blocks * CHECKSUM_BYTES_PER_BLOCK as u64;
+        let checksums = blocks * TABLE_BYTES_PER_BLOCK as u64;
         let recent = self.recent.bytes() as u64;
-        buffers + heads + tables + checksums + recent + size_of::<Self>() as u64
+        let devices = self.devices.iter().filter_map(|device| device.get());
+        let devices = devices.map(|device| device.memory_bytes()).sum::<u64>();
+        buffers + heads + tables + checksums + recent + devices + size_of::<Self>() as u64
     }
 
     /// What the store counted, and the state of its segments.
@@ -351,7 +366,8 @@ impl Store {
             segments_bare: count(&[State::Bare, State::Growing, State::Discarding]),
             segments_in_memory: count(&[State::Open, State::Sealed, State::Writing]),
             segments_on_device: count(&[State::Written, State::Collecting, State::Shelved]),
-            segments_failed: count(&[State::Failed, State::Lost]),
+            segments_failed: count(&[State::Failed]),
+            segments_lost: count(&[State::Lost]),
             segments_withheld: count(&[State::Withheld]),
             segments_damaged: count(&[State::Shelved]),
             ..self.counters.stats()
@@ -393,20 +409,16 @@ impl Store {
         own.fold(0, |bits, buffer| bits | 1 << buffer)
     }
 
-    /// Whether the writes of all of the head's buffers have failed.
-    pub(crate) fn is_blocked(&self, head: Head) -> bool {
-        let failed = self.failed_buffers[head as usize].load(Ordering::Acquire);
-        failed == self.all_buffers(head).count_ones()
+    /// Where the segment starts on its device, bytes.
+    pub(crate) fn segment_offset(&self, segment: Segment) -> u64 {
+        self.geometry.segment_offset(self.segments.place(segment))
     }
 
-    /// One more (or, with `failed` false, one less) buffer is stuck with a failed segment.
-    pub(crate) fn mark_buffer(&self, buffer: usize, failed: bool) {
-        let count = &self.failed_buffers[self.head_of(buffer) as usize];
-        if failed {
-            count.fetch_add(1, Ordering::AcqRel);
-        } else {
-            count.fetch_sub(1, Ordering::AcqRel);
-        }
+    /// Where the block starts on its device, bytes. The caller holds it, and its segment is in no
+    /// buffer.
+    pub(crate) fn block_offset(&self, block: Block) -> u64 {
+        let segment = self.geometry.segment_of(block);
+        self.segment_offset(segment) + self.geometry.offset_in_segment(block) as u64
     }
 
     /// Which generation of forked children this is.

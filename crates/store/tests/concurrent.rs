@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use deepheap_sim::{Fault, Random, SimDevice};
 use deepheap_store::{
-    BLOCK_BYTES, Block, ContentHash, Device, FileDevice, Head, PACKED_MAX, Store, StoreError,
-    VictimObject, VictimPolicy, WholeObject, cost,
+    BLOCK_BYTES, Block, Device, FileDevice, Head, PACKED_MAX, Store, StoreError, VictimObject,
+    WholeObject, cost,
 };
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::direct_file::DirectFile;
@@ -95,7 +95,7 @@ impl Table {
             for &name in names.by_ref().take(writer.room()) {
                 let version = self.next_version();
                 let page = Page::of(name, version);
-                let hash = ContentHash::of(&page.0);
+                let hash = store.hash(&page.0);
                 let mut object = self.lock(name);
                 let block = writer.append(name, &page.0, hash);
                 if let Some(old) = object.replace(Held { block, version, bytes: BLOCK_BYTES }) {
@@ -248,8 +248,8 @@ fn stress(store: &Store, sizes: Sizes, seed: u64, time: Duration) {
     assert_eq!(full, 0, "without a pin, what is reserved is never refused");
 }
 
-fn open(device: Box<dyn Device>, policy: VictimPolicy) -> Store {
-    Store::open(device, options(SEGMENTS, policy)).expect("a store")
+fn open(device: Box<dyn Device>) -> Store {
+    Store::open(device, options(SEGMENTS)).expect("a store")
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn stress_simulated(sizes: Sizes, seed: u64) {
         device.set_chance(fault, 20_000);
     }
     device.set_delay(Some(Duration::from_micros(50)));
-    let store = open(Box::new(device), VictimPolicy::Greedy);
+    let store = open(Box::new(device));
     stress(&store, sizes, seed, Duration::from_secs(3));
 }
 
@@ -276,7 +276,7 @@ fn all_threads_see_what_they_should_on_a_file() {
     for sizes in [Sizes::Whole, Sizes::Mixed] {
         let file = DirectFile::open_unlinked(Path::new("/var/tmp")).expect("a file");
         let device = FileDevice::new(file).expect("a device");
-        let store = open(Box::new(device), VictimPolicy::CostBenefit);
+        let store = open(Box::new(device));
         stress(&store, sizes, seed, Duration::from_secs(3));
     }
 }

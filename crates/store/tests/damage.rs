@@ -6,7 +6,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use deepheap_sim::{Fault, Random, SimDevice};
-use deepheap_store::{StoreError, VictimPolicy};
+use deepheap_store::{StoreError, StoreStats};
 use model::{Held, Model, SEGMENT_BYTES, Seen, Sizes, options};
 
 const SEGMENTS: u64 = 40;
@@ -17,7 +17,7 @@ const SEGMENTS: u64 = 40;
 fn damaged(fault: Fault, sizes: Sizes, names: u64, seed: u64) -> (Model, BTreeMap<u64, Held>) {
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
     device.set_chance(fault, 1);
-    let options = options(SEGMENTS, VictimPolicy::CostBenefit);
+    let options = options(SEGMENTS);
     let mut model = Model::new(Box::new(device.clone()), options);
     model.sizes = sizes;
     put_range(&mut model, 0, names);
@@ -39,12 +39,19 @@ fn put_range(model: &mut Model, from: u64, count: u64) {
     }
 }
 
-/// Rewrites other objects until collection has passed by everything.
+/// Rewrites other objects, so many that no segment of theirs is as empty as an old one, until
+/// collection has passed by everything.
 fn churn(model: &mut Model, seed: u64) {
     let mut random = Random::new(seed);
+    let is_full = |stats: StoreStats| stats.live_blocks * 10 > stats.reservable_blocks * 9;
+    let mut others = 0;
+    while !is_full(model.store.stats()) {
+        put_range(model, 100_000 + others, 50);
+        others += 50;
+    }
     let collected = model.store.stats().segments_collected;
     while model.store.stats().segments_collected < collected + 60 {
-        let some: BTreeSet<u64> = (0..20).map(|_| 100_000 + random.below(1000)).collect();
+        let some: BTreeSet<u64> = (0..20).map(|_| 100_000 + random.below(others)).collect();
         model.put_all(&some.into_iter().collect::<Vec<_>>()).expect("room");
     }
 }
@@ -102,7 +109,7 @@ fn a_damaged_packed_block_stays_where_it_is_until_its_objects_are_gone() {
 fn a_block_that_the_device_refuses_for_now_is_not_given_up() {
     let seed = model::seed(53);
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
-    let options = options(SEGMENTS, VictimPolicy::CostBenefit);
+    let options = options(SEGMENTS);
     let mut model = Model::new(Box::new(device.clone()), options);
     model.sizes = Sizes::Mixed;
     put_range(&mut model, 0, 900);

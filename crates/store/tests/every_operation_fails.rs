@@ -4,8 +4,8 @@
 mod model;
 
 use deepheap_sim::{Operation, Random, Script, SimDevice};
+use deepheap_store::StoreError;
 use deepheap_store::device::Errno;
-use deepheap_store::{StoreError, VictimPolicy};
 use model::{Model, SEGMENT_BYTES, Sizes, options};
 
 /// Segments and objects: so that collection has to work.
@@ -33,7 +33,7 @@ fn workload(work: Work, script: Option<Script>) -> ([u64; 5], u64) {
     if let Some(script) = script {
         device.add_script(script);
     }
-    let options = options(segments, VictimPolicy::Greedy);
+    let options = options(segments);
     let mut model = Model::new(Box::new(device.clone()), options);
     model.sizes = sizes;
     let mut random = Random::new(seed);
@@ -51,6 +51,8 @@ fn workload(work: Work, script: Option<Script>) -> ([u64; 5], u64) {
     let failure = model.store.failure();
     assert_eq!(failure.is_some(), wrote_in_vain && device.faults() > 0);
     device.heal();
+    model.store.retry_failed();
+    assert_eq!(model.store.stats().segments_failed, 0, "a healthy device takes everything");
     assert_eq!(model.check_everything(), 0, "a failing device takes nothing with it: {script:?}");
     model.store.check_invariants();
     (counts, model.store.stats().segments_collected)

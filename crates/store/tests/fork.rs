@@ -5,8 +5,9 @@ mod model;
 
 use std::path::Path;
 
-use deepheap_sim::Random;
-use deepheap_store::{Device, FileDevice, Store, StoreError, VictimPolicy};
+use deepheap_sim::{Operation, Random, Script, SimDevice};
+use deepheap_store::device::Errno;
+use deepheap_store::{Device, FileDevice, Store, StoreError};
 use deepheap_sys::direct_file::DirectFile;
 use model::{Model, SEGMENT_BYTES, Sizes, options};
 
@@ -58,7 +59,7 @@ fn parent_and_child_keep_every_block_while_both_rewrite_everything() {
     {
         // Operations on packed objects are batches.
         let steps = if sizes == Sizes::Mixed { 600 } else { 4000 };
-        let store = Store::open(file(), options(SEGMENTS, VictimPolicy::Greedy));
+        let store = Store::open(file(), options(SEGMENTS));
         let mut model = Model::over(store.expect("a store"));
         model.sizes = sizes;
         work(&mut model, seed, steps * 3 / 4);
@@ -82,7 +83,7 @@ fn parent_and_child_keep_every_block_while_both_rewrite_everything() {
 #[test]
 fn children_of_children_keep_every_block() {
     let seed = model::seed(42);
-    let store = Store::open(file(), options(SEGMENTS, VictimPolicy::CostBenefit));
+    let store = Store::open(file(), options(SEGMENTS));
     let mut model = Model::over(store.expect("a store"));
     work(&mut model, seed, 2500);
     let pin = model.store.pin_all().expect("a pin");
@@ -109,8 +110,38 @@ fn children_of_children_keep_every_block() {
 }
 
 #[test]
+fn a_child_reads_what_went_elsewhere_and_writes_what_its_parent_could_not() {
+    let seed = model::seed(43);
+    let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
+    device.break_place(5 * SEGMENT_BYTES..7 * SEGMENT_BYTES);
+    let store = Store::open(Box::new(device.clone()), options(SEGMENTS));
+    let mut model = Model::over(store.expect("a store"));
+    work(&mut model, seed, 2500);
+    for _ in 0..5 {
+        model.store.retry_failed();
+    }
+    assert_eq!(model.store.stats().segments_relocated, 2);
+    let (operation, errno) = (Operation::Write, Errno::EIO);
+    device.add_script(Script { operation, nth: 0, for_ever: true, errno });
+    (0..100).for_each(|name| model.put(name).expect("room in memory"));
+    model.store.seal_and_drain();
+    assert!(model.store.stats().segments_failed > 0);
+    let pin = model.store.pin_all().expect("a pin");
+    let pid = fork(&mut model, |model| {
+        assert_eq!(model.store.stats().segments_failed, 0, "nothing failed on the child's device");
+        assert_eq!(model.check_everything(), 0);
+        work(model, seed + 1, 3000);
+    });
+    wait(pid);
+    device.heal();
+    model.store.unpin(pin);
+    work(&mut model, seed + 2, 3000);
+    assert_eq!(model.store.stats().segments_failed, 0);
+}
+
+#[test]
 fn an_inherited_pin_means_nothing_in_the_child() {
-    let store = Store::open(file(), options(SEGMENTS, VictimPolicy::Greedy));
+    let store = Store::open(file(), options(SEGMENTS));
     let mut model = Model::over(store.expect("a store"));
     work(&mut model, 1, 500);
     let pin = model.store.pin_all().expect("a pin");
@@ -130,7 +161,7 @@ fn an_inherited_pin_means_nothing_in_the_child() {
 
 #[test]
 fn generations_are_bounded_and_the_last_refusal_is_an_error() {
-    let store = Store::open(file(), options(SEGMENTS, VictimPolicy::Greedy)).expect("a store");
+    let store = Store::open(file(), options(SEGMENTS)).expect("a store");
     let mut model = Model::over(store);
     for name in 0..50 {
         model.put(name).expect("room");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use deepheap_sim::{Fault, Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
-use deepheap_store::{Block, StoreError, VictimPolicy};
+use deepheap_store::{Block, StoreError};
 use model::{Held, Model, SEGMENT_BYTES, Seen, Sizes, options};
 
 const SEGMENTS: u64 = 40;
@@ -15,27 +15,26 @@ const SEGMENTS: u64 = 40;
 #[derive(Clone, Copy)]
 struct Work {
     seed: u64,
-    policy: VictimPolicy,
     sizes: Sizes,
     steps: u32,
 }
 
 impl Work {
     fn of(seed: u64, sizes: Sizes, steps: u32) -> Self {
-        Self { seed, policy: VictimPolicy::CostBenefit, sizes, steps }
+        Self { seed, sizes, steps }
     }
 }
 
 /// A number of operations on a store over a device with the given faults, one in so many.
 fn run(work: Work, faults: &[Fault], one_in: u64) -> SimDevice {
-    let Work { seed, policy, sizes, steps } = work;
+    let Work { seed, sizes, steps } = work;
     // As many bytes live of either sizes.
     let names = if sizes == Sizes::Whole { 1200 } else { 2600 };
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
     for &fault in faults {
         device.set_chance(fault, one_in);
     }
-    let mut model = Model::new(Box::new(device.clone()), options(SEGMENTS, policy));
+    let mut model = Model::new(Box::new(device.clone()), options(SEGMENTS));
     model.sizes = sizes;
     let mut random = Random::new(seed ^ 0xabcd);
     let mut refused = 0;
@@ -68,12 +67,10 @@ fn run(work: Work, faults: &[Fault], one_in: u64) -> SimDevice {
 }
 
 #[test]
-fn a_correct_device_returns_everything_under_either_policy() {
+fn a_correct_device_returns_everything() {
     let seed = model::seed(1);
-    for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
-        run(Work { policy, ..Work::of(seed, Sizes::Whole, 20_000) }, &[], 0);
-        run(Work { policy, ..Work::of(seed, Sizes::Mixed, 4_000) }, &[], 0);
-    }
+    run(Work::of(seed, Sizes::Whole, 20_000), &[], 0);
+    run(Work::of(seed, Sizes::Mixed, 4_000), &[], 0);
 }
 
 #[test]
@@ -102,8 +99,7 @@ fn all_kinds_of_faults_together_are_survived() {
     for round in 0..6 {
         println!("round {round}");
         for (sizes, steps) in [(Sizes::Whole, 4000), (Sizes::Mixed, 2500)] {
-            let work = Work::of(seed + round, sizes, steps);
-            run(Work { policy: VictimPolicy::Greedy, ..work }, &Fault::ALL, 100);
+            run(Work::of(seed + round, sizes, steps), &Fault::ALL, 100);
         }
     }
 }
@@ -113,7 +109,7 @@ fn the_canary_a_store_over_a_device_that_forgets_everything_refuses_everything()
     for sizes in [Sizes::Whole, Sizes::Mixed] {
         let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 7);
         device.set_chance(Fault::WriteLost, 1);
-        let mut model = Model::new(Box::new(device), options(SEGMENTS, VictimPolicy::Greedy));
+        let mut model = Model::new(Box::new(device), options(SEGMENTS));
         model.sizes = sizes;
         for name in 0..200 {
             model.put(name).expect("room");
@@ -127,7 +123,7 @@ fn the_canary_a_store_over_a_device_that_forgets_everything_refuses_everything()
 #[test]
 fn a_read_that_fails_once_is_made_again_and_told_and_one_that_fails_twice_is_refused() {
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 7);
-    let options = options(SEGMENTS, VictimPolicy::Greedy);
+    let options = options(SEGMENTS);
     let mut model = Model::new(Box::new(device.clone()), options);
     for name in 0..200 {
         model.put(name).expect("room");
@@ -183,7 +179,7 @@ proptest::proptest! {
 fn objects_of_one_block_are_read_once_if_they_are_wanted_one_after_the_other() {
     let seed = model::seed(17);
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
-    let options = options(SEGMENTS, VictimPolicy::CostBenefit);
+    let options = options(SEGMENTS);
     let mut model = Model::new(Box::new(device.clone()), options);
     model.sizes = Sizes::Mixed;
     for names in (0..1000).collect::<Vec<_>>().chunks(50) {

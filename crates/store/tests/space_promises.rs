@@ -6,79 +6,75 @@ use std::collections::BTreeSet;
 
 use deepheap_sim::{Fault, Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
-use deepheap_store::{BLOCK_BYTES, Head, Options, Store, StoreError, VictimPolicy};
+use deepheap_store::{BLOCK_BYTES, Head, Options, Store, StoreError};
 use model::{Model, SEGMENT_BYTES, Sizes, options};
 
 fn open(segments: u64) -> (SimDevice, Store) {
     let device = SimDevice::new(segments * SEGMENT_BYTES, 1);
-    let store = Store::open(Box::new(device.clone()), options(segments, VictimPolicy::Greedy));
+    let store = Store::open(Box::new(device.clone()), options(segments));
     (device, store.expect("a store"))
 }
 
 #[test]
 fn every_reserved_block_can_be_stored_and_rewritten_for_ever() {
     let seed = model::seed(21);
-    for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
-        let (_, store) = open(48);
-        let blocks = store.stats().reservable_blocks;
-        store.reserve(blocks).expect("all that is reservable");
-        assert_eq!(store.reserve(1), Err(StoreError::Full));
-        drop(store);
-        let device = SimDevice::new(48 * SEGMENT_BYTES, seed);
-        let mut model = Model::new(Box::new(device), options(48, policy));
-        model.store.reserve(blocks).expect("all that is reservable");
-        let mut random = Random::new(seed);
-        for name in 0..blocks {
-            model.put(name).expect("reserved");
-        }
-        for _ in 0..blocks * 5 {
-            model.put(random.below(blocks)).expect("reserved");
-        }
-        assert_eq!(model.check_everything(), 0);
-        model.store.check_invariants();
-        println!("{policy:?}: {:.2}", model.store.stats().write_amplification());
+    let (_, store) = open(48);
+    let blocks = store.stats().reservable_blocks;
+    store.reserve(blocks).expect("all that is reservable");
+    assert_eq!(store.reserve(1), Err(StoreError::Full));
+    drop(store);
+    let device = SimDevice::new(48 * SEGMENT_BYTES, seed);
+    let mut model = Model::new(Box::new(device), options(48));
+    model.store.reserve(blocks).expect("all that is reservable");
+    let mut random = Random::new(seed);
+    for name in 0..blocks {
+        model.put(name).expect("reserved");
     }
+    for _ in 0..blocks * 5 {
+        model.put(random.below(blocks)).expect("reserved");
+    }
+    assert_eq!(model.check_everything(), 0);
+    model.store.check_invariants();
+    println!("{:.2}", model.store.stats().write_amplification());
 }
 
 #[test]
 fn what_objects_of_all_sizes_cost_can_be_stored_and_rewritten_for_ever() {
     let seed = model::seed(22);
-    for policy in [VictimPolicy::Greedy, VictimPolicy::CostBenefit] {
-        let device = SimDevice::new(48 * SEGMENT_BYTES, seed);
-        let mut model = Model::new(Box::new(device), options(48, policy));
-        model.sizes = Sizes::Mixed;
-        let blocks = model.store.stats().reservable_blocks;
-        model.store.reserve(blocks).expect("all that is reservable");
-        let mut left = blocks * BLOCK_BYTES as u64;
-        let mut names = 0;
-        loop {
-            let cost = deepheap_store::cost(model.sizes.of(names)) as u64;
-            let Some(rest) = left.checked_sub(cost) else { break };
-            (left, names) = (rest, names + 1);
-        }
-        let all: Vec<u64> = (0..names).collect();
-        for names in all.chunks(64) {
-            model.put_all(names).expect("reserved");
-        }
-        let mut random = Random::new(seed);
-        for round in 0..names / 10 {
-            // Packed well, and badly.
-            let some: BTreeSet<u64> = (0..1 + round % 64).map(|_| random.below(names)).collect();
-            model.put_all(&some.into_iter().collect::<Vec<_>>()).expect("reserved");
-        }
-        assert_eq!(model.check_everything(), 0);
-        model.store.check_invariants();
-        let stats = model.store.stats();
-        assert_eq!(stats.live_bytes, model.live_bytes());
-        assert!(stats.segments_collected > 20, "{stats:?}");
-        println!("{policy:?}, {names} objects: {:.2}", stats.write_amplification());
+    let device = SimDevice::new(48 * SEGMENT_BYTES, seed);
+    let mut model = Model::new(Box::new(device), options(48));
+    model.sizes = Sizes::Mixed;
+    let blocks = model.store.stats().reservable_blocks;
+    model.store.reserve(blocks).expect("all that is reservable");
+    let mut left = blocks * BLOCK_BYTES as u64;
+    let mut names = 0;
+    loop {
+        let cost = deepheap_store::cost(model.sizes.of(names)) as u64;
+        let Some(rest) = left.checked_sub(cost) else { break };
+        (left, names) = (rest, names + 1);
     }
+    let all: Vec<u64> = (0..names).collect();
+    for names in all.chunks(64) {
+        model.put_all(names).expect("reserved");
+    }
+    let mut random = Random::new(seed);
+    for round in 0..names / 10 {
+        // Packed well, and badly.
+        let some: BTreeSet<u64> = (0..1 + round % 64).map(|_| random.below(names)).collect();
+        model.put_all(&some.into_iter().collect::<Vec<_>>()).expect("reserved");
+    }
+    assert_eq!(model.check_everything(), 0);
+    model.store.check_invariants();
+    let stats = model.store.stats();
+    assert_eq!(stats.live_bytes, model.live_bytes());
+    assert!(stats.segments_collected > 20, "{stats:?}");
+    println!("{names} objects: {:.2}", stats.write_amplification());
 }
 
 #[test]
 fn a_segment_is_free_when_the_last_object_of_its_last_block_is_retired() {
     let device = SimDevice::new(48 * SEGMENT_BYTES, 1);
-    let mut model = Model::new(Box::new(device), options(48, VictimPolicy::Greedy));
+    let mut model = Model::new(Box::new(device), options(48));
     model.sizes = Sizes::Mixed;
     let all: Vec<u64> = (0..2000).collect();
     model.put_all(&all).expect("room");
@@ -136,7 +132,7 @@ fn a_device_without_space_refuses_the_reservation_and_keeps_what_it_has() {
 #[test]
 fn a_full_store_says_so_and_goes_on_when_something_is_freed() {
     let device = SimDevice::new(24 * SEGMENT_BYTES, 3);
-    let mut model = Model::new(Box::new(device), options(24, VictimPolicy::Greedy));
+    let mut model = Model::new(Box::new(device), options(24));
     let mut names = 0;
     let error = loop {
         match model.put(names) {
@@ -160,7 +156,7 @@ fn a_full_store_says_so_and_goes_on_when_something_is_freed() {
 #[test]
 fn idle_space_goes_back_to_the_device_and_promised_space_does_not() {
     let device = SimDevice::new(600 * SEGMENT_BYTES, 3);
-    let mut model = Model::new(Box::new(device.clone()), options(600, VictimPolicy::Greedy));
+    let mut model = Model::new(Box::new(device.clone()), options(600));
     model.store.reserve(20_000).expect("room");
     for name in 0..20_000 {
         model.put(name).expect("reserved");
@@ -214,5 +210,6 @@ fn memory_is_bounded_and_reported() {
     let assured = store.memory_bytes();
     assert!(assured - before < 8 << 20, "some 40 bytes a segment");
     drop(store.writer(Head::Fresh).expect("room"));
-    assert_eq!(store.memory_bytes() - assured, 4 * 256, "4 bytes a block that was ever filled");
+    let bytes = store.memory_bytes() - assured;
+    assert_eq!(bytes, 5 * 256, "a checksum and a count for each block that was ever filled");
 }

@@ -48,8 +48,7 @@ pub struct AlignedBuffer {
     filled: AtomicUsize,
 }
 
-// SAFETY: the mapping belongs to the buffer alone (`new`), and which thread unmaps it is
-// indifferent to the kernel.
+// SAFETY: the mapping belongs to the buffer alone (`new`), and any thread may unmap it.
 unsafe impl Send for AlignedBuffer {}
 
 // SAFETY: `&AlignedBuffer` gives out bytes only through `Held` (published bytes, which nobody
@@ -228,7 +227,7 @@ impl Closed<'_> {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        // Release publishes what `clear` stored to whoever takes the next right.
+        // Release publishes what `clear` stored to the thread that takes the next right.
         self.buffer.rights.store(0, Ordering::Release);
     }
 }

@@ -1,6 +1,6 @@
-//! Atomic: the atomics of whatever threads race for.
+//! Atomic: the atomics of data that threads race for.
 //!
-//! They are those of the core library. Only with the feature `schedules` each operation on one is a
+//! They are those of the core library. With the feature `schedules` each operation on one is a
 //! point of `schedule`, and takes place whole and in order, as if it were sequentially consistent.
 
 #[cfg(not(feature = "schedules"))]
@@ -25,7 +25,7 @@ mod switched_on {
     use crate::pinned_array::Zeroed;
     use crate::schedule::point;
 
-    /// What takes a value and answers the one before.
+    /// Operations that take a value and answer the previous one.
     macro_rules! forward {
         ($value:ty: $($name:ident),*) => {$(
             pub fn $name(&self, value: $value, order: Ordering) -> $value {

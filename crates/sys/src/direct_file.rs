@@ -1,36 +1,40 @@
-//! Direct file: a file or block device read and written past the page cache.
+//! Direct file: reads and writes a file or block device past the page cache.
 //!
 //! Guarantees: a read or write that answers Ok did all its bytes; EINTR and short counts are
-//! handled here, an end of file is an error (ENODATA). Other processes' data is not overwritten by
-//! accident.
+//! handled here. The end of the file is an error (ENODATA), and so is the limit on the size of
+//! files (EFBIG), without its signal. Other processes' data is not overwritten by accident.
 //! Never: allocates after opening | retries a failed sync. Buffers, lengths and offsets must be
-//! multiples of `alignment()`: else EINVAL from the kernel where the file is direct.
+//! multiples of `alignment()`; otherwise the kernel answers EINVAL if the file is direct.
 //! Threads: any, all operations are `&self`.
 
-use crate::errno::{Errno, Result, Saved, check};
+use crate::errno::{Errno, Result};
 use crate::own_descriptor::OwnDescriptor;
 use crate::pinned_array::PinnedArray;
+use crate::raw_call::{Descriptor, raw_call, raw_call_again};
+use crate::signals::NoFileSizeSignal;
 use crate::signature;
+use crate::sparse_file::FileId;
+use core::ffi::CStr;
 use core::fmt;
 use std::ffi::CString;
 use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const BLOCK_DISCARD: libc::c_ulong = 0x1277;
 const BLOCK_SIZE_64: libc::c_ulong = 0x8008_1272;
 const BLOCK_LOGICAL_SIZE: libc::c_ulong = 0x1268;
-/// The alignment where the kernel does not tell.
+/// The alignment if the kernel does not tell it.
 const ALIGNMENT_DEFAULT: usize = 4096;
 const NAMES_TRIED_MAX: u32 = 100;
 
-/// What `open_path` does about what is there.
+/// What `open_path` does about existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Refuse if the first 68 KiB are neither zero nor an earlier store.
     Refuse,
-    /// The user insists: overwrite. (Never what is mounted or in use.)
+    /// The user insists: overwrite. (But never a device that is mounted or in use.)
     Overwrite,
 }
 
@@ -76,47 +80,31 @@ pub struct DirectFile {
 }
 
 impl DirectFile {
-    /// A new file without a name in `dir`, readable by nobody else (0600), gone when it is closed.
+    /// Makes a file without a name in `dir`, with mode 0600; it is gone when it is closed.
     pub fn open_unlinked(dir: &Path) -> Result<Self> {
-        let flags = libc::O_RDWR | libc::O_CLOEXEC;
+        let flags = libc::O_RDWR;
         let name = c_path(dir)?;
         let (fd, is_direct) = match open_direct(&name, flags | libc::O_TMPFILE) {
-            // These say that the file system cannot; others (EACCES, ENOSPC) say why we may not.
+            // These errors say that the file system has no such files; others (EACCES, ENOSPC) are
+            // final.
             Err(Errno::ENOTSUP | Errno::EISDIR | Errno::EINVAL) => create_and_unlink(dir, flags)?,
             answer => answer?,
         };
         Self::finish(fd, is_direct, false)
     }
 
-    /// An existing regular file or block device. Locked against other processes; a device also
-    /// against mounting.
+    /// Opens an existing regular file or block device. Locks it against other processes; a device
+    /// also against mounting.
     pub fn open_path(path: &Path, existing: Existing) -> core::result::Result<Self, OpenError> {
         let name = c_path(path)?;
-        // Look before opening: opening a FIFO or a tape can have effects.
-        // SAFETY: `name` ends with NUL, and stat fills in the zeroed struct.
-        let mode = unsafe {
-            let mut stat: libc::stat = core::mem::zeroed();
-            check(libc::stat(name.as_ptr(), &mut stat).into())?;
-            stat.st_mode & libc::S_IFMT
-        };
-        let is_device = match mode {
-            libc::S_IFREG => false,
-            libc::S_IFBLK => true,
-            _ => return Err(OpenError::WrongKind),
-        };
-        // O_EXCL on a device: nobody else has it mounted or claimed.
+        let is_device = is_device(&name)?;
+        // O_EXCL on a device: refuses if it is mounted or claimed.
         let exclusive = if is_device { libc::O_EXCL } else { 0 };
-        let (fd, is_direct) = match open_direct(&name, libc::O_RDWR | libc::O_CLOEXEC | exclusive) {
+        let (fd, is_direct) = match open_direct(&name, libc::O_RDWR | exclusive) {
             Err(Errno::EBUSY | Errno::ETXTBSY) => return Err(OpenError::InUse),
             answer => answer?,
         };
-        // SAFETY: no memory arguments.
-        match check(unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()) {
-            Err(Errno::EAGAIN) => return Err(OpenError::InUse),
-            // A file system without locks.
-            Err(Errno::ENOLCK | Errno::ENOTSUP | Errno::EINVAL | Errno::ENOSYS) | Ok(_) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+        lock(&fd, libc::LOCK_EX)?;
         let file = Self::finish(fd, is_direct, is_device)?;
         if existing == Existing::Refuse
             && let Some(what) = file.contents()?
@@ -126,13 +114,54 @@ impl DirectFile {
         Ok(file)
     }
 
-    fn finish(fd: OwnedFd, is_direct: bool, is_device: bool) -> Result<Self> {
+    /// Opens an existing regular file for reading alone, without a lock.
+    pub fn open_to_read(path: &Path) -> core::result::Result<Self, OpenError> {
+        let name = c_path(path)?;
+        if is_device(&name)? {
+            return Err(OpenError::WrongKind);
+        }
+        let (fd, is_direct) = open_direct(&name, libc::O_RDONLY)?;
+        Ok(Self::finish(fd, is_direct, false)?)
+    }
+
+    /// Opens an existing regular file or block device whose bytes stay what they are, beside others
+    /// that do the same; `writes`: to write as well. Nobody makes a store of it meanwhile.
+    pub fn open_in_place(path: &Path, writes: bool) -> core::result::Result<Self, OpenError> {
+        let name = c_path(path)?;
+        let is_device = is_device(&name)?;
+        let access = if writes { libc::O_RDWR } else { libc::O_RDONLY };
+        let (fd, is_direct) = match open_direct(&name, access) {
+            Err(Errno::EBUSY | Errno::ETXTBSY) => return Err(OpenError::InUse),
+            answer => answer?,
+        };
+        lock(&fd, libc::LOCK_SH)?;
+        Ok(Self::finish(fd, is_direct, is_device)?)
+    }
+
+    /// The same file through the page cache: for what is no multiple of `alignment()`.
+    pub fn buffered(&self) -> Result<Self> {
+        let name = CString::new(format!("/proc/self/fd/{}", self.as_raw_fd()));
+        let fd = open(&name.map_err(|_| Errno::EINVAL)?, libc::O_RDWR)?;
+        let (fd, is_device) = (OwnDescriptor::adopt(fd), self.is_device);
+        Ok(DirectFile { fd, is_direct: false, is_device, alignment: 1 })
+    }
+
+    /// Which file or device it is, whatever its name.
+    pub fn id(&self) -> Result<FileId> {
+        let stat = self.status()?;
+        Ok(match self.is_device {
+            true => FileId { device: stat.st_rdev, inode: 0 },
+            false => FileId { device: stat.st_dev, inode: stat.st_ino },
+        })
+    }
+
+    fn finish(fd: Descriptor, is_direct: bool, is_device: bool) -> Result<Self> {
         let alignment = alignment(&fd, is_device);
         let fd = OwnDescriptor::adopt(fd);
         let mut file = DirectFile { fd, is_direct, is_device, alignment };
         if file.is_direct && !file.direct_works()? {
             // SAFETY: no memory arguments.
-            unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) };
+            let _ = unsafe { raw_call!(SYS_fcntl, file.as_raw_fd(), libc::F_SETFL, 0) };
             file.is_direct = false;
         }
         Ok(file)
@@ -147,7 +176,7 @@ impl DirectFile {
         }
     }
 
-    /// What the first bytes say that it holds; None: nothing of anybody else's.
+    /// What the first bytes say that it holds; None: nothing that we must not overwrite.
     fn contents(&self) -> Result<Option<&'static str>> {
         let mut head = PinnedArray::<u8>::new(signature::HEAD_BYTES)?;
         let mut done = 0;
@@ -174,7 +203,6 @@ impl DirectFile {
     /// # Safety
     /// The bytes are writable and used by nobody else.
     pub unsafe fn read_raw_at(&self, buf: *mut u8, len: usize, offset: u64) -> Result<()> {
-        let _errno = Saved::new();
         let mut done = 0;
         while done < len {
             // SAFETY: the caller's promise; the kernel writes `len - done` bytes at most.
@@ -189,22 +217,39 @@ impl DirectFile {
         Ok(())
     }
 
+    /// Fills up to `len` bytes at `buf` from `offset`, fewer only at the end of the file; answers
+    /// how many.
+    ///
+    /// # Safety
+    /// The bytes are writable and used by nobody else.
+    pub unsafe fn read_up_to(&self, buf: *mut u8, len: usize, offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the caller's promise; the kernel writes `len - done` bytes at most.
+            match unsafe { self.pread(buf.add(done), len - done, offset + done as u64) } {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+            // Only the end of the file is no whole block.
+            if !done.is_multiple_of(self.alignment) {
+                break;
+            }
+        }
+        self.drop_cached(offset, len);
+        Ok(done)
+    }
+
     /// Fills the buffers one after the other from `offset`, in one request of the device if it can.
     /// ENODATA: the file ends before that. At most 1024 buffers.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<()> {
-        let answer = {
-            let _errno = Saved::new();
-            // SAFETY: IoSliceMut is laid out as iovec, and the borrows allow the kernel to write.
-            check(unsafe {
-                libc::preadv(
-                    self.as_raw_fd(),
-                    bufs.as_mut_ptr().cast(),
-                    bufs.len() as i32,
-                    offset as libc::off_t,
-                )
-            } as libc::c_long)
-        };
-        // What one call left over, whatever the reason, is read piece by piece: the pieces tell.
+        let (fd, first) = (self.as_raw_fd(), bufs.as_mut_ptr());
+        // The kernel takes the offset as two halves, of which the first is whole on 64 bits.
+        // SAFETY: IoSliceMut is laid out as iovec, and the borrows allow the kernel to write.
+        let answer = unsafe { raw_call!(SYS_preadv, fd, first, bufs.len(), offset, 0) };
+        // What one call left over, for whatever reason, is read piece by piece: the pieces tell the
+        // reason.
         let mut done = answer.unwrap_or(0);
         let mut at = offset;
         for buf in bufs {
@@ -218,17 +263,16 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Writes `buf` at `offset`. ENOSPC, EIO and the like: a part may be written.
+    /// Writes `buf` at `offset`. ENOSPC, EIO, EFBIG (RLIMIT_FSIZE) and the like: a part may be
+    /// written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let _errno = Saved::new();
+        let _no_signal = NoFileSizeSignal::new();
         let mut done = 0;
         while done < buf.len() {
             let rest = &buf[done..];
-            let at = (offset + done as u64) as libc::off_t;
+            let (fd, at) = (self.as_raw_fd(), offset + done as u64);
             // SAFETY: the kernel reads the borrowed bytes.
-            let answer =
-                unsafe { libc::pwrite(self.as_raw_fd(), rest.as_ptr().cast(), rest.len(), at) };
-            match check(answer as libc::c_long) {
+            match unsafe { raw_call!(SYS_pwrite64, fd, rest.as_ptr(), rest.len(), at) } {
                 Ok(0) => return Err(Errno::EIO), // takes nothing and gives no reason
                 Ok(bytes) => done += bytes,
                 Err(Errno::EINTR) => {}
@@ -236,18 +280,18 @@ impl DirectFile {
             }
         }
         if !self.is_direct {
-            let (at, len) = (offset as libc::off_t, buf.len() as libc::off_t);
+            let (fd, len) = (self.as_raw_fd(), buf.len());
             let flags = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-            // Only so that the cache can be dropped: durability is `sync`'s.
-            // SAFETY: no memory arguments.
-            unsafe { libc::sync_file_range(self.as_raw_fd(), at, len, flags) };
-            self.drop_cached(offset, buf.len());
+            // Only so that the cache can be dropped: `sync` gives durability. SAFETY: no memory
+            // arguments.
+            let _ = unsafe { raw_call!(SYS_sync_file_range, fd, offset, len, flags) };
+            self.drop_cached(offset, len);
         }
         Ok(())
     }
 
-    /// Makes sure that `offset..offset+len` has room, growing the file. ENOSPC: it has not.
-    /// ENOTSUP: the file system cannot promise room.
+    /// Makes sure that `offset..offset+len` has space, growing the file. ENOSPC: there is none.
+    /// ENOTSUP: the file system cannot promise space.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         if self.is_device {
             let device = self.len()?;
@@ -257,8 +301,8 @@ impl DirectFile {
         self.fallocate(0, offset, len)
     }
 
-    /// Tells the device that nobody needs `offset..offset+len` any more; it reads as anything.
-    /// ENOTSUP: it does not care.
+    /// Tells the device that `offset..offset+len` is not needed any more; afterwards it may read as
+    /// anything. ENOTSUP: the device has no such call.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
         if !self.is_device {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -266,7 +310,7 @@ impl DirectFile {
         }
         let range = [offset, len];
         // SAFETY: BLKDISCARD reads two u64.
-        check(unsafe { libc::ioctl(self.as_raw_fd(), BLOCK_DISCARD, range.as_ptr()) }.into())?;
+        unsafe { raw_call!(SYS_ioctl, self.as_raw_fd(), BLOCK_DISCARD, range.as_ptr()) }?;
         Ok(())
     }
 
@@ -275,11 +319,26 @@ impl DirectFile {
         if self.is_device {
             return device_len(&self.fd);
         }
+        Ok(self.status()?.st_size as u64)
+    }
+
+    fn status(&self) -> Result<libc::stat> {
         // SAFETY: fstat fills in the zeroed struct.
         unsafe {
             let mut stat: libc::stat = core::mem::zeroed();
-            check(libc::fstat(self.as_raw_fd(), &mut stat).into())?;
-            Ok(stat.st_size as u64)
+            raw_call!(SYS_fstat, self.as_raw_fd(), &raw mut stat)?;
+            Ok(stat)
+        }
+    }
+
+    /// Bytes of the file system that the file is on: free for this user, and in all.
+    pub fn file_system_bytes(&self) -> Result<(u64, u64)> {
+        // SAFETY: fstatfs fills in the zeroed struct.
+        unsafe {
+            let mut statfs: libc::statfs = core::mem::zeroed();
+            raw_call!(SYS_fstatfs, self.as_raw_fd(), &raw mut statfs)?;
+            let bytes = |blocks: u64| blocks.saturating_mul(statfs.f_frsize as u64);
+            Ok((bytes(statfs.f_bavail), bytes(statfs.f_blocks)))
         }
     }
 
@@ -288,12 +347,11 @@ impl DirectFile {
         Ok(self.len()? == 0)
     }
 
-    /// Makes all writes that answered Ok durable. An error is final: what was written before is
-    /// unknown.
+    /// Makes all writes that answered Ok durable. An error is final: nobody knows which writes are
+    /// durable.
     pub fn sync(&self) -> Result<()> {
-        let _errno = Saved::new();
         // SAFETY: no memory arguments.
-        check(unsafe { libc::fdatasync(self.as_raw_fd()) }.into())?;
+        unsafe { raw_call!(SYS_fdatasync, self.as_raw_fd()) }?;
         Ok(())
     }
 
@@ -313,16 +371,10 @@ impl DirectFile {
     }
 
     fn fallocate(&self, mode: i32, offset: u64, len: u64) -> Result<()> {
-        let _errno = Saved::new();
-        let (at, len) = (offset as libc::off_t, len as libc::off_t);
-        loop {
-            // SAFETY: no memory arguments.
-            match check(unsafe { libc::fallocate(self.as_raw_fd(), mode, at, len) }.into()) {
-                Ok(_) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
+        let _no_signal = NoFileSizeSignal::new();
+        // SAFETY: no memory arguments.
+        unsafe { raw_call_again!(SYS_fallocate, self.as_raw_fd(), mode, offset, len) }?;
+        Ok(())
     }
 
     fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
@@ -338,17 +390,15 @@ impl DirectFile {
     /// # Safety
     /// `len` bytes at `buf` are writable and used by nobody else.
     unsafe fn pread(&self, buf: *mut u8, len: usize, offset: u64) -> Result<usize> {
-        let fd = self.as_raw_fd();
         // SAFETY: the caller's promise.
-        let answer = unsafe { libc::pread(fd, buf.cast(), len, offset as libc::off_t) };
-        check(answer as libc::c_long)
+        unsafe { raw_call!(SYS_pread64, self.as_raw_fd(), buf, len, offset) }
     }
 
     fn drop_cached(&self, offset: u64, len: usize) {
         if !self.is_direct {
-            let (at, len) = (offset as libc::off_t, len as libc::off_t);
+            let (fd, advice) = (self.as_raw_fd(), libc::POSIX_FADV_DONTNEED);
             // SAFETY: no memory arguments; advice may be ignored.
-            unsafe { libc::posix_fadvise(self.as_raw_fd(), at, len, libc::POSIX_FADV_DONTNEED) };
+            let _ = unsafe { raw_call!(SYS_fadvise64, fd, offset, len, advice) };
         }
     }
 }
@@ -359,14 +409,41 @@ impl AsRawFd for DirectFile {
     }
 }
 
-/// True if what is stored at `path` takes RAM: tmpfs, ramfs, hugetlbfs.
+/// Whether it is a block device; WrongKind if it is no regular file either. Looks before anybody
+/// opens: opening a FIFO or a tape can have effects.
+fn is_device(name: &CStr) -> core::result::Result<bool, OpenError> {
+    // SAFETY: `name` ends with NUL, and stat fills in the zeroed struct.
+    let mode = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        raw_call!(SYS_stat, name.as_ptr(), &raw mut stat)?;
+        stat.st_mode & libc::S_IFMT
+    };
+    match mode {
+        libc::S_IFREG => Ok(false),
+        libc::S_IFBLK => Ok(true),
+        _ => Err(OpenError::WrongKind),
+    }
+}
+
+/// Locks a file against other processes (flock).
+fn lock(fd: &Descriptor, kind: i32) -> core::result::Result<(), OpenError> {
+    // SAFETY: no memory arguments.
+    match unsafe { raw_call!(SYS_flock, fd.as_raw_fd(), kind | libc::LOCK_NB) } {
+        Err(Errno::EAGAIN) => Err(OpenError::InUse),
+        // These errors come from a file system without locks.
+        Err(Errno::ENOLCK | Errno::ENOTSUP | Errno::EINVAL | Errno::ENOSYS) | Ok(_) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// True if files at `path` are in RAM: tmpfs, ramfs, hugetlbfs.
 pub fn file_system_is_memory(path: &Path) -> Result<bool> {
     const MAGICS: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
     let name = c_path(path)?;
     // SAFETY: `name` ends with NUL, and statfs fills in the zeroed struct.
     let magic = unsafe {
         let mut statfs: libc::statfs = core::mem::zeroed();
-        check(libc::statfs(name.as_ptr(), &mut statfs).into())?;
+        raw_call!(SYS_statfs, name.as_ptr(), &raw mut statfs)?;
         statfs.f_type as u64
     };
     Ok(MAGICS.contains(&(magic & 0xffff_ffff)))
@@ -377,32 +454,25 @@ fn c_path(path: &Path) -> Result<CString> {
 }
 
 /// Opens with O_DIRECT, or without if only that is refused.
-fn open_direct(name: &CString, flags: i32) -> Result<(OwnedFd, bool)> {
+fn open_direct(name: &CStr, flags: i32) -> Result<(Descriptor, bool)> {
     match open(name, flags | libc::O_DIRECT) {
         Err(Errno::EINVAL) => Ok((open(name, flags)?, false)),
         answer => Ok((answer?, true)),
     }
 }
 
-fn open(name: &CString, flags: i32) -> Result<OwnedFd> {
-    loop {
-        // SAFETY: `name` ends with NUL.
-        match check(unsafe { libc::open(name.as_ptr(), flags, 0o600) }.into()) {
-            // SAFETY: a new descriptor of ours.
-            Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+fn open(name: &CStr, flags: i32) -> Result<Descriptor> {
+    Descriptor::open(name, flags, 0o600)
 }
 
-/// For file systems without O_TMPFILE: a name that nobody else has, removed at once.
-fn create_and_unlink(dir: &Path, flags: i32) -> Result<(OwnedFd, bool)> {
+/// For file systems without O_TMPFILE: creates a file with a unique name and removes the name at
+/// once.
+fn create_and_unlink(dir: &Path, flags: i32) -> Result<(Descriptor, bool)> {
     for attempt in 0..NAMES_TRIED_MAX {
         let name = format!(".deepheap-{}-{attempt}", std::process::id());
         let name = c_path(&dir.join(name))?;
-        // Created without O_DIRECT first: a refusal of it after creating would leave the name
-        // behind.
+        // Create it without O_DIRECT first: if that were refused after creating, the name would
+        // stay.
         let flags = flags | libc::O_NOFOLLOW;
         let created = match open(&name, flags | libc::O_CREAT | libc::O_EXCL) {
             Err(Errno::EEXIST) => continue,
@@ -410,7 +480,7 @@ fn create_and_unlink(dir: &Path, flags: i32) -> Result<(OwnedFd, bool)> {
         };
         let direct = open(&name, flags | libc::O_DIRECT);
         // SAFETY: `name` ends with NUL.
-        check(unsafe { libc::unlink(name.as_ptr()) }.into())?;
+        unsafe { raw_call!(SYS_unlink, name.as_ptr()) }?;
         return Ok(direct.map_or((created, false), |fd| (fd, true)));
     }
     Err(Errno::EEXIST)
@@ -419,29 +489,30 @@ fn create_and_unlink(dir: &Path, flags: i32) -> Result<(OwnedFd, bool)> {
 fn device_len(fd: &impl AsRawFd) -> Result<u64> {
     let mut bytes = 0u64;
     // SAFETY: BLKGETSIZE64 writes a u64.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), BLOCK_SIZE_64, &raw mut bytes) }.into())?;
+    unsafe { raw_call!(SYS_ioctl, fd.as_raw_fd(), BLOCK_SIZE_64, &raw mut bytes) }?;
     Ok(bytes)
 }
 
 /// What the kernel demands of direct I/O (statx, Linux 6.1; devices: their logical block).
-fn alignment(fd: &OwnedFd, is_device: bool) -> usize {
+fn alignment(fd: &Descriptor, is_device: bool) -> usize {
     if is_device {
         let mut bytes: libc::c_int = 0;
         // SAFETY: BLKSSZGET writes an int.
-        let answer = unsafe { libc::ioctl(fd.as_raw_fd(), BLOCK_LOGICAL_SIZE, &raw mut bytes) };
+        let answer =
+            unsafe { raw_call!(SYS_ioctl, fd.as_raw_fd(), BLOCK_LOGICAL_SIZE, &raw mut bytes) };
         return match usize::try_from(bytes) {
-            Ok(bytes) if answer == 0 && bytes.is_power_of_two() => bytes.max(512),
+            Ok(bytes) if answer.is_ok() && bytes.is_power_of_two() => bytes.max(512),
             _ => ALIGNMENT_DEFAULT,
         };
     }
     // SAFETY: an empty path names the descriptor; statx fills in the zeroed struct.
     let (answer, statx) = unsafe {
         let mut statx: libc::statx = core::mem::zeroed();
-        let (path, mask) = (c"".as_ptr(), libc::STATX_DIOALIGN);
-        let answer = libc::statx(fd.as_raw_fd(), path, libc::AT_EMPTY_PATH, mask, &mut statx);
+        let (fd, path, mask) = (fd.as_raw_fd(), c"".as_ptr(), libc::STATX_DIOALIGN);
+        let answer = raw_call!(SYS_statx, fd, path, libc::AT_EMPTY_PATH, mask, &raw mut statx);
         (answer, statx)
     };
     let told = statx.stx_dio_mem_align.max(statx.stx_dio_offset_align) as usize;
-    let known = answer == 0 && statx.stx_mask & libc::STATX_DIOALIGN != 0;
+    let known = answer.is_ok() && statx.stx_mask & libc::STATX_DIOALIGN != 0;
     if known && told.is_power_of_two() { told.max(512) } else { ALIGNMENT_DEFAULT }
 }

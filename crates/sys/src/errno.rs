@@ -1,4 +1,4 @@
-//! Errno: the kernel's reason for refusing, and the guard that keeps the program's own errno.
+//! Errno: the kernel's reason for an error, and the guard that keeps the program's own errno.
 //!
 //! Guarantees: `Saved` gives the thread's errno back on drop; displaying an `Errno` needs no
 //! locale.
@@ -76,13 +76,13 @@ errnos! {
 }
 
 impl Errno {
-    /// The reason the calling thread's last failed system call gave.
+    /// The error of the calling thread's last failed system call.
     pub fn last() -> Self {
         // SAFETY: __errno_location returns the calling thread's own errno, valid while it lives.
         Errno(unsafe { *libc::__errno_location() })
     }
 
-    /// The reason with this (positive) number.
+    /// The error with this (positive) number.
     pub const fn from_raw(raw: i32) -> Self {
         Errno(raw)
     }
@@ -157,7 +157,7 @@ impl Drop for Saved {
     }
 }
 
-/// `Ok` of a non-negative answer, else errno.
+/// `Ok` with a non-negative answer, otherwise errno.
 #[inline]
 pub(crate) fn check(answer: libc::c_long) -> Result<usize> {
     if answer < 0 { Err(Errno::last()) } else { Ok(answer as usize) }

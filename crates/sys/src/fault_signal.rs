@@ -1,27 +1,27 @@
-//! Fault signal: SIGBUS in, our handler first, the program's own handler after it.
+//! Fault signal: SIGBUS goes to our handler first, and to the program's own handler after it.
 //!
-//! Guarantees: the handler runs with every signal blocked and the interrupted errno is kept; a
-//! fault that is not ours meets what the program installed, or dies as it would have without us.
+//! Guarantees: our handler runs with every signal blocked, and errno is kept; it gets only missing
+//! pages (`BUS_ADRERR`, which userfaultfd raises). Another fault, a memory error and a SIGBUS that
+//! a process sends go to what the program installed, or kill as they would without us.
 //! Never: allocates | takes a lock in the handler | uses more than a few hundred bytes of stack
 //! itself.
 //! Threads: `install` once; the handler in any thread; `previous` any time, also in the handler.
 
-use crate::errno::{Result, Saved, check};
+use crate::errno::{Result, Saved};
 use crate::handler_stack;
 use crate::lock::Lock;
+use crate::raw_call::raw_call;
 use crate::signals::{Blocked, Mask, bit, set_mask};
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
-/// A synchronous SIGBUS.
+/// A SIGBUS of an instruction that touched an absent page.
 #[derive(Debug)]
 pub struct Fault {
     /// The address that was touched.
     pub address: usize,
-    /// Why: BUS_ADRERR (2) of userfaultfd; BUS_MCEERR_AR (4) of broken or poisoned memory.
-    pub code: i32,
     /// The interrupted context (a `ucontext_t`).
     pub context: *mut c_void,
 }
@@ -44,7 +44,7 @@ impl Fault {
     }
 }
 
-/// What the handler says of a fault.
+/// What the handler answers about a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is repaired: run the instruction again.
@@ -59,17 +59,17 @@ pub enum Verdict {
 pub type Handler = fn(&Fault) -> Verdict;
 
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
-/// Held by whoever changes what the kernel does on SIGBUS.
+/// Held while the kernel's action for SIGBUS changes.
 static CHANGING: Lock<()> = Lock::new(());
 
-/// Installs `handler` for SIGBUS in this process; what was installed before becomes `previous`.
-/// Again: only replaces the handler. Straight to the kernel, past any wrapper of sigaction.
+/// Installs `handler` for SIGBUS in this process; what was installed before becomes `previous`. A
+/// second call only replaces the handler. Calls the kernel directly, past any wrapper of sigaction.
 pub fn install(handler: Handler) -> Result<()> {
     handler_stack::prepare()?;
     let _blocked = Blocked::every();
     let _changing = CHANGING.lock();
     if !is_installed() {
-        // Before anybody is told that it is there to be changed: a change must not be lost.
+        // Set it before other threads may change it: a change must not be lost.
         previous::set(kernel_action(None)?);
     }
     if HANDLER.swap(handler as *const () as usize, Release) != 0 {
@@ -84,7 +84,7 @@ pub fn install(handler: Handler) -> Result<()> {
     Ok(())
 }
 
-/// What the program has installed for SIGBUS, as far as it knows.
+/// What the program believes to be installed for SIGBUS.
 pub fn previous() -> libc::sigaction {
     let action = previous::get();
     // SAFETY: zeroed is a valid sigaction.
@@ -96,8 +96,8 @@ pub fn previous() -> libc::sigaction {
     answer
 }
 
-/// Installs something for the program, behind our handler; answers what `previous` was. An
-/// async-signal-safe stand-in for sigaction(SIGBUS, ...).
+/// Installs an action for the program, behind our handler; answers what `previous` was. An
+/// async-signal-safe replacement for sigaction(SIGBUS, ...).
 pub fn set_previous(new: libc::sigaction) -> libc::sigaction {
     let old = previous();
     // SAFETY: as in `previous`.
@@ -111,19 +111,19 @@ pub fn set_previous(new: libc::sigaction) -> libc::sigaction {
     old
 }
 
-/// Has the program's own change of the kernel's action for SIGBUS made, before ours is installed:
-/// `install` waits meanwhile. None, and nothing done, once it is.
+/// Makes the program's own change of the kernel's action for SIGBUS, as long as ours is not
+/// installed; `install` waits meanwhile. Once ours is installed it does nothing and answers None.
 pub fn unless_installed<T>(change: impl FnOnce() -> T) -> Option<T> {
     if is_installed() {
         return None;
     }
-    // No handler of this thread may come in between and wait for us.
+    // A handler of this thread that ran in between could wait for us: block it.
     let _blocked = Blocked::every();
     let _changing = CHANGING.lock();
     (!is_installed()).then(change)
 }
 
-/// In the child of a fork: changes work again even if another thread was about to make one.
+/// In the child of a fork: changes work again even if another thread of the parent was making one.
 pub fn after_fork() {
     // SAFETY: the child has one thread, and it changes nothing now. There is no value.
     unsafe { CHANGING.force_unlock() };
@@ -143,8 +143,8 @@ struct KernelAction {
     mask: Mask,
 }
 
-// The code that a handler returns to: debuggers and unwinders know a signal frame by these very
-// bytes.
+// The code that a handler returns to: debuggers and unwinders recognise a signal frame by these
+// very bytes.
 global_asm!(
     ".pushsection .text.deepheap_signal_return,\"ax\",@progbits",
     ".globl deepheap_signal_return",
@@ -169,15 +169,10 @@ fn kernel_action(new: Option<&KernelAction>) -> Result<KernelAction> {
     let mut old = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
     // SAFETY: both are laid out as the kernel's struct, with its 8-byte mask, and live across the
     // call.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigaction,
-            libc::SIGBUS,
-            new.map_or(core::ptr::null(), core::ptr::from_ref),
-            &raw mut old,
-            size_of::<Mask>(),
-        )
-    })?;
+    unsafe {
+        let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+        raw_call!(SYS_rt_sigaction, libc::SIGBUS, new, &raw mut old, size_of::<Mask>())
+    }?;
     Ok(old)
 }
 
@@ -190,10 +185,12 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     let _errno = Saved::new();
     // SAFETY: the kernel made the info, and it lives while the handler runs.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // Codes up to 0 are sent by somebody (kill, sigqueue): no fault, and no address.
-    let synchronous = code > 0;
-    let fault = Fault { address, code, context };
-    if synchronous {
+    // Codes up to 0 were sent (kill, sigqueue): no fault, and no address. A memory error that no
+    // thread has touched yet is no fault either.
+    let synchronous = code > 0 && code != libc::BUS_MCEERR_AO;
+    let fault = Fault { address, context };
+    // Broken memory (BUS_MCEERR_AR) is lost, even if it is ours.
+    if code == libc::BUS_ADRERR {
         let mut handling = Handling { fault: &fault, verdict: Verdict::NotOurs };
         // SAFETY: the kernel made the context, and it lives while the handler runs.
         let alternate = unsafe { &(*context.cast::<ucontext_t>()).uc_stack };
@@ -205,7 +202,7 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     chain(signal, info, &fault, synchronous);
 }
 
-/// A fault on its way to the handler, and what the handler said.
+/// A fault for the handler, and the handler's answer.
 struct Handling<'a> {
     fault: &'a Fault,
     verdict: Verdict,
@@ -220,22 +217,22 @@ extern "C" fn handle(handling: *mut c_void) {
     handling.verdict = handler(handling.fault);
 }
 
-/// The signal is the program's: do what the kernel would have done.
+/// The signal belongs to the program: does what the kernel would have done.
 #[cold]
 #[inline(never)]
 fn chain(signal: c_int, info: *mut siginfo_t, fault: &Fault, synchronous: bool) {
     let action = previous::get();
     match action.handler {
         libc::SIG_IGN if !synchronous => {}
-        // The kernel kills for an ignored fault as for one by default.
+        // For a fault that is ignored the kernel kills, as it does by default.
         libc::SIG_DFL | libc::SIG_IGN => die(synchronous),
         handler => {
             let flag = |flag: c_int| action.flags & flag as u32 as u64 != 0;
             if flag(libc::SA_RESETHAND) {
                 previous::set(KernelAction { handler: libc::SIG_DFL, ..action });
             }
-            // The program's handler may touch managed memory: SIGBUS stays open for us, all else is
-            // as the program asked. Returning from the signal restores the mask of before.
+            // The program's handler may touch managed memory: SIGBUS stays open for us, and the
+            // rest is as the program asked. Returning from the signal restores the old mask.
             set_mask((fault.blocked_signals() | action.mask) & !bit(libc::SIGBUS));
             if flag(libc::SA_SIGINFO) {
                 // SAFETY: the program installed it as a three-argument handler.
@@ -263,10 +260,10 @@ fn die(synchronous: bool) {
     let _ = kernel_action(Some(&default));
     if !synchronous {
         // SAFETY: no memory arguments.
-        unsafe {
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
-            libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGBUS);
-        }
+        let _ = unsafe {
+            let (process, thread) = (libc::getpid(), raw_call!(SYS_gettid).unwrap_or(0));
+            raw_call!(SYS_tgkill, process, thread, libc::SIGBUS)
+        };
     }
 }
 
@@ -310,14 +307,14 @@ mod previous {
     }
 
     pub(super) fn set(action: KernelAction) {
-        // No handler of this thread may come in between and wait for us: that includes SIGBUS,
-        // which nothing here can cause.
+        // A handler of this thread that ran in between could wait for us: block them, and SIGBUS as
+        // well, which nothing here can cause.
         let _blocked = Blocked::every();
         let _writer = WRITER.lock();
         let generation = GENERATION.load(Relaxed).wrapping_add(1);
         let slot = &ACTIONS[generation % SLOTS];
-        // Pairs with the reader's fence: who sees any of these stores sees the generation before
-        // them.
+        // Pairs with the reader's fence: a thread that sees any of these stores sees the generation
+        // before them.
         fence(Release);
         slot.handler.store(action.handler, Relaxed);
         slot.flags.store(action.flags, Relaxed);

@@ -1,11 +1,13 @@
-//! Futex: park a thread until a word changes; the only way anything in deepheap waits.
+//! Futex: lets a thread sleep until a word changes; all waiting in deepheap uses it.
 //!
-//! Guarantees: private futexes (one process); a waiter whose word already changed does not sleep.
+//! Guarantees: private futexes (one process), but for those named shared; a waiter whose word
+//! already changed does not sleep.
 //! Never: allocates | changes errno | touches managed memory (the word must be pinned).
 //! Threads: any, also in a signal handler. `wait` may return early: loop on the condition.
 
 use crate::atomic::AtomicU32;
-use crate::errno::Saved;
+use crate::errno::Errno;
+use crate::raw_call::raw_call;
 use core::time::Duration;
 
 /// Why `wait` returned.
@@ -13,7 +15,7 @@ use core::time::Duration;
 pub enum Woken {
     /// Woken, interrupted, or the word did not hold `expected`: look at the word again.
     Look,
-    /// The time was over.
+    /// The time has passed.
     TimedOut,
 }
 
@@ -23,7 +25,22 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Woken
     if let Some(scheduler) = crate::schedule::current() {
         return wait_by(scheduler, word, expected, timeout.is_some());
     }
-    let _errno = Saved::new();
+    wait_on(word, expected, timeout, libc::FUTEX_PRIVATE_FLAG)
+}
+
+/// As `wait`, on a word in memory that processes share.
+pub fn wait_shared(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Woken {
+    wait_on(word, expected, timeout, 0)
+}
+
+/// As `wake`, on a word in memory that processes share.
+pub fn wake_shared(word: &AtomicU32, n: u32) {
+    let n = i32::try_from(n).unwrap_or(i32::MAX);
+    // SAFETY: FUTEX_WAKE only uses the address, which is borrowed for the call.
+    let _ = unsafe { raw_call!(SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, n) };
+}
+
+fn wait_on(word: &AtomicU32, expected: u32, timeout: Option<Duration>, flag: i32) -> Woken {
     let limit = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: t.subsec_nanos() as libc::c_long,
@@ -31,19 +48,10 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Woken
     let limit_ptr = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // SAFETY: `word` is borrowed for the call and `limit` lives on this stack until it returns.
     let answer = unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            expected,
-            limit_ptr,
-        )
+        let operation = libc::FUTEX_WAIT | flag;
+        raw_call!(SYS_futex, word.as_ptr(), operation, expected, limit_ptr)
     };
-    if answer < 0 && crate::Errno::last() == crate::Errno::ETIMEDOUT {
-        Woken::TimedOut
-    } else {
-        Woken::Look
-    }
+    if answer == Err(Errno::ETIMEDOUT) { Woken::TimedOut } else { Woken::Look }
 }
 
 /// Wakes at most `n` waiters of `word`; returns how many.
@@ -52,18 +60,13 @@ pub fn wake(word: &AtomicU32, n: u32) -> usize {
     if let Some(scheduler) = crate::schedule::current() {
         return scheduler.wake(word.as_ptr() as usize, n as usize);
     }
-    let _errno = Saved::new();
     let n = i32::try_from(n).unwrap_or(i32::MAX);
     // SAFETY: FUTEX_WAKE only uses the address, which is borrowed for the call.
     let answer = unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-            n,
-        )
+        let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        raw_call!(SYS_futex, word.as_ptr(), operation, n)
     };
-    usize::try_from(answer).unwrap_or(0)
+    answer.unwrap_or(0)
 }
 
 #[cfg(feature = "schedules")]
@@ -79,7 +82,7 @@ fn wait_by(
         return Woken::Look;
     }
     if has_limit {
-        // Time passes when others run.
+        // Time passes only when other threads run.
         scheduler.point(true);
         return Woken::TimedOut;
     }

@@ -1,44 +1,123 @@
-//! Handler stack: room for the fault path when the program's alternate signal stack is too small.
+//! Handler stack: stacks for the fault path, since the program's alternate signal stack may be too
+//! small.
 //!
-//! A handler with SA_ONSTACK runs on the alternate stack that the program set up, 8 KiB as a rule,
+//! A handler with SA_ONSTACK runs on the alternate stack that the program set up: 8 KiB as a rule,
 //! of which the kernel's frame takes up to 4. The fault path may have to evict a batch, which needs
-//! more. So on an alternate stack it runs on one of ours instead.
+//! more. So if the handler is on an alternate stack, the fault path runs on one of ours.
+//!
+//! As many stacks are in use as threads are in the fault path at a time, up to a limit. Address
+//! space for all is reserved at once. Stacks become usable 64 at a time, when all before them are
+//! in use, and take RAM only where they were used.
 //!
 //! Guarantees: the function runs once, with nearly `STACK_BYTES` of stack, and has returned
-//! afterwards; signals must be blocked, so that uses do not nest.
-//! Never: allocates. Waits only when every stack is in use, by yielding.
-//! Threads: any, in the signal handler.
+//! afterwards; signals must be blocked, so that uses do not nest. RAM of stacks that are not used
+//! any more goes back to the system (`trim`).
+//! Never: allocates. Waits, asleep, only when every stack is in use, or every one that takes RAM
+//! while there is no room for one more.
+//! Threads: any, in the signal handler; a worker calls `trim` and `resident_bytes`.
 
 use crate::PAGE;
 use crate::errno::Result;
+use crate::index_pool::{GROUP, GROUPS_MAX, IndexPool, groups_for};
 use crate::mapping;
+use crate::stack_switch;
 use crate::thread;
-use core::arch::asm;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Bytes of one stack, and of the page below it that nobody may touch.
+/// Bytes of one stack, with the guard page below it.
 const STACK_BYTES: usize = 64 * 1024;
-/// Stacks: the threads that can be in the fault path on an alternate stack at a time.
-const STACKS: usize = 64;
+/// The most stacks: so many threads can be in the fault path on an alternate stack at a time.
+const STACKS_MAX: usize = GROUPS_MAX * GROUP;
 
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
-static TAKEN: AtomicU64 = AtomicU64::new(0);
+static POOL: IndexPool = IndexPool::new(1);
+/// Groups that may be used.
+static GROUPS: AtomicUsize = AtomicUsize::new(1);
+/// A `fn() -> bool`: whether there is RAM for one more stack. Null: there is.
+static HAS_ROOM: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Maps the stacks, once; they cost nothing until they are used.
+/// Reserves the stacks, once, and makes as many groups usable as the processors can use.
 pub(crate) fn prepare() -> Result<()> {
-    if MEMORY.load(Ordering::Acquire) == 0 {
-        let memory = mapping::reserve(STACKS * STACK_BYTES, PAGE, 0)?;
-        for index in 0..STACKS {
-            // SAFETY: within what was just reserved; the first page of each stack stays without
-            // access, so that what outgrows a stack ends there and not in its neighbour.
-            unsafe {
-                mapping::commit(memory.add(index * STACK_BYTES + PAGE), STACK_BYTES - PAGE)?;
-            }
-        }
-        MEMORY.store(memory as usize, Ordering::Release);
+    if MEMORY.load(Ordering::Acquire) != 0 {
+        return Ok(());
+    }
+    let memory = mapping::reserve(STACKS_MAX * STACK_BYTES, PAGE, 0)?;
+    let groups = groups_for(thread::cpu_count()).min(GROUPS.load(Ordering::Relaxed));
+    (0..groups).try_for_each(|group| commit(memory as usize, group))?;
+    if MEMORY.compare_exchange(0, memory as usize, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // SAFETY: reserved above; another thread was faster, and no other thread knows of ours.
+        return unsafe { mapping::unmap(memory, STACKS_MAX * STACK_BYTES) };
+    }
+    (1..groups).for_each(|open| POOL.open_further(open));
+    Ok(())
+}
+
+/// Allows so many stacks, rounded to whole groups: at least one group, at most all. While
+/// `has_room` denies the RAM of one more, threads wait for those that are in use; it runs in signal
+/// handlers, with little stack.
+pub fn limit(stacks: usize, has_room: fn() -> bool) {
+    HAS_ROOM.store(has_room as *mut (), Ordering::Release);
+    GROUPS.store(stacks.div_ceil(GROUP).clamp(1, GROUPS_MAX), Ordering::Relaxed);
+}
+
+/// Whether stacks were used for the first time since the last `resident_bytes`.
+pub fn is_uncounted() -> bool {
+    POOL.is_uncounted()
+}
+
+/// Bytes of RAM that stacks take; one look at the page tables for each group that is in use.
+pub fn resident_bytes() -> usize {
+    let memory = MEMORY.load(Ordering::Acquire);
+    let bytes = |(first, last): (usize, usize)| {
+        let (start, length) = (memory + first * STACK_BYTES, (last + 1 - first) * STACK_BYTES);
+        mapping::resident_bytes(start as *const u8, length).unwrap_or(length)
+    };
+    POOL.count().map(bytes).sum()
+}
+
+/// Whether a later `trim` may give something back.
+pub fn is_touched() -> bool {
+    POOL.is_touched()
+}
+
+/// Gives back the RAM of stacks that were not used since the last call.
+pub fn trim() {
+    let memory = MEMORY.load(Ordering::Acquire);
+    POOL.trim(|index| {
+        let bottom = memory + index * STACK_BYTES + PAGE;
+        // SAFETY: no thread is on this stack, nor can one get it while we hold it. If the kernel
+        // refuses, the RAM stays, and stays counted.
+        let _ = unsafe { mapping::give_back(bottom as *mut u8, STACK_BYTES - PAGE) };
+    });
+}
+
+/// Makes a group of stacks usable, again if need be.
+fn commit(memory: usize, group: usize) -> Result<()> {
+    for index in group * GROUP..(group + 1) * GROUP {
+        let bottom = memory + index * STACK_BYTES + PAGE;
+        // SAFETY: within what was reserved; the first page of each stack stays without access, so
+        // that an overflow stops there and not in the neighbour.
+        unsafe { mapping::commit(bottom as *mut u8, STACK_BYTES - PAGE)? };
     }
     Ok(())
+}
+
+/// Makes one more group usable; false if the limit or the kernel does not allow it.
+fn grow() -> bool {
+    let open = POOL.open_groups();
+    let may_grow = open < GROUPS.load(Ordering::Relaxed)
+        && commit(MEMORY.load(Ordering::Acquire), open).is_ok();
+    if may_grow {
+        POOL.open_further(open);
+    }
+    may_grow
+}
+
+fn has_room() -> bool {
+    let function = HAS_ROOM.load(Ordering::Acquire);
+    // SAFETY: `limit` stores a function of this type, and nothing else does.
+    function.is_null() || unsafe { core::mem::transmute::<*mut (), fn() -> bool>(function)() }
 }
 
 /// Calls `run(argument)`, on a stack of ours if this thread is on the alternate stack `alternate`.
@@ -55,45 +134,16 @@ pub(crate) fn call(
     if !on_alternate || memory == 0 {
         return run(argument);
     }
-    let index = take();
+    let index = POOL.take_sparingly(has_room, grow);
     let top = memory + (index + 1) * STACK_BYTES;
-    // SAFETY: `top` ends a stack that is ours alone until `give_back`; it is aligned to 16, as the
-    // ABI wants before a call. r12 survives the call by the ABI, so the stack pointer is what it
-    // was afterwards. `run` does not unwind (panic = abort).
-    unsafe {
-        asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {run}",
-            "mov rsp, r12",
-            top = in(reg) top,
-            run = in(reg) run,
-            in("rdi") argument,
-            out("r12") _,
-            clobber_abi("C"),
-        );
-    }
-    TAKEN.fetch_and(!(1 << index), Ordering::Release);
+    // SAFETY: `top` ends a stack that is ours alone until `give_back`.
+    unsafe { stack_switch::call(top, run, argument) };
+    POOL.give_back(index);
 }
 
 /// In a forked child: the threads that used the stacks are not here.
 pub(crate) fn after_fork() {
-    TAKEN.store(0, Ordering::Relaxed);
-}
-
-fn take() -> usize {
-    loop {
-        let taken = TAKEN.load(Ordering::Relaxed);
-        let index = (!taken).trailing_zeros() as usize;
-        if index >= STACKS {
-            thread::yield_now();
-            continue;
-        }
-        let with = taken | (1 << index);
-        if TAKEN.compare_exchange_weak(taken, with, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return index;
-        }
-    }
+    POOL.forget_others();
 }
 
 #[cfg(test)]
@@ -119,9 +169,76 @@ mod tests {
             libc::stack_t { ss_sp: (here - 16_384) as *mut c_void, ss_flags: 0, ss_size: 32_768 };
         call(&around, use_much_stack, argument);
         let memory = MEMORY.load(Ordering::Acquire);
-        assert!((memory..memory + STACKS * STACK_BYTES).contains(&answer), "on a stack of ours");
+        assert!(
+            (memory..memory + STACKS_MAX * STACK_BYTES).contains(&answer),
+            "on a stack of ours"
+        );
         call(&libc::stack_t { ss_size: 8, ..around }, use_much_stack, argument);
-        assert!(!(memory..memory + STACKS * STACK_BYTES).contains(&answer), "on the thread's own");
-        assert_eq!(TAKEN.load(Ordering::Relaxed), 0);
+        assert!(
+            !(memory..memory + STACKS_MAX * STACK_BYTES).contains(&answer),
+            "on the thread's own"
+        );
+        assert_eq!(POOL.held(), 0);
+    }
+
+    /// The exit status of a process that does this.
+    fn in_child(act: impl FnOnce()) -> i32 {
+        // SAFETY: the child does what the test does, and ends without unwinding into it.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(act));
+                libc::_exit(i32::from(result.is_err()));
+            }
+            let mut status = -1;
+            libc::waitpid(child, &mut status, 0);
+            status
+        }
+    }
+
+    /// Threads that are on stacks of ours at this moment, and how many must be.
+    static INSIDE: AtomicUsize = AtomicUsize::new(0);
+    const THREADS: usize = 256;
+
+    extern "C" fn wait_for_all(_: *mut c_void) {
+        let mut room = [1u8; 10_000];
+        core::hint::black_box(&mut room);
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        while INSIDE.load(Ordering::SeqCst) < THREADS {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn stacks_follow_the_threads_are_counted_and_go_back_when_nobody_uses_them() {
+        // The pool is one of the whole process: not while another test uses it.
+        let status = in_child(|| {
+            prepare().expect("stacks");
+            limit(THREADS, || true);
+            // What other tests did until now.
+            after_fork();
+            trim();
+            trim();
+            assert!(resident_bytes() == 0 && !is_uncounted());
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| {
+                        let here = 0u8;
+                        let stack = (&raw const here as usize - 16_384) as *mut c_void;
+                        let around = libc::stack_t { ss_sp: stack, ss_flags: 0, ss_size: 32_768 };
+                        call(&around, wait_for_all, core::ptr::null_mut());
+                    });
+                }
+            });
+            assert!(is_uncounted());
+            let bytes = resident_bytes();
+            assert!((THREADS * 10_000..THREADS * 5 * PAGE).contains(&bytes), "{bytes}");
+            assert!(!is_uncounted());
+            trim();
+            assert!(resident_bytes() == bytes && is_touched(), "they were used just now");
+            trim();
+            assert!(resident_bytes() == 0 && !is_touched());
+        });
+        assert_eq!(status, 0);
     }
 }

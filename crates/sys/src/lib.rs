@@ -1,5 +1,5 @@
-//! The only door to the kernel: every system call, signal and lock of deepheap is here, one noun a
-//! file.
+//! The only door to the kernel: every system call, signal and lock of deepheap is here, one noun
+//! per file.
 //!
 //! Guarantees: wrappers tell the kernel's whole truth (partial lengths, EAGAIN, EEXIST), features
 //! are probed at run time, and what the fault path needs is callable in a signal handler.
@@ -11,25 +11,39 @@ compile_error!("deepheap-sys runs on x86_64 Linux only, for now");
 
 pub mod aligned_buffer;
 pub mod atomic;
+pub mod cancellation;
 pub mod clock;
 pub mod direct_file;
 pub mod errno;
 pub mod fault_signal;
 pub mod futex;
-mod handler_stack;
+pub mod generation_lock;
+pub mod handler_stack;
+pub mod index_pool;
+pub mod large_stack;
 pub mod lock;
 pub mod log;
 pub mod mapping;
+pub mod memory_file;
 pub mod own_descriptor;
+pub mod own_memory;
+pub mod padded;
 pub mod page_extractor;
+pub mod page_pipe;
 pub mod pagemap;
+pub mod parking;
 pub mod pinned_allocator;
 pub mod pinned_array;
 pub mod pipe;
+pub mod random;
+pub mod raw_call;
+pub mod rendezvous;
 pub mod ring;
 pub mod schedule;
 pub mod signals;
 mod signature;
+pub mod sparse_file;
+mod stack_switch;
 pub mod stream_list;
 pub mod thread;
 pub mod tls;

@@ -1,7 +1,7 @@
 //! Lock: a futex mutex with brief spinning, the only lock of deepheap.
 //!
 //! Guarantees: const-constructible, zeroed memory is an unlocked lock, no allocation ever.
-//! Never: poisons, is fair, is reentrant, is held while managed memory is touched.
+//! Never: poisons, is fair, is reentrant; is held while managed memory is touched.
 //! Threads: any. Taken in a signal handler only if no code of the same thread can be interrupted
 //! while it holds it (see `signals::Blocked`).
 
@@ -49,7 +49,7 @@ impl<T> Lock<T> {
         Lock { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// Waits until the value is ours.
+    /// Waits until no other thread has the value, and takes it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         if self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
@@ -58,14 +58,14 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// The value, if nobody has it now.
+    /// Takes the value if no other thread has it now.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).ok()?;
         Some(Guard { lock: self })
     }
 
-    /// The value, of a lock nobody else can see.
+    /// The value of a lock that no other thread can see.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -80,7 +80,7 @@ impl<T> Lock<T> {
         self.state.store(FREE, Release);
     }
 
-    /// Frees the lock as the drop of a guard does, which was forgotten.
+    /// Frees the lock as the drop of its guard, which was forgotten, would have.
     ///
     /// # Safety
     /// A thread of this process took the lock and forgot its guard.
@@ -98,7 +98,7 @@ impl<T> Lock<T> {
                 return;
             }
         }
-        // From here on we take it as CONTENDED: others may sleep, and only the word remembers them.
+        // From here on take it as CONTENDED: others may sleep, and only the word tells of them.
         while self.state.swap(CONTENDED, Acquire) != FREE {
             futex::wait(&self.state, CONTENDED, None);
         }

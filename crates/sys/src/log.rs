@@ -2,11 +2,12 @@
 //!
 //! Guarantees: a line is one write(2) and starts with "deepheap[PID]: "; longer lines are cut at
 //! LINE_MAX.
-//! Never: allocates | takes a lock | changes errno | touches managed memory but the text it is
+//! Never: allocates | takes a lock | changes errno | touches managed memory, except the text it is
 //! given.
 //! Threads: any, also in a signal handler.
 
-use crate::errno::{Errno, Saved};
+use crate::errno::Errno;
+use crate::raw_call::raw_call;
 
 /// Bytes of the longest line, its prefix and newline included.
 const LINE_MAX: usize = 512;
@@ -62,8 +63,8 @@ impl From<Errno> for Piece<'_> {
     }
 }
 
-/// Says a line made of anything a `Piece` can be made from:
-/// `say!("failed at ", offset, ": ", errno)`.
+/// Writes a line made of anything that a `Piece` can be made from: `say!("failed at ", offset, ":
+/// ", errno)`.
 #[macro_export]
 macro_rules! say {
     ($($piece:expr),* $(,)?) => {
@@ -73,14 +74,13 @@ macro_rules! say {
 
 /// Writes "deepheap[PID]: " and the pieces and a newline to stderr.
 pub fn say(pieces: &[Piece<'_>]) {
-    let _errno = Saved::new();
     let mut line = Line::new();
     for piece in pieces {
         line.push(*piece);
     }
     let bytes = line.finish();
-    // SAFETY: `bytes` is on this stack; a failed write has nobody left to be told about.
-    let _ = unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+    // SAFETY: `bytes` is on this stack; a failed write cannot be reported to anyone.
+    let _ = unsafe { raw_call!(SYS_write, libc::STDERR_FILENO, bytes.as_ptr(), bytes.len()) };
 }
 
 struct Line {

@@ -11,8 +11,6 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 use libc::c_void;
 
-pub use crate::pinned_array::{PinnedArray, Zeroed};
-
 static PINNED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// What the kernel should do with a range: see madvise(2).
@@ -29,6 +27,7 @@ pub enum Advice {
     DontFork = libc::MADV_DONTFORK,
     DoFork = libc::MADV_DOFORK,
     WipeOnFork = libc::MADV_WIPEONFORK,
+    KeepOnFork = libc::MADV_KEEPONFORK,
     DontDump = libc::MADV_DONTDUMP,
     DoDump = libc::MADV_DODUMP,
     PopulateRead = 22,
@@ -45,13 +44,14 @@ fn map(at: usize, len: usize, protection: i32, flags: i32) -> Result<usize> {
 }
 
 /// Reserves `len` bytes of address space aligned to `align` (a power of two, at least a page): no
-/// memory, no access. At `hint` if that is not 0, aligned and free; else at any aligned place.
+/// memory, no access. At `hint` if that is not 0, aligned and free; otherwise at any aligned
+/// address.
 pub fn reserve(len: usize, align: usize, hint: usize) -> Result<*mut u8> {
     if len == 0 || !len.is_multiple_of(PAGE) || !align.is_power_of_two() || align < PAGE {
         return Err(Errno::EINVAL);
     }
     if hint != 0 && hint.is_multiple_of(align) {
-        // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a mere hint: look at where we are.
+        // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a mere hint: check the address.
         if let Ok(got) = map(hint, len, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE) {
             if got == hint {
                 return Ok(hint as *mut u8);
@@ -86,13 +86,40 @@ pub unsafe fn commit(ptr: *mut u8, len: usize) -> Result<()> {
     Ok(())
 }
 
+/// Changes what may be done with a range: `PROT_READ` and its kin, see mprotect(2).
+///
+/// # Safety
+/// `ptr..ptr+len` lies in a reservation of the caller's, and its users want that protection.
+pub unsafe fn protect(ptr: *mut u8, len: usize, protection: i32) -> Result<()> {
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::mprotect(ptr.cast(), len, protection) }.into())?;
+    Ok(())
+}
+
+/// Puts memory that reads as zeros in place of whatever is mapped in a part of a reservation.
+///
+/// # Safety
+/// `ptr..ptr+len` lies in a reservation of the caller's; nothing there is needed any more.
+pub unsafe fn replace(ptr: *mut u8, len: usize) -> Result<()> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS | libc::MAP_FIXED);
+    // SAFETY: the caller's promise.
+    let got = unsafe { libc::mmap(ptr.cast(), len, protection, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    // SAFETY: as above. A kernel without huge pages refuses, and gives none.
+    let _ = unsafe { advise(ptr, len, Advice::NoHugePage) };
+    Ok(())
+}
+
 /// Maps `len` bytes (rounded up to pages) of zeroed private memory, populated when first touched,
-/// in small pages. It never faults on us in any other sense. Counted in `pinned_bytes`.
+/// in small pages. It is never managed, so touching it never enters our fault path. Counted in
+/// `pinned_bytes`.
 pub fn map_pinned(len: usize) -> Result<*mut u8> {
     let len = len.checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?.max(PAGE);
     let got = map(0, len, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS)?;
-    // A refusal (a kernel without huge pages) is as good as consent.
-    // SAFETY: the range is ours, and the advice does not change what it holds.
+    // A refusal (a kernel without huge pages) does no harm. SAFETY: the range is ours, and the
+    // advice does not change what it holds.
     let _ = unsafe { advise(got as *mut u8, len, Advice::NoHugePage) };
     PINNED_BYTES.fetch_add(len, Relaxed);
     Ok(got as *mut u8)
@@ -141,6 +168,36 @@ pub unsafe fn advise(ptr: *mut u8, len: usize, advice: Advice) -> Result<()> {
     }
 }
 
+/// Gives the RAM of a range back; it reads as zeros until it is written again. Works also if the
+/// program has locked its memory (mlockall).
+///
+/// # Safety
+/// The caller owns the range; nothing in it is needed any more.
+pub unsafe fn give_back(ptr: *mut u8, len: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { advise(ptr, len, Advice::DontNeed) } {
+        // SAFETY: as above.
+        Err(Errno::EINVAL) => unsafe { advise(ptr, len, Advice::DontNeedLocked) },
+        answer => answer,
+    }
+}
+
+/// Whether a page is anything but private anonymous memory: a file, shared memory, nothing at all.
+///
+/// # Safety
+/// No thread forks meanwhile: for a moment a child would not get the page.
+pub unsafe fn is_foreign(page: *mut u8) -> bool {
+    // The kernel wipes private anonymous memory only, and says so before it changes anything.
+    // SAFETY: neither advice drops anything in this process; the rest is the caller's promise.
+    unsafe {
+        if advise(page, PAGE, Advice::WipeOnFork).is_err() {
+            return true;
+        }
+        let _ = advise(page, PAGE, Advice::KeepOnFork);
+    }
+    false
+}
+
 /// Bytes of RAM of the machine.
 pub fn memory_bytes() -> u64 {
     // SAFETY: all zeros is a valid `sysinfo`, and the call fills it.
@@ -174,7 +231,7 @@ pub fn resident_bytes(ptr: *const u8, len: usize) -> Result<usize> {
 mod tests {
     use super::*;
 
-    /// Where the system's default is huge pages, a touched byte would cost 2 MiB.
+    /// If the system's default is huge pages, one touched byte would cost 2 MiB.
     #[test]
     fn pinned_memory_comes_in_small_pages() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
@@ -185,7 +242,7 @@ mod tests {
         // SAFETY: ours, and a byte in the middle of it.
         unsafe { memory.add(len / 2).write(1) };
         assert_eq!(resident_bytes(memory, len).unwrap(), PAGE);
-        // It may be one with its neighbours in the list.
+        // It may be merged with its neighbours in the list.
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let is_ours = |line: &str| {
             let (range, _) = line.split_once(' ').unwrap_or_default();

@@ -1,34 +1,50 @@
 //! Own descriptor: a file descriptor of deepheap's in a program that believes it knows all of its
 //! own.
 //!
-//! Daemons close every descriptor, shells move theirs about with dup2. If that hit the store's file
-//! or the userfaultfd, memory would be lost. So ours live high up, where programs rarely look, and
-//! are known: whoever wraps `close` and its kin asks `is_own`.
+//! Daemons close every descriptor, and shells move theirs about with dup2. If that hit the store's
+//! file or the userfaultfd, memory would be lost. So ours have high numbers, which programs rarely
+//! use, and are marked: wrappers of `close` and similar calls ask `is_own`.
 //!
 //! Guarantees: close-on-exec; `is_own` is exact for descriptors below 65536.
 //! Never: allocates. `is_own` also in a signal handler.
 
+use crate::raw_call::{Descriptor, raw_call};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
-/// Descriptors that can be known.
+/// Descriptors below this number can be marked.
 const KNOWN_MAX: usize = 65_536;
-/// Where ours begin, if the limit on open files allows.
+/// The first number of ours, if the limit on open files allows.
 const FLOOR: u64 = 900;
 
 static OWN: [AtomicU64; KNOWN_MAX / 64] = [const { AtomicU64::new(0) }; KNOWN_MAX / 64];
 
 /// A descriptor that the program must leave alone. Closed when dropped.
 #[derive(Debug)]
-pub struct OwnDescriptor(OwnedFd);
+pub struct OwnDescriptor(Descriptor);
 
 impl OwnDescriptor {
-    /// Makes a descriptor ours, and moves it up if there is room.
-    pub fn adopt(descriptor: OwnedFd) -> OwnDescriptor {
-        // The one below is closed by its drop.
+    /// Marks a descriptor as ours, and moves it to a high number if one is free.
+    pub fn adopt(descriptor: Descriptor) -> OwnDescriptor {
+        // Dropping the low one closes it.
         let descriptor = high_duplicate(descriptor.as_raw_fd()).unwrap_or(descriptor);
         mark(descriptor.as_raw_fd(), true);
         OwnDescriptor(descriptor)
+    }
+
+    /// Gives up the guard: the descriptor stays open, and marked, under its number.
+    pub fn keep(self) -> RawFd {
+        core::mem::ManuallyDrop::new(self).as_raw_fd()
+    }
+
+    /// Takes back what `keep` left open.
+    ///
+    /// # Safety
+    /// `number` was answered by `keep` in this process, or in the parent that it forked off, has
+    /// not been taken back, and nobody has closed it since.
+    pub unsafe fn take_back(number: RawFd) -> OwnDescriptor {
+        // SAFETY: the caller's promise.
+        OwnDescriptor(unsafe { Descriptor::new(number as usize) })
     }
 }
 
@@ -50,7 +66,7 @@ pub fn is_own(descriptor: RawFd) -> bool {
     index < KNOWN_MAX && OWN[index / 64].load(Ordering::Relaxed) & (1 << (index % 64)) != 0
 }
 
-/// Notes a descriptor that something else owns for us (a library's ring).
+/// Marks a descriptor that other code owns for us (a library's ring).
 pub(crate) fn mark(descriptor: RawFd, own: bool) {
     let index = descriptor as usize;
     if index >= KNOWN_MAX {
@@ -64,12 +80,13 @@ pub(crate) fn mark(descriptor: RawFd, own: bool) {
     }
 }
 
-/// A second descriptor of the same file, high up.
-pub(crate) fn high_duplicate(descriptor: RawFd) -> Option<OwnedFd> {
-    // SAFETY: duplicating a descriptor of ours; no memory arguments.
-    let high = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, floor()) };
-    // SAFETY: a fresh descriptor, nobody else's.
-    (high >= 0).then(|| unsafe { OwnedFd::from_raw_fd(high) })
+/// A second descriptor of the same file, with a high number.
+pub(crate) fn high_duplicate(descriptor: RawFd) -> Option<Descriptor> {
+    // SAFETY: no memory arguments; the new descriptor is nobody's but ours.
+    unsafe {
+        let high = raw_call!(SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor()).ok()?;
+        Some(Descriptor::new(high))
+    }
 }
 
 fn floor() -> i32 {
@@ -85,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_known_from_adoption_to_drop() {
-        let file = OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null"));
+        let file = Descriptor::open(c"/dev/null", libc::O_RDONLY, 0).expect("/dev/null");
         let own = OwnDescriptor::adopt(file);
         let number = own.as_raw_fd();
         assert!(number >= floor(), "moved up");

@@ -1,8 +1,8 @@
 //! Page extractor: takes pages out of a running program without losing a write.
 //!
-//! Guarantees: a page told `Copied` is gone from the program's memory and every byte that any
-//! thread ever stored to it is in `into`; a page told otherwise was not touched. The pipe is empty
-//! between calls, whatever happened.
+//! Guarantees: a page reported as `Copied` is gone from the program's memory, and every byte that
+//! any thread ever stored to it is in `into`; a page with another report was not touched. The pipe
+//! is empty between calls, whatever happened.
 //! Never: allocates | takes a lock | changes errno | touches managed memory itself (the kernel
 //! does).
 //! Threads: one at a time for each extractor (`&mut`); many extractors may share one `Zapper`.
@@ -19,13 +19,13 @@
 //!    TLB.
 //! 4. drain: the pipe is read. The bytes are final.
 //!
-//! A store by any thread comes at one of two times. *Before its processor's flush in step 3*:
-//! it went to the physical page that was mapped at the time. Claim: that is the page in the pipe.
+//! A store by any thread comes at one of two times. *Before its processor's flush in step 3*: it
+//! went to the physical page that was mapped at the time. Claim: that is the page in the pipe.
 //! *After it*: the address has no mapping, the range is registered with userfaultfd, so the store
-//! faults and waits for whoever claimed the page (the pager); it is not executed. *There is no
-//! third time*: a store takes effect through a TLB entry, and the flush waits for every processor
-//! to acknowledge, by an interrupt that is taken between instructions. Step 4 comes after that, so
-//! it reads them all.
+//! faults and waits for the thread that owns the page (in the pager); it is not executed. *There is
+//! no third time*: a store takes effect through a TLB entry, and the flush waits for every
+//! processor to acknowledge, by an interrupt that is taken between instructions. Step 4 comes after
+//! that, so it reads them all.
 //!
 //! The claim fails exactly if the kernel may put another physical page behind the address between 2
 //! and 3. Who does this: (a) copy-on-write, which happens to pages that are not *exclusive*
@@ -40,19 +40,28 @@
 //! them), Linux maps it as if shared. Such swap devices are not supported beside deepheap unless
 //! the pages are locked in RAM (mlock2).
 //!
-//! The kernel writing by itself is like a thread as long as it writes through the address (read(2),
-//! copy_to_user). It is not if it holds the physical page for longer (O_DIRECT reads, io_uring
+//! Kernels before 5.19 do not know which anonymous pages are exclusive, and copy one at a write
+//! fault because the pipe refers to it. `pipe_sees_stores` finds that out, and such kernels are
+//! refused.
+//!
+//! The kernel itself counts as a thread as long as it writes through the address (read(2),
+//! copy_to_user). It does not if it holds the physical page for longer (O_DIRECT reads, io_uring
 //! fixed buffers, RDMA): such pages must not be victims while the transfer lasts.
 
+mod probe;
+
+pub use probe::pipe_sees_stores;
+
 use crate::PAGE;
-use crate::errno::{Errno, Result, Saved, check};
+use crate::errno::{Errno, Result};
 use crate::own_descriptor::OwnDescriptor;
 use crate::pagemap;
+use crate::raw_call::{Descriptor, raw_call};
 use crate::schedule;
 use crate::zap::Zapper;
 use core::sync::atomic::{AtomicU8, Ordering};
 use libc::iovec;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 /// Pages of the largest batch.
 pub const BATCH_MAX: usize = 256;
@@ -64,12 +73,12 @@ const EMPTY: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 pub struct Victim {
     /// Its address: the start of a page.
     pub addr: usize,
-    /// Bytes of it that are wanted, from the start of the page: 1 to 4096. The rest is dropped.
+    /// How many of its bytes to copy, from the start of the page: 1 to 4096. The rest is dropped.
     pub len: usize,
     /// True unless the page was installed by UFFDIO_COPY (or known written) since the last fork.
     pub may_be_shared: bool,
-    /// Drop its whole 2 MiB range, so that the kernel gives the page table back. The range holds
-    /// no page but victims of this call.
+    /// Whether to drop its whole 2 MiB range, so that the kernel frees the page table. All pages of
+    /// the range are victims of this call.
     pub clears_range: bool,
 }
 
@@ -89,7 +98,7 @@ impl Victim {
         self.addr & !(RANGE - 1)
     }
 
-    /// What is zapped for it.
+    /// The range to zap for it.
     fn dropped(&self) -> iovec {
         match self.clears_range {
             true => iovec { iov_base: self.range() as *mut libc::c_void, iov_len: RANGE },
@@ -103,19 +112,19 @@ impl Victim {
 pub enum Taken {
     /// It is gone, and its final bytes are in `into`.
     Copied,
-    /// It was not there: nothing to take, nothing written.
+    /// It was not present: nothing to take, nothing written.
     Missing,
-    /// It is there but could not be taken; it was left as it is.
+    /// It is present but could not be taken; it was left as it is.
     Unreadable,
 }
 
-/// A pipe that holds the pages of one batch, and the lists it works with.
+/// A pipe that holds the pages of one batch, and the lists that extraction works with.
 #[derive(Debug)]
 pub struct PageExtractor {
     reader: OwnDescriptor,
     writer: OwnDescriptor,
     batch: usize,
-    /// Ranges for the system call at hand.
+    /// Ranges for the current system call.
     vector: [iovec; BATCH_MAX],
     /// Which victim each page in the pipe is, in the pipe's order.
     spliced: [u16; BATCH_MAX],
@@ -126,7 +135,7 @@ pub struct PageExtractor {
 unsafe impl Send for PageExtractor {}
 
 impl PageExtractor {
-    /// Opens the pipe and grows it towards 1 MiB; `batch` tells what was granted.
+    /// Opens the pipe and grows it towards 1 MiB; `batch` tells how much the kernel granted.
     pub fn new() -> Result<Self> {
         let (reader, writer, batch) = open_pipe()?;
         let vector = [EMPTY; BATCH_MAX];
@@ -143,9 +152,8 @@ impl PageExtractor {
         [self.reader.as_raw_fd(), self.writer.as_raw_fd()]
     }
 
-    /// In the child of a fork: the pipe is shared with the parent, so it is opened anew.
+    /// In the child of a fork: opens a new pipe, since the old one is shared with the parent.
     pub fn after_fork(&mut self) -> Result<()> {
-        let _errno = Saved::new();
         (self.reader, self.writer, self.batch) = open_pipe()?;
         Ok(())
     }
@@ -164,8 +172,8 @@ impl PageExtractor {
     /// - `may_be_shared` is false only for pages that are exclusive: installed by UFFDIO_COPY or
     ///   known written, and no fork since. No fork happens during the call.
     /// - No long-term pin of the kernel (O_DIRECT and the like) is on a victim.
-    /// - Where `clears_range` is set, nobody installs a page in the range during the call.
-    /// - Every `into[i]` is `len` writable bytes of pinned memory, each used by nobody else.
+    /// - Where `clears_range` is set, no thread installs a page in the range during the call.
+    /// - Every `into[i]` is `len` writable bytes of pinned memory, which nobody else uses.
     pub unsafe fn extract(
         &mut self,
         zapper: &Zapper,
@@ -173,7 +181,6 @@ impl PageExtractor {
         into: &[*mut u8],
         taken: &mut [Taken],
     ) -> Result<()> {
-        let _errno = Saved::new();
         taken.fill(Taken::Unreadable);
         if victims.len() != into.len() || victims.len() != taken.len() || victims.len() > self.batch
         {
@@ -231,7 +238,8 @@ impl PageExtractor {
             let ranges = gather(&mut self.vector, bytes);
             let first = usize::from(wanted[0]);
             match vmsplice(&self.writer, ranges) {
-                // Victims go in whole: the slots are as many as `batch`, and a slot takes a page.
+                // Victims go in whole: the pipe has as many slots as `batch`, and a slot takes a
+                // page.
                 Ok(mut bytes) if bytes > 0 => {
                     for len in wanted[..count].iter().map(lens) {
                         if bytes == 0 {
@@ -246,7 +254,7 @@ impl PageExtractor {
                     next = usize::from(self.spliced[spliced - 1]) + 1;
                 }
                 Err(Errno::EINTR) => {}
-                // Nothing went in: it is the first page that cannot be had.
+                // Nothing went in: the kernel refused the first page.
                 Err(Errno::EFAULT | Errno::EHWPOISON) => {
                     taken[first] = missing_or_unreadable(victims[first].addr);
                     next = first + 1;
@@ -263,7 +271,7 @@ impl PageExtractor {
         }
     }
 
-    /// Step 3. A page that cannot be dropped stays the program's, and the pipe's copy is not used.
+    /// Step 3. A page that cannot be dropped stays where it is, and the pipe's copy is not used.
     ///
     /// # Safety
     /// As for `extract`; the first `spliced` of `self.spliced` are in the pipe.
@@ -276,7 +284,7 @@ impl PageExtractor {
     ) {
         let indices = self.spliced[..spliced].iter().map(|index| usize::from(*index));
         let all_spliced = spliced == victims.len();
-        // A victim that stays must not go with its range.
+        // A victim that stays must not be dropped with its range.
         let stays = |range| {
             let left = victims.iter().zip(&*taken);
             left.filter(|(_, taken)| **taken == Taken::Unreadable)
@@ -287,12 +295,12 @@ impl PageExtractor {
             victim => victim.dropped(),
         });
         let ranges = gather(&mut self.vector, dropped);
-        // SAFETY: what the pages hold is held by the pipe.
+        // SAFETY: the pipe holds the pages' contents.
         if unsafe { zapper.zap(ranges) }.is_ok() {
             return;
         }
-        // Some are gone and some are not: ask for each alone. Those gone stay gone (they are
-        // claimed, nobody installs them), so zapping them again answers Ok.
+        // Some are gone and some are not: zap each alone. Those that are gone stay gone (they are
+        // claimed, so no thread installs them), and zapping them again answers Ok.
         for index in indices {
             // SAFETY: as above.
             if unsafe { zapper.zap(&[victims[index].page()]) }.is_err() {
@@ -301,12 +309,12 @@ impl PageExtractor {
         }
     }
 
-    /// Step 4. From here on the pipe is the only place where the pages are: it must be read.
+    /// Step 4. From here on only the pipe holds the pages: it must be read.
     ///
     /// # Safety
     /// As for `extract`; the pipe holds `spliced` pages.
     unsafe fn drain(&mut self, victims: &[Victim], into: &[*mut u8], spliced: usize) {
-        // Victims whose bytes are all here, and bytes of the next one.
+        // Victims that were read completely, and bytes read of the next one.
         let (mut done, mut offset) = (0, 0);
         while done < spliced {
             let rest = self.spliced[done..spliced].iter().map(|index| usize::from(*index));
@@ -331,9 +339,8 @@ impl PageExtractor {
                     }
                 }
                 Err(Errno::EINTR) => {}
-                // A buffer was reclaimed, and the kernel could not get memory for it in the middle
-                // of a system call. An ordinary fault can wait for memory, or die as such faults
-                // do.
+                // The kernel had reclaimed a buffer, and got no memory for it within a system call.
+                // An ordinary fault on it can wait for memory, or die as such faults do.
                 Err(Errno::EFAULT | Errno::ENOMEM) => {
                     for index in rest {
                         // SAFETY: the caller's promise.
@@ -346,7 +353,7 @@ impl PageExtractor {
     }
 }
 
-/// Fills `vector` with the pieces, neighbours merged, and answers the part filled.
+/// Fills `vector` with the pieces, merging adjacent ones, and answers the part it filled.
 fn gather(vector: &mut [iovec; BATCH_MAX], pieces: impl Iterator<Item = iovec>) -> &mut [iovec] {
     let mut count = 0;
     for piece in pieces {
@@ -363,7 +370,8 @@ fn gather(vector: &mut [iovec; BATCH_MAX], pieces: impl Iterator<Item = iovec>) 
     &mut vector[..count]
 }
 
-/// What to say of a victim the kernel refused. When in doubt it is there: then it is kept.
+/// The report for a victim that the kernel refused. In doubt it is taken to be present: then it is
+/// kept.
 fn missing_or_unreadable(addr: usize) -> Taken {
     match pagemap::is_present(addr) {
         Ok(false) => Taken::Missing,
@@ -379,8 +387,8 @@ fn refuse(rest: &mut [Taken]) {
     }
 }
 
-/// Makes a buffer present and writable, in user mode, where a shortage of memory can be waited for.
-/// It keeps its bytes: it may hold a part of a page already.
+/// Makes a buffer present and writable, from user mode, where the kernel can wait for memory. The
+/// buffer keeps its bytes: it may hold a part of a page already.
 ///
 /// # Safety
 /// `buffer` is `len` writable bytes, 1 to 4096, that nobody else uses.
@@ -395,8 +403,8 @@ unsafe fn touch(buffer: *mut u8, len: usize) {
     }
 }
 
-/// The pipe is not what it was: somebody else closed it or reads from it. Pages of the program may
-/// be lost in it, so it must not go on.
+/// The pipe is broken: other code closed it or reads from it. Pages of the program may be lost in
+/// it, so the process must not go on.
 #[cold]
 fn broken(how: &str) -> ! {
     crate::say!("fatal: the eviction pipe ", how, "; was its descriptor closed?");
@@ -405,25 +413,18 @@ fn broken(how: &str) -> ! {
 }
 
 fn vmsplice(pipe: &OwnDescriptor, ranges: &[iovec]) -> Result<usize> {
+    let (fd, flags) = (pipe.as_raw_fd(), libc::SPLICE_F_NONBLOCK);
     // SAFETY: the kernel reads `ranges` and takes references to pages; it writes nothing.
-    check(unsafe {
-        libc::vmsplice(pipe.as_raw_fd(), ranges.as_ptr(), ranges.len(), libc::SPLICE_F_NONBLOCK)
-    } as libc::c_long)
+    unsafe { raw_call!(SYS_vmsplice, fd, ranges.as_ptr(), ranges.len(), flags) }
 }
 
 fn readv(pipe: &OwnDescriptor, ranges: &[iovec]) -> Result<usize> {
     // SAFETY: the ranges are the buffers that `extract` was promised.
-    check(unsafe { libc::readv(pipe.as_raw_fd(), ranges.as_ptr(), ranges.len() as i32) }
-        as libc::c_long)
+    unsafe { raw_call!(SYS_readv, pipe.as_raw_fd(), ranges.as_ptr(), ranges.len()) }
 }
 
 fn open_pipe() -> Result<(OwnDescriptor, OwnDescriptor, usize)> {
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors fit.
-    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }.into())?;
-    // SAFETY: new descriptors of ours.
-    let (reader, writer) =
-        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    let (reader, writer) = Descriptor::pipe()?;
     let (reader, writer) = (OwnDescriptor::adopt(reader), OwnDescriptor::adopt(writer));
     // Unprivileged processes may be held to less: take the most that is granted.
     let mut wanted = BATCH_MAX * PAGE;
@@ -431,11 +432,11 @@ fn open_pipe() -> Result<(OwnDescriptor, OwnDescriptor, usize)> {
         wanted /= 2;
     }
     // SAFETY: fcntl without a memory argument.
-    let granted = check(unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) }.into())?;
+    let granted = unsafe { raw_call!(SYS_fcntl, writer.as_raw_fd(), libc::F_GETPIPE_SZ) }?;
     Ok((reader, writer, (granted / PAGE).clamp(1, BATCH_MAX)))
 }
 
 fn resize(pipe: &OwnDescriptor, bytes: usize) -> bool {
     // SAFETY: fcntl with a number.
-    unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes as i32) >= 0 }
+    unsafe { raw_call!(SYS_fcntl, pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) }.is_ok()
 }

@@ -1,23 +1,25 @@
-//! Pagemap: which pages of a range hold something, and which are only the shared zero page.
+//! Pagemap: finds which pages of a range are present, and which of them are only the shared zero
+//! page.
 //!
-//! Guarantees: a page that was present or in swap during the whole call is told. Where
-//! /proc/self/pagemap cannot be opened (a server that gave up its privileges may not, one in a
-//! chroot has none), that holds for pages that may be read.
+//! Guarantees: a page that was present or in swap during the whole call is reported. If
+//! /proc/self/pagemap cannot be opened (a server that gave up its privileges may not open it, one
+//! in a chroot has none), this holds only for pages that may be read.
 //! Never: allocates | keeps a descriptor open | changes errno.
-//! Threads: any, also in a signal handler. Under concurrent changes the answer is of some moment of
-//! the call, page by page.
+//! Threads: any, also in a signal handler. Under concurrent changes the answer for each page is
+//! that of some moment of the call.
 
 use crate::PAGE;
 use crate::errno::{Errno, Result, Saved, check};
+use crate::raw_call::{Descriptor, raw_call};
 use core::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::AsRawFd;
 
 const IOCTL_SCAN: libc::c_ulong = 0xc060_6610;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO_PAGE: u64 = 1 << 5;
 
-/// Regions the kernel may answer at once: 3 KiB of stack.
+/// The most regions that the kernel answers at once: 3 KiB of stack.
 const REGIONS_MAX: usize = 128;
 /// Entries of /proc/self/pagemap read at once: 4 KiB of stack.
 const ENTRIES_MAX: usize = 512;
@@ -61,7 +63,7 @@ pub fn present_pages(
     let _errno = Saved::new();
     let Ok(pagemap) = open() else { return look(addr, len, each) };
     match scan(&pagemap, addr, len, each) {
-        // An unknown ioctl: nothing has been told yet.
+        // An unknown ioctl: nothing has been reported yet.
         Err(Errno::ENOTTY | Errno::EINVAL) => read_entries(&pagemap, addr, len, each),
         answer => answer,
     }
@@ -74,16 +76,12 @@ pub fn is_present(addr: usize) -> Result<bool> {
     Ok(found)
 }
 
-fn open() -> Result<OwnedFd> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a literal with its NUL.
-    let fd = check(unsafe { libc::open(c"/proc/self/pagemap".as_ptr(), flags) }.into())?;
-    // SAFETY: a new descriptor of ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+fn open() -> Result<Descriptor> {
+    Descriptor::open(c"/proc/self/pagemap", libc::O_RDONLY, 0)
 }
 
 fn scan(
-    pagemap: &OwnedFd,
+    pagemap: &Descriptor,
     addr: usize,
     len: usize,
     each: &mut dyn FnMut(usize, usize, bool),
@@ -106,9 +104,11 @@ fn scan(
             category_anyof_mask: IS_PRESENT | IS_SWAPPED,
             return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO_PAGE,
         };
-        // SAFETY: the argument and the regions it points to live across the call, sizes as told.
-        let answer = unsafe { libc::ioctl(pagemap.as_raw_fd(), IOCTL_SCAN, &raw mut argument) };
-        let filled = match check(answer.into()) {
+        // SAFETY: the argument and the regions it points to live across the call, with the sizes
+        // given.
+        let answer =
+            unsafe { raw_call!(SYS_ioctl, pagemap.as_raw_fd(), IOCTL_SCAN, &raw mut argument) };
+        let filled = match answer {
             Ok(filled) => filled,
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(errno),
@@ -127,9 +127,9 @@ fn scan(
     Ok(())
 }
 
-/// The way of older kernels: 8 bytes for every page, present or not.
+/// For older kernels: reads 8 bytes for every page, present or not.
 fn read_entries(
-    pagemap: &OwnedFd,
+    pagemap: &Descriptor,
     addr: usize,
     len: usize,
     each: &mut dyn FnMut(usize, usize, bool),
@@ -144,14 +144,10 @@ fn read_entries(
         let wanted = (pages - done).min(ENTRIES_MAX);
         // SAFETY: the kernel writes at most `wanted` entries, which fit.
         let answer = unsafe {
-            libc::pread(
-                pagemap.as_raw_fd(),
-                entries.as_mut_ptr().cast(),
-                wanted * 8,
-                ((first + done) * 8) as libc::off_t,
-            )
+            let (fd, at) = (pagemap.as_raw_fd(), (first + done) * 8);
+            raw_call!(SYS_pread64, fd, entries.as_mut_ptr(), wanted * 8, at)
         };
-        let got = match check(answer as libc::c_long) {
+        let got = match answer {
             Ok(bytes) => bytes / 8,
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(errno),
@@ -168,7 +164,7 @@ fn read_entries(
     Ok(())
 }
 
-/// The way without /proc/self/pagemap.
+/// For processes without /proc/self/pagemap.
 fn look(addr: usize, len: usize, each: &mut dyn FnMut(usize, usize, bool)) -> Result<()> {
     let mut in_ram = [0u8; LOOKS_MAX];
     let mut run = Run { pages: None, each };
@@ -185,18 +181,16 @@ fn look(addr: usize, len: usize, each: &mut dyn FnMut(usize, usize, bool)) -> Re
     Ok(())
 }
 
-/// Whether the kernel can read a page: it brings it back from swap for that, but it cannot make one
-/// that userfaultfd would have to.
+/// Whether the kernel can read a page. For that it brings a page back from swap, but it cannot make
+/// a page that userfaultfd watches.
 fn kernel_can_read(page: usize) -> bool {
     const NO_CHANGE: libc::c_int = -1;
-    // SAFETY: what to do with the mask is asked for after the mask was read, and refused.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, NO_CHANGE, page, core::ptr::null_mut::<u64>(), 8)
-    };
-    check(answer) != Err(Errno::EFAULT)
+    // SAFETY: the kernel reads the mask first, and then refuses NO_CHANGE: it changes nothing.
+    let answer = unsafe { raw_call!(SYS_rt_sigprocmask, NO_CHANGE, page, 0, 8) };
+    answer != Err(Errno::EFAULT)
 }
 
-/// Pages that hold something, told together when another follows.
+/// A run of present pages, reported when it ends.
 struct Run<'a> {
     pages: Option<(usize, usize)>,
     each: &'a mut dyn FnMut(usize, usize, bool),
@@ -261,7 +255,7 @@ mod tests {
         let pages = 15_000;
         let memory = touched(pages);
         let at = memory.as_ptr() as usize;
-        // Without this the kernel makes a page of what is looked at.
+        // Without this the kernel would make a page for each address that is looked at.
         let userfaultfd = Userfaultfd::open().unwrap();
         userfaultfd.register_missing(at, pages * PAGE).unwrap();
         for is_open in [true, false] {

@@ -1,11 +1,13 @@
-//! Pinned allocator: where deepheap's own Rust values live, so that it never faults on itself.
+//! Pinned allocator: memory for deepheap's own Rust values, so that it never faults on itself.
 //!
 //! Guarantees: memory comes from `map_pinned` only; `pinned_bytes` counts every byte it has mapped.
 //! Never: is called in a signal handler or on the fault path | calls malloc.
-//! Threads: any; one lock. A fork takes it before and frees it after: `fork_prepare` and its kin.
+//! Threads: any; one lock. A fork takes it before and frees it after (`fork_prepare`,
+//! `fork_parent`, `fork_child`).
 //!
-//! Small: a power of two up to 16 KiB, one free list each (links inside free blocks: they are
-//! pinned), cut from chunks of 256 KiB that are never given back. Large: a mapping of its own.
+//! A small block has a power of two up to 16 KiB, each with a free list (the links are inside free
+//! blocks, which are pinned). It is cut from a chunk of 256 KiB that is never given back. A large
+//! block is a mapping of its own.
 
 use crate::PAGE;
 use crate::lock::{Guard, Lock};
@@ -34,7 +36,7 @@ pub fn pinned_bytes() -> usize {
 }
 
 struct Small {
-    /// By class: the first free block, whose first word is the next.
+    /// By class: the first free block. The first word of a free block points to the next one.
     free: [*mut u8; CLASSES],
     /// The rest of the newest chunk.
     chunk: *mut u8,
@@ -45,7 +47,7 @@ struct Small {
 unsafe impl Send for Small {}
 
 impl PinnedAllocator {
-    /// Before a fork: nobody is in the allocator until `fork_parent`, `fork_child`.
+    /// Before a fork: no thread is in the allocator until `fork_parent` or `fork_child`.
     pub fn fork_prepare() {
         core::mem::forget(SMALL.lock());
     }

@@ -1,8 +1,9 @@
-//! Pinned array: a table of fixed capacity in memory of our own, populated where it is touched.
+//! Pinned array: a table of fixed capacity in memory of our own, which takes RAM only where it is
+//! touched.
 //!
 //! Guarantees: starts all zero, page-aligned, never moves; safe to share as `[T]` is.
 //! Never: uses the global allocator | grows | drops its elements (they need no dropping).
-//! Threads: made and dropped by one, read by any, also in a signal handler.
+//! Threads: one makes and drops it, any may read it, also in a signal handler.
 
 use crate::errno::{Errno, Result};
 use crate::mapping;

@@ -1,13 +1,14 @@
-//! Lifeline: tells one process that another is gone, or runs another program.
+//! Lifeline: tells one process that another has ended, or runs another program.
 //!
-//! A close-on-exec pipe with nothing in it. The one that is watched holds the link; when its last
-//! copy is closed, by exit or exec, the line is cut.
+//! A lifeline is a close-on-exec pipe with nothing in it. The watched process holds the link; when
+//! the last copy of the link is closed, by exit or exec, the line is cut.
 //!
 //! Never: blocks, allocates.
 
-use crate::errno::{Errno, Result, check};
+use crate::errno::Result;
 use crate::own_descriptor::OwnDescriptor;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use crate::raw_call::{Descriptor, raw_call_again};
+use std::os::fd::AsRawFd;
 
 /// The watching end.
 #[derive(Debug)]
@@ -19,11 +20,7 @@ pub struct Lifelink(#[expect(dead_code, reason = "held to be closed")] OwnDescri
 
 /// A line and its link.
 pub fn lifeline() -> Result<(Lifeline, Lifelink)> {
-    let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
-    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }.into())?;
-    // SAFETY: fresh descriptors, nobody else's.
-    let [line, link] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let (line, link) = Descriptor::pipe()?;
     let (line, link) = (OwnDescriptor::adopt(line), OwnDescriptor::adopt(link));
     Ok((Lifeline(line), Lifelink(link)))
 }
@@ -32,14 +29,8 @@ impl Lifeline {
     /// Whether every copy of the link is closed.
     pub fn is_cut(&self) -> bool {
         let mut byte = 0u8;
-        loop {
-            // SAFETY: one byte of room.
-            match unsafe { libc::read(self.0.as_raw_fd(), (&raw mut byte).cast(), 1) } {
-                0 => return true,
-                n if n < 0 && Errno::last() == Errno::EINTR => {}
-                _ => return false,
-            }
-        }
+        // SAFETY: one byte of room.
+        unsafe { raw_call_again!(SYS_read, self.0.as_raw_fd(), &raw mut byte, 1) == Ok(0) }
     }
 }
 

@@ -1,17 +1,20 @@
 //! Ring: many reads or writes in flight at once, through io_uring.
 //!
 //! Guarantees: a call returns only when no request of it is in flight, so buffers are borrowed no
-//! longer than the call; every request's result is told.
+//! longer than the call; every request has a result.
 //! Never: allocates after `new` | polls a processor idle while it waits.
 //! Threads: one at a time for each ring (`&mut`). A child of a fork makes its own.
 
+use crate::cancellation;
 use crate::errno::{Errno, Result, Saved};
 use crate::own_descriptor;
+use crate::signals::NoFileSizeSignal;
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
-use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
-/// One read, and what came of it.
+/// One read, and its result.
 #[derive(Debug)]
 pub struct ReadRequest<'a> {
     offset: u64,
@@ -22,7 +25,7 @@ pub struct ReadRequest<'a> {
     _borrows: PhantomData<&'a mut [u8]>,
 }
 
-/// One write, and what came of it.
+/// One write, and its result.
 #[derive(Debug)]
 pub struct WriteRequest<'a> {
     offset: u64,
@@ -39,13 +42,13 @@ unsafe impl Send for ReadRequest<'_> {}
 unsafe impl Send for WriteRequest<'_> {}
 
 impl<'a> ReadRequest<'a> {
-    /// Wants to fill `buf` from `offset`. At most 1 GiB.
+    /// A request to fill `buf` from `offset`. At most 1 GiB.
     pub fn new(offset: u64, buf: &'a mut [u8]) -> Self {
         // SAFETY: a mutable borrow for 'a is as much as the contract asks.
         unsafe { Self::from_raw(offset, buf.as_mut_ptr(), buf.len()) }
     }
 
-    /// Wants to fill `len` bytes at `buf` from `offset`.
+    /// A request to fill `len` bytes at `buf` from `offset`.
     ///
     /// # Safety
     /// The bytes are writable and used by nobody else during 'a.
@@ -54,8 +57,8 @@ impl<'a> ReadRequest<'a> {
         ReadRequest { offset, buf, len, done: 0, result: 0, _borrows: PhantomData }
     }
 
-    /// Takes another read into this one, if it goes on where this one ends, in the file and in
-    /// memory. Otherwise the buffer comes back.
+    /// Merges another read into this one, if it begins where this one ends, in the file and in
+    /// memory. Otherwise gives the buffer back.
     pub fn extend(
         &mut self,
         offset: u64,
@@ -79,7 +82,7 @@ impl<'a> ReadRequest<'a> {
 }
 
 impl<'a> WriteRequest<'a> {
-    /// Wants to write `buf` at `offset`. At most 1 GiB.
+    /// A request to write `buf` at `offset`. At most 1 GiB.
     pub fn new(offset: u64, buf: &'a [u8]) -> Self {
         let len = buf.len().min(REQUEST_BYTES_MAX) as u32;
         let buf = buf.as_ptr();
@@ -141,14 +144,14 @@ impl Request for WriteRequest<'_> {
     }
 
     fn answer(&mut self, answer: i32) -> bool {
-        // A device that takes nothing and gives no reason would be asked for ever.
+        // Otherwise a device that takes nothing and gives no reason would be asked for ever.
         progress(self.len, &mut self.done, &mut self.result, answer, -libc::EIO)
     }
 }
 
 /// An io_uring instance.
 pub struct Ring {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
     entries: usize,
 }
 
@@ -161,6 +164,10 @@ impl core::fmt::Debug for Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         own_descriptor::mark(self.ring.as_raw_fd(), false);
+        // As in `new`.
+        let _off = cancellation::Off::begin();
+        // SAFETY: here only, and nothing uses the ring afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
@@ -169,8 +176,10 @@ impl Ring {
     /// ENOSYS, EPERM where io_uring is not allowed; ENOMEM under a small memlock limit of old
     /// kernels.
     pub fn new(entries: u32) -> Result<Self> {
+        // The crate closes descriptors through `std`.
+        let _off = cancellation::Off::begin();
         let builder = IoUring::builder();
-        // Less interrupting of the thread that waits (5.19); plain where that is unknown.
+        // Interrupt the waiting thread less (5.19); older kernels do without.
         let ring = builder
             .clone()
             .setup_coop_taskrun()
@@ -178,25 +187,25 @@ impl Ring {
             .or_else(|_| builder.build(entries))
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
         let mut probe = io_uring::Probe::new();
-        // Plain reads and writes are of 5.6, and so is the probe.
+        // Plain reads and writes exist since 5.6, and so does the probe.
         let known = ring.submitter().register_probe(&mut probe).is_ok()
             && probe.is_supported(opcode::Read::CODE)
             && probe.is_supported(opcode::Write::CODE);
         if !known {
             return Err(Errno::ENOSYS);
         }
-        // The same ring under a descriptor that the program does not stumble over.
+        // Move the ring to a high descriptor, which the program does not close by accident.
         let parameters = ring.params().clone();
         let ring = match own_descriptor::high_duplicate(ring.as_raw_fd()) {
             // SAFETY: a descriptor of this very ring, nobody else's, with its own parameters. The
             // low one goes away with its mapping, in which nothing was ever submitted.
-            Some(high) => unsafe { IoUring::from_fd(high.into_raw_fd(), parameters) }
+            Some(high) => unsafe { IoUring::from_fd(high.into_raw(), parameters) }
                 .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?,
             None => ring,
         };
         let entries = ring.params().sq_entries() as usize;
         own_descriptor::mark(ring.as_raw_fd(), true);
-        Ok(Ring { ring, entries })
+        Ok(Ring { ring: ManuallyDrop::new(ring), entries })
     }
 
     /// True if this process may use io_uring.
@@ -209,15 +218,16 @@ impl Ring {
         self.entries
     }
 
-    /// Reads them all and waits for all. Each request's `result` tells; Err only if nothing was
-    /// begun.
+    /// Reads all and waits for all. Each request's `result` tells how it ended; Err only if nothing
+    /// was begun.
     pub fn read_many(&mut self, fd: RawFd, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         self.run(fd, requests)
     }
 
-    /// Writes them all and waits for all. Each request's `result` tells; Err only if nothing was
-    /// begun.
+    /// Writes all and waits for all. Each request's `result` tells how it ended; Err only if
+    /// nothing was begun.
     pub fn write_many(&mut self, fd: RawFd, requests: &mut [WriteRequest<'_>]) -> Result<()> {
+        let _no_signal = NoFileSizeSignal::new();
         self.run(fd, requests)
     }
 
@@ -231,7 +241,7 @@ impl Ring {
             while left > 0 {
                 self.enter(left);
                 while let Some((index, answer)) = self.completion() {
-                    // A request that is not over has a part left to do.
+                    // If the request is not finished, a part of it is left to do.
                     if chunk[index].answer(answer) {
                         left -= 1;
                     } else {
@@ -256,8 +266,8 @@ impl Ring {
         Some((entry.user_data() as usize, entry.result()))
     }
 
-    /// Submits what is new and waits for one answer at least. Requests that are in flight borrow
-    /// buffers, so there is no way back on errors: they are transient, or the ring is gone.
+    /// Submits new requests and waits for at least one answer. Requests in flight borrow buffers,
+    /// so it cannot return on an error: errors are transient, or the ring is gone.
     fn enter(&mut self, wanted: usize) {
         let Err(error) = self.ring.submit_and_wait(wanted) else { return };
         match error.raw_os_error().unwrap_or(libc::EIO) {

@@ -1,11 +1,13 @@
-//! Schedule: where tests decide which thread goes on.
+//! Schedule: lets tests decide which thread runs.
 //!
-//! With the feature `schedules`, which only tests switch on, the atomics of `atomic` are points at
-//! which a scheduler that a test has set may let another of its threads go on, and whoever waits by
-//! `futex` waits by that scheduler. Without it all of this is nothing.
+//! With the feature `schedules`, which only tests switch on, each operation on the atomics of
+//! `atomic` is a point: there the scheduler that a test has set may let another of its threads run.
+//! Waiting by `futex` then goes through that scheduler, too. Without the feature nothing of this
+//! exists.
 //!
 //! Never: part of a product.
-//! Threads: a scheduler is that of the thread that has set it; those it runs are its own.
+//! Threads: a scheduler belongs to the thread that has set it; the threads that it runs are its
+//! own.
 
 /// A point at which another thread may go on.
 #[cfg(not(feature = "schedules"))]
@@ -19,15 +21,17 @@ pub use switched_on::{Scheduler, current, point, set};
 mod switched_on {
     use core::cell::Cell;
 
-    /// Who decides.
+    /// Decides which thread runs.
     pub trait Scheduler {
-        /// Another thread may go on; `must_yield`: this one waits for what others do.
+        /// Another thread may run; `must_yield`: this one waits for what others do.
         fn point(&self, must_yield: bool);
-        /// The thread sleeps until it is woken by this word. Nobody has run since the word was
-        /// looked at.
+        /// The thread sleeps until it is woken by this word. No other thread has run since it
+        /// looked at the word.
         fn sleep(&self, word: usize);
-        /// Wakes up to `most` of those that sleep by this word; answers how many.
+        /// Wakes up to `most` threads that sleep by this word; answers how many.
         fn wake(&self, word: usize, most: usize) -> usize;
+        /// The number of the thread that is running, never 0.
+        fn thread(&self) -> usize;
     }
 
     thread_local! {

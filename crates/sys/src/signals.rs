@@ -1,12 +1,12 @@
 //! Signals: keep the program's signal handlers out while a thread is inside the runtime.
 //!
 //! Guarantees: `Blocked` puts the mask back as it was, on the same thread.
-//! Never: blocks SIGBUS, SIGSEGV, SIGILL, SIGFPE: blocked, those kill instead of being handled; but
-//! for the few instructions of `every`.
-//! Threads: any, also in a signal handler. Straight to the kernel: no libc or preload wrapper
-//! between.
+//! Never: blocks SIGBUS, SIGSEGV, SIGILL, SIGFPE, except for the few instructions under `every`:
+//! while they are blocked they kill instead of being handled.
+//! Threads: any, also in a signal handler. Calls go straight to the kernel, with no wrapper of libc
+//! or preload between.
 
-use crate::errno::Saved;
+use crate::raw_call::raw_call;
 use core::marker::PhantomData;
 
 /// A set of signals as the kernel keeps it: bit n-1 is signal n.
@@ -22,7 +22,8 @@ pub const SYNCHRONOUS: Mask =
     bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE);
 
 /// The two signals that libc keeps for itself. A worker that blocked 33 would hang the program's
-/// setuid(2): libc has every thread change its own identity in a handler of it, and waits for all.
+/// setuid(2): there every thread changes its own identity in the handler of that signal, and libc
+/// waits for all.
 pub const LIBC_INTERNAL: Mask = bit(32) | bit(33);
 
 /// Sets the calling thread's mask and answers the old one.
@@ -36,18 +37,12 @@ pub fn mask() -> Mask {
 }
 
 fn change(how: i32, mask: &Mask) -> Mask {
-    let _errno = Saved::new();
     let mut old: Mask = 0;
     // SAFETY: both masks are of the kernel's size, 8 bytes, and live across the call. It cannot
     // fail with valid pointers and a valid `how`.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            how,
-            core::ptr::from_ref(mask),
-            core::ptr::from_mut(&mut old),
-            size_of::<Mask>(),
-        )
+    let _ = unsafe {
+        let (mask, old) = (core::ptr::from_ref(mask), core::ptr::from_mut(&mut old));
+        raw_call!(SYS_rt_sigprocmask, how, mask, old, size_of::<Mask>())
     };
     old
 }
@@ -74,7 +69,7 @@ impl Blocked {
         Blocked { before, _stays_on_its_thread: PhantomData }
     }
 
-    /// The mask from before.
+    /// The mask that was set before.
     pub fn before(&self) -> Mask {
         self.before
     }
@@ -84,6 +79,58 @@ impl Drop for Blocked {
     fn drop(&mut self) {
         set_mask(self.before);
     }
+}
+
+/// While it lives, a write of this thread beyond RLIMIT_FSIZE is answered with EFBIG and nothing
+/// else: the SIGXFSZ that the kernel sends along never arrives. For what is written on behalf of
+/// the runtime; a SIGXFSZ that was pending before stays so.
+#[derive(Debug)]
+#[must_use = "the signal is let in again when the guard is dropped"]
+pub struct NoFileSizeSignal {
+    before: Mask,
+    was_pending: bool,
+    _stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl NoFileSizeSignal {
+    /// Keeps the signal away from now on.
+    pub fn new() -> Self {
+        let before = change(libc::SIG_BLOCK, &bit(libc::SIGXFSZ));
+        let was_pending = pending() & bit(libc::SIGXFSZ) != 0;
+        NoFileSizeSignal { before, was_pending, _stays_on_its_thread: PhantomData }
+    }
+}
+
+impl Default for NoFileSizeSignal {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for NoFileSizeSignal {
+    fn drop(&mut self) {
+        if !self.was_pending {
+            take_pending(bit(libc::SIGXFSZ));
+        }
+        set_mask(self.before);
+    }
+}
+
+/// The pending signals.
+fn pending() -> Mask {
+    let mut pending: Mask = 0;
+    // SAFETY: the kernel writes 8 bytes, of the size that it is told. It cannot fail.
+    let _ = unsafe { raw_call!(SYS_rt_sigpending, &raw mut pending, size_of::<Mask>()) };
+    pending
+}
+
+/// Takes one of these blocked signals back if it is pending.
+fn take_pending(signals: Mask) {
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let (signals, at_once) = (&raw const signals, &raw const at_once);
+    // SAFETY: the kernel reads 8 bytes of mask and a timespec; there is nothing to be written. That
+    // no signal waits is no error here.
+    let _ = unsafe { raw_call!(SYS_rt_sigtimedwait, signals, 0, at_once, size_of::<Mask>()) };
 }
 
 #[cfg(test)]

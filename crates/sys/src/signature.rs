@@ -1,20 +1,20 @@
-//! Signature: what the first bytes of a device or file say that it holds.
+//! Signature: recognises by its first bytes what a device or file holds.
 //!
-//! Guarantees: names the common file systems, swap, LVM, LUKS, MD, and partition tables. What it
-//! cannot name is something all the same, unless it is zero or an earlier store of deepheap.
+//! Guarantees: names the common file systems, swap, LVM, LUKS, MD, and partition tables. Other
+//! bytes count as data, too, unless they are zero or an earlier store of deepheap.
 //! Never: does I/O | allocates | sees what lies behind the head.
 //! Threads: any; a pure function.
 
 /// Bytes to look at: btrfs keeps its magic at 64 KiB.
 pub(crate) const HEAD_BYTES: usize = 68 << 10;
 
-/// What is there without a name.
+/// The name for data that it cannot name.
 const UNKNOWN: &str = "data that deepheap did not write";
 /// The store writes blocks of so many bytes; see `docs/on-disk-format.md`.
 const BLOCK_BYTES: usize = 4096;
-/// How the first block of a segment begins, its directory.
+/// The first bytes of a directory, the first block of a segment.
 const DIRECTORY: &[u8] = b"dheapseg";
-/// How a packed block begins, and where it has eight zeros.
+/// The first bytes of a packed block, and where it has eight zeros.
 const PACKED: &[u8] = b"dhp1";
 const PACKED_ZEROS: core::ops::Range<usize> = 8..16;
 
@@ -56,7 +56,8 @@ const SIGNATURES: &[(&str, usize, &[u8])] = &[
 /// What a device or file that begins with `head` holds, in words; None if that is zeros or an
 /// earlier store.
 pub(crate) fn recognise(head: &[u8]) -> Option<&'static str> {
-    // Before the earlier store: much of what is put over one leaves its first bytes as they were.
+    // Look for others before an earlier store: many formats leave the store's first bytes as they
+    // were.
     let found =
         SIGNATURES.iter().find(|(_, at, magic)| head.get(*at..*at + magic.len()) == Some(*magic));
     match found {

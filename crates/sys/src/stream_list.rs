@@ -1,11 +1,11 @@
 //! Stream list: the lock of libc's list of stdio streams, around a fork.
 //!
-//! libc's `fork` takes it after the handlers that run before a fork. Who has it waits for the lock
-//! of each stream (`fflush(NULL)`), and who has that may wait for us, who keeps everybody from
-//! moving objects until the fork is over: three threads in a ring. So it is taken before all else
-//! of ours; it can be taken again by the thread that has it, which libc then does.
+//! libc's `fork` takes this lock after the handlers that run before a fork. A thread that has it
+//! (`fflush(NULL)`) waits for the lock of each stream. A thread that has one of those may wait for
+//! us, since no object moves until the fork is over. The three threads would wait for each other in
+//! a ring. So we take this lock before all of our own. It is reentrant: libc then takes it again.
 //!
-//! Guarantees: balanced, whether libc sees to the lock itself or, with one thread, does not.
+//! Guarantees: balanced, whether libc takes the lock itself or, with one thread, does not.
 //! Never: allocates.
 //! Threads: the forking one, from handlers of `pthread_atfork`.
 
@@ -27,7 +27,7 @@ pub fn fork_parent() {
     unsafe { _IO_list_unlock() }
 }
 
-/// In the child: the lock is nobody's.
+/// In the child: frees the lock.
 pub fn fork_child() {
     // SAFETY: the child has this thread only, which had the lock.
     unsafe { _IO_list_resetlock() }

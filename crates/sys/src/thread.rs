@@ -1,23 +1,24 @@
-//! Thread: the runtime's own workers, on stacks of our own, deaf to the program's signals.
+//! Thread: the runtime's workers, on stacks of our own, with the program's signals blocked.
 //!
-//! Guarantees: a worker runs with every signal blocked but those of `Blocked::all`, from its first
+//! Guarantees: a worker runs with the signals of `Blocked::all` blocked, from its first
 //! instruction; its stack is pinned memory with a guard page below.
 //! Never: uses std::thread | allocates by itself (libc's pthread_create does: start workers early).
 //! Threads: any; a child of a fork has none of them and spawns its own.
 
 use crate::PAGE;
+use crate::cancellation;
 use crate::errno::{Errno, Result};
 use crate::mapping;
 use crate::signals::Blocked;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Bytes of a worker's stack, beside what libc puts there.
+/// Bytes of a worker's stack, without what libc puts there.
 const STACK_BYTES: usize = 256 << 10;
 /// See `learn_thread_local_bytes`.
 static THREAD_LOCAL_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of a stack that is not tried any more.
+/// Stacks of so many bytes or more are not tried.
 const STACK_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a thread's name, NUL included.
 const NAME_BYTES: usize = 16;
@@ -51,7 +52,7 @@ pub fn spawn(name: &CStr, run: fn(usize), argument: usize) -> Result<ThreadId> {
     let mut stack_bytes = STACK_BYTES + THREAD_LOCAL_BYTES.load(Relaxed);
     loop {
         match spawn_on(stack_bytes, &start) {
-            // libc wants more for itself than we know of.
+            // libc needs more for itself than we know of.
             Err(Errno::EINVAL) if stack_bytes < STACK_BYTES_MAX => stack_bytes *= 2,
             spawned => return spawned,
         }
@@ -83,8 +84,9 @@ fn mapped_bytes(stack_bytes: usize) -> usize {
     PAGE + stack_bytes + PAGE
 }
 
-/// Learns how much the thread-local variables of the program and its libraries take up: libc has
-/// them on the stack of each thread. Takes a lock of the dynamic linker: not under one of ours.
+/// Learns how much the thread-local variables of the program and its libraries take: libc puts them
+/// on the stack of each thread. Takes a lock of the dynamic linker: do not call it under one of
+/// ours.
 pub fn learn_thread_local_bytes() {
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, sum: *mut c_void) -> i32 {
         // SAFETY: libc's records, as long as this runs, and our sum.
@@ -113,7 +115,7 @@ unsafe fn create(
 ) -> Result<libc::pthread_t> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // A new thread inherits the mask of its maker.
+    // A new thread inherits the mask of the thread that creates it.
     let _blocked = Blocked::all();
     // SAFETY: the attributes are initialised first and destroyed last; the caller's promise for the
     // rest.
@@ -145,6 +147,7 @@ impl ThreadId {
     /// Waits for the thread's end and gives its stack back.
     pub fn join(self) -> Result<()> {
         let this = core::mem::ManuallyDrop::new(self);
+        let _off = cancellation::Off::begin();
         // SAFETY: joined once (self is consumed) and never detached (drop does not run).
         let error = unsafe { libc::pthread_join(this.thread, core::ptr::null_mut()) };
         if error != 0 {
@@ -176,10 +179,18 @@ pub fn cpu_count() -> usize {
     usize::try_from(count).unwrap_or(1).max(1)
 }
 
-/// Sleeps about that long.
+/// Sleeps for about `time`.
 pub fn sleep(time: core::time::Duration) {
     let nobody = crate::atomic::AtomicU32::new(0);
     crate::futex::wait(&nobody, 0, Some(time));
+}
+
+/// How often threads of this process have called `yield_now`: many times means that a thread spins.
+static YIELDS: AtomicU64 = AtomicU64::new(0);
+
+/// How often threads of this process have called `yield_now`.
+pub fn yields() -> u64 {
+    YIELDS.load(Relaxed)
 }
 
 /// Lets another thread run.
@@ -188,6 +199,7 @@ pub fn yield_now() {
     if let Some(scheduler) = crate::schedule::current() {
         return scheduler.point(true);
     }
+    YIELDS.fetch_add(1, Relaxed);
     // SAFETY: no arguments.
     unsafe { libc::sched_yield() };
 }
@@ -196,7 +208,7 @@ pub fn yield_now() {
 mod tests {
     use super::*;
     use crate::signals;
-    use core::sync::atomic::{AtomicU64, Ordering};
+    use core::sync::atomic::Ordering;
 
     static SEEN: AtomicUsize = AtomicUsize::new(0);
     static MASK: AtomicU64 = AtomicU64::new(0);

@@ -10,7 +10,7 @@
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
-/// What deepheap knows of a thread. All zero in a new one.
+/// What deepheap keeps for a thread. All zero in a new one.
 #[repr(C, align(32))]
 #[derive(Debug)]
 pub struct ThreadArea {
@@ -18,8 +18,8 @@ pub struct ThreadArea {
     pub cache: *mut c_void,
     /// Above 0: the thread is inside the runtime.
     pub depth: u32,
-    /// Bits that the runtime defines.
-    pub flags: u32,
+    /// Holds of the thread that have not ended.
+    pub holds: u32,
     /// Words that the runtime defines.
     pub spare: [usize; 22],
 }
@@ -41,12 +41,30 @@ global_asm!(
     ".popsection",
 );
 
+/// A number that no other thread has while this one lives. Never 0.
+#[inline]
+pub fn thread_number() -> usize {
+    #[cfg(feature = "schedules")]
+    if let Some(scheduler) = crate::schedule::current() {
+        return scheduler.thread(); // its threads share one area
+    }
+    area() as usize
+}
+
 /// A number from 0 to 15 that differs between most threads and stays the same for each: for
 /// counters that many threads would fight over.
 #[inline]
 pub fn lane() -> usize {
+    lane_of::<16>()
+}
+
+/// As `lane`, from 0 to `LANES` - 1, a power of two.
+#[inline]
+pub fn lane_of<const LANES: usize>() -> usize {
+    const { assert!(LANES.is_power_of_two() && LANES > 1) };
     // Areas of different threads lie pages apart; a multiplication mixes the upper bits.
-    (area() as usize >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60
+    let mixed = (area() as usize >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed >> (usize::BITS - LANES.trailing_zeros())
 }
 
 /// The calling thread's area. Never null; valid until the thread ends.
@@ -75,10 +93,10 @@ mod tests {
     fn every_thread_has_a_zeroed_area_of_its_own() {
         let mine = area();
         // SAFETY: this thread's own area.
-        unsafe { (*mine).flags = 9 };
+        unsafe { (*mine).holds = 9 };
         let other = std::thread::spawn(|| {
             // SAFETY: that thread's own area.
-            let fresh = unsafe { (*area()).flags == 0 && (*area()).cache.is_null() };
+            let fresh = unsafe { (*area()).holds == 0 && (*area()).cache.is_null() };
             (area() as usize, fresh)
         })
         .join()
@@ -88,6 +106,6 @@ mod tests {
         assert!(other.1, "zeroed");
         assert_eq!(mine as usize % 32, 0);
         // SAFETY: this thread's own area.
-        unsafe { (*mine).flags = 0 };
+        unsafe { (*mine).holds = 0 };
     }
 }

@@ -1,28 +1,37 @@
-//! Userfaultfd: missing pages become SIGBUS in the thread that touches them, and we fill them in.
+//! Userfaultfd: a thread that touches a missing page gets SIGBUS, and we fill the page in.
 //!
-//! Guarantees: opened without privilege (user-mode faults only) where the kernel knows how; every
-//! answer of the kernel is told: done, exists already, done in part, or why not.
+//! Guarantees: opened without privilege (user-mode faults only) if the kernel can; every answer of
+//! the kernel is reported: done, exists already, done in part, or an error.
 //! Never: allocates | takes a deepheap lock. Debian 12's headers are too old: definitions are ours.
 //! Threads: any, also in a signal handler. A child of a fork must open and register its own.
 
-use crate::errno::{Errno, Result, check};
+use crate::errno::{Errno, Result};
 use crate::own_descriptor::OwnDescriptor;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use crate::raw_call::{Descriptor, raw_call, raw_call_again};
+use std::os::fd::{AsRawFd, RawFd};
 
 const API: u64 = 0xAA;
 const IOCTL_API: libc::c_ulong = 0xc018_aa3f;
 const IOCTL_REGISTER: libc::c_ulong = 0xc020_aa00;
 const IOCTL_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const IOCTL_COPY: libc::c_ulong = 0xc028_aa03;
+const IOCTL_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 const IOCTL_POISON: libc::c_ulong = 0xc020_aa08;
 const IOCTL_DEVICE_NEW: libc::c_ulong = 0xaa00;
 
 const USER_MODE_ONLY: i32 = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
+const REGISTER_MODE_PROTECTED: u64 = 2;
 const COPY_MODE_DONTWAKE: u64 = 1;
+const PROTECT_MODE_ON: u64 = 1;
+const PROTECT_MODE_DONTWAKE: u64 = 2;
 
 /// What the kernel's userfaultfd can do: bits of `features()`.
 pub mod feature {
+    /// Writes to pages that we protect are reported (5.7).
+    pub const PROTECTS: u64 = 1 << 0;
+    /// Missing pages of shared memory are reported (4.11).
+    pub const MISSING_SHARED: u64 = 1 << 5;
     /// Missing pages raise SIGBUS in the touching thread (4.14). Always on.
     pub const SIGBUS: u64 = 1 << 7;
     /// The exact address is reported, not the page (5.18).
@@ -42,6 +51,7 @@ struct ApiArgument {
     ioctls: u64,
 }
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct Range {
     start: u64,
@@ -66,6 +76,12 @@ struct CopyArgument {
 }
 
 #[repr(C)]
+struct ProtectArgument {
+    range: Range,
+    mode: u64,
+}
+
+#[repr(C)]
 struct PoisonArgument {
     range: Range,
     mode: u64,
@@ -80,9 +96,9 @@ const _: () = assert!(size_of::<CopyArgument>() == 40 && size_of::<RegisterArgum
 pub enum Copy {
     /// All bytes are installed.
     Done,
-    /// Nothing was installed: the first page is there already.
+    /// Nothing was installed: the first page is present already.
     Exists,
-    /// So many bytes (whole pages, less than all) are installed; the next page exists or failed:
+    /// So many bytes (whole pages, less than all) are installed. The next page exists or failed:
     /// ask again from there to learn which.
     Partial(usize),
 }
@@ -99,11 +115,25 @@ impl Userfaultfd {
     /// Opens it. EPERM: the administrator forbids it; ENOSYS: no such kernel or a seccomp filter;
     /// EOPNOTSUPP: too old for SIGBUS mode.
     pub fn open() -> Result<Self> {
+        Self::open_with(feature::SIGBUS)
+    }
+
+    /// As `open`, for memory that is to be protected against writes (`protect`).
+    pub fn open_protecting() -> Result<Self> {
+        Self::open_with(feature::SIGBUS | feature::PROTECTS)
+    }
+
+    /// As `open`, for memory that processes share.
+    pub fn open_shared() -> Result<Self> {
+        Self::open_with(feature::SIGBUS | feature::MISSING_SHARED)
+    }
+
+    fn open_with(features: u64) -> Result<Self> {
         let fd = OwnDescriptor::adopt(open_descriptor()?);
-        let mut argument = ApiArgument { api: API, features: feature::SIGBUS, ioctls: 0 };
+        let mut argument = ApiArgument { api: API, features, ioctls: 0 };
         match ioctl(&fd, IOCTL_API, &mut argument) {
-            // The kernel answers with all it has, not with what was asked for.
-            Ok(()) if argument.features & feature::SIGBUS != 0 => {
+            // The kernel answers with all features that it has, not with those asked for.
+            Ok(()) if argument.features & features == features => {
                 Ok(Userfaultfd { fd, features: argument.features })
             }
             Ok(()) | Err(Errno::EINVAL) => Err(Errno::ENOTSUP),
@@ -119,9 +149,37 @@ impl Userfaultfd {
     /// From now on a touch of a missing page of the range raises SIGBUS; a system call gets EFAULT.
     /// Pages that are present stay as they are.
     pub fn register_missing(&self, addr: usize, len: usize) -> Result<()> {
+        self.register(addr, len, REGISTER_MODE_MISSING)
+    }
+
+    /// As `register_missing`, and the range can be protected.
+    pub fn register_protectable(&self, addr: usize, len: usize) -> Result<()> {
+        self.register(addr, len, REGISTER_MODE_MISSING | REGISTER_MODE_PROTECTED)
+    }
+
+    fn register(&self, addr: usize, len: usize, mode: u64) -> Result<()> {
         let range = Range { start: addr as u64, len: len as u64 };
-        let mut argument = RegisterArgument { range, mode: REGISTER_MODE_MISSING, ioctls: 0 };
+        let mut argument = RegisterArgument { range, mode, ioctls: 0 };
         ioctl(&self.fd, IOCTL_REGISTER, &mut argument)
+    }
+
+    /// Protects the pages that are present in a range against writes, or ends that. While they are
+    /// protected a write raises SIGBUS, and a system call that would write gets EFAULT. When this
+    /// returns no thread writes there any more. It walks the page tables of the range once.
+    pub fn protect(&self, addr: usize, len: usize, on: bool) -> Result<()> {
+        let range = Range { start: addr as u64, len: len as u64 };
+        let mode = if on { PROTECT_MODE_ON } else { PROTECT_MODE_DONTWAKE };
+        loop {
+            let mut argument = ProtectArgument { range, mode };
+            match ioctl(&self.fd, IOCTL_WRITEPROTECT, &mut argument) {
+                // The address space is changing (a fork, an mremap): soon over.
+                // SAFETY: no arguments.
+                Err(Errno::EAGAIN) => unsafe {
+                    libc::sched_yield();
+                },
+                answer => return answer,
+            }
+        }
     }
 
     /// From now on missing pages of the range read as zeros again.
@@ -153,7 +211,8 @@ impl Userfaultfd {
             }
             match (answer, usize::try_from(argument.copied)) {
                 (Err(Errno::EAGAIN), Ok(bytes)) => done += bytes,
-                // The address space is changing under us (a fork, an mremap): soon it will not.
+                // The address space is changing (a fork, an mremap): try again, it will soon be
+                // over.
                 (Err(Errno::EAGAIN), Err(_)) => {
                     // SAFETY: no arguments.
                     unsafe { libc::sched_yield() };
@@ -167,7 +226,7 @@ impl Userfaultfd {
     }
 
     /// Makes every access to the missing pages of the range raise SIGBUS for good, in every process
-    /// that forks off. ENOTSUP where the kernel cannot. Ok also where a page is present: it stays.
+    /// that forks off. ENOTSUP where the kernel cannot. Ok also if a page is present: it stays.
     ///
     /// # Safety
     /// The range is registered memory of the caller's.
@@ -197,7 +256,7 @@ impl AsRawFd for Userfaultfd {
     }
 }
 
-fn open_descriptor() -> Result<OwnedFd> {
+fn open_descriptor() -> Result<Descriptor> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let plain = match userfaultfd(flags | USER_MODE_ONLY) {
         // Before 5.11 the flag is unknown.
@@ -210,36 +269,26 @@ fn open_descriptor() -> Result<OwnedFd> {
     }
 }
 
-fn userfaultfd(flags: i32) -> Result<OwnedFd> {
+fn userfaultfd(flags: i32) -> Result<Descriptor> {
     // SAFETY: no memory arguments; a new descriptor is nobody's but ours.
-    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    unsafe { Ok(Descriptor::new(raw_call!(SYS_userfaultfd, flags)?)) }
 }
 
-/// The way of 6.1: whoever may open /dev/userfaultfd may have one.
-fn open_by_device(flags: i32) -> Result<OwnedFd> {
-    // SAFETY: a literal with its NUL.
-    let device =
-        unsafe { libc::open(c"/dev/userfaultfd".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-    // SAFETY: a new descriptor of ours.
-    let device = unsafe { OwnedFd::from_raw_fd(check(device.into())? as RawFd) };
-    // SAFETY: the argument is a number.
-    let fd = check(unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_DEVICE_NEW, flags) }.into())?;
-    // SAFETY: a new descriptor of ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+/// Since 6.1: a process that may open /dev/userfaultfd gets one from it.
+fn open_by_device(flags: i32) -> Result<Descriptor> {
+    let device = Descriptor::open(c"/dev/userfaultfd", libc::O_RDWR, 0)?;
+    // SAFETY: the argument is a number; a new descriptor is nobody's but ours.
+    unsafe {
+        let opened = raw_call!(SYS_ioctl, device.as_raw_fd(), IOCTL_DEVICE_NEW, flags)?;
+        Ok(Descriptor::new(opened))
+    }
 }
 
 fn ioctl<T>(fd: &OwnDescriptor, request: libc::c_ulong, argument: &mut T) -> Result<()> {
-    loop {
-        // SAFETY: every caller pairs a request with the argument whose size the request encodes.
-        let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request, core::ptr::from_mut(argument)) };
-        match check(answer.into()) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+    let argument = core::ptr::from_mut(argument);
+    // SAFETY: every caller pairs a request with the argument whose size the request encodes.
+    unsafe { raw_call_again!(SYS_ioctl, fd.as_raw_fd(), request, argument) }?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -295,7 +344,7 @@ mod tests {
         unsafe {
             assert_eq!(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC), 0);
             assert_eq!(libc::write(pipe[1], c"x".as_ptr().cast(), 1), 1);
-            let answer = check(libc::read(pipe[0], at.cast(), 1) as libc::c_long);
+            let answer = raw_call!(SYS_read, pipe[0], at, 1);
             libc::close(pipe[0]);
             libc::close(pipe[1]);
             answer.map(|_| ())

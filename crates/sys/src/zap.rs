@@ -1,24 +1,25 @@
-//! Zap: drop many scattered pages of our own memory at one TLB flush, or populate many at once.
+//! Zap: drops many scattered pages of our own memory with one TLB flush, or populates many at once.
 //!
 //! Guarantees: after `zap` answers Ok no thread of the process can read or write the dropped pages
-//! through their old mapping; the kernel's batched call is used where it exists, madvise otherwise.
-//! Never: allocates | changes errno | takes a deepheap lock, but for its own when it is made and in
-//! the child of a fork. One zapper serves all threads.
+//! through their old mapping; the kernel's batched call is used if it exists, madvise otherwise.
+//! Never: allocates | changes errno | takes a deepheap lock, except its own in `new` and in the
+//! child of a fork. One zapper serves all threads.
 //! Threads: any, also in a signal handler.
 
 use crate::PAGE;
-use crate::errno::{Errno, Result, Saved, check};
+use crate::errno::{Errno, Result, Saved};
 use crate::lock::Lock;
 use crate::mapping::{self, Advice};
 use crate::own_descriptor::OwnDescriptor;
+use crate::raw_call::{Descriptor, raw_call};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicI32};
 use libc::iovec;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 /// The caller's own process, without a descriptor (Linux 6.14).
 const PIDFD_SELF: i32 = -10001;
-/// No batched call: one madvise a range.
+/// No batched call: one madvise for each range.
 const ONE_BY_ONE: i32 = -1;
 /// Ranges the kernel takes in one call (UIO_MAXIOV).
 const RANGES_MAX: usize = 1024;
@@ -48,7 +49,7 @@ impl Zapper {
         zapper
     }
 
-    /// In the child of a fork: the inherited descriptor names the parent, so it is opened anew.
+    /// In the child of a fork: opens a new descriptor, since the inherited one names the parent.
     pub fn after_fork(&self) {
         let _errno = Saved::new();
         self.zap_target.store(ONE_BY_ONE, Release);
@@ -57,13 +58,13 @@ impl Zapper {
         self.probe();
     }
 
-    /// True if scattered pages are zapped in batches, at one TLB flush each.
+    /// True if scattered pages are zapped in batches, with one TLB flush for each batch.
     pub fn is_batched(&self) -> bool {
         self.zap_target.load(Acquire) != ONE_BY_ONE
     }
 
-    /// True if the kernel gives a page table back when the whole range that it maps is dropped
-    /// (Linux 6.14 and later, if so configured).
+    /// True if the kernel frees a page table when the whole range that it maps is dropped (Linux
+    /// 6.14 and later, if so configured).
     pub fn frees_page_tables(&self) -> bool {
         self.frees_page_tables.load(Acquire)
     }
@@ -80,8 +81,8 @@ impl Zapper {
             // SAFETY: the caller's promise.
             match unsafe { mapping::advise(range.iov_base.cast(), range.iov_len, Advice::DontNeed) }
             {
-                // The program locked its memory (mlockall): that needs the other word.
-                // SAFETY: the caller's promise.
+                // The program locked its memory (mlockall): that needs the other advice. SAFETY:
+                // the caller's promise.
                 Err(Errno::EINVAL) => unsafe {
                     let start = range.iov_base.cast();
                     mapping::advise(start, range.iov_len, Advice::DontNeedLocked)
@@ -102,7 +103,7 @@ impl Zapper {
         })
     }
 
-    /// Touches a page in each of some ranges, drops the ranges, and looks what the kernel counts as
+    /// Touches a page in each of some ranges, drops the ranges, and compares the kernel's count of
     /// page tables before and after.
     fn probe_page_tables(&self) -> Option<bool> {
         const RANGE: usize = 2 << 20;
@@ -161,29 +162,23 @@ impl Default for Zapper {
 
 /// A descriptor of this process.
 fn own_process() -> Option<OwnDescriptor> {
-    // SAFETY: pidfd_open has no memory arguments; the new descriptor is close-on-exec.
-    let own = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
-    // SAFETY: opened just above, known to nobody else.
-    (own >= 0).then(|| OwnDescriptor::adopt(unsafe { OwnedFd::from_raw_fd(own) }))
+    // SAFETY: no memory arguments; the new descriptor is close-on-exec and nobody's but ours.
+    unsafe {
+        let own = raw_call!(SYS_pidfd_open, libc::getpid(), 0).ok()?;
+        Some(OwnDescriptor::adopt(Descriptor::new(own)))
+    }
 }
 
 /// One process_madvise: bytes done, which is always a sum of whole ranges from the first on.
 fn batched(target: i32, ranges: &[iovec], advice: Advice) -> Result<usize> {
     // SAFETY: the kernel reads `ranges` only; what the advice does is the callers' promise.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_process_madvise,
-            target,
-            ranges.as_ptr(),
-            ranges.len(),
-            advice as i32,
-            0,
-        )
-    })
+    unsafe {
+        raw_call!(SYS_process_madvise, target, ranges.as_ptr(), ranges.len(), advice as i32, 0)
+    }
 }
 
-/// Gives the advice to all ranges: in batches as far as `target` takes them, a range that stops a
-/// batch by `alone`. Goes on after an error; answers the first.
+/// Gives the advice for all ranges: in batches as far as `target` takes them, and by `alone` for a
+/// range that stops a batch. Goes on after an error; answers the first one.
 fn for_all(
     target: i32,
     mut ranges: &[iovec],
@@ -212,22 +207,14 @@ fn for_all(
     answer
 }
 
-/// Kilobytes of page tables of this process, as /proc counts them; allocates nothing.
+/// Kilobytes of page tables of this process, as /proc counts them. Allocates nothing.
 fn page_table_kib() -> Option<usize> {
     let mut text = [0u8; 4096];
-    // SAFETY: a path that ends with 0; the descriptor is closed below.
-    let file =
-        unsafe { libc::open(c"/proc/self/status".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if file < 0 {
-        return None;
-    }
-    // SAFETY: the buffer has that many bytes; the descriptor is ours.
-    let count = unsafe {
-        let count = libc::read(file, text.as_mut_ptr().cast(), text.len());
-        libc::close(file);
-        count
-    };
-    let text = text.get(..usize::try_from(count).ok()?)?;
+    let file = Descriptor::open(c"/proc/self/status", libc::O_RDONLY, 0).ok()?;
+    // SAFETY: the buffer has that many bytes.
+    let count =
+        unsafe { raw_call!(SYS_read, file.as_raw_fd(), text.as_mut_ptr(), text.len()) }.ok()?;
+    let text = &text[..count];
     let label = b"VmPTE:";
     let at = text.windows(label.len()).position(|part| part == label)? + label.len();
     let digits = text[at..].iter().skip_while(|byte| !byte.is_ascii_digit());

@@ -6,8 +6,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use deepheap_sys::PAGE;
-use deepheap_sys::mapping::PinnedArray;
 use deepheap_sys::page_extractor::{PageExtractor, Taken, Victim};
+use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::userfaultfd::{Copy, Userfaultfd};
 use deepheap_sys::zap::Zapper;
 use std::time::{Duration, Instant};

@@ -149,6 +149,44 @@ fn a_fault_that_is_not_ours_goes_to_the_programs_handler() {
     assert_eq!(status, 0);
 }
 
+/// Sends this thread a SIGBUS as the kernel does for the first page of ours.
+fn send_fault(code: i32) {
+    // SAFETY: zeroed is a valid siginfo; the kernel copies it, and its address lies at byte 16.
+    unsafe {
+        let mut info: libc::siginfo_t = core::mem::zeroed();
+        (info.si_signo, info.si_code) = (libc::SIGBUS, code);
+        (&raw mut info).cast::<usize>().add(2).write(MANAGED.load(Relaxed));
+        let (process, thread) = (libc::getpid(), libc::gettid());
+        let call = libc::SYS_rt_tgsigqueueinfo;
+        assert_eq!(libc::syscall(call, process, thread, libc::SIGBUS, &raw const info), 0);
+    }
+}
+
+#[test]
+fn memory_errors_go_to_the_program() {
+    let status = in_child(|| {
+        prepare();
+        install_theirs(0);
+        fault_signal::install(ours).unwrap();
+        for (index, code) in [libc::BUS_MCEERR_AR, libc::BUS_MCEERR_AO].into_iter().enumerate() {
+            send_fault(code);
+            assert_eq!(CHAINED.load(Relaxed), index + 1);
+            assert_eq!(HANDLED.load(Relaxed), 1, "the touch in the program's handler was ours");
+        }
+        // Nobody has touched it yet: the program may ignore that.
+        fault_signal::set_previous(action(libc::SIG_IGN, 0));
+        send_fault(libc::BUS_MCEERR_AO);
+    });
+    assert_eq!(status, 0);
+    let status = in_child(|| {
+        prepare();
+        fault_signal::install(ours).unwrap();
+        fault_signal::set_previous(action(libc::SIG_DFL, 0));
+        send_fault(libc::BUS_MCEERR_AO);
+    });
+    assert!(dies_of_sigbus(status), "{status:#x}");
+}
+
 #[test]
 fn a_handler_that_is_reset_when_called_is_called_once() {
     let status = in_child(|| {

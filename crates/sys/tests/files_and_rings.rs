@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used)] // all of this file is a test
 
 use deepheap_sys::direct_file::{self, DirectFile, Existing, OpenError};
-use deepheap_sys::mapping::PinnedArray;
+use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::ring::{ReadRequest, Ring, WriteRequest};
 use deepheap_sys::{Errno, PAGE};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A directory on a disk, of the build.
 fn dir() -> &'static Path {
@@ -147,4 +148,63 @@ fn many_requests_are_all_done_and_each_tells() {
     ring.read_many(-1, &mut bad).unwrap();
     assert_eq!(bad[0].result(), -libc::EBADF);
     ring.read_many(file.as_raw_fd(), &mut []).unwrap();
+}
+
+/// Times that the handler below ran.
+static SIGNALS: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count_signal(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// In a child of its own, for the limit is the process's: answers whether all was as it should be.
+fn write_beyond_the_limit(file: &DirectFile, ring: &mut Ring, data: &PinnedArray<u8>) -> bool {
+    let end = 8 * PAGE as u64;
+    let limit = libc::rlimit { rlim_cur: end, rlim_max: libc::RLIM_INFINITY };
+    let signals = || SIGNALS.load(Ordering::Relaxed);
+    // SAFETY: reads one rlimit; sets a handler that only counts.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+        libc::signal(libc::SIGXFSZ, count_signal as *const () as libc::sighandler_t);
+    }
+    if file.write_at(data, end - PAGE as u64).is_ok() || file.write_at(data, end).is_ok() {
+        return false;
+    }
+    if file.allocate(0, 2 * end) != Err(Errno::EFBIG) {
+        return false;
+    }
+    let mut writes = [WriteRequest::new(end, data), WriteRequest::new(2 * end, data)];
+    let done = ring.write_many(file.as_raw_fd(), &mut writes);
+    if done.is_err() || writes.iter().any(|write| write.result() != -libc::EFBIG) {
+        return false;
+    }
+    if signals() != 0 {
+        return false;
+    }
+    // The program's own writes behave as ever.
+    // SAFETY: reads the borrowed bytes.
+    unsafe { libc::pwrite(file.as_raw_fd(), data.as_ptr().cast(), data.len(), end as i64) };
+    signals() == 1
+}
+
+#[test]
+fn a_write_beyond_the_limit_of_file_sizes_is_an_error_and_no_signal() {
+    let file = DirectFile::open_unlinked(dir()).unwrap();
+    let data = pages(2, 7);
+    // SAFETY: the child makes system calls and maps memory, and ends by _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            let ring = Ring::new(8);
+            let is_good =
+                ring.is_ok_and(|mut ring| write_beyond_the_limit(&file, &mut ring, &data));
+            // SAFETY: ends the child without running the parent's clean-up.
+            unsafe { libc::_exit((!is_good).into()) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            unsafe { libc::waitpid(child, &mut status, 0) };
+            assert_eq!(status, 0);
+        }
+    }
 }

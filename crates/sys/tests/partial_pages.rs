@@ -3,9 +3,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deepheap_sys::PAGE;
-use deepheap_sys::mapping::{self, PinnedArray};
+use deepheap_sys::mapping;
 use deepheap_sys::page_extractor::{PageExtractor, RANGE, Taken, Victim};
 use deepheap_sys::pagemap;
+use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::zap::Zapper;
 
 /// Page tables are counted for the whole process: one test at a time.

@@ -7,9 +7,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deepheap_sys::PAGE;
-use deepheap_sys::mapping::PinnedArray;
 use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
 use deepheap_sys::pagemap;
+use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::userfaultfd::Userfaultfd;
 use deepheap_sys::zap::Zapper;
 use libc::iovec;

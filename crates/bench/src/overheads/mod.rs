@@ -19,7 +19,8 @@ use serde::Serialize;
 use crate::backend::deepheap;
 use crate::failure::Failure;
 use crate::output;
-use crate::workload::{Layout, parse_bytes};
+use crate::sizes::parse_bytes;
+use crate::workload::Layout;
 
 /// What `deepheap-bench overheads` takes.
 #[derive(Clone, Debug, Args)]

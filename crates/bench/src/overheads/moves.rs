@@ -9,12 +9,12 @@
 use core::hint::black_box;
 use std::time::{Duration, Instant};
 
+use deepheap_load::permutation::Permutation;
 use serde::Serialize;
 
 use super::Overheads;
 use crate::failure::Failure;
 use crate::gauges;
-use crate::permutation::Permutation;
 use crate::workload::Layout;
 
 const BURST: usize = 32;

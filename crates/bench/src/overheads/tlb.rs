@@ -9,10 +9,11 @@
 
 use core::ptr;
 
+use deepheap_load::permutation::Permutation;
+use deepheap_load::random::Random;
+
 use crate::failure::Failure;
 use crate::gauges;
-use crate::permutation::Permutation;
-use crate::random::Random;
 
 const LINES: u64 = 8192;
 const LINE: usize = 64;

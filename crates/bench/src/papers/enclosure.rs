@@ -1,14 +1,8 @@
 //! Enclosure: the memory cgroup, and for swap the swap file, that an application is measured in.
 //!
-//! A program that swaps in a small memory cgroup may be killed although there is swap: the kernel
-//! gives up when sixteen rounds of its reclaim freed nothing, because the pages are on their way to
-//! the swap file. It is swap's weakness, but no number. With version 1 of the memory cgroup the
-//! program waits instead, and is helped out with a little more memory for a moment; how often is
-//! in its numbers as `spared`.
+//! How often a program that swaps was helped out by `lender` is in its numbers as `spared`.
 //!
-//! Guarantees: swap and mmap have as much memory as the object variant used, or are not measured;
-//! what is lent is taken back as soon as the kernel can; a program that needs more than
-//! a tenth of its RAM is killed after all.
+//! Guarantees: swap and mmap have as much memory as the object variant used, or are not measured.
 //! Never: moves a process in or out.
 //! Threads: the one that waits for the program.
 
@@ -26,6 +20,7 @@ use super::settings::Settings;
 use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::ledger::Ledger;
+use crate::lender::Lender;
 use crate::swap_file::SwapFile;
 
 /// What a failure for want of memory says, that of a worker too.
@@ -34,8 +29,6 @@ pub const OUT_OF_MEMORY: &str = "out of memory in its memory cgroup";
 /// data, would not be what objects had.
 pub const NO_PEAK: &str = "not measured: how much memory it may have is what the same program used \
                            with objects, and that is not known";
-/// What is lent at a time.
-const LENT_BYTES: u64 = 512 << 10;
 
 /// What a program runs in.
 #[derive(Debug)]
@@ -83,10 +76,12 @@ impl Enclosure {
 
     /// Waits for the program that reports, which runs inside or asks one inside.
     pub fn outcome(&self, running: Running, limit: Duration) -> Result<Outcome, Failure> {
-        let mut lent = Lent { bytes: 0, times: 0, ended: false };
-        let ended = running.wait_and(limit, || self.look(&mut lent));
+        let limited = self.cgroup.as_ref().zip(self.limit_bytes).filter(|_| self.spares);
+        let mut lender = limited.map(|(cgroup, limit)| Lender::new(cgroup, limit));
+        let ended = running.wait_and(limit, || lender.iter_mut().for_each(Lender::look));
         let line = ended.and_then(Ended::success);
-        let line = line.map_err(|failure| self.explained(failure, lent.ended))?;
+        let killed = lender.as_ref().is_some_and(Lender::has_ended);
+        let line = line.map_err(|failure| self.explained(failure, killed))?;
         let last = line.lines().last().unwrap_or_default();
         let report: Value = serde_json::from_str(last)
             .map_err(|error| Failure::Failed(format!("no line of JSON ({error}): {last}")))?;
@@ -95,32 +90,13 @@ impl Enclosure {
             let peaks = [
                 ("peak_bytes", usage.peak_bytes),
                 ("kernel_peak_bytes", usage.kernel_peak_bytes),
-                ("spared", self.spares.then_some(lent.times)),
+                ("spared", lender.as_ref().map(Lender::times)),
             ];
             for (name, bytes) in peaks {
                 bytes.into_iter().for_each(|bytes| numbers.set(name, bytes as f64));
             }
         }
         Ok(Outcome { numbers, report, limit_bytes: self.limit_bytes })
-    }
-
-    /// Lends memory to a program that is stuck, and takes it back.
-    fn look(&self, lent: &mut Lent) {
-        let (Some(cgroup), Some(limit), true) = (&self.cgroup, self.limit_bytes, self.spares)
-        else {
-            return;
-        };
-        if cgroup.is_stuck() {
-            if lent.bytes >= limit / 10 {
-                lent.ended = true;
-                return cgroup.end_all();
-            }
-            lent.bytes += LENT_BYTES;
-            lent.times += 1;
-            cgroup.set_limit(limit + lent.bytes);
-        } else if lent.bytes > 0 && cgroup.set_limit(limit) {
-            lent.bytes = 0;
-        }
     }
 
     /// A program that was killed for memory looks like any other that was killed.
@@ -146,13 +122,6 @@ fn limit_bytes(
         Some(peak) => Ok(Some(peak.max(point.ram_bytes(settings)))),
         None => Err(Failure::Failed(NO_PEAK.into())),
     }
-}
-
-/// What a program has beyond its limit.
-struct Lent {
-    bytes: u64,
-    times: u64,
-    ended: bool,
 }
 
 /// Refuses a program that is not built.

@@ -28,15 +28,17 @@ pub struct Running {
     name: String,
     child: Child,
     watched: Watched,
-    output: Option<JoinHandle<String>>,
-    errors: Option<JoinHandle<String>>,
+    output: Option<JoinHandle<Vec<u8>>>,
+    errors: Option<JoinHandle<Vec<u8>>>,
 }
 
 /// How a program ended, and what it said.
 #[derive(Debug)]
 pub struct Ended {
     /// Its standard output.
-    pub output: String,
+    pub output: Vec<u8>,
+    /// It was ended because its time was over.
+    pub is_late: bool,
     errors: String,
     status: ExitStatus,
     name: String,
@@ -68,25 +70,9 @@ impl Running {
     }
 
     /// The same, and calls `look` again and again until then.
-    pub fn wait_and(mut self, limit: Duration, mut look: impl FnMut()) -> Result<Ended, Failure> {
-        let end = Instant::now() + limit;
-        let mut late = false;
-        let status = loop {
-            let ended = self.child.try_wait().map_err(|error| Failure::os(&self.name, &error))?;
-            if let Some(status) = ended {
-                break status;
-            }
-            if Instant::now() > end && !late {
-                late = true;
-                self.watched.kill();
-            }
-            look();
-            // A signal to us has killed it already; its status comes soon.
-            std::thread::sleep(LOOK_EVERY);
-        };
-        let ended = self.heard(status);
-        signals::interrupted()?;
-        if late {
+    pub fn wait_and(self, limit: Duration, look: impl FnMut()) -> Result<Ended, Failure> {
+        let ended = self.end_within(limit, look)?;
+        if ended.is_late {
             let seconds = limit.as_secs();
             return Err(Failure::Failed(format!(
                 "{}: did not end within {seconds} s{}",
@@ -95,6 +81,46 @@ impl Running {
             )));
         }
         Ok(ended)
+    }
+
+    /// The same, but being late is no failure.
+    pub fn end_within(mut self, limit: Duration, mut look: impl FnMut()) -> Result<Ended, Failure> {
+        let end = Instant::now() + limit;
+        let mut is_late = false;
+        let status = loop {
+            let ended = self.child.try_wait().map_err(|error| Failure::os(&self.name, &error))?;
+            if let Some(status) = ended {
+                break status;
+            }
+            if Instant::now() > end && !is_late {
+                is_late = true;
+                self.kill();
+            }
+            look();
+            // A signal to us has killed it already; its status comes soon.
+            std::thread::sleep(LOOK_EVERY);
+        };
+        let ended = Ended { is_late, ..self.heard(status) };
+        signals::interrupted()?;
+        Ok(ended)
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&mut self) {
+        if !self.has_ended() {
+            // SAFETY: kill has no memory preconditions; the child was not waited for yet.
+            unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        }
+    }
+
+    /// Ends it and what it started.
+    pub fn kill(&self) {
+        self.watched.kill();
     }
 
     /// Waits until somebody listens on the socket.
@@ -118,11 +144,12 @@ impl Running {
     fn heard(&mut self, status: ExitStatus) -> Ended {
         // What it started and left behind would hold its streams open.
         self.watched.kill();
-        let hear = |thread: Option<JoinHandle<String>>| {
+        let hear = |thread: Option<JoinHandle<Vec<u8>>>| {
             thread.and_then(|thread| thread.join().ok()).unwrap_or_default()
         };
         let (output, errors) = (hear(self.output.take()), hear(self.errors.take()));
-        Ended { output, errors, status, name: self.name.clone() }
+        let errors = String::from_utf8_lossy(&errors).into_owned();
+        Ended { output, errors, status, name: self.name.clone(), is_late: false }
     }
 }
 
@@ -138,11 +165,17 @@ impl Drop for Running {
 impl Ended {
     /// Its output, if it succeeded.
     pub fn success(self) -> Result<String, Failure> {
-        if self.status.success() {
+        self.bytes(0).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The same as it came, if the program ended with this status.
+    pub fn bytes(self, status: i32) -> Result<Vec<u8>, Failure> {
+        if self.status.code() == Some(status) {
             return Ok(self.output);
         }
+        let said = String::from_utf8_lossy(&self.output);
         let how = match (self.status.code(), self.status.signal()) {
-            (Some(1), _) if self.output.contains("\"wrong\":") => "WRONG ANSWERS".to_string(),
+            (Some(1), _) if said.contains("\"wrong\":") => "WRONG ANSWERS".to_string(),
             (Some(code), _) => format!("status {code}"),
             (None, signal) => format!("killed by signal {}", signal.unwrap_or(0)),
         };
@@ -158,11 +191,11 @@ impl Ended {
     }
 }
 
-fn listen(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
+fn listen(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+        bytes
     })
 }
 

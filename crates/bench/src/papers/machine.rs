@@ -45,6 +45,14 @@ impl Machine {
         }
     }
 
+    /// Its processors and memory, in words.
+    pub fn in_short(&self) -> String {
+        let memory = self.memory_bytes.map(|bytes| format!(" and {} GiB", bytes.div_ceil(1 << 30)));
+        let processor = self.processor.as_ref().map(|name| format!(" ({name})"));
+        let (processor, memory) = (processor.unwrap_or_default(), memory.unwrap_or_default());
+        format!("{} CPUs{processor}{memory}", self.cpus)
+    }
+
     /// In words.
     pub fn sentence(&self) -> String {
         let gib = |bytes: u64| format!("{:.0} GiB", bytes as f64 / (1_u64 << 30) as f64);

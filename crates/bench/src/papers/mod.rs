@@ -4,7 +4,7 @@
 //! ```text
 //! experiments   what is measured, as data          settings   what all points share
 //! point         one program under one contender    launch     programs of somebody else's
-//! enclosure     its cgroup and swap file
+//! measure       how it is measured once         enclosure  its cgroup and swap file
 //! runs          a JSON file for each point         numbers    what is in it
 //! results       ratios and ranges                  figure     numbers as one reads them
 //! plot, page    what a reader sees                 machine    where and when
@@ -19,15 +19,16 @@
 
 mod enclosure;
 mod experiments;
-mod figure;
-mod launch;
-mod machine;
-mod numbers;
+pub mod figure;
+pub mod launch;
+pub mod machine;
+mod measure;
+pub mod numbers;
 mod page;
-mod plot;
+pub mod plot;
 mod point;
 mod results;
-mod runs;
+pub mod runs;
 mod settings;
 
 use std::collections::BTreeSet;
@@ -37,7 +38,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::Failure;
-use crate::{output, signals};
+use crate::{output, signals, undo};
 use experiments::{Case, Contender, Experiment, GOALS};
 use machine::Machine;
 use point::{Outcome, Point};
@@ -287,19 +288,20 @@ fn peak_of_objects(point: &Point, settings: &Settings, runs: &Runs) -> Option<u6
 }
 
 /// As it was called.
-fn command() -> String {
+pub fn command() -> String {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     format!("deepheap-bench {}", arguments.join(" "))
 }
 
-fn bar(total: u64) -> ProgressBar {
-    // Hidden by itself where standard error is no terminal.
+/// A progress bar, hidden where standard error is no terminal.
+pub fn bar(total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} ({eta} left) {msg}");
     style.map_or(bar.clone(), |style| bar.with_style(style))
 }
 
-fn tell(bar: &ProgressBar, line: &str) {
+/// Says a line above the bar, or on standard error.
+pub fn tell(bar: &ProgressBar, line: &str) {
     if bar.is_hidden() { eprintln!("{line}") } else { bar.println(line) }
 }
 
@@ -313,8 +315,7 @@ fn write_pages(out: &Path, results: &Results<'_>, all: &[&Experiment]) -> Result
         let name = format!("{}.svg", experiment.id);
         match page::plot(results, experiment).map(|plot| plot.svg()).transpose()?.flatten() {
             Some(svg) => write(&name, &svg)?,
-            None => crate::ledger::absent_is_fine(std::fs::remove_file(out.join(&name)))
-                .map_err(|error| Failure::os(&name, &error))?,
+            None => undo::file(&out.join(&name)).map_err(|error| Failure::os(&name, &error))?,
         }
     }
     page::all(results, all).iter().try_for_each(|page| write(page.file, &page.text))

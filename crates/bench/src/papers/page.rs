@@ -138,19 +138,25 @@ pub fn plot(results: &Results<'_>, experiment: &Experiment) -> Option<Plot> {
     if experiment.drawn == Drawn::No || (experiment.drawn == Drawn::Lines && cases.len() < 2) {
         return None;
     }
-    let number = |case: &&Case, who| results.number(case, who, experiment.metric);
-    let series = results
-        .contenders(experiment)
-        .into_iter()
-        .map(|who| (who, cases.iter().map(|case| number(case, who)).collect::<Vec<Option<f64>>>()));
-    let series: Vec<_> = series.filter(|(_, values)| values.iter().any(Option::is_some)).collect();
+    let records = |who| cases.iter().map(move |case| results.record(case, who));
+    let name = experiment.metric.name;
+    let all = results.contenders(experiment);
+    let drawn = all.into_iter().filter(|&who| records(who).any(|r| r.median(name).is_some()));
+    let drawn: Vec<Contender> = drawn.collect();
     let better = if experiment.metric.more_is_better { "more" } else { "less" };
-    (!series.is_empty()).then(|| Plot {
+    let numbers = |&who| (who, records(who).map(|record| record.median(name)).collect());
+    let spreads = |&who| records(who).map(|record| record.spread(name)).collect();
+    let rounds = drawn.iter().flat_map(|&who| records(who)).flat_map(|record| record.rounds);
+    let machines: BTreeSet<String> = rounds.map(|round| round.machine.in_short()).collect();
+    let machines = machines.into_iter().collect::<Vec<_>>().join(" or ");
+    (!drawn.is_empty()).then(|| Plot {
         title: format!("{} ({better} is better)", experiment.metric.title),
         unit: experiment.metric.unit,
         axis: experiment.axis,
         labels: cases.iter().map(|case| case.label).collect(),
-        series,
+        series: drawn.iter().map(numbers).collect(),
+        spreads: drawn.iter().map(spreads).collect(),
+        terms: format!("{} on a machine with {machines}", results.settings().amounts()),
         drawn: experiment.drawn,
     })
 }

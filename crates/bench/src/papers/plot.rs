@@ -17,9 +17,11 @@ const WIDTH_LEAST: u32 = 760;
 const CASE_WIDTH: u32 = 104;
 /// Room beside the cases.
 const BESIDE: u32 = 100;
-const HEIGHT: u32 = 400;
-const INK: RGBColor = RGBColor(36, 41, 47);
-const FAINT: RGBColor = RGBColor(208, 215, 222);
+const HEIGHT: u32 = 444;
+/// Letters and axes.
+pub const INK: RGBColor = RGBColor(36, 41, 47);
+/// Lines behind what is drawn.
+pub const FAINT: RGBColor = RGBColor(208, 215, 222);
 /// The same in the dark; plotters writes colours as attributes, which style rules go over.
 const DARK: &str = "<style>@media (prefers-color-scheme: dark) {
 [fill=\"#FFFFFF\"] { fill: #0D1117 }
@@ -29,6 +31,8 @@ const DARK: &str = "<style>@media (prefers-color-scheme: dark) {
 }</style>";
 /// Height of the letters; plotters writes about four fifths of it as the size of the font.
 const LETTERS: i32 = 15;
+/// The same of the line at the bottom.
+const SMALL_LETTERS: i32 = 13;
 /// Space between groups of bars, of the width of a group.
 const GAP: f64 = 0.2;
 /// Labels of cases get a second line beyond so many characters.
@@ -47,6 +51,10 @@ pub struct Plot {
     pub labels: Vec<&'static str>,
     /// The contenders, with a number or none for each case.
     pub series: Vec<(Contender, Vec<Option<f64>>)>,
+    /// The lowest and highest run of each, where there were several.
+    pub spreads: Vec<Vec<Option<(f64, f64)>>>,
+    /// On which terms: machine, data and RAM.
+    pub terms: String,
     /// How.
     pub drawn: Drawn,
 }
@@ -73,6 +81,7 @@ impl Plot {
             .series
             .iter()
             .flat_map(|(_, values)| values.iter().flatten().copied())
+            .chain(self.spreads.iter().flatten().flatten().flat_map(|(low, high)| [*low, *high]))
             .filter(|value| value.is_finite() && *value > 0.0)
             .collect();
         let Some(most) = values.iter().copied().reduce(f64::max) else { return Ok(None) };
@@ -94,12 +103,7 @@ impl Plot {
             }
         };
         drawn.map_err(|error| Failure::Failed(format!("plot: {error}")))?;
-        // After the opening tag.
-        let end = text.find('>').map_or(0, |at| at + 1);
-        text.insert_str(end, DARK);
-        if !text.ends_with('\n') {
-            text.push('\n');
-        }
+        darken(&mut text);
         Ok(Some(text))
     }
 
@@ -117,9 +121,9 @@ impl Plot {
         root.fill(&WHITE)?;
         let count = self.labels.len();
         let mut chart = ChartBuilder::on(root)
-            .margin_top(52)
+            .margin_top(66)
             .margin_right(16)
-            .margin_bottom(62)
+            .margin_bottom(92)
             .y_label_area_size(78)
             .build_cartesian_2d(-0.5..count as f64 - 0.5, heights)?;
         chart
@@ -150,6 +154,18 @@ impl Plot {
                 }))?;
             }
         }
+        for (index, spreads) in self.spreads.iter().enumerate() {
+            // On a bar it is ink; lines cross, so each has its own colour.
+            let (beside, ink) = match (self.drawn, self.series.get(index)) {
+                (Drawn::Lines, Some((contender, _))) => (0.0, colour(*contender)),
+                _ => (GAP / 2.0 - 0.5 + width * (index as f64 + 0.46), INK),
+            };
+            for (case, spread) in spreads.iter().enumerate() {
+                let Some((low, high)) = spread.filter(|(low, _)| *low >= bottom) else { continue };
+                let x = case as f64 + beside;
+                chart.draw_series(LineSeries::new([(x, low), (x, high)], ink.stroke_width(2)))?;
+            }
+        }
         self.letter(root, &letters, |case| chart.backend_coord(&(case as f64, bottom)))?;
         root.present()?;
         Ok(())
@@ -163,7 +179,9 @@ impl Plot {
         place: impl Fn(usize) -> (i32, i32),
     ) -> Result<(), Box<dyn core::error::Error + 'a>> {
         let middle = letters.pos(Pos::new(HPos::Center, VPos::Top));
-        root.draw(&Text::new(self.title.clone(), (16, 10), letters.clone()))?;
+        let scale = if self.drawn == Drawn::LogBars { ", logarithmic scale" } else { "" };
+        let title = format!("{}{scale}", self.title);
+        root.draw(&Text::new(title, (16, 10), letters.clone()))?;
         let mut left = 16;
         for (contender, _) in &self.series {
             let swatch = [(left, 33), (left + 12, 43)];
@@ -178,9 +196,24 @@ impl Plot {
                 root.draw(&Text::new(words, at, middle.clone()))?;
             }
         }
-        let at = (self.width() as i32 / 2 + 31, HEIGHT as i32 - 20);
+        let at = (self.width() as i32 / 2 + 31, HEIGHT as i32 - 46);
         root.draw(&Text::new(self.axis, at, middle))?;
+        let has_spread = self.spreads.iter().flatten().any(Option::is_some);
+        let spread = if has_spread { "; strokes: lowest to highest run" } else { "" };
+        let small = ("sans-serif", SMALL_LETTERS).into_font().color(&INK);
+        let terms = format!("{}{spread}", self.terms);
+        root.draw(&Text::new(terms, (16, HEIGHT as i32 - 20), small))?;
         Ok(())
+    }
+}
+
+/// Gives an SVG its dark side.
+pub fn darken(svg: &mut String) {
+    // After the opening tag.
+    let end = svg.find('>').map_or(0, |at| at + 1);
+    svg.insert_str(end, DARK);
+    if !svg.ends_with('\n') {
+        svg.push('\n');
     }
 }
 
@@ -213,10 +246,16 @@ mod tests {
     use super::*;
 
     fn plot(drawn: Drawn, values: Vec<Option<f64>>) -> Option<String> {
+        a_plot(drawn, values).svg().unwrap()
+    }
+
+    fn a_plot(drawn: Drawn, values: Vec<Option<f64>>) -> Plot {
         let series = vec![(Contender::Objects, values.clone()), (Contender::Swap, values)];
         let labels = vec!["128 B", "packets, 100 to 1500 B", "4 KiB"];
-        let plot = Plot { title: "op/s".into(), unit: "/s", axis: "size", labels, series, drawn };
-        plot.svg().unwrap()
+        let spreads = vec![vec![Some((9.0, 30_000.0)), None, None], vec![]];
+        let (title, unit, axis) = ("op/s".into(), "/s", "size");
+        let terms = "2 CPUs, 32 MiB of RAM".into();
+        Plot { title, unit, axis, labels, series, spreads, terms, drawn }
     }
 
     #[test]
@@ -227,6 +266,10 @@ mod tests {
             for expected in ["128 B", "packets, 100", "size", "objects", "swap", "#1F77D0"] {
                 assert!(svg.contains(expected), "{drawn:?}: {expected}\n{svg}");
             }
+            for expected in ["2 CPUs, 32 MiB of RAM", "strokes: lowest to highest run"] {
+                assert!(svg.contains(expected), "{drawn:?}: {expected}\n{svg}");
+            }
+            assert_eq!(svg.contains("logarithmic scale"), drawn == Drawn::LogBars);
             // Every colour that the dark side replaces is there.
             assert!(svg.contains("prefers-color-scheme: dark"));
             assert!(!svg.contains("stroke=\"#FFFFFF\""), "{drawn:?}: white lines stay white");
@@ -239,7 +282,9 @@ mod tests {
     #[test]
     fn a_point_without_a_number_leaves_a_gap() {
         let lines = |values: Vec<Option<f64>>| {
-            let svg = plot(Drawn::Lines, values).unwrap();
+            // The stroke of a spread is a line of two points as well.
+            let plot = Plot { spreads: vec![], ..a_plot(Drawn::Lines, values) };
+            let svg = plot.svg().unwrap().unwrap();
             let ours = svg.split('<').filter(|element| element.starts_with("polyline "));
             // A line of one point is none.
             ours.filter(|l| l.contains("#1F77D0") && l.matches(',').count() > 1).count()
@@ -252,7 +297,8 @@ mod tests {
 
     #[test]
     fn nothing_is_not_drawn() {
-        assert_eq!(plot(Drawn::Bars, vec![None, None, None]), None);
+        let nothing = Plot { spreads: vec![], ..a_plot(Drawn::Bars, vec![None, None, None]) };
+        assert_eq!(nothing.svg().unwrap(), None);
         assert_eq!(lines("a single"), ["a single"]);
         assert_eq!(lines("memcached, 4 B to 4 KiB"), ["memcached,", "4 B to 4 KiB"]);
     }

@@ -56,6 +56,13 @@ impl Record {
     pub fn median(&self, name: &str) -> Option<f64> {
         median(self.rounds.iter().filter_map(|round| round.numbers.get(name)).collect())
     }
+
+    /// The lowest and the highest round, if there were several.
+    pub fn spread(&self, name: &str) -> Option<(f64, f64)> {
+        let of_rounds = || self.rounds.iter().filter_map(|round| round.numbers.get(name));
+        let (low, high) = (of_rounds().reduce(f64::min)?, of_rounds().reduce(f64::max)?);
+        (of_rounds().count() > 1).then_some((low, high))
+    }
 }
 
 /// The folder of the files.

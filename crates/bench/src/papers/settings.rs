@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::sizes::parse_bytes;
 use crate::supervisor;
-use crate::workload::parse_bytes;
 
 /// Warm-up operations of a quick point.
 const QUICK_WARM_UP: u64 = 15_000;
@@ -134,6 +134,11 @@ impl Settings {
         limit + Duration::from_secs_f64(self.seconds)
     }
 
+    /// Data and RAM, in words.
+    pub fn amounts(&self) -> String {
+        format!("{} MiB of data, {} MiB of RAM", self.data_bytes >> 20, self.ram_bytes >> 20)
+    }
+
     /// One sentence for a page.
     pub fn sentence(&self) -> String {
         let rounds = match self.rounds {
@@ -144,9 +149,8 @@ impl Settings {
             ),
         };
         format!(
-            "{} MiB of data, {} MiB of RAM, {} s a run; {rounds}{}",
-            self.data_bytes >> 20,
-            self.ram_bytes >> 20,
+            "{}, {} s a run; {rounds}{}",
+            self.amounts(),
             self.seconds,
             if self.quick { " (`--quick`: fewer points, and less sure ones)" } else { "" }
         )

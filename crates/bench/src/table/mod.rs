@@ -1,4 +1,4 @@
-//! Table: all cases of one of the README's "How fast" tables, run one after the other, and its
+//! Table: all cases of one of the tables of docs/benchmarks.md, run one after the other, and its
 //! markdown.
 //!
 //! Guarantees: the contenders of a case take turns within each round (A B C A B C ...), so that a
@@ -10,6 +10,7 @@ mod case;
 mod contender;
 mod journal;
 mod object_case;
+mod program;
 mod redis;
 mod verdict;
 
@@ -19,7 +20,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::workload::parse_bytes;
+use crate::sizes::parse_bytes;
 use crate::{output, signals, supervisor};
 use case::Case;
 use journal::Journal;

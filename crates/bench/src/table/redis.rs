@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Settings, contender};
+use super::Settings;
+use super::program;
 use crate::failure::Failure;
 use crate::ledger::{Entry, Ledger};
 use crate::signals::{self, Watched};
@@ -46,7 +47,7 @@ pub fn run(settings: &Settings, pipeline: u32, managed: bool) -> Result<Value, F
     command.args(["-t", "set,get", "-r", "100000", "-d", "64", "-c", "50", "--csv"]);
     command.args(["-n", &requests.to_string(), "-P", &pipeline.to_string()]);
     signals::die_with_parent(&mut command);
-    let text = contender::output(&mut command)?;
+    let text = program::output(&mut command)?;
     drop(server);
 
     let rate = |name: &str| {
@@ -58,7 +59,7 @@ pub fn run(settings: &Settings, pipeline: u32, managed: bool) -> Result<Value, F
 }
 
 fn start(settings: &Settings, socket: &Path, managed: bool) -> Result<Server, Failure> {
-    let mut command = contender::command(settings, "redis-server", managed)?;
+    let mut command = program::command(settings, "redis-server", managed)?;
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(socket);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let child = command.spawn().map_err(|error| {

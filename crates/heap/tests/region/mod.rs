@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap_heap::{
-    Allocated, Freed, FreedObjects, FreedRun, Heap, ObjectShortage, PAGE, PAGES_PER_SPAN, SPAN,
-    Shortage, ThreadCache,
+    Allocated, Freed, FreedObjects, FreedRun, Heap, PAGE, PAGES_PER_SPAN, SPAN, Shortage,
+    ThreadCache,
 };
 use deepheap_sys::mapping::{self, Advice};
 
@@ -38,6 +38,12 @@ impl Region {
         Region { heap: Box::leak(Box::new(heap)), base: base as usize, recycling, grant_step: 64 }
     }
 
+    /// The same memory under another heap.
+    pub fn under(&self, heap: Heap) -> Region {
+        let Region { base, recycling, grant_step, .. } = *self;
+        Region { heap: Box::leak(Box::new(heap)), base, recycling, grant_step }
+    }
+
     pub fn cache(&self) -> ThreadCache {
         ThreadCache::new_in(self.heap).expect("pinned memory")
     }
@@ -57,7 +63,7 @@ impl Region {
                     let spans = self.heap.begin_spans(count)?;
                     self.heap.publish_spans(spans);
                 }
-                Err(Shortage::TooLarge) => return None,
+                Err(_) => return None,
             }
         }
     }
@@ -76,14 +82,14 @@ impl Region {
         loop {
             match self.heap.allocate_object_array(count, size) {
                 Ok(allocated) => return Some(allocated),
-                Err(ObjectShortage::Blocks(blocks)) => {
-                    self.heap.grant_object_blocks(blocks.max(self.grant_step as u64));
+                Err(Shortage::ObjectBlocks(blocks)) => {
+                    self.heap.grant_object_blocks(blocks.max(self.grant_step) as u64);
                 }
-                Err(ObjectShortage::Spans(count)) => {
+                Err(Shortage::ObjectSpans(count)) => {
                     let spans = self.heap.begin_spans(count)?;
                     self.heap.add_object_spans(spans);
                 }
-                Err(ObjectShortage::TooLarge) => return None,
+                Err(_) => return None,
             }
         }
     }

@@ -10,10 +10,9 @@ pub const SLAB_BYTES: usize = 64 * 1024;
 pub const SLOTS_MAX: usize = 512;
 /// Size classes.
 pub const CLASSES: usize = 73;
-/// From this size on the owners of a slab's slots stand outside it, so that 4096-byte slots fill
-/// their slab.
+/// From this slot size on the owners are noted outside the slab, so that 4096-byte slots fill it.
 pub const OWNERS_OUTSIDE: usize = 1024;
-/// Slots of a slab whose owners stand outside it, at most.
+/// The most slots of a slab whose owners are noted outside it.
 pub const OUTSIDE_MAX: usize = SLAB_BYTES / OWNERS_OUTSIDE;
 
 const LEAST: usize = 128;

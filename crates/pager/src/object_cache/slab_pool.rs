@@ -1,58 +1,54 @@
-//! Slab pool: the slabs that no size class has, and the count of the others against the limit.
+//! Slab pool: the slabs that no size class has. It counts those that the classes have.
 //!
-//! Guarantees: at most `limit` slabs are out; slabs in the pool whose memory was not given back yet
-//! and slabs that are out are together no more than the limit was when it was last set.
+//! Guarantees: the size classes have at most `limit` slabs. These, and the slabs in the pool that
+//! still have memory, are together no more than the limit was when it was last set.
 //! Never: allocates, waits for a slab.
 //! Threads: any; one lock, innermost.
 
 use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
-use deepheap_sys::mapping::{self, Advice, PinnedArray};
+use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::padded::Padded;
+use deepheap_sys::pinned_array::PinnedArray;
 
 use super::size_class::SLAB_BYTES;
 
-/// Free slabs, a stack in `free`: those without memory at the bottom.
+/// The free slabs, a stack: those without memory are at the bottom.
 struct Stack {
     /// Slabs in the stack.
     free: usize,
-    /// The lowest of them, whose memory went back to the system.
+    /// How many at the bottom have no memory: it went back to the system.
     unbacked: usize,
 }
 
 /// The slabs.
 pub struct SlabPool {
-    memory: *mut u8,
+    memory: PinnedArray<u8>,
     slabs: usize,
     free: PinnedArray<AtomicU32>,
-    stack: Lock<Stack>,
+    stack: Padded<Lock<Stack>>,
     limit: AtomicUsize,
     held: AtomicUsize,
-    /// Slabs from here on were never used; changes under the lock.
+    /// The first slab that was never used; changes under the lock.
     used: AtomicUsize,
 }
-
-// SAFETY: `memory` is a mapping that lives as long as the process; a slab has one holder at a time,
-// from `take` to `give_back`, under the lock.
-unsafe impl Send for SlabPool {}
-// SAFETY: as above.
-unsafe impl Sync for SlabPool {}
 
 impl SlabPool {
     /// A pool of `slabs` slabs; none is backed by memory yet.
     pub fn new(slabs: usize) -> Result<SlabPool> {
         Ok(SlabPool {
-            memory: mapping::map_pinned(slabs * SLAB_BYTES)?,
+            memory: PinnedArray::new(slabs * SLAB_BYTES)?,
             slabs,
             free: PinnedArray::new(slabs)?,
-            stack: Lock::new(Stack { free: 0, unbacked: 0 }),
+            stack: Padded(Lock::new(Stack { free: 0, unbacked: 0 })),
             limit: AtomicUsize::new(slabs),
             held: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
         })
     }
 
-    /// A slab; none at the limit.
+    /// Takes a slab; none at the limit.
     pub fn take(&self) -> Option<u32> {
         if self.held() >= self.limit() {
             return None;
@@ -76,8 +72,7 @@ impl SlabPool {
         Some(slab)
     }
 
-    /// Takes a slab back. Its memory stays with it while held and backed slabs are within the
-    /// limit.
+    /// Takes a slab back. It keeps its memory while the slabs with memory are within the limit.
     pub fn give_back(&self, slab: u32) {
         let mut stack = self.stack.lock();
         let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
@@ -106,7 +101,7 @@ impl SlabPool {
     pub fn address(&self, slab: u32) -> *mut u8 {
         debug_assert!((slab as usize) < self.slabs);
         // SAFETY: a slab number is below `slabs`, the mapping has `slabs` slabs.
-        unsafe { self.memory.add(slab as usize * SLAB_BYTES) }
+        unsafe { self.memory.as_ptr().add(slab as usize * SLAB_BYTES) }
     }
 
     /// Slabs in all.
@@ -119,7 +114,7 @@ impl SlabPool {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Slabs that are out.
+    /// Slabs that the size classes have.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
 //! Slab table: which slots of which slab are free, by size class.
 //!
-//! A slab of a class stands in the bin of its quarter of use, and slots are taken from the fullest
-//! bin, so that sparse slabs become sparser and empty ones go back to the pool. A slab that is
-//! being emptied stands in no bin and hands out nothing.
+//! Each class has four bins of partly used slabs, by how full they are. Slots are taken from the
+//! fullest bin, so that sparse slabs become sparser and empty ones go back to the pool. A slab that
+//! is being emptied is in no bin and hands out no slot.
 //!
 //! ```text
 //!   pooled ─► partial, in a bin ◄─► full          [open, take, give_back]
@@ -14,12 +14,13 @@
 //! Guarantees: a slot has one holder from `open` or `take` to `give_back`; a slab changes its class
 //! only while nobody holds a slot of it.
 //! Never: allocates, touches the slabs' memory.
-//! Threads: any; one lock a class, held for a few dozen loads.
+//! Threads: any; one lock for each class, held for a few dozen loads.
 
 use deepheap_sys::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
-use deepheap_sys::mapping::{PinnedArray, Zeroed};
+use deepheap_sys::padded::Padded;
+use deepheap_sys::pinned_array::{PinnedArray, Zeroed};
 
 use super::size_class::{CLASSES, SLOTS_MAX, SizeClass};
 
@@ -31,7 +32,7 @@ const BINS: usize = 4;
 const UNBINNED: u8 = BINS as u8;
 /// In `SlabRecord::bin`: in no bin, because it is being emptied.
 const EMPTYING: u8 = BINS as u8 + 1;
-/// Slabs of a bin looked at for the sparsest.
+/// The search for the sparsest slab looks at so many slabs of a bin.
 const LOOKED_AT_MAX: usize = 8;
 
 /// Everything known of one slab. Fields belong to the lock of its class.
@@ -39,7 +40,7 @@ const LOOKED_AT_MAX: usize = 8;
 struct SlabRecord {
     /// A bit for every slot that is free.
     free: [AtomicU64; WORDS],
-    /// Slots held; who empties the slab counts as one more.
+    /// Slots held, and one more while the slab is being emptied.
     used: AtomicU32,
     next: AtomicU32,
     previous: AtomicU32,
@@ -55,7 +56,6 @@ pub const RECORD_BYTES: usize = core::mem::size_of::<SlabRecord>();
 unsafe impl Zeroed for SlabRecord {}
 
 /// One class. Its counts change under the lock and are read without.
-#[repr(align(64))]
 struct Class {
     /// Heads of the bins.
     bins: Lock<[u32; BINS]>,
@@ -67,7 +67,7 @@ struct Class {
 
 /// The classes and their slabs.
 pub struct SlabTable {
-    classes: [Class; CLASSES],
+    classes: [Padded<Class>; CLASSES],
     records: PinnedArray<SlabRecord>,
 }
 
@@ -82,10 +82,9 @@ fn set(count: &AtomicU32, value: u32) {
 impl SlabTable {
     /// A table for so many slabs, none of which has a class.
     pub fn new(slabs: usize) -> Result<SlabTable> {
-        let class = || Class {
-            bins: Lock::new([NONE; BINS]),
-            free: AtomicU32::new(0),
-            used: AtomicU32::new(0),
+        let class = || {
+            let bins = Lock::new([NONE; BINS]);
+            Padded(Class { bins, free: AtomicU32::new(0), used: AtomicU32::new(0) })
         };
         Ok(SlabTable {
             classes: core::array::from_fn(|_| class()),
@@ -119,7 +118,7 @@ impl SlabTable {
         let index = self.occupy(slab);
         set(&of.free, get(&of.free) - 1);
         set(&of.used, get(&of.used) + 1);
-        self.settle(&mut bins, slab, class);
+        self.rebin(&mut bins, slab, class);
         Some((slab, index))
     }
 
@@ -139,7 +138,7 @@ impl SlabTable {
         let index = self.occupy(slab);
         set(&of.free, get(&of.free) + slots as u32 - 1);
         set(&of.used, get(&of.used) + 1);
-        self.settle(&mut bins, slab, class);
+        self.rebin(&mut bins, slab, class);
         index
     }
 
@@ -160,7 +159,7 @@ impl SlabTable {
             return false;
         }
         set(&of.free, get(&of.free) + 1);
-        self.settle(&mut bins, slab, class)
+        self.rebin(&mut bins, slab, class)
     }
 
     /// Withdraws the sparsest slab it finds, of a class whose other slabs have room for what is in
@@ -208,7 +207,7 @@ impl SlabTable {
         set(&record.used, used);
         record.bin.store(UNBINNED, Ordering::Relaxed);
         set(&of.free, get(&of.free) + class.slots() as u32 - used);
-        self.settle(&mut bins, slab, class)
+        self.rebin(&mut bins, slab, class)
     }
 
     /// Whether a slot of the slab was held at this instant.
@@ -236,7 +235,7 @@ impl SlabTable {
     }
 
     /// Puts a slab where its use says. True if it is empty: it is in no class then.
-    fn settle(&self, bins: &mut [u32; BINS], slab: u32, class: SizeClass) -> bool {
+    fn rebin(&self, bins: &mut [u32; BINS], slab: u32, class: SizeClass) -> bool {
         let record = self.record(slab);
         let (used, slots) = (get(&record.used) as usize, class.slots());
         let bin = if used == slots || used == 0 { UNBINNED } else { (used * BINS / slots) as u8 };

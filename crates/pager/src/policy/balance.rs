@@ -2,8 +2,9 @@
 //!
 //! A page of the page buffer saves the fault that an object in the cache costs (SSDAlloc, section
 //! 3.2, fixes its size at 25 MB instead); a byte of the cache saves a part of a read from the
-//! device. Both savings are observed at the margin: what a little more page buffer would have
-//! kept came back soon after it had left; what more cache would have kept is known to the ghost.
+//! device. Both savings are observed at the margin. An object that a slightly larger page buffer
+//! would have kept comes back soon after it left; one that a larger cache would have kept is known
+//! to the ghost.
 //!
 //! Pure: observations in, a decision out.
 
@@ -16,12 +17,40 @@ pub struct Observed {
     pub fault_ns: u64,
     /// Bytes of page buffer, page tables included, that would have saved them.
     pub margin_bytes: u64,
-    /// Reads of objects that the ghost remembered.
+    /// Reads of objects that were among the last to leave the cache, `ghost_bytes` of them.
     pub ghost_reads: u64,
     /// What a read costs, nanoseconds.
     pub read_ns: u64,
     /// Bytes of cache that would have saved them.
     pub ghost_bytes: u64,
+}
+
+/// What some operations took together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// How many they were.
+    pub operations: u64,
+    /// Nanoseconds.
+    pub ns: u64,
+}
+
+impl Spent {
+    /// Both together.
+    pub fn and(self, other: Spent) -> Spent {
+        Spent { operations: self.operations + other.operations, ns: self.ns + other.ns }
+    }
+}
+
+/// With fewer operations the cost stays what it was.
+const OPERATIONS_LEAST: u64 = 16;
+
+/// The moving average of an operation's cost, which was `before_ns`: the new measurement counts a
+/// quarter.
+pub fn smoothed_ns(before_ns: u64, spent: Spent) -> u64 {
+    if spent.operations < OPERATIONS_LEAST {
+        return before_ns;
+    }
+    (3 * before_ns + spent.ns / spent.operations) / 4
 }
 
 /// Where RAM should move.
@@ -35,13 +64,13 @@ pub enum Shift {
     Stay,
 }
 
-/// Events of either kind below which nothing is decided.
+/// With fewer events, of both kinds together, nothing is decided.
 pub const EVENTS_LEAST: u64 = 64;
 
-/// By how much one side must be better, in eighths: moving costs as well.
+/// One side must save so many eighths of what the other saves: moving the border has a cost, too.
 const CLEARLY_EIGHTHS: u128 = 10;
 
-/// Which side saves more time a byte.
+/// Which side saves more time per byte.
 pub fn shift(observed: &Observed) -> Shift {
     if observed.young_faults + observed.ghost_reads < EVENTS_LEAST {
         return Shift::Stay;
@@ -80,6 +109,17 @@ mod tests {
         assert_eq!(shift(&Observed { young_faults: 1300, ..EVEN }), Shift::ToPageBuffer);
         assert_eq!(shift(&Observed { ghost_reads: 1300, ..EVEN }), Shift::ToObjectCache);
         assert_eq!(shift(&Observed { read_ns: 200_000, ..EVEN }), Shift::ToObjectCache);
+    }
+
+    #[test]
+    fn a_cost_follows_what_is_measured_and_ignores_a_few_operations() {
+        let spent = |operations, ns| Spent { operations, ns };
+        assert_eq!(smoothed_ns(10_000, spent(0, 0)), 10_000);
+        assert_eq!(smoothed_ns(10_000, spent(15, 15_000_000)), 10_000);
+        let dearer = spent(500, 500 * 90_000).and(spent(500, 500 * 110_000));
+        assert_eq!(smoothed_ns(20_000, dearer), 40_000);
+        let settled = (0..40).fold(10_000, |ns, _| smoothed_ns(ns, dearer));
+        assert!((99_000..=100_000).contains(&settled), "{settled}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Budget split: how the RAM budget is shared between page buffer and object cache, and how the
 //! border between them moves.
 //!
-//! Guarantees: a side grows by what the other one has given up already, so that the sum stays
-//! within the budget; and nobody who needs room waits until a side has given up more than `STEP`.
+//! Guarantees: a side grows only by what the other one has given up already, so the sum stays
+//! within the budget; and no thread that needs room waits for a side to give up more than `STEP`.
 
 /// Limits in pages, or what is held of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,8 +16,8 @@ pub struct Split {
 /// Least number of pages either side is left with: two batches of eviction.
 pub const LEAST: usize = 512;
 
-/// Number of pages that a side has to give up at a time, at most: two batches of eviction, which is
-/// what a fault may wait for.
+/// The most pages that a side has to give up at a time: two batches of eviction. A fault may wait
+/// for that.
 pub const STEP: usize = 512;
 
 /// The page buffer's share.
@@ -30,7 +30,7 @@ pub enum Share {
 }
 
 /// Shares `budget` bytes less `overhead` bytes (tables, page tables, buffers). `held` pages cannot
-/// leave the page buffer: they and the least of others have their place there.
+/// leave the page buffer: it gets room for them and for `LEAST` others.
 pub fn split(budget: usize, overhead: usize, share: Share, held: usize) -> Split {
     let pages = (budget.saturating_sub(overhead) / crate::PAGE).max(2 * LEAST);
     let page_buffer = match share {
@@ -43,10 +43,10 @@ pub fn split(budget: usize, overhead: usize, share: Share, held: usize) -> Split
 
 impl Split {
     /// The next limits on the way to these, while both sides are what `now` says and `held` pages
-    /// cannot leave the page buffer. What leaves the page buffer comes to the cache, so that its
-    /// limit may be what the page buffer's will leave. What leaves the cache is anybody's: the page
-    /// buffer's limit follows when it has left. By what the budget is passed, because tables have
-    /// grown, a step is longer.
+    /// cannot leave the page buffer. What leaves the page buffer comes to the cache, so the cache's
+    /// limit may be what the page buffer's next limit leaves. What leaves the cache is free for any
+    /// use, so the page buffer's limit grows only after it has left. If tables have grown and the
+    /// budget is passed, a step is longer by the excess.
     pub fn next(self, now: Split, held: usize) -> Split {
         let pages = self.page_buffer + self.object_cache;
         let step = STEP + (now.page_buffer + now.object_cache).saturating_sub(pages);
@@ -66,7 +66,7 @@ impl Split {
 mod tests {
     use super::*;
 
-    /// Whatever moves, sides that follow their limits come to the split, never hold more than the
+    /// From any state, sides that follow their limits reach the split, never hold more than the
     /// budget on the way, and never have to give up more than a step.
     #[test]
     fn a_border_moves_in_steps_within_the_budget() {

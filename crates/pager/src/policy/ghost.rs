@@ -1,18 +1,22 @@
-//! Ghost: remembers the pages of objects that left the cache's small queue, first in, first out.
+//! Ghost: remembers the pages of objects that left the cache, and the queue they left; first in,
+//! first out.
 //!
-//! A table of buckets of 16 entries, one cache line each. An entry is 24 bits of the page's mixed
-//! number and the time it was made, in 64ths of the table's length; a new one takes the oldest
-//! place of its bucket. The mixing loses nothing and the bucket's number has 8 bits at least, so an
-//! entry is never taken for another page's.
+//! A table of buckets of 16 entries, one cache line each. An entry has 24 bits of the page's mixed
+//! number, the queue, and the time it was made, in 64ths of the table's length. A new entry
+//! replaces the oldest one of its bucket. The mixing loses nothing and the bucket's number has at
+//! least 8 bits, so an entry is never taken for another page's.
 //!
-//! Guarantees: an insertion is forgotten after as many others as there are entries, at the latest.
+//! Guarantees: an entry is forgotten at the latest after as many other insertions as there are
+//! entries.
 //! Never: allocates, waits; two threads that insert into one bucket at once may lose one insertion.
 //! Threads: any.
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::mapping::PinnedArray;
+use deepheap_sys::pinned_array::PinnedArray;
+
+use super::replacement::Queue;
 
 const WAYS: usize = 16;
 /// Fewest buckets: with them, bucket and fingerprint make up the whole page number.
@@ -20,8 +24,11 @@ const BUCKETS_MIN: usize = 256;
 /// Ticks of the clock for as many insertions as there are entries.
 const TICKS: u32 = 64;
 /// Ticks are counted modulo this, from 1: an entry of 0 is empty.
-const TICKS_KEPT: u32 = 255;
-const TICK_MASK: u32 = 255;
+const TICKS_KEPT: u32 = 127;
+const TICK_MASK: u32 = 127;
+/// In an entry: the object left the main queue.
+const MAIN: u32 = 128;
+const FINGERPRINT_MASK: u32 = !(MAIN | TICK_MASK);
 
 /// The pages remembered.
 pub struct Ghost {
@@ -32,7 +39,7 @@ pub struct Ghost {
 }
 
 impl Ghost {
-    /// A ghost that remembers up to `entries_max` pages, and only a few as yet.
+    /// A ghost that can grow to `entries_max` pages, and remembers only a few as yet.
     pub fn new(entries_max: usize) -> Result<Ghost> {
         let buckets = entries_max.div_ceil(WAYS).next_power_of_two().max(BUCKETS_MIN);
         Ok(Ghost {
@@ -42,8 +49,8 @@ impl Ghost {
         })
     }
 
-    /// Makes it remember at least as many pages, and less than twice as many, as far as `new`
-    /// allowed. What was remembered may be forgotten. Never shrinks: its memory is touched.
+    /// Makes it remember at least `entries` pages, and less than twice as many, as far as `new`
+    /// allowed. It may forget what it remembered. It never shrinks: its memory is touched already.
     pub fn grow(&self, entries: usize) {
         let most = self.entries.len() / WAYS;
         let buckets = entries.div_ceil(WAYS).next_power_of_two().clamp(BUCKETS_MIN, most);
@@ -55,8 +62,14 @@ impl Ghost {
         self.buckets.load(Ordering::Relaxed) * WAYS * 4
     }
 
-    /// Remembers a page.
-    pub fn insert(&self, page: u32) {
+    /// How many of the last insertions `left_recently` knows: half of what the table holds. Full
+    /// buckets have lost some of the earlier ones.
+    pub fn recent(&self) -> usize {
+        self.buckets.load(Ordering::Relaxed) * WAYS / 2
+    }
+
+    /// Remembers a page whose object left this queue.
+    pub fn insert(&self, page: u32, from: Queue) {
         let (bucket, fingerprint) = self.find(page);
         let now = self.tick(self.insertions.fetch_add(1, Ordering::Relaxed));
         let age = |entry: u32| match entry {
@@ -65,24 +78,36 @@ impl Ghost {
         };
         let oldest = bucket.iter().max_by_key(|entry| {
             let entry = entry.load(Ordering::Relaxed);
-            // The same page again takes its own place.
-            if entry & !TICK_MASK == fingerprint && entry != 0 { u32::MAX } else { age(entry) }
+            // An older entry of the same page is the one to replace.
+            if is_of(entry, fingerprint) { u32::MAX } else { age(entry) }
         });
         if let Some(oldest) = oldest {
-            oldest.store(fingerprint | now, Ordering::Relaxed);
+            let queue = if from == Queue::Main { MAIN } else { 0 };
+            oldest.store(fingerprint | queue | now, Ordering::Relaxed);
         }
     }
 
-    /// Whether the page is remembered; it is forgotten now.
-    pub fn take(&self, page: u32) -> bool {
+    /// Whether the page is one of the last `recent` that were inserted.
+    pub fn left_recently(&self, page: u32) -> bool {
         let (bucket, fingerprint) = self.find(page);
         let now = self.tick(self.insertions.load(Ordering::Relaxed));
         bucket.iter().any(|entry| {
             let seen = entry.load(Ordering::Relaxed);
-            seen != 0
-                && seen & !TICK_MASK == fingerprint
+            is_of(seen, fingerprint) && Self::age(seen, now) <= TICKS / 2
+        })
+    }
+
+    /// The queue that the page's object left, if the page is remembered. Forgets it.
+    pub fn take(&self, page: u32) -> Option<Queue> {
+        let (bucket, fingerprint) = self.find(page);
+        let now = self.tick(self.insertions.load(Ordering::Relaxed));
+        bucket.iter().find_map(|entry| {
+            let seen = entry.load(Ordering::Relaxed);
+            let is_known = is_of(seen, fingerprint)
                 && entry.compare_exchange(seen, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-                && Self::age(seen, now) <= TICKS
+                && Self::age(seen, now) <= TICKS;
+            let from = if seen & MAIN != 0 { Queue::Main } else { Queue::Small };
+            is_known.then_some(from)
         })
     }
 
@@ -97,15 +122,20 @@ impl Ghost {
 
     /// The page's bucket, and its fingerprint in the upper 24 bits.
     fn find(&self, page: u32) -> (&[AtomicU32], u32) {
-        // Every step can be undone: different pages stay different.
+        // Every step can be undone, so different pages stay different.
         let mut mixed = page ^ (page >> 16);
         mixed = mixed.wrapping_mul(0x7feb_352d);
         mixed ^= mixed >> 15;
         mixed = mixed.wrapping_mul(0x846c_a68b);
         mixed ^= mixed >> 16;
         let bucket = mixed as usize & (self.buckets.load(Ordering::Relaxed) - 1);
-        (&self.entries[bucket * WAYS..(bucket + 1) * WAYS], mixed & !TICK_MASK)
+        (&self.entries[bucket * WAYS..(bucket + 1) * WAYS], mixed & FINGERPRINT_MASK)
     }
+}
+
+/// Whether an entry is that of a page with this fingerprint.
+fn is_of(entry: u32, fingerprint: u32) -> bool {
+    entry != 0 && entry & FINGERPRINT_MASK == fingerprint
 }
 
 #[cfg(test)]
@@ -117,21 +147,21 @@ mod tests {
         let ghost = Ghost::new(1 << 16).unwrap();
         ghost.grow(10_000);
         assert_eq!(ghost.bytes(), 16_384 * 4);
-        assert!(!ghost.take(7));
-        ghost.insert(7);
-        assert!(!ghost.take(8));
-        assert!(ghost.take(7));
-        assert!(!ghost.take(7));
+        assert!(ghost.take(7).is_none());
+        ghost.insert(7, Queue::Small);
+        assert!(ghost.take(8).is_none());
+        assert!(ghost.take(7).is_some());
+        assert!(ghost.take(7).is_none());
         let pages = |from: u32| from..from + 8192;
-        pages(0).for_each(|page| ghost.insert(page));
-        let known = pages(0).filter(|page| ghost.take(*page)).count();
+        pages(0).for_each(|page| ghost.insert(page, Queue::Small));
+        let known = pages(0).filter(|page| ghost.take(*page).is_some()).count();
         assert!(known > 8000, "{known} of 8192");
-        pages(0).for_each(|page| ghost.insert(page));
-        pages(100_000).chain(pages(200_000)).for_each(|page| ghost.insert(page));
+        pages(0).for_each(|page| ghost.insert(page, Queue::Small));
+        pages(100_000).chain(pages(200_000)).for_each(|page| ghost.insert(page, Queue::Small));
         // A tick is 256 insertions long, and an entry may be one tick late.
-        let known = pages(0).take(7600).filter(|page| ghost.take(*page)).count();
+        let known = pages(0).take(7600).filter(|page| ghost.take(*page).is_some()).count();
         assert_eq!(known, 0);
-        let known = pages(200_000).filter(|page| ghost.take(*page)).count();
+        let known = pages(200_000).filter(|page| ghost.take(*page).is_some()).count();
         assert!(known > 7000, "{known} of 8192");
     }
 
@@ -139,10 +169,10 @@ mod tests {
     fn no_page_is_taken_for_another() {
         let ghost = Ghost::new(1).unwrap();
         for page in 0..4000 {
-            ghost.insert(page * 0x0010_0001);
+            ghost.insert(page * 0x0010_0001, Queue::Small);
         }
         let mistaken = (0..1u32 << 22).filter(|page| page % 0x0010_0001 != 0);
-        assert_eq!(mistaken.filter(|page| ghost.take(*page)).count(), 0);
+        assert_eq!(mistaken.filter(|page| ghost.take(*page).is_some()).count(), 0);
     }
 
     #[test]
@@ -152,12 +182,14 @@ mod tests {
         std::thread::scope(|scope| {
             for thread in 0..4u32 {
                 let ghost = &ghost;
-                scope.spawn(move || (0..8192).for_each(|page| ghost.insert(thread << 20 | page)));
+                scope.spawn(move || {
+                    (0..8192).for_each(|page| ghost.insert(thread << 20 | page, Queue::Small))
+                });
             }
         });
         let known = (0..4u32)
             .flat_map(|thread| (0..8192).map(move |page| thread << 20 | page))
-            .filter(|page| ghost.take(*page))
+            .filter(|page| ghost.take(*page).is_some())
             .count();
         assert!(known > 32_000, "{known} of 32768");
     }

@@ -1,13 +1,13 @@
 //! Sequence: tells scans from random access by the faults of one thread.
 //!
 //! A scan's next fault falls on the page after the last one that was fetched, upwards or downwards,
-//! or a little further, where pages between are here already. Each such fault doubles the number of
-//! pages fetched together; any other fault starts over with one. At full window the stretches after
-//! it, of a window each, are asked for ahead.
+//! or a little further if pages between are in DRAM already. Each such fault doubles the window,
+//! the number of pages fetched together; any other fault starts over with one page. At full window
+//! the scan asks ahead for the next stretches, of one window each.
 //!
 //! A thread can be in several scans at once (`c[i] = a[i] + b[i]` is three), and between their
-//! faults touch pages at random. So a fault is held against the last few scans that were seen to go
-//! on, and against the last few faults that may begin one; the latter do not push out the former.
+//! faults touch pages at random. So each fault is compared with the last few known scans, and with
+//! the last few faults that may begin one; the latter do not push out the former.
 //!
 //! Never: keeps anything between calls other than the words the caller stores for the thread.
 
@@ -22,21 +22,21 @@ pub const WORDS: usize = SCANS + 1;
 
 /// Scans of one thread that are known at a time.
 const KNOWN: usize = 8;
-/// Faults of one thread that may begin a scan: on stored objects, and on those in DRAM, which can
-/// be many more.
+/// Remembered faults of one thread that may begin a scan: so many on stored objects, and so many on
+/// those in DRAM, which can be far more frequent.
 const YOUNG: usize = KNOWN;
 const YOUNG_IN_DRAM: usize = 4;
 const SCANS: usize = KNOWN + YOUNG + YOUNG_IN_DRAM;
-/// A scan is known when it expects this window, by its third fault: an object across two pages is
-/// none.
+/// A scan is known once it expects this window, at its third fault: an object across two pages is
+/// not a scan.
 const KNOWN_WINDOW: u32 = 8;
 
-/// Pages that a scan may pass without a fault, and is known by still.
+/// The most pages that a scan may pass without a fault and still be recognised.
 const SKIPPED_MAX: u32 = 8;
 /// What `Sequence::continues` looks at is no further away.
 const NEAR: u32 = AHEAD_MAX * WINDOW_MAX;
 const _: () = assert!(NEAR >= SKIPPED_MAX && NEAR >= FIRST_STEP_MAX);
-/// Pages from one fault to the next that make a scan of the two.
+/// Two faults at most so many pages apart may begin a scan.
 const FIRST_STEP_MAX: u32 = 2;
 
 /// Where a scan goes, in pages.
@@ -79,7 +79,7 @@ pub struct Sequence {
     asks: bool,
 }
 
-/// The bits of a word: the expected page, the window, and from here on.
+/// The bits of a word: the expected page, the window, and from here on the direction.
 const DIRECTION_SHIFT: u32 = 48;
 const ASKS_SHIFT: u32 = 56;
 
@@ -113,8 +113,8 @@ impl Sequence {
         self.continues(page).map_or((1, Direction::Up), |direction| (self.window, direction))
     }
 
-    /// A scan goes on where it was expected to, or a little later, or where it comes to what was
-    /// asked for ahead.
+    /// The direction of the scan, if a fault on `page` continues it: on the expected page, a little
+    /// after it, or on a page that was asked for ahead.
     fn continues(self, page: u32) -> Option<Direction> {
         if self.window == 0 {
             return None;
@@ -138,8 +138,8 @@ impl Sequence {
             && self.continues(page).is_some()
     }
 
-    /// The first page that was not asked for yet, if a fault on `page`, which is here or on its
-    /// way, belongs to a scan that asks ahead; and where the scan goes.
+    /// If a fault on `page`, which is in DRAM or arriving, belongs to a scan that asks ahead: the
+    /// first page that was not asked for yet, and the direction.
     pub fn asked_until(self, page: u32) -> Option<(u32, Direction)> {
         let direction = self.continues(page)?;
         self.asks.then_some((self.expected, direction))
@@ -153,13 +153,14 @@ impl Sequence {
     /// Notes that `fetched` pages from `page` on were installed.
     pub fn advance(self, page: u32, fetched: u32) -> Sequence {
         match self.continues(page) {
-            // What was asked for did not come. More often than a few times: it is no scan any more.
+            // A page that was asked for did not come. If that happens more than a few times, it is
+            // no scan any more.
             Some(_) if self.was_asked_for(page) => {
                 let window = self.window / 2;
                 Sequence { window, asks: window >= KNOWN_WINDOW, ..self }
             }
             Some(direction) => {
-                // Chance, too, leads to near where a scan would go on, but seldom right there.
+                // A random fault may fall near the expected page, but seldom exactly on it.
                 let is_exact = self.direction.is_none() || page == self.expected;
                 let window = if is_exact { self.window * 2 } else { self.window / 2 };
                 Sequence {
@@ -179,9 +180,9 @@ impl Sequence {
     }
 }
 
-/// What a thread's faults looked like so far, in the words kept for it: known scans, then what may
-/// become one, from the store and in DRAM, the last used first each; and the last fault on an
-/// object that was never written. Zeros for a new thread.
+/// What a thread's faults looked like so far, in the words kept for it: known scans; faults on
+/// stored objects that may begin one; the same for objects in DRAM; each with the last used first.
+/// And the last fault on an object that was never written. Zeros for a new thread.
 pub struct Sequences<'a> {
     words: &'a mut [usize; WORDS],
 }
@@ -192,12 +193,12 @@ impl<'a> Sequences<'a> {
         Sequences { words }
     }
 
-    /// Of faults on objects that were never written.
+    /// The sequence of faults on objects that were never written.
     pub fn fresh(&self) -> Sequence {
         Sequence::from_word(self.words[SCANS])
     }
 
-    /// Notes what those look like now.
+    /// Notes what that sequence looks like now.
     pub fn note_fresh(&mut self, sequence: Sequence) {
         self.words[SCANS] = sequence.to_word();
     }
@@ -207,12 +208,12 @@ impl<'a> Sequences<'a> {
         self.find(page).map_or(Sequence::default(), |at| Sequence::from_word(self.words[at]))
     }
 
-    /// Scans that ask ahead.
+    /// How many scans ask ahead.
     pub fn asking(&self) -> usize {
         self.words[..KNOWN].iter().filter(|&&word| Sequence::from_word(word).asks).count()
     }
 
-    /// Notes what `of(page)` has become by a fault on a stored object.
+    /// Notes what `of(page)` has become through a fault on a stored object.
     pub fn note(&mut self, page: u32, sequence: Sequence) {
         self.put(page, sequence, KNOWN..KNOWN + YOUNG);
     }
@@ -226,8 +227,8 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// Puts what the scan of a fault on `page` has become in front of its kind, which is `new` for
-    /// one that had none.
+    /// Puts the new state of the scan to which `page` belongs in front of its kind; a scan that was
+    /// not there is of the kind `new`.
     fn put(&mut self, page: u32, sequence: Sequence, new: Range<usize>) {
         let at = self.find(page).unwrap_or(new.end - 1);
         let kinds = [0..KNOWN, KNOWN..KNOWN + YOUNG, KNOWN + YOUNG..SCANS];
@@ -242,7 +243,7 @@ impl<'a> Sequences<'a> {
     }
 
     fn find(&self, page: u32) -> Option<usize> {
-        // Every fault comes here, and few pages are near one that is expected.
+        // Every fault comes here, and few pages are near an expected one.
         let is_near = |word: usize| page.wrapping_sub(word as u32).wrapping_add(NEAR) <= 2 * NEAR;
         let belongs = |word| is_near(word) && Sequence::from_word(word).continues(page).is_some();
         self.words[..SCANS].iter().position(|&word| belongs(word))
@@ -253,7 +254,7 @@ impl<'a> Sequences<'a> {
 mod tests {
     use super::*;
 
-    /// Serves a fault as the pager does; returns what it fetched.
+    /// Serves a fault as the pager does; returns how many pages it fetched.
     fn fault(sequences: &mut Sequences<'_>, page: u32) -> u32 {
         let sequence = sequences.of(page);
         let (window, _) = sequence.window(page);

@@ -22,8 +22,6 @@ pub enum Setting {
     Managing,
     /// As `Managing`, with all that may be an object one.
     Objects,
-    /// As `Managing`, with objects where the places that allocate ask for them.
-    Auto,
 }
 
 impl Setting {
@@ -37,7 +35,6 @@ impl Setting {
             Setting::Plain => Some("ram:1G,store:."),
             Setting::Managing => Some("ram:16M,store:."),
             Setting::Objects => Some("ram:16M,store:.,objects:1-64K"),
-            Setting::Auto => Some("ram:16M,store:.,objects:auto"),
         }
     }
 

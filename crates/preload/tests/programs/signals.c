@@ -7,12 +7,15 @@
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <fcntl.h>
 #include <unistd.h>
 
+static volatile unsigned char *data_page;
 static unsigned char *data;
 #define DATA ((size_t)20 << 20)
-static volatile sig_atomic_t handled, bus;
+static volatile sig_atomic_t handled, bus, bus_code;
+static void *volatile bus_address;
 static sigjmp_buf *jump;
 
 static void reads_heap(int signal) {
@@ -25,6 +28,8 @@ static void reads_heap(int signal) {
 static void on_bus(int signal, siginfo_t *information, void *context) {
     (void)context;
     CHECK(signal == SIGBUS);
+    bus_code = information->si_code;
+    bus_address = information->si_addr;
     if (information->si_code > 0) {
         bus++;
         siglongjmp(*jump, 1);
@@ -127,6 +132,96 @@ static void own_bus_handler(void) {
     CHECK(is_filled(data, DATA, 1));
 }
 
+/* Past every wrapper. */
+static void *raw_mmap(void *at, int flags, int file) {
+    register long r10 __asm__("r10") = flags;
+    register long r8 __asm__("r8") = file;
+    register long r9 __asm__("r9") = 0;
+    long answer;
+    __asm__ volatile("syscall"
+                     : "=a"(answer)
+                     : "a"((long)SYS_mmap), "D"(at), "S"((long)PAGE),
+                       "d"((long)(PROT_READ | PROT_WRITE)), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return (void *)answer;
+}
+
+/* Sends this thread a SIGBUS as the kernel does for a memory error, or as anybody. */
+static void send_bus(int code, void *address) {
+    siginfo_t information = {.si_signo = SIGBUS, .si_code = code};
+    if (code > 0) information.si_addr = address;
+    CHECK(syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), SIGBUS, &information) == 0);
+}
+
+/* A SIGBUS that is no missing page of ours is the program's, wherever its address lies. */
+static void foreign_bus(void) {
+    struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
+    sigemptyset(&action.sa_mask);
+    bus = 0;
+    volatile unsigned char *page = aligned_alloc(PAGE, PAGE);
+    char name[] = "signals-XXXXXX";
+    int file = mkstemp(name);
+    CHECK(page && file >= 0 && unlink(name) == 0);
+    CHECK(sigaction(SIGBUS, &action, NULL) == 0);
+    /* Something else is mapped where the heap has a page, in RAM or not; in a child, whose heap is
+     * of no use from then on. */
+    for (volatile int i = 0; i < 2; i++) {
+        *page = 1;
+        if (i == 1) press();
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            if (i == 0) *page = 2;
+            CHECK(raw_mmap((void *)page, MAP_SHARED | MAP_FIXED, file) == page);
+            if (sigsetjmp(*jump, 1) == 0) {
+                (void)*page;
+                _exit(8);
+            }
+            _exit(bus == 1 && bus_code == BUS_ADRERR && bus_address == page ? 7 : 9);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    }
+    /* Memory errors, and what somebody sends: `data` is the heap's, and not in RAM. */
+    const int codes[] = {BUS_ADRALN, BUS_MCEERR_AR, BUS_MCEERR_AO};
+    for (volatile int i = 0; i < 3; i++) {
+        press();
+        if (sigsetjmp(*jump, 1) == 0) {
+            send_bus(codes[i], data);
+            CHECK(!"a memory error was kept from the program");
+        }
+        CHECK(bus == 1 + i && bus_code == codes[i] && bus_address == data);
+    }
+    /* A page that is there and faults all the same ends at the program, not in an endless loop. */
+    if (sigsetjmp(*jump, 1) == 0) {
+        for (int i = 0; i < 1000000; i++) {
+            data_page[0] = data_page[0];
+            send_bus(BUS_ADRERR, data);
+        }
+    }
+    CHECK(bus == 4 && bus_code == BUS_ADRERR && bus_address == data);
+    CHECK(kill(getpid(), SIGBUS) == 0 && bus == 104 && bus_code == SI_USER);
+    union sigval nothing = {0};
+    CHECK(sigqueue(getpid(), SIGBUS, nothing) == 0 && bus == 204 && bus_code == SI_QUEUE);
+    CHECK(signal(SIGBUS, SIG_IGN) != SIG_ERR);
+    CHECK(kill(getpid(), SIGBUS) == 0 && raise(SIGBUS) == 0);
+    send_bus(BUS_MCEERR_AO, data);
+    CHECK(signal(SIGBUS, SIG_DFL) == SIG_IGN);
+    const int deadly[] = {SI_USER, SI_QUEUE, BUS_MCEERR_AO};
+    for (int i = 0; i < 3; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            send_bus(deadly[i], data);
+            _exit(3);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+    }
+    CHECK(is_filled(data, DATA, 1));
+}
+
 static volatile uintptr_t handler_stack;
 
 static void where(int signal) {
@@ -156,10 +251,11 @@ static void stacks(void) {
 }
 
 int main(void) {
-    data = evicted(DATA, 1);
+    data_page = data = evicted(DATA, 1);
     masks();
     handlers();
     own_bus_handler();
+    foreign_bus();
     stacks();
     puts("signals hold");
     return 0;

@@ -76,6 +76,27 @@ pub fn watch(test: &str, conf: &str, body: impl FnOnce()) -> Ending {
     finish(test, spawn(test, folder.path(), Command::new(this_binary())))
 }
 
+/// Which act of a scene the process is to play.
+const ACT: &str = "DEEPHEAP_TEST_ACT";
+
+/// Plays the acts of a scene one after the other, each in a process of its own, all in one folder.
+/// Each must succeed.
+pub fn play_in_turn(test: &str, conf: &str, acts: &[fn(&Path)]) {
+    if is_played(test) {
+        let number: usize = std::env::var(ACT).expect("an act").parse().expect("its number");
+        act(conf, || acts[number](&folder().join("heap")));
+    }
+    let folder = Folder::new(test);
+    for number in 0..acts.len() {
+        let mut command = Command::new(this_binary());
+        command.env(ACT, number.to_string());
+        let ending = finish(test, spawn(test, folder.path(), command));
+        let status = ending.status;
+        assert!(status.success(), "{test}, act {number}: {status}\n{}", ending.said);
+        print!("{}", ending.said);
+    }
+}
+
 /// Whether this process is to play the scene.
 pub fn is_played(test: &str) -> bool {
     std::env::var(SCENE).is_ok_and(|scene| scene == test)

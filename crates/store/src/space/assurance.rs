@@ -1,7 +1,7 @@
-//! Assurance: asking the device for the space of free segments, and giving it back.
+//! Assurance: the device is asked for the space of free segments, or gets it back.
 //!
-//! Guarantees: segments are handed over in runs of neighbours; what is promised is never given
-//! back.
+//! Guarantees: `Store` asks for whole runs of neighbouring segments; space that is promised is
+//! never given back.
 //! Never: does the I/O itself; allocates, blocks.
 //! Threads: under the lock of the space.
 
@@ -15,7 +15,7 @@ const GROWTH_PAUSE_FILLINGS: u64 = 64;
 /// Calls of `discard_idle` that a segment has to stay free before it is discarded.
 const IDLE_TICKS: u64 = 2;
 
-/// A run of neighbouring segments.
+/// A run of segments that are neighbours by their numbers and on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
     pub(crate) first: Segment,
@@ -26,6 +26,12 @@ impl Run {
     fn iter(self) -> impl DoubleEndedIterator<Item = Segment> {
         (self.first.0..self.first.0 + self.segments).map(Segment)
     }
+
+    /// The segment below `end` that would prolong the run.
+    fn next(self, table: &SegmentTable, end: u32) -> Option<Segment> {
+        let next = Segment(self.first.0 + self.segments);
+        (next.0 < end && table.is_followed(Segment(next.0 - 1))).then_some(next)
+    }
 }
 
 impl Space {
@@ -34,11 +40,13 @@ impl Space {
         debug_assert!(!self.growing);
         let run = match self.lists.front(BARE) {
             Some(first) => {
-                let neighbours = (first.0..self.frontier)
-                    .map(Segment)
-                    .take_while(|&segment| table.state(segment) == State::Bare)
-                    .take(self.growth as usize);
-                let run = Run { first, segments: neighbours.count() as u32 };
+                let mut run = Run { first, segments: 1 };
+                while run.segments < self.growth
+                    && let Some(next) = run.next(table, self.frontier)
+                    && table.state(next) == State::Bare
+                {
+                    run.segments += 1;
+                }
                 run.iter().for_each(|segment| self.lists.unlink(segment));
                 run
             }
@@ -96,14 +104,20 @@ impl Space {
         if !idle(oldest) {
             return None;
         }
-        let (mut first, mut end) = (oldest.0, oldest.0 + 1);
-        while end - first < discardable && end < self.frontier && idle(Segment(end)) {
-            end += 1;
+        let mut run = Run { first: oldest, segments: 1 };
+        while run.segments < discardable
+            && let Some(next) = run.next(table, self.frontier)
+            && idle(next)
+        {
+            run.segments += 1;
         }
-        while end - first < discardable && first > 0 && idle(Segment(first - 1)) {
-            first -= 1;
+        while run.segments < discardable
+            && let Some(before) = run.first.0.checked_sub(1).map(Segment)
+            && idle(before)
+            && table.is_followed(before)
+        {
+            run = Run { first: before, segments: run.segments + 1 };
         }
-        let run = Run { first: Segment(first), segments: end - first };
         for segment in run.iter() {
             self.lists.unlink(segment);
             self.change(table, segment, State::Discarding);

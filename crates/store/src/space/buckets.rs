@@ -1,14 +1,17 @@
-//! Buckets: segments on the device, by how much of them is alive; victims are taken from them.
+//! Buckets: the segments on the device, sorted by how much of each lives. Victims come from them.
 //!
-//! Guarantees: choosing costs as much as there are buckets, however large the log is; segments
-//! that a pin would withhold, or that could not be emptied lately, are not chosen.
+//! Guarantees: the cost of a choice depends on the number of buckets, not on the size of the log. A
+//! segment that could not be emptied lately is not chosen. Nor is one that a pin would withhold,
+//! unless pins end with the next checkpoint and nothing else can be won. What a snapshot keeps is
+//! never chosen.
 //! Never: allocates, blocks, does I/O.
 //! Threads: under the lock of the space.
 
-use super::{BUCKETS, LEVELS, PINNED_BUCKETS, SHELVED, Space};
-use crate::block::{Geometry, Segment};
+use super::{BUCKETS, Kept, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
+use crate::block::Segment;
+use crate::format::geometry::Geometry;
 use crate::list::List;
-use crate::policy::{Candidate, VictimPolicy};
+use crate::policy;
 use crate::segment::{SegmentTable, State};
 
 /// Fillings that have to pass before a segment that could not be emptied is tried again.
@@ -20,38 +23,60 @@ pub(crate) fn level_of(geometry: &Geometry, live: u32) -> u8 {
 }
 
 impl Space {
-    /// The bucket of a segment with so many live units.
-    fn level_of(&self, live: u32) -> u8 {
-        level_of(&self.geometry, live)
-    }
-
     /// Puts a segment that is Written, on no list, into its bucket, or frees it.
-    pub(crate) fn file(&mut self, table: &SegmentTable, segment: Segment) {
+    pub(crate) fn put_in_bucket(&mut self, table: &SegmentTable, segment: Segment) {
         self.exhausted = false;
         let live = table.live(segment);
         if live == 0 {
             self.free(table, segment);
             return;
         }
-        let level = self.level_of(live);
+        let level = level_of(&self.geometry, live);
         table.set_level(segment, level);
-        let pinned = table.sequence(segment) <= self.pins.newest();
-        let first = if pinned { PINNED_BUCKETS } else { BUCKETS };
+        let first = self.buckets_of(table.sequence(segment));
         self.lists.push_back(List(first + level as u32), segment);
     }
 
+    /// The first of the buckets of segments with this filling.
+    fn buckets_of(&self, sequence: u64) -> u32 {
+        match sequence {
+            _ if sequence > self.pins.newest() => BUCKETS,
+            _ if sequence > self.pins.newest_named() => PINNED_BUCKETS,
+            _ => SNAPSHOT_BUCKETS,
+        }
+    }
+
+    /// Puts all segments into the buckets that are theirs by the pins of now.
+    pub(super) fn sort_buckets(&self, table: &SegmentTable) {
+        for first in [BUCKETS, PINNED_BUCKETS, SNAPSHOT_BUCKETS] {
+            for level in 0..=LEVELS {
+                let mut next = self.lists.front(List(first + level));
+                while let Some(segment) = next {
+                    next = self.lists.after(segment);
+                    let right = self.buckets_of(table.sequence(segment));
+                    if right != first {
+                        self.lists.unlink(segment);
+                        self.lists.push_back(List(right + level), segment);
+                    }
+                }
+            }
+        }
+    }
+
     /// The live count of a segment has crossed a bucket's border.
-    pub(crate) fn refile(&mut self, table: &SegmentTable, segment: Segment) {
+    pub(crate) fn update_bucket(&mut self, table: &SegmentTable, segment: Segment) {
         let live = table.live(segment);
         match table.state(segment) {
-            State::Written if live == 0 || self.level_of(live) != table.level(segment) => {
+            State::Written
+                if live == 0 || level_of(&self.geometry, live) != table.level(segment) =>
+            {
                 self.lists.unlink(segment);
-                self.file(table, segment);
+                self.put_in_bucket(table, segment);
             }
             State::Shelved => {
                 self.lists.unlink(segment);
                 self.change(table, segment, State::Written);
-                self.file(table, segment);
+                self.put_in_bucket(table, segment);
             }
             _ => {}
         }
@@ -61,7 +86,6 @@ impl Space {
     pub(crate) fn choose_victim(
         &mut self,
         table: &SegmentTable,
-        policy: VictimPolicy,
         live_units: u64,
     ) -> Option<Segment> {
         if !self.collect_needed(live_units) {
@@ -73,15 +97,27 @@ impl Space {
             }
             self.lists.unlink(segment);
             self.change(table, segment, State::Written);
-            self.file(table, segment);
+            self.put_in_bucket(table, segment);
         }
-        let fronts = || (0..LEVELS).filter_map(|level| self.lists.front(List(BUCKETS + level)));
-        let candidates = fronts().map(|segment| Candidate {
-            live: table.live(segment),
-            capacity: self.geometry.data_units(),
-            age: self.sequence - table.sequence(segment),
-        });
-        let Some(segment) = policy.choose(candidates).and_then(|best| fronts().nth(best)) else {
+        let capacity = self.geometry.data_units();
+        let best_of = |first: u32, capacity: u32| {
+            let fronts = (0..LEVELS).filter_map(|level| self.lists.front(List(first + level)));
+            let candidates = fronts.map(|segment| (segment, table.live(segment)));
+            policy::victim(candidates, capacity)
+        };
+        let mut chosen = match self.kept {
+            None => best_of(BUCKETS, capacity),
+            // The last checkpoint may keep most of the space: to move what is nearly all alive
+            // would win nothing, again and again.
+            Some(_) => best_of(BUCKETS, capacity / 8 * 7),
+        };
+        if chosen.is_none() && self.may_empty_kept() {
+            chosen = best_of(PINNED_BUCKETS, capacity / 8 * 7);
+            if let (Some(_), Some(kept)) = (chosen, &mut self.kept) {
+                kept.may_empty -= 1;
+            }
+        }
+        let Some(segment) = chosen else {
             self.exhausted = true;
             return None;
         };
@@ -98,7 +134,7 @@ impl Space {
         }
         self.change(table, segment, State::Shelved);
         table.set_stamp(segment, self.sequence);
-        table.set_level(segment, self.level_of(table.live(segment)));
+        table.set_level(segment, level_of(&self.geometry, table.live(segment)));
         self.lists.push_back(SHELVED, segment);
         false
     }
@@ -108,13 +144,24 @@ impl Space {
         !self.exhausted
             // Each victim may fill one segment before it frees one.
             && self.count(State::Collecting) < self.reserve
-            && self.occupancy(live_units).must_collect()
+            && (self.occupancy(live_units).must_collect() || self.may_empty_kept())
+    }
+
+    /// Whether segments that the last checkpoint keeps should be emptied, so that the next one lets
+    /// go of them. Each takes space until then.
+    fn may_empty_kept(&self) -> bool {
+        let room = u64::from(self.count(State::Ready) + self.count(State::Bare));
+        let taken = u64::from(self.count(State::Collecting) + self.reserve + 1);
+        let is_left = |kept: Kept| kept.may_empty > 0 && room > taken + 2 * kept.for_next;
+        self.kept.is_some_and(is_left)
     }
 
     /// Whether nothing that is under way, and nothing that could be begun, will free a segment.
     pub(crate) fn is_stuck(&self) -> bool {
+        let retried = if self.retries.is_dead() { 0 } else { self.count(State::Failed) };
         self.exhausted
             && !self.growing
+            && retried == 0
             && [State::Sealed, State::Writing, State::Collecting, State::Discarding]
                 .into_iter()
                 .all(|state| self.count(state) == 0)

@@ -9,21 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use deepheap_sim::Random;
 use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_BYTES, Block, BlockRead, ContentHash, Device, Head, Options, PACKED_MAX, PackedBlock,
-    Plan, Store, StoreError, VictimObject, VictimPolicy, Writer, packed,
+    BLOCK_BYTES, Block, BlockRead, Device, Head, Options, PACKED_MAX, PackedBlock, Plan, Store,
+    StoreError, VictimObject, Writer, packed,
 };
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 
 /// The smallest segments: the most of them on a small device.
 pub const SEGMENT_BYTES: u64 = 256 << 10;
 
-pub fn options(segments: u64, policy: VictimPolicy) -> Options {
+pub fn options(segments: u64) -> Options {
     Options {
         segment_bytes: SEGMENT_BYTES,
         capacity_bytes: segments * SEGMENT_BYTES,
         buffers: 4,
         reserve_segments: 2,
-        policy,
     }
 }
 
@@ -148,8 +147,8 @@ impl Model {
             if let Some(mut writer) = self.store.try_writer(Head::Fresh)? {
                 return Ok(append(&mut writer));
             }
-            if !self.store.write_sealed(false) {
-                self.collect();
+            if !self.store.write_sealed(false) && !self.collect() {
+                self.store.retry_failed();
             }
         }
     }
@@ -174,7 +173,7 @@ impl Model {
                 continue;
             }
             let page = Page::of(name, version);
-            let hash = ContentHash::of(&page.0);
+            let hash = self.store.hash(&page.0);
             let block = self.append(|writer| writer.append(name, &page.0, hash))?;
             self.publish(name, Held { block, version, bytes });
         }
@@ -318,14 +317,14 @@ pub fn check_all(store: &Store, objects: &[(u64, Held)]) -> Vec<Seen> {
         Ok(_) if held.is_packed() => {
             let mut right = vec![0; held.bytes];
             content(*name, held.version, &mut right);
-            let found = packed::find(&page.0, *name as u32);
+            let found = packed::find(&page.0, packed::Content::Objects, *name as u32);
             assert!(found == Some(&right[..]), "wrong bytes of {name} were served");
             Seen::Right
         }
         Ok(hash) => {
             let right = Page::of(*name, held.version);
             assert!(page.0 == right.0, "wrong bytes of {name} were served");
-            assert_eq!(hash, ContentHash::of(&right.0));
+            assert_eq!(hash, store.hash(&right.0));
             Seen::Right
         }
         Err(error) => Seen::Refused(error),
@@ -338,7 +337,10 @@ fn survivors(store: &Store) -> Option<Writer<'_>> {
     loop {
         match store.try_writer(Head::Survivor) {
             Ok(Some(writer)) => return Some(writer),
-            Ok(None) => assert!(store.write_sealed(false), "survivors never wait"),
+            Ok(None) => {
+                let goes_on = store.write_sealed(false) || store.retry_failed();
+                assert!(goes_on, "survivors never wait for anything else");
+            }
             Err(_) => return None,
         }
     }

@@ -1,12 +1,16 @@
-//! Simulation: what the replacement policies make of traces, in a pager of numbers only.
+//! Simulation: the hit rates of replacement on traces, in a pager that moves only numbers.
 //!
-//! A page buffer, first in, first out, and a cache of as many objects, together a sixteenth of the
-//! data unless said. `cargo test -p deepheap-pager simulation -- --nocapture` prints the rates.
+//! A page buffer, of which the oldest page leaves unless it is hot, and a cache of as many objects.
+//! Together they hold a sixteenth of the data, unless a test says otherwise.
+//! `cargo test -p deepheap-pager simulation -- --nocapture` prints the rates.
 
 use std::collections::VecDeque;
 
 use super::super::ghost::Ghost;
-use super::{CachePolicy, Queue, Replacement, Verdict, ghost_length, touched};
+use super::{
+    AtHead, PASSED_MAX, Queue, SMALL_PART, asks_ghost, at_head, enters, ghost_length, heat,
+    next_above, touched,
+};
 
 const OBJECTS: usize = 1 << 16;
 const IN_RAM: usize = OBJECTS / 16;
@@ -25,11 +29,14 @@ enum Place {
 struct Object {
     place: Place,
     reuse: u8,
+    heat: u8,
+    /// Pages that had left the page buffer when this one did.
+    left_at: u64,
     /// Grows with every move: an older entry of a queue is stale.
     moves: u32,
 }
 
-/// A queue of pages; entries that are not current any more are passed over.
+/// A queue of pages. Entries that are not current any more are skipped.
 #[derive(Default)]
 struct Fifo {
     entries: VecDeque<(u32, u32)>,
@@ -37,7 +44,8 @@ struct Fifo {
 }
 
 struct Pager {
-    replacement: Replacement,
+    /// Of the small queue, in 256ths.
+    small_part: u32,
     ghost: Ghost,
     objects: Vec<Object>,
     page_buffer: Fifo,
@@ -47,16 +55,19 @@ struct Pager {
     cache_max: u32,
     hits: [u64; 2],
     misses: u64,
+    ghost_reads: u64,
+    /// Pages that have left the page buffer.
+    left: u64,
 }
 
 impl Pager {
-    fn new(replacement: Replacement, page_buffer_max: usize, cache_max: usize) -> Pager {
+    fn new(small_part: u32, page_buffer_max: usize, cache_max: usize) -> Pager {
         let remembered = ghost_length(cache_max);
         let ghost = Ghost::new(remembered).unwrap();
         ghost.grow(remembered);
-        let away = Object { place: Place::Away, reuse: 0, moves: 0 };
+        let away = Object { place: Place::Away, reuse: 0, heat: 0, left_at: 0, moves: 0 };
         Pager {
-            replacement,
+            small_part,
             ghost,
             objects: vec![away; OBJECTS],
             page_buffer: Fifo::default(),
@@ -66,6 +77,8 @@ impl Pager {
             cache_max: cache_max as u32,
             hits: [0; 2],
             misses: 0,
+            ghost_reads: 0,
+            left: 0,
         }
     }
 
@@ -112,35 +125,59 @@ impl Pager {
             Place::Cached(_) => {
                 self.hits[1] += 1;
                 object.reuse = touched(object.reuse);
+                let soon = self.left - object.left_at < u64::from(self.page_buffer_max);
+                object.heat = heat(object.reuse, soon);
             }
             Place::Away => {
                 self.misses += 1;
-                object.reuse = 0;
+                self.ghost_reads += u64::from(self.ghost.left_recently(page));
+                (object.reuse, object.heat) = (0, 0);
             }
         }
         self.put(page, Place::PageBuffer);
         if self.page_buffer.length > self.page_buffer_max {
-            let oldest = self.head(Place::PageBuffer);
+            let oldest = self.oldest();
             let reuse = self.objects[oldest as usize].reuse;
-            let known = self.replacement.asks_ghost(reuse) && self.ghost.take(oldest);
-            self.put(oldest, Place::Cached(self.replacement.enters(reuse, known)));
+            let left = if asks_ghost(reuse) { self.ghost.take(oldest) } else { None };
+            self.put(oldest, Place::Cached(enters(reuse, left)));
         }
         while self.small.length + self.main.length > self.cache_max {
             self.one_leaves();
         }
     }
 
+    /// The oldest page of the page buffer that is not hot.
+    fn oldest(&mut self) -> u32 {
+        for _ in 0..PASSED_MAX {
+            let page = self.head(Place::PageBuffer);
+            let object = &mut self.objects[page as usize];
+            if object.heat == 0 {
+                return self.leaves(page);
+            }
+            object.heat -= 1;
+            self.put(page, Place::PageBuffer);
+        }
+        let page = self.head(Place::PageBuffer);
+        self.leaves(page)
+    }
+
+    fn leaves(&mut self, page: u32) -> u32 {
+        self.left += 1;
+        self.objects[page as usize].left_at = self.left;
+        page
+    }
+
     fn one_leaves(&mut self) {
-        let queue = self.replacement.next(self.small.length, self.main.length);
+        let queue = next_above(self.small_part, self.small.length, self.main.length);
         let page = self.head(Place::Cached(queue));
-        match self.replacement.at_head(queue, self.objects[page as usize].reuse) {
-            Verdict::Leaves { remembered } => {
+        match at_head(queue, self.objects[page as usize].reuse) {
+            AtHead::Leaves { remembered } => {
                 if remembered {
-                    self.ghost.insert(page);
+                    self.ghost.insert(page, queue);
                 }
                 self.put(page, Place::Away);
             }
-            Verdict::Goes(queue, reuse) => {
+            AtHead::Goes(queue, reuse) => {
                 self.objects[page as usize].reuse = reuse;
                 self.put(page, Place::Cached(queue));
             }
@@ -161,14 +198,20 @@ impl Rates {
     }
 }
 
-fn rates(replacement: Replacement, trace: &[u32], page_buffer: usize) -> Rates {
-    let mut pager = Pager::new(replacement, page_buffer, IN_RAM - page_buffer);
+/// The pager after a trace, with what it counted after the warm-up.
+fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Pager {
+    let mut pager = Pager::new(small_part, page_buffer, cache);
     for (index, page) in trace.iter().enumerate() {
         if index == WARM_UP {
-            (pager.hits, pager.misses) = ([0; 2], 0);
+            (pager.hits, pager.misses, pager.ghost_reads) = ([0; 2], 0, 0);
         }
         pager.access(*page);
     }
+    pager
+}
+
+fn rates(small_part: u32, trace: &[u32], page_buffer: usize) -> Rates {
+    let pager = play(small_part, trace, page_buffer, IN_RAM - page_buffer);
     let all = (pager.hits[0] + pager.hits[1] + pager.misses) as f64 / 100.0;
     Rates { page_buffer: pager.hits[0] as f64 / all, cache: pager.hits[1] as f64 / all }
 }
@@ -206,7 +249,7 @@ impl Zipf {
         self.0.partition_point(|sum| *sum < at) as u32
     }
 
-    /// What a cache hits that knows the ranks.
+    /// The hit rate of a cache that knows the ranks.
     fn best(&self, in_ram: usize) -> f64 {
         self.0[in_ram - 1] / self.0[OBJECTS - 1] * 100.0
     }
@@ -249,10 +292,8 @@ fn looping() -> Vec<u32> {
     (0..ACCESSES).map(|index| (index % (IN_RAM * 5 / 4)) as u32).collect()
 }
 
-const POLICIES: [CachePolicy; 3] = [CachePolicy::S3Fifo, CachePolicy::Lru, CachePolicy::Clock];
-
 #[test]
-fn policies_keep_the_order_that_must_hold() {
+fn what_will_be_used_stays() {
     let traces: [(&str, Vec<u32>); 6] = [
         ("zipf 0.99", zipf(0.99)),
         ("zipf 0.8", zipf(0.8)),
@@ -263,21 +304,24 @@ fn policies_keep_the_order_that_must_hold() {
     ];
     println!("hits in per cent of accesses: page buffer + cache = all");
     println!("the best possible for zipf 0.99: {:.1}", Zipf::new(0.99).best(IN_RAM));
+    let mut within_reach = Vec::new();
     let [zipf, mild, drifting, uniform, scan, round] = traces.map(|(name, trace)| {
-        POLICIES.map(|policy| {
-            let rates = rates(Replacement::new(policy), &trace, IN_RAM / 2);
-            let (page_buffer, cache, hit) = (rates.page_buffer, rates.cache, rates.hit());
-            println!("{name:>20} {policy:?}: {page_buffer:.1} + {cache:.1} = {hit:.1}");
-            hit
-        })
+        let rates = rates(SMALL_PART, &trace, IN_RAM / 2);
+        let (page_buffer, cache, hit) = (rates.page_buffer, rates.cache, rates.hit());
+        println!("{name:>20}: {page_buffer:.1} + {cache:.1} = {hit:.1}");
+        within_reach.push(page_buffer);
+        hit
     });
-    for [s3_fifo, lru, clock] in [zipf, mild, drifting, scan] {
-        assert!(s3_fifo > lru && s3_fifo >= clock && clock > lru);
-    }
-    assert!(Zipf::new(0.99).best(IN_RAM) - zipf[0] < 4.0, "zipf: nearly the best possible");
-    assert!(scan[0] > 1.5 * scan[1], "a scan does not drive the hot set out");
-    assert!(round[0] > 25.0 && round[1] == 0.0, "a loop does not drive itself out");
-    assert!(uniform.iter().all(|hit| (hit - 6.25).abs() < 0.1), "nothing to be had: {uniform:?}");
+    // 54.8, 27.4, 54.7, 3.1, 15.8 and 0 where the oldest leaves, hot or not.
+    let least = [58.0, 31.0, 58.0, 3.0, 19.5, 0.0];
+    let is_within_reach = within_reach.iter().zip(least).all(|(&hits, least)| hits >= least);
+    assert!(is_within_reach, "what is used stays within reach: {within_reach:?}");
+    // More than LRU and SSDRAM's clock reach (docs/decisions/0005-cache-replacement.md).
+    assert!(mild > 46.0 && drifting > 69.5, "{mild}, {drifting}");
+    assert!(Zipf::new(0.99).best(IN_RAM) - zipf < 4.0, "zipf: nearly the best possible");
+    assert!(scan > 45.0, "a scan does not drive the hot set out: {scan}");
+    assert!(round > 25.0, "a loop does not drive itself out: {round}");
+    assert!((uniform - 6.25).abs() < 0.1, "nothing to be had: {uniform}");
 }
 
 #[test]
@@ -287,19 +331,39 @@ fn small_queue_is_small_because_the_page_buffer_does_its_work() {
         ("zipf 0.99, drifting", drifting_zipf()),
         ("scan + hot set", scan_and_hot_set()),
     ];
-    println!("hits in per cent, small queue (inactive list) of so many 256ths of the cache");
+    println!("hits in per cent, small queue of so many 256ths of the cache");
     for (name, trace) in &traces {
         for page_buffer in [IN_RAM / 2, IN_RAM / 8] {
-            for policy in [CachePolicy::S3Fifo, CachePolicy::Clock] {
-                let hits = [0, 3, 26, 85, 128].map(|small_part| {
-                    let replacement = Replacement { policy, small_part };
-                    let hit = rates(replacement, trace, page_buffer).hit();
-                    (small_part, (hit * 10.0).round() / 10.0)
-                });
-                println!("{name:>20} page buffer of {page_buffer}, {policy:?}: {hits:?}");
-                let falls = hits.windows(2).all(|pair| pair[0].1 >= pair[1].1 - 0.1);
-                assert!(falls || policy == CachePolicy::Clock);
-            }
+            let hits = [0, 3, 26, 85, 128].map(|small_part| {
+                let hit = rates(small_part, trace, page_buffer).hit();
+                (small_part, (hit * 10.0).round() / 10.0)
+            });
+            println!("{name:>20} page buffer of {page_buffer}: {hits:?}");
+            assert!(hits.windows(2).all(|pair| pair[0].1 >= pair[1].1 - 0.1));
+        }
+    }
+}
+
+/// The balancer's estimate of what a larger cache would save, compared with what a cache larger by
+/// a quarter does save.
+#[test]
+fn reads_that_the_ghost_knows_are_those_that_a_larger_cache_saves() {
+    let traces = [
+        // For uniform accesses the estimate is exact. For skewed ones a larger cache saves more: it
+        // also knows better what is used often.
+        ("uniform", uniform(), 0.9..1.1),
+        ("zipf 0.8", zipf(0.8), 0.33..1.1),
+        ("zipf 0.99, drifting", drifting_zipf(), 0.4..1.1),
+    ];
+    for (name, trace, expected) in &traces {
+        for page_buffer in [IN_RAM / 2, IN_RAM / 8] {
+            let cache = IN_RAM - page_buffer;
+            let now = play(SMALL_PART, trace, page_buffer, cache);
+            let larger = play(SMALL_PART, trace, page_buffer, cache + cache / 4);
+            let told = now.ghost_reads as f64 / now.ghost.recent() as f64;
+            let saved = (now.misses - larger.misses) as f64 / (cache / 4) as f64;
+            println!("{name:>20} page buffer of {page_buffer}: {told:.1} told, {saved:.1} saved");
+            assert!(expected.contains(&(told / saved)), "{name}: {told} told, {saved} saved");
         }
     }
 }

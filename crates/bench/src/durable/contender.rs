@@ -1,0 +1,280 @@
+//! Contender: a table of records in a durable heap, in LMDB, or in redb: the same calls for each.
+//!
+//! Guarantees: what was committed is durable; a commit of the durable heap is that of a ticket, so
+//! it is durable once the next one was asked for.
+//! Threads: one.
+
+use std::path::Path;
+
+use clap::ValueEnum;
+use deepheap::{DurableHeap, DurableOptions, Ticket};
+use heed::byteorder::BigEndian;
+use heed::types::{Bytes, U64};
+use redb::{ReadableDatabase, TableDefinition};
+
+use crate::backend::deepheap as backend;
+
+/// What holds the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    Deepheap,
+    Lmdb,
+    Redb,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::Deepheap, Kind::Lmdb, Kind::Redb];
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Deepheap => "deepheap",
+            Kind::Lmdb => "lmdb",
+            Kind::Redb => "redb",
+        }
+    }
+}
+
+/// What a table is made for.
+pub struct Shape<'a> {
+    /// Folder for its files.
+    pub folder: &'a Path,
+    /// RAM for it.
+    pub ram_bytes: u64,
+    /// Records that it will have.
+    pub records: u64,
+    /// Bytes of each.
+    pub bytes: usize,
+}
+
+/// What all tables can do. Keys are numbers from 0 on.
+pub trait Contender {
+    /// Hands a record to `see`.
+    fn read(&mut self, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<(), String>;
+    /// Writes a record.
+    fn write(&mut self, key: u64, value: &[u8]) -> Result<(), String>;
+    /// Makes what was written durable.
+    fn commit(&mut self) -> Result<(), String>;
+    /// Ends writing: all of it is durable.
+    fn finish(&mut self) -> Result<(), String>;
+}
+
+/// Makes a table.
+pub fn create(kind: Kind, shape: &Shape<'_>) -> Result<Box<dyn Contender>, String> {
+    Ok(match kind {
+        Kind::Deepheap => Box::new(Heap::create(shape)?),
+        Kind::Lmdb => Box::new(Lmdb::create(shape)?),
+        Kind::Redb => Box::new(Redb::create(shape)?),
+    })
+}
+
+fn text(error: impl core::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// RAM for the heap of `malloc`, which has nothing to hold.
+const PLAIN_BYTES: u64 = 16 << 20;
+/// Multiplier of Fibonacci hashing.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// A hash table in a durable heap: open addressing, slots with the addresses of records. A record
+/// is an object; it begins with its key.
+struct Heap {
+    heap: DurableHeap,
+    slots: *mut u64,
+    bits: u32,
+    bytes: usize,
+    asked: Option<Ticket>,
+}
+
+impl Heap {
+    fn create(shape: &Shape<'_>) -> Result<Heap, String> {
+        backend::start(shape.ram_bytes + PLAIN_BYTES, shape.folder, "").map_err(text)?;
+        let options = format!("ram:{},size:64G", shape.ram_bytes);
+        let options = DurableOptions::parse(&options).map_err(text)?;
+        let heap = DurableHeap::open(&shape.folder.join("records.dh"), &options).map_err(text)?;
+        let slots = (shape.records * 3 / 2).next_power_of_two();
+        let table = heap.malloc(8 * slots as usize).cast::<u64>();
+        if table.is_null() {
+            return Err("no memory for the table".into());
+        }
+        // SAFETY: so large.
+        unsafe { table.write_bytes(0, slots as usize) };
+        heap.set_root("records", table.cast()).map_err(text)?;
+        Ok(Heap { heap, slots: table, bits: slots.ilog2(), bytes: shape.bytes, asked: None })
+    }
+
+    /// The slot of a key, and its record; null: a free slot.
+    fn find(&self, key: u64) -> (*mut u64, *mut u8) {
+        let mask = (1usize << self.bits) - 1;
+        let mut at = (key.wrapping_mul(GOLDEN) >> (64 - self.bits)) as usize;
+        loop {
+            // SAFETY: a slot of the table, and a record, which begins with its key.
+            let (slot, record) = unsafe {
+                let slot = self.slots.add(at);
+                (slot, slot.read() as *mut u8)
+            };
+            // SAFETY: as above.
+            if record.is_null() || unsafe { record.cast::<u64>().read() } == key {
+                return (slot, record);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+}
+
+impl Contender for Heap {
+    fn read(&mut self, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<(), String> {
+        let (_, record) = self.find(key);
+        if record.is_null() {
+            return Err(format!("no record {key}"));
+        }
+        // SAFETY: a record of so many bytes; nobody writes to it meanwhile.
+        see(unsafe { core::slice::from_raw_parts(record, self.bytes) });
+        Ok(())
+    }
+
+    fn write(&mut self, key: u64, value: &[u8]) -> Result<(), String> {
+        let (slot, mut record) = self.find(key);
+        if record.is_null() {
+            record = self.heap.allocate_objects(1, self.bytes);
+            if record.is_null() {
+                return Err("no memory for a record".into());
+            }
+        }
+        // SAFETY: a record of so many bytes, and a slot of the table.
+        unsafe {
+            record.copy_from_nonoverlapping(value.as_ptr(), self.bytes);
+            slot.write(record as u64);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), String> {
+        let before = self.asked.replace(self.heap.checkpoint_async());
+        before.map_or(Ok(()), |ticket| ticket.wait().map(drop).map_err(text))
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.commit()?;
+        self.asked.take().map_or(Ok(()), |ticket| ticket.wait().map(drop).map_err(text))
+    }
+}
+
+type LmdbTable = heed::Database<U64<BigEndian>, Bytes>;
+
+struct Lmdb {
+    // Before the environment that they belong to.
+    writing: Option<heed::RwTxn<'static>>,
+    reading: Option<heed::RoTxn<'static, heed::WithTls>>,
+    env: &'static heed::Env,
+    table: LmdbTable,
+}
+
+impl Lmdb {
+    fn create(shape: &Shape<'_>) -> Result<Lmdb, String> {
+        let map = (shape.records as usize * shape.bytes * 4).next_multiple_of(1 << 20) + (64 << 20);
+        let mut options = heed::EnvOpenOptions::new();
+        options.map_size(map);
+        // SAFETY: nobody else opens these files. Reading ahead is of no use to random reads of more
+        // than RAM: LMDB's own advice.
+        let env = unsafe {
+            options.flags(heed::EnvFlags::NO_READ_AHEAD);
+            options.open(shape.folder)
+        };
+        let env = env.map_err(text)?;
+        // As long as the process.
+        let env: &'static heed::Env = Box::leak(Box::new(env));
+        let mut writing = env.write_txn().map_err(text)?;
+        let table = env.create_database(&mut writing, None).map_err(text)?;
+        Ok(Lmdb { writing: Some(writing), reading: None, env, table })
+    }
+}
+
+impl Contender for Lmdb {
+    fn read(&mut self, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<(), String> {
+        let reading = match self.reading.take() {
+            Some(reading) => reading,
+            None => self.env.read_txn().map_err(text)?,
+        };
+        let value = self.table.get(&reading, &key).map_err(text)?;
+        see(value.ok_or_else(|| format!("no record {key}"))?);
+        self.reading = Some(reading);
+        Ok(())
+    }
+
+    fn write(&mut self, key: u64, value: &[u8]) -> Result<(), String> {
+        let mut writing = match self.writing.take() {
+            Some(writing) => writing,
+            None => self.env.write_txn().map_err(text)?,
+        };
+        self.reading = None;
+        self.table.put(&mut writing, &key, value).map_err(text)?;
+        self.writing = Some(writing);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), String> {
+        self.writing.take().map_or(Ok(()), |writing| writing.commit().map_err(text))
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.commit()
+    }
+}
+
+const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+
+struct Redb {
+    writing: Option<redb::WriteTransaction>,
+    reading: Option<redb::ReadOnlyTable<u64, &'static [u8]>>,
+    database: redb::Database,
+}
+
+impl Redb {
+    fn create(shape: &Shape<'_>) -> Result<Redb, String> {
+        // The rest is for the page cache, through which it reads and writes.
+        let cache_bytes = shape.ram_bytes as usize * 3 / 4;
+        let database = redb::Database::builder()
+            .set_cache_size(cache_bytes)
+            .create(shape.folder.join("records.redb"))
+            .map_err(text)?;
+        Ok(Redb { writing: None, reading: None, database })
+    }
+}
+
+impl Contender for Redb {
+    fn read(&mut self, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<(), String> {
+        let reading = match self.reading.take() {
+            Some(reading) => reading,
+            None => {
+                let begun = self.database.begin_read().map_err(text)?;
+                begun.open_table(RECORDS).map_err(text)?
+            }
+        };
+        let value = reading.get(key).map_err(text)?.ok_or_else(|| format!("no record {key}"))?;
+        see(value.value());
+        self.reading = Some(reading);
+        Ok(())
+    }
+
+    fn write(&mut self, key: u64, value: &[u8]) -> Result<(), String> {
+        self.reading = None;
+        let writing = match self.writing.take() {
+            Some(writing) => writing,
+            None => self.database.begin_write().map_err(text)?,
+        };
+        writing.open_table(RECORDS).map_err(text)?.insert(key, value).map_err(text)?;
+        self.writing = Some(writing);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), String> {
+        self.writing.take().map_or(Ok(()), |writing| writing.commit().map_err(text))
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.commit()
+    }
+}

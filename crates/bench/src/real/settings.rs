@@ -1,0 +1,107 @@
+//! Settings: what `deepheap-bench real` takes.
+//!
+//! Never: changes the machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::contender::{Contender, Part};
+use super::programs::{self, Program};
+use crate::failure::Failure;
+use crate::supervisor;
+
+/// A run may take so many times as long as alone, ...
+const LIMIT_TIMES: f64 = 20.0;
+/// ... and at least this.
+const LIMIT_LEAST: Duration = Duration::from_secs(40);
+
+/// What `deepheap-bench real` takes.
+#[derive(Clone, Debug, Args)]
+pub struct Real {
+    /// Only the answers: three programs with little work, alone and on deepheap; needs no root
+    #[arg(long)]
+    pub(super) quick: bool,
+    /// Only these programs; --list shows them
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    programs: Vec<String>,
+    /// Parts of the peak alone
+    #[arg(long, value_delimiter = ',', value_name = "PART", default_values_t = Part::USUAL)]
+    pub(super) sizes: Vec<Part>,
+    /// Only these of deepheap, swap-0, swap-3 and zram
+    #[arg(long, value_delimiter = ',', value_name = "NAME",
+        default_values_t = Contender::LIMITED)]
+    pub(super) contenders: Vec<Contender>,
+    /// Rounds, for the median
+    #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub(super) rounds: u32,
+    /// Shows the programs, and what is missing, and ends
+    #[arg(long)]
+    pub(super) list: bool,
+    /// Measures again what is there already, but not alone
+    #[arg(long)]
+    pub(super) again: bool,
+    /// Measures nothing: writes the page from what is there
+    #[arg(long, conflicts_with = "again")]
+    pub(super) pages: bool,
+    /// The folder of real-programs.md and its plot
+    #[arg(long, default_value = "docs", value_name = "PATH")]
+    pub(super) out: PathBuf,
+    /// The folder of what was measured, a file for each program, part and contender
+    #[arg(long, default_value = "target/real-programs", value_name = "PATH")]
+    pub(super) runs: PathBuf,
+    /// Where store and swap file lie
+    #[arg(long, default_value = ".", value_name = "PATH")]
+    dir: PathBuf,
+    /// The `deepheap` command [default: the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    deepheap: Option<PathBuf>,
+}
+
+/// What all trials share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Where store and swap file lie.
+    pub dir: PathBuf,
+    /// The command `deepheap`.
+    pub deepheap: PathBuf,
+}
+
+impl Real {
+    /// The programs that were chosen, in their order.
+    pub(super) fn chosen(&self) -> Result<Vec<&'static Program>, Failure> {
+        let is_known = |name: &&String| programs::ALL.iter().any(|program| program.id == **name);
+        if let Some(unknown) = self.programs.iter().find(|name| !is_known(name)) {
+            return Err(Failure::Refused(format!(
+                "--programs: no program {unknown}; --list shows them"
+            )));
+        }
+        let is_chosen = |program: &&Program| {
+            let is_named = self.programs.iter().any(|name| name == program.id);
+            (self.programs.is_empty() || is_named)
+                && (!self.quick || program.quick_amount.is_some())
+        };
+        Ok(programs::ALL.iter().filter(is_chosen).collect())
+    }
+
+    /// With all defaults filled in.
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let own = std::env::current_exe().map_err(|error| Failure::os("own path", &error))?;
+        let beside = own.with_file_name("deepheap");
+        let deepheap = self.deepheap.clone().unwrap_or(beside);
+        let deepheap = std::path::absolute(&deepheap).unwrap_or(deepheap);
+        if !deepheap.is_file() {
+            return Err(Failure::Refused(format!(
+                "{}: not there; build it (cargo build --release --workspace) or give --deepheap",
+                deepheap.display()
+            )));
+        }
+        Ok(Settings { dir: supervisor::folder(&self.dir)?, deepheap })
+    }
+}
+
+/// How long a run may take.
+pub fn limit(seconds_alone: f64) -> Duration {
+    LIMIT_LEAST.max(Duration::from_secs_f64(seconds_alone * LIMIT_TIMES))
+}

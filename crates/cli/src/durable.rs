@@ -1,0 +1,141 @@
+//! Durable commands: `deepheap inspect`, `fsck`, `rollback`, `rm-snapshot` and `compact`.
+//!
+//! Guarantees: `fsck` ends with status 0 only if nothing is damaged, and with 1 if something is.
+//! Never: changes the file, in `inspect` and `fsck`.
+//! Threads: none but main.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use deepheap::durable_inspect::{self, Fsck, Inspection};
+use deepheap::stats_report::bytes;
+use deepheap::{DurableHeap, OpenError};
+
+use crate::refusal::{EXIT_MISSING, Refusal, print_out};
+
+/// Findings that are shown.
+const SHOWN_MAX: usize = 20;
+
+/// Shows what is in the file.
+pub fn inspect(file: &Path) -> Result<(), Refusal> {
+    let inspection = durable_inspect::inspect(file).map_err(|error| refusal(file, &error))?;
+    print_out(text(file, &inspection).as_bytes())
+}
+
+fn text(file: &Path, of: &Inspection) -> String {
+    let mut out = format!("{}: a durable heap\n", file.display());
+    let mut line = |name: &str, text: String| {
+        let _ = writeln!(out, "  {name:<12}{text}");
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let closing = if of.is_clean { ", when the heap was closed" } else { "" };
+    let age = age_of(now.saturating_sub(of.time));
+    line("checkpoint", format!("number {}, made {age} ago{closing}", of.checkpoint));
+    line("address", format!("{:#x}, {} from there", of.region_base, bytes(of.region_len)));
+    line(
+        "holds",
+        format!(
+            "{}; {} objects of {} among it",
+            bytes(of.allocated_bytes),
+            of.objects,
+            bytes(of.object_bytes)
+        ),
+    );
+    let garbage = of.log_bytes.saturating_sub(of.live_bytes);
+    line(
+        "log",
+        format!(
+            "{} of {}: {} live, {} are garbage or room",
+            bytes(of.log_bytes),
+            bytes(of.log_bytes_most),
+            bytes(of.live_bytes),
+            bytes(garbage)
+        ),
+    );
+    line("file", format!("{} of the disk", bytes(of.disk_bytes)));
+    if let Some(place) = of.damaged_superblock {
+        let text = "is damaged: a process or the power ended while a checkpoint was committed, or \
+                    the device has lost it; then the heap may be at the checkpoint before the last";
+        line("superblock", format!("{place:?} {text}"));
+    }
+    for snapshot in &of.snapshots {
+        let age = age_of(now.saturating_sub(snapshot.time));
+        line(
+            "snapshot",
+            format!("{}: checkpoint {}, {age} ago", snapshot.name, snapshot.checkpoint),
+        );
+    }
+    if !of.snapshots.is_empty() {
+        line("kept", format!("{} of the log for snapshots alone", bytes(of.snapshot_bytes)));
+    }
+    for (name, address) in &of.roots {
+        line("root", format!("{address:#x} {name}"));
+    }
+    out
+}
+
+fn age_of(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} minutes", seconds / 60),
+        7200..172_800 => format!("{} hours", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Verifies the file.
+pub fn fsck(file: &Path) -> Result<(), Refusal> {
+    let Fsck { report, contradiction } =
+        durable_inspect::fsck(file).map_err(|error| refusal(file, &error))?;
+    let mut out = format!(
+        "{}: {} pages of tables and {} blocks were read\n",
+        file.display(),
+        report.pages,
+        report.blocks
+    );
+    for finding in report.findings.iter().take(SHOWN_MAX) {
+        let _ = writeln!(out, "  {finding}");
+    }
+    let more = report.findings.len().saturating_sub(SHOWN_MAX) as u64 + report.unlisted;
+    if more > 0 {
+        let _ = writeln!(out, "  and {more} more");
+    }
+    if let Some(contradiction) = &contradiction {
+        let _ = writeln!(out, "  {contradiction}");
+    }
+    let is_clean = report.is_clean() && contradiction.is_none();
+    out += if is_clean { "Nothing is damaged.\n" } else { "The heap is damaged.\n" };
+    print_out(out.as_bytes())?;
+    match is_clean {
+        true => Ok(()),
+        false => Err(Refusal::with_status(EXIT_MISSING, String::new())),
+    }
+}
+
+/// Makes the heap what it was in a snapshot.
+pub fn roll_back(file: &Path, name: &str) -> Result<(), Refusal> {
+    let made = DurableHeap::roll_back(file, name).map_err(|error| refusal(file, &error))?;
+    let shown = file.display();
+    print_out(format!("{shown}: checkpoint {made} is what {name} was\n").as_bytes())
+}
+
+/// Removes a snapshot.
+pub fn remove_snapshot(file: &Path, name: &str) -> Result<(), Refusal> {
+    DurableHeap::remove_snapshot_of(file, name).map_err(|error| refusal(file, &error))?;
+    let shown = file.display();
+    print_out(
+        format!("{shown}: {name} is removed; `deepheap compact` gives its space back\n").as_bytes(),
+    )
+}
+
+/// Gives back space that nothing needs.
+pub fn compact(file: &Path) -> Result<(), Refusal> {
+    let (before, after) = DurableHeap::compact(file).map_err(|error| refusal(file, &error))?;
+    let (freed, shown) = (bytes(before.saturating_sub(after)), file.display());
+    print_out(format!("{shown}: {freed} given back, {} left\n", bytes(after)).as_bytes())
+}
+
+fn refusal(file: &Path, error: &OpenError) -> Refusal {
+    Refusal::new(format!("{}: {error}", file.display()))
+}

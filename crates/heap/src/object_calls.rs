@@ -1,0 +1,161 @@
+//! Object calls: the heap's functions for objects.
+//!
+//! SSDAlloc calls this object per page (sections 3.1 and 3.4). `Heap::free`, `usable_size` and the
+//! calls to resize take objects, too.
+//!
+//! Guarantees: a freed object's pages are handed out again only after `recycle_objects`.
+//! Never: touches an object.
+//! Threads: any; no lock is held on return.
+
+use crate::chunk::ChunkState;
+use crate::heap::Heap;
+use crate::outcome::{Allocated, FreedObjects, ObjectShape, Shortage, SpanRange};
+use crate::page::{PAGE, PageNo};
+use crate::pool::pool_of;
+use crate::shape::{BATCH_BELOW, Shape};
+
+impl Heap {
+    /// One object of `size` bytes (0 counts as 1, and it is rounded up to 8), alone at the start of
+    /// a page unless it is smaller than 128 bytes.
+    ///
+    /// Objects of at least 128 bytes are page aligned. Smaller ones share a page with others of
+    /// their size, at multiples of their rounded size from its start: aligned to the largest power
+    /// of two that divides the rounded size.
+    ///
+    /// # Errors
+    /// A shortage says what to provide before trying again, or that trying again is useless.
+    pub fn allocate_object(&self, size: usize) -> core::result::Result<Allocated, Shortage> {
+        let shape = Shape::of_object(size).ok_or(Shortage::TooLarge)?;
+        if let Some(pool) = pool_of(shape) {
+            let taken = self.objects.pools.take(self.objects.ground(&self.map), pool, shape)?;
+            let ptr = self.map.address_of_page(taken.page) + taken.byte;
+            return Ok(Allocated { ptr, zeroed: taken.fresh });
+        }
+        let first = self.objects.allocate_array(&self.map.runs.live_pages, 1, shape)?;
+        Ok(Allocated { ptr: self.map.address_of_page(first), zeroed: true })
+    }
+
+    /// An array of `count` objects of `size` bytes, each on pages of its own,
+    /// [`crate::stride`]`(size)` bytes apart. Its memory reads as zeros.
+    ///
+    /// # Errors
+    /// As `allocate_object`. `TooLarge` also for more than one object below 128 bytes: such arrays
+    /// are dense, and come from `Heap::allocate`.
+    pub fn allocate_object_array(
+        &self,
+        count: usize,
+        size: usize,
+    ) -> core::result::Result<Allocated, Shortage> {
+        if count <= 1 {
+            return self.allocate_object(size);
+        }
+        let shape = Shape::of_element(size).ok_or(Shortage::TooLarge)?;
+        if shape.size() < BATCH_BELOW {
+            return Err(Shortage::TooLarge);
+        }
+        let first = self.objects.allocate_array(&self.map.runs.live_pages, count, shape)?;
+        Ok(Allocated { ptr: self.map.address_of_page(first), zeroed: true })
+    }
+
+    /// Ends the quarantine of pages that `free` or `take_idle_objects` has answered, after the
+    /// pager has ended the objects on them. `still_resident`: one of the pages may still be in the
+    /// page buffer. Then pages that are to be `reshaped` are not reused, but come back from
+    /// `take_idle_objects` for another try.
+    pub fn recycle_objects(&self, freed: FreedObjects, still_resident: bool) {
+        self.objects.recycle(&self.map, freed, still_resident);
+    }
+
+    /// Takes the pages of a chunk that has no live object any more, and puts them in quarantine.
+    /// The caller ends them, takes them out of the page buffer, and calls `recycle_objects`; then
+    /// their address space, and the store space promised for them, are free for other sizes. Call
+    /// it after `recycle_objects` until it answers None; that costs one load if there is nothing.
+    #[inline]
+    pub fn take_idle_objects(&self) -> Option<FreedObjects> {
+        let chunk = self.objects.map.chunk(self.objects.space.take_idle(&self.objects.map)?);
+        let first = PageNo::from(chunk.first());
+        Some(FreedObjects { first, pages: chunk.pages(), reshaped: true })
+    }
+
+    /// Makes pools give up the empty chunks that they keep for the next object. Called when store
+    /// space is short, before `take_idle_objects`.
+    pub fn retire_empty_pools(&self) {
+        self.objects.pools.retire_kept(self.objects.ground(&self.map));
+    }
+
+    /// Gives objects the spans that were begun with `begin_spans` and made usable. Such spans are
+    /// never published; their pages read as zeros.
+    pub fn add_object_spans(&self, range: SpanRange) {
+        self.objects.space.add_spans(range);
+    }
+
+    /// Promises `blocks` more blocks of the store to objects.
+    pub fn grant_object_blocks(&self, blocks: u64) {
+        self.objects.space.grant(blocks);
+    }
+
+    /// Takes back up to `blocks` promised blocks that no chunk needs; returns how many.
+    pub fn revoke_object_blocks(&self, blocks: u64) -> u64 {
+        self.objects.space.revoke(blocks)
+    }
+
+    /// Blocks of the store promised to objects.
+    pub fn granted_object_blocks(&self) -> u64 {
+        self.objects.space.blocks().0
+    }
+
+    /// Blocks of the store that chunks of objects need; at most the granted ones.
+    pub fn used_object_blocks(&self) -> u64 {
+        self.objects.space.blocks().1
+    }
+
+    /// Sets the most objects that a pool adds when it grows; `POOL_STEP` if it is never called.
+    pub fn set_pool_step(&self, objects: usize) {
+        self.objects.pools.set_step(objects);
+    }
+
+    /// The kept bytes of a page: those of its object or objects if it is an object page, otherwise
+    /// all 4096. Stable while an object of the page's pool chunk or array is live or in quarantine.
+    /// Lock-free, for signal handlers too.
+    #[inline]
+    pub fn kept_bytes(&self, page: PageNo) -> usize {
+        self.objects.map.kept_bytes(page.index())
+    }
+
+    /// Whether a span holds objects, not memory.
+    pub fn is_object_span(&self, span: usize) -> bool {
+        self.objects.space.has_span(span)
+    }
+
+    /// Whether the page is an object page, with a live object or not. Lock-free, for signal
+    /// handlers too.
+    #[inline]
+    pub fn is_object_page(&self, page: PageNo) -> bool {
+        self.objects.map.is_object_page(page.index())
+    }
+
+    /// The live object or element of a live array that starts at `ptr`; None for anything else,
+    /// also for memory of `Heap::allocate`.
+    pub fn object_at(&self, ptr: usize) -> Option<ObjectShape> {
+        let live = &self.map.runs.live_pages;
+        let (place, shape) = self.objects.find(live, self.map.offset_of(ptr)?, true)?;
+        let chunk = self.objects.map.chunk(place.chunk);
+        let array = chunk.state() == ChunkState::Array;
+        let stride = shape.stride as usize;
+        Some(ObjectShape {
+            size: shape.size(),
+            stride: stride * PAGE,
+            count: if array { chunk.slots() } else { 1 },
+            index: if array { (place.page - chunk.first()) / stride } else { 0 },
+        })
+    }
+
+    /// Live objects, each element of an array counted. A snapshot.
+    pub fn objects_live(&self) -> usize {
+        self.objects.live().0
+    }
+
+    /// Bytes of live objects, each rounded up to 8. A snapshot.
+    pub fn object_bytes(&self) -> usize {
+        self.objects.live().1
+    }
+}

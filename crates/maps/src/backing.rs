@@ -1,0 +1,145 @@
+//! Backing: the file that is mapped; its pages are read and written where they are.
+//!
+//! Guarantees: bytes behind the end of the file are zeros and are never written; the page cache is
+//! passed by where the file system can do that.
+//! Never: makes the file longer | allocates after `open`.
+//! Threads: any.
+
+use std::path::Path;
+
+use deepheap_sys::PAGE;
+use deepheap_sys::direct_file::{DirectFile, OpenError};
+use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::sparse_file::FileId;
+
+/// Why a page cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// The file is shorter than it was.
+    Truncated,
+    /// The device says so.
+    Io(Errno),
+}
+
+/// See the file's header.
+#[derive(Debug)]
+pub struct Backing {
+    file: DirectFile,
+    /// For a last page that is no whole block; none if the file cannot be written.
+    tail: Option<DirectFile>,
+}
+
+impl Backing {
+    /// Opens it; also to write, if that is allowed. EACCES if `must_write` and it is not.
+    pub fn open(path: &Path, must_write: bool) -> core::result::Result<Backing, OpenError> {
+        match DirectFile::open_in_place(path, true) {
+            Ok(file) => {
+                let tail = Some(file.buffered()?);
+                Ok(Backing { file, tail })
+            }
+            Err(OpenError::System(Errno::EACCES | Errno::EROFS | Errno::EPERM))
+            | Err(OpenError::InUse)
+                if !must_write =>
+            {
+                Ok(Backing { file: DirectFile::open_in_place(path, false)?, tail: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it can be written.
+    pub fn can_write(&self) -> bool {
+        self.tail.is_some()
+    }
+
+    /// Which file it is.
+    pub fn id(&self) -> Result<FileId> {
+        self.file.id()
+    }
+
+    /// Whether it is a block device.
+    pub fn is_device(&self) -> bool {
+        self.file.is_device()
+    }
+
+    /// Its length now.
+    pub fn bytes(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    /// The file itself, for reads side by side.
+    pub fn file(&self) -> &DirectFile {
+        &self.file
+    }
+
+    /// Whether so many bytes at this offset, of a file that was `file_bytes` long, are as many as
+    /// there must be. Fills what is behind the end with zeros.
+    ///
+    /// # Safety
+    /// `into` has room for `pages` pages, of which `got` bytes were read.
+    pub unsafe fn check(
+        into: *mut u8,
+        pages: usize,
+        got: usize,
+        offset: u64,
+        file_bytes: u64,
+    ) -> core::result::Result<(), ReadError> {
+        let wanted = file_bytes.saturating_sub(offset).min((pages * PAGE) as u64) as usize;
+        if got < wanted {
+            return Err(ReadError::Truncated);
+        }
+        // SAFETY: the caller's promise. A file that has grown has other bytes there.
+        unsafe { into.add(wanted).write_bytes(0, pages * PAGE - wanted) };
+        Ok(())
+    }
+
+    /// Reads pages of a file that was `file_bytes` long.
+    ///
+    /// # Safety
+    /// `into` has room for `pages` pages, is aligned to one, and nobody else uses it.
+    pub unsafe fn read(
+        &self,
+        into: *mut u8,
+        pages: usize,
+        offset: u64,
+        file_bytes: u64,
+    ) -> core::result::Result<(), ReadError> {
+        // SAFETY: the caller's promise.
+        let got = unsafe { self.file.read_up_to(into, pages * PAGE, offset) };
+        let got = got.map_err(ReadError::Io)?;
+        // SAFETY: as above.
+        unsafe { Self::check(into, pages, got, offset, file_bytes) }
+    }
+
+    /// Writes pages, as far as the file reaches: what is behind its end, now or when it was
+    /// mapped, is nobody's.
+    ///
+    /// # Safety
+    /// `from` has `pages` pages, is aligned to one, and nobody changes it meanwhile.
+    pub unsafe fn write(
+        &self,
+        from: *const u8,
+        pages: usize,
+        offset: u64,
+        file_bytes: u64,
+    ) -> Result<()> {
+        let Some(tail) = &self.tail else { return Err(Errno::EBADF) };
+        let end = self.file.len()?.min(file_bytes);
+        let bytes = end.saturating_sub(offset).min((pages * PAGE) as u64) as usize;
+        let blocks = bytes - bytes % self.file.alignment().max(1);
+        // SAFETY: the caller's promise.
+        let all = unsafe { core::slice::from_raw_parts(from, bytes) };
+        if blocks > 0 {
+            self.file.write_at(&all[..blocks], offset)?;
+        }
+        if blocks < bytes {
+            tail.write_at(&all[blocks..], offset + blocks as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written, by whoever.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+}

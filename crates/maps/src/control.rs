@@ -1,0 +1,263 @@
+//! Control: the tables of one map that all of its processes share, in the file of a rendezvous.
+//!
+//! ```text
+//!   header | participants | shards | slots: what was read from each pipe
+//! ```
+//!
+//! A page of the file belongs to a chunk of 16, a chunk by its hash to a shard. A shard has a lock,
+//! an entry for each of its pages that is in RAM, and a journal of the eviction under way. What is
+//! in RAM decides how large all of it is; nothing here grows with the file.
+//!
+//! Guarantees: every word is an atomic, for a process may die between any two stores.
+//! Never: decides anything; knows who may change what (`ownership`).
+//! Threads: any, of any process.
+
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use deepheap_sys::page_pipe::PIPE_PAGES;
+use deepheap_sys::{PAGE, mapping};
+
+/// What the file begins with.
+pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
+/// Changes with the layout.
+pub const VERSION: u32 = 1;
+/// Processes that can have a map at a time.
+pub const PARTICIPANTS_MAX: usize = 128;
+/// Pages of a chunk: neighbours that one shard has.
+pub const CHUNK_PAGES: u32 = 16;
+/// Pipes of a map: evictions at a time, of all processes.
+pub const PIPES: usize = 8;
+/// Entries of a shard.
+pub const ENTRIES: usize = 128;
+/// Entries of a shard that are in use if all shards have as many.
+const ENTRIES_USUAL: u64 = ENTRIES as u64 / 2;
+/// Pages that left a shard last.
+pub const GHOSTS: usize = 64;
+/// Pages of one eviction.
+pub const BATCH: usize = PIPE_PAGES;
+/// Bytes of a path that are told, its end.
+pub const PATH_BYTES: usize = 1024;
+/// The least budget: a few shards and their tables.
+pub const BUDGET_MIN: u64 = 2 << 20;
+
+/// What there is once.
+#[repr(C, align(4096))]
+pub struct Header {
+    pub magic: AtomicU64,
+    pub version: AtomicU32,
+    pub shards: AtomicU32,
+    /// Which file is mapped.
+    pub device: AtomicU64,
+    pub inode: AtomicU64,
+    /// Bytes of the file when it was mapped last.
+    pub file_bytes: AtomicU64,
+    /// The RAM, a sparse file.
+    pub memory_device: AtomicU64,
+    pub memory_inode: AtomicU64,
+    pub pipe_device: AtomicU64,
+    pub pipe_inodes: [AtomicU64; PIPES],
+    /// What hashes of pages and chunks begin with.
+    pub seed: AtomicU64,
+    /// Bytes of RAM that all of it may take, and how many pages that are.
+    pub budget_bytes: AtomicU64,
+    pub budget_pages: AtomicU64,
+    /// Not 0: some process has mapped it to write, so pages may be changed.
+    pub was_writable: AtomicU32,
+    /// The errno of a sync that failed: nobody knows what is durable any more.
+    pub sync_error: AtomicU32,
+    /// Pages in RAM or about to be; the memory's own count corrects it after a death.
+    pub resident: AtomicU64,
+    /// The shard that is evicted from next.
+    pub hand: AtomicU32,
+    /// The shard that uses a pipe, plus one.
+    pub pipe_users: [AtomicU32; PIPES],
+    pub counts: Counts,
+    /// The end of the path under which it was mapped first; zeros after it.
+    pub path: [AtomicU8; PATH_BYTES],
+}
+
+/// What all processes did.
+#[repr(C)]
+pub struct Counts {
+    pub faults: AtomicU64,
+    pub pages_read: AtomicU64,
+    pub evicted_clean: AtomicU64,
+    pub evicted_changed: AtomicU64,
+    pub pages_written: AtomicU64,
+    pub direct_evictions: AtomicU64,
+    pub write_errors: AtomicU64,
+    pub repairs: AtomicU64,
+}
+
+/// A process that has the map. The lock of its byte in the file tells whether it lives.
+#[repr(C, align(64))]
+pub struct Participant {
+    /// Grows with each use of the place, so that the locks of the dead are not those of the next.
+    pub epoch: AtomicU32,
+    pub pid: AtomicU32,
+    pub memory: AtomicI32,
+    pub pipes: [AtomicI32; PIPES],
+    /// Not 0: it can write to the file.
+    pub can_write: AtomicU32,
+    /// Not 0: it has mapped the file to write.
+    pub is_writer: AtomicU32,
+}
+
+/// What an eviction of a shard is doing, for whoever goes on if its process dies.
+///
+/// ```text
+///   IDLE -> SPLICING [take_out]   pages go into the pipe; all of them are still in RAM
+///   SPLICING -> TAKEN [take_out]  all are in the pipe; they leave RAM, the pipe is read
+///   TAKEN -> IDLE [settle]        what was changed is in the file or in RAM again
+/// ```
+pub mod journal {
+    /// No eviction.
+    pub const IDLE: u32 = 0;
+    /// The pipe holds some of the pages, and none has left RAM.
+    pub const SPLICING: u32 = 1;
+    /// Pipe and slot hold all of the pages, and those that are holes now are nowhere else.
+    pub const TAKEN: u32 = 2;
+}
+
+/// Some chunks' pages. Only the owner of the lock uses the rest.
+#[repr(C, align(64))]
+pub struct Shard {
+    /// See `ownership`.
+    pub lock: AtomicU32,
+    pub journal: AtomicU32,
+    /// The pages of the journal, in the order of the pipe.
+    pub batch: AtomicU32,
+    pub batch_pages: [AtomicU32; BATCH],
+    pub pipe: AtomicU32,
+    /// Where the next entry is looked for: to free, and to use.
+    pub oldest: AtomicU32,
+    pub newest: AtomicU32,
+    pub used: AtomicU32,
+    pub ghost: AtomicU32,
+    /// The page of each entry plus one; 0: free.
+    pub pages: [AtomicU32; ENTRIES],
+    /// The hash of what the file has.
+    pub hashes: [[AtomicU64; 2]; ENTRIES],
+    /// Not 0: it came back soon after it had left, and stays once more.
+    pub chances: [AtomicU8; ENTRIES],
+    pub ghosts: [AtomicU32; GHOSTS],
+}
+
+const PARTICIPANTS_AT: usize = size_of::<Header>();
+const SHARDS_AT: usize = PARTICIPANTS_AT + PARTICIPANTS_MAX * size_of::<Participant>();
+/// Bytes of what was read from one pipe.
+pub const SLOT_BYTES: usize = BATCH * PAGE;
+const _: () = assert!(size_of::<Header>() == PAGE && SHARDS_AT.is_multiple_of(PAGE));
+
+/// How many shards serve so many pages.
+fn shards_for(pages: u64) -> u32 {
+    u32::try_from((pages / ENTRIES_USUAL).max(1).next_power_of_two()).unwrap_or(1 << 31)
+}
+
+/// How a budget is spent: pages, and shards for them.
+pub fn plan(budget_bytes: u64) -> (u64, u32) {
+    let fixed = (SHARDS_AT + PIPES * SLOT_BYTES) as u64;
+    let table = size_of::<Shard>() as u64 / ENTRIES_USUAL;
+    // The number of shards is rounded up to a power of two: at most as many again.
+    let pages = budget_bytes.saturating_sub(fixed) / (PAGE as u64 + 2 * table);
+    (pages, shards_for(pages))
+}
+
+/// Bytes of the tables.
+pub fn bytes_of(shards: u32) -> usize {
+    slots_at(shards) + PIPES * SLOT_BYTES
+}
+
+fn slots_at(shards: u32) -> usize {
+    (SHARDS_AT + shards as usize * size_of::<Shard>()).next_multiple_of(PAGE)
+}
+
+/// The tables, mapped.
+pub struct Control {
+    base: *mut u8,
+    bytes: usize,
+    shards: u32,
+}
+
+// SAFETY: it lends atomics, and slots by pointer.
+unsafe impl Send for Control {}
+// SAFETY: as above.
+unsafe impl Sync for Control {}
+
+impl Control {
+    /// The tables at `base`.
+    ///
+    /// # Safety
+    /// `bytes` bytes of a mapping of its file are there, `bytes_of(shards)` at least; they belong
+    /// to this value.
+    pub unsafe fn new(base: *mut u8, bytes: usize, shards: u32) -> Control {
+        Control { base, bytes, shards }
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: `new`; atomics, of which every value is one.
+        unsafe { &*self.base.cast::<Header>() }
+    }
+
+    pub fn participants(&self) -> &[Participant; PARTICIPANTS_MAX] {
+        // SAFETY: as above; it lies behind the header.
+        unsafe { &*self.base.add(PARTICIPANTS_AT).cast() }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    pub fn shard(&self, index: u32) -> &Shard {
+        assert!(index < self.shards, "a shard of the map");
+        // SAFETY: as above, and the index is within.
+        unsafe { &*self.base.add(SHARDS_AT).cast::<Shard>().add(index as usize) }
+    }
+
+    /// Where what is read from a pipe goes: `SLOT_BYTES`, which the user of the pipe has alone.
+    pub fn slot(&self, pipe: usize) -> *mut u8 {
+        assert!(pipe < PIPES, "a pipe of the map");
+        self.base.wrapping_add(slots_at(self.shards) + pipe * SLOT_BYTES)
+    }
+
+    /// The shard of a page.
+    pub fn shard_of(&self, page: u32) -> u32 {
+        let chunk = u64::from(page / CHUNK_PAGES);
+        let mixed = (chunk ^ self.header().seed.load(Relaxed)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        // The upper bits are the mixed ones.
+        ((mixed >> 32) & u64::from(self.shards - 1)) as u32
+    }
+
+    /// The path under which it was mapped.
+    pub fn path(&self) -> Vec<u8> {
+        let bytes = self.header().path.iter().map(|byte| byte.load(Relaxed));
+        bytes.take_while(|&byte| byte != 0).collect()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // SAFETY: `new`; nobody lends anything of it any more.
+        let _ = unsafe { mapping::unmap(self.base, self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_holds_its_pages_and_their_tables() {
+        for budget in [BUDGET_MIN, 8 << 20, 100 << 20, 256 << 20, 3 << 30, 1 << 40] {
+            let (pages, shards) = plan(budget);
+            let taken = pages * PAGE as u64 + bytes_of(shards) as u64;
+            assert!(taken <= budget, "{budget}: {pages} pages, {shards} shards");
+            assert!(taken > budget / 2, "{budget}: {taken}");
+            assert!(pages <= u64::from(shards) * ENTRIES as u64);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Evict: pages leave RAM, from under all processes, and no store is lost.
+//!
+//! 1. The pages leave this process's page tables, all with one TLB flush.
+//! 2. Each is put into a pipe, as a reference: the pipe shows every later store.
+//! 3. Holes are made: the kernel unmaps the pages in every process. A store comes before that, and
+//!    is in the pipe, or after it: then it faults, and waits for the shard.
+//! 4. The pipe is read, and what was changed is written (`settle`).
+//!
+//! In a map that nobody has ever had to write, 2 and 4 are left out.
+//!
+//! Guarantees: the journal tells each step before it is made.
+//! Never: allocates | waits for a shard.
+//! Threads: any, also in a signal handler, with all signals blocked.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::time::Duration;
+
+use deepheap_sys::zap::Zapper;
+use deepheap_sys::{PAGE, thread};
+use libc::iovec;
+
+use crate::control::{BATCH, PIPES, journal};
+use crate::ownership::Owned;
+use crate::region::Region;
+use crate::settle::Settled;
+
+/// Looks at shards, for each that there is, before a thread gives up to make room.
+const ROUNDS: u32 = 4;
+/// How long a thread sleeps that finds no pipe.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// RAM is full, and nothing can leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl Region {
+    /// Counts `pages` as in RAM, and evicts if that is too much.
+    pub(crate) fn make_room(&self, zapper: &Zapper, pages: u64) -> Result<(), NoRoom> {
+        let header = self.control.header();
+        header.resident.fetch_add(pages, Relaxed);
+        let mut looks = 0;
+        while self.excess(0) > 0 {
+            if self.evict_some(zapper) > 0 {
+                header.counts.direct_evictions.fetch_add(1, Relaxed);
+                looks = 0;
+                continue;
+            }
+            looks += 1;
+            if looks > ROUNDS * self.control.shards().max(64) {
+                self.recount();
+                if self.excess(0) > 0 {
+                    return Err(NoRoom);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what `make_room` has counted and did not come.
+    pub(crate) fn uncount(&self, pages: u64) {
+        let less = |resident: u64| Some(resident.saturating_sub(pages));
+        let _ = self.control.header().resident.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// Pages in RAM beyond the budget less `spare`.
+    pub(crate) fn excess(&self, spare: u64) -> u64 {
+        let header = self.control.header();
+        let limit = header.budget_pages.load(Relaxed).saturating_sub(spare);
+        header.resident.load(Relaxed).saturating_sub(limit)
+    }
+
+    /// Evicts the oldest pages of the next shard; answers how many went.
+    pub(crate) fn evict_some(&self, zapper: &Zapper) -> usize {
+        let next = self.control.header().hand.fetch_add(1, Relaxed);
+        match self.try_own(next & (self.control.shards() - 1)) {
+            Some(owned) => owned.evict_oldest(zapper).gone,
+            None => 0,
+        }
+    }
+}
+
+impl Owned<'_> {
+    /// Evicts the oldest quarter, at most a batch.
+    pub(crate) fn evict_oldest(&self, zapper: &Zapper) -> Settled {
+        let wanted = self.used().div_ceil(4).min(BATCH);
+        let (mut victims, mut count) = ([0u32; BATCH], 0);
+        for _ in 0..wanted {
+            let Some(page) = self.next_victim().and_then(|entry| self.page(entry)) else { break };
+            // After a whole round it is a victim already.
+            if victims[..count].contains(&page) {
+                break;
+            }
+            victims[count] = page;
+            count += 1;
+        }
+        self.evict(zapper, &mut victims[..count])
+    }
+
+    /// Evicts these pages, all of which have entries.
+    pub(crate) fn evict(&self, zapper: &Zapper, victims: &mut [u32]) -> Settled {
+        victims.sort_unstable();
+        let header = self.region.control.header();
+        let is_clean = header.was_writable.load(Acquire) == 0;
+        let settled = if is_clean {
+            self.zap(zapper, victims);
+            self.drop_clean(victims)
+        } else {
+            let Some(pipe) = self.claim_pipe() else { return Settled::default() };
+            let count = self.choose(pipe, victims);
+            self.zap(zapper, &victims[..count]);
+            self.take_out(pipe, &victims[..count])
+        };
+        self.region.uncount(settled.gone as u64);
+        let clean = settled.gone - settled.written;
+        header.counts.evicted_clean.fetch_add(clean as u64, Relaxed);
+        header.counts.evicted_changed.fetch_add(settled.written as u64, Relaxed);
+        settled
+    }
+
+    /// Step 1. What is touched again meanwhile leaves with the hole.
+    fn zap(&self, zapper: &Zapper, victims: &[u32]) {
+        const NONE: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        let mut ranges = [NONE; BATCH];
+        let mut count = 0;
+        for &page in victims {
+            if page < self.region.mapped_pages() {
+                let at = self.region.base + page as usize * PAGE;
+                ranges[count] = iovec { iov_base: at as *mut _, iov_len: PAGE };
+                count += 1;
+            }
+        }
+        // SAFETY: addresses of the map; what is dropped stays in the memory that it shares. A
+        // refusal does no harm: the hole unmaps the page anyway.
+        let _ = unsafe { zapper.zap(&ranges[..count]) };
+    }
+
+    /// Without pipe: the file has all of it.
+    fn drop_clean(&self, victims: &[u32]) -> Settled {
+        let mut settled = Settled::default();
+        for &page in victims {
+            let is_out = self.region.memory.punch(Region::offset_of(page), PAGE).is_ok();
+            if let Some(entry) = self.find(page).filter(|_| is_out) {
+                self.remove(entry);
+                self.note_ghost(page);
+                settled.gone += 1;
+            }
+        }
+        settled
+    }
+
+    fn claim_pipe(&self) -> Option<usize> {
+        let users = &self.region.control.header().pipe_users;
+        let mine = self.index + 1;
+        let first = self.index as usize;
+        let mut pipes = (first..first + PIPES).map(|pipe| pipe % PIPES);
+        let pipe =
+            pipes.find(|&pipe| users[pipe].compare_exchange(0, mine, Acquire, Relaxed).is_ok());
+        if pipe.is_none() {
+            thread::sleep(PAUSE);
+            self.region.reap_pipes();
+        }
+        pipe
+    }
+
+    /// Moves the pages that can be evicted to the front; answers how many there are. A page without
+    /// memory was dropped by the program (MADV_REMOVE), and its entry ends. Who cannot write leaves
+    /// changed pages to those who can.
+    fn choose(&self, pipe: usize, victims: &mut [u32]) -> usize {
+        let can_write = self.region.backing.can_write();
+        let slot = self.region.control.slot(pipe);
+        let mut count = 0;
+        for index in 0..victims.len() {
+            let page = victims[index];
+            let Some(entry) = self.find(page) else { continue };
+            if !self.region.is_in_memory(page) {
+                self.remove(entry);
+                self.region.uncount(1);
+                continue;
+            }
+            // SAFETY: the slot is ours, with the pipe.
+            let is_changed = !can_write
+                && unsafe {
+                    self.region.memory.read_page(slot, Region::offset_of(page)).is_err()
+                        || self.region.hash(slot) != self.hash(entry)
+                };
+            if is_changed {
+                self.give_chance(entry);
+            } else {
+                victims[count] = page;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Steps 2 to 4.
+    fn take_out(&self, pipe: usize, victims: &[u32]) -> Settled {
+        for (place, &page) in self.shard.batch_pages.iter().zip(victims) {
+            place.store(page, Relaxed);
+        }
+        self.shard.pipe.store(pipe as u32, Relaxed);
+        self.shard.journal.store(journal::SPLICING, Release);
+        let spliced = self.splice(pipe, victims);
+        if spliced == 0 {
+            // SAFETY: the slot is ours, with the pipe.
+            let emptied =
+                unsafe { self.region.pipes[pipe].discard(self.region.control.slot(pipe)) };
+            if let Err(errno) = emptied {
+                Region::broken("pipe", errno);
+            }
+            self.shard.journal.store(journal::IDLE, Release);
+            self.give_pipe_back(pipe);
+            return Settled::default();
+        }
+        self.shard.batch.store(spliced as u32, Relaxed);
+        self.shard.journal.store(journal::TAKEN, Release);
+        let mut all_out = true;
+        let mut index = 0;
+        while index < spliced {
+            let run = run_length(&victims[index..spliced]);
+            let offset = Region::offset_of(victims[index]);
+            all_out &= self.region.memory.punch(offset, run * PAGE).is_ok();
+            index += run;
+        }
+        self.settle(!all_out)
+    }
+
+    /// Puts the pages into the pipe; answers how many it holds, exactly and from the first on; 0
+    /// also if that is not known.
+    fn splice(&self, pipe: usize, victims: &[u32]) -> usize {
+        let pipe = &self.region.pipes[pipe];
+        let mut index = 0;
+        while index < victims.len() {
+            let run = run_length(&victims[index..]);
+            let offset = Region::offset_of(victims[index]);
+            let put = pipe.put(&self.region.memory, offset, run).unwrap_or(0);
+            index += put;
+            if put < run {
+                break;
+            }
+        }
+        if pipe.held_bytes() == Ok(index * PAGE) { index } else { 0 }
+    }
+}
+
+/// How many of the pages, from the first on, are neighbours.
+fn run_length(pages: &[u32]) -> usize {
+    pages.windows(2).take_while(|pair| pair[1] == pair[0] + 1).count() + 1
+}

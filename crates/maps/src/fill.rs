@@ -1,0 +1,336 @@
+//! Fill: pages come into RAM, for whoever faults and for whoever asks ahead.
+//!
+//! 1. Room is counted, and made if there is none (`evict`); no shard is owned then.
+//! 2. The page's shard is owned. If the page has come meanwhile, that is all.
+//! 3. Missing pages behind it come along in a scan, as far as their shards are free.
+//! 4. The file is read into a buffer. Each page gets its entry, with its hash, and then its RAM:
+//!    who dies in between leaves an entry too many, which is found, never a page too many.
+//!
+//! Guarantees: a page is filled by one thread of one process, from the file, and never over another
+//! one.
+//! Never: allocates, in `fill`; touches the map's memory.
+//! Threads: any; `fill` also in a signal handler, with all signals blocked.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use deepheap_sys::PAGE;
+use deepheap_sys::errno::Errno;
+use deepheap_sys::lock::Lock;
+use deepheap_sys::ring::{ReadRequest, Ring};
+use deepheap_sys::userfaultfd::Copy;
+use deepheap_sys::zap::Zapper;
+use std::os::fd::AsRawFd;
+
+use crate::backing::{Backing, ReadError};
+use crate::control::ENTRIES;
+use crate::evict::NoRoom;
+use crate::ownership::Owned;
+use crate::region::{Hash, Region};
+use crate::staging::{BUFFER_PAGES, Buffer};
+use crate::streams::WINDOW_MAX;
+
+/// Shards of the pages of a scan that are read together: their chunks, and one more if the first
+/// page is in the middle of its own.
+const SHARDS_OF_SCAN: usize = 5;
+/// Faults of a thread on a page that is there, one after the other, until it is told.
+const REPEATS_MAX: u32 = 1000;
+/// Rings of the process: batches at a time.
+const RINGS: usize = 4;
+
+static RING_POOL: [Lock<Option<Ring>>; RINGS] = [const { Lock::new(None) }; RINGS];
+
+/// Why a page cannot come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillError {
+    /// It is behind the end of the file.
+    Beyond,
+    /// The file cannot be read.
+    Read(ReadError),
+    /// RAM is full, and nothing can leave it.
+    NoRoom,
+    /// The kernel cannot map it.
+    Install(Errno),
+    /// It is there, and the program faults all the same.
+    Stuck,
+}
+
+impl From<NoRoom> for FillError {
+    fn from(_: NoRoom) -> Self {
+        FillError::NoRoom
+    }
+}
+
+/// Shards that a thread owns together. It waits for the first one only.
+struct Owners<'a, const N: usize> {
+    owned: [Option<(Owned<'a>, usize)>; N],
+}
+
+impl<'a, const N: usize> Owners<'a, N> {
+    fn new() -> Self {
+        Owners { owned: [const { None }; N] }
+    }
+
+    /// The owned shard of a page.
+    fn of(&self, region: &Region, page: u32) -> Option<&Owned<'a>> {
+        let index = region.control.shard_of(page);
+        self.owned.iter().flatten().map(|(owned, _)| owned).find(|owned| owned.index == index)
+    }
+
+    /// The owned shard of a page that has an entry, and the entry.
+    fn entry_of(&self, region: &Region, page: u32) -> Option<(&Owned<'a>, usize)> {
+        let owned = self.of(region, page)?;
+        Some((owned, owned.find(page)?))
+    }
+
+    /// Adds a shard.
+    fn add(&mut self, owned: Owned<'a>) {
+        if let Some(free) = self.owned.iter_mut().find(|place| place.is_none()) {
+            *free = Some((owned, 0));
+        }
+    }
+
+    /// Plans to fill a page: its shard is owned or free, it is not there, and there is a place for
+    /// its entry. Places are made before any of the planned entries exists.
+    fn plan(&mut self, region: &'a Region, page: u32, zapper: &Zapper) -> bool {
+        let index = region.control.shard_of(page);
+        if self.of(region, page).is_none() {
+            if self.owned.iter().all(Option::is_some) {
+                return false;
+            }
+            let Some(owned) = region.try_own(index) else { return false };
+            self.add(owned);
+        }
+        let mut all = self.owned.iter_mut().flatten();
+        let Some((owned, planned)) = all.find(|(owned, _)| owned.index == index) else {
+            return false;
+        };
+        if owned.find(page).is_some() {
+            return false;
+        }
+        while owned.used() + *planned >= ENTRIES {
+            if owned.evict_oldest(zapper).gone == 0 {
+                return false;
+            }
+        }
+        *planned += 1;
+        true
+    }
+}
+
+impl Region {
+    /// Brings the page into RAM, if it is not there, and up to `window` pages from it on. Answers
+    /// how many came.
+    pub(crate) fn fill(&self, zapper: &Zapper, page: u32, window: u32) -> Result<u32, FillError> {
+        let end = self.mapped_pages();
+        if page >= end {
+            return Err(FillError::Beyond);
+        }
+        let budget = self.control.header().budget_pages.load(Relaxed) as u32;
+        let window = window.min(end - page).min(budget / 8).clamp(1, WINDOW_MAX);
+        let room = self.make_room(zapper, u64::from(window));
+        let filled = room.map_err(FillError::from).and_then(|()| {
+            // Before any shard: who waits for a buffer must not keep others from ending.
+            let buffer = Buffer::take();
+            self.fill_counted(zapper, page, window, &buffer)
+        });
+        let came = filled.unwrap_or(0);
+        self.uncount(u64::from(window - came));
+        filled
+    }
+
+    fn fill_counted(
+        &self,
+        zapper: &Zapper,
+        page: u32,
+        window: u32,
+        buffer: &Buffer,
+    ) -> Result<u32, FillError> {
+        let mut owners = Owners::<SHARDS_OF_SCAN>::new();
+        let first = self.own(self.control.shard_of(page));
+        if let Some(entry) = first.find(page) {
+            if self.is_in_memory(page) {
+                let is_stuck = self.streams.repeats(page) > REPEATS_MAX;
+                return if is_stuck { Err(FillError::Stuck) } else { Ok(0) };
+            }
+            // The program has dropped it (MADV_REMOVE).
+            first.remove(entry);
+            self.uncount(1);
+        }
+        owners.add(first);
+        if !owners.plan(self, page, zapper) {
+            return Err(FillError::NoRoom);
+        }
+        let mut count = 1;
+        while count < window && owners.plan(self, page + count, zapper) {
+            count += 1;
+        }
+        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
+        // SAFETY: the buffer is ours, and has room for a window.
+        let read = |pages| unsafe { self.backing.read(buffer.page(0), pages, offset, file_bytes) };
+        if read(count as usize).is_err() {
+            // The others may be to blame.
+            count = 1;
+            read(1).map_err(FillError::Read)?;
+        }
+        self.install(&owners, page, count, buffer.page(0))?;
+        self.control.header().counts.pages_read.fetch_add(u64::from(count), Relaxed);
+        Ok(count)
+    }
+
+    /// Makes entries for planned pages and brings them in.
+    fn install<const N: usize>(
+        &self,
+        owners: &Owners<'_, N>,
+        page: u32,
+        count: u32,
+        bytes: *const u8,
+    ) -> Result<(), FillError> {
+        for index in 0..count {
+            let Some(owned) = owners.of(self, page + index) else { return Err(FillError::NoRoom) };
+            // SAFETY: a page of the buffer, which nobody changes now.
+            let hash = unsafe { self.hash(bytes.add(index as usize * PAGE)) };
+            owned.insert(page + index, hash);
+        }
+        let at = self.base + page as usize * PAGE;
+        let length = count as usize * PAGE;
+        // SAFETY: pages of the map; the buffer is so long, and nobody changes it now.
+        match unsafe { self.uffd.copy(at, bytes, length) } {
+            Ok(Copy::Done) => Ok(()),
+            Err(errno) => self.install_rest(owners, page, count, 0, errno),
+            Ok(Copy::Exists) => self.install_singly(owners, page, count, 0, bytes),
+            Ok(Copy::Partial(done)) => {
+                self.install_singly(owners, page, count, (done / PAGE) as u32, bytes)
+            }
+        }
+    }
+
+    /// A page without an entry was there: nobody knows what the file has of it, so it counts as
+    /// changed.
+    fn install_singly<const N: usize>(
+        &self,
+        owners: &Owners<'_, N>,
+        page: u32,
+        count: u32,
+        from: u32,
+        bytes: *const u8,
+    ) -> Result<(), FillError> {
+        for index in from..count {
+            let at = self.base + (page + index) as usize * PAGE;
+            // SAFETY: as in `install`.
+            match unsafe { self.uffd.copy(at, bytes.add(index as usize * PAGE), PAGE) } {
+                Ok(Copy::Done) => {}
+                Ok(_) => {
+                    if let Some((owned, entry)) = owners.entry_of(self, page + index) {
+                        let Hash(low, high) = owned.hash(entry);
+                        owned.set_hash(entry, Hash(!low, !high));
+                    }
+                }
+                Err(errno) => return self.install_rest(owners, page, count, index, errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the entries of pages that did not come.
+    fn install_rest<const N: usize>(
+        &self,
+        owners: &Owners<'_, N>,
+        page: u32,
+        count: u32,
+        from: u32,
+        errno: Errno,
+    ) -> Result<(), FillError> {
+        for missing in (page + from)..(page + count) {
+            if let Some((owned, entry)) = owners.entry_of(self, missing)
+                && !self.is_in_memory(missing)
+            {
+                owned.remove(entry);
+            }
+        }
+        Err(FillError::Install(errno))
+    }
+
+    /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages, in
+    /// ascending order, that are not there and whose shards are free. Answers how many came.
+    pub(crate) fn fill_many(&self, zapper: &Zapper, pages: &[u32]) -> Result<u32, FillError> {
+        let pages = &pages[..pages.len().min(BUFFER_PAGES)];
+        let counted = pages.len() as u64;
+        let room = self.make_room(zapper, counted);
+        let filled = room.map_err(FillError::from).map(|()| {
+            let buffer = Buffer::take();
+            // Now, for nothing may allocate while shards are owned.
+            let mut requests = Vec::with_capacity(BUFFER_PAGES);
+            self.fill_planned(zapper, pages, &buffer, &mut requests)
+        });
+        self.uncount(counted - u64::from(filled.unwrap_or(0)));
+        filled
+    }
+
+    fn fill_planned(
+        &self,
+        zapper: &Zapper,
+        pages: &[u32],
+        buffer: &Buffer,
+        requests: &mut Vec<ReadRequest<'_>>,
+    ) -> u32 {
+        let mut owners = Owners::<BUFFER_PAGES>::new();
+        let (mut planned, mut count) = ([0u32; BUFFER_PAGES], 0);
+        for &page in pages {
+            if page < self.mapped_pages() && owners.plan(self, page, zapper) {
+                planned[count] = page;
+                count += 1;
+            }
+        }
+        let planned = &planned[..count];
+        for (index, &page) in planned.iter().enumerate() {
+            let at = Self::offset_of(page);
+            // SAFETY: a page of the buffer for each request, until this returns.
+            requests.push(unsafe { ReadRequest::from_raw(at, buffer.page(index), PAGE) });
+        }
+        let fd = self.backing.file().as_raw_fd();
+        let mut ring = RING_POOL.iter().find_map(Lock::try_lock);
+        let ring = ring.as_mut().and_then(|ring| (**ring).as_mut());
+        let is_read = count > 1 && ring.is_some_and(|ring| ring.read_many(fd, requests).is_ok());
+        let mut came = 0;
+        for (index, &page) in planned.iter().enumerate() {
+            let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
+            let into = buffer.page(index);
+            // SAFETY: a page of the buffer; no request is under way any more.
+            let whole = unsafe {
+                match usize::try_from(requests[index].result()) {
+                    Ok(got) if is_read => Backing::check(into, 1, got, offset, file_bytes),
+                    _ => self.backing.read(into, 1, offset, file_bytes),
+                }
+            };
+            // Who touches the page is told why it cannot come.
+            if whole.is_ok() && self.install(&owners, page, 1, into).is_ok() {
+                came += 1;
+            }
+        }
+        self.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
+        came
+    }
+}
+
+/// Makes the rings, if this process may have any. Once, under a lock of the caller's.
+pub fn prepare_rings() {
+    for place in &RING_POOL {
+        let mut place = place.lock();
+        if place.is_none() {
+            *place = Ring::new(BUFFER_PAGES as u32).ok();
+        }
+    }
+}
+
+/// In the child of a fork: the parent's rings are not ours.
+///
+/// # Safety
+/// The child has one thread, which is here.
+pub unsafe fn forget_rings() {
+    for place in &RING_POOL {
+        // SAFETY: whoever held it is not in this process.
+        unsafe { place.force_unlock() };
+        // The memory of a ring is shared with the parent: dropping it only unmaps and closes.
+        *place.lock() = None;
+    }
+}

@@ -1,0 +1,397 @@
+//! Join: a process becomes a participant of a map, leaves it, or is forked.
+//!
+//! The first one makes the tables, the RAM and the pipes, and decides on the budget. The others
+//! open RAM and pipes by the descriptors of any participant that lives. When the last one leaves,
+//! or has died, all of it is gone, and the next one begins anew.
+//!
+//! Guarantees: what was changed is written before the last process that could write it leaves.
+//! Never: runs in a signal handler.
+//! Threads: one at a time in a process (`table`), one process at a time (the door).
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use deepheap_sys::direct_file::{OpenError, file_system_is_memory};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::page_pipe::PagePipe;
+use deepheap_sys::rendezvous::{Door, Rendezvous};
+use deepheap_sys::sparse_file::{FileId, SparseFile};
+use deepheap_sys::userfaultfd::Userfaultfd;
+use deepheap_sys::{PAGE, mapping, random};
+
+use crate::backing::Backing;
+use crate::control::{
+    BUDGET_MIN, Control, Header, MAGIC, PARTICIPANTS_MAX, PATH_BYTES, PIPES, Participant, VERSION,
+    bytes_of, plan,
+};
+use crate::error::MapError;
+use crate::folder;
+use crate::ownership::mark_of;
+use crate::region::Region;
+use crate::streams::Streams;
+
+/// The most pages of a file: a page plus one fits in 32 bits.
+const PAGES_MAX: u64 = u32::MAX as u64 - 1;
+
+/// What to map.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The file.
+    pub path: &'a Path,
+    /// Bytes from its beginning; 0: all.
+    pub length: u64,
+    /// Whether the program writes.
+    pub writes: bool,
+    /// Bytes of RAM for the map, if this process is the first that has it.
+    pub budget_bytes: u64,
+}
+
+/// RAM and pipes of a map, opened.
+struct Means {
+    memory: SparseFile,
+    pipes: [PagePipe; PIPES],
+}
+
+impl Region {
+    /// Joins, and maps the file. Nothing is read.
+    pub(crate) fn open(request: &Request<'_>) -> Result<Region, MapError> {
+        let is_memory = file_system_is_memory(request.path);
+        let is_memory = is_memory.map_err(|errno| MapError::Open(OpenError::System(errno)))?;
+        let backing = Backing::open(request.path, request.writes).map_err(MapError::Open)?;
+        if is_memory && !backing.is_device() {
+            return Err(MapError::InMemory);
+        }
+        let file_bytes = backing.bytes().map_err(MapError::Resources)?;
+        if file_bytes == 0 {
+            return Err(MapError::Empty);
+        }
+        let length = if request.length == 0 { file_bytes } else { request.length };
+        if length.max(file_bytes).div_ceil(PAGE as u64) > PAGES_MAX {
+            return Err(MapError::TooLong);
+        }
+        if request.budget_bytes < BUDGET_MIN {
+            return Err(MapError::Budget(request.budget_bytes));
+        }
+        let bytes = (length as usize).next_multiple_of(PAGE);
+        let uffd = Userfaultfd::open_shared().map_err(MapError::Kernel)?;
+        let id = backing.id().map_err(MapError::Resources)?;
+        folder::sweep();
+        loop {
+            let rendezvous = Rendezvous::open(&folder::name_of(id)).map_err(MapError::Folder)?;
+            let Some(door) = rendezvous.door().map_err(MapError::Folder)? else { continue };
+            let (control, means) = match Self::find_living(&rendezvous)? {
+                Some(control) => {
+                    let means = Self::means_of_living(&rendezvous, &control)?;
+                    (control, means)
+                }
+                // Not truncated: somebody may be looking at it.
+                None if rendezvous.bytes().map_err(MapError::Folder)? > 0 => {
+                    door.remove();
+                    continue;
+                }
+                None => Self::begin(&rendezvous, &door, request, id, file_bytes)?,
+            };
+            let (place, mark) = enter(&rendezvous, &control, &means, request, &backing)?;
+            drop(door);
+            let header = control.header();
+            // A file that has grown is longer for all. One that was cut is read up to its end.
+            header.file_bytes.fetch_max(file_bytes, Relaxed);
+            let of_file = file_bytes.next_multiple_of(PAGE as u64);
+            means.memory.grow(of_file).map_err(MapError::Resources)?;
+            let protection = if request.writes { libc::PROT_WRITE } else { 0 } | libc::PROT_READ;
+            let base = means.memory.map(bytes, protection).map_err(MapError::Resources)? as usize;
+            let Means { memory, pipes } = means;
+            let region = Region {
+                base,
+                bytes,
+                control,
+                rendezvous,
+                memory,
+                pipes,
+                backing,
+                uffd,
+                place,
+                mark,
+                streams: Streams::default(),
+            };
+            region.uffd.register_missing(base, bytes).map_err(MapError::Kernel)?;
+            region.announce_writer(request.writes);
+            return Ok(region);
+        }
+    }
+
+    /// The tables, if a process that has them lives.
+    fn find_living(rendezvous: &Rendezvous) -> Result<Option<Control>, MapError> {
+        let Some(control) = tables_of(rendezvous).map_err(MapError::Folder)? else {
+            return Ok(None);
+        };
+        let Some(control) = control else {
+            let has_members = (0..PARTICIPANTS_MAX).any(|place| rendezvous.is_locked(place));
+            return if has_members { Err(MapError::Version) } else { Ok(None) };
+        };
+        // One that is just leaving has no number any more.
+        let lives = |(place, participant): (usize, &Participant)| {
+            participant.pid.load(Acquire) != 0 && rendezvous.is_locked(place)
+        };
+        let is_living = control.participants().iter().enumerate().any(lives);
+        Ok(is_living.then_some(control))
+    }
+
+    /// Opens RAM and pipes by the descriptors of somebody who lives.
+    fn means_of_living(rendezvous: &Rendezvous, control: &Control) -> Result<Means, MapError> {
+        let mut answer = Err(MapError::Unreachable(Errno::ESRCH));
+        for (place, participant) in control.participants().iter().enumerate() {
+            if participant.pid.load(Acquire) != 0 && rendezvous.is_locked(place) {
+                match means_of(control.header(), participant) {
+                    Ok(means) => return Ok(means),
+                    Err(Errno::EMFILE) => answer = Err(MapError::Resources(Errno::EMFILE)),
+                    Err(errno) => answer = Err(MapError::Unreachable(errno)),
+                }
+            }
+        }
+        answer
+    }
+
+    /// Makes tables, RAM and pipes.
+    fn begin(
+        rendezvous: &Rendezvous,
+        door: &Door<'_>,
+        request: &Request<'_>,
+        id: FileId,
+        file_bytes: u64,
+    ) -> Result<(Control, Means), MapError> {
+        let (pages, shards) = plan(request.budget_bytes);
+        let bytes = bytes_of(shards);
+        door.reset(bytes).map_err(MapError::Folder)?;
+        let base = rendezvous.map(bytes).map_err(MapError::Resources)?;
+        // SAFETY: just mapped, and nobody else's.
+        let control = unsafe { Control::new(base, bytes, shards) };
+        let means = make_means(file_bytes).map_err(MapError::Resources)?;
+        let header = control.header();
+        header.version.store(VERSION, Relaxed);
+        header.shards.store(shards, Relaxed);
+        header.device.store(id.device, Relaxed);
+        header.inode.store(id.inode, Relaxed);
+        header.file_bytes.store(file_bytes, Relaxed);
+        let memory = means.memory.id().map_err(MapError::Resources)?;
+        header.memory_device.store(memory.device, Relaxed);
+        header.memory_inode.store(memory.inode, Relaxed);
+        for (pipe, inode) in means.pipes.iter().zip(&header.pipe_inodes) {
+            let pipe = pipe.id().map_err(MapError::Resources)?;
+            header.pipe_device.store(pipe.device, Relaxed);
+            inode.store(pipe.inode, Relaxed);
+        }
+        let [low, high] = random_words();
+        header.seed.store(low ^ high.rotate_left(32) ^ memory.inode, Relaxed);
+        header.budget_bytes.store(request.budget_bytes, Relaxed);
+        header.budget_pages.store(pages, Relaxed);
+        let path = request.path.canonicalize().unwrap_or_else(|_| request.path.into());
+        let path = path.as_os_str().as_bytes();
+        let end = &path[path.len().saturating_sub(PATH_BYTES - 1)..];
+        for (byte, place) in end.iter().zip(&header.path) {
+            place.store(*byte, Relaxed);
+        }
+        header.magic.store(MAGIC, Release);
+        Ok((control, means))
+    }
+
+    /// From here on pages may be changed. When it returns no eviction is under way that believes
+    /// otherwise.
+    fn announce_writer(&self, writes: bool) {
+        if writes {
+            // Also if another one was first: it may have died before it had waited.
+            self.control.header().was_writable.store(1, SeqCst);
+            for shard in 0..self.control.shards() {
+                drop(self.own(shard));
+            }
+        }
+    }
+
+    /// Leaves: writes what was changed if nobody else could, and unmaps. If it cannot be written
+    /// all stays as it was.
+    pub(crate) fn close(self: Box<Self>) -> Result<(), (MapError, Box<Region>)> {
+        // Its own file, so that the door does not borrow the region.
+        let written = self.rendezvous.reopened().map_err(MapError::Folder).and_then(|by| {
+            let door = by.door().map_err(MapError::Folder)?;
+            self.write_if_last()?;
+            self.participant().pid.store(0, Release);
+            if !self.has_others()
+                && let Some(door) = &door
+            {
+                door.remove();
+            }
+            Ok(())
+        });
+        match written {
+            Ok(()) => Ok(()),
+            Err(error) => Err((error, self)),
+        }
+    }
+
+    /// Writes what was changed, if this process can and no other one that lives.
+    pub(crate) fn write_if_last(&self) -> Result<(), MapError> {
+        let others = self.control.participants().iter().enumerate();
+        let mut others = others.filter(|(place, _)| *place != self.place);
+        let is_covered = others.any(|(place, participant)| {
+            participant.pid.load(Acquire) != 0
+                && participant.can_write.load(Relaxed) != 0
+                && self.rendezvous.is_locked(place)
+        });
+        if is_covered || !self.backing.can_write() {
+            return Ok(());
+        }
+        if self.control.header().was_writable.load(Acquire) == 0 {
+            return Ok(());
+        }
+        self.write_changed(0..self.file_pages()).map_err(MapError::Sync)
+    }
+
+    fn has_others(&self) -> bool {
+        (0..PARTICIPANTS_MAX).any(|place| place != self.place && self.rendezvous.is_locked(place))
+    }
+
+    fn participant(&self) -> &Participant {
+        &self.control.participants()[self.place]
+    }
+
+    /// In the child of a fork: becomes a participant of its own, before anything is touched: the
+    /// child's mapping is not registered, and holes would be filled with zeros.
+    pub(crate) fn after_fork(&mut self) -> Result<(), Errno> {
+        let rendezvous = self.rendezvous.reopened()?;
+        let door = rendezvous.door()?;
+        let (was_writer, can_write) = {
+            let parent = self.participant();
+            (parent.is_writer.load(Relaxed), parent.can_write.load(Relaxed))
+        };
+        let descriptors = (self.memory.as_raw_fd(), &self.pipes);
+        let (place, mark) = take_place(&rendezvous, &self.control, descriptors)?;
+        let participant = &self.control.participants()[place];
+        participant.is_writer.store(was_writer, Relaxed);
+        participant.can_write.store(can_write, Relaxed);
+        participant.pid.store(std::process::id(), Release);
+        drop(door);
+        let uffd = Userfaultfd::open_shared()?;
+        uffd.register_missing(self.base, self.bytes)?;
+        self.uffd = uffd;
+        // The parent's death is seen when nobody has its open file any more: neither the descriptor
+        // nor a mapping that was made by it.
+        let (bytes, shards) = (self.control.bytes(), self.control.shards());
+        let base = rendezvous.map(bytes)?;
+        // SAFETY: just mapped; the same tables.
+        self.control = unsafe { Control::new(base, bytes, shards) };
+        self.rendezvous = rendezvous;
+        self.place = place;
+        self.mark = mark;
+        Ok(())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // Before the userfaultfd goes: afterwards holes would read as zeros.
+        // SAFETY: mapped by `open`; the program uses it no more.
+        let _ = unsafe { mapping::unmap(self.base as *mut u8, self.bytes) };
+    }
+}
+
+/// The tables of a rendezvous: none if there are none yet; the inner one none if they are another
+/// version's.
+pub fn tables_of(rendezvous: &Rendezvous) -> Result<Option<Option<Control>>, Errno> {
+    let bytes = rendezvous.bytes()?;
+    if bytes < size_of::<Header>() {
+        return Ok(None);
+    }
+    let base = rendezvous.map(bytes)?;
+    // SAFETY: just mapped, and long enough for a header.
+    let control = unsafe { Control::new(base, bytes, 1) };
+    let header = control.header();
+    if header.magic.load(Acquire) != MAGIC || header.version.load(Relaxed) != VERSION {
+        return Ok(Some(None));
+    }
+    let shards = header.shards.load(Relaxed);
+    if !shards.is_power_of_two() || bytes_of(shards) > bytes {
+        return Ok(Some(None));
+    }
+    core::mem::forget(control);
+    // SAFETY: as above, long enough for so many shards.
+    Ok(Some(Some(unsafe { Control::new(base, bytes, shards) })))
+}
+
+fn make_means(file_bytes: u64) -> Result<Means, Errno> {
+    let bytes = file_bytes.next_multiple_of(PAGE as u64);
+    let memory = SparseFile::create(c"deepheap-map", bytes)?;
+    let pipes = pipes_by(|_| PagePipe::create())?;
+    Ok(Means { memory, pipes })
+}
+
+fn means_of(header: &Header, participant: &Participant) -> Result<Means, Errno> {
+    let pid = participant.pid.load(Acquire);
+    let (device, inode) = (&header.memory_device, &header.memory_inode);
+    let id = FileId { device: device.load(Relaxed), inode: inode.load(Relaxed) };
+    let memory = SparseFile::of_process(pid, participant.memory.load(Relaxed), id)?;
+    let pipes = pipes_by(|pipe| {
+        let inode = header.pipe_inodes[pipe].load(Relaxed);
+        let id = FileId { device: header.pipe_device.load(Relaxed), inode };
+        PagePipe::of_process(pid, participant.pipes[pipe].load(Relaxed), id)
+    })?;
+    Ok(Means { memory, pipes })
+}
+
+fn pipes_by(make: impl Fn(usize) -> Result<PagePipe, Errno>) -> Result<[PagePipe; PIPES], Errno> {
+    let mut pipes = Vec::with_capacity(PIPES);
+    for pipe in 0..PIPES {
+        pipes.push(make(pipe)?);
+    }
+    pipes.try_into().map_err(|_| Errno::EINVAL)
+}
+
+/// Becomes a participant: place and mark.
+fn enter(
+    rendezvous: &Rendezvous,
+    control: &Control,
+    means: &Means,
+    request: &Request<'_>,
+    backing: &Backing,
+) -> Result<(usize, u32), MapError> {
+    let descriptors = (means.memory.as_raw_fd(), &means.pipes);
+    let taken = take_place(rendezvous, control, descriptors);
+    let (place, mark) = taken.map_err(|errno| match errno {
+        Errno::EAGAIN => MapError::TooMany,
+        errno => MapError::Folder(errno),
+    })?;
+    let participant = &control.participants()[place];
+    participant.is_writer.store(u32::from(request.writes), Relaxed);
+    participant.can_write.store(u32::from(backing.can_write()), Relaxed);
+    participant.pid.store(std::process::id(), Release);
+    Ok((place, mark))
+}
+
+/// Takes a free place; EAGAIN: there is none. The caller is at the door, and fills in the rest, the
+/// process last.
+fn take_place(
+    rendezvous: &Rendezvous,
+    control: &Control,
+    (memory, pipes): (i32, &[PagePipe; PIPES]),
+) -> Result<(usize, u32), Errno> {
+    for (place, participant) in control.participants().iter().enumerate() {
+        if !rendezvous.try_lock(place)? {
+            continue;
+        }
+        participant.pid.store(0, Relaxed);
+        // From here on locks of who was here before are those of a dead one.
+        let epoch = participant.epoch.fetch_add(1, Release) + 1;
+        participant.memory.store(memory, Relaxed);
+        for (number, pipe) in participant.pipes.iter().zip(pipes) {
+            number.store(pipe.as_raw_fd(), Relaxed);
+        }
+        return Ok((place, mark_of(place, epoch)));
+    }
+    Err(Errno::EAGAIN)
+}
+
+fn random_words() -> [u64; 2] {
+    let bytes = u128::from_ne_bytes(random::of_process());
+    [bytes as u64, (bytes >> 64) as u64]
+}

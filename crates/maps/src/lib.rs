@@ -1,0 +1,49 @@
+//! Named maps: files larger than RAM, mapped by several processes with one copy in RAM and one
+//! budget for all of them.
+//!
+//! What is in RAM is in a sparse memory file, at the offsets of the file itself; every process maps
+//! it. A hole there is a fault of ours: the page is read from the file and put into place. To evict
+//! a page any process puts it into a pipe, makes a hole, reads the pipe, and writes what was
+//! changed. There is no index: a page of the file is where it is.
+//!
+//! ```text
+//!   table ─► access, on_fault ─► fill ─► evict ─► settle          the file: backing
+//!     │                            └──► recover ──┘  ▲            the RAM: a sparse file
+//!     └──► join                         ownership, entries        the tables: control
+//! ```
+//!
+//! Guarantees: no store is lost while a process of the map lives, whoever else dies at what point;
+//! what `sync` has answered Ok for is durable.
+//! Never: runs in a thread of another process; knows of heaps.
+//! Threads: each file says who may call it.
+
+mod access;
+mod backing;
+mod control;
+mod durable;
+mod entries;
+mod error;
+mod evict;
+mod fill;
+mod folder;
+mod join;
+mod list;
+mod ownership;
+mod recover;
+mod region;
+mod settle;
+mod staging;
+mod streams;
+mod table;
+
+pub use access::{
+    Advice, Stats, advise, bring_in, bytes_from, check_invariants, owns, prefetch, stats, sync,
+};
+pub use control::{BUDGET_MIN, PARTICIPANTS_MAX};
+pub use durable::SyncError;
+pub use error::MapError;
+pub use join::Request;
+pub use list::{Listed, Process, list};
+pub use table::{
+    MAPS_MAX, close, fork_child, fork_parent, fork_prepare, on_fault, open, write_all,
+};

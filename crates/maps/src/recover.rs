@@ -1,0 +1,80 @@
+//! Recover: a shard whose owner has died is made whole again by who takes it over.
+//!
+//! | journal | then |
+//! |---|---|
+//! | `IDLE` | entries without a page end: it came no further |
+//! | `SPLICING` | the pipe is emptied; no page has left RAM |
+//! | `TAKEN` | the eviction is brought to its end (`settle`) |
+//!
+//! Guarantees: may be begun again by the next one if this process dies as well.
+//! Never: allocates | waits for another shard.
+//! Threads: any, also in a signal handler, with all signals blocked.
+
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use deepheap_sys::errno::Errno;
+
+use crate::control::{ENTRIES, journal};
+use crate::ownership::Owned;
+use crate::region::Region;
+
+impl Region {
+    /// Waits for a shard; whole.
+    pub(crate) fn own(&self, index: u32) -> Owned<'_> {
+        let owned = self.lock(index);
+        if owned.is_inherited {
+            owned.repair();
+        }
+        owned
+    }
+
+    /// A shard that nobody has now; whole.
+    pub(crate) fn try_own(&self, index: u32) -> Option<Owned<'_>> {
+        let owned = self.try_lock(index)?;
+        if owned.is_inherited {
+            owned.repair();
+        }
+        Some(owned)
+    }
+
+    /// Ends the evictions of dead processes, whose pipes others wait for.
+    pub(crate) fn reap_pipes(&self) {
+        for user in &self.control.header().pipe_users {
+            let user = user.load(Relaxed);
+            if user != 0 {
+                drop(self.try_own((user - 1).min(self.control.shards() - 1)));
+            }
+        }
+    }
+}
+
+impl Owned<'_> {
+    fn repair(&self) {
+        let header = self.region.control.header();
+        header.counts.repairs.fetch_add(1, Relaxed);
+        // The dead may have died between the two.
+        self.recount();
+        if self.shard.journal.load(Relaxed) == journal::TAKEN {
+            self.settle(true);
+        }
+        for (pipe, user) in header.pipe_users.iter().enumerate() {
+            if user.load(Relaxed) == self.index + 1 {
+                // SAFETY: the pipe and so its slot are this shard's.
+                let emptied =
+                    unsafe { self.region.pipes[pipe].discard(self.region.control.slot(pipe)) };
+                if emptied.is_err() {
+                    Region::broken("pipe", Errno::EPIPE);
+                }
+                self.shard.journal.store(journal::IDLE, Release);
+                self.give_pipe_back(pipe);
+            }
+        }
+        for entry in 0..ENTRIES {
+            if self.page(entry).is_some_and(|page| !self.region.is_in_memory(page)) {
+                self.remove(entry);
+            }
+        }
+        self.recount();
+        self.region.recount();
+    }
+}

@@ -1,0 +1,107 @@
+//! Region: one map of this process: the addresses, the RAM, the file and the shared tables.
+//!
+//! This file is the parts alone. What is done with them is in files of their own: `ownership` (the
+//! locks of shards), `entries` (what a shard has in RAM), `fill` (pages come), `evict` with
+//! `settle` (pages go), `recover` (the dead), `sync`, `join` (processes come and go).
+//!
+//! Guarantees: none of it changes while the map is used, but in the child of a fork.
+//! Threads: any.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use deepheap_sys::PAGE;
+use deepheap_sys::errno::Errno;
+use deepheap_sys::page_pipe::PagePipe;
+use deepheap_sys::rendezvous::Rendezvous;
+use deepheap_sys::sparse_file::SparseFile;
+use deepheap_sys::userfaultfd::Userfaultfd;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use crate::backing::Backing;
+use crate::control::{Control, PIPES};
+use crate::streams::Streams;
+
+/// One map of this process.
+pub struct Region {
+    /// Where it is mapped, and how far.
+    pub(crate) base: usize,
+    pub(crate) bytes: usize,
+    pub(crate) control: Control,
+    pub(crate) rendezvous: Rendezvous,
+    pub(crate) memory: SparseFile,
+    pub(crate) pipes: [PagePipe; PIPES],
+    pub(crate) backing: Backing,
+    pub(crate) uffd: Userfaultfd,
+    /// The process's place among the participants.
+    pub(crate) place: usize,
+    /// How its locks are marked: place and epoch.
+    pub(crate) mark: u32,
+    pub(crate) streams: Streams,
+}
+
+/// What a page holds, in 128 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hash(pub u64, pub u64);
+
+impl Region {
+    /// The hash of a page.
+    ///
+    /// # Safety
+    /// `page` is one that can be read and does not change meanwhile.
+    pub(crate) unsafe fn hash(&self, page: *const u8) -> Hash {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { core::slice::from_raw_parts(page, PAGE) };
+        let hash = xxh3_128_with_seed(bytes, self.control.header().seed.load(Relaxed));
+        Hash(hash as u64, (hash >> 64) as u64)
+    }
+
+    /// Bytes of the file when it was mapped last.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.control.header().file_bytes.load(Relaxed)
+    }
+
+    /// Pages of it.
+    pub(crate) fn file_pages(&self) -> u32 {
+        self.file_bytes().div_ceil(PAGE as u64) as u32
+    }
+
+    /// Pages that this process has mapped and that are pages of the file.
+    pub(crate) fn mapped_pages(&self) -> u32 {
+        self.file_pages().min((self.bytes / PAGE) as u32)
+    }
+
+    /// Whether an address lies in it.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        (self.base..self.base + self.bytes).contains(&address)
+    }
+
+    /// The page of an address in it.
+    pub(crate) fn page_of(&self, address: usize) -> u32 {
+        ((address - self.base) / PAGE) as u32
+    }
+
+    /// Where a page is in the file.
+    pub(crate) fn offset_of(page: u32) -> u64 {
+        u64::from(page) * PAGE as u64
+    }
+
+    /// Whether the page is in RAM. In doubt it is.
+    pub(crate) fn is_in_memory(&self, page: u32) -> bool {
+        self.memory.has_page(Self::offset_of(page)).unwrap_or(true)
+    }
+
+    /// Corrects the count of pages in RAM by the memory's own.
+    pub(crate) fn recount(&self) {
+        if let Ok(bytes) = self.memory.resident_bytes() {
+            self.control.header().resident.store(bytes / PAGE as u64, Relaxed);
+        }
+    }
+
+    /// The map's tables or memory cannot be used: pages may be lost, so the process must not go on.
+    /// Others, if there are any, take over what it was doing.
+    #[cold]
+    pub(crate) fn broken(what: &str, errno: Errno) -> ! {
+        deepheap_sys::say!("fatal: a map's ", what, " cannot be used: ", errno);
+        std::process::abort()
+    }
+}

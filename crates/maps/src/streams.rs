@@ -1,0 +1,128 @@
+//! Streams: tells scans from random access by the faults of a lane of threads.
+//!
+//! A fault on the page that a stream expects next continues it, and doubles what is read together.
+//! A lane remembers a few streams; threads of one lane may disturb each other, at a cost of speed
+//! alone.
+//!
+//! Never: allocates | locks.
+//! Threads: any, also in a signal handler.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use deepheap_sys::tls;
+
+use crate::staging::BUFFER_PAGES;
+
+const LANES: usize = 16;
+/// Streams that a lane remembers.
+const STREAMS: usize = 4;
+/// Pages that are read together at the second fault of a stream.
+const WINDOW_FIRST: u32 = 4;
+/// Pages that are read together at most.
+pub const WINDOW_MAX: u32 = BUFFER_PAGES as u32;
+
+/// What the program has said of its accesses; before it has, faults tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Pattern {
+    /// Pages are read one by one.
+    Random = 1,
+    /// As many as possible are read together.
+    Sequential = 2,
+}
+
+#[derive(Default)]
+struct Lane {
+    /// The expected page, and from bit 32 on the window.
+    streams: [AtomicU64; STREAMS],
+    next: AtomicU32,
+    /// A page that was there already and faulted all the same, and from bit 32 on how often.
+    repeat: AtomicU64,
+}
+
+/// The streams of one map.
+#[derive(Default)]
+pub struct Streams {
+    lanes: [Lane; LANES],
+    pattern: AtomicU32,
+}
+
+impl Streams {
+    /// How many pages to read for a fault on this one.
+    pub fn window(&self, page: u32) -> u32 {
+        let pattern = self.pattern.load(Relaxed);
+        if pattern == Pattern::Random as u32 {
+            return 1;
+        }
+        if pattern == Pattern::Sequential as u32 {
+            return WINDOW_MAX;
+        }
+        let lane = &self.lanes[tls::lane()];
+        let expected = |word: u64| word as u32 == page && word >> 32 != 0;
+        let found = lane.streams.iter().find(|stream| expected(stream.load(Relaxed)));
+        let (stream, window) = match found {
+            Some(stream) => {
+                let window = (stream.load(Relaxed) >> 32) as u32;
+                (stream, (window * 2).clamp(WINDOW_FIRST, WINDOW_MAX))
+            }
+            None => {
+                let next = lane.next.fetch_add(1, Relaxed) as usize;
+                (&lane.streams[next % STREAMS], 1)
+            }
+        };
+        stream.store(word_of(page.wrapping_add(window), window), Relaxed);
+        window
+    }
+
+    /// Fewer pages than asked were read, so the stream goes on earlier.
+    pub fn came(&self, page: u32, window: u32, pages: u32) {
+        let lane = &self.lanes[tls::lane()];
+        let word = word_of(page.wrapping_add(window), window);
+        let shorter = word_of(page.wrapping_add(pages), window);
+        for stream in &lane.streams {
+            let _ = stream.compare_exchange(word, shorter, Relaxed, Relaxed);
+        }
+    }
+
+    /// What the program says.
+    pub fn set_pattern(&self, pattern: Pattern) {
+        self.pattern.store(pattern as u32, Relaxed);
+    }
+
+    /// Counts a fault on a page that was there; answers how many there were in a row.
+    pub fn repeats(&self, page: u32) -> u32 {
+        let lane = &self.lanes[tls::lane()];
+        let word = lane.repeat.load(Relaxed);
+        let count = if word as u32 == page { (word >> 32) as u32 + 1 } else { 1 };
+        lane.repeat.store(word_of(page, count), Relaxed);
+        count
+    }
+}
+
+fn word_of(page: u32, count: u32) -> u64 {
+    u64::from(count) << 32 | u64::from(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_is_read_in_growing_pieces_and_a_jump_is_not() {
+        let streams = Streams::default();
+        let mut page = 100;
+        let mut windows = Vec::new();
+        for _ in 0..7 {
+            let window = streams.window(page);
+            windows.push(window);
+            page += window;
+        }
+        assert_eq!(windows, [1, 4, 8, 16, 32, 64, 64]);
+        assert_eq!(streams.window(7), 1);
+        assert_eq!(streams.window(page), 64, "the scan goes on beside it");
+        streams.came(page, 64, 10);
+        assert_eq!(streams.window(page + 10), 64);
+        streams.set_pattern(Pattern::Random);
+        assert_eq!(streams.window(page + 74), 1);
+    }
+}

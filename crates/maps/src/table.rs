@@ -1,0 +1,417 @@
+//! Table: the maps of this process, found by address; their threads, faults and forks.
+//!
+//! `deepheap-maps` evicts when a map's RAM is nearly full; `deepheap-mapread` reads what was asked
+//! for ahead. Both sleep on futexes while there is nothing to do.
+//!
+//! Guarantees: a map is found without a lock; what uses it by itself is waited for before it ends.
+//! Never: allocates in `on_fault`.
+//! Threads: any. Opening, closing and forks exclude each other; all signals are blocked meanwhile.
+
+use core::ops::Range;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use core::time::Duration;
+
+use deepheap_sys::errno::Errno;
+use deepheap_sys::fault_signal::{Fault, Verdict};
+use deepheap_sys::lock::Lock;
+use deepheap_sys::page_pipe::pipe_sees_stores;
+use deepheap_sys::parking::Parking;
+use deepheap_sys::say;
+use deepheap_sys::signals::Blocked;
+use deepheap_sys::thread;
+use deepheap_sys::zap::Zapper;
+
+use crate::backing::ReadError;
+use crate::error::MapError;
+use crate::fill::{FillError, forget_rings, prepare_rings};
+use crate::join::Request;
+use crate::region::Region;
+use crate::staging::{self, BUFFER_PAGES};
+
+/// Maps that a process can have.
+pub const MAPS_MAX: usize = 64;
+/// Pages that wait to be read ahead; what finds no place is not read.
+const AHEAD_MAX: usize = 4096;
+/// Between two looks whether a map is in use.
+const PAUSE: Duration = Duration::from_micros(100);
+/// Shards in a row of which none gives a page, until the evictor gives up for now.
+const IDLE_LOOKS: u32 = 4096;
+
+/// A map, or a free place.
+struct Place {
+    /// Where it begins and ends; both 0: free.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    region: AtomicPtr<Region>,
+    /// Threads of ours that use it.
+    users: AtomicU32,
+}
+
+static PLACES: [Place; MAPS_MAX] = [const {
+    Place {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        region: AtomicPtr::new(core::ptr::null_mut()),
+        users: AtomicU32::new(0),
+    }
+}; MAPS_MAX];
+/// How many places were ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Held while maps come, go, are forked, or begin to be used by a thread of ours.
+static CHANGING: Lock<()> = Lock::new(());
+static ZAPPER: AtomicPtr<Zapper> = AtomicPtr::new(core::ptr::null_mut());
+/// The process whose threads run.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+static EVICTOR: Parking = Parking::new();
+static WANTED: AtomicU32 = AtomicU32::new(0);
+static READER: Parking = Parking::new();
+static QUEUE: Lock<Queue> = Lock::new(Queue { pages: [0; AHEAD_MAX], first: 0, count: 0 });
+static QUEUED: AtomicU64 = AtomicU64::new(0);
+
+/// Pages to read ahead: the place in the upper half, the page in the lower.
+struct Queue {
+    pages: [u64; AHEAD_MAX],
+    first: usize,
+    count: usize,
+}
+
+/// The map of an address.
+#[inline]
+pub fn find(address: usize) -> Option<&'static Region> {
+    Some(find_place(address)?.1)
+}
+
+fn find_place(address: usize) -> Option<(usize, &'static Region)> {
+    let used = USED.load(Acquire);
+    for (index, place) in PLACES[..used].iter().enumerate() {
+        if address >= place.start.load(Acquire) && address < place.end.load(Acquire) {
+            // SAFETY: a box that was leaked. It is taken back when the program has given up the
+            // addresses, and looks no more for one of them.
+            let region = unsafe { place.region.load(Acquire).as_ref() }?;
+            return region.contains(address).then_some((index, region));
+        }
+    }
+    None
+}
+
+fn zapper() -> &'static Zapper {
+    // SAFETY: set once, before the first map, to a leaked box.
+    unsafe { &*ZAPPER.load(Acquire) }
+}
+
+/// Maps a file; answers where. The caller has `on_fault` called for what faults there.
+pub fn open(request: &Request<'_>) -> Result<*mut u8, MapError> {
+    let _blocked = Blocked::all();
+    let _changing = CHANGING.lock();
+    prepare()?;
+    let free = PLACES.iter().position(|place| place.region.load(Relaxed).is_null());
+    let Some(free) = free else { return Err(MapError::TooManyMaps) };
+    let region = Region::open(request)?;
+    let (start, bytes) = (region.base, region.bytes);
+    let place = &PLACES[free];
+    place.region.store(Box::into_raw(Box::new(region)), Release);
+    place.start.store(start, Release);
+    place.end.store(start + bytes, Release);
+    USED.fetch_max(free + 1, AcqRel);
+    start_threads();
+    Ok(start as *mut u8)
+}
+
+/// What the first map needs.
+fn prepare() -> Result<(), MapError> {
+    if !ZAPPER.load(Acquire).is_null() {
+        return Ok(());
+    }
+    match pipe_sees_stores() {
+        Ok(true) => {}
+        Ok(false) => return Err(MapError::CopiesPages),
+        Err(errno) => return Err(MapError::Resources(errno)),
+    }
+    staging::prepare().map_err(MapError::Resources)?;
+    prepare_rings();
+    ZAPPER.store(Box::into_raw(Box::new(Zapper::new())), Release);
+    Ok(())
+}
+
+/// Ends the map that begins at `address`. If what was changed cannot be written it stays.
+///
+/// # Safety
+/// No thread uses the memory any more.
+pub unsafe fn close(address: *mut u8) -> Result<(), MapError> {
+    let _blocked = Blocked::all();
+    let changing = CHANGING.lock();
+    let found = find_place(address as usize).filter(|(_, region)| region.base == address as usize);
+    let Some((index, region)) = found else { return Err(MapError::NotAMap) };
+    let place = &PLACES[index];
+    let bounds = (region.base, region.base + region.bytes);
+    place.start.store(0, Release);
+    place.end.store(0, Release);
+    // Threads of ours begin to use a map under the lock only.
+    while place.users.load(SeqCst) != 0 {
+        thread::sleep(PAUSE);
+    }
+    // SAFETY: `open` made it of a box; by the caller's promise nobody uses it.
+    let region = unsafe { Box::from_raw(place.region.swap(core::ptr::null_mut(), AcqRel)) };
+    let closed = region.close();
+    let answer = closed.map_err(|(error, region)| {
+        place.region.store(Box::into_raw(region), Release);
+        place.start.store(bounds.0, Release);
+        place.end.store(bounds.1, Release);
+        error
+    });
+    drop(changing);
+    answer
+}
+
+/// Writes what was changed in maps that no other process can write: the process ends.
+pub fn write_all() {
+    let _blocked = Blocked::all();
+    let _changing = CHANGING.lock();
+    for place in &PLACES[..USED.load(Acquire)] {
+        // SAFETY: a map ends under the lock only.
+        let Some(region) = (unsafe { place.region.load(Acquire).as_ref() }) else { continue };
+        if let Err(error) = region.write_if_last() {
+            say!("a map cannot be written at the end of the process: ", &*error.to_string());
+        }
+    }
+}
+
+/// Handles a fault in a map; `NotOurs` for all else.
+pub fn on_fault(fault: &Fault) -> Verdict {
+    let Some(region) = find(fault.address) else { return Verdict::NotOurs };
+    region.control.header().counts.faults.fetch_add(1, Relaxed);
+    let page = region.page_of(fault.address);
+    let window = region.streams.window(page);
+    let filled = region.fill(zapper(), page, window);
+    wake_evictor(region);
+    match filled {
+        Ok(came) => {
+            if came > 0 && came < window {
+                region.streams.came(page, window, came);
+            }
+            if came == window && window as usize == BUFFER_PAGES {
+                ask_ahead(fault.address, page + window..page + 2 * window);
+            }
+            Verdict::Retry
+        }
+        // As for mmap(2): nothing to say.
+        Err(FillError::Beyond) => Verdict::Fatal,
+        Err(error) => {
+            explain(fault.address, error);
+            Verdict::Fatal
+        }
+    }
+}
+
+#[cold]
+fn explain(address: usize, error: FillError) {
+    let at = deepheap_sys::log::Piece::Hex(address as u64);
+    let what = "the access to a map stops, at ";
+    match error {
+        FillError::Beyond => {}
+        FillError::Read(ReadError::Truncated) => {
+            say!(what, at, ": the file has been cut short by somebody else")
+        }
+        FillError::Read(ReadError::Io(errno)) => {
+            say!(what, at, ": the file cannot be read: ", errno, "; check the device")
+        }
+        FillError::NoRoom => say!(
+            what,
+            at,
+            ": its RAM is full, and changed pages cannot be written to the file: free space there, \
+             or check the device",
+        ),
+        FillError::Install(Errno::ENOENT) => {
+            say!(what, at, ": the program has mapped something else there")
+        }
+        FillError::Install(errno) => say!(what, at, ": the kernel cannot map the page: ", errno),
+        FillError::Stuck => say!(what, at, ": the page is there and faults all the same"),
+    }
+}
+
+/// Pages that are kept free for faults: the evictor begins when there are fewer, and ends at twice
+/// as many.
+fn spare(region: &Region) -> u64 {
+    (region.control.header().budget_pages.load(Relaxed) / 64).clamp(16, 4096)
+}
+
+fn wake_evictor(region: &Region) {
+    if region.excess(spare(region)) > 0 {
+        WANTED.store(1, SeqCst);
+        EVICTOR.notify(1);
+    }
+}
+
+/// Queues pages of the map of this address to be read; answers how many found a place.
+pub fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
+    let Some((place, region)) = find_place(address) else { return 0 };
+    let pages = pages.start..pages.end.min(region.mapped_pages());
+    let mut asked = 0;
+    // The queue is short work; who finds it taken does without.
+    let Some(mut queue) = QUEUE.try_lock() else { return 0 };
+    for page in pages {
+        if queue.count == AHEAD_MAX {
+            break;
+        }
+        let at = (queue.first + queue.count) % AHEAD_MAX;
+        queue.pages[at] = (place as u64) << 32 | u64::from(page);
+        queue.count += 1;
+        asked += 1;
+    }
+    drop(queue);
+    QUEUED.fetch_add(asked as u64, SeqCst);
+    READER.notify(1);
+    asked
+}
+
+/// Has a thread of ours use a map for a moment.
+fn with(place: usize, act: impl FnOnce(&Region)) -> bool {
+    let place = &PLACES[place];
+    let changing = CHANGING.lock();
+    // SAFETY: taken out of the place under the lock only, when nobody uses it.
+    let Some(region) = (unsafe { place.region.load(Acquire).as_ref() }) else { return false };
+    place.users.fetch_add(1, SeqCst);
+    drop(changing);
+    act(region);
+    place.users.fetch_sub(1, SeqCst);
+    true
+}
+
+fn start_threads() {
+    let own = std::process::id();
+    if STARTED.swap(own, AcqRel) == own {
+        return;
+    }
+    let threads = [
+        thread::spawn(c"deepheap-maps", evict_forever, 0),
+        thread::spawn(c"deepheap-mapread", read_forever, 0),
+    ];
+    // Without them the threads that fault do it all by themselves.
+    if threads.iter().any(Result::is_err) {
+        say!("a thread for maps cannot be started: faults take longer");
+    }
+}
+
+fn evict_forever(_: usize) {
+    let _blocked = Blocked::all();
+    loop {
+        EVICTOR.wait_unless(|| WANTED.load(SeqCst) != 0);
+        WANTED.store(0, SeqCst);
+        for place in 0..USED.load(Acquire) {
+            with(place, |region| {
+                let mut idle = 0;
+                while region.excess(2 * spare(region)) > 0 && idle < IDLE_LOOKS {
+                    idle = if region.evict_some(zapper()) > 0 { 0 } else { idle + 1 };
+                }
+            });
+        }
+    }
+}
+
+fn read_forever(_: usize) {
+    let _blocked = Blocked::all();
+    loop {
+        READER.wait_unless(|| QUEUED.load(SeqCst) != 0);
+        let (mut pages, mut count, mut place) = ([0u32; BUFFER_PAGES], 0, 0);
+        {
+            let mut queue = QUEUE.lock();
+            while queue.count > 0 && count < BUFFER_PAGES {
+                let next = queue.pages[queue.first];
+                if count > 0 && (next >> 32) as usize != place {
+                    break;
+                }
+                place = (next >> 32) as usize;
+                pages[count] = next as u32;
+                count += 1;
+                queue.first = (queue.first + 1) % AHEAD_MAX;
+                queue.count -= 1;
+            }
+        }
+        if count == 0 {
+            QUEUED.store(0, SeqCst);
+            // One that came in between has its page in the queue.
+            if QUEUE.lock().count > 0 {
+                QUEUED.fetch_add(1, SeqCst);
+            }
+            continue;
+        }
+        with(place, |region| {
+            // Who touches the page is told what is wrong.
+            let _ = region.fill_many(zapper(), &pages[..count]);
+            wake_evictor(region);
+        });
+    }
+}
+
+/// Brings pages in now, side by side; ascending, `BUFFER_PAGES` at most.
+pub(crate) fn bring(region: &Region, pages: &[u32]) {
+    let _blocked = Blocked::all();
+    // Who touches the page is told what is wrong.
+    let _ = region.fill_many(zapper(), pages);
+    wake_evictor(region);
+}
+
+/// Has pages leave RAM.
+pub(crate) fn drop_pages(region: &Region, pages: &Range<u32>) {
+    let _blocked = Blocked::all();
+    region.evict_range(zapper(), pages);
+}
+
+/// Before `fork`: no map comes or goes. All signals are blocked until after it.
+pub fn fork_prepare() {
+    core::mem::forget(CHANGING.lock());
+    core::mem::forget(QUEUE.lock());
+}
+
+/// After `fork`, in the parent.
+///
+/// # Safety
+/// This thread called `fork_prepare`.
+pub unsafe fn fork_parent() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        QUEUE.unlock_forgotten();
+        CHANGING.unlock_forgotten();
+    }
+}
+
+/// After `fork`, in the child, before anything else: every map is joined anew. Err: a map cannot
+/// be, and must not be touched.
+///
+/// # Safety
+/// This thread called `fork_prepare` in the parent; the child has no other one.
+pub unsafe fn fork_child() -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        QUEUE.force_unlock();
+        CHANGING.force_unlock();
+    }
+    QUEUE.lock().count = 0;
+    QUEUED.store(0, Relaxed);
+    let used = USED.load(Acquire);
+    if used == 0 {
+        return Ok(());
+    }
+    staging::after_fork();
+    // SAFETY: the caller's promise.
+    unsafe { forget_rings() };
+    EVICTOR.forget_others();
+    READER.forget_others();
+    zapper().after_fork();
+    let mut has_maps = false;
+    for place in &PLACES[..used] {
+        place.users.store(0, Relaxed);
+        // SAFETY: the child has one thread, and it uses no map now.
+        if let Some(region) = unsafe { place.region.load(Acquire).as_mut() } {
+            region.after_fork()?;
+            has_maps = true;
+        }
+    }
+    prepare_rings();
+    if has_maps {
+        start_threads();
+    }
+    Ok(())
+}

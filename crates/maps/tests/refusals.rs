@@ -1,0 +1,62 @@
+//! Refusals: what cannot be mapped is told, with what to do.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod scene;
+
+use std::path::Path;
+
+use deepheap_maps::{self as maps, MapError, Request};
+use scene::{Mapped, PAGE, Scratch, alone};
+
+fn refusal(path: &Path, length: u64, budget_bytes: u64) -> String {
+    let request = Request { path, length, writes: true, budget_bytes };
+    maps::open(&request).unwrap_err().to_string()
+}
+
+#[test]
+fn every_refusal_has_its_sentence() {
+    let _alone = alone();
+    let file = Scratch::zeros(PAGE);
+    let empty = Scratch::zeros(0);
+    for (path, length, budget, words) in [
+        (Path::new("/no/such/file"), 0, 4 << 20, "No such file"),
+        (Path::new("/dev/null"), 0, 4 << 20, "neither a regular file nor a block device"),
+        (Path::new("/proc"), 0, 4 << 20, "neither a regular file nor a block device"),
+        (&file.0, 1 << 50, 4 << 20, "16 TiB"),
+        (&file.0, 0, 4096, "too few"),
+        (&empty.0, 0, 4 << 20, "no bytes"),
+    ] {
+        let text = refusal(path, length, budget);
+        assert!(text.contains(words), "{}: {text}", path.display());
+    }
+}
+
+#[test]
+fn a_file_in_ram_and_one_that_somebody_has_for_himself_are_refused() {
+    let _alone = alone();
+    let name = format!("/dev/shm/deepheap-test-{}", std::process::id());
+    if std::fs::write(&name, [1; 8192]).is_ok() {
+        let text = refusal(Path::new(&name), 0, 4 << 20);
+        std::fs::remove_file(&name).unwrap();
+        assert!(text.contains("tmpfs"), "{text}");
+    }
+    let file = Scratch::zeros(PAGE);
+    let owner = file.open();
+    owner.lock().unwrap();
+    assert!(refusal(&file.0, 0, 4 << 20).contains("for itself"));
+    owner.unlock().unwrap();
+    drop(Mapped::new(&file, 4 << 20, true));
+}
+
+#[test]
+fn where_there_is_no_map_calls_are_refused() {
+    let _alone = alone();
+    let byte = 0u8;
+    let nowhere = &raw const byte;
+    assert_eq!(maps::sync(nowhere, 1), Err(MapError::NotAMap));
+    assert_eq!(maps::stats(nowhere), Err(MapError::NotAMap));
+    assert!(!maps::owns(nowhere) && !maps::prefetch(nowhere));
+    // SAFETY: no map is there.
+    assert_eq!(unsafe { maps::close(nowhere.cast_mut()) }, Err(MapError::NotAMap));
+}

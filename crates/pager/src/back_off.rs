@@ -1,0 +1,87 @@
+//! Back-off: where pages did not compress, few are tried.
+//!
+//! After each page in a row that did not compress, so many more of its 2 MiB range are passed over:
+//! 1, 2, 4, ... 128. One that compresses ends that.
+//!
+//! Never: allocates after `new`, waits.
+//! Threads: any; a race tries a page too many, or too few.
+
+use deepheap_heap::PageNo;
+use deepheap_sys::atomic::{AtomicU16, Ordering};
+use deepheap_sys::errno::Result;
+use deepheap_sys::pinned_array::PinnedArray;
+
+use crate::ranges::RangeNo;
+
+/// Misses in a row that count: then 128 pages are passed over for each that is tried.
+const MISSES_MAX: u16 = 7;
+/// The lower half is how many pages are still passed over, the upper half the misses in a row.
+const PASSED: u16 = 0xff;
+
+/// See the file's header. Two bytes for each range, where ranges are used.
+pub(crate) struct BackOff {
+    of: PinnedArray<AtomicU16>,
+}
+
+impl BackOff {
+    /// For a region of so many pages.
+    pub(crate) fn new(pages: usize) -> Result<BackOff> {
+        let last = RangeNo::of(PageNo(pages.saturating_sub(1) as u32));
+        Ok(BackOff { of: PinnedArray::new(last.index() + 1)? })
+    }
+
+    /// Whether to try this page.
+    pub(crate) fn is_tried(&self, page: PageNo) -> bool {
+        let of = self.range(page);
+        let state = of.load(Ordering::Relaxed);
+        if state & PASSED == 0 {
+            return true;
+        }
+        of.store(state - 1, Ordering::Relaxed);
+        false
+    }
+
+    /// The page was tried.
+    pub(crate) fn note(&self, page: PageNo, compressed: bool) {
+        let of = self.range(page);
+        let state = of.load(Ordering::Relaxed);
+        let next = match (state >> 8, compressed) {
+            (_, true) => 0,
+            (misses, false) => {
+                let misses = (misses + 1).min(MISSES_MAX);
+                misses << 8 | 1 << misses
+            }
+        };
+        if next != state {
+            of.store(next, Ordering::Relaxed);
+        }
+    }
+
+    fn range(&self, page: PageNo) -> &AtomicU16 {
+        &self.of[RangeNo::of(page).index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_compress_is_tried_less_and_less_until_it_does() {
+        let back_off = BackOff::new(4096).expect("memory");
+        let tried = |count: u32| (0..count).filter(|_| back_off.is_tried(PageNo(7))).count();
+        assert_eq!(tried(100), 100);
+        let mut trials = 0;
+        for _ in 0..10_000 {
+            if back_off.is_tried(PageNo(7)) {
+                trials += 1;
+                back_off.note(PageNo(7), false);
+            }
+        }
+        assert!((70..100).contains(&trials), "{trials}: under one in a hundred");
+        assert!(back_off.is_tried(PageNo(4095)), "another range");
+        while !back_off.is_tried(PageNo(7)) {}
+        back_off.note(PageNo(7), true);
+        assert_eq!(tried(100), 100);
+    }
+}

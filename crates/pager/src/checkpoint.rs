@@ -1,0 +1,480 @@
+//! Checkpoint: gives every object a stored copy of what it held at one instant, the *cut*.
+//!
+//! Before the cut the changed objects are written while the program goes on (`write_changed`). At
+//! the cut the gate is closed and all resident pages are protected against writes. So a thread that
+//! writes, or faults, waits until the cut ends; one that only reads what is in its reach goes on.
+//! What was changed since is written then, and the object table is handed out.
+//!
+//! What belongs to a cut: a write that came before the protection of its page. When a write belongs
+//! to it, so does every write that came before that one, by whichever thread: a write that did not
+//! was held up until the cut had ended, and nothing that came after it can belong to the cut.
+//!
+//! Guarantees: during a cut no byte of an object changes, no object moves, and an object without a
+//! backing block is one that is free, or zeros.
+//! Never: allocates; waits for the collector, or for the program, during a cut.
+//! Threads: one at a time, outside the fault path, all signals blocked during a cut.
+
+use deepheap_heap::PageNo;
+use deepheap_store::packed;
+use deepheap_store::{Block, Content, Head, PACKED_MAX, PackedBlock, StoreError, Writer};
+use deepheap_sys::clock;
+use deepheap_sys::errno::Errno;
+use deepheap_sys::own_memory::{self, PARTS_MAX, Part};
+use deepheap_sys::thread;
+
+use crate::PAGE;
+use crate::evict::is_all_zero;
+use crate::gate::Level;
+use crate::install::fill_page;
+use crate::ownership::{DescriptorId, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH};
+use crate::packer::Packer;
+use crate::pager::Pager;
+use crate::staging::StagingBuffer;
+
+/// Objects that are looked at together.
+const TOGETHER: usize = PARTS_MAX;
+/// How long a cut waits for buffers of the log to be written.
+const PATIENCE_NS: u64 = 5_000_000_000;
+const PAUSE: core::time::Duration = core::time::Duration::from_micros(50);
+
+/// Why there is no checkpoint now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CutError {
+    /// The log has no room, or its device failed.
+    Store(StoreError),
+    /// The log has no free segment before collection has made one: try again.
+    Busy,
+    /// A system call uses memory of the heap: try again.
+    InUse,
+    /// The program has protected the page of this address, or has given it back past us.
+    Unreadable(usize),
+    /// The kernel refuses.
+    Kernel(Errno),
+}
+
+impl From<StoreError> for CutError {
+    fn from(error: StoreError) -> Self {
+        CutError::Store(error)
+    }
+}
+
+/// The instant of a checkpoint. Dropping it ends it: the program goes on.
+pub struct Cut<'a> {
+    pager: &'a Pager,
+    buffer: &'a StagingBuffer<'a>,
+}
+
+/// Memory for the copies of a checkpoint.
+pub struct CheckpointBuffer<'a>(StagingBuffer<'a>);
+
+/// Owned objects that are looked at together, and the bytes of each.
+struct Window {
+    owned: OwnedList<TOGETHER>,
+    ids: [DescriptorId; TOGETHER],
+    bytes: [Bytes; TOGETHER],
+}
+
+/// Where the bytes of an object are while it is owned.
+#[derive(Clone, Copy)]
+struct Bytes {
+    at: *const u8,
+    length: usize,
+    content: Form,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// In a block of its own.
+    Whole,
+    Packed(Content),
+}
+
+impl Pager {
+    /// Pages of the object table of a region.
+    pub fn table_pages(region_pages: usize) -> u32 {
+        (region_pages * ObjectTable::BYTES_PER_PAGE).div_ceil(PAGE) as u32
+    }
+
+    /// Fills a page of the object table of a heap that is opened again, as `Cut::save_table` has
+    /// handed it out, before anyone uses the heap. Its spans are managed already, and room for what
+    /// is touched is reserved. False if that is no page of such a table.
+    #[must_use]
+    pub fn load_table(&self, page: u32, places: &[u8]) -> bool {
+        let mut touched = 0;
+        let is_table = self.ownership.load(page, places, self.store.blocks(), |page| {
+            touched += usize::from(self.promises.covers(page));
+        });
+        self.promises.adopt(touched);
+        is_table
+    }
+
+    /// Memory for the copies of a checkpoint. It counts against the budget.
+    pub fn checkpoint_buffer(&self) -> CheckpointBuffer<'_> {
+        CheckpointBuffer(self.take_staging_for_checkpoint((TOGETHER + 2) * PAGE))
+    }
+
+    /// Writes objects that have changed to the log, so that the cut will find few; the program goes
+    /// on. They stay where they are in RAM. Returns how many were written.
+    pub fn write_changed(&self, buffer: &CheckpointBuffer<'_>) -> Result<u64, CutError> {
+        self.write_all(&buffer.0, false)
+    }
+
+    /// Begins the cut.
+    ///
+    /// # Errors
+    /// `InUse`, `Kernel`; nothing has changed then.
+    pub fn begin_cut<'a>(&'a self, buffer: &'a CheckpointBuffer<'_>) -> Result<Cut<'a>, CutError> {
+        self.gate.close();
+        let mut is_in_use = false;
+        self.ownership.descriptors.for_each(|_, descriptor| {
+            is_in_use |= descriptor.is_pinned_for_a_call();
+        });
+        let is_protected = match is_in_use {
+            true => Err(CutError::InUse),
+            false => self.frames.protect(true).map_err(CutError::Kernel),
+        };
+        match is_protected {
+            Ok(()) => Ok(Cut { pager: self, buffer: &buffer.0 }),
+            Err(error) => {
+                self.gate.open();
+                Err(error)
+            }
+        }
+    }
+
+    fn write_all(&self, buffer: &StagingBuffer<'_>, is_cut: bool) -> Result<u64, CutError> {
+        let (mut next, mut written) = (0, 0);
+        while (next as usize) < self.ownership.descriptors.used() {
+            let passage = (!is_cut).then(|| self.gate.enter(Level::Mover));
+            let mut packer = self.packer();
+            let mut writer = if is_cut { self.writer_in_cut()? } else { self.log_writer()? };
+            written += self.write_window(buffer, &mut packer, &mut writer, &mut next, is_cut)?;
+            drop((writer, packer, passage));
+        }
+        Ok(written)
+    }
+
+    fn log_writer(&self) -> Result<Writer<'_>, StoreError> {
+        self.store.writer(Head::Fresh)
+    }
+
+    /// A writer without waiting for the collector, which waits for the gate.
+    fn writer_in_cut(&self) -> Result<Writer<'_>, CutError> {
+        let end_ns = clock::monotonic_ns() + PATIENCE_NS;
+        loop {
+            if let Some(writer) = self.store.try_writer(Head::Fresh)? {
+                return Ok(writer);
+            }
+            if !self.store.write_sealed(false) {
+                if !self.store.is_writing() || clock::monotonic_ns() > end_ns {
+                    return Err(CutError::Busy);
+                }
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Writes the changed ones among the objects from `next` on, and moves `next` behind those that
+    /// it is done with.
+    fn write_window(
+        &self,
+        buffer: &StagingBuffer<'_>,
+        packer: &mut Packer,
+        writer: &mut Writer<'_>,
+        next: &mut u32,
+        is_cut: bool,
+    ) -> Result<u64, CutError> {
+        const NOTHING: Bytes = Bytes { at: core::ptr::null(), length: 0, content: Form::Whole };
+        let mut window = Window {
+            owned: OwnedList::new(),
+            ids: [DescriptorId(0); TOGETHER],
+            bytes: [NOTHING; TOGETHER],
+        };
+        let used = self.ownership.descriptors.used() as u32;
+        while window.owned.len() < TOGETHER && *next < used {
+            let id = DescriptorId(*next);
+            *next += 1;
+            if let Some(owned) = self.claim_to_write(id) {
+                window.ids[window.owned.len()] = id;
+                window.owned.push(owned);
+            }
+        }
+        let count = window.owned.len();
+        let copied = self.copy_resident(buffer, &mut window, count);
+        let mut unreadable = None;
+        let (mut written, mut rest) = (0, None);
+        (packer.objects.count, packer.pages.count) = (0, 0);
+        for index in 0..count {
+            let id = window.ids[index];
+            let bytes = window.bytes[index];
+            if bytes.at.is_null() {
+                unreadable = Some(self.ownership.descriptor(id).page());
+                self.publish_again(window.owned.take(index));
+                continue;
+            }
+            match bytes.content {
+                _ if self.is_as_stored(id, bytes) => {
+                    self.publish_again(window.owned.take(index));
+                }
+                Form::Packed(content) => packer.list(content).push(index, bytes.length),
+                Form::Whole if writer.room() == 0 => {
+                    rest = rest.or(Some(id));
+                    self.publish_again(window.owned.take(index));
+                }
+                Form::Whole => {
+                    let owned = window.owned.take(index);
+                    self.write_whole(&owned, bytes, buffer, writer);
+                    self.publish_again(owned);
+                    written += 1;
+                }
+            }
+        }
+        for content in [Content::Objects, Content::Pages] {
+            written += self.write_packed(content, buffer, packer, &mut window, writer, &mut rest);
+        }
+        if let Some(DescriptorId(first)) = rest {
+            *next = first.min(*next);
+        }
+        match (copied, unreadable) {
+            (Err(errno), _) => Err(CutError::Kernel(errno)),
+            (Ok(()), Some(page)) if is_cut => {
+                Err(CutError::Unreadable(self.frames.address_of(page)))
+            }
+            // Before the cut another look follows.
+            (Ok(()), _) => Ok(written),
+        }
+    }
+
+    /// Claims an object that may have to be written: all resident ones, and cached ones without a
+    /// backing block.
+    fn claim_to_write(&self, id: DescriptorId) -> Option<Owned> {
+        let descriptor = self.ownership.descriptor(id);
+        let page = descriptor.page();
+        let owned = match descriptor.state().state() {
+            State::Cached if descriptor.backing().is_none() => {
+                self.ownership.claim_cached(page, id)
+            }
+            State::Resident => self.ownership.claim_resident(page, id),
+            State::Cached | State::Free | State::Arriving | State::Leaving => None,
+        }?;
+        if self.heap.page_is_free(page) || self.is_cached_and_stored(&owned) {
+            self.publish_again(owned);
+            return None;
+        }
+        Some(owned)
+    }
+
+    fn is_cached_and_stored(&self, owned: &Owned) -> bool {
+        let descriptor = self.ownership.of(owned);
+        descriptor.state().state() == State::Cached && descriptor.backing().is_some()
+    }
+
+    /// Notes where the bytes of each object are, and copies those of resident ones. Those that
+    /// cannot be read are null.
+    fn copy_resident(
+        &self,
+        buffer: &StagingBuffer<'_>,
+        window: &mut Window,
+        count: usize,
+    ) -> Result<(), Errno> {
+        let nowhere = Part { from: 0, to: core::ptr::null_mut(), length: 0 };
+        let (mut parts, mut which, mut resident) = ([nowhere; TOGETHER], [0; TOGETHER], 0);
+        for index in 0..count {
+            let id = window.ids[index];
+            let descriptor = self.ownership.descriptor(id);
+            let page = descriptor.page();
+            let length = self.kept_bytes(page);
+            let form = |bytes| match bytes <= PACKED_MAX {
+                true => Form::Packed(Content::Objects),
+                false => Form::Whole,
+            };
+            if descriptor.state().state() != State::Cached {
+                // SAFETY: the buffer has a page for each object.
+                let to = unsafe { buffer.address().add(index * PAGE) };
+                parts[resident] = Part { from: self.frames.address_of(page), to, length };
+                which[resident] = index;
+                resident += 1;
+                window.bytes[index] = Bytes { at: to, length, content: form(length) };
+            } else if descriptor.is_compressed() {
+                // SAFETY: the slot is the owner's alone, and holds a compressed page.
+                let bytes = unsafe { self.cache.compressed(descriptor.slot()) };
+                let content = Form::Packed(Content::Pages);
+                window.bytes[index] = Bytes { at: bytes.as_ptr(), length: bytes.len(), content };
+            } else {
+                let at = self.cache.address(descriptor.slot()).cast_const();
+                window.bytes[index] = Bytes { at, length, content: form(length) };
+            }
+        }
+        let mut done = 0;
+        while done < resident {
+            // SAFETY: the buffer is ours alone.
+            match unsafe { own_memory::copy(&parts[done..resident]) } {
+                Ok(copied) => {
+                    done += copied;
+                    if done < resident {
+                        window.bytes[which[done]].at = core::ptr::null();
+                        done += 1;
+                    }
+                }
+                Err(errno) => {
+                    which[done..resident].iter().for_each(|&index| {
+                        window.bytes[index].at = core::ptr::null();
+                    });
+                    return Err(errno);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the stored copy of a resident object is what it holds. Zeros need none.
+    fn is_as_stored(&self, id: DescriptorId, bytes: Bytes) -> bool {
+        let descriptor = self.ownership.descriptor(id);
+        if descriptor.state().state() == State::Cached {
+            return false;
+        }
+        let data = bytes.as_slice();
+        if descriptor.backing().is_some() {
+            return self.store.hash(data) == descriptor.hash();
+        }
+        is_all_zero(data)
+    }
+
+    /// Appends an owned object that has a block of its own, which becomes its stored copy.
+    fn write_whole(
+        &self,
+        owned: &Owned,
+        bytes: Bytes,
+        buffer: &StagingBuffer<'_>,
+        writer: &mut Writer<'_>,
+    ) {
+        let name = u64::from(self.ownership.of(owned).page().0);
+        let data = bytes.as_slice();
+        let hash = self.store.hash(data);
+        let block = if data.len() == PAGE {
+            writer.append(name, data, hash)
+        } else {
+            let page = spare_page(buffer);
+            // SAFETY: the spare page is ours alone; the object is shorter than a page.
+            let padded = unsafe {
+                fill_page(page, bytes.at, bytes.length);
+                core::slice::from_raw_parts(page, PAGE)
+            };
+            writer.append(name, padded, self.store.hash(padded))
+        };
+        self.set_stored_copy(owned, block, hash);
+    }
+
+    /// Packs the listed objects of this content into blocks.
+    fn write_packed(
+        &self,
+        content: Content,
+        buffer: &StagingBuffer<'_>,
+        packer: &mut Packer,
+        window: &mut Window,
+        writer: &mut Writer<'_>,
+        rest: &mut Option<DescriptorId>,
+    ) -> u64 {
+        let Packer { plan, objects, pages, .. } = packer;
+        let list = if content == Content::Pages { pages } else { objects };
+        let blocks = match list.count {
+            0 => 0,
+            count => plan.assign(&list.sizes[..count]),
+        };
+        let mut written = 0;
+        for block in 0..blocks {
+            let members = || plan.objects(block).map(|member| usize::from(list.which[member]));
+            if writer.room() == 0 {
+                for index in members() {
+                    let DescriptorId(id) = window.ids[index];
+                    *rest =
+                        Some(DescriptorId(rest.map_or(id, |DescriptorId(first)| first.min(id))));
+                    self.publish_again(window.owned.take(index));
+                }
+                continue;
+            }
+            // SAFETY: the spare page is ours alone.
+            let page = unsafe { core::slice::from_raw_parts_mut(spare_page(buffer), PAGE) };
+            let mut packed = PackedBlock::begin_with(page, content);
+            let (mut cost, mut count) = (0, 0);
+            for index in members() {
+                let PageNo(name) = self.ownership.descriptor(window.ids[index]).page();
+                packed.push(name, window.bytes[index].as_slice());
+                cost += packed::cost(window.bytes[index].length);
+                count += 1;
+            }
+            let at = match content {
+                Content::Pages => writer.append_pages(packed.finish(), count),
+                Content::Objects => writer.append_packed(packed.finish(), cost),
+            };
+            for index in members() {
+                let owned = window.owned.take(index);
+                let hash = match content {
+                    Content::Objects => self.store.hash(window.bytes[index].as_slice()),
+                    // It is made when the page is decompressed.
+                    Content::Pages => UNKNOWN_HASH,
+                };
+                self.set_stored_copy(&owned, at, hash);
+                self.publish_again(owned);
+            }
+            written += count as u64;
+        }
+        written
+    }
+
+    /// The block is the stored copy of an owned object from now on.
+    fn set_stored_copy(&self, owned: &Owned, block: Block, hash: deepheap_store::ContentHash) {
+        self.drop_backing(owned);
+        let descriptor = self.ownership.of(owned);
+        descriptor.set_hash(hash);
+        descriptor.set_backing(Some(block));
+    }
+
+    /// An owned object stays where it was: in the cache, or in the page buffer.
+    fn publish_again(&self, owned: Owned) {
+        match self.ownership.of(&owned).state().state() {
+            State::Cached => self.ownership.cached(owned),
+            _ => self.ownership.put_back(owned),
+        }
+    }
+}
+
+impl Bytes {
+    /// The bytes.
+    fn as_slice(&self) -> &[u8] {
+        // SAFETY: `copy_resident` noted memory of the owner's, which lasts as long as the window.
+        unsafe { core::slice::from_raw_parts(self.at, self.length) }
+    }
+}
+
+/// A page of the buffer that holds no copy.
+fn spare_page(buffer: &StagingBuffer<'_>) -> *mut u8 {
+    // SAFETY: the buffer has two pages more than there are copies.
+    unsafe { buffer.address().add(TOGETHER * PAGE) }
+}
+
+impl Cut<'_> {
+    /// Writes what has changed since it was last written. Returns how many objects were.
+    pub fn write_changed(&self) -> Result<u64, CutError> {
+        self.pager.write_all(self.buffer, true)
+    }
+
+    /// Hands out every page of the object table that is in use: its number, and the places of
+    /// 1024 objects, little-endian: 0 for zeros, else 1 more than the number of the block.
+    pub fn save_table(&self, page: &mut dyn FnMut(u32, &[u8])) {
+        self.pager.ownership.save(page);
+    }
+}
+
+impl Drop for Cut<'_> {
+    fn drop(&mut self) {
+        if self.pager.frames.protect(false).is_err() {
+            // Writers would fault for ever.
+            deepheap_sys::log::say(&[deepheap_sys::log::Piece::Text(
+                "the kernel does not end the protection of a heap's pages; aborting",
+            )]);
+            std::process::abort();
+        }
+        self.pager.gate.open();
+    }
+}

@@ -1,0 +1,124 @@
+//! Codec: a page to fewer bytes and back, by LZ4 (one block, no frame).
+//!
+//! Guarantees: what `compress` gives, `decompress` turns into the same page; of any other bytes it
+//! makes some page, or none, and touches no byte beyond.
+//! Never: allocates, blocks.
+//! Threads: a compressor has one user at a time; `decompress` is a plain function.
+
+use lz4_flex::block::{
+    CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
+};
+
+use crate::PAGE;
+
+/// Which pages are compressed when they leave the page buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compress {
+    /// Those that become a sixth smaller at least; where pages do not, few are tried.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// Each that becomes an eighth smaller at least; every one is tried.
+    Lz4,
+}
+
+impl Compress {
+    /// The most bytes of a compressed page that are worth it.
+    pub(crate) fn most_bytes(self) -> usize {
+        match self {
+            Compress::Auto => PAGE * 5 / 6,
+            Compress::Off => 0,
+            Compress::Lz4 => PAGE * 7 / 8,
+        }
+    }
+}
+
+/// What compressing needs: too large for a signal handler's stack.
+pub(crate) struct Compressor {
+    table: CompressTable,
+    out: [u8; get_maximum_output_size(PAGE)],
+}
+
+impl Compressor {
+    pub(crate) fn new() -> Compressor {
+        Compressor { table: CompressTable::small(), out: [0; _] }
+    }
+
+    /// The page compressed, if that is at most `most` bytes.
+    pub(crate) fn compress(&mut self, page: &[u8], most: usize) -> Option<&[u8]> {
+        let bytes = compress_into_with_table(page, &mut self.out, &mut self.table).ok()?;
+        self.out.get(..bytes).filter(|out| out.len() <= most)
+    }
+}
+
+/// Makes the page of its compressed bytes; false if they are not those of a page.
+#[must_use]
+pub(crate) fn decompress(bytes: &[u8], page: &mut [u8; PAGE]) -> bool {
+    matches!(decompress_into(bytes, page), Ok(PAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deepheap_sim::Random;
+
+    fn page(random: &mut Random) -> [u8; PAGE] {
+        let mut page = [0; PAGE];
+        let (kinds, run) = (1 + random.below(255), 1 + random.below(64) as usize);
+        for bytes in page.chunks_mut(run) {
+            bytes.fill(random.below(kinds) as u8);
+        }
+        page
+    }
+
+    #[test]
+    fn a_page_comes_back_as_it_was() {
+        let (mut random, mut compressor) = (Random::new(21), Compressor::new());
+        let mut smaller = 0;
+        for _ in 0..2000 {
+            let page = page(&mut random);
+            let Some(bytes) = compressor.compress(&page, PAGE) else { continue };
+            smaller += usize::from(bytes.len() < PAGE / 2);
+            let mut back = [0xee; PAGE];
+            assert!(decompress(bytes, &mut back) && back == page);
+        }
+        assert!(smaller > 500, "{smaller}");
+    }
+
+    #[test]
+    fn random_bytes_are_given_up() {
+        let (mut random, mut compressor) = (Random::new(22), Compressor::new());
+        let mut page = [0; PAGE];
+        page.iter_mut().for_each(|byte| *byte = random.number() as u8);
+        assert!(compressor.compress(&page, PAGE).is_none());
+    }
+
+    #[test]
+    fn damaged_bytes_give_some_page_or_none_and_touch_nothing_beyond() {
+        let (mut random, mut compressor) = (Random::new(23), Compressor::new());
+        let (mut whole, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let page = page(&mut random);
+            let Some(bytes) = compressor.compress(&page, PAGE) else { continue };
+            let mut bytes = bytes.to_vec();
+            match random.below(4) {
+                0 => bytes.truncate(random.below(bytes.len() as u64 + 1) as usize),
+                1 => bytes.iter_mut().for_each(|byte| *byte = random.number() as u8),
+                _ => {
+                    for _ in 0..1 + random.below(4) {
+                        let at = random.below(bytes.len() as u64) as usize;
+                        bytes[at] = random.number() as u8;
+                    }
+                }
+            }
+            let mut guarded = [0x5a; 3 * PAGE];
+            let middle = guarded[PAGE..].first_chunk_mut().expect("a page");
+            let is_page = decompress(&bytes, middle);
+            (whole, refused) = (whole + u32::from(is_page), refused + u32::from(!is_page));
+            let around = guarded[..PAGE].iter().chain(&guarded[2 * PAGE..]);
+            assert!(around.into_iter().all(|&byte| byte == 0x5a), "a byte beyond the page");
+        }
+        assert!(whole > 100 && refused > 100, "{whole} {refused}");
+    }
+}

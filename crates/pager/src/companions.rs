@@ -1,0 +1,46 @@
+//! Companions: the other pages of a block that was read come to the object cache, as they are:
+//! compressed. They left RAM together, and cost no further read.
+//!
+//! They come where neighbours pay (`neighbours`), and only into slots that are free.
+//!
+//! Guarantees: a page comes from the block that it is stored in: the caller owns an object of that
+//! block, so the block is not filled anew meanwhile.
+//! Never: allocates, waits, reclaims.
+//! Threads: faulting ones in their signal handler, and the fetchers, inside the gate.
+
+use deepheap_heap::PageNo;
+use deepheap_store::packed::{self, Content};
+
+use crate::balancer::Balancer;
+use crate::flight::Reads;
+use crate::ownership::Place;
+use crate::pager::Pager;
+
+impl Pager {
+    /// Keeps the companions of objects that were read and that the caller still owns.
+    pub(crate) fn keep_companions<const N: usize>(&self, reads: &Reads<'_, N>) {
+        for (block, bytes) in reads.good() {
+            if self.store.share_in(block).is_none() || !self.neighbours.are_wanted() {
+                continue;
+            }
+            let mut kept = 0;
+            for (name, page_bytes) in packed::objects(bytes, Content::Pages) {
+                let page = PageNo(name);
+                if self.ownership.place(page) != Place::Stored(block) {
+                    continue;
+                }
+                let Some(slot) = self.cache.take_compressed(page_bytes) else { break };
+                let Some(owned) = self.ownership.claim_stored(page, block) else {
+                    self.cache.give_back(slot);
+                    continue;
+                };
+                let descriptor = self.ownership.of(&owned);
+                descriptor.set_compressed(true);
+                descriptor.set_neighbour();
+                self.put_in_cache(owned, slot, Balancer::leaves);
+                kept += 1;
+            }
+            self.neighbours.bring(kept);
+        }
+    }
+}

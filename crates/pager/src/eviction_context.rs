@@ -1,0 +1,130 @@
+//! Eviction context: the pipe, the lists and the slots that one eviction works with.
+//!
+//! Never: allocates after `new`.
+//! Threads: one at a time, under the lock of the context.
+
+use deepheap_heap::PageNo;
+use deepheap_sys::errno::Errno;
+use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
+
+use crate::PAGE;
+use crate::codec::Compressor;
+use crate::object_cache::ObjectCache;
+use crate::ownership::{DescriptorId, OwnedList};
+use crate::packer::Packer;
+
+/// What the kernel keeps for a pipe of `BATCH_MAX` pages, bytes; measured.
+const PIPE_BYTES: usize = 18 << 10;
+
+/// RAM that a context and its packer take, bytes. The pages in the pipe count in the page buffer
+/// until they have left the pipe.
+pub(crate) const CONTEXT_BYTES: usize =
+    size_of::<EvictionContext>() + size_of::<Packer>() + PIPE_BYTES;
+
+/// Pages that a faulting thread evicts at a time, at most.
+pub(crate) const DIRECT_PAGES: usize = BATCH_MAX / 4;
+
+/// What one eviction needs: a pipe and its lists. One thread at a time.
+pub(crate) struct EvictionContext {
+    pub(crate) extractor: PageExtractor,
+    /// How many unevictable pages the next batch tries again: more of them while they can be
+    /// evicted.
+    pub(crate) probes: usize,
+    /// Candidates, which are not owned.
+    pub(crate) ids: [DescriptorId; BATCH_MAX],
+    /// The victims among them.
+    pub(crate) owned: OwnedList<BATCH_MAX>,
+    pub(crate) victims: [Victim; BATCH_MAX],
+    pub(crate) slots: [u32; BATCH_MAX],
+    pub(crate) into: [*mut u8; BATCH_MAX],
+    pub(crate) taken: [Taken; BATCH_MAX],
+    /// The whole pages that were published last.
+    pub(crate) whole: WholePages,
+    pub(crate) compressor: Compressor,
+    /// Cache slots of a page each, free: pages are taken out into them (`press`).
+    landing: [u32; BATCH_MAX],
+    landings: usize,
+    /// What a page takes in the cache, bytes: a moving average.
+    expected: usize,
+}
+
+/// Pages that were published in the cache as they are, and are to be compressed. Nobody owns them:
+/// any thread may have moved them since.
+pub(crate) struct WholePages {
+    pages: [(PageNo, DescriptorId); BATCH_MAX],
+    count: usize,
+}
+
+impl WholePages {
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    pub(crate) fn push(&mut self, page: PageNo, id: DescriptorId) {
+        self.pages[self.count] = (page, id);
+        self.count += 1;
+    }
+
+    /// Takes the last one out.
+    pub(crate) fn pop(&mut self) -> Option<(PageNo, DescriptorId)> {
+        self.count = self.count.checked_sub(1)?;
+        Some(self.pages[self.count])
+    }
+}
+
+// SAFETY: the pointers are addresses of cache slots, which may be used from any thread.
+unsafe impl Send for EvictionContext {}
+
+impl EvictionContext {
+    pub(crate) fn new() -> Result<EvictionContext, Errno> {
+        Ok(EvictionContext {
+            extractor: PageExtractor::new()?,
+            probes: 1,
+            ids: [DescriptorId(0); BATCH_MAX],
+            owned: OwnedList::new(),
+            victims: [Victim { addr: 0, len: PAGE, may_be_shared: false, clears_range: false };
+                BATCH_MAX],
+            slots: [0; BATCH_MAX],
+            into: [core::ptr::null_mut(); BATCH_MAX],
+            taken: [Taken::Missing; BATCH_MAX],
+            whole: WholePages { pages: [(PageNo(0), DescriptorId(0)); BATCH_MAX], count: 0 },
+            compressor: Compressor::new(),
+            landing: [0; BATCH_MAX],
+            landings: 0,
+            expected: PAGE / 2,
+        })
+    }
+
+    /// Keeps a free slot for the next batch; false if it has enough.
+    pub(crate) fn keep_landing(&mut self, cache: &ObjectCache, slot: u32) -> bool {
+        let has_room = self.landings < BATCH_MAX;
+        if has_room {
+            cache.lend();
+            self.landing[self.landings] = slot;
+            self.landings += 1;
+        }
+        has_room
+    }
+
+    /// A slot that was kept.
+    pub(crate) fn take_landing(&mut self, cache: &ObjectCache) -> Option<u32> {
+        self.landings = self.landings.checked_sub(1)?;
+        cache.unlend();
+        Some(self.landing[self.landings])
+    }
+
+    /// What a page will take in the cache, bytes.
+    pub(crate) fn expected(&self) -> usize {
+        self.expected
+    }
+
+    /// A page took so many bytes.
+    pub(crate) fn expect(&mut self, bytes: usize) {
+        self.expected = (self.expected * 31 + bytes) / 32;
+    }
+
+    /// In a forked child: opens a new pipe. Until then it shares its parent's.
+    pub(crate) fn after_fork(&mut self) -> Result<(), Errno> {
+        self.extractor.after_fork()
+    }
+}

@@ -1,0 +1,50 @@
+//! Fault report: what a fault did, or why the access must stop.
+
+use deepheap_store::StoreError;
+use deepheap_sys::errno::Errno;
+
+use crate::moves::Moves;
+use crate::promises::NoPromise;
+
+/// What kind of fault it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// The object was zero: a page of zeros was installed.
+    Zero,
+    /// It was in the object cache.
+    Cached,
+    /// It was read from the store.
+    Stored,
+    /// Another thread was moving it; this one waited.
+    Waited,
+}
+
+/// What a fault did.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultReport {
+    /// The kind.
+    pub kind: FaultKind,
+    /// How many further objects were read from the store with it.
+    pub ahead: u32,
+    /// What the thread evicted itself to make room.
+    pub moves: Moves,
+    /// The page was found present, although the thread has faulted on it twice in a row.
+    pub is_present: bool,
+}
+
+/// Why an access must stop.
+#[derive(Clone, Copy, Debug)]
+pub enum FaultError {
+    /// Not an address of a managed span.
+    NotManaged,
+    /// The object could not be read: device error, or bytes that fail their checksum.
+    Unreadable(StoreError),
+    /// Nothing can be evicted any more, because the store takes no more writes.
+    NoRoom(StoreError),
+    /// As `NoRoom`, but forked children withhold space that comes back when they end.
+    Withheld,
+    /// The page is touched for the first time, and there is no room in the store for it.
+    NoPromise(NoPromise),
+    /// The kernel refused to install the page.
+    Install(Errno),
+}

@@ -1,0 +1,141 @@
+//! Fetcher: a worker that reads what will be wanted soon (`prefetch`).
+//!
+//! The first object of a stretch goes into the object cache, as a mark: the fault on it is cheap,
+//! and shows that the scan has come so far.
+//!
+//! Guarantees: an object that a fetcher brings is owned like any other arriving object: a thread
+//! that touches it waits for it.
+//! Never: allocates; waits for room in RAM.
+//! Threads: the fetchers; any may ask by `prefetch`.
+
+use deepheap_heap::PageNo;
+use deepheap_store::Block;
+use deepheap_sys::atomic::Ordering;
+use deepheap_sys::futex;
+use deepheap_sys::signals::Blocked;
+
+use crate::access::{Operation, Piece};
+use crate::gate::Level;
+use crate::moves::Moves;
+use crate::neighbours::{GROUP, NEAR};
+use crate::ownership::Place;
+use crate::pager::Pager;
+use crate::staging::WINDOW_PIECES;
+use crate::window::Window;
+
+impl Pager {
+    /// Asks for the objects at these addresses; returns how many are stored and will be brought.
+    /// The others are in DRAM, are zero, or found no room in the queue. The iterator must not
+    /// fault.
+    pub fn prefetch(&self, addresses: impl Iterator<Item = usize>) -> usize {
+        let _blocked = Blocked::all();
+        let _passage = self.gate.enter(Level::Mover);
+        let mut started = 0usize;
+        let mut objects = self.prefetch.objects.lock();
+        for page in addresses.filter_map(|address| self.managed_page(address)) {
+            if matches!(self.ownership.place(page), Place::Stored(_)) {
+                if !objects.push(page) {
+                    break;
+                }
+                started += 1;
+            }
+        }
+        drop(objects);
+        if started > 0 {
+            self.prefetch.wake(started.div_ceil(WINDOW_PIECES) as u32);
+        }
+        started
+    }
+
+    /// The loop of a fetcher: sleeps until a thread asks, then brings one stretch, or a window of
+    /// objects; returns how many pages it brought.
+    pub fn serve_prefetch(&self, moves: &mut Moves) -> u32 {
+        let mut pieces = [Piece { address: 0, length: 0 }; WINDOW_PIECES];
+        loop {
+            let seen = self.prefetch.signal.load(Ordering::SeqCst);
+            // Inside the gate: a fork must not find a queue's lock held.
+            let passage = self.gate.enter(Level::Mover);
+            let stretch = self.prefetch.stretches.lock().pop();
+            if let Some(stretch) = stretch {
+                return self.fetch_ahead(stretch, moves);
+            }
+            let mut count = 0;
+            let mut objects = self.prefetch.objects.lock();
+            while count < WINDOW_PIECES
+                && let Some(page) = objects.pop()
+            {
+                // If it is not stored, it was asked for twice or touched meanwhile: nothing to
+                // bring.
+                if matches!(self.ownership.place(page), Place::Stored(_)) {
+                    pieces[count].address = self.frames.address_of(page);
+                    count += 1;
+                }
+            }
+            drop(objects);
+            let mut operation = Operation::Fetch;
+            if count == 0
+                && let Some(page) = self.prefetch.beside.lock().pop()
+            {
+                operation = Operation::FetchBeside;
+                count = self.neighbours_of(page, &mut pieces);
+            }
+            drop(passage);
+            if count > 0 {
+                let buffer = self.access_buffer();
+                // What cannot be read is told to whoever touches it.
+                let _ = self.access(operation, &pieces[..count], &buffer, moves);
+                return count as u32;
+            }
+            if operation == Operation::FetchBeside {
+                continue; // they are on their way already: what else is there
+            }
+            if self.has_ended() {
+                return 0;
+            }
+            futex::wait(&self.prefetch.signal, seen, None);
+        }
+    }
+
+    fn fetch_ahead(&self, stretch: Window, moves: &mut Moves) -> u32 {
+        let Some((window, block)) = self.first_stored(stretch) else { return 0 };
+        // Done before anything is owned, since it may wait. Without a slot the stretch has no mark.
+        let mut mark = self.slot_for(window.page, moves).unwrap_or(None);
+        let mut pages = 0;
+        if self.frames.page_buffer.try_reserve(1) {
+            match self.fetch_window(window, block, &mut mark) {
+                Ok(Some(brought)) => pages = brought.pages,
+                // What cannot be read is told to whoever touches it.
+                Ok(None) | Err(_) => self.frames.page_buffer.unreserve(1),
+            }
+        }
+        if let Some(slot) = mark {
+            self.cache.give_back(slot);
+        }
+        self.signal_eviction();
+        pages
+    }
+
+    /// Fills in the stored neighbours of a page that are near it in the log; returns how many.
+    fn neighbours_of(&self, page: PageNo, pieces: &mut [Piece]) -> usize {
+        let backing = match self.ownership.place(page) {
+            Place::Stored(block) => Some(block),
+            // The descriptor may be another object's by now: a hint.
+            Place::Busy(id) | Place::Cached(id) => self.ownership.descriptor(id).backing(),
+            Place::Zero => None,
+        };
+        let Some(Block(backing)) = backing else { return 0 };
+        let first = page.0 - page.0 % GROUP as u32;
+        let mut count = 0;
+        for neighbour in (first..first + GROUP as u32).map(PageNo) {
+            if neighbour != page
+                && let Place::Stored(Block(block)) = self.ownership.place(neighbour)
+                && block.abs_diff(backing) < NEAR
+            {
+                pieces[count] = Piece { address: self.frames.address_of(neighbour), length: 0 };
+                count += 1;
+            }
+        }
+        self.neighbours.bring(count as u32);
+        count
+    }
+}

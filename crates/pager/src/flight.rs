@@ -1,0 +1,239 @@
+//! Flight: owned objects on their way from the store, their reads, and the buffers of the reads.
+//!
+//! Objects of a flight are claimed, their reads begun and finished, and the objects landed. Objects
+//! that follow each other in the flight and share a block share one read.
+//!
+//! Guarantees: an object lands only after its bytes matched the checksum that the store keeps.
+//! Never: allocates; waits for anything but the device.
+//! Threads: one, inside the gate.
+
+use deepheap_heap::PageNo;
+use deepheap_store::packed::{self, Content};
+use deepheap_store::{Block, BlockRead, StoreError};
+use deepheap_sys::clock;
+
+use crate::PAGE;
+use crate::install::fill_page;
+use crate::ownership::{DescriptorId, Owned, OwnedList};
+use crate::pager::Pager;
+
+/// Stored objects, `N` at most, that were claimed to be read together.
+pub(crate) struct Flight<const N: usize> {
+    pub(crate) objects: OwnedList<N>,
+    pages: [PageNo; N],
+    blocks: [Block; N],
+    count: usize,
+}
+
+/// An object that was read and matched its checksum.
+#[derive(Clone, Copy)]
+pub(crate) enum Landed<'r> {
+    /// Its bytes.
+    Plain(&'r [u8]),
+    /// A page, compressed.
+    Compressed(&'r [u8]),
+}
+
+/// The reads of a flight.
+pub(crate) struct Reads<'b, const N: usize> {
+    requests: [BlockRead<'b>; N],
+    /// For each object the index of its read.
+    request_of: [u8; N],
+    count: usize,
+}
+
+impl<const N: usize> Reads<'_, N> {
+    /// The blocks that were read and matched their checksums, and their bytes.
+    pub(crate) fn good(&self) -> impl Iterator<Item = (Block, &[u8])> {
+        let requests = self.requests[..self.count].iter();
+        let good = requests.filter(|request| request.result.is_ok());
+        good.map(|request| (request.block, &*request.buf))
+    }
+}
+
+impl<const N: usize> Flight<N> {
+    pub(crate) const fn new() -> Self {
+        let (pages, blocks) = ([PageNo(0); N], [Block(0); N]);
+        Flight { objects: OwnedList::new(), pages, blocks, count: 0 }
+    }
+
+    /// Adds an object that was claimed in its block.
+    pub(crate) fn push(&mut self, owned: Owned, page: PageNo, block: Block) {
+        (self.pages[self.count], self.blocks[self.count]) = (page, block);
+        self.count += 1;
+        self.objects.push(owned);
+    }
+
+    /// Objects that were claimed.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The pages of the objects, in order.
+    pub(crate) fn pages(&self) -> &[PageNo] {
+        &self.pages[..self.count]
+    }
+
+    /// The blocks of the objects, in order.
+    pub(crate) fn blocks(&self) -> &[Block] {
+        &self.blocks[..self.count]
+    }
+
+    pub(crate) fn block(&self, index: usize) -> Block {
+        self.blocks[index]
+    }
+
+    pub(crate) fn id(&self, index: usize) -> DescriptorId {
+        self.objects.id(index)
+    }
+
+    /// Reverses the order, before the flight begins.
+    pub(crate) fn reverse(&mut self) {
+        self.objects.reverse();
+        self.pages[..self.count].reverse();
+        self.blocks[..self.count].reverse();
+    }
+
+    /// Takes an object out.
+    pub(crate) fn take(&mut self, index: usize) -> Owned {
+        self.objects.take(index)
+    }
+}
+
+impl Pager {
+    /// Claims a stored object and adds it to the flight; false if another thread has it.
+    pub(crate) fn claim_for<const N: usize>(
+        &self,
+        flight: &mut Flight<N>,
+        page: PageNo,
+        block: Block,
+    ) -> bool {
+        let Some(owned) = self.ownership.claim_stored(page, block) else { return false };
+        flight.push(owned, page, block);
+        true
+    }
+
+    /// A read of the block that holds the object of a page.
+    fn block_read<'a>(&self, page: PageNo, block: Block, buf: &'a mut [u8]) -> BlockRead<'a> {
+        match self.is_packed(page) || self.store.share_in(block).is_some() {
+            true => BlockRead::packed(block, buf),
+            false => BlockRead::new(block, u64::from(page.0), buf),
+        }
+    }
+
+    /// The object of a page in its block, whose bytes were read and verified.
+    fn object_in<'a>(&self, page: PageNo, block: Block, bytes: &'a [u8]) -> Option<Landed<'a>> {
+        let kept = self.kept_bytes(page);
+        if self.store.share_in(block).is_some() {
+            return packed::find(bytes, Content::Pages, page.0)
+                .filter(|_| kept == PAGE)
+                .map(Landed::Compressed);
+        }
+        let object = match self.is_packed(page) {
+            true => {
+                packed::find(bytes, Content::Objects, page.0).filter(|object| object.len() == kept)
+            }
+            false => bytes.get(..kept),
+        };
+        object.map(Landed::Plain)
+    }
+
+    /// Begins the reads of a flight, into a page of `buffer` each, one behind the other.
+    ///
+    /// # Safety
+    /// `buffer` has a page for each object, which is the caller's alone during 'b.
+    pub(crate) unsafe fn begin<'b, const N: usize>(
+        &self,
+        flight: &Flight<N>,
+        buffer: *mut u8,
+    ) -> Reads<'b, N> {
+        let mut request_of = [0; N];
+        let mut count = 0;
+        for (index, request) in request_of.iter_mut().enumerate().take(flight.count) {
+            let shared = index > 0 && flight.blocks[index] == flight.blocks[index - 1];
+            count += usize::from(!shared);
+            *request = (count - 1) as u8;
+        }
+        let mut next = 0;
+        let requests = core::array::from_fn(|at| {
+            while next < flight.count && usize::from(request_of[next]) < at {
+                next += 1;
+            }
+            if at >= count {
+                return BlockRead::packed(Block(0), &mut []);
+            }
+            // SAFETY: the caller's promise.
+            let buf = unsafe { core::slice::from_raw_parts_mut(buffer.add(at * PAGE), PAGE) };
+            self.block_read(flight.pages[next], flight.blocks[next], buf)
+        });
+        Reads { requests, request_of, count }
+    }
+
+    /// Finishes the reads: all have been answered. If the objects are `wanted` now, tells the
+    /// balancer what the reads cost, and how many of them a larger cache would have saved.
+    pub(crate) fn finish<const N: usize>(
+        &self,
+        flight: &Flight<N>,
+        reads: &mut Reads<'_, N>,
+        wanted: bool,
+    ) {
+        if reads.count == 0 {
+            return;
+        }
+        let pages = flight.pages();
+        let start_ns = clock::monotonic_ns();
+        let before = self.balancer.begin_reads(pages.len());
+        self.store.read(&mut reads.requests[..reads.count]);
+        let after = self.balancer.end_reads(pages.len());
+        if wanted {
+            let under_way = (before + after) as u64 / 2;
+            let ns = (clock::monotonic_ns() - start_ns) * pages.len() as u64 / under_way;
+            let left_recently = |page: &&PageNo| self.ownership.descriptors.left_recently(**page);
+            let known = pages.iter().filter(left_recently).count();
+            self.balancer.note_reads(pages.len(), ns, known);
+        }
+    }
+
+    /// An object that was read, whose hash is noted unless it is compressed; or why it could not be
+    /// read.
+    pub(crate) fn landed<'r, const N: usize>(
+        &self,
+        flight: &Flight<N>,
+        reads: &'r Reads<'_, N>,
+        index: usize,
+    ) -> Result<Landed<'r>, StoreError> {
+        let (page, block) = (flight.pages[index], flight.blocks[index]);
+        let request = &reads.requests[usize::from(reads.request_of[index])];
+        let hash = request.result?;
+        let landed = self.object_in(page, block, request.buf).ok_or(StoreError::Corrupt(block))?;
+        if let Landed::Plain(object) = landed {
+            // A block that the object fills was hashed when it was verified.
+            let hash = if object.len() == PAGE { hash } else { self.store.hash(object) };
+            self.ownership.descriptor(flight.id(index)).set_hash(hash);
+        }
+        Ok(landed)
+    }
+
+    /// Makes the page of an object of the flight that has landed, and notes its hash.
+    pub(crate) fn make_page<const N: usize>(
+        &self,
+        flight: &Flight<N>,
+        index: usize,
+        landed: Landed<'_>,
+        page: &mut [u8; PAGE],
+    ) -> Result<(), StoreError> {
+        match landed {
+            // SAFETY: no object is longer than a page.
+            Landed::Plain(object) => unsafe {
+                fill_page(page.as_mut_ptr(), object.as_ptr(), object.len());
+            },
+            Landed::Compressed(bytes) => {
+                if !self.decompress(bytes, page) {
+                    return Err(StoreError::Corrupt(flight.blocks[index]));
+                }
+                self.ownership.descriptor(flight.id(index)).set_hash(self.store.hash(page));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Install: puts owned objects where the program can touch them.
+//!
+//! Guarantees: a page is complete before it is installed: the object, then zeros.
+//! Never: allocates, waits, reads from the store.
+//! Threads: faulting ones in their signal handler, and the fetchers, inside the gate.
+
+use core::ops::Range;
+
+use deepheap_heap::PageNo;
+
+use crate::PAGE;
+use crate::fault_report::FaultError;
+use crate::frames::CopiedIn;
+use crate::ownership::{DescriptorId, OwnedList, Place, UNKNOWN_HASH};
+use crate::pager::Pager;
+use crate::policy::replacement;
+use crate::window::Window;
+
+impl Pager {
+    /// Copies in the bytes of consecutive owned pages, the members `range` of a list, and makes
+    /// them resident. Those that the kernel refused are still in the list.
+    pub(crate) fn install<const N: usize>(
+        &self,
+        first: PageNo,
+        source: *const u8,
+        owned: &mut OwnedList<N>,
+        range: Range<usize>,
+    ) -> CopiedIn {
+        let exists = |at| self.note_existing(owned.id(range.start + at));
+        // SAFETY: the caller's source holds a page for each, pinned and its own; the pages are
+        // registered, and owned.
+        let copied = unsafe { self.frames.copy_in(first, range.len(), source, exists) };
+        for index in range.start..range.start + copied.pages {
+            self.ownership.arrive(owned.take(index));
+        }
+        copied
+    }
+
+    /// Notes a page that was present already, since it was plain until a moment ago. It counts as
+    /// changed.
+    fn note_existing(&self, id: DescriptorId) {
+        let descriptor = self.ownership.descriptor(id);
+        descriptor.set_hash(UNKNOWN_HASH);
+        descriptor.set_may_be_shared(true);
+    }
+
+    /// Installs a cached object, for which a page is reserved; false if another thread has it.
+    pub(crate) fn install_cached(
+        &self,
+        page: PageNo,
+        id: DescriptorId,
+    ) -> Result<bool, FaultError> {
+        let Some(owned) = self.ownership.claim_cached(page, id) else { return Ok(false) };
+        let descriptor = self.ownership.of(&owned);
+        let slot = descriptor.slot();
+        let is_neighbour = descriptor.is_neighbour();
+        if is_neighbour && self.balancer.is_young(descriptor) {
+            self.neighbours.touch();
+        }
+        descriptor.set_may_be_shared(false);
+        let (object, bytes) = (self.cache.address(slot), self.kept_bytes(page));
+        let copy_in = |source| {
+            let exists = |_| self.note_existing(id);
+            // SAFETY: the source is a page that is pinned and ours, and so is the page.
+            unsafe { self.frames.copy_in(page, 1, source, exists) }
+        };
+        let copied = if descriptor.is_compressed() {
+            let staging = self.take_staging(PAGE);
+            // SAFETY: the staging page is ours alone.
+            if let Err(error) = self.unpress(&owned, unsafe { page_at(staging.address()) }) {
+                self.ownership.cached(owned);
+                return Err(FaultError::Unreadable(error));
+            }
+            copy_in(staging.address())
+        } else if bytes == PAGE {
+            copy_in(object)
+        } else {
+            let staging = self.take_staging(PAGE);
+            // SAFETY: the slot is ours alone and holds the object, the staging page ours as well.
+            unsafe { fill_page(staging.address(), object, bytes) };
+            copy_in(staging.address())
+        };
+        if let Some(errno) = copied.refused {
+            self.ownership.cached(owned);
+            return Err(FaultError::Install(errno));
+        }
+        self.cache.give_back(slot);
+        descriptor.set_compressed(false);
+        // The first touch of a neighbour stands for a fault from the store: it is no reuse.
+        if !is_neighbour {
+            let reuse = replacement::touched(descriptor.reuse());
+            descriptor.set_reuse(reuse);
+            descriptor.set_heat(replacement::heat(reuse, self.balancer.left_lately(descriptor)));
+            self.balancer.comes_back(descriptor);
+        }
+        self.ownership.arrive(owned);
+        Ok(true)
+    }
+
+    /// Installs the cached objects of the window after its first page, as far as there is room and
+    /// until one would have to be read; returns how many pages it has passed, the first one
+    /// included.
+    pub(crate) fn install_cached_further(&self, window: Window) -> u32 {
+        let mut extent = 1;
+        while extent < window.count {
+            let page = window.page_after(extent);
+            match self.ownership.place(page) {
+                Place::Stored(_) => break,
+                Place::Cached(id) => {
+                    if !self.frames.page_buffer.try_reserve(1) {
+                        break;
+                    }
+                    // A thread that touches the page will get the error.
+                    if !matches!(self.install_cached(page, id), Ok(true)) {
+                        self.frames.page_buffer.unreserve(1);
+                    }
+                }
+                Place::Zero | Place::Busy(_) => {}
+            }
+            extent += 1;
+        }
+        extent as u32
+    }
+}
+
+/// The page at an address, to be filled.
+///
+/// # Safety
+/// It is a writable page of the caller's alone during 'a.
+pub(crate) unsafe fn page_at<'a>(address: *mut u8) -> &'a mut [u8; PAGE] {
+    // SAFETY: the caller's promise; bytes need no alignment.
+    unsafe { &mut *address.cast() }
+}
+
+/// Makes the page of an object: its bytes, then zeros.
+///
+/// # Safety
+/// `page` is a writable page of the caller's, `object` has `bytes` bytes, at most a page.
+pub(crate) unsafe fn fill_page(page: *mut u8, object: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        page.copy_from_nonoverlapping(object, bytes);
+        page.add(bytes).write_bytes(0, PAGE - bytes);
+    }
+}

@@ -1,0 +1,98 @@
+//! Invariants: one walk over the pager's lists and tables, comparing each with the others.
+//!
+//! Guarantees: if `check_invariants` returns, then every descriptor stands in exactly one list,
+//! which its state allows; each entry of the object table that names a descriptor names that of its
+//! page; and the counts of page buffer, object cache, ranges and promises are those of lists and
+//! table.
+//! Never: changes anything, waits: a lock that is held is an error by itself.
+//! Threads: any, while no thread moves an object: the gate is closed, or no other thread is left.
+
+use deepheap_heap::{PAGES_PER_SPAN, PageNo};
+
+use crate::ownership::{Descriptor, DescriptorId, List, Place, State};
+use crate::pager::Pager;
+use crate::ranges::RangeNo;
+
+/// The sums of the walk.
+#[derive(Default)]
+struct Sums {
+    /// Memory pages that are not `Zero`.
+    promised: usize,
+    resident: usize,
+    cached: usize,
+}
+
+impl Pager {
+    /// Panics if a structure contradicts itself or another one.
+    pub(crate) fn check_invariants(&self) {
+        let mut sums = Sums::default();
+        self.ownership.descriptors.check_invariants(|id, descriptor, list| {
+            self.check_descriptor(id, descriptor, list, &mut sums);
+        });
+        self.check_table(&sums);
+        // A thread outside the gate may have a page reserved already.
+        assert!(self.frames.page_buffer.pages() >= sums.resident, "pages of the page buffer");
+        assert_eq!(self.cache.objects(), sums.cached, "slots that are held");
+        let packer_is_held = self.packers.iter().any(|packer| packer.try_lock().is_none());
+        assert!(!packer_is_held, "a packer is locked");
+        assert!(self.plain_spans.is_unlocked(), "the list of plain spans is locked");
+        assert!(self.prefetch.is_unlocked(), "a queue of the fetchers is locked");
+    }
+
+    /// Checks a descriptor that stands in a list.
+    fn check_descriptor(
+        &self,
+        id: DescriptorId,
+        descriptor: &Descriptor,
+        list: List,
+        sums: &mut Sums,
+    ) {
+        let (page, state) = (descriptor.page(), descriptor.state().state());
+        let (allowed, place) = match list {
+            List::Free => {
+                assert_eq!(state, State::Free, "{id:?} is listed as free");
+                return;
+            }
+            List::PageBuffer | List::Unevictable => {
+                sums.resident += 1;
+                (State::Resident, Place::Busy(id))
+            }
+            List::CacheSmall | List::CacheMain | List::CacheLeaving => {
+                sums.cached += 1;
+                let slot = descriptor.slot();
+                assert_eq!(self.cache.owner_of(slot), Some(id), "who has slot {slot}");
+                (State::Cached, Place::Cached(id))
+            }
+        };
+        assert_eq!(state, allowed, "{id:?} of {page:?} is listed in {list:?}");
+        assert_eq!(self.ownership.place(page), place, "{page:?} is listed in {list:?}");
+    }
+
+    /// The other direction: checks the table's entry of every managed page.
+    fn check_table(&self, sums: &Sums) {
+        const RANGE_PAGES: u32 = (deepheap_sys::page_extractor::RANGE / crate::PAGE) as u32;
+        let pages = self.frames.managed_spans() * PAGES_PER_SPAN;
+        let mut seen = Sums::default();
+        for first in (0..pages as u32).step_by(RANGE_PAGES as usize) {
+            let before = seen.resident;
+            for page in (first..first + RANGE_PAGES).map(PageNo) {
+                let place = self.ownership.place(page);
+                seen.promised += usize::from(place != Place::Zero && self.promises.covers(page));
+                let (id, is_resident) = match place {
+                    Place::Busy(id) => (id, true),
+                    Place::Cached(id) => (id, false),
+                    Place::Zero | Place::Stored(_) => continue,
+                };
+                // The walk over the lists has checked this descriptor.
+                assert_eq!(self.ownership.descriptor(id).page(), page, "{id:?}");
+                seen.resident += usize::from(is_resident);
+                seen.cached += usize::from(!is_resident);
+            }
+            let range = RangeNo::of(PageNo(first));
+            assert_eq!(self.frames.ranges.pages(range), Some(seen.resident - before), "{range:?}");
+        }
+        assert_eq!(self.promises.taken(), seen.promised, "promises that pages have");
+        // No page is named twice, so equal numbers mean the same pages.
+        assert_eq!((seen.resident, seen.cached), (sums.resident, sums.cached), "objects in RAM");
+    }
+}

@@ -1,0 +1,477 @@
+//! Ownership: the right to move an object, as a type.
+//!
+//! The object table says where every object is; a descriptor says what is known of one that is in
+//! RAM. Both change only in this room. A claim makes an `Owned`; only a publisher consumes it. So
+//! an object never has two owners, and its entry is never `Busy` without one, except while it is
+//! resident.
+//!
+//! ```text
+//!   the entry was     claim              owned (entry Busy)   publish       the entry becomes
+//!   Zero              claim_fresh    ──► Arriving ──┐   ┌──►  arrive        Busy, Resident
+//!   Stored(block)     claim_stored   ──► Arriving ──┤   ├──►  put_back      Busy, Resident
+//!   Cached(id)        claim_cached   ──► Cached   ──┼───┼──►  cached        Cached(id)
+//!   Busy, Resident    claim_resident ──► Leaving  ──┘   ├──►  stored        Stored(block)
+//!                                                       └──►  zero          Zero
+//!   Stored(block)     move_stored, end_stored: one compare-exchange, without an owner
+//! ```
+//!
+//! Guarantees: while an `Owned` exists no other thread changes the entry, the descriptor or the
+//! slot of its object. In debug builds an `Owned` that is dropped without a publisher, and a
+//! transition of the descriptor that its table does not allow, stop the process.
+//! Never: waits while it owns; allocates.
+//! Threads: any, inside the gate, also in a signal handler.
+
+mod descriptor;
+mod lists;
+mod object_table;
+
+use deepheap_heap::PageNo;
+use deepheap_store::{Block, ContentHash};
+use deepheap_sys::errno::Result;
+use deepheap_sys::thread;
+
+pub(crate) use descriptor::{Descriptor, DescriptorId, Pin, State};
+pub(crate) use lists::{Descriptors, List};
+pub(crate) use object_table::{ObjectTable, Place};
+
+use descriptor::StateWord;
+
+/// Stands for a hash that was not computed. No content has it, so any content counts as changed.
+pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
+
+/// The right to move one object. Its entry is `Busy`.
+#[must_use = "an object that stays owned hangs every thread that touches it"]
+#[derive(Debug)]
+pub(crate) struct Owned(DescriptorId);
+
+impl Owned {
+    /// The object's descriptor.
+    pub(crate) fn id(&self) -> DescriptorId {
+        self.0
+    }
+
+    /// Ends the right. Only publishers call it.
+    fn end(self) -> DescriptorId {
+        let id = self.0;
+        core::mem::forget(self);
+        id
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Owned {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "{:?} stays owned", self.0);
+    }
+}
+
+/// Up to `N` owned objects, in the order of their claims. An object that is taken out leaves a gap.
+pub(crate) struct OwnedList<const N: usize> {
+    ids: [DescriptorId; N],
+    length: usize,
+    left: usize,
+}
+
+const TAKEN: DescriptorId = DescriptorId(u32::MAX);
+
+impl<const N: usize> OwnedList<N> {
+    /// An empty list.
+    pub(crate) const fn new() -> Self {
+        OwnedList { ids: [TAKEN; N], length: 0, left: 0 }
+    }
+
+    /// How many were put in since the list was empty.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(crate) fn push(&mut self, owned: Owned) {
+        self.ids[self.length] = owned.end();
+        self.length += 1;
+        self.left += 1;
+    }
+
+    /// The descriptor of the object at `index`, which must still be in the list.
+    pub(crate) fn id(&self, index: usize) -> DescriptorId {
+        debug_assert_ne!(self.ids[index], TAKEN);
+        self.ids[index]
+    }
+
+    /// Takes the object at `index` out. The list is empty again when the last one is taken.
+    pub(crate) fn take(&mut self, index: usize) -> Owned {
+        let id = core::mem::replace(&mut self.ids[index], TAKEN);
+        assert!(id != TAKEN, "an object is taken out of a list of owned ones twice");
+        self.left -= 1;
+        if self.left == 0 {
+            self.length = 0;
+        }
+        Owned(id)
+    }
+
+    /// Reverses the order. Nothing may have been taken out before.
+    pub(crate) fn reverse(&mut self) {
+        debug_assert_eq!(self.left, self.length);
+        self.ids[..self.length].reverse();
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<const N: usize> Drop for OwnedList<N> {
+    fn drop(&mut self) {
+        assert!(self.left == 0 || std::thread::panicking(), "{} objects stay owned", self.left);
+    }
+}
+
+/// Where the object of a page was at one instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// Nowhere: it reads as zeros.
+    Zero,
+    /// In this block.
+    Stored(Block),
+    /// In the object cache.
+    Cached(DescriptorId),
+    /// In the page buffer.
+    Resident(Seen),
+    /// Owned by a thread.
+    OnItsWay(Seen),
+}
+
+/// The descriptor of a page's object, as it was at one instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    id: DescriptorId,
+    word: StateWord,
+    /// Its backing block then.
+    pub(crate) backing: Option<Block>,
+}
+
+/// The object table and the descriptors.
+pub(crate) struct Ownership {
+    table: ObjectTable,
+    /// Public for their lists, and for hints.
+    pub(crate) descriptors: Descriptors,
+}
+
+impl Ownership {
+    /// A table for `pages` pages, all zero, and `objects_max` descriptors.
+    pub(crate) fn new(pages: usize, objects_max: usize) -> Result<Ownership> {
+        let table = ObjectTable::new(pages)?;
+        Ok(Ownership { table, descriptors: Descriptors::new(objects_max)? })
+    }
+
+    // Looking.
+
+    /// Where the object of a page is at this instant: only a hint unless the caller owns it.
+    pub(crate) fn place(&self, page: PageNo) -> Place {
+        self.table.load(page)
+    }
+
+    /// Bytes of the object table that are in use.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.table.used_bytes()
+    }
+
+    /// Counts the entries of pages as used that will hold objects.
+    pub(crate) fn expect_objects(&self, pages: core::ops::Range<usize>) {
+        pages.for_each(|page| self.table.expect(PageNo(page as u32)));
+    }
+
+    /// The first page from `page` on, below `end`, that may be something else than `Zero`.
+    pub(crate) fn next_used(&self, page: usize, end: usize) -> Option<usize> {
+        self.table.next_used(page, end)
+    }
+
+    /// As `place`, and tells resident objects from owned ones.
+    pub(crate) fn look(&self, page: PageNo) -> Found {
+        loop {
+            let place = self.table.load(page);
+            let id = match place {
+                Place::Zero => return Found::Zero,
+                Place::Stored(block) => return Found::Stored(block),
+                Place::Cached(id) => return Found::Cached(id),
+                Place::Busy(id) => id,
+            };
+            let descriptor = self.descriptors.get(id);
+            // Load the state first. If the entry still names the descriptor afterwards, the state
+            // was that of this object: the entry changes before the descriptor leaves the page.
+            let word = descriptor.state();
+            let backing = descriptor.backing();
+            if self.table.load(page) == place {
+                let seen = Seen { id, word, backing };
+                return match word.state() {
+                    State::Resident => Found::Resident(seen),
+                    _ => Found::OnItsWay(seen),
+                };
+            }
+        }
+    }
+
+    /// Sleeps until the object that was seen owned has changed its state.
+    pub(crate) fn wait(&self, seen: Seen) {
+        self.descriptors.get(seen.id).wait_while(seen.word);
+    }
+
+    /// The descriptor of an object: for its owner; only a hint for others.
+    pub(crate) fn descriptor(&self, id: DescriptorId) -> &Descriptor {
+        self.descriptors.get(id)
+    }
+
+    /// The descriptor of an owned object.
+    pub(crate) fn of(&self, owned: &Owned) -> &Descriptor {
+        self.descriptors.get(owned.0)
+    }
+
+    // Claiming. None: another thread was faster.
+
+    /// Claims an object whose entry is `Zero`.
+    pub(crate) fn claim_fresh(&self, page: PageNo) -> Option<Owned> {
+        if self.table.load(page) != Place::Zero {
+            return None;
+        }
+        let id = self.take_descriptor(page);
+        self.descriptors.get(id).begin(page, None, UNKNOWN_HASH);
+        self.claim_new(page, Place::Zero, id)
+    }
+
+    /// Claims a stored object.
+    pub(crate) fn claim_stored(&self, page: PageNo, block: Block) -> Option<Owned> {
+        let id = self.take_descriptor(page);
+        // Set the backing block before the claim: the collector looks there when it finds the entry
+        // `Busy`.
+        self.descriptors.get(id).begin(page, Some(block), UNKNOWN_HASH);
+        self.claim_new(page, Place::Stored(block), id)
+    }
+
+    /// Claims a page that was present before it was managed. With `pinned`, no thread evicts it.
+    pub(crate) fn claim_present(&self, page: PageNo, pinned: bool) -> Option<Owned> {
+        let id = self.take_descriptor(page);
+        let descriptor = self.descriptors.get(id);
+        descriptor.begin(page, None, UNKNOWN_HASH);
+        // It may be the zero page. Or it was written while its span was plain, and a fork may have
+        // shared it. Either way it is not known to be exclusive.
+        descriptor.set_may_be_shared(true);
+        if pinned {
+            descriptor.add_pin(Pin::Call);
+        }
+        let claimed = self.claim_new(page, Place::Zero, id);
+        if pinned && claimed.is_none() {
+            descriptor.drop_pin(Pin::Call);
+        }
+        claimed
+    }
+
+    /// Claims a cached object.
+    pub(crate) fn claim_cached(&self, page: PageNo, id: DescriptorId) -> Option<Owned> {
+        let claimed = self.table.replace(page, Place::Cached(id), Place::Busy(id));
+        claimed.then(|| Owned(id))
+    }
+
+    /// Claims a resident object. It may be pinned: a caller that wants to take it out of the page
+    /// buffer looks at the pins after the claim, since a pin and a claim are the two halves of a
+    /// Dekker pair (`pin`).
+    pub(crate) fn claim_resident(&self, page: PageNo, id: DescriptorId) -> Option<Owned> {
+        if !self.descriptors.get(id).claim_leaving() {
+            return None;
+        }
+        let owned = Owned(id);
+        if self.table.load(page) == Place::Busy(id) {
+            return Some(owned);
+        }
+        self.put_back(owned); // it is another page's by now
+        None
+    }
+
+    /// As `claim_resident`, for an object that `look` has seen.
+    pub(crate) fn claim_seen(&self, page: PageNo, seen: Seen) -> Option<Owned> {
+        self.claim_resident(page, seen.id)
+    }
+
+    fn claim_new(&self, page: PageNo, from: Place, id: DescriptorId) -> Option<Owned> {
+        if self.table.replace(page, from, Place::Busy(id)) {
+            return Some(Owned(id));
+        }
+        self.descriptors.release(id);
+        None
+    }
+
+    /// A descriptor for one more object. There is one for each of the smallest objects that the
+    /// whole budget could hold, and 4096 more for what has no memory of its own: reads that found
+    /// no cache slot, and pages that another thread may be faster with. So one is free, or will be
+    /// soon: no thread holds more than a window of the latter, and none longer than a read takes.
+    fn take_descriptor(&self, page: PageNo) -> DescriptorId {
+        loop {
+            if let Some(id) = self.descriptors.take(page) {
+                return id;
+            }
+            thread::yield_now();
+        }
+    }
+
+    // Publishing: the right ends, and threads that waited look again.
+
+    /// The object has come to the page buffer.
+    pub(crate) fn arrive(&self, owned: Owned) {
+        let id = owned.end();
+        self.descriptors.move_to(id, List::PageBuffer);
+        self.descriptors.get(id).change(State::Resident);
+    }
+
+    /// The object stays in the page buffer, where it was.
+    pub(crate) fn put_back(&self, owned: Owned) {
+        self.descriptors.get(owned.end()).change(State::Resident);
+    }
+
+    /// The object stays in the page buffer and cannot be evicted: it goes to the `Unevictable`
+    /// list.
+    pub(crate) fn set_aside(&self, owned: Owned) {
+        let id = owned.end();
+        self.descriptors.move_to(id, List::Unevictable);
+        self.descriptors.get(id).change(State::Resident);
+    }
+
+    /// The object is in the cache: in its slot, and in the cache's lists already.
+    pub(crate) fn cached(&self, owned: Owned) {
+        let id = owned.end();
+        let descriptor = self.descriptors.get(id);
+        descriptor.change(State::Cached);
+        self.table.publish(descriptor.page(), Place::Cached(id));
+        // It is not ours any more: only wake the threads that waited for us.
+        descriptor.pass_on();
+    }
+
+    /// The object is in this block, and nowhere in RAM.
+    pub(crate) fn stored(&self, owned: Owned, block: Block) {
+        let id = owned.end();
+        self.table.publish(self.descriptors.get(id).page(), Place::Stored(block));
+        self.descriptors.release(id);
+    }
+
+    /// The object reads as zeros, and is stored nowhere.
+    pub(crate) fn zero(&self, owned: Owned) {
+        let id = owned.end();
+        self.table.publish(self.descriptors.get(id).page(), Place::Zero);
+        self.descriptors.release(id);
+    }
+
+    // Without an owner.
+
+    /// Switches a stored object to another block; false if it is not stored in the first one any
+    /// more.
+    #[must_use]
+    pub(crate) fn move_stored(&self, page: PageNo, from: Block, to: Block) -> bool {
+        self.table.replace(page, Place::Stored(from), Place::Stored(to))
+    }
+
+    /// Makes a stored object `Zero`; false if it is not stored in that block any more.
+    #[must_use]
+    pub(crate) fn end_stored(&self, page: PageNo, block: Block) -> bool {
+        self.table.replace(page, Place::Stored(block), Place::Zero)
+    }
+
+    // Pinning.
+
+    /// Pins a page that is resident. Dekker with the evictor: we pin, then look at the state; it
+    /// claims, then looks at the pins. Both are sequentially consistent, so one of us sees the
+    /// other. Answers the descriptor that has the pin.
+    pub(crate) fn try_pin(&self, page: PageNo, kind: Pin) -> Option<DescriptorId> {
+        let Place::Busy(id) = self.table.load(page) else { return None };
+        let descriptor = self.descriptors.get(id);
+        descriptor.add_pin(kind);
+        // In any other state the object may be leaving, or not be in yet.
+        let here = descriptor.state().state() == State::Resident;
+        if here && self.table.load(page) == Place::Busy(id) {
+            return Some(id);
+        }
+        descriptor.drop_pin(kind);
+        None
+    }
+
+    /// Drops one pin of this kind of the page, if it has any.
+    pub(crate) fn unpin(&self, page: PageNo, kind: Pin) {
+        if let Place::Busy(id) = self.table.load(page) {
+            self.descriptors.get(id).drop_pin(kind);
+        }
+    }
+
+    // Saving and loading the table.
+
+    /// Hands out the pages of the table that are in use, as a later process finds the objects: in
+    /// their stored copies. While no thread moves an object.
+    pub(crate) fn save(&self, page: &mut dyn FnMut(u32, &[u8])) {
+        self.table.save(page, |id| self.descriptors.get(id).backing());
+    }
+
+    /// Fills a page of the table of a heap that nobody uses yet: `places` as `save` has handed them
+    /// out. False if a place is no block below `blocks`, or the table has no such page. `stored` is
+    /// called with each page whose object is stored.
+    #[must_use]
+    pub(crate) fn load(
+        &self,
+        page: u32,
+        places: &[u8],
+        blocks: u32,
+        stored: impl FnMut(PageNo),
+    ) -> bool {
+        self.table.fill(page, places, blocks, stored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ownership() -> Ownership {
+        Ownership::new(64, 64).expect("memory")
+    }
+
+    #[test]
+    fn only_one_of_many_threads_claims_an_object() {
+        let ownership = ownership();
+        let wins = core::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for page in (0..32).map(PageNo) {
+                        if let Some(owned) = ownership.claim_fresh(page) {
+                            wins.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+                            ownership.arrive(owned);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(wins.into_inner(), 32);
+    }
+
+    #[test]
+    fn an_object_is_what_its_publisher_says() {
+        let ownership = ownership();
+        let page = PageNo(7);
+        let fresh = ownership.claim_fresh(page).expect("nowhere");
+        assert!(ownership.claim_fresh(page).is_none(), "it is owned");
+        assert!(matches!(ownership.look(page), Found::OnItsWay(_)));
+        ownership.arrive(fresh);
+        let Found::Resident(seen) = ownership.look(page) else { panic!("not resident") };
+        let held = ownership.claim_seen(page, seen).expect("resident");
+        assert!(ownership.claim_seen(page, seen).is_none(), "it is owned");
+        ownership.cached(held);
+        let Found::Cached(id) = ownership.look(page) else { panic!("not cached") };
+        let cached = ownership.claim_cached(page, id).expect("cached");
+        ownership.stored(cached, Block(9));
+        assert!(ownership.move_stored(page, Block(9), Block(11)));
+        assert!(!ownership.end_stored(page, Block(9)));
+        assert!(ownership.claim_stored(page, Block(9)).is_none());
+        let stored = ownership.claim_stored(page, Block(11)).expect("stored");
+        ownership.zero(stored);
+        assert!(matches!(ownership.look(page), Found::Zero));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn canary_an_object_that_stays_owned_is_caught() {
+        let ownership = ownership();
+        let lose = || drop(ownership.claim_fresh(PageNo(1)));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(lose)).is_err());
+    }
+}

@@ -1,0 +1,385 @@
+//! Descriptor: what the pager knows of one object that is in DRAM.
+//!
+//! An object keeps its descriptor while it moves between page buffer and object cache, so such a
+//! move allocates nothing. The backing block of an object in DRAM, which holds its stored copy, is
+//! noted here and not in the object table.
+//!
+//! ```text
+//!   Free ─► Arriving ─► Resident ─► Leaving ─► Cached ─► Free
+//!               │          ▲  ▲        │  │     │ ▲ │
+//!               │          │  └────────┘  │     │ └─┘ held for a moment
+//!               │          └──────────────┼─────┘ faulted in
+//!               └─► Cached, Free          └─► Free
+//! ```
+//!
+//! Guarantees: the state word carries a generation that grows with every change, so that a waiter
+//! never sleeps through a change and never mistakes a later use of the descriptor for its own.
+//! Never: allocates.
+//! Threads: fields other than the state belong to the owner of the object (`Owned`);
+//! list membership belongs to the lock of the shard.
+
+use deepheap_heap::PageNo;
+use deepheap_store::{Block, ContentHash};
+use deepheap_sys::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use deepheap_sys::futex;
+use deepheap_sys::pinned_array::Zeroed;
+
+/// Index of a descriptor, below 2^30.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DescriptorId(pub u32);
+
+/// No backing block: the object has no stored copy, or an outdated one.
+pub const NO_BACKING: u32 = u32::MAX;
+/// In a link of a list: no descriptor.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Who pins an object. A count of each is in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Pin {
+    /// A call, until it returns.
+    Call = 1,
+    /// The program, for as long as it likes.
+    Long = 1 << 20,
+}
+
+/// The states of an object that is in RAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum State {
+    /// Not in use.
+    Free = 0,
+    /// Claimed; on its way into RAM.
+    Arriving = 1,
+    /// In the page buffer; the program may touch it.
+    Resident = 2,
+    /// Claimed; in the page buffer, and perhaps on its way out.
+    Leaving = 3,
+    /// In the object cache. Its entry says whether a thread has claimed it.
+    Cached = 4,
+}
+
+/// Every transition of a descriptor, with the functions of `ownership` that make it.
+const TRANSITIONS: [(State, State); 10] = [
+    (State::Free, State::Arriving), // claim_fresh, claim_stored, claim_present
+    (State::Arriving, State::Resident), // arrive
+    (State::Arriving, State::Cached), // cached: a call, or a fetcher, brings it to the cache
+    (State::Arriving, State::Free), // stored, zero; or another thread was faster
+    (State::Resident, State::Leaving), // claim_resident
+    (State::Leaving, State::Resident), // put_back, set_aside
+    (State::Leaving, State::Cached), // cached: evicted
+    (State::Leaving, State::Free),  // zero
+    (State::Cached, State::Resident), // arrive: faulted in
+    (State::Cached, State::Free),   // stored, zero
+];
+
+/// Whether a descriptor may go from one state to another.
+fn is_allowed(from: State, to: State) -> bool {
+    TRANSITIONS.contains(&(from, to)) || (from, to) == (State::Cached, State::Cached)
+}
+
+/// Flags: the page may be shared.
+const SHARED: u8 = 1;
+/// Flags: the object came as a neighbour.
+const NEIGHBOUR: u8 = 2;
+/// Flags: the object lies compressed in its slot.
+const COMPRESSED: u8 = 4;
+
+/// In `reuse`: the count.
+const REUSE: u8 = 15;
+const HEAT_SHIFT: u32 = 4;
+
+const STATE_MASK: u32 = 7;
+const WAITERS: u32 = 8;
+const GENERATION: u32 = 16;
+
+/// A state word as read at one instant: two can be compared, and a thread can wait for a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateWord(u32);
+
+impl StateWord {
+    /// The state in it.
+    pub fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Free,
+            1 => State::Arriving,
+            2 => State::Resident,
+            3 => State::Leaving,
+            _ => State::Cached,
+        }
+    }
+}
+
+/// One object in DRAM. 48 bytes.
+#[repr(C)]
+pub struct Descriptor {
+    hash_low: AtomicU64,
+    hash_high: AtomicU64,
+    page: AtomicU32,
+    backing: AtomicU32,
+    state: AtomicU32,
+    slot: AtomicU32,
+    pub(super) next: AtomicU32,
+    pub(super) previous: AtomicU32,
+    pins: AtomicU32,
+    pub(super) list: AtomicU8,
+    /// The reuse count, and the heat from bit 4 on. Only hints: if two threads change them at once,
+    /// one change is lost, and the policy misjudges the object once.
+    reuse: AtomicU8,
+    flags: AtomicU8,
+    epoch: AtomicU8,
+}
+
+const _: () = assert!(core::mem::size_of::<Descriptor>() == 48);
+
+// SAFETY: made of atomics only, for which all zero bytes are a value.
+unsafe impl Zeroed for Descriptor {}
+
+impl Descriptor {
+    /// The page whose object this is.
+    pub fn page(&self) -> PageNo {
+        PageNo(self.page.load(Ordering::Relaxed))
+    }
+
+    /// The block that holds the content as it was installed, if there is one.
+    pub fn backing(&self) -> Option<Block> {
+        match self.backing.load(Ordering::Acquire) {
+            NO_BACKING => None,
+            block => Some(Block(block)),
+        }
+    }
+
+    /// Sets or drops the backing block. Owner only.
+    pub fn set_backing(&self, backing: Option<Block>) {
+        self.backing.store(backing.map_or(NO_BACKING, |block| block.0), Ordering::Release);
+    }
+
+    /// Hash of the content as it was installed, or as last seen in the cache. It may be unknown if
+    /// there is no backing block.
+    pub fn hash(&self) -> ContentHash {
+        let low = self.hash_low.load(Ordering::Relaxed) as u128;
+        let high = self.hash_high.load(Ordering::Relaxed) as u128;
+        ContentHash(low | (high << 64))
+    }
+
+    /// Sets the hash of the content. Owner only.
+    pub fn set_hash(&self, hash: ContentHash) {
+        self.hash_low.store(hash.0 as u64, Ordering::Relaxed);
+        self.hash_high.store((hash.0 >> 64) as u64, Ordering::Relaxed);
+    }
+
+    /// The cache slot of a cached object.
+    pub fn slot(&self) -> u32 {
+        self.slot.load(Ordering::Relaxed)
+    }
+
+    /// Sets the cache slot. Owner only.
+    pub fn set_slot(&self, slot: u32) {
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// How often the object was touched again while cached, up to 3.
+    pub fn reuse(&self) -> u8 {
+        self.reuse.load(Ordering::Relaxed) & REUSE
+    }
+
+    /// Sets the reuse count. Owner only, or under the shard's lock; or as a wish of the program.
+    pub fn set_reuse(&self, reuse: u8) {
+        let heat = self.reuse.load(Ordering::Relaxed) & !REUSE;
+        self.reuse.store(heat | reuse, Ordering::Relaxed);
+    }
+
+    /// How often the object is still to be passed over when it is the oldest in the page buffer.
+    pub fn heat(&self) -> u8 {
+        self.reuse.load(Ordering::Relaxed) >> HEAT_SHIFT
+    }
+
+    /// Sets the heat. Owner only, or under the shard's lock.
+    pub fn set_heat(&self, heat: u8) {
+        self.reuse.store(heat << HEAT_SHIFT | self.reuse(), Ordering::Relaxed);
+    }
+
+    /// The epoch of the balancer in which it left the page buffer, or came as a neighbour.
+    pub fn epoch(&self) -> u8 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Sets when it left the page buffer. Owner only.
+    pub fn set_epoch(&self, epoch: u8) {
+        self.epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// Whether the page may be mapped by someone else as well (the zero page, a forked process).
+    pub fn may_be_shared(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & SHARED != 0
+    }
+
+    /// Notes whether the page may be shared. The object is in the page buffer, or will be.
+    pub fn set_may_be_shared(&self, shared: bool) {
+        self.set_flags(SHARED | NEIGHBOUR, if shared { SHARED } else { 0 });
+    }
+
+    /// Sets the flags in `mask`. Owner only, or while no thread moves an object.
+    fn set_flags(&self, mask: u8, flags: u8) {
+        self.flags.store(self.flags.load(Ordering::Relaxed) & !mask | flags, Ordering::Relaxed);
+    }
+
+    /// Whether a cached object lies compressed in its slot. A hint for others than the owner.
+    pub fn is_compressed(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & COMPRESSED != 0
+    }
+
+    /// Notes whether the object lies compressed in its slot. Owner only.
+    pub fn set_compressed(&self, compressed: bool) {
+        self.set_flags(COMPRESSED, if compressed { COMPRESSED } else { 0 });
+    }
+
+    /// Whether a cached object came as the neighbour of another one.
+    pub fn is_neighbour(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & NEIGHBOUR != 0
+    }
+
+    /// Notes that the object comes as a neighbour. Owner only.
+    pub fn set_neighbour(&self) {
+        self.set_flags(SHARED | NEIGHBOUR, NEIGHBOUR);
+    }
+
+    /// Fills a fresh descriptor. The caller got it from the free list.
+    pub(super) fn begin(&self, page: PageNo, backing: Option<Block>, hash: ContentHash) {
+        self.page.store(page.0, Ordering::Relaxed);
+        self.set_backing(backing);
+        self.set_hash(hash);
+        self.reuse.store(0, Ordering::Relaxed);
+        self.flags.store(0, Ordering::Relaxed);
+        self.change(State::Arriving);
+    }
+
+    /// The state word at this instant.
+    pub fn state(&self) -> StateWord {
+        // Sequentially consistent for the sake of `pin`; on x86_64 that costs nothing.
+        StateWord(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Sets the next state and wakes the threads that wait for it. Owner only.
+    pub(super) fn change(&self, to: State) {
+        // Only the owner changes the state; others set WAITERS, or count up the generation
+        // (`pass_on`).
+        let mut old = self.state.load(Ordering::Relaxed);
+        let from = StateWord(old).state();
+        debug_assert!(is_allowed(from, to), "{from:?} -> {to:?}");
+        loop {
+            let generation = (old & !(GENERATION - 1)).wrapping_add(GENERATION);
+            let new = generation | to as u32;
+            match self.state.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        if old & WAITERS != 0 {
+            futex::wake(&self.state, i32::MAX as u32);
+        }
+    }
+
+    /// Wakes the threads that waited for the caller's publication, which has been made. Another
+    /// thread may own the object by now, and a third may wait for that one. So this only counts the
+    /// generation up, whatever the state is. That harms no thread: one that changes, claims or
+    /// waits meanwhile looks again.
+    pub(super) fn pass_on(&self) {
+        let mut old = self.state.load(Ordering::Relaxed);
+        loop {
+            let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | (old & STATE_MASK);
+            match self.state.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        if old & WAITERS != 0 {
+            futex::wake(&self.state, i32::MAX as u32);
+        }
+    }
+
+    /// Claims a resident object; at most one thread succeeds. Sequentially consistent: `try_pin`
+    /// relies on it.
+    #[must_use]
+    pub(super) fn claim_leaving(&self) -> bool {
+        let old = self.state.load(Ordering::Relaxed);
+        if StateWord(old).state() != State::Resident {
+            return false;
+        }
+        // No thread waits for a resident object to change (`wait_while`).
+        let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | State::Leaving as u32;
+        self.state.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sleeps until the state word is no longer `seen`, which was that of an owned object.
+    pub(super) fn wait_while(&self, seen: StateWord) {
+        let marked = seen.0 | WAITERS;
+        if seen.0 != marked
+            && self
+                .state
+                .compare_exchange(seen.0, marked, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        futex::wait(&self.state, marked, None);
+    }
+
+    /// Keeps the object in the page buffer. The caller re-checks residency afterwards.
+    pub fn add_pin(&self, kind: Pin) {
+        self.pins.fetch_add(kind as u32, Ordering::SeqCst);
+    }
+
+    /// Drops one pin of a kind. Without one it does nothing.
+    pub fn drop_pin(&self, kind: Pin) {
+        let less = |pins: u32| match kind {
+            Pin::Call if pins.is_multiple_of(Pin::Long as u32) => None,
+            _ => pins.checked_sub(kind as u32),
+        };
+        let _ = self.pins.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    }
+
+    /// Whether a system call may use the object.
+    pub fn is_pinned_for_a_call(&self) -> bool {
+        !self.pins.load(Ordering::SeqCst).is_multiple_of(Pin::Long as u32)
+    }
+
+    /// Whether the object is pinned in the page buffer. Ask after claiming it.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::SeqCst) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deepheap_sys::pinned_array::PinnedArray;
+
+    #[test]
+    fn who_waits_is_woken_though_an_earlier_owner_passes_it_on_late() {
+        let descriptor = PinnedArray::<Descriptor>::new(1).expect("memory");
+        let descriptor = &descriptor[0];
+        descriptor.begin(PageNo(7), None, ContentHash(0));
+        // The earlier owner has published, another has claimed the object since, and now:
+        descriptor.pass_on();
+        std::thread::scope(|scope| {
+            let seen = descriptor.state();
+            scope.spawn(move || descriptor.wait_while(seen));
+            while descriptor.state() == seen {
+                std::thread::yield_now();
+            }
+            descriptor.pass_on();
+        });
+        assert_eq!(descriptor.state().state(), State::Arriving);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn canary_a_transition_that_the_table_does_not_allow_is_caught() {
+        let descriptor = PinnedArray::<Descriptor>::new(1).expect("memory");
+        let descriptor = std::panic::AssertUnwindSafe(&descriptor[0]);
+        descriptor.begin(PageNo(7), None, ContentHash(0));
+        let skip = || descriptor.change(State::Leaving);
+        assert!(std::panic::catch_unwind(skip).is_err());
+    }
+}

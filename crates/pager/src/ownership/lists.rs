@@ -1,0 +1,721 @@
+//! Descriptor lists: free descriptors, the page buffer's, and the cache's queues, in order.
+//!
+//! ```text
+//!   Free ─► PageBuffer ─► CacheSmall or CacheMain ─► CacheLeaving ─► Free
+//!             ▲  │▲                   │     ▲              │ │
+//!             │  ▼└───────────────────┴─────┼──────────────┘ │   [faulted in]
+//!         Unevictable                       └────────────────┘   [keep_in_cache]
+//! ```
+//! If the kernel refuses to take a page out, because the program protected or locked it, the page
+//! goes to `Unevictable`, so that eviction does not try it again and again.
+//!
+//! The lists are sharded by runs of indices. In its shard each list is first in, first out, except
+//! `Free`, and except that a hot page is passed over when it is the page buffer's oldest, and goes
+//! to the tail. The replacement policy looks at one shard at a time. Neighbours in memory mostly
+//! get descriptors of one shard, and eviction and reclaim take a run of objects from each shard. So
+//! neighbours of one age leave together, and lie side by side in the log.
+//!
+//! Guarantees: a descriptor stands in one list at most.
+//! Never: allocates, waits.
+//! Threads: any; list membership belongs to the lock of the shard, which is innermost.
+
+use deepheap_heap::PageNo;
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
+use deepheap_sys::errno::Result;
+use deepheap_sys::lock::Lock;
+use deepheap_sys::padded::Padded;
+use deepheap_sys::pinned_array::PinnedArray;
+
+use super::descriptor::{Descriptor, DescriptorId, NONE, State};
+use crate::policy::ghost::Ghost;
+use crate::policy::replacement::{self, AtHead, Queue};
+
+/// The lists a descriptor can stand in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum List {
+    /// Not in use.
+    Free = 1,
+    /// In the page buffer, in order of arrival.
+    PageBuffer = 2,
+    /// In the object cache, in the small queue (`policy::replacement`), in order of arrival.
+    CacheSmall = 3,
+    /// In the object cache, in the main queue.
+    CacheMain = 4,
+    /// In the object cache, chosen to leave it.
+    CacheLeaving = 5,
+    /// In the page buffer, but could not be taken out of it.
+    Unevictable = 6,
+}
+
+const LISTS: usize = 6;
+#[cfg(test)]
+const ALL_LISTS: [List; LISTS] = [
+    List::Free,
+    List::PageBuffer,
+    List::CacheSmall,
+    List::CacheMain,
+    List::CacheLeaving,
+    List::Unevictable,
+];
+/// In `Descriptor::list`: in none.
+const NOT_LISTED: u8 = 0;
+
+#[derive(Clone, Copy)]
+struct Ends {
+    head: u32,
+    tail: u32,
+    length: u32,
+}
+
+const EMPTY: Ends = Ends { head: NONE, tail: NONE, length: 0 };
+
+#[derive(Clone, Copy)]
+struct Shard {
+    lists: [Ends; LISTS],
+}
+
+impl Shard {
+    fn ends(&mut self, list: List) -> &mut Ends {
+        &mut self.lists[list as usize - 1]
+    }
+}
+
+/// A shard, on cache lines of its own.
+#[repr(align(64))]
+struct LockedShard {
+    lists: Lock<Shard>,
+    /// Length of its `PageBuffer` list: changed under the lock, read without it.
+    evictable: AtomicU32,
+}
+
+impl From<Queue> for List {
+    fn from(queue: Queue) -> List {
+        match queue {
+            Queue::Small => List::CacheSmall,
+            Queue::Main => List::CacheMain,
+        }
+    }
+}
+
+const SHARDS: usize = 16;
+/// How many adjacent descriptors share a shard, and how many adjacent pages.
+const RUN: usize = 64;
+/// A run takes at most this part of a shard's list.
+const RUN_PART: usize = 16;
+
+const _: () = assert!(SHARDS <= u32::BITS as usize);
+
+/// The shard that a descriptor belongs to.
+fn shard_of(id: DescriptorId) -> usize {
+    id.0 as usize / RUN % SHARDS
+}
+
+/// A position in the round of all shards, for a thread that takes a batch of objects from a list.
+pub struct Round {
+    at: usize,
+    run: usize,
+}
+
+impl Round {
+    /// The shard to begin with for the next run of at most `most` objects, and the length of the
+    /// run.
+    fn next_run(&mut self, most: usize) -> (usize, usize) {
+        let (shard, passed) = (self.at / self.run, self.at % self.run);
+        let count = most.min(self.run - passed);
+        self.at += count;
+        (shard, count)
+    }
+
+    /// The shard to begin with for the next object.
+    fn next(&mut self) -> usize {
+        let shard = self.at / self.run;
+        self.at += 1;
+        shard
+    }
+}
+
+/// All descriptors of a heap, and the lists they stand in (sharded by index).
+pub struct Descriptors {
+    all: PinnedArray<Descriptor>,
+    /// The first descriptor that was never used; the memory from here on is untouched.
+    used: AtomicU32,
+    shards: [Padded<LockedShard>; SHARDS],
+    /// A bit for each shard that has free descriptors; changed under the lock of the shard.
+    free_shards: AtomicU32,
+    /// Length of all `Unevictable` lists.
+    unevictable: AtomicUsize,
+    /// Runs that were taken from each list, from all shards in turn.
+    rounds: [AtomicUsize; LISTS],
+    ghost: Ghost,
+}
+
+impl Descriptors {
+    /// `count` descriptors, all free.
+    pub fn new(count: usize) -> Result<Descriptors> {
+        Ok(Descriptors {
+            all: PinnedArray::new(count)?,
+            used: AtomicU32::new(0),
+            shards: core::array::from_fn(|_| {
+                Padded(LockedShard {
+                    lists: Lock::new(Shard { lists: [EMPTY; LISTS] }),
+                    evictable: AtomicU32::new(0),
+                })
+            }),
+            free_shards: AtomicU32::new(0),
+            unevictable: AtomicUsize::new(0),
+            rounds: [const { AtomicUsize::new(0) }; LISTS],
+            ghost: Ghost::new(count)?,
+        })
+    }
+
+    /// Bytes of DRAM that the descriptors and the ghost take.
+    pub fn bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed) as usize * core::mem::size_of::<Descriptor>()
+            + self.ghost.bytes()
+    }
+
+    /// Adapts the ghost to the number of objects that are cached.
+    pub fn grow_ghost(&self, cached: usize) {
+        self.ghost.grow(replacement::ghost_length(cached));
+    }
+
+    /// Takes a descriptor, in no list, for a new object; none when all are in use.
+    pub(super) fn take(&self, page: PageNo) -> Option<DescriptorId> {
+        self.pop_free(page.0 as usize / RUN % SHARDS).or_else(|| {
+            let count = self.all.len() as u32;
+            self.used
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+                    (n < count).then_some(n + 1)
+                })
+                .ok()
+                .map(DescriptorId)
+        })
+    }
+
+    /// The descriptor with this index.
+    pub fn get(&self, id: DescriptorId) -> &Descriptor {
+        &self.all[id.0 as usize]
+    }
+
+    /// Moves a descriptor to the tail of a list from wherever it stands.
+    pub(super) fn move_to(&self, id: DescriptorId, list: List) {
+        let mut shard = self.shards[shard_of(id)].lists.lock();
+        self.relink(&mut shard, id, list);
+    }
+
+    /// Lists an owned object in the cache before it is published there. The policy says in which
+    /// queue.
+    pub fn enter_cache(&self, id: DescriptorId) {
+        let descriptor = self.get(id);
+        let reuse = descriptor.reuse();
+        let asks = replacement::asks_ghost(reuse);
+        let left = if asks { self.ghost.take(descriptor.page().0) } else { None };
+        self.move_to(id, replacement::enters(reuse, left).into());
+    }
+
+    /// Whether the object of a page is one of the last `recent` that left the cache.
+    pub fn left_recently(&self, page: PageNo) -> bool {
+        self.ghost.left_recently(page.0)
+    }
+
+    /// How many of the objects that left the cache last `left_recently` knows.
+    pub fn recent(&self) -> usize {
+        self.ghost.recent()
+    }
+
+    /// Remembers a page as if its object had left the cache just now.
+    pub fn remember(&self, page: PageNo) {
+        self.ghost.insert(page.0, Queue::Small);
+    }
+
+    /// Takes a free descriptor out of its list, in this shard or the next one that has any.
+    fn pop_free(&self, start: usize) -> Option<DescriptorId> {
+        loop {
+            let free = self.free_shards.load(Ordering::Relaxed);
+            // The shards from `start` on first, then those from the beginning.
+            let from_start = free & (u32::MAX << start);
+            let shard = if from_start != 0 { from_start } else { free }.trailing_zeros() as usize;
+            let mut shard = self.shards.get(shard)?.lists.lock();
+            let head = shard.ends(List::Free).head;
+            if head != NONE {
+                self.unlink(&mut shard, DescriptorId(head));
+                return Some(DescriptorId(head));
+            }
+        }
+    }
+
+    /// A position from which to take `count` objects out of a list of about `length`, behind the
+    /// positions of threads that do so now. A short list has short runs, so that its youngest
+    /// objects do not leave with its oldest.
+    pub fn round(&self, list: List, length: usize, count: usize) -> Round {
+        let run = (length / SHARDS / RUN_PART).clamp(1, RUN);
+        let runs = &self.rounds[list as usize - 1];
+        Round { at: runs.fetch_add(count.div_ceil(run), Ordering::Relaxed) % SHARDS * run, run }
+    }
+
+    /// Fills `found` with the oldest pages of one of the page buffer's lists, a run of the round's
+    /// shard or of the next one that has any; returns how many, 0 only if the lists are empty. They
+    /// go to the tail of the list together. Hot ones among them go there, too, less hot by one, but
+    /// are not found; at most `patience` of them, which grows less by those. The caller does not
+    /// own what is found: a thread that claims one lists it elsewhere.
+    pub fn next_to_evict(
+        &self,
+        round: &mut Round,
+        list: List,
+        patience: &mut usize,
+        found: &mut [DescriptorId],
+    ) -> usize {
+        let (start, most) = round.next_run(found.len());
+        let found = &mut found[..most];
+        let taken = (0..SHARDS).find_map(|offset| {
+            let mut shard = self.shards[(start + offset) % SHARDS].lists.lock();
+            let ends = shard.ends(list);
+            (ends.length > 0).then(|| {
+                // If all were hot they are less so now, and patience has an end.
+                loop {
+                    let count = self.turn(ends, patience, found);
+                    if count > 0 || found.is_empty() {
+                        return count;
+                    }
+                }
+            })
+        });
+        taken.unwrap_or(0)
+    }
+
+    /// Moves descriptors from the head of a list to its tail, in their order, until `found` is
+    /// filled with those that are not passed over, or all have moved.
+    fn turn(&self, ends: &mut Ends, patience: &mut usize, found: &mut [DescriptorId]) -> usize {
+        let (first, mut next, mut last) = (ends.head, ends.head, NONE);
+        let mut count = 0;
+        for _ in 0..ends.length {
+            if count == found.len() {
+                break;
+            }
+            let descriptor = &self.all[next as usize];
+            (last, next) = (next, descriptor.next.load(Ordering::Relaxed));
+            let heat = descriptor.heat();
+            if heat > 0 && *patience > 0 {
+                *patience -= 1;
+                descriptor.set_heat(heat - 1);
+            } else {
+                found[count] = DescriptorId(last);
+                count += 1;
+            }
+        }
+        if next != NONE && last != NONE {
+            self.all[next as usize].previous.store(NONE, Ordering::Relaxed);
+            self.all[last as usize].next.store(NONE, Ordering::Relaxed);
+            self.all[ends.tail as usize].next.store(first, Ordering::Relaxed);
+            self.all[first as usize].previous.store(ends.tail, Ordering::Relaxed);
+            (ends.head, ends.tail) = (next, last);
+        }
+        count
+    }
+
+    /// How many are in the page buffer's list. Takes no lock: a faulting thread that looks for room
+    /// asks outside the gate, where a fork does not wait for it.
+    pub fn evictable(&self) -> usize {
+        self.shards.iter().map(|shard| shard.evictable.load(Ordering::Relaxed) as usize).sum()
+    }
+
+    /// How many are in the `Unevictable` list.
+    pub fn unevictable(&self) -> usize {
+        self.unevictable.load(Ordering::Relaxed)
+    }
+
+    /// The head of a list, in this shard or the next one that has any; `act` runs under its lock.
+    fn first_of(
+        &self,
+        start: usize,
+        list: List,
+        act: impl Fn(&mut Shard, DescriptorId),
+    ) -> Option<DescriptorId> {
+        (0..SHARDS).find_map(|offset| {
+            let mut shard = self.shards[(start + offset) % SHARDS].lists.lock();
+            let head = shard.ends(list).head;
+            (head != NONE).then(|| {
+                act(&mut shard, DescriptorId(head));
+                DescriptorId(head)
+            })
+        })
+    }
+
+    /// The next object to leave the cache, in the round's shard or the next one that has any. The
+    /// policy judges the heads of the queues, and gives at most `patience` of them a second chance.
+    /// The caller does not own the object yet: a thread that claims it lists it elsewhere. If it
+    /// does not leave, the caller says so with `keep_in_cache`.
+    pub fn next_to_leave(&self, round: &mut Round, patience: &mut u32) -> Option<DescriptorId> {
+        let start = round.next();
+        (0..SHARDS)
+            .find_map(|offset| self.leave_shard((start + offset) % SHARDS, patience))
+            .or_else(|| {
+                // All objects were chosen before, and no thread has said that its choice stays.
+                self.first_of(start, List::CacheLeaving, |shard, id| {
+                    self.relink(shard, id, List::CacheLeaving);
+                })
+            })
+    }
+
+    fn leave_shard(&self, shard: usize, patience: &mut u32) -> Option<DescriptorId> {
+        let mut shard = self.shards[shard].lists.lock();
+        loop {
+            let small = shard.ends(List::CacheSmall).length;
+            let main = shard.ends(List::CacheMain).length;
+            if small + main == 0 {
+                return None;
+            }
+            let queue = replacement::next(small, main);
+            let id = DescriptorId(shard.ends(queue.into()).head);
+            let descriptor = self.get(id);
+            match replacement::at_head(queue, descriptor.reuse()) {
+                AtHead::Goes(to, reuse) if *patience > 0 => {
+                    *patience -= 1;
+                    descriptor.set_reuse(reuse);
+                    self.relink(&mut shard, id, to.into());
+                }
+                verdict => {
+                    if verdict == (AtHead::Leaves { remembered: true }) {
+                        self.ghost.insert(descriptor.page().0, queue);
+                    }
+                    self.relink(&mut shard, id, List::CacheLeaving);
+                    return Some(id);
+                }
+            }
+        }
+    }
+
+    /// An object that `next_to_leave` chose did not leave, or its owner moved it on. If it is still
+    /// listed as leaving, it goes to the tail of the main queue.
+    pub fn keep_in_cache(&self, id: DescriptorId) {
+        // Only `next_to_leave` lists an object as leaving: if it is not listed so now, it was moved
+        // on.
+        let is_leaving = || self.get(id).list.load(Ordering::Relaxed) == List::CacheLeaving as u8;
+        if !is_leaving() {
+            return;
+        }
+        let mut shard = self.shards[shard_of(id)].lists.lock();
+        if is_leaving() {
+            self.relink(&mut shard, id, List::CacheMain);
+        }
+    }
+
+    /// Gives a descriptor back: state `Free`, waiters woken, list `Free`.
+    pub(super) fn release(&self, id: DescriptorId) {
+        self.get(id).change(State::Free);
+        self.move_to(id, List::Free);
+    }
+
+    /// Descriptors that were ever in use: the first so many.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed) as usize
+    }
+
+    /// Runs `act` over every descriptor (fork marks the resident ones as shared).
+    pub fn for_each(&self, mut act: impl FnMut(DescriptorId, &Descriptor)) {
+        for index in 0..self.used.load(Ordering::Relaxed) {
+            act(DescriptorId(index), &self.all[index as usize]);
+        }
+    }
+
+    /// Panics if a list contradicts itself, or if a shard is locked. Shows each descriptor and its
+    /// list to `look`. No thread may move an object meanwhile.
+    #[cfg(test)]
+    pub fn check_invariants(&self, mut look: impl FnMut(DescriptorId, &Descriptor, List)) {
+        let mut listed = 0;
+        let mut unevictable = 0;
+        for (number, shard) in self.shards.iter().enumerate() {
+            let Some(mut guard) = shard.lists.try_lock() else {
+                panic!("shard {number} is locked")
+            };
+            let evictable = guard.ends(List::PageBuffer).length;
+            assert_eq!(shard.evictable.load(Ordering::Relaxed), evictable, "shard {number}");
+            for list in ALL_LISTS {
+                let ends = *guard.ends(list);
+                let (mut previous, mut next, mut length) = (NONE, ends.head, 0);
+                while next != NONE {
+                    let (id, descriptor) = (DescriptorId(next), &self.all[next as usize]);
+                    assert_eq!(shard_of(id), number, "{id:?} in {list:?} of another shard");
+                    assert_eq!(descriptor.list.load(Ordering::Relaxed), list as u8, "{id:?}");
+                    assert_eq!(descriptor.previous.load(Ordering::Relaxed), previous, "{id:?}");
+                    look(id, descriptor, list);
+                    (previous, next) = (next, descriptor.next.load(Ordering::Relaxed));
+                    length += 1;
+                    assert!(length <= ends.length, "{list:?} of shard {number} is longer");
+                }
+                assert_eq!((previous, length), (ends.tail, ends.length), "{list:?} of {number}");
+                listed += length;
+                unevictable += if list == List::Unevictable { length as usize } else { 0 };
+            }
+            let has_free = self.free_shards.load(Ordering::Relaxed) >> number & 1 != 0;
+            assert_eq!(has_free, guard.ends(List::Free).length > 0, "free ones in shard {number}");
+        }
+        assert_eq!(listed, self.used.load(Ordering::Relaxed), "descriptors in no list");
+        assert_eq!(self.unevictable(), unevictable, "unevictable pages");
+    }
+
+    fn relink(&self, shard: &mut Shard, id: DescriptorId, list: List) {
+        self.unlink(shard, id);
+        self.link(shard, id, list);
+    }
+
+    fn link(&self, shard: &mut Shard, id: DescriptorId, list: List) {
+        let descriptor = self.get(id);
+        debug_assert_eq!(descriptor.list.load(Ordering::Relaxed), NOT_LISTED);
+        if list == List::Unevictable {
+            self.unevictable.fetch_add(1, Ordering::Relaxed);
+        }
+        let ends = shard.ends(list);
+        ends.length += 1;
+        if list == List::PageBuffer {
+            self.note_evictable(id, ends.length);
+        }
+        descriptor.list.store(list as u8, Ordering::Relaxed);
+        if list == List::Free {
+            if ends.head == NONE {
+                self.free_shards.fetch_or(1 << shard_of(id), Ordering::Relaxed);
+            }
+            // Last in, first out: the descriptor that was used last is in the processor's cache.
+            descriptor.previous.store(NONE, Ordering::Relaxed);
+            descriptor.next.store(ends.head, Ordering::Relaxed);
+            if ends.head == NONE {
+                ends.tail = id.0;
+            } else {
+                self.all[ends.head as usize].previous.store(id.0, Ordering::Relaxed);
+            }
+            ends.head = id.0;
+            return;
+        }
+        descriptor.next.store(NONE, Ordering::Relaxed);
+        descriptor.previous.store(ends.tail, Ordering::Relaxed);
+        if ends.tail == NONE {
+            ends.head = id.0;
+        } else {
+            self.all[ends.tail as usize].next.store(id.0, Ordering::Relaxed);
+        }
+        ends.tail = id.0;
+    }
+
+    /// Notes the length of the page buffer's list in the shard of `id`, which the caller has
+    /// locked.
+    fn note_evictable(&self, id: DescriptorId, length: u32) {
+        self.shards[shard_of(id)].evictable.store(length, Ordering::Relaxed);
+    }
+
+    fn unlink(&self, shard: &mut Shard, id: DescriptorId) {
+        let descriptor = self.get(id);
+        let list = descriptor.list.load(Ordering::Relaxed);
+        if list == NOT_LISTED {
+            return;
+        }
+        if list == List::Unevictable as u8 {
+            self.unevictable.fetch_sub(1, Ordering::Relaxed);
+        }
+        let ends = &mut shard.lists[list as usize - 1];
+        ends.length -= 1;
+        if list == List::PageBuffer as u8 {
+            self.note_evictable(id, ends.length);
+        }
+        let next = descriptor.next.load(Ordering::Relaxed);
+        let previous = descriptor.previous.load(Ordering::Relaxed);
+        if previous == NONE {
+            ends.head = next;
+        } else {
+            self.all[previous as usize].next.store(next, Ordering::Relaxed);
+        }
+        if next == NONE {
+            ends.tail = previous;
+        } else {
+            self.all[next as usize].previous.store(previous, Ordering::Relaxed);
+        }
+        if list == List::Free as u8 && ends.head == NONE {
+            self.free_shards.fetch_and(!(1 << shard_of(id)), Ordering::Relaxed);
+        }
+        descriptor.list.store(NOT_LISTED, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use deepheap_store::ContentHash;
+
+    /// Two runs of descriptors in each shard.
+    const OBJECTS: u32 = (2 * RUN * SHARDS) as u32;
+
+    fn cached(reuse: impl Fn(u32) -> u8) -> Descriptors {
+        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
+        descriptors.grow_ghost(OBJECTS as usize);
+        for page in 0..OBJECTS {
+            let id = descriptors.take(PageNo(0)).unwrap();
+            descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+            descriptors.get(id).set_reuse(reuse(page));
+            descriptors.enter_cache(id);
+        }
+        assert_eq!(descriptors.take(PageNo(0)), None);
+        descriptors
+    }
+
+    fn leave(descriptors: &Descriptors, count: u32, patience: u32) -> Vec<u32> {
+        let mut patience = patience;
+        let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, count as usize);
+        (0..count)
+            .filter_map(|_| {
+                let id = descriptors.next_to_leave(&mut round, &mut patience)?;
+                let page = descriptors.get(id).page().0;
+                descriptors.release(id);
+                Some(page)
+            })
+            .collect()
+    }
+
+    fn enter_again(descriptors: &Descriptors, page: u32) -> DescriptorId {
+        let id = descriptors.take(PageNo(0)).unwrap();
+        descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+        descriptors.enter_cache(id);
+        id
+    }
+
+    #[test]
+    fn touched_objects_outlive_first_comers_and_the_ghost_knows_who_left() {
+        let descriptors = cached(|page| u8::from(page / 16 % 4 == 0));
+        let left = leave(&descriptors, OBJECTS / 2, u32::MAX);
+        assert_eq!(left.len(), OBJECTS as usize / 2);
+        assert!(left.iter().all(|page| page / 16 % 4 != 0), "a touched one left");
+        for page in &left {
+            enter_again(&descriptors, *page);
+        }
+        // They came again: they are in the main queue now, behind the touched ones, and those
+        // have a round to go.
+        let next = leave(&descriptors, OBJECTS / 8, u32::MAX);
+        assert!(next.iter().all(|page| page / 16 % 4 != 0 && !left.contains(page)));
+        assert_eq!(leave(&descriptors, 2 * OBJECTS, u32::MAX).len(), OBJECTS as usize * 7 / 8);
+        assert_eq!(leave(&descriptors, 1, u32::MAX), []);
+    }
+
+    #[test]
+    fn without_patience_the_head_leaves_whatever_its_count() {
+        let descriptors = cached(|_| 3);
+        assert_eq!(leave(&descriptors, 2 * OBJECTS, 0).len(), OBJECTS as usize);
+    }
+
+    #[test]
+    fn the_oldest_of_each_shard_leave_side_by_side() {
+        let descriptors = cached(|_| 0);
+        // A sixteenth of each shard's 128, then of the next shard's.
+        let oldest: Vec<u32> = (0..16).flat_map(|shard| 64 * shard..64 * shard + 8).collect();
+        assert_eq!(leave(&descriptors, 128, u32::MAX), oldest);
+    }
+
+    #[test]
+    fn what_was_chosen_is_not_chosen_again_until_it_stays() {
+        let descriptors = cached(|_| 0);
+        let mut patience = u32::MAX;
+        let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, 1);
+        let mut choose = || descriptors.next_to_leave(&mut round, &mut patience).unwrap();
+        let mut chosen: Vec<u32> = (0..OBJECTS).map(|_| choose().0).collect();
+        chosen.sort_unstable();
+        assert!(chosen.iter().copied().eq(0..OBJECTS));
+        // All are chosen already: then any will do, for those who chose them may be gone.
+        let again = choose();
+        descriptors.keep_in_cache(DescriptorId(again.0 + 16));
+        assert_eq!(choose(), DescriptorId(again.0 + 16));
+        // One that was brought back meanwhile is left where it is.
+        descriptors.move_to(again, List::PageBuffer);
+        descriptors.keep_in_cache(again);
+        let mut round = descriptors.round(List::PageBuffer, 1, 1);
+        let mut found = [DescriptorId(0); 2];
+        assert_eq!(descriptors.next_to_evict(&mut round, List::PageBuffer, &mut 0, &mut found), 1);
+        assert_eq!(found[0], again);
+    }
+
+    /// A page buffer with two runs of each shard; pages of the same heat in both.
+    fn page_buffer(heat: impl Fn(u32) -> u8) -> Descriptors {
+        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
+        for page in 0..OBJECTS {
+            let id = descriptors.take(PageNo(0)).unwrap();
+            descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+            descriptors.get(id).set_heat(heat(page));
+            descriptors.move_to(id, List::PageBuffer);
+        }
+        descriptors
+    }
+
+    /// The next `most` pages to be evicted; they stay in the list.
+    fn oldest(descriptors: &Descriptors, most: usize, patience: &mut usize) -> Vec<u32> {
+        let mut round = descriptors.round(List::PageBuffer, OBJECTS as usize, most);
+        let mut all = Vec::new();
+        while all.len() < most {
+            let mut found = [DescriptorId(0); RUN];
+            let found = &mut found[..RUN.min(most - all.len())];
+            let count = descriptors.next_to_evict(&mut round, List::PageBuffer, patience, found);
+            assert!(count > 0, "there are pages");
+            all.extend(found[..count].iter().map(|id| id.0));
+        }
+        all
+    }
+
+    #[test]
+    fn hot_pages_are_passed_over_as_often_as_they_are_hot() {
+        let is_hot = |page: u32| page.is_multiple_of(4);
+        let descriptors = page_buffer(|page| if is_hot(page) { 2 } else { 0 });
+        let mut patience = usize::MAX;
+        // Two rounds without them, and two with all: three quarters each, then all of them.
+        for round in 0..4 {
+            let count = if round < 2 { OBJECTS as usize * 3 / 4 } else { OBJECTS as usize };
+            let mut found = oldest(&descriptors, count, &mut patience);
+            assert_eq!(found.iter().any(|&page| is_hot(page)), round >= 2, "round {round}");
+            found.sort_unstable();
+            found.dedup();
+            assert_eq!(found.len(), count, "nobody is taken twice in round {round}");
+        }
+        assert_eq!(usize::MAX - patience, OBJECTS as usize / 4 * 2, "each is passed over twice");
+        descriptors.check_invariants(|_, _, _| ());
+    }
+
+    #[test]
+    fn where_all_are_hot_the_oldest_are_found_all_the_same() {
+        let descriptors = page_buffer(|_| 3);
+        let mut patience = usize::MAX;
+        let found = oldest(&descriptors, OBJECTS as usize, &mut patience);
+        assert_eq!(found.len(), OBJECTS as usize);
+        let descriptors = page_buffer(|_| 3);
+        let (mut patience, cold) = (100, page_buffer(|_| 0));
+        assert_ne!(oldest(&descriptors, 64, &mut patience), oldest(&cold, 64, &mut 0));
+        assert_eq!(patience, 0, "patience has an end");
+        descriptors.check_invariants(|_, _, _| ());
+    }
+
+    #[test]
+    fn runs_are_taken_in_order_of_arrival_and_all_of_them_come_round_again() {
+        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
+        for page in 0..OBJECTS {
+            let id = descriptors.take(PageNo(0)).unwrap();
+            descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+            descriptors.move_to(id, List::PageBuffer);
+        }
+        let take = |most: usize| {
+            let mut round = descriptors.round(List::PageBuffer, OBJECTS as usize, most);
+            let (mut all, mut found) = (Vec::new(), [DescriptorId(0); 5]);
+            while all.len() < most {
+                let places = found.len().min(most - all.len());
+                let found = &mut found[..places];
+                let count = descriptors.next_to_evict(&mut round, List::PageBuffer, &mut 0, found);
+                assert!((1..=places).contains(&count));
+                all.extend(found[..count].iter().map(|id| id.0));
+            }
+            all
+        };
+        // A sixteenth of each shard's 128, then of the next shard's.
+        let first = take(128);
+        assert!(first.iter().copied().eq((0..16).flat_map(|shard| 64 * shard..64 * shard + 8)));
+        let mut others: Vec<u32> = (0..15).flat_map(|_| take(128)).collect();
+        assert!(others[..128].iter().all(|id| !first.contains(id)), "nobody is taken twice");
+        others.extend(&first);
+        others.sort_unstable();
+        assert!(others.iter().copied().eq(0..OBJECTS));
+        assert_eq!(take(128), first, "they went to the tail in their order");
+        assert_eq!(descriptors.evictable(), OBJECTS as usize);
+    }
+}

@@ -1,0 +1,154 @@
+//! Rebalance: gives page buffer and object cache what tables, page tables and buffers leave of the
+//! budget.
+//!
+//! Guarantees: usage stays below the budget while the border moves.
+//! Never: allocates, blocks.
+//! Threads: the evictor, and the thread that begins management; any may ask for the usage.
+
+use deepheap_heap::PAGES_PER_SPAN;
+use deepheap_sys::atomic::Ordering;
+use deepheap_sys::{handler_stack, thread};
+
+use crate::PAGE;
+use crate::balancer::Shares;
+use crate::budget::{
+    HEAP_BYTES_PER_PAGE, PAGE_TABLE_BYTES_PER_PAGE, Usage, evictors_for, other_bytes,
+};
+use crate::fault_report::FaultKind;
+use crate::gate::Level;
+use crate::ownership::ObjectTable;
+use crate::pager::Pager;
+use crate::policy::budget_split::{self, Share, Split};
+use crate::staging::Staging;
+
+impl Pager {
+    /// What the budget is used for at this instant.
+    pub fn usage(&self) -> Usage {
+        let object_pages = self.budget.bytes() / PAGE;
+        Usage {
+            budget: self.budget.bytes(),
+            // What is reserved there for staging counts as staging.
+            page_buffer: PAGE
+                * self.frames.page_buffer.pages().saturating_sub(self.budget.staged_pages()),
+            object_cache: self.cache.held_bytes(),
+            page_tables: self.frames.ranges.page_table_bytes()
+                + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
+            object_table: self.ownership.table_bytes(),
+            descriptors: self.ownership.descriptors.bytes(),
+            heap_metadata: self.heap.metadata_bytes(),
+            store: self.store.memory_bytes() as usize,
+            other: other_bytes(self.contexts.len())
+                + self.staging.all().map(Staging::noted_bytes).iter().sum::<usize>()
+                + handler_stack::resident_bytes()
+                + self.cache.table_bytes()
+                + self.store.segment_bytes(),
+        }
+    }
+
+    /// Bytes of RAM that a page of the heap costs even while it is not in RAM.
+    pub const BYTES_PER_PAGE: usize = PAGE_TABLE_BYTES_PER_PAGE
+        + ObjectTable::BYTES_PER_PAGE
+        + HEAP_BYTES_PER_PAGE
+        + deepheap_store::TABLE_BYTES_PER_BLOCK;
+
+    /// Whether `pages` more pages of heap, all of them touched, leave page buffer and object cache
+    /// the least that they need: pages that are not in RAM cost part of the budget, too.
+    pub fn has_room_for_tables(&self, pages: usize) -> bool {
+        let known = self.budget.touched_peak(self.touched_pages());
+        let new = (self.heap.granted_pages() + pages).saturating_sub(known);
+        self.has_room_for(new.saturating_mul(Self::BYTES_PER_PAGE))
+    }
+
+    /// Whether `spans` more spans of objects leave page buffer and object cache the least that
+    /// they need.
+    pub fn has_room_for_objects(&self, spans: usize) -> bool {
+        self.has_room_for(spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE))
+    }
+
+    /// How many memory pages may be touched before their tables leave page buffer and object cache
+    /// less than they need.
+    fn most_pages(&self, overhead: usize) -> usize {
+        let least = 2 * budget_split::LEAST * PAGE;
+        let room = self.budget.bytes().saturating_sub(overhead.saturating_add(least));
+        self.budget.touched_peak(self.touched_pages()) + room / Self::BYTES_PER_PAGE
+    }
+
+    fn has_room_for(&self, bytes: usize) -> bool {
+        let overhead = self.usage().overhead().saturating_add(bytes);
+        overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes()
+    }
+
+    /// Sets the limits of page buffer and object cache from what the rest leaves, or goes one step
+    /// towards that. Returns whether more steps are needed, after the next batch of eviction.
+    pub fn rebalance(&self) -> bool {
+        let _passage = self.gate.enter(Level::Mover);
+        self.balancer.balance(&self.shares());
+        // Before the usage is read, which then includes them.
+        let staged = self.budget.staged_pages();
+        let share = match self.budget.page_buffer_bytes() {
+            Some(bytes) => Share::Bytes(bytes),
+            None => Share::Part(self.balancer.part()),
+        };
+        let held = self.frames.page_buffer.unevictable() + self.long_pins.load(Ordering::Relaxed);
+        let overhead = self.usage().overhead();
+        self.promises.set_most(self.most_pages(overhead));
+        let split = budget_split::split(self.budget.bytes(), overhead, share, held);
+        let (page_buffer, object_cache) = (
+            self.frames.page_buffer.pages().saturating_sub(staged),
+            self.cache.held_bytes() / PAGE,
+        );
+        let limits = split.next(Split { page_buffer, object_cache }, held);
+        // The cache first: memory of its free slabs goes back before the page buffer may use it.
+        self.cache.set_limit(limits.object_cache * PAGE);
+        self.frames.page_buffer.set_limit(limits.page_buffer);
+        self.frames.page_buffer.unreserve(staged);
+        self.budget.unstage(staged);
+        self.ownership.descriptors.grow_ghost(self.cache.objects());
+        limits != split
+    }
+
+    /// Changes the budget, to no more than it was at first. Page buffer and cache follow.
+    pub fn set_budget(&self, bytes: usize) {
+        self.budget.set_bytes(bytes);
+        self.rebalance();
+    }
+
+    /// How much each side of the border holds.
+    fn shares(&self) -> Shares {
+        let page_buffer = &self.frames.page_buffer;
+        // With an object on every page, a resident page may have a page table to itself.
+        let page_tables = self.frames.ranges.page_table_bytes() / page_buffer.pages().max(1);
+        let cached = self.cache.objects().max(1);
+        Shares {
+            page_buffer_bytes: page_buffer.limit() * (PAGE + page_tables),
+            ghost_bytes: self.ownership.descriptors.recent() * (self.cache.held_bytes() / cached),
+        }
+    }
+
+    /// A fault was served in `ns` nanoseconds, without those for making room.
+    pub fn note_fault(&self, kind: FaultKind, ns: u64) {
+        if kind == FaultKind::Cached {
+            self.balancer.note_fault(ns);
+        }
+    }
+
+    /// How many workers should evict; all but the first only help.
+    pub fn evictors(&self) -> usize {
+        evictors_for(thread::cpu_count(), self.contexts.len())
+    }
+
+    /// Gives back the RAM of staging buffers and handler stacks that no thread used since the last
+    /// call.
+    pub fn trim(&self) {
+        let _passage = self.gate.enter(Level::Mover);
+        for staging in self.staging.all() {
+            staging.trim();
+        }
+        handler_stack::trim();
+    }
+
+    /// Whether a later `trim` may give something back.
+    pub fn is_touched(&self) -> bool {
+        handler_stack::is_touched() || self.staging.all().map(Staging::is_touched).contains(&true)
+    }
+}

@@ -1,0 +1,55 @@
+//! Refused pins: how many pins of each page could not be made and have not ended yet.
+//!
+//! Whoever pins a range ends the pins of the whole range later, and does not know which of its
+//! pages could not be pinned. So such a pin is counted here. An unpin of a page first ends a pin
+//! that is counted here, whoever asked for it: what is counted here and at the descriptor is
+//! together what has not ended, and so the descriptor never counts too few.
+//!
+//! Guarantees: `end` answers true once for each `note` of the page.
+//! Never: allocates, blocks. Its table takes RAM only where a pin was refused.
+//! Threads: any. A pin happens before its unpin.
+
+use deepheap_heap::PageNo;
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
+use deepheap_sys::errno::Result;
+use deepheap_sys::pinned_array::PinnedArray;
+
+/// The refused pins of a region, by page.
+pub(crate) struct RefusedPins {
+    counts: PinnedArray<AtomicU32>,
+    /// The sum of the counts. Mostly 0: then nobody looks at the table.
+    sum: AtomicUsize,
+}
+
+impl RefusedPins {
+    /// None so far, for a region of `pages` pages.
+    pub(crate) fn new(pages: usize) -> Result<RefusedPins> {
+        Ok(RefusedPins { counts: PinnedArray::new(pages)?, sum: AtomicUsize::new(0) })
+    }
+
+    /// Pages of the region.
+    pub(crate) fn pages(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Counts a pin that could not be made.
+    pub(crate) fn note(&self, page: PageNo) {
+        // The sum first: it is never too small.
+        self.sum.fetch_add(1, Ordering::Relaxed);
+        self.counts[page.0 as usize].fetch_add(1, Ordering::Release);
+    }
+
+    /// Ends a refused pin of the page; false if it has none.
+    pub(crate) fn end(&self, page: PageNo) -> bool {
+        if self.sum.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let less = |count: u32| count.checked_sub(1);
+        let count = &self.counts[page.0 as usize];
+        let ended = count.fetch_update(Ordering::Acquire, Ordering::Relaxed, less).is_ok();
+        if ended {
+            self.sum.fetch_sub(1, Ordering::Relaxed);
+        }
+        ended
+    }
+}

@@ -1,0 +1,83 @@
+//! Processes: the end of children, limits, usage, identity and scheduling.
+//!
+//! Guarantees: as `calls` says of each row. A child that was waited for never loses its status.
+//!
+//! Threads: any.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{
+    gid_t, id_t, idtype_t, pid_t, pthread_t, rlimit, rusage, sched_param, siginfo_t, size_t,
+    sock_fprog, sysinfo as SystemInformation, timespec, uid_t, utsname,
+};
+
+use crate::calls::{Text, calls};
+use crate::guarded::Code;
+use crate::pins::Pins;
+
+calls! {
+    fn wait(status: *mut c_int) -> pid_t = hold;
+    fn waitpid(child: pid_t, status: *mut c_int, options: c_int) -> pid_t = hold;
+    fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = hold;
+    fn wait4(child: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = hold;
+    fn waitid(kind: idtype_t, id: id_t, information: *mut siginfo_t, options: c_int)
+        -> c_int = hold;
+
+    fn getrusage(who: c_int, usage: *mut rusage) -> c_int = pin;
+    fn getrlimit(resource: c_uint, limit: *mut rlimit) -> c_int = pin;
+    fn getrlimit64(resource: c_uint, limit: *mut rlimit) -> c_int = pin;
+    fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = pin;
+    fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int = pin;
+    fn prlimit(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit)
+        -> c_int = pin;
+    fn prlimit64(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit)
+        -> c_int = pin;
+    fn uname(name: *mut utsname) -> c_int = pin;
+    fn sysinfo(information: *mut SystemInformation) -> c_int = pin;
+    fn sethostname(name: *const c_char [len], len: size_t) -> c_int = pin;
+    fn getgroups(room: c_int, groups: *mut gid_t [room]) -> c_int = pin;
+    fn __getgroups_chk(room: c_int, groups: *mut gid_t [room], size: size_t) -> c_int = pin;
+    fn setgroups(count: size_t, groups: *const gid_t [count]) -> c_int = pin;
+    fn getresuid(real: *mut uid_t, effective: *mut uid_t, saved: *mut uid_t) -> c_int = pin;
+    fn getresgid(real: *mut gid_t, effective: *mut gid_t, saved: *mut gid_t) -> c_int = pin;
+    fn getcpu(cpu: *mut c_uint, node: *mut c_uint) -> c_int = pin;
+    fn klogctl(action: c_int, text: *mut c_char [len], len: c_int) -> c_int = pin;
+
+    fn sched_setaffinity @ c"GLIBC_2.3.4"(
+        process: pid_t, size: size_t, set: *const c_void [size],
+    ) -> c_int = pin;
+    fn sched_getaffinity @ c"GLIBC_2.3.4"(process: pid_t, size: size_t, set: *mut c_void [size])
+        -> c_int = pin;
+    fn sched_setparam(process: pid_t, parameters: *const sched_param) -> c_int = pin;
+    fn sched_getparam(process: pid_t, parameters: *mut sched_param) -> c_int = pin;
+    fn sched_setscheduler(process: pid_t, policy: c_int, parameters: *const sched_param)
+        -> c_int = pin;
+    fn sched_rr_get_interval(process: pid_t, interval: *mut timespec) -> c_int = pin;
+    fn pthread_setaffinity_np @ c"GLIBC_2.34"(
+        thread: pthread_t, size: size_t, set: *const c_void [size],
+    ) -> Code = pin;
+    fn pthread_getaffinity_np @ c"GLIBC_2.32"(
+        thread: pthread_t, size: size_t, set: *mut c_void [size],
+    ) -> Code = pin;
+    fn pthread_setname_np(thread: pthread_t, name: Text) -> Code = pin;
+    fn pthread_getname_np(thread: pthread_t, name: *mut c_char [room], room: size_t) -> Code = pin;
+    fn ttyname_r(descriptor: c_int, name: *mut c_char [room], room: size_t) -> Code = pin;
+
+    // Variadic in C; the optional arguments travel where fixed ones would.
+    fn prctl(option: c_int, second: usize, third: usize, fourth: usize, fifth: usize) -> c_int
+        = pin(|pins| pin_option(pins, option, second, third));
+}
+
+/// What `prctl` may read or write behind its second and third argument: the longest is a thread's
+/// name; a filter program (SECCOMP) names more memory, which its own header says.
+const PRCTL_BYTES: usize = 128;
+
+fn pin_option(pins: &mut Pins, option: c_int, second: usize, third: usize) {
+    pins.bytes(second as *const u8, PRCTL_BYTES);
+    pins.bytes(third as *const u8, PRCTL_BYTES);
+    if option == libc::PR_SET_SECCOMP && deepheap::owns(third) {
+        // SAFETY: SECCOMP_MODE_FILTER's argument is a filter program of the program's own.
+        let filter = unsafe { &*(third as *const sock_fprog) };
+        pins.array(filter.filter, usize::from(filter.len));
+    }
+}

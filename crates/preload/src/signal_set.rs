@@ -1,0 +1,54 @@
+//! Signal set: a set with SIGBUS in it, or without.
+//!
+//! Guarantees: the program's own set is never changed.
+//! Never: allocates; safe in signal handlers.
+//!
+//! Threads: any.
+
+use core::ptr::null;
+
+use libc::sigset_t;
+
+/// SIGBUS's bit in the first word of a set.
+pub const FAULT_BIT: u64 = 1 << (libc::SIGBUS - 1);
+
+/// The first word of a set: signals 1 to 64.
+pub fn word(set: &sigset_t) -> u64 {
+    // SAFETY: a sigset_t is an array of 64-bit words.
+    unsafe { (&raw const *set).cast::<u64>().read() }
+}
+
+/// A copy of the set without SIGBUS.
+pub fn without_fault(set: &sigset_t) -> sigset_t {
+    let mut open = *set;
+    // SAFETY: as `word`.
+    unsafe { *(&raw mut open).cast::<u64>() &= !FAULT_BIT };
+    open
+}
+
+/// Adds SIGBUS to a set of ours.
+pub fn with_fault(set: &mut sigset_t) {
+    // SAFETY: as `word`.
+    unsafe { *(&raw mut *set).cast::<u64>() |= FAULT_BIT };
+}
+
+/// A program's mask without SIGBUS, or none.
+pub struct Unblocked {
+    set: Option<sigset_t>,
+}
+
+impl Unblocked {
+    /// Copies the mask.
+    ///
+    /// # Safety
+    /// `mask` is null or points to a set.
+    pub unsafe fn of(mask: *const sigset_t) -> Unblocked {
+        // SAFETY: the caller's promise.
+        Unblocked { set: unsafe { mask.as_ref() }.map(without_fault) }
+    }
+
+    /// The copy, or null.
+    pub fn pointer(&self) -> *const sigset_t {
+        self.set.as_ref().map_or(null(), |set| &raw const *set)
+    }
+}

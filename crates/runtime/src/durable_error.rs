@@ -1,0 +1,219 @@
+//! Durable error: why a durable heap cannot be opened, or a checkpoint not be made. The texts say
+//! what to do.
+
+use core::fmt;
+
+use deepheap_pager::{CutError, StartError};
+use deepheap_store::{DurableError, StoreError};
+use deepheap_sys::errno::Errno;
+
+use crate::config::{OPEN_MAX, RAM_MIN_BYTES};
+use crate::stats_report::bytes;
+
+/// Why a durable heap cannot be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The runtime could not start; the reason was logged.
+    NotStarted,
+    /// So many are open.
+    TooMany,
+    /// The settings make no sense.
+    Options(String),
+    /// The file cannot be opened, or made.
+    File(std::io::Error),
+    /// Another process has it open for writing.
+    Locked,
+    /// The file system has no locks, which readers need.
+    Locks(Errno),
+    /// Its last checkpoint was another one at each look.
+    Restless,
+    /// Somebody reads a checkpoint before the last one.
+    Read,
+    /// It is neither a regular file nor new.
+    WrongKind,
+    /// What is in the file is no heap, is damaged, or of another version.
+    Format(DurableError),
+    /// Its tables contradict each other, though their checksums are right.
+    Damaged(String),
+    /// The address range that the file names is in use.
+    AddressTaken {
+        /// Where it begins.
+        base: u64,
+        /// Its bytes.
+        length: u64,
+    },
+    /// The part of the RAM budget is too small, or leaves too little.
+    Ram {
+        /// What was asked for, bytes.
+        asked: u64,
+        /// The whole budget, bytes.
+        whole: u64,
+    },
+    /// The log cannot be used.
+    Store(StoreError),
+    /// Memory cannot be managed.
+    Start(StartError),
+    /// The system refuses memory, address space or descriptors.
+    System(Errno),
+}
+
+impl OpenError {
+    /// The errno that comes nearest.
+    pub fn errno(&self) -> i32 {
+        match self {
+            OpenError::File(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            OpenError::System(errno)
+            | OpenError::Locks(errno)
+            | OpenError::Start(StartError::Resources(errno)) => errno.raw(),
+            OpenError::Format(DurableError::NoSnapshot) => libc::ENOENT,
+            OpenError::Store(StoreError::Io(errno)) => errno.raw(),
+            OpenError::NotStarted | OpenError::Ram { .. } => libc::ENOMEM,
+            OpenError::TooMany => libc::EMFILE,
+            OpenError::Options(_) | OpenError::WrongKind => libc::EINVAL,
+            OpenError::Locked | OpenError::Restless | OpenError::Read => libc::EBUSY,
+            OpenError::Format(_) | OpenError::Damaged(_) => libc::EILSEQ,
+            OpenError::AddressTaken { .. } => libc::EADDRINUSE,
+            OpenError::Store(_) => libc::ENOSPC,
+            OpenError::Start(_) => libc::ENOSYS,
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::NotStarted => {
+                out.write_str("deepheap could not start in this process; the reason was told")
+            }
+            OpenError::TooMany => {
+                write!(out, "{OPEN_MAX} durable heaps are open in this process; close one first")
+            }
+            OpenError::Options(text) => out.write_str(text),
+            OpenError::File(error) => write!(out, "the file cannot be opened: {error}"),
+            OpenError::Locked => {
+                out.write_str("another process has the heap open; wait until it has closed it")
+            }
+            OpenError::Locks(errno) => write!(
+                out,
+                "the file cannot be locked ({errno}), so nothing would keep what is read: copy \
+                 it to another file system"
+            ),
+            OpenError::Restless => out.write_str(
+                "the process that writes the heap makes checkpoints faster than they can be \
+                 opened; let it make fewer, or open a snapshot",
+            ),
+            OpenError::Read => out.write_str(
+                "a process reads an earlier checkpoint of the heap; wait until it has closed it",
+            ),
+            OpenError::WrongKind => {
+                out.write_str("it is no regular file; name a file, or a name that is free")
+            }
+            OpenError::Format(error) => error.fmt(out),
+            OpenError::Damaged(what) => {
+                write!(out, "the heap's tables are damaged ({what}); see `deepheap fsck`")
+            }
+            OpenError::AddressTaken { base, length } => write!(
+                out,
+                "the heap lives at {base:#x}, and something else is within the {} from there; \
+                 open it before other libraries map memory, or make it anew with another \
+                 `address:`",
+                bytes(*length)
+            ),
+            OpenError::Ram { asked, whole } => write!(
+                out,
+                "of a RAM budget of {} a durable heap cannot have {}: give both at least {} \
+                 (`ram:` of the heap, and of the process in DEEPHEAP_CONF)",
+                bytes(*whole),
+                bytes(*asked),
+                bytes(RAM_MIN_BYTES)
+            ),
+            OpenError::Store(error) => write!(out, "the heap's log cannot be used: {error}"),
+            OpenError::Start(StartError::Userfaultfd(errno)) => write!(
+                out,
+                "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile \
+                 of the container), or use Linux 5.19 or later; `deepheap doctor` tells more"
+            ),
+            OpenError::Start(StartError::CopiesPages) => {
+                out.write_str("this kernel copies pages that are written while they are evicted")
+            }
+            OpenError::Start(StartError::Resources(errno)) | OpenError::System(errno) => write!(
+                out,
+                "no memory, address space or descriptors for the heap ({errno}): raise `ulimit \
+                 -v` and `ulimit -n`"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+impl From<DurableError> for OpenError {
+    fn from(error: DurableError) -> Self {
+        OpenError::Format(error)
+    }
+}
+
+/// Why there is no new checkpoint. The last one is what it was.
+#[derive(Clone, Copy, Debug)]
+pub enum CheckpointError {
+    /// This process does not have the heap open: it was closed, or this is a forked child.
+    Closed,
+    /// The cut could not be made.
+    Cut(CutError),
+    /// What belongs to it could not be written.
+    File(DurableError),
+}
+
+impl CheckpointError {
+    /// Whether the name of a snapshot is wrong: impossible, taken, or that of none.
+    pub fn is_about_name(&self) -> bool {
+        use DurableError::{NoSnapshot, SnapshotExists, SnapshotName};
+        matches!(self, CheckpointError::File(NoSnapshot | SnapshotExists | SnapshotName))
+    }
+}
+
+impl fmt::Display for CheckpointError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CheckpointError::Closed => out.write_str(
+                "this process does not have the heap open: it was closed, or this is a forked \
+                 child",
+            ),
+            CheckpointError::Cut(CutError::Store(StoreError::Full)) => out.write_str(
+                "the file is full; free some memory of the heap, or give it a larger \
+                 `store_size:`, or its disk more space",
+            ),
+            CheckpointError::Cut(CutError::Store(error)) => error.fmt(out),
+            CheckpointError::Cut(CutError::Busy) => {
+                out.write_str("the file has no room before some is collected; try again")
+            }
+            CheckpointError::Cut(CutError::InUse) => out.write_str(
+                "a system call is using memory of the heap all the time; end it, or let it use \
+                 other memory, and try again",
+            ),
+            CheckpointError::Cut(CutError::Unreadable(address)) => write!(
+                out,
+                "the page at {address:#x} cannot be read: the program has protected it, or given \
+                 it back by madvise; undo that, or free the memory"
+            ),
+            CheckpointError::Cut(CutError::Kernel(errno)) => {
+                write!(out, "the kernel refuses what a checkpoint needs: {errno}")
+            }
+            CheckpointError::File(error) => error.fmt(out),
+        }
+    }
+}
+
+impl core::error::Error for CheckpointError {}
+
+impl From<CutError> for CheckpointError {
+    fn from(error: CutError) -> Self {
+        CheckpointError::Cut(error)
+    }
+}
+
+impl From<DurableError> for CheckpointError {
+    fn from(error: DurableError) -> Self {
+        CheckpointError::File(error)
+    }
+}

@@ -1,0 +1,150 @@
+//! Durable inspect: what is in the file of a durable heap, for `deepheap inspect` and `deepheap
+//! fsck`, without opening the heap: none of its memory is mapped.
+//!
+//! Guarantees: changes nothing in the file. `fsck` verifies every page of the tables, the tables
+//! against each other, and every block that holds something.
+//! Threads: any; nobody else has the heap open.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use deepheap_heap::{Heap, PAGE};
+use deepheap_store::durable::verify::{Report, verify_blocks, verify_tables};
+use deepheap_store::{DurableFile, FileDevice, Place, Snapshot, Store};
+
+use crate::durable_error::OpenError;
+use crate::durable_load::{expect_tables, load_heap, open_store};
+use crate::durable_location;
+use crate::durable_snapshots::device_of;
+use crate::roots::Roots;
+
+/// What is in a file.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// Checkpoints are counted from 1, the creation.
+    pub checkpoint: u64,
+    /// When the last one was made, seconds since 1970.
+    pub time: u64,
+    /// Whether it was made to close the heap.
+    pub is_clean: bool,
+    /// Where the heap lives.
+    pub region_base: u64,
+    /// Bytes of address space.
+    pub region_len: u64,
+    /// Live bytes, those of objects among them.
+    pub allocated_bytes: u64,
+    /// Live objects.
+    pub objects: u64,
+    /// Bytes of live objects.
+    pub object_bytes: u64,
+    /// Names, and the addresses that they stand for.
+    pub roots: Vec<(String, u64)>,
+    /// Bytes that the log may take.
+    pub log_bytes_most: u64,
+    /// Bytes of the log's segments that hold something.
+    pub log_bytes: u64,
+    /// Bytes of it that live.
+    pub live_bytes: u64,
+    /// Bytes of the disk that the file takes.
+    pub disk_bytes: u64,
+    /// Checkpoints that are kept under a name, the oldest first.
+    pub snapshots: Vec<Snapshot>,
+    /// Bytes of the log that nothing but snapshots needs.
+    pub snapshot_bytes: u64,
+    /// A superblock that is not whole.
+    pub damaged_superblock: Option<Place>,
+}
+
+/// Where a file is not what it should be.
+#[derive(Clone, Debug)]
+pub struct Fsck {
+    /// What was read, and what is damaged.
+    pub report: Report,
+    /// Why the tables, each of them right by itself, are not those of a heap.
+    pub contradiction: Option<String>,
+}
+
+/// The heap's tables, without memory behind them.
+struct Opened {
+    file: DurableFile,
+    heap: Heap,
+    roots: Roots,
+    store: Store,
+}
+
+impl Opened {
+    fn new(file: DurableFile) -> Result<Opened, OpenError> {
+        expect_tables(&file)?;
+        let shape = file.shape();
+        let heap = Heap::new(shape.region_base as usize, shape.region_len as usize);
+        let (heap, roots) = (heap.map_err(OpenError::System)?, Roots::default());
+        load_heap(&file, &heap, &roots)?;
+        let (store, _) = open_store(&file, 4, 3)?;
+        Ok(Opened { file, heap, roots, store })
+    }
+}
+
+/// Looks into a file.
+///
+/// # Errors
+/// As when it is opened; `Locked` while a process has it open.
+pub fn inspect(path: &Path) -> Result<Inspection, OpenError> {
+    let Opened { file, heap, roots, store } = Opened::new(DurableFile::open(device_of(path)?)?)?;
+    store.hold_snapshots(&file)?;
+    let (shape, stamp, stats) = (file.shape(), file.stamp(), store.stats());
+    let used = (stats.segments_on_device + stats.segments_withheld) * shape.segment_bytes;
+    Ok(Inspection {
+        checkpoint: file.checkpoint(),
+        time: stamp.time,
+        is_clean: stamp.is_clean,
+        region_base: shape.region_base,
+        region_len: shape.region_len,
+        allocated_bytes: heap.allocated_bytes() as u64,
+        objects: heap.objects_live() as u64,
+        object_bytes: heap.object_bytes() as u64,
+        roots: roots.all(shape.region_base),
+        log_bytes_most: shape.capacity_bytes,
+        log_bytes: used,
+        live_bytes: stats.live_blocks * PAGE as u64,
+        disk_bytes: durable_location::disk_bytes(path)?,
+        snapshots: file.snapshots().to_vec(),
+        snapshot_bytes: stats.segments_withheld * shape.segment_bytes,
+        damaged_superblock: file.damaged_superblock(),
+    })
+}
+
+/// The last checkpoint, and all snapshots.
+fn open_all(device: Arc<FileDevice>) -> Result<Vec<Opened>, OpenError> {
+    let last = Opened::new(DurableFile::open(device)?)?;
+    last.store.hold_snapshots(&last.file)?;
+    let names: Vec<String> =
+        last.file.snapshots().iter().map(|snapshot| snapshot.name.clone()).collect();
+    let mut all = Vec::with_capacity(1 + names.len());
+    for name in &names {
+        all.push(Opened::new(last.file.open_snapshot(name)?)?);
+    }
+    all.push(last);
+    Ok(all)
+}
+
+/// Verifies a file.
+///
+/// # Errors
+/// That there is no heap to look at.
+pub fn fsck(path: &Path) -> Result<Fsck, OpenError> {
+    let device = device_of(path)?;
+    let mut report = verify_tables(device.clone())?;
+    let contradiction = match open_all(device) {
+        Ok(all) => {
+            for opened in all {
+                verify_blocks(&opened.store, &mut report).map_err(OpenError::Store)?;
+            }
+            None
+        }
+        // The report names what is damaged.
+        Err(OpenError::Format(_)) if !report.is_clean() => None,
+        Err(error @ (OpenError::Format(_) | OpenError::Damaged(_))) => Some(error.to_string()),
+        Err(error) => return Err(error),
+    };
+    Ok(Fsck { report, contradiction })
+}

@@ -1,0 +1,74 @@
+//! Durable load: a heap's tables, from its file into RAM.
+//!
+//! Guarantees: what is loaded was verified, page by page and together.
+//! Never: writes, touches the heap's memory.
+//! Threads: one, before others know the heap.
+
+use deepheap_heap::{Heap, PAGE};
+use deepheap_pager::Pager;
+use deepheap_store::durable::file::VisitPage;
+use deepheap_store::saved::Load;
+use deepheap_store::{
+    DurableError, DurableFile, Options as StoreOptions, SavedUpTo, Store, TableShape,
+};
+
+use crate::durable_error::OpenError;
+use crate::roots::Roots;
+
+/// The table of the object table's pages.
+pub(crate) const OBJECT_TABLE: u32 = 0x200;
+
+/// The tables of a heap of this shape.
+pub(crate) fn expected_tables(
+    region_len: usize,
+    options: &StoreOptions,
+) -> Result<Vec<TableShape>, OpenError> {
+    let store = Store::table_shapes(options).map_err(OpenError::Store)?;
+    let heap = Heap::table_shapes(region_len);
+    let heap = heap.into_iter().map(|shape| TableShape { id: shape.id, pages: shape.pages });
+    let ours = [
+        TableShape { id: OBJECT_TABLE, pages: Pager::table_pages(region_len / PAGE) },
+        Roots::shape(),
+    ];
+    Ok(store.into_iter().chain(heap).chain(ours).collect())
+}
+
+/// Refuses a heap whose tables are not those of this version.
+pub(crate) fn expect_tables(file: &DurableFile) -> Result<(), OpenError> {
+    let length = file.shape().region_len as usize;
+    Ok(file.expect_tables(&expected_tables(length, &file.store_options(4, 3))?)?)
+}
+
+/// An error if something is not right.
+pub(crate) fn right(is_right: bool, what: &'static str) -> Result<(), DurableError> {
+    if is_right { Ok(()) } else { Err(DurableError::Inconsistent(what)) }
+}
+
+/// Loads heap and roots; whether the heap is new: it has no table.
+pub(crate) fn load_heap(file: &DurableFile, heap: &Heap, roots: &Roots) -> Result<bool, OpenError> {
+    let mut is_new = true;
+    for shape in Heap::table_shapes(heap.region_bytes()) {
+        file.load_table(shape.id, &mut |page, bytes| {
+            is_new = false;
+            right(heap.load(shape.id, page, bytes), "a table of the heap")
+        })?;
+    }
+    if !is_new {
+        heap.loaded().map_err(|bad| OpenError::Damaged(bad.to_string()))?;
+    }
+    file.load_table(Roots::shape().id, &mut |page, bytes| {
+        right(roots.load(page, bytes), "the table of roots")
+    })?;
+    Ok(is_new)
+}
+
+/// The store of a heap, with so many buffers and segments in reserve.
+pub(crate) fn open_store(
+    file: &DurableFile,
+    buffers: usize,
+    reserve_segments: u32,
+) -> Result<(Store, SavedUpTo), OpenError> {
+    let options = file.store_options(buffers, reserve_segments);
+    let load: &mut Load<'_> = &mut |table, visit: &mut VisitPage<'_>| file.load_table(table, visit);
+    Ok(Store::open_saved(file.log_device(), options, file.identity(), load)?)
+}

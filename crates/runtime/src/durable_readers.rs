@@ -1,0 +1,92 @@
+//! Durable readers: opens a durable heap to be read, perhaps beside the process that writes it.
+//!
+//! `durable_pins` tells why what a reader needs stays.
+//!
+//! Guarantees: the file is open for reading alone, and a lock holds the checkpoint that is read.
+//! Never: writes; takes the writer's lock.
+//! Threads: any.
+
+use core::time::Duration;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use deepheap_store::{DurableError, DurableFile, FileDevice, Superblocks};
+use deepheap_sys::{generation_lock, thread};
+
+use crate::durable_error::OpenError;
+use crate::durable_location;
+
+/// How often it is tried while checkpoints are made meanwhile, and the first pause.
+const TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(1);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Opens the file at its last checkpoint, or at a snapshot, and holds that.
+pub(crate) fn open(path: &Path, snapshot: Option<&str>) -> Result<(DurableFile, RawFd), OpenError> {
+    let file = durable_location::open_to_read(path)?;
+    let descriptor = file.as_raw_fd();
+    let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
+    let mut pause = PAUSE;
+    for _ in 0..TRIES {
+        let before = Superblocks::of(&*device)?;
+        let mut held = None;
+        let opened = DurableFile::open_to_read(device.clone()).and_then(|file| match snapshot {
+            Some(name) => file.open_snapshot(name),
+            None => Ok(file),
+        });
+        let opened = opened.map_err(OpenError::from).and_then(|file| {
+            let checkpoint = file.checkpoint();
+            generation_lock::hold(descriptor, checkpoint).map_err(OpenError::Locks)?;
+            held = Some(checkpoint);
+            Ok(file)
+        });
+        if Superblocks::of(&*device)? == before {
+            return Ok((opened?, descriptor));
+        }
+        if let Some(checkpoint) = held {
+            generation_lock::let_go(descriptor, checkpoint).map_err(OpenError::Locks)?;
+        }
+        thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+    Err(OpenError::Restless)
+}
+
+/// Opens a heap to be read; anew, if its tables were written over meanwhile.
+pub(crate) fn until_steady<T>(
+    path: &Path,
+    mut open: impl FnMut() -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    let superblocks = || -> Result<Superblocks, OpenError> {
+        let file = durable_location::open_to_read(path)?;
+        let device = FileDevice::new(file).map_err(OpenError::System)?;
+        Ok(Superblocks::of(&device)?)
+    };
+    let mut pause = PAUSE;
+    for _ in 0..TRIES {
+        let before = superblocks()?;
+        match open() {
+            Err(error) if is_damage(&error) && superblocks()? != before => {
+                thread::sleep(pause);
+                pause = (2 * pause).min(PAUSE_MAX);
+            }
+            answer => return answer,
+        }
+    }
+    Err(OpenError::Restless)
+}
+
+/// Whether a page that was written over looks like this.
+fn is_damage(error: &OpenError) -> bool {
+    use DurableError::{Inconsistent, IndexDamaged, PageDamaged, SuperblocksDamaged};
+    match error {
+        OpenError::Format(error) => matches!(
+            error,
+            Inconsistent(_) | IndexDamaged { .. } | PageDamaged { .. } | SuperblocksDamaged
+        ),
+        OpenError::Damaged(_) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,53 @@
+//! Durable state: what a runtime has beside if its heap outlives the process.
+//!
+//! Threads: any. Lock order: the file, then the cache, then as in a fork.
+
+use core::sync::atomic::AtomicU64;
+use core::time::Duration;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use deepheap_heap::ThreadCache;
+use deepheap_store::{DurableFile, SavedUpTo, Store};
+use deepheap_sys::lock::Lock;
+
+use crate::durable_pins::DurablePins;
+use crate::durable_worker::Requests;
+use crate::roots::Roots;
+
+/// What a runtime has beside if its heap is durable.
+pub(crate) struct Durable {
+    pub(crate) path: PathBuf,
+    /// Who has it makes a checkpoint.
+    pub(crate) file: Lock<(DurableFile, SavedUpTo)>,
+    /// The descriptor of the file.
+    pub(crate) descriptor: RawFd,
+    /// The one cache of all threads.
+    pub(crate) cache: Lock<Option<ThreadCache>>,
+    pub(crate) roots: Roots,
+    /// The pins of checkpoints that are needed; locked after the file.
+    pub(crate) pins: Lock<DurablePins>,
+    /// It was opened for reading alone.
+    pub(crate) is_read_only: bool,
+    /// Bytes of the budget of `malloc`'s heap that this one has.
+    pub(crate) borrowed: usize,
+    pub(crate) longest_pause_ns: AtomicU64,
+    /// What was asked of its checkpoints.
+    pub(crate) requests: Requests,
+    /// How often a root was set.
+    pub(crate) roots_set: AtomicU64,
+    /// The interval of the checkpoints that nobody asks for.
+    pub(crate) every: Option<Duration>,
+}
+
+impl Durable {
+    /// Lets go of what readers needed that have ended, unless a checkpoint is being made, which
+    /// does so itself.
+    pub(crate) fn forget_ended_readers(&self, store: &Store) {
+        if let Some(file) = self.file.try_lock()
+            && let Some(mut pins) = self.pins.try_lock()
+        {
+            pins.let_go(store, &file.0, self.descriptor);
+        }
+    }
+}

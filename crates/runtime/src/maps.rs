@@ -1,0 +1,278 @@
+//! Maps: files larger than RAM, mapped by several processes with one copy in RAM.
+//!
+//! ```no_run
+//! use deepheap::maps::{Map, MapOptions};
+//! let map = Map::open("vectors.bin".as_ref(), MapOptions { writes: true, ..Default::default() })?;
+//! // SAFETY: nobody changes these bytes meanwhile.
+//! let first = unsafe { map.as_ptr().read() };
+//! map.sync()?;
+//! # Ok::<(), deepheap::maps::MapFailure>(())
+//! ```
+//!
+//! The crate of that name has the how; here it gets its settings, faults, forks and the exit.
+//!
+//! Guarantees: what was changed in a map is written when the process ends by `exit`.
+//! Never: starts the heap.
+//! Threads: any, outside the fault path.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+
+use deepheap_maps::{self as maps, Request};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::fault_signal;
+
+pub use deepheap_maps::{Advice, BUDGET_MIN, Listed, MAPS_MAX, MapError, Process, Stats};
+
+use crate::config::{Config, ConfigError, map_ram};
+use crate::machine::Machine;
+use crate::runtime::Inside;
+use crate::{fault_handler, process};
+
+/// The part of the machine's memory that a map gets if nothing is said.
+const RAM_PART: u64 = 4;
+
+static EXIT_IS_WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Why a file cannot be mapped.
+#[derive(Debug)]
+pub enum MapFailure {
+    /// The settings make no sense.
+    Config(ConfigError),
+    /// The map itself.
+    Map(MapError),
+}
+
+impl fmt::Display for MapFailure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MapFailure::Config(error) => error.fmt(out),
+            MapFailure::Map(error) => error.fmt(out),
+        }
+    }
+}
+
+impl core::error::Error for MapFailure {}
+
+impl From<MapError> for MapFailure {
+    fn from(error: MapError) -> Self {
+        MapFailure::Map(error)
+    }
+}
+
+impl MapFailure {
+    /// What C programs find in errno.
+    pub fn errno(&self) -> i32 {
+        match self {
+            MapFailure::Config(_) => libc::EINVAL,
+            MapFailure::Map(error) => error.errno(),
+        }
+    }
+}
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MapOptions {
+    /// Whether the program writes.
+    pub writes: bool,
+    /// Bytes from the file's beginning; 0: all.
+    pub length: u64,
+    /// Bytes of RAM, if this process is the first that maps the file; 0: as the settings say.
+    pub ram: u64,
+}
+
+/// Maps a file; answers where it begins.
+///
+/// # Errors
+/// [`MapFailure`].
+pub fn map(path: &Path, options: MapOptions) -> Result<*mut u8, MapFailure> {
+    let _inside = Inside::enter();
+    let resources = |errno| MapFailure::Map(MapError::Resources(errno));
+    let budget_bytes = match options.ram {
+        0 => budget().map_err(MapFailure::Config)?,
+        bytes => bytes,
+    };
+    process::attach().map_err(resources)?;
+    watch_exit().map_err(resources)?;
+    fault_signal::install(fault_handler::on_fault).map_err(resources)?;
+    let MapOptions { writes, length, .. } = options;
+    Ok(maps::open(&Request { path, length, writes, budget_bytes })?)
+}
+
+/// What the settings give a map: DEEPHEAP_MAP_RAM, or `ram` of DEEPHEAP_CONF, or a part of what
+/// there is.
+fn budget() -> Result<u64, ConfigError> {
+    let machine = Machine::read();
+    if let Some(bytes) = map_ram(machine)? {
+        return Ok(bytes);
+    }
+    Ok(match Config::is_ram_given()? {
+        true => Config::from_environment()?.ram,
+        false => (machine.usable_bytes() / RAM_PART).max(BUDGET_MIN),
+    })
+}
+
+/// Has maps written at the exit of the process.
+///
+/// Errors: ENOMEM if libc cannot note that.
+fn watch_exit() -> Result<(), Errno> {
+    extern "C" fn at_exit() {
+        let _inside = Inside::enter();
+        maps::write_all();
+    }
+    // SAFETY: a function of this library, which is never unloaded.
+    if !EXIT_IS_WATCHED.swap(true, Ordering::AcqRel) && unsafe { libc::atexit(at_exit) } != 0 {
+        EXIT_IS_WATCHED.store(false, Ordering::Release);
+        return Err(Errno::ENOMEM);
+    }
+    Ok(())
+}
+
+/// Ends a map, by its beginning. If what was changed cannot be written, it stays.
+///
+/// # Errors
+/// [`MapError`].
+///
+/// # Safety
+/// No thread uses its memory any more.
+pub unsafe fn unmap(address: *mut u8) -> Result<(), MapError> {
+    let _inside = Inside::enter();
+    // SAFETY: the caller's promise.
+    unsafe { maps::close(address) }
+}
+
+/// Makes durable what all processes have stored in a part of a map until now; a length of 0: from
+/// `address` to the end.
+///
+/// # Errors
+/// [`MapError`]; after one of the device itself nobody knows what is durable.
+pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
+    let _inside = Inside::enter();
+    maps::sync(address, length)
+}
+
+/// Tells how a part of a map will be used; a length of 0: from `address` to the end.
+///
+/// # Errors
+/// `MapError::NotAMap`.
+pub fn advise(address: *const u8, length: usize, advice: Advice) -> Result<(), MapError> {
+    let _inside = Inside::enter();
+    maps::advise(address, length, advice)
+}
+
+/// What a map has done, in all of its processes.
+///
+/// # Errors
+/// `MapError::NotAMap`.
+pub fn stats(address: *const u8) -> Result<Stats, MapError> {
+    let _inside = Inside::enter();
+    maps::stats(address)
+}
+
+/// The maps of this user, with their processes.
+///
+/// # Errors
+/// The folder where processes meet cannot be read.
+pub fn list() -> Result<Vec<Listed>, Errno> {
+    let _inside = Inside::enter();
+    maps::list()
+}
+
+/// Whether an address lies in a map of this process.
+pub fn owns(address: *const u8) -> bool {
+    maps::owns(address)
+}
+
+/// A mapped file; unmapped when dropped.
+#[derive(Debug)]
+pub struct Map {
+    at: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it lends addresses; what is done with them is the callers' promise.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps a file.
+    ///
+    /// # Errors
+    /// [`MapFailure`].
+    pub fn open(path: &Path, options: MapOptions) -> Result<Map, MapFailure> {
+        let at = map(path, options)?;
+        let bytes = maps::bytes_from(at).unwrap_or(0);
+        Ok(Map { at, bytes })
+    }
+
+    /// Where it begins. Other threads and processes may change what is there at any time.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at
+    }
+
+    /// Bytes of the file that are mapped.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none, which does not happen.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// All bytes.
+    ///
+    /// # Safety
+    /// As long as the slice lives, no thread of any process changes them, and nobody makes the file
+    /// shorter.
+    pub unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: the caller's promise; so many bytes are mapped.
+        unsafe { core::slice::from_raw_parts(self.at, self.bytes) }
+    }
+
+    /// Makes durable what all processes have stored until now.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn sync(&self) -> Result<(), MapError> {
+        sync(self.at, 0)
+    }
+
+    /// Tells how all of it will be used.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn advise(&self, advice: Advice) -> Result<(), MapError> {
+        advise(self.at, 0, advice)
+    }
+
+    /// What it has done, in all of its processes.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn stats(&self) -> Result<Stats, MapError> {
+        stats(self.at)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// What was changed cannot be written. The file stays mapped, and the exit of the process tries
+    /// again.
+    pub fn close(self) -> Result<(), MapError> {
+        let this = core::mem::ManuallyDrop::new(self);
+        // SAFETY: every slice that was lent has ended.
+        unsafe { unmap(this.at) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: every slice that was lent has ended.
+        if let Err(error) = unsafe { unmap(self.at) } {
+            deepheap_sys::say!("a map cannot be ended: ", &*error.to_string());
+        }
+    }
+}

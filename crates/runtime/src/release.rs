@@ -1,0 +1,186 @@
+//! Release: gives back what the program has freed: memory to the kernel, chunks to their pools,
+//! promises of space to the store.
+//!
+//! Guarantees: the heap hands a freed page out again only after its stored and cached copies are
+//! gone, and knows whether the page may still hold old bytes.
+//! Never: touches a page that was freed.
+//! Threads: any, outside the fault path; `return_space` is the collector's.
+
+use core::sync::atomic::Ordering;
+
+use deepheap_heap::{FreedObjects, FreedRun, PAGE};
+use deepheap_pager::Pager;
+use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::signals::Blocked;
+
+use crate::runtime::{GRANT_BLOCKS, Runtime};
+
+/// Free pages with old bytes that plain mode keeps for reuse, at least.
+const DIRTY_PAGES_LEAST: usize = 4096;
+/// Fruitless looks after which there is nothing more to give back.
+const RETURN_LOOKS: u32 = 8;
+/// Frees of at least that many pages make the collector look for space to give back.
+const RETURNING_PAGES: usize = 256;
+
+impl Runtime {
+    /// Ends a run of pages that left use, and those that the heap parked meanwhile.
+    pub(crate) fn end_run(&'static self, run: FreedRun) {
+        let mut next = Some(run);
+        while let Some(run) = next {
+            self.end_one_run(run);
+            next = self.heap.take_freed();
+        }
+    }
+
+    /// Ends the runs that the heap parked because no free could carry them.
+    pub(crate) fn end_parked_runs(&'static self) {
+        if let Some(run) = self.heap.take_freed() {
+            self.end_run(run);
+        }
+    }
+
+    /// Ends what was on the pages of freed objects.
+    pub(crate) fn end_objects(&'static self, freed: FreedObjects) {
+        let Some(pager) = self.pager() else { return };
+        let resident = match freed.reshaped {
+            true => pager.discard_resident(freed.run()),
+            false => pager.discard(freed.run()),
+        };
+        self.heap.recycle_objects(freed, resident);
+        self.end_idle_objects_in_turn(pager);
+        if freed.pages >= RETURNING_PAGES {
+            self.expect_space_to_return(pager);
+        }
+    }
+
+    fn end_one_run(&'static self, run: FreedRun) {
+        match self.pager() {
+            Some(pager) => {
+                let resident = pager.discard(run);
+                self.heap.recycle(run, resident);
+                if run.pages >= RETURNING_PAGES {
+                    self.expect_space_to_return(pager);
+                }
+            }
+            None => {
+                self.heap.recycle(run, true);
+                self.purge_surplus();
+            }
+        }
+    }
+
+    /// Has pools part with the chunks without an object that they keep for the next one.
+    pub(crate) fn return_idle_objects(&self, pager: &Pager) {
+        self.heap.retire_empty_pools();
+        self.end_idle_objects(pager);
+    }
+
+    /// After a free: ends chunks of objects that nobody uses any more. Those with pinned pages were
+    /// looked at in vain: again after as many frees as they have pages, so that a free pays for a
+    /// page of them at most.
+    fn end_idle_objects_in_turn(&self, pager: &Pager) {
+        match self.idle_pause.load(Ordering::Relaxed) {
+            0 => self.end_idle_objects(pager),
+            // Others count down as well: a hint.
+            pause => self.idle_pause.store(pause - 1, Ordering::Relaxed),
+        }
+    }
+
+    fn end_idle_objects(&self, pager: &Pager) {
+        const PINNED_MAX: usize = 8;
+        let mut pinned = [None; PINNED_MAX];
+        let mut count = 0;
+        while count < PINNED_MAX
+            && let Some(idle) = self.heap.take_idle_objects()
+        {
+            if pager.discard_resident(idle.run()) {
+                pinned[count] = Some(idle);
+                count += 1;
+            } else {
+                self.heap.recycle_objects(idle, false);
+                self.expect_space_to_return(pager);
+            }
+        }
+        let pinned = pinned.into_iter().flatten();
+        self.idle_pause.store(pinned.clone().map(|idle| idle.pages).sum(), Ordering::Relaxed);
+        pinned.for_each(|idle| self.heap.recycle_objects(idle, true));
+    }
+
+    /// Gives the memory of free pages back while more than `keep` of them hold old bytes.
+    pub(crate) fn purge(&self, keep: usize) {
+        while let Some(run) = self.heap.take_purgeable(keep) {
+            let stays = match self.pager() {
+                Some(pager) => pager.discard_resident(run),
+                None => !self.drop_plain(run),
+            };
+            self.heap.recycle(run, stays);
+            if stays {
+                return;
+            }
+        }
+    }
+
+    /// Notes that much was freed: the collector gives space of the store back at leisure.
+    fn expect_space_to_return(&self, pager: &Pager) {
+        if self.space_to_return.swap(RETURN_LOOKS, Ordering::Relaxed) == 0 {
+            pager.store().call_collector();
+        }
+    }
+
+    pub(crate) fn has_space_to_return(&self) -> bool {
+        self.space_to_return.load(Ordering::Relaxed) > 0
+    }
+
+    /// Collector: takes back what was granted and is not used any more, and gives space that has
+    /// been free for a while back to the device (discard later: live bytes went down at the free).
+    pub(crate) fn return_space(&self, pager: &Pager) {
+        if !self.has_space_to_return() {
+            return;
+        }
+        let (pages, blocks) = self.heap.try_revoke_but(GRANT_BLOCKS, GRANT_BLOCKS as u64);
+        let pages = if self.is_lazy() { 0 } else { pages as u64 };
+        pager.store().unreserve(pages + blocks);
+        self.return_promises(pager);
+        if pager.store().discard_idle() == 0 {
+            self.space_to_return.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.publish_gauges();
+    }
+
+    /// Plain mode: gives the memory of a run back, which nobody needs the bytes of; false if the
+    /// kernel refuses.
+    fn drop_plain(&self, run: FreedRun) -> bool {
+        let address = self.region_base + run.first.0 as usize * PAGE;
+        // SAFETY: our own memory, in quarantine, just allocated, or given up by the program.
+        unsafe { mapping::advise(address as *mut u8, run.pages * PAGE, Advice::DontNeed).is_ok() }
+    }
+
+    /// Drops what the pages of a run hold, which the program does not know yet or has given up;
+    /// false if some of it may be left.
+    pub(crate) fn drop_old_bytes(&self, run: FreedRun) -> bool {
+        if let Some(pager) = self.pager() {
+            return !pager.discard_resident(run);
+        }
+        // As in `purge_surplus`.
+        let _blocked = Blocked::all();
+        let Some(_growth) = self.growth.try_lock() else { return false };
+        self.pager().is_none() && self.drop_plain(run)
+    }
+
+    /// Plain mode: keeps free memory within an eighth of what is in use.
+    fn purge_surplus(&self) {
+        let keep = DIRTY_PAGES_LEAST.max(self.heap.committed_pages() / 8);
+        if self.heap.dirty_free_pages() <= keep {
+            return;
+        }
+        // Plain mode cannot end while we have the growth lock. A handler of the program that forks
+        // would want the lock, too.
+        let _blocked = Blocked::all();
+        let Some(_growth) = self.growth.try_lock() else { return };
+        if self.pager().is_some() {
+            return;
+        }
+        self.purge(keep);
+        self.publish_gauges();
+    }
+}

@@ -1,0 +1,168 @@
+//! Switch: the one change from plain to managing. A store is opened, a pager is made and published,
+//! the workers start.
+//!
+//! Guarantees: the switch loses nothing and moves nothing; if it fails, the heap stays plain, and
+//! the reason is logged once.
+//! Never: tried again after it failed.
+//! Threads: any, outside the fault path, under `growth` with all signals blocked.
+
+use core::ffi::c_void;
+use core::fmt;
+
+use deepheap_heap::{PAGE, SPAN};
+use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks};
+use deepheap_store::{FileDevice, Store, StoreError};
+use deepheap_sys::direct_file::OpenError;
+use deepheap_sys::errno::Errno;
+use deepheap_sys::log::{Piece, say};
+use deepheap_sys::signals::Blocked;
+use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
+
+use crate::runtime::{Growth, Inside, REGION_BYTES, Runtime};
+use crate::store_location::{StoreLocation, StoreLocationError};
+use crate::{doctor, fault_handler, holds, workers};
+
+/// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
+/// program's own stack may be small, and would keep what was touched of it.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Why the heap cannot grow beyond RAM.
+#[derive(Debug)]
+enum ManageError {
+    Location(StoreLocationError),
+    Open(OpenError),
+    Store(StoreError),
+    Start(StartError),
+    Signal(Errno),
+}
+
+impl Runtime {
+    /// The pager, made now if the heap is plain; none if that is not to be had.
+    pub(crate) fn managed(&'static self) -> Option<&'static Pager> {
+        self.pager().or_else(|| {
+            let _inside = Inside::enter();
+            let _blocked = Blocked::all();
+            let mut growth = self.growth.lock();
+            self.switched(&mut growth)
+        })
+    }
+
+    /// As `managed`, for who has the lock.
+    pub(crate) fn switched(&'static self, growth: &mut Growth) -> Option<&'static Pager> {
+        if self.pager().is_none()
+            && !growth.refused
+            && let Err(error) = self.switch(growth)
+        {
+            growth.refused = true;
+            say(&[
+                Piece::Text("the heap cannot outgrow its RAM budget, allocations fail now: "),
+                Piece::Text(&error.to_string()),
+            ]);
+        }
+        self.pager()
+    }
+
+    /// The switch, on a stack of its own.
+    fn switch(&'static self, growth: &Growth) -> Result<(), ManageError> {
+        struct Call<'a> {
+            runtime: &'static Runtime,
+            growth: &'a Growth,
+            result: Result<(), ManageError>,
+        }
+        extern "C" fn run(call: *mut c_void) {
+            // SAFETY: the caller below passes a `Call`, which it does not use meanwhile.
+            let call = unsafe { &mut *call.cast::<Call<'_>>() };
+            call.result = call.runtime.switch_here(call.growth);
+        }
+        let mut call = Call { runtime: self, growth, result: Ok(()) };
+        large_stack::call(STACK_BYTES, run, (&raw mut call).cast())
+            .map_err(|errno| ManageError::Start(StartError::Resources(errno)))?;
+        call.result
+    }
+
+    fn switch_here(&'static self, growth: &Growth) -> Result<(), ManageError> {
+        let location = StoreLocation::find(&self.config).map_err(ManageError::Location)?;
+        let file = location.open(self.config.force).map_err(ManageError::Open)?;
+        let device = FileDevice::with_rings(file, self.rings())
+            .map_err(|errno| ManageError::Open(errno.into()))?
+            .with_floor(location.floor_bytes(&self.config));
+        let store = Store::open(Box::new(device), self.store_options(&location))
+            .map_err(ManageError::Store)?;
+        // What exists must be spillable, too.
+        let present = self.present_pages(growth);
+        let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };
+        store.reserve(promised as u64).map_err(ManageError::Store)?;
+        let options = Options {
+            region_base: self.region_base,
+            region_pages: REGION_BYTES / PAGE,
+            budget_bytes: self.ram(),
+            page_buffer_bytes: self.page_buffer_bytes(),
+            overcommit: self.config.overcommit,
+            compress: self.config.compress,
+            makes_checkpoints: false,
+        };
+        let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
+        handler_stack::limit(
+            handler_stacks(options.budget_bytes),
+            fault_handler::has_room_for_stack,
+        );
+        fault_signal::install(fault_handler::on_fault).map_err(ManageError::Signal)?;
+        let pager: &'static Pager = Box::leak(Box::new(pager));
+        self.heap.report_free_pages(true);
+        if self.is_lazy() {
+            self.heap.grant_follows();
+        }
+        pager.begin_take_over(growth.spans, present, || {
+            self.publish_pager(pager);
+            holds::pin_early()
+        });
+        workers::start(self);
+        pager.wake_evictor();
+        Ok(())
+    }
+}
+
+impl Runtime {
+    /// Pages of plain memory that hold something.
+    fn present_pages(&self, growth: &Growth) -> usize {
+        let mut present = 0;
+        let count = &mut |_, pages, _| present += pages;
+        match pagemap::present_pages(self.region_base, growth.spans * SPAN, count) {
+            Ok(()) => present,
+            Err(_) => self.heap.committed_pages(),
+        }
+    }
+
+    /// Whether memory takes its room in the store when it is touched.
+    pub(crate) fn is_lazy(&self) -> bool {
+        self.config.overcommit == Overcommit::Lazy
+    }
+}
+
+impl fmt::Display for ManageError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ManageError::Location(error) => error.fmt(out),
+            ManageError::Open(OpenError::System(Errno::EMFILE))
+            | ManageError::Start(
+                StartError::Userfaultfd(Errno::EMFILE) | StartError::Resources(Errno::EMFILE),
+            ) => out.write_str("too many open files: raise `ulimit -n`, or have fewer open"),
+            ManageError::Open(error) => {
+                write!(out, "the store cannot be opened ({error}): name another with --store")
+            }
+            ManageError::Store(error) => write!(out, "the store cannot be used: {error}"),
+            ManageError::Start(StartError::Userfaultfd(errno)) => write!(
+                out,
+                "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile \
+                 of the container), or use Linux 5.19 or later; `deepheap doctor` tells more",
+            ),
+            ManageError::Start(StartError::CopiesPages) => {
+                doctor::exclusive_pages(Ok(false)).fmt(out)
+            }
+            ManageError::Start(StartError::Resources(errno)) => {
+                write!(out, "no memory or file descriptors for the tables ({errno})")
+            }
+            ManageError::Signal(errno) => write!(out, "SIGBUS cannot be handled ({errno})"),
+        }
+    }
+}

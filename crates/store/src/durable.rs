@@ -1,0 +1,33 @@
+//! Durable: a heap whose file outlives its process.
+//!
+//! | noun | file |
+//! |---|---|
+//! | where every page lies | `layout` |
+//! | what is known of every page, in RAM | `index` |
+//! | pages on their way from and to the device | `pages` |
+//! | the log as a device of its own | `shifted` |
+//! | the file: made, opened, its tables loaded | `file` |
+//! | a checkpoint that is being made | `saving` |
+//! | checkpoints that are kept under a name | `snapshots` |
+//! | looking for damage | `verify` |
+//! | what can go wrong | `error` |
+//!
+//! The file is drawn in `docs/on-disk-format.md`. A checkpoint writes the table pages that changed
+//! beside those of the last one, then the index pages above them, syncs, and then writes the older
+//! of the two superblocks, and syncs again. The superblock is the only commit.
+//!
+//! Guarantees: whatever is not finished when the process or the power ends is as if it had never
+//! begun; a byte that changes on the device is found when it is loaded.
+//! Never: overwrites what the last checkpoint uses; repeats a sync that failed.
+//! Threads: one at a time, for each file.
+
+pub mod error;
+pub mod file;
+pub mod saving;
+pub mod shifted;
+pub mod snapshots;
+pub mod verify;
+
+mod index;
+mod layout;
+mod pages;

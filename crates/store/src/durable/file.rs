@@ -1,0 +1,452 @@
+//! File: a durable heap's device, with the checkpoint that it opened at.
+//!
+//! Guarantees: `open` takes the newest superblock that is whole; the whole index below it is
+//! verified before `open` returns, and a page of a table before it is handed out.
+//! Never: writes, unless to create; so a device that refuses writes can be opened and read.
+//! Threads: one at a time; the log's device may be used meanwhile.
+
+use std::sync::Arc;
+
+use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::errno::Errno;
+use zerocopy::FromBytes;
+
+use crate::device::{Device, Write};
+use crate::durable::error::DurableError;
+use crate::durable::index::Index;
+use crate::durable::layout::{Layout, Node};
+use crate::durable::pages::{BATCH_PAGES, Lack, PageReader, read_bare};
+use crate::durable::shifted::ShiftedDevice;
+use crate::format::BLOCK_BYTES;
+use crate::format::geometry::Geometry;
+use crate::format::index::Entry;
+use crate::format::saved::{SNAPSHOTS, SNAPSHOTS_MAX, SnapshotRecord};
+use crate::format::superblock::{HeapShape, PLACES, Stamp, Superblock, TableShape, Unreadable};
+use crate::identity::Identity;
+use crate::options::Options;
+
+/// Which of the two superblocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// At the start of the file.
+    A,
+    /// At 64 KiB.
+    B,
+}
+
+impl Place {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::A, Self::B];
+
+    /// Where it lies, bytes.
+    pub(crate) fn offset(self) -> u64 {
+        PLACES[self as usize]
+    }
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// What may still be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Condition {
+    /// The index in RAM is that of the last checkpoint.
+    Settled,
+    /// A checkpoint was given up: the index has to be read again.
+    Unsettled,
+    /// A sync or a superblock failed: nothing more is written.
+    Stopped,
+    /// The index in RAM is right, and nothing is ever written.
+    ReadOnly,
+}
+
+/// A durable heap's device. See the file's header.
+pub struct DurableFile {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) layout: Layout,
+    /// The last checkpoint.
+    pub(crate) superblock: Superblock,
+    /// Where that is.
+    pub(crate) newest: Place,
+    pub(crate) index: Index,
+    pub(crate) condition: Condition,
+    /// In the order of their checkpoints.
+    pub(crate) snapshots: Vec<Snapshot>,
+    damaged: Option<Place>,
+}
+
+/// A checkpoint that is kept under a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// 1 to 64 bytes.
+    pub name: String,
+    /// The checkpoint.
+    pub checkpoint: u64,
+    /// When it was made, seconds since 1970.
+    pub time: u64,
+    /// The entry of the topmost page of its tables.
+    pub(crate) root: Entry,
+    /// Where its tables are.
+    pub(crate) area: u32,
+}
+
+/// The bytes at the two places of superblocks, to tell whether they have changed.
+#[derive(PartialEq, Eq)]
+pub struct Superblocks([Option<Box<[u8]>>; 2]);
+
+impl Superblocks {
+    /// What is there now.
+    ///
+    /// Errors: `Io`.
+    pub fn of(device: &dyn Device) -> Result<Self, DurableError> {
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+        let mut read = |place: Place| {
+            let page = buffer.as_mut_slice();
+            match read_bare(device, place.offset(), page) {
+                Ok(()) => Ok(Some(Box::from(&*page))),
+                Err(Lack::Damaged) => Ok(None),
+                Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
+            }
+        };
+        Ok(Self([read(Place::A)?, read(Place::B)?]))
+    }
+}
+
+/// What takes the pages of a table: each page's number, and its 4096 bytes.
+pub type VisitPage<'a> = dyn FnMut(u32, &[u8]) -> Result<(), DurableError> + 'a;
+
+/// What `open` finds at one of the two places.
+pub(crate) type Found = Result<Superblock, Option<Unreadable>>;
+
+impl DurableFile {
+    /// Makes an empty heap of this shape: checkpoint 1. Whatever the device holds is lost.
+    ///
+    /// Errors: `Shape`; `Store` for a log that cannot be; `Truncated` if the device is too small;
+    /// `Io`, and then there is no heap.
+    pub fn create(
+        device: Arc<dyn Device>,
+        shape: HeapShape,
+        identity: Identity,
+        stamp: Stamp,
+    ) -> Result<Self, DurableError> {
+        let layout = Layout::new(&shape)?;
+        Geometry::new(shape.segment_bytes, shape.capacity_bytes)?;
+        let log_start = layout.log_start();
+        let superblock =
+            Superblock { identity, shape, log_start, checkpoint: 1, root: Entry::NONE, stamp };
+        check_length(&*device, &superblock)?;
+        // First none, then both: never one of this heap beside one of another.
+        for bytes in [[0; BLOCK_BYTES], superblock.write()] {
+            for place in Place::ALL {
+                write_superblock(&*device, place, &bytes)?;
+            }
+            device.sync()?;
+        }
+        let index = Index::new(&layout)?;
+        let (newest, condition) = (Place::A, Condition::Settled);
+        let (snapshots, damaged) = (Vec::new(), None);
+        Ok(Self { device, layout, superblock, newest, index, condition, snapshots, damaged })
+    }
+
+    /// Opens the heap at its last checkpoint.
+    ///
+    /// Errors: all but those of checkpoints. A device that fails is an error, too: the superblock
+    /// that it does not show may be the newest.
+    pub fn open(device: Arc<dyn Device>) -> Result<Self, DurableError> {
+        let mut this = Self::open_without_index(device)?;
+        this.index = this.load_index()?;
+        this.condition = Condition::Settled;
+        this.snapshots = this.load_snapshots()?;
+        Ok(this)
+    }
+
+    /// As `open`; no checkpoint can be made, so nothing is ever written.
+    ///
+    /// Errors: as `open`. Beside a process that makes checkpoints any damage may be found: that of
+    /// pages that were written meanwhile.
+    pub fn open_to_read(device: Arc<dyn Device>) -> Result<Self, DurableError> {
+        let mut this = Self::open(device)?;
+        this.condition = Condition::ReadOnly;
+        Ok(this)
+    }
+
+    /// The heap as it is in a snapshot, to be read.
+    ///
+    /// Errors: `NoSnapshot`; else as `open`.
+    pub fn open_snapshot(&self, name: &str) -> Result<Self, DurableError> {
+        let mut this = self.snapshot_without_index(self.snapshot(name)?)?;
+        this.index = this.load_index()?;
+        Ok(this)
+    }
+
+    /// As `open_snapshot`, with an index that knows of no page.
+    pub(crate) fn snapshot_without_index(&self, snapshot: &Snapshot) -> Result<Self, DurableError> {
+        let layout = self.layout.in_area(snapshot.area);
+        let mut superblock = self.superblock.clone();
+        superblock.checkpoint = snapshot.checkpoint;
+        superblock.root = snapshot.root;
+        superblock.stamp.time = snapshot.time;
+        Ok(Self {
+            device: self.device.clone(),
+            index: Index::new(&layout)?,
+            layout,
+            superblock,
+            newest: self.newest,
+            condition: Condition::ReadOnly,
+            snapshots: Vec::new(),
+            damaged: None,
+        })
+    }
+
+    /// The snapshot of this name.
+    ///
+    /// Errors: `NoSnapshot`.
+    pub fn snapshot(&self, name: &str) -> Result<&Snapshot, DurableError> {
+        let found = self.snapshots.iter().find(|snapshot| snapshot.name == name);
+        found.ok_or(DurableError::NoSnapshot)
+    }
+
+    /// All snapshots, in the order of their checkpoints.
+    pub fn snapshots(&self) -> &[Snapshot] {
+        &self.snapshots
+    }
+
+    /// Those of the last checkpoint.
+    pub(crate) fn load_snapshots(&self) -> Result<Vec<Snapshot>, DurableError> {
+        let mut snapshots: Vec<Snapshot> = Vec::new();
+        if self.layout.table(SNAPSHOTS).is_none() {
+            return Ok(snapshots);
+        }
+        self.load_table(SNAPSHOTS, &mut |_, page| {
+            for record in page.chunks_exact(size_of::<SnapshotRecord>()) {
+                let Ok(record) = SnapshotRecord::read_from_bytes(record) else { continue };
+                if record.name[0] == 0 {
+                    continue;
+                }
+                let snapshot = Snapshot::of(&record, self.checkpoint());
+                let snapshot = snapshot.ok_or(DurableError::Inconsistent("a snapshot"))?;
+                if snapshots.iter().any(|other| other.clashes_with(&snapshot)) {
+                    return Err(DurableError::Inconsistent("two snapshots at one place"));
+                }
+                snapshots.push(snapshot);
+            }
+            Ok(())
+        })?;
+        snapshots.sort_unstable_by_key(|snapshot| snapshot.checkpoint);
+        Ok(snapshots)
+    }
+
+    /// As `open`, as far as the superblocks lead.
+    pub(crate) fn open_without_index(device: Arc<dyn Device>) -> Result<Self, DurableError> {
+        let found = read_superblocks(&*device)?;
+        let damaged = Place::ALL
+            .into_iter()
+            .find(|&place| matches!(found[place as usize], Err(None | Some(Unreadable::Damaged))));
+        let (newest, superblock) = choose(found)?;
+        let layout = Layout::new(&superblock.shape)
+            .map_err(|_| DurableError::Inconsistent("its list of tables"))?;
+        let shape = &superblock.shape;
+        if Geometry::new(shape.segment_bytes, shape.capacity_bytes).is_err()
+            || superblock.log_start != layout.log_start()
+        {
+            return Err(DurableError::Inconsistent("the place of its log"));
+        }
+        check_length(&*device, &superblock)?;
+        let index = Index::new(&layout)?;
+        let condition = Condition::Unsettled;
+        let snapshots = Vec::new();
+        Ok(Self { device, layout, superblock, newest, index, condition, snapshots, damaged })
+    }
+
+    /// What the heap is made of.
+    pub fn shape(&self) -> &HeapShape {
+        &self.superblock.shape
+    }
+
+    /// Errors: `OtherTables` if the heap's tables are not these, in this order.
+    pub fn expect_tables(&self, tables: &[TableShape]) -> Result<(), DurableError> {
+        if self.shape().tables == tables { Ok(()) } else { Err(DurableError::OtherTables) }
+    }
+
+    /// What tells the heap from all others.
+    pub fn identity(&self) -> &Identity {
+        &self.superblock.identity
+    }
+
+    /// The number of the last checkpoint, from 1.
+    pub fn checkpoint(&self) -> u64 {
+        self.superblock.checkpoint
+    }
+
+    /// What the caller noted with the last checkpoint.
+    pub fn stamp(&self) -> &Stamp {
+        &self.superblock.stamp
+    }
+
+    /// The superblock that was not whole when the heap was opened. The end of a process or of the
+    /// power during a commit leaves one, and so does a device that forgets: then the heap may have
+    /// opened at the checkpoint before the last.
+    pub fn damaged_superblock(&self) -> Option<Place> {
+        self.damaged
+    }
+
+    /// Whether this process can make no more checkpoints.
+    pub fn is_stopped(&self) -> bool {
+        self.condition == Condition::Stopped
+    }
+
+    /// Bytes of RAM, the device's not counted.
+    pub fn memory_bytes(&self) -> u64 {
+        self.index.memory_bytes() + size_of::<Self>() as u64
+    }
+
+    /// Where the log begins, bytes: after everything else.
+    pub fn log_start(&self) -> u64 {
+        self.superblock.log_start
+    }
+
+    /// The log: what `Store::open_saved` takes.
+    pub fn log_device(&self) -> Box<dyn Device> {
+        let (start, len) = (self.log_start(), self.shape().capacity_bytes);
+        Box::new(ShiftedDevice::new(self.device.clone(), start, len))
+    }
+
+    /// The options of the store of this heap, with so many buffers and segments in reserve.
+    pub fn store_options(&self, buffers: usize, reserve_segments: u32) -> Options {
+        let HeapShape { segment_bytes, capacity_bytes, .. } = *self.shape();
+        Options { segment_bytes, capacity_bytes, buffers, reserve_segments }
+    }
+
+    /// Hands on every page of the table that was ever saved, verified, in order, as it was at the
+    /// last checkpoint; the others are zeros. Stops at the first error.
+    ///
+    /// Errors: `PageDamaged`; `OtherTables` if there is no such table; `Io`; those of `visit`.
+    pub fn load_table(&self, id: u32, visit: &mut VisitPage<'_>) -> Result<(), DurableError> {
+        let table = self.layout.table(id).ok_or(DurableError::OtherTables)?;
+        let reloaded;
+        let index = match self.condition {
+            Condition::Settled | Condition::ReadOnly => &self.index,
+            Condition::Unsettled | Condition::Stopped => {
+                reloaded = self.load_index()?;
+                &reloaded
+            }
+        };
+        let secret = &self.superblock.identity.secret;
+        let mut reader = PageReader::new(&*self.device, &self.layout, secret)?;
+        reader.read_all(
+            table.nodes(),
+            |node| index.get(node),
+            |node, page| match page {
+                Ok(bytes) => visit(node.0 - table.first, bytes),
+                Err(lack) => Err(lack.of(&self.layout, node)),
+            },
+        )
+    }
+
+    /// The index of the last checkpoint, read and verified from its root down.
+    pub(crate) fn load_index(&self) -> Result<Index, DurableError> {
+        self.load_index_with(&mut |node, lack| Err(lack.of(&self.layout, node)))
+    }
+
+    /// As `load_index`; `lacking` decides whether to go on without a page.
+    pub(crate) fn load_index_with(
+        &self,
+        lacking: &mut dyn FnMut(Node, Lack) -> Result<(), DurableError>,
+    ) -> Result<Index, DurableError> {
+        let mut index = Index::new(&self.layout)?;
+        index.set(self.layout.root(), self.superblock.root);
+        let secret = &self.superblock.identity.secret;
+        let mut reader = PageReader::new(&*self.device, &self.layout, secret)?;
+        for (number, level) in self.layout.levels().iter().enumerate().skip(1).rev() {
+            let known = level.nodes().map(|node| (node, index.get(node)));
+            let wanted: Vec<_> = known.filter(|(_, entry)| !entry.is_none()).collect();
+            for batch in wanted.chunks(BATCH_PAGES) {
+                reader.read(batch, |node, page| {
+                    let place = (number, node.0 - level.first);
+                    let checkpoint = self.superblock.checkpoint;
+                    match page {
+                        Ok(page) if index.read(&self.layout, place, checkpoint, page) => Ok(()),
+                        Ok(_) => lacking(node, Lack::Damaged),
+                        Err(lack) => lacking(node, lack),
+                    }
+                })?;
+            }
+        }
+        Ok(index)
+    }
+}
+
+impl Snapshot {
+    /// What a record says; none if that cannot be in a heap whose last checkpoint is this.
+    fn of(record: &SnapshotRecord, last: u64) -> Option<Self> {
+        let length = record.name.iter().position(|&byte| byte == 0);
+        let name = record.name.get(..length.unwrap_or(record.name.len()))?;
+        let name = core::str::from_utf8(name).ok()?.to_owned();
+        let (checkpoint, area) = (record.checkpoint.get(), record.area.get());
+        let is_possible = (1..last).contains(&checkpoint)
+            && area < SNAPSHOTS_MAX
+            && record.root.checkpoint() <= checkpoint;
+        let time = record.time.get();
+        is_possible.then_some(Self { name, checkpoint, time, root: record.root, area })
+    }
+
+    fn clashes_with(&self, other: &Self) -> bool {
+        self.name == other.name || self.area == other.area || self.checkpoint == other.checkpoint
+    }
+}
+
+/// Errors: `Truncated` if the device ends before the heap does.
+fn check_length(device: &dyn Device, superblock: &Superblock) -> Result<(), DurableError> {
+    let needed = superblock.log_start.saturating_add(superblock.shape.capacity_bytes);
+    let found = device.len();
+    if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
+}
+
+/// Writes a superblock.
+pub(crate) fn write_superblock(
+    device: &dyn Device,
+    place: Place,
+    bytes: &[u8; BLOCK_BYTES],
+) -> Result<(), Errno> {
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+    buffer.as_mut_slice().copy_from_slice(bytes);
+    let mut writes = [Write::new(place.offset(), buffer.as_mut_slice())];
+    device.write(&mut writes);
+    writes[0].result
+}
+
+/// What is at the two places. A place behind the end of the device has `None`.
+pub(crate) fn read_superblocks(device: &dyn Device) -> Result<[Found; 2], DurableError> {
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+    let mut read = |place: Place| {
+        let page = buffer.as_mut_slice();
+        match read_bare(device, place.offset(), page) {
+            Ok(()) => Ok(Superblock::read(page).map_err(Some)),
+            Err(Lack::Damaged) => Ok(Err(None)),
+            Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
+        }
+    };
+    Ok([read(Place::A)?, read(Place::B)?])
+}
+
+/// The newer of the two that count.
+pub(crate) fn choose([a, b]: [Found; 2]) -> Result<(Place, Superblock), DurableError> {
+    use Unreadable::{Damaged, Foreign, OtherVersion};
+    match (a, b) {
+        (Err(Some(OtherVersion(version))), _) | (_, Err(Some(OtherVersion(version)))) => {
+            Err(DurableError::OtherVersion(version))
+        }
+        (Ok(a), Ok(b)) if a.identity != b.identity || a.shape != b.shape => {
+            Err(DurableError::SuperblocksDiffer)
+        }
+        (Ok(a), Ok(b)) if a.checkpoint >= b.checkpoint => Ok((Place::A, a)),
+        (_, Ok(b)) => Ok((Place::B, b)),
+        (Ok(a), _) => Ok((Place::A, a)),
+        (Err(Some(Damaged)), _) | (_, Err(Some(Damaged))) => Err(DurableError::SuperblocksDamaged),
+        (Err(None | Some(Foreign)), Err(None | Some(Foreign))) => Err(DurableError::NotAHeap),
+    }
+}

@@ -1,0 +1,109 @@
+//! Index: the entries of all pages of a durable heap, in RAM.
+//!
+//! Guarantees: 16 bytes for each page, populated where pages were saved.
+//! Never: allocates after `new`, blocks, does I/O.
+//! Threads: one at a time.
+
+use deepheap_sys::pinned_array::PinnedArray;
+
+use crate::checksum::Secret;
+use crate::durable::error::DurableError;
+use crate::durable::layout::{Layout, Node};
+use crate::format::BLOCK_BYTES;
+use crate::format::index::{self, Entry, FANOUT};
+
+/// See the file's header.
+pub(crate) struct Index {
+    words: PinnedArray<[u64; 2]>,
+    /// Entries that are not `NONE`.
+    used: u64,
+}
+
+/// What the bytes of a page hash to, bound to its number.
+pub(crate) fn checksum(secret: &Secret, node: Node, bytes: &[u8]) -> u64 {
+    secret.hash(bytes).bound_to(node.0 as u64)
+}
+
+impl Index {
+    /// No page was ever saved.
+    pub(crate) fn new(layout: &Layout) -> Result<Self, DurableError> {
+        Ok(Self { words: PinnedArray::new(layout.nodes() as usize)?, used: 0 })
+    }
+
+    /// What is known of the page.
+    pub(crate) fn get(&self, node: Node) -> Entry {
+        Entry::from_words(self.words[node.0 as usize])
+    }
+
+    pub(crate) fn set(&mut self, node: Node, entry: Entry) {
+        self.used += u64::from(self.get(node).is_none() && !entry.is_none());
+        self.words[node.0 as usize] = entry.to_words();
+    }
+
+    /// Bytes of RAM that the entries take which are not `NONE`; they may lie scattered.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.used * size_of::<[u64; 2]>() as u64
+    }
+
+    /// The bytes of page `page` of index level `level`.
+    pub(crate) fn write(&self, layout: &Layout, level: usize, page: u32) -> [u8; BLOCK_BYTES] {
+        let mut bytes = [0; BLOCK_BYTES];
+        for (at, child) in layout.children(level, page).enumerate() {
+            index::set_entry(&mut bytes, at, self.get(child));
+        }
+        bytes
+    }
+
+    /// Takes the entries of page `page` of index level `level`, which was written by `checkpoint`
+    /// or before; false if they cannot be.
+    pub(crate) fn read(
+        &mut self,
+        layout: &Layout,
+        (level, page): (usize, u32),
+        checkpoint: u64,
+        bytes: &[u8],
+    ) -> bool {
+        let mut children = layout.children(level, page);
+        for entry in index::entries(bytes) {
+            match children.next() {
+                Some(_) if entry.checkpoint() > checkpoint => return false,
+                Some(_) if entry.checkpoint() == 0 && !entry.is_none() => return false,
+                Some(child) if !entry.is_none() => self.set(child, entry),
+                Some(_) => {}
+                None if !entry.is_none() => return false,
+                None => {}
+            }
+        }
+        true
+    }
+}
+
+/// Index pages that a checkpoint has to write: a bit for each page of the index.
+pub(crate) struct Changed {
+    /// The first page of the index.
+    first: u32,
+    bits: Box<[u64]>,
+}
+
+impl Changed {
+    /// None so far.
+    pub(crate) fn new(layout: &Layout) -> Self {
+        let first = layout.levels()[0].pages;
+        let pages = layout.nodes() - first;
+        Self { first, bits: vec![0; pages.div_ceil(64) as usize].into_boxed_slice() }
+    }
+
+    /// The page of the index has to be written.
+    pub(crate) fn add(&mut self, node: Node) {
+        let at = node.0 - self.first;
+        self.bits[at as usize / 64] |= 1 << (at % 64);
+    }
+
+    /// Whether it has to be.
+    pub(crate) fn has(&self, node: Node) -> bool {
+        let at = node.0 - self.first;
+        self.bits[at as usize / 64] & (1 << (at % 64)) != 0
+    }
+}
+
+const _: () = assert!(FANOUT as usize * size_of::<[u64; 2]>() == BLOCK_BYTES);

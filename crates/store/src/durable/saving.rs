@@ -1,0 +1,188 @@
+//! Saving: a checkpoint of a durable heap that is being made.
+//!
+//! `page` takes the pages of the tables, and writes those that differ from what was saved last,
+//! each into the slot that the last checkpoint does not use. `commit` writes the index pages above
+//! them in the same way, syncs, writes the older superblock, and syncs again.
+//!
+//! ```text
+//!   pages, index pages --> sync --> superblock --> sync
+//!   ^                      ^        ^              ^
+//!   a failure here:        here:    from here on:
+//!   nothing has happened,  no more  no more checkpoints; the heap opens at this one
+//!   try again              of them  or at the one before
+//! ```
+//!
+//! Guarantees: until the superblock is written the last checkpoint is untouched.
+//! Never: repeats a sync that failed; asks for a table after `page`; takes more memory than a
+//! buffer of 1 MiB and a bit for each index page.
+//! Threads: one at a time.
+
+use deepheap_sys::errno::Errno;
+
+use crate::durable::error::DurableError;
+use crate::durable::file::{Condition, DurableFile, write_superblock};
+use crate::durable::index::{Changed, checksum};
+use crate::durable::layout::Node;
+use crate::durable::pages::PageWriter;
+use crate::format::BLOCK_BYTES;
+use crate::format::index::Entry;
+use crate::format::superblock::{Stamp, Superblock};
+
+/// A checkpoint that is being made. If it is dropped, it never was.
+pub struct Saving<'a> {
+    file: &'a mut DurableFile,
+    writer: PageWriter,
+    /// Its number.
+    checkpoint: u64,
+    /// Index pages above pages that were written.
+    changed: Changed,
+    changed_bytes: u64,
+    /// Why it cannot be committed any more.
+    failure: Option<DurableError>,
+}
+
+impl DurableFile {
+    /// Begins a checkpoint.
+    ///
+    /// Errors: `Stopped`; `Io` if memory is lacking; if a checkpoint was given up before, those of
+    /// `open`.
+    pub fn begin(&mut self) -> Result<Saving<'_>, DurableError> {
+        match self.condition {
+            Condition::Stopped => return Err(DurableError::Stopped),
+            Condition::ReadOnly => return Err(DurableError::ReadOnly),
+            Condition::Unsettled => self.index = self.load_index()?,
+            Condition::Settled => {}
+        }
+        let writer = PageWriter::new()?;
+        // Until the commit.
+        self.condition = Condition::Unsettled;
+        Ok(Saving {
+            checkpoint: self.superblock.checkpoint + 1,
+            changed: Changed::new(&self.layout),
+            file: self,
+            writer,
+            changed_bytes: 0,
+            failure: None,
+        })
+    }
+}
+
+impl Saving<'_> {
+    /// The 4096 bytes of a page of a table, as the checkpoint is to have them. A page that is not
+    /// handed in keeps what it had. One of zeros that was never saved costs nothing.
+    ///
+    /// Errors: `Io`; the checkpoint cannot be committed then, and another one can be begun.
+    ///
+    /// # Panics
+    /// If the heap has no such page, or these are not 4096 bytes.
+    pub fn page(&mut self, table: u32, page: u32, bytes: &[u8]) -> Result<(), DurableError> {
+        assert_eq!(bytes.len(), BLOCK_BYTES, "a page of a table has 4 KiB");
+        let node = self.file.layout.node(table, page);
+        let saved = self.file.index.get(node);
+        if saved.is_none() && bytes.iter().all(|&byte| byte == 0) {
+            return self.failure.map_or(Ok(()), Err);
+        }
+        let sum = checksum(&self.file.superblock.identity.secret, node, bytes);
+        if !saved.is_none() && saved.checksum() == sum {
+            return self.failure.map_or(Ok(()), Err);
+        }
+        self.write(node, sum, bytes)
+    }
+
+    /// Bytes of pages that were written, or are about to be.
+    pub fn changed_bytes(&self) -> u64 {
+        self.changed_bytes
+    }
+
+    /// The number that the checkpoint will have.
+    pub fn checkpoint(&self) -> u64 {
+        self.checkpoint
+    }
+
+    /// Makes the checkpoint the last one; returns its number. What the caller wrote to the log
+    /// before is part of it.
+    ///
+    /// Errors: `Io`, and nothing has happened; `SyncFailed` and `Undecided`, and no checkpoint can
+    /// be made any more.
+    pub fn commit(mut self, stamp: Stamp) -> Result<u64, DurableError> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        self.write_index()?;
+        let flushed = self.writer.flush(&*self.file.device);
+        self.note(flushed)?;
+        if let Err(errno) = self.file.device.sync() {
+            return self.stop(DurableError::SyncFailed(errno));
+        }
+        let superblock = Superblock {
+            checkpoint: self.checkpoint,
+            root: self.file.index.get(self.file.layout.root()),
+            stamp,
+            ..self.file.superblock.clone()
+        };
+        let place = self.file.newest.other();
+        let written = write_superblock(&*self.file.device, place, &superblock.write());
+        if let Err(errno) = written.and_then(|()| self.file.device.sync()) {
+            return self.stop(DurableError::Undecided(errno));
+        }
+        self.file.superblock = superblock;
+        self.file.newest = place;
+        self.file.condition = Condition::Settled;
+        Ok(self.checkpoint)
+    }
+
+    /// Writes the index pages above what was written, level by level.
+    fn write_index(&mut self) -> Result<(), DurableError> {
+        for level in 1..self.file.layout.levels().len() {
+            let pages = self.file.layout.levels()[level];
+            for (page, node) in (0..).zip(pages.nodes()) {
+                if self.changed.has(node) {
+                    let bytes = self.file.index.write(&self.file.layout, level, page);
+                    let sum = checksum(&self.file.superblock.identity.secret, node, &bytes);
+                    self.write(node, sum, &bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a page into the slot that the last checkpoint does not use.
+    fn write(&mut self, node: Node, sum: u64, bytes: &[u8]) -> Result<(), DurableError> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        let device = self.file.device.clone();
+        let saved = self.file.index.get(node);
+        let slot = if saved.checkpoint() == self.checkpoint {
+            // Once more: what is written there must not be on its way with what comes now.
+            let flushed = self.writer.flush(&*device);
+            self.note(flushed)?;
+            saved.slot()
+        } else {
+            // A page that was never saved has both slots free.
+            saved.slot() ^ 1
+        };
+        self.file.index.set(node, Entry::new(sum, slot, self.checkpoint));
+        if let Some((parent, _)) = self.file.layout.parent(node) {
+            self.changed.add(parent);
+        }
+        self.changed_bytes += BLOCK_BYTES as u64;
+        let pushed = self.writer.push(&*device, self.file.layout.offset(node, slot), bytes);
+        self.note(pushed)
+    }
+
+    /// Remembers that the device refused.
+    fn note(&mut self, outcome: Result<(), Errno>) -> Result<(), DurableError> {
+        outcome.map_err(|errno| {
+            let failure = DurableError::Io(errno);
+            self.failure = Some(failure);
+            failure
+        })
+    }
+
+    /// The device did not keep what it must: nothing more is written.
+    fn stop(&mut self, why: DurableError) -> Result<u64, DurableError> {
+        self.file.condition = Condition::Stopped;
+        Err(why)
+    }
+}

@@ -1,0 +1,307 @@
+//! Snapshots: checkpoints of a durable heap that are kept under a name.
+//!
+//! The tables of a checkpoint lie in slots that later checkpoints write over. So a snapshot has a
+//! copy of them, in an *area* of the file; the blocks of the log stay where they are, pinned.
+//!
+//! ```text
+//!   keep:    copy the tables of the last checkpoint --> commit a checkpoint that lists the copy
+//!   forget:  commit a checkpoint that does not list it --> give the area back
+//!   go back: commit a checkpoint with the tables of the copy
+//! ```
+//!
+//! Guarantees: a snapshot is there once a checkpoint that lists it is; until then its area means
+//! nothing. Each of the three is one commit: it happens or it does not. The store's tables of a
+//! checkpoint that went back tell of every filling that was ever made, so that no later one has
+//! the number of one that another snapshot keeps.
+//! Never: decides whether the file has room; touches the log.
+//! Threads: one at a time, as for all of the file.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::durable::error::DurableError;
+use crate::durable::file::{Condition, DurableFile, Snapshot};
+use crate::durable::layout::{Layout, Node};
+use crate::durable::pages::{PageReader, PageWriter};
+use crate::format::BLOCK_BYTES;
+use crate::format::saved::{
+    CHECKSUMS, SCALARS, SEGMENTS, SHARERS, SNAPSHOT_NAME_BYTES, SNAPSHOTS, SNAPSHOTS_MAX,
+    SNAPSHOTS_PER_PAGE, Scalars, SegmentRecord, SnapshotRecord,
+};
+use crate::format::superblock::Stamp;
+
+/// Whether a snapshot can have this name.
+pub fn is_snapshot_name(name: &str) -> bool {
+    let is_odd = |letter: char| letter.is_control() || letter.is_whitespace() || letter == ',';
+    (1..=SNAPSHOT_NAME_BYTES).contains(&name.len()) && !name.contains(is_odd)
+}
+
+impl Snapshot {
+    fn record(&self) -> SnapshotRecord {
+        let mut name = [0; SNAPSHOT_NAME_BYTES];
+        name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        SnapshotRecord {
+            name,
+            checkpoint: U64::new(self.checkpoint),
+            time: U64::new(self.time),
+            root: self.root,
+            area: U32::new(self.area),
+            reserved: [0; 28],
+        }
+    }
+}
+
+impl DurableFile {
+    /// Whether a snapshot of this name could be taken now, room apart.
+    ///
+    /// Errors: `SnapshotName`, `SnapshotExists`, `TooManySnapshots`; `Stopped`, `ReadOnly`.
+    pub fn may_keep(&self, name: &str) -> Result<(), DurableError> {
+        match self.condition {
+            Condition::ReadOnly => return Err(DurableError::ReadOnly),
+            Condition::Stopped => return Err(DurableError::Stopped),
+            Condition::Settled | Condition::Unsettled => {}
+        }
+        if !is_snapshot_name(name) {
+            return Err(DurableError::SnapshotName);
+        }
+        if self.snapshot(name).is_ok() {
+            return Err(DurableError::SnapshotExists);
+        }
+        self.free_area().map(drop)
+    }
+
+    fn free_area(&self) -> Result<u32, DurableError> {
+        let is_free = |area: &u32| self.snapshots.iter().all(|other| other.area != *area);
+        (0..SNAPSHOTS_MAX).find(is_free).ok_or(DurableError::TooManySnapshots)
+    }
+
+    /// Keeps the last checkpoint under a name; returns the number of the checkpoint after it, which
+    /// differs from it only in the list of snapshots.
+    ///
+    /// Errors: those of `may_keep` and of a checkpoint.
+    pub fn keep(&mut self, name: &str) -> Result<u64, DurableError> {
+        self.may_keep(name)?;
+        let area = self.free_area()?;
+        self.settle()?;
+        let root = self.superblock.root;
+        let (checkpoint, time) = (self.checkpoint(), self.stamp().time);
+        self.copy_tables(area)?;
+        let mut snapshots = self.snapshots.clone();
+        snapshots.push(Snapshot { name: name.to_owned(), checkpoint, time, root, area });
+        self.commit_snapshots(snapshots)
+    }
+
+    /// Keeps a snapshot no longer; returns the number of the checkpoint that does not list it.
+    ///
+    /// Errors: `NoSnapshot`; those of a checkpoint.
+    pub fn forget(&mut self, name: &str) -> Result<u64, DurableError> {
+        let area = self.snapshot(name)?.area;
+        self.settle()?;
+        let mut snapshots = self.snapshots.clone();
+        snapshots.retain(|snapshot| snapshot.name != name);
+        let made = self.commit_snapshots(snapshots)?;
+        // A device that keeps the space is only less thrifty.
+        let _ = self.device.discard(self.layout.area_start(area), self.layout.area_bytes());
+        Ok(made)
+    }
+
+    /// Makes the heap what it is in a snapshot: the next checkpoint, whose number is returned,
+    /// equals it. All snapshots stay.
+    ///
+    /// Errors: `NoSnapshot`; those of opening it, and of a checkpoint.
+    pub fn go_back(&mut self, name: &str, stamp: Stamp) -> Result<u64, DurableError> {
+        let then = self.open_snapshot(name)?;
+        self.settle()?;
+        let (scalars, segments) = self.merged(&then)?;
+        let kept = [SCALARS, SEGMENTS, CHECKSUMS, SHARERS, SNAPSHOTS];
+        let tables = self.shape().tables.clone();
+        // Pages that were never saved when the snapshot was taken.
+        let mut gone: Vec<(u32, u32)> = Vec::new();
+        for table in tables.iter().filter(|table| !kept.contains(&table.id)) {
+            for page in 0..table.pages {
+                let node = self.layout.node(table.id, page);
+                if !self.index.get(node).is_none() && then.index.get(node).is_none() {
+                    gone.push((table.id, page));
+                }
+            }
+        }
+        let mut saving = self.begin()?;
+        for table in tables.iter().filter(|table| !kept.contains(&table.id)) {
+            then.load_table(table.id, &mut |page, bytes| saving.page(table.id, page, bytes))?;
+        }
+        for (table, page) in gone {
+            saving.page(table, page, &[0; BLOCK_BYTES])?;
+        }
+        saving.page(SCALARS, 0, &scalars)?;
+        for (page, bytes) in (0..).zip(&segments) {
+            saving.page(SEGMENTS, page, bytes)?;
+        }
+        saving.commit(stamp)
+    }
+
+    /// The store's tables with what lives in the snapshot alive, and all fillings of now. What it
+    /// tells of blocks (checksums, sharers) is as it was: their segments were not filled again.
+    fn merged(&self, then: &Self) -> Result<(Vec<u8>, Vec<Vec<u8>>), DurableError> {
+        let (mut now_pages, then_pages) = (self.pages_of(SEGMENTS)?, then.pages_of(SEGMENTS)?);
+        let mut live = 0;
+        for (page, bytes) in now_pages.iter_mut().enumerate() {
+            let of_then = then_pages.get(page).map_or(&[][..], |bytes| bytes);
+            let mut of_then = of_then.chunks_exact(size_of::<SegmentRecord>());
+            for bytes in bytes.chunks_exact_mut(size_of::<SegmentRecord>()) {
+                let now = record(bytes)?;
+                let then = of_then.next().map(record).transpose()?;
+                let merged = match then.filter(SegmentRecord::holds_blocks) {
+                    Some(then) if now.is_same_filling(&then) => then,
+                    Some(_) => return Err(LOST),
+                    None if now.holds_blocks() => {
+                        SegmentRecord { live: U32::ZERO, kind: SegmentRecord::FREE, ..now }
+                    }
+                    None => now,
+                };
+                live += merged.live.get() as u64;
+                bytes.copy_from_slice(merged.as_bytes());
+            }
+        }
+        let more = then_pages.get(now_pages.len()..).unwrap_or_default();
+        if more.iter().flatten().any(|&byte| byte != 0) {
+            return Err(LOST);
+        }
+        let mut scalars = self.pages_of(SCALARS)?.pop().unwrap_or(vec![0; BLOCK_BYTES]);
+        let bytes = &mut scalars[..size_of::<Scalars>()];
+        let read = Scalars::read_from_bytes(bytes);
+        let read = read.map_err(|_| DurableError::Inconsistent("a page is too short"))?;
+        bytes.copy_from_slice(Scalars { live_units: U64::new(live), ..read }.as_bytes());
+        Ok((scalars, now_pages))
+    }
+
+    /// The pages of a table, up to the last that was saved.
+    fn pages_of(&self, table: u32) -> Result<Vec<Vec<u8>>, DurableError> {
+        let mut pages = Vec::new();
+        self.load_table(table, &mut |page, bytes| {
+            pages.resize(page as usize, vec![0; BLOCK_BYTES]);
+            pages.push(bytes.to_vec());
+            Ok(())
+        })?;
+        Ok(pages)
+    }
+
+    /// Which places of segments hold blocks of the last checkpoint, or of a snapshot.
+    ///
+    /// Errors: those of reading the tables.
+    pub(crate) fn held_places(&self) -> Result<Vec<bool>, DurableError> {
+        let mut held = Vec::new();
+        self.note_places(&mut held)?;
+        for snapshot in &self.snapshots {
+            self.open_snapshot(&snapshot.name)?.note_places(&mut held)?;
+        }
+        Ok(held)
+    }
+
+    fn note_places(&self, held: &mut Vec<bool>) -> Result<(), DurableError> {
+        let pages = self.pages_of(SEGMENTS)?;
+        let records = pages.iter().flat_map(|page| page.chunks_exact(size_of::<SegmentRecord>()));
+        for (segment, bytes) in (0..).zip(records) {
+            let record = record(bytes)?;
+            if record.holds_blocks() {
+                let place = (segment ^ record.place.get()) as usize;
+                held.resize(held.len().max(place + 1), false);
+                held[place] = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the device back all space of the log, and of areas, that neither the last checkpoint
+    /// nor a snapshot needs; returns where the last byte ends that is needed. Nobody else uses the
+    /// file, and no reader has another checkpoint than these.
+    ///
+    /// Errors: those of reading the tables; `Io` if the device cannot take space back.
+    pub fn give_back_free(&self) -> Result<u64, DurableError> {
+        let held = self.held_places()?;
+        let segment_bytes = self.shape().segment_bytes;
+        let all = self.shape().capacity_bytes / segment_bytes;
+        let is_held = |place: u64| held.get(place as usize) == Some(&true);
+        let start_of = |place: u64| self.log_start() + place * segment_bytes;
+        let mut place = 0;
+        while place < all {
+            let end = (place..all).find(|&other| is_held(other)).unwrap_or(all);
+            if end > place {
+                self.device.discard(start_of(place), (end - place) * segment_bytes)?;
+            }
+            place = end + 1;
+        }
+        let used = |area: u32| self.snapshots.iter().any(|snapshot| snapshot.area == area);
+        let is_there = |area: u32| self.layout.area_start(area + 1) <= self.device.len();
+        for area in (0..SNAPSHOTS_MAX).filter(|&area| !used(area) && is_there(area)) {
+            self.device.discard(self.layout.area_start(area), self.layout.area_bytes())?;
+        }
+        let last = (0..SNAPSHOTS_MAX).rfind(|&area| used(area));
+        Ok(match last {
+            Some(area) => self.layout.area_start(area + 1),
+            None => start_of(held.len() as u64),
+        })
+    }
+
+    /// Reads the index again if a checkpoint was given up.
+    fn settle(&mut self) -> Result<(), DurableError> {
+        match self.condition {
+            Condition::Settled => return Ok(()),
+            Condition::Stopped => return Err(DurableError::Stopped),
+            Condition::ReadOnly => return Err(DurableError::ReadOnly),
+            Condition::Unsettled => self.index = self.load_index()?,
+        }
+        self.condition = Condition::Settled;
+        Ok(())
+    }
+
+    /// Copies all pages of the last checkpoint into an area.
+    fn copy_tables(&self, area: u32) -> Result<(), DurableError> {
+        let to = self.layout.in_area(area);
+        check_room(self, &to, area)?;
+        let mut writer = PageWriter::new()?;
+        let secret = &self.superblock.identity.secret;
+        let mut reader = PageReader::new(&*self.device, &self.layout, secret)?;
+        reader.read_all(
+            (0..self.layout.nodes()).map(Node),
+            |node| self.index.get(node),
+            |node, page| match page {
+                Ok(bytes) => Ok(writer.push(&*self.device, to.offset(node, 0), bytes)?),
+                Err(lack) => Err(lack.of(&self.layout, node)),
+            },
+        )?;
+        Ok(writer.flush(&*self.device)?)
+    }
+
+    /// Makes a checkpoint that differs from the last one in the list of snapshots alone.
+    fn commit_snapshots(&mut self, mut snapshots: Vec<Snapshot>) -> Result<u64, DurableError> {
+        snapshots.sort_unstable_by_key(|snapshot| snapshot.checkpoint);
+        let stamp = self.stamp().clone();
+        let mut saving = self.begin()?;
+        for page in 0..SNAPSHOTS_MAX / SNAPSHOTS_PER_PAGE {
+            let mut bytes = [0; BLOCK_BYTES];
+            let of_page = snapshots.iter().skip((page * SNAPSHOTS_PER_PAGE) as usize);
+            let records = bytes.chunks_exact_mut(size_of::<SnapshotRecord>());
+            for (out, snapshot) in records.zip(of_page) {
+                out.copy_from_slice(snapshot.record().as_bytes());
+            }
+            saving.page(SNAPSHOTS, page, &bytes)?;
+        }
+        let made = saving.commit(stamp)?;
+        self.snapshots = snapshots;
+        Ok(made)
+    }
+}
+
+/// What a snapshot needs was written over.
+const LOST: DurableError = DurableError::Inconsistent("a segment of a snapshot");
+
+/// Errors: `Truncated` if the device ends before the area does.
+fn check_room(file: &DurableFile, layout: &Layout, area: u32) -> Result<(), DurableError> {
+    let (needed, found) = (layout.area_start(area + 1), file.device.len());
+    if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
+}
+
+fn record(bytes: &[u8]) -> Result<SegmentRecord, DurableError> {
+    SegmentRecord::read_from_bytes(bytes)
+        .map_err(|_| DurableError::Inconsistent("a page is too short"))
+}

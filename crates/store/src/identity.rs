@@ -1,0 +1,25 @@
+//! Identity: what tells a store from all others.
+//!
+//! Guarantees: `random` gives one that nobody had before.
+//! Never: blocks, does I/O.
+//! Threads: plain values.
+
+use std::hash::{BuildHasher, RandomState};
+
+use crate::checksum::Secret;
+
+/// What tells a store from all others, for as long as its blocks are to be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Is in the directory of every segment.
+    pub id: u64,
+    /// What the bytes of blocks are hashed with.
+    pub secret: Secret,
+}
+
+impl Identity {
+    /// One that nobody had before.
+    pub fn random() -> Self {
+        Self { id: RandomState::new().hash_one(0u64), secret: Secret::random() }
+    }
+}

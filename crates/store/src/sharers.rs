@@ -1,0 +1,65 @@
+//! Sharers: how many pages were packed into each block, and so what each of them costs.
+//!
+//! A page is promised a block of its own. Compressed pages that share a block share its cost: a
+//! block divided by their number, rounded up, for as long as the block lives. So what lives never
+//! counts more than what is promised, and a block whose pages are all alive counts as full.
+//!
+//! Guarantees: a thread that holds a block sees its number (as with checksums: `checksum`).
+//! Never: allocates after `new`, blocks, does I/O.
+//! Threads: any.
+
+use deepheap_sys::atomic::{AtomicU8, Ordering};
+use deepheap_sys::pinned_array::PinnedArray;
+
+use crate::block::{BLOCK_UNITS, Block};
+use crate::error::StoreError;
+use crate::format::geometry::Geometry;
+
+/// Bytes of RAM for each block, once its segment was ever filled.
+pub(crate) const SHARERS_BYTES_PER_BLOCK: usize = 1;
+
+/// In the table: no block of compressed pages.
+const NONE: u8 = 0;
+
+/// See the file's header.
+pub(crate) struct SharerTable {
+    of: PinnedArray<AtomicU8>,
+}
+
+/// What each of `pages` pages costs that share a block, units.
+pub const fn share(pages: usize) -> u32 {
+    BLOCK_UNITS.div_ceil(pages as u32)
+}
+
+impl SharerTable {
+    /// For all blocks of the log; populated where blocks are appended.
+    pub(crate) fn new(geometry: &Geometry) -> Result<Self, StoreError> {
+        let blocks = geometry.segments as usize * geometry.blocks() as usize;
+        Ok(Self { of: PinnedArray::new(blocks)? })
+    }
+
+    /// What each page of the block costs; none if the block is not one of compressed pages.
+    pub(crate) fn share(&self, block: Block) -> Option<u32> {
+        match self.of.get(block.0 as usize)?.load(Ordering::Relaxed) {
+            NONE => None,
+            pages => Some(share(pages as usize)),
+        }
+    }
+
+    /// How many pages the block has; 0 if it is not one of compressed pages.
+    pub(crate) fn pages(&self, block: Block) -> u8 {
+        self.of[block.0 as usize].load(Ordering::Relaxed)
+    }
+
+    /// Notes how many pages the block has; none if it is not one of compressed pages.
+    ///
+    /// # Panics
+    /// If they are more than a block can have.
+    pub(crate) fn set(&self, block: Block, pages: Option<usize>) {
+        let pages = pages.map_or(NONE, |pages| {
+            assert!((1..=255).contains(&pages), "a block of no pages, or of too many");
+            pages as u8
+        });
+        self.of[block.0 as usize].store(pages, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,37 @@
+//! Memory file: shared memory with a name, which other processes find and open.
+//!
+//! Guarantees: close-on-exec, of its full size, and sealed against shrinking and growing if the
+//! kernel can do that.
+//! Never: allocates.
+//! Threads: any.
+
+use crate::errno::Result;
+use crate::own_descriptor::OwnDescriptor;
+use crate::raw_call::{Descriptor, raw_call};
+use core::ffi::CStr;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Makes a file of `bytes` zero bytes.
+pub fn create(name: &CStr, bytes: usize) -> Result<OwnDescriptor> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: the name ends with NUL; only we have the descriptor.
+    unsafe {
+        let file = Descriptor::new(raw_call!(SYS_memfd_create, name.as_ptr(), flags)?);
+        raw_call!(SYS_ftruncate, file.as_raw_fd(), bytes)?;
+        // A failure does no harm: seals only keep others from shrinking the file.
+        let _ = raw_call!(SYS_fcntl, file.as_raw_fd(), libc::F_ADD_SEALS, seals);
+        Ok(OwnDescriptor::adopt(file))
+    }
+}
+
+/// The inode behind a descriptor: tells a file of ours from one that the program has opened under
+/// the same number.
+pub fn inode(descriptor: RawFd) -> Result<u64> {
+    // SAFETY: zeroed is a valid stat, which the kernel fills in.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        raw_call!(SYS_fstat, descriptor, &raw mut stat)?;
+        Ok(stat.st_ino)
+    }
+}

@@ -1,0 +1,214 @@
+//! Rendezvous: a small file in RAM by which processes of one user find each other, share tables and
+//! see who lives.
+//!
+//! It lies in a folder of its own that only the user can enter. A process that holds the *door*
+//! (flock) joins or leaves; each member then holds the lock of a byte (an open file description
+//! lock) for as long as it lives, so the kernel itself tells who has died.
+//!
+//! Guarantees: close-on-exec; a folder or file of somebody else is refused; room for the tables is
+//! reserved before they are mapped.
+//! Never: runs in a signal handler, but for `is_locked`.
+//! Threads: any.
+
+use crate::errno::{Errno, Result};
+use crate::own_descriptor::OwnDescriptor;
+use crate::raw_call::{Descriptor, raw_call, raw_call_again};
+use core::ffi::CStr;
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Where the folder may lie, the first that can be used; the user's number is put in. It is no
+/// matter of the environment: processes that share a file must find the same one.
+const PLACES: [&str; 2] = ["/dev/shm", "/run/user/{uid}"];
+
+/// The folder, made if need be: its path. EPERM: it is not the user's alone.
+pub fn folder() -> Result<CString> {
+    // SAFETY: no arguments.
+    let user = unsafe { libc::geteuid() };
+    let mut answer = Err(Errno::ENOENT);
+    for place in PLACES {
+        let place = place.replace("{uid}", &user.to_string());
+        let path = CString::new(format!("{place}/deepheap-{user}")).map_err(|_| Errno::EINVAL)?;
+        // SAFETY: the path ends with NUL.
+        answer = match unsafe { raw_call!(SYS_mkdir, path.as_ptr(), 0o700) } {
+            Ok(_) | Err(Errno::EEXIST) => check_folder(&path, user).map(|()| path),
+            Err(errno) => Err(errno),
+        };
+        // A folder that somebody else has made there is no reason to meet elsewhere.
+        if !matches!(answer, Err(Errno::ENOENT | Errno::EROFS | Errno::EACCES)) {
+            break;
+        }
+    }
+    answer
+}
+
+fn check_folder(path: &CStr, user: u32) -> Result<()> {
+    let folder = Descriptor::open(path, libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)?;
+    let stat = status(folder.as_raw_fd())?;
+    let is_own = stat.st_uid == user && stat.st_mode & 0o077 == 0;
+    if is_own { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// See the file's header.
+#[derive(Debug)]
+pub struct Rendezvous {
+    file: OwnDescriptor,
+    path: CString,
+}
+
+/// The right to join and leave; given up on drop.
+#[derive(Debug)]
+pub struct Door<'a>(&'a Rendezvous);
+
+impl Rendezvous {
+    /// Opens the file of this name in the folder, made if need be.
+    pub fn open(name: &str) -> Result<Rendezvous> {
+        let path = CString::new(format!("{}/{name}", folder()?.to_string_lossy()));
+        Self::open_path(path.map_err(|_| Errno::EINVAL)?, libc::O_CREAT)
+    }
+
+    /// Opens the file of this name, which is there.
+    pub fn existing(name: &str) -> Result<Rendezvous> {
+        let path = CString::new(format!("{}/{name}", folder()?.to_string_lossy()));
+        Self::open_path(path.map_err(|_| Errno::EINVAL)?, 0)
+    }
+
+    fn open_path(path: CString, create: i32) -> Result<Rendezvous> {
+        let flags = libc::O_RDWR | libc::O_NOFOLLOW | create;
+        let file = OwnDescriptor::adopt(Descriptor::open(&path, flags, 0o600)?);
+        Ok(Rendezvous { file, path })
+    }
+
+    /// Waits for the door. None: the file has been removed meanwhile; open it anew.
+    pub fn door(&self) -> Result<Option<Door<'_>>> {
+        // SAFETY: no memory arguments.
+        unsafe { raw_call_again!(SYS_flock, self.file.as_raw_fd(), libc::LOCK_EX) }?;
+        let door = Door(self);
+        let own = status(self.file.as_raw_fd())?;
+        // SAFETY: the path ends with NUL, and stat fills in the zeroed struct.
+        let named = unsafe {
+            let mut stat: libc::stat = core::mem::zeroed();
+            raw_call!(SYS_stat, self.path.as_ptr(), &raw mut stat).map(|_| stat)
+        };
+        let is_named =
+            named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino));
+        Ok(is_named.then_some(door))
+    }
+
+    /// The same file, as another member: its locks are its own. For the child of a fork.
+    pub fn reopened(&self) -> Result<Rendezvous> {
+        let path = CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let path = path.map_err(|_| Errno::EINVAL)?;
+        let file = OwnDescriptor::adopt(Descriptor::open(&path, libc::O_RDWR, 0)?);
+        Ok(Rendezvous { file, path: self.path.clone() })
+    }
+
+    /// Takes the lock of a byte, for as long as this is open. False: another has it.
+    pub fn try_lock(&self, byte: usize) -> Result<bool> {
+        let mut lock = lock_of(byte, libc::F_WRLCK);
+        let (fd, lock) = (self.file.as_raw_fd(), &raw mut lock);
+        // SAFETY: the kernel reads a flock.
+        match unsafe { raw_call_again!(SYS_fcntl, fd, libc::F_OFD_SETLK, lock) } {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether another has the lock of a byte. In doubt it has.
+    pub fn is_locked(&self, byte: usize) -> bool {
+        let mut lock = lock_of(byte, libc::F_WRLCK);
+        let at = &raw mut lock;
+        // SAFETY: the kernel reads and writes a flock.
+        let asked =
+            unsafe { raw_call_again!(SYS_fcntl, self.file.as_raw_fd(), libc::F_OFD_GETLK, at) };
+        asked.is_err() || i32::from(lock.l_type) != libc::F_UNLCK
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> Result<usize> {
+        Ok(status(self.file.as_raw_fd())?.st_size as usize)
+    }
+
+    /// Maps the whole file, shared.
+    pub fn map(&self, bytes: usize) -> Result<*mut u8> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let (fd, flags) = (self.file.as_raw_fd(), libc::MAP_SHARED);
+        // SAFETY: a new mapping wherever the kernel likes.
+        Ok(unsafe { raw_call!(SYS_mmap, 0, bytes, protection, flags, fd, 0) }? as *mut u8)
+    }
+}
+
+impl Door<'_> {
+    /// Makes the file `bytes` zeros, with room reserved for all of them.
+    pub fn reset(&self, bytes: usize) -> Result<()> {
+        let fd = self.0.file.as_raw_fd();
+        // SAFETY: no memory arguments.
+        unsafe {
+            raw_call_again!(SYS_ftruncate, fd, 0)?;
+            raw_call_again!(SYS_fallocate, fd, 0, 0, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the file's name: the last member leaves.
+    pub fn remove(&self) {
+        // SAFETY: the path ends with NUL. A file that stays is made anew by the next who joins.
+        let _ = unsafe { raw_call!(SYS_unlink, self.0.path.as_ptr()) };
+    }
+}
+
+impl Drop for Door<'_> {
+    fn drop(&mut self) {
+        // SAFETY: no memory arguments; closing the file would do it as well.
+        let _ = unsafe { raw_call!(SYS_flock, self.0.file.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+impl AsRawFd for Rendezvous {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+fn lock_of(byte: usize, kind: i32) -> libc::flock {
+    // SAFETY: zeroed is a valid flock; l_pid must be 0.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    lock.l_start = byte as i64;
+    lock.l_len = 1;
+    lock
+}
+
+fn status(descriptor: RawFd) -> Result<libc::stat> {
+    // SAFETY: zeroed is a valid stat, which the kernel fills in.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        raw_call!(SYS_fstat, descriptor, &raw mut stat)?;
+        Ok(stat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_see_each_other_until_they_go() {
+        let name = format!("test-members-{}", std::process::id());
+        let first = Rendezvous::open(&name).unwrap();
+        let door = first.door().unwrap().expect("just made");
+        door.reset(8192).unwrap();
+        drop(door);
+        assert_eq!(first.bytes(), Ok(8192));
+        let second = first.reopened().unwrap();
+        assert_eq!((first.try_lock(3), second.try_lock(3)), (Ok(true), Ok(false)));
+        assert!(second.is_locked(3) && !second.is_locked(4));
+        assert!(!first.is_locked(3), "its own");
+        drop(first);
+        assert!(!second.is_locked(3));
+        second.door().unwrap().expect("still there").remove();
+        assert!(second.door().unwrap().is_none(), "removed");
+    }
+}

