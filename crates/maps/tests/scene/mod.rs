@@ -147,6 +147,11 @@ pub fn process(act: impl FnOnce()) -> libc::pid_t {
         let child = libc::fork();
         assert!(child >= 0);
         if child == 0 {
+            // What tests print is kept by the parent, and this process has no one to tell it to.
+            std::panic::set_hook(Box::new(|panic| {
+                let text = format!("in a child of the test: {panic}\n");
+                libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
+            }));
             let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(act));
             libc::_exit(i32::from(result.is_err()));
         }
