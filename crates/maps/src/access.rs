@@ -197,8 +197,8 @@ impl Region {
 
 /// For tests: whether tables and RAM agree. Says what does not.
 ///
-/// It owns all shards at once, since the evictors of other processes may be at work. Nobody else
-/// waits for a second shard, and all who look own them in the same order.
+/// It owns all shards at once, in ascending order: the evictors of other processes may be at work.
+/// There is no deadlock, since nobody else waits for a shard while owning one.
 pub fn check_invariants(address: *const u8) -> Result<(), String> {
     let region = find(address as usize).ok_or("no map")?;
     let _blocked = Blocked::all();

@@ -107,6 +107,9 @@ int main(void) {
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(word_of_file(1499, 1) == 99);
+    /* The next one to map it removes the tables of who ended without dh_unmap. */
+    numbers = dh_map(name, 0, PROT_READ, 0);
+    CHECK(numbers && numbers[1499 * WORDS + 1] == 99 && dh_unmap(numbers) == 0);
     unlink(name);
     puts("maps hold");
     return 0;

@@ -147,7 +147,7 @@ pub fn process(act: impl FnOnce()) -> libc::pid_t {
         let child = libc::fork();
         assert!(child >= 0);
         if child == 0 {
-            // What tests print is kept by the parent, and this process has no one to tell it to.
+            // The test harness keeps what is printed in this process's memory, which ends with it.
             std::panic::set_hook(Box::new(|panic| {
                 let text = format!("in a child of the test: {panic}\n");
                 libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
