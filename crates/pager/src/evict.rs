@@ -1,4 +1,4 @@
-//! Evict: moves the oldest pages from the page buffer to the object cache, a batch at a time.
+//! Evict: moves pages from the page buffer to the object cache, a batch at a time.
 //!
 //! Guarantees: the bytes that reach the cache are final (`page_extractor` has the argument). A page
 //! that may be shared, because it may be the zero page, or because of a fork or of writes while its
@@ -155,8 +155,8 @@ impl Pager {
         self.frames.page_buffer.unreserve(left);
     }
 
-    /// Finds up to `want` of the oldest pages that are not hot, in address order. They are not
-    /// owned yet.
+    /// Finds up to `want` of the oldest pages of the lists that the policy names, in address order.
+    /// They are not owned yet.
     fn find_candidates(&self, context: &mut EvictionContext, want: usize) -> usize {
         let mut found = [(PageNo(0), DescriptorId(0)); BATCH_MAX];
         let ids = &mut context.ids;
@@ -164,9 +164,14 @@ impl Pager {
         let pages = self.frames.page_buffer.pages();
         let probes = self.ownership.descriptors.unevictable().min(context.probes).min(want);
         let oldest = (want - probes).min(self.evictable());
-        let patience = want * replacement::PASSED_MAX;
-        let lists = [(List::Unevictable, probes, 0), (List::PageBuffer, oldest, patience)];
-        for (list, most, mut patience) in lists {
+        let (on_probation, protected) = self.ownership.descriptors.evictable();
+        let (on_probation, protected) = replacement::to_evict(oldest, on_probation, protected);
+        let lists = [
+            (List::Unevictable, probes),
+            (List::Probation, on_probation),
+            (List::Protected, protected),
+        ];
+        for (list, most) in lists {
             if most == 0 {
                 continue;
             }
@@ -175,7 +180,7 @@ impl Pager {
             while count < end {
                 let ids = &mut ids[..end - count];
                 let descriptors = &self.ownership.descriptors;
-                let run = descriptors.next_to_evict(&mut round, list, &mut patience, ids);
+                let run = descriptors.next_to_evict(&mut round, list, ids);
                 if run == 0 {
                     break;
                 }
@@ -199,7 +204,8 @@ impl Pager {
             0 => self.frames.page_buffer.pages(),
             _ => {
                 let kept = EVICTABLE_MIN.min(self.frames.page_buffer.limit() / 4);
-                self.ownership.descriptors.evictable().saturating_sub(kept)
+                let (on_probation, protected) = self.ownership.descriptors.evictable();
+                (on_probation + protected).saturating_sub(kept)
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::fault_report::FaultError;
 use crate::frames::CopiedIn;
 use crate::ownership::{DescriptorId, OwnedList, Place, UNKNOWN_HASH};
 use crate::pager::Pager;
-use crate::policy::replacement;
+use crate::policy::replacement::{self, Rank};
 use crate::window::Window;
 
 impl Pager {
@@ -31,7 +31,7 @@ impl Pager {
         // registered, and owned.
         let copied = unsafe { self.frames.copy_in(first, range.len(), source, exists) };
         for index in range.start..range.start + copied.pages {
-            self.ownership.arrive(owned.take(index));
+            self.ownership.arrive(owned.take(index), Rank::Probation);
         }
         copied
     }
@@ -87,13 +87,14 @@ impl Pager {
         self.cache.give_back(slot);
         descriptor.set_compressed(false);
         // The first touch of a neighbour stands for a fault from the store: it is no reuse.
+        let mut rank = Rank::Probation;
         if !is_neighbour {
             let reuse = replacement::touched(descriptor.reuse());
             descriptor.set_reuse(reuse);
-            descriptor.set_heat(replacement::heat(reuse, self.balancer.left_lately(descriptor)));
+            rank = replacement::rank(reuse, self.balancer.left_lately(descriptor));
             self.balancer.comes_back(descriptor);
         }
-        self.ownership.arrive(owned);
+        self.ownership.arrive(owned, rank);
         Ok(true)
     }
 

@@ -53,7 +53,7 @@ impl Pager {
                 assert_eq!(state, State::Free, "{id:?} is listed as free");
                 return;
             }
-            List::PageBuffer | List::Unevictable => {
+            List::Probation | List::Protected | List::Unevictable => {
                 sums.resident += 1;
                 (State::Resident, Place::Busy(id))
             }

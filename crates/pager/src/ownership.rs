@@ -30,6 +30,8 @@ use deepheap_store::{Block, ContentHash};
 use deepheap_sys::errno::Result;
 use deepheap_sys::thread;
 
+use crate::policy::replacement::Rank;
+
 pub(crate) use descriptor::{Descriptor, DescriptorId, Pin, State};
 pub(crate) use lists::{Descriptors, List};
 pub(crate) use object_table::{ObjectTable, Place};
@@ -310,10 +312,10 @@ impl Ownership {
 
     // Publishing: the right ends, and threads that waited look again.
 
-    /// The object has come to the page buffer.
-    pub(crate) fn arrive(&self, owned: Owned) {
+    /// The object has come to the page buffer, to the list of its rank.
+    pub(crate) fn arrive(&self, owned: Owned, rank: Rank) {
         let id = owned.end();
-        self.descriptors.move_to(id, List::PageBuffer);
+        self.descriptors.move_to(id, rank.into());
         self.descriptors.get(id).change(State::Resident);
     }
 
@@ -435,7 +437,7 @@ mod tests {
                     for page in (0..32).map(PageNo) {
                         if let Some(owned) = ownership.claim_fresh(page) {
                             wins.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
-                            ownership.arrive(owned);
+                            ownership.arrive(owned, Rank::Probation);
                         }
                     }
                 });
@@ -451,7 +453,7 @@ mod tests {
         let fresh = ownership.claim_fresh(page).expect("nowhere");
         assert!(ownership.claim_fresh(page).is_none(), "it is owned");
         assert!(matches!(ownership.look(page), Found::OnItsWay(_)));
-        ownership.arrive(fresh);
+        ownership.arrive(fresh, Rank::Protected);
         let Found::Resident(seen) = ownership.look(page) else { panic!("not resident") };
         let held = ownership.claim_seen(page, seen).expect("resident");
         assert!(ownership.claim_seen(page, seen).is_none(), "it is owned");

@@ -19,6 +19,7 @@ use crate::gate::Level;
 use crate::ownership::{Found, Pin};
 use crate::pager::Pager;
 use crate::plain_spans::TakeOver;
+use crate::policy::replacement::Rank;
 
 impl Pager {
     /// Begins management. The first `spans` spans were plain until now and hold about `present`
@@ -152,7 +153,7 @@ impl Pager {
             return false;
         };
         self.frames.ranges.enter(page);
-        self.ownership.arrive(owned);
+        self.ownership.arrive(owned, Rank::Probation);
         true
     }
 }

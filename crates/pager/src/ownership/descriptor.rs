@@ -85,10 +85,6 @@ const NEIGHBOUR: u8 = 2;
 /// Flags: the object lies compressed in its slot.
 const COMPRESSED: u8 = 4;
 
-/// In `reuse`: the count.
-const REUSE: u8 = 15;
-const HEAT_SHIFT: u32 = 4;
-
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
 const GENERATION: u32 = 16;
@@ -123,8 +119,8 @@ pub struct Descriptor {
     pub(super) previous: AtomicU32,
     pins: AtomicU32,
     pub(super) list: AtomicU8,
-    /// The reuse count, and the heat from bit 4 on. Only hints: if two threads change them at once,
-    /// one change is lost, and the policy misjudges the object once.
+    /// The reuse count. Only a hint: if two threads change it at once, one change is lost, and the
+    /// policy misjudges the object once.
     reuse: AtomicU8,
     flags: AtomicU8,
     epoch: AtomicU8,
@@ -180,23 +176,12 @@ impl Descriptor {
 
     /// How often the object was touched again while cached, up to 3.
     pub fn reuse(&self) -> u8 {
-        self.reuse.load(Ordering::Relaxed) & REUSE
+        self.reuse.load(Ordering::Relaxed)
     }
 
     /// Sets the reuse count. Owner only, or under the shard's lock; or as a wish of the program.
     pub fn set_reuse(&self, reuse: u8) {
-        let heat = self.reuse.load(Ordering::Relaxed) & !REUSE;
-        self.reuse.store(heat | reuse, Ordering::Relaxed);
-    }
-
-    /// How often the object is still to be passed over when it is the oldest in the page buffer.
-    pub fn heat(&self) -> u8 {
-        self.reuse.load(Ordering::Relaxed) >> HEAT_SHIFT
-    }
-
-    /// Sets the heat. Owner only, or under the shard's lock.
-    pub fn set_heat(&self, heat: u8) {
-        self.reuse.store(heat << HEAT_SHIFT | self.reuse(), Ordering::Relaxed);
+        self.reuse.store(reuse, Ordering::Relaxed);
     }
 
     /// The epoch of the balancer in which it left the page buffer, or came as a neighbour.

@@ -1,19 +1,19 @@
 //! Descriptor lists: free descriptors, the page buffer's, and the cache's queues, in order.
 //!
 //! ```text
-//!   Free ─► PageBuffer ─► CacheSmall or CacheMain ─► CacheLeaving ─► Free
-//!             ▲  │▲                   │     ▲              │ │
-//!             │  ▼└───────────────────┴─────┼──────────────┘ │   [faulted in]
-//!         Unevictable                       └────────────────┘   [keep_in_cache]
+//!   Free ─► Probation or Protected ─► CacheSmall or CacheMain ─► CacheLeaving ─► Free
+//!                  ▲  │▲                          │     ▲              │ │
+//!                  │  ▼└──────────────────────────┴─────┼──────────────┘ │   [faulted in]
+//!              Unevictable                              └────────────────┘   [keep_in_cache]
 //! ```
+//! `Probation`, `Protected` and `Unevictable` are the page buffer's (`policy::replacement`).
 //! If the kernel refuses to take a page out, because the program protected or locked it, the page
 //! goes to `Unevictable`, so that eviction does not try it again and again.
 //!
 //! The lists are sharded by runs of indices. In its shard each list is first in, first out, except
-//! `Free`, and except that a hot page is passed over when it is the page buffer's oldest, and goes
-//! to the tail. The replacement policy looks at one shard at a time. Neighbours in memory mostly
-//! get descriptors of one shard, and eviction and reclaim take a run of objects from each shard. So
-//! neighbours of one age leave together, and lie side by side in the log.
+//! `Free`. The replacement policy looks at one shard of the cache's lists at a time. Neighbours in
+//! memory mostly get descriptors of one shard, and eviction and reclaim take a run of objects from
+//! each shard. So neighbours of one age leave together, and lie side by side in the log.
 //!
 //! Guarantees: a descriptor stands in one list at most.
 //! Never: allocates, waits.
@@ -28,7 +28,7 @@ use deepheap_sys::pinned_array::PinnedArray;
 
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
 use crate::policy::ghost::Ghost;
-use crate::policy::replacement::{self, AtHead, Queue};
+use crate::policy::replacement::{self, AtHead, Queue, Rank};
 
 /// The lists a descriptor can stand in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +36,8 @@ use crate::policy::replacement::{self, AtHead, Queue};
 pub enum List {
     /// Not in use.
     Free = 1,
-    /// In the page buffer, in order of arrival.
-    PageBuffer = 2,
+    /// In the page buffer and not seen to be in use, in order of arrival.
+    Probation = 2,
     /// In the object cache, in the small queue (`policy::replacement`), in order of arrival.
     CacheSmall = 3,
     /// In the object cache, in the main queue.
@@ -46,17 +46,20 @@ pub enum List {
     CacheLeaving = 5,
     /// In the page buffer, but could not be taken out of it.
     Unevictable = 6,
+    /// In the page buffer and in use, in order of arrival.
+    Protected = 7,
 }
 
-const LISTS: usize = 6;
+const LISTS: usize = 7;
 #[cfg(test)]
 const ALL_LISTS: [List; LISTS] = [
     List::Free,
-    List::PageBuffer,
+    List::Probation,
     List::CacheSmall,
     List::CacheMain,
     List::CacheLeaving,
     List::Unevictable,
+    List::Protected,
 ];
 /// In `Descriptor::list`: in none.
 const NOT_LISTED: u8 = 0;
@@ -85,8 +88,30 @@ impl Shard {
 #[repr(align(64))]
 struct LockedShard {
     lists: Lock<Shard>,
-    /// Length of its `PageBuffer` list: changed under the lock, read without it.
-    evictable: AtomicU32,
+    /// Lengths of its `Probation` and `Protected` lists: changed under the lock, read without it.
+    evictable: [AtomicU32; 2],
+}
+
+impl LockedShard {
+    /// The length of a list of pages that may be evicted.
+    fn evictable(&self, list: u8) -> Option<&AtomicU32> {
+        const PROBATION: u8 = List::Probation as u8;
+        const PROTECTED: u8 = List::Protected as u8;
+        match list {
+            PROBATION => Some(&self.evictable[0]),
+            PROTECTED => Some(&self.evictable[1]),
+            _ => None,
+        }
+    }
+}
+
+impl From<Rank> for List {
+    fn from(rank: Rank) -> List {
+        match rank {
+            Rank::Probation => List::Probation,
+            Rank::Protected => List::Protected,
+        }
+    }
 }
 
 impl From<Queue> for List {
@@ -159,7 +184,7 @@ impl Descriptors {
             shards: core::array::from_fn(|_| {
                 Padded(LockedShard {
                     lists: Lock::new(Shard { lists: [EMPTY; LISTS] }),
-                    evictable: AtomicU32::new(0),
+                    evictable: [const { AtomicU32::new(0) }; 2],
                 })
             }),
             free_shards: AtomicU32::new(0),
@@ -256,14 +281,12 @@ impl Descriptors {
 
     /// Fills `found` with the oldest pages of one of the page buffer's lists, a run of the round's
     /// shard or of the next one that has any; returns how many, 0 only if the lists are empty. They
-    /// go to the tail of the list together. Hot ones among them go there, too, less hot by one, but
-    /// are not found; at most `patience` of them, which grows less by those. The caller does not
-    /// own what is found: a thread that claims one lists it elsewhere.
+    /// go to the tail of the list together. The caller does not own what is found: a thread that
+    /// claims one lists it elsewhere.
     pub fn next_to_evict(
         &self,
         round: &mut Round,
         list: List,
-        patience: &mut usize,
         found: &mut [DescriptorId],
     ) -> usize {
         let (start, most) = round.next_run(found.len());
@@ -271,38 +294,19 @@ impl Descriptors {
         let taken = (0..SHARDS).find_map(|offset| {
             let mut shard = self.shards[(start + offset) % SHARDS].lists.lock();
             let ends = shard.ends(list);
-            (ends.length > 0).then(|| {
-                // If all were hot they are less so now, and patience has an end.
-                loop {
-                    let count = self.turn(ends, patience, found);
-                    if count > 0 || found.is_empty() {
-                        return count;
-                    }
-                }
-            })
+            (ends.length > 0).then(|| self.turn(ends, found))
         });
         taken.unwrap_or(0)
     }
 
     /// Moves descriptors from the head of a list to its tail, in their order, until `found` is
-    /// filled with those that are not passed over, or all have moved.
-    fn turn(&self, ends: &mut Ends, patience: &mut usize, found: &mut [DescriptorId]) -> usize {
+    /// filled or all have moved.
+    fn turn(&self, ends: &mut Ends, found: &mut [DescriptorId]) -> usize {
         let (first, mut next, mut last) = (ends.head, ends.head, NONE);
-        let mut count = 0;
-        for _ in 0..ends.length {
-            if count == found.len() {
-                break;
-            }
-            let descriptor = &self.all[next as usize];
-            (last, next) = (next, descriptor.next.load(Ordering::Relaxed));
-            let heat = descriptor.heat();
-            if heat > 0 && *patience > 0 {
-                *patience -= 1;
-                descriptor.set_heat(heat - 1);
-            } else {
-                found[count] = DescriptorId(last);
-                count += 1;
-            }
+        let count = found.len().min(ends.length as usize);
+        for place in &mut found[..count] {
+            (last, next) = (next, self.all[next as usize].next.load(Ordering::Relaxed));
+            *place = DescriptorId(last);
         }
         if next != NONE && last != NONE {
             self.all[next as usize].previous.store(NONE, Ordering::Relaxed);
@@ -314,10 +318,14 @@ impl Descriptors {
         count
     }
 
-    /// How many are in the page buffer's list. Takes no lock: a faulting thread that looks for room
-    /// asks outside the gate, where a fork does not wait for it.
-    pub fn evictable(&self) -> usize {
-        self.shards.iter().map(|shard| shard.evictable.load(Ordering::Relaxed) as usize).sum()
+    /// How many are on probation, and how many protected. Takes no lock: a faulting thread that
+    /// looks for room asks outside the gate, where a fork does not wait for it.
+    pub fn evictable(&self) -> (usize, usize) {
+        self.shards.iter().fold((0, 0), |(probation, protected), shard| {
+            let [one, other] = &shard.evictable;
+            let more = |sum: usize, count: &AtomicU32| sum + count.load(Ordering::Relaxed) as usize;
+            (more(probation, one), more(protected, other))
+        })
     }
 
     /// How many are in the `Unevictable` list.
@@ -429,10 +437,11 @@ impl Descriptors {
             let Some(mut guard) = shard.lists.try_lock() else {
                 panic!("shard {number} is locked")
             };
-            let evictable = guard.ends(List::PageBuffer).length;
-            assert_eq!(shard.evictable.load(Ordering::Relaxed), evictable, "shard {number}");
             for list in ALL_LISTS {
                 let ends = *guard.ends(list);
+                if let Some(told) = shard.evictable(list as u8) {
+                    assert_eq!(told.load(Ordering::Relaxed), ends.length, "{list:?} of {number}");
+                }
                 let (mut previous, mut next, mut length) = (NONE, ends.head, 0);
                 while next != NONE {
                     let (id, descriptor) = (DescriptorId(next), &self.all[next as usize]);
@@ -468,8 +477,8 @@ impl Descriptors {
         }
         let ends = shard.ends(list);
         ends.length += 1;
-        if list == List::PageBuffer {
-            self.note_evictable(id, ends.length);
+        if let Some(told) = self.shards[shard_of(id)].evictable(list as u8) {
+            told.store(ends.length, Ordering::Relaxed);
         }
         descriptor.list.store(list as u8, Ordering::Relaxed);
         if list == List::Free {
@@ -497,12 +506,6 @@ impl Descriptors {
         ends.tail = id.0;
     }
 
-    /// Notes the length of the page buffer's list in the shard of `id`, which the caller has
-    /// locked.
-    fn note_evictable(&self, id: DescriptorId, length: u32) {
-        self.shards[shard_of(id)].evictable.store(length, Ordering::Relaxed);
-    }
-
     fn unlink(&self, shard: &mut Shard, id: DescriptorId) {
         let descriptor = self.get(id);
         let list = descriptor.list.load(Ordering::Relaxed);
@@ -514,8 +517,8 @@ impl Descriptors {
         }
         let ends = &mut shard.lists[list as usize - 1];
         ends.length -= 1;
-        if list == List::PageBuffer as u8 {
-            self.note_evictable(id, ends.length);
+        if let Some(told) = self.shards[shard_of(id)].evictable(list) {
+            told.store(ends.length, Ordering::Relaxed);
         }
         let next = descriptor.next.load(Ordering::Relaxed);
         let previous = descriptor.previous.load(Ordering::Relaxed);
@@ -622,69 +625,12 @@ mod tests {
         descriptors.keep_in_cache(DescriptorId(again.0 + 16));
         assert_eq!(choose(), DescriptorId(again.0 + 16));
         // One that was brought back meanwhile is left where it is.
-        descriptors.move_to(again, List::PageBuffer);
+        descriptors.move_to(again, List::Probation);
         descriptors.keep_in_cache(again);
-        let mut round = descriptors.round(List::PageBuffer, 1, 1);
+        let mut round = descriptors.round(List::Probation, 1, 1);
         let mut found = [DescriptorId(0); 2];
-        assert_eq!(descriptors.next_to_evict(&mut round, List::PageBuffer, &mut 0, &mut found), 1);
+        assert_eq!(descriptors.next_to_evict(&mut round, List::Probation, &mut found), 1);
         assert_eq!(found[0], again);
-    }
-
-    /// A page buffer with two runs of each shard; pages of the same heat in both.
-    fn page_buffer(heat: impl Fn(u32) -> u8) -> Descriptors {
-        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
-        for page in 0..OBJECTS {
-            let id = descriptors.take(PageNo(0)).unwrap();
-            descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
-            descriptors.get(id).set_heat(heat(page));
-            descriptors.move_to(id, List::PageBuffer);
-        }
-        descriptors
-    }
-
-    /// The next `most` pages to be evicted; they stay in the list.
-    fn oldest(descriptors: &Descriptors, most: usize, patience: &mut usize) -> Vec<u32> {
-        let mut round = descriptors.round(List::PageBuffer, OBJECTS as usize, most);
-        let mut all = Vec::new();
-        while all.len() < most {
-            let mut found = [DescriptorId(0); RUN];
-            let found = &mut found[..RUN.min(most - all.len())];
-            let count = descriptors.next_to_evict(&mut round, List::PageBuffer, patience, found);
-            assert!(count > 0, "there are pages");
-            all.extend(found[..count].iter().map(|id| id.0));
-        }
-        all
-    }
-
-    #[test]
-    fn hot_pages_are_passed_over_as_often_as_they_are_hot() {
-        let is_hot = |page: u32| page.is_multiple_of(4);
-        let descriptors = page_buffer(|page| if is_hot(page) { 2 } else { 0 });
-        let mut patience = usize::MAX;
-        // Two rounds without them, and two with all: three quarters each, then all of them.
-        for round in 0..4 {
-            let count = if round < 2 { OBJECTS as usize * 3 / 4 } else { OBJECTS as usize };
-            let mut found = oldest(&descriptors, count, &mut patience);
-            assert_eq!(found.iter().any(|&page| is_hot(page)), round >= 2, "round {round}");
-            found.sort_unstable();
-            found.dedup();
-            assert_eq!(found.len(), count, "nobody is taken twice in round {round}");
-        }
-        assert_eq!(usize::MAX - patience, OBJECTS as usize / 4 * 2, "each is passed over twice");
-        descriptors.check_invariants(|_, _, _| ());
-    }
-
-    #[test]
-    fn where_all_are_hot_the_oldest_are_found_all_the_same() {
-        let descriptors = page_buffer(|_| 3);
-        let mut patience = usize::MAX;
-        let found = oldest(&descriptors, OBJECTS as usize, &mut patience);
-        assert_eq!(found.len(), OBJECTS as usize);
-        let descriptors = page_buffer(|_| 3);
-        let (mut patience, cold) = (100, page_buffer(|_| 0));
-        assert_ne!(oldest(&descriptors, 64, &mut patience), oldest(&cold, 64, &mut 0));
-        assert_eq!(patience, 0, "patience has an end");
-        descriptors.check_invariants(|_, _, _| ());
     }
 
     #[test]
@@ -693,15 +639,15 @@ mod tests {
         for page in 0..OBJECTS {
             let id = descriptors.take(PageNo(0)).unwrap();
             descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
-            descriptors.move_to(id, List::PageBuffer);
+            descriptors.move_to(id, List::Probation);
         }
         let take = |most: usize| {
-            let mut round = descriptors.round(List::PageBuffer, OBJECTS as usize, most);
+            let mut round = descriptors.round(List::Probation, OBJECTS as usize, most);
             let (mut all, mut found) = (Vec::new(), [DescriptorId(0); 5]);
             while all.len() < most {
                 let places = found.len().min(most - all.len());
                 let found = &mut found[..places];
-                let count = descriptors.next_to_evict(&mut round, List::PageBuffer, &mut 0, found);
+                let count = descriptors.next_to_evict(&mut round, List::Probation, found);
                 assert!((1..=places).contains(&count));
                 all.extend(found[..count].iter().map(|id| id.0));
             }
@@ -716,6 +662,9 @@ mod tests {
         others.sort_unstable();
         assert!(others.iter().copied().eq(0..OBJECTS));
         assert_eq!(take(128), first, "they went to the tail in their order");
-        assert_eq!(descriptors.evictable(), OBJECTS as usize);
+        assert_eq!(descriptors.evictable(), (OBJECTS as usize, 0));
+        descriptors.move_to(DescriptorId(first[0]), List::Protected);
+        assert_eq!(descriptors.evictable(), (OBJECTS as usize - 1, 1));
+        descriptors.check_invariants(|_, _, _| ());
     }
 }

@@ -1,12 +1,16 @@
-//! Replacement: which cached object leaves, and which stays.
+//! Replacement: which page leaves the page buffer, and which object the cache.
 //!
-//! Nobody sees the accesses to pages in the page buffer, so the oldest leaves first. A cached
-//! object is *touched* when a fault finds it. It then goes back to the page buffer, its reuse count
-//! is one higher, and it enters the cache with that count when it leaves the page buffer the next
-//! time.
+//! Nobody sees the accesses to pages in the page buffer. What is seen is that a page comes back
+//! soon after it has left: it was in use. So the page buffer has two lists, each first in, first
+//! out. A page comes in *on probation*. If it comes back from the cache soon it is *protected* from
+//! then on. While more than a sixteenth of the page buffer is on probation, only pages on probation
+//! leave. So what is used now and then passes through, and does not drive out what is used all the
+//! time, which would have to come back by a fault, and would drive out the next one. (The two lists
+//! are those of 2Q and of segmented LRU; the cache behind them serves as what 2Q calls `A1out`.)
 //!
-//! An object that comes back soon is *hot*: it was out of reach while it was in use. As often as
-//! its reuse count says it is passed over when it is the oldest in the page buffer.
+//! A cached object is *touched* when a fault finds it. It then goes back to the page buffer, its
+//! reuse count is one higher, and it enters the cache with that count when it leaves the page
+//! buffer the next time.
 //!
 //! The policy is S3-FIFO (Yang and others, "FIFO queues are all you need for cache eviction", SOSP
 //! 2023, section 4). A new object enters a small queue. If it leaves that queue untouched, the
@@ -47,14 +51,35 @@ pub const ONCE: u8 = REUSE_MAX + 1;
 /// The small queue, in 256ths of the cached objects.
 const SMALL_PART: u32 = 3;
 
-/// For each page that leaves the page buffer so many hot ones may be passed over.
-pub const PASSED_MAX: usize = 4;
+/// The page buffer's lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rank {
+    /// What was not seen to be in use.
+    Probation,
+    /// What came back soon.
+    Protected,
+}
 
-/// How hot an object comes back to the page buffer: its reuse count, if it came back `soon`, that
-/// is if since it left no more pages left than the page buffer holds. As often it will be passed
-/// over.
-pub fn heat(reuse: u8, soon: bool) -> u8 {
-    if soon { reuse } else { 0 }
+/// The part of the page buffer that is on probation, ...
+const PROBATION_PART: usize = 16;
+/// ... and its least, in pages, in a page buffer of twice as many: what scans bring along, and what
+/// an instruction needs, must stay until it is used.
+const PROBATION_MIN: usize = 256;
+
+/// The list of the page buffer that a touched object comes to, by its reuse count after the touch.
+/// `soon`: since it left, no more pages left than the page buffer holds.
+pub fn rank(reuse: u8, soon: bool) -> Rank {
+    if soon && reuse > 0 { Rank::Protected } else { Rank::Probation }
+}
+
+/// How many of `count` pages that are to leave the page buffer are on probation, and how many are
+/// protected, by how many there are.
+pub fn to_evict(count: usize, probation: usize, protected: usize) -> (usize, usize) {
+    let all = probation + protected;
+    let stays = (all / PROBATION_PART).max(PROBATION_MIN.min(all / 2));
+    let too_many = probation.saturating_sub(stays);
+    let of_protected = count.saturating_sub(too_many).min(protected);
+    (count - of_protected, of_protected)
 }
 
 /// The reuse count after a touch.
@@ -106,6 +131,18 @@ pub fn at_head(queue: Queue, reuse: u8) -> AtHead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn protected_pages_leave_only_when_few_are_on_probation() {
+        assert_eq!(to_evict(64, 16_000, 0), (64, 0));
+        assert_eq!(to_evict(64, 1064, 14_936), (64, 0));
+        assert_eq!(to_evict(64, 1000, 15_000), (0, 64));
+        assert_eq!(to_evict(64, 1020, 14_980), (20, 44), "part of a batch");
+        assert_eq!(to_evict(64, 256, 256), (0, 64), "small page buffers keep as many of both");
+        assert_eq!(to_evict(64, 300, 100), (64, 0));
+        assert_eq!(to_evict(64, 40, 10), (54, 10), "there are no more");
+        assert_eq!(rank(touched(ONCE), true), Rank::Probation, "its last use was that");
+    }
 
     #[test]
     fn what_is_used_once_leaves_first_after_that_use_and_is_not_remembered_before() {
