@@ -484,7 +484,8 @@ int dh_close(dh_heap *heap);
  * A forked child has the maps of its parent, and shares them. Beyond the end of the file, and where
  * somebody has made the file shorter, an access gets SIGBUS. Memory of a map takes part in dh_read,
  * dh_write, dh_gather, dh_scatter and dh_prefetch: any address in it, up to the end of the file.
- * System calls on it fail with EFAULT where it is not in RAM.
+ * System calls find it as they find memory of dh_malloc: under `deepheap run` everywhere, otherwise
+ * where it is in RAM; dh_pin pins the page of an address, in all maps a quarter of their RAM at most.
  */
 
 /* Flags of dh_map. */

@@ -1,7 +1,7 @@
 //! Control: the tables of one map that all of its processes share, in the file of a rendezvous.
 //!
 //! ```text
-//!   header | participants | shards | slots: what was read from each pipe
+//!   header | participants | pins | shards | slots: what was read from each pipe
 //! ```
 //!
 //! A page of the file belongs to a chunk of 16, a chunk by its hash to a shard. A shard has a lock,
@@ -20,7 +20,7 @@ use deepheap_sys::{PAGE, mapping};
 /// What the file begins with.
 pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
 /// Changes with the layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Processes that can have a map at a time.
 pub const PARTICIPANTS_MAX: usize = 128;
 /// Pages of a chunk: neighbours that one shard has.
@@ -35,6 +35,8 @@ const ENTRIES_USUAL: u64 = ENTRIES as u64 / 2;
 pub const GHOSTS: usize = 64;
 /// Pages of one eviction.
 pub const BATCH: usize = PIPE_PAGES;
+/// Pins at a time, of all processes.
+pub const PINS_MAX: usize = 1024;
 /// Bytes of a path that are told, its end.
 pub const PATH_BYTES: usize = 1024;
 /// The least budget: a few shards and their tables.
@@ -71,6 +73,8 @@ pub struct Header {
     pub hand: AtomicU32,
     /// The shard that uses a pipe, plus one.
     pub pipe_users: [AtomicU32; PIPES],
+    /// How many slots of pins were ever used.
+    pub pins_used: AtomicU32,
     pub counts: Counts,
     /// The end of the path under which it was mapped first; zeros after it.
     pub path: [AtomicU8; PATH_BYTES],
@@ -101,6 +105,17 @@ pub struct Participant {
     pub can_write: AtomicU32,
     /// Not 0: it has mapped the file to write.
     pub is_writer: AtomicU32,
+}
+
+/// Pages that stay in RAM; see `pins`.
+#[repr(C)]
+pub struct PinSlot {
+    /// The mark of the participant; 0: free.
+    pub owner: AtomicU32,
+    /// The first page in the upper half, how many in the lower.
+    pub pages: AtomicU64,
+    /// The thread that it ends with at the latest, as its process names it; 0: none.
+    pub thread: AtomicU64,
 }
 
 /// What an eviction of a shard is doing, for whoever goes on if its process dies.
@@ -144,7 +159,8 @@ pub struct Shard {
 }
 
 const PARTICIPANTS_AT: usize = size_of::<Header>();
-const SHARDS_AT: usize = PARTICIPANTS_AT + PARTICIPANTS_MAX * size_of::<Participant>();
+const PINS_AT: usize = PARTICIPANTS_AT + PARTICIPANTS_MAX * size_of::<Participant>();
+const SHARDS_AT: usize = PINS_AT + PINS_MAX * size_of::<PinSlot>();
 /// Bytes of what was read from one pipe.
 pub const SLOT_BYTES: usize = BATCH * PAGE;
 const _: () = assert!(size_of::<Header>() == PAGE && SHARDS_AT.is_multiple_of(PAGE));
@@ -202,6 +218,11 @@ impl Control {
     pub fn participants(&self) -> &[Participant; PARTICIPANTS_MAX] {
         // SAFETY: as above; it lies behind the header.
         unsafe { &*self.base.add(PARTICIPANTS_AT).cast() }
+    }
+
+    pub fn pins(&self) -> &[PinSlot; PINS_MAX] {
+        // SAFETY: as above; they lie behind the participants.
+        unsafe { &*self.base.add(PINS_AT).cast() }
     }
 
     pub fn bytes(&self) -> usize {

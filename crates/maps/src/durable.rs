@@ -60,7 +60,8 @@ impl Region {
         for owned in self.shards_of(pages.clone()) {
             let mut wanted = owned.entries_in(pages);
             for some in wanted.pages().chunks_mut(BATCH) {
-                owned.evict(zapper, some);
+                let count = self.unpinned(some);
+                owned.evict(zapper, &mut some[..count]);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Evict: pages leave RAM, from under all processes, and no store is lost.
 //!
-//! 1. The pages leave this process's page tables, all with one TLB flush.
+//! 1. Pages that are pinned stay. The others leave this process's page tables, all with one TLB flush.
 //! 2. Each is put into a pipe, as a reference: the pipe shows every later store.
 //! 3. Holes are made: the kernel unmaps the pages in every process. A store comes before that, and
 //!    is in the pipe, or after it: then it faults, and waits for the shard.
@@ -82,21 +82,34 @@ impl Region {
 impl Owned<'_> {
     /// Evicts the oldest quarter, at most a batch.
     pub(crate) fn evict_oldest(&self, zapper: &Zapper) -> Settled {
-        let wanted = self.used().div_ceil(4).min(BATCH);
-        let (mut victims, mut count) = ([0u32; BATCH], 0);
-        for _ in 0..wanted {
-            let Some(page) = self.next_victim().and_then(|entry| self.page(entry)) else { break };
-            // After a whole round it is a victim already.
-            if victims[..count].contains(&page) {
-                break;
+        let wanted = self.used().div_ceil(4).clamp(1, BATCH);
+        // Where the oldest are pinned, younger ones go.
+        for _ in 0..self.used().div_ceil(wanted) {
+            let mut victims = [0u32; BATCH];
+            let count = self.find_oldest(&mut victims[..wanted]);
+            let count = self.region.unpinned(&mut victims[..count]);
+            if count > 0 {
+                return self.evict(zapper, &mut victims[..count]);
             }
-            victims[count] = page;
-            count += 1;
         }
-        self.evict(zapper, &mut victims[..count])
+        Settled::default()
     }
 
-    /// Evicts these pages, all of which have entries.
+    fn find_oldest(&self, victims: &mut [u32]) -> usize {
+        for count in 0..victims.len() {
+            let Some(page) = self.next_victim().and_then(|entry| self.page(entry)) else {
+                return count;
+            };
+            // After a whole round it is a victim already.
+            if victims[..count].contains(&page) {
+                return count;
+            }
+            victims[count] = page;
+        }
+        victims.len()
+    }
+
+    /// Evicts these pages, all of which have entries and no pin.
     pub(crate) fn evict(&self, zapper: &Zapper, victims: &mut [u32]) -> Settled {
         victims.sort_unstable();
         let header = self.region.control.header();

@@ -32,8 +32,6 @@ use crate::streams::WINDOW_MAX;
 /// Shards of the pages of a scan that are read together: their chunks, and one more if the first
 /// page is in the middle of its own.
 const SHARDS_OF_SCAN: usize = 5;
-/// Faults of a thread on a page that is there, one after the other, until it is told.
-const REPEATS_MAX: u32 = 1000;
 /// Rings of the process: batches at a time.
 const RINGS: usize = 4;
 
@@ -149,8 +147,7 @@ impl Region {
         let first = self.own(self.control.shard_of(page));
         if let Some(entry) = first.find(page) {
             if self.is_in_memory(page) {
-                let is_stuck = self.streams.repeats(page) > REPEATS_MAX;
-                return if is_stuck { Err(FillError::Stuck) } else { Ok(0) };
+                return Ok(0);
             }
             // The program has dropped it (MADV_REMOVE).
             first.remove(entry);

@@ -8,8 +8,9 @@
 //!
 //! ```text
 //!   table ─► access, on_fault ─► fill ─► evict ─► settle          the file: backing
-//!     │                            └──► recover ──┘  ▲            the RAM: a sparse file
-//!     └──► join                         ownership, entries        the tables: control
+//!     │                 ▲          └──► recover ──┘  ▲            the RAM: a sparse file
+//!     ├──► pins ────────┘               ownership, entries        the tables: control
+//!     └──► join
 //! ```
 //!
 //! Guarantees: no store is lost while a process of the map lives, whoever else dies at what point;
@@ -29,6 +30,7 @@ mod folder;
 mod join;
 mod list;
 mod ownership;
+mod pins;
 mod recover;
 mod region;
 mod settle;
@@ -44,6 +46,8 @@ pub use durable::SyncError;
 pub use error::MapError;
 pub use join::Request;
 pub use list::{Listed, Process, list};
+pub use pins::{PinKind, TooMuch};
 pub use table::{
-    MAPS_MAX, close, fork_child, fork_parent, fork_prepare, on_fault, open, write_all,
+    MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, pin, unpin,
+    unpin_thread, write_all,
 };

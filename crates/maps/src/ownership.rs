@@ -49,7 +49,7 @@ pub struct Owned<'a> {
 
 impl Region {
     /// Whether the participant that a word names lives.
-    fn is_alive(&self, word: u32) -> bool {
+    pub(crate) fn is_alive(&self, word: u32) -> bool {
         let mark = word & !WAITERS;
         let place = ((mark & ((1 << PLACE_BITS) - 1)) as usize).wrapping_sub(1);
         let Some(participant) = self.control.participants().get(place) else { return false };

@@ -26,11 +26,14 @@ use crate::backing::ReadError;
 use crate::error::MapError;
 use crate::fill::{FillError, forget_rings, prepare_rings};
 use crate::join::Request;
+use crate::pins::{PinKind, TooMuch};
 use crate::region::Region;
 use crate::staging::{self, BUFFER_PAGES};
 
 /// Maps that a process can have.
 pub const MAPS_MAX: usize = 64;
+/// Faults of a thread on a page that is there, one after the other, until it is told.
+const REPEATS_MAX: u32 = 1000;
 /// Pages that wait to be read ahead; what finds no place is not read.
 const AHEAD_MAX: usize = 4096;
 /// Between two looks whether a map is in use.
@@ -187,6 +190,10 @@ pub fn on_fault(fault: &Fault) -> Verdict {
     let filled = region.fill(zapper(), page, window);
     wake_evictor(region);
     match filled {
+        Ok(0) if region.streams.repeats(page) > REPEATS_MAX => {
+            explain(fault.address, FillError::Stuck);
+            Verdict::Fatal
+        }
         Ok(came) => {
             if came > 0 && came < window {
                 region.streams.came(page, window, came);
@@ -357,6 +364,45 @@ pub(crate) fn bring(region: &Region, pages: &[u32]) {
 pub(crate) fn drop_pages(region: &Region, pages: &Range<u32>) {
     let _blocked = Blocked::all();
     region.evict_range(zapper(), pages);
+}
+
+/// Whether this process has, or has had, a map.
+#[inline]
+pub fn any() -> bool {
+    USED.load(Acquire) != 0
+}
+
+/// The pages of a range that begins in a map, as far as they are in it: the first, and how many.
+fn pages_from(address: usize, length: usize) -> Option<(&'static Region, u32, u32)> {
+    let region = find(address)?;
+    let end = address.saturating_add(length.max(1)).min(region.base + region.bytes);
+    let first = region.page_of(address);
+    Some((region, first, region.page_of(end - 1) + 1 - first))
+}
+
+/// Has the pages of a range come, and keeps them in RAM until `unpin` of the same range. Err: that
+/// would be too much; nothing is pinned. What lies in no map is nothing.
+pub fn pin(address: usize, length: usize, kind: PinKind) -> Result<(), TooMuch> {
+    let Some((region, first, count)) = pages_from(address, length) else { return Ok(()) };
+    let _blocked = Blocked::all();
+    let pinned = region.pin(zapper(), first, count, kind);
+    wake_evictor(region);
+    pinned
+}
+
+/// Ends one pin of the same range.
+pub fn unpin(address: usize, length: usize) {
+    if let Some((region, first, count)) = pages_from(address, length) {
+        region.unpin(first, count);
+    }
+}
+
+/// The calling thread ends: so do the pins of its calls.
+pub fn unpin_thread() {
+    for place in 0..USED.load(Acquire) {
+        let _blocked = Blocked::all();
+        with(place, Region::unpin_thread);
+    }
 }
 
 /// Before `fork`: no map comes or goes. All signals are blocked until after it.

@@ -44,7 +44,8 @@ fn negative_refusal() -> c_int {
 /// blocked, and must not fault.
 fn is_managed(request: *const aiocb) -> bool {
     // SAFETY: the program's own request.
-    deepheap::owns(request as usize) || deepheap::owns(unsafe { (*request).aio_buf } as usize)
+    deepheap::may_leave(request as usize)
+        || deepheap::may_leave(unsafe { (*request).aio_buf } as usize)
 }
 
 /// Whether one of a list of requests is.

@@ -20,7 +20,7 @@ const CONTEXT_BYTES: usize = size_of::<libc::ucontext_t>();
 const JUMP_BYTES: usize = 200;
 
 fn touch(start: usize, len: usize) {
-    if deepheap::is_managing() && deepheap::owns(start) {
+    if deepheap::is_managing() && deepheap::may_leave(start) {
         deepheap::touch(start, len);
     }
 }
@@ -71,7 +71,7 @@ jumps! {
 const _: () = assert!(libc::RTLD_DEEPBIND == 8);
 
 fn touch_text(text: usize) {
-    if deepheap::is_managing() && deepheap::owns(text) {
+    if deepheap::is_managing() && deepheap::may_leave(text) {
         // SAFETY: the program's own C string, read in user mode.
         let len = unsafe { libc::strlen(text as *const c_char) } + 1;
         deepheap::touch(text, len);

@@ -25,7 +25,7 @@ pub type List = *const *const c_char;
 
 /// Touches a managed string.
 fn touch_text(text: *const c_char) {
-    if deepheap::owns(text as usize) {
+    if deepheap::may_leave(text as usize) {
         // SAFETY: the program's own C string, read in user mode.
         let len = unsafe { libc::strlen(text) } + 1;
         deepheap::touch(text as usize, len);
@@ -45,12 +45,12 @@ pub fn each_of(list: List, visit: &mut dyn FnMut(usize, usize)) {
         if text.is_null() {
             break;
         }
-        if deepheap::owns(text as usize) {
+        if deepheap::may_leave(text as usize) {
             // SAFETY: as above.
             visit(text as usize, unsafe { libc::strlen(text) } + 1);
         }
     }
-    if deepheap::owns(list as usize) {
+    if deepheap::may_leave(list as usize) {
         visit(list as usize, count * size_of::<*const c_char>());
     }
 }

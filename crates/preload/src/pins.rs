@@ -34,7 +34,7 @@ impl Pins {
     /// Pins `len` bytes from `start` on, `WINDOW` of them at most.
     #[inline]
     pub fn bytes<T>(&mut self, start: *const T, len: usize) {
-        if deepheap::owns(start as usize) {
+        if deepheap::may_leave(start as usize) {
             self.range(start as usize, len.min(WINDOW));
         }
     }
@@ -54,7 +54,7 @@ impl Pins {
     /// Pins a C string.
     #[inline]
     pub fn text(&mut self, string: *const c_char) {
-        if deepheap::owns(string as usize) {
+        if deepheap::may_leave(string as usize) {
             self.string(string as usize);
         }
     }

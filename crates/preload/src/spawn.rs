@@ -26,7 +26,7 @@ impl<'a> HeldLists<'a> {
     /// Pins the lists and their strings; only while something is under management.
     fn all(lists: &'a [List]) -> HeldLists<'a> {
         for list in lists {
-            each_of(*list, &mut deepheap::pin);
+            each_of(*list, &mut |start, len| _ = deepheap::pin(start, len));
         }
         HeldLists { lists }
     }

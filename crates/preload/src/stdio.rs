@@ -44,7 +44,7 @@ calls! {
     fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int
         = by(|real| put(text, stream, real, fwrite_unlocked));
     fn puts(text: *const c_char) -> c_int
-        = by(|real| if deepheap::owns(text as usize) { put_line(text) } else { real(text) });
+        = by(|real| if deepheap::may_leave(text as usize) { put_line(text) } else { real(text) });
 
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, size: size_t) -> c_int
         = by(|real| real(stream, stream_buffer(buffer), mode, size));
@@ -146,7 +146,7 @@ fn block(
     (step, locking): (Move, Locking),
 ) -> size_t {
     let len = size.saturating_mul(count);
-    if len == 0 || !deepheap::owns(start as usize) {
+    if len == 0 || !deepheap::may_leave(start as usize) {
         return real(start, size, count, stream);
     }
     let mut done = 0;
@@ -170,7 +170,7 @@ fn block(
 
 /// Whether a fortified read of the heap fits its buffer.
 fn fits(start: *const c_void, size: size_t, count: size_t, room: size_t) -> bool {
-    size.saturating_mul(count) <= room && deepheap::owns(start as usize)
+    size.saturating_mul(count) <= room && deepheap::may_leave(start as usize)
 }
 
 /// `fputs`, where `real` is libc's, and `write` the `fwrite` that takes its place.
@@ -180,7 +180,7 @@ fn put(
     real: impl Fn(*const c_char, *mut FILE) -> c_int,
     write: Move,
 ) -> c_int {
-    if !deepheap::owns(text as usize) {
+    if !deepheap::may_leave(text as usize) {
         return real(text, stream);
     }
     // SAFETY: the program passes a C string and an open stream.
@@ -208,5 +208,5 @@ fn put_line(text: *const c_char) -> c_int {
 /// the heap, and makes its own. The program cannot tell: "the contents of the array at any time are
 /// unspecified".
 fn stream_buffer(buffer: *mut c_char) -> *mut c_char {
-    if deepheap::owns(buffer as usize) { null_mut() } else { buffer }
+    if deepheap::may_leave(buffer as usize) { null_mut() } else { buffer }
 }

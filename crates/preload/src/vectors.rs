@@ -15,6 +15,8 @@ use crate::transfer::{Direction, EAGER, drive, is_answer};
 
 /// The most buffers of one piece.
 const PIECE_BUFFERS: usize = 16;
+/// The most buffers of a vector, and their array.
+const RANGES_MAX: usize = libc::UIO_MAXIOV as usize + 1;
 
 /// The program's vector.
 #[derive(Clone, Copy)]
@@ -44,8 +46,8 @@ impl Vector {
 
     /// Whether the vector or a buffer of it is managed.
     pub fn is_managed(&self) -> bool {
-        deepheap::owns(self.first as usize)
-            || (0..self.count).any(|index| deepheap::owns(self.entry(index).iov_base as usize))
+        deepheap::may_leave(self.first as usize)
+            || (0..self.count).any(|index| deepheap::may_leave(self.entry(index).iov_base as usize))
     }
 
     /// The bytes of all buffers.
@@ -103,7 +105,8 @@ impl Piece {
 /// Pins of a whole vector, for a message that must go in one call.
 pub struct Held {
     vector: Vector,
-    counts: bool,
+    /// A bit for the array and each buffer that is pinned.
+    pinned: [u64; RANGES_MAX.div_ceil(64)],
     _early: Option<Piece>,
 }
 
@@ -111,12 +114,15 @@ impl Held {
     /// Pins the vector and its buffers, `WINDOW` bytes of them at most; before management begins,
     /// holds the first `EAGER` bytes.
     pub fn all(vector: Vector) -> Held {
+        let mut pinned = [0; RANGES_MAX.div_ceil(64)];
         let counts = deepheap::is_managing();
         if counts {
-            Held::ranges(vector).for_each(|(start, len)| deepheap::pin(start, len));
+            for (index, (start, len)) in Held::ranges(vector).enumerate() {
+                pinned[index / 64] |= u64::from(deepheap::pin(start, len)) << (index % 64);
+            }
         }
         let early = (!counts).then(|| Piece::of(vector, 0, EAGER));
-        Held { vector, counts, _early: early }
+        Held { vector, pinned, _early: early }
     }
 
     fn ranges(vector: Vector) -> impl Iterator<Item = (usize, usize)> {
@@ -127,7 +133,7 @@ impl Held {
         let array = (vector.first as usize, vector.count * size_of::<iovec>());
         core::iter::once(array)
             .chain(entries)
-            .filter(|(start, len)| *len > 0 && deepheap::owns(*start))
+            .filter(|(start, len)| *len > 0 && deepheap::may_leave(*start))
             .scan(WINDOW, |left, (start, len)| {
                 let len = len.min(*left);
                 *left -= len;
@@ -138,8 +144,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.counts {
-            Held::ranges(self.vector).for_each(|(start, len)| deepheap::unpin(start, len));
+        for (index, (start, len)) in Held::ranges(self.vector).enumerate() {
+            if self.pinned[index / 64] >> (index % 64) & 1 != 0 {
+                deepheap::unpin(start, len);
+            }
         }
     }
 }

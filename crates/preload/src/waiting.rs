@@ -24,7 +24,7 @@ use libc::{pthread_barrier_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t,
 /// Whether the page of this object may be evicted while a thread waits on it, now or later.
 #[inline(always)]
 pub fn is_on_heap<T>(object: *const T) -> bool {
-    deepheap::owns(object as usize)
+    deepheap::may_leave(object as usize)
 }
 
 /// Whether the object's page may be evicted now.
@@ -138,7 +138,9 @@ fn pin_once<T>(object: *const T) {
             _ => {}
         }
     }
-    deepheap::pin(address, size_of::<T>());
+    if !deepheap::pin(address, size_of::<T>()) {
+        return;
+    }
     for slot in slots(address) {
         let found = slot.load(Ordering::Relaxed);
         let is_open = found == FREE || found == GONE;

@@ -35,6 +35,15 @@ fn a_call_stops_short_only_where_the_kernel_stops_it() {
 }
 
 #[test]
+fn system_calls_on_pages_of_a_map_find_them() {
+    for setting in Setting::PRELOADED {
+        let scratch = Scratch::new(&format!("map-calls-{setting:?}"));
+        let program = compile("map_calls.c", &scratch);
+        holds_in(&program, setting, &scratch, "map calls hold");
+    }
+}
+
+#[test]
 fn calls_under_way_when_management_begins_lose_nothing() {
     holds("under_way.c", "under way holds");
 }

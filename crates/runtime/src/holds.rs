@@ -23,6 +23,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{PAGE, SPAN};
+use deepheap_maps::PinKind;
 use deepheap_sys::mapping::{self, Advice};
 use deepheap_sys::tls;
 
@@ -72,6 +73,11 @@ enum Kind {
     Noted {
         note: &'static Note,
     },
+    /// In a map, which has a note of its own.
+    Mapped {
+        address: usize,
+        length: usize,
+    },
     /// Pinned, and no note was free.
     Pinned {
         address: usize,
@@ -80,8 +86,12 @@ enum Kind {
 }
 
 impl Hold {
-    /// Holds the pages of `[address, address + length)`. Addresses outside the heap need no hold.
+    /// Holds the pages of `[address, address + length)`. Addresses outside of heaps and maps need no
+    /// hold.
     pub fn on(address: usize, length: usize) -> Hold {
+        if deepheap_maps::owns(address as *const u8) {
+            return Hold::on_map(address, length);
+        }
         let Some(runtime) = owner_of(address) else { return Hold(Kind::Foreign) };
         if let Some(word) = early_word(runtime, address, length) {
             for page in addresses_of(runtime, word) {
@@ -102,6 +112,14 @@ impl Hold {
         }
     }
 
+    fn on_map(address: usize, length: usize) -> Hold {
+        // A call's pin waits until it can be made.
+        let _ = deepheap_maps::pin(address, length, PinKind::Call);
+        // SAFETY: this thread's own area.
+        unsafe { (*tls::area()).holds = (*tls::area()).holds.wrapping_add(1) };
+        Hold(Kind::Mapped { address, length })
+    }
+
     fn noted(note: &'static Note, runtime: &Runtime) -> Hold {
         let area = tls::area();
         note.region_base.store(runtime.region_base, Ordering::Relaxed);
@@ -114,6 +132,10 @@ impl Hold {
     /// Holds the pages for as long as the process lives. The same ones take one note, however often
     /// they are named. Some of them may be protected against the program itself.
     pub fn for_good(address: usize, length: usize) {
+        if deepheap_maps::owns(address as *const u8) {
+            residency::pin(address, length);
+            return;
+        }
         let Some(runtime) = owner_of(address) else { return };
         if let Some(word) = early_word(runtime, address, length).map(|word| word | FOR_GOOD) {
             for page in addresses_of(runtime, word) {
@@ -135,6 +157,11 @@ impl Drop for Hold {
         match self.0 {
             Kind::Foreign => {}
             Kind::Noted { note } => note.end(),
+            Kind::Mapped { address, length } => {
+                // SAFETY: this thread's own area.
+                unsafe { (*tls::area()).holds = (*tls::area()).holds.wrapping_sub(1) };
+                deepheap_maps::unpin(address, length);
+            }
             Kind::Pinned { address, length } => residency::unpin(address, length),
         }
     }
@@ -164,6 +191,7 @@ pub(crate) fn thread_exit() {
     if unsafe { (*area).holds } > 0 {
         let is_own = |note: &&Note| note.owner.load(Ordering::Relaxed) == area as usize;
         NOTED.iter().filter(is_own).for_each(Note::end);
+        deepheap_maps::unpin_thread();
     }
 }
 

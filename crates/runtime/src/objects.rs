@@ -10,6 +10,7 @@
 use core::ptr;
 
 use deepheap_heap::{ObjectShape, PAGE, PageNo};
+use deepheap_maps::PinKind;
 use deepheap_pager::policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_pager::{
     AccessBuffer, AccessError, AccessReason, Moves, Operation, Pager, Piece, WINDOW_PIECES,
@@ -231,8 +232,13 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
 ///
 /// # Errors
 /// `NotAnObject`; `Resources` if the pinned pages would be more than half of the page buffer, or if
-/// memory cannot be managed at all.
+/// memory cannot be managed at all. In a map the page of the address is pinned; there may be pins of
+/// a quarter of its RAM.
 pub fn pin(object: *const u8) -> Result<(), ObjectError> {
+    if deepheap_maps::owns(object) {
+        let pinned = deepheap_maps::pin(object as usize, 1, PinKind::Wish);
+        return pinned.map_err(|_| ObjectError::Resources);
+    }
     let bytes = bytes_of(object)?;
     // A pin in plain mode would be forgotten when it ends, and the unpin would end another's.
     if running_at(object as usize).and_then(|runtime| runtime.managed()).is_none() {
@@ -249,6 +255,10 @@ pub fn pin(object: *const u8) -> Result<(), ObjectError> {
 /// # Errors
 /// `NotAnObject`.
 pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
+    if deepheap_maps::owns(object) {
+        deepheap_maps::unpin(object as usize, 1);
+        return Ok(());
+    }
     let bytes = bytes_of(object)?;
     crate::residency::unpin_for_long(object as usize, bytes);
     Ok(())

@@ -3,32 +3,49 @@
 //! A system call on an evicted page answers EFAULT. A wrapper of system calls asks `is_managing`,
 //! pins the memory that the call uses, calls again, and unpins.
 //!
+//! Memory of maps is as that of heaps: what is not in RAM is brought there, and pinned.
+//!
 //! Threads: any, outside the fault path.
 
+use deepheap_maps::{self as maps, PinKind};
 use deepheap_sys::tls;
 
+use crate::allocate::owns;
 use crate::runtime::{is_durable_open, running, running_at};
 use crate::stats::Counter;
 
-/// Whether any memory is under management; before that no system call can fail because of us, and
-/// `pin` does nothing.
+/// Whether any memory is under management, or mapped by us; before that no system call can fail
+/// because of us, and `pin` does nothing.
 #[inline]
 pub fn is_managing() -> bool {
-    running().is_some_and(|runtime| runtime.pager().is_some()) || is_durable_open()
+    running().is_some_and(|runtime| runtime.pager().is_some()) || is_durable_open() || maps::any()
+}
+
+/// Whether an address lies in a heap or in a map: what is there may leave RAM, now or later.
+#[inline]
+pub fn may_leave(address: usize) -> bool {
+    owns(address) || maps::owns(address as *const u8)
 }
 
 /// Makes the managed pages of a range resident and keeps them so until `unpin` of the same range.
-/// Other addresses are ignored. Call it only if `is_managing`, and `unpin` only after `pin`.
-pub fn pin(address: usize, length: usize) {
-    let Some(runtime) = running_at(address) else { return };
-    if let Some(pager) = runtime.pager() {
-        runtime.stats.add(tls::lane(), Counter::Pins, 1);
-        pager.pin(address, length);
+/// True: call `unpin`. Other addresses, and heaps that are not managed yet, are ignored.
+pub fn pin(address: usize, length: usize) -> bool {
+    if maps::owns(address as *const u8) {
+        return maps::pin(address, length, PinKind::Object).is_ok();
     }
+    let Some(runtime) = running_at(address) else { return false };
+    let Some(pager) = runtime.pager() else { return false };
+    runtime.stats.add(tls::lane(), Counter::Pins, 1);
+    pager.pin(address, length);
+    true
 }
 
 /// Ends one `pin` of the same range.
 pub fn unpin(address: usize, length: usize) {
+    if maps::owns(address as *const u8) {
+        maps::unpin(address, length);
+        return;
+    }
     if let Some(pager) = running_at(address).and_then(|runtime| runtime.pager()) {
         pager.unpin(address, length);
     }
@@ -54,6 +71,12 @@ pub(crate) fn unpin_for_long(address: usize, length: usize) {
 
 /// Makes the managed pages of a range resident once, without keeping them.
 pub fn touch(address: usize, length: usize) {
+    if maps::owns(address as *const u8) {
+        if pin(address, length) {
+            unpin(address, length);
+        }
+        return;
+    }
     if let Some(pager) = running_at(address).and_then(|runtime| runtime.pager()) {
         pager.touch(address, length);
     }
