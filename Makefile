@@ -98,8 +98,8 @@ torture: build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FUZZ_SEC
 		--test durable_heap --test fuzz_recovery -- --nocapture
 	$(RELEASE)/deepheap-bench torture --kills $(KILLS) --power-cuts $(POWER_CUTS) --dir "$(DIR)"
 maps-hunt: ## Kills processes that share a map (KILLS=200); nothing may be lost.
-	DEEPHEAP_KILLS=$(KILLS) $(CARGO) test -p deepheap-maps --test processes -- --nocapture \
-		a_killed_process
+	DEEPHEAP_KILLS=$(KILLS) $(CARGO) test -p deepheap-maps --test processes --test synced -- \
+		--nocapture killed
 
 demo: deps build ## Runs redis-server with 1 GiB of values under a RAM budget of 256 MiB.
 	scripts/demo.sh
@@ -195,7 +195,7 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 	@for page in dh_write dh_gather dh_scatter dh_prefetch dh_pin dh_unpin dh_advise; do \
 		ln -sf dh_read.3 "$(DESTDIR)$(MANDIR)/man3/$$page.3"; \
 	done
-	@for page in dh_unmap dh_sync dh_map_advise dh_map_stats; do \
+	@for page in dh_unmap dh_remap dh_sync dh_map_advise dh_map_stats; do \
 		ln -sf dh_map.3 "$(DESTDIR)$(MANDIR)/man3/$$page.3"; \
 	done
 	@for page in dh_close dh_last_error dh_heap_malloc dh_heap_aligned_alloc dh_heap_oalloc \
@@ -228,7 +228,7 @@ uninstall: ## Removes what install installed, with the same PREFIX and DESTDIR.
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{heap_aligned_alloc,set_root,root}.3
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_checkpoint{,_info,_async,_wait}.3
 	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{snapshot,remove_snapshot}.3
-	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{map,unmap,sync,map_advise,map_stats}.3
+	rm -f "$(DESTDIR)$(MANDIR)/man3"/dh_{map,unmap,remap,sync,map_advise,map_stats}.3
 	rm -f "$(DESTDIR)$(DATADIR)/bash-completion/completions/deepheap"
 	rm -f "$(DESTDIR)$(DATADIR)/zsh/site-functions/_deepheap"
 	rm -f "$(DESTDIR)$(DATADIR)/fish/vendor_completions.d/deepheap.fish"

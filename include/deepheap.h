@@ -485,7 +485,7 @@ int dh_close(dh_heap *heap);
  * somebody has made the file shorter, an access gets SIGBUS. Memory of a map takes part in dh_read,
  * dh_write, dh_gather, dh_scatter and dh_prefetch: any address in it, up to the end of the file.
  * System calls find it as they find memory of dh_malloc: under `deepheap run` everywhere, otherwise
- * where it is in RAM; dh_pin pins the page of an address, in all maps a quarter of their RAM at most.
+ * where it is in RAM; dh_pin pins the page of an address, of a map a quarter of its RAM at most.
  */
 
 /* Flags of dh_map. */
@@ -509,6 +509,15 @@ void *dh_map(const char *path, size_t length, int prot, uint32_t flags);
  * 0; DH_EOBJECT; or DH_EFILE if what was changed cannot be written: then the map stays.
  */
 int dh_unmap(void *map);
+
+/*
+ * Makes the file of a map `length` bytes long, or takes the length that it has (0), and maps all of
+ * it: where it was, if there is room there. No thread of this process may use its memory meanwhile,
+ * nor by the old address if it has moved. Other processes see the new length at once, as far as
+ * they have mapped it: an access beyond it gets SIGBUS. What the file gains is zeros. Returns NULL
+ * and sets errno if that fails; the map is as it was then.
+ */
+void *dh_remap(void *map, size_t length);
 
 /*
  * Makes durable what all processes have stored in these bytes until now: the pages that they are

@@ -86,6 +86,19 @@ pub unsafe extern "C" fn dh_unmap(map: *mut c_void) -> c_int {
     zero_or_code(unsafe { maps::unmap(map.cast()) })
 }
 
+/// Makes the mapped file longer or shorter; NULL and errno if that fails.
+///
+/// # Safety
+/// No thread of this process uses its memory meanwhile, nor the old address if it has moved.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dh_remap(map: *mut c_void, length: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    match unsafe { maps::resize(map.cast(), length as u64) } {
+        Ok(at) => at.cast(),
+        Err(error) => refuse(&error, error.errno()),
+    }
+}
+
 /// Makes a part of a map durable.
 #[unsafe(no_mangle)]
 pub extern "C" fn dh_sync(address: *const c_void, length: usize) -> c_int {

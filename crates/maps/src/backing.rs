@@ -2,7 +2,7 @@
 //!
 //! Guarantees: bytes behind the end of the file are zeros and are never written; the page cache is
 //! passed by where the file system can do that.
-//! Never: makes the file longer | allocates after `open`.
+//! Never: makes the file longer, but by `set_bytes` | allocates after `open`.
 //! Threads: any.
 
 use std::path::Path;
@@ -136,6 +136,11 @@ impl Backing {
             tail.write_at(&all[blocks..], offset + blocks as u64)?;
         }
         Ok(())
+    }
+
+    /// Makes the file so long. What it gains is zeros.
+    pub fn set_bytes(&self, bytes: u64) -> Result<()> {
+        self.file.set_len(bytes)
     }
 
     /// Makes durable what was written, by whoever.

@@ -21,6 +21,10 @@ pub enum MapError {
     Empty,
     /// Nothing so long can be mapped.
     TooLong,
+    /// A device is as long as it is.
+    FixedLength,
+    /// The file cannot be made so long.
+    Length(Errno),
     /// The budget is too small.
     Budget(u64),
     /// The kernel gives no userfaultfd for shared memory.
@@ -51,12 +55,15 @@ impl MapError {
         match self {
             MapError::Open(OpenError::System(errno))
             | MapError::Kernel(errno)
+            | MapError::Length(errno)
             | MapError::Folder(errno)
             | MapError::Unreachable(errno)
             | MapError::Resources(errno) => errno.raw(),
             MapError::Open(OpenError::InUse) => libc::EBUSY,
             MapError::Open(_) | MapError::InMemory => libc::ENODEV,
-            MapError::Empty | MapError::NotAMap | MapError::Budget(_) => libc::EINVAL,
+            MapError::Empty | MapError::NotAMap | MapError::Budget(_) | MapError::FixedLength => {
+                libc::EINVAL
+            }
             MapError::TooLong => libc::EFBIG,
             MapError::CopiesPages => libc::ENOSYS,
             MapError::Version => libc::EPROTO,
@@ -84,6 +91,10 @@ impl fmt::Display for MapError {
                 out.write_str("the file has no bytes: make it as long as it shall be, then map it")
             }
             MapError::TooLong => out.write_str("the length is more than 16 TiB less a page"),
+            MapError::FixedLength => out.write_str("a block device cannot be longer or shorter"),
+            MapError::Length(errno) => {
+                write!(out, "the file cannot be made so long ({errno})")
+            }
             MapError::Budget(bytes) => write!(
                 out,
                 "{bytes} bytes of RAM are too few for a map: give it {BUDGET_MIN} or more",

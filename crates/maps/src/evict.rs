@@ -1,6 +1,7 @@
 //! Evict: pages leave RAM, from under all processes, and no store is lost.
 //!
-//! 1. Pages that are pinned stay. The others leave this process's page tables, all with one TLB flush.
+//! 1. Pages that are pinned stay. The others leave this process's page tables, all with one TLB
+//!    flush.
 //! 2. Each is put into a pipe, as a reference: the pipe shows every later store.
 //! 3. Holes are made: the kernel unmaps the pages in every process. A store comes before that, and
 //!    is in the pipe, or after it: then it faults, and waits for the shard.

@@ -102,7 +102,8 @@ impl<'a, const N: usize> Owners<'a, N> {
         let Some((owned, planned)) = all.find(|(owned, _)| owned.index == index) else {
             return false;
         };
-        if owned.find(page).is_some() {
+        // Not behind the end: the file may have been cut before the shard was owned.
+        if owned.find(page).is_some() || page >= region.mapped_pages() {
             return false;
         }
         while owned.used() + *planned >= ENTRIES {
@@ -152,6 +153,9 @@ impl Region {
             // The program has dropped it (MADV_REMOVE).
             first.remove(entry);
             self.uncount(1);
+        }
+        if page >= self.mapped_pages() {
+            return Err(FillError::Beyond);
         }
         owners.add(first);
         if !owners.plan(self, page, zapper) {

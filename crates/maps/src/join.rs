@@ -33,7 +33,7 @@ use crate::region::Region;
 use crate::streams::Streams;
 
 /// The most pages of a file: a page plus one fits in 32 bits.
-const PAGES_MAX: u64 = u32::MAX as u64 - 1;
+pub const PAGES_MAX: u64 = u32::MAX as u64 - 1;
 
 /// What to map.
 #[derive(Clone, Copy, Debug)]
@@ -94,10 +94,12 @@ impl Region {
                 None => Self::begin(&rendezvous, &door, request, id, file_bytes)?,
             };
             let (place, mark) = enter(&rendezvous, &control, &means, request, &backing)?;
-            drop(door);
             let header = control.header();
             // A file that has grown is longer for all. One that was cut is read up to its end.
+            // Asked again, for at the door nobody makes it shorter.
+            let file_bytes = backing.bytes().map_err(MapError::Resources)?;
             header.file_bytes.fetch_max(file_bytes, Relaxed);
+            drop(door);
             let of_file = file_bytes.next_multiple_of(PAGE as u64);
             means.memory.grow(of_file).map_err(MapError::Resources)?;
             let protection = if request.writes { libc::PROT_WRITE } else { 0 } | libc::PROT_READ;

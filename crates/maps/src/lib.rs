@@ -10,7 +10,7 @@
 //!   table ─► access, on_fault ─► fill ─► evict ─► settle          the file: backing
 //!     │                 ▲          └──► recover ──┘  ▲            the RAM: a sparse file
 //!     ├──► pins ────────┘               ownership, entries        the tables: control
-//!     └──► join
+//!     └──► join, resize
 //! ```
 //!
 //! Guarantees: no store is lost while a process of the map lives, whoever else dies at what point;
@@ -33,6 +33,7 @@ mod ownership;
 mod pins;
 mod recover;
 mod region;
+mod resize;
 mod settle;
 mod staging;
 mod streams;
@@ -48,6 +49,6 @@ pub use join::Request;
 pub use list::{Listed, Process, list};
 pub use pins::{PinKind, TooMuch};
 pub use table::{
-    MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, pin, unpin,
-    unpin_thread, write_all,
+    MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, pin, resize,
+    unpin, unpin_thread, write_all,
 };

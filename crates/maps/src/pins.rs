@@ -2,13 +2,13 @@
 //!
 //! A system call on a page that is not in RAM answers EFAULT, and a device that reads into a page
 //! (O_DIRECT) writes to the RAM that it had when the call began. So whoever makes such a call pins
-//! the pages before and unpins them after it. A pin is a slot in the shared tables: whose it is, and
-//! which pages.
+//! the pages before and unpins them after it. A pin is a slot in the shared tables: whose it is,
+//! and which pages.
 //!
-//! Why no pinned page leaves: `pin` fills its slot in, then owns the shard of each page, and has the
-//! page come if it is not there. An eviction owns the shard, too, and looks at the slots before it
-//! takes anything out. Whichever is the owner first: either the eviction has ended, and `pin` sees
-//! that the page is missing; or the eviction sees the slot.
+//! Why no pinned page leaves: `pin` fills its slot in, then owns the shard of each page, and has
+//! the page come if it is not there. An eviction owns the shard, too, and looks at the slots before
+//! it takes anything out. Whichever is the owner first: either the eviction has ended, and `pin`
+//! sees that the page is missing; or the eviction sees the slot.
 //!
 //! | slot's owner | means |
 //! |---|---|

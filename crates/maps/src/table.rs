@@ -168,6 +168,31 @@ pub unsafe fn close(address: *mut u8) -> Result<(), MapError> {
     answer
 }
 
+/// Makes the file of the map that begins at `address` `length` bytes long, or takes the length that
+/// it has (0), and maps all of it; answers where. After an error the map is as it was.
+///
+/// # Safety
+/// No thread of this process uses the memory meanwhile.
+pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError> {
+    let _blocked = Blocked::all();
+    let _changing = CHANGING.lock();
+    let found = find_place(address as usize).filter(|(_, region)| region.base == address as usize);
+    let Some((index, _)) = found else { return Err(MapError::NotAMap) };
+    let place = &PLACES[index];
+    place.start.store(0, Release);
+    place.end.store(0, Release);
+    // Threads of ours begin to use a map under the lock only.
+    while place.users.load(SeqCst) != 0 {
+        thread::sleep(PAUSE);
+    }
+    // SAFETY: `open` made it of a box; by the caller's promise and the wait nobody uses it.
+    let region = unsafe { &mut *place.region.load(Acquire) };
+    let resized = region.resize(zapper(), length);
+    place.start.store(region.base, Release);
+    place.end.store(region.base + region.bytes, Release);
+    resized.map(|()| region.base as *mut u8)
+}
+
 /// Writes what was changed in maps that no other process can write: the process ends.
 pub fn write_all() {
     let _blocked = Blocked::all();

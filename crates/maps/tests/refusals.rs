@@ -7,7 +7,7 @@ mod scene;
 use std::path::Path;
 
 use deepheap_maps::{self as maps, MapError, Request};
-use scene::{Mapped, PAGE, Scratch, alone};
+use scene::{Mapped, PAGE, Scratch, alone, ended, process};
 
 fn refusal(path: &Path, length: u64, budget_bytes: u64) -> String {
     let request = Request { path, length, writes: true, budget_bytes };
@@ -59,4 +59,40 @@ fn where_there_is_no_map_calls_are_refused() {
     assert!(!maps::owns(nowhere) && !maps::prefetch(nowhere));
     // SAFETY: no map is there.
     assert_eq!(unsafe { maps::close(nowhere.cast_mut()) }, Err(MapError::NotAMap));
+}
+
+/// From now on the process gets no userfaultfd.
+fn forbid_userfaultfd() {
+    let code = |class: u32, jump: (u8, u8), value: u32| libc::sock_filter {
+        code: class as u16,
+        jt: jump.0,
+        jf: jump.1,
+        k: value,
+    };
+    let mut filter = [
+        code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0),
+        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, (0, 1), libc::SYS_userfaultfd as u32),
+        code(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        code(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
+    ];
+    let program =
+        libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter program on this stack, which the kernel copies.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+    };
+    assert!(installed);
+}
+
+#[test]
+fn without_userfaultfd_for_shared_memory_there_is_a_sentence() {
+    let _alone = alone();
+    let file = Scratch::zeros(PAGE);
+    let child = process(|| {
+        forbid_userfaultfd();
+        let text = refusal(&file.0, 0, 4 << 20);
+        assert!(text.contains("userfaultfd for shared memory is not to be had"), "{text}");
+    });
+    assert_eq!(ended(child), 0);
 }

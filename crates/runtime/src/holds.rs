@@ -86,8 +86,8 @@ enum Kind {
 }
 
 impl Hold {
-    /// Holds the pages of `[address, address + length)`. Addresses outside of heaps and maps need no
-    /// hold.
+    /// Holds the pages of `[address, address + length)`. Addresses outside of heaps and maps need
+    /// no hold.
     pub fn on(address: usize, length: usize) -> Hold {
         if deepheap_maps::owns(address as *const u8) {
             return Hold::on_map(address, length);

@@ -142,6 +142,20 @@ pub unsafe fn unmap(address: *mut u8) -> Result<(), MapError> {
     unsafe { maps::close(address) }
 }
 
+/// Makes the mapped file `length` bytes long, or takes the length that it has (0), and maps all of
+/// it; answers where: other processes see the new length at once, as far as they have mapped it.
+///
+/// # Errors
+/// [`MapError`]; the map is as it was.
+///
+/// # Safety
+/// No thread of this process uses the memory meanwhile, nor by the old address if it has moved.
+pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError> {
+    let _inside = Inside::enter();
+    // SAFETY: the caller's promise.
+    unsafe { maps::resize(address, length) }
+}
+
 /// Makes durable what all processes have stored in a part of a map until now; a length of 0: from
 /// `address` to the end.
 ///
@@ -230,6 +244,18 @@ impl Map {
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the caller's promise; so many bytes are mapped.
         unsafe { core::slice::from_raw_parts(self.at, self.bytes) }
+    }
+
+    /// Makes the file `bytes` bytes long, or takes the length that it has (0), and maps all of it,
+    /// maybe elsewhere. Other processes see the new length at once, as far as they have mapped it.
+    ///
+    /// # Errors
+    /// [`MapError`]; the map is as it was.
+    pub fn resize(&mut self, bytes: u64) -> Result<(), MapError> {
+        // SAFETY: every slice that was lent has ended, and addresses are the callers' promise.
+        self.at = unsafe { resize(self.at, bytes) }?;
+        self.bytes = maps::bytes_from(self.at).unwrap_or(0);
+        Ok(())
     }
 
     /// Makes durable what all processes have stored until now.

@@ -232,8 +232,8 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
 ///
 /// # Errors
 /// `NotAnObject`; `Resources` if the pinned pages would be more than half of the page buffer, or if
-/// memory cannot be managed at all. In a map the page of the address is pinned; there may be pins of
-/// a quarter of its RAM.
+/// memory cannot be managed at all. In a map the page of the address is pinned; there may be pins
+/// of a quarter of its RAM.
 pub fn pin(object: *const u8) -> Result<(), ObjectError> {
     if deepheap_maps::owns(object) {
         let pinned = deepheap_maps::pin(object as usize, 1, PinKind::Wish);

@@ -10,8 +10,7 @@
 use deepheap_maps::{self as maps, PinKind};
 use deepheap_sys::tls;
 
-use crate::allocate::owns;
-use crate::runtime::{is_durable_open, running, running_at};
+use crate::runtime::{Runtime, is_durable_open, running, running_at};
 use crate::stats::Counter;
 
 /// Whether any memory is under management, or mapped by us; before that no system call can fail
@@ -24,7 +23,8 @@ pub fn is_managing() -> bool {
 /// Whether an address lies in a heap or in a map: what is there may leave RAM, now or later.
 #[inline]
 pub fn may_leave(address: usize) -> bool {
-    owns(address) || maps::owns(address as *const u8)
+    let is_in = |runtime: &Runtime| runtime.heap.contains(address);
+    running_at(address).is_some_and(is_in) || maps::owns(address as *const u8)
 }
 
 /// Makes the managed pages of a range resident and keeps them so until `unpin` of the same range.

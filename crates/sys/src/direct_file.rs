@@ -322,6 +322,14 @@ impl DirectFile {
         Ok(self.status()?.st_size as u64)
     }
 
+    /// Makes the file so long; what it gains is zeros.
+    pub fn set_len(&self, bytes: u64) -> Result<()> {
+        let _no_signal = NoFileSizeSignal::new();
+        // SAFETY: no memory arguments.
+        unsafe { raw_call_again!(SYS_ftruncate, self.as_raw_fd(), bytes) }?;
+        Ok(())
+    }
+
     fn status(&self) -> Result<libc::stat> {
         // SAFETY: fstat fills in the zeroed struct.
         unsafe {

@@ -36,6 +36,15 @@ impl FileId {
     }
 }
 
+/// Where a mapping goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Wherever the kernel likes.
+    Anywhere,
+    /// There, if nothing is there; else EEXIST.
+    At(usize),
+}
+
 /// See the file's header.
 #[derive(Debug)]
 pub struct SparseFile(OwnDescriptor);
@@ -88,7 +97,7 @@ impl SparseFile {
         }
     }
 
-    /// Makes holes of whole pages.
+    /// Makes holes of whole pages; parts of pages become zeros.
     pub fn punch(&self, offset: u64, bytes: usize) -> Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: no memory arguments.
@@ -122,10 +131,26 @@ impl SparseFile {
 
     /// Maps its first `bytes` bytes, shared with whoever else maps it.
     pub fn map(&self, bytes: usize, protection: i32) -> Result<*mut u8> {
+        self.map_part(0, bytes, protection, Placement::Anywhere)
+    }
+
+    /// Maps `bytes` bytes from this offset on, shared with whoever else maps them.
+    pub fn map_part(
+        &self,
+        offset: u64,
+        bytes: usize,
+        protection: i32,
+        placement: Placement,
+    ) -> Result<*mut u8> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let fd = self.as_raw_fd();
-        // SAFETY: a new mapping wherever the kernel likes.
-        let at = unsafe { raw_call!(SYS_mmap, 0, bytes, protection, flags, fd, 0) }? as *mut u8;
+        let (address, fixed) = match placement {
+            Placement::Anywhere => (0, 0),
+            Placement::At(address) => (address, libc::MAP_FIXED_NOREPLACE),
+        };
+        let (fd, flags) = (self.as_raw_fd(), flags | fixed);
+        // SAFETY: a new mapping, in place of nothing.
+        let at = unsafe { raw_call!(SYS_mmap, address, bytes, protection, flags, fd, offset) }?;
+        let at = at as *mut u8;
         // A kernel without huge pages refuses, and gives none. SAFETY: just mapped.
         let _ = unsafe { mapping::advise(at, bytes, Advice::NoHugePage) };
         Ok(at)

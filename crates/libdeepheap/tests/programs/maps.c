@@ -94,6 +94,12 @@ int main(void) {
     CHECK(dh_map_stats(numbers, &stats) == 0);
     CHECK(stats.file_bytes == (uint64_t)PAGES * PAGE && stats.processes == 1);
     CHECK(stats.resident_bytes <= stats.budget_bytes && stats.evicted_changed > 0);
+    CHECK(dh_pin(numbers + 9) == 0 && dh_unpin(numbers + 9) == 0);
+    numbers = dh_remap(numbers, (size_t)2 * PAGES * PAGE);
+    CHECK(numbers && numbers[(size_t)(2 * PAGES - 1) * WORDS] == 0 && numbers[5] == 55);
+    numbers[(size_t)PAGES * WORDS] = 3;
+    CHECK(!dh_remap(numbers + 1, PAGE) && strstr(dh_last_error(), "no map"));
+    CHECK(dh_remap(numbers, (size_t)PAGES * PAGE) == numbers);
     CHECK(dh_unmap(numbers) == 0);
     CHECK(word_of_file(1499, 2) == 1499 * 7);
 
