@@ -42,7 +42,7 @@ BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
-	demo demo-short demo-durable demo-durable-short demos-short wheel python-check bench bench-objects \
+	demo demo-short demo-durable demo-durable-short demos-short wheel deb release python-check bench bench-objects \
 	bench-papers bench-durable bench-real real-check real-deps apps apps-check memcached-check kernels \
 	conformance install uninstall clean
 
@@ -84,6 +84,12 @@ install-check: build ## Installs into a scratch folder, builds programs against 
 
 wheel: build ## Builds the Python package with its library into dist/.
 	scripts/python.sh wheel
+
+deb: build ## Builds Debian packages into dist/, and checks them with lintian.
+	scripts/package.sh deb
+
+release: build ## Builds all that a release consists of into dist/, with checksums.
+	scripts/package.sh release
 
 python-check: build ## Builds the Python package, installs it below target/, runs its tests.
 	scripts/python.sh check
