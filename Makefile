@@ -42,8 +42,9 @@ BENCH_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
-	demo demo-short demo-durable demo-durable-short demos-short wheel deb release python-check bench bench-objects \
-	bench-papers bench-durable bench-real real-check real-deps apps apps-check memcached-check kernels \
+	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
+	deb release python-check bench bench-objects bench-papers bench-durable bench-real real-check \
+	real-deps apps apps-check memcached-check kernels \
 	conformance install uninstall clean
 
 help: ## Lists the targets.
@@ -119,7 +120,13 @@ demo-durable: build ## Builds an index in a durable heap, kills it again and aga
 demo-durable-short: build ## The same, smaller.
 	scripts/demo_durable.sh --short
 
-demos-short: demo-short demo-durable-short ## Both demos, smaller.
+demo-cache: build ## A cache's index in a durable heap is killed with -9 again and again, and compared.
+	scripts/demo_cache.sh
+
+demo-cache-short: build ## The same, smaller.
+	scripts/demo_cache.sh --short
+
+demos-short: demo-short demo-durable-short demo-cache-short ## All demos, smaller.
 
 bench: build ## Prints the benchmark table against swap and mmap; swap needs root.
 	$(RELEASE)/deepheap-bench table $(BENCH_OPTIONS)

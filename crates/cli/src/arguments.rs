@@ -34,9 +34,9 @@ pub enum Command {
     /// Show which files are mapped by dh_map, and by which processes of this user
     Maps,
     /// Show what is in the file of a durable heap
-    Inspect(OfFile),
+    Inspect(AnyFile),
     /// Verify the file of a durable heap: every table, and every block that holds something
-    Fsck(OfFile),
+    Fsck(Fsck),
     /// Make a durable heap what it was in a snapshot; what was changed since is lost
     Rollback(OfSnapshot),
     /// Remove a snapshot of a durable heap
@@ -58,7 +58,32 @@ pub enum Command {
     },
 }
 
-/// `deepheap inspect`, `deepheap fsck` and `deepheap compact`.
+/// `deepheap inspect`.
+#[derive(Args)]
+pub struct AnyFile {
+    /// The file; a process may have it open, and go on changing it
+    #[arg(value_parser = any_path())]
+    pub file: PathBuf,
+}
+
+const FSCK_STATUS: &str = "\
+Exit status: 0 if nothing is damaged, or with --repair nothing any more; 1 if something is damaged,
+or was lost; 2 if there is no heap, or somebody uses it.";
+
+/// `deepheap fsck`.
+#[derive(Args)]
+#[command(after_help = FSCK_STATUS)]
+pub struct Fsck {
+    /// The file; a process may have it open, and go on changing it
+    #[arg(value_parser = any_path())]
+    pub file: PathBuf,
+    /// Make damaged tables anew from what is left, or go back to the checkpoint before; no process
+    /// may have the file open to change it
+    #[arg(long)]
+    pub repair: bool,
+}
+
+/// `deepheap compact`.
 #[derive(Args)]
 pub struct OfFile {
     /// The file; no process may have it open to change it

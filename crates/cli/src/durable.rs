@@ -1,7 +1,8 @@
 //! Durable commands: `deepheap inspect`, `fsck`, `rollback`, `rm-snapshot` and `compact`.
 //!
-//! Guarantees: `fsck` ends with status 0 only if nothing is damaged, and with 1 if something is.
-//! Never: changes the file, in `inspect` and `fsck`.
+//! Guarantees: `fsck` ends with status 0 only if nothing is damaged, and with 1 if something is;
+//! after a repair also if something was lost.
+//! Never: changes the file, in `inspect` and in `fsck` without `--repair`.
 //! Threads: none but main.
 
 use std::fmt::Write;
@@ -9,6 +10,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap::durable_inspect::{self, Fsck, Inspection};
+use deepheap::durable_repair;
 use deepheap::stats_report::bytes;
 use deepheap::{DurableHeap, OpenError};
 
@@ -108,6 +110,33 @@ pub fn fsck(file: &Path) -> Result<(), Refusal> {
     out += if is_clean { "Nothing is damaged.\n" } else { "The heap is damaged.\n" };
     print_out(out.as_bytes())?;
     match is_clean {
+        true => Ok(()),
+        false => Err(Refusal::with_status(EXIT_MISSING, String::new())),
+    }
+}
+
+/// Makes damaged tables of the file whole again.
+pub fn repair(file: &Path) -> Result<(), Refusal> {
+    let shown = file.display();
+    let repair = durable_repair::repair(file).map_err(|error| refusal(file, &error))?;
+    let Some(repair) = repair else {
+        print_out(format!("{shown}: the tables are whole, there is nothing to repair\n").as_bytes())?;
+        return fsck(file);
+    };
+    let mut out = format!("{shown}: checkpoint {} has whole tables again\n", repair.checkpoint);
+    let _ = writeln!(out, "  made anew: {} damaged pages of tables", repair.pages);
+    for what in &repair.changed {
+        let _ = writeln!(out, "  changed: {what}");
+    }
+    for what in &repair.lost {
+        let _ = writeln!(out, "  lost: {what}");
+    }
+    if repair.lost.is_empty() {
+        let _ = writeln!(out, "It holds what checkpoint {} held.", repair.content_of);
+    }
+    print_out(out.as_bytes())?;
+    fsck(file)?;
+    match repair.lost.is_empty() {
         true => Ok(()),
         false => Err(Refusal::with_status(EXIT_MISSING, String::new())),
     }

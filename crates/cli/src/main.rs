@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Stat(stat) => stat::stat(&stat),
         Command::Maps => maps::maps(),
         Command::Inspect(of) => durable::inspect(&of.file),
+        Command::Fsck(of) if of.repair => durable::repair(&of.file),
         Command::Fsck(of) => durable::fsck(&of.file),
         Command::Rollback(of) => durable::roll_back(&of.file, &of.name),
         Command::RmSnapshot(of) => durable::remove_snapshot(&of.file, &of.name),

@@ -23,6 +23,7 @@ mod free_runs;
 mod heap;
 #[cfg(feature = "strict")]
 mod invariants;
+mod mend;
 mod object_calls;
 #[cfg(feature = "strict")]
 mod object_invariants;
@@ -45,6 +46,7 @@ mod table;
 mod thread_cache;
 
 pub use heap::Heap;
+pub use mend::Mended;
 pub use object_map::PAGES_PER_GROUP;
 pub use outcome::{
     Allocated, Freed, FreedObjects, FreedPages, FreedRun, ObjectShape, Shortage, Shrunk, SpanRange,

@@ -48,6 +48,7 @@ mod rebalance;
 mod reclaim;
 mod refused_pins;
 mod room;
+pub mod saved_places;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;
 mod staging;

@@ -43,10 +43,12 @@ use crate::durable_options::DurableOptions;
 use crate::durable_pins::DurablePins;
 use crate::durable_state::Durable;
 use crate::durable_worker::{Checkpoint, Marks, Requests, Why};
+use crate::full_wait::FullWait;
 use crate::roots::Roots;
 use crate::runtime::{Inside, Runtime, durable_at, hold_durable, is_open, running};
 use crate::start::start_from_environment;
-use crate::{durable_location, durable_readers, fault_handler, workers};
+use crate::durable_location::{self, Found};
+use crate::{durable_readers, fault_handler, workers};
 
 /// Before the cut: passes over the objects that are in RAM. The second one finds what was changed
 /// during the first.
@@ -183,6 +185,7 @@ impl DurableHeap {
             requests: Requests::default(),
             roots_set: AtomicU64::new(0),
             every: options.checkpoint.filter(|_| !options.read_only),
+            full_wait: FullWait::default(),
         };
         let runtime = Runtime::in_region(config, main.stats, region, Some(durable));
         let runtime = Box::new(runtime.map_err(OpenError::System)?);
@@ -318,6 +321,7 @@ impl DurableHeap {
         self.durable.longest_pause_ns.fetch_max(pause_ns, Ordering::Relaxed);
         made.pause = Duration::from_nanos(pause_ns);
         made.time = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
+        self.durable.full_wait.begin_anew();
         self.durable.requests.made(&made);
         Ok(Some(made))
     }
@@ -489,20 +493,18 @@ impl Drop for Making<'_> {
     }
 }
 
-/// A file that was just made, and goes again unless its heap can be opened.
-struct Made<'a>(Option<&'a Path>);
+/// A file in which a heap was just made: it is again what it was, unless the heap can be opened.
+struct Made<'a>(&'a Path, Found);
 
 impl Made<'_> {
     fn stays(mut self) {
-        self.0 = None;
+        self.1 = Found::Filled;
     }
 }
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        if let Some(path) = self.0 {
-            durable_location::remove_new(path);
-        }
+        durable_location::restore(self.0, self.1);
     }
 }
 
@@ -523,17 +525,17 @@ fn open_file<'a>(
     if options.read_only {
         let (file, descriptor) = durable_readers::open(path, options.snapshot.as_deref())?;
         expect_tables(&file)?;
-        return Ok((file, descriptor, Made(None)));
+        return Ok((file, descriptor, Made(path, Found::Filled)));
     }
-    let (file, is_new) = durable_location::open(path)?;
+    let (file, found) = durable_location::open(path)?;
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
-    if !is_new {
+    if found == Found::Filled {
         let file = DurableFile::open(device)?;
         expect_tables(&file)?;
-        return Ok((file, descriptor, Made(None)));
+        return Ok((file, descriptor, Made(path, Found::Filled)));
     }
-    let made = Made(Some(path));
+    let made = Made(path, found);
     let (region_len, capacity_bytes) = (options.size, options.capacity_bytes());
     let log = StoreOptions { segment_bytes, ..StoreOptions::new(capacity_bytes) };
     let shape = HeapShape {

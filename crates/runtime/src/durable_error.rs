@@ -2,6 +2,7 @@
 //! what to do.
 
 use core::fmt;
+use std::io::ErrorKind;
 
 use deepheap_pager::{CutError, StartError};
 use deepheap_store::{DurableError, StoreError};
@@ -89,6 +90,11 @@ impl fmt::Display for OpenError {
                 write!(out, "{OPEN_MAX} durable heaps are open in this process; close one first")
             }
             OpenError::Options(text) => out.write_str(text),
+            OpenError::File(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => write!(
+                out,
+                "the file system takes no writes: open the heap with `readonly`, or put it on \
+                 another one"
+            ),
             OpenError::File(error) => write!(out, "the file cannot be opened: {error}"),
             OpenError::Locked => {
                 out.write_str("another process has the heap open; wait until it has closed it")

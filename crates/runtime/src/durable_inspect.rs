@@ -1,21 +1,26 @@
 //! Durable inspect: what is in the file of a durable heap, for `deepheap inspect` and `deepheap
 //! fsck`, without opening the heap: none of its memory is mapped.
 //!
+//! A process may have the heap open, and make checkpoints. As for a reader, a lock on the number of
+//! the checkpoint keeps its blocks, and that of each snapshot likewise. Tables that were written
+//! over meanwhile look damaged; then all is begun anew at the checkpoint that is the last one now.
+//!
 //! Guarantees: changes nothing in the file. `fsck` verifies every page of the tables, the tables
 //! against each other, and every block that holds something.
-//! Threads: any; nobody else has the heap open.
+//! Threads: any.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_heap::{Heap, PAGE};
 use deepheap_store::durable::verify::{Report, verify_blocks, verify_tables};
 use deepheap_store::{DurableFile, FileDevice, Place, Snapshot, Store};
+use deepheap_sys::generation_lock;
 
 use crate::durable_error::OpenError;
 use crate::durable_load::{expect_tables, load_heap, open_store};
-use crate::durable_location;
-use crate::durable_snapshots::device_of;
+use crate::{durable_location, durable_readers};
 use crate::roots::Roots;
 
 /// What is in a file.
@@ -87,9 +92,14 @@ impl Opened {
 /// Looks into a file.
 ///
 /// # Errors
-/// As when it is opened; `Locked` while a process has it open.
+/// As when it is opened to be read.
 pub fn inspect(path: &Path) -> Result<Inspection, OpenError> {
-    let Opened { file, heap, roots, store } = Opened::new(DurableFile::open(device_of(path)?)?)?;
+    durable_readers::until_steady(path, || inspect_once(path))
+}
+
+fn inspect_once(path: &Path) -> Result<Inspection, OpenError> {
+    let (file, _) = durable_readers::open(path, None)?;
+    let Opened { file, heap, roots, store } = Opened::new(file)?;
     store.hold_snapshots(&file)?;
     let (shape, stamp, stats) = (file.shape(), file.stamp(), store.stats());
     let used = (stats.segments_on_device + stats.segments_withheld) * shape.segment_bytes;
@@ -113,15 +123,18 @@ pub fn inspect(path: &Path) -> Result<Inspection, OpenError> {
     })
 }
 
-/// The last checkpoint, and all snapshots.
+/// The last checkpoint, and all snapshots; the blocks of all of them stay.
 fn open_all(device: Arc<FileDevice>) -> Result<Vec<Opened>, OpenError> {
-    let last = Opened::new(DurableFile::open(device)?)?;
+    let descriptor = device.file().as_raw_fd();
+    let hold = |checkpoint| generation_lock::hold(descriptor, checkpoint).map_err(OpenError::Locks);
+    let file = DurableFile::open_to_read(device)?;
+    hold(file.checkpoint())?;
+    let last = Opened::new(file)?;
     last.store.hold_snapshots(&last.file)?;
-    let names: Vec<String> =
-        last.file.snapshots().iter().map(|snapshot| snapshot.name.clone()).collect();
-    let mut all = Vec::with_capacity(1 + names.len());
-    for name in &names {
-        all.push(Opened::new(last.file.open_snapshot(name)?)?);
+    let mut all = Vec::with_capacity(1 + last.file.snapshots().len());
+    for snapshot in last.file.snapshots() {
+        hold(snapshot.checkpoint)?;
+        all.push(Opened::new(last.file.open_snapshot(&snapshot.name)?)?);
     }
     all.push(last);
     Ok(all)
@@ -130,9 +143,19 @@ fn open_all(device: Arc<FileDevice>) -> Result<Vec<Opened>, OpenError> {
 /// Verifies a file.
 ///
 /// # Errors
-/// That there is no heap to look at.
+/// That there is no heap to look at; `Restless` if each look found other tables.
 pub fn fsck(path: &Path) -> Result<Fsck, OpenError> {
-    let device = device_of(path)?;
+    let is_clean = |fsck: &Fsck| fsck.report.is_clean() && fsck.contradiction.is_none();
+    durable_readers::until_right(
+        path,
+        || fsck_once(path),
+        |answer| answer.as_ref().is_ok_and(is_clean),
+    )
+}
+
+fn fsck_once(path: &Path) -> Result<Fsck, OpenError> {
+    let file = durable_location::open_to_read(path)?;
+    let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
     let mut report = verify_tables(device.clone())?;
     let contradiction = match open_all(device) {
         Ok(all) => {

@@ -20,14 +20,25 @@ use crate::durable_error::OpenError;
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Opens the file, and tells whether there is nothing in it yet.
-pub(crate) fn open(path: &Path) -> Result<(DirectFile, bool), OpenError> {
+/// What there is at a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A file with something in it.
+    Filled,
+    /// An empty file.
+    Empty,
+    /// Nothing: an empty file was made.
+    Nothing,
+}
+
+/// Opens the file, which is made if there is none.
+pub(crate) fn open(path: &Path) -> Result<(DirectFile, Found), OpenError> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    if let Err(error) = made
-        && error.kind() != ErrorKind::AlreadyExists
-    {
-        return Err(OpenError::File(error));
-    }
+    let was_made = match made {
+        Ok(_) => true,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(OpenError::File(error)),
+    };
     let end_ns = clock::monotonic_ns() + PATIENCE.as_nanos() as u64;
     let opened = loop {
         match DirectFile::open_path(path, Existing::Overwrite) {
@@ -41,8 +52,12 @@ pub(crate) fn open(path: &Path) -> Result<(DirectFile, bool), OpenError> {
     if file.is_device() {
         return Err(OpenError::WrongKind);
     }
-    let is_new = file.len().map_err(OpenError::System)? == 0;
-    Ok((file, is_new))
+    let found = match file.len().map_err(OpenError::System)? {
+        0 if was_made => Found::Nothing,
+        0 => Found::Empty,
+        _ => Found::Filled,
+    };
+    Ok((file, found))
 }
 
 /// Opens a file that is there, for reading alone.
@@ -50,10 +65,14 @@ pub(crate) fn open_to_read(path: &Path) -> Result<DirectFile, OpenError> {
     DirectFile::open_to_read(path).map_err(refusal)
 }
 
-/// Removes a file in which no heap could be made.
-pub(crate) fn remove_new(path: &Path) {
-    // Who opens an empty file finds a new one.
-    let _ = std::fs::remove_file(path);
+/// Leaves what was found where no heap could be made.
+pub(crate) fn restore(path: &Path, found: Found) {
+    // Who has opened the file meanwhile finds an empty one.
+    let _ = match found {
+        Found::Nothing => std::fs::remove_file(path).map_err(OpenError::File),
+        Found::Empty => cut_off(path, 0),
+        Found::Filled => Ok(()),
+    };
 }
 
 /// Bytes of the disk that the file takes.

@@ -17,6 +17,7 @@ use core::time::Duration;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use deepheap_heap::SPAN;
+use deepheap_pager::Overcommit;
 
 use crate::config::{Config, STORE_MAX_BYTES, STORE_MIN_BYTES, Share};
 use crate::durable_error::OpenError;
@@ -125,9 +126,10 @@ impl DurableOptions {
         Ok(())
     }
 
-    /// The settings of its runtime, which has so much RAM.
+    /// The settings of its runtime, which has so much RAM. Room is taken when memory is allocated:
+    /// what was promised has to be there for whoever opens the heap next.
     pub(crate) fn config(&self, ram: u64) -> Config {
-        let mut config = Config { ram, ..self.config.clone() };
+        let mut config = Config { ram, overcommit: Overcommit::Strict, ..self.config.clone() };
         config.fit_segments();
         config
     }

@@ -57,7 +57,16 @@ pub(crate) fn open(path: &Path, snapshot: Option<&str>) -> Result<(DurableFile, 
 /// Opens a heap to be read; anew, if its tables were written over meanwhile.
 pub(crate) fn until_steady<T>(
     path: &Path,
-    mut open: impl FnMut() -> Result<T, OpenError>,
+    open: impl FnMut() -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    until_right(path, open, |answer| answer.as_ref().err().is_none_or(|error| !is_damage(error)))
+}
+
+/// Looks at a heap; anew, if the answer is not right and a checkpoint was made meanwhile.
+pub(crate) fn until_right<T>(
+    path: &Path,
+    mut look: impl FnMut() -> Result<T, OpenError>,
+    is_right: impl Fn(&Result<T, OpenError>) -> bool,
 ) -> Result<T, OpenError> {
     let superblocks = || -> Result<Superblocks, OpenError> {
         let file = durable_location::open_to_read(path)?;
@@ -67,13 +76,12 @@ pub(crate) fn until_steady<T>(
     let mut pause = PAUSE;
     for _ in 0..TRIES {
         let before = superblocks()?;
-        match open() {
-            Err(error) if is_damage(&error) && superblocks()? != before => {
-                thread::sleep(pause);
-                pause = (2 * pause).min(PAUSE_MAX);
-            }
-            answer => return answer,
+        let answer = look();
+        if is_right(&answer) || superblocks()? == before {
+            return answer;
         }
+        thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE_MAX);
     }
     Err(OpenError::Restless)
 }

@@ -16,7 +16,7 @@ use deepheap_store::{DurableError, DurableFile, FileDevice, Stamp, WORDS};
 use crate::durable::{DurableHeap, now};
 use crate::durable_error::{CheckpointError, OpenError};
 use crate::durable_load::{expect_tables, load_heap, open_store};
-use crate::durable_location;
+use crate::durable_location::{self, Found};
 use crate::durable_pins::has_earlier_readers;
 use crate::roots::Roots;
 use crate::runtime::Inside;
@@ -142,8 +142,8 @@ pub(crate) fn device_of(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
     if !path.exists() {
         return Err(OpenError::File(std::io::ErrorKind::NotFound.into()));
     }
-    let (file, is_new) = durable_location::open(path)?;
-    if is_new {
+    let (file, found) = durable_location::open(path)?;
+    if found != Found::Filled {
         return Err(OpenError::Damaged("the file is empty".into()));
     }
     Ok(Arc::new(FileDevice::new(file).map_err(OpenError::System)?))

@@ -13,6 +13,7 @@ use deepheap_sys::lock::Lock;
 
 use crate::durable_pins::DurablePins;
 use crate::durable_worker::Requests;
+use crate::full_wait::{FullWait, Turn};
 use crate::roots::Roots;
 
 /// What a runtime has beside if its heap is durable.
@@ -38,6 +39,8 @@ pub(crate) struct Durable {
     pub(crate) roots_set: AtomicU64,
     /// The interval of the checkpoints that nobody asks for.
     pub(crate) every: Option<Duration>,
+    /// Accesses that wait for the next checkpoint.
+    pub(crate) full_wait: FullWait,
 }
 
 impl Durable {
@@ -49,5 +52,19 @@ impl Durable {
         {
             pins.let_go(store, &file.0, self.descriptor);
         }
+    }
+
+    /// An access finds the file full of what the last checkpoint needs; whether it is to wait for
+    /// the next one. Where checkpoints are made by themselves, one is made now.
+    pub(crate) fn waits_for_checkpoint(&self, now_ns: u64) -> bool {
+        if self.file.try_lock().is_none() {
+            self.full_wait.begin_anew();
+            return true;
+        }
+        let turn = self.full_wait.note(now_ns);
+        if turn == Turn::Begins && self.every.is_some() {
+            self.requests.ask();
+        }
+        turn != Turn::Ends
     }
 }

@@ -81,6 +81,11 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
         }
         Err(FaultError::NotManaged) => Verdict::NotOurs,
         Err(FaultError::Withheld) => {
+            let durable = runtime.durable.as_ref();
+            if durable.is_some_and(|durable| !durable.waits_for_checkpoint(start_ns)) {
+                explain_full_file(durable.and_then(|of| of.path.to_str()), fault.address);
+                return Verdict::Fatal;
+            }
             // Space that only a forked child, or a reader, keeps from us comes back when it ends.
             runtime.forget_dead_children(pager);
             thread::sleep(WITHHELD_PAUSE);
@@ -92,6 +97,19 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             Verdict::Fatal
         }
     }
+}
+
+fn explain_full_file(path: Option<&str>, address: usize) {
+    say(&[
+        Piece::Text("the access to "),
+        Piece::Hex(address as u64),
+        Piece::Text(" stops: RAM is full, and the durable heap's file "),
+        Piece::Text(path.unwrap_or("")),
+        Piece::Text(
+            " is full of its last checkpoint and what was changed since; make checkpoints more \
+             often, or a heap with a larger store_size; the last checkpoint is whole",
+        ),
+    ]);
 }
 
 fn explain(pager: &Pager, address: usize, error: FaultError) {

@@ -10,6 +10,8 @@
 //! | a checkpoint that is being made | `saving` |
 //! | checkpoints that are kept under a name | `snapshots` |
 //! | looking for damage | `verify` |
+//! | what damage has left | `salvage` |
+//! | the store's tables, made anew from the log | `rebuild` |
 //! | what can go wrong | `error` |
 //!
 //! The file is drawn in `docs/on-disk-format.md`. A checkpoint writes the table pages that changed
@@ -23,6 +25,8 @@
 
 pub mod error;
 pub mod file;
+pub mod rebuild;
+pub mod salvage;
 pub mod saving;
 pub mod shifted;
 pub mod snapshots;

@@ -105,7 +105,7 @@ impl<'a, 'b> Objects<'a, 'b> {
     /// The next block, or (none) the next objects of it in `packed`.
     fn next_block(&mut self, index: u32) -> Option<VictimObject<'b>> {
         let block = self.store.geometry.block(self.filling.segment, index);
-        let (name, _) = directory::entry(self.directory, index as usize)?;
+        let name = directory::entry(self.directory, index as usize)?.name;
         let (bytes, rest) = core::mem::take(&mut self.rest).split_at_mut_checked(BLOCK_BYTES)?;
         self.rest = rest;
         let mut result = self.store.verify_block(block, name, bytes);

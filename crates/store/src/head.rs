@@ -22,6 +22,8 @@ pub(crate) struct OpenSegment {
     pub(crate) segment: Segment,
     pub(crate) buffer: usize,
     pub(crate) count: u32,
+    /// Blocks that had been appended to the log when it was opened.
+    pub(crate) first_order: u64,
 }
 
 /// What the lock of a head protects.

@@ -15,6 +15,7 @@
 use core::time::Duration;
 
 use deepheap_sys::aligned_buffer::{Filler, Held};
+use deepheap_sys::atomic::Ordering;
 use deepheap_sys::clock;
 use deepheap_sys::errno::{Errno, Result as DeviceResult};
 use deepheap_sys::lock::Guard;
@@ -102,7 +103,7 @@ impl<'a> Writer<'a> {
     /// As `append`, but reads are held against `checksum`, whatever the bytes are: an object that
     /// collection finds damaged moves with the checksum it ought to have, and stays unreadable.
     pub fn append_as(&mut self, name: u64, data: &[u8], checksum: u32) -> Block {
-        debug_assert!(name != PACKED_NAME, "the name of packed blocks");
+        debug_assert!(name < u32::MAX as u64, "the name of packed blocks, or of no page");
         self.append_block(name, data, checksum, BLOCK_UNITS, None)
     }
 
@@ -145,7 +146,10 @@ impl<'a> Writer<'a> {
         let at = filler.append(data);
         debug_assert_eq!(at, store.geometry.offset_in_segment(block));
         let index = open.count as usize;
-        directory::set_entry(&mut state.directory, index, name, checksum);
+        // Copies of an object are appended by who owns it, one after the other: each sees the count
+        // of the one before it.
+        let order = store.appended.fetch_add(1, Ordering::Relaxed) - open.first_order;
+        directory::set_entry(&mut state.directory, index, name, order, checksum);
         store.checksums.set(block, checksum);
         store.sharers.set(block, pages);
         store.segments.add_live(open.segment, units);
@@ -169,7 +173,7 @@ impl<'a> Writer<'a> {
             store: store.id,
             count: open.count,
         };
-        directory::finish(&mut self.state.directory, filling, self.head);
+        directory::finish(&mut self.state.directory, filling, self.head, open.first_order);
         filler.finish(&self.state.directory);
         drop(filler);
         store.segments.set_count(open.segment, open.count);
@@ -295,7 +299,8 @@ impl Store {
         if collect {
             self.work.notify();
         }
-        Ok(OpenSegment { segment, buffer, count: 0 })
+        let first_order = self.appended.load(Ordering::Relaxed);
+        Ok(OpenSegment { segment, buffer, count: 0, first_order })
     }
 
     /// Writes sealed segments to the device: a batch of them if there are any (then true). Else,

@@ -18,6 +18,7 @@
 //! Never: writes to the device; so a store whose device refuses writes can be opened and read.
 //! Threads: one; see above.
 
+use deepheap_sys::atomic::Ordering;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -45,6 +46,9 @@ pub struct SavedUpTo(u64);
 
 /// More fillings than a device lives to see; less than the numbers made of them can be.
 const SEQUENCE_MAX: u64 = 1 << 48;
+
+/// More blocks than any process appends from one checkpoint to the next.
+const APPENDED_UNSAVED: u64 = 1 << 32;
 
 /// What hands on the saved pages of a table, by its id: `DurableFile::load_table`.
 pub type Load<'a> = dyn FnMut(u32, &mut VisitPage<'_>) -> Result<(), DurableError> + 'a;
@@ -155,6 +159,7 @@ impl Store {
             segments: U32::new(self.geometry.segments),
             segment_blocks: U32::new(self.geometry.blocks()),
             reserved: [0; 4],
+            appended: U64::new(self.appended.load(Ordering::Relaxed)),
         };
         let mut bytes: Page = [0; BLOCK_BYTES];
         bytes[..size_of::<Scalars>()].copy_from_slice(scalars.as_bytes());
@@ -239,6 +244,11 @@ impl Store {
             None => (0, 0),
         };
         store.space.lock().reopen(&store.segments, frontier, sequence);
+        if let Some(scalars) = scalars {
+            // Beyond what a process may have appended that ended before its next checkpoint.
+            let appended = scalars.appended.get().saturating_add(APPENDED_UNSAVED);
+            store.appended.store(appended, Ordering::Relaxed);
+        }
         store.counters.reopened(live_units);
         Ok((store, SavedUpTo(sequence)))
     }

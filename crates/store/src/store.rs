@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
 use deepheap_sys::aligned_buffer::{AlignedBuffer, Held};
-use deepheap_sys::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use deepheap_sys::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
@@ -82,6 +82,8 @@ pub struct Store {
     pub(crate) buffers: Box<[AlignedBuffer]>,
     pub(crate) heads: [Lock<HeadState>; 2],
     pub(crate) space: Lock<Space>,
+    /// Blocks that were ever appended, at both heads.
+    pub(crate) appended: AtomicU64,
     /// A segment or a buffer became free, or will not.
     pub(crate) progress: Event,
     /// A segment was sealed.
@@ -149,6 +151,7 @@ impl Store {
             buffers: buffers.into_boxed_slice(),
             heads: [head(), head()],
             space: Lock::new(space),
+            appended: AtomicU64::new(0),
             progress: Event::new(),
             sealed: Event::new(),
             work: Event::new(),

@@ -75,11 +75,8 @@ fn text(error: impl core::fmt::Display) -> String {
 
 /// RAM for the heap of `malloc`, which has nothing to hold.
 const PLAIN_BYTES: u64 = 16 << 20;
-/// Multiplier of Fibonacci hashing.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// A hash table in a durable heap: open addressing, slots with the addresses of records. A record
-/// is an object; it begins with its key.
+/// A hash table in a durable heap: open addressing, slots with the addresses of records, by the hash
+/// that C++ has for numbers, which is the number. A record is an object; it begins with its key.
 struct Heap {
     heap: DurableHeap,
     slots: *mut u64,
@@ -108,7 +105,7 @@ impl Heap {
     /// The slot of a key, and its record; null: a free slot.
     fn find(&self, key: u64) -> (*mut u64, *mut u8) {
         let mask = (1usize << self.bits) - 1;
-        let mut at = (key.wrapping_mul(GOLDEN) >> (64 - self.bits)) as usize;
+        let mut at = key as usize & mask;
         loop {
             // SAFETY: a slot of the table, and a record, which begins with its key.
             let (slot, record) = unsafe {

@@ -92,6 +92,10 @@ impl From<StoreError> for DurableError {
 impl fmt::Display for DurableError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Io(Errno::ENOSPC | Errno::EDQUOT) => write!(
+                out,
+                "the disk is full: free some of it and try again; the last checkpoint is whole"
+            ),
             Self::Io(errno) => write!(out, "the heap's device failed: {errno}"),
             Self::NotAHeap => write!(
                 out,

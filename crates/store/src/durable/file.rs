@@ -21,7 +21,9 @@ use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
 use crate::format::index::Entry;
 use crate::format::saved::{SNAPSHOTS, SNAPSHOTS_MAX, SnapshotRecord};
-use crate::format::superblock::{HeapShape, PLACES, Stamp, Superblock, TableShape, Unreadable};
+use crate::format::superblock::{
+    BIRTH_PLACES, HeapShape, PLACES, Stamp, Superblock, TableShape, Unreadable,
+};
 use crate::identity::Identity;
 use crate::options::Options;
 
@@ -139,10 +141,10 @@ impl DurableFile {
         let superblock =
             Superblock { identity, shape, log_start, checkpoint: 1, root: Entry::NONE, stamp };
         check_length(&*device, &superblock)?;
-        // First none, then both: never one of this heap beside one of another.
+        // First none, then all: never one of this heap beside one of another.
         for bytes in [[0; BLOCK_BYTES], superblock.write()] {
-            for place in Place::ALL {
-                write_superblock(&*device, place, &bytes)?;
+            for offset in PLACES.into_iter().chain(BIRTH_PLACES) {
+                write_superblock(&*device, offset, &bytes)?;
             }
             device.sync()?;
         }
@@ -243,10 +245,17 @@ impl DurableFile {
     /// As `open`, as far as the superblocks lead.
     pub(crate) fn open_without_index(device: Arc<dyn Device>) -> Result<Self, DurableError> {
         let found = read_superblocks(&*device)?;
-        let damaged = Place::ALL
-            .into_iter()
-            .find(|&place| matches!(found[place as usize], Err(None | Some(Unreadable::Damaged))));
+        let damaged = Place::ALL.into_iter().find(|&place| found[place as usize].is_err());
         let (newest, superblock) = choose(found)?;
+        Ok(Self { damaged, ..Self::of_superblock(device, superblock, newest)? })
+    }
+
+    /// The heap to which a superblock leads, with an index that knows of no page.
+    pub(crate) fn of_superblock(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        newest: Place,
+    ) -> Result<Self, DurableError> {
         let layout = Layout::new(&superblock.shape)
             .map_err(|_| DurableError::Inconsistent("its list of tables"))?;
         let shape = &superblock.shape;
@@ -258,7 +267,7 @@ impl DurableFile {
         check_length(&*device, &superblock)?;
         let index = Index::new(&layout)?;
         let condition = Condition::Unsettled;
-        let snapshots = Vec::new();
+        let (snapshots, damaged) = (Vec::new(), None);
         Ok(Self { device, layout, superblock, newest, index, condition, snapshots, damaged })
     }
 
@@ -406,31 +415,34 @@ fn check_length(device: &dyn Device, superblock: &Superblock) -> Result<(), Dura
     if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
 }
 
-/// Writes a superblock.
+/// Writes a superblock to this place, bytes.
 pub(crate) fn write_superblock(
     device: &dyn Device,
-    place: Place,
+    offset: u64,
     bytes: &[u8; BLOCK_BYTES],
 ) -> Result<(), Errno> {
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
     buffer.as_mut_slice().copy_from_slice(bytes);
-    let mut writes = [Write::new(place.offset(), buffer.as_mut_slice())];
+    let mut writes = [Write::new(offset, buffer.as_mut_slice())];
     device.write(&mut writes);
     writes[0].result
 }
 
-/// What is at the two places. A place behind the end of the device has `None`.
+/// What is at the two places.
 pub(crate) fn read_superblocks(device: &dyn Device) -> Result<[Found; 2], DurableError> {
-    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
-    let mut read = |place: Place| {
-        let page = buffer.as_mut_slice();
-        match read_bare(device, place.offset(), page) {
-            Ok(()) => Ok(Superblock::read(page).map_err(Some)),
-            Err(Lack::Damaged) => Ok(Err(None)),
-            Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
-        }
-    };
+    let read = |place: Place| read_superblock(device, place.offset());
     Ok([read(Place::A)?, read(Place::B)?])
+}
+
+/// The superblock at a place; `None` if it is behind the end of the device.
+pub(crate) fn read_superblock(device: &dyn Device, offset: u64) -> Result<Found, DurableError> {
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+    let page = buffer.as_mut_slice();
+    match read_bare(device, offset, page) {
+        Ok(()) => Ok(Superblock::read(page).map_err(Some)),
+        Err(Lack::Damaged) => Ok(Err(None)),
+        Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
+    }
 }
 
 /// The newer of the two that count.

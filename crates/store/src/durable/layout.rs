@@ -120,7 +120,7 @@ impl Layout {
     }
 
     /// The level that a page is in, and which page of it it is.
-    fn place(&self, node: Node) -> (usize, u32) {
+    pub(crate) fn place(&self, node: Node) -> (usize, u32) {
         let above = self.levels.iter().rposition(|level| level.first <= node.0);
         let at = above.unwrap_or(0);
         (at, node.0 - self.levels[at].first)
@@ -138,6 +138,12 @@ impl Layout {
         let below = self.levels[level - 1];
         let end = ((page + 1) * FANOUT).min(below.pages);
         (below.first + page * FANOUT..below.first + end).map(Node)
+    }
+
+    /// The pages that a page of the index tells of; none if it is one of a table.
+    pub(crate) fn children_of(&self, node: Node) -> impl Iterator<Item = Node> {
+        let (level, page) = self.place(node);
+        (level > 0).then(|| self.children(level, page)).into_iter().flatten()
     }
 
     /// The same pages in an area, where each has one place, whatever its slot.

@@ -89,6 +89,11 @@ impl Saving<'_> {
         self.write(node, sum, bytes)
     }
 
+    /// A page of the index is written in any case: what is there is damaged.
+    pub(crate) fn rewrite_index(&mut self, node: Node) {
+        self.changed.add(node);
+    }
+
     /// Bytes of pages that were written, or are about to be.
     pub fn changed_bytes(&self) -> u64 {
         self.changed_bytes
@@ -121,7 +126,7 @@ impl Saving<'_> {
             ..self.file.superblock.clone()
         };
         let place = self.file.newest.other();
-        let written = write_superblock(&*self.file.device, place, &superblock.write());
+        let written = write_superblock(&*self.file.device, place.offset(), &superblock.write());
         if let Err(errno) = written.and_then(|()| self.file.device.sync()) {
             return self.stop(DurableError::Undecided(errno));
         }

@@ -13,13 +13,14 @@ use deepheap_sys::aligned_buffer::AlignedBuffer;
 use crate::block::{Block, Segment};
 use crate::device::{Device, Read};
 use crate::durable::error::DurableError;
-use crate::durable::file::{Condition, DurableFile, Place};
+use crate::durable::file::{Condition, DurableFile, Place, read_superblock};
 use crate::durable::index::Index;
 use crate::durable::layout::Node;
 use crate::durable::pages::{Lack, PageReader};
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
+use crate::format::superblock::BIRTH_PLACES;
 use crate::read::BlockRead;
 use crate::segment::State;
 use crate::store::Store;
@@ -32,6 +33,8 @@ pub const FINDINGS_MAX: usize = 1000;
 pub enum Finding {
     /// A superblock. The end of a process or of the power during a commit leaves one.
     Superblock(Place),
+    /// A copy of the first superblock, of which a repair may be in need.
+    Birth(u64),
     /// An index page, and so everything that it tells of.
     IndexPage {
         /// How far above the tables it is, from 1.
@@ -64,6 +67,9 @@ impl fmt::Display for Finding {
         match self {
             Self::Superblock(Place::A) => write!(out, "superblock A is damaged"),
             Self::Superblock(Place::B) => write!(out, "superblock B is damaged"),
+            Self::Birth(offset) => {
+                write!(out, "the copy of the first superblock at {} KiB is damaged", offset >> 10)
+            }
             Self::IndexPage { level, page } => {
                 write!(out, "index page {page} of level {level} is damaged")
             }
@@ -101,6 +107,14 @@ impl Report {
         self.findings.is_empty()
     }
 
+    /// Whether anything beside the log is damaged.
+    pub fn has_tables(&self) -> bool {
+        let is_of_log = |finding: &Finding| {
+            matches!(finding, Finding::Directory { .. } | Finding::Block(_) | Finding::Refused(_))
+        };
+        self.findings.iter().any(|finding| !is_of_log(finding))
+    }
+
     fn note(&mut self, finding: Finding) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(finding);
@@ -126,6 +140,11 @@ pub fn verify_tables(device: Arc<dyn Device>) -> Result<Report, DurableError> {
     let mut file = DurableFile::open_without_index(device)?;
     if let Some(place) = file.damaged_superblock() {
         report.note(Finding::Superblock(place));
+    }
+    for offset in BIRTH_PLACES {
+        if read_superblock(&*file.device, offset)?.is_err() {
+            report.note(Finding::Birth(offset));
+        }
     }
     let index = verify_pages(&file, &mut report, |report, node, lack| {
         report.note_lack(&file, node, lack);
@@ -219,7 +238,8 @@ fn verify_segment(store: &Store, segment: Segment, buffer: &mut [u8], report: &m
     for (index, bytes) in (0..).zip(data.chunks_mut(BLOCK_BYTES)) {
         report.blocks += 1;
         let block = geometry.block(segment, index);
-        let Some((name, _)) = directory::entry(directory, index as usize) else { continue };
+        let Some(told) = directory::entry(directory, index as usize) else { continue };
+        let name = told.name;
         if store.verify_block(block, name, bytes).is_err() {
             let mut again = [BlockRead::new(block, name, bytes)];
             store.read(&mut again);

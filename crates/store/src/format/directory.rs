@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::BLOCK_BYTES;
+use super::packed::PACKED_NAME;
 use crate::block::Segment;
 use crate::head::Head;
 
@@ -18,7 +19,7 @@ use crate::head::Head;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapseg");
 
 /// The version of the format that this code reads and writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The start of a segment's first block.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -36,7 +37,9 @@ struct Header {
     count: U32,
     /// 0 fresh, 1 survivor.
     head: U32,
-    reserved: [u8; 16],
+    /// Blocks that had been appended to the log when this filling was begun.
+    first_order: U64,
+    reserved: [u8; 8],
     /// xxh3_64 of the directory with this field zero.
     checksum: U64,
 }
@@ -45,7 +48,11 @@ struct Header {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Entry {
-    name: U64,
+    /// All ones for a packed block.
+    name: U32,
+    /// How many blocks were appended between the beginning of the filling and this one, at both
+    /// heads: tells which of two copies of an object is the later one.
+    order: U32,
     checksum: U32,
 }
 
@@ -82,15 +89,38 @@ pub(crate) struct Filling {
     pub(crate) count: u32,
 }
 
-/// Notes the `index`th object in a directory that is being filled.
-pub(crate) fn set_entry(directory: &mut [u8], index: usize, name: u64, checksum: u32) {
+/// A data block, as a directory tells of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Told {
+    /// The object in it, or `PACKED_NAME`.
+    pub(crate) name: u64,
+    pub(crate) checksum: u32,
+    /// Blocks that were appended to the log before it.
+    pub(crate) order: u64,
+}
+
+/// Notes the `index`th object in a directory that is being filled; `order` blocks were appended
+/// since the filling was begun. The name is that of a page, or `PACKED_NAME`.
+pub(crate) fn set_entry(
+    directory: &mut [u8],
+    index: usize,
+    name: u64,
+    order: u64,
+    checksum: u32,
+) {
     let at = HEADER_BYTES + index * ENTRY_BYTES;
-    let entry = Entry { name: U64::new(name), checksum: U32::new(checksum) };
+    let entry = Entry {
+        // The low half of `PACKED_NAME` is all ones.
+        name: U32::new(name as u32),
+        order: U32::new(u32::try_from(order).unwrap_or(u32::MAX)),
+        checksum: U32::new(checksum),
+    };
     directory[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
 }
 
-/// Completes a directory: header, checksum, and zeros after the last entry.
-pub(crate) fn finish(directory: &mut [u8], filling: Filling, head: Head) {
+/// Completes a directory: header, checksum, and zeros after the last entry. `first_order` blocks
+/// had been appended when the filling was begun.
+pub(crate) fn finish(directory: &mut [u8], filling: Filling, head: Head, first_order: u64) {
     let header = Header {
         magic: U64::new(MAGIC),
         version: U32::new(VERSION),
@@ -102,7 +132,8 @@ pub(crate) fn finish(directory: &mut [u8], filling: Filling, head: Head) {
             Head::Fresh => 0,
             Head::Survivor => 1,
         }),
-        reserved: [0; 16],
+        first_order: U64::new(first_order),
+        reserved: [0; 8],
         checksum: U64::new(0),
     };
     directory[..HEADER_BYTES].copy_from_slice(header.as_bytes());
@@ -114,26 +145,38 @@ pub(crate) fn finish(directory: &mut [u8], filling: Filling, head: Head) {
 /// Checks a directory against what it must be; its checksum field is zeroed on the way. False:
 /// these bytes are not that directory, whatever else they may be.
 pub(crate) fn verify(directory: &mut [u8], expected: Filling) -> bool {
-    let Ok((header, _)) = Header::read_from_prefix(directory) else {
-        return false;
-    };
-    let entries_end = HEADER_BYTES as u64 + header.count.get() as u64 * ENTRY_BYTES as u64;
-    directory[CHECKSUM_AT..CHECKSUM_AT + 8].fill(0);
-    header.magic.get() == MAGIC
-        && header.version.get() == VERSION
-        && header.segment.get() == expected.segment.0
-        && header.sequence.get() == expected.sequence
-        && header.store.get() == expected.store
-        && header.count.get() == expected.count
-        && entries_end <= directory.len() as u64
-        && header.checksum.get() == xxh3_64(directory)
+    filling_of(directory) == Some(expected)
 }
 
-/// Name and checksum of the `index`th object of a directory that verified.
-pub(crate) fn entry(directory: &[u8], index: usize) -> Option<(u64, u32)> {
+/// Which filling these bytes are the directory of; none if they are no directory. Its checksum
+/// field is zeroed on the way.
+pub(crate) fn filling_of(directory: &mut [u8]) -> Option<Filling> {
+    let (header, _) = Header::read_from_prefix(directory).ok()?;
+    let entries_end = HEADER_BYTES as u64 + header.count.get() as u64 * ENTRY_BYTES as u64;
+    directory[CHECKSUM_AT..CHECKSUM_AT + 8].fill(0);
+    let is_right = header.magic.get() == MAGIC
+        && header.version.get() == VERSION
+        && entries_end <= directory.len() as u64
+        && header.checksum.get() == xxh3_64(directory);
+    is_right.then(|| Filling {
+        segment: Segment(header.segment.get()),
+        sequence: header.sequence.get(),
+        store: header.store.get(),
+        count: header.count.get(),
+    })
+}
+
+/// What a directory that verified tells of its `index`th block.
+pub(crate) fn entry(directory: &[u8], index: usize) -> Option<Told> {
+    let (header, _) = Header::read_from_prefix(directory).ok()?;
     let at = HEADER_BYTES + index * ENTRY_BYTES;
     let entry = Entry::read_from_bytes(directory.get(at..at + ENTRY_BYTES)?).ok()?;
-    Some((entry.name.get(), entry.checksum.get()))
+    let name = match entry.name.get() {
+        u32::MAX => PACKED_NAME,
+        name => name as u64,
+    };
+    let order = header.first_order.get().saturating_add(entry.order.get() as u64);
+    Some(Told { name, checksum: entry.checksum.get(), order })
 }
 
 #[cfg(test)]
@@ -144,9 +187,9 @@ mod tests {
 
     fn directory() -> Vec<u8> {
         let mut bytes = vec![0xffu8; BLOCK_BYTES];
-        set_entry(&mut bytes, 0, 0x0102_0304_0506_0708, 0xa0b0_c0d0);
-        set_entry(&mut bytes, 1, 5, 6);
-        finish(&mut bytes, FILLING, Head::Survivor);
+        set_entry(&mut bytes, 0, 0x0102_0304, 0x1112_1314, 0xa0b0_c0d0);
+        set_entry(&mut bytes, 1, PACKED_NAME, 5, 6);
+        finish(&mut bytes, FILLING, Head::Survivor, 7);
         bytes
     }
 
@@ -154,8 +197,9 @@ mod tests {
     fn a_finished_directory_verifies_and_gives_its_entries_back() {
         let mut bytes = directory();
         assert!(verify(&mut bytes, FILLING));
-        assert_eq!(entry(&bytes, 0), Some((0x0102_0304_0506_0708, 0xa0b0_c0d0)));
-        assert_eq!(entry(&bytes, 1), Some((5, 6)));
+        let told = |name, checksum, order| Some(Told { name, checksum, order });
+        assert_eq!(entry(&bytes, 0), told(0x0102_0304, 0xa0b0_c0d0, 0x1112_131b));
+        assert_eq!(entry(&bytes, 1), told(PACKED_NAME, 6, 12));
         assert_eq!(entry(&bytes, 10_000), None);
     }
 
@@ -186,14 +230,16 @@ mod tests {
     fn the_bytes_are_where_the_document_draws_them() {
         let bytes = directory();
         assert_eq!(&bytes[..8], b"dheapseg");
-        assert_eq!(bytes[8..12], [2, 0, 0, 0], "version");
+        assert_eq!(bytes[8..12], [3, 0, 0, 0], "version");
         assert_eq!(bytes[12..16], [3, 0, 0, 0], "segment");
         assert_eq!(bytes[16..24], [9, 0, 0, 0, 0, 0, 0, 0], "sequence");
         assert_eq!(bytes[24..32], [77, 0, 0, 0, 0, 0, 0, 0], "store");
         assert_eq!(bytes[32..36], [2, 0, 0, 0], "count");
         assert_eq!(bytes[36..40], [1, 0, 0, 0], "head");
-        assert_eq!(bytes[40..56], [0; 16], "reserved");
-        assert_eq!(bytes[64..72], [8, 7, 6, 5, 4, 3, 2, 1], "name");
+        assert_eq!(bytes[40..48], [7, 0, 0, 0, 0, 0, 0, 0], "first order");
+        assert_eq!(bytes[48..56], [0; 8], "reserved");
+        assert_eq!(bytes[64..68], [4, 3, 2, 1], "name");
+        assert_eq!(bytes[68..72], [0x14, 0x13, 0x12, 0x11], "order");
         assert_eq!(bytes[72..76], [0xd0, 0xc0, 0xb0, 0xa0], "checksum");
         assert!(bytes[64 + 24..].iter().all(|&byte| byte == 0));
     }

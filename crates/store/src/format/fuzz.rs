@@ -13,7 +13,7 @@ use deepheap_sim::Random;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::BLOCK_BYTES;
-use super::directory::{self, Filling};
+use super::directory::{self, Filling, Told};
 use super::packed::{self, Content, PACKED_MAX, PackedBlock};
 use crate::block;
 use crate::head::Head;
@@ -209,7 +209,7 @@ fn canary_a_reader_of_packed_blocks_that_breaks_one_rule_is_caught() {
 }
 
 /// Names and checksums, if the directory is the one that is expected.
-type Entries = Option<Vec<(u64, u32)>>;
+type Entries = Option<Vec<Told>>;
 
 /// What the document demands of a directory.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -238,7 +238,7 @@ fn directory_by_the_document(
     let unsummed = [&bytes[..56], &[0; 8], &bytes[64..]].concat();
     let rules = [
         (Magic, &bytes[..8] == b"dheapseg"),
-        (Version, u32_at(bytes, 8) == 2),
+        (Version, u32_at(bytes, 8) == 3),
         (Segment, u32_at(bytes, 12) == expected.segment.0),
         (Sequence, u64_at(bytes, 16) == expected.sequence),
         (Store, u64_at(bytes, 24) == expected.store),
@@ -250,7 +250,13 @@ fn directory_by_the_document(
         return None;
     }
     let entries = bytes[64..].chunks_exact(12).take(count);
-    Some(entries.map(|entry| (u64_at(entry, 0), u32_at(entry, 8))).collect())
+    let told = |entry: &[u8]| {
+        let name = u32_at(entry, 0);
+        let name = if name == u32::MAX { u64::MAX } else { name as u64 };
+        let order = u64_at(bytes, 40).saturating_add(u32_at(entry, 4) as u64);
+        Told { name, checksum: u32_at(entry, 8), order }
+    };
+    Some(entries.map(told).collect())
 }
 
 fn directory_by_the_reader(bytes: &[u8], expected: Filling) -> Entries {
@@ -282,9 +288,11 @@ fn fuzz_directory(seed: u64, reader: impl Fn(&[u8], Filling) -> Entries) -> Resu
             count: random.below((blocks - directory::blocks(blocks)) as u64 + 1) as u32,
         };
         for index in 0..filling.count as usize {
-            directory::set_entry(&mut bytes, index, random.number(), random.number() as u32);
+            let order = random.number() >> random.below(64);
+            let checksum = random.number() as u32;
+            directory::set_entry(&mut bytes, index, random.number(), order, checksum);
         }
-        directory::finish(&mut bytes, filling, Head::Fresh);
+        directory::finish(&mut bytes, filling, Head::Fresh, random.number());
         let valid = bytes.clone();
         match random.below(16) {
             0 => bytes.truncate(random.below(bytes.len() as u64) as usize),

@@ -65,6 +65,8 @@ pub(crate) struct Scalars {
     /// Blocks of a segment, its directory included.
     pub(crate) segment_blocks: U32,
     pub(crate) reserved: [u8; 4],
+    /// Blocks that were ever appended.
+    pub(crate) appended: U64,
 }
 
 /// What is kept of a segment.
@@ -130,11 +132,12 @@ const _: () = assert!(offset_of!(SnapshotRecord, checkpoint) == 64);
 const _: () = assert!(offset_of!(SnapshotRecord, time) == 72);
 const _: () = assert!(offset_of!(SnapshotRecord, root) == 80);
 const _: () = assert!(offset_of!(SnapshotRecord, area) == 96);
-const _: () = assert!(size_of::<Scalars>() == 32);
+const _: () = assert!(size_of::<Scalars>() == 40);
 const _: () = assert!(offset_of!(Scalars, live_units) == 8);
 const _: () = assert!(offset_of!(Scalars, frontier) == 16);
 const _: () = assert!(offset_of!(Scalars, segments) == 20);
 const _: () = assert!(offset_of!(Scalars, segment_blocks) == 24);
+const _: () = assert!(offset_of!(Scalars, appended) == 32);
 const _: () = assert!(size_of::<SegmentRecord>() == 32);
 const _: () = assert!(offset_of!(SegmentRecord, place) == 4);
 const _: () = assert!(offset_of!(SegmentRecord, sequence) == 8);

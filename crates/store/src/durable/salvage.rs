@@ -1,0 +1,340 @@
+//! Salvage: what is left of a durable heap of which superblocks or pages of tables are damaged.
+//!
+//! A heap may be left at more than one checkpoint: at those of its two superblocks, and at those of
+//! the topmost index pages in the file, to which a damaged superblock may have led. What a heap is
+//! made of is in the superblocks and in two copies of the first one (`BIRTH_PLACES`).
+//!
+//! A page of a table is *lost* if it fails its checksum, or if the index page that tells of it does.
+//! Of the latter only those count of which there is a slot that is not all zeros.
+//!
+//! Guarantees: what is handed out was verified. Nothing is written before `begin`.
+//! Never: takes a heap of another version, or no heap, for a damaged one.
+//! Threads: one; nobody else uses the file.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use deepheap_sys::aligned_buffer::AlignedBuffer;
+
+use crate::device::Device;
+use crate::durable::error::DurableError;
+use crate::durable::file::{
+    Condition, DurableFile, Found, Place, VisitPage, choose, read_superblock, read_superblocks,
+    write_superblock,
+};
+use crate::durable::index::{Index, checksum};
+use crate::durable::layout::Node;
+use crate::durable::pages::{Lack, PageReader, read_bare};
+use crate::durable::saving::Saving;
+use crate::format::BLOCK_BYTES;
+use crate::format::index::{self, Entry, entries};
+use crate::format::superblock::{BIRTH_PLACES, Superblock};
+
+/// A heap at one checkpoint, as far as it can be read.
+pub struct Salvage {
+    pub(crate) file: DurableFile,
+    checkpoint: u64,
+    /// Whether a superblock led to it.
+    has_superblock: bool,
+    /// Pages of tables that cannot be had.
+    lost: BTreeSet<Node>,
+    /// Pages of the index that cannot be had.
+    lost_index: Vec<Node>,
+}
+
+impl Salvage {
+    /// What is left, the newest checkpoint first; one at least.
+    ///
+    /// Errors: those of `open` where no superblock and no copy of the first one is whole; `Io`.
+    pub fn all(device: &Arc<dyn Device>) -> Result<Vec<Self>, DurableError> {
+        let found = read_superblocks(&**device)?;
+        let whole = found.iter().filter_map(|found| found.as_ref().ok());
+        let mut known: Vec<Superblock> = whole.cloned().collect();
+        let template = match template(&**device, found)? {
+            Some(birth) => birth,
+            None => match known.iter().max_by_key(|superblock| superblock.checkpoint) {
+                Some(newest) => newest.clone(),
+                None => return Err(DurableError::SuperblocksDamaged),
+            },
+        };
+        let is_ours =
+            |it: &Superblock| it.identity == template.identity && it.shape == template.shape;
+        known.retain(is_ours);
+        let led_to = known.len();
+        let last = known.iter().max_by_key(|superblock| superblock.checkpoint);
+        let spared = last.map_or(Ok(Place::A), |last| place_of(&**device, last))?;
+        let bare = DurableFile::of_superblock(device.clone(), template.clone(), spared)?;
+        for (root, checkpoint) in roots(&bare)? {
+            if known.iter().all(|superblock| superblock.root != root) {
+                known.push(Superblock { root, checkpoint, ..template.clone() });
+            }
+        }
+        let mut all: Vec<Self> = Vec::with_capacity(known.len());
+        for (number, superblock) in known.into_iter().enumerate() {
+            let has_superblock = number < led_to;
+            let at = if has_superblock { place_of(&**device, &superblock)? } else { spared };
+            let file = DurableFile::of_superblock(device.clone(), superblock, at)?;
+            let salvage = Self::load(file, has_superblock)?;
+            // Bytes to which no superblock leads have to be proven by all that is below them.
+            if has_superblock || salvage.is_whole() {
+                all.push(salvage);
+            }
+        }
+        // What is made next is newer than all that was.
+        let newest = all.iter().map(|salvage| salvage.checkpoint).max().unwrap_or(0);
+        all.iter_mut().for_each(|salvage| salvage.file.superblock.checkpoint = newest);
+        if all.is_empty() {
+            return Err(DurableError::SuperblocksDamaged);
+        }
+        all.sort_by_key(|salvage| core::cmp::Reverse(salvage.checkpoint));
+        Ok(all)
+    }
+
+    /// Reads the index and every page of the tables.
+    fn load(mut file: DurableFile, has_superblock: bool) -> Result<Self, DurableError> {
+        let mut lost_index = Vec::new();
+        let mut index = file.load_index_with(&mut |node, _| {
+            lost_index.push(node);
+            Ok(())
+        })?;
+        let mut damaged = core::mem::take(&mut lost_index);
+        while let Some(node) = damaged.pop() {
+            match remake_index_page(&file, &mut index, node)? {
+                true => load_below(&file, &mut index, node, &mut damaged)?,
+                false => lost_index.push(node),
+            }
+        }
+        let mut lost = BTreeSet::new();
+        let secret = &file.identity().secret;
+        let mut reader = PageReader::new(&*file.device, &file.layout, secret)?;
+        let tables = file.layout.levels()[0];
+        reader.read_all(
+            tables.nodes(),
+            |node| index.get(node),
+            |node, page| {
+                if page.is_err() {
+                    lost.insert(node);
+                }
+                Ok(())
+            },
+        )?;
+        for &node in &lost {
+            // Whatever comes in its place differs from what is there, and does not go over it.
+            let entry = index.get(node);
+            index.set(node, Entry::new(!entry.checksum(), entry.slot(), entry.checkpoint()));
+        }
+        // Below an index page that is lost: everything of which there is something.
+        let mut unknown: Vec<Node> = lost_index.clone();
+        while let Some(node) = unknown.pop() {
+            for child in file.layout.children_of(node) {
+                if !index.get(child).is_none() || !has_bytes(&file, child)? {
+                    continue;
+                }
+                if child.0 < tables.pages {
+                    lost.insert(child);
+                } else {
+                    lost_index.push(child);
+                    unknown.push(child);
+                }
+            }
+        }
+        drop(reader);
+        file.index = index;
+        file.condition = Condition::Settled;
+        let checkpoint = file.superblock.checkpoint;
+        let mut this = Self { file, checkpoint, has_superblock, lost, lost_index };
+        this.file.snapshots = match this.lost_pages(crate::format::saved::SNAPSHOTS).is_empty() {
+            true => this.file.load_snapshots().unwrap_or_default(),
+            false => Vec::new(),
+        };
+        Ok(this)
+    }
+
+    /// The heap, of which a checkpoint can be made that is newer than all that was.
+    pub fn file(&self) -> &DurableFile {
+        &self.file
+    }
+
+    /// Which checkpoint it is.
+    pub fn checkpoint(&self) -> u64 {
+        self.checkpoint
+    }
+
+    /// Whether there is a page of the table, lost or not.
+    pub fn has_any_page(&self, table: u32) -> bool {
+        let level = self.file.layout.table(table);
+        level.is_some_and(|level| level.nodes().any(|node| !self.file.index.get(node).is_none()))
+    }
+
+    /// Whether a superblock led to this checkpoint. Else it may be one that was never committed.
+    pub fn has_superblock(&self) -> bool {
+        self.has_superblock
+    }
+
+    /// Whether all pages of tables are there.
+    pub fn is_whole(&self) -> bool {
+        self.lost.is_empty() && self.lost_index.is_empty()
+    }
+
+    /// The pages of a table that are lost.
+    pub fn lost_pages(&self, table: u32) -> Vec<u32> {
+        let Some(level) = self.file.layout.table(table) else { return Vec::new() };
+        let of_table = Node(level.first)..Node(level.first + level.pages);
+        self.lost.range(of_table).map(|node| node.0 - level.first).collect()
+    }
+
+    /// Hands on those pages of a table that are there.
+    ///
+    /// Errors: `OtherTables` if there is no such table; `Io`; those of `visit`.
+    pub fn load_table(&self, id: u32, visit: &mut VisitPage<'_>) -> Result<(), DurableError> {
+        let table = self.file.layout.table(id).ok_or(DurableError::OtherTables)?;
+        let secret = &self.file.identity().secret;
+        let mut reader = PageReader::new(&*self.file.device, &self.file.layout, secret)?;
+        reader.read_all(
+            table.nodes().filter(|node| !self.lost.contains(node)),
+            |node| self.file.index.get(node),
+            |node, page| match page {
+                Ok(bytes) => visit(node.0 - table.first, bytes),
+                Err(lack) => Err(lack.of(&self.file.layout, node)),
+            },
+        )
+    }
+
+    /// Begins the checkpoint that has whole tables again. Each lost page has to be handed in. Copies
+    /// of the first superblock that are damaged are written anew at once: nothing depends on them.
+    ///
+    /// Errors: `Io`.
+    pub fn begin(&mut self) -> Result<Saving<'_>, DurableError> {
+        let first =
+            Superblock { checkpoint: 1, root: Entry::NONE, ..self.file.superblock.clone() };
+        for place in BIRTH_PLACES {
+            if read_superblock(&*self.file.device, place)?.is_err() {
+                write_superblock(&*self.file.device, place, &first.write())?;
+            }
+        }
+        let mut saving = self.file.begin()?;
+        for &node in &self.lost_index {
+            saving.rewrite_index(node);
+        }
+        Ok(saving)
+    }
+}
+
+/// A copy of the first superblock, if one is whole. Errors: what the bytes in place of the
+/// superblocks are, if they are not those of a damaged heap.
+fn template(device: &dyn Device, found: [Found; 2]) -> Result<Option<Superblock>, DurableError> {
+    for place in BIRTH_PLACES {
+        if let Ok(birth) = read_superblock(device, place)? {
+            return Ok(Some(birth));
+        }
+    }
+    choose(found).map(|_| None)
+}
+
+/// Which of the two places a superblock is at.
+fn place_of(device: &dyn Device, superblock: &Superblock) -> Result<Place, DurableError> {
+    let is_at_b = read_superblock(device, Place::B.offset())?.as_ref() == Ok(superblock);
+    let is_at_a = read_superblock(device, Place::A.offset())?.as_ref() == Ok(superblock);
+    Ok(if is_at_b && !is_at_a { Place::B } else { Place::A })
+}
+
+/// The topmost index pages in the file, each with an entry for it, and the checkpoint that wrote
+/// it: the newest that wrote anything which it tells of.
+fn roots(file: &DurableFile) -> Result<Vec<(Entry, u64)>, DurableError> {
+    let (root, secret) = (file.layout.root(), &file.superblock.identity.secret);
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+    let mut found = Vec::new();
+    for slot in [0, 1] {
+        let page = buffer.as_mut_slice();
+        if read_bare(&*file.device, file.layout.offset(root, slot), page).is_err() {
+            continue;
+        }
+        let checkpoint = entries(page).map(Entry::checkpoint).max().unwrap_or(0);
+        if checkpoint > 0 {
+            found.push((Entry::new(checksum(secret, root, page), slot, checkpoint), checkpoint));
+        }
+    }
+    Ok(found)
+}
+
+/// Makes a damaged page of the index anew, if all that it tells of are pages of the index: such a
+/// page was written by the newest checkpoint that it tells of itself, so its entry can be told from
+/// its bytes. The checksum of the damaged page proves that the entries are right.
+fn remake_index_page(
+    file: &DurableFile,
+    index: &mut Index,
+    node: Node,
+) -> Result<bool, DurableError> {
+    let (entry, tables) = (index.get(node), file.layout.levels()[0].pages);
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+    let secret = &file.superblock.identity.secret;
+    let mut page = [0; BLOCK_BYTES];
+    let mut below = Vec::new();
+    for (at, child) in file.layout.children_of(node).enumerate() {
+        if child.0 < tables {
+            return Ok(false);
+        }
+        let mut newest = Entry::NONE;
+        for slot in [0, 1] {
+            let bytes = buffer.as_mut_slice();
+            if read_bare(&*file.device, file.layout.offset(child, slot), bytes).is_err() {
+                continue;
+            }
+            let checkpoint = entries(bytes).map(Entry::checkpoint).max().unwrap_or(0);
+            if newest.checkpoint() < checkpoint && checkpoint <= entry.checkpoint() {
+                newest = Entry::new(checksum(secret, child, bytes), slot, checkpoint);
+            }
+        }
+        index::set_entry(&mut page, at, newest);
+        below.push((child, newest));
+    }
+    if checksum(secret, node, &page) != entry.checksum() {
+        return Ok(false);
+    }
+    below.into_iter().for_each(|(child, entry)| index.set(child, entry));
+    Ok(true)
+}
+
+/// Enters what the index pages below one tell of; adds those that are damaged.
+fn load_below(
+    file: &DurableFile,
+    index: &mut Index,
+    node: Node,
+    damaged: &mut Vec<Node>,
+) -> Result<(), DurableError> {
+    let secret = &file.superblock.identity.secret;
+    let mut reader = PageReader::new(&*file.device, &file.layout, secret)?;
+    let mut next: Vec<Node> = file.layout.children_of(node).collect();
+    while let Some(node) = next.pop() {
+        let (place, entry) = (file.layout.place(node), index.get(node));
+        if place.0 == 0 || entry.is_none() {
+            continue;
+        }
+        let checkpoint = file.superblock.checkpoint;
+        reader.read(&[(node, entry)], |node, page| {
+            match page {
+                Ok(page) if index.read(&file.layout, place, checkpoint, page) => {
+                    next.extend(file.layout.children_of(node));
+                }
+                _ => damaged.push(node),
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether there is anything in one of the two slots of a page.
+fn has_bytes(file: &DurableFile, node: Node) -> Result<bool, DurableError> {
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+    let page = buffer.as_mut_slice();
+    for slot in [0, 1] {
+        match read_bare(&*file.device, file.layout.offset(node, slot), page) {
+            Ok(()) if page.iter().all(|&byte| byte == 0) => {}
+            // Behind the end of the file.
+            Err(Lack::Damaged) => {}
+            Ok(()) | Err(Lack::Refused(_)) => return Ok(true),
+        }
+    }
+    Ok(false)
+}
