@@ -366,6 +366,8 @@ typedef struct dh_heap dh_heap;
  *     address:HEX       where it lives (somewhere); at creation only
  *     checkpoint:TIME   a checkpoint after each such time (500ms, 10s, 5min) if anything changed;
  *                       see dh_checkpoint_wait for failures (none)
+ *     encrypt:FILE      the heap is encrypted, under the key in this file: 32 random bytes, or 64
+ *                       hexadecimal digits; only with it is the heap opened again (none)
  *     compress, segment, page_buffer   as in DEEPHEAP_CONF
  *     readonly          (DH_READONLY) opens the last checkpoint to read it, see below
  *     snapshot:NAME     with readonly: opens this snapshot instead

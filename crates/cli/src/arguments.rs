@@ -64,6 +64,9 @@ pub struct AnyFile {
     /// The file; a process may have it open, and go on changing it
     #[arg(value_parser = any_path())]
     pub file: PathBuf,
+    /// The file of its key, if it is encrypted
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
+    pub key: Option<PathBuf>,
 }
 
 const FSCK_STATUS: &str = "\
@@ -77,6 +80,9 @@ pub struct Fsck {
     /// The file; a process may have it open, and go on changing it
     #[arg(value_parser = any_path())]
     pub file: PathBuf,
+    /// The file of its key, if it is encrypted
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
+    pub key: Option<PathBuf>,
     /// Make damaged tables anew from what is left, or go back to the checkpoint before; no process
     /// may have the file open to change it
     #[arg(long)]
@@ -89,6 +95,9 @@ pub struct OfFile {
     /// The file; no process may have it open to change it
     #[arg(value_parser = any_path())]
     pub file: PathBuf,
+    /// The file of its key, if it is encrypted
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
+    pub key: Option<PathBuf>,
 }
 
 /// `deepheap rollback` and `deepheap rm-snapshot`.
@@ -97,6 +106,9 @@ pub struct OfSnapshot {
     /// The file; no process may have it open to change it
     #[arg(value_parser = any_path())]
     pub file: PathBuf,
+    /// The file of its key, if it is encrypted
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
+    pub key: Option<PathBuf>,
     /// The snapshot; `deepheap inspect` lists them
     pub name: String,
 }
@@ -163,6 +175,9 @@ pub struct Run {
     /// Overwrite a device or file that holds something
     #[arg(long)]
     pub force: bool,
+    /// Encrypt what is in the store, under a key that ends with the process
+    #[arg(long)]
+    pub encrypt: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

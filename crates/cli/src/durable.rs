@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap::durable_inspect::{self, Fsck, Inspection};
 use deepheap::durable_repair;
+use deepheap::heap_file::HeapFile;
 use deepheap::stats_report::bytes;
 use deepheap::{DurableHeap, OpenError};
 
@@ -20,8 +21,10 @@ use crate::refusal::{EXIT_MISSING, Refusal, print_out};
 const SHOWN_MAX: usize = 20;
 
 /// Shows what is in the file.
-pub fn inspect(file: &Path) -> Result<(), Refusal> {
-    let inspection = durable_inspect::inspect(file).map_err(|error| refusal(file, &error))?;
+pub fn inspect(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
+    let inspection = keyed(file, key)
+        .and_then(durable_inspect::inspect)
+        .map_err(|error| refusal(file, &error))?;
     print_out(text(file, &inspection).as_bytes())
 }
 
@@ -87,9 +90,9 @@ fn age_of(seconds: u64) -> String {
 }
 
 /// Verifies the file.
-pub fn fsck(file: &Path) -> Result<(), Refusal> {
+pub fn fsck(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     let Fsck { report, contradiction } =
-        durable_inspect::fsck(file).map_err(|error| refusal(file, &error))?;
+        keyed(file, key).and_then(durable_inspect::fsck).map_err(|error| refusal(file, &error))?;
     let mut out = format!(
         "{}: {} pages of tables and {} blocks were read\n",
         file.display(),
@@ -116,12 +119,15 @@ pub fn fsck(file: &Path) -> Result<(), Refusal> {
 }
 
 /// Makes damaged tables of the file whole again.
-pub fn repair(file: &Path) -> Result<(), Refusal> {
+pub fn repair(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     let shown = file.display();
-    let repair = durable_repair::repair(file).map_err(|error| refusal(file, &error))?;
+    let repair = keyed(file, key).and_then(durable_repair::repair);
+    let repair = repair.map_err(|error| refusal(file, &error))?;
     let Some(repair) = repair else {
-        print_out(format!("{shown}: the tables are whole, there is nothing to repair\n").as_bytes())?;
-        return fsck(file);
+        print_out(
+            format!("{shown}: the tables are whole, there is nothing to repair\n").as_bytes(),
+        )?;
+        return fsck(file, key);
     };
     let mut out = format!("{shown}: checkpoint {} has whole tables again\n", repair.checkpoint);
     let _ = writeln!(out, "  made anew: {} damaged pages of tables", repair.pages);
@@ -135,7 +141,7 @@ pub fn repair(file: &Path) -> Result<(), Refusal> {
         let _ = writeln!(out, "It holds what checkpoint {} held.", repair.content_of);
     }
     print_out(out.as_bytes())?;
-    fsck(file)?;
+    fsck(file, key)?;
     match repair.lost.is_empty() {
         true => Ok(()),
         false => Err(Refusal::with_status(EXIT_MISSING, String::new())),
@@ -143,15 +149,17 @@ pub fn repair(file: &Path) -> Result<(), Refusal> {
 }
 
 /// Makes the heap what it was in a snapshot.
-pub fn roll_back(file: &Path, name: &str) -> Result<(), Refusal> {
-    let made = DurableHeap::roll_back(file, name).map_err(|error| refusal(file, &error))?;
+pub fn roll_back(file: &Path, key: Option<&Path>, name: &str) -> Result<(), Refusal> {
+    let made = keyed(file, key).and_then(|of| DurableHeap::roll_back(of, name));
+    let made = made.map_err(|error| refusal(file, &error))?;
     let shown = file.display();
     print_out(format!("{shown}: checkpoint {made} is what {name} was\n").as_bytes())
 }
 
 /// Removes a snapshot.
-pub fn remove_snapshot(file: &Path, name: &str) -> Result<(), Refusal> {
-    DurableHeap::remove_snapshot_of(file, name).map_err(|error| refusal(file, &error))?;
+pub fn remove_snapshot(file: &Path, key: Option<&Path>, name: &str) -> Result<(), Refusal> {
+    let removed = keyed(file, key).and_then(|of| DurableHeap::remove_snapshot_of(of, name));
+    removed.map_err(|error| refusal(file, &error))?;
     let shown = file.display();
     print_out(
         format!("{shown}: {name} is removed; `deepheap compact` gives its space back\n").as_bytes(),
@@ -159,10 +167,15 @@ pub fn remove_snapshot(file: &Path, name: &str) -> Result<(), Refusal> {
 }
 
 /// Gives back space that nothing needs.
-pub fn compact(file: &Path) -> Result<(), Refusal> {
-    let (before, after) = DurableHeap::compact(file).map_err(|error| refusal(file, &error))?;
+pub fn compact(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
+    let done = keyed(file, key).and_then(DurableHeap::compact);
+    let (before, after) = done.map_err(|error| refusal(file, &error))?;
     let (freed, shown) = (bytes(before.saturating_sub(after)), file.display());
     print_out(format!("{shown}: {freed} given back, {} left\n", bytes(after)).as_bytes())
+}
+
+fn keyed<'a>(file: &'a Path, key: Option<&Path>) -> Result<HeapFile<'a>, OpenError> {
+    HeapFile::with_key_file(file, key)
 }
 
 fn refusal(file: &Path, error: &OpenError) -> Refusal {

@@ -105,6 +105,7 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     config.show_stats |= arguments.show_stats;
     config.children &= !arguments.no_children;
     config.force |= arguments.force;
+    config.encrypt |= arguments.encrypt;
     config.check(machine).map_err(|error| Refusal::new(error.to_string()))?;
     Ok(config)
 }

@@ -9,6 +9,15 @@ use deepheap::{Config, DurableHeap, DurableOptions};
 
 const BYTES: usize = 16 << 20;
 
+/// Ends the writer, also if the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_heap_is_inspected_and_verified_while_a_process_makes_checkpoints_of_it() {
     let folder = Folder::new();
@@ -20,8 +29,10 @@ fn a_heap_is_inspected_and_verified_while_a_process_makes_checkpoints_of_it() {
     let heap = DurableHeap::open(&path, &options).unwrap_or_else(|error| panic!("{error}"));
     let memory = heap.malloc(BYTES) as usize;
     heap.set_root("memory", memory as *const u8).expect("a root");
+    heap.checkpoint().unwrap_or_else(|error| panic!("{error}"));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let over = Over(&is_over);
         let writer = scope.spawn(|| {
             let mut made = 0u64;
             while !is_over.load(Ordering::Relaxed) {
@@ -47,7 +58,7 @@ fn a_heap_is_inspected_and_verified_while_a_process_makes_checkpoints_of_it() {
         let (code, _, err) = told(&folder.output(&["compact", "heap"]));
         assert_eq!(code, Some(2), "only its writer may change the file");
         assert!(err.contains("another process has the heap open"), "{err}");
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         let made = writer.join().expect("the writer");
         println!("{made} checkpoints meanwhile");
         assert!(made > 1);

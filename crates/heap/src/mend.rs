@@ -330,13 +330,7 @@ impl Heap {
 
     /// Pages of objects live as their chunks have it: no others, and where the bits are lost all
     /// that were ever handed out.
-    fn mend_live_objects(
-        &self,
-        lost: &Lost,
-        spans: usize,
-        chunks_end: usize,
-        mended: &mut Mended,
-    ) {
+    fn mend_live_objects(&self, lost: &Lost, spans: usize, chunks_end: usize, mended: &mut Mended) {
         let live = &self.map.runs.live_pages;
         let mut of_chunks = BTreeSet::new();
         for id in self.chunks_in_use().filter(|&id| (id as usize) < chunks_end) {

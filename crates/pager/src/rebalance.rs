@@ -56,7 +56,8 @@ impl Pager {
     pub fn has_room_for_tables(&self, pages: usize) -> bool {
         let known = self.budget.touched_peak(self.touched_pages());
         let new = (self.heap.granted_pages() + pages).saturating_sub(known);
-        self.has_room_for(new.saturating_mul(Self::BYTES_PER_PAGE))
+        let tags = self.store.table_bytes_per_block() - deepheap_store::TABLE_BYTES_PER_BLOCK;
+        self.has_room_for(new.saturating_mul(Self::BYTES_PER_PAGE + tags))
     }
 
     /// Whether `spans` more spans of objects leave page buffer and object cache the least that

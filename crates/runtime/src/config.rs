@@ -13,6 +13,7 @@
 //! | `overcommit` | memory takes room when touched (`lazy`) or allocated (`strict`) | `lazy` |
 //! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
 //! | `compress` | pages that leave reach: `auto`, `off` or `lz4` (try each) | `auto` |
+//! | `encrypt` | `yes` or `no`: the store is encrypted, under a key of this process | `no` |
 //! | `objects` | sizes of allocations placed as objects, `64-2K` | none |
 //! | `mmap` | size from which on private anonymous `mmap` is managed, or `off` | `256K` |
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
@@ -142,6 +143,8 @@ pub struct Config {
     pub children: bool,
     /// Whether a block device or file that holds something may be overwritten.
     pub force: bool,
+    /// Whether what is in the store is encrypted.
+    pub encrypt: bool,
     /// Tuning: what is mapped at a time; `None`: tuned by itself.
     pub page_buffer: Option<Share>,
     /// Which pages are compressed when they leave reach.
@@ -177,6 +180,7 @@ impl Config {
             show_stats: false,
             children: true,
             force: false,
+            encrypt: false,
             page_buffer: None,
             compress: Compress::Auto,
             objects: None,
@@ -266,6 +270,7 @@ impl Config {
             "show_stats" => self.show_stats = flag("show_stats", value)?,
             "children" => self.children = flag("children", value)?,
             "force" => self.force = flag("force", value)?,
+            "encrypt" => self.encrypt = flag("encrypt", value)?,
             _ => return Err(ConfigError::UnknownKey(key.to_owned())),
         }
         Ok(())
@@ -402,6 +407,7 @@ impl Config {
             ("show_stats", self.show_stats, false),
             ("children", self.children, true),
             ("force", self.force, false),
+            ("encrypt", self.encrypt, false),
         ] {
             if value != usual {
                 put(key, if value { "yes" } else { "no" });

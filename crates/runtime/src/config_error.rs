@@ -71,8 +71,8 @@ impl fmt::Display for ConfigError {
                 out,
                 "there is no setting '{}': the settings are ram, store, store_size, \
                  store_floor, overcommit, page_buffer, compress, objects, mmap, segment, \
-                 pool_step, stats, show_stats, children and force (a comma inside a path is \
-                 written \\,)",
+                 pool_step, stats, show_stats, children, force and encrypt (a comma inside a path \
+                 is written \\,)",
                 Line(key),
             ),
             ConfigError::BadSize { key, text, reason } => {

@@ -39,15 +39,16 @@ use crate::durable_error::{CheckpointError, OpenError};
 use crate::durable_load::{
     OBJECT_TABLE, expect_tables, expected_tables, load_heap, open_store, right,
 };
+use crate::durable_location::{self, Found};
 use crate::durable_options::DurableOptions;
 use crate::durable_pins::DurablePins;
 use crate::durable_state::Durable;
 use crate::durable_worker::{Checkpoint, Marks, Requests, Why};
 use crate::full_wait::FullWait;
+use crate::heap_file::{HeapFile, read_key};
 use crate::roots::Roots;
 use crate::runtime::{Inside, Runtime, durable_at, hold_durable, is_open, running};
 use crate::start::start_from_environment;
-use crate::durable_location::{self, Found};
 use crate::{durable_readers, fault_handler, workers};
 
 /// Before the cut: passes over the objects that are in RAM. The second one finds what was changed
@@ -522,8 +523,10 @@ fn open_file<'a>(
     options: &DurableOptions,
     segment_bytes: u64,
 ) -> Result<(DurableFile, RawFd, Made<'a>), OpenError> {
+    let key = options.key_file.as_deref().map(read_key).transpose()?;
     if options.read_only {
-        let (file, descriptor) = durable_readers::open(path, options.snapshot.as_deref())?;
+        let file = HeapFile { path, key };
+        let (file, descriptor) = durable_readers::open(&file, options.snapshot.as_deref())?;
         expect_tables(&file)?;
         return Ok((file, descriptor, Made(path, Found::Filled)));
     }
@@ -531,7 +534,7 @@ fn open_file<'a>(
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
     if found == Found::Filled {
-        let file = DurableFile::open(device)?;
+        let file = DurableFile::open_with_key(device, key.as_ref())?;
         expect_tables(&file)?;
         return Ok((file, descriptor, Made(path, Found::Filled)));
     }
@@ -539,13 +542,14 @@ fn open_file<'a>(
     let (region_len, capacity_bytes) = (options.size, options.capacity_bytes());
     let log = StoreOptions { segment_bytes, ..StoreOptions::new(capacity_bytes) };
     let shape = HeapShape {
-        tables: expected_tables(region_len as usize, &log)?,
+        tables: expected_tables(region_len as usize, &log, key.is_some())?,
         region_base: options.base(),
         region_len,
         segment_bytes,
         capacity_bytes,
     };
-    let created = DurableFile::create(device, shape, Identity::random(), stamp(true))?;
+    let (identity, stamp) = (Identity::random(), stamp(true));
+    let created = DurableFile::create_with_key(device, shape, identity, stamp, key.as_ref())?;
     Ok((created, descriptor, made))
 }
 

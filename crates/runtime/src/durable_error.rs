@@ -20,6 +20,8 @@ pub enum OpenError {
     TooMany,
     /// The settings make no sense.
     Options(String),
+    /// There is no key in the file that is to have it.
+    Key(String),
     /// The file cannot be opened, or made.
     File(std::io::Error),
     /// Another process has it open for writing.
@@ -71,6 +73,11 @@ impl OpenError {
             OpenError::NotStarted | OpenError::Ram { .. } => libc::ENOMEM,
             OpenError::TooMany => libc::EMFILE,
             OpenError::Options(_) | OpenError::WrongKind => libc::EINVAL,
+            OpenError::Key(_) => libc::ENOKEY,
+            OpenError::Format(DurableError::NeedsKey) => libc::ENOKEY,
+            OpenError::Format(DurableError::WrongKey | DurableError::NotEncrypted) => {
+                libc::EKEYREJECTED
+            }
             OpenError::Locked | OpenError::Restless | OpenError::Read => libc::EBUSY,
             OpenError::Format(_) | OpenError::Damaged(_) => libc::EILSEQ,
             OpenError::AddressTaken { .. } => libc::EADDRINUSE,
@@ -89,7 +96,7 @@ impl fmt::Display for OpenError {
             OpenError::TooMany => {
                 write!(out, "{OPEN_MAX} durable heaps are open in this process; close one first")
             }
-            OpenError::Options(text) => out.write_str(text),
+            OpenError::Options(text) | OpenError::Key(text) => out.write_str(text),
             OpenError::File(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => write!(
                 out,
                 "the file system takes no writes: open the heap with `readonly`, or put it on \

@@ -10,18 +10,18 @@
 //! Threads: any.
 
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_heap::{Heap, PAGE};
 use deepheap_store::durable::verify::{Report, verify_blocks, verify_tables};
-use deepheap_store::{DurableFile, FileDevice, Place, Snapshot, Store};
+use deepheap_store::{DurableFile, FileDevice, Key, Place, Snapshot, Store};
 use deepheap_sys::generation_lock;
 
 use crate::durable_error::OpenError;
 use crate::durable_load::{expect_tables, load_heap, open_store};
-use crate::{durable_location, durable_readers};
+use crate::heap_file::HeapFile;
 use crate::roots::Roots;
+use crate::{durable_location, durable_readers};
 
 /// What is in a file.
 #[derive(Clone, Debug)]
@@ -93,12 +93,13 @@ impl Opened {
 ///
 /// # Errors
 /// As when it is opened to be read.
-pub fn inspect(path: &Path) -> Result<Inspection, OpenError> {
-    durable_readers::until_steady(path, || inspect_once(path))
+pub fn inspect<'a>(of: impl Into<HeapFile<'a>>) -> Result<Inspection, OpenError> {
+    let of = of.into();
+    durable_readers::until_steady(of.path, || inspect_once(&of))
 }
 
-fn inspect_once(path: &Path) -> Result<Inspection, OpenError> {
-    let (file, _) = durable_readers::open(path, None)?;
+fn inspect_once(of: &HeapFile<'_>) -> Result<Inspection, OpenError> {
+    let (file, _) = durable_readers::open(of, None)?;
     let Opened { file, heap, roots, store } = Opened::new(file)?;
     store.hold_snapshots(&file)?;
     let (shape, stamp, stats) = (file.shape(), file.stamp(), store.stats());
@@ -116,7 +117,7 @@ fn inspect_once(path: &Path) -> Result<Inspection, OpenError> {
         log_bytes_most: shape.capacity_bytes,
         log_bytes: used,
         live_bytes: stats.live_blocks * PAGE as u64,
-        disk_bytes: durable_location::disk_bytes(path)?,
+        disk_bytes: durable_location::disk_bytes(of.path)?,
         snapshots: file.snapshots().to_vec(),
         snapshot_bytes: stats.segments_withheld * shape.segment_bytes,
         damaged_superblock: file.damaged_superblock(),
@@ -124,10 +125,10 @@ fn inspect_once(path: &Path) -> Result<Inspection, OpenError> {
 }
 
 /// The last checkpoint, and all snapshots; the blocks of all of them stay.
-fn open_all(device: Arc<FileDevice>) -> Result<Vec<Opened>, OpenError> {
+fn open_all(device: Arc<FileDevice>, key: Option<&Key>) -> Result<Vec<Opened>, OpenError> {
     let descriptor = device.file().as_raw_fd();
     let hold = |checkpoint| generation_lock::hold(descriptor, checkpoint).map_err(OpenError::Locks);
-    let file = DurableFile::open_to_read(device)?;
+    let file = DurableFile::open_to_read(device, key)?;
     hold(file.checkpoint())?;
     let last = Opened::new(file)?;
     last.store.hold_snapshots(&last.file)?;
@@ -144,20 +145,24 @@ fn open_all(device: Arc<FileDevice>) -> Result<Vec<Opened>, OpenError> {
 ///
 /// # Errors
 /// That there is no heap to look at; `Restless` if each look found other tables.
-pub fn fsck(path: &Path) -> Result<Fsck, OpenError> {
+pub fn fsck<'a>(of: impl Into<HeapFile<'a>>) -> Result<Fsck, OpenError> {
+    fsck_of(&of.into())
+}
+
+pub(crate) fn fsck_of(of: &HeapFile<'_>) -> Result<Fsck, OpenError> {
     let is_clean = |fsck: &Fsck| fsck.report.is_clean() && fsck.contradiction.is_none();
     durable_readers::until_right(
-        path,
-        || fsck_once(path),
+        of.path,
+        || fsck_once(of),
         |answer| answer.as_ref().is_ok_and(is_clean),
     )
 }
 
-fn fsck_once(path: &Path) -> Result<Fsck, OpenError> {
-    let file = durable_location::open_to_read(path)?;
+fn fsck_once(of: &HeapFile<'_>) -> Result<Fsck, OpenError> {
+    let (file, key) = (durable_location::open_to_read(of.path)?, of.key.as_ref());
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
-    let mut report = verify_tables(device.clone())?;
-    let contradiction = match open_all(device) {
+    let mut report = verify_tables(device.clone(), key)?;
+    let contradiction = match open_all(device, key) {
         Ok(all) => {
             for opened in all {
                 verify_blocks(&opened.store, &mut report).map_err(OpenError::Store)?;

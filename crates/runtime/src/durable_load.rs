@@ -22,6 +22,7 @@ pub(crate) const OBJECT_TABLE: u32 = 0x200;
 pub(crate) fn expected_tables(
     region_len: usize,
     options: &StoreOptions,
+    is_encrypted: bool,
 ) -> Result<Vec<TableShape>, OpenError> {
     let store = Store::table_shapes(options).map_err(OpenError::Store)?;
     let heap = Heap::table_shapes(region_len);
@@ -30,13 +31,15 @@ pub(crate) fn expected_tables(
         TableShape { id: OBJECT_TABLE, pages: Pager::table_pages(region_len / PAGE) },
         Roots::shape(),
     ];
-    Ok(store.into_iter().chain(heap).chain(ours).collect())
+    let tags = is_encrypted.then(|| Store::tags_shape(options).map_err(OpenError::Store));
+    Ok(store.into_iter().chain(heap).chain(ours).chain(tags.transpose()?).collect())
 }
 
 /// Refuses a heap whose tables are not those of this version.
 pub(crate) fn expect_tables(file: &DurableFile) -> Result<(), OpenError> {
     let length = file.shape().region_len as usize;
-    Ok(file.expect_tables(&expected_tables(length, &file.store_options(4, 3))?)?)
+    let options = file.store_options(4, 3);
+    Ok(file.expect_tables(&expected_tables(length, &options, file.is_encrypted())?)?)
 }
 
 /// An error if something is not right.

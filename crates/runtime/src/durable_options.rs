@@ -8,6 +8,7 @@
 //! | `store_size` | the most that the file may take: a size (as `size`); at creation only |
 //! | `address` | where it lives, hexadecimal; at creation only |
 //! | `checkpoint` | makes one after each such time if anything changed: `500ms`, `10s`, `5min` |
+//! | `encrypt` | the file of the key: the heap is encrypted |
 //! | `segment`, `compress`, `page_buffer` | as in `DEEPHEAP_CONF` |
 //! | `readonly` (no value) | the last checkpoint is opened to be read, beside a writer as well |
 //! | `snapshot` | with `readonly`: the checkpoint of this name instead |
@@ -15,6 +16,7 @@
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
 
 use deepheap_heap::SPAN;
 use deepheap_pager::Overcommit;
@@ -53,6 +55,8 @@ pub struct DurableOptions {
     pub read_only: bool,
     /// Which snapshot is opened; none: the last checkpoint.
     pub snapshot: Option<String>,
+    /// The file of the key with which it is encrypted; none: it is not.
+    pub key_file: Option<PathBuf>,
     /// Settings that a heap has in common with that of `malloc`.
     config: Config,
 }
@@ -74,6 +78,7 @@ impl DurableOptions {
             checkpoint: None,
             read_only: false,
             snapshot: None,
+            key_file: None,
             config,
         };
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
@@ -113,13 +118,15 @@ impl DurableOptions {
             "address" => self.address = Some(address(value)?),
             "checkpoint" => self.checkpoint = Some(interval(value)?),
             "snapshot" => self.snapshot = Some(value.into()),
+            "encrypt" => self.key_file = Some(value.into()),
             "segment" | "compress" | "page_buffer" => {
                 self.config.set(machine, key, value).map_err(|error| refused(&error))?;
             }
             _ => {
                 return Err(OpenError::Options(format!(
                     "{key}: no such setting of a durable heap; there are ram, size, store_size, \
-                     address, checkpoint, segment, compress, page_buffer, readonly and snapshot"
+                     address, checkpoint, encrypt, segment, compress, page_buffer, readonly and \
+                     snapshot"
                 )));
             }
         }

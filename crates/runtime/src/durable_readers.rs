@@ -16,6 +16,7 @@ use deepheap_sys::{generation_lock, thread};
 
 use crate::durable_error::OpenError;
 use crate::durable_location;
+use crate::heap_file::HeapFile;
 
 /// How often it is tried while checkpoints are made meanwhile, and the first pause.
 const TRIES: u32 = 40;
@@ -24,15 +25,19 @@ const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Opens the file at its last checkpoint, or at a snapshot, and holds that.
-pub(crate) fn open(path: &Path, snapshot: Option<&str>) -> Result<(DurableFile, RawFd), OpenError> {
-    let file = durable_location::open_to_read(path)?;
+pub(crate) fn open(
+    of: &HeapFile<'_>,
+    snapshot: Option<&str>,
+) -> Result<(DurableFile, RawFd), OpenError> {
+    let file = durable_location::open_to_read(of.path)?;
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
     let mut pause = PAUSE;
     for _ in 0..TRIES {
         let before = Superblocks::of(&*device)?;
         let mut held = None;
-        let opened = DurableFile::open_to_read(device.clone()).and_then(|file| match snapshot {
+        let opened = DurableFile::open_to_read(device.clone(), of.key.as_ref());
+        let opened = opened.and_then(|file| match snapshot {
             Some(name) => file.open_snapshot(name),
             None => Ok(file),
         });

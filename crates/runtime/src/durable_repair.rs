@@ -1,5 +1,5 @@
-//! Durable repair: `deepheap fsck --repair`. Makes the damaged tables of a durable heap whole again,
-//! or goes back to the checkpoint before.
+//! Durable repair: `deepheap fsck --repair`. Makes the damaged tables of a durable heap whole
+//! again, or goes back to the checkpoint before.
 //!
 //! What the damage has left is taken at each checkpoint of which anything is there, the newest
 //! first. The first one counts from which nothing is lost; if there is none, the newest. The empty
@@ -14,27 +14,28 @@
 //! | the heap's tables | each other (`heap/mend`) |
 //! | roots, snapshots | nothing: they are lost |
 //!
-//! Guarantees: the file is changed by one checkpoint, which is committed as any other: if the repair
-//! fails or is interrupted, what was whole is whole. What could not be made as it was is told.
+//! Guarantees: the file is changed by a checkpoint, which is committed as any other, and by a
+//! second one of the same content if both superblocks were damaged. If the repair fails or is
+//! interrupted, what was whole is whole. What could not be made as it was is told.
 //! Never: changes a heap in which nothing is damaged; changes the log.
 //! Threads: one; no process has the heap open for writing.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_heap::{Heap, Mended, PAGE, PAGES_PER_SPAN, PageNo};
 use deepheap_pager::saved_places::{PLACES, page_of, places_of};
 use deepheap_store::{
     Block, CHECKSUMS, Device, DurableError, RebuiltLog, SCALARS, SEGMENTS, SHARERS, SNAPSHOTS,
-    Salvage, Stamp, WORDS,
+    Salvage, Stamp, TAGS, WORDS,
 };
 
 use crate::durable::now;
 use crate::durable_error::OpenError;
-use crate::durable_inspect::fsck;
+use crate::durable_inspect::fsck_of;
 use crate::durable_load::{OBJECT_TABLE, expect_tables, right};
 use crate::durable_snapshots::device_of;
+use crate::heap_file::HeapFile;
 use crate::roots::Roots;
 
 /// What a repair did.
@@ -71,12 +72,13 @@ type Copies = BTreeMap<u32, Box<[Option<(u64, Block)>; PLACES]>>;
 ///
 /// # Errors
 /// `OpenError`: there is no heap, or somebody uses it; the file is what it was then.
-pub fn repair(path: &Path) -> Result<Option<Repair>, OpenError> {
-    let device: Arc<dyn Device> = device_of(path)?;
-    if fsck(path).is_ok_and(|found| found.contradiction.is_none() && !found.report.has_tables()) {
+pub fn repair<'a>(of: impl Into<HeapFile<'a>>) -> Result<Option<Repair>, OpenError> {
+    let of = of.into();
+    let device: Arc<dyn Device> = device_of(of.path)?;
+    if fsck_of(&of).is_ok_and(|found| found.contradiction.is_none() && !found.report.has_tables()) {
         return Ok(None);
     }
-    let mut all = Salvage::all(&device)?;
+    let mut all = Salvage::all(&device, of.key.as_ref())?;
     let mut chosen: Option<(usize, Restored)> = None;
     let mut refusal = None;
     for (number, salvage) in all.iter().enumerate() {
@@ -103,7 +105,11 @@ pub fn repair(path: &Path) -> Result<Option<Repair>, OpenError> {
     for ((table, page), bytes) in &restored.pages {
         saving.page(*table, *page, bytes)?;
     }
-    let checkpoint = saving.commit(Stamp { time: now(), is_clean: false, words: [0; WORDS] })?;
+    let stamp = Stamp { time: now(), is_clean: false, words: [0; WORDS] };
+    let mut checkpoint = saving.commit(stamp.clone())?;
+    if salvage.lacks_superblock()? {
+        checkpoint = salvage.begin()?.commit(stamp)?;
+    }
     let mut lost = restored.lost;
     if content_of < newest {
         let age = now().saturating_sub(time);
@@ -147,8 +153,7 @@ fn restore(salvage: &Salvage) -> Result<Restored, OpenError> {
     salvage.load_table(Roots::shape().id, &mut |page, bytes| {
         right(roots.load(page, bytes), "the table of roots")
     })?;
-    let Places { live, mut pages, dropped } =
-        Places::settle(salvage, &log, &heap, &copies, false)?;
+    let Places { live, mut pages, dropped } = Places::settle(salvage, &log, &heap, &copies, false)?;
     // A page that is free may have kept a copy, which was counted, or not.
     let is_exact = lost_places.is_empty() || {
         let most = Places::settle(salvage, &log, &heap, &copies, true)?;
@@ -188,11 +193,7 @@ fn restore(salvage: &Salvage) -> Result<Restored, OpenError> {
 }
 
 /// What is there and not quite as it was, and what is gone, but for the object table.
-fn losses(
-    salvage: &Salvage,
-    log: &RebuiltLog<'_>,
-    mended: &Mended,
-) -> (Vec<String>, Vec<String>) {
+fn losses(salvage: &Salvage, log: &RebuiltLog<'_>, mended: &Mended) -> (Vec<String>, Vec<String>) {
     let told = |some: &[(usize, &str)]| -> Vec<String> {
         let some = some.iter().filter(|(count, _)| *count > 0);
         some.map(|(count, text)| format!("{count} {text}")).collect()
@@ -203,11 +204,16 @@ fn losses(
     let silent = if is_log_needed { log.segments_without_directory() as usize } else { 0 };
     let is_list_lost = !salvage.lost_pages(SNAPSHOTS).is_empty();
     let changed = told(&[
-        (mended.spans_joined, "pieces of up to 64 MiB are one allocation each: nothing in them can be freed"),
+        (
+            mended.spans_joined,
+            "pieces of up to 64 MiB are one allocation each: nothing in them can be freed",
+        ),
         (mended.slabs_filled, "slabs of 64 KiB: their free objects count as allocated"),
         (mended.pages_filled, "pages of objects: those that are free count as allocated"),
     ]);
+    let tags = salvage.lost_pages(TAGS).len();
     let lost = told(&[
+        (tags, "MiB of the log, of an encrypted heap: what proves that its blocks are right"),
         (mended.pages_gone, "pages of objects of which size and number are not known"),
         (salvage.lost_pages(Roots::shape().id).len() * 64, "names of roots, or fewer"),
         (usize::from(is_list_lost), "list of snapshots, and they with it"),
@@ -285,8 +291,7 @@ impl Places {
         copies: &Copies,
         with_free: bool,
     ) -> Result<Places, OpenError> {
-        let mut this =
-            Places { live: vec![0; log.segments()], pages: Pages::new(), dropped: 0 };
+        let mut this = Places { live: vec![0; log.segments()], pages: Pages::new(), dropped: 0 };
         salvage.load_table(OBJECT_TABLE, &mut |number, bytes| {
             let mut places = [None; PLACES];
             for (at, place) in places_of(bytes).enumerate() {

@@ -18,6 +18,7 @@ use crate::durable_error::{CheckpointError, OpenError};
 use crate::durable_load::{expect_tables, load_heap, open_store};
 use crate::durable_location::{self, Found};
 use crate::durable_pins::has_earlier_readers;
+use crate::heap_file::HeapFile;
 use crate::roots::Roots;
 use crate::runtime::Inside;
 
@@ -91,9 +92,9 @@ impl DurableHeap {
     ///
     /// # Errors
     /// `OpenError`; the heap is what it was then.
-    pub fn roll_back(path: &Path, name: &str) -> Result<u64, OpenError> {
+    pub fn roll_back<'a>(of: impl Into<HeapFile<'a>>, name: &str) -> Result<u64, OpenError> {
         let _inside = Inside::enter();
-        let (mut file, _) = open_existing(path)?;
+        let (mut file, _) = open_existing(&of.into())?;
         check_room(&file, name)?;
         let stamp = Stamp { time: now(), is_clean: true, words: [0; WORDS] };
         Ok(file.go_back(name, stamp)?)
@@ -103,9 +104,12 @@ impl DurableHeap {
     ///
     /// # Errors
     /// `OpenError`; the heap is what it was then.
-    pub fn remove_snapshot_of(path: &Path, name: &str) -> Result<(), OpenError> {
+    pub fn remove_snapshot_of<'a>(
+        of: impl Into<HeapFile<'a>>,
+        name: &str,
+    ) -> Result<(), OpenError> {
         let _inside = Inside::enter();
-        let (mut file, _) = open_existing(path)?;
+        let (mut file, _) = open_existing(&of.into())?;
         file.forget(name)?;
         Ok(())
     }
@@ -116,23 +120,24 @@ impl DurableHeap {
     ///
     /// # Errors
     /// `OpenError`; the heap is what it was in any case.
-    pub fn compact(path: &Path) -> Result<(u64, u64), OpenError> {
+    pub fn compact<'a>(of: impl Into<HeapFile<'a>>) -> Result<(u64, u64), OpenError> {
         let _inside = Inside::enter();
-        let before = durable_location::disk_bytes(path)?;
-        let (file, descriptor) = open_existing(path)?;
+        let of = of.into();
+        let before = durable_location::disk_bytes(of.path)?;
+        let (file, descriptor) = open_existing(&of)?;
         if has_earlier_readers(&file, descriptor) {
             return Err(OpenError::Read);
         }
-        durable_location::cut_off(path, file.give_back_free()?)?;
-        Ok((before, durable_location::disk_bytes(path)?))
+        durable_location::cut_off(of.path, file.give_back_free()?)?;
+        Ok((before, durable_location::disk_bytes(of.path)?))
     }
 }
 
 /// Opens a file that is there, as its only writer.
-pub(crate) fn open_existing(path: &Path) -> Result<(DurableFile, RawFd), OpenError> {
-    let device = device_of(path)?;
+pub(crate) fn open_existing(of: &HeapFile<'_>) -> Result<(DurableFile, RawFd), OpenError> {
+    let device = device_of(of.path)?;
     let descriptor = device.file().as_raw_fd();
-    let file = DurableFile::open(device)?;
+    let file = DurableFile::open_with_key(device, of.key.as_ref())?;
     expect_tables(&file)?;
     Ok((file, descriptor))
 }

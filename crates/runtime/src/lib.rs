@@ -39,6 +39,7 @@ mod fork;
 mod full_wait;
 mod global_allocator;
 mod growth;
+pub mod heap_file;
 pub mod histogram;
 mod holds;
 pub mod limits;

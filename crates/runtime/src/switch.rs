@@ -11,7 +11,7 @@ use core::fmt;
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks};
-use deepheap_store::{FileDevice, Store, StoreError};
+use deepheap_store::{FileDevice, Key, Store, StoreError};
 use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
@@ -86,8 +86,12 @@ impl Runtime {
         let device = FileDevice::with_rings(file, self.rings())
             .map_err(|errno| ManageError::Open(errno.into()))?
             .with_floor(location.floor_bytes(&self.config));
-        let store = Store::open(Box::new(device), self.store_options(&location))
-            .map_err(ManageError::Store)?;
+        // Nobody else learns the key: what is left on the device when the process ends is noise.
+        let key = self.config.encrypt.then(Key::random).transpose();
+        let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
+        let options = self.store_options(&location);
+        let store =
+            Store::open_with_key(Box::new(device), options, key).map_err(ManageError::Store)?;
         // What exists must be spillable, too.
         let present = self.present_pages(growth);
         let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };

@@ -40,7 +40,7 @@ fn every_key_is_read() {
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,stats:/tmp/s.json,show_stats:yes,\
-         children:no,force:1,",
+         children:no,force:1,encrypt:yes,",
     )
     .expect("all keys");
     let expected = Config {
@@ -53,6 +53,7 @@ fn every_key_is_read() {
         show_stats: true,
         children: false,
         force: true,
+        encrypt: true,
         page_buffer: Some(Share::Percent(40)),
         compress: Compress::Lz4,
         objects: Some(64..=2048),
@@ -176,6 +177,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 show_stats: flags[0],
                 children: flags[1],
                 force: flags[2],
+                encrypt: flags[0] != flags[1],
                 page_buffer: parts.0,
                 compress: parts.1,
                 objects,
@@ -197,8 +199,9 @@ fn fuzz_config() -> ProptestConfig {
 fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: store: store_size: store-size: store_floor: \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
-        pool_step: stats: show_stats: children: force: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G \
-        256M 1T ib lz4 off 9999999999999999999999 18446744073709551615 1e9 yes no /var/tmp +1";
+        pool_step: stats: show_stats: children: force: encrypt: ram , : \\ \\, \\\\ é % 50% - . \
+        64-2K 1.5G 256M 1T ib lz4 off 9999999999999999999999 18446744073709551615 1e9 yes no \
+        /var/tmp +1";
     WORDS.split(' ').chain([" ", "\\ ", "\n", "\0", "\u{a0}"]).collect()
 }
 

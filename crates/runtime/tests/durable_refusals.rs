@@ -66,10 +66,20 @@ fn small_disk(bytes: usize) -> Option<PathBuf> {
     // SAFETY: strings that outlive the calls; the mounts end with this process.
     let mounted = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
-            && libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), private, std::ptr::null())
-                == 0
-            && libc::mount(c"none".as_ptr(), at.as_ptr(), c"tmpfs".as_ptr(), 0, size.as_ptr().cast())
-                == 0
+            && libc::mount(
+                c"none".as_ptr(),
+                c"/".as_ptr(),
+                std::ptr::null(),
+                private,
+                std::ptr::null(),
+            ) == 0
+            && libc::mount(
+                c"none".as_ptr(),
+                at.as_ptr(),
+                c"tmpfs".as_ptr(),
+                0,
+                size.as_ptr().cast(),
+            ) == 0
     };
     if !mounted {
         eprintln!("SKIPPED: needs root: {}", std::io::Error::last_os_error());
@@ -94,7 +104,8 @@ const FULL: &str = "ram:40M,size:256M,store_size:128M,compress:off";
 /// Allocates until nothing more is given out, and keeps it by a checkpoint.
 fn fill(heap: &DurableHeap) -> (*mut u8, usize) {
     let bytes = (1..256).rev().map(|mib| mib * MIB);
-    let found = bytes.map(|bytes| (heap.malloc(bytes), bytes)).find(|(memory, _)| !memory.is_null());
+    let found =
+        bytes.map(|bytes| (heap.malloc(bytes), bytes)).find(|(memory, _)| !memory.is_null());
     let (memory, bytes) = found.expect("room");
     eprintln!("{} MiB", bytes / MIB);
     write(memory, bytes, 1);

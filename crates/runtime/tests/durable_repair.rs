@@ -1,4 +1,5 @@
-//! `fsck --repair`: whatever page of the tables is damaged, the heap opens again, with what it held.
+//! `fsck --repair`: whatever page of the tables is damaged, the heap opens again, with what it
+//! held.
 
 mod scene;
 
@@ -114,7 +115,7 @@ impl Layout {
         let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| head[at + byte]));
         let mut first = 0;
         let mut tables = Vec::new();
-        for table in 0..number(104) as usize {
+        for table in 0..number(120) as usize {
             let (id, pages) = (number(832 + 8 * table), number(836 + 8 * table) as u64);
             tables.push((id, first, pages));
             first += pages;
@@ -122,7 +123,7 @@ impl Layout {
         let mut levels = vec![(0, first)];
         let mut pages = first;
         while pages > 1 {
-            pages = pages.div_ceil(256);
+            pages = pages.div_ceil(128);
             levels.push((first, pages));
             first += pages;
         }
@@ -188,7 +189,8 @@ fn repaired(path: &Path, what: &str, is_all_there: bool) -> Repair {
 
 fn copy(from: &Path, name: &str) -> PathBuf {
     let to = folder().join(name);
-    let output = std::process::Command::new("cp").arg("--sparse=always").arg(from).arg(&to).output();
+    let output =
+        std::process::Command::new("cp").arg("--sparse=always").arg(from).arg(&to).output();
     assert!(output.expect("cp").status.success());
     to
 }

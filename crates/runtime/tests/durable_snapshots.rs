@@ -270,6 +270,6 @@ fn durable_inspect_end(path: &Path) -> u64 {
     // Before it the superblocks and tables, whose length the format gives.
     let device = deepheap_sys::direct_file::DirectFile::open_to_read(path).expect("a file");
     let device = deepheap_store::FileDevice::new(device).expect("a device");
-    let file = deepheap_store::DurableFile::open_to_read(std::sync::Arc::new(device));
+    let file = deepheap_store::DurableFile::open_to_read(std::sync::Arc::new(device), None);
     (file.expect("a heap").log_start() + LOG_BYTES).next_multiple_of(8 << 20)
 }

@@ -8,6 +8,7 @@
 //! | what a durable heap begins with | `superblock` |
 //! | what is known of each page of its tables | `index` |
 //! | the store's own tables, as such pages | `saved` |
+//! | the secrets of an encrypted heap | `sealed_secrets` |
 //!
 //! Every size, offset and constant of the format is in these files.
 //!
@@ -23,6 +24,7 @@ pub(crate) mod geometry;
 pub(crate) mod index;
 pub mod packed;
 pub(crate) mod saved;
+pub(crate) mod sealed_secrets;
 pub(crate) mod superblock;
 
 /// Bytes of a block: what the store reads, checks and counts.

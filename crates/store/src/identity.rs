@@ -7,6 +7,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use crate::checksum::Secret;
+use crate::cipher::Key;
 
 /// What tells a store from all others, for as long as its blocks are to be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,11 +16,13 @@ pub struct Identity {
     pub id: u64,
     /// What the bytes of blocks are hashed with.
     pub secret: Secret,
+    /// What they are encrypted with; none: they are not.
+    pub key: Option<Key>,
 }
 
 impl Identity {
-    /// One that nobody had before.
+    /// One that nobody had before, without a key.
     pub fn random() -> Self {
-        Self { id: RandomState::new().hash_one(0u64), secret: Secret::random() }
+        Self { id: RandomState::new().hash_one(0u64), secret: Secret::random(), key: None }
     }
 }

@@ -143,7 +143,12 @@ impl<'a> Writer<'a> {
         };
         let store = self.store;
         let block = store.geometry.block(open.segment, open.count);
-        let at = filler.append(data);
+        let filling = store.segments.sequence(open.segment);
+        let at = filler.append_changed(data, |bytes| {
+            if let Some(seal) = &store.seal {
+                seal.seal(filling, block, name, bytes);
+            }
+        });
         debug_assert_eq!(at, store.geometry.offset_in_segment(block));
         let index = open.count as usize;
         // Copies of an object are appended by who owns it, one after the other: each sees the count

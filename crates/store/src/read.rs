@@ -69,13 +69,30 @@ impl Store {
         }
     }
 
-    /// Whether the buffer holds the bytes that were appended for this name.
+    /// Whether the buffer holds the bytes that were appended for this name; decrypts them.
     fn verify(&self, request: &mut BlockRead<'_>) {
         request.result = self.verify_block(request.block, request.name, request.buf);
     }
 
-    /// The hash of the bytes, if they are those that were appended as this block for this name.
+    /// The hash of the bytes, which are decrypted in place, if they are those that were appended as
+    /// this block for this name. Else they stay.
     pub(crate) fn verify_block(
+        &self,
+        block: Block,
+        name: u64,
+        bytes: &mut [u8],
+    ) -> Result<ContentHash, StoreError> {
+        if let Some(seal) = &self.seal {
+            let filling = self.segments.sequence(self.geometry.segment_of(block));
+            if !seal.open(filling, block, name, bytes) {
+                return Err(StoreError::Corrupt(block));
+            }
+        }
+        self.verify_plain(block, name, bytes)
+    }
+
+    /// As `verify_block`, of bytes that were decrypted.
+    fn verify_plain(
         &self,
         block: Block,
         name: u64,
@@ -139,10 +156,14 @@ impl Store {
     /// Copies and verifies the block if it is in memory.
     fn read_from_memory(&self, request: &mut BlockRead<'_>) -> bool {
         let in_buffer = self.copy_from_buffer(request);
-        if !in_buffer && !self.copy_recent(request) {
+        if in_buffer {
+            self.verify(request);
+        } else if self.copy_recent(request) {
+            // It is kept as it was when it had been verified.
+            request.result = self.verify_plain(request.block, request.name, request.buf);
+        } else {
             return false;
         }
-        self.verify(request);
         // A recent one that is not right in memory is so on the device.
         let served = in_buffer || request.result.is_ok();
         if served {

@@ -23,6 +23,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::{Block, Segment};
+use crate::cipher::TAG_BYTES;
 use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::file::{DurableFile, VisitPage};
@@ -32,7 +33,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
 use crate::format::saved::{
     self, CHECKSUMS, CHECKSUMS_PER_PAGE, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS,
-    SHARERS_PER_PAGE, Scalars, SegmentRecord,
+    SHARERS_PER_PAGE, Scalars, SegmentRecord, TAGS, TAGS_PER_PAGE,
 };
 use crate::format::superblock::TableShape;
 use crate::identity::Identity;
@@ -65,6 +66,13 @@ impl Store {
     /// Errors: `Options`.
     pub fn table_shapes(options: &Options) -> Result<[TableShape; 5], StoreError> {
         Ok(saved::table_shapes(&Geometry::new(options.segment_bytes, options.capacity_bytes)?))
+    }
+
+    /// The table that an encrypted store with these options saves beside those.
+    ///
+    /// Errors: `Options`.
+    pub fn tags_shape(options: &Options) -> Result<TableShape, StoreError> {
+        Ok(saved::tags_shape(&Geometry::new(options.segment_bytes, options.capacity_bytes)?))
     }
 
     /// Leaves so much free space to the next checkpoint: what it may have to append.
@@ -135,7 +143,29 @@ impl Store {
                 visit(SHARERS, page, &bytes)?;
             }
         }
+        self.save_tags(frontier, since, visit)?;
         Ok(SavedUpTo(up_to))
+    }
+
+    fn save_tags(
+        &self,
+        frontier: u32,
+        since: SavedUpTo,
+        visit: &mut VisitSaved<'_>,
+    ) -> Result<(), DurableError> {
+        let Some(seal) = &self.seal else { return Ok(()) };
+        let blocks = frontier * self.geometry.blocks();
+        for page in 0..blocks.div_ceil(TAGS_PER_PAGE) {
+            if self.is_newer(page, TAGS_PER_PAGE, frontier, since) {
+                let mut bytes: Page = [0; BLOCK_BYTES];
+                let tags = bytes.as_chunks_mut::<TAG_BYTES>().0;
+                for (block, out) in (page * TAGS_PER_PAGE..blocks).zip(tags) {
+                    *out = seal.tag(Block(block));
+                }
+                visit(TAGS, page, &bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether a page that tells of so many blocks tells of one that was appended later.
@@ -239,6 +269,16 @@ impl Store {
             }
             Ok(())
         })?;
+        if let Some(seal) = &store.seal {
+            load(TAGS, &mut |page, bytes| {
+                let first = page as u64 * TAGS_PER_PAGE as u64;
+                check(first < blocks as u64, "tags of blocks that never were")?;
+                for (block, tag) in (first as u32..blocks).zip(bytes.as_chunks::<TAG_BYTES>().0) {
+                    seal.set_tag(Block(block), tag);
+                }
+                Ok(())
+            })?;
+        }
         let (sequence, live_units) = match scalars {
             Some(scalars) => (scalars.sequence.get(), store.check_segments(&scalars)?),
             None => (0, 0),

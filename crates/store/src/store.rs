@@ -18,6 +18,7 @@ use deepheap_sys::lock::Lock;
 
 use crate::block::{Block, Segment};
 use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
+use crate::cipher::Key;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::event::Event;
@@ -26,6 +27,7 @@ use crate::head::{Head, HeadState};
 use crate::identity::Identity;
 use crate::options::{BUFFERS_MAX, BUFFERS_MIN, Options};
 use crate::recent::Recent;
+use crate::seal::{Seal, TAG_BYTES_PER_BLOCK};
 use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
 use crate::sharers::{SHARERS_BYTES_PER_BLOCK, SharerTable};
 use crate::space::{Space, level_of};
@@ -77,6 +79,8 @@ pub struct Store {
     pub(crate) segments: SegmentTable,
     pub(crate) checksums: ChecksumTable,
     pub(crate) sharers: SharerTable,
+    /// What blocks are encrypted with; none: they are not.
+    pub(crate) seal: Option<Seal>,
     pub(crate) recent: Recent,
     /// The survivors' first.
     pub(crate) buffers: Box<[AlignedBuffer]>,
@@ -101,8 +105,19 @@ impl Store {
     ///
     /// Errors: `Options` for those that cannot work, `Io` if memory is lacking.
     pub fn open(device: Box<dyn Device>, options: Options) -> Result<Self, StoreError> {
+        Self::open_with_key(device, options, None)
+    }
+
+    /// As `open`; what it writes is encrypted, if there is a key. Nobody else need have the key.
+    ///
+    /// Errors: as `open`.
+    pub fn open_with_key(
+        device: Box<dyn Device>,
+        options: Options,
+        key: Option<Key>,
+    ) -> Result<Self, StoreError> {
         let id = RandomState::new().build_hasher().finish();
-        Self::open_as(device, options, Identity { id, secret: Secret::of_process().clone() })
+        Self::open_as(device, options, Identity { id, secret: Secret::of_process().clone(), key })
     }
 
     /// As `open`, with an identity that is known to others.
@@ -147,6 +162,7 @@ impl Store {
             segments: SegmentTable::new(geometry.segments)?,
             checksums: ChecksumTable::new(&geometry)?,
             sharers: SharerTable::new(&geometry)?,
+            seal: identity.key.map(|key| Seal::new(&key, &geometry)).transpose()?,
             recent: Recent::new((RECENT_PER_BUFFER * options.buffers).min(segment_blocks))?,
             buffers: buffers.into_boxed_slice(),
             heads: [head(), head()],
@@ -159,6 +175,16 @@ impl Store {
             counters: Counters::default(),
             failure: AtomicI32::new(0),
         })
+    }
+
+    /// Bytes of RAM that a block of the log costs, once its segment was ever filled.
+    pub fn table_bytes_per_block(&self) -> usize {
+        TABLE_BYTES_PER_BLOCK + if self.seal.is_some() { TAG_BYTES_PER_BLOCK } else { 0 }
+    }
+
+    /// Whether what is on the device is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.seal.is_some()
     }
 
     /// The hash of an object's bytes, for `Writer::append` and to be compared with that of a read.
@@ -349,7 +375,7 @@ impl Store {
         };
         let tables = assured * TABLE_BYTES_PER_SEGMENT;
         let blocks = filled * self.geometry.blocks() as u64;
-        let checksums = blocks * TABLE_BYTES_PER_BLOCK as u64;
+        let checksums = blocks * self.table_bytes_per_block() as u64;
         let recent = self.recent.bytes() as u64;
         let devices = self.devices.iter().filter_map(|device| device.get());
         let devices = devices.map(|device| device.memory_bytes()).sum::<u64>();

@@ -56,7 +56,11 @@ impl Recorded {
 }
 
 fn sizes_of(seed: u64) -> Sizes {
-    if seed.is_multiple_of(2) { Sizes::Whole } else { Sizes::Mixed }
+    match seed % 4 {
+        0 | 2 => Sizes::Whole,
+        1 => Sizes::Mixed,
+        _ => Sizes::Encrypted,
+    }
 }
 
 /// Work and checkpoints, from an empty device on.

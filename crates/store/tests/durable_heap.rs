@@ -85,7 +85,7 @@ fn a_device_that_refuses_writes_can_be_opened_and_read() {
     }
     let heap = judge(shared.clone(), Sizes::Mixed, |_| Some(map.clone())).expect("it is readable");
     assert_eq!(device.faults(), 0, "nothing was written");
-    let mut report = verify_tables(shared).expect("it is readable");
+    let mut report = verify_tables(shared, None).expect("it is readable");
     verify_blocks(&heap.model.store, &mut report).expect("memory");
     assert!(report.is_clean() && report.pages > 10 && report.blocks > 20, "{report:?}");
 }
@@ -251,7 +251,7 @@ fn read_all(image: &Image, maps: impl Fn(u64) -> Option<Map>) -> Result<(), Stri
 
 fn report(image: &Image) -> Report {
     let device: Arc<dyn Device> = Arc::new(Recorder::over(device_len(SEGMENTS), image.clone()));
-    let mut report = verify_tables(device.clone()).expect("a superblock is left");
+    let mut report = verify_tables(device.clone(), None).expect("a superblock is left");
     if report.findings.iter().all(|finding| matches!(finding, Finding::Superblock(_))) {
         let file = DurableFile::open(device).expect("a heap");
         let (store, _) = open_store(&file).expect("a store");

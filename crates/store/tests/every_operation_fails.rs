@@ -12,7 +12,7 @@ use model::{Model, SEGMENT_BYTES, Sizes, options};
 fn extent(sizes: Sizes) -> (u64, u64) {
     match sizes {
         Sizes::Whole => (24, 500),
-        Sizes::Mixed => (14, 700),
+        Sizes::Mixed | Sizes::Encrypted => (14, 700),
     }
 }
 

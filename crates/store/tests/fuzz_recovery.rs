@@ -147,7 +147,7 @@ fn open(
     outcomes: &mut Outcomes,
 ) -> Result<(), DurableError> {
     let shared: Arc<dyn Device> = Arc::new(device.clone());
-    let mut report = verify_tables(shared.clone())?;
+    let mut report = verify_tables(shared.clone(), None)?;
     let file = DurableFile::open(shared)?;
     let known = saved_heap::shape(SEGMENTS);
     file.expect_tables(&known.tables)?;

@@ -31,7 +31,7 @@ fn work(heap: &mut SavedHeap, random: &mut Random, steps: u32) {
 }
 
 fn is_clean(device: &Arc<dyn Device>) -> bool {
-    let mut report = verify_tables(device.clone()).expect("a heap");
+    let mut report = verify_tables(device.clone(), None).expect("a heap");
     let file = DurableFile::open(device.clone()).expect("a heap");
     let names = file.snapshots().iter().map(|snapshot| snapshot.name.as_str());
     let mut files: Vec<_> = names.map(|name| file.open_snapshot(name).expect("whole")).collect();
@@ -194,7 +194,7 @@ fn what_cannot_be_kept_is_refused_and_nothing_changes() {
     assert_eq!(heap.snapshot("more"), Err(DurableError::NoRoomForSnapshot));
     assert_eq!(heap.file.checkpoint(), at, "nothing was committed");
     heap.model.store.check_invariants();
-    let mut reader = DurableFile::open_to_read(device).expect("a heap");
+    let mut reader = DurableFile::open_to_read(device, None).expect("a heap");
     assert_eq!(reader.begin().map(drop), Err(DurableError::ReadOnly));
     assert_eq!(reader.keep("read"), Err(DurableError::ReadOnly));
     assert_eq!(reader.forget(&"x".repeat(64)), Err(DurableError::ReadOnly));
@@ -232,7 +232,7 @@ fn what_an_earlier_reader_may_need_is_kept_until_it_ends() {
     let mut heap = SavedHeap::create(device.clone(), SEGMENTS, Sizes::Whole).expect("a heap");
     work(&mut heap, &mut random, 300);
     heap.checkpoint().expect("a correct device");
-    let reader = DurableFile::open_to_read(device.clone()).expect("a heap");
+    let reader = DurableFile::open_to_read(device.clone(), None).expect("a heap");
     let (store, _) = open_store(&reader).expect("a store");
     let all: Vec<_> = heap.model.map.clone().into_iter().collect();
     // The writer dies, and its successor knows only that somebody reads.

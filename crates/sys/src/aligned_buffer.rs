@@ -178,13 +178,24 @@ impl Filler<'_> {
     /// # Panics
     /// If there is not enough `room`.
     pub fn append(&mut self, data: &[u8]) -> usize {
+        self.append_changed(data, |_| {})
+    }
+
+    /// As `append`; `change` changes the copy before it is published.
+    ///
+    /// # Panics
+    /// If there is not enough `room`.
+    pub fn append_changed(&mut self, data: &[u8], change: impl FnOnce(&mut [u8])) -> usize {
         assert!(data.len() <= self.room(), "the buffer has no room for the piece");
         let at = self.buffer.filled.load(Ordering::Relaxed);
         // SAFETY: `at + data.len() <= len` by the assertion, so the target is in the mapping;
         // it lies at or above `filled`, which no `Held` shows and only this one `Filler` writes;
         // `data` cannot overlap it, as no reference to unpublished bytes is ever given out.
         unsafe {
-            core::ptr::copy_nonoverlapping(data.as_ptr(), self.buffer.base.add(at), data.len());
+            let copy = self.buffer.base.add(at);
+            core::ptr::copy_nonoverlapping(data.as_ptr(), copy, data.len());
+            // The same bytes: `change` cannot keep the reference, and it ends here.
+            change(core::slice::from_raw_parts_mut(copy, data.len()));
         }
         self.buffer.filled.store(at + data.len(), Ordering::Release);
         at

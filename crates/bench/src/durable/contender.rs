@@ -75,8 +75,9 @@ fn text(error: impl core::fmt::Display) -> String {
 
 /// RAM for the heap of `malloc`, which has nothing to hold.
 const PLAIN_BYTES: u64 = 16 << 20;
-/// A hash table in a durable heap: open addressing, slots with the addresses of records, by the hash
-/// that C++ has for numbers, which is the number. A record is an object; it begins with its key.
+/// A hash table in a durable heap: open addressing, slots with the addresses of records, by the
+/// hash that C++ has for numbers, which is the number. A record is an object; it begins with its
+/// key.
 struct Heap {
     heap: DurableHeap,
     slots: *mut u64,

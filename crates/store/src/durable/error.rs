@@ -25,6 +25,12 @@ pub enum DurableError {
     SuperblocksDiffer,
     /// The heap was written by another version of deepheap, in this version of the format.
     OtherVersion(u32),
+    /// It is encrypted, and there is no key.
+    NeedsKey,
+    /// It is encrypted under another key.
+    WrongKey,
+    /// There is a key, and it is not encrypted.
+    NotEncrypted,
     /// The device ends before the heap does.
     Truncated {
         /// Bytes that the heap needs.
@@ -114,6 +120,20 @@ impl fmt::Display for DurableError {
                 out,
                 "the heap has version {found} of the format, and this deepheap reads version \
                  {VERSION}: open it with the deepheap that wrote it"
+            ),
+            Self::NeedsKey => write!(
+                out,
+                "the heap is encrypted: give the file of its key (`encrypt:FILE`, or --key FILE of \
+                 the commands)"
+            ),
+            Self::WrongKey => write!(
+                out,
+                "the heap is encrypted under another key: give the file of the key with which it \
+                 was made"
+            ),
+            Self::NotEncrypted => write!(
+                out,
+                "the heap is not encrypted: open it without a key, or make a new one with it"
             ),
             Self::Truncated { needed, found } => write!(
                 out,

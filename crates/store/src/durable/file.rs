@@ -11,6 +11,7 @@ use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::errno::Errno;
 use zerocopy::FromBytes;
 
+use crate::cipher::{Cipher, Key, Piece, TAG_BYTES, Tag};
 use crate::device::{Device, Write};
 use crate::durable::error::DurableError;
 use crate::durable::index::Index;
@@ -21,6 +22,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
 use crate::format::index::Entry;
 use crate::format::saved::{SNAPSHOTS, SNAPSHOTS_MAX, SnapshotRecord};
+use crate::format::sealed_secrets::SealedSecrets;
 use crate::format::superblock::{
     BIRTH_PLACES, HeapShape, PLACES, Stamp, Superblock, TableShape, Unreadable,
 };
@@ -74,6 +76,8 @@ pub struct DurableFile {
     pub(crate) superblock: Superblock,
     /// Where that is.
     pub(crate) newest: Place,
+    /// What pages are encrypted with; none: they are not.
+    cipher: Option<Arc<Cipher>>,
     pub(crate) index: Index,
     pub(crate) condition: Condition,
     /// In the order of their checkpoints.
@@ -135,11 +139,31 @@ impl DurableFile {
         identity: Identity,
         stamp: Stamp,
     ) -> Result<Self, DurableError> {
+        Self::create_with_key(device, shape, identity, stamp, None)
+    }
+
+    /// As `create`; with a user's key the heap is encrypted.
+    ///
+    /// Errors: as `create`; that the system has no random bytes.
+    pub fn create_with_key(
+        device: Arc<dyn Device>,
+        shape: HeapShape,
+        mut identity: Identity,
+        stamp: Stamp,
+        user: Option<&Key>,
+    ) -> Result<Self, DurableError> {
+        identity.key = user.map(|_| Key::random()).transpose()?;
+        let own = identity.key.as_ref();
+        let sealed = user
+            .zip(own)
+            .map(|(user, own)| SealedSecrets::new(user, identity.id, &identity.secret, own));
         let layout = Layout::new(&shape)?;
         Geometry::new(shape.segment_bytes, shape.capacity_bytes)?;
         let log_start = layout.log_start();
+        let cipher = own.map(|key| Arc::new(Cipher::new(key)));
+        let root = Entry::NONE;
         let superblock =
-            Superblock { identity, shape, log_start, checkpoint: 1, root: Entry::NONE, stamp };
+            Superblock { identity, sealed, shape, log_start, checkpoint: 1, root, stamp };
         check_length(&*device, &superblock)?;
         // First none, then all: never one of this heap beside one of another.
         for bytes in [[0; BLOCK_BYTES], superblock.write()] {
@@ -151,7 +175,17 @@ impl DurableFile {
         let index = Index::new(&layout)?;
         let (newest, condition) = (Place::A, Condition::Settled);
         let (snapshots, damaged) = (Vec::new(), None);
-        Ok(Self { device, layout, superblock, newest, index, condition, snapshots, damaged })
+        Ok(Self {
+            device,
+            layout,
+            superblock,
+            newest,
+            cipher,
+            index,
+            condition,
+            snapshots,
+            damaged,
+        })
     }
 
     /// Opens the heap at its last checkpoint.
@@ -159,7 +193,17 @@ impl DurableFile {
     /// Errors: all but those of checkpoints. A device that fails is an error, too: the superblock
     /// that it does not show may be the newest.
     pub fn open(device: Arc<dyn Device>) -> Result<Self, DurableError> {
-        let mut this = Self::open_without_index(device)?;
+        Self::open_with_key(device, None)
+    }
+
+    /// As `open`, with the key of an encrypted heap.
+    ///
+    /// Errors: as `open`; `NeedsKey`, `WrongKey`, `NotEncrypted`.
+    pub fn open_with_key(
+        device: Arc<dyn Device>,
+        user: Option<&Key>,
+    ) -> Result<Self, DurableError> {
+        let mut this = Self::open_without_index(device, user)?;
         this.index = this.load_index()?;
         this.condition = Condition::Settled;
         this.snapshots = this.load_snapshots()?;
@@ -170,8 +214,8 @@ impl DurableFile {
     ///
     /// Errors: as `open`. Beside a process that makes checkpoints any damage may be found: that of
     /// pages that were written meanwhile.
-    pub fn open_to_read(device: Arc<dyn Device>) -> Result<Self, DurableError> {
-        let mut this = Self::open(device)?;
+    pub fn open_to_read(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Self, DurableError> {
+        let mut this = Self::open_with_key(device, user)?;
         this.condition = Condition::ReadOnly;
         Ok(this)
     }
@@ -198,6 +242,7 @@ impl DurableFile {
             layout,
             superblock,
             newest: self.newest,
+            cipher: self.cipher.clone(),
             condition: Condition::ReadOnly,
             snapshots: Vec::new(),
             damaged: None,
@@ -243,10 +288,16 @@ impl DurableFile {
     }
 
     /// As `open`, as far as the superblocks lead.
-    pub(crate) fn open_without_index(device: Arc<dyn Device>) -> Result<Self, DurableError> {
-        let found = read_superblocks(&*device)?;
+    pub(crate) fn open_without_index(
+        device: Arc<dyn Device>,
+        user: Option<&Key>,
+    ) -> Result<Self, DurableError> {
+        let found = read_superblocks(&*device, user)?;
         let damaged = Place::ALL.into_iter().find(|&place| found[place as usize].is_err());
         let (newest, superblock) = choose(found)?;
+        if user.is_some() && superblock.identity.key.is_none() {
+            return Err(DurableError::NotEncrypted);
+        }
         Ok(Self { damaged, ..Self::of_superblock(device, superblock, newest)? })
     }
 
@@ -268,7 +319,37 @@ impl DurableFile {
         let index = Index::new(&layout)?;
         let condition = Condition::Unsettled;
         let (snapshots, damaged) = (Vec::new(), None);
-        Ok(Self { device, layout, superblock, newest, index, condition, snapshots, damaged })
+        let cipher = superblock.identity.key.as_ref().map(|key| Arc::new(Cipher::new(key)));
+        Ok(Self {
+            device,
+            layout,
+            superblock,
+            newest,
+            cipher,
+            index,
+            condition,
+            snapshots,
+            damaged,
+        })
+    }
+
+    /// What reads the pages of the tables.
+    ///
+    /// Errors: `Io` if memory is lacking.
+    pub(crate) fn reader(&self) -> Result<PageReader<'_>, DurableError> {
+        let secret = &self.superblock.identity.secret;
+        PageReader::new(&*self.device, &self.layout, secret, self.cipher.as_deref())
+    }
+
+    /// Encrypts a page that this checkpoint writes, in place, if the heap is encrypted.
+    pub(crate) fn seal_page(&self, checkpoint: u64, node: Node, page: &mut [u8]) -> Tag {
+        let piece = Piece::Page { checkpoint, node: node.0 };
+        self.cipher.as_ref().map_or([0; TAG_BYTES], |cipher| cipher.seal(piece, page))
+    }
+
+    /// Whether the heap is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.cipher.is_some()
     }
 
     /// What the heap is made of.
@@ -344,8 +425,7 @@ impl DurableFile {
                 &reloaded
             }
         };
-        let secret = &self.superblock.identity.secret;
-        let mut reader = PageReader::new(&*self.device, &self.layout, secret)?;
+        let mut reader = self.reader()?;
         reader.read_all(
             table.nodes(),
             |node| index.get(node),
@@ -368,8 +448,7 @@ impl DurableFile {
     ) -> Result<Index, DurableError> {
         let mut index = Index::new(&self.layout)?;
         index.set(self.layout.root(), self.superblock.root);
-        let secret = &self.superblock.identity.secret;
-        let mut reader = PageReader::new(&*self.device, &self.layout, secret)?;
+        let mut reader = self.reader()?;
         for (number, level) in self.layout.levels().iter().enumerate().skip(1).rev() {
             let known = level.nodes().map(|node| (node, index.get(node)));
             let wanted: Vec<_> = known.filter(|(_, entry)| !entry.is_none()).collect();
@@ -429,17 +508,24 @@ pub(crate) fn write_superblock(
 }
 
 /// What is at the two places.
-pub(crate) fn read_superblocks(device: &dyn Device) -> Result<[Found; 2], DurableError> {
-    let read = |place: Place| read_superblock(device, place.offset());
+pub(crate) fn read_superblocks(
+    device: &dyn Device,
+    user: Option<&Key>,
+) -> Result<[Found; 2], DurableError> {
+    let read = |place: Place| read_superblock(device, place.offset(), user);
     Ok([read(Place::A)?, read(Place::B)?])
 }
 
 /// The superblock at a place; `None` if it is behind the end of the device.
-pub(crate) fn read_superblock(device: &dyn Device, offset: u64) -> Result<Found, DurableError> {
+pub(crate) fn read_superblock(
+    device: &dyn Device,
+    offset: u64,
+    user: Option<&Key>,
+) -> Result<Found, DurableError> {
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
     let page = buffer.as_mut_slice();
     match read_bare(device, offset, page) {
-        Ok(()) => Ok(Superblock::read(page).map_err(Some)),
+        Ok(()) => Ok(Superblock::read(page, user).map_err(Some)),
         Err(Lack::Damaged) => Ok(Err(None)),
         Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
     }
@@ -447,11 +533,13 @@ pub(crate) fn read_superblock(device: &dyn Device, offset: u64) -> Result<Found,
 
 /// The newer of the two that count.
 pub(crate) fn choose([a, b]: [Found; 2]) -> Result<(Place, Superblock), DurableError> {
-    use Unreadable::{Damaged, Foreign, OtherVersion};
+    use Unreadable::{Damaged, Foreign, NeedsKey, OtherVersion, WrongKey};
     match (a, b) {
         (Err(Some(OtherVersion(version))), _) | (_, Err(Some(OtherVersion(version)))) => {
             Err(DurableError::OtherVersion(version))
         }
+        (Err(Some(NeedsKey)), _) | (_, Err(Some(NeedsKey))) => Err(DurableError::NeedsKey),
+        (Err(Some(WrongKey)), _) | (_, Err(Some(WrongKey))) => Err(DurableError::WrongKey),
         (Ok(a), Ok(b)) if a.identity != b.identity || a.shape != b.shape => {
             Err(DurableError::SuperblocksDiffer)
         }

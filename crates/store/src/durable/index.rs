@@ -1,6 +1,6 @@
 //! Index: the entries of all pages of a durable heap, in RAM.
 //!
-//! Guarantees: 16 bytes for each page, populated where pages were saved.
+//! Guarantees: 32 bytes for each page, populated where pages were saved.
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: one at a time.
 
@@ -14,7 +14,7 @@ use crate::format::index::{self, Entry, FANOUT};
 
 /// See the file's header.
 pub(crate) struct Index {
-    words: PinnedArray<[u64; 2]>,
+    words: PinnedArray<[u64; 4]>,
     /// Entries that are not `NONE`.
     used: u64,
 }
@@ -42,7 +42,7 @@ impl Index {
 
     /// Bytes of RAM that the entries take which are not `NONE`; they may lie scattered.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.used * size_of::<[u64; 2]>() as u64
+        self.used * size_of::<[u64; 4]>() as u64
     }
 
     /// The bytes of page `page` of index level `level`.
@@ -106,4 +106,4 @@ impl Changed {
     }
 }
 
-const _: () = assert!(FANOUT as usize * size_of::<[u64; 2]>() == BLOCK_BYTES);
+const _: () = assert!(FANOUT as usize * size_of::<[u64; 4]>() == BLOCK_BYTES);

@@ -2,7 +2,7 @@
 //!
 //! All pages have numbers: first those of the tables, one table after another, then the index
 //! pages of level 1, of level 2, and so on up to the level that is a single page. Page `i` of a
-//! level is told of by page `i / 256` of the next.
+//! level is told of by page `i / 128` of the next.
 //!
 //! Each page has two slots. The slots 0 of 256 pages lie side by side, and so do their slots 1: so
 //! pages that are neighbours and were saved together are written, and read, in one request.
@@ -25,7 +25,7 @@ use crate::format::superblock::{HeapShape, TABLE_AREA_START, TABLES_MAX, TableSh
 const PAGES_MAX: u64 = 1 << 30;
 
 /// Pages whose slots of one kind lie side by side.
-const GROUP: u64 = FANOUT as u64;
+const GROUP: u64 = 256;
 
 /// A page of the table area, by number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -215,7 +215,7 @@ mod tests {
         let layout = layout(&[1, 700, 3]);
         assert_eq!(
             layout.levels().iter().map(|level| level.pages).collect::<Vec<_>>(),
-            [704, 3, 1]
+            [704, 6, 1]
         );
         let mut places = BTreeSet::new();
         for node in (0..layout.nodes()).map(Node) {
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn every_page_but_the_topmost_is_told_of_once() {
-        for layout in [layout(&[1]), layout(&[256]), layout(&[257]), layout(&[70_000, 5])] {
+        for layout in [layout(&[1]), layout(&[128]), layout(&[129]), layout(&[70_000, 5])] {
             let mut told = vec![0; layout.nodes() as usize];
             for (level, pages) in layout.levels().iter().enumerate().skip(1) {
                 for page in 0..pages.pages {

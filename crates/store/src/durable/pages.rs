@@ -9,6 +9,7 @@ use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::errno::Errno;
 
 use crate::checksum::Secret;
+use crate::cipher::{Cipher, Piece};
 use crate::device::{Device, Read, Write};
 use crate::durable::error::DurableError;
 use crate::durable::index::checksum;
@@ -59,6 +60,8 @@ pub(crate) struct PageReader<'a> {
     device: &'a dyn Device,
     layout: &'a Layout,
     secret: &'a Secret,
+    /// What the pages are encrypted with.
+    cipher: Option<&'a Cipher>,
     buffer: AlignedBuffer,
 }
 
@@ -68,9 +71,10 @@ impl<'a> PageReader<'a> {
         device: &'a dyn Device,
         layout: &'a Layout,
         secret: &'a Secret,
+        cipher: Option<&'a Cipher>,
     ) -> Result<Self, DurableError> {
         let buffer = AlignedBuffer::new(BATCH_PAGES * BLOCK_BYTES, 0)?;
-        Ok(Self { device, layout, secret, buffer })
+        Ok(Self { device, layout, secret, cipher, buffer })
     }
 
     /// Reads the pages, `BATCH_PAGES` at most, and hands on what came of each, in their order,
@@ -97,7 +101,11 @@ impl<'a> PageReader<'a> {
         drop(reads);
         for (page, wanted) in bytes.chunks_mut(BLOCK_BYTES).zip(wanted) {
             let &(node, entry) = wanted;
-            let is_right = |page: &[u8]| checksum(self.secret, node, page) == entry.checksum();
+            let piece = Piece::Page { checkpoint: entry.checkpoint(), node: node.0 };
+            let is_right = |page: &mut [u8]| {
+                self.cipher.is_none_or(|cipher| cipher.open(piece, page, entry.tag()))
+                    && checksum(self.secret, node, page) == entry.checksum()
+            };
             let mut outcome = Ok(());
             if !is_right(page) {
                 let again = &mut [Read::new(offset(wanted), page)];

@@ -2,8 +2,8 @@
 //! the log. Each segment says what it is, and each of its blocks which object it holds.
 //!
 //! What the tables still tell comes first: a filling counts if it is the one that they name. Where
-//! they tell nothing, the last filling of a segment counts that is in the file. Of a segment without
-//! a right directory nothing is known but what is in the tables.
+//! they tell nothing, the last filling of a segment counts that is in the file. Of a segment
+//! without a right directory nothing is known but what is in the tables.
 //!
 //! Guarantees: blocks of the segments that count keep their numbers and places. Nothing is written.
 //! Never: takes more memory than the tables of the store, a directory and a segment.
@@ -16,6 +16,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::{BLOCK_UNITS, Block, Segment};
+use crate::cipher::{Cipher, TAG_BYTES, Tag};
 use crate::device::{Device, Read};
 use crate::durable::error::DurableError;
 use crate::durable::salvage::Salvage;
@@ -25,8 +26,9 @@ use crate::format::geometry::Geometry;
 use crate::format::packed::{self, Content, PACKED_NAME};
 use crate::format::saved::{
     CHECKSUMS, CHECKSUMS_PER_PAGE, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS, SHARERS_PER_PAGE,
-    Scalars, SegmentRecord,
+    Scalars, SegmentRecord, TAGS, TAGS_PER_PAGE,
 };
+use crate::seal;
 use crate::sharers::share;
 
 /// A copy of an object in the log.
@@ -51,6 +53,9 @@ pub struct RebuiltLog<'a> {
     has_directory: Vec<bool>,
     /// Pages in each block of compressed pages.
     sharers: Vec<u8>,
+    /// What blocks are encrypted with, and their tags, as far as the tables tell.
+    cipher: Option<Cipher>,
+    tags: Vec<Tag>,
     sequence: u64,
     appended: u64,
 }
@@ -74,6 +79,8 @@ impl<'a> RebuiltLog<'a> {
             segments: Vec::new(),
             has_directory: Vec::new(),
             sharers: Vec::new(),
+            cipher: salvage.file.identity().key.as_ref().map(Cipher::new),
+            tags: Vec::new(),
             sequence: scalars.map_or(0, |scalars| scalars.sequence.get()),
             appended: scalars.map_or(0, |scalars| scalars.appended.get()),
         };
@@ -86,6 +93,9 @@ impl<'a> RebuiltLog<'a> {
         let frontier = scalars.map_or(end, |scalars| scalars.frontier.get().max(end));
         this.settle(frontier.min(geometry.segments), &known, &found);
         this.load_sharers()?;
+        if this.cipher.is_some() {
+            this.load_tags()?;
+        }
         Ok(this)
     }
 
@@ -131,7 +141,8 @@ impl<'a> RebuiltLog<'a> {
         let mut homeless = BTreeSet::new();
         for number in 0..frontier {
             let at = number as usize;
-            let record = match (known.get(at).copied().flatten(), found.get(at).copied().flatten()) {
+            let record = match (known.get(at).copied().flatten(), found.get(at).copied().flatten())
+            {
                 (Some(record), _) => record,
                 (None, Some((place, filling))) => SegmentRecord {
                     place: U32::new(place.0 ^ number),
@@ -173,6 +184,18 @@ impl<'a> RebuiltLog<'a> {
         Ok(())
     }
 
+    fn load_tags(&mut self) -> Result<(), DurableError> {
+        let mut tags = vec![[0; TAG_BYTES]; self.sharers.len()];
+        self.salvage.load_table(TAGS, &mut |page, bytes| {
+            let first = page as usize * TAGS_PER_PAGE as usize;
+            let of_page = tags.iter_mut().skip(first);
+            of_page.zip(bytes.as_chunks::<TAG_BYTES>().0).for_each(|(tag, bytes)| *tag = *bytes);
+            Ok(())
+        })?;
+        self.tags = tags;
+        Ok(())
+    }
+
     /// Reads from the start of a place; false if that cannot be.
     fn read(&self, place: Segment, bytes: &mut [u8]) -> bool {
         let offset = place.0 as u64 * self.geometry.segment_bytes() as u64;
@@ -208,8 +231,8 @@ impl<'a> RebuiltLog<'a> {
             if !self.read(place, bytes) {
                 continue;
             }
-            let (directory, data) = bytes.split_at(self.geometry.directory_bytes());
-            for (index, bytes) in (0..count).zip(data.chunks_exact(BLOCK_BYTES)) {
+            let (directory, data) = bytes.split_at_mut(self.geometry.directory_bytes());
+            for (index, bytes) in (0..count).zip(data.chunks_exact_mut(BLOCK_BYTES)) {
                 let Some(told) = directory::entry(directory, index as usize) else { continue };
                 self.appended = self.appended.max(told.order + 1);
                 let block = self.geometry.block(segment, index);
@@ -223,12 +246,19 @@ impl<'a> RebuiltLog<'a> {
         &mut self,
         block: Block,
         told: Told,
-        bytes: &[u8],
+        bytes: &mut [u8],
         visit: &mut dyn FnMut(ObjectCopy),
     ) {
         let order = told.order;
         if told.name != PACKED_NAME {
             return visit(ObjectCopy { name: told.name as u32, block, order });
+        }
+        if let Some(cipher) = &self.cipher {
+            let record = self.segments[self.segment_of(block)];
+            let piece = seal::piece(record.sequence.get(), block, PACKED_NAME);
+            if !cipher.open(piece, bytes, &self.tags[block.0 as usize]) {
+                return;
+            }
         }
         let hash = self.salvage.file.identity().secret.hash(bytes);
         if hash.checksum(PACKED_NAME) != told.checksum {
@@ -265,7 +295,7 @@ impl<'a> RebuiltLog<'a> {
         self.segments.len()
     }
 
-    /// Whether the tables said of each segment that at least, and at most, so many units live in it.
+    /// Whether the tables said of each segment that so many units live in it, at least and at most.
     pub fn agrees_with(&self, least: &[u64], most: &[u64]) -> bool {
         let is_known = self.salvage.lost_pages(SEGMENTS).is_empty();
         let mut counts = self.segments.iter().zip(least.iter().zip(most));

@@ -4,8 +4,8 @@
 //! the topmost index pages in the file, to which a damaged superblock may have led. What a heap is
 //! made of is in the superblocks and in two copies of the first one (`BIRTH_PLACES`).
 //!
-//! A page of a table is *lost* if it fails its checksum, or if the index page that tells of it does.
-//! Of the latter only those count of which there is a slot that is not all zeros.
+//! A page of a table is *lost* if it fails its checksum, or if the index page that tells of it
+//! does. Of the latter only those count of which there is a slot that is not all zeros.
 //!
 //! Guarantees: what is handed out was verified. Nothing is written before `begin`.
 //! Never: takes a heap of another version, or no heap, for a damaged one.
@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 
+use crate::cipher::Key;
 use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::file::{
@@ -24,11 +25,11 @@ use crate::durable::file::{
 };
 use crate::durable::index::{Index, checksum};
 use crate::durable::layout::Node;
-use crate::durable::pages::{Lack, PageReader, read_bare};
+use crate::durable::pages::{Lack, read_bare};
 use crate::durable::saving::Saving;
 use crate::format::BLOCK_BYTES;
 use crate::format::index::{self, Entry, entries};
-use crate::format::superblock::{BIRTH_PLACES, Superblock};
+use crate::format::superblock::{BIRTH_PLACES, Superblock, Unreadable};
 
 /// A heap at one checkpoint, as far as it can be read.
 pub struct Salvage {
@@ -46,11 +47,11 @@ impl Salvage {
     /// What is left, the newest checkpoint first; one at least.
     ///
     /// Errors: those of `open` where no superblock and no copy of the first one is whole; `Io`.
-    pub fn all(device: &Arc<dyn Device>) -> Result<Vec<Self>, DurableError> {
-        let found = read_superblocks(&**device)?;
+    pub fn all(device: &Arc<dyn Device>, user: Option<&Key>) -> Result<Vec<Self>, DurableError> {
+        let found = read_superblocks(&**device, user)?;
         let whole = found.iter().filter_map(|found| found.as_ref().ok());
         let mut known: Vec<Superblock> = whole.cloned().collect();
-        let template = match template(&**device, found)? {
+        let template = match template(&**device, user, found)? {
             Some(birth) => birth,
             None => match known.iter().max_by_key(|superblock| superblock.checkpoint) {
                 Some(newest) => newest.clone(),
@@ -62,7 +63,7 @@ impl Salvage {
         known.retain(is_ours);
         let led_to = known.len();
         let last = known.iter().max_by_key(|superblock| superblock.checkpoint);
-        let spared = last.map_or(Ok(Place::A), |last| place_of(&**device, last))?;
+        let spared = last.map_or(Ok(Place::A), |last| place_of(&**device, user, last))?;
         let bare = DurableFile::of_superblock(device.clone(), template.clone(), spared)?;
         for (root, checkpoint) in roots(&bare)? {
             if known.iter().all(|superblock| superblock.root != root) {
@@ -72,7 +73,10 @@ impl Salvage {
         let mut all: Vec<Self> = Vec::with_capacity(known.len());
         for (number, superblock) in known.into_iter().enumerate() {
             let has_superblock = number < led_to;
-            let at = if has_superblock { place_of(&**device, &superblock)? } else { spared };
+            let at = match has_superblock {
+                true => place_of(&**device, user, &superblock)?,
+                false => spared,
+            };
             let file = DurableFile::of_superblock(device.clone(), superblock, at)?;
             let salvage = Self::load(file, has_superblock)?;
             // Bytes to which no superblock leads have to be proven by all that is below them.
@@ -105,8 +109,7 @@ impl Salvage {
             }
         }
         let mut lost = BTreeSet::new();
-        let secret = &file.identity().secret;
-        let mut reader = PageReader::new(&*file.device, &file.layout, secret)?;
+        let mut reader = file.reader()?;
         let tables = file.layout.levels()[0];
         reader.read_all(
             tables.nodes(),
@@ -121,7 +124,8 @@ impl Salvage {
         for &node in &lost {
             // Whatever comes in its place differs from what is there, and does not go over it.
             let entry = index.get(node);
-            index.set(node, Entry::new(!entry.checksum(), entry.slot(), entry.checkpoint()));
+            let other = Entry::new(!entry.checksum(), entry.slot(), entry.checkpoint());
+            index.set(node, other.with_tag(*entry.tag()));
         }
         // Below an index page that is lost: everything of which there is something.
         let mut unknown: Vec<Node> = lost_index.clone();
@@ -188,8 +192,7 @@ impl Salvage {
     /// Errors: `OtherTables` if there is no such table; `Io`; those of `visit`.
     pub fn load_table(&self, id: u32, visit: &mut VisitPage<'_>) -> Result<(), DurableError> {
         let table = self.file.layout.table(id).ok_or(DurableError::OtherTables)?;
-        let secret = &self.file.identity().secret;
-        let mut reader = PageReader::new(&*self.file.device, &self.file.layout, secret)?;
+        let mut reader = self.file.reader()?;
         reader.read_all(
             table.nodes().filter(|node| !self.lost.contains(node)),
             |node| self.file.index.get(node),
@@ -200,15 +203,30 @@ impl Salvage {
         )
     }
 
-    /// Begins the checkpoint that has whole tables again. Each lost page has to be handed in. Copies
-    /// of the first superblock that are damaged are written anew at once: nothing depends on them.
+    /// Whether one of the two superblocks is not whole: a checkpoint writes the other one only.
+    ///
+    /// Errors: `Io`.
+    pub fn lacks_superblock(&self) -> Result<bool, DurableError> {
+        for place in Place::ALL {
+            let found = read_superblock(&*self.file.device, place.offset(), None)?;
+            if !matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Begins the checkpoint that has whole tables again. Each lost page has to be handed in.
+    /// Copies of the first superblock that are damaged are written anew at once: nothing depends on
+    /// them.
     ///
     /// Errors: `Io`.
     pub fn begin(&mut self) -> Result<Saving<'_>, DurableError> {
-        let first =
-            Superblock { checkpoint: 1, root: Entry::NONE, ..self.file.superblock.clone() };
+        let first = Superblock { checkpoint: 1, root: Entry::NONE, ..self.file.superblock.clone() };
         for place in BIRTH_PLACES {
-            if read_superblock(&*self.file.device, place)?.is_err() {
+            let found = read_superblock(&*self.file.device, place, None)?;
+            // One of an encrypted heap is whole, and needs its key.
+            if !matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))) {
                 write_superblock(&*self.file.device, place, &first.write())?;
             }
         }
@@ -222,9 +240,13 @@ impl Salvage {
 
 /// A copy of the first superblock, if one is whole. Errors: what the bytes in place of the
 /// superblocks are, if they are not those of a damaged heap.
-fn template(device: &dyn Device, found: [Found; 2]) -> Result<Option<Superblock>, DurableError> {
+fn template(
+    device: &dyn Device,
+    user: Option<&Key>,
+    found: [Found; 2],
+) -> Result<Option<Superblock>, DurableError> {
     for place in BIRTH_PLACES {
-        if let Ok(birth) = read_superblock(device, place)? {
+        if let Ok(birth) = read_superblock(device, place, user)? {
             return Ok(Some(birth));
         }
     }
@@ -232,10 +254,13 @@ fn template(device: &dyn Device, found: [Found; 2]) -> Result<Option<Superblock>
 }
 
 /// Which of the two places a superblock is at.
-fn place_of(device: &dyn Device, superblock: &Superblock) -> Result<Place, DurableError> {
-    let is_at_b = read_superblock(device, Place::B.offset())?.as_ref() == Ok(superblock);
-    let is_at_a = read_superblock(device, Place::A.offset())?.as_ref() == Ok(superblock);
-    Ok(if is_at_b && !is_at_a { Place::B } else { Place::A })
+fn place_of(
+    device: &dyn Device,
+    user: Option<&Key>,
+    superblock: &Superblock,
+) -> Result<Place, DurableError> {
+    let [a, b] = read_superblocks(device, user)?.map(|found| found.as_ref() == Ok(superblock));
+    Ok(if b && !a { Place::B } else { Place::A })
 }
 
 /// The topmost index pages in the file, each with an entry for it, and the checkpoint that wrote
@@ -244,6 +269,10 @@ fn roots(file: &DurableFile) -> Result<Vec<(Entry, u64)>, DurableError> {
     let (root, secret) = (file.layout.root(), &file.superblock.identity.secret);
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
     let mut found = Vec::new();
+    if file.is_encrypted() {
+        // Their tags are in the superblocks alone.
+        return Ok(found);
+    }
     for slot in [0, 1] {
         let page = buffer.as_mut_slice();
         if read_bare(&*file.device, file.layout.offset(root, slot), page).is_err() {
@@ -266,6 +295,10 @@ fn remake_index_page(
     node: Node,
 ) -> Result<bool, DurableError> {
     let (entry, tables) = (index.get(node), file.layout.levels()[0].pages);
+    if file.is_encrypted() {
+        // The tags of the pages below are in the damaged one alone.
+        return Ok(false);
+    }
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
     let secret = &file.superblock.identity.secret;
     let mut page = [0; BLOCK_BYTES];
@@ -302,8 +335,7 @@ fn load_below(
     node: Node,
     damaged: &mut Vec<Node>,
 ) -> Result<(), DurableError> {
-    let secret = &file.superblock.identity.secret;
-    let mut reader = PageReader::new(&*file.device, &file.layout, secret)?;
+    let mut reader = file.reader()?;
     let mut next: Vec<Node> = file.layout.children_of(node).collect();
     while let Some(node) = next.pop() {
         let (place, entry) = (file.layout.place(node), index.get(node));

@@ -167,12 +167,15 @@ impl Saving<'_> {
             // A page that was never saved has both slots free.
             saved.slot() ^ 1
         };
-        self.file.index.set(node, Entry::new(sum, slot, self.checkpoint));
+        let mut copy = [0; BLOCK_BYTES];
+        copy.copy_from_slice(bytes);
+        let tag = self.file.seal_page(self.checkpoint, node, &mut copy);
+        self.file.index.set(node, Entry::new(sum, slot, self.checkpoint).with_tag(tag));
         if let Some((parent, _)) = self.file.layout.parent(node) {
             self.changed.add(parent);
         }
         self.changed_bytes += BLOCK_BYTES as u64;
-        let pushed = self.writer.push(&*device, self.file.layout.offset(node, slot), bytes);
+        let pushed = self.writer.push(&*device, self.file.layout.offset(node, slot), &copy);
         self.note(pushed)
     }
 

@@ -22,11 +22,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::durable::error::DurableError;
 use crate::durable::file::{Condition, DurableFile, Snapshot};
 use crate::durable::layout::{Layout, Node};
-use crate::durable::pages::{PageReader, PageWriter};
+use crate::durable::pages::PageWriter;
 use crate::format::BLOCK_BYTES;
 use crate::format::saved::{
     CHECKSUMS, SCALARS, SEGMENTS, SHARERS, SNAPSHOT_NAME_BYTES, SNAPSHOTS, SNAPSHOTS_MAX,
-    SNAPSHOTS_PER_PAGE, Scalars, SegmentRecord, SnapshotRecord,
+    SNAPSHOTS_PER_PAGE, Scalars, SegmentRecord, SnapshotRecord, TAGS,
 };
 use crate::format::superblock::Stamp;
 
@@ -46,7 +46,7 @@ impl Snapshot {
             time: U64::new(self.time),
             root: self.root,
             area: U32::new(self.area),
-            reserved: [0; 28],
+            reserved: [0; 12],
         }
     }
 }
@@ -113,7 +113,7 @@ impl DurableFile {
         let then = self.open_snapshot(name)?;
         self.settle()?;
         let (scalars, segments) = self.merged(&then)?;
-        let kept = [SCALARS, SEGMENTS, CHECKSUMS, SHARERS, SNAPSHOTS];
+        let kept = [SCALARS, SEGMENTS, CHECKSUMS, SHARERS, SNAPSHOTS, TAGS];
         let tables = self.shape().tables.clone();
         // Pages that were never saved when the snapshot was taken.
         let mut gone: Vec<(u32, u32)> = Vec::new();
@@ -259,13 +259,20 @@ impl DurableFile {
         let to = self.layout.in_area(area);
         check_room(self, &to, area)?;
         let mut writer = PageWriter::new()?;
-        let secret = &self.superblock.identity.secret;
-        let mut reader = PageReader::new(&*self.device, &self.layout, secret)?;
+        let mut reader = self.reader()?;
         reader.read_all(
             (0..self.layout.nodes()).map(Node),
             |node| self.index.get(node),
             |node, page| match page {
-                Ok(bytes) => Ok(writer.push(&*self.device, to.offset(node, 0), bytes)?),
+                Ok(bytes) => {
+                    let (checkpoint, offset) =
+                        (self.index.get(node).checkpoint(), to.offset(node, 0));
+                    let mut copy = [0; BLOCK_BYTES];
+                    copy.copy_from_slice(bytes);
+                    // The same bytes, number and key: the same tag.
+                    let _ = self.seal_page(checkpoint, node, &mut copy);
+                    Ok(writer.push(&*self.device, offset, &copy)?)
+                }
                 Err(lack) => Err(lack.of(&self.layout, node)),
             },
         )?;

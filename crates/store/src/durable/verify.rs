@@ -11,12 +11,13 @@ use std::sync::Arc;
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 
 use crate::block::{Block, Segment};
+use crate::cipher::Key;
 use crate::device::{Device, Read};
 use crate::durable::error::DurableError;
 use crate::durable::file::{Condition, DurableFile, Place, read_superblock};
 use crate::durable::index::Index;
 use crate::durable::layout::Node;
-use crate::durable::pages::{Lack, PageReader};
+use crate::durable::pages::Lack;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
@@ -135,14 +136,14 @@ impl Report {
 /// Reads the superblocks, the index and all tables of the last checkpoint, and those of snapshots.
 ///
 /// Errors: if no superblock leads to a heap, why not; `Io` if memory is lacking.
-pub fn verify_tables(device: Arc<dyn Device>) -> Result<Report, DurableError> {
+pub fn verify_tables(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Report, DurableError> {
     let mut report = Report::default();
-    let mut file = DurableFile::open_without_index(device)?;
+    let mut file = DurableFile::open_without_index(device, user)?;
     if let Some(place) = file.damaged_superblock() {
         report.note(Finding::Superblock(place));
     }
     for offset in BIRTH_PLACES {
-        if read_superblock(&*file.device, offset)?.is_err() {
+        if read_superblock(&*file.device, offset, user)?.is_err() {
             report.note(Finding::Birth(offset));
         }
     }
@@ -178,7 +179,7 @@ fn verify_pages(
     for node in levels.iter().skip(1).flat_map(|level| level.nodes()) {
         report.pages += u64::from(!index.get(node).is_none());
     }
-    let mut reader = PageReader::new(&*file.device, &file.layout, &file.identity().secret)?;
+    let mut reader = file.reader()?;
     reader.read_all(
         levels[0].nodes(),
         |node| index.get(node),

@@ -101,13 +101,7 @@ pub(crate) struct Told {
 
 /// Notes the `index`th object in a directory that is being filled; `order` blocks were appended
 /// since the filling was begun. The name is that of a page, or `PACKED_NAME`.
-pub(crate) fn set_entry(
-    directory: &mut [u8],
-    index: usize,
-    name: u64,
-    order: u64,
-    checksum: u32,
-) {
+pub(crate) fn set_entry(directory: &mut [u8], index: usize, name: u64, order: u64, checksum: u32) {
     let at = HEADER_BYTES + index * ENTRY_BYTES;
     let entry = Entry {
         // The low half of `PACKED_NAME` is all ones.

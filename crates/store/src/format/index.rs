@@ -1,6 +1,6 @@
 //! Index: what is known of each page of a durable heap's tables, and where its last bytes are.
 //!
-//! Each page has an entry. The entries of 256 pages fill an index page, which has an entry itself,
+//! Each page has an entry. The entries of 128 pages fill an index page, which has an entry itself,
 //! and so on up to one entry in the superblock: a tree of hashes.
 //!
 //! Guarantees: every bit pattern is an entry; `Entry::NONE` is all zero, and no page that was
@@ -12,12 +12,13 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::BLOCK_BYTES;
+use crate::cipher::{TAG_BYTES, Tag};
 
 /// Bytes of an entry.
-pub const ENTRY_BYTES: usize = 16;
+pub const ENTRY_BYTES: usize = 32;
 
 /// Pages that an index page tells of.
-pub const FANOUT: u32 = 256;
+pub const FANOUT: u32 = 128;
 
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 const _: () = assert!(FANOUT as usize * ENTRY_BYTES == BLOCK_BYTES);
@@ -31,17 +32,31 @@ pub(crate) struct Entry {
     checksum: U64,
     /// The slot in bit 0, the checkpoint that wrote the page above.
     word: U64,
+    /// Of an encrypted page; else zeros.
+    tag: Tag,
 }
 
 impl Entry {
     /// The page was never written, and reads as zeros.
-    pub(crate) const NONE: Self = Self { checksum: U64::ZERO, word: U64::ZERO };
+    pub(crate) const NONE: Self =
+        Self { checksum: U64::ZERO, word: U64::ZERO, tag: [0; TAG_BYTES] };
 
     /// The page has this checksum and was written to this slot (0 or 1) by that checkpoint, which
     /// is not 0.
     pub(crate) fn new(checksum: u64, slot: u64, checkpoint: u64) -> Self {
         debug_assert!(checkpoint > 0 && slot < 2);
-        Self { checksum: U64::new(checksum), word: U64::new(checkpoint << 1 | slot) }
+        let word = U64::new(checkpoint << 1 | slot);
+        Self { checksum: U64::new(checksum), word, tag: [0; TAG_BYTES] }
+    }
+
+    /// The same, of an encrypted page.
+    pub(crate) fn with_tag(self, tag: Tag) -> Self {
+        Self { tag, ..self }
+    }
+
+    /// What proves that the page is what was encrypted.
+    pub(crate) fn tag(&self) -> &Tag {
+        &self.tag
     }
 
     pub(crate) fn is_none(self) -> bool {
@@ -64,13 +79,21 @@ impl Entry {
     }
 
     /// As two numbers, for a table in RAM.
-    pub(crate) fn to_words(self) -> [u64; 2] {
-        [self.checksum.get(), self.word.get()]
+    pub(crate) fn to_words(self) -> [u64; 4] {
+        let [low, high] = [0, 8].map(|at| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&self.tag[at..at + 8]);
+            u64::from_le_bytes(word)
+        });
+        [self.checksum.get(), self.word.get(), low, high]
     }
 
     /// The entry of `to_words`.
-    pub(crate) fn from_words(words: [u64; 2]) -> Self {
-        Self { checksum: U64::new(words[0]), word: U64::new(words[1]) }
+    pub(crate) fn from_words(words: [u64; 4]) -> Self {
+        let mut tag = [0; TAG_BYTES];
+        tag[..8].copy_from_slice(&words[2].to_le_bytes());
+        tag[8..].copy_from_slice(&words[3].to_le_bytes());
+        Self { checksum: U64::new(words[0]), word: U64::new(words[1]), tag }
     }
 }
 
@@ -94,9 +117,11 @@ mod tests {
     #[test]
     fn entries_are_where_the_document_draws_them() {
         let mut page = [0; BLOCK_BYTES];
-        set_entry(&mut page, 2, Entry::new(0x0102_0304_0506_0708, 1, 3));
-        assert_eq!(page[32..40], [8, 7, 6, 5, 4, 3, 2, 1], "checksum");
-        assert_eq!(page[40..48], [7, 0, 0, 0, 0, 0, 0, 0], "checkpoint and slot");
+        let tag = core::array::from_fn(|at| at as u8);
+        set_entry(&mut page, 2, Entry::new(0x0102_0304_0506_0708, 1, 3).with_tag(tag));
+        assert_eq!(page[64..72], [8, 7, 6, 5, 4, 3, 2, 1], "checksum");
+        assert_eq!(page[72..80], [7, 0, 0, 0, 0, 0, 0, 0], "checkpoint and slot");
+        assert_eq!(page[80..96], tag, "tag");
         let read: Vec<Entry> = entries(&page).collect();
         assert_eq!(read.len(), FANOUT as usize);
         assert_eq!((read[2].slot(), read[2].checkpoint()), (1, 3));

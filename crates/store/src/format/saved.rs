@@ -21,6 +21,7 @@ use super::BLOCK_BYTES;
 use super::geometry::Geometry;
 use super::index::Entry;
 use super::superblock::TableShape;
+use crate::cipher::TAG_BYTES;
 
 /// The table of the numbers that there is one of.
 pub const SCALARS: u32 = 1;
@@ -33,6 +34,9 @@ pub const SHARERS: u32 = 4;
 
 /// The table of the snapshots.
 pub const SNAPSHOTS: u32 = 5;
+
+/// The table of the tags of all blocks; only of an encrypted heap.
+pub const TAGS: u32 = 6;
 
 /// Snapshots that a heap can have.
 pub const SNAPSHOTS_MAX: u32 = 64;
@@ -47,6 +51,8 @@ pub(crate) const RECORDS_PER_PAGE: u32 = (BLOCK_BYTES / size_of::<SegmentRecord>
 pub(crate) const CHECKSUMS_PER_PAGE: u32 = BLOCK_BYTES as u32 / 4;
 /// Blocks that a page of sharers tells of.
 pub(crate) const SHARERS_PER_PAGE: u32 = BLOCK_BYTES as u32;
+/// Blocks that a page of tags tells of.
+pub(crate) const TAGS_PER_PAGE: u32 = (BLOCK_BYTES / TAG_BYTES) as u32;
 
 /// The numbers of which there is one: the start of the page of `SCALARS`.
 #[derive(
@@ -124,14 +130,14 @@ pub(crate) struct SnapshotRecord {
     pub(crate) root: Entry,
     /// Which area holds its tables.
     pub(crate) area: U32,
-    pub(crate) reserved: [u8; 28],
+    pub(crate) reserved: [u8; 12],
 }
 
 const _: () = assert!(size_of::<SnapshotRecord>() == 128);
 const _: () = assert!(offset_of!(SnapshotRecord, checkpoint) == 64);
 const _: () = assert!(offset_of!(SnapshotRecord, time) == 72);
 const _: () = assert!(offset_of!(SnapshotRecord, root) == 80);
-const _: () = assert!(offset_of!(SnapshotRecord, area) == 96);
+const _: () = assert!(offset_of!(SnapshotRecord, area) == 112);
 const _: () = assert!(size_of::<Scalars>() == 40);
 const _: () = assert!(offset_of!(Scalars, live_units) == 8);
 const _: () = assert!(offset_of!(Scalars, frontier) == 16);
@@ -155,6 +161,12 @@ pub(crate) fn table_shapes(geometry: &Geometry) -> [TableShape; 5] {
         TableShape { id: SHARERS, pages: blocks.div_ceil(SHARERS_PER_PAGE) },
         TableShape { id: SNAPSHOTS, pages: SNAPSHOTS_MAX / SNAPSHOTS_PER_PAGE },
     ]
+}
+
+/// The table that an encrypted store has beside.
+pub(crate) fn tags_shape(geometry: &Geometry) -> TableShape {
+    let blocks = geometry.segments * geometry.blocks();
+    TableShape { id: TAGS, pages: blocks.div_ceil(TAGS_PER_PAGE) }
 }
 
 #[cfg(test)]

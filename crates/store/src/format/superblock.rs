@@ -14,7 +14,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::BLOCK_BYTES;
 use super::index::Entry;
+use super::sealed_secrets::SealedSecrets;
 use crate::checksum::{SECRET_BYTES, Secret};
+use crate::cipher::{KEY_BYTES, Key, TAG_BYTES};
 use crate::identity::Identity;
 
 /// First bytes of every superblock: "dheapsup".
@@ -41,6 +43,8 @@ pub const WORDS: usize = 64;
 
 /// Set in the flags of a checkpoint that was made when the heap was closed.
 const CLEAN: u32 = 1;
+/// Set in the flags of an encrypted heap.
+const ENCRYPTED: u32 = 2;
 
 /// A table of a durable heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +85,8 @@ pub struct Stamp {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
     pub(crate) identity: Identity,
+    /// Of an encrypted heap: its secrets, as they are written.
+    pub(crate) sealed: Option<SealedSecrets>,
     pub(crate) shape: HeapShape,
     /// Where the log begins, bytes.
     pub(crate) log_start: u64,
@@ -100,6 +106,10 @@ pub(crate) enum Unreadable {
     Damaged,
     /// They are a superblock of this other version.
     OtherVersion(u32),
+    /// They are the superblock of an encrypted heap, and there is no key.
+    NeedsKey,
+    /// They are the superblock of an encrypted heap, which has another key.
+    WrongKey,
 }
 
 /// The bytes of a superblock.
@@ -121,11 +131,15 @@ struct Bytes {
     log_start: U64,
     root: Entry,
     table_count: U32,
-    reserved: [u8; 20],
+    reserved: [u8; 4],
     secret: [u8; SECRET_BYTES],
     words: [U64; WORDS],
     tables: [Table; TABLES_MAX],
-    rest: [u8; 2744],
+    /// The heap's key, encrypted.
+    key: [u8; KEY_BYTES],
+    /// Of the encrypted secrets.
+    tag: [u8; TAG_BYTES],
+    rest: [u8; 2696],
     /// xxh3_64 of everything before it.
     checksum: U64,
 }
@@ -154,11 +168,13 @@ const _: () = assert!(offset_of!(Bytes, capacity_bytes) == 64);
 const _: () = assert!(offset_of!(Bytes, table_area_start) == 72);
 const _: () = assert!(offset_of!(Bytes, log_start) == 80);
 const _: () = assert!(offset_of!(Bytes, root) == 88);
-const _: () = assert!(offset_of!(Bytes, table_count) == 104);
+const _: () = assert!(offset_of!(Bytes, table_count) == 120);
 const _: () = assert!(offset_of!(Bytes, secret) == 128);
 const _: () = assert!(offset_of!(Bytes, words) == 320);
 const _: () = assert!(offset_of!(Bytes, tables) == 832);
-const _: () = assert!(offset_of!(Bytes, rest) == 1344);
+const _: () = assert!(offset_of!(Bytes, key) == 1344);
+const _: () = assert!(offset_of!(Bytes, tag) == 1376);
+const _: () = assert!(offset_of!(Bytes, rest) == 1392);
 const _: () = assert!(offset_of!(Bytes, checksum) == CHECKSUM_AT);
 
 impl Superblock {
@@ -171,10 +187,17 @@ impl Superblock {
         for (bytes, table) in tables[..self.shape.tables.len()].iter_mut().zip(&self.shape.tables) {
             *bytes = Table { id: U32::new(table.id), pages: U32::new(table.pages) };
         }
+        let clean = if self.stamp.is_clean { CLEAN } else { 0 };
+        let encrypted = if self.sealed.is_some() { ENCRYPTED } else { 0 };
+        let secrets = self.sealed.unwrap_or(SealedSecrets {
+            secret: *self.identity.secret.bytes(),
+            key: [0; KEY_BYTES],
+            tag: [0; TAG_BYTES],
+        });
         let bytes = Bytes {
             magic: U64::new(MAGIC),
             version: U32::new(VERSION),
-            flags: U32::new(if self.stamp.is_clean { CLEAN } else { 0 }),
+            flags: U32::new(clean | encrypted),
             id: U64::new(self.identity.id),
             checkpoint: U64::new(self.checkpoint),
             time: U64::new(self.stamp.time),
@@ -186,11 +209,13 @@ impl Superblock {
             log_start: U64::new(self.log_start),
             root: self.root,
             table_count: U32::new(self.shape.tables.len() as u32),
-            reserved: [0; 20],
-            secret: *self.identity.secret.bytes(),
+            reserved: [0; 4],
+            secret: secrets.secret,
             words: self.stamp.words.map(U64::new),
             tables,
-            rest: [0; 2744],
+            key: secrets.key,
+            tag: secrets.tag,
+            rest: [0; 2696],
             checksum: U64::ZERO,
         };
         let mut page = [0; BLOCK_BYTES];
@@ -200,8 +225,8 @@ impl Superblock {
         page
     }
 
-    /// The superblock that these 4096 bytes are.
-    pub(crate) fn read(page: &[u8]) -> Result<Self, Unreadable> {
+    /// The superblock that these 4096 bytes are. The user's key is that of an encrypted heap.
+    pub(crate) fn read(page: &[u8], user: Option<&Key>) -> Result<Self, Unreadable> {
         let Ok(bytes) = Bytes::read_from_bytes(page) else { return Err(Unreadable::Damaged) };
         if bytes.magic.get() != MAGIC {
             return Err(Unreadable::Foreign);
@@ -218,9 +243,19 @@ impl Superblock {
         if bytes.checkpoint.get() == 0 || bytes.table_area_start.get() != TABLE_AREA_START {
             return Err(Unreadable::Damaged);
         }
+        let id = bytes.id.get();
+        let (mut identity, mut sealed) =
+            (Identity { id, secret: Secret::from_bytes(bytes.secret), key: None }, None);
+        if bytes.flags.get() & ENCRYPTED != 0 {
+            let secrets = SealedSecrets { secret: bytes.secret, key: bytes.key, tag: bytes.tag };
+            let opened = secrets.open(user.ok_or(Unreadable::NeedsKey)?, id);
+            let (secret, key) = opened.ok_or(Unreadable::WrongKey)?;
+            (identity, sealed) = (Identity { id, secret, key: Some(key) }, Some(secrets));
+        }
         let table = |table: &Table| TableShape { id: table.id.get(), pages: table.pages.get() };
         Ok(Self {
-            identity: Identity { id: bytes.id.get(), secret: Secret::from_bytes(bytes.secret) },
+            identity,
+            sealed,
             shape: HeapShape {
                 tables: tables.iter().map(table).collect(),
                 region_base: bytes.region_base.get(),
@@ -246,7 +281,12 @@ mod tests {
 
     fn superblock() -> Superblock {
         Superblock {
-            identity: Identity { id: 0x11, secret: Secret::from_bytes([0x22; SECRET_BYTES]) },
+            identity: Identity {
+                id: 0x11,
+                secret: Secret::from_bytes([0x22; SECRET_BYTES]),
+                key: None,
+            },
+            sealed: None,
             shape: HeapShape {
                 tables: vec![TableShape { id: 1, pages: 2 }, TableShape { id: 16, pages: 300 }],
                 region_base: 0x33,
@@ -263,7 +303,20 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        assert_eq!(Superblock::read(&superblock().write()), Ok(superblock()));
+        assert_eq!(Superblock::read(&superblock().write(), None), Ok(superblock()));
+    }
+
+    #[test]
+    fn one_of_an_encrypted_heap_is_read_with_its_key_alone() {
+        let [user, other, own] = [1, 2, 3].map(|byte| Key::from_bytes([byte; KEY_BYTES]));
+        let mut right = superblock();
+        right.sealed = Some(SealedSecrets::new(&user, 0x11, &right.identity.secret, &own));
+        right.identity.key = Some(own);
+        let bytes = right.write();
+        assert!(!bytes.windows(8).any(|bytes| bytes == [0x22; 8]), "the secret is shown");
+        assert_eq!(Superblock::read(&bytes, Some(&user)), Ok(right));
+        assert_eq!(Superblock::read(&bytes, None), Err(Unreadable::NeedsKey));
+        assert_eq!(Superblock::read(&bytes, Some(&other)), Err(Unreadable::WrongKey));
     }
 
     #[test]
@@ -272,7 +325,7 @@ mod tests {
         for bit in 0..BLOCK_BYTES * 8 {
             let mut bytes = right;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Superblock::read(&bytes).is_err(), "bit {bit}");
+            assert!(Superblock::read(&bytes, None).is_err(), "bit {bit}");
         }
     }
 
@@ -280,12 +333,12 @@ mod tests {
     fn other_versions_are_told_from_damage_and_from_foreign_bytes() {
         let mut bytes = superblock().write();
         bytes[8] = 9;
-        assert_eq!(Superblock::read(&bytes), Err(Unreadable::Damaged));
+        assert_eq!(Superblock::read(&bytes, None), Err(Unreadable::Damaged));
         let sum = xxh3_64(&bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Superblock::read(&bytes), Err(Unreadable::OtherVersion(9)));
-        assert_eq!(Superblock::read(&[0; BLOCK_BYTES]), Err(Unreadable::Foreign));
-        assert_eq!(Superblock::read(&[0; 17]), Err(Unreadable::Damaged));
+        assert_eq!(Superblock::read(&bytes, None), Err(Unreadable::OtherVersion(9)));
+        assert_eq!(Superblock::read(&[0; BLOCK_BYTES], None), Err(Unreadable::Foreign));
+        assert_eq!(Superblock::read(&[0; 17], None), Err(Unreadable::Damaged));
     }
 
     #[test]
@@ -299,7 +352,8 @@ mod tests {
         let area = TABLE_AREA_START;
         let root = 0x88 << 1 | 1;
         assert_eq!(numbers, [0x11, 0x88, 0xaa, 0x33, 0x44, 0x55, 0x66, area, 0x77, 0x99, root]);
-        assert_eq!(number(104), 2, "tables");
+        assert_eq!((number(104), number(112)), (0, 0), "tag of the root");
+        assert_eq!(number(120), 2, "tables");
         assert!(bytes[128..320].iter().all(|&byte| byte == 0x22), "secret");
         assert_eq!((number(320), number(824)), (0xbb, 0xbb), "words");
         assert_eq!((number(832), number(840)), (2 << 32 | 1, 300 << 32 | 16), "tables");

@@ -33,6 +33,8 @@ pub enum Sizes {
     Whole,
     /// A block each, or from 8 bytes to `PACKED_MAX`, together with others.
     Mixed,
+    /// The same, and all of it encrypted.
+    Encrypted,
 }
 
 impl Sizes {
@@ -40,9 +42,9 @@ impl Sizes {
     pub fn of(self, name: u64) -> usize {
         let mut random = Random::new(name.wrapping_mul(77));
         match (self, random.below(6)) {
-            (Self::Whole, _) | (Self::Mixed, 0) => BLOCK_BYTES,
-            (Self::Mixed, 1..=3) => 8 * (1 + random.below(64)) as usize,
-            (Self::Mixed, _) => 8 * (1 + random.below((PACKED_MAX / 8) as u64)) as usize,
+            (Self::Whole, _) | (_, 0) => BLOCK_BYTES,
+            (_, 1..=3) => 8 * (1 + random.below(64)) as usize,
+            (_, _) => 8 * (1 + random.below((PACKED_MAX / 8) as u64)) as usize,
         }
     }
 }
@@ -271,7 +273,7 @@ impl Model {
     pub fn step(&mut self, random: &mut Random, names: u64) -> Result<(), StoreError> {
         let name = random.below(names);
         match random.below(100) {
-            0..50 if self.sizes == Sizes::Mixed => {
+            0..50 if self.sizes != Sizes::Whole => {
                 let some = 1 + random.below(40);
                 let all: BTreeSet<u64> = (0..some).map(|_| random.below(names)).collect();
                 self.put_all(&all.into_iter().collect::<Vec<_>>())?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use deepheap_sim::Random;
 use deepheap_store::{
-    BLOCK_BYTES, Block, Device, DurableError, DurableFile, HeapShape, Identity, PinToken,
-    SavedUpTo, Stamp, Store, StoreError, TableShape, WORDS,
+    BLOCK_BYTES, Block, Device, DurableError, DurableFile, HeapShape, Identity, KEY_BYTES, Key,
+    PinToken, SavedUpTo, Stamp, Store, StoreError, TableShape, WORDS,
 };
 
 use crate::model::{self, Held, Model, SEGMENT_BYTES, Seen, Sizes};
@@ -24,6 +24,11 @@ const ROWS: u64 = (BLOCK_BYTES / ROW_BYTES) as u64;
 const SPREAD: u64 = 41;
 
 pub type Map = BTreeMap<u64, Held>;
+
+/// What a heap of such objects is encrypted with.
+pub fn key_of(sizes: Sizes) -> Option<Key> {
+    (sizes == Sizes::Encrypted).then(|| Key::from_bytes([7; KEY_BYTES]))
+}
 
 pub fn shape(segments: u64) -> HeapShape {
     let options = model::options(segments);
@@ -75,13 +80,19 @@ impl SavedHeap {
         sizes: Sizes,
     ) -> Result<Self, DurableError> {
         let stamp = stamp(&Map::new(), 0);
-        let (identity, shape) = (Identity::random(), shape(segments));
-        let file = DurableFile::create(device.clone(), shape, identity, stamp)?;
+        let (identity, mut shape) = (Identity::random(), shape(segments));
+        let key = key_of(sizes);
+        if key.is_some() {
+            shape.tables.push(Store::tags_shape(&model::options(segments))?);
+        }
+        let file =
+            DurableFile::create_with_key(device.clone(), shape, identity, stamp, key.as_ref())?;
         Self::over(file, sizes, device)
     }
 
     pub fn open(device: Arc<dyn Device>, sizes: Sizes) -> Result<Self, DurableError> {
-        Self::over(DurableFile::open(device.clone())?, sizes, device)
+        let key = key_of(sizes);
+        Self::over(DurableFile::open_with_key(device.clone(), key.as_ref())?, sizes, device)
     }
 
     fn over(

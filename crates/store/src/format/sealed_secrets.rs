@@ -1,0 +1,73 @@
+//! Sealed secrets: what the superblocks of an encrypted heap have in place of its secrets.
+//!
+//! The heap has a key of its own, random; the user's key encrypts that, and the secret of its
+//! hashes.
+//!
+//! Guarantees: without the user's key nobody learns the secrets, nor puts others in their place.
+//! Never: allocates, blocks, does I/O.
+//! Threads: plain values.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::{SECRET_BYTES, Secret};
+use crate::cipher::{Cipher, KEY_BYTES, Key, Piece, TAG_BYTES, Tag};
+
+/// See the file's header.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct SealedSecrets {
+    /// Where the secret of a heap without a key is.
+    pub(crate) secret: [u8; SECRET_BYTES],
+    pub(crate) key: [u8; KEY_BYTES],
+    pub(crate) tag: Tag,
+}
+
+const SECRETS_BYTES: usize = SECRET_BYTES + KEY_BYTES;
+
+const _: () = assert!(size_of::<SealedSecrets>() == SECRETS_BYTES + TAG_BYTES);
+
+impl SealedSecrets {
+    /// Encrypts the secrets of the heap with this id under the user's key.
+    pub(crate) fn new(user: &Key, id: u64, secret: &Secret, key: &Key) -> Self {
+        let mut bytes = [0; SECRETS_BYTES];
+        bytes[..SECRET_BYTES].copy_from_slice(secret.bytes());
+        bytes[SECRET_BYTES..].copy_from_slice(key.bytes());
+        let tag = Cipher::new(user).seal(Piece::Secrets { id }, &mut bytes);
+        let mut this = Self { secret: [0; SECRET_BYTES], key: [0; KEY_BYTES], tag };
+        this.secret.copy_from_slice(&bytes[..SECRET_BYTES]);
+        this.key.copy_from_slice(&bytes[SECRET_BYTES..]);
+        this
+    }
+
+    /// The secrets; none if this is not the user's key.
+    pub(crate) fn open(&self, user: &Key, id: u64) -> Option<(Secret, Key)> {
+        let mut bytes = [0; SECRETS_BYTES];
+        bytes[..SECRET_BYTES].copy_from_slice(&self.secret);
+        bytes[SECRET_BYTES..].copy_from_slice(&self.key);
+        if !Cipher::new(user).open(Piece::Secrets { id }, &mut bytes, &self.tag) {
+            return None;
+        }
+        let (mut secret, mut key) = ([0; SECRET_BYTES], [0; KEY_BYTES]);
+        secret.copy_from_slice(&bytes[..SECRET_BYTES]);
+        key.copy_from_slice(&bytes[SECRET_BYTES..]);
+        Some((Secret::from_bytes(secret), Key::from_bytes(key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_opened_by_their_key_alone() {
+        let key = |byte| Key::from_bytes([byte; KEY_BYTES]);
+        let secret = Secret::from_bytes([7; SECRET_BYTES]);
+        let sealed = SealedSecrets::new(&key(1), 5, &secret, &key(9));
+        assert_ne!(sealed.secret, *secret.bytes());
+        assert_eq!(sealed.open(&key(1), 5), Some((secret, key(9))));
+        assert_eq!(sealed.open(&key(2), 5), None);
+        assert_eq!(sealed.open(&key(1), 6), None, "another heap");
+    }
+}
