@@ -9,6 +9,7 @@
 //! | what is known of each page of its tables | `index` |
 //! | the store's own tables, as such pages | `saved` |
 //! | the secrets of an encrypted heap | `sealed_secrets` |
+//! | the log and the superblocks of a map that writes out of place | `map_log` |
 //!
 //! Every size, offset and constant of the format is in these files.
 //!
@@ -22,6 +23,7 @@ pub(crate) mod directory;
 mod fuzz;
 pub(crate) mod geometry;
 pub(crate) mod index;
+pub mod map_log;
 pub mod packed;
 pub(crate) mod saved;
 pub(crate) mod sealed_secrets;

@@ -26,6 +26,7 @@
 //! | all of them together | `store` |
 //! | a heap whose file outlives its process | `durable` |
 //! | a store, saved in such a file and opened again | `saved` |
+//! | the file of a map that writes out of place | `map_log` |
 //!
 //! `store` imports the parts. The ways through it (`log`, `retry`, `read`, `garbage`, `fork`)
 //! import `store`, which does not know them. No two modules import each other.
@@ -44,6 +45,7 @@ pub mod garbage;
 pub mod head;
 pub mod identity;
 pub mod log;
+pub mod map_log;
 pub mod options;
 pub mod pack;
 pub mod read;
@@ -84,6 +86,7 @@ pub use garbage::{Objects, PackedObject, Victim, VictimObject, WholeObject};
 pub use head::Head;
 pub use identity::Identity;
 pub use log::Writer;
+pub use map_log::{MapLog, MapLogError, Survey};
 pub use options::Options;
 pub use pack::Plan;
 pub use read::BlockRead;
