@@ -114,6 +114,12 @@ impl DirectFile {
         Ok(file)
     }
 
+    /// Makes an empty regular file for its owner alone (mode 0600). EEXIST: the name is taken.
+    pub fn create(path: &Path) -> Result<Self> {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        Self::finish(open(&c_path(path)?, flags)?, false, false)
+    }
+
     /// Opens an existing regular file for reading alone, without a lock.
     pub fn open_to_read(path: &Path) -> core::result::Result<Self, OpenError> {
         let name = c_path(path)?;
@@ -455,6 +461,14 @@ pub fn file_system_is_memory(path: &Path) -> Result<bool> {
         statfs.f_type as u64
     };
     Ok(MAGICS.contains(&(magic & 0xffff_ffff)))
+}
+
+/// Makes durable which names a folder has.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    let folder = open(&c_path(folder)?, libc::O_RDONLY | libc::O_DIRECTORY)?;
+    // SAFETY: no memory arguments.
+    unsafe { raw_call!(SYS_fsync, folder.as_raw_fd()) }?;
+    Ok(())
 }
 
 fn c_path(path: &Path) -> Result<CString> {

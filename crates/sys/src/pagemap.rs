@@ -15,9 +15,14 @@ use core::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
 const IOCTL_SCAN: libc::c_ulong = 0xc060_6610;
+const IS_WRITTEN: u64 = 1 << 1;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO_PAGE: u64 = 1 << 5;
+
+/// Protect what is told; refuse memory that is not tracked.
+const SCAN_PROTECTS: u64 = 1 << 0;
+const SCAN_IF_TRACKING: u64 = 1 << 1;
 
 /// The most regions that the kernel answers at once: 3 KiB of stack.
 const REGIONS_MAX: usize = 128;
@@ -76,6 +81,33 @@ pub fn is_present(addr: usize) -> Result<bool> {
     Ok(found)
 }
 
+/// Calls `each(first_addr, pages)` for all runs of pages in `addr..addr+len` (whole pages) that no
+/// thread of this process has written since the last call for them, as far as the kernel knows; by
+/// rising address. From now on it looks anew: a page that was reported, or whose content is looked
+/// at after this call, has the same content when it is reported next, if nobody else writes it.
+///
+/// The memory is registered with a userfaultfd of `open_shared_tracking`, as one to be protected.
+/// ENOTSUP where the kernel cannot say (before Linux 6.7, and without /proc/self/pagemap).
+pub fn untouched_pages(addr: usize, len: usize, each: &mut dyn FnMut(usize, usize)) -> Result<()> {
+    let _errno = Saved::new();
+    let pagemap = open().map_err(|_| Errno::ENOTSUP)?;
+    let scan = Scan {
+        flags: SCAN_PROTECTS | SCAN_IF_TRACKING,
+        // What left the page table as it was protected has a marker, which counts as swapped.
+        wanted: IS_PRESENT | IS_SWAPPED,
+        told: IS_PRESENT | IS_SWAPPED | IS_WRITTEN,
+    };
+    let scanned = scan.run(&pagemap, addr, len, &mut |first, pages, categories| {
+        if categories & IS_WRITTEN == 0 {
+            each(first, pages);
+        }
+    });
+    scanned.map_err(|errno| match errno {
+        Errno::ENOTTY | Errno::EINVAL | Errno::EPERM => Errno::ENOTSUP,
+        errno => errno,
+    })
+}
+
 fn open() -> Result<Descriptor> {
     Descriptor::open(c"/proc/self/pagemap", libc::O_RDONLY, 0)
 }
@@ -86,45 +118,71 @@ fn scan(
     len: usize,
     each: &mut dyn FnMut(usize, usize, bool),
 ) -> Result<()> {
-    let mut regions = [MaybeUninit::<Region>::uninit(); REGIONS_MAX];
-    let end = (addr + len) as u64;
-    let mut start = addr as u64;
-    while start < end {
-        let mut argument = ScanArgument {
-            size: size_of::<ScanArgument>() as u64,
-            flags: 0,
-            start,
-            end,
-            walk_end: 0,
-            vec: regions.as_mut_ptr() as u64,
-            vec_len: REGIONS_MAX as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: 0,
-            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
-            return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO_PAGE,
-        };
-        // SAFETY: the argument and the regions it points to live across the call, with the sizes
-        // given.
-        let answer =
-            unsafe { raw_call!(SYS_ioctl, pagemap.as_raw_fd(), IOCTL_SCAN, &raw mut argument) };
-        let filled = match answer {
-            Ok(filled) => filled,
-            Err(Errno::EINTR) => continue,
-            Err(errno) => return Err(errno),
-        };
-        for region in &regions[..filled] {
-            // SAFETY: the kernel says that it filled in so many.
-            let region = unsafe { region.assume_init() };
-            let pages = (region.end - region.start) as usize / PAGE;
-            each(region.start as usize, pages, region.categories & IS_ZERO_PAGE != 0);
+    let wanted = IS_PRESENT | IS_SWAPPED;
+    let scan = Scan { flags: 0, wanted, told: wanted | IS_ZERO_PAGE };
+    scan.run(pagemap, addr, len, &mut |first, pages, categories| {
+        each(first, pages, categories & IS_ZERO_PAGE != 0);
+    })
+}
+
+/// What the kernel is asked.
+struct Scan {
+    flags: u64,
+    /// Pages that are any of these.
+    wanted: u64,
+    /// What is told of them.
+    told: u64,
+}
+
+impl Scan {
+    fn run(
+        &self,
+        pagemap: &Descriptor,
+        addr: usize,
+        len: usize,
+        each: &mut dyn FnMut(usize, usize, u64),
+    ) -> Result<()> {
+        let mut regions = [MaybeUninit::<Region>::uninit(); REGIONS_MAX];
+        let end = (addr + len) as u64;
+        let mut start = addr as u64;
+        while start < end {
+            let mut argument = ScanArgument {
+                size: size_of::<ScanArgument>() as u64,
+                flags: self.flags,
+                start,
+                end,
+                walk_end: 0,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: REGIONS_MAX as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: 0,
+                category_anyof_mask: self.wanted,
+                return_mask: self.told,
+            };
+            // SAFETY: the argument and the regions it points to live across the call, with the
+            // sizes given.
+            let answer =
+                unsafe { raw_call!(SYS_ioctl, pagemap.as_raw_fd(), IOCTL_SCAN, &raw mut argument) };
+            let filled = match answer {
+                Ok(filled) => filled,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno),
+            };
+            for region in &regions[..filled] {
+                // SAFETY: the kernel says that it filled in so many.
+                let region = unsafe { region.assume_init() };
+                let pages = (region.end - region.start) as usize / PAGE;
+                each(region.start as usize, pages, region.categories);
+            }
+            if argument.walk_end <= start {
+                // A kernel that does not move on would hold us here for ever.
+                return Err(Errno::EIO);
+            }
+            start = argument.walk_end;
         }
-        if argument.walk_end <= start {
-            return Err(Errno::EIO); // a kernel that does not move on would hold us here for ever
-        }
-        start = argument.walk_end;
+        Ok(())
     }
-    Ok(())
 }
 
 /// For older kernels: reads 8 bytes for every page, present or not.
@@ -216,6 +274,7 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping;
     use crate::pinned_array::PinnedArray;
     use crate::userfaultfd::Userfaultfd;
 
@@ -248,6 +307,49 @@ mod tests {
         }
         assert!(is_present(at + 17).unwrap());
         assert!(!is_present(at + 2 * PAGE).unwrap());
+    }
+
+    #[test]
+    fn pages_that_nobody_has_written_since_the_last_look_are_told() {
+        let pages = 600;
+        let file = crate::sparse_file::SparseFile::create(c"test", (pages * PAGE) as u64).unwrap();
+        let at = file.map(pages * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let userfaultfd = match Userfaultfd::open_shared_tracking() {
+            Err(Errno::ENOTSUP) => return, // an older kernel
+            opened => opened.unwrap(),
+        };
+        userfaultfd.register_protectable(at as usize, pages * PAGE).unwrap();
+        let bytes = [7u8; PAGE];
+        for page in 0..pages {
+            // SAFETY: pages of the mapping; the bytes are a page.
+            unsafe { userfaultfd.copy(at as usize + page * PAGE, bytes.as_ptr(), PAGE) }.unwrap();
+        }
+        let untouched = || {
+            let mut told = Vec::new();
+            untouched_pages(at as usize, pages * PAGE, &mut |first, count| {
+                let first = (first - at as usize) / PAGE;
+                told.extend(first..first + count);
+            })
+            .unwrap();
+            told
+        };
+        assert_eq!(untouched(), Vec::<usize>::new(), "nobody has looked before");
+        assert_eq!(untouched(), (0..pages).collect::<Vec<_>>());
+        for page in (0..pages).step_by(7) {
+            // SAFETY: a byte of the mapping.
+            unsafe { at.add(page * PAGE).write_volatile(1) };
+        }
+        assert_eq!(untouched(), (0..pages).filter(|page| page % 7 != 0).collect::<Vec<_>>());
+        // What leaves the page table after it was written is not known any more.
+        // SAFETY: bytes of the mapping, which stay in the file.
+        unsafe {
+            at.add(9 * PAGE).write_volatile(2);
+            libc::madvise(at.cast(), 20 * PAGE, libc::MADV_DONTNEED);
+        }
+        let told = untouched();
+        assert!(!told.contains(&9) && told.contains(&8) && told.contains(&300));
+        // SAFETY: mapped above.
+        unsafe { mapping::unmap(at, pages * PAGE) }.unwrap();
     }
 
     #[test]

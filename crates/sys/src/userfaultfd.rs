@@ -36,6 +36,8 @@ pub mod feature {
     pub const SIGBUS: u64 = 1 << 7;
     /// The exact address is reported, not the page (5.18).
     pub const EXACT_ADDRESS: u64 = 1 << 11;
+    /// Pages of shared memory can be protected (5.19).
+    pub const PROTECTS_SHARED: u64 = 1 << 12;
     /// Pages can be poisoned: an access gets SIGBUS (6.6).
     pub const POISON: u64 = 1 << 14;
     /// Write protection that needs no answer (6.7).
@@ -126,6 +128,14 @@ impl Userfaultfd {
     /// As `open`, for memory that processes share.
     pub fn open_shared() -> Result<Self> {
         Self::open_with(feature::SIGBUS | feature::MISSING_SHARED)
+    }
+
+    /// As `open_shared`, for memory of which is to be known what was written
+    /// (`pagemap::untouched_pages`). ENOTSUP before Linux 6.7.
+    pub fn open_shared_tracking() -> Result<Self> {
+        let shared = feature::SIGBUS | feature::MISSING_SHARED;
+        let tracking = feature::PROTECTS | feature::PROTECTS_SHARED | feature::WP_ASYNC;
+        Self::open_with(shared | tracking)
     }
 
     fn open_with(features: u64) -> Result<Self> {
