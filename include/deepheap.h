@@ -493,14 +493,22 @@ int dh_close(dh_heap *heap);
 /* Flags of dh_map. */
 enum dh_map_flags {
     DH_MAP_SHARED = 1, /* stores are seen by all and go to the file; the default */
-    DH_MAP_LOG = 2     /* not there yet: dh_map refuses it */
+    DH_MAP_LOG = 2     /* a file of ours, with a log: dh_sync is atomic */
 };
 
 /*
  * Maps `length` bytes from the beginning of a file; 0: all that it has. `prot` is PROT_READ, or
- * PROT_READ | PROT_WRITE; `flags` 0 or DH_MAP_SHARED. The first process that maps the file decides
- * how much RAM all of them get: DEEPHEAP_MAP_RAM (a size, or a percentage of the machine), else
- * `ram` of DEEPHEAP_CONF, else a quarter of the machine or memory cgroup; 2 MiB at least.
+ * PROT_READ | PROT_WRITE; `flags` 0, DH_MAP_SHARED or DH_MAP_LOG. The first process that maps the
+ * file decides how much RAM all of them get: DEEPHEAP_MAP_RAM (a size, or a percentage of the
+ * machine), else `ram` of DEEPHEAP_CONF, else a quarter of the machine or memory cgroup; 2 MiB at
+ * least.
+ *
+ * With DH_MAP_LOG the file is one that deepheap has made. If there is none, and `prot` has
+ * PROT_WRITE, it is made: `length` bytes of zeros, which is what it keeps. Its processes change the
+ * data by commits: what dh_sync covers is in the file after a crash of processes or machine as a
+ * whole, or not at all, and what no dh_sync has covered is not. The end of the last process that
+ * has the map commits as well, unless it is killed. Small changes cost what they are, not a page
+ * each. What was changed since the last dh_sync must fit into RAM and log: 8 times the RAM does.
  *
  * Returns NULL and sets errno if that fails; dh_last_error says what is wrong, and what to do.
  */
@@ -525,6 +533,10 @@ void *dh_remap(void *map, size_t length);
  * Makes durable what all processes have stored in these bytes until now: the pages that they are
  * on; a length of 0: to the end of the map. Returns 0; DH_EOBJECT; or DH_EFILE. After an error of
  * the device itself every later call fails, too: nobody knows what is durable.
+ *
+ * With DH_MAP_LOG it is one commit, of these pages only. A store that another thread or process
+ * makes meanwhile may be in it or not, each by itself: where several stores belong together, keep
+ * others from storing by a lock of yours.
  */
 int dh_sync(const void *address, size_t length);
 

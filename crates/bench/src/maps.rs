@@ -2,6 +2,7 @@
 //!
 //! Each page of the file begins with its number, which every touch compares. The kernel's mapping
 //! is advised as random and runs in a memory cgroup; deepheap's has its budget, and runs outside.
+//! With `--commit` one thread stores scattered records and has them made durable, over and over.
 //!
 //! Guarantees: the file is written past the page cache's memory before anything is measured, and
 //! removed at the end.
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use deepheap::maps::{Advice, Map, MapOptions};
+use deepheap::maps::{Advice, Map, MapError, MapOptions};
 use deepheap_load::histogram::Histogram;
 use deepheap_load::random::Random;
 use serde::Serialize;
@@ -36,8 +37,10 @@ const WARM_UP: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mapper {
-    /// deepheap
+    /// deepheap, in place
     Map,
+    /// deepheap, with a log
+    Log,
     /// The kernel, with MADV_RANDOM, in a memory cgroup; needs root
     Mmap,
 }
@@ -60,6 +63,12 @@ pub struct Maps {
     /// Percent of the touches that write
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     write: u32,
+    /// Bytes that a touch that writes stores
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(8..=2048))]
+    record: u32,
+    /// Commits instead of touches: so many records are stored, then made durable
+    #[arg(long, value_name = "RECORDS")]
+    commit: Option<u64>,
     /// Seconds to measure
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
@@ -85,6 +94,11 @@ struct MapsReport {
     ops_per_second: f64,
     p50_ns: u64,
     p99_ns: u64,
+    record_bytes: u32,
+    /// Records of a commit; then the operations and times are those of commits.
+    commit: Option<u64>,
+    /// What the file's device wrote meanwhile, whoever had asked for it.
+    device_bytes_written: Option<u64>,
 }
 
 /// A file that is removed with it.
@@ -103,8 +117,16 @@ pub fn main(maps: &Maps) -> Result<(), Failure> {
         return measure(maps, file);
     }
     let file = Scratch(supervisor::folder(&maps.dir)?.join(Ledger::name("map")));
-    write_file(&file.0, maps.data)?;
-    if maps.on == Mapper::Map {
+    if maps.on == Mapper::Log {
+        // The pages of a file with a log are its end.
+        let options = MapOptions { writes: true, has_log: true, ..options(maps) };
+        drop(open(&file.0, MapOptions { length: maps.data, ..options })?);
+        let bytes = std::fs::metadata(&file.0).map_err(|error| Failure::os("the file", &error))?;
+        write_file(&file.0, bytes.len() - maps.data, maps.data)?;
+    } else {
+        write_file(&file.0, 0, maps.data)?;
+    }
+    if maps.on != Mapper::Mmap {
         return measure(maps, &file.0);
     }
     let mut ledger = Ledger::open()?;
@@ -121,16 +143,17 @@ pub fn main(maps: &Maps) -> Result<(), Failure> {
     }
 }
 
-fn write_file(path: &Path, bytes: u64) -> Result<(), Failure> {
+fn write_file(path: &Path, at: u64, bytes: u64) -> Result<(), Failure> {
     let failed = |error| Failure::os(path.display(), &error);
-    let file = File::create(path).map_err(failed)?;
+    let file = File::options().write(true).create(true).truncate(false).open(path);
+    let file = file.map_err(failed)?;
     let mut buffer = vec![0u8; WRITE_BYTES];
     for start in (0..bytes).step_by(WRITE_BYTES) {
         for (index, page) in buffer.chunks_mut(PAGE).enumerate() {
             page[..8].copy_from_slice(&(start / PAGE as u64 + index as u64).to_le_bytes());
         }
         let length = WRITE_BYTES.min((bytes - start) as usize);
-        file.write_all_at(&buffer[..length], start).map_err(failed)?;
+        file.write_all_at(&buffer[..length], at + start).map_err(failed)?;
         signals::interrupted()?;
     }
     file.sync_all().map_err(failed)?;
@@ -139,18 +162,46 @@ fn write_file(path: &Path, bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+fn options(maps: &Maps) -> MapOptions {
+    let writes = maps.write > 0 || maps.commit.is_some();
+    MapOptions { writes, length: 0, ram: maps.ram, has_log: maps.on == Mapper::Log }
+}
+
+fn open(file: &Path, options: MapOptions) -> Result<Map, Failure> {
+    Map::open(file, options)
+        .map_err(|failure| Failure::Failed(format!("{}: {failure}", file.display())))
+}
+
 fn measure(maps: &Maps, file: &Path) -> Result<(), Failure> {
-    let writes = maps.write > 0;
+    let failed = |error: MapError| Failure::Failed(error.to_string());
     match maps.on {
-        Mapper::Map => {
-            let options = MapOptions { writes, length: 0, ram: maps.ram };
-            let map = Map::open(file, options)
-                .map_err(|failure| Failure::Failed(format!("{}: {failure}", file.display())))?;
-            map.advise(Advice::Random).map_err(|error| Failure::Failed(error.to_string()))?;
-            rounds(maps, map.as_ptr() as usize)
+        Mapper::Map | Mapper::Log => {
+            let map = open(file, options(maps))?;
+            map.advise(Advice::Random).map_err(failed)?;
+            let sync = || map.sync().map_err(failed);
+            rounds(maps, file, map.as_ptr() as usize, &sync)
         }
-        Mapper::Mmap => rounds(maps, mmap(file, maps.data as usize)? as usize),
+        Mapper::Mmap => {
+            let at = mmap(file, maps.data as usize)?;
+            let sync = || {
+                // SAFETY: the mapping, which stays.
+                match unsafe { libc::msync(at.cast(), maps.data as usize, libc::MS_SYNC) } {
+                    0 => Ok(()),
+                    _ => Err(Failure::last_os("msync")),
+                }
+            };
+            rounds(maps, file, at as usize, &sync)
+        }
     }
+}
+
+/// Bytes that the device of this file has written since the machine runs, if it tells.
+fn device_bytes(file: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(file).ok()?.dev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let told = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
+    Some(told.split_whitespace().nth(6)?.parse::<u64>().ok()? * 512)
 }
 
 fn mmap(path: &Path, bytes: usize) -> Result<*mut u8, Failure> {
@@ -167,9 +218,19 @@ fn mmap(path: &Path, bytes: usize) -> Result<*mut u8, Failure> {
     }
 }
 
-fn rounds(maps: &Maps, base: usize) -> Result<(), Failure> {
+fn rounds(
+    maps: &Maps,
+    file: &Path,
+    base: usize,
+    sync: &dyn Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
     for &threads in &maps.threads {
-        let times = touch(maps, base, threads)?;
+        let before = device_bytes(file);
+        let times = match maps.commit {
+            Some(records) => commit(maps, base, records, sync)?,
+            None => touch(maps, base, threads)?,
+        };
+        let after = device_bytes(file);
         output::json(&MapsReport {
             on: maps.on,
             data_bytes: maps.data,
@@ -180,9 +241,49 @@ fn rounds(maps: &Maps, base: usize) -> Result<(), Failure> {
             ops_per_second: times.total() as f64 / maps.seconds,
             p50_ns: times.percentile(0.5),
             p99_ns: times.percentile(0.99),
+            record_bytes: maps.record,
+            commit: maps.commit,
+            device_bytes_written: after.zip(before).map(|(after, before)| after - before),
         })?;
     }
     Ok(())
+}
+
+/// Stores records at random and has them made durable, over and over; answers how long that took
+/// each time, without the stores.
+fn commit(
+    maps: &Maps,
+    base: usize,
+    records: u64,
+    sync: &dyn Fn() -> Result<(), Failure>,
+) -> Result<Histogram, Failure> {
+    let mut random = Random::new(maps.seed, 0);
+    let mut times = Histogram::default();
+    let began = Instant::now();
+    while began.elapsed().as_secs_f64() < maps.seconds {
+        for _ in 0..records {
+            let page = random.below(maps.data / PAGE as u64);
+            store_record(maps, base, page, &mut random);
+        }
+        let before = Instant::now();
+        sync()?;
+        times.record(before.elapsed().as_nanos() as u64, 1);
+        signals::interrupted()?;
+    }
+    Ok(times)
+}
+
+/// Stores a record of a page, not the first: that has the page's number.
+fn store_record(maps: &Maps, base: usize, page: u64, random: &mut Random) {
+    let bytes = u64::from(maps.record).next_multiple_of(8);
+    let record = 1 + random.below(PAGE as u64 / bytes - 1);
+    let at = base + page as usize * PAGE + (record * bytes) as usize;
+    let value = random.below(u64::MAX);
+    for word in 0..bytes as usize / 8 {
+        // SAFETY: words of the mapping, which is as long as the data.
+        let word = unsafe { AtomicU64::from_ptr((at + word * 8) as *mut u64) };
+        word.store(value, Ordering::Relaxed);
+    }
 }
 
 /// Touches pages in all threads; answers how long each touch took.
@@ -196,12 +297,11 @@ fn touch(maps: &Maps, base: usize, threads: u64) -> Result<Histogram, Failure> {
             let writes = random.percent(maps.write);
             let began = Instant::now();
             let at = (base + page as usize * PAGE) as *mut u64;
-            // SAFETY: words of the mapping, which is as long as the data.
-            let (number, word) =
-                unsafe { (AtomicU64::from_ptr(at), AtomicU64::from_ptr(at.add(64))) };
+            // SAFETY: a word of the mapping, which is as long as the data.
+            let number = unsafe { AtomicU64::from_ptr(at) };
             let found = number.load(Ordering::Relaxed);
             if writes {
-                word.fetch_add(1, Ordering::Relaxed);
+                store_record(maps, base, page, &mut random);
             }
             if found != page {
                 return Err(Failure::Failed(format!("page {page} says that it is {found}")));

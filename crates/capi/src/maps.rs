@@ -17,7 +17,7 @@ use crate::error::{DH_EFILE, DH_EINVAL, DH_EOBJECT, set_errno};
 
 /// Stores are seen by all processes, and go to the file. The only kind so far, and so the default.
 pub const DH_MAP_SHARED: c_int = 1;
-/// Out-of-place writes; not there yet.
+/// A file of ours, with a log: `dh_sync` is atomic.
 pub const DH_MAP_LOG: c_int = 2;
 /// Soon: read it ahead.
 pub const DH_MAP_WILLNEED: c_int = 0;
@@ -60,17 +60,16 @@ pub unsafe extern "C" fn dh_map(
     if prot != libc::PROT_READ && prot != libc::PROT_READ | libc::PROT_WRITE {
         return refuse(&"prot is PROT_READ, or PROT_READ | PROT_WRITE", libc::EINVAL);
     }
-    if flags & DH_MAP_LOG as u32 != 0 {
-        return refuse(&"DH_MAP_LOG is not there yet: this version maps in place", libc::ENOTSUP);
-    }
-    if flags & !(DH_MAP_SHARED as u32) != 0 {
-        let reason = "flags are 0 or DH_MAP_SHARED: there are no private maps in this version";
+    if flags & !(DH_MAP_SHARED | DH_MAP_LOG) as u32 != 0 {
+        let reason =
+            "flags are 0, DH_MAP_SHARED or DH_MAP_LOG: there are no private maps in this version";
         return refuse(&reason, libc::EINVAL);
     }
     // SAFETY: the caller's promise.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
     let writes = prot & libc::PROT_WRITE != 0;
-    match maps::map(path, MapOptions { writes, length: length as u64, ram: 0 }) {
+    let has_log = flags & DH_MAP_LOG as u32 != 0;
+    match maps::map(path, MapOptions { writes, length: length as u64, ram: 0, has_log }) {
         Ok(at) => at.cast(),
         Err(failure) => refuse(&failure, failure.errno()),
     }
@@ -152,7 +151,7 @@ mod tests {
             for (path, prot, flags, words) in [
                 (core::ptr::null(), read, 0, "NULL"),
                 (path, libc::PROT_WRITE, 0, "PROT_READ"),
-                (path, read, DH_MAP_LOG as u32, "not there yet"),
+                (path, read, DH_MAP_LOG as u32, "No such file"),
                 (path, read, 4, "private"),
                 (path, read, 0, "No such file"),
             ] {

@@ -41,6 +41,7 @@ const ROOMS: [&str; 5] = [
 /// Files of `runtime` and `maps` that use `std` under `Inside`, or that only commands call.
 const INSIDE: [&str; 10] = [
     "crates/maps/src/folder.rs",
+    "crates/maps/src/log_create.rs",
     "crates/runtime/src/doctor.rs",
     "crates/runtime/src/doctor_store.rs",
     "crates/runtime/src/durable_inspect.rs",

@@ -12,7 +12,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("deepheap-store", &["deepheap-sys"]),
     ("deepheap-heap", &["deepheap-sys"]),
     ("deepheap-pager", &["deepheap-store", "deepheap-heap", "deepheap-sys"]),
-    ("deepheap-maps", &["deepheap-sys"]),
+    ("deepheap-maps", &["deepheap-store", "deepheap-sys"]),
     (
         "deepheap",
         &[

@@ -16,7 +16,7 @@ use crate::error::MapError;
 use crate::region::Region;
 use crate::staging::BUFFER_PAGES;
 use crate::streams::Pattern;
-use crate::table::{ask_ahead, bring, drop_pages, find};
+use crate::table::{ask_ahead, bring, drop_pages, find, wake_folding};
 
 /// What is known of how a map will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,9 @@ pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
     };
     let (region, pages) = pages_of(address as usize, length)?;
     let _blocked = Blocked::all();
-    region.sync(pages).map_err(MapError::Sync)
+    let synced = region.sync(pages).map_err(MapError::Sync);
+    wake_folding(region);
+    synced
 }
 
 fn bytes_to_end(address: usize) -> usize {
@@ -222,6 +224,9 @@ pub fn check_invariants(address: *const u8) -> Result<(), String> {
         if owned.used() != pages.len() {
             return Err(format!("shard {index} has a page twice"));
         }
+    }
+    for owned in &all {
+        owned.check_index()?;
     }
     let resident = region.stats().resident_bytes / PAGE as u64;
     if resident != entries {

@@ -1,5 +1,9 @@
 //! Backing: the file that is mapped; its pages are read and written where they are.
 //!
+//! In a file with a log (`log`) that is the base, which begins behind the log. The base alone is
+//! neither what is current nor what a sync makes durable: `apply_logged`, `log_evicted` and
+//! `log_sync` have the rest.
+//!
 //! Guarantees: bytes behind the end of the file are zeros and are never written; the page cache is
 //! passed by where the file system can do that.
 //! Never: makes the file longer, but by `set_bytes` | allocates after `open`.
@@ -12,6 +16,9 @@ use deepheap_sys::direct_file::{DirectFile, OpenError};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::sparse_file::FileId;
 
+use crate::error::MapError;
+use crate::log_file::LogFile;
+
 /// Why a page cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
@@ -19,6 +26,8 @@ pub enum ReadError {
     Truncated,
     /// The device says so.
     Io(Errno),
+    /// A record of the log is not what was written.
+    Damaged,
 }
 
 /// See the file's header.
@@ -27,6 +36,7 @@ pub struct Backing {
     file: DirectFile,
     /// For a last page that is no whole block; none if the file cannot be written.
     tail: Option<DirectFile>,
+    log: Option<LogFile>,
 }
 
 impl Backing {
@@ -35,16 +45,39 @@ impl Backing {
         match DirectFile::open_in_place(path, true) {
             Ok(file) => {
                 let tail = Some(file.buffered()?);
-                Ok(Backing { file, tail })
+                Ok(Backing { file, tail, log: None })
             }
             Err(OpenError::System(Errno::EACCES | Errno::EROFS | Errno::EPERM))
             | Err(OpenError::InUse)
                 if !must_write =>
             {
-                Ok(Backing { file: DirectFile::open_in_place(path, false)?, tail: None })
+                let file = DirectFile::open_in_place(path, false)?;
+                Ok(Backing { file, tail: None, log: None })
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The same file, as one that has a log.
+    pub fn with_log(self, path: &Path) -> core::result::Result<Backing, MapError> {
+        let bytes = self.file.len().map_err(MapError::Resources)?;
+        let log = Some(LogFile::open(path, bytes, self.can_write())?);
+        Ok(Backing { log, ..self })
+    }
+
+    /// Its log.
+    pub fn log(&self) -> Option<&LogFile> {
+        self.log.as_ref()
+    }
+
+    /// Whether it is a file with a log, opened as one or not.
+    pub fn looks_like_log(&self) -> bool {
+        LogFile::is_one(&self.file)
+    }
+
+    /// Where in the file a page is that begins at this offset of the map.
+    pub fn place_of(&self, offset: u64) -> u64 {
+        self.log.as_ref().map_or(0, |log| log.shape().base_start()) + offset
     }
 
     /// Whether it can be written.
@@ -62,9 +95,12 @@ impl Backing {
         self.file.is_device()
     }
 
-    /// Its length now.
+    /// Bytes that can be mapped now.
     pub fn bytes(&self) -> Result<u64> {
-        self.file.len()
+        match &self.log {
+            Some(log) => Ok(log.shape().data_bytes),
+            None => self.file.len(),
+        }
     }
 
     /// The file itself, for reads side by side.
@@ -105,7 +141,7 @@ impl Backing {
         file_bytes: u64,
     ) -> core::result::Result<(), ReadError> {
         // SAFETY: the caller's promise.
-        let got = unsafe { self.file.read_up_to(into, pages * PAGE, offset) };
+        let got = unsafe { self.file.read_up_to(into, pages * PAGE, self.place_of(offset)) };
         let got = got.map_err(ReadError::Io)?;
         // SAFETY: as above.
         unsafe { Self::check(into, pages, got, offset, file_bytes) }
@@ -123,6 +159,7 @@ impl Backing {
         offset: u64,
         file_bytes: u64,
     ) -> Result<()> {
+        debug_assert!(self.log.is_none(), "a log is appended to");
         let Some(tail) = &self.tail else { return Err(Errno::EBADF) };
         let end = self.file.len()?.min(file_bytes);
         let bytes = end.saturating_sub(offset).min((pages * PAGE) as u64) as usize;

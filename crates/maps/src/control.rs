@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   header | participants | pins | shards | slots: what was read from each pipe
+//!     | of a log: `log_tables`
 //! ```
 //!
 //! A page of the file belongs to a chunk of 16, a chunk by its hash to a shard. A shard has a lock,
@@ -14,13 +15,16 @@
 
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use deepheap_store::format::map_log::FRAME_BYTES;
 use deepheap_sys::page_pipe::PIPE_PAGES;
 use deepheap_sys::{PAGE, mapping};
+
+use crate::log_tables::{LogShard, LogWords, SHARD_ENTRIES};
 
 /// What the file begins with.
 pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
 /// Changes with the layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Processes that can have a map at a time.
 pub const PARTICIPANTS_MAX: usize = 128;
 /// Pages of a chunk: neighbours that one shard has.
@@ -29,8 +33,11 @@ pub const CHUNK_PAGES: u32 = 16;
 pub const PIPES: usize = 8;
 /// Entries of a shard.
 pub const ENTRIES: usize = 128;
+const _: () = assert!(ENTRIES == SHARD_ENTRIES);
 /// Entries of a shard that are in use if all shards have as many.
 const ENTRIES_USUAL: u64 = ENTRIES as u64 / 2;
+/// Twice as many shards as this power of two are never made.
+const SHARDS_LOG2_MAX: u32 = 26;
 /// Pages that left a shard last.
 pub const GHOSTS: usize = 64;
 /// Pages of one eviction.
@@ -48,6 +55,8 @@ pub struct Header {
     pub magic: AtomicU64,
     pub version: AtomicU32,
     pub shards: AtomicU32,
+    /// Not 0: it has a log.
+    pub has_log: AtomicU32,
     /// Which file is mapped.
     pub device: AtomicU64,
     pub inode: AtomicU64,
@@ -65,6 +74,8 @@ pub struct Header {
     pub budget_pages: AtomicU64,
     /// Not 0: some process has mapped it to write, so pages may be changed.
     pub was_writable: AtomicU32,
+    /// Processes that have begun to write so far.
+    pub writers_began: AtomicU32,
     /// The errno of a sync that failed: nobody knows what is durable any more.
     pub sync_error: AtomicU32,
     /// Pages in RAM or about to be; the memory's own count corrects it after a death.
@@ -76,6 +87,7 @@ pub struct Header {
     /// How many slots of pins were ever used.
     pub pins_used: AtomicU32,
     pub counts: Counts,
+    pub log: LogWords,
     /// The end of the path under which it was mapped first; zeros after it.
     pub path: [AtomicU8; PATH_BYTES],
 }
@@ -165,22 +177,47 @@ const SHARDS_AT: usize = PINS_AT + PINS_MAX * size_of::<PinSlot>();
 pub const SLOT_BYTES: usize = BATCH * PAGE;
 const _: () = assert!(size_of::<Header>() == PAGE && SHARDS_AT.is_multiple_of(PAGE));
 
-/// How many shards serve so many pages.
-fn shards_for(pages: u64) -> u32 {
-    u32::try_from((pages / ENTRIES_USUAL).max(1).next_power_of_two()).unwrap_or(1 << 31)
+/// Where the writes of a map go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    /// To the page's place.
+    InPlace,
+    /// To a log.
+    Log,
+}
+
+impl Writes {
+    fn of(header: &Header) -> Writes {
+        if header.has_log.load(Relaxed) != 0 { Writes::Log } else { Writes::InPlace }
+    }
 }
 
 /// How a budget is spent: pages, and shards for them.
-pub fn plan(budget_bytes: u64) -> (u64, u32) {
-    let fixed = (SHARDS_AT + PIPES * SLOT_BYTES) as u64;
-    let table = size_of::<Shard>() as u64 / ENTRIES_USUAL;
-    // The number of shards is rounded up to a power of two: at most as many again.
-    let pages = budget_bytes.saturating_sub(fixed) / (PAGE as u64 + 2 * table);
-    (pages, shards_for(pages))
+pub fn plan(budget_bytes: u64, writes: Writes) -> (u64, u32) {
+    let pages_with = |shards: u32| {
+        let left = budget_bytes.saturating_sub(bytes_of(shards, writes) as u64);
+        (left / PAGE as u64).min(u64::from(shards) * ENTRIES_USUAL)
+    };
+    let plans = (0..SHARDS_LOG2_MAX).map(|log2| (pages_with(1 << log2), 1 << log2));
+    // Of plans with as many pages, the one with fewer shards.
+    plans.rev().max_by_key(|(pages, _)| *pages).unwrap_or((0, 1))
 }
 
 /// Bytes of the tables.
-pub fn bytes_of(shards: u32) -> usize {
+pub fn bytes_of(shards: u32, writes: Writes) -> usize {
+    let of_log = match writes {
+        Writes::InPlace => 0,
+        Writes::Log => FRAME_BYTES + shards as usize * size_of::<LogShard>(),
+    };
+    log_at(shards) + of_log
+}
+
+/// Bytes of tables that say of themselves how many they are.
+pub fn bytes_told(header: &Header) -> usize {
+    bytes_of(header.shards.load(Relaxed), Writes::of(header))
+}
+
+fn log_at(shards: u32) -> usize {
     slots_at(shards) + PIPES * SLOT_BYTES
 }
 
@@ -204,7 +241,7 @@ impl Control {
     /// The tables at `base`.
     ///
     /// # Safety
-    /// `bytes` bytes of a mapping of its file are there, `bytes_of(shards)` at least; they belong
+    /// `bytes` bytes of a mapping of its file are there, as many as it tells at least; they belong
     /// to this value.
     pub unsafe fn new(base: *mut u8, bytes: usize, shards: u32) -> Control {
         Control { base, bytes, shards }
@@ -245,6 +282,30 @@ impl Control {
         self.base.wrapping_add(slots_at(self.shards) + pipe * SLOT_BYTES)
     }
 
+    fn has_log(&self) -> bool {
+        Writes::of(self.header()) == Writes::Log
+    }
+
+    /// What a map with a log has once.
+    pub fn log_words(&self) -> Option<&LogWords> {
+        self.has_log().then_some(&self.header().log)
+    }
+
+    /// What a shard of a map with a log has beside.
+    pub fn log_shard(&self, index: u32) -> Option<&LogShard> {
+        assert!(index < self.shards, "a shard of the map");
+        let at = log_at(self.shards) + FRAME_BYTES;
+        // SAFETY: as in `shard`: with a log, they lie behind the frame.
+        self.has_log()
+            .then(|| unsafe { &*self.base.add(at).cast::<LogShard>().add(index as usize) })
+    }
+
+    /// The frame that is being filled, `FRAME_BYTES`; of a map with a log.
+    pub fn log_frame(&self) -> *mut u8 {
+        assert!(self.has_log(), "a map with a log");
+        self.base.wrapping_add(log_at(self.shards))
+    }
+
     /// The shard of a page.
     pub fn shard_of(&self, page: u32) -> u32 {
         let chunk = u64::from(page / CHUNK_PAGES);
@@ -274,11 +335,13 @@ mod tests {
     #[test]
     fn a_budget_holds_its_pages_and_their_tables() {
         for budget in [BUDGET_MIN, 8 << 20, 100 << 20, 256 << 20, 3 << 30, 1 << 40] {
-            let (pages, shards) = plan(budget);
-            let taken = pages * PAGE as u64 + bytes_of(shards) as u64;
-            assert!(taken <= budget, "{budget}: {pages} pages, {shards} shards");
-            assert!(taken > budget / 2, "{budget}: {taken}");
-            assert!(pages <= u64::from(shards) * ENTRIES as u64);
+            for writes in [Writes::InPlace, Writes::Log] {
+                let (pages, shards) = plan(budget, writes);
+                let taken = pages * PAGE as u64 + bytes_of(shards, writes) as u64;
+                assert!(taken <= budget, "{budget}: {pages} pages, {shards} shards");
+                assert!(taken > budget / 2, "{budget}: {taken}");
+                assert!(pages <= u64::from(shards) * ENTRIES as u64);
+            }
         }
     }
 }

@@ -13,24 +13,15 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::zap::Zapper;
 
 use crate::control::{BATCH, CHUNK_PAGES, ENTRIES};
+use crate::error::SyncError;
 use crate::ownership::Owned;
 use crate::region::Region;
 use crate::staging::{BUFFER_PAGES, Buffer};
 
-/// Why changed pages are not in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncError {
-    /// This process cannot write to it.
-    ReadOnly,
-    /// A page cannot be written.
-    Write(Errno),
-    /// The device did not make durable what was written, now or before.
-    Sync(Errno),
-}
-
 impl Region {
     /// Writes what was changed in these pages.
     pub(crate) fn write_changed(&self, pages: Range<u32>) -> Result<(), SyncError> {
+        debug_assert!(self.log().is_none(), "what was changed goes to the log");
         if !self.backing.can_write() {
             return Err(SyncError::ReadOnly);
         }
@@ -43,6 +34,9 @@ impl Region {
 
     /// Makes these pages durable.
     pub(crate) fn sync(&self, pages: Range<u32>) -> Result<(), SyncError> {
+        if let Some(log) = self.log() {
+            return self.log_sync(&log, pages);
+        }
         self.write_changed(pages)?;
         let failed = &self.control.header().sync_error;
         match failed.load(Relaxed) {
@@ -67,7 +61,7 @@ impl Region {
     }
 
     /// Each shard that has pages of the range, owned one after the other; a shard may come again.
-    fn shards_of(&self, pages: Range<u32>) -> impl Iterator<Item = Owned<'_>> {
+    pub(crate) fn shards_of(&self, pages: Range<u32>) -> impl Iterator<Item = Owned<'_>> {
         let chunks = pages.start / CHUNK_PAGES..pages.end.div_ceil(CHUNK_PAGES);
         let is_small = chunks.len() < self.control.shards() as usize;
         let count = if is_small { chunks.len() as u32 } else { self.control.shards() };

@@ -4,11 +4,22 @@
 
 use core::fmt;
 
+use deepheap_store::MapLogError;
 use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 
 use crate::control::{BUDGET_MIN, PARTICIPANTS_MAX};
-use crate::durable::SyncError;
+
+/// Why changed pages are not in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncError {
+    /// This process cannot write to it.
+    ReadOnly,
+    /// A page cannot be written.
+    Write(Errno),
+    /// The device did not make durable what was written, now or before.
+    Sync(Errno),
+}
 
 /// Why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +32,7 @@ pub enum MapError {
     Empty,
     /// Nothing so long can be mapped.
     TooLong,
-    /// A device is as long as it is.
+    /// A device, and a map with a log, is as long as it is.
     FixedLength,
     /// The file cannot be made so long.
     Length(Errno),
@@ -47,6 +58,19 @@ pub enum MapError {
     NotAMap,
     /// What was changed cannot be written.
     Sync(SyncError),
+    /// It is to have a log, and cannot be used as one that has.
+    Log(MapLogError),
+    /// It has a log, and is to be mapped in place.
+    HasLog,
+    /// It ends before it should.
+    Cut {
+        /// Bytes that it should have.
+        needed: u64,
+        /// Bytes that it has.
+        bytes: u64,
+    },
+    /// Its log has commits that the pages lack, and this process may not write.
+    NotRecovered,
 }
 
 impl MapError {
@@ -66,7 +90,11 @@ impl MapError {
             }
             MapError::TooLong => libc::EFBIG,
             MapError::CopiesPages => libc::ENOSYS,
-            MapError::Version => libc::EPROTO,
+            MapError::Version | MapError::Log(MapLogError::OtherVersion(_)) => libc::EPROTO,
+            MapError::Log(MapLogError::Io(errno)) => errno.raw(),
+            MapError::Log(_) | MapError::Cut { .. } => libc::EUCLEAN,
+            MapError::HasLog => libc::EINVAL,
+            MapError::NotRecovered => libc::EROFS,
             MapError::TooMany | MapError::TooManyMaps => libc::EMFILE,
             MapError::Sync(SyncError::ReadOnly) => libc::EBADF,
             MapError::Sync(SyncError::Write(errno) | SyncError::Sync(errno)) => errno.raw(),
@@ -91,7 +119,9 @@ impl fmt::Display for MapError {
                 out.write_str("the file has no bytes: make it as long as it shall be, then map it")
             }
             MapError::TooLong => out.write_str("the length is more than 16 TiB less a page"),
-            MapError::FixedLength => out.write_str("a block device cannot be longer or shorter"),
+            MapError::FixedLength => {
+                out.write_str("a block device, or a map with a log, cannot be longer or shorter")
+            }
             MapError::Length(errno) => {
                 write!(out, "the file cannot be made so long ({errno})")
             }
@@ -146,6 +176,23 @@ impl fmt::Display for MapError {
                 write!(out, "no memory or address space for the map ({errno})")
             }
             MapError::NotAMap => out.write_str("no map of dh_map begins or is there"),
+            MapError::Log(error) => error.fmt(out),
+            MapError::HasLog => out.write_str(
+                "the file is a map with a log, and may not be written in place: map it with \
+                 DH_MAP_LOG",
+            ),
+            MapError::Cut { needed, bytes } => write!(
+                out,
+                "the file has been cut: it has {bytes} of {needed} bytes; take it from a copy",
+            ),
+            MapError::NotRecovered => out.write_str(
+                "the log has commits that are not in the pages yet, and this process may not write \
+                 the file: map it once in one that may",
+            ),
+            MapError::Sync(SyncError::Write(Errno::ENOSPC)) => out.write_str(
+                "no space: what was changed fits neither the log nor the file system; it stays in \
+                 RAM, and nothing of it is committed",
+            ),
             MapError::Sync(SyncError::ReadOnly) => {
                 out.write_str("this process may not write to the file")
             }

@@ -49,9 +49,11 @@ impl Region {
             looks += 1;
             if looks > ROUNDS * self.control.shards().max(64) {
                 self.recount();
-                if self.excess(0) > 0 {
+                // With a log, what is committed makes room there for what is not.
+                if self.excess(0) > 0 && !self.log().is_some_and(|log| log.fold_all()) {
                     return Err(NoRoom);
                 }
+                looks = 0;
             }
         }
         Ok(())
@@ -196,6 +198,7 @@ impl Owned<'_> {
                 && unsafe {
                     self.region.memory.read_page(slot, Region::offset_of(page)).is_err()
                         || self.region.hash(slot) != self.hash(entry)
+                        || self.is_logged_in_parts(page)
                 };
             if is_changed {
                 self.give_chance(entry);

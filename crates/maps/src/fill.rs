@@ -25,7 +25,7 @@ use crate::backing::{Backing, ReadError};
 use crate::control::ENTRIES;
 use crate::evict::NoRoom;
 use crate::ownership::Owned;
-use crate::region::{Hash, Region};
+use crate::region::Region;
 use crate::staging::{BUFFER_PAGES, Buffer};
 use crate::streams::WINDOW_MAX;
 
@@ -173,8 +173,35 @@ impl Region {
             count = 1;
             read(1).map_err(FillError::Read)?;
         }
+        let count = self.apply_all(&owners, page, count, buffer)?;
         self.install(&owners, page, count, buffer.page(0))?;
         self.control.header().counts.pages_read.fetch_add(u64::from(count), Relaxed);
+        Ok(count)
+    }
+
+    /// Puts over what was read of planned pages what the log has of them; answers how many could
+    /// be, from the first on.
+    fn apply_all<const N: usize>(
+        &self,
+        owners: &Owners<'_, N>,
+        page: u32,
+        count: u32,
+        buffer: &Buffer,
+    ) -> Result<u32, FillError> {
+        if self.log().is_none() {
+            return Ok(count);
+        }
+        for index in 0..count {
+            let Some(owned) = owners.of(self, page + index) else { return Ok(index) };
+            let into = buffer.page(index as usize);
+            // SAFETY: pages of the buffer, which is ours.
+            match unsafe { owned.apply_logged(page + index, into, buffer.scratch()) } {
+                Ok(()) => {}
+                // The others may be to blame.
+                Err(_) if index > 0 => return Ok(index),
+                Err(error) => return Err(FillError::Read(error)),
+            }
+        }
         Ok(count)
     }
 
@@ -189,8 +216,11 @@ impl Region {
         for index in 0..count {
             let Some(owned) = owners.of(self, page + index) else { return Err(FillError::NoRoom) };
             // SAFETY: a page of the buffer, which nobody changes now.
-            let hash = unsafe { self.hash(bytes.add(index as usize * PAGE)) };
-            owned.insert(page + index, hash);
+            unsafe {
+                let bytes = bytes.add(index as usize * PAGE);
+                owned.insert(page + index, self.hash(bytes));
+                owned.note_pieces(page + index, bytes);
+            }
         }
         let at = self.base + page as usize * PAGE;
         let length = count as usize * PAGE;
@@ -222,8 +252,7 @@ impl Region {
                 Ok(Copy::Done) => {}
                 Ok(_) => {
                     if let Some((owned, entry)) = owners.entry_of(self, page + index) {
-                        let Hash(low, high) = owned.hash(entry);
-                        owned.set_hash(entry, Hash(!low, !high));
+                        owned.distrust(entry);
                     }
                 }
                 Err(errno) => return self.install_rest(owners, page, count, index, errno),
@@ -284,7 +313,7 @@ impl Region {
         }
         let planned = &planned[..count];
         for (index, &page) in planned.iter().enumerate() {
-            let at = Self::offset_of(page);
+            let at = self.backing.place_of(Self::offset_of(page));
             // SAFETY: a page of the buffer for each request, until this returns.
             requests.push(unsafe { ReadRequest::from_raw(at, buffer.page(index), PAGE) });
         }
@@ -303,6 +332,11 @@ impl Region {
                     _ => self.backing.read(into, 1, offset, file_bytes),
                 }
             };
+            // SAFETY: as above.
+            let whole = whole.and_then(|()| unsafe {
+                let Some(owned) = owners.of(self, page) else { return Ok(()) };
+                owned.apply_logged(page, into, buffer.scratch())
+            });
             // Who touches the page is told why it cannot come.
             if whole.is_ok() && self.install(&owners, page, 1, into).is_ok() {
                 came += 1;

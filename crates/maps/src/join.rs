@@ -24,10 +24,11 @@ use deepheap_sys::{PAGE, mapping, random};
 use crate::backing::Backing;
 use crate::control::{
     BUDGET_MIN, Control, Header, MAGIC, PARTICIPANTS_MAX, PATH_BYTES, PIPES, Participant, VERSION,
-    bytes_of, plan,
+    Writes, bytes_of, bytes_told, plan,
 };
 use crate::error::MapError;
 use crate::folder;
+use crate::log_create;
 use crate::ownership::mark_of;
 use crate::region::Region;
 use crate::streams::Streams;
@@ -55,14 +56,22 @@ struct Means {
 }
 
 impl Region {
-    /// Joins, and maps the file. Nothing is read.
-    pub(crate) fn open(request: &Request<'_>) -> Result<Region, MapError> {
+    /// Joins, and maps the file. Nothing is read. With a log, it is made if it is not there.
+    pub(crate) fn open(request: &Request<'_>, writes: Writes) -> Result<Region, MapError> {
+        if writes == Writes::Log && request.writes {
+            log_create::create(request.path, request.length)?;
+        }
         let is_memory = file_system_is_memory(request.path);
         let is_memory = is_memory.map_err(|errno| MapError::Open(OpenError::System(errno)))?;
         let backing = Backing::open(request.path, request.writes).map_err(MapError::Open)?;
         if is_memory && !backing.is_device() {
             return Err(MapError::InMemory);
         }
+        let backing = match writes {
+            Writes::Log => backing.with_log(request.path)?,
+            Writes::InPlace if backing.looks_like_log() => return Err(MapError::HasLog),
+            Writes::InPlace => backing,
+        };
         let file_bytes = backing.bytes().map_err(MapError::Resources)?;
         if file_bytes == 0 {
             return Err(MapError::Empty);
@@ -75,7 +84,7 @@ impl Region {
             return Err(MapError::Budget(request.budget_bytes));
         }
         let bytes = (length as usize).next_multiple_of(PAGE);
-        let uffd = Userfaultfd::open_shared().map_err(MapError::Kernel)?;
+        let (uffd, is_tracked) = open_userfaultfd(writes).map_err(MapError::Kernel)?;
         let id = backing.id().map_err(MapError::Resources)?;
         folder::sweep();
         loop {
@@ -91,8 +100,11 @@ impl Region {
                     door.remove();
                     continue;
                 }
-                None => Self::begin(&rendezvous, &door, request, id, file_bytes)?,
+                None => Self::begin(&rendezvous, &door, request, writes, id, file_bytes)?,
             };
+            if let (Some(log), Some(words)) = (backing.log(), control.log_words()) {
+                log.prepare(words, backing.can_write())?;
+            }
             let (place, mark) = enter(&rendezvous, &control, &means, request, &backing)?;
             let header = control.header();
             // A file that has grown is longer for all. One that was cut is read up to its end.
@@ -114,13 +126,22 @@ impl Region {
                 pipes,
                 backing,
                 uffd,
+                is_tracked,
                 place,
                 mark,
                 streams: Streams::default(),
             };
-            region.uffd.register_missing(base, bytes).map_err(MapError::Kernel)?;
+            region.register().map_err(MapError::Kernel)?;
             region.announce_writer(request.writes);
             return Ok(region);
+        }
+    }
+
+    /// Has the kernel tell of touches of what is not in RAM.
+    fn register(&self) -> Result<(), Errno> {
+        match self.is_tracked {
+            true => self.uffd.register_protectable(self.base, self.bytes),
+            false => self.uffd.register_missing(self.base, self.bytes),
         }
     }
 
@@ -161,11 +182,12 @@ impl Region {
         rendezvous: &Rendezvous,
         door: &Door<'_>,
         request: &Request<'_>,
+        writes: Writes,
         id: FileId,
         file_bytes: u64,
     ) -> Result<(Control, Means), MapError> {
-        let (pages, shards) = plan(request.budget_bytes);
-        let bytes = bytes_of(shards);
+        let (pages, shards) = plan(request.budget_bytes, writes);
+        let bytes = bytes_of(shards, writes);
         door.reset(bytes).map_err(MapError::Folder)?;
         let base = rendezvous.map(bytes).map_err(MapError::Resources)?;
         // SAFETY: just mapped, and nobody else's.
@@ -174,6 +196,7 @@ impl Region {
         let header = control.header();
         header.version.store(VERSION, Relaxed);
         header.shards.store(shards, Relaxed);
+        header.has_log.store(u32::from(writes == Writes::Log), Relaxed);
         header.device.store(id.device, Relaxed);
         header.inode.store(id.inode, Relaxed);
         header.file_bytes.store(file_bytes, Relaxed);
@@ -247,7 +270,11 @@ impl Region {
         if self.control.header().was_writable.load(Acquire) == 0 {
             return Ok(());
         }
-        self.write_changed(0..self.file_pages()).map_err(MapError::Sync)
+        match self.log() {
+            Some(log) => log.close(),
+            None => self.write_changed(0..self.file_pages()),
+        }
+        .map_err(MapError::Sync)
     }
 
     fn has_others(&self) -> bool {
@@ -274,15 +301,18 @@ impl Region {
         participant.can_write.store(can_write, Relaxed);
         participant.pid.store(std::process::id(), Release);
         drop(door);
-        let uffd = Userfaultfd::open_shared()?;
-        uffd.register_missing(self.base, self.bytes)?;
-        self.uffd = uffd;
+        let writes = if self.log().is_some() { Writes::Log } else { Writes::InPlace };
+        (self.uffd, self.is_tracked) = open_userfaultfd(writes)?;
+        self.register()?;
         // The parent's death is seen when nobody has its open file any more: neither the descriptor
         // nor a mapping that was made by it.
         let (bytes, shards) = (self.control.bytes(), self.control.shards());
         let base = rendezvous.map(bytes)?;
         // SAFETY: just mapped; the same tables.
         self.control = unsafe { Control::new(base, bytes, shards) };
+        if let Some(log) = self.backing.log() {
+            log.device().after_fork();
+        }
         self.rendezvous = rendezvous;
         self.place = place;
         self.mark = mark;
@@ -313,12 +343,22 @@ pub fn tables_of(rendezvous: &Rendezvous) -> Result<Option<Option<Control>>, Err
         return Ok(Some(None));
     }
     let shards = header.shards.load(Relaxed);
-    if !shards.is_power_of_two() || bytes_of(shards) > bytes {
+    if !shards.is_power_of_two() || bytes_told(header) > bytes {
         return Ok(Some(None));
     }
     core::mem::forget(control);
     // SAFETY: as above, long enough for so many shards.
     Ok(Some(Some(unsafe { Control::new(base, bytes, shards) })))
+}
+
+/// True: the kernel can tell what is written.
+fn open_userfaultfd(writes: Writes) -> Result<(Userfaultfd, bool), Errno> {
+    if writes == Writes::Log
+        && let Ok(tracking) = Userfaultfd::open_shared_tracking()
+    {
+        return Ok((tracking, true));
+    }
+    Ok((Userfaultfd::open_shared()?, false))
 }
 
 fn make_means(file_bytes: u64) -> Result<Means, Errno> {
@@ -382,6 +422,8 @@ fn take_place(
             continue;
         }
         participant.pid.store(0, Relaxed);
+        // Before it can write: who commits must not rely on what it knew.
+        control.header().writers_began.fetch_add(1, SeqCst);
         // From here on locks of who was here before are those of a dead one.
         let epoch = participant.epoch.fetch_add(1, Release) + 1;
         participant.memory.store(memory, Relaxed);

@@ -29,6 +29,17 @@ mod fill;
 mod folder;
 mod join;
 mod list;
+mod log;
+mod log_append;
+mod log_create;
+mod log_evict;
+mod log_file;
+mod log_fold;
+mod log_index;
+mod log_look;
+mod log_sync;
+mod log_tables;
+mod log_tracking;
 mod ownership;
 mod pins;
 mod recover;
@@ -38,17 +49,21 @@ mod settle;
 mod staging;
 mod streams;
 mod table;
+#[cfg(test)]
+mod tap;
+#[cfg(test)]
+mod tests;
 
 pub use access::{
     Advice, Stats, advise, bring_in, bytes_from, check_invariants, owns, prefetch, stats, sync,
 };
 pub use control::{BUDGET_MIN, PARTICIPANTS_MAX};
-pub use durable::SyncError;
-pub use error::MapError;
+pub use error::{MapError, SyncError};
 pub use join::Request;
 pub use list::{Listed, Process, list};
+pub use log_look::{Look, look};
 pub use pins::{PinKind, TooMuch};
 pub use table::{
-    MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, pin, resize,
-    unpin, unpin_thread, write_all,
+    MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, open_log, pin,
+    resize, unpin, unpin_thread, write_all,
 };

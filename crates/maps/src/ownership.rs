@@ -47,7 +47,28 @@ pub struct Owned<'a> {
     pub(crate) is_inherited: bool,
 }
 
+/// A lock of the map's that is no shard's; free again on drop.
+pub(crate) struct Held<'a>(&'a AtomicU32);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let_go(self.0);
+    }
+}
+
+fn let_go(word: &AtomicU32) {
+    if word.swap(0, Release) & WAITERS != 0 {
+        futex::wake_shared(word, 1);
+    }
+}
+
 impl Region {
+    /// Waits for a lock that is no shard's. What it guards is whole also if its owner has died.
+    pub(crate) fn hold<'a>(&self, word: &'a AtomicU32) -> Held<'a> {
+        self.acquire(word);
+        Held(word)
+    }
+
     /// Whether the participant that a word names lives.
     pub(crate) fn is_alive(&self, word: u32) -> bool {
         let mark = word & !WAITERS;
@@ -116,8 +137,6 @@ impl Region {
 
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
-        if self.shard.lock.swap(0, Release) & WAITERS != 0 {
-            futex::wake_shared(&self.shard.lock, 1);
-        }
+        let_go(&self.shard.lock);
     }
 }

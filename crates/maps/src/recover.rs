@@ -54,6 +54,7 @@ impl Owned<'_> {
         header.counts.repairs.fetch_add(1, Relaxed);
         // The dead may have died between the two.
         self.recount();
+        self.distrust_all();
         if self.shard.journal.load(Relaxed) == journal::TAKEN {
             self.settle(true);
         }

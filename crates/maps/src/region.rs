@@ -32,6 +32,8 @@ pub struct Region {
     pub(crate) pipes: [PagePipe; PIPES],
     pub(crate) backing: Backing,
     pub(crate) uffd: Userfaultfd,
+    /// Whether the kernel can tell what this process has written (`log_tracking`).
+    pub(crate) is_tracked: bool,
     /// The process's place among the participants.
     pub(crate) place: usize,
     /// How its locks are marked: place and epoch.

@@ -22,8 +22,7 @@ use deepheap_sys::zap::Zapper;
 use deepheap_sys::{PAGE, mapping, thread};
 
 use crate::control::ENTRIES;
-use crate::durable::SyncError;
-use crate::error::MapError;
+use crate::error::{MapError, SyncError};
 use crate::join::PAGES_MAX;
 use crate::region::Region;
 
@@ -44,6 +43,9 @@ impl Region {
         }
         if length.div_ceil(PAGE as u64) > PAGES_MAX {
             return Err(MapError::TooLong);
+        }
+        if self.log().is_some() {
+            return if length == now { Ok(()) } else { Err(MapError::FixedLength) };
         }
         if length != now && !self.backing.can_write() {
             return Err(MapError::Sync(SyncError::ReadOnly));

@@ -17,6 +17,7 @@ use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::{PAGE, thread};
 
 use crate::control::{BATCH, journal};
+use crate::log::Log;
 use crate::ownership::Owned;
 use crate::region::Region;
 
@@ -102,12 +103,17 @@ impl Owned<'_> {
                 && self.find(page).is_some_and(|entry| {
                     // SAFETY: a page of the slot, which nobody changes now.
                     self.hash(entry) != unsafe { self.region.hash(slot.add(*index * PAGE)) }
+                        || self.is_logged_in_parts(page)
                 })
         };
         (from..to).take_while(is_changed).count()
     }
 
     fn write_or_put_back(&self, slot: *mut u8, from: usize, run: usize, settled: &mut Settled) {
+        if let Some(log) = self.region.log() {
+            return (from..from + run)
+                .for_each(|index| self.log_or_put_back(&log, slot, index, settled));
+        }
         let first = self.shard.batch_pages[from].load(Relaxed);
         let offset = Region::offset_of(first);
         let bytes = slot.wrapping_add(from * PAGE);
@@ -128,6 +134,26 @@ impl Owned<'_> {
         // Who cannot write at all is no error of the device.
         if written.is_err() && self.region.backing.can_write() {
             counts.write_errors.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn log_or_put_back(&self, log: &Log<'_>, slot: *mut u8, index: usize, settled: &mut Settled) {
+        let page = self.shard.batch_pages[index].load(Relaxed);
+        // SAFETY: a page of the slot, which nobody changes now.
+        let bytes = unsafe { core::slice::from_raw_parts(slot.add(index * PAGE), PAGE) };
+        match self.log_evicted(log, page, bytes) {
+            Ok(()) => {
+                settled.written += 1;
+                self.end(index, settled);
+            }
+            Err(errno) => {
+                self.put_back(slot, index);
+                settled.put_back += 1;
+                if errno != Errno::ENOSPC {
+                    let counts = &self.region.control.header().counts;
+                    counts.write_errors.fetch_add(1, Relaxed);
+                }
+            }
         }
     }
 

@@ -12,6 +12,9 @@ use deepheap_sys::{PAGE, mapping, thread};
 
 /// Pages of a buffer.
 pub const BUFFER_PAGES: usize = 64;
+/// Pages beside them, for what is read on the way.
+pub const SCRATCH_PAGES: usize = 2;
+const ALL_PAGES: usize = BUFFER_PAGES + SCRATCH_PAGES;
 /// Buffers of the process: reads under way at a time.
 const BUFFERS: usize = 64;
 /// How long a thread sleeps that finds none.
@@ -23,7 +26,7 @@ static TAKEN: [AtomicU32; BUFFERS] = [const { AtomicU32::new(0) }; BUFFERS];
 /// Maps the buffers; each takes RAM once it is used. Once, under a lock of the caller's.
 pub fn prepare() -> Result<()> {
     if MEMORY.load(Ordering::Acquire).is_null() {
-        let memory = mapping::map_pinned(BUFFERS * BUFFER_PAGES * PAGE)?;
+        let memory = mapping::map_pinned(BUFFERS * ALL_PAGES * PAGE)?;
         MEMORY.store(memory, Ordering::Release);
     }
     Ok(())
@@ -57,7 +60,12 @@ impl Buffer {
     /// A page of it, which the holder of the buffer has alone.
     pub fn page(&self, index: usize) -> *mut u8 {
         assert!(index < BUFFER_PAGES, "a page of the buffer");
-        MEMORY.load(Ordering::Acquire).wrapping_add((self.0 * BUFFER_PAGES + index) * PAGE)
+        MEMORY.load(Ordering::Acquire).wrapping_add((self.0 * ALL_PAGES + index) * PAGE)
+    }
+
+    /// `SCRATCH_PAGES` beside them.
+    pub fn scratch(&self) -> *mut u8 {
+        self.page(BUFFER_PAGES - 1).wrapping_add(PAGE)
     }
 }
 

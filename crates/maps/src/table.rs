@@ -23,9 +23,11 @@ use deepheap_sys::thread;
 use deepheap_sys::zap::Zapper;
 
 use crate::backing::ReadError;
+use crate::control::Writes;
 use crate::error::MapError;
 use crate::fill::{FillError, forget_rings, prepare_rings};
 use crate::join::Request;
+use crate::log::Log;
 use crate::pins::{PinKind, TooMuch};
 use crate::region::Region;
 use crate::staging::{self, BUFFER_PAGES};
@@ -106,12 +108,22 @@ fn zapper() -> &'static Zapper {
 
 /// Maps a file; answers where. The caller has `on_fault` called for what faults there.
 pub fn open(request: &Request<'_>) -> Result<*mut u8, MapError> {
+    open_as(request, Writes::InPlace)
+}
+
+/// As `open`, for a file with a log. It is made, all zeros, if it is not there and the program
+/// writes; it is as long as it was made.
+pub fn open_log(request: &Request<'_>) -> Result<*mut u8, MapError> {
+    open_as(request, Writes::Log)
+}
+
+fn open_as(request: &Request<'_>, writes: Writes) -> Result<*mut u8, MapError> {
     let _blocked = Blocked::all();
     let _changing = CHANGING.lock();
     prepare()?;
     let free = PLACES.iter().position(|place| place.region.load(Relaxed).is_null());
     let Some(free) = free else { return Err(MapError::TooManyMaps) };
-    let region = Region::open(request)?;
+    let region = Region::open(request, writes)?;
     let (start, bytes) = (region.base, region.bytes);
     let place = &PLACES[free];
     place.region.store(Box::into_raw(Box::new(region)), Release);
@@ -216,7 +228,7 @@ pub fn on_fault(fault: &Fault) -> Verdict {
     wake_evictor(region);
     match filled {
         Ok(0) if region.streams.repeats(page) > REPEATS_MAX => {
-            explain(fault.address, FillError::Stuck);
+            explain(region, fault.address, FillError::Stuck);
             Verdict::Fatal
         }
         Ok(came) => {
@@ -231,14 +243,14 @@ pub fn on_fault(fault: &Fault) -> Verdict {
         // As for mmap(2): nothing to say.
         Err(FillError::Beyond) => Verdict::Fatal,
         Err(error) => {
-            explain(fault.address, error);
+            explain(region, fault.address, error);
             Verdict::Fatal
         }
     }
 }
 
 #[cold]
-fn explain(address: usize, error: FillError) {
+fn explain(region: &Region, address: usize, error: FillError) {
     let at = deepheap_sys::log::Piece::Hex(address as u64);
     let what = "the access to a map stops, at ";
     match error {
@@ -249,6 +261,18 @@ fn explain(address: usize, error: FillError) {
         FillError::Read(ReadError::Io(errno)) => {
             say!(what, at, ": the file cannot be read: ", errno, "; check the device")
         }
+        FillError::Read(ReadError::Damaged) => say!(
+            what,
+            at,
+            ": what the log has of the page is damaged: end all processes that have the map, and \
+             see `deepheap fsck`",
+        ),
+        FillError::NoRoom if region.log().is_some() => say!(
+            what,
+            at,
+            ": its RAM and its log are full of changes that are not committed, or the file cannot \
+             be written: call dh_sync more often, or free space there",
+        ),
         FillError::NoRoom => say!(
             what,
             at,
@@ -270,7 +294,8 @@ fn spare(region: &Region) -> u64 {
 }
 
 fn wake_evictor(region: &Region) {
-    if region.excess(spare(region)) > 0 {
+    let wants_folding = || region.log().is_some_and(|log| log.wants_folding());
+    if region.excess(spare(region)) > 0 || wants_folding() {
         WANTED.store(1, SeqCst);
         EVICTOR.notify(1);
     }
@@ -337,6 +362,9 @@ fn evict_forever(_: usize) {
                 while region.excess(2 * spare(region)) > 0 && idle < IDLE_LOOKS {
                     idle = if region.evict_some(zapper()) > 0 { 0 } else { idle + 1 };
                 }
+                if let Some(log) = region.log().filter(Log::wants_folding) {
+                    log.fold_all();
+                }
             });
         }
     }
@@ -375,6 +403,11 @@ fn read_forever(_: usize) {
             wake_evictor(region);
         });
     }
+}
+
+/// After a sync: what it has committed may be too much for the log.
+pub(crate) fn wake_folding(region: &Region) {
+    wake_evictor(region);
 }
 
 /// Brings pages in now, side by side; ascending, `BUFFER_PAGES` at most.

@@ -23,7 +23,7 @@ use deepheap_maps::{self as maps, Request};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::fault_signal;
 
-pub use deepheap_maps::{Advice, BUDGET_MIN, Listed, MAPS_MAX, MapError, Process, Stats};
+pub use deepheap_maps::{Advice, BUDGET_MIN, Listed, Look, MAPS_MAX, MapError, Process, Stats};
 
 use crate::config::{Config, ConfigError, map_ram};
 use crate::machine::Machine;
@@ -80,6 +80,9 @@ pub struct MapOptions {
     pub length: u64,
     /// Bytes of RAM, if this process is the first that maps the file; 0: as the settings say.
     pub ram: u64,
+    /// Whether the file is one of ours with a log: a sync is atomic. If it is not there and the
+    /// program writes, it is made: `length` bytes of zeros.
+    pub has_log: bool,
 }
 
 /// Maps a file; answers where it begins.
@@ -96,8 +99,9 @@ pub fn map(path: &Path, options: MapOptions) -> Result<*mut u8, MapFailure> {
     process::attach().map_err(resources)?;
     watch_exit().map_err(resources)?;
     fault_signal::install(fault_handler::on_fault).map_err(resources)?;
-    let MapOptions { writes, length, .. } = options;
-    Ok(maps::open(&Request { path, length, writes, budget_bytes })?)
+    let MapOptions { writes, length, has_log, .. } = options;
+    let request = Request { path, length, writes, budget_bytes };
+    Ok(if has_log { maps::open_log(&request)? } else { maps::open(&request)? })
 }
 
 /// What the settings give a map: DEEPHEAP_MAP_RAM, or `ram` of DEEPHEAP_CONF, or a part of what
@@ -157,7 +161,7 @@ pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError>
 }
 
 /// Makes durable what all processes have stored in a part of a map until now; a length of 0: from
-/// `address` to the end.
+/// `address` to the end. With a log all of that, or nothing, is there after a crash.
 ///
 /// # Errors
 /// [`MapError`]; after one of the device itself nobody knows what is durable.
@@ -191,6 +195,15 @@ pub fn stats(address: *const u8) -> Result<Stats, MapError> {
 pub fn list() -> Result<Vec<Listed>, Errno> {
     let _inside = Inside::enter();
     maps::list()
+}
+
+/// Looks at a file with a log, from outside; none: it is none.
+///
+/// # Errors
+/// [`MapError`].
+pub fn look(path: &Path) -> Result<Option<Look>, MapError> {
+    let _inside = Inside::enter();
+    maps::look(path)
 }
 
 /// Whether an address lies in a map of this process.

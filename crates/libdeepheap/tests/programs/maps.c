@@ -2,6 +2,7 @@
 #define _XOPEN_SOURCE 700
 #include <deepheap.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@ static uint64_t word_of_file(size_t page, size_t word) {
 
 static void refusals(void) {
     CHECK(!dh_map("no-such-file", 0, PROT_READ, 0) && strstr(dh_last_error(), "No such file"));
-    CHECK(!dh_map(name, 0, PROT_READ, DH_MAP_LOG) && strstr(dh_last_error(), "not there yet"));
+    CHECK(!dh_map(name, 0, PROT_READ, DH_MAP_LOG) && strstr(dh_last_error(), "no map with a log"));
     CHECK(!dh_map(name, 0, PROT_WRITE, 0) && strstr(dh_last_error(), "PROT_READ"));
     CHECK(dh_unmap(NULL) == DH_EOBJECT && dh_sync(name, 1) == DH_EOBJECT);
 }
@@ -56,7 +57,36 @@ static void calls(uint64_t *numbers) {
     CHECK(dh_read(numbers, (size_t)PAGES * PAGE - 4, &one, 8) == DH_EBOUNDS);
 }
 
+/* A child commits, changes more, and is killed: what it had committed is there, and no more. */
+static void commits(void) {
+    const size_t bytes = (size_t)PAGES * PAGE;
+    const char *log_name = "accounts.map";
+    unlink(log_name);
+    pid_t child = fork();
+    if (child == 0) {
+        uint64_t *accounts = dh_map(log_name, bytes, PROT_READ | PROT_WRITE, DH_MAP_LOG);
+        CHECK(accounts);
+        for (size_t page = 0; page < PAGES; page++)
+            accounts[page * WORDS] = page;
+        CHECK(dh_sync(accounts, 0) == 0);
+        for (size_t page = 0; page < PAGES; page++)
+            accounts[page * WORDS] = 1;
+        raise(SIGKILL);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+    CHECK(!dh_map(log_name, 0, PROT_READ, 0) && strstr(dh_last_error(), "DH_MAP_LOG"));
+    uint64_t *accounts = dh_map(log_name, 0, PROT_READ | PROT_WRITE, DH_MAP_LOG);
+    CHECK(accounts);
+    for (size_t page = 0; page < PAGES; page++)
+        CHECK(accounts[page * WORDS] == page);
+    CHECK(!dh_remap(accounts, 2 * bytes) && strstr(dh_last_error(), "cannot be longer"));
+    CHECK(dh_unmap(accounts) == 0);
+    unlink(log_name);
+}
+
 int main(void) {
+    commits();
     int file = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(file >= 0 && ftruncate(file, (off_t)PAGES * PAGE) == 0);
     close(file);
