@@ -33,9 +33,10 @@ pub enum Command {
     Stat(Stat),
     /// Show which files are mapped by dh_map, and by which processes of this user
     Maps,
-    /// Show what is in the file of a durable heap
+    /// Show what is in the file of a durable heap, or of a map with a log
     Inspect(AnyFile),
-    /// Verify the file of a durable heap: every table, and every block that holds something
+    /// Verify the file of a durable heap, every table and every block that holds something; or the
+    /// log of a map
     Fsck(Fsck),
     /// Make a durable heap what it was in a snapshot; what was changed since is lost
     Rollback(OfSnapshot),

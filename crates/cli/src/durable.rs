@@ -80,7 +80,7 @@ fn text(file: &Path, of: &Inspection) -> String {
     out
 }
 
-fn age_of(seconds: u64) -> String {
+pub(crate) fn age_of(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} minutes", seconds / 60),

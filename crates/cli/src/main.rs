@@ -11,6 +11,7 @@ mod doctor;
 mod durable;
 mod elf;
 mod manual;
+mod map_log;
 mod maps;
 mod preload_library;
 mod process_image;
@@ -35,9 +36,9 @@ fn main() -> ExitCode {
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Stat(stat) => stat::stat(&stat),
         Command::Maps => maps::maps(),
-        Command::Inspect(of) => durable::inspect(&of.file, of.key.as_deref()),
+        Command::Inspect(of) => map_log::inspect(&of.file, of.key.as_deref()),
         Command::Fsck(of) if of.repair => durable::repair(&of.file, of.key.as_deref()),
-        Command::Fsck(of) => durable::fsck(&of.file, of.key.as_deref()),
+        Command::Fsck(of) => map_log::fsck(&of.file, of.key.as_deref()),
         Command::Rollback(of) => durable::roll_back(&of.file, of.key.as_deref(), &of.name),
         Command::RmSnapshot(of) => durable::remove_snapshot(&of.file, of.key.as_deref(), &of.name),
         Command::Compact(of) => durable::compact(&of.file, of.key.as_deref()),
