@@ -206,7 +206,9 @@ fn a_crash_at_any_write_or_sync_leaves_a_whole_commit() {
                     returned = Some(last);
                 }
             }
-            for loss in Loss::ALL {
+            // Two kinds of loss at each point, all of them at any three in a row.
+            for turn in 0..2 {
+                let loss = Loss::ALL[(2 * at + turn) % Loss::ALL.len()];
                 points += 1;
                 let image = medium.crash(loss, &mut random);
                 match recover(recorded.len, image, &mut random) {
