@@ -101,8 +101,13 @@ impl Log<'_> {
         Ok(target)
     }
 
-    /// The log begins at the target. False: a commit that logged pages anew has not ended well.
+    /// The log begins at the target. False: it does so already, or a commit that logged pages anew
+    /// has not ended well.
     fn finish(&self, target: u64) -> Result<bool, Errno> {
+        if target == self.words.start.load(Relaxed) {
+            FoldState { target: None, ..FoldState::of(self.words) }.store(self.words);
+            return Ok(false);
+        }
         {
             // A commit that is under way ends first. One that begins later finds no old page.
             let _held = self.hold(&self.words.commit_lock);
