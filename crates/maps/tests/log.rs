@@ -253,6 +253,42 @@ fn a_sync_of_a_part_commits_that_part_alone() {
 }
 
 #[test]
+fn commits_make_room_for_changes_and_what_finds_none_stops() {
+    const MANY: usize = 24_000;
+    let _alone = alone();
+    let file = nowhere();
+    let stored = shared_words::<1>();
+    let store = |commits: bool| {
+        let status = ended(process(|| {
+            let request = Request {
+                path: &file.0,
+                length: (MANY * PAGE) as u64,
+                writes: true,
+                budget_bytes: maps::BUDGET_MIN,
+            };
+            let map = Mapped { at: maps::open_log(&request).unwrap() };
+            for page in 0..MANY {
+                map.word(page, 0).fetch_add(1, SeqCst);
+                stored[0].store(page as u64, SeqCst);
+                if commits && page % 2000 == 0 {
+                    map.sync();
+                }
+            }
+            map.check();
+        }));
+        (status & 0x7f, stored[0].load(SeqCst) as usize)
+    };
+    assert_eq!(store(true), (0, MANY - 1));
+    // Without commits far more than RAM fits, and then no more: the access stops.
+    let (signal, last) = store(false);
+    assert!(signal == libc::SIGBUS && last > 3000, "{signal} {last}");
+    let map = open(&file.0, 0, true).unwrap();
+    for page in (0..MANY).step_by(7) {
+        assert_eq!(map.word(page, 0).load(SeqCst), 1, "{page}");
+    }
+}
+
+#[test]
 fn a_forked_child_shares_the_map_and_can_commit() {
     let _alone = alone();
     let file = nowhere();
