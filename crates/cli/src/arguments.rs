@@ -31,6 +31,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Show the live counters of a process that runs under deepheap
     Stat(Stat),
+    /// Show all processes that run under deepheap, live
+    Top(Top),
     /// Show which files are mapped by dh_map, and by which processes of this user
     Maps,
     /// Show what is in the file of a durable heap, or of a map with a log
@@ -255,6 +257,30 @@ pub struct Stat {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = seconds)]
     pub watch: Option<f64>,
+}
+
+const TOP_NOTES: &str = "\
+Keys: up and down choose a process, enter looks into it, s sorts, / filters by name, ? explains
+the rest, q quits. NO_COLOR is heeded; without UTF-8 in the locale the pictures are ASCII.
+
+The hottest code is where the program touches memory that is not in reach, from one fault in 16 that
+the process notes in its statistics; it is named by the symbols of the files that are mapped.
+
+Life is how long an SSD lasts that is rated for 600 TB of writes, as common ones of 1 TB are, if it
+is written on at the rate of the last minutes.
+
+Processes of other users are seen by root only.";
+
+/// `deepheap top`.
+#[derive(Args)]
+#[command(after_help = TOP_NOTES)]
+pub struct Top {
+    /// A process to look into at once
+    #[arg(value_parser = process_id)]
+    pub pid: Option<u32>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub every: f64,
 }
 
 /// A path as it is given, an empty one too: what is wrong with that is told by the settings.

@@ -71,14 +71,17 @@ fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+/// A number of two bytes in a header.
+pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes_at(bytes, at).map(u16::from_le_bytes)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+/// One of four.
+pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes_at(bytes, at).map(u32::from_le_bytes)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+/// One of eight.
+pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes_at(bytes, at).map(u64::from_le_bytes)
 }

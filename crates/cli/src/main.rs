@@ -1,4 +1,4 @@
-//! The deepheap command: run, doctor, stat, maps, inspect, fsck, rollback, rm-snapshot, compact,
+//! The deepheap command: run, doctor, stat, top, maps, inspect, fsck, rollback, rm-snapshot, compact,
 //! completions, man.
 //!
 //! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
@@ -10,17 +10,28 @@ mod arguments;
 mod doctor;
 mod durable;
 mod elf;
+mod history;
 mod manual;
 mod map_log;
 mod maps;
 mod preload_library;
 mod process_image;
+mod process_list;
 mod program;
 mod refusal;
 mod run;
+mod sample;
+mod sites;
+mod spark;
 mod stat;
 mod stat_process;
 mod stat_screen;
+mod symbols;
+mod top;
+mod top_process;
+mod top_screen;
+mod top_state;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -35,6 +46,7 @@ fn main() -> ExitCode {
         Command::Run(run) => Err(run::run(&run)),
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Stat(stat) => stat::stat(&stat),
+        Command::Top(top) => top::top(&top),
         Command::Maps => maps::maps(),
         Command::Inspect(of) => map_log::inspect(&of.file, of.key.as_deref()),
         Command::Fsck(of) if of.repair => durable::repair(&of.file, of.key.as_deref()),

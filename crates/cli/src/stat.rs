@@ -13,8 +13,9 @@ use deepheap::stats_json;
 
 use crate::arguments::Stat;
 use crate::refusal::{Refusal, print_out, wants_colour};
+use crate::sample::Sample;
 use crate::stat_process::Process;
-use crate::stat_screen::{Sample, screen};
+use crate::stat_screen::screen;
 
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K\n";

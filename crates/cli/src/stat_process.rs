@@ -1,13 +1,14 @@
-//! Process of `stat`: finds the statistics page of a running process and copies it.
+//! Process of `stat`, `top` and `serve`: finds the statistics page of a running process and copies it.
 //!
 //! Guarantees: the page is the process's own, not one inherited from its parent; what is missing
 //! (process, deepheap, permission, version) is told apart.
 //! Never: maps foreign memory or stops the process.
 //! Threads: none but main.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deepheap::stats_page::{STATS_PAGE_NAME, StatsPage};
 
@@ -17,6 +18,8 @@ use crate::refusal::{EXIT_MISSING, Refusal};
 pub struct Process {
     pid: u32,
     started: String,
+    /// Where its statistics were the last time, among its open files.
+    link: RefCell<Option<PathBuf>>,
     /// Its name, for people.
     pub name: String,
 }
@@ -27,7 +30,8 @@ impl Process {
         let gone = || missing(format!("there is no process {pid}: see ps or pgrep for its id"));
         let started = started(pid).ok_or_else(gone)?;
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| gone())?;
-        Ok(Process { pid, started, name: name.trim_end().to_owned() })
+        let link = RefCell::new(None);
+        Ok(Process { pid, started, link, name: name.trim_end().to_owned() })
     }
 
     /// The process id.
@@ -38,6 +42,16 @@ impl Process {
     /// Whether it still runs.
     pub fn is_running(&self) -> bool {
         started(self.pid).is_some_and(|started| started == self.started)
+    }
+
+    /// When it started, as the kernel counts.
+    pub fn started(&self) -> &str {
+        &self.started
+    }
+
+    /// A copy of its statistics, if it has any and they may be read through its open files.
+    pub fn page_if_any(&self) -> Option<Box<StatsPage>> {
+        self.page_by_descriptor().ok().flatten()
     }
 
     /// A copy of its statistics as of now.
@@ -68,19 +82,30 @@ impl Process {
 
     /// Through the links of its open files.
     fn page_by_descriptor(&self) -> std::io::Result<Option<Box<StatsPage>>> {
+        if let Some(link) = self.link.borrow().as_deref()
+            && let Ok(Some(page)) = self.page_behind(link)
+        {
+            return Ok(Some(page));
+        }
         for entry in fs::read_dir(format!("/proc/{}/fd", self.pid))? {
             let link = entry?.path();
-            // A descriptor may be closed meanwhile.
-            let Ok(target) = fs::read_link(&link) else { continue };
-            if !is_stats_page(&target.to_string_lossy()) {
-                continue;
-            }
-            let page = StatsPage::read_copy(&File::open(&link)?, 0)?;
-            if self.owns(&page) {
+            if let Some(page) = self.page_behind(&link)? {
+                self.link.replace(Some(link));
                 return Ok(Some(page));
             }
         }
         Ok(None)
+    }
+
+    /// The page, if an open file is that of this process.
+    fn page_behind(&self, link: &Path) -> std::io::Result<Option<Box<StatsPage>>> {
+        // A descriptor may be closed meanwhile.
+        let Ok(target) = fs::read_link(link) else { return Ok(None) };
+        if !is_stats_page(&target.to_string_lossy()) {
+            return Ok(None);
+        }
+        let page = StatsPage::read_copy(&File::open(link)?, 0)?;
+        Ok(self.owns(&page).then_some(page))
     }
 
     /// Through its memory, for programs that close every descriptor. Needs the right to trace it.

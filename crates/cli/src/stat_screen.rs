@@ -6,56 +6,13 @@
 
 use core::fmt::{Result, Write};
 
-use deepheap::histogram::Histogram;
 use deepheap::stats::{FaultKind, Latency, Stats};
-use deepheap::stats_page::StatsPage;
 use deepheap::stats_report::{bytes, compression, count, device_troubles, duration};
-use deepheap::unmanaged_bytes;
+
+use crate::sample::{Rates, Sample};
 
 /// Columns of the bars.
 const BAR_WIDTH: usize = 40;
-
-/// Statistics at one moment.
-pub struct Sample {
-    /// The numbers.
-    pub stats: Stats,
-    latencies: [Histogram; FaultKind::ALL.len()],
-}
-
-impl Sample {
-    /// Takes it from the page of a process.
-    pub fn of(page: &StatsPage, pid: u32) -> Sample {
-        let mut stats = page.snapshot();
-        // The process looks for itself only now and then.
-        stats.unmanaged_bytes = unmanaged_bytes(pid, &stats).unwrap_or(stats.unmanaged_bytes);
-        Sample { stats, latencies: FaultKind::ALL.map(|kind| page.histogram(kind)) }
-    }
-}
-
-/// What was counted, in all and in the last interval.
-struct Rates<'a> {
-    now: &'a Stats,
-    earlier: Option<&'a Stats>,
-}
-
-impl Rates<'_> {
-    /// Growth a second of a counter, if there is an interval.
-    fn rate(&self, of: impl Fn(&Stats) -> u64) -> Option<f64> {
-        let earlier = self.earlier?;
-        let seconds = self.now.uptime_ns.checked_sub(earlier.uptime_ns)? as f64 / 1e9;
-        Some(of(self.now).saturating_sub(of(earlier)) as f64 / seconds.max(1e-3))
-    }
-
-    /// "12k/s", or nothing.
-    fn counts(&self, of: impl Fn(&Stats) -> u64) -> String {
-        self.rate(of).map_or(String::new(), |rate| format!("{}/s", count(rate as u64)))
-    }
-
-    /// " (12 MiB/s)", or nothing.
-    fn in_brackets(&self, of: impl Fn(&Stats) -> u64, shown: fn(u64) -> String) -> String {
-        self.rate(of).map_or(String::new(), |rate| format!(" ({}/s)", shown(rate as u64)))
-    }
-}
 
 /// The picture. With an earlier sample, latencies are of the time since.
 pub fn screen(
@@ -212,7 +169,8 @@ fn bar(part: u64, whole: u64, has_colour: bool) -> String {
     }
 }
 
-fn uptime(ns: u64) -> String {
+/// How long a process has run, for people.
+pub fn uptime(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     match (hours, minutes) {

@@ -70,6 +70,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             let shard = tls::lane();
             let ns = clock::monotonic_ns() - start_ns;
             runtime.stats.record(shard, kind, ns);
+            runtime.stats.sample(shard, fault.instruction(), fault.address, ns);
             pager.note_fault(report.kind, ns.saturating_sub(report.moves.stall_ns));
             if report.ahead > 0 {
                 runtime.stats.add(shard, Counter::Prefetched, report.ahead.into());

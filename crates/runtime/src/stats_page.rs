@@ -4,9 +4,9 @@
 //! the links of `/proc/PID/fd`. Counters and histograms are sharded so that threads do not fight
 //! for cache lines.
 //!
-//! Guarantees: `add`, `set` and `record` are wait-free; a reader never disturbs the writer; a
+//! Guarantees: `add`, `set`, `record` and `sample` are wait-free; a reader never disturbs the writer; a
 //! page is read only if magic, version and size match.
-//! Never: allocates, blocks or locks in `add`, `set`, `record` and `snapshot`.
+//! Never: allocates, blocks or locks in `add`, `set`, `record`, `sample` and `snapshot`.
 //! Threads: any thread, also in a signal handler; `become_child` only in a fork's child, alone.
 
 use core::ffi::CStr;
@@ -27,14 +27,43 @@ use crate::stats::{Counter, FaultKind, Gauge, Latency, STATS_VERSION, Stats};
 pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
 /// The page's first bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"dh-stats");
+/// Counts up when the page's layout changes and that of `Stats` does not.
+const LAYOUT: u32 = 1;
+/// Version of the page.
+const PAGE_VERSION: u32 = STATS_VERSION * 100 + LAYOUT;
 /// Number of shards; a caller's index is taken modulo this.
 pub const SHARDS: usize = 16;
+/// One of so many faults of a shard is kept as a sample.
+pub const FAULTS_PER_SAMPLE: u64 = 16;
+/// Samples that a shard keeps.
+pub const SAMPLES: usize = 32;
+
+/// One fault out of `FAULTS_PER_SAMPLE`. The writer is not waited for: a sample that is being
+/// written while it is read may be of two faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Address of the instruction that faulted.
+    pub code: u64,
+    /// The address that it touched.
+    pub data: u64,
+    /// How long it took.
+    pub ns: u64,
+}
+
+/// The last samples of a shard.
+#[repr(C)]
+struct Ring {
+    /// Faults of the shard.
+    faults: AtomicU64,
+    slots: [[AtomicU64; 3]; SAMPLES],
+}
 
 /// What one group of threads counts; two cache lines apart from its neighbours.
 #[repr(C, align(128))]
 struct Shard {
     counters: [AtomicU64; Counter::COUNT],
     latencies: [AtomicHistogram; FaultKind::ALL.len()],
+    ring: Ring,
 }
 
 /// The shared page (some pages, in truth; only those written to take memory).
@@ -113,7 +142,7 @@ impl StatsPage {
         let page: *mut StatsPage = mapped.cast();
         // SAFETY: a live mapping of that size, aligned to a page, zero bytes are valid atomics.
         let header = unsafe { &*page };
-        header.version.store(STATS_VERSION, Relaxed);
+        header.version.store(PAGE_VERSION, Relaxed);
         header.size.store(size_of::<StatsPage>() as u32, Relaxed);
         header.pid.store(std::process::id(), Relaxed);
         header.descriptor.store(file.keep(), Relaxed);
@@ -145,6 +174,35 @@ impl StatsPage {
     #[inline]
     pub fn record(&self, shard: usize, kind: FaultKind, ns: u64) {
         self.shards[shard % SHARDS].latencies[kind as usize].record(ns);
+    }
+
+    /// Keeps one of some faults as a sample.
+    #[inline]
+    pub fn sample(&self, shard: usize, code: usize, data: usize, ns: u64) {
+        let ring = &self.shards[shard % SHARDS].ring;
+        let fault = ring.faults.fetch_add(1, Relaxed);
+        if fault % FAULTS_PER_SAMPLE == 0 {
+            let slot = &ring.slots[(fault / FAULTS_PER_SAMPLE) as usize % SAMPLES];
+            for (word, value) in slot.iter().zip([code as u64, data as u64, ns]) {
+                word.store(value, Relaxed);
+            }
+        }
+    }
+
+    /// The samples of a shard that were taken since it had `earlier` faults, as many as are kept,
+    /// and how many faults it has now.
+    pub fn samples_since(&self, shard: usize, earlier: u64) -> (u64, Vec<Sample>) {
+        let ring = &self.shards[shard % SHARDS].ring;
+        let faults = ring.faults.load(Relaxed);
+        let (first, end) =
+            (earlier.div_ceil(FAULTS_PER_SAMPLE), faults.div_ceil(FAULTS_PER_SAMPLE));
+        let kept = first.max(end.saturating_sub(SAMPLES as u64))..end;
+        let samples = kept.map(|taken| {
+            let [code, data, ns] =
+                [0, 1, 2].map(|word| ring.slots[taken as usize % SAMPLES][word].load(Relaxed));
+            Sample { code, data, ns }
+        });
+        (faults, samples.collect())
     }
 
     /// The sum of a counter over all shards.
@@ -252,9 +310,9 @@ impl StatsPage {
         if copy.magic.load(Relaxed) != MAGIC {
             return Err(Error::new(ErrorKind::InvalidData, "not a statistics page"));
         }
-        if version != STATS_VERSION || size as usize != size_of::<StatsPage>() {
+        if version != PAGE_VERSION || size as usize != size_of::<StatsPage>() {
             let text =
-                format!("statistics of version {version}, this command knows {STATS_VERSION}");
+                format!("statistics of version {version}, this command knows {PAGE_VERSION}");
             return Err(Error::new(ErrorKind::InvalidData, text));
         }
         Ok(copy)

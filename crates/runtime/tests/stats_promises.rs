@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
 use deepheap::stats::{Counter, FaultKind, Gauge, STATS_VERSION, Stats};
-use deepheap::stats_page::StatsPage;
+use deepheap::stats_page::{FAULTS_PER_SAMPLE, SAMPLES, Sample, StatsPage};
 use deepheap::{stats_json, summary};
 
 fn page() -> &'static StatsPage {
@@ -64,6 +64,26 @@ fn threads_lose_no_count() {
     assert_eq!(stats.fault_stored.max_ns, 9_999);
     assert!((5_000..=5_630).contains(&stats.fault_stored.p50_ns), "{:?}", stats.fault_stored);
     assert_eq!(stats.fault_zero.count, 0);
+}
+
+#[test]
+fn one_of_some_faults_is_kept_as_a_sample_and_the_newest_are() {
+    let page = page();
+    let faults = FAULTS_PER_SAMPLE * 100;
+    for fault in 0..faults {
+        page.sample(5, 0x1000 + fault as usize, 0x2000 + fault as usize, fault);
+    }
+    let (seen, samples) = page.samples_since(5, 0);
+    assert_eq!((seen, samples.len()), (faults, SAMPLES));
+    for (age, sample) in samples.iter().rev().enumerate() {
+        let ns = faults - FAULTS_PER_SAMPLE * (age as u64 + 1);
+        assert_eq!(*sample, Sample { code: 0x1000 + ns, data: 0x2000 + ns, ns });
+    }
+    // Who has seen them sees the next one only.
+    assert_eq!(page.samples_since(5, seen), (faults, Vec::new()));
+    page.sample(5, 1, 2, 3);
+    assert_eq!(page.samples_since(5, seen), (faults + 1, vec![Sample { code: 1, data: 2, ns: 3 }]));
+    assert_eq!(page.samples_since(4, 0), (0, Vec::new()), "of another shard");
 }
 
 #[test]

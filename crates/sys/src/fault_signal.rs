@@ -35,6 +35,13 @@ impl Fault {
         context.uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0
     }
 
+    /// The address of the instruction.
+    pub fn instruction(&self) -> usize {
+        // SAFETY: as in is_write.
+        let context = unsafe { &*self.context.cast::<ucontext_t>() };
+        context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+    }
+
     /// The signals that the interrupted code had blocked.
     pub fn blocked_signals(&self) -> Mask {
         // SAFETY: as in is_write; the kernel's mask is the first 8 bytes of libc's.

@@ -1,0 +1,55 @@
+//! Sample: the statistics of a process at one moment, and what grew between two of them.
+//!
+//! Never: prints.
+//! Threads: plain data.
+
+use deepheap::histogram::Histogram;
+use deepheap::stats::{FaultKind, Stats};
+use deepheap::stats_page::StatsPage;
+use deepheap::stats_report::count;
+use deepheap::unmanaged_bytes;
+
+/// Statistics at one moment.
+pub struct Sample {
+    /// The numbers.
+    pub stats: Stats,
+    /// Latencies of the faults, by kind.
+    pub latencies: [Histogram; FaultKind::ALL.len()],
+}
+
+impl Sample {
+    /// Takes it from the page of a process.
+    pub fn of(page: &StatsPage, pid: u32) -> Sample {
+        let mut stats = page.snapshot();
+        // The process looks for itself only now and then.
+        stats.unmanaged_bytes = unmanaged_bytes(pid, &stats).unwrap_or(stats.unmanaged_bytes);
+        Sample { stats, latencies: FaultKind::ALL.map(|kind| page.histogram(kind)) }
+    }
+}
+
+/// What was counted, in all and in the last interval.
+pub struct Rates<'a> {
+    /// In all.
+    pub now: &'a Stats,
+    /// Before the interval, if there is one.
+    pub earlier: Option<&'a Stats>,
+}
+
+impl Rates<'_> {
+    /// Growth a second of a counter, if there is an interval.
+    pub fn rate(&self, of: impl Fn(&Stats) -> u64) -> Option<f64> {
+        let earlier = self.earlier?;
+        let seconds = self.now.uptime_ns.checked_sub(earlier.uptime_ns)? as f64 / 1e9;
+        Some(of(self.now).saturating_sub(of(earlier)) as f64 / seconds.max(1e-3))
+    }
+
+    /// "12k/s", or nothing.
+    pub fn counts(&self, of: impl Fn(&Stats) -> u64) -> String {
+        self.rate(of).map_or(String::new(), |rate| format!("{}/s", count(rate as u64)))
+    }
+
+    /// " (12 MiB/s)", or nothing.
+    pub fn in_brackets(&self, of: impl Fn(&Stats) -> u64, shown: fn(u64) -> String) -> String {
+        self.rate(of).map_or(String::new(), |rate| format!(" ({}/s)", shown(rate as u64)))
+    }
+}
