@@ -20,6 +20,7 @@ Without ``init`` the settings come from ``DEEPHEAP_CONF``. Errors are exceptions
 from ._arrays import empty, from_numpy, full, numpy_allocator, pinned, zeros
 from ._durable import Checkpoint, Heap, open
 from ._library import Error, init, stats
+from ._maps import Map, map
 from ._rows import gather, prefetch, scatter
 
 __version__ = "0.1.0"
@@ -28,11 +29,13 @@ __all__ = [
     "Checkpoint",
     "Error",
     "Heap",
+    "Map",
     "empty",
     "from_numpy",
     "full",
     "gather",
     "init",
+    "map",
     "numpy_allocator",
     "open",
     "pinned",

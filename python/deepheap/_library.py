@@ -63,6 +63,10 @@ class Library:
         self.set_root = function("dh_set_root", number, address, text, address)
         self.root = function("dh_root", address, address, text)
         self.checkpoint = function("dh_checkpoint_info", number, address, address)
+        self.map = function("dh_map", address, text, size, number, ctypes.c_uint32)
+        self.unmap = function("dh_unmap", number, address)
+        self.sync = function("dh_sync", number, address, size)
+        self.map_advise = function("dh_map_advise", number, address, size, number)
         self.close = function("dh_close", number, address)
 
     def error(self, code: int) -> Error:

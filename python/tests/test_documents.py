@@ -48,6 +48,11 @@ def test_the_durable_program_goes_on_where_it_was(tmp_path):
         assert run(tmp_path, "-c", begin + program + look) == "128.0\n"
 
 
+def test_the_file_that_is_an_array_is_one(tmp_path):
+    (program,) = [block for block in blocks("docs/python.md") if "deepheap.map" in block]
+    assert run(tmp_path, "-c", "import deepheap\n" + program) == "128.0\n"
+
+
 def test_an_embedding_table_is_trained_on(tmp_path):
     example = str(ROOT / "python/examples/embedding_table.py")
     apart = [
