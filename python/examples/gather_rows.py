@@ -1,11 +1,13 @@
 """gather_rows.py: how many rows of a large array one thread reads a second, in little RAM.
 
     python gather_rows.py deepheap [--ram 256M] [--gib 2] [--draw zipf]
+    python gather_rows.py map      [--ram 256M] [--gib 2] [--draw zipf]
     python gather_rows.py memmap   [--ram 256M] [--gib 2] [--draw zipf]    (as root: needs a cgroup)
 
-Both read the same random rows of 512 random bytes, 4096 rows a call: with deepheap.gather, or by
-indexing a np.memmap under MADV_RANDOM, in a memory cgroup (version 1) that has the same RAM for the
-file beside what Python itself takes. Files and stores are made in the working folder.
+All read the same random rows of 512 random bytes, 4096 rows a call: with deepheap.gather from an
+array or from a file (deepheap.map), or by indexing a np.memmap under MADV_RANDOM, in a memory
+cgroup (version 1) that has the same RAM for the file beside what Python itself takes. Files and
+stores are made in the working folder.
 """
 
 import argparse
@@ -81,7 +83,7 @@ def measure(gather, options, count):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("which", choices=["deepheap", "memmap"])
+    parser.add_argument("which", choices=["deepheap", "map", "memmap"])
     parser.add_argument("--ram", default="256M")
     parser.add_argument("--gib", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10)
@@ -98,6 +100,16 @@ def main():
         return
     path = Path("gather_rows.bin")
     try:
+        if options.which == "map":
+            import deepheap
+
+            os.environ["DEEPHEAP_MAP_RAM"] = options.ram
+            array = deepheap.map(path, "u1", (count, ROW_BYTES), "w+")
+            fill(array, 1)
+            array.flush()
+            array.advise("random")
+            measure(lambda rows, out: array.gather(rows, out=out), options, count)
+            return
         array = np.memmap(path, "u1", "w+", shape=(count, ROW_BYTES))
         fill(array, 1)
         array.flush()

@@ -16,6 +16,9 @@ def test_a_file_larger_than_its_budget_is_an_array(program):
         array[7].flush()
         array.flush()
         assert (np.fromfile("numbers", "u4").reshape(shape) == want).all()
+        # Most of it is not in RAM when libc gets it.
+        array.tofile("copy")
+        assert (np.fromfile("copy", "u4").reshape(shape) == want).all()
         rows = rng.integers(-6000, 6000, 3000)
         assert (array.gather(rows) == want[rows]).all()
         assert (deepheap.gather(array[:, 100:200], rows) == want[rows, 100:200]).all()

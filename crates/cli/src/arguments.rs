@@ -5,6 +5,7 @@
 //! Threads: none but main.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -33,6 +34,8 @@ pub enum Command {
     Stat(Stat),
     /// Show all processes that run under deepheap, live
     Top(Top),
+    /// Show one process or all of them as a local web page, with metrics for OpenMetrics
+    Serve(Serve),
     /// Show which files are mapped by dh_map, and by which processes of this user
     Maps,
     /// Show what is in the file of a durable heap, or of a map with a log
@@ -281,6 +284,44 @@ pub struct Top {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub every: f64,
+}
+
+const SERVE_NOTES: &str = "\
+It prints the address of the page, with a token without which nothing is told. The page shows where
+the pages of the heap are, how RAM is used, faults, the device, and the code that faults most.
+
+  /?token=T         the page; &pid=N chooses a process
+  /data?token=T     what it shows, as JSON
+  /metrics          all counters as OpenMetrics text; the token as
+                    'Authorization: Bearer T', or in the query
+
+Only this machine is listened to unless --listen says otherwise. There is no encryption: from other
+machines come by 'ssh -L 7070:127.0.0.1:7070'.";
+
+/// `deepheap serve`.
+#[derive(Args)]
+#[command(after_help = SERVE_NOTES)]
+pub struct Serve {
+    /// The process
+    #[arg(value_parser = process_id)]
+    pub pid: Option<u32>,
+    /// All processes that this user may look into
+    #[arg(long, conflicts_with = "pid")]
+    pub all: bool,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7070")]
+    #[arg(value_parser = socket_address)]
+    pub listen: SocketAddr,
+    /// A file with the token, for clients that know it [default: a new one each time]
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
+    pub token_file: Option<PathBuf>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub every: f64,
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an address and a port, as 127.0.0.1:7070".to_owned())
 }
 
 /// A path as it is given, an empty one too: what is wrong with that is told by the settings.

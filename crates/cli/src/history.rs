@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use deepheap::heap_map::HeapMapCopy;
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_page::StatsPage;
 
@@ -20,6 +21,8 @@ pub const ENDURANCE_BYTES: f64 = 600e12;
 /// One interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
+    /// When it ended: nanoseconds since deepheap started in the process.
+    pub uptime_ns: u64,
     /// Its length.
     pub seconds: f64,
     /// Faults a second, by kind.
@@ -36,6 +39,8 @@ pub struct Moment {
     pub read_bytes: f64,
     /// Bytes written to the device a second.
     pub written_bytes: f64,
+    /// RAM at the end of the interval.
+    pub ram: Ram,
 }
 
 impl Moment {
@@ -82,6 +87,8 @@ impl Ram {
 pub struct History {
     moments: VecDeque<Moment>,
     last: Sample,
+    /// Where its pages were, the last time that it was asked.
+    pub map: Option<HeapMapCopy>,
     /// Where its faults came from.
     pub sites: Sites,
 }
@@ -90,7 +97,8 @@ impl History {
     /// Begins with the page as it is now.
     pub fn new(page: &StatsPage, pid: u32) -> History {
         let last = Sample::of(page, pid);
-        History { moments: VecDeque::new(), last, sites: Sites::new(page) }
+        let map = page.heap_map().read();
+        History { moments: VecDeque::new(), last, map, sites: Sites::new(page) }
     }
 
     /// Adds the interval that ends now.
@@ -102,11 +110,17 @@ impl History {
             return;
         }
         self.sites.add(page);
+        self.map = page.heap_map().read().or_else(|| self.map.take());
         if self.moments.len() == MOMENTS_MAX {
             self.moments.pop_front();
         }
         self.moments.push_back(between(&self.last, &now));
         self.last = now;
+    }
+
+    /// The newest sample.
+    pub fn sample(&self) -> &Sample {
+        &self.last
     }
 
     /// The numbers of now.
@@ -154,6 +168,7 @@ fn between(earlier: &Sample, now: &Sample) -> Moment {
     });
     let seconds = (now.stats.uptime_ns - earlier.stats.uptime_ns) as f64 / 1e9;
     Moment {
+        uptime_ns: now.stats.uptime_ns,
         seconds,
         faults: latencies.map(|latency| latency.count as f64 / seconds.max(1e-3)),
         p50_ns: latencies.map(|latency| latency.p50_ns),
@@ -162,5 +177,6 @@ fn between(earlier: &Sample, now: &Sample) -> Moment {
         evicted: rate(Stats::evictions),
         read_bytes: rate(|stats| stats.device_read_bytes),
         written_bytes: rate(|stats| stats.device_write_bytes),
+        ram: Ram::of(&now.stats),
     }
 }

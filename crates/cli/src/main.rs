@@ -1,5 +1,5 @@
-//! The deepheap command: run, doctor, stat, top, maps, inspect, fsck, rollback, rm-snapshot, compact,
-//! completions, man.
+//! The deepheap command: run, doctor, stat, top, serve, maps, inspect, fsck, rollback,
+//! rm-snapshot, compact, completions, man.
 //!
 //! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
 //! wrong use ends with status 2.
@@ -11,9 +11,13 @@ mod doctor;
 mod durable;
 mod elf;
 mod history;
+mod http;
+mod live;
+mod look;
 mod manual;
 mod map_log;
 mod maps;
+mod metrics;
 mod preload_library;
 mod process_image;
 mod process_list;
@@ -21,6 +25,7 @@ mod program;
 mod refusal;
 mod run;
 mod sample;
+mod serve;
 mod sites;
 mod spark;
 mod stat;
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         Command::Doctor(doctor) => doctor::doctor(&doctor),
         Command::Stat(stat) => stat::stat(&stat),
         Command::Top(top) => top::top(&top),
+        Command::Serve(serve) => serve::serve(&serve),
         Command::Maps => maps::maps(),
         Command::Inspect(of) => map_log::inspect(&of.file, of.key.as_deref()),
         Command::Fsck(of) if of.repair => durable::repair(&of.file, of.key.as_deref()),

@@ -1,4 +1,5 @@
-//! Process of `stat`, `top` and `serve`: finds the statistics page of a running process and copies it.
+//! Process of `stat`, `top` and `serve`: finds the statistics page of a running process and
+//! copies it.
 //!
 //! Guarantees: the page is the process's own, not one inherited from its parent; what is missing
 //! (process, deepheap, permission, version) is told apart.
@@ -52,6 +53,17 @@ impl Process {
     /// A copy of its statistics, if it has any and they may be read through its open files.
     pub fn page_if_any(&self) -> Option<Box<StatsPage>> {
         self.page_by_descriptor().ok().flatten()
+    }
+
+    /// Asks it to bring its gauges up to date, and if wanted to draw a map of its heap: a page of a
+    /// moment later has them. Nothing happens if its open files may not be written to.
+    pub fn ask(&self, for_map: bool) {
+        let link = self.link.borrow();
+        let Some(link) = link.as_deref() else { return };
+        if let Ok(file) = File::options().read(true).write(true).open(link) {
+            // It may have closed it, or have ended: then the next look tells.
+            let _ = StatsPage::ask(&file, for_map);
+        }
     }
 
     /// A copy of its statistics as of now.

@@ -13,9 +13,10 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::arguments::Top;
+use crate::look::Look;
 use crate::refusal::{Refusal, wants_colour};
 use crate::spark::Glyphs;
-use crate::top_screen::{Look, draw};
+use crate::top_screen::draw;
 use crate::top_state::{State, Wish};
 use crate::watch::Watch;
 
@@ -33,7 +34,7 @@ pub fn top(arguments: &Top) -> Result<(), Refusal> {
         ));
     }
     let mut state = State::new(arguments.every, arguments.pid);
-    let mut watch = Watch::of_all();
+    let mut watch = Watch::new(true);
     if let Some(pid) = arguments.pid {
         watch.add(pid, &mut state.processes)?;
     }
@@ -56,7 +57,7 @@ pub fn top(arguments: &Top) -> Result<(), Refusal> {
         if read.elapsed().as_secs_f64() >= state.interval {
             read = Instant::now();
             if !state.is_paused {
-                let ended = watch.look(&mut state.processes);
+                let ended = watch.look(&mut state.processes, |_| false);
                 ended.iter().for_each(|process| state.tell_end(process));
                 state.put_in_order();
             }

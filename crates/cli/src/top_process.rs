@@ -13,9 +13,9 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::Paragraph;
 
 use crate::history::{ENDURANCE_BYTES, History};
+use crate::look::Look;
 use crate::spark::{columns_of, sparkline};
 use crate::stat_screen::uptime;
-use crate::top_screen::Look;
 use crate::watch::Watched;
 
 /// Columns of the bar of RAM.

@@ -1,6 +1,7 @@
 //! Screen of `top`: the list of processes and the help.
 //!
-//! Guarantees: readable in 80 columns and 24 rows, and without colours; smaller screens show a part.
+//! Guarantees: readable in 80 columns and 24 rows, and without colours; a smaller screen
+//! shows a part.
 //! Never: reads a process; it draws what the state holds.
 //! Threads: pure functions.
 
@@ -8,40 +9,15 @@ use deepheap::stats::FaultKind;
 use deepheap::stats_report::{bytes, count, duration};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 
+use crate::look::Look;
 use crate::spark::Glyphs;
 use crate::top_process;
 use crate::top_state::{Sort, State};
 use crate::watch::Watched;
-
-/// How it is drawn.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// Whether there are colours.
-    pub has_colour: bool,
-    /// What pictures are made of.
-    pub glyphs: Glyphs,
-}
-
-impl Look {
-    /// A colour, where there are colours.
-    pub fn colour(self, colour: Color) -> Style {
-        if self.has_colour { Style::new().fg(colour) } else { Style::new() }
-    }
-
-    /// Titles.
-    pub fn bold(self) -> Style {
-        Style::new().add_modifier(Modifier::BOLD)
-    }
-
-    /// What matters less.
-    pub fn dim(self) -> Style {
-        if self.has_colour { Style::new().add_modifier(Modifier::DIM) } else { Style::new() }
-    }
-}
 
 /// Rows of the panel below the list.
 const PANEL_ROWS: u16 = 10;
@@ -206,7 +182,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
 fn row(process: &Watched) -> Row<'static> {
     let (newest, ram) = (process.history.newest(), process.history.ram());
     let stored = FaultKind::Stored as usize;
-    let share = if ram.budget == 0 { 0 } else { ram.used() * 100 / ram.budget };
+    let share = (ram.used() * 100).checked_div(ram.budget).unwrap_or(0);
     let p99 = match newest.p99_ns[stored] {
         0 => "-".to_owned(),
         ns => duration(ns),

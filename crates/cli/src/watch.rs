@@ -29,12 +29,18 @@ pub struct Watch {
     list: ProcessList,
     processes: Vec<Process>,
     searched: Instant,
+    is_of_all: bool,
 }
 
 impl Watch {
-    /// Of all processes that this user may look into; none is known yet.
-    pub fn of_all() -> Watch {
-        Watch { list: ProcessList::default(), processes: Vec::new(), searched: Instant::now() }
+    /// Of those that are added, and of all others that this user may look into if `is_of_all`.
+    pub fn new(is_of_all: bool) -> Watch {
+        Watch {
+            list: ProcessList::default(),
+            processes: Vec::new(),
+            searched: Instant::now(),
+            is_of_all,
+        }
     }
 
     /// Adds a process.
@@ -50,7 +56,12 @@ impl Watch {
     }
 
     /// Reads all of them anew, looks for new ones now and then, and hands back those that ended.
-    pub fn look(&mut self, watched: &mut Vec<Watched>) -> Vec<Watched> {
+    /// The next look finds fresh gauges, and fresh maps of those of which they are wanted.
+    pub fn look(
+        &mut self,
+        watched: &mut Vec<Watched>,
+        wants_map: impl Fn(u32) -> bool,
+    ) -> Vec<Watched> {
         let mut ended = Vec::new();
         self.processes.retain(|process| {
             let pid = process.pid();
@@ -58,12 +69,15 @@ impl Watch {
                 return false;
             };
             match process.page() {
-                Ok(page) => watched[at].history.add(&page, pid),
+                Ok(page) => {
+                    watched[at].history.add(&page, pid);
+                    process.ask(wants_map(pid));
+                }
                 Err(_) => ended.push(watched.remove(at)),
             }
             !ended.iter().any(|ended| ended.pid == pid)
         });
-        if self.searched.elapsed() >= SEARCH {
+        if self.is_of_all && self.searched.elapsed() >= SEARCH {
             self.search(watched);
         }
         ended

@@ -25,6 +25,7 @@ struct Terminal {
     child: Child,
     output: Receiver<Vec<u8>>,
     seen: String,
+    screen: vt100::Parser,
     modes: libc::termios,
 }
 
@@ -52,6 +53,9 @@ impl Terminal {
                 &size,
             );
             assert_eq!(opened, 0, "openpty");
+            // The command must not hold its own terminal open.
+            libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
+            libc::fcntl(slave, libc::F_SETFD, libc::FD_CLOEXEC);
             (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
         };
         let modes = modes_of(&master);
@@ -78,32 +82,38 @@ impl Terminal {
                 let _ = sender.send(bytes[..n].to_vec());
             }
         });
-        Terminal { master, child, output, seen: String::new(), modes }
+        let screen = vt100::Parser::new(24, 80, 0);
+        Terminal { master, child, output, seen: String::new(), screen, modes }
     }
 
-    /// Waits until the words have come out since the last call.
+    fn take(&mut self, bytes: &[u8]) {
+        self.screen.process(bytes);
+        self.seen.push_str(&String::from_utf8_lossy(bytes));
+    }
+
+    /// Waits until the words are on the screen.
     #[track_caller]
     fn expect(&mut self, words: &str) {
         let until = Instant::now() + PATIENCE;
-        while !self.seen.contains(words) {
+        while !self.screen.screen().contents().contains(words) {
             let left = until.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left) {
-                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(_) => panic!("'{words}' did not come out: {:?}", self.seen),
+                Ok(bytes) => self.take(&bytes),
+                Err(_) => panic!("no '{words}' on:\n{}", self.screen.screen().contents()),
             }
         }
         // 39 is the terminal's own.
         let is_colour = |colour| self.seen.contains(&format!("\x1b[{colour}"));
         assert!(!(30..39).any(is_colour), "a colour: {:?}", self.seen);
-        self.seen.clear();
     }
 
     fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).expect("press");
     }
 
-    fn resize(&self, columns: u16, rows: u16) {
+    fn resize(&mut self, columns: u16, rows: u16) {
         use std::os::fd::AsRawFd;
+        self.screen.screen_mut().set_size(rows, columns);
         let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the size is read during the call.
         let set = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &size) };
@@ -115,7 +125,7 @@ impl Terminal {
     fn ends_clean(mut self) {
         let status = self.child.wait().expect("wait");
         while let Ok(bytes) = self.output.recv_timeout(Duration::from_millis(200)) {
-            self.seen.push_str(&String::from_utf8_lossy(&bytes));
+            self.take(&bytes);
         }
         assert!(status.success(), "{status}: {:?}", self.seen);
         assert!(self.seen.contains(LEAVE) && self.seen.contains(CURSOR), "{:?}", self.seen);
@@ -143,7 +153,8 @@ fn it_shows_this_process_heeds_keys_and_sizes_and_leaves_the_terminal_clean() {
     terminal.press("\r\r");
     terminal.expect("hottest code");
     terminal.resize(120, 40);
-    terminal.expect("hottest code");
+    // The last line is the 40th now.
+    terminal.expect(&("\n".repeat(15) + "esc back"));
     terminal.press("q");
     terminal.ends_clean();
 

@@ -52,6 +52,7 @@ pub mod saved_places;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;
 mod staging;
+mod survey;
 mod takeover;
 mod window;
 
@@ -66,6 +67,7 @@ pub use moves::Moves;
 pub use pager::{Options, Pager, StartError};
 pub use promises::{NoPromise, Overcommit};
 pub use staging::WINDOW_PIECES;
+pub use survey::Survey;
 
 pub(crate) use deepheap_heap::PAGE;
 

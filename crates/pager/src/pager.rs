@@ -166,6 +166,11 @@ impl Pager {
         &self.store
     }
 
+    /// Address of the first page of the region.
+    pub fn region_base(&self) -> usize {
+        self.frames.region_base()
+    }
+
     /// Puts fresh, untouched address space under management before any thread uses it.
     pub fn manage(&self, first_span: usize, count: usize) -> Result<(), Errno> {
         let address = self.frames.region_base() + first_span * SPAN;

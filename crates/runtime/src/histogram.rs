@@ -102,6 +102,13 @@ impl Histogram {
         }
     }
 
+    /// Events that are known to have taken at most so many nanoseconds; all that did, where a
+    /// bucket ends there: one below each power of two.
+    pub fn count_up_to(&self, ns: u64) -> u64 {
+        let whole = self.buckets.iter().enumerate().take(BUCKETS - 1);
+        whole.take_while(|(bucket, _)| bucket_end_ns(*bucket) <= ns).map(|(_, count)| count).sum()
+    }
+
     /// What was recorded after `earlier`, an older snapshot of the same histogram. The longest
     /// event of the interval is known only to its bucket.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
@@ -133,6 +140,14 @@ mod tests {
         let mut histogram = Histogram::default();
         atomic.add_to(&mut histogram);
         histogram
+    }
+
+    #[test]
+    fn counts_up_to_a_power_of_two_are_exact() {
+        let histogram = histogram_of(&[0, 7, 1023, 1024, 1_000_000, u64::MAX]);
+        for (ns, events) in [(0, 1), (1023, 3), (2047, 4), ((1 << 20) - 1, 5), (u64::MAX, 5)] {
+            assert_eq!(histogram.count_up_to(ns), events, "{ns}");
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod full_wait;
 mod global_allocator;
 mod growth;
 pub mod heap_file;
+pub mod heap_map;
 pub mod histogram;
 mod holds;
 pub mod limits;
@@ -64,6 +65,7 @@ pub mod store_location;
 mod switch;
 mod thrashing;
 mod thread_cache;
+mod viewer;
 mod workers;
 
 pub use allocate::{aligned_alloc, calloc, free, give_up, malloc, owns, usable_size};
@@ -73,7 +75,7 @@ pub use areas::{
 };
 pub use config::{Config, ConfigError, OPEN_MAX, parse_size};
 pub use deepheap_measure::size;
-pub use deepheap_pager::Overcommit;
+pub use deepheap_pager::{Overcommit, Survey};
 pub use deepheap_sys::errno::Errno;
 pub use deepheap_sys::fault_signal;
 pub use deepheap_sys::own_descriptor::is_own as is_own_descriptor;

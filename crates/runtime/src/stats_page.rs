@@ -4,8 +4,8 @@
 //! the links of `/proc/PID/fd`. Counters and histograms are sharded so that threads do not fight
 //! for cache lines.
 //!
-//! Guarantees: `add`, `set`, `record` and `sample` are wait-free; a reader never disturbs the writer; a
-//! page is read only if magic, version and size match.
+//! Guarantees: `add`, `set`, `record` and `sample` are wait-free; a reader never disturbs the
+//! writer; a page is read only if magic, version and size match.
 //! Never: allocates, blocks or locks in `add`, `set`, `record`, `sample` and `snapshot`.
 //! Threads: any thread, also in a signal handler; `become_child` only in a fork's child, alone.
 
@@ -20,6 +20,7 @@ use std::os::unix::fs::FileExt;
 use deepheap_sys::memory_file;
 use deepheap_sys::own_descriptor::OwnDescriptor;
 
+use crate::heap_map::HeapMap;
 use crate::histogram::{AtomicHistogram, Histogram};
 use crate::stats::{Counter, FaultKind, Gauge, Latency, STATS_VERSION, Stats};
 
@@ -81,6 +82,7 @@ pub struct StatsPage {
     started_ns: AtomicU64,
     gauges: [AtomicU64; Gauge::COUNT],
     shards: [Shard; SHARDS],
+    heap_map: HeapMap,
 }
 
 impl StatsPage {
@@ -181,7 +183,7 @@ impl StatsPage {
     pub fn sample(&self, shard: usize, code: usize, data: usize, ns: u64) {
         let ring = &self.shards[shard % SHARDS].ring;
         let fault = ring.faults.fetch_add(1, Relaxed);
-        if fault % FAULTS_PER_SAMPLE == 0 {
+        if fault.is_multiple_of(FAULTS_PER_SAMPLE) {
             let slot = &ring.slots[(fault / FAULTS_PER_SAMPLE) as usize % SAMPLES];
             for (word, value) in slot.iter().zip([code as u64, data as u64, ns]) {
                 word.store(value, Relaxed);
@@ -223,6 +225,41 @@ impl StatsPage {
             shard.latencies[kind as usize].add_to(&mut histogram);
         }
         histogram
+    }
+
+    /// Where the pages of the heap are.
+    pub fn heap_map(&self) -> &HeapMap {
+        &self.heap_map
+    }
+
+    /// Asks the process whose page this file is to bring the gauges up to date, and if wanted to
+    /// draw a map, which later copies have. Returns at once.
+    ///
+    /// # Errors
+    /// What the kernel said; `InvalidData` for a file that somebody may make shorter.
+    pub fn ask(file: &File, for_map: bool) -> Result<()> {
+        let keeps_length = memory_file::keeps_length(file.as_raw_fd());
+        if !keeps_length || file.metadata()?.len() < size_of::<Self>() as u64 {
+            return Err(Error::new(ErrorKind::InvalidData, "not a statistics page"));
+        }
+        // SAFETY: the kernel chooses a free address. The file is as long and cannot become shorter,
+        // so no touch faults; zero bytes, and all others, are valid atomics.
+        unsafe {
+            let mapped = libc::mmap(
+                core::ptr::null_mut(),
+                size_of::<Self>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
+            if mapped == libc::MAP_FAILED {
+                return Err(Error::last_os_error());
+            }
+            (*mapped.cast::<Self>()).heap_map.ask(for_map);
+            libc::munmap(mapped, size_of::<Self>());
+        }
+        Ok(())
     }
 
     /// Everything at once (each number by itself is exact, together they are a moment apart).
@@ -304,8 +341,13 @@ impl StatsPage {
             ErrorKind::UnexpectedEof => Error::new(ErrorKind::InvalidData, "too short"),
             _ => error,
         })?;
+        // A map that was written meanwhile may be of two editions.
+        let mut edition = [0; 8];
+        let at = core::mem::offset_of!(StatsPage, heap_map) + HeapMap::EDITION_OFFSET;
+        file.read_exact_at(&mut edition, offset + at as u64)?;
         // SAFETY: every byte was written, and any bytes are valid atomics.
         let copy = unsafe { copy.assume_init() };
+        copy.heap_map.keep_if(u64::from_ne_bytes(edition));
         let (version, size) = (copy.version.load(Relaxed), copy.size.load(Relaxed));
         if copy.magic.load(Relaxed) != MAGIC {
             return Err(Error::new(ErrorKind::InvalidData, "not a statistics page"));

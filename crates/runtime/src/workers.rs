@@ -8,6 +8,7 @@
 //! | writer | sealed segments to the device |
 //! | fetchers | the next stretches of a scan, and objects that the program asked for |
 //! | committer | a durable heap's checkpoints that nobody makes himself (`durable_worker`) |
+//! | viewer | gauges and a map of the heap, when another process asks (`viewer`) |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
 //!
 //! Guarantees: zero CPU at rest. A worker that fails says why, once, and goes on trying at leisure.
@@ -28,6 +29,7 @@ use deepheap_sys::thread;
 use crate::runtime::{Inside, Runtime};
 use crate::stats::Counter;
 use crate::thrashing::Watch;
+use crate::viewer::viewer;
 
 /// How long a worker waits after a failure before it tries again.
 const LEISURE: Duration = Duration::from_millis(100);
@@ -71,6 +73,10 @@ pub(crate) fn start(runtime: &'static Runtime) {
         if !(writes && runtime.is_read_only()) {
             spawn(runtime, name, run);
         }
+    }
+    // The page is that of the process.
+    if runtime.durable.is_none() {
+        spawn(runtime, c"deepheap-view", viewer);
     }
     runtime.helpers.store(0, Ordering::Relaxed);
     let evictors = runtime.pager().map_or(1, |pager| pager.evictors());

@@ -25,6 +25,13 @@ pub fn create(name: &CStr, bytes: usize) -> Result<OwnDescriptor> {
     }
 }
 
+/// Whether nobody can make the file behind a descriptor shorter.
+pub fn keeps_length(descriptor: RawFd) -> bool {
+    // SAFETY: no memory arguments.
+    let seals = unsafe { raw_call!(SYS_fcntl, descriptor, libc::F_GET_SEALS) };
+    seals.is_ok_and(|seals| seals & libc::F_SEAL_SHRINK as usize != 0)
+}
+
 /// The inode behind a descriptor: tells a file of ours from one that the program has opened under
 /// the same number.
 pub fn inode(descriptor: RawFd) -> Result<u64> {

@@ -25,6 +25,7 @@ impl Folder {
     }
 
     /// Its path.
+    #[allow(dead_code)] // not every test file needs it
     pub fn path(&self) -> &Path {
         &self.0
     }

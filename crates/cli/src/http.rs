@@ -1,0 +1,188 @@
+//! HTTP: as much of HTTP/1.1 as one page and its numbers need.
+//!
+//! Guarantees: a request is bounded in length and time; every answer is whole, says its length and
+//! closes the connection.
+//! Never: believes a header beyond the one it needs; serves files.
+//! Threads: one for each connection.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+/// Bytes of a request line with its headers.
+const REQUEST_BYTES_MAX: usize = 16 << 10;
+/// How long a client may be silent.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was asked.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The path, without what stands behind the question mark.
+    pub path: String,
+    query: Vec<(String, String)>,
+    /// What stands behind `Authorization: Bearer`.
+    bearer: Option<String>,
+}
+
+/// What cannot be answered, as a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadRequest {
+    /// It is no request.
+    Unreadable,
+    /// Another method than GET.
+    Method,
+    /// It is too long.
+    TooLong,
+}
+
+impl BadRequest {
+    /// The answer to it.
+    pub fn answer(self) -> Answer {
+        match self {
+            BadRequest::Unreadable => Answer::text("400 Bad Request", "this is no request\n"),
+            BadRequest::Method => {
+                let mut answer = Answer::text("405 Method Not Allowed", "only GET\n");
+                answer.headers.push(("Allow", "GET".to_owned()));
+                answer
+            }
+            BadRequest::TooLong => {
+                Answer::text("431 Request Header Fields Too Large", "this is too long\n")
+            }
+        }
+    }
+}
+
+impl Request {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What the connection said; inside, what is wrong with the request.
+    pub fn read(stream: &mut impl Read) -> io::Result<Result<Request, BadRequest>> {
+        let mut bytes = Vec::new();
+        let mut piece = [0; 2048];
+        let end = loop {
+            if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end;
+            }
+            if bytes.len() > REQUEST_BYTES_MAX {
+                return Ok(Err(BadRequest::TooLong));
+            }
+            match stream.read(&mut piece)? {
+                0 => return Ok(Err(BadRequest::Unreadable)),
+                n => bytes.extend(&piece[..n]),
+            }
+        };
+        Ok(std::str::from_utf8(&bytes[..end]).map_err(|_| BadRequest::Unreadable).and_then(parse))
+    }
+
+    /// A value of the query.
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The token that the client has: in a header, or in the query.
+    pub fn token(&self) -> Option<&str> {
+        self.bearer.as_deref().or_else(|| self.value("token"))
+    }
+}
+
+fn parse(head: &str) -> Result<Request, BadRequest> {
+    let mut lines = head.split("\r\n");
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(BadRequest::Unreadable);
+    };
+    if !version.starts_with("HTTP/1.") || !target.starts_with('/') {
+        return Err(BadRequest::Unreadable);
+    }
+    if method != "GET" {
+        return Err(BadRequest::Method);
+    }
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let mut bearer = None;
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        let (kind, token) = value.trim().split_once(' ').unwrap_or_default();
+        if name.eq_ignore_ascii_case("authorization") && kind.eq_ignore_ascii_case("bearer") {
+            bearer = Some(token.trim().to_owned());
+        }
+    }
+    let query = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    Ok(Request { path: path.to_owned(), query, bearer })
+}
+
+/// What is sent.
+pub struct Answer {
+    status: &'static str,
+    content_type: &'static str,
+    /// Headers beside those that every answer has.
+    pub headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    /// What was asked for.
+    pub fn of(content_type: &'static str, body: String) -> Answer {
+        Answer { status: "200 OK", content_type, headers: Vec::new(), body: body.into_bytes() }
+    }
+
+    /// Some words, mostly on why not.
+    pub fn text(status: &'static str, text: &str) -> Answer {
+        let content_type = "text/plain; charset=utf-8";
+        Answer { status, content_type, headers: Vec::new(), body: text.as_bytes().to_vec() }
+    }
+
+    /// Sends it.
+    ///
+    /// # Errors
+    /// What the connection said.
+    pub fn send(&self, stream: &mut impl Write) -> io::Result<()> {
+        let mut head = format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+             Referrer-Policy: no-referrer\r\n",
+            self.status,
+            self.content_type,
+            self.body.len()
+        );
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(&self.body)?;
+        stream.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Request, BadRequest> {
+        Request::read(&mut { bytes }).expect("bytes can be read")
+    }
+
+    #[test]
+    fn a_request_tells_its_path_its_query_and_its_token() {
+        let request = read(b"GET /data?pid=7&token=t1 HTTP/1.1\r\nHost: a\r\n\r\n").expect("good");
+        assert_eq!((request.path.as_str(), request.value("pid")), ("/data", Some("7")));
+        assert_eq!((request.token(), request.value("x")), (Some("t1"), None));
+        let request = read(b"GET /metrics HTTP/1.1\r\nauthorization: bearer t2\r\n\r\n");
+        assert_eq!(request.expect("good").token(), Some("t2"));
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        assert_eq!(read(b"POST / HTTP/1.1\r\n\r\n"), Err(BadRequest::Method));
+        for bad in
+            ["", "GET", "GET / HTTP/1.1", "GET / x HTTP/1.1\r\n\r\n", "GET x HTTP/1.1\r\n\r\n"]
+        {
+            assert_eq!(read(bad.as_bytes()), Err(BadRequest::Unreadable), "{bad}");
+        }
+        assert_eq!(read(b"GET /\xff HTTP/1.1\r\n\r\n"), Err(BadRequest::Unreadable));
+        let long = "GET /".to_owned() + &"x".repeat(REQUEST_BYTES_MAX) + " HTTP/1.1\r\n";
+        assert_eq!(read((long.clone() + &long).as_bytes()), Err(BadRequest::TooLong));
+    }
+}

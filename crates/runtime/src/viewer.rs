@@ -1,0 +1,37 @@
+//! Viewer: the worker that tells other processes, when they ask, what cannot be told all the time.
+//!
+//! Guarantees: it sleeps until a viewer asks, and answers `PAUSE` apart at most; a map looks at
+//! `LOOKS` pages of a cell at most, however large the heap is.
+//! Never: touches managed memory, claims an object.
+//! Threads: its own.
+
+use core::time::Duration;
+
+use deepheap_heap::PAGES_PER_SPAN;
+use deepheap_pager::Pager;
+use deepheap_sys::thread;
+
+use crate::runtime::Runtime;
+
+/// Least time between two answers: viewers that ask all the time cost no more.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Pages of a cell that are looked at.
+const LOOKS: usize = 64;
+
+/// The loop of the worker.
+pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
+    let map = runtime.stats.heap_map();
+    let mut answered = 0;
+    while !pager.has_ended() {
+        answered = map.wait_for_request(answered);
+        runtime.publish_gauges();
+        if map.take_wish() {
+            let pages = runtime.heap.spans_end() * PAGES_PER_SPAN;
+            map.write(pager.region_base() as u64, pages, |cell| {
+                let stride = cell.len().div_ceil(LOOKS);
+                pager.survey(cell, stride)
+            });
+        }
+        thread::sleep(PAUSE);
+    }
+}
