@@ -172,6 +172,9 @@ pub struct Run {
     /// At exit, add a line of JSON statistics to this file
     #[arg(long, value_name = "FILE", value_parser = any_path())]
     pub stats: Option<PathBuf>,
+    /// Write what faults, evictions and writes do into this file
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
+    pub trace: Option<PathBuf>,
     /// At exit, print a summary to stderr
     #[arg(long)]
     pub show_stats: bool,

@@ -50,7 +50,10 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
     // Absolute: the program and its children may change folders.
     config.store = Some(absolute(location.path())?);
     if let Some(file) = &config.stats_file {
-        config.stats_file = Some(check_stats_file(file)?);
+        config.stats_file = Some(check_output_file(file, "statistics", "--stats")?);
+    }
+    if let Some(file) = &config.trace_file {
+        config.trace_file = Some(check_output_file(file, "the trace", "--trace")?);
     }
     let preload = preload_library::preloading(&library, env::var_os("LD_PRELOAD").as_deref());
     // exec keeps the process id.
@@ -102,6 +105,9 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     if let Some(path) = &arguments.stats {
         config.set(machine, "stats", utf8(path)?).map_err(refuse("--stats"))?;
     }
+    if let Some(path) = &arguments.trace {
+        config.set(machine, "trace", utf8(path)?).map_err(refuse("--trace"))?;
+    }
     config.show_stats |= arguments.show_stats;
     config.children &= !arguments.no_children;
     config.force |= arguments.force;
@@ -128,7 +134,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
 }
 
 /// The file need not exist, but must be possible to write.
-fn check_stats_file(file: &Path) -> Result<PathBuf, Refusal> {
+fn check_output_file(file: &Path, what: &str, option: &str) -> Result<PathBuf, Refusal> {
     let file = absolute(file)?;
     let folder = file.parent().unwrap_or(Path::new("/"));
     let shown = file.display();
@@ -141,7 +147,7 @@ fn check_stats_file(file: &Path) -> Result<PathBuf, Refusal> {
         return Ok(file);
     }
     Err(Refusal::new(format!(
-        "statistics cannot be written to '{shown}': give --stats a file in a folder that exists \
-         and that this user may write to"
+        "{what} cannot be written to '{shown}': give {option} a file in a folder that exists and \
+         that this user may write to"
     )))
 }

@@ -25,6 +25,7 @@ use crate::ownership::{DescriptorId, List, Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 use crate::ranges::RangeNo;
+use crate::trace::Happened;
 
 /// While some pages cannot be evicted, so many others stay: an instruction and all its operands
 /// must fit at the same time.
@@ -369,8 +370,10 @@ impl Pager {
         let hash = descriptor.backing().map_or(UNKNOWN_HASH, |_| self.store.hash(data));
         if hash != UNKNOWN_HASH && hash == descriptor.hash() {
             moves.clean += 1;
+            self.trace.note(Happened::Clean, descriptor.page(), data.len());
         } else {
             moves.dirty += 1;
+            self.trace.note(Happened::Dirty, descriptor.page(), data.len());
             self.drop_backing(&owned);
         }
         descriptor.set_hash(hash);

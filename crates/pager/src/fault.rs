@@ -11,7 +11,7 @@ use deepheap_heap::PageNo;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::userfaultfd::Copy;
 
-use crate::fault_report::{FaultError, FaultKind, FaultReport};
+use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
 use crate::frames::FRESH_MAX;
 use crate::gate::Level;
 use crate::moves::Moves;
@@ -75,12 +75,12 @@ impl Pager {
             }),
         };
         drop(passage);
-        let (kind, ahead) = match served {
+        let Served { kind, ahead, passed } = match served {
             Ok(Some(served)) => served,
             // Another thread was faster; the access, tried again, finds what became of the object.
             Ok(None) => {
                 self.frames.page_buffer.unreserve(1);
-                (FaultKind::Waited, 0)
+                Served { kind: FaultKind::Waited, ahead: 0, passed: 0 }
             }
             Err(error) => {
                 self.frames.page_buffer.unreserve(1);
@@ -88,7 +88,7 @@ impl Pager {
             }
         };
         self.signal_eviction();
-        Ok(FaultReport { kind, ahead, moves, is_present })
+        Ok(FaultReport { kind, ahead, passed, moves, is_present })
     }
 
     /// Installs a page of zeros, and fresh pages after it if the heap is being filled in address
@@ -98,7 +98,7 @@ impl Pager {
         &self,
         page: PageNo,
         sequences: &mut Sequences<'_>,
-    ) -> Result<Option<(FaultKind, u32)>, FaultError> {
+    ) -> Result<Option<Served>, FaultError> {
         self.promise(page).map_err(FaultError::NoPromise)?;
         let Some(first) = self.ownership.claim_fresh(page) else {
             self.end_promise(page);
@@ -146,7 +146,8 @@ impl Pager {
             _ => {
                 let sequence = sequences.fresh().advance(page.0, copied.pages as u32);
                 sequences.note_fresh(sequence);
-                Ok(Some((FaultKind::Zero, 0)))
+                let passed = copied.pages as i16;
+                Ok(Some(Served { kind: FaultKind::Zero, ahead: 0, passed }))
             }
         }
     }
@@ -157,14 +158,15 @@ impl Pager {
         page: PageNo,
         id: DescriptorId,
         sequences: &mut Sequences<'_>,
-    ) -> Result<Option<(FaultKind, u32)>, FaultError> {
+    ) -> Result<Option<Served>, FaultError> {
         if !self.install_cached(page, id)? {
             return Ok(None);
         }
         let window = Window::of(page, sequences.of(page.0));
         let extent = self.install_cached_further(window);
         sequences.pass(page.0, extent);
-        Ok(Some((FaultKind::Cached, 0)))
+        let passed = window.direction.signed(extent);
+        Ok(Some(Served { kind: FaultKind::Cached, ahead: 0, passed }))
     }
 
     /// Waits for another thread that is moving the object. If a page that the table calls resident

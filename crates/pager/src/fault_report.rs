@@ -19,6 +19,15 @@ pub enum FaultKind {
     Waited,
 }
 
+/// How a fault was served.
+#[derive(Clone, Copy)]
+pub(crate) struct Served {
+    pub(crate) kind: FaultKind,
+    /// See `FaultReport`.
+    pub(crate) ahead: u32,
+    pub(crate) passed: i16,
+}
+
 /// What a fault did.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultReport {
@@ -26,6 +35,8 @@ pub struct FaultReport {
     pub kind: FaultKind,
     /// How many further objects were read from the store with it.
     pub ahead: u32,
+    /// How many pages from it on were looked at, in a scan downwards as a negative number.
+    pub passed: i16,
     /// What the thread evicted itself to make room.
     pub moves: Moves,
     /// The page was found present, although the thread has faulted on it twice in a row.

@@ -13,7 +13,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::PAGE;
 use crate::balancer::Balancer;
-use crate::fault_report::{FaultError, FaultKind};
+use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::flight::Flight;
 use crate::install::page_at;
 use crate::ownership::Place;
@@ -32,7 +32,7 @@ pub(crate) struct Brought {
     /// How many pages are in DRAM now, the window's first one among them.
     pub(crate) pages: u32,
     /// How many pages from that one on were looked at.
-    extent: u32,
+    pub(crate) extent: u32,
 }
 
 impl Pager {
@@ -43,7 +43,7 @@ impl Pager {
         page: PageNo,
         block: Block,
         sequences: &mut Sequences<'_>,
-    ) -> Result<Option<(FaultKind, u32)>, FaultError> {
+    ) -> Result<Option<Served>, FaultError> {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
         if window.count == 1 {
@@ -60,7 +60,8 @@ impl Pager {
         }
         sequences.note(page.0, sequence);
         self.install_cached_further(Window { count: brought.extent as usize, ..window });
-        Ok(Some((FaultKind::Stored, brought.pages - 1)))
+        let passed = window.direction.signed(brought.extent);
+        Ok(Some(Served { kind: FaultKind::Stored, ahead: brought.pages - 1, passed }))
     }
 
     /// For a fault on a page that a fetcher left in the cache as the mark of a stretch: the scan

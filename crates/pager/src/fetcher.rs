@@ -11,8 +11,8 @@
 use deepheap_heap::PageNo;
 use deepheap_store::Block;
 use deepheap_sys::atomic::Ordering;
-use deepheap_sys::futex;
 use deepheap_sys::signals::Blocked;
+use deepheap_sys::{clock, futex};
 
 use crate::access::{Operation, Piece};
 use crate::gate::Level;
@@ -21,6 +21,7 @@ use crate::neighbours::{GROUP, NEAR};
 use crate::ownership::Place;
 use crate::pager::Pager;
 use crate::staging::WINDOW_PIECES;
+use crate::trace::Happened;
 use crate::window::Window;
 
 impl Pager {
@@ -103,7 +104,16 @@ impl Pager {
         let mut pages = 0;
         if self.frames.page_buffer.try_reserve(1) {
             match self.fetch_window(window, block, &mut mark) {
-                Ok(Some(brought)) => pages = brought.pages,
+                Ok(Some(brought)) => {
+                    pages = brought.pages;
+                    let passed = window.direction.signed(brought.extent);
+                    self.trace.note_fault(
+                        Happened::Ahead,
+                        window.page,
+                        passed,
+                        (clock::monotonic_ns(), 0),
+                    );
+                }
                 // What cannot be read is told to whoever touches it.
                 Ok(None) | Err(_) => self.frames.page_buffer.unreserve(1),
             }

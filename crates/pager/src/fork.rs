@@ -38,6 +38,7 @@ impl Pager {
         unsafe { self.gate.forget_others() };
         self.staging.all().iter().for_each(|pool| pool.forget_others());
         self.compression.become_child();
+        self.trace.become_child();
         let mut resident = 0;
         self.ownership.descriptors.for_each(|_, descriptor| {
             resident += usize::from(descriptor.state().state() == State::Resident);

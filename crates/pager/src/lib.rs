@@ -54,6 +54,7 @@ mod schedules;
 mod staging;
 mod survey;
 mod takeover;
+pub mod trace;
 mod window;
 
 pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};

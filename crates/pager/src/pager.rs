@@ -36,6 +36,7 @@ use crate::prefetch::Prefetch;
 use crate::promises::{NoPromise, Overcommit, Promises};
 use crate::refused_pins::RefusedPins;
 use crate::staging::StagingPools;
+use crate::trace::{Happened, Trace};
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
 
@@ -55,6 +56,8 @@ pub struct Options {
     pub compress: Compress,
     /// Whether checkpoints are made of it.
     pub makes_checkpoints: bool,
+    /// Whether what happens is noted in rings, to be drained.
+    pub traces: bool,
 }
 
 /// Why a pager could not start.
@@ -90,6 +93,7 @@ pub struct Pager {
     /// Pages that the program has pinned by calls, each counted once for every call.
     pub(crate) long_pins: AtomicUsize,
     pub(crate) refused_pins: RefusedPins,
+    pub(crate) trace: Trace,
     /// Counts up whenever the evictor should look; the evictor sleeps on it.
     eviction_signal: AtomicU32,
     evictor_sleeps: AtomicU32,
@@ -149,6 +153,7 @@ impl Pager {
                 compression: Compression::new(options.compress, pages)?,
                 long_pins: AtomicUsize::new(0),
                 refused_pins: RefusedPins::new(pages)?,
+                trace: Trace::new(options.traces)?,
                 eviction_signal: AtomicU32::new(0),
                 evictor_sleeps: AtomicU32::new(0),
                 wants_help: AtomicBool::new(false),
@@ -159,6 +164,11 @@ impl Pager {
         let pager = parts().map_err(StartError::Resources)?;
         pager.rebalance();
         Ok(pager)
+    }
+
+    /// What is traced.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     /// The store under this pager.
@@ -276,6 +286,7 @@ impl Pager {
     pub(crate) fn end_as_zero(&self, owned: Owned) {
         self.drop_backing(&owned);
         let page = self.ownership.of(&owned).page();
+        self.trace.note(Happened::Empty, page, 0);
         self.ownership.zero(owned);
         self.end_promise(page);
     }

@@ -189,6 +189,7 @@ mod tests {
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
             makes_checkpoints: false,
+            traces: false,
         };
         let heap: &Heap = Box::leak(Box::new(Heap::new(region_base, 2 * SPAN).expect("a heap")));
         let pager = Pager::new(&options, heap, store).expect("a pager");

@@ -49,6 +49,7 @@ use crate::compression::Pressed;
 use crate::eviction_context::EvictionContext;
 use crate::ownership::{Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
+use crate::trace::Happened;
 
 impl Pager {
     /// What compression did.
@@ -105,6 +106,7 @@ impl Pager {
         context.expect(taken);
         self.compression.note(Pressed { ns: clock::monotonic_ns() - start_ns, ..counted });
         let Some(small) = small else { return };
+        self.trace.note(Happened::Pressed, page, taken);
         descriptor.set_compressed(true);
         descriptor.set_slot(small);
         self.cache.set_owner(small, owned.id());

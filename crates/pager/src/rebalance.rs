@@ -5,7 +5,7 @@
 //! Never: allocates, blocks.
 //! Threads: the evictor, and the thread that begins management; any may ask for the usage.
 
-use deepheap_heap::PAGES_PER_SPAN;
+use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_sys::atomic::Ordering;
 use deepheap_sys::{handler_stack, thread};
 
@@ -14,12 +14,13 @@ use crate::balancer::Shares;
 use crate::budget::{
     HEAP_BYTES_PER_PAGE, PAGE_TABLE_BYTES_PER_PAGE, Usage, evictors_for, other_bytes,
 };
-use crate::fault_report::FaultKind;
+use crate::fault_report::{FaultKind, FaultReport};
 use crate::gate::Level;
 use crate::ownership::ObjectTable;
 use crate::pager::Pager;
 use crate::policy::budget_split::{self, Share, Split};
 use crate::staging::Staging;
+use crate::trace::Happened;
 
 impl Pager {
     /// What the budget is used for at this instant.
@@ -41,6 +42,7 @@ impl Pager {
                 + self.staging.all().map(Staging::noted_bytes).iter().sum::<usize>()
                 + handler_stack::resident_bytes()
                 + self.cache.table_bytes()
+                + self.trace.bytes()
                 + self.store.segment_bytes(),
         }
     }
@@ -101,6 +103,7 @@ impl Pager {
         let limits = split.next(Split { page_buffer, object_cache }, held);
         // The cache first: memory of its free slabs goes back before the page buffer may use it.
         self.cache.set_limit(limits.object_cache * PAGE);
+        self.note_limits(limits);
         self.frames.page_buffer.set_limit(limits.page_buffer);
         self.frames.page_buffer.unreserve(staged);
         self.budget.unstage(staged);
@@ -126,11 +129,29 @@ impl Pager {
         }
     }
 
-    /// A fault was served in `ns` nanoseconds, without those for making room.
-    pub fn note_fault(&self, kind: FaultKind, ns: u64) {
-        if kind == FaultKind::Cached {
-            self.balancer.note_fault(ns);
+    /// Traces limits that are about to be set, if they are others than before.
+    fn note_limits(&self, limits: Split) {
+        let pages = |count| PageNo(u32::try_from(count).unwrap_or(u32::MAX));
+        if self.trace.is_on() && self.frames.page_buffer.limit() != limits.page_buffer {
+            self.trace.note(Happened::PageBuffer, pages(limits.page_buffer), 0);
+            self.trace.note(Happened::Cache, pages(limits.object_cache), 0);
         }
+    }
+
+    /// A fault at `address` began at `start_ns` and was served in `ns` nanoseconds.
+    pub fn note_fault(&self, address: usize, report: &FaultReport, start_ns: u64, ns: u64) {
+        if report.kind == FaultKind::Cached {
+            // Without those for making room.
+            self.balancer.note_fault(ns.saturating_sub(report.moves.stall_ns));
+        }
+        let happened = match report.kind {
+            FaultKind::Zero => Happened::Zero,
+            FaultKind::Cached => Happened::Cached,
+            FaultKind::Stored => Happened::Stored,
+            FaultKind::Waited => return,
+        };
+        let page = self.frames.page_at(address & !(PAGE - 1));
+        self.trace.note_fault(happened, page, report.passed, (start_ns, ns));
     }
 
     /// How many workers should evict; all but the first only help.

@@ -18,6 +18,7 @@ use crate::moves::Moves;
 use crate::ownership::{DescriptorId, List, Owned, UNKNOWN_HASH};
 use crate::packer::Packer;
 use crate::pager::Pager;
+use crate::trace::Happened;
 
 /// The least number of objects that leave together: a few blocks of small ones.
 const RECLAIM_LEAST: usize = 128;
@@ -143,10 +144,12 @@ impl Pager {
         let block = match (descriptor.backing(), writer) {
             (Some(backing), _) => {
                 moves.reclaimed_clean += 1;
+                self.trace.note(Happened::Dropped, page, 0);
                 backing
             }
             (None, Some(writer)) if !self.is_packed(page) && !descriptor.is_compressed() => {
                 moves.reclaimed_dirty += 1;
+                self.trace.note(Happened::Written, page, PAGE);
                 self.append_whole(&owned, writer)
             }
             // It was clean when we looked, and must be packed now: next time.
@@ -267,6 +270,7 @@ impl Pager {
                 }
             };
             packed.push(page.0, object);
+            self.trace.note(Happened::Written, page, bytes);
             cost += packed::cost(bytes);
             packed_objects.push(owned);
         }

@@ -203,6 +203,7 @@ impl World {
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
             makes_checkpoints: false,
+            traces: false,
         };
         let pager = Pager::new(&options, heap, store).expect("pager");
         heap.report_free_pages(true);

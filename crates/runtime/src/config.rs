@@ -19,6 +19,7 @@
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `stats` | file for a JSON line at exit | none |
+//! | `trace` | file for what faults, evictions and writes did (docs/trace-format.md) | none |
 //! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
 //! | `children` | `yes` or `no`: child processes get deepheap, too | `yes` |
 //! | `force` | `yes` or `no`: overwrite a device or file that holds something | `no` |
@@ -137,6 +138,8 @@ pub struct Config {
     pub overcommit: Overcommit,
     /// Where a JSON line of statistics goes at exit.
     pub stats_file: Option<PathBuf>,
+    /// Where a trace goes once memory is managed.
+    pub trace_file: Option<PathBuf>,
     /// Whether a summary goes to stderr at exit.
     pub show_stats: bool,
     /// Whether child processes get deepheap, too.
@@ -177,6 +180,7 @@ impl Config {
             store_floor: None,
             overcommit: Overcommit::Lazy,
             stats_file: None,
+            trace_file: None,
             show_stats: false,
             children: true,
             force: false,
@@ -267,6 +271,7 @@ impl Config {
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "pool_step" => self.pool_step = pool_step(value)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
+            "trace" => self.trace_file = Some(path("trace", value)?),
             "show_stats" => self.show_stats = flag("show_stats", value)?,
             "children" => self.children = flag("children", value)?,
             "force" => self.force = flag("force", value)?,
@@ -402,6 +407,9 @@ impl Config {
         }
         if let Some(path) = &self.stats_file {
             put("stats", &text(path));
+        }
+        if let Some(path) = &self.trace_file {
+            put("trace", &text(path));
         }
         for (key, value, usual) in [
             ("show_stats", self.show_stats, false),

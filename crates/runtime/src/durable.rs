@@ -579,6 +579,7 @@ impl Runtime {
             overcommit: Overcommit::Strict,
             compress: self.config.compress,
             makes_checkpoints: true,
+            traces: false,
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(OpenError::Start)?;
         handler_stack::limit(

@@ -71,7 +71,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             let ns = clock::monotonic_ns() - start_ns;
             runtime.stats.record(shard, kind, ns);
             runtime.stats.sample(shard, fault.instruction(), fault.address, ns);
-            pager.note_fault(report.kind, ns.saturating_sub(report.moves.stall_ns));
+            pager.note_fault(fault.address, &report, start_ns, ns);
             if report.ahead > 0 {
                 runtime.stats.add(shard, Counter::Prefetched, report.ahead.into());
             }

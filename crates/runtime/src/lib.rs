@@ -65,6 +65,8 @@ pub mod store_location;
 mod switch;
 mod thrashing;
 mod thread_cache;
+pub mod trace_format;
+mod trace_recorder;
 mod viewer;
 mod workers;
 

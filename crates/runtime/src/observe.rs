@@ -184,6 +184,7 @@ pub fn exit_summary() {
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
     let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
+    runtime.end_trace();
     let stats = runtime.snapshot();
     if has_to_tell && runtime.config.show_stats {
         let _ = std::io::stderr().write_all(summary(&stats).as_bytes());
@@ -221,7 +222,7 @@ pub fn unmanaged_bytes(pid: u32, stats: &Stats) -> Option<u64> {
     Some(all.saturating_sub(stats.used_bytes() - stats.page_table_bytes))
 }
 
-fn is_first_process(runtime: &Runtime) -> bool {
+pub(crate) fn is_first_process(runtime: &Runtime) -> bool {
     let first = match std::env::var(FIRST_PROCESS_VARIABLE) {
         Ok(first) => first.parse().ok(),
         Err(_) => Some(runtime.first_process), // started without `deepheap run`

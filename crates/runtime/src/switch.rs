@@ -104,6 +104,7 @@ impl Runtime {
             overcommit: self.config.overcommit,
             compress: self.config.compress,
             makes_checkpoints: false,
+            traces: self.config.trace_file.is_some(),
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
         handler_stack::limit(
@@ -120,6 +121,7 @@ impl Runtime {
             self.publish_pager(pager);
             holds::pin_early()
         });
+        self.begin_trace(pager);
         workers::start(self);
         pager.wake_evictor();
         Ok(())

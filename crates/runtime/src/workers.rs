@@ -10,6 +10,7 @@
 //! | committer | a durable heap's checkpoints that nobody makes himself (`durable_worker`) |
 //! | viewer | gauges and a map of the heap, when another process asks (`viewer`) |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
+//! | tracer | what the rings of a traced process hold to its file (`trace_recorder`) |
 //!
 //! Guarantees: zero CPU at rest. A worker that fails says why, once, and goes on trying at leisure.
 //! Never: touches managed memory.
@@ -81,6 +82,9 @@ pub(crate) fn start(runtime: &'static Runtime) {
     runtime.helpers.store(0, Ordering::Relaxed);
     let evictors = runtime.pager().map_or(1, |pager| pager.evictors());
     (1..evictors).for_each(|_| spawn(runtime, c"deepheap-evict", helper));
+    if runtime.pager().is_some_and(|pager| pager.trace().is_on()) {
+        spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.record_trace(pager));
+    }
 }
 
 /// Starts one more; the pager is published.

@@ -40,7 +40,7 @@ fn every_key_is_read() {
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,stats:/tmp/s.json,show_stats:yes,\
-         children:no,force:1,encrypt:yes,",
+         trace:/tmp/t,children:no,force:1,encrypt:yes,",
     )
     .expect("all keys");
     let expected = Config {
@@ -50,6 +50,7 @@ fn every_key_is_read() {
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
         stats_file: Some(PathBuf::from("/tmp/s.json")),
+        trace_file: Some(PathBuf::from("/tmp/t")),
         show_stats: true,
         children: false,
         force: true,
@@ -151,7 +152,7 @@ fn any_config() -> impl Strategy<Value = Config> {
     let compress = prop_oneof![Just(Compress::Auto), Just(Compress::Off), Just(Compress::Lz4),];
     (
         16u64 << 20..8 * GIB,
-        (path(), path()),
+        (path(), path(), path()),
         (store_size, store_floor),
         any::<[bool; 4]>(),
         (proptest::option::of(page_buffer), compress),
@@ -161,7 +162,7 @@ fn any_config() -> impl Strategy<Value = Config> {
         .prop_map(
             |(
                 ram,
-                (store, stats_file),
+                (store, stats_file, trace_file),
                 (store_size, store_floor),
                 flags,
                 parts,
@@ -174,6 +175,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 store_floor,
                 overcommit: if flags[3] { Overcommit::Strict } else { Overcommit::Lazy },
                 stats_file,
+                trace_file,
                 show_stats: flags[0],
                 children: flags[1],
                 force: flags[2],
@@ -199,7 +201,7 @@ fn fuzz_config() -> ProptestConfig {
 fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: store: store_size: store-size: store_floor: \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
-        pool_step: stats: show_stats: children: force: encrypt: ram , : \\ \\, \\\\ é % 50% - . \
+        pool_step: stats: trace: show_stats: children: force: encrypt: ram , : \\ \\, \\\\ é % 50% - . \
         64-2K 1.5G 256M 1T ib lz4 off 9999999999999999999999 18446744073709551615 1e9 yes no \
         /var/tmp +1";
     WORDS.split(' ').chain([" ", "\\ ", "\n", "\0", "\u{a0}"]).collect()

@@ -10,6 +10,7 @@
 compile_error!("deepheap-sys runs on x86_64 Linux only, for now");
 
 pub mod aligned_buffer;
+pub mod append_file;
 pub mod atomic;
 pub mod cancellation;
 pub mod clock;

@@ -57,6 +57,14 @@ impl Direction {
         }
     }
 
+    /// So many pages, at most a few windows, as a number that is negative downwards.
+    pub fn signed(self, pages: u32) -> i16 {
+        match self {
+            Direction::Up => pages as i16,
+            Direction::Down => -(pages as i16),
+        }
+    }
+
     /// How many pages further on than `from` `page` is. Wraps around.
     pub fn distance(self, from: u32, page: u32) -> u32 {
         match self {
