@@ -36,6 +36,10 @@ pub enum Command {
     Top(Top),
     /// Show one process or all of them as a local web page, with metrics for OpenMetrics
     Serve(Serve),
+    /// Play a trace with other RAM or policies: misses, bytes written, time, life of the device
+    Simulate(Simulate),
+    /// Say how much RAM a traced program needs
+    Advise(Advise),
     /// Show which files are mapped by dh_map, and by which processes of this user
     Maps,
     /// Show what is in the file of a durable heap, or of a map with a log
@@ -172,7 +176,7 @@ pub struct Run {
     /// At exit, add a line of JSON statistics to this file
     #[arg(long, value_name = "FILE", value_parser = any_path())]
     pub stats: Option<PathBuf>,
-    /// Write what faults, evictions and writes do into this file
+    /// Write what faults, evictions and writes do into this file, for simulate and advise
     #[arg(long, value_name = "FILE", value_parser = any_path())]
     pub trace: Option<PathBuf>,
     /// At exit, print a summary to stderr
@@ -190,6 +194,55 @@ pub struct Run {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+const SIMULATE_NOTES: &str = "\
+The trace is what `deepheap run --trace FILE` wrote. Each line tells for a RAM budget: reads of the
+store for 100 touches; touches of pages within reach, of objects in the cache, and of objects that
+had to be read; what was written; how much slower the program is than with enough RAM; and how long
+a drive of 600 TB of endurance would last if it ran all the time.
+
+What a program touches within reach nobody sees, so less RAM than the trace was taken with cannot be
+simulated well: take the trace with little RAM.
+
+Policies, as in DEEPHEAP_CONF:
+  page_buffer:25%   how much is mapped at a time, or a size
+  scans:off         no page is read before it is touched
+
+Examples:
+  deepheap run --ram 64M --trace /tmp/t ./program
+  deepheap simulate /tmp/t --ram 96M --ram 128M
+  deepheap simulate /tmp/t --ram 128M --policy page_buffer:25%,scans:off
+  deepheap simulate /tmp/t --svg curve.svg";
+
+/// `deepheap simulate`.
+#[derive(Args)]
+#[command(after_help = SIMULATE_NOTES)]
+pub struct Simulate {
+    /// The trace
+    #[arg(value_parser = any_path())]
+    pub file: PathBuf,
+    /// The RAM budget; may be given more than once [default: that of the trace]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub ram: Vec<String>,
+    /// Other policies than the usual ones, as KEY:VALUE,KEY:VALUE
+    #[arg(long, value_name = "POLICIES", allow_hyphen_values = true)]
+    pub policy: Vec<String>,
+    /// Show the miss ratio for RAM from that of the trace to all that the program touched
+    #[arg(long)]
+    pub curve: bool,
+    /// Draw that into a file
+    #[arg(long, value_name = "FILE", value_parser = any_path())]
+    pub svg: Option<PathBuf>,
+}
+
+/// `deepheap advise`.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  deepheap advise /tmp/t\n  deepheap advise $(pgrep redis)")]
+pub struct Advise {
+    /// A trace, or a process that runs with --trace
+    #[arg(value_name = "PID|FILE", value_parser = any_path())]
+    pub of: PathBuf,
 }
 
 /// `deepheap doctor`.

@@ -1,5 +1,5 @@
-//! The deepheap command: run, doctor, stat, top, serve, maps, inspect, fsck, rollback,
-//! rm-snapshot, compact, completions, man.
+//! The deepheap command: run, doctor, stat, top, serve, simulate, advise, maps, inspect, fsck,
+//! rollback, rm-snapshot, compact, completions, man.
 //!
 //! Guarantees: every failure is one message on stderr that says what is wrong and what to do;
 //! wrong use ends with status 2.
@@ -7,6 +7,7 @@
 //! Threads: one.
 
 mod arguments;
+mod curve;
 mod doctor;
 mod durable;
 mod elf;
@@ -26,6 +27,7 @@ mod refusal;
 mod run;
 mod sample;
 mod serve;
+mod simulate;
 mod sites;
 mod spark;
 mod stat;
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
         Command::Stat(stat) => stat::stat(&stat),
         Command::Top(top) => top::top(&top),
         Command::Serve(serve) => serve::serve(&serve),
+        Command::Simulate(of) => simulate::simulate(&of),
+        Command::Advise(of) => simulate::advise(&of),
         Command::Maps => maps::maps(),
         Command::Inspect(of) => map_log::inspect(&of.file, of.key.as_deref()),
         Command::Fsck(of) if of.repair => durable::repair(&of.file, of.key.as_deref()),

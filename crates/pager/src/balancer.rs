@@ -15,10 +15,8 @@ use deepheap_sys::padded::Padded;
 use deepheap_sys::tls;
 
 use crate::ownership::Descriptor;
-use crate::policy::balance::{self, Observed, Shift, Spent};
+use crate::policy::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Spent};
 
-/// The margin that is watched: this part of the page buffer.
-const MARGIN_PART: usize = 8;
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.
 const FAULT: Believed = Believed { first_ns: 8_000, least_ns: 500, most_ns: 100_000 };
@@ -27,24 +25,7 @@ const READ: Believed = Believed { first_ns: 40_000, least_ns: 500, most_ns: 50_0
 /// What a fault costs outside the handler, where it is not measured: the kernel delivers the signal
 /// and returns from it.
 const SIGNAL_NS: u64 = 1_500;
-/// Events between two decisions.
-const EVENTS: u64 = 2048;
-/// The page buffer's share shrinks by this part of itself.
-const STEP_PART: usize = 8;
-/// It grows by less at a time: each page that it takes from the cache may drive out several
-/// compressed ones, which then have to be read.
-const GROWTH_PART: usize = 64;
 const LANES: usize = 16;
-/// The share begins with half, and stays between a 256th and seven eighths.
-const PART_FIRST: usize = 1 << 15;
-const PART_LEAST: usize = 1 << 8;
-const PART_MOST: usize = 7 << 13;
-/// Up to this share the page buffer grows by what is seen. From here on, where the cache is small,
-/// each object that its growth drives out is also taken for a read to come: when the read is seen,
-/// it is too late.
-const PART_SURE: usize = 3 << 14;
-/// Departures are forgotten by this part at each decision.
-const FORGOTTEN_PART: u64 = 16;
 /// As far from now as an epoch in eight bits can be.
 const LONG_AGO: u8 = 128;
 
@@ -248,7 +229,7 @@ impl Balancer {
             lane.departures.store(0, Ordering::Relaxed);
         }
         let before = self.departed.load(Ordering::Relaxed);
-        let departed = before - before.div_ceil(FORGOTTEN_PART) + departures;
+        let departed = balance::departed(before, departures);
         self.departed.store(departed, Ordering::Relaxed);
         let fault_ns = self.fault.measured(&self.lanes, |lane| &lane.faults);
         let eviction_ns = self.eviction.measured(&self.lanes, |lane| &lane.evictions);
@@ -256,23 +237,13 @@ impl Balancer {
         let observed = Observed {
             young_faults,
             fault_ns: SIGNAL_NS + fault_ns + eviction_ns,
-            // One margin and, on average, half of the one that has begun.
-            margin_bytes: (shares.page_buffer_bytes / MARGIN_PART * 3 / 2) as u64,
+            margin_bytes: balance::margin_bytes(shares.page_buffer_bytes),
             ghost_reads,
             read_ns,
             ghost_bytes: shares.ghost_bytes as u64,
         };
-        let part = self.part();
-        let step = |by: usize| (part / by).max(1);
-        let feared = Observed { ghost_reads: ghost_reads + departed, ..observed };
-        let may_grow = part < PART_SURE || balance::shift(&feared) == Shift::ToPageBuffer;
-        let moved = match balance::shift(&observed) {
-            Shift::ToPageBuffer if !may_grow => part,
-            Shift::ToPageBuffer => part + step(GROWTH_PART),
-            Shift::ToObjectCache => part - step(STEP_PART),
-            Shift::Stay => part,
-        };
-        self.part.store(moved.clamp(PART_LEAST, PART_MOST), Ordering::Relaxed);
+        let part = balance::next_part(self.part(), &observed, departed);
+        self.part.store(part, Ordering::Relaxed);
     }
 
     fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU64) -> u64 {
@@ -283,6 +254,7 @@ impl Balancer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::balance::{GROWTH_PART, PART_SURE};
     use deepheap_sys::pinned_array::PinnedArray;
 
     #[test]

@@ -56,6 +56,7 @@ mod residency;
 mod resize;
 mod roots;
 mod runtime;
+pub mod simulation;
 mod start;
 pub mod stats;
 pub mod stats_page;

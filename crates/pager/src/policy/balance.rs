@@ -90,6 +90,53 @@ pub fn shift(observed: &Observed) -> Shift {
     }
 }
 
+/// The page buffer's share of what the tables leave, in 65536ths: at first, at least and at most.
+pub const PART_FIRST: usize = 1 << 15;
+/// See `PART_FIRST`.
+pub const PART_LEAST: usize = 1 << 8;
+/// See `PART_FIRST`.
+pub const PART_MOST: usize = 7 << 13;
+/// Up to this share the page buffer grows by what is seen. From here on, where the cache is small,
+/// each object that its growth drives out is also taken for a read to come: when the read is seen,
+/// it is too late.
+pub const PART_SURE: usize = 3 << 14;
+/// The page buffer's share shrinks by this part of itself.
+const STEP_PART: usize = 8;
+/// It grows by less at a time: each page that it takes from the cache may drive out several
+/// compressed ones, which then have to be read.
+pub const GROWTH_PART: usize = 64;
+/// Events between two decisions.
+pub const EVENTS: u64 = 2048;
+/// Departures are forgotten by this part at each decision.
+const FORGOTTEN_PART: u64 = 16;
+/// The margin that is watched: this part of the page buffer.
+pub const MARGIN_PART: usize = 8;
+
+/// Bytes of the margin of a page buffer of so many: one margin and, on average, half of the one
+/// that has begun.
+pub fn margin_bytes(page_buffer_bytes: usize) -> u64 {
+    (page_buffer_bytes / MARGIN_PART * 3 / 2) as u64
+}
+
+/// Objects that left the cache for the store lately: `before` as they were, and the new ones.
+pub fn departed(before: u64, departures: u64) -> u64 {
+    before - before.div_ceil(FORGOTTEN_PART) + departures
+}
+
+/// The page buffer's next share, after one of `part`.
+pub fn next_part(part: usize, observed: &Observed, departed: u64) -> usize {
+    let step = |by: usize| (part / by).max(1);
+    let feared = Observed { ghost_reads: observed.ghost_reads + departed, ..*observed };
+    let may_grow = part < PART_SURE || shift(&feared) == Shift::ToPageBuffer;
+    let moved = match shift(observed) {
+        Shift::ToPageBuffer if !may_grow => part,
+        Shift::ToPageBuffer => part + step(GROWTH_PART),
+        Shift::ToObjectCache => part - step(STEP_PART),
+        Shift::Stay => part,
+    };
+    moved.clamp(PART_LEAST, PART_MOST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

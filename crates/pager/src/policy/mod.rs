@@ -5,4 +5,5 @@ pub mod balance;
 pub mod budget_split;
 pub mod ghost;
 pub mod replacement;
+pub mod replay;
 pub mod sequence;

@@ -49,7 +49,7 @@ pub const REUSE_MAX: u8 = 3;
 /// remember it.
 pub const ONCE: u8 = REUSE_MAX + 1;
 /// The small queue, in 256ths of the cached objects.
-const SMALL_PART: u32 = 3;
+pub const SMALL_PART: u32 = 3;
 
 /// The page buffer's lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +113,7 @@ pub fn next(small: u32, main: u32) -> Queue {
 }
 
 /// As `next`, for a small queue of `small_part` 256ths.
-fn next_above(small_part: u32, small: u32, main: u32) -> Queue {
+pub(super) fn next_above(small_part: u32, small: u32, main: u32) -> Queue {
     let share = (u64::from(small) + u64::from(main)) * u64::from(small_part) / 256;
     if main == 0 || u64::from(small) > share { Queue::Small } else { Queue::Main }
 }

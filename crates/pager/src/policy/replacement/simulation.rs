@@ -1,184 +1,18 @@
-//! Simulation: the hit rates of replacement on traces, in a pager that moves only numbers.
+//! Simulation: the hit rates of replacement on traces, by `replay`.
 //!
 //! A page buffer with its two lists, and a cache of as many objects.
 //! Together they hold a sixteenth of the data, unless a test says otherwise.
 //! `cargo test -p deepheap-pager simulation -- --nocapture` prints the rates.
 
-use std::collections::VecDeque;
-
-use super::super::ghost::Ghost;
-use super::{
-    AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
-    to_evict, touched,
-};
+use super::super::replay::{Leaves, Replay, Terms, Touch};
+use super::SMALL_PART;
+use crate::PAGE;
 
 const OBJECTS: usize = 1 << 16;
 const IN_RAM: usize = OBJECTS / 16;
 const ACCESSES: usize = 1_600_000;
 /// Accesses before counting begins.
 const WARM_UP: usize = 500_000;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    Away,
-    PageBuffer(Rank),
-    Cached(Queue),
-}
-
-#[derive(Clone, Copy)]
-struct Object {
-    place: Place,
-    reuse: u8,
-    /// Pages that had left the page buffer when this one did.
-    left_at: u64,
-    /// Grows with every move: an older entry of a queue is stale.
-    moves: u32,
-}
-
-/// A queue of pages. Entries that are not current any more are skipped.
-#[derive(Default)]
-struct Fifo {
-    entries: VecDeque<(u32, u32)>,
-    length: u32,
-}
-
-struct Pager {
-    /// Of the small queue, in 256ths.
-    small_part: u32,
-    ghost: Ghost,
-    objects: Vec<Object>,
-    probation: Fifo,
-    protected: Fifo,
-    small: Fifo,
-    main: Fifo,
-    page_buffer_max: u32,
-    cache_max: u32,
-    hits: [u64; 2],
-    misses: u64,
-    ghost_reads: u64,
-    /// Pages that have left the page buffer.
-    left: u64,
-}
-
-impl Pager {
-    fn new(small_part: u32, page_buffer_max: usize, cache_max: usize) -> Pager {
-        let remembered = ghost_length(cache_max);
-        let ghost = Ghost::new(remembered).unwrap();
-        ghost.grow(remembered);
-        let away = Object { place: Place::Away, reuse: 0, left_at: 0, moves: 0 };
-        Pager {
-            small_part,
-            ghost,
-            objects: vec![away; OBJECTS],
-            probation: Fifo::default(),
-            protected: Fifo::default(),
-            small: Fifo::default(),
-            main: Fifo::default(),
-            page_buffer_max: page_buffer_max as u32,
-            cache_max: cache_max as u32,
-            hits: [0; 2],
-            misses: 0,
-            ghost_reads: 0,
-            left: 0,
-        }
-    }
-
-    fn fifo(&mut self, place: Place) -> Option<&mut Fifo> {
-        match place {
-            Place::Away => None,
-            Place::PageBuffer(Rank::Probation) => Some(&mut self.probation),
-            Place::PageBuffer(Rank::Protected) => Some(&mut self.protected),
-            Place::Cached(Queue::Small) => Some(&mut self.small),
-            Place::Cached(Queue::Main) => Some(&mut self.main),
-        }
-    }
-
-    fn put(&mut self, page: u32, place: Place) {
-        let object = &mut self.objects[page as usize];
-        let old = core::mem::replace(&mut object.place, place);
-        object.moves += 1;
-        let moves = object.moves;
-        if let Some(fifo) = self.fifo(old) {
-            fifo.length -= 1;
-        }
-        if let Some(fifo) = self.fifo(place) {
-            fifo.length += 1;
-            fifo.entries.push_back((page, moves));
-        }
-    }
-
-    fn head(&mut self, place: Place) -> u32 {
-        loop {
-            let fifo = self.fifo(place).expect("a queue");
-            let (page, moves) = fifo.entries.pop_front().expect("a queue that is not empty");
-            if self.objects[page as usize].moves == moves {
-                return page;
-            }
-        }
-    }
-
-    fn access(&mut self, page: u32) {
-        let object = &mut self.objects[page as usize];
-        let mut to = Rank::Probation;
-        match object.place {
-            Place::PageBuffer(_) => {
-                self.hits[0] += 1;
-                return;
-            }
-            Place::Cached(_) => {
-                self.hits[1] += 1;
-                object.reuse = touched(object.reuse);
-                let soon = self.left - object.left_at < u64::from(self.page_buffer_max);
-                to = rank(object.reuse, soon);
-            }
-            Place::Away => {
-                self.misses += 1;
-                self.ghost_reads += u64::from(self.ghost.left_recently(page));
-                object.reuse = 0;
-            }
-        }
-        self.put(page, Place::PageBuffer(to));
-        if self.probation.length + self.protected.length > self.page_buffer_max {
-            let oldest = self.oldest();
-            let reuse = self.objects[oldest as usize].reuse;
-            let left = if asks_ghost(reuse) { self.ghost.take(oldest) } else { None };
-            self.put(oldest, Place::Cached(enters(reuse, left)));
-        }
-        while self.small.length + self.main.length > self.cache_max {
-            self.one_leaves();
-        }
-    }
-
-    /// The page that leaves the page buffer.
-    fn oldest(&mut self) -> u32 {
-        let (probation, protected) = (self.probation.length, self.protected.length);
-        let from = match to_evict(1, probation as usize, protected as usize) {
-            (0, _) => Rank::Protected,
-            _ => Rank::Probation,
-        };
-        let page = self.head(Place::PageBuffer(from));
-        self.left += 1;
-        self.objects[page as usize].left_at = self.left;
-        page
-    }
-
-    fn one_leaves(&mut self) {
-        let queue = next_above(self.small_part, self.small.length, self.main.length);
-        let page = self.head(Place::Cached(queue));
-        match at_head(queue, self.objects[page as usize].reuse) {
-            AtHead::Leaves { remembered } => {
-                if remembered {
-                    self.ghost.insert(page, queue);
-                }
-                self.put(page, Place::Away);
-            }
-            AtHead::Goes(queue, reuse) => {
-                self.objects[page as usize].reuse = reuse;
-                self.put(page, Place::Cached(queue));
-            }
-        }
-    }
-}
 
 /// Shares of all accesses, in per cent.
 #[derive(Clone, Copy)]
@@ -194,21 +28,31 @@ impl Rates {
 }
 
 /// The pager after a trace, with what it counted after the warm-up.
-fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Pager {
-    let mut pager = Pager::new(small_part, page_buffer, cache);
-    for (index, page) in trace.iter().enumerate() {
+fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Replay {
+    let terms = Terms { scans: false, small_part, ..Terms::new(page_buffer + cache) };
+    let mut pager = Replay::new(terms).unwrap();
+    pager.set_sizes(page_buffer, cache);
+    for (index, &page) in trace.iter().enumerate() {
         if index == WARM_UP {
-            (pager.hits, pager.misses, pager.ghost_reads) = ([0; 2], 0, 0);
+            pager.forget_counts();
         }
-        pager.access(*page);
+        pager.touch(&Touch {
+            object: page,
+            page,
+            bytes: PAGE as u16,
+            leaves: Leaves::Clean,
+            is_new: false,
+            is_led: false,
+            lane: 0,
+        });
     }
     pager
 }
 
 fn rates(small_part: u32, trace: &[u32], page_buffer: usize) -> Rates {
-    let pager = play(small_part, trace, page_buffer, IN_RAM - page_buffer);
-    let all = (pager.hits[0] + pager.hits[1] + pager.misses) as f64 / 100.0;
-    Rates { page_buffer: pager.hits[0] as f64 / all, cache: pager.hits[1] as f64 / all }
+    let counts = play(small_part, trace, page_buffer, IN_RAM - page_buffer).counts();
+    let all = counts.touches as f64 / 100.0;
+    Rates { page_buffer: counts.in_reach as f64 / all, cache: counts.cached as f64 / all }
 }
 
 /// Draws from xorshift64*, which is enough here.
@@ -366,8 +210,9 @@ fn reads_that_the_ghost_knows_are_those_that_a_larger_cache_saves() {
             let cache = IN_RAM - page_buffer;
             let now = play(SMALL_PART, trace, page_buffer, cache);
             let larger = play(SMALL_PART, trace, page_buffer, cache + cache / 4);
-            let told = now.ghost_reads as f64 / now.ghost.recent() as f64;
-            let saved = (now.misses - larger.misses) as f64 / (cache / 4) as f64;
+            let told = now.counts().ghost_reads as f64 / now.remembered() as f64;
+            let missed = |pager: &Replay| pager.counts().missed + pager.counts().new;
+            let saved = (missed(&now) - missed(&larger)) as f64 / (cache / 4) as f64;
             println!("{name:>20} page buffer of {page_buffer}: {told:.1} told, {saved:.1} saved");
             assert!(expected.contains(&(told / saved)), "{name}: {told} told, {saved} saved");
         }

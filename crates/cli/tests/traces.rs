@@ -1,0 +1,84 @@
+//! What `simulate` and `advise` tell of a trace.
+
+mod command;
+
+use command::{Folder, told};
+use deepheap::trace_format::{Chunk, Happened, Header, Record};
+
+/// A program that goes three times round 64 MiB with 16 MiB of RAM.
+fn trace() -> Vec<u8> {
+    const PAGES: u32 = 16_384;
+    const IN_RAM: u32 = 3000;
+    let header =
+        Header { pid: 7, ram: 16 << 20, begun: 0, region_base: 0, ran_before_ns: 1_000_000_000 };
+    let (mut bytes, mut chunk) = (header.to_bytes().to_vec(), Chunk::default());
+    for step in 0..3 * PAGES {
+        let mut note = |happened, page, amount, took| {
+            if chunk.is_full() {
+                chunk.finish(0, 0, &mut bytes);
+            }
+            chunk.push(Record { happened, page, amount, at: u64::from(step) * 2000, took });
+        };
+        let is_first = step < PAGES;
+        let happened = if is_first { Happened::Zero } else { Happened::Stored };
+        note(happened, step % PAGES, 1, 1500);
+        if let Some(oldest) = step.checked_sub(IN_RAM) {
+            let (left, gone) = match oldest < PAGES {
+                true => (Happened::Dirty, Happened::Written),
+                false => (Happened::Clean, Happened::Dropped),
+            };
+            note(left, oldest % PAGES, 4096, 0);
+            note(gone, oldest % PAGES, if is_first { 4096 } else { 0 }, 0);
+        }
+    }
+    chunk.finish(0, 0, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_trace_is_simulated_and_drawn() {
+    let folder = Folder::new();
+    let file = folder.file("trace", &trace(), 0o600);
+    let file = file.to_str().expect("a path");
+    let arguments = ["simulate", file, "--ram", "32M", "--ram", "96M", "--svg", "curve.svg"];
+    let (status, out, err) = told(&folder.output(arguments));
+    assert_eq!(status, Some(0), "{err}");
+    assert!(out.contains("66.7 %") && out.contains("nothing written"), "{out}");
+    let row = |ram: &str| out.lines().find(|line| line.trim_start().starts_with(ram));
+    let misses = |ram| -> f64 {
+        let words = row(ram).expect("a row").split_whitespace().nth(2);
+        words.and_then(|word| word.parse().ok()).expect("a number")
+    };
+    assert!(misses("32 MiB") > 20.0 && misses("96 MiB") == 0.0, "{out}");
+    let svg = std::fs::read_to_string(folder.path().join("curve.svg")).expect("drawn");
+    assert!(svg.starts_with("<svg") && svg.contains("prefers-color-scheme"), "{svg}");
+    let other = ["simulate", file, "--ram", "32M", "--policy", "page_buffer:25%,scans:off"];
+    let (status, with_others, err) = told(&folder.output(other));
+    assert_eq!(status, Some(0), "{err}");
+    assert_ne!(out, with_others);
+}
+
+#[test]
+fn advice_is_a_sentence_and_nonsense_is_refused_with_a_reason() {
+    let folder = Folder::new();
+    let file = folder.file("trace", &trace(), 0o600);
+    let file = file.to_str().expect("a path");
+    let (status, out, err) = told(&folder.output(["advise", file]));
+    assert_eq!(status, Some(0), "{err}");
+    assert!(out.contains("for 1 %") && out.contains("for 20 %"), "{out}");
+    let nonsense = folder.file("nonsense", b"dh-trac", 0o600);
+    let nonsense = nonsense.to_str().expect("a path");
+    for (arguments, reason) in [
+        (vec!["simulate", nonsense], "no trace"),
+        (vec!["advise", nonsense], "no trace"),
+        (vec!["advise", "nobody"], "cannot read"),
+        (vec!["advise", "4294967295"], "see ps"),
+        (vec!["simulate", file, "--policy", "page_buffer:0%"], "in --policy"),
+        (vec!["simulate", file, "--ram", "much"], "in --ram"),
+        (vec!["simulate", file, "--svg", "none/curve.svg"], "--svg"),
+    ] {
+        let (status, out, err) = told(&folder.output(&arguments));
+        assert!(matches!(status, Some(1 | 2)), "{arguments:?}: {status:?} {out}");
+        assert!(err.starts_with("deepheap: ") && err.contains(reason), "{arguments:?}: {err}");
+    }
+}

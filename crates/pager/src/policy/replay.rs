@@ -1,0 +1,576 @@
+//! Replay: the pager's decisions on a sequence of touches, in a pager that moves only numbers.
+//!
+//! A page buffer with its two lists, a cache of so many bytes, a ghost, and a store without limit.
+//! What is decided, the policies decide that the pager asks: replacement, ghost, sequences, and the border between page buffer and cache.
+//!
+//! Guarantees: the same touches give the same counts.
+//! Never: does I/O, knows the time.
+
+use std::collections::{HashMap, VecDeque};
+
+use deepheap_sys::errno::Result;
+
+use super::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST};
+use super::budget_split::{self, Share};
+use super::ghost::Ghost;
+use super::replacement::{
+    AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
+    to_evict, touched,
+};
+use super::sequence::{Direction, Sequences, WORDS};
+use crate::PAGE;
+
+/// Threads whose scans are told apart.
+pub const LANES: usize = 16;
+
+/// What becomes of an object when its page leaves the page buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaves {
+    /// As it came.
+    Clean,
+    /// Changed.
+    Dirty,
+    /// As nothing that is kept.
+    Empty,
+}
+
+/// The program touches an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Touch {
+    /// Which: they are numbered from 0 on.
+    pub object: u32,
+    /// Its page.
+    pub page: u32,
+    /// Bytes of it in the cache.
+    pub bytes: u16,
+    /// What becomes of it afterwards.
+    pub leaves: Leaves,
+    /// It holds nothing before.
+    pub is_new: bool,
+    /// It came with another page of a scan, in whose fault it is.
+    pub is_led: bool,
+    /// Which thread.
+    pub lane: u8,
+}
+
+/// How large the sides are, and what is switched on.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Terms {
+    /// Pages of page buffer and cache together.
+    pub pages: usize,
+    /// How much of the cache holds objects, in 256ths: the rest is lost in its slabs.
+    pub filled: u32,
+    /// The page buffer's share; `None`: it is found by what the sides would save.
+    pub share: Option<Share>,
+    /// Whether scans bring the pages after the one that is missing.
+    pub scans: bool,
+    /// The small queue, in 256ths of the cache.
+    pub small_part: u32,
+    /// Nanoseconds that a fault on a cached object costs, and a read.
+    pub costs_ns: (u64, u64),
+    /// Of all objects only one in so many is replayed: sizes stand for so many times as much.
+    pub sampled: u32,
+}
+
+impl Terms {
+    /// The usual ones.
+    pub fn new(pages: usize) -> Terms {
+        Terms {
+            pages,
+            filled: 256,
+            share: None,
+            scans: true,
+            small_part: SMALL_PART,
+            costs_ns: (8_000, 60_000),
+            sampled: 1,
+        }
+    }
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counts {
+    /// Touches.
+    pub touches: u64,
+    /// Of pages that were within reach.
+    pub in_reach: u64,
+    /// Of objects in the cache.
+    pub cached: u64,
+    /// Of objects that held nothing.
+    pub new: u64,
+    /// Of objects that had to be read.
+    pub missed: u64,
+    /// Of those in the cache, the ones that took a fault of their own.
+    pub cached_faults: u64,
+    /// Of those that had to be read, likewise.
+    pub missed_faults: u64,
+    /// Objects that were read with another one, before they were touched.
+    pub ahead: u64,
+    /// Reads of objects that a larger cache would have had.
+    pub ghost_reads: u64,
+    /// Pages that left the page buffer.
+    pub left: u64,
+    /// Objects that were written, and their bytes.
+    pub written: u64,
+    /// See `written`.
+    pub written_bytes: u64,
+    /// Objects that left the cache for the copy that the store has.
+    pub dropped: u64,
+}
+
+impl Counts {
+    /// Reads of the store for each touch.
+    pub fn miss_ratio(&self) -> f64 {
+        (self.missed + self.ahead) as f64 / self.touches.max(1) as f64
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Nowhere,
+    Away,
+    PageBuffer(Rank),
+    Cached(Queue),
+}
+
+#[derive(Clone, Copy)]
+struct Object {
+    place: Place,
+    reuse: u8,
+    bytes: u16,
+    leaves: Leaves,
+    is_changed: bool,
+    page: u32,
+    /// Grows with every move: an older entry of a queue is stale.
+    moves: u32,
+    /// Pages that had left the page buffer when this one did.
+    left_at: u64,
+}
+
+const NOWHERE: Object = Object {
+    place: Place::Nowhere,
+    reuse: 0,
+    bytes: PAGE as u16,
+    leaves: Leaves::Clean,
+    is_changed: false,
+    page: 0,
+    moves: 0,
+    left_at: 0,
+};
+
+/// A queue of objects. Entries that are not current any more are skipped.
+#[derive(Default)]
+struct Fifo {
+    entries: VecDeque<(u32, u32)>,
+    length: u32,
+}
+
+/// What the border is moved by.
+struct Border {
+    part: usize,
+    young_faults: u64,
+    ghost_reads: u64,
+    departures: u64,
+    departed: u64,
+}
+
+/// The pager.
+pub struct Replay {
+    terms: Terms,
+    ghost: Ghost,
+    objects: Vec<Object>,
+    probation: Fifo,
+    protected: Fifo,
+    small: Fifo,
+    main: Fifo,
+    page_buffer_max: u32,
+    cache_max: u64,
+    cached_bytes: u64,
+    counts: Counts,
+    /// Pages that have left the page buffer since the beginning.
+    left_ever: u64,
+    border: Border,
+    words: Vec<[usize; WORDS]>,
+    /// Objects by page, if scans bring them.
+    by_page: HashMap<u32, u32>,
+}
+
+impl Replay {
+    /// Nothing is anywhere. ENOMEM if there is no room for the ghost.
+    pub fn new(terms: Terms) -> Result<Replay> {
+        let sampled = terms.sampled.max(1) as usize;
+        let remembered = ghost_length(terms.pages / sampled);
+        let border = Border {
+            part: PART_FIRST,
+            young_faults: 0,
+            ghost_reads: 0,
+            departures: 0,
+            departed: 0,
+        };
+        let mut replay = Replay {
+            terms: Terms { sampled: sampled as u32, ..terms },
+            // Compressed objects are several to a page.
+            ghost: Ghost::new(4 * remembered)?,
+            objects: Vec::new(),
+            probation: Fifo::default(),
+            protected: Fifo::default(),
+            small: Fifo::default(),
+            main: Fifo::default(),
+            page_buffer_max: 0,
+            cache_max: 0,
+            cached_bytes: 0,
+            counts: Counts::default(),
+            left_ever: 0,
+            border,
+            words: vec![[0; WORDS]; LANES],
+            by_page: HashMap::new(),
+        };
+        replay.ghost.grow(remembered);
+        replay.set_border();
+        Ok(replay)
+    }
+
+    /// What was counted since the last `forget_counts`.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Counts from here on.
+    pub fn forget_counts(&mut self) {
+        self.counts = Counts::default();
+    }
+
+    /// How many departures the ghost knows.
+    pub fn remembered(&self) -> usize {
+        self.ghost.recent()
+    }
+
+    /// The page buffer's part of page buffer and cache, in 65536ths.
+    pub fn part(&self) -> usize {
+        self.border.part
+    }
+
+    fn set_border(&mut self) {
+        let share = self.terms.share.unwrap_or(Share::Part(self.border.part));
+        let split = budget_split::split(self.terms.pages * PAGE, 0, share, 0);
+        let sampled = self.terms.sampled as usize;
+        self.page_buffer_max = (split.page_buffer / sampled).max(1) as u32;
+        let filled = split.object_cache * PAGE / 256 * self.terms.filled as usize;
+        self.cache_max = (filled / sampled) as u64;
+    }
+
+    /// Sizes that no budget gives: for tests of a part alone.
+    pub fn set_sizes(&mut self, page_buffer: usize, cache: usize) {
+        self.terms.share = Some(Share::Bytes(page_buffer * PAGE));
+        (self.page_buffer_max, self.cache_max) = (page_buffer as u32, (cache * PAGE) as u64);
+    }
+
+    /// The object holds nothing any more.
+    pub fn empty(&mut self, object: u32) {
+        let Some(found) = self.objects.get_mut(object as usize) else { return };
+        match found.place {
+            Place::PageBuffer(_) => found.leaves = Leaves::Empty,
+            Place::Cached(_) | Place::Away => self.put(object, Place::Nowhere),
+            Place::Nowhere => {}
+        }
+    }
+
+    /// The program touches an object.
+    pub fn touch(&mut self, touch: &Touch) {
+        let at = touch.object as usize;
+        if at >= self.objects.len() {
+            self.objects.resize(at + 1, NOWHERE);
+        }
+        if self.terms.scans && self.objects[at].page != touch.page {
+            self.by_page.insert(touch.page, touch.object);
+        }
+        self.objects[at].page = touch.page;
+        self.counts.touches += 1;
+        if touch.is_new && !matches!(self.objects[at].place, Place::PageBuffer(_)) {
+            self.put(touch.object, Place::Nowhere);
+            self.objects[at].is_changed = true;
+        }
+        let (lane, page) = (usize::from(touch.lane) % LANES, touch.page);
+        match self.objects[at].place {
+            Place::PageBuffer(_) => self.counts.in_reach += 1,
+            Place::Cached(_) => {
+                self.counts.cached += 1;
+                self.counts.cached_faults += u64::from(!touch.is_led);
+                self.come_back(touch.object);
+                if self.terms.scans {
+                    let (window, direction) = self.sequences(lane).of(page).window(page);
+                    let passed = self.bring_cached_after(page, window, direction);
+                    self.sequences(lane).pass(page, passed);
+                }
+            }
+            Place::Away => {
+                self.counts.missed += 1;
+                self.counts.missed_faults += u64::from(!touch.is_led);
+                self.read(touch.object);
+                if self.terms.scans {
+                    let sequence = self.sequences(lane).of(page);
+                    let (window, direction) = sequence.window(page);
+                    self.bring_stored_after(page, window, direction);
+                    self.sequences(lane).note(page, sequence.advance(page, window));
+                }
+            }
+            Place::Nowhere => {
+                self.counts.new += 1;
+                self.objects[at].reuse = 0;
+                self.put(touch.object, Place::PageBuffer(Rank::Probation));
+            }
+        }
+        let object = &mut self.objects[at];
+        object.leaves = touch.leaves;
+        object.bytes = touch.bytes;
+        object.is_changed |= touch.leaves == Leaves::Dirty;
+        self.make_room();
+        self.move_border();
+    }
+
+    fn sequences(&mut self, lane: usize) -> Sequences<'_> {
+        Sequences::new(&mut self.words[lane])
+    }
+
+    /// Brings the stored objects among the `window` pages from `page` on, without the first.
+    fn bring_stored_after(&mut self, page: u32, window: u32, direction: Direction) {
+        for further in 1..window {
+            let next = self.by_page.get(&direction.after(page, further)).copied();
+            if let Some(object) = next
+                && self.objects[object as usize].place == Place::Away
+            {
+                self.counts.ahead += 1;
+                self.read(object);
+                self.make_room();
+            }
+        }
+    }
+
+    /// Brings the cached objects, until one would have to be read; returns how many pages it
+    /// passed, the first one included.
+    fn bring_cached_after(&mut self, page: u32, window: u32, direction: Direction) -> u32 {
+        for further in 1..window {
+            let next = self.by_page.get(&direction.after(page, further)).copied();
+            let Some(object) = next else { continue };
+            match self.objects[object as usize].place {
+                Place::Away => return further,
+                Place::Cached(_) => {
+                    self.come_back(object);
+                    self.make_room();
+                }
+                Place::PageBuffer(_) | Place::Nowhere => {}
+            }
+        }
+        window
+    }
+
+    fn come_back(&mut self, object: u32) {
+        let since = self.left_ever - self.objects[object as usize].left_at;
+        self.border.young_faults +=
+            u64::from(since < u64::from(self.page_buffer_max) * 3 / 2 / MARGIN_PART as u64);
+        let soon = since < u64::from(self.page_buffer_max);
+        let found = &mut self.objects[object as usize];
+        found.reuse = touched(found.reuse);
+        let to = rank(found.reuse, soon);
+        self.put(object, Place::PageBuffer(to));
+    }
+
+    fn read(&mut self, object: u32) {
+        let known = self.ghost.left_recently(object);
+        self.counts.ghost_reads += u64::from(known);
+        self.border.ghost_reads += u64::from(known);
+        self.objects[object as usize].reuse = 0;
+        self.put(object, Place::PageBuffer(Rank::Probation));
+    }
+
+    fn fifo(&mut self, place: Place) -> Option<&mut Fifo> {
+        match place {
+            Place::Nowhere | Place::Away => None,
+            Place::PageBuffer(Rank::Probation) => Some(&mut self.probation),
+            Place::PageBuffer(Rank::Protected) => Some(&mut self.protected),
+            Place::Cached(Queue::Small) => Some(&mut self.small),
+            Place::Cached(Queue::Main) => Some(&mut self.main),
+        }
+    }
+
+    fn put(&mut self, object: u32, place: Place) {
+        let found = &mut self.objects[object as usize];
+        let old = core::mem::replace(&mut found.place, place);
+        found.moves += 1;
+        let (moves, bytes) = (found.moves, u64::from(found.bytes));
+        if matches!(old, Place::Cached(_)) {
+            self.cached_bytes -= bytes;
+        }
+        if matches!(place, Place::Cached(_)) {
+            self.cached_bytes += bytes;
+        }
+        if let Some(fifo) = self.fifo(old) {
+            fifo.length -= 1;
+        }
+        if let Some(fifo) = self.fifo(place) {
+            fifo.length += 1;
+            fifo.entries.push_back((object, moves));
+        }
+    }
+
+    /// The object at the head of a queue; none if the queue is empty.
+    fn head(&mut self, place: Place) -> Option<u32> {
+        loop {
+            let (object, moves) = self.fifo(place)?.entries.pop_front()?;
+            if self.objects[object as usize].moves == moves {
+                return Some(object);
+            }
+        }
+    }
+
+    /// Evicts and reclaims until both sides are within their limits.
+    fn make_room(&mut self) {
+        while self.probation.length + self.protected.length > self.page_buffer_max
+            && self.evict_one()
+        {}
+        while self.cached_bytes > self.cache_max && self.reclaim_one() {}
+    }
+
+    /// Takes out the oldest page of the list that the policy names.
+    fn evict_one(&mut self) -> bool {
+        let pages = |fifo: &Fifo| fifo.length as usize * self.terms.sampled as usize;
+        let from = match to_evict(1, pages(&self.probation), pages(&self.protected)) {
+            (0, _) => Rank::Protected,
+            _ => Rank::Probation,
+        };
+        let Some(object) = self.head(Place::PageBuffer(from)) else { return false };
+        self.leave_page_buffer(object);
+        true
+    }
+
+    fn leave_page_buffer(&mut self, object: u32) {
+        self.counts.left += 1;
+        self.left_ever += 1;
+        let found = &mut self.objects[object as usize];
+        found.left_at = self.left_ever;
+        let reuse = found.reuse;
+        if found.leaves == Leaves::Empty {
+            self.put(object, Place::Nowhere);
+            return;
+        }
+        let left = if asks_ghost(reuse) { self.ghost.take(object) } else { None };
+        self.put(object, Place::Cached(enters(reuse, left)));
+    }
+
+    fn reclaim_one(&mut self) -> bool {
+        let queue = next_above(self.terms.small_part, self.small.length, self.main.length);
+        let Some(object) = self.head(Place::Cached(queue)) else { return false };
+        let found = &mut self.objects[object as usize];
+        match at_head(queue, found.reuse) {
+            AtHead::Leaves { remembered } => {
+                self.border.departures += 1;
+                if core::mem::take(&mut found.is_changed) {
+                    self.counts.written += 1;
+                    self.counts.written_bytes += u64::from(found.bytes);
+                } else {
+                    self.counts.dropped += 1;
+                }
+                if remembered {
+                    self.ghost.insert(object, queue);
+                }
+                self.put(object, Place::Away);
+            }
+            AtHead::Goes(queue, reuse) => {
+                found.reuse = reuse;
+                self.put(object, Place::Cached(queue));
+            }
+        }
+        true
+    }
+
+    /// Moves the border once enough was seen, as the balancer does.
+    fn move_border(&mut self) {
+        let Border { part, young_faults, ghost_reads, departures, departed } = self.border;
+        let events = young_faults + ghost_reads;
+        if self.terms.share.is_some() || events * u64::from(self.terms.sampled) < EVENTS {
+            return;
+        }
+        let cached = u64::from(self.small.length + self.main.length).max(1);
+        let (fault_ns, read_ns) = self.terms.costs_ns;
+        let observed = Observed {
+            young_faults,
+            fault_ns,
+            margin_bytes: balance::margin_bytes(self.page_buffer_max as usize * PAGE),
+            ghost_reads,
+            read_ns,
+            ghost_bytes: self.ghost.recent() as u64 * (self.cached_bytes / cached),
+        };
+        let departed = balance::departed(departed, departures);
+        let part = balance::next_part(part, &observed, departed);
+        self.border = Border { part, young_faults: 0, ghost_reads: 0, departures: 0, departed };
+        self.ghost.grow(ghost_length(cached as usize));
+        self.set_border();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(page: u32, leaves: Leaves, is_new: bool) -> Touch {
+        let bytes = PAGE as u16;
+        Touch { object: page, page, bytes, leaves, is_new, is_led: false, lane: 0 }
+    }
+
+    fn replay(scans: bool) -> Replay {
+        Replay::new(Terms { scans, ..Terms::new(4 * budget_split::LEAST) }).unwrap()
+    }
+
+    #[test]
+    fn what_fits_is_read_never_and_what_is_zero_is_never_written() {
+        let mut replay = replay(false);
+        let pages = 0..3 * budget_split::LEAST as u32;
+        for round in 0..4 {
+            pages.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, round == 0)));
+        }
+        let counts = replay.counts();
+        assert_eq!((counts.missed, counts.written, counts.new), (0, 0, pages.len() as u64));
+        let mut replay = self::replay(false);
+        for page in 10_000..50_000 {
+            replay.touch(&touch(page, Leaves::Empty, true));
+        }
+        assert_eq!(replay.counts().written, 0, "{:?}", replay.counts());
+    }
+
+    #[test]
+    fn a_changed_object_is_written_once_and_a_clean_one_dropped() {
+        let mut replay = replay(false);
+        let pages = 0..20 * budget_split::LEAST as u32;
+        pages.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, true)));
+        let first = replay.counts();
+        assert!(first.written > 0 && first.dropped == 0 && first.missed == 0, "{first:?}");
+        for _ in 0..3 {
+            pages.clone().for_each(|page| replay.touch(&touch(page, Leaves::Clean, false)));
+        }
+        let counts = replay.counts();
+        assert!(counts.written <= pages.len() as u64, "{counts:?}");
+        assert!(counts.dropped > pages.len() as u64 && counts.missed > 0, "{counts:?}");
+        replay.empty(0);
+        replay.touch(&touch(0, Leaves::Dirty, true));
+        assert_eq!(replay.counts().new, counts.new + 1);
+    }
+
+    #[test]
+    fn a_scan_waits_for_few_of_its_pages_and_reads_as_many() {
+        let [alone, scanned] = [false, true].map(|scans| {
+            let mut replay = replay(scans);
+            for round in 0..3 {
+                for page in 0..20 * budget_split::LEAST as u32 {
+                    replay.touch(&touch(page, Leaves::Clean, round == 0));
+                }
+            }
+            replay.counts()
+        });
+        assert!(scanned.missed < alone.missed / 20, "{scanned:?}, {alone:?}");
+        let reads = |counts: Counts| counts.missed + counts.ahead;
+        assert!(
+            reads(scanned).abs_diff(reads(alone)) < alone.missed / 10,
+            "{scanned:?}, {alone:?}"
+        );
+    }
+}

@@ -1,0 +1,569 @@
+//! Simulation: what a traced program would have met with another RAM budget or other policies.
+//!
+//! The touches of a trace are played to the pager's own policies (`policy/replay`). Touches that the
+//! traced program made within reach are not in the trace. So a simulation with less RAM than the
+//! trace was taken with knows too little, and says so.
+//!
+//! Guarantees: the same trace and terms give the same numbers.
+//! Never: touches the heap of this process: it is for commands.
+//! Threads: plain functions.
+
+use std::collections::HashMap;
+
+use deepheap_heap::PAGE;
+use deepheap_pager::overhead_of_managing;
+pub use deepheap_pager::policy::budget_split::Share as PageBufferShare;
+pub use deepheap_pager::policy::replay::{Counts, Leaves, Replay, Terms, Touch};
+
+use crate::trace_format::{Happened, Record, Trace, UNIT_NS};
+
+/// Years until a drive of 600 TB of endurance is worn out, as consumers' drives of 1 TB are.
+const ENDURANCE_BYTES: f64 = 600e12;
+const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
+/// A curve replays about so many objects for each of its sizes, if there are more.
+const SAMPLE_OBJECTS: usize = 1 << 14;
+/// Sizes of a curve.
+const CURVE_POINTS: usize = 24;
+/// Pages that are chosen together for a sample: neighbours are used alike.
+const SAMPLE_GROUP_BITS: u32 = 3;
+/// What a fault costs outside the handler, where nobody measures it: the signal and its return.
+const SIGNAL_NS: u64 = 1_500;
+/// And what it costs to evict the page that it brings.
+const EVICTION_NS: u64 = 1_500;
+/// A page that was there before the trace is compressed soon after it has left.
+const EARLY_LOOKED_AT: usize = 1024;
+/// Below so many faults the usual costs are assumed.
+const FAULTS_LEAST: usize = 16;
+/// What the cache holds if it was never full, in 256ths.
+const FILLED_USUAL: u32 = 230;
+
+/// What happens in a trace that a replay needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Touch(Touch),
+    Empty(u32),
+}
+
+/// A trace, ready to be played.
+pub struct Simulation {
+    steps: Vec<Step>,
+    /// Pages that the program has touched.
+    pages: usize,
+    /// Objects and pages that the trace itself saw read.
+    seen: Seen,
+    ram: u64,
+    overhead: u64,
+    /// How much of the cache held objects, in 256ths.
+    filled: u32,
+    /// How long the program ran.
+    ran_ns: u64,
+    costs: Costs,
+}
+
+/// What the traced program itself met.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Touches: faults, and pages that a scan passed.
+    pub touches: u64,
+    /// Objects that were read.
+    pub reads: u64,
+    /// Faults that found their object in the cache.
+    pub cached_faults: u64,
+    /// Faults that read.
+    pub stored_faults: u64,
+    /// Bytes that left RAM for new blocks.
+    pub written_bytes: u64,
+}
+
+/// What faults cost, nanoseconds, by the trace: the median, for those that wait for room in RAM or
+/// for a processor say nothing of the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Costs {
+    /// One that finds its object cached.
+    pub cached_ns: u64,
+    /// One that reads.
+    pub stored_ns: u64,
+    /// All of the trace, in the lane that lost most.
+    pub lost_ns: u64,
+}
+
+/// What a simulation says.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outcome {
+    /// The RAM budget, bytes.
+    pub ram: u64,
+    /// What was counted.
+    pub counts: Counts,
+    /// Time that the program needs for each second that it would need with enough RAM.
+    pub slowdown: f64,
+    /// Years until a drive of 600 TB is worn out, if the program runs all the time.
+    pub life_years: Option<f64>,
+}
+
+impl Simulation {
+    /// Of a trace.
+    pub fn new(trace: &Trace) -> Simulation {
+        let mut reader = Reader::default();
+        for traced in &trace.records {
+            reader.read(traced.lane, &traced.record);
+        }
+        let Reader { early, mut steps, pages, seen, lanes, limits, end, took, full, .. } = reader;
+        steps.splice(0..0, early.into_iter().map(Step::Touch));
+        let median = |mut took: Vec<u32>, usual| {
+            if took.len() < FAULTS_LEAST {
+                return usual;
+            }
+            let middle = took.len() / 2;
+            u64::from(*took.select_nth_unstable(middle).1) * UNIT_NS
+        };
+        let [cached, stored] = took;
+        let usual = Terms::new(0).costs_ns;
+        let beyond = limits.iter().sum::<u64>() * PAGE as u64;
+        let ram = trace.header.ram;
+        let overhead = if beyond == 0 { ram / 16 } else { ram.saturating_sub(beyond) };
+        Simulation {
+            steps,
+            pages: pages.len(),
+            seen,
+            ram,
+            overhead,
+            filled: full.1.checked_div(full.0).map_or(FILLED_USUAL, |full| full as u32),
+            ran_ns: trace.header.ran_before_ns + end * UNIT_NS,
+            costs: Costs {
+                cached_ns: median(cached, usual.0) + SIGNAL_NS + EVICTION_NS,
+                stored_ns: median(stored, usual.1) + SIGNAL_NS + EVICTION_NS,
+                lost_ns: lanes.iter().copied().max().unwrap_or(0),
+            },
+        }
+    }
+
+    /// What the traced program met.
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// The RAM that it had, bytes.
+    pub fn traced_ram(&self) -> u64 {
+        self.ram
+    }
+
+    /// How long it ran, nanoseconds.
+    pub fn ran_ns(&self) -> u64 {
+        self.ran_ns
+    }
+
+    /// What its faults cost.
+    pub fn costs(&self) -> Costs {
+        self.costs
+    }
+
+    /// Of how many objects a curve replays one.
+    pub fn sampled(&self) -> u32 {
+        (self.pages / SAMPLE_OBJECTS).max(1) as u32
+    }
+
+    /// RAM with which all that it touched is within reach, bytes.
+    pub fn whole_ram(&self) -> u64 {
+        let whole = (self.pages * PAGE) as u64;
+        whole + self.overhead_with(whole)
+    }
+
+    /// Terms for a RAM budget of so many bytes.
+    pub fn terms(&self, ram: u64) -> Terms {
+        let pages = ram.saturating_sub(self.overhead_with(ram)) / PAGE as u64;
+        let costs_ns = (self.costs.cached_ns, self.costs.stored_ns);
+        Terms { costs_ns, filled: self.filled, ..Terms::new(pages as usize) }
+    }
+
+    fn all_in_reach(&self, sampled: u32) -> Counts {
+        let (touches, sampled) = (self.seen.touches, u64::from(sampled));
+        Counts { touches: touches / sampled, in_reach: touches / sampled, ..Counts::default() }
+    }
+
+    /// What tables and buffers take of another budget: they were seen in that of the trace.
+    fn overhead_with(&self, ram: u64) -> u64 {
+        let [then, now] = [self.ram, ram].map(|ram| overhead_of_managing(ram as usize) as u64);
+        (self.overhead + now).saturating_sub(then)
+    }
+
+    /// Plays all of the trace; none if there is no memory. With RAM for all of its pages the program
+    /// would not be managed.
+    pub fn play(&self, ram: u64, terms: Terms) -> Option<Outcome> {
+        if ram >= self.whole_ram() {
+            return Some(self.outcome(ram, self.all_in_reach(1), 1));
+        }
+        let mut replay = Replay::new(terms).ok()?;
+        for step in &self.steps {
+            match step {
+                Step::Touch(touch) => replay.touch(touch),
+                Step::Empty(object) => replay.empty(*object),
+            }
+        }
+        Some(self.outcome(ram, replay.counts(), 1))
+    }
+
+    /// The miss ratios of `CURVE_POINTS` sizes of RAM from that of the trace to all that the
+    /// program touched, in one pass over the trace: of its pages only some are played, chosen by
+    /// their numbers, to pagers that are smaller in the same measure (SHARDS, FAST 2015; miniature
+    /// simulations, ATC 2017).
+    pub fn curve(&self) -> Vec<Outcome> {
+        let sampled = self.sampled();
+        let (least, most) = (self.ram, self.whole_ram().max(self.ram));
+        let last = CURVE_POINTS as u64 - 1;
+        let at = |point: usize| least + (most - least) * point as u64 / last;
+        let mut replays: Vec<(u64, Replay)> = (0..CURVE_POINTS)
+            .filter_map(|point| {
+                let terms = Terms { sampled, scans: false, ..self.terms(at(point)) };
+                Some((at(point), Replay::new(terms).ok()?))
+            })
+            .collect();
+        for step in &self.steps {
+            match step {
+                Step::Touch(touch) if is_sampled(touch.page, sampled) => {
+                    replays.iter_mut().for_each(|(_, replay)| replay.touch(touch));
+                }
+                Step::Touch(_) => {}
+                Step::Empty(object) => {
+                    replays.iter_mut().for_each(|(_, replay)| replay.empty(*object));
+                }
+            }
+        }
+        let told = |(ram, replay): &(u64, Replay)| {
+            let counts = match *ram >= most {
+                true => self.all_in_reach(sampled),
+                false => replay.counts(),
+            };
+            self.outcome(*ram, counts, sampled)
+        };
+        replays.iter().map(told).collect()
+    }
+
+    /// The least RAM with which the program takes at most `slowdown` times as long as with enough,
+    /// by a curve.
+    pub fn ram_for(&self, curve: &[Outcome], slowdown: f64) -> u64 {
+        let mut enough = self.whole_ram();
+        for pair in curve.windows(2).rev() {
+            let [less, more] = pair else { break };
+            if more.slowdown > slowdown {
+                break;
+            }
+            enough = more.ram;
+            if less.slowdown > slowdown {
+                let part = (slowdown - more.slowdown) / (less.slowdown - more.slowdown);
+                return more.ram - ((more.ram - less.ram) as f64 * part) as u64;
+            }
+            enough = enough.min(less.ram);
+        }
+        enough
+    }
+
+    fn outcome(&self, ram: u64, counts: Counts, sampled: u32) -> Outcome {
+        // Of the time that the traced program lost, so much is one touch's.
+        let weigh = |cached: u64, stored: u64| {
+            (cached * self.costs.cached_ns + stored * self.costs.stored_ns) as f64
+        };
+        let traced = weigh(self.seen.cached_faults, self.seen.stored_faults).max(1.0);
+        let whole = f64::from(sampled);
+        let now = weigh(counts.cached_faults, counts.missed_faults) * whole;
+        let lost_ns = self.costs.lost_ns as f64;
+        let busy_ns = (self.ran_ns as f64 - lost_ns).max(self.ran_ns as f64 / 100.0);
+        let slowdown = 1.0 + lost_ns * now / traced / busy_ns;
+        let seconds = busy_ns * slowdown / 1e9;
+        let written = counts.written_bytes as f64 * whole;
+        let life_years =
+            (written > 0.0).then(|| ENDURANCE_BYTES * seconds / written / YEAR_SECONDS);
+        Outcome { ram, counts, slowdown, life_years }
+    }
+}
+
+/// Whether a page is one of a sample of one in so many.
+fn is_sampled(page: u32, sampled: u32) -> bool {
+    let mut mixed = u64::from(page >> SAMPLE_GROUP_BITS).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^= mixed >> 32;
+    mixed = mixed.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (mixed >> 32) % u64::from(sampled) == 0
+}
+
+/// What is known of a page while a trace is read.
+#[derive(Clone, Copy)]
+struct Page {
+    object: u32,
+    /// Its last touch, among the steps; none if it was there before the trace.
+    last: Option<usize>,
+    /// It has not left the page buffer since.
+    is_in: bool,
+    /// It has left RAM since; with neither of both it is in the cache.
+    is_away: bool,
+    /// It is nowhere, as far as is known.
+    is_nothing: bool,
+    bytes: u16,
+}
+
+impl Page {
+    fn is_cached(&self) -> bool {
+        !self.is_in && !self.is_away && !self.is_nothing
+    }
+}
+
+/// Makes steps of records.
+#[derive(Default)]
+struct Reader {
+    /// Pages that were there when the trace began, in the order in which they left.
+    early: Vec<Touch>,
+    steps: Vec<Step>,
+    pages: HashMap<u32, Page>,
+    seen: Seen,
+    /// Nanoseconds that the threads of each lane were in faults.
+    lanes: [u64; crate::trace_format::LANES],
+    limits: [u64; 2],
+    end: u64,
+    /// How long faults on cached objects took, and those that read.
+    took: [Vec<u32>; 2],
+    /// Bytes of the objects in the cache.
+    cached_bytes: u64,
+    /// How often an object left the cache, and the sum of how full that was, in 256ths.
+    full: (u64, u64),
+}
+
+impl Reader {
+    fn read(&mut self, lane: u8, record: &Record) {
+        self.end = self.end.max(record.at + u64::from(record.took));
+        let page = record.page;
+        if record.happened.is_fault() {
+            let ns = u64::from(record.took) * UNIT_NS;
+            self.lanes[usize::from(lane)] += ns + SIGNAL_NS;
+            match record.happened {
+                Happened::Cached => {
+                    self.took[0].push(record.took);
+                    self.seen.cached_faults += 1;
+                }
+                Happened::Stored => {
+                    self.took[1].push(record.took);
+                    self.seen.stored_faults += 1;
+                }
+                _ => {}
+            }
+        }
+        match record.happened {
+            Happened::Zero => {
+                for further in 0..record.amount.max(1) {
+                    self.touch(page.wrapping_add(further as u32), lane, true, further > 0);
+                }
+            }
+            Happened::Cached | Happened::Stored | Happened::Ahead => {
+                self.touch(page, lane, false, record.happened == Happened::Ahead);
+                for further in 1..record.amount.unsigned_abs() {
+                    let next = match record.amount > 0 {
+                        true => page.wrapping_add(further.into()),
+                        false => page.wrapping_sub(further.into()),
+                    };
+                    // Pages that hold nothing are passed, too.
+                    if self.pages.contains_key(&next) {
+                        self.touch(next, lane, false, true);
+                    }
+                }
+            }
+            Happened::Clean => self.left(page, Leaves::Clean, record.amount),
+            Happened::Dirty => self.left(page, Leaves::Dirty, record.amount),
+            Happened::Empty => {
+                self.left(page, Leaves::Empty, 0);
+                self.leaves_cache(page);
+                if let Some(known) = self.pages.get(&page) {
+                    self.steps.push(Step::Empty(known.object));
+                }
+            }
+            Happened::Pressed => {
+                self.takes(page, record.amount.unsigned_abs());
+            }
+            Happened::Written => {
+                self.seen.written_bytes += u64::from(record.amount.unsigned_abs());
+                self.is_away(page);
+            }
+            Happened::Dropped => self.is_away(page),
+            Happened::PageBuffer => self.limits[0] = page.into(),
+            Happened::Cache => self.limits[1] = page.into(),
+            Happened::End => {}
+        }
+    }
+
+    fn touch(&mut self, page: u32, lane: u8, is_new: bool, is_led: bool) {
+        self.leaves_cache(page);
+        let object = self.pages.len() as u32;
+        let known = self.pages.entry(page).or_insert(Page {
+            object,
+            last: None,
+            is_in: true,
+            is_away: false,
+            is_nothing: false,
+            bytes: PAGE as u16,
+        });
+        self.seen.touches += 1;
+        self.seen.reads += u64::from(known.is_away && !is_new);
+        (known.is_away, known.is_in, known.is_nothing) = (false, true, false);
+        known.last = Some(self.steps.len());
+        self.steps.push(Step::Touch(Touch {
+            object: known.object,
+            page,
+            bytes: known.bytes,
+            // Unless it is seen to leave: then what is new was written to.
+            leaves: if is_new { Leaves::Dirty } else { Leaves::Clean },
+            is_new: is_new || known.object == object,
+            is_led,
+            lane,
+        }));
+    }
+
+    /// The page has left the page buffer: now it is known what its last touch did.
+    fn left(&mut self, page: u32, leaves: Leaves, bytes: i16) {
+        self.leaves_cache(page);
+        let Some(known) = self.pages.get_mut(&page) else {
+            // It was there before the trace.
+            if leaves != Leaves::Empty {
+                let object = self.pages.len() as u32;
+                let bytes = bytes.unsigned_abs();
+                let known = Page {
+                    object,
+                    last: None,
+                    is_in: false,
+                    is_away: false,
+                    is_nothing: false,
+                    bytes,
+                };
+                self.pages.insert(page, known);
+                self.seen.touches += 1;
+                let (is_new, is_led, lane) = (true, false, 0);
+                self.early.push(Touch { object, page, bytes, leaves, is_new, is_led, lane });
+                self.cached_bytes += u64::from(bytes);
+            }
+            return;
+        };
+        if leaves == Leaves::Empty {
+            known.is_nothing = true;
+        } else {
+            (known.is_away, known.is_nothing) = (false, false);
+            self.cached_bytes += u64::from(known.bytes);
+        }
+        if core::mem::take(&mut known.is_in)
+            && let Some(Step::Touch(touch)) = known.last.and_then(|at| self.steps.get_mut(at))
+        {
+            touch.leaves = leaves;
+        }
+    }
+
+    /// The page, which has left the page buffer, takes so many bytes in the cache.
+    fn takes(&mut self, page: u32, bytes: u16) {
+        let Some(known) = self.pages.get_mut(&page) else { return };
+        if known.is_cached() {
+            self.cached_bytes = self.cached_bytes + u64::from(bytes) - u64::from(known.bytes);
+        }
+        known.bytes = bytes;
+        let touch = match known.last {
+            Some(at) => self.steps.get_mut(at),
+            None => return self.early_takes(page, bytes),
+        };
+        if let Some(Step::Touch(touch)) = touch {
+            touch.bytes = bytes;
+        }
+    }
+
+    fn early_takes(&mut self, page: u32, bytes: u16) {
+        // It has just left: it is among the last.
+        let touch = self.early.iter_mut().rev().take(EARLY_LOOKED_AT).find(|it| it.page == page);
+        if let Some(touch) = touch {
+            touch.bytes = bytes;
+        }
+    }
+
+    /// Notes that the page is not in the cache any more, if it was.
+    fn leaves_cache(&mut self, page: u32) {
+        if let Some(known) = self.pages.get_mut(&page).filter(|known| known.is_cached()) {
+            self.cached_bytes -= u64::from(known.bytes);
+            known.is_nothing = true;
+        }
+    }
+
+    fn is_away(&mut self, page: u32) {
+        if self.limits[1] > 0 {
+            let full = 256 * self.cached_bytes / (self.limits[1] * PAGE as u64);
+            self.full = (self.full.0 + 1, self.full.1 + full.min(256));
+        }
+        self.leaves_cache(page);
+        if let Some(known) = self.pages.get_mut(&page) {
+            known.is_away = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace_format::{Header, Traced};
+
+    const HEADER: Header =
+        Header { pid: 1, ram: 16 << 20, begun: 0, region_base: 0, ran_before_ns: 0 };
+
+    /// A trace of a program that goes round pages, by records as a pager with `in_ram` pages makes
+    /// them.
+    fn looping(pages: u32, in_ram: u32, rounds: u32) -> Trace {
+        let mut records = Vec::new();
+        let mut note = |happened, page, amount, took| {
+            let at = records.len() as u64 * 1000;
+            let record = Record { happened, page, amount, at, took };
+            records.push(Traced { lane: 0, record });
+        };
+        for step in 0..pages * rounds {
+            let page = step % pages;
+            let happened = if step < pages { Happened::Zero } else { Happened::Stored };
+            note(happened, page, 1, 900);
+            if let Some(oldest) = step.checked_sub(in_ram) {
+                let is_first = oldest < pages;
+                note(
+                    if is_first { Happened::Dirty } else { Happened::Clean },
+                    oldest % pages,
+                    4096,
+                    0,
+                );
+                note(
+                    if is_first { Happened::Written } else { Happened::Dropped },
+                    oldest % pages,
+                    4096,
+                    0,
+                );
+            }
+        }
+        Trace { header: HEADER, records, lost: 0, is_cut: false }
+    }
+
+    #[test]
+    fn more_ram_means_fewer_reads_and_all_of_it_none() {
+        let simulation = Simulation::new(&looping(20_000, 2000, 3));
+        assert_eq!(simulation.seen().reads, 40_000);
+        assert_eq!(simulation.seen().touches, 60_000);
+        let play = |ram| simulation.play(ram, simulation.terms(ram)).expect("memory");
+        let whole = play(simulation.whole_ram());
+        assert_eq!((whole.counts.missed, whole.counts.written), (0, 0), "{whole:?}");
+        assert!(whole.slowdown < 1.01 && whole.life_years.is_none(), "{whole:?}");
+        let half = play(simulation.whole_ram() / 2);
+        assert!(half.counts.missed + half.counts.ahead > 10_000, "{half:?}");
+        assert!(half.slowdown > whole.slowdown && half.life_years.is_some());
+        assert_eq!(half, play(simulation.whole_ram() / 2));
+    }
+
+    #[test]
+    fn a_curve_falls_and_tells_how_much_ram_is_enough() {
+        let simulation = Simulation::new(&looping(60_000, 2000, 3));
+        let curve = simulation.curve();
+        assert_eq!(curve.len(), CURVE_POINTS);
+        assert!(curve.windows(2).all(|pair| pair[0].ram < pair[1].ram));
+        let ratio = |at: usize| curve[at].counts.miss_ratio();
+        assert!(ratio(0) > 0.4 && ratio(CURVE_POINTS - 1) < 0.02, "{} to {}", ratio(0), ratio(23));
+        let [tight, loose] = [1.01, 1.2].map(|most| simulation.ram_for(&curve, most));
+        assert!(loose <= tight && tight <= simulation.whole_ram(), "{loose}, {tight}");
+        for at in [6, 12, 18] {
+            let ram = curve[at].ram;
+            let terms = Terms { scans: false, ..simulation.terms(ram) };
+            let exact = simulation.play(ram, terms).expect("memory").counts.miss_ratio();
+            assert!((ratio(at) - exact).abs() < 0.03, "{}: sampled {exact}: exact", ratio(at));
+        }
+    }
+}
