@@ -304,9 +304,13 @@ struct dh_stats {
     uint64_t store_capacity_bytes; /* what the store can hold */
     uint64_t mapped_bytes;         /* mapped by the program itself, memory of the heap */
     uint64_t unmanaged_bytes;      /* RAM of the program outside of deepheap, files apart */
+
+    uint64_t strides_asked; /* since version 3: pages asked for ahead of walks in equal steps */
+    uint64_t strides_used;  /* of them those that were there when the walk came to them */
+    uint64_t sampled;       /* since version 3: changed objects that stayed cached a round longer */
 };
 
-#define DH_STATS_VERSION 2
+#define DH_STATS_VERSION 3
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

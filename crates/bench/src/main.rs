@@ -5,9 +5,10 @@
 //! reads the bare device, `table` and `objects` run all cases and print the tables of
 //! docs/benchmarks.md,
 //! `overheads` times the single steps of a fault, `threads` the faults of many threads at once,
-//! `maps` touches files that are mapped, `papers` repeats the experiments of two papers, `real`
-//! runs programs that users know, `hunt` looks for lost writes, `torture` kills durable heaps,
-//! `durable` compares them with LMDB and redb, `clean` removes what killed runs left.
+//! `maps` touches files that are mapped, `papers` repeats the experiments of two papers, `flashvm`
+//! the policies of a third, `real` runs programs that users know, `hunt` looks for lost writes,
+//! `torture` kills durable heaps, `durable` compares them with LMDB and redb, `clean` removes what
+//! killed runs left.
 
 mod access;
 mod backend;
@@ -15,6 +16,7 @@ mod calls;
 mod cgroup;
 mod durable;
 mod failure;
+mod flashvm;
 mod gauges;
 mod hunt;
 mod ledger;
@@ -48,6 +50,7 @@ use clap::{Parser, Subcommand};
 
 use crate::durable::Durable;
 use crate::failure::Failure;
+use crate::flashvm::FlashVm;
 use crate::hunt::Hunt;
 use crate::malloc_load::MallocLoad;
 use crate::maps::Maps;
@@ -168,6 +171,8 @@ enum Command {
     /// Repeats the experiments of the SSDAlloc and SSDRAM papers and writes docs/papers
     #[command(after_help = PAPERS_HELP)]
     Papers(Papers),
+    /// Measures paging policies one by one beside swap: scans, strides, random access, writes
+    Flashvm(FlashVm),
     /// Measures real programs alone, on deepheap, on swap and on zram, and writes a page
     #[command(after_help = REAL_HELP)]
     Real(Real),
@@ -198,6 +203,7 @@ fn main() {
         Command::Overheads(overheads) => overheads.main(),
         Command::Threads(threads) => threads.main(),
         Command::Papers(papers) => papers.main(),
+        Command::Flashvm(policies) => policies.main(),
         Command::Real(real) => real.main(),
         Command::Maps(maps) => maps::main(&maps),
         Command::Hunt(hunt) => hunt.main(),

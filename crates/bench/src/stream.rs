@@ -49,6 +49,7 @@ enum Chooser {
     Zipf(Zipf, Permutation),
     Sequential { first: u64, end: u64, at: u64 },
     Scans { first: u64, length: u64, count: u64, turn: u64 },
+    Stride { first: u64, end: u64, step: u64, at: u64 },
     Chase { at: u64 },
     Hot { count: u64, order: Permutation },
 }
@@ -77,6 +78,10 @@ impl Stream {
                 let count = u64::from(count).min(end - first);
                 Chooser::Scans { first, length: (end - first) / count, count, turn: 0 }
             }
+            Pattern::Stride(step) => {
+                let step = u64::from(step).min(end - first);
+                Chooser::Stride { first, end, step, at: first }
+            }
             Pattern::Chase => Chooser::Chase { at: order(workload).forward(first) },
             Pattern::Hot => Chooser::Hot { count: workload.hot_objects, order: order(workload) },
         };
@@ -99,6 +104,16 @@ impl Stream {
             Chooser::Sequential { first, end, at } => {
                 let object = *at;
                 *at = if object + 1 == *end { *first } else { object + 1 };
+                return Operation::Scan { object, write: self.random.percent(self.write_percent) };
+            }
+            Chooser::Stride { first, end, step, at } => {
+                let object = *at;
+                let column = (object - *first) % *step;
+                *at = if object + *step < *end {
+                    object + *step
+                } else {
+                    *first + (column + 1) % *step
+                };
                 return Operation::Scan { object, write: self.random.percent(self.write_percent) };
             }
             Chooser::Scans { first, length, count, turn } => {
@@ -222,6 +237,19 @@ mod tests {
             })
             .collect();
         assert_eq!(objects, [6, 11, 7, 10, 8, 9, 6]);
+    }
+
+    #[test]
+    fn strides_come_to_every_object_once_before_they_begin_again() {
+        let plan = workload("--on glibc --data 80K --threads 2 --pattern stride:3");
+        let mut stream = Stream::new(&plan, 1);
+        let objects: Vec<u64> = (0..11)
+            .map(|_| match stream.next() {
+                Operation::Scan { object, .. } => object,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(objects, [10, 13, 16, 19, 11, 14, 17, 12, 15, 18, 10]);
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub enum Pattern {
     /// Each thread is in so many scans of parts of its share, which take turns; every other one
     /// goes backwards.
     Scans(u32),
+    /// Each thread goes through its share in steps of so many objects, from each place of the first
+    /// step in turn, as down the columns of a matrix.
+    Stride(u32),
     /// The object says which object is next, along one cycle through all objects.
     Chase,
     /// The objects of a hot set equally likely, which lie scattered over all of the data.
@@ -106,8 +109,13 @@ impl FromStr for Pattern {
                 Ok(count @ 1..=64) => Ok(Self::Scans(count)),
                 _ => Err(format!("'{count}' scans: give a number from 1 to 64")),
             },
+            Some(("stride", step)) => match step.parse::<u32>() {
+                Ok(step @ 1..=4096) => Ok(Self::Stride(step)),
+                _ => Err(format!("steps of '{step}': give a number from 1 to 4096")),
+            },
             _ => Err(format!(
-                "'{text}' is none of uniform, zipf:EXPONENT, hot, sequential, scans:COUNT, chase"
+                "'{text}' is none of uniform, zipf:EXPONENT, hot, sequential, scans:COUNT, \
+                 stride:STEP, chase"
             )),
         }
     }
@@ -128,6 +136,7 @@ impl From<Pattern> for String {
             Pattern::Zipf(exponent) => format!("zipf:{exponent}"),
             Pattern::Sequential => "sequential".into(),
             Pattern::Scans(count) => format!("scans:{count}"),
+            Pattern::Stride(step) => format!("stride:{step}"),
             Pattern::Chase => "chase".into(),
             Pattern::Hot => "hot".into(),
         }
@@ -177,7 +186,8 @@ pub struct Workload {
     #[arg(long = "write", default_value_t = 0, value_name = "PERCENT",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub write_percent: u32,
-    /// Which object comes next: uniform, zipf:EXPONENT, hot, sequential, scans:COUNT or chase
+    /// Which object comes next: uniform, zipf:EXPONENT, hot, sequential, scans:COUNT,
+    /// stride:STEP or chase
     #[arg(long, default_value = "uniform")]
     pub pattern: Pattern,
     /// Objects in the hot set of --pattern hot
@@ -292,7 +302,10 @@ impl Workload {
             }
         }
         if (uses_calls || self.whole)
-            && matches!(self.pattern, Pattern::Sequential | Pattern::Scans(_) | Pattern::Chase)
+            && matches!(
+                self.pattern,
+                Pattern::Sequential | Pattern::Scans(_) | Pattern::Stride(_) | Pattern::Chase
+            )
         {
             return refuse(
                 "--whole, --calls and --gather: are for the patterns uniform, zipf and hot".into(),
@@ -375,10 +388,10 @@ mod tests {
 
     #[test]
     fn patterns_are_understood_or_refused() {
-        for text in ["uniform", "zipf:0.99", "sequential", "scans:3", "chase", "hot"] {
+        for text in ["uniform", "zipf:0.99", "sequential", "scans:3", "stride:16", "chase", "hot"] {
             assert_eq!(text.parse::<Pattern>().map(String::from), Ok(text.to_string()));
         }
-        for wrong in ["zipf", "zipf:", "zipf:-1", "zipf:NaN", "scans:0", "random"] {
+        for wrong in ["zipf", "zipf:", "zipf:-1", "zipf:NaN", "scans:0", "stride:0", "random"] {
             assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
         }
     }

@@ -206,8 +206,11 @@ What a program touches within reach nobody sees, so less RAM than the trace was 
 simulated well: take the trace with little RAM.
 
 Policies, as in DEEPHEAP_CONF:
-  page_buffer:25%   how much is mapped at a time, or a size
-  scans:off         no page is read before it is touched
+  page_buffer:25%   how much is mapped at a time, or a size; as in the trace if nothing is said
+  page_buffer:moves it is moved by what the sides would save, as in the pager
+  scans:off         a scan does not bring the pages after the one that is touched
+  strides:off       nor a walk in equal steps its next pages
+  sampling:off      changed objects leave the cache as early as others
 
 Examples:
   deepheap run --ram 64M --trace /tmp/t ./program

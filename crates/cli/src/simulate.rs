@@ -17,6 +17,8 @@ use crate::arguments::{Advise, Simulate};
 use crate::curve::Curve;
 use crate::refusal::{EXIT_MISSING, Refusal, print_out, warn};
 
+const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
+                       device life\n";
 const MIB: f64 = (1 << 20) as f64;
 /// What `advise` tells: at most so much slower.
 const SLOWDOWNS: [(f64, &str); 3] = [(1.01, "1 %"), (1.05, "5 %"), (1.20, "20 %")];
@@ -49,7 +51,7 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
     if arguments.curve || arguments.svg.is_some() {
         let curve = simulation.curve();
         text += "\nmiss ratio by RAM, sampled:\n";
-        text += "       RAM   misses  in reach    cached      read   written      slower   device life\n";
+        text += COLUMNS;
         let sampled = simulation.sampled();
         curve.iter().for_each(|outcome| row(&mut text, outcome, sampled));
         if let Some(file) = &arguments.svg {
@@ -141,11 +143,13 @@ fn ram(size: &str) -> Result<u64, Refusal> {
 fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal> {
     let refuse = |item: &str| {
         Refusal::new(format!(
-            "in --policy: '{item}': use page_buffer:SIZE, page_buffer:PERCENT%, or scans:off"
+            "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off, \
+             strides:off or sampling:off"
         ))
     };
     for item in policies.iter().flat_map(|list| list.split(',')) {
         match item.split_once(':') {
+            Some(("page_buffer", "moves")) => terms.share = None,
             Some(("page_buffer", value)) => {
                 terms.share = Some(match value.strip_suffix('%') {
                     Some(percent) => match percent.parse::<usize>() {
@@ -153,12 +157,17 @@ fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal
                         _ => return Err(refuse(item)),
                     },
                     None => {
-                        PageBufferShare::Bytes(parse_size(value).map_err(|_| refuse(item))? as usize)
+                        let bytes = parse_size(value).map_err(|_| refuse(item))?;
+                        PageBufferShare::Bytes(bytes as usize)
                     }
                 });
             }
             Some(("scans", "off")) => terms.scans = false,
             Some(("scans", "on")) => terms.scans = true,
+            Some(("sampling", "off")) => terms.samples = false,
+            Some(("sampling", "on")) => terms.samples = true,
+            Some(("strides", "off")) => terms.strides = false,
+            Some(("strides", "on")) => terms.strides = true,
             _ => return Err(refuse(item)),
         }
     }

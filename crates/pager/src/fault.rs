@@ -163,6 +163,9 @@ impl Pager {
             return Ok(None);
         }
         let window = Window::of(page, sequences.of(page.0));
+        if window.count == 1 {
+            self.ask_walk(page, sequences, true);
+        }
         let extent = self.install_cached_further(window);
         sequences.pass(page.0, extent);
         let passed = window.direction.signed(extent);

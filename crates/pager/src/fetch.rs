@@ -46,7 +46,7 @@ impl Pager {
     ) -> Result<Option<Served>, FaultError> {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
-        if window.count == 1 {
+        if window.count == 1 && !self.ask_walk(page, sequences, false) {
             self.ask_beside(page);
         }
         let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
@@ -73,6 +73,47 @@ impl Pager {
             let end = self.ask_ahead(window, PageNo(from), sequences.asking());
             sequences.note(page.0, sequence.ask_until(end.0));
         }
+    }
+
+    /// For a fault on `page` that is no scan's: asks for the next pages if it is on a walk in equal
+    /// steps, and answers whether it is. The object is in DRAM, or not.
+    pub(crate) fn ask_walk(
+        &self,
+        page: PageNo,
+        sequences: &mut Sequences<'_>,
+        is_in_dram: bool,
+    ) -> bool {
+        if !self.prefetch.follows_strides {
+            return false;
+        }
+        let Some(ahead) = sequences.walks().fault(page.0) else { return false };
+        let mut asked = 0;
+        let is_wanted = |page: &PageNo| {
+            let address = self.frames.address_of(*page);
+            self.managed_page(address).is_some()
+                && matches!(self.ownership.place(*page), Place::Stored(_))
+        };
+        let mut pages = ahead.pages().map(PageNo).filter(is_wanted).peekable();
+        if pages.peek().is_some() {
+            let mut objects = self.prefetch.objects.lock();
+            asked = pages.take_while(|&page| objects.push(page)).count();
+        }
+        if asked > 0 {
+            self.prefetch.wake(1);
+        }
+        self.prefetch.count_walk(asked, ahead.was_asked && is_in_dram);
+        true
+    }
+
+    /// Changed objects that stayed in the cache for one more round, so far.
+    pub fn sampled(&self) -> u64 {
+        self.ownership.descriptors.sampled()
+    }
+
+    /// How many pages walks in equal steps have asked for, and how many of them were in DRAM when
+    /// the walk came to them.
+    pub fn walked(&self) -> (u64, u64) {
+        self.prefetch.walked()
     }
 
     /// Asks for the stretches after the window of a scan, from the page `from` on; `scans` scans of

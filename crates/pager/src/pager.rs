@@ -56,6 +56,10 @@ pub struct Options {
     pub compress: Compress,
     /// Whether checkpoints are made of it.
     pub makes_checkpoints: bool,
+    /// Whether some changed objects stay in the cache for one more round.
+    pub samples: bool,
+    /// Whether walks in equal steps are fetched ahead.
+    pub follows_strides: bool,
     /// Whether what happens is noted in rings, to be drained.
     pub traces: bool,
 }
@@ -132,7 +136,7 @@ impl Pager {
                 heap,
                 promises: Promises::new(options.overcommit, &store, pages),
                 store,
-                ownership: Ownership::new(pages, objects_max)?,
+                ownership: Ownership::new(pages, objects_max, options.samples)?,
                 frames: Frames::new(
                     options.region_base,
                     pages,
@@ -148,7 +152,7 @@ impl Pager {
                 plain_spans: PlainSpans::none(),
                 packers: contexts.iter().map(|_| Padded(Lock::new(Packer::new()))).collect(),
                 contexts,
-                prefetch: Prefetch::new(),
+                prefetch: Prefetch::new(options.follows_strides),
                 neighbours: Neighbours::default(),
                 compression: Compression::new(options.compress, pages)?,
                 long_pins: AtomicUsize::new(0),

@@ -189,6 +189,8 @@ mod tests {
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
             makes_checkpoints: false,
+            samples: true,
+            follows_strides: true,
             traces: false,
         };
         let heap: &Heap = Box::leak(Box::new(Heap::new(region_base, 2 * SPAN).expect("a heap")));

@@ -1,7 +1,8 @@
 //! Prefetch: the queues of objects that were asked for because they will be wanted soon.
 //!
 //! There are three: stretches of a scan, which go into the page buffer; objects that the program
-//! named; and pages whose neighbours are wanted. The last two go into the object cache.
+//! named, or that a walk in equal steps comes to; and pages whose neighbours are wanted. The last
+//! two go into the object cache.
 //!
 //! Guarantees: bounded; a request that finds no room in its queue is dropped, which costs only
 //! time.
@@ -10,9 +11,10 @@
 //! serve.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::atomic::{AtomicU32, Ordering};
+use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
+use deepheap_sys::padded::Padded;
 
 use crate::policy::sequence::Direction;
 use crate::window::Window;
@@ -63,16 +65,25 @@ pub(crate) struct Prefetch {
     pub(crate) objects: Lock<Queue<PageNo, OBJECTS>>,
     /// Pages whose neighbours are wanted.
     pub(crate) beside: Lock<Queue<PageNo, BESIDE>>,
+    /// Whether walks in equal steps are fetched ahead.
+    pub(crate) follows_strides: bool,
+    /// Pages asked for in walks.
+    strides_asked: Padded<AtomicU64>,
+    /// Of them those that were there when the walk came to them.
+    strides_used: Padded<AtomicU64>,
     /// Counts all requests; the fetchers sleep on it.
     pub(crate) signal: AtomicU32,
 }
 
 impl Prefetch {
-    pub(crate) fn new() -> Prefetch {
+    pub(crate) fn new(follows_strides: bool) -> Prefetch {
         Prefetch {
             stretches: Lock::new(Queue::new(Window::stretch(PageNo(0), Direction::Up))),
             objects: Lock::new(Queue::new(PageNo(0))),
             beside: Lock::new(Queue::new(PageNo(0))),
+            follows_strides,
+            strides_asked: Padded(AtomicU64::new(0)),
+            strides_used: Padded(AtomicU64::new(0)),
             signal: AtomicU32::new(0),
         }
     }
@@ -84,6 +95,22 @@ impl Prefetch {
             self.wake(1);
         }
         asked
+    }
+
+    /// Counts what a walk asked for, and whether the page of its fault was there.
+    pub(crate) fn count_walk(&self, asked: usize, used: bool) {
+        for (counter, more) in [(&self.strides_asked, asked), (&self.strides_used, used.into())] {
+            if more > 0 {
+                counter.fetch_add(more as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How many pages walks have asked for, and how many of them were there in time.
+    pub(crate) fn walked(&self) -> (u64, u64) {
+        let [asked, used] = [&self.strides_asked, &self.strides_used]
+            .map(|counter| counter.load(Ordering::Relaxed));
+        (asked, used)
     }
 
     /// Asks for the neighbours of `page`.

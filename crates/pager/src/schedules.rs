@@ -203,6 +203,8 @@ impl World {
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
             makes_checkpoints: false,
+            samples: true,
+            follows_strides: true,
             traces: false,
         };
         let pager = Pager::new(&options, heap, store).expect("pager");

@@ -579,6 +579,8 @@ impl Runtime {
             overcommit: Overcommit::Strict,
             compress: self.config.compress,
             makes_checkpoints: true,
+            samples: self.config.sampling,
+            follows_strides: self.config.strides,
             traces: false,
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(OpenError::Start)?;

@@ -66,6 +66,7 @@ pub mod store_location;
 mod switch;
 mod thrashing;
 mod thread_cache;
+mod trace_file;
 pub mod trace_format;
 mod trace_recorder;
 mod viewer;

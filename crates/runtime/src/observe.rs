@@ -65,6 +65,10 @@ impl Runtime {
         put(Counter::CompressGivenUp, pressed.given_up);
         put(Counter::Decompressed, pressed.decompressed);
         put(Counter::CompressNs, pressed.ns);
+        let (asked, used) = pager.walked();
+        put(Counter::StridesAsked, asked);
+        put(Counter::StridesUsed, used);
+        put(Counter::Sampled, pager.sampled());
         put(Counter::DeviceReads, store.device_reads);
         put(Counter::DeviceReadBytes, store.bytes_read);
         put(Counter::DeviceWrites, store.device_writes);

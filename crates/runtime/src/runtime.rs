@@ -31,7 +31,7 @@ use crate::area_table::Areas;
 use crate::config::{Config, OPEN_MAX};
 use crate::durable_state::Durable;
 use crate::stats_page::StatsPage;
-use crate::trace_recorder::TraceRecorder;
+use crate::trace_file::TraceFile;
 
 /// Address space of the heap: the widest that 30 bits of page number can name.
 pub(crate) const REGION_BYTES: usize = 1 << 42;
@@ -71,7 +71,7 @@ pub(crate) struct Runtime {
     /// Evictors that help.
     pub(crate) helpers: AtomicUsize,
     /// The file of its trace.
-    pub(crate) trace_recorder: Lock<TraceRecorder>,
+    pub(crate) trace_file: Lock<TraceFile>,
     /// What a heap has beside if it outlives the process.
     pub(crate) durable: Option<Durable>,
 }
@@ -236,7 +236,7 @@ impl Runtime {
             workers: AtomicUsize::new(0),
             threads: Lock::default(),
             helpers: AtomicUsize::new(0),
-            trace_recorder: Lock::default(),
+            trace_file: Lock::default(),
             durable,
             config,
         })

@@ -1,13 +1,14 @@
 //! Simulation: what a traced program would have met with another RAM budget or other policies.
 //!
-//! The touches of a trace are played to the pager's own policies (`policy/replay`). Touches that the
-//! traced program made within reach are not in the trace. So a simulation with less RAM than the
-//! trace was taken with knows too little, and says so.
+//! The touches of a trace are played to the pager's own policies (`policy/replay`). Touches that
+//! the traced program made within reach are not in the trace. So a simulation with less RAM than
+//! the trace was taken with knows too little, and says so.
 //!
 //! Guarantees: the same trace and terms give the same numbers.
 //! Never: touches the heap of this process: it is for commands.
 //! Threads: plain functions.
 
+use core::ops::Range;
 use std::collections::HashMap;
 
 use deepheap_heap::PAGE;
@@ -30,17 +31,27 @@ const SAMPLE_GROUP_BITS: u32 = 3;
 const SIGNAL_NS: u64 = 1_500;
 /// And what it costs to evict the page that it brings.
 const EVICTION_NS: u64 = 1_500;
+/// A scan that goes on does so at most so many pages beyond the window before.
+const SKIPPED_MAX: u32 = 8;
 /// A page that was there before the trace is compressed soon after it has left.
 const EARLY_LOOKED_AT: usize = 1024;
 /// Below so many faults the usual costs are assumed.
 const FAULTS_LEAST: usize = 16;
-/// What the cache holds if it was never full, in 256ths.
+/// How much of the cache holds objects, in 256ths: if it was never full, and the bounds.
 const FILLED_USUAL: u32 = 230;
+const FILLED: (u32, u32) = (64, 256);
+const FILLED_STEP: u32 = 4;
+/// With fewer reads nothing is said about that.
+const READS_LEAST: u64 = 256;
+/// The page buffer's share, where the trace does not tell it.
+const PART_USUAL: usize = 1 << 15;
 
 /// What happens in a trace that a replay needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Touch(Touch),
+    /// As `Touch`, of a page that came with another one, unless the program came to it later on.
+    Passed(Touch),
     Empty(u32),
 }
 
@@ -53,8 +64,10 @@ pub struct Simulation {
     seen: Seen,
     ram: u64,
     overhead: u64,
-    /// How much of the cache held objects, in 256ths.
+    /// How much of the cache holds objects, in 256ths: with so much the trace is played as it was.
     filled: u32,
+    /// The page buffer's share, in 65536ths: on average over the time of the trace.
+    part: usize,
     /// How long the program ran.
     ran_ns: u64,
     costs: Costs,
@@ -100,6 +113,13 @@ pub struct Outcome {
     pub life_years: Option<f64>,
 }
 
+impl Outcome {
+    /// Objects that were read.
+    pub fn reads(&self) -> u64 {
+        self.counts.missed + self.counts.ahead
+    }
+}
+
 impl Simulation {
     /// Of a trace.
     pub fn new(trace: &Trace) -> Simulation {
@@ -107,7 +127,9 @@ impl Simulation {
         for traced in &trace.records {
             reader.read(traced.lane, &traced.record);
         }
-        let Reader { early, mut steps, pages, seen, lanes, limits, end, took, full, .. } = reader;
+        let Reader {
+            early, mut steps, pages, seen, lanes, limits, parts, end, took, pressing, ..
+        } = reader;
         steps.splice(0..0, early.into_iter().map(Step::Touch));
         let median = |mut took: Vec<u32>, usual| {
             if took.len() < FAULTS_LEAST {
@@ -117,23 +139,47 @@ impl Simulation {
             u64::from(*took.select_nth_unstable(middle).1) * UNIT_NS
         };
         let [cached, stored] = took;
+        // A page is compressed after it has left, as a rule.
+        let eviction_ns = EVICTION_NS + median(pressing, 0);
         let usual = Terms::new(0).costs_ns;
         let beyond = limits.iter().sum::<u64>() * PAGE as u64;
         let ram = trace.header.ram;
         let overhead = if beyond == 0 { ram / 16 } else { ram.saturating_sub(beyond) };
-        Simulation {
+        let mut simulation = Simulation {
             steps,
             pages: pages.len(),
             seen,
             ram,
             overhead,
-            filled: full.1.checked_div(full.0).map_or(FILLED_USUAL, |full| full as u32),
+            filled: FILLED_USUAL,
+            part: parts.1.checked_div(parts.0).map_or(PART_USUAL, |part| part as usize),
             ran_ns: trace.header.ran_before_ns + end * UNIT_NS,
             costs: Costs {
-                cached_ns: median(cached, usual.0) + SIGNAL_NS + EVICTION_NS,
-                stored_ns: median(stored, usual.1) + SIGNAL_NS + EVICTION_NS,
+                cached_ns: median(cached, usual.0) + SIGNAL_NS + eviction_ns,
+                stored_ns: median(stored, usual.1) + SIGNAL_NS + eviction_ns,
                 lost_ns: lanes.iter().copied().max().unwrap_or(0),
             },
+        };
+        simulation.fit();
+        simulation
+    }
+
+    /// Finds how much of the cache holds objects that are played. The rest is lost in its slabs, or
+    /// holds neighbours that nobody touched. With the right amount, the trace's own RAM and border,
+    /// as much is read as the program was seen to read.
+    fn fit(&mut self) {
+        if self.seen.reads < READS_LEAST {
+            return;
+        }
+        let (mut least, mut most) = FILLED;
+        while most - least > FILLED_STEP {
+            self.filled = (least + most) / 2;
+            let reads = self.play(self.ram, self.terms(self.ram)).map_or(0, |it| it.reads());
+            if reads > self.seen.reads {
+                least = self.filled;
+            } else {
+                most = self.filled;
+            }
         }
     }
 
@@ -168,11 +214,13 @@ impl Simulation {
         whole + self.overhead_with(whole)
     }
 
-    /// Terms for a RAM budget of so many bytes.
+    /// Terms for a RAM budget of so many bytes, with the trace's border between page buffer and
+    /// cache.
     pub fn terms(&self, ram: u64) -> Terms {
         let pages = ram.saturating_sub(self.overhead_with(ram)) / PAGE as u64;
         let costs_ns = (self.costs.cached_ns, self.costs.stored_ns);
-        Terms { costs_ns, filled: self.filled, ..Terms::new(pages as usize) }
+        let share = Some(PageBufferShare::Part(self.part));
+        Terms { costs_ns, share, filled: self.filled, ..Terms::new(pages as usize) }
     }
 
     fn all_in_reach(&self, sampled: u32) -> Counts {
@@ -186,8 +234,8 @@ impl Simulation {
         (self.overhead + now).saturating_sub(then)
     }
 
-    /// Plays all of the trace; none if there is no memory. With RAM for all of its pages the program
-    /// would not be managed.
+    /// Plays all of the trace; none if there is no memory. With RAM for all of its pages the
+    /// program would not be managed.
     pub fn play(&self, ram: u64, terms: Terms) -> Option<Outcome> {
         if ram >= self.whole_ram() {
             return Some(self.outcome(ram, self.all_in_reach(1), 1));
@@ -196,6 +244,7 @@ impl Simulation {
         for step in &self.steps {
             match step {
                 Step::Touch(touch) => replay.touch(touch),
+                Step::Passed(_) => {}
                 Step::Empty(object) => replay.empty(*object),
             }
         }
@@ -213,7 +262,8 @@ impl Simulation {
         let at = |point: usize| least + (most - least) * point as u64 / last;
         let mut replays: Vec<(u64, Replay)> = (0..CURVE_POINTS)
             .filter_map(|point| {
-                let terms = Terms { sampled, scans: false, ..self.terms(at(point)) };
+                let terms =
+                    Terms { sampled, scans: false, strides: false, ..self.terms(at(point)) };
                 Some((at(point), Replay::new(terms).ok()?))
             })
             .collect();
@@ -222,7 +272,7 @@ impl Simulation {
                 Step::Touch(touch) if is_sampled(touch.page, sampled) => {
                     replays.iter_mut().for_each(|(_, replay)| replay.touch(touch));
                 }
-                Step::Touch(_) => {}
+                Step::Touch(_) | Step::Passed(_) => {}
                 Step::Empty(object) => {
                     replays.iter_mut().for_each(|(_, replay)| replay.empty(*object));
                 }
@@ -292,17 +342,20 @@ struct Page {
     last: Option<usize>,
     /// It has not left the page buffer since.
     is_in: bool,
-    /// It has left RAM since; with neither of both it is in the cache.
+    /// It has left RAM since.
     is_away: bool,
-    /// It is nowhere, as far as is known.
-    is_nothing: bool,
     bytes: u16,
 }
 
-impl Page {
-    fn is_cached(&self) -> bool {
-        !self.is_in && !self.is_away && !self.is_nothing
-    }
+/// How a page came within reach.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// By its own fault.
+    Faulted,
+    /// With another one that was new, too.
+    Led,
+    /// In the window of a scan; whether the program used it is not known yet.
+    Passed,
 }
 
 /// Makes steps of records.
@@ -315,18 +368,26 @@ struct Reader {
     seen: Seen,
     /// Nanoseconds that the threads of each lane were in faults.
     lanes: [u64; crate::trace_format::LANES],
+    /// Pages at which scans are expected next, with the steps that they passed.
+    expected: HashMap<u32, Range<usize>>,
+    /// When the last page was compressed in each lane, and how long after the one before.
+    pressed: [Option<u64>; crate::trace_format::LANES],
+    pressing: Vec<u32>,
     limits: [u64; 2],
     end: u64,
     /// How long faults on cached objects took, and those that read.
     took: [Vec<u32>; 2],
-    /// Bytes of the objects in the cache.
-    cached_bytes: u64,
-    /// How often an object left the cache, and the sum of how full that was, in 256ths.
-    full: (u64, u64),
+    /// Time that limits were known, and the page buffer's share in it, in 65536ths.
+    parts: (u64, u64),
+    /// Since when the limits are what they are.
+    limited_at: u64,
 }
 
 impl Reader {
     fn read(&mut self, lane: u8, record: &Record) {
+        if record.happened != Happened::Pressed {
+            self.pressed[usize::from(lane)] = None;
+        }
         self.end = self.end.max(record.at + u64::from(record.took));
         let page = record.page;
         if record.happened.is_fault() {
@@ -347,32 +408,48 @@ impl Reader {
         match record.happened {
             Happened::Zero => {
                 for further in 0..record.amount.max(1) {
-                    self.touch(page.wrapping_add(further as u32), lane, true, further > 0);
+                    let how = if further > 0 { How::Led } else { How::Faulted };
+                    self.touch(page.wrapping_add(further as u32), lane, true, how);
                 }
             }
             Happened::Cached | Happened::Stored | Happened::Ahead => {
-                self.touch(page, lane, false, record.happened == Happened::Ahead);
-                for further in 1..record.amount.unsigned_abs() {
-                    let next = match record.amount > 0 {
-                        true => page.wrapping_add(further.into()),
-                        false => page.wrapping_sub(further.into()),
-                    };
+                if record.happened == Happened::Ahead {
+                    self.touch(page, lane, false, How::Passed);
+                } else {
+                    self.come_to(page);
+                    self.touch(page, lane, false, How::Faulted);
+                }
+                let begin = self.steps.len();
+                let after = |count: u16| match record.amount > 0 {
+                    true => page.wrapping_add(count.into()),
+                    false => page.wrapping_sub(count.into()),
+                };
+                let passed = record.amount.unsigned_abs();
+                for further in 1..passed {
                     // Pages that hold nothing are passed, too.
-                    if self.pages.contains_key(&next) {
-                        self.touch(next, lane, false, true);
+                    if self.pages.contains_key(&after(further)) {
+                        self.touch(after(further), lane, false, How::Passed);
                     }
+                }
+                // The first page of a stretch that a worker reads is its mark.
+                let is_ahead = record.happened == Happened::Ahead;
+                let expected = if is_ahead { page } else { after(passed) };
+                let begin = begin - usize::from(is_ahead);
+                if self.steps.len() > begin {
+                    self.expected.insert(expected, begin..self.steps.len());
                 }
             }
             Happened::Clean => self.left(page, Leaves::Clean, record.amount),
             Happened::Dirty => self.left(page, Leaves::Dirty, record.amount),
             Happened::Empty => {
                 self.left(page, Leaves::Empty, 0);
-                self.leaves_cache(page);
                 if let Some(known) = self.pages.get(&page) {
                     self.steps.push(Step::Empty(known.object));
                 }
             }
             Happened::Pressed => {
+                let before = self.pressed[usize::from(lane)].replace(record.at);
+                self.pressing.extend(before.and_then(|at| u32::try_from(record.at - at).ok()));
                 self.takes(page, record.amount.unsigned_abs());
             }
             Happened::Written => {
@@ -380,71 +457,86 @@ impl Reader {
                 self.is_away(page);
             }
             Happened::Dropped => self.is_away(page),
-            Happened::PageBuffer => self.limits[0] = page.into(),
+            Happened::PageBuffer => {
+                self.note_part(record.at);
+                self.limits[0] = page.into();
+            }
             Happened::Cache => self.limits[1] = page.into(),
-            Happened::End => {}
+            Happened::End => self.note_part(record.at),
         }
     }
 
-    fn touch(&mut self, page: u32, lane: u8, is_new: bool, is_led: bool) {
-        self.leaves_cache(page);
+    /// The limits were what they are until now.
+    fn note_part(&mut self, at: u64) {
+        let [page_buffer, cache] = self.limits;
+        if let Some(part) = (page_buffer << 16).checked_div(page_buffer + cache) {
+            let time = at.saturating_sub(self.limited_at);
+            self.parts = (self.parts.0 + time, self.parts.1 + time.saturating_mul(part));
+        }
+        self.limited_at = at;
+    }
+
+    /// The program has come to a page: if it was expected at the end of a scan's window, it has
+    /// used the pages of the window.
+    fn come_to(&mut self, page: u32) {
+        for skipped in 0..=SKIPPED_MAX {
+            for expected in [page.wrapping_sub(skipped), page.wrapping_add(skipped)] {
+                let Some(passed) = self.expected.remove(&expected) else { continue };
+                for step in &mut self.steps[passed] {
+                    if let Step::Passed(touch) = *step {
+                        self.seen.touches += 1;
+                        *step = Step::Touch(touch);
+                    }
+                }
+            }
+        }
+    }
+
+    fn touch(&mut self, page: u32, lane: u8, is_new: bool, how: How) {
         let object = self.pages.len() as u32;
         let known = self.pages.entry(page).or_insert(Page {
             object,
             last: None,
             is_in: true,
             is_away: false,
-            is_nothing: false,
             bytes: PAGE as u16,
         });
-        self.seen.touches += 1;
+        self.seen.touches += u64::from(how != How::Passed);
         self.seen.reads += u64::from(known.is_away && !is_new);
-        (known.is_away, known.is_in, known.is_nothing) = (false, true, false);
+        (known.is_away, known.is_in) = (false, true);
         known.last = Some(self.steps.len());
-        self.steps.push(Step::Touch(Touch {
+        let touch = Touch {
             object: known.object,
             page,
             bytes: known.bytes,
             // Unless it is seen to leave: then what is new was written to.
             leaves: if is_new { Leaves::Dirty } else { Leaves::Clean },
             is_new: is_new || known.object == object,
-            is_led,
+            is_led: how != How::Faulted,
             lane,
-        }));
+        };
+        self.steps.push(if how == How::Passed { Step::Passed(touch) } else { Step::Touch(touch) });
     }
 
     /// The page has left the page buffer: now it is known what its last touch did.
     fn left(&mut self, page: u32, leaves: Leaves, bytes: i16) {
-        self.leaves_cache(page);
         let Some(known) = self.pages.get_mut(&page) else {
             // It was there before the trace.
             if leaves != Leaves::Empty {
                 let object = self.pages.len() as u32;
                 let bytes = bytes.unsigned_abs();
-                let known = Page {
-                    object,
-                    last: None,
-                    is_in: false,
-                    is_away: false,
-                    is_nothing: false,
-                    bytes,
-                };
+                let known = Page { object, last: None, is_in: false, is_away: false, bytes };
                 self.pages.insert(page, known);
                 self.seen.touches += 1;
                 let (is_new, is_led, lane) = (true, false, 0);
                 self.early.push(Touch { object, page, bytes, leaves, is_new, is_led, lane });
-                self.cached_bytes += u64::from(bytes);
             }
             return;
         };
-        if leaves == Leaves::Empty {
-            known.is_nothing = true;
-        } else {
-            (known.is_away, known.is_nothing) = (false, false);
-            self.cached_bytes += u64::from(known.bytes);
-        }
+        known.is_away = false;
         if core::mem::take(&mut known.is_in)
-            && let Some(Step::Touch(touch)) = known.last.and_then(|at| self.steps.get_mut(at))
+            && let Some(Step::Touch(touch) | Step::Passed(touch)) =
+                known.last.and_then(|at| self.steps.get_mut(at))
         {
             touch.leaves = leaves;
         }
@@ -453,15 +545,12 @@ impl Reader {
     /// The page, which has left the page buffer, takes so many bytes in the cache.
     fn takes(&mut self, page: u32, bytes: u16) {
         let Some(known) = self.pages.get_mut(&page) else { return };
-        if known.is_cached() {
-            self.cached_bytes = self.cached_bytes + u64::from(bytes) - u64::from(known.bytes);
-        }
         known.bytes = bytes;
         let touch = match known.last {
             Some(at) => self.steps.get_mut(at),
             None => return self.early_takes(page, bytes),
         };
-        if let Some(Step::Touch(touch)) = touch {
+        if let Some(Step::Touch(touch) | Step::Passed(touch)) = touch {
             touch.bytes = bytes;
         }
     }
@@ -474,20 +563,7 @@ impl Reader {
         }
     }
 
-    /// Notes that the page is not in the cache any more, if it was.
-    fn leaves_cache(&mut self, page: u32) {
-        if let Some(known) = self.pages.get_mut(&page).filter(|known| known.is_cached()) {
-            self.cached_bytes -= u64::from(known.bytes);
-            known.is_nothing = true;
-        }
-    }
-
     fn is_away(&mut self, page: u32) {
-        if self.limits[1] > 0 {
-            let full = 256 * self.cached_bytes / (self.limits[1] * PAGE as u64);
-            self.full = (self.full.0 + 1, self.full.1 + full.min(256));
-        }
-        self.leaves_cache(page);
         if let Some(known) = self.pages.get_mut(&page) {
             known.is_away = true;
         }
@@ -561,7 +637,7 @@ mod tests {
         assert!(loose <= tight && tight <= simulation.whole_ram(), "{loose}, {tight}");
         for at in [6, 12, 18] {
             let ram = curve[at].ram;
-            let terms = Terms { scans: false, ..simulation.terms(ram) };
+            let terms = Terms { scans: false, strides: false, ..simulation.terms(ram) };
             let exact = simulation.play(ram, terms).expect("memory").counts.miss_ratio();
             assert!((ratio(at) - exact).abs() < 0.03, "{}: sampled {exact}: exact", ratio(at));
         }

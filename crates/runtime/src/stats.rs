@@ -7,7 +7,7 @@
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 2;
+pub const STATS_VERSION: u32 = 3;
 
 /// How a fault was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum Counter {
     CacheReclaimedClean,
     /// Objects that left the cache by being written to the log.
     CacheReclaimedDirty,
-    /// Objects that the cache kept because they had been touched again.
+    /// Objects that the cache kept because they had been touched again, and those sampled.
     CacheSecondChances,
     /// Times a faulting thread had to evict by itself.
     DirectReclaims,
@@ -91,11 +91,17 @@ pub enum Counter {
     EfaultRetries,
     /// Ranges pinned.
     Pins,
+    /// Pages asked for ahead of walks in equal steps.
+    StridesAsked,
+    /// Of them those that were in DRAM when the walk came to them.
+    StridesUsed,
+    /// Changed objects that stayed in the cache for one more round.
+    Sampled,
 }
 
 impl Counter {
     /// Number of counters.
-    pub const COUNT: usize = Counter::Pins as usize + 1;
+    pub const COUNT: usize = Counter::Sampled as usize + 1;
 }
 
 /// What goes up and down.
@@ -290,6 +296,13 @@ pub struct Stats {
     pub mapped_bytes: u64,
     /// See [`Gauge::UnmanagedBytes`].
     pub unmanaged_bytes: u64,
+
+    /// See [`Counter::StridesAsked`].
+    pub strides_asked: u64,
+    /// See [`Counter::StridesUsed`].
+    pub strides_used: u64,
+    /// See [`Counter::Sampled`].
+    pub sampled: u64,
 }
 
 /// Bytes of one block of the store.

@@ -321,6 +321,9 @@ impl StatsPage {
             store_capacity_bytes: gauge(Gauge::StoreCapacityBytes),
             mapped_bytes: gauge(Gauge::MappedBytes),
             unmanaged_bytes: gauge(Gauge::UnmanagedBytes),
+            strides_asked: counter(Counter::StridesAsked),
+            strides_used: counter(Counter::StridesUsed),
+            sampled: counter(Counter::Sampled),
         }
     }
 

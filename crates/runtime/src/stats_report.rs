@@ -49,6 +49,8 @@ pub fn stats_json(stats: &Stats) -> String {
             "stored": latency_json(&s.fault_stored),
             "waited": latency_json(&s.fault_waited),
             "prefetched": s.prefetched,
+            "strides_asked": s.strides_asked,
+            "strides_used": s.strides_used,
         },
         "evictions": {
             "total": s.evictions(),
@@ -69,6 +71,7 @@ pub fn stats_json(stats: &Stats) -> String {
             "reclaimed_clean": s.cache_reclaimed_clean,
             "reclaimed_dirty": s.cache_reclaimed_dirty,
             "second_chances": s.cache_second_chances,
+            "sampled": s.sampled,
         },
         "pressure": { "direct_reclaims": s.direct_reclaims, "stall_ns": s.stall_ns },
         "device": {

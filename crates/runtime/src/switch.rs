@@ -104,6 +104,8 @@ impl Runtime {
             overcommit: self.config.overcommit,
             compress: self.config.compress,
             makes_checkpoints: false,
+            samples: self.config.sampling,
+            follows_strides: self.config.strides,
             traces: self.config.trace_file.is_some(),
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;

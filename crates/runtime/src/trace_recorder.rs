@@ -19,15 +19,8 @@ use deepheap_sys::log::{Piece, say};
 
 use crate::observe::is_first_process;
 use crate::runtime::Runtime;
-use crate::trace_format::{Chunk, Header, LANES};
-
-/// The file, and what is on its way to it.
-#[derive(Default)]
-pub(crate) struct TraceRecorder {
-    file: Option<AppendFile>,
-    bytes: Vec<u8>,
-    chunk: Chunk,
-}
+use crate::trace_file::TraceFile;
+use crate::trace_format::{Header, LANES};
 
 impl Runtime {
     /// Makes the file, if the process is to be traced.
@@ -48,7 +41,7 @@ impl Runtime {
             file.append(&header.to_bytes()).map(|()| file)
         };
         match make() {
-            Ok(file) => self.trace_recorder.lock().file = Some(file),
+            Ok(file) => self.trace_file.lock().file = Some(file),
             Err(errno) => give_up(pager, errno),
         }
     }
@@ -63,8 +56,8 @@ impl Runtime {
 
     /// Writes all that is in the rings.
     pub(crate) fn drain_trace(&self, pager: &Pager) {
-        let mut recorder = self.trace_recorder.lock();
-        let TraceRecorder { file: Some(file), bytes, chunk } = &mut *recorder else { return };
+        let mut recorder = self.trace_file.lock();
+        let TraceFile { file: Some(file), bytes, chunk } = &mut *recorder else { return };
         for lane in 0..LANES {
             let lost = pager.trace().drain(lane, |record| {
                 if chunk.is_full() {

@@ -56,6 +56,31 @@ fn scans_that_take_turns_up_and_down_wait_for_few_of_their_pages() {
 }
 
 #[test]
+fn a_walk_in_equal_steps_waits_for_few_of_its_pages() {
+    play("a_walk_in_equal_steps_waits_for_few_of_its_pages", CONF, || {
+        const STEP: usize = 16;
+        let seed = seed();
+        let array = Object::new(192 * MIB).expect("room");
+        array.fill(seed);
+        let pages = array.size() / PAGE;
+        let before = deepheap::stats().expect("it runs");
+        for column in 0..STEP {
+            for page in (column..pages).step_by(STEP) {
+                let word = page * PAGE / 8;
+                array.set(word, array.get(word) ^ 1);
+                array.set(word, array.get(word) ^ 1);
+            }
+        }
+        let after = deepheap::stats().expect("it runs");
+        let asked = after.strides_asked - before.strides_asked;
+        assert!(asked > pages as u64 / 2, "{asked} of {pages} pages were asked for");
+        let waited = after.fault_stored.count - before.fault_stored.count;
+        assert!(waited < pages as u64 / 2, "{waited} of {pages} pages were waited for");
+        array.check(seed);
+    });
+}
+
+#[test]
 fn scans_of_many_threads_that_others_interrupt_find_every_byte() {
     play("scans_of_many_threads_that_others_interrupt_find_every_byte", CONF, || {
         let seed = seed();

@@ -35,7 +35,7 @@ pub fn map(workload: &Workload) -> Result<*mut u8, Failure> {
     }
     let advice = match workload.pattern {
         Pattern::Sequential => libc::MADV_SEQUENTIAL,
-        Pattern::Scans(_) => libc::MADV_NORMAL,
+        Pattern::Scans(_) | Pattern::Stride(_) => libc::MADV_NORMAL,
         Pattern::Uniform | Pattern::Zipf(_) | Pattern::Chase | Pattern::Hot => libc::MADV_RANDOM,
     };
     // SAFETY: exactly the mapping made above.

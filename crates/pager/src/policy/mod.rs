@@ -6,4 +6,6 @@ pub mod budget_split;
 pub mod ghost;
 pub mod replacement;
 pub mod replay;
+pub mod sampling;
 pub mod sequence;
+pub mod stride;

@@ -1,7 +1,8 @@
 //! Replay: the pager's decisions on a sequence of touches, in a pager that moves only numbers.
 //!
 //! A page buffer with its two lists, a cache of so many bytes, a ghost, and a store without limit.
-//! What is decided, the policies decide that the pager asks: replacement, ghost, sequences, and the border between page buffer and cache.
+//! What is decided, the policies decide that the pager asks: replacement, ghost, sequences,
+//! strides, sampling, and the border between page buffer and cache.
 //!
 //! Guarantees: the same touches give the same counts.
 //! Never: does I/O, knows the time.
@@ -17,6 +18,7 @@ use super::replacement::{
     AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
     to_evict, touched,
 };
+use super::sampling::Sampling;
 use super::sequence::{Direction, Sequences, WORDS};
 use crate::PAGE;
 
@@ -64,6 +66,10 @@ pub struct Terms {
     pub share: Option<Share>,
     /// Whether scans bring the pages after the one that is missing.
     pub scans: bool,
+    /// Whether some changed objects stay for one more round.
+    pub samples: bool,
+    /// Whether walks in equal steps bring their next pages.
+    pub strides: bool,
     /// The small queue, in 256ths of the cache.
     pub small_part: u32,
     /// Nanoseconds that a fault on a cached object costs, and a read.
@@ -80,6 +86,8 @@ impl Terms {
             filled: 256,
             share: None,
             scans: true,
+            samples: true,
+            strides: true,
             small_part: SMALL_PART,
             costs_ns: (8_000, 60_000),
             sampled: 1,
@@ -189,6 +197,7 @@ pub struct Replay {
     counts: Counts,
     /// Pages that have left the page buffer since the beginning.
     left_ever: u64,
+    sampling: Sampling,
     border: Border,
     words: Vec<[usize; WORDS]>,
     /// Objects by page, if scans bring them.
@@ -221,6 +230,7 @@ impl Replay {
             cached_bytes: 0,
             counts: Counts::default(),
             left_ever: 0,
+            sampling: Sampling::default(),
             border,
             words: vec![[0; WORDS]; LANES],
             by_page: HashMap::new(),
@@ -281,7 +291,7 @@ impl Replay {
         if at >= self.objects.len() {
             self.objects.resize(at + 1, NOWHERE);
         }
-        if self.terms.scans && self.objects[at].page != touch.page {
+        if (self.terms.scans || self.terms.strides) && self.objects[at].page != touch.page {
             self.by_page.insert(touch.page, touch.object);
         }
         self.objects[at].page = touch.page;
@@ -299,6 +309,9 @@ impl Replay {
                 self.come_back(touch.object);
                 if self.terms.scans {
                     let (window, direction) = self.sequences(lane).of(page).window(page);
+                    if window == 1 {
+                        self.bring_walk(lane, page);
+                    }
                     let passed = self.bring_cached_after(page, window, direction);
                     self.sequences(lane).pass(page, passed);
                 }
@@ -310,6 +323,9 @@ impl Replay {
                 if self.terms.scans {
                     let sequence = self.sequences(lane).of(page);
                     let (window, direction) = sequence.window(page);
+                    if window == 1 {
+                        self.bring_walk(lane, page);
+                    }
                     self.bring_stored_after(page, window, direction);
                     self.sequences(lane).note(page, sequence.advance(page, window));
                 }
@@ -330,6 +346,24 @@ impl Replay {
 
     fn sequences(&mut self, lane: usize) -> Sequences<'_> {
         Sequences::new(&mut self.words[lane])
+    }
+
+    /// Brings the next pages of a walk into the cache, if the fault is on one.
+    fn bring_walk(&mut self, lane: usize, page: u32) {
+        if !self.terms.strides {
+            return;
+        }
+        let Some(ahead) = self.sequences(lane).walks().fault(page) else { return };
+        for next in ahead.pages() {
+            let object = self.by_page.get(&next).copied();
+            if let Some(object) =
+                object.filter(|&it| self.objects[it as usize].place == Place::Away)
+            {
+                self.counts.ahead += 1;
+                self.put(object, Place::Cached(Queue::Small));
+                self.make_room();
+            }
+        }
     }
 
     /// Brings the stored objects among the `window` pages from `page` on, without the first.
@@ -462,8 +496,14 @@ impl Replay {
         let Some(object) = self.head(Place::Cached(queue)) else { return false };
         let found = &mut self.objects[object as usize];
         match at_head(queue, found.reuse) {
+            AtHead::Leaves { .. }
+                if found.is_changed && self.terms.samples && self.sampling.keeps() =>
+            {
+                self.put(object, Place::Cached(queue));
+            }
             AtHead::Leaves { remembered } => {
                 self.border.departures += 1;
+                self.sampling.note(found.is_changed);
                 if core::mem::take(&mut found.is_changed) {
                     self.counts.written += 1;
                     self.counts.written_bytes += u64::from(found.bytes);
@@ -553,6 +593,26 @@ mod tests {
         replay.empty(0);
         replay.touch(&touch(0, Leaves::Dirty, true));
         assert_eq!(replay.counts().new, counts.new + 1);
+    }
+
+    #[test]
+    fn a_walk_in_equal_steps_waits_for_few_of_its_pages() {
+        for step in [3u32, 16, 64] {
+            let counts = [false, true].map(|strides| {
+                let terms = Terms { strides, ..Terms::new(8 * budget_split::LEAST) };
+                let mut replay = Replay::new(terms).unwrap();
+                for round in 0..4 {
+                    for from in 0..step {
+                        for at in 0..40 * budget_split::LEAST as u32 / step {
+                            replay.touch(&touch(from + at * step, Leaves::Clean, round == 0));
+                        }
+                    }
+                }
+                replay.counts()
+            });
+            let [alone, walked] = counts;
+            assert!(walked.missed < alone.missed / 4, "step {step}: {walked:?}, {alone:?}");
+        }
     }
 
     #[test]

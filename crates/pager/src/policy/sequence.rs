@@ -13,12 +13,14 @@
 
 use core::ops::Range;
 
+use super::stride::{self, Walks};
+
 /// Pages fetched together at most.
 pub const WINDOW_MAX: u32 = 64;
 /// Stretches asked for ahead at most.
 pub const AHEAD_MAX: u32 = 3;
 /// Words that a thread's sequences take.
-pub const WORDS: usize = SCANS + 1;
+pub const WORDS: usize = SCANS + 1 + stride::WORDS;
 
 /// Scans of one thread that are known at a time.
 const KNOWN: usize = 8;
@@ -190,7 +192,7 @@ impl Sequence {
 
 /// What a thread's faults looked like so far, in the words kept for it: known scans; faults on
 /// stored objects that may begin one; the same for objects in DRAM; each with the last used first.
-/// And the last fault on an object that was never written. Zeros for a new thread.
+/// And the last fault on an object that was never written, and the walks. Zeros for a new thread.
 pub struct Sequences<'a> {
     words: &'a mut [usize; WORDS],
 }
@@ -204,6 +206,17 @@ impl<'a> Sequences<'a> {
     /// The sequence of faults on objects that were never written.
     pub fn fresh(&self) -> Sequence {
         Sequence::from_word(self.words[SCANS])
+    }
+
+    /// The thread's walks in equal steps.
+    pub fn walks(&mut self) -> Walks<'_> {
+        let (_, words) = self.words.split_at_mut(SCANS + 1);
+        // `WORDS` has room for them.
+        let words: &mut [usize; stride::WORDS] = match words.first_chunk_mut() {
+            Some(words) => words,
+            None => unreachable!(),
+        };
+        Walks::new(words)
     }
 
     /// Notes what that sequence looks like now.
