@@ -1,5 +1,6 @@
 // deepheap.hpp - deepheap's memory for C++17: a polymorphic memory resource, allocators, a pool of
-// objects, a pin, and heaps that outlive the process. Namespace deepheap, or dh for short.
+// objects, a pin, mapped files, and heaps that outlive the process. Namespace deepheap, or dh for
+// short.
 //
 //     dh::memory_resource deep;
 //     std::pmr::unordered_map<std::string, std::string> table{&deep};
@@ -17,6 +18,9 @@
 //     dh::durable_heap heap{"samples.dh", "ram:1G,checkpoint:10s"};
 //     using numbers = std::vector<double, dh::durable_allocator<double>>;
 //     auto *kept = heap.find_or_construct<numbers>("samples", heap.allocator<double>());
+//
+//     // A file of floats, larger than RAM, as a span.
+//     dh::mapped<const float> vectors{"vectors.bin"};
 //
 // Guarantees: all of them honour over-aligned types, and throw std::bad_alloc when neither the RAM
 // budget nor the store can take the memory. Resource and allocators are stateless: any instance
@@ -37,6 +41,8 @@
 #include <memory_resource>
 #include <new>
 #include <stdexcept>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -343,6 +349,114 @@ class pinned {
 
   private:
     const void *object_;
+};
+
+// Why a file cannot be mapped, or a map not be synced. The text says what to do.
+class map_error : public std::runtime_error {
+  public:
+    // Of the last call of this thread.
+    map_error() : std::runtime_error(dh_last_error()) {}
+};
+
+// A file of Ts, mapped: a span over all of it, which may be far larger than RAM. `mapped<const T>`
+// cannot write. Other processes may change what is there at any time.
+template <class T> class mapped {
+    static_assert(std::is_trivially_copyable_v<std::remove_const_t<T>>,
+                  "a file keeps bytes, no pointers and no invariants");
+
+  public:
+    using value_type = std::remove_const_t<T>;
+    using iterator = T *;
+
+    // Throws map_error. A part of a T at the end of the file is left out.
+    explicit mapped(const char *path, std::uint32_t flags = DH_MAP_SHARED) {
+        constexpr int protection = std::is_const_v<T> ? PROT_READ : PROT_READ | PROT_WRITE;
+        data_ = static_cast<T *>(dh_map(path, 0, protection, flags));
+        if (data_ == nullptr) {
+            throw map_error();
+        }
+        struct stat status {};
+        size_ = ::stat(path, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+        if (struct dh_map_stats stats{}; dh_map_stats(data_, &stats) == DH_OK) {
+            size_ = static_cast<std::size_t>(stats.file_bytes);
+        }
+        size_ /= sizeof(T);
+    }
+
+    mapped(mapped &&other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    mapped &operator=(mapped &&other) noexcept {
+        mapped taken{std::move(other)};
+        std::swap(data_, taken.data_);
+        std::swap(size_, taken.size_);
+        return *this;
+    }
+    mapped(const mapped &) = delete;
+    mapped &operator=(const mapped &) = delete;
+
+    // If what was changed cannot be written it stays mapped; the exit of the process tries again.
+    ~mapped() {
+        if (data_ != nullptr) {
+            dh_unmap(const_cast<value_type *>(data_));
+        }
+    }
+
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return size_; }
+    bool empty() const noexcept { return size_ == 0; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + size_; }
+    T &operator[](std::size_t index) const noexcept { return data_[index]; }
+
+    // Makes durable what all processes have stored until now, or in these elements alone. Throws
+    // map_error.
+    void sync() const { checked(dh_sync(data_, 0)); }
+    void sync(std::size_t first, std::size_t count) const {
+        if (count > 0) {
+            checked(dh_sync(data_ + first, count * sizeof(T)));
+        }
+    }
+
+    // Copies the elements that the indices name to `out`; those that are not in RAM are read side
+    // by side. Throws map_error, also for an index beyond the end.
+    template <class Index>
+    void gather(const Index *indices, std::size_t count, value_type *out) const {
+        constexpr std::size_t together = 256;
+        void *list[together];
+        for (std::size_t done = 0; done < count; done += together) {
+            const std::size_t some = count - done < together ? count - done : together;
+            for (std::size_t i = 0; i < some; ++i) {
+                list[i] = const_cast<value_type *>(data_ + indices[done + i]);
+            }
+            if (dh_gather(list, some, 0, sizeof(T), out + done) !=
+                static_cast<ssize_t>(some)) {
+                throw map_error();
+            }
+        }
+    }
+
+    // Makes the file `count` elements long and maps all of it, maybe elsewhere. Throws map_error.
+    void resize(std::size_t count) {
+        void *moved = dh_remap(const_cast<value_type *>(data_), count * sizeof(T));
+        if (moved == nullptr) {
+            throw map_error();
+        }
+        data_ = static_cast<T *>(moved);
+        size_ = count;
+    }
+
+    // Tells how it will be used: DH_MAP_RANDOM, DH_MAP_SEQUENTIAL and so on.
+    void advise(int advice) const { checked(dh_map_advise(data_, 0, advice)); }
+
+  private:
+    static void checked(int code) {
+        if (code != DH_OK) {
+            throw map_error();
+        }
+    }
+
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
 };
 
 // Why a durable heap cannot be opened, or a checkpoint not be made. The text says what to do.

@@ -63,6 +63,12 @@ fn files_are_mapped_within_their_ram_and_shared_with_a_child() {
     }
     let example = std::fs::read_to_string(root().join("examples/map_sum.c"));
     assert_compiles(Standard::C99, &example.expect("the example"));
+    for name in ["examples/memmap.c", "examples/graph_engine.c"] {
+        let example = std::fs::read_to_string(root().join(name));
+        assert_compiles(Standard::C99, &example.expect("the example"));
+    }
+    let printed = run(Standard::Cxx17, &program("mapped.cpp"), &[SMALL, ram]);
+    assert_eq!(printed.stdout, "spans hold\n");
 }
 
 #[test]

@@ -115,7 +115,10 @@ impl Region {
     /// Maps the first `bytes` bytes: at the same address, if there is room.
     fn map_anew(&mut self, bytes: usize) -> Result<(), MapError> {
         let (base, old) = (self.base, self.bytes);
-        if bytes <= old {
+        if bytes == old {
+            return Ok(());
+        }
+        if bytes < old {
             // SAFETY: the end of the mapping; the program uses it no more.
             let unmapped = unsafe { mapping::unmap((base + bytes) as *mut u8, old - bytes) };
             self.bytes = bytes;

@@ -72,6 +72,9 @@ fn what_a_file_gains_is_zeros_and_what_it_loses_is_gone_for_all() {
     assert_eq!(map.word(50, 1).load(SeqCst), 5);
     turn[0].store(4, SeqCst);
     assert_eq!(ended(other), 0);
+    // Within the same page.
+    resize(&mut map, 50 * PAGE + 1008);
+    assert_eq!((map.word(50, 125).load(SeqCst), length(&file)), (0, 50 * PAGE + 1008));
     resize(&mut map, 90 * PAGE);
     for page in 50..90 {
         for word in [300, 511] {
