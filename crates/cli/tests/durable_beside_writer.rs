@@ -50,12 +50,12 @@ fn a_heap_is_inspected_and_verified_while_a_process_makes_checkpoints_of_it() {
         });
         for round in 0..6 {
             for (command, words) in [("inspect", "root        "), ("fsck", "Nothing is damaged")] {
-                let (code, out, err) = told(&folder.output(&[command, "heap"]));
+                let (code, out, err) = told(&folder.output([command, "heap"]));
                 assert_eq!(code, Some(0), "{command}, round {round}: {out}{err}");
                 assert!(out.contains(words), "{out}");
             }
         }
-        let (code, _, err) = told(&folder.output(&["compact", "heap"]));
+        let (code, _, err) = told(&folder.output(["compact", "heap"]));
         assert_eq!(code, Some(2), "only its writer may change the file");
         assert!(err.contains("another process has the heap open"), "{err}");
         drop(over);

@@ -344,7 +344,7 @@ impl Heap {
                     ChunkState::Array => true,
                     ChunkState::Pooled if lost.has_live(page) => {
                         let stride = (page - chunk.first()) / shape.stride as usize;
-                        let has_part = chunk.fresh.load(Relaxed) % shape.batch != 0;
+                        let has_part = !chunk.fresh.load(Relaxed).is_multiple_of(shape.batch);
                         stride < handed_out + usize::from(has_part)
                     }
                     ChunkState::Pooled => known,

@@ -31,6 +31,9 @@ use crate::format::saved::{
 use crate::seal;
 use crate::sharers::share;
 
+/// Takes a page of a table: table, page, and its 4096 bytes.
+pub type Visit<'a> = dyn FnMut(u32, u32, &[u8]) -> Result<(), DurableError> + 'a;
+
 /// A copy of an object in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectCopy {
@@ -309,11 +312,7 @@ impl<'a> RebuiltLog<'a> {
     /// in each segment.
     ///
     /// Errors: those of `visit`; `Io`.
-    pub fn save(
-        &self,
-        live: &[u64],
-        visit: &mut dyn FnMut(u32, u32, &[u8]) -> Result<(), DurableError>,
-    ) -> Result<(), DurableError> {
+    pub fn save(&self, live: &[u64], visit: &mut Visit<'_>) -> Result<(), DurableError> {
         let frontier = self.segments.len() as u32;
         let scalars = Scalars {
             sequence: U64::new(self.sequence),
