@@ -45,6 +45,8 @@ fn a_heap_is_inspected_and_verified_while_a_process_makes_checkpoints_of_it() {
                 }
                 heap.checkpoint().unwrap_or_else(|error| panic!("{error}"));
                 made += 1;
+                // A look takes a moment: tables last for as long as two checkpoints.
+                std::thread::sleep(std::time::Duration::from_millis(100));
             }
             made
         });
