@@ -307,7 +307,6 @@ struct dh_stats {
 
     uint64_t strides_asked; /* since version 3: pages asked for ahead of walks in equal steps */
     uint64_t strides_used;  /* of them those that were there when the walk came to them */
-    uint64_t sampled;       /* since version 3: changed objects that stayed cached a round longer */
 };
 
 #define DH_STATS_VERSION 3

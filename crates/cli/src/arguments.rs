@@ -210,7 +210,6 @@ Policies, as in DEEPHEAP_CONF:
   page_buffer:moves it is moved by what the sides would save, as in the pager
   scans:off         a scan does not bring the pages after the one that is touched
   strides:off       nor a walk in equal steps its next pages
-  sampling:off      changed objects leave the cache as early as others
 
 Examples:
   deepheap run --ram 64M --trace /tmp/t ./program

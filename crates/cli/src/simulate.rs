@@ -143,8 +143,8 @@ fn ram(size: &str) -> Result<u64, Refusal> {
 fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal> {
     let refuse = |item: &str| {
         Refusal::new(format!(
-            "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off, \
-             strides:off or sampling:off"
+            "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off \
+             or strides:off"
         ))
     };
     for item in policies.iter().flat_map(|list| list.split(',')) {
@@ -164,8 +164,6 @@ fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal
             }
             Some(("scans", "off")) => terms.scans = false,
             Some(("scans", "on")) => terms.scans = true,
-            Some(("sampling", "off")) => terms.samples = false,
-            Some(("sampling", "on")) => terms.samples = true,
             Some(("strides", "off")) => terms.strides = false,
             Some(("strides", "on")) => terms.strides = true,
             _ => return Err(refuse(item)),

@@ -105,11 +105,6 @@ impl Pager {
         true
     }
 
-    /// Changed objects that stayed in the cache for one more round, so far.
-    pub fn sampled(&self) -> u64 {
-        self.ownership.descriptors.sampled()
-    }
-
     /// How many pages walks in equal steps have asked for, and how many of them were in DRAM when
     /// the walk came to them.
     pub fn walked(&self) -> (u64, u64) {

@@ -156,11 +156,10 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// A table for `pages` pages, all zero, and `objects_max` descriptors; whether changed objects
-    /// are sampled.
-    pub(crate) fn new(pages: usize, objects_max: usize, samples: bool) -> Result<Ownership> {
+    /// A table for `pages` pages, all zero, and `objects_max` descriptors.
+    pub(crate) fn new(pages: usize, objects_max: usize) -> Result<Ownership> {
         let table = ObjectTable::new(pages)?;
-        Ok(Ownership { table, descriptors: Descriptors::new(objects_max, samples)? })
+        Ok(Ownership { table, descriptors: Descriptors::new(objects_max)? })
     }
 
     // Looking.
@@ -425,7 +424,7 @@ mod tests {
     use super::*;
 
     fn ownership() -> Ownership {
-        Ownership::new(64, 64, false).expect("memory")
+        Ownership::new(64, 64).expect("memory")
     }
 
     #[test]

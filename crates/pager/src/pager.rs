@@ -56,8 +56,6 @@ pub struct Options {
     pub compress: Compress,
     /// Whether checkpoints are made of it.
     pub makes_checkpoints: bool,
-    /// Whether some changed objects stay in the cache for one more round.
-    pub samples: bool,
     /// Whether walks in equal steps are fetched ahead.
     pub follows_strides: bool,
     /// Whether what happens is noted in rings, to be drained.
@@ -136,7 +134,7 @@ impl Pager {
                 heap,
                 promises: Promises::new(options.overcommit, &store, pages),
                 store,
-                ownership: Ownership::new(pages, objects_max, options.samples)?,
+                ownership: Ownership::new(pages, objects_max)?,
                 frames: Frames::new(
                     options.region_base,
                     pages,

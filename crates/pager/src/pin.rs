@@ -189,7 +189,6 @@ mod tests {
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
             makes_checkpoints: false,
-            samples: true,
             follows_strides: true,
             traces: false,
         };

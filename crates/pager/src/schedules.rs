@@ -203,7 +203,6 @@ impl World {
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
             makes_checkpoints: false,
-            samples: true,
             follows_strides: true,
             traces: false,
         };

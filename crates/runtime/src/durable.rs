@@ -579,7 +579,6 @@ impl Runtime {
             overcommit: Overcommit::Strict,
             compress: self.config.compress,
             makes_checkpoints: true,
-            samples: self.config.sampling,
             follows_strides: self.config.strides,
             traces: false,
         };

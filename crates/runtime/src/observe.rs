@@ -68,7 +68,6 @@ impl Runtime {
         let (asked, used) = pager.walked();
         put(Counter::StridesAsked, asked);
         put(Counter::StridesUsed, used);
-        put(Counter::Sampled, pager.sampled());
         put(Counter::DeviceReads, store.device_reads);
         put(Counter::DeviceReadBytes, store.bytes_read);
         put(Counter::DeviceWrites, store.device_writes);

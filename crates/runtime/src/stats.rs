@@ -57,7 +57,7 @@ pub enum Counter {
     CacheReclaimedClean,
     /// Objects that left the cache by being written to the log.
     CacheReclaimedDirty,
-    /// Objects that the cache kept because they had been touched again, and those sampled.
+    /// Objects that the cache kept because they had been touched again.
     CacheSecondChances,
     /// Times a faulting thread had to evict by itself.
     DirectReclaims,
@@ -95,13 +95,11 @@ pub enum Counter {
     StridesAsked,
     /// Of them those that were in DRAM when the walk came to them.
     StridesUsed,
-    /// Changed objects that stayed in the cache for one more round.
-    Sampled,
 }
 
 impl Counter {
     /// Number of counters.
-    pub const COUNT: usize = Counter::Sampled as usize + 1;
+    pub const COUNT: usize = Counter::StridesUsed as usize + 1;
 }
 
 /// What goes up and down.
@@ -301,8 +299,6 @@ pub struct Stats {
     pub strides_asked: u64,
     /// See [`Counter::StridesUsed`].
     pub strides_used: u64,
-    /// See [`Counter::Sampled`].
-    pub sampled: u64,
 }
 
 /// Bytes of one block of the store.

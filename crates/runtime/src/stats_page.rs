@@ -323,7 +323,6 @@ impl StatsPage {
             unmanaged_bytes: gauge(Gauge::UnmanagedBytes),
             strides_asked: counter(Counter::StridesAsked),
             strides_used: counter(Counter::StridesUsed),
-            sampled: counter(Counter::Sampled),
         }
     }
 

@@ -71,7 +71,6 @@ pub fn stats_json(stats: &Stats) -> String {
             "reclaimed_clean": s.cache_reclaimed_clean,
             "reclaimed_dirty": s.cache_reclaimed_dirty,
             "second_chances": s.cache_second_chances,
-            "sampled": s.sampled,
         },
         "pressure": { "direct_reclaims": s.direct_reclaims, "stall_ns": s.stall_ns },
         "device": {

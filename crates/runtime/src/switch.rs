@@ -104,7 +104,6 @@ impl Runtime {
             overcommit: self.config.overcommit,
             compress: self.config.compress,
             makes_checkpoints: false,
-            samples: self.config.sampling,
             follows_strides: self.config.strides,
             traces: self.config.trace_file.is_some(),
         };

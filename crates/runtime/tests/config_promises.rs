@@ -39,7 +39,7 @@ fn every_key_is_read() {
     let config = parse(
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          overcommit:strict,page_buffer:40%,segment:512K,\
-         compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,sampling:no,\
+         compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,\
          stats:/tmp/s.json,show_stats:yes,\
          trace:/tmp/t,children:no,force:1,encrypt:yes,",
     )
@@ -51,7 +51,6 @@ fn every_key_is_read() {
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
         strides: false,
-        sampling: false,
         stats_file: Some(PathBuf::from("/tmp/s.json")),
         trace_file: Some(PathBuf::from("/tmp/t")),
         show_stats: true,
@@ -157,7 +156,7 @@ fn any_config() -> impl Strategy<Value = Config> {
         16u64 << 20..8 * GIB,
         (path(), path(), path()),
         (store_size, store_floor),
-        any::<[bool; 6]>(),
+        any::<[bool; 5]>(),
         (proptest::option::of(page_buffer), compress),
         (18u32..=23, 1u32..=u32::MAX),
         (objects, proptest::option::of(0usize..1 << 40)),
@@ -180,7 +179,6 @@ fn any_config() -> impl Strategy<Value = Config> {
                 stats_file,
                 trace_file,
                 strides: flags[4],
-                sampling: flags[5],
                 show_stats: flags[0],
                 children: flags[1],
                 force: flags[2],
@@ -206,7 +204,7 @@ fn fuzz_config() -> ProptestConfig {
 fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: store: store_size: store-size: store_floor: \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
-        pool_step: strides: sampling: stats: trace: show_stats: children: force: encrypt: \
+        pool_step: strides: stats: trace: show_stats: children: force: encrypt: \
         ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off 9999999999999999999999 \
         18446744073709551615 1e9 yes no /var/tmp +1";
     WORDS.split(' ').chain([" ", "\\ ", "\n", "\0", "\u{a0}"]).collect()

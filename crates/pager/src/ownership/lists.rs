@@ -20,7 +20,7 @@
 //! Threads: any; list membership belongs to the lock of the shard, which is innermost.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::padded::Padded;
@@ -29,7 +29,6 @@ use deepheap_sys::pinned_array::PinnedArray;
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
 use crate::policy::ghost::Ghost;
 use crate::policy::replacement::{self, AtHead, Queue, Rank};
-use crate::policy::sampling::Sampling;
 
 /// The lists a descriptor can stand in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +76,6 @@ const EMPTY: Ends = Ends { head: NONE, tail: NONE, length: 0 };
 #[derive(Clone, Copy)]
 struct Shard {
     lists: [Ends; LISTS],
-    sampling: Sampling,
 }
 
 impl Shard {
@@ -175,21 +173,17 @@ pub struct Descriptors {
     /// Runs that were taken from each list, from all shards in turn.
     rounds: [AtomicUsize; LISTS],
     ghost: Ghost,
-    /// Whether changed objects are sampled.
-    samples: bool,
-    /// Changed objects that stayed in the cache for one more round.
-    sampled: Padded<AtomicU64>,
 }
 
 impl Descriptors {
     /// `count` descriptors, all free.
-    pub fn new(count: usize, samples: bool) -> Result<Descriptors> {
+    pub fn new(count: usize) -> Result<Descriptors> {
         Ok(Descriptors {
             all: PinnedArray::new(count)?,
             used: AtomicU32::new(0),
             shards: core::array::from_fn(|_| {
                 Padded(LockedShard {
-                    lists: Lock::new(Shard { lists: [EMPTY; LISTS], sampling: Sampling::new() }),
+                    lists: Lock::new(Shard { lists: [EMPTY; LISTS] }),
                     evictable: [const { AtomicU32::new(0) }; 2],
                 })
             }),
@@ -197,8 +191,6 @@ impl Descriptors {
             unevictable: AtomicUsize::new(0),
             rounds: [const { AtomicUsize::new(0) }; LISTS],
             ghost: Ghost::new(count)?,
-            samples,
-            sampled: Padded(AtomicU64::new(0)),
         })
     }
 
@@ -359,8 +351,7 @@ impl Descriptors {
     }
 
     /// The next object to leave the cache, in the round's shard or the next one that has any. The
-    /// policy judges the heads of the queues, and gives at most `patience` of them a second chance
-    /// or one more round.
+    /// policy judges the heads of the queues, and gives at most `patience` of them a second chance.
     /// The caller does not own the object yet: a thread that claims it lists it elsewhere. If it
     /// does not leave, the caller says so with `keep_in_cache`.
     pub fn next_to_leave(&self, round: &mut Round, patience: &mut u32) -> Option<DescriptorId> {
@@ -392,19 +383,7 @@ impl Descriptors {
                     descriptor.set_reuse(reuse);
                     self.relink(&mut shard, id, to.into());
                 }
-                // Whether it is changed is a hint: nobody owns it.
-                AtHead::Leaves { .. }
-                    if self.samples
-                        && *patience > 0
-                        && descriptor.backing().is_none()
-                        && shard.sampling.keeps() =>
-                {
-                    *patience -= 1;
-                    self.sampled.fetch_add(1, Ordering::Relaxed);
-                    self.relink(&mut shard, id, queue.into());
-                }
                 verdict => {
-                    shard.sampling.note(descriptor.backing().is_none());
                     if verdict == (AtHead::Leaves { remembered: true }) {
                         self.ghost.insert(descriptor.page().0, queue);
                     }
@@ -413,11 +392,6 @@ impl Descriptors {
                 }
             }
         }
-    }
-
-    /// Changed objects that stayed in the cache for one more round, so far.
-    pub fn sampled(&self) -> u64 {
-        self.sampled.load(Ordering::Relaxed)
     }
 
     /// An object that `next_to_leave` chose did not leave, or its owner moved it on. If it is still
@@ -574,7 +548,7 @@ mod tests {
     const OBJECTS: u32 = (2 * RUN * SHARDS) as u32;
 
     fn cached(reuse: impl Fn(u32) -> u8) -> Descriptors {
-        let descriptors = Descriptors::new(OBJECTS as usize, false).unwrap();
+        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
         descriptors.grow_ghost(OBJECTS as usize);
         for page in 0..OBJECTS {
             let id = descriptors.take(PageNo(0)).unwrap();
@@ -661,7 +635,7 @@ mod tests {
 
     #[test]
     fn runs_are_taken_in_order_of_arrival_and_all_of_them_come_round_again() {
-        let descriptors = Descriptors::new(OBJECTS as usize, false).unwrap();
+        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
         for page in 0..OBJECTS {
             let id = descriptors.take(PageNo(0)).unwrap();
             descriptors.get(id).begin(PageNo(page), None, ContentHash(0));

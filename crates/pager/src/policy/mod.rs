@@ -6,6 +6,5 @@ pub mod budget_split;
 pub mod ghost;
 pub mod replacement;
 pub mod replay;
-pub mod sampling;
 pub mod sequence;
 pub mod stride;

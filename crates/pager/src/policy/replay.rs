@@ -2,7 +2,7 @@
 //!
 //! A page buffer with its two lists, a cache of so many bytes, a ghost, and a store without limit.
 //! What is decided, the policies decide that the pager asks: replacement, ghost, sequences,
-//! strides, sampling, and the border between page buffer and cache.
+//! strides, and the border between page buffer and cache.
 //!
 //! Guarantees: the same touches give the same counts.
 //! Never: does I/O, knows the time.
@@ -18,7 +18,6 @@ use super::replacement::{
     AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
     to_evict, touched,
 };
-use super::sampling::Sampling;
 use super::sequence::{Direction, Sequences, WORDS};
 use crate::PAGE;
 
@@ -66,8 +65,6 @@ pub struct Terms {
     pub share: Option<Share>,
     /// Whether scans bring the pages after the one that is missing.
     pub scans: bool,
-    /// Whether some changed objects stay for one more round.
-    pub samples: bool,
     /// Whether walks in equal steps bring their next pages.
     pub strides: bool,
     /// The small queue, in 256ths of the cache.
@@ -86,7 +83,6 @@ impl Terms {
             filled: 256,
             share: None,
             scans: true,
-            samples: true,
             strides: true,
             small_part: SMALL_PART,
             costs_ns: (8_000, 60_000),
@@ -197,7 +193,6 @@ pub struct Replay {
     counts: Counts,
     /// Pages that have left the page buffer since the beginning.
     left_ever: u64,
-    sampling: Sampling,
     border: Border,
     words: Vec<[usize; WORDS]>,
     /// Objects by page, if scans bring them.
@@ -230,7 +225,6 @@ impl Replay {
             cached_bytes: 0,
             counts: Counts::default(),
             left_ever: 0,
-            sampling: Sampling::default(),
             border,
             words: vec![[0; WORDS]; LANES],
             by_page: HashMap::new(),
@@ -496,14 +490,8 @@ impl Replay {
         let Some(object) = self.head(Place::Cached(queue)) else { return false };
         let found = &mut self.objects[object as usize];
         match at_head(queue, found.reuse) {
-            AtHead::Leaves { .. }
-                if found.is_changed && self.terms.samples && self.sampling.keeps() =>
-            {
-                self.put(object, Place::Cached(queue));
-            }
             AtHead::Leaves { remembered } => {
                 self.border.departures += 1;
-                self.sampling.note(found.is_changed);
                 if core::mem::take(&mut found.is_changed) {
                     self.counts.written += 1;
                     self.counts.written_bytes += u64::from(found.bytes);
@@ -599,11 +587,11 @@ mod tests {
     fn a_walk_in_equal_steps_waits_for_few_of_its_pages() {
         for step in [3u32, 16, 64] {
             let counts = [false, true].map(|strides| {
-                let terms = Terms { strides, ..Terms::new(8 * budget_split::LEAST) };
+                let terms = Terms { strides, ..Terms::new(16 * budget_split::LEAST) };
                 let mut replay = Replay::new(terms).unwrap();
                 for round in 0..4 {
                     for from in 0..step {
-                        for at in 0..40 * budget_split::LEAST as u32 / step {
+                        for at in 0..80 * budget_split::LEAST as u32 / step {
                             replay.touch(&touch(from + at * step, Leaves::Clean, round == 0));
                         }
                     }
