@@ -91,20 +91,27 @@ impl Terminal {
         self.seen.push_str(&String::from_utf8_lossy(bytes));
     }
 
+    /// The lines of the screen, without the blanks at their ends.
+    fn shown(&self) -> String {
+        let contents = self.screen.screen().contents();
+        contents.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    }
+
     /// Waits until the words are on the screen.
     #[track_caller]
     fn expect(&mut self, words: &str) {
         let until = Instant::now() + PATIENCE;
-        while !self.screen.screen().contents().contains(words) {
+        while !self.shown().contains(words) {
             let left = until.saturating_duration_since(Instant::now());
             match self.output.recv_timeout(left) {
                 Ok(bytes) => self.take(&bytes),
-                Err(_) => panic!("no '{words}' on:\n{}", self.screen.screen().contents()),
+                Err(_) => panic!("no '{words}' on:\n{}", self.shown()),
             }
         }
-        // 39 is the terminal's own.
-        let is_colour = |colour| self.seen.contains(&format!("\x1b[{colour}"));
-        assert!(!(30..39).any(is_colour), "a colour: {:?}", self.seen);
+        // 39 is the terminal's own; a place on the screen begins as a colour does.
+        let is_colour = |colour| self.seen.contains(&format!("\x1b[{colour}m"));
+        let is_rich = ["38;5;", "38;2;"].iter().any(|colour| self.seen.contains(colour));
+        assert!(!(30..38).any(is_colour) && !is_rich, "a colour: {:?}", self.seen);
     }
 
     fn press(&mut self, keys: &str) {
