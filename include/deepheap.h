@@ -152,9 +152,10 @@ size_t dh_ostride(size_t object_size);
 
 /*
  * Access without page faults. These functions copy what a plain pointer would have found. They may
- * be mixed with plain pointers in any thread, with the same care as memcpy(3). They are faster if
- * the object is not in RAM, and need no page of the page buffer. Their buffers may be any memory: a
- * system call on a buffer of malloc(3), filled by dh_read, cannot fail with EFAULT.
+ * be mixed with plain pointers in any thread, with the same care as memcpy(3). They need no page of
+ * the page buffer: an object in RAM costs little more than the copy, and one that is not is read
+ * faster. Their buffers may be any memory: a system call on a buffer of malloc(3), filled by
+ * dh_read, cannot fail with EFAULT.
  *
  * `object` is what an allocating function above returned, or the address of an element of an array
  * of dh_oalloc. Memory of dh_malloc will do, too.

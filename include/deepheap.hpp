@@ -38,6 +38,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <memory_resource>
 #include <new>
 #include <stdexcept>
@@ -303,12 +304,57 @@ template <class T> class object_pool {
         end(object);
     }
 
+    // Copies of an object, and of one member of it, without a page fault: what is in RAM costs the
+    // copy. They throw deepheap::error if the object cannot be read.
+    [[nodiscard]] T read(const T *object) const {
+        static_assert(std::is_default_constructible_v<T>);
+        T value;
+        copy_out(object, 0, value);
+        return value;
+    }
+
+    template <class Member> [[nodiscard]] Member view(const T *object, Member T::*member) const {
+        Member value;
+        copy_out(object, offset_of(object, member), value);
+        return value;
+    }
+
+    // Gives an object, or one member of it, another value, in the same way.
+    void write(T *object, const T &value) { copy_in(object, 0, value); }
+
+    template <class Member> void write(T *object, Member T::*member, const Member &value) {
+        copy_in(object, offset_of(object, member), value);
+    }
+
     bool is_from(const T *object) const noexcept { return live_.contains(object); }
     std::size_t size() const noexcept { return live_.size(); }
 
     void swap(object_pool &other) noexcept { std::swap(live_, other.live_); }
 
   private:
+    // An address: nothing is read.
+    template <class Member>
+    static std::size_t offset_of(const T *object, Member T::*member) noexcept {
+        return reinterpret_cast<std::uintptr_t>(std::addressof(object->*member)) -
+               reinterpret_cast<std::uintptr_t>(object);
+    }
+
+    template <class Value>
+    static void copy_out(const T *object, std::size_t offset, Value &value) {
+        static_assert(std::is_trivially_copyable_v<Value>);
+        if (const int code = dh_read(object, offset, &value, sizeof value); code != DH_OK) {
+            throw error(code);
+        }
+    }
+
+    template <class Value>
+    static void copy_in(T *object, std::size_t offset, const Value &value) {
+        static_assert(std::is_trivially_copyable_v<Value>);
+        if (const int code = dh_write(object, offset, &value, sizeof value); code != DH_OK) {
+            throw error(code);
+        }
+    }
+
     static void end(T *object) noexcept {
         if constexpr (!std::is_trivially_destructible_v<T>) {
             object->~T();

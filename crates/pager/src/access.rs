@@ -310,6 +310,9 @@ impl Pager {
                             Progress::Done
                         }
                     };
+                    if writes {
+                        self.cache.provide_spare(descriptor.slot()); // for the next write
+                    }
                     descriptor.set_reuse(replacement::touched(descriptor.reuse()));
                     self.ownership.cached(owned);
                     return progress;
@@ -494,25 +497,13 @@ impl Pager {
         }
     }
 
-    /// Does the piece in the slot of the owned object. If a write has changed the bytes, drops the
-    /// backing block.
+    /// Does the piece in the slot of the owned object. What is written counts as changed: the hash
+    /// that would show whether it is costs more than most writes.
     fn copy_in_slot(&self, window: &Call<'_>, index: usize, owned: &Owned, slot: u32) {
-        let bytes = self.cache.address(slot);
-        self.copy_piece(window, index, bytes);
-        if window.operation != Operation::Write {
-            return;
-        }
-        let descriptor = self.ownership.of(owned);
-        if descriptor.backing().is_none() {
-            descriptor.set_hash(UNKNOWN_HASH);
-            return;
-        }
-        let length = self.kept_bytes(descriptor.page());
-        // SAFETY: the slot is the owner's alone and holds the object.
-        let hash = self.store.hash(unsafe { core::slice::from_raw_parts(bytes, length) });
-        if hash != descriptor.hash() {
+        self.copy_piece(window, index, self.cache.address(slot));
+        if window.operation == Operation::Write {
             self.drop_backing(owned);
-            descriptor.set_hash(hash);
+            self.ownership.of(owned).set_hash(UNKNOWN_HASH);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Flight: owned objects on their way from the store, their reads, and the buffers of the reads.
 //!
 //! Objects of a flight are claimed, their reads begun and finished, and the objects landed. Objects
-//! that follow each other in the flight and share a block share one read.
+//! that share a block share one read.
 //!
 //! Guarantees: an object lands only after its bytes matched the checksum that the store keeps.
 //! Never: allocates; waits for anything but the device.
@@ -40,6 +40,33 @@ pub(crate) struct Reads<'b, const N: usize> {
     /// For each object the index of its read.
     request_of: [u8; N],
     count: usize,
+}
+
+/// Which objects of a flight share a read, because they share a block.
+struct SharedReads<const N: usize> {
+    /// For each object its read.
+    request_of: [u8; N],
+    /// For each read its first object.
+    first_of: [usize; N],
+    /// How many reads there are.
+    count: usize,
+}
+
+impl<const N: usize> SharedReads<N> {
+    fn of(blocks: &[Block]) -> Self {
+        let mut shared = SharedReads { request_of: [0; N], first_of: [0; N], count: 0 };
+        for (index, block) in blocks.iter().enumerate() {
+            // The last read first: mostly it is a neighbour that has the same block.
+            let same = |read: &usize| blocks[shared.first_of[*read]] == *block;
+            let read = (0..shared.count).rev().find(same).unwrap_or(shared.count);
+            shared.request_of[index] = read as u8;
+            if read == shared.count {
+                shared.first_of[read] = index;
+                shared.count += 1;
+            }
+        }
+        shared
+    }
 }
 
 impl<const N: usize> Reads<'_, N> {
@@ -147,24 +174,14 @@ impl Pager {
         flight: &Flight<N>,
         buffer: *mut u8,
     ) -> Reads<'b, N> {
-        let mut request_of = [0; N];
-        let mut count = 0;
-        for (index, request) in request_of.iter_mut().enumerate().take(flight.count) {
-            let shared = index > 0 && flight.blocks[index] == flight.blocks[index - 1];
-            count += usize::from(!shared);
-            *request = (count - 1) as u8;
-        }
-        let mut next = 0;
+        let SharedReads { request_of, first_of, count } = SharedReads::of(flight.blocks());
         let requests = core::array::from_fn(|at| {
-            while next < flight.count && usize::from(request_of[next]) < at {
-                next += 1;
-            }
             if at >= count {
                 return BlockRead::packed(Block(0), &mut []);
             }
             // SAFETY: the caller's promise.
             let buf = unsafe { core::slice::from_raw_parts_mut(buffer.add(at * PAGE), PAGE) };
-            self.block_read(flight.pages[next], flight.blocks[next], buf)
+            self.block_read(flight.pages[first_of[at]], flight.blocks[first_of[at]], buf)
         });
         Reads { requests, request_of, count }
     }
@@ -235,5 +252,19 @@ impl Pager {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_a_block_share_one_read_wherever_they_stand() {
+        let shared = SharedReads::<8>::of(&[5, 7, 7, 5, 9, 7].map(Block));
+        assert_eq!(shared.count, 3);
+        assert_eq!(shared.request_of[..6], [0, 1, 1, 0, 2, 1]);
+        assert_eq!(shared.first_of[..3], [0, 1, 4]);
+        assert_eq!(SharedReads::<8>::of(&[]).count, 0);
     }
 }

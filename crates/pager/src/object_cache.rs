@@ -18,6 +18,7 @@
 mod size_class;
 mod slab_pool;
 mod slab_table;
+mod spares;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ use crate::ownership::DescriptorId;
 use size_class::{CLASSES, OUTSIDE_MAX, OWNERS_OUTSIDE, SLAB_BYTES, SLOTS_MAX, SizeClass};
 use slab_pool::SlabPool;
 use slab_table::{RECORD_BYTES, SlabTable};
+use spares::Spares;
 
 /// A cache with fewer slabs than this for each class that objects have asked for uses only every
 /// second class, or every fourth: the last slab of a class is half empty as a rule.
@@ -42,6 +44,8 @@ const NO_OWNER: u32 = u32::MAX;
 
 /// Bytes of a compressed page's length, before the page.
 const LENGTH_BYTES: usize = 2;
+/// Spare slots are at most this part of the cache.
+const SPARES_PART: usize = 32;
 /// A larger slot is no gain for a compressed page.
 const COMPRESSED_SLOT_MAX: usize = PAGE * 7 / 8;
 
@@ -56,6 +60,9 @@ pub struct ObjectCache {
     asked: [AtomicU64; CLASSES.div_ceil(64)],
     /// Slots that are kept without an object.
     lent: AtomicUsize,
+    spares: Spares,
+    /// Bytes of all spares, those in use included.
+    spare_bytes: AtomicUsize,
 }
 
 impl ObjectCache {
@@ -69,6 +76,8 @@ impl ObjectCache {
             owners: PinnedArray::new(slabs * OUTSIDE_MAX)?,
             asked: Default::default(),
             lent: AtomicUsize::new(0),
+            spares: Spares::new()?,
+            spare_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -171,6 +180,62 @@ impl ObjectCache {
         // SAFETY: the caller holds the slot: its slab has a class, and the index is below the
         // number of slots of that class, which fit the slab.
         unsafe { self.pool.address(slab).add(offset) }
+    }
+
+    /// Where a slot seems to be that somebody else may hold, or nobody; none if `bytes` bytes from
+    /// there on would not lie in its slab. Slabs stay mapped, so that they can be read.
+    pub fn glimpse(&self, slot: u32, bytes: usize) -> Option<*const u8> {
+        let (slab, index) = split(slot);
+        let offset = index * self.table.class(slab).slot_bytes();
+        // SAFETY: in the slab.
+        let address = || unsafe { self.pool.address(slab).add(offset) };
+        (offset + bytes <= SLAB_BYTES).then(|| address().cast_const())
+    }
+
+    /// Takes this thread's spare of the class that a slot seems to have, if so many bytes fit.
+    pub fn take_spare(&self, like: u32, bytes: usize) -> Option<u32> {
+        let class = self.table.class(split(like).0);
+        if class.slot_bytes() < bytes { None } else { self.spares.take(class) }
+    }
+
+    /// Keeps a slot, which was a spare or was exchanged for one, as this thread's spare. False if
+    /// the thread has one of that class by now: then `end_spare` gives it back.
+    #[must_use]
+    pub fn keep_spare(&self, slot: u32) -> bool {
+        self.spares.keep(self.table.class(split(slot).0), slot)
+    }
+
+    /// Sees to it that this thread has a spare of the class of a slot, which the caller holds, if
+    /// one is free.
+    pub fn provide_spare(&self, like: u32) {
+        let class = self.table.class(split(like).0);
+        let bytes = self.spare_bytes.load(Ordering::Relaxed) + class.slot_bytes();
+        if self.spares.has(class) || bytes > self.limit() / SPARES_PART || self.is_over_limit() {
+            return;
+        }
+        let Some(slot) = self.take_of(class).or_else(|| self.open(class)) else { return };
+        self.lend();
+        self.spare_bytes.fetch_add(class.slot_bytes(), Ordering::Relaxed);
+        if !self.keep_spare(slot) {
+            self.end_spare(slot);
+        }
+    }
+
+    /// Gives a spare back that the caller has taken.
+    pub fn end_spare(&self, slot: u32) {
+        self.spare_bytes.fetch_sub(self.slot_bytes(slot), Ordering::Relaxed);
+        self.unlend();
+        self.give_back(slot);
+    }
+
+    /// Whether there are spares.
+    pub fn has_spares(&self) -> bool {
+        self.spare_bytes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Gives all spares back that no thread has taken.
+    pub fn end_spares(&self) {
+        self.spares.take_all().for_each(|slot| self.end_spare(slot));
     }
 
     /// Bytes of the slot, at least those it was taken for.

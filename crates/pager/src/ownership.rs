@@ -13,10 +13,12 @@
 //!   Busy, Resident    claim_resident ──► Leaving  ──┘   ├──►  stored        Stored(block)
 //!                                                       └──►  zero          Zero
 //!   Stored(block)     move_stored, end_stored: one compare-exchange, without an owner
+//!   Cached(id)        glimpse, then is_current or exchange_slot: without an owner
 //! ```
 //!
 //! Guarantees: while an `Owned` exists no other thread changes the entry, the descriptor or the
-//! slot of its object. In debug builds an `Owned` that is dropped without a publisher, and a
+//! slot of its object. A cached object that nobody owns can be read by anybody, who looks
+//! afterwards whether it was; and changed by giving it a slot with other bytes. In debug builds an `Owned` that is dropped without a publisher, and a
 //! transition of the descriptor that its table does not allow, stop the process.
 //! Never: waits while it owns; allocates.
 //! Threads: any, inside the gate, also in a signal handler.
@@ -27,6 +29,7 @@ mod object_table;
 
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, ContentHash};
+use deepheap_sys::atomic::{Ordering, fence};
 use deepheap_sys::errno::Result;
 use deepheap_sys::thread;
 
@@ -36,7 +39,7 @@ pub(crate) use descriptor::{Descriptor, DescriptorId, Pin, State};
 pub(crate) use lists::{Descriptors, List};
 pub(crate) use object_table::{ObjectTable, Place};
 
-use descriptor::StateWord;
+use descriptor::{StateWord, Word};
 
 /// Stands for a hash that was not computed. No content has it, so any content counts as changed.
 pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
@@ -148,6 +151,38 @@ pub(crate) struct Seen {
     pub(crate) backing: Option<Block>,
 }
 
+/// What a thread that does not own an object sees of it (`glimpse`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Glimpse {
+    /// Nowhere: it reads as zeros.
+    Zero,
+    /// In the object cache. What is read of descriptor and slot from now on belongs together, and
+    /// to this object, if `is_current` says so afterwards.
+    Cached(SeenCached),
+    /// In the page buffer.
+    Resident,
+    /// In a block, or owned by a thread.
+    Away,
+}
+
+/// A cached object's descriptor, as it was at one instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeenCached {
+    id: DescriptorId,
+    word: Word,
+}
+
+impl SeenCached {
+    pub(crate) fn id(self) -> DescriptorId {
+        self.id
+    }
+
+    /// The object's slot.
+    pub(crate) fn slot(self) -> u32 {
+        self.word.slot()
+    }
+}
+
 /// The object table and the descriptors.
 pub(crate) struct Ownership {
     table: ObjectTable,
@@ -209,6 +244,49 @@ impl Ownership {
         }
     }
 
+    /// As `look`, for a thread that wants to copy the object without owning it.
+    pub(crate) fn glimpse(&self, page: PageNo) -> Glimpse {
+        let place = self.table.load(page);
+        let id = match place {
+            Place::Zero => return Glimpse::Zero,
+            Place::Cached(id) | Place::Busy(id) => id,
+            Place::Stored(_) => return Glimpse::Away,
+        };
+        let word = self.descriptors.get(id).word();
+        // As in `look`: if the entry still names the descriptor, it was this object's when its word
+        // was read; and it is for as long as the word stays the same.
+        match (word.state().state(), self.table.load(page) == place) {
+            (State::Cached, true) if place == Place::Cached(id) => {
+                Glimpse::Cached(SeenCached { id, word })
+            }
+            (State::Resident, true) => Glimpse::Resident,
+            _ => Glimpse::Away,
+        }
+    }
+
+    /// Whether no thread has claimed the object, or given it another slot, since it was seen. Then
+    /// what was copied of its slot meanwhile is the object, and what its descriptor said is true.
+    ///
+    /// The argument: who claims a cached object counts the generation up before it changes slot,
+    /// descriptor or bytes (`claim_cached`); who exchanges the slot writes to the old one only
+    /// afterwards (`exchange_slot`). So a thread that has read something newer than the word it saw
+    /// finds another word here: the change of the word comes before the new bytes, by a locked
+    /// instruction, which is a full fence on x86_64; and the fence here keeps our reading of the
+    /// bytes before our second reading of the word. A slab whose memory went back to the system
+    /// reads as zeros, and the slot had left the object before that. The generation has 28 bits: a
+    /// thread would have to sleep in its copy while the one object changes exactly 2^28 times.
+    pub(crate) fn is_current(&self, seen: SeenCached) -> bool {
+        fence(Ordering::Acquire);
+        self.descriptors.get(seen.id).word() == seen.word
+    }
+
+    /// Gives an unowned cached object another slot, in which its bytes are already; false if it has
+    /// changed since it was seen. The caller has the old slot then.
+    #[must_use]
+    pub(crate) fn exchange_slot(&self, seen: SeenCached, slot: u32) -> bool {
+        self.descriptors.get(seen.id).replace_slot(seen.word, slot)
+    }
+
     /// Sleeps until the object that was seen owned has changed its state.
     pub(crate) fn wait(&self, seen: Seen) {
         self.descriptors.get(seen.id).wait_while(seen.word);
@@ -266,7 +344,11 @@ impl Ownership {
     /// Claims a cached object.
     pub(crate) fn claim_cached(&self, page: PageNo, id: DescriptorId) -> Option<Owned> {
         let claimed = self.table.replace(page, Place::Cached(id), Place::Busy(id));
-        claimed.then(|| Owned(id))
+        claimed.then(|| {
+            // Now `replace_slot` of another thread fails, and a glimpse is found to be old.
+            self.descriptors.get(id).note_claim();
+            Owned(id)
+        })
     }
 
     /// Claims a resident object. It may be pinned: a caller that wants to take it out of the page

@@ -160,9 +160,10 @@ impl Pager {
     }
 
     /// Gives back the RAM of staging buffers and handler stacks that no thread used since the last
-    /// call.
+    /// call, and spare slots: who still writes gets another one.
     pub fn trim(&self) {
         let _passage = self.gate.enter(Level::Mover);
+        self.cache.end_spares();
         for staging in self.staging.all() {
             staging.trim();
         }
@@ -171,6 +172,8 @@ impl Pager {
 
     /// Whether a later `trim` may give something back.
     pub fn is_touched(&self) -> bool {
-        handler_stack::is_touched() || self.staging.all().map(Staging::is_touched).contains(&true)
+        handler_stack::is_touched()
+            || self.cache.has_spares()
+            || self.staging.all().map(Staging::is_touched).contains(&true)
     }
 }

@@ -1,7 +1,7 @@
 //! Schedules: plays the pager with threads; at every atomic operation a seed decides which one
 //! runs.
 //!
-//! A few threads do what programs do (touch, pin, read and write by calls, scan, prefetch, allocate
+//! A few threads do what programs do (touch, pin, read and write by calls, owned and not, scan, prefetch, allocate
 //! and free) on some seventy objects, while others evict, fetch, write and collect; page buffer and
 //! object cache hold a fraction of the objects, and the log is short. Pager, heap, store,
 //! userfaultfd and eviction are the real ones; only threads, futexes and the device are simulated.
@@ -41,6 +41,8 @@ use crate::policy::sequence::{Direction, Sequences, WORDS};
 /// Threads that touch objects; in every object each of them has a number of its own.
 const TOUCHING: usize = 3;
 const STEPS: usize = 40;
+/// Writes of one object by calls: the first one gets a spare slot, the others use it.
+const CALLS_IN_A_ROW: usize = 4;
 const FORKS: usize = 30;
 /// How often a page is protected, and for how long.
 const PROTECTIONS: usize = 10;
@@ -330,7 +332,37 @@ impl World {
         }
     }
 
-    fn call(&self, operation: Operation, thread: usize, number: usize) {
+    /// Reads or raises a thread's number in a thing by a call.
+    fn call(
+        &self,
+        sequences: &mut Sequences<'_>,
+        operation: Operation,
+        thread: usize,
+        number: usize,
+    ) {
+        let thing = &self.things[number];
+        let expected = &thing.numbers[thread];
+        let piece = Piece { address: thing.address + 8 * thread, length: 8 };
+        let mut found = expected.load(Ordering::Relaxed) + 1;
+        let word = (&raw mut found).cast::<u8>();
+        // SAFETY: a word to read into, or to write from.
+        let direct = unsafe {
+            match operation {
+                Operation::Read => self.pager.read_directly(piece, word),
+                _ => self.pager.write_directly(piece, word),
+            }
+        };
+        match (direct, operation) {
+            (Direct::Done, Operation::Read) => {
+                assert_eq!(found, expected.load(Ordering::Relaxed), "{number}");
+            }
+            (Direct::Done, _) => drop(expected.fetch_add(1, Ordering::Relaxed)),
+            (Direct::Mapped, _) => self.count(sequences, thread, number),
+            (Direct::Refused, _) => self.call_by_access(operation, thread, number),
+        }
+    }
+
+    fn call_by_access(&self, operation: Operation, thread: usize, number: usize) {
         let thing = &self.things[number];
         let expected = &thing.numbers[thread];
         let buffer = self.pager.access_buffer();
@@ -376,11 +408,14 @@ impl World {
         let mut sequences = Sequences::new(&mut words);
         for _ in 0..STEPS {
             let number = self.any(&mut random);
-            match random.below(20) {
+            match random.below(24) {
                 0 => (0..MEMORY_PAGES).for_each(|at| self.count(&mut sequences, thread, at)),
                 1 => (0..MEMORY_PAGES).rev().for_each(|at| self.count(&mut sequences, thread, at)),
-                2 | 3 => self.call(Operation::Write, thread, number),
-                4 | 5 => self.call(Operation::Read, thread, number),
+                2 | 3 | 10 | 11 => self.call(&mut sequences, Operation::Write, thread, number),
+                4 | 5 => self.call(&mut sequences, Operation::Read, thread, number),
+                12 => (0..CALLS_IN_A_ROW).for_each(|_| {
+                    self.call(&mut sequences, Operation::Write, thread, number);
+                }),
                 6 | 8 | 9 => self.count_pinned(&mut sequences, thread, number),
                 7 => {
                     let some: [usize; 4] = core::array::from_fn(|_| self.any(&mut random));
@@ -485,6 +520,8 @@ impl World {
         let mut moves = Moves::default();
         while !self.is_done() {
             self.pager.help(1, &mut moves);
+            let _passage = self.pager.gate.enter(Level::Mover);
+            self.pager.cache.end_spares();
         }
     }
 
@@ -718,7 +755,7 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     pager.press_batch(&mut second);
     count(0);
     // A call that writes to the object in its slot.
-    world.call(Operation::Write, 0, 2);
+    world.call_by_access(Operation::Write, 0, 2);
     // A free, after which the descriptor may serve another page.
     let mut cache = ThreadCache::new_in(world.heap).expect("cache");
     world.free(&mut cache, freed);

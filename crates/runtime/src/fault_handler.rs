@@ -1,7 +1,7 @@
 //! Fault handler: from SIGBUS to the pager or the maps, and what to say when an access must stop.
 //!
 //! Guarantees: an access that cannot be served ends as SIGBUS for the program, with the reason
-//! logged; it is never served with bytes that failed their checksum.
+//! logged, or, if a call of ours made it, as the call's error; it is never served with bytes that failed their checksum.
 //! Never: allocates, touches managed memory.
 //! Threads: the faulting one, in the signal handler, all signals blocked.
 
@@ -14,7 +14,7 @@ use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::fault_signal::{Fault, Verdict};
 use deepheap_sys::log::{Piece, say};
-use deepheap_sys::{clock, thread, tls};
+use deepheap_sys::{byte_copy, clock, thread, tls};
 
 use crate::relief;
 use crate::runtime::{running, running_at};
@@ -92,6 +92,8 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             thread::sleep(WITHHELD_PAUSE);
             Verdict::Retry
         }
+        // SAFETY: the context of this fault. A call tells the program itself what is wrong.
+        Err(_) if unsafe { byte_copy::abandon(fault.context) } => Verdict::Retry,
         Err(error) => {
             workers::say_write_failure(pager);
             explain(pager, fault.address, error);

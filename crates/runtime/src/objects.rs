@@ -1,7 +1,8 @@
 //! Objects: allocation of objects on pages of their own, and access to them without page faults.
 //!
 //! The calls without faults take the address of any live allocation of the heap, and of an element
-//! of an array of objects.
+//! of an array of objects. What is in RAM is copied at once (`pager/direct`), the rest is collected
+//! in a window and read together (`pager/access`).
 //!
 //! Guarantees: the calls agree with plain pointers that other threads use at the same time.
 //! Never: panics on bad input; touches the program's buffers while an object is owned.
@@ -13,9 +14,9 @@ use deepheap_heap::{ObjectShape, PAGE, PageNo};
 use deepheap_maps::PinKind;
 use deepheap_pager::policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_pager::{
-    AccessBuffer, AccessError, AccessReason, Moves, Operation, Pager, Piece, WINDOW_PIECES,
+    AccessBuffer, AccessError, AccessReason, Direct, Moves, Operation, Pager, Piece, WINDOW_PIECES,
 };
-use deepheap_sys::tls;
+use deepheap_sys::{byte_copy, tls};
 
 use crate::allocate::{free, malloc};
 use crate::runtime::{Inside, Runtime, durable_at, running, running_at};
@@ -421,17 +422,28 @@ fn is_in_use(runtime: &Runtime, first: usize, end: usize) -> bool {
 }
 
 /// A window that is being filled with pieces.
-struct Window<'a> {
+struct Window {
     pager: &'static Pager,
     operation: Operation,
-    buffer: AccessBuffer<'a>,
+    buffer: AccessBuffer<'static>,
     pieces: [Piece; WINDOW_PIECES],
     /// Where the program's bytes of each piece are, and of which object they are.
     parts: [(*mut u8, usize); WINDOW_PIECES],
     count: usize,
 }
 
-impl Window<'_> {
+impl Window {
+    fn new(pager: &'static Pager, operation: Operation) -> Window {
+        Window {
+            pager,
+            operation,
+            buffer: pager.access_buffer(),
+            pieces: [Piece { address: 0, length: 0 }; WINDOW_PIECES],
+            parts: [(ptr::null_mut(), 0); WINDOW_PIECES],
+            count: 0,
+        }
+    }
+
     /// Adds a piece; false if the window is full.
     ///
     /// # Safety
@@ -507,14 +519,9 @@ unsafe fn transfer(
         return unsafe { transfer_in_maps(operation, objects, count, offset, length, buffer) };
     }
     let Some(runtime) = running_at(first.addr()) else { return not_ours(count) };
-    let mut window = runtime.pager().map(|pager| Window {
-        pager,
-        operation,
-        buffer: pager.access_buffer(),
-        pieces: [Piece { address: 0, length: 0 }; WINDOW_PIECES],
-        parts: [(ptr::null_mut(), 0); WINDOW_PIECES],
-        count: 0,
-    });
+    let pager = runtime.pager();
+    // Only what is not in RAM needs one.
+    let mut window: Option<Window> = None;
     let mut failed = None;
     'objects: for index in 0..count {
         // SAFETY: the caller's promise.
@@ -523,7 +530,7 @@ unsafe fn transfer(
             failed = Some((index, error));
             break;
         }
-        let Some(window) = &mut window else {
+        let Some(pager) = pager else {
             // Nothing is managed: ordinary memory.
             // SAFETY: the caller's promise, and the bounds were checked.
             unsafe { copy_plainly(operation, object, offset, part, length) };
@@ -534,6 +541,15 @@ unsafe fn transfer(
             let piece = Piece { address: at, length: (PAGE - at % PAGE).min(end - at) };
             // SAFETY: inside the object's part of the program's buffer.
             let to = unsafe { part.add(at - (object as usize + offset)) };
+            // Two writes to one object stay in order: none overtakes those that wait.
+            let may_overtake = operation == Operation::Read
+                || window.as_ref().is_none_or(|window| window.count == 0);
+            // SAFETY: as above.
+            if may_overtake && unsafe { do_directly(pager, operation, piece, to) } {
+                at += piece.length;
+                continue;
+            }
+            let window = window.get_or_insert_with(|| Window::new(pager, operation));
             // SAFETY: as above.
             if unsafe { window.push(piece, to, index) } {
                 at += piece.length;
@@ -558,6 +574,27 @@ unsafe fn transfer(
         None => Ok(count),
         Some((0, error)) => Err(error),
         Some((done, _)) => Ok(done),
+    }
+}
+
+/// Does a piece of an object in RAM; false if only `access` can.
+///
+/// # Safety
+/// The object is live; `part` holds, or has room for, the piece's bytes.
+unsafe fn do_directly(pager: &Pager, operation: Operation, piece: Piece, part: *mut u8) -> bool {
+    let mapped = piece.address as *mut u8;
+    // SAFETY: the caller's promise. Through the mapping the copy faults as a pointer would: nothing
+    // is owned. If the fault cannot be served, `access` tells why.
+    unsafe {
+        let (direct, to, from) = match operation {
+            Operation::Read => (pager.read_directly(piece, part), part, mapped.cast_const()),
+            _ => (pager.write_directly(piece, part), mapped, part.cast_const()),
+        };
+        match direct {
+            Direct::Done => true,
+            Direct::Mapped => byte_copy::copy(to, from, piece.length),
+            Direct::Refused => false,
+        }
     }
 }
 

@@ -202,6 +202,71 @@ fn a_handler_that_faults_among_faulting_threads_does_not_hang() {
     });
 }
 
+static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Adds to the first word of the object that a call writes to just now, or has written to.
+extern "C" fn on_alarm_in_call(_: i32) {
+    let word = WRITTEN.load(Ordering::Relaxed) as *mut u64;
+    ALARMS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: a live object, whose first word only this handler adds to.
+    unsafe { AtomicU64::from_ptr(word) }.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn a_handler_that_touches_what_a_call_writes_neither_hangs_nor_loses_anything() {
+    const CONF: &str = "ram:24M,page_buffer:1M";
+    const OBJECTS: usize = 4000;
+    const WORDS: usize = 40;
+    const WRITES: u64 = 400_000;
+    let name = "a_handler_that_touches_what_a_call_writes_neither_hangs_nor_loses_anything";
+    play(name, CONF, || {
+        let mut random = Random::new(seed());
+        let list: Vec<usize> =
+            (0..OBJECTS).map(|_| deepheap::objects::allocate(1, 8 * WORDS) as usize).collect();
+        let mut values = vec![0u64; OBJECTS];
+        WRITTEN.store(list[0], Ordering::Relaxed);
+        handle(libc::SIGALRM, on_alarm_in_call as *const () as usize, libc::SA_RESTART);
+        let timer = |us| {
+            let every = libc::timeval { tv_sec: 0, tv_usec: us };
+            let timer = libc::itimerval { it_interval: every, it_value: every };
+            // SAFETY: setitimer is in libc, which the crate does not name.
+            unsafe extern "C" {
+                fn setitimer(
+                    which: i32,
+                    new: *const libc::itimerval,
+                    old: *mut libc::itimerval,
+                ) -> i32;
+            }
+            // SAFETY: a timer on the stack.
+            assert_eq!(unsafe { setitimer(0, &timer, std::ptr::null_mut()) }, 0);
+        };
+        timer(500);
+        let mut words = [0u64; WORDS];
+        for step in 1..=WRITES {
+            let at = random.below(OBJECTS);
+            WRITTEN.store(list[at], Ordering::Relaxed);
+            words[1..].fill(step);
+            let (from, length) = (words[1..].as_ptr().cast(), 8 * (WORDS - 1));
+            // SAFETY: a live object of so many words.
+            unsafe { deepheap::objects::write(list[at] as *mut u8, 8, from, length) }
+                .expect("a write");
+            values[at] = step;
+            let at = random.below(OBJECTS);
+            let to = words[1..].as_mut_ptr().cast();
+            // SAFETY: as above, and room for them.
+            unsafe { deepheap::objects::read(list[at] as *const u8, 8, to, length) }
+                .expect("a read");
+            assert!(words[1..].iter().all(|&word| word == values[at]), "{at}: {words:?}");
+        }
+        timer(0);
+        let alarms = ALARMS.load(Ordering::Relaxed);
+        // SAFETY: live objects; the handler runs no more.
+        let word = |&object: &usize| unsafe { (object as *const u64).read_volatile() };
+        assert_eq!(list.iter().map(word).sum::<u64>(), alarms, "additions of the handler");
+        assert!(alarms > 100, "{alarms} alarms");
+    });
+}
+
 #[test]
 fn a_fault_leaves_errno_alone() {
     play("a_fault_leaves_errno_alone", CONF, || {

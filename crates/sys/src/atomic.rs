@@ -8,7 +8,7 @@ pub use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
 };
 
-pub use core::sync::atomic::Ordering;
+pub use core::sync::atomic::{Ordering, fence};
 
 #[cfg(feature = "schedules")]
 pub use switched_on::{

@@ -12,6 +12,7 @@ compile_error!("deepheap-sys runs on x86_64 Linux only, for now");
 pub mod aligned_buffer;
 pub mod append_file;
 pub mod atomic;
+pub mod byte_copy;
 pub mod cancellation;
 pub mod clock;
 pub mod direct_file;

@@ -161,6 +161,30 @@ static void pools_free_what_is_left() {
     check(Counted::live == 0, "what is left in a pool outlives it");
 }
 
+struct Plain {
+    int id;
+    double weight;
+};
+
+static void objects_of_a_pool_are_read_and_written_by_copies() {
+    dh::object_pool<Plain> pool;
+    Plain *plain = pool.construct();
+    pool.write(plain, Plain{7, 1.5});
+    check(plain->id == 7 && plain->weight == 1.5, "a value is not written");
+    pool.write(plain, &Plain::weight, 2.5);
+    check(pool.view(plain, &Plain::id) == 7, "a member is not read");
+    const Plain copy = pool.read(plain);
+    check(copy.id == 7 && copy.weight == 2.5, "a copy is not the object");
+    pool.destroy(plain);
+    bool thrown = false;
+    try {
+        static_cast<void>(pool.read(plain));
+    } catch (const dh::error &error) {
+        thrown = error.code() == DH_EOBJECT;
+    }
+    check(thrown, "what is freed is read");
+}
+
 static void pins_last_as_long_as_they_live() {
     dh::object_pool<Wide> pool;
     Wide *wide = pool.construct();
@@ -184,6 +208,7 @@ int main() {
     lists_and_sets_hold_wide_values();
     allocators_are_equal_and_arrays_are_arrays();
     pools_free_what_is_left();
+    objects_of_a_pool_are_read_and_written_by_copies();
     pins_last_as_long_as_they_live();
     std::puts("containers of objects hold");
 }

@@ -12,8 +12,12 @@
 //!               └─► Cached, Free          └─► Free
 //! ```
 //!
-//! Guarantees: the state word carries a generation that grows with every change, so that a waiter
-//! never sleeps through a change and never mistakes a later use of the descriptor for its own.
+//! State and slot are one word of 64 bits, the slot in its lower half. So one compare-exchange gives
+//! a cached object that nobody owns another slot (`direct`).
+//!
+//! Guarantees: the state carries a generation that grows with every change, every claim, and every
+//! change of the slot by a thread that does not own the object. So a waiter never sleeps through a
+//! change and never mistakes a later use of the descriptor for its own.
 //! Never: allocates.
 //! Threads: fields other than the state belong to the owner of the object (`Owned`);
 //! list membership belongs to the lock of the shard.
@@ -89,6 +93,10 @@ const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
 const GENERATION: u32 = 16;
 
+/// In `Descriptor::word`: where the state begins. A generation that overflows falls off the top.
+const STATE_SHIFT: u32 = 32;
+const SLOT_MASK: u64 = (1 << STATE_SHIFT) - 1;
+
 /// A state word as read at one instant: two can be compared, and a thread can wait for a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateWord(u32);
@@ -104,6 +112,31 @@ impl StateWord {
             _ => State::Cached,
         }
     }
+
+    /// The next generation, without a state, and nobody waiting.
+    fn next(self) -> u32 {
+        (self.0 & !(GENERATION - 1)).wrapping_add(GENERATION)
+    }
+}
+
+/// State and slot as read at one instant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Word(u64);
+
+impl Word {
+    fn of(state: u32, slot: u32) -> Word {
+        Word(u64::from(state) << STATE_SHIFT | u64::from(slot))
+    }
+
+    /// The state in it.
+    pub fn state(self) -> StateWord {
+        StateWord((self.0 >> STATE_SHIFT) as u32)
+    }
+
+    /// The slot in it.
+    pub fn slot(self) -> u32 {
+        (self.0 & SLOT_MASK) as u32
+    }
 }
 
 /// One object in DRAM. 48 bytes.
@@ -113,8 +146,7 @@ pub struct Descriptor {
     hash_high: AtomicU64,
     page: AtomicU32,
     backing: AtomicU32,
-    state: AtomicU32,
-    slot: AtomicU32,
+    word: AtomicU64,
     pub(super) next: AtomicU32,
     pub(super) previous: AtomicU32,
     pins: AtomicU32,
@@ -166,12 +198,38 @@ impl Descriptor {
 
     /// The cache slot of a cached object.
     pub fn slot(&self) -> u32 {
-        self.slot.load(Ordering::Relaxed)
+        self.word().slot()
     }
 
     /// Sets the cache slot. Owner only.
     pub fn set_slot(&self, slot: u32) {
-        self.slot.store(slot, Ordering::Relaxed);
+        self.update(|word| Word::of(word.state().0, slot));
+    }
+
+    /// Gives a cached object another slot, if nothing has changed since `seen`; the caller does not
+    /// own it. The bytes in the new slot come before.
+    #[must_use]
+    pub(super) fn replace_slot(&self, seen: Word, slot: u32) -> bool {
+        let new = Word::of(seen.state().0.wrapping_add(GENERATION), slot);
+        self.word.compare_exchange(seen.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Counts the generation up: the caller has claimed the object and is about to change it, its
+    /// slot, or the fields of the owner. Who waits for the object goes on waiting.
+    pub(super) fn note_claim(&self) {
+        self.word.fetch_add(u64::from(GENERATION) << STATE_SHIFT, Ordering::AcqRel);
+    }
+
+    /// Changes the word; answers what it was.
+    fn update(&self, change: impl Fn(Word) -> Word) -> Word {
+        let mut old = self.word.load(Ordering::Relaxed);
+        loop {
+            let new = change(Word(old)).0;
+            match self.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Word(old),
+                Err(now) => old = now,
+            }
+        }
     }
 
     /// How often the object was touched again while cached, up to 3.
@@ -239,30 +297,34 @@ impl Descriptor {
         self.change(State::Arriving);
     }
 
-    /// The state word at this instant.
-    pub fn state(&self) -> StateWord {
+    /// State and slot at this instant.
+    pub fn word(&self) -> Word {
         // Sequentially consistent for the sake of `pin`; on x86_64 that costs nothing.
-        StateWord(self.state.load(Ordering::SeqCst))
+        Word(self.word.load(Ordering::SeqCst))
+    }
+
+    /// The state at this instant.
+    pub fn state(&self) -> StateWord {
+        self.word().state()
+    }
+
+    /// The half of the word that has the state, for the kernel to look at.
+    fn futex(&self) -> &AtomicU32 {
+        // SAFETY: the upper half of the word, which lives as long; aligned. Here it is only waited
+        // on and woken: no code of ours loads or stores a half.
+        unsafe { AtomicU32::from_ptr(self.word.as_ptr().cast::<u32>().add(1)) }
     }
 
     /// Sets the next state and wakes the threads that wait for it. Owner only.
     pub(super) fn change(&self, to: State) {
         // Only the owner changes the state; others set WAITERS, or count up the generation
         // (`pass_on`).
-        let mut old = self.state.load(Ordering::Relaxed);
-        let from = StateWord(old).state();
-        debug_assert!(is_allowed(from, to), "{from:?} -> {to:?}");
-        loop {
-            let generation = (old & !(GENERATION - 1)).wrapping_add(GENERATION);
-            let new = generation | to as u32;
-            match self.state.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => old = now,
-            }
-        }
-        if old & WAITERS != 0 {
-            futex::wake(&self.state, i32::MAX as u32);
-        }
+        let old = self.update(|old| {
+            let state = old.state();
+            debug_assert!(is_allowed(state.state(), to), "{:?} -> {to:?}", state.state());
+            Word::of(state.next() | to as u32, old.slot())
+        });
+        self.wake_after(old.state());
     }
 
     /// Wakes the threads that waited for the caller's publication, which has been made. Another
@@ -270,16 +332,16 @@ impl Descriptor {
     /// generation up, whatever the state is. That harms no thread: one that changes, claims or
     /// waits meanwhile looks again.
     pub(super) fn pass_on(&self) {
-        let mut old = self.state.load(Ordering::Relaxed);
-        loop {
-            let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | (old & STATE_MASK);
-            match self.state.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => old = now,
-            }
-        }
-        if old & WAITERS != 0 {
-            futex::wake(&self.state, i32::MAX as u32);
+        let old = self.update(|old| {
+            let state = old.state();
+            Word::of(state.next() | state.state() as u32, old.slot())
+        });
+        self.wake_after(old.state());
+    }
+
+    fn wake_after(&self, old: StateWord) {
+        if old.0 & WAITERS != 0 {
+            futex::wake(self.futex(), i32::MAX as u32);
         }
     }
 
@@ -287,27 +349,35 @@ impl Descriptor {
     /// relies on it.
     #[must_use]
     pub(super) fn claim_leaving(&self) -> bool {
-        let old = self.state.load(Ordering::Relaxed);
-        if StateWord(old).state() != State::Resident {
+        let old = Word(self.word.load(Ordering::Relaxed));
+        let state = old.state();
+        if state.state() != State::Resident {
             return false;
         }
         // No thread waits for a resident object to change (`wait_while`).
-        let new = (old & !(GENERATION - 1)).wrapping_add(GENERATION) | State::Leaving as u32;
-        self.state.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        let new = Word::of(state.next() | State::Leaving as u32, old.slot());
+        self.word.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Sleeps until the state word is no longer `seen`, which was that of an owned object.
+    /// Sleeps until the state is no longer `seen`, which was that of an owned object.
     pub(super) fn wait_while(&self, seen: StateWord) {
-        let marked = seen.0 | WAITERS;
-        if seen.0 != marked
-            && self
-                .state
-                .compare_exchange(seen.0, marked, Ordering::AcqRel, Ordering::Relaxed)
-                .is_err()
-        {
-            return;
+        let mut old = Word(self.word.load(Ordering::Relaxed));
+        let marked = StateWord(seen.0 | WAITERS);
+        loop {
+            if old.state() == marked {
+                break;
+            }
+            if old.state() != seen {
+                return;
+            }
+            // The owner may set the slot meanwhile.
+            let new = Word::of(marked.0, old.slot()).0;
+            match self.word.compare_exchange(old.0, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => old = Word(now),
+            }
         }
-        futex::wait(&self.state, marked, None);
+        futex::wait(self.futex(), marked.0, None);
     }
 
     /// Keeps the object in the page buffer. The caller re-checks residency afterwards.
