@@ -2,11 +2,15 @@
 //!
 //! Threads increment counters in memory pages, mapped ones among them, and in objects of all
 //! sizes, by pointers. Eviction, faults, collection, frees and forks run as hard as they can.
-//! Another thread counts in objects of its own by `gather` and `scatter`. At the end, and in every
-//! forked child, all of it must be exact.
+//! In most of the same objects, one word is counted in by `read` and `write`. Another thread counts
+//! in objects of its own by `gather` and `scatter`; others read and write objects whole, and look
+//! for torn ones. At the end, and in every forked child, all of it must be exact.
 //!
 //! Guarantees: prints its seed; a mismatch names the object and both values and ends with
 //! exit status 1.
+
+mod called;
+mod whole;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +18,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use deepheap::objects::{self, ObjectError};
 use deepheap_load::random::Random;
+
+use called::Called;
+use whole::Whole;
 
 use crate::failure::Failure;
 use crate::output;
@@ -58,6 +65,10 @@ const USUAL: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const CALLED_PART: usize = 4;
 /// So many at a time.
 const BATCH: usize = 64;
+/// Threads that count in blocks of the field by calls, each in blocks of its own.
+const CALLERS: usize = 2;
+/// Blocks with fewer words have none for them.
+const CALLED_WORDS: usize = 3;
 /// Within this time a forked child has read everything.
 const CHILD_ENDS: Duration = Duration::from_secs(60);
 
@@ -215,21 +226,41 @@ fn run(args: &Hunt) -> Result<bool, String> {
     let called_bytes = bytes / CALLED_PART;
     let field = Field::new(bytes - called_bytes, seed)?;
     let called = Called::new((called_bytes / (WORDS * 4)).max(BATCH), seed)?;
-    let done: Vec<AtomicU64> = (0..args.threads).map(|_| AtomicU64::new(0)).collect();
+    let whole = Whole::new(seed)?;
+    let done: Vec<AtomicU64> = (0..args.threads + CALLERS).map(|_| AtomicU64::new(0)).collect();
+    let (by_pointers, by_calls) = done.split_at(args.threads);
     let (stop, churned, forks) = (AtomicBool::new(false), AtomicU64::new(0), AtomicUsize::new(0));
     let failures = AtomicUsize::new(0);
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     std::thread::scope(|scope| {
-        for (thread, done) in done.iter().enumerate() {
+        for (thread, done) in by_pointers.iter().enumerate() {
             let (field, stop) = (&field, &stop);
             scope.spawn(move || increment(field, seed + thread as u64, done, stop));
+        }
+        for (caller, done) in by_calls.iter().enumerate() {
+            let (field, stop, failures) = (&field, &stop, &failures);
+            scope.spawn(move || {
+                if let Err(why) = call(field, caller, seed ^ 0xCA, done, stop) {
+                    eprintln!("hunt: {why}");
+                    failures.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for thread in 0..whole::THREADS {
+            let (whole, stop, failures) = (&whole, &stop, &failures);
+            scope.spawn(move || {
+                if let Err(why) = whole.read_and_write(thread, seed ^ 0xB0, stop) {
+                    eprintln!("hunt: {why}");
+                    failures.fetch_add(1, Ordering::Relaxed);
+                }
+            });
         }
         scope.spawn(|| churn(seed ^ 0xC0FFEE, &stop, &churned, &failures));
         scope.spawn(|| called.count(seed ^ 0xCA11, &stop, &failures));
         while Instant::now() < deadline && failures.load(Ordering::Relaxed) == 0 {
             let pause = if args.fork_every_ms > 0 { args.fork_every_ms } else { 200 };
             std::thread::sleep(Duration::from_millis(pause));
-            if args.fork_every_ms > 0 && !fork_and_check(&field, &called, &done, &forks) {
+            if args.fork_every_ms > 0 && !fork_and_check(&field, &called, &whole, &done, &forks) {
                 failures.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -238,12 +269,15 @@ fn run(args: &Hunt) -> Result<bool, String> {
     let expected: u64 = done.iter().map(|done| done.load(Ordering::Relaxed)).sum();
     let found = field.sum()?;
     called.check(0)?;
+    whole.check()?;
     let exact = found == expected && failures.load(Ordering::Relaxed) == 0;
     tell(format_args!(
-        "hunt: {} increments, sum {found}, {} by calls, {} objects churned, {} forks, {} \
-         failures: {}",
+        "hunt: {} increments, sum {found}, {} of them by calls, {} by batches, {} whole objects, \
+         {} objects churned, {} forks, {} failures: {}",
         expected,
+        by_calls.iter().map(|done| done.load(Ordering::Relaxed)).sum::<u64>(),
         called.total(),
+        whole.total(),
         churned.load(Ordering::Relaxed),
         forks.load(Ordering::Relaxed),
         failures.load(Ordering::Relaxed),
@@ -259,106 +293,6 @@ fn tell(text: impl core::fmt::Display) -> Result<(), String> {
     output::line(text).map_err(|failure| failure.to_string())
 }
 
-/// Objects whose first word counts the calls that named them.
-struct Called {
-    objects: Vec<usize>,
-    /// What each must hold; raised after it was written.
-    noted: Vec<AtomicU64>,
-}
-
-impl Called {
-    fn new(count: usize, seed: u64) -> Result<Called, String> {
-        let mut random = Random::new(seed, 2);
-        let mut objects = Vec::new();
-        for _ in 0..count {
-            let words = 1 + random.below(WORDS as u64) as usize;
-            let block = Block::new(0, objects::allocate(1, 8 * words), words);
-            objects.push(block.ok_or("no memory for objects: raise --store-size")?.address);
-        }
-        Ok(Called { objects, noted: (0..count).map(|_| AtomicU64::new(0)).collect() })
-    }
-
-    fn total(&self) -> u64 {
-        self.noted.iter().map(|noted| noted.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Raises batches of random ones by one, until told to stop.
-    fn count(&self, seed: u64, stop: &AtomicBool, failures: &AtomicUsize) {
-        let mut random = Random::new(seed, 0);
-        while !stop.load(Ordering::Relaxed) {
-            // From a random one on, with gaps: each once.
-            let count = self.objects.len();
-            let (first, gap) = (random.below(count as u64) as usize, count / BATCH);
-            let batch = std::array::from_fn::<_, BATCH, _>(|at| (first + gap * at) % count);
-            let written = self.read(&batch).and_then(|values| self.raise(&batch, &values));
-            if let Err(why) = written {
-                eprintln!("hunt: {why}");
-                failures.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-        }
-    }
-
-    fn read(&self, batch: &[usize; BATCH]) -> Result<[u64; BATCH], String> {
-        let list = batch.map(|at| self.objects[at] as *const u8);
-        let mut values = [0u64; BATCH];
-        let buffer = values.as_mut_ptr().cast();
-        // SAFETY: live objects of a word at least; room for one of each.
-        let done = unsafe { objects::gather(list.as_ptr(), BATCH, 0, 8, buffer) };
-        if done != Ok(BATCH) {
-            return Err(format!("gather: {done:?}"));
-        }
-        let wrong =
-            (0..BATCH).find(|&at| values[at] != self.noted[batch[at]].load(Ordering::SeqCst));
-        match wrong {
-            None => Ok(values),
-            Some(at) => Err(format!(
-                "object {} reads {} by gather and should be {:?}",
-                batch[at], values[at], self.noted[batch[at]]
-            )),
-        }
-    }
-
-    /// Writes one more than `values` to the objects, and notes it.
-    fn raise(&self, batch: &[usize; BATCH], values: &[u64; BATCH]) -> Result<(), String> {
-        let list = batch.map(|at| self.objects[at] as *mut u8);
-        let values = values.map(|value| value + 1);
-        let (mut written, deadline) = (0, Instant::now() + CHILD_ENDS);
-        while written < BATCH {
-            let (rest, buffer) = (&list[written..], values[written..].as_ptr().cast());
-            // SAFETY: live objects of a word at least, and a value for each.
-            match unsafe { objects::scatter(rest.as_ptr(), rest.len(), 0, 8, buffer) } {
-                Ok(some) => {
-                    for &at in &batch[written..written + some] {
-                        self.noted[at].fetch_add(1, Ordering::SeqCst);
-                    }
-                    written += some;
-                }
-                // A child keeps the space until it ends.
-                Err(ObjectError::NoRoom) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err(error) => return Err(format!("scatter: {error:?}")),
-            }
-        }
-        Ok(())
-    }
-
-    /// Every object, by its pointer, holds what is noted, or up to `more` above.
-    fn check(&self, more: u64) -> Result<(), String> {
-        for (at, &object) in self.objects.iter().enumerate() {
-            // SAFETY: a live object of a word at least; whoever writes it has stopped, or is not
-            // in this process.
-            let found = unsafe { (object as *const u64).read_volatile() };
-            let noted = self.noted[at].load(Ordering::SeqCst);
-            if found < noted || found > noted + more {
-                return Err(format!("object {at} reads {found} and should be {noted}"));
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Increments random counters; `done` is raised before the counter, so that `done` is never below
 /// what the counters hold.
 fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
@@ -366,9 +300,56 @@ fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..64 {
             let block = random.below(field.blocks.len() as u64) as usize;
-            let word = 1 + random.below(field.blocks[block].words as u64 - 1) as usize;
+            let words = field.blocks[block].words;
+            let own = if words < CALLED_WORDS { words } else { words - 1 };
+            let word = 1 + random.below(own as u64 - 1) as usize;
             done.fetch_add(1, Ordering::SeqCst);
             field.counter(block, word).fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// As `increment`, by calls: the last word of blocks that no other caller counts in. Half of the
+/// time one of a few, which stay in RAM.
+fn call(
+    field: &Field,
+    caller: usize,
+    seed: u64,
+    done: &AtomicU64,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    const FEW: u64 = 300;
+    let mut random = Random::new(seed, caller as u64);
+    let own = field.blocks.len() as u64 / CALLERS as u64;
+    while !stop.load(Ordering::Relaxed) {
+        let among = if random.below(2) == 0 { own.min(FEW) } else { own };
+        let block = &field.blocks[random.below(among) as usize * CALLERS + caller];
+        if block.words < CALLED_WORDS {
+            continue;
+        }
+        let (object, offset) = (block.address as *mut u8, 8 * (block.words - 1));
+        let mut value = 0u64;
+        // SAFETY: a live allocation with that word; room for it.
+        unsafe { objects::read(object, offset, (&raw mut value).cast(), 8) }
+            .map_err(|error| format!("read: {error:?}"))?;
+        let value = value.wrapping_add(1);
+        done.fetch_add(1, Ordering::SeqCst);
+        write_when_there_is_room(object, offset, &[value])?;
+    }
+    Ok(())
+}
+
+/// `objects::write`, again and again while forked children keep the space.
+fn write_when_there_is_room(object: *mut u8, offset: usize, words: &[u64]) -> Result<(), String> {
+    let deadline = Instant::now() + CHILD_ENDS;
+    loop {
+        // SAFETY: every caller's object is live, and has the words.
+        match unsafe { objects::write(object, offset, words.as_ptr().cast(), 8 * words.len()) } {
+            Ok(()) => return Ok(()),
+            Err(ObjectError::NoRoom) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(format!("write: {error:?}")),
         }
     }
 }
@@ -411,7 +392,13 @@ fn churn(seed: u64, stop: &AtomicBool, churned: &AtomicU64, failures: &AtomicUsi
 
 /// Forks a child that reads every counter: their sum must lie between what was done before the fork
 /// and what had been begun when it happened, and stay the same.
-fn fork_and_check(field: &Field, called: &Called, done: &[AtomicU64], forks: &AtomicUsize) -> bool {
+fn fork_and_check(
+    field: &Field,
+    called: &Called,
+    whole: &Whole,
+    done: &[AtomicU64],
+    forks: &AtomicUsize,
+) -> bool {
     let threads = done.len() as u64;
     let before: u64 = done.iter().map(|done| done.load(Ordering::SeqCst)).sum();
     // SAFETY: the child only reads memory, writes to stderr and exits.
@@ -419,7 +406,7 @@ fn fork_and_check(field: &Field, called: &Called, done: &[AtomicU64], forks: &At
     if pid == 0 {
         let begun: u64 = done.iter().map(|done| done.load(Ordering::SeqCst)).sum();
         // The fork may have come between a scatter and the note of it.
-        let by_calls = called.check(1).and_then(|()| called.check(1));
+        let by_calls = called.check(1).and_then(|()| called.check(1)).and_then(|()| whole.check());
         if let Err(why) = &by_calls {
             eprintln!("hunt: child: {why}");
         }

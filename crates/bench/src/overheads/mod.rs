@@ -1,12 +1,13 @@
 //! Overheads: what a fault on an object is made of, step by step, beside Table 4 of the SSDAlloc
-//! paper.
+//! paper; and what calls cost that need no fault.
 //!
 //! Guarantees: all numbers are CPU time, so that a busy machine changes them little; the steps are
 //! measured one after the other in this process, with one thread that touches; what a number
 //! includes is printed beside it.
 //! Never: claims a step it could not measure.
-//! Threads: one, and those of deepheap.
+//! Threads: one, and those of deepheap; for the calls also several.
 
+mod calls;
 mod moves;
 mod signal;
 mod tlb;
@@ -64,6 +65,7 @@ pub struct Measured {
     combined_us: f64,
     #[serde(flatten)]
     moves: moves::Counts,
+    calls: calls::Counts,
     allocate: Layout,
     object_bytes: u64,
     objects: u64,
@@ -84,6 +86,7 @@ impl Overheads {
         let objects = moves::Field::new(self)?;
         let address_lookup_us = objects.lookup_us();
         let counts = objects.moves(self.seconds)?;
+        let calls = objects.called(|called| called.measure())?;
         let measured = Measured {
             tlb_miss_us,
             address_lookup_us,
@@ -92,6 +95,7 @@ impl Overheads {
             dematerialize_us: counts.evicting_us_per_eviction(),
             combined_us: counts.us_per_fault(),
             moves: counts,
+            calls,
             allocate: self.allocate,
             object_bytes: objects.object_bytes(),
             objects: self.objects,
@@ -156,6 +160,20 @@ impl Measured {
         for (name, paper, here, what) in rows {
             text.push_str(&format!("| {name} | {paper:.3} | {here:.3} | {what} |\n"));
         }
+        let calls = &self.calls;
+        text.push_str(&format!(
+            "\n| call, whole objects in RAM | dh_read | dh_write |\n|---|---|---|\n\
+             | one thread, a few objects, us | {:.3} | {:.3} |\n\
+             | one thread, all objects, us | {:.3} | {:.3} |\n\
+             | {} threads, all objects, millions a second | {:.2} | {:.2} |\n",
+            calls.read_us,
+            calls.write_us,
+            calls.read_any_us,
+            calls.write_any_us,
+            calls::THREADS,
+            calls.reads_per_second / 1e6,
+            calls.writes_per_second / 1e6,
+        ));
         text
     }
 }

@@ -13,6 +13,7 @@ use deepheap_load::permutation::Permutation;
 use serde::Serialize;
 
 use super::Overheads;
+use super::calls::Called;
 use crate::failure::Failure;
 use crate::gauges;
 use crate::workload::Layout;
@@ -114,6 +115,12 @@ impl Field {
     /// Bytes of an object.
     pub fn object_bytes(&self) -> u64 {
         self.object_bytes
+    }
+
+    /// Does something with the objects by calls.
+    pub fn called<T>(&self, measure: impl FnOnce(Called<'_>) -> T) -> T {
+        let objects: Vec<usize> = self.objects.iter().map(|&object| object as usize).collect();
+        measure(Called::new(&objects, self.object_bytes as usize))
     }
 
     /// Microseconds that deepheap takes to find what an address belongs to.
