@@ -127,10 +127,15 @@ impl Region {
         let budget = self.control.header().budget_pages.load(Relaxed) as u32;
         let window = window.min(end - page).min(budget / 8).clamp(1, WINDOW_MAX);
         let room = self.make_room(zapper, u64::from(window));
-        let filled = room.map_err(FillError::from).and_then(|()| {
+        let once = || {
             // Before any shard: who waits for a buffer must not keep others from ending.
             let buffer = Buffer::take();
             self.fill_counted(zapper, page, window, &buffer)
+        };
+        let filled = room.map_err(FillError::from).and_then(|()| match once() {
+            // With a log, what is committed makes room in its index for what is not.
+            Err(FillError::NoRoom) if self.log().is_some_and(|log| log.fold_all()) => once(),
+            answer => answer,
         });
         let came = filled.unwrap_or(0);
         self.uncount(u64::from(window - came));

@@ -54,7 +54,12 @@ impl Log<'_> {
         if !self.region.backing.can_write() {
             return false;
         }
+        let before = self.words.pages_folded.load(Relaxed);
         let _held = self.hold(&self.words.fold_lock);
+        // Another thread was at it, and has made room.
+        if self.words.pages_folded.load(Relaxed) != before {
+            return true;
+        }
         let commits = self.words.commits.load(Acquire);
         let folded = self.fold();
         self.words.commits_folded.store(commits, Release);
