@@ -266,7 +266,8 @@ The words on the screen:
 
   in reach         pages that the program touches without a fault;
                    while nothing is managed, all that the heap gave out
-  cached           objects in RAM that take a fault to be touched
+  cached           objects in RAM that take a fault to be touched, and
+                   the room that is kept for the next ones
   page tables      the kernel's, for the addresses of the heap
   tables           where each object is, and what is allocated
   store buffers    segments on their way to the device, and the tables

@@ -289,6 +289,11 @@ impl ObjectCache {
         self.pool.held() * SLAB_BYTES
     }
 
+    /// Bytes of RAM: slabs in use, and free ones that keep their memory for the next objects.
+    pub fn backed_bytes(&self) -> usize {
+        self.pool.backed() * SLAB_BYTES
+    }
+
     /// Slots that are held by objects.
     pub fn objects(&self) -> usize {
         let held: usize = (0..CLASSES as u8).map(|class| self.table.used(SizeClass(class))).sum();

@@ -31,7 +31,7 @@ impl Pager {
             // What is reserved there for staging counts as staging.
             page_buffer: PAGE
                 * self.frames.page_buffer.pages().saturating_sub(self.budget.staged_pages()),
-            object_cache: self.cache.held_bytes(),
+            object_cache: self.cache.backed_bytes(),
             page_tables: self.frames.ranges.page_table_bytes()
                 + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
             object_table: self.ownership.table_bytes(),

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use deepheap::stats::{Counter, FaultKind, Gauge, STATS_VERSION, Stats};
 use deepheap::stats_page::{FAULTS_PER_SAMPLE, SAMPLES, Sample, StatsPage};
 use deepheap::{stats_json, summary};
+use scene::memory::Collection;
 
 fn page() -> &'static StatsPage {
     StatsPage::create().expect("memfd")
@@ -179,6 +180,24 @@ fn a_heap_that_is_not_managed_yet_shows_the_memory_it_takes() {
         // SAFETY: allocated above, freed once.
         held.drain(..).for_each(|address| unsafe { deepheap::free(address) });
     });
+}
+
+#[test]
+fn ram_that_is_kept_for_the_next_objects_is_not_called_unmanaged() {
+    const MIB: usize = 1 << 20;
+    scene::play(
+        "ram_that_is_kept_for_the_next_objects_is_not_called_unmanaged",
+        "ram:64M,compress:off",
+        || {
+            let objects = Collection::filled(7, 128, MIB);
+            let full = deepheap::stats().expect("stats");
+            assert!(full.cache_bytes > 16 << 20, "the cache is in use: {full:?}");
+            objects.free();
+            let seen = deepheap::stats().expect("stats");
+            let grown = seen.unmanaged_bytes.saturating_sub(full.unmanaged_bytes);
+            assert!(grown < 4 << 20, "{grown} bytes of RAM belong to nobody: {seen:?}");
+        },
+    );
 }
 
 #[test]

@@ -16,10 +16,7 @@ use super::size_class::SLAB_BYTES;
 
 /// The free slabs, a stack: those without memory are at the bottom.
 struct Stack {
-    /// Slabs in the stack.
-    free: usize,
-    /// How many at the bottom have no memory: it went back to the system.
-    unbacked: usize,
+    slabs: usize,
 }
 
 /// The slabs.
@@ -30,6 +27,9 @@ pub struct SlabPool {
     stack: Padded<Lock<Stack>>,
     limit: AtomicUsize,
     held: AtomicUsize,
+    /// How many at the bottom of the stack have no memory: it went back to the system. Changes
+    /// under the lock.
+    unbacked: AtomicUsize,
     /// The first slab that was never used; changes under the lock.
     used: AtomicUsize,
 }
@@ -41,9 +41,10 @@ impl SlabPool {
             memory: PinnedArray::new(slabs * SLAB_BYTES)?,
             slabs,
             free: PinnedArray::new(slabs)?,
-            stack: Padded(Lock::new(Stack { free: 0, unbacked: 0 })),
+            stack: Padded(Lock::new(Stack { slabs: 0 })),
             limit: AtomicUsize::new(slabs),
             held: AtomicUsize::new(0),
+            unbacked: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
         })
     }
@@ -58,10 +59,11 @@ impl SlabPool {
             return None;
         }
         let used = self.used.load(Ordering::Relaxed);
-        let slab = if stack.free > 0 {
-            stack.free -= 1;
-            stack.unbacked = stack.unbacked.min(stack.free);
-            self.free[stack.free].load(Ordering::Relaxed)
+        let slab = if stack.slabs > 0 {
+            stack.slabs -= 1;
+            let unbacked = self.unbacked.load(Ordering::Relaxed).min(stack.slabs);
+            self.unbacked.store(unbacked, Ordering::Relaxed);
+            self.free[stack.slabs].load(Ordering::Relaxed)
         } else if used < self.slabs {
             self.used.store(used + 1, Ordering::Relaxed);
             used as u32
@@ -76,8 +78,8 @@ impl SlabPool {
     pub fn give_back(&self, slab: u32) {
         let mut stack = self.stack.lock();
         let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.free[stack.free].store(slab, Ordering::Relaxed);
-        stack.free += 1;
+        self.free[stack.slabs].store(slab, Ordering::Relaxed);
+        stack.slabs += 1;
         self.trim(&mut stack, held);
     }
 
@@ -89,12 +91,14 @@ impl SlabPool {
     }
 
     fn trim(&self, stack: &mut Stack, held: usize) {
-        while stack.unbacked < stack.free && held + stack.free - stack.unbacked > self.limit() {
-            let slab = self.free[stack.unbacked].load(Ordering::Relaxed);
+        let mut unbacked = self.unbacked.load(Ordering::Relaxed);
+        while unbacked < stack.slabs && held + stack.slabs - unbacked > self.limit() {
+            let slab = self.free[unbacked].load(Ordering::Relaxed);
             // SAFETY: a free slab: its bytes are nobody's.
             let _ = unsafe { mapping::advise(self.address(slab), SLAB_BYTES, Advice::DontNeed) };
-            stack.unbacked += 1;
+            unbacked += 1;
         }
+        self.unbacked.store(unbacked, Ordering::Relaxed);
     }
 
     /// Where the slab's bytes are.
@@ -117,6 +121,11 @@ impl SlabPool {
     /// Slabs that the size classes have.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Slabs that have memory, free ones with it. A snapshot.
+    pub fn backed(&self) -> usize {
+        self.used().saturating_sub(self.unbacked.load(Ordering::Relaxed))
     }
 
     /// The ceiling, in slabs.

@@ -227,10 +227,11 @@ fn memory_of_free_slabs_is_given_back() {
     assert_eq!(resident(), 4 << 20);
     slots.iter().for_each(|slot| cache.give_back(*slot));
     assert_eq!((resident(), cache.held_bytes()), (4 << 20, 0));
+    assert_eq!(cache.backed_bytes(), 4 << 20);
     cache.set_limit(1 << 20);
-    assert_eq!(resident(), 1 << 20);
+    assert_eq!((resident(), cache.backed_bytes()), (1 << 20, 1 << 20));
     let again: Vec<u32> = std::iter::from_fn(|| cache.take(4096)).collect();
-    assert_eq!(again.len(), 256);
+    assert_eq!((again.len(), cache.backed_bytes()), (256, 1 << 20));
 }
 
 /// Threads take, mark, check and give back slots of a few classes while another one compacts; it
