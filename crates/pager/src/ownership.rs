@@ -214,9 +214,9 @@ impl Ownership {
         pages.for_each(|page| self.table.expect(PageNo(page as u32)));
     }
 
-    /// The first page from `page` on, below `end`, that may be something else than `Zero`.
-    pub(crate) fn next_used(&self, page: usize, end: usize) -> Option<usize> {
-        self.table.next_used(page, end)
+    /// The first page from `page` on, below `end`, whose object is not `Zero` at this instant.
+    pub(crate) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
+        self.table.next_object(page, end)
     }
 
     /// As `place`, and tells resident objects from owned ones.

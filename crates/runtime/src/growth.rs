@@ -56,7 +56,9 @@ impl Runtime {
             Shortage::ObjectBlocks(blocks) => self.grant(&mut growth, Kind::Objects, blocks),
             Shortage::ObjectSpans(count) => self.add_spans(&mut growth, Kind::Objects, count),
         };
-        self.publish_gauges();
+        if !matches!(shortage, Shortage::Pages(_)) || self.has_changed() {
+            self.publish_gauges();
+        }
         relieved
     }
 

@@ -16,8 +16,8 @@ use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable
 use crate::stats::{Counter, Gauge, Stats};
 use crate::stats_report::{bytes, stats_json, summary};
 
-/// How much of the heap may come or go in plain mode before it is shown.
-const PLAIN_CHANGE_BYTES: u64 = 256 << 10;
+/// How much of the heap may come or go before it is shown, where no worker shows it.
+const CHANGE_BYTES: u64 = 256 << 10;
 
 impl Runtime {
     /// Brings the gauges of the statistics page up to date.
@@ -96,12 +96,7 @@ impl Runtime {
     /// Plain mode, where no worker does it: brings the gauges up to date if the heap has changed
     /// much since.
     pub(crate) fn publish_plain(&self) {
-        if self.pager().is_some() {
-            return;
-        }
-        let published = self.stats.gauge(Gauge::CommittedBytes);
-        let committed = (self.heap.committed_pages() * deepheap_heap::PAGE) as u64;
-        if committed.abs_diff(published) < PLAIN_CHANGE_BYTES {
+        if self.pager().is_some() || !self.has_changed() {
             return;
         }
         // Under the growth lock plain mode lasts. A handler that forked meanwhile would want it.
@@ -109,6 +104,13 @@ impl Runtime {
         if let Some(_growth) = self.growth.try_lock() {
             self.publish_gauges();
         }
+    }
+
+    /// Whether more or less of the heap is committed than the gauges say, by what is worth telling.
+    /// To bring them up to date takes longer than most calls that need it.
+    pub(crate) fn has_changed(&self) -> bool {
+        let committed = (self.heap.committed_pages() * PAGE) as u64;
+        committed.abs_diff(self.stats.gauge(Gauge::CommittedBytes)) >= CHANGE_BYTES
     }
 
     /// Counts what eviction did.

@@ -114,6 +114,20 @@ impl ObjectTable {
         None
     }
 
+    /// The first page from `page` on, below `end`, whose object is not `Zero` at this instant.
+    pub(super) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
+        let zero = Place::Zero.encode();
+        let is_object = |page: &usize| self.entries[*page].load(Ordering::Acquire) != zero;
+        let mut next = page;
+        while let Some(first) = self.next_used(next, end) {
+            next = (first / ENTRIES + 1) * ENTRIES;
+            if let Some(found) = (first..next.min(end)).find(is_object) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
     /// Hands out the pages of the table that are in use. An object in RAM is in its backing block,
     /// if it has one, or else nowhere.
     pub(super) fn save(
@@ -198,6 +212,10 @@ mod tests {
         assert_eq!(table.next_used(1024, 200_000), Some(200_000 / ENTRIES * ENTRIES));
         assert_eq!(table.next_used(1024, 100_000), None);
         assert_eq!(table.next_used(1 << 20, 1 << 28), Some((1 << 28) - ENTRIES));
+        let objects = |page, end| table.next_object(page, end);
+        assert_eq!((objects(0, 1 << 28), objects(6, 1 << 28)), (Some(5), Some(6)));
+        assert_eq!((objects(7, 1 << 28), objects(7, 200_000)), (Some(200_000), None));
+        assert_eq!(objects(200_001, 1 << 28), Some((1 << 28) - 1));
     }
 
     #[test]
