@@ -1,4 +1,4 @@
-//! Doctor command: one line a thing, the fix under what is missing, a verdict at the end.
+//! Doctor command: one line a thing, the fix under what is missing, a severity at the end.
 //!
 //! Guarantees: exit status 0 if deepheap can run, 1 if not; lines appear as they are found.
 //! Never: colours anything but a terminal.
@@ -7,7 +7,7 @@
 use std::io::stdout;
 
 use deepheap::config::Config;
-use deepheap::doctor::{Finding, Verdict, examine_machine};
+use deepheap::doctor::{Finding, Severity, examine_machine};
 use deepheap::doctor_store::examine_store;
 use deepheap::machine::Machine;
 
@@ -23,10 +23,10 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
     let (mut failed, mut warned) = (0, 0);
     let mut lost = Ok(());
     let mut tell = |finding: Finding| {
-        match finding.verdict {
-            Verdict::Pass => {}
-            Verdict::Warn => warned += 1,
-            Verdict::Fail => failed += 1,
+        match finding.severity {
+            Severity::Pass => {}
+            Severity::Warn => warned += 1,
+            Severity::Fail => failed += 1,
         }
         if lost.is_ok() {
             lost = print_out(line(&finding, has_colour).as_bytes());
@@ -36,7 +36,7 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
         Ok(config) => config,
         Err(error) => {
             tell(Finding {
-                verdict: Verdict::Fail,
+                severity: Severity::Fail,
                 name: "settings",
                 text: error.to_string(),
                 fix: Some("correct the variable, or unset it".to_owned()),
@@ -50,22 +50,22 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
     examine_machine(&config, &mut tell);
     examine_store(&config, &mut tell);
     lost?;
-    let verdict = match (failed, warned) {
+    let severity = match (failed, warned) {
         (0, 0) => "\nThis machine has all that deepheap needs.\n".to_owned(),
         (0, 1) => "\ndeepheap runs here; one thing could be better.\n".to_owned(),
         (0, n) => format!("\ndeepheap runs here; {n} things could be better.\n"),
         (1, _) => "\ndeepheap cannot run here until one thing is fixed.\n".to_owned(),
         (n, _) => format!("\ndeepheap cannot run here until {n} things are fixed.\n"),
     };
-    print_out(verdict.as_bytes())?;
+    print_out(severity.as_bytes())?;
     if failed == 0 { Ok(()) } else { Err(Refusal::with_status(EXIT_MISSING, "")) }
 }
 
 fn line(finding: &Finding, has_colour: bool) -> String {
-    let (word, colour) = match finding.verdict {
-        Verdict::Pass => ("pass", "32"),
-        Verdict::Warn => ("warn", "33"),
-        Verdict::Fail => ("FAIL", "31;1"),
+    let (word, colour) = match finding.severity {
+        Severity::Pass => ("pass", "32"),
+        Severity::Warn => ("warn", "33"),
+        Severity::Fail => ("FAIL", "31;1"),
     };
     let word = if has_colour { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() };
     let mut line = format!("{word}  {:NAME_WIDTH$} {}\n", finding.name, finding.text);

@@ -17,9 +17,10 @@
 //! It cannot find errors that need weaker memory orders than sequential consistency, nor errors in
 //! the child of a fork.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::rc::Rc;
+mod coroutines;
+
+use std::cell::RefCell;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{Freed, Heap, PageNo, SPAN, Shortage, ThreadCache};
@@ -27,7 +28,7 @@ use deepheap_sim::{Random, SimDevice};
 use deepheap_store::{Options as StoreOptions, Store};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::pagemap;
-use deepheap_sys::schedule::{self, Scheduler};
+use deepheap_sys::schedule;
 use shuttle::rand::RngCore;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, MaxSteps, Runner};
@@ -37,6 +38,7 @@ use crate::eviction_context::EvictionContext;
 use crate::gate::Level;
 use crate::ownership::{Pin, Place, State};
 use crate::policy::sequence::{Direction, Sequences, WORDS};
+use coroutines::Coroutines;
 
 /// Threads that touch objects; in every object each of them has a number of its own.
 const TOUCHING: usize = 3;
@@ -60,86 +62,6 @@ const PAGE_BUFFER: usize = 8;
 const CACHE_BYTES: usize = 192 << 10;
 const SEGMENT_BYTES: u64 = 256 << 10;
 const SEGMENTS: u64 = 8;
-
-/// Which threads run, and which sleep.
-struct Coroutines {
-    random: RefCell<Random>,
-    /// How many points, on average, a thread passes before another one may run.
-    patience: Cell<u64>,
-    points_left: Cell<u64>,
-    /// After one turn in so many the thread misses up to as many turns.
-    misses: Cell<u64>,
-    sleepers: RefCell<HashMap<usize, VecDeque<Sleeper>>>,
-}
-
-struct Sleeper {
-    thread: shuttle::thread::Thread,
-    is_woken: Rc<Cell<bool>>,
-}
-
-impl Coroutines {
-    fn new() -> Coroutines {
-        Coroutines {
-            random: RefCell::new(Random::new(0)),
-            patience: Cell::new(1),
-            points_left: Cell::new(0),
-            misses: Cell::new(1),
-            sleepers: RefCell::new(HashMap::new()),
-        }
-    }
-
-    fn begin(&self, seed: u64) {
-        assert!(self.sleepers.borrow().values().all(VecDeque::is_empty), "somebody sleeps still");
-        let mut random = Random::new(seed);
-        self.patience.set(2 << random.below(8));
-        self.misses.set(10 << random.below(8));
-        self.points_left.set(0);
-        self.random.replace(random);
-    }
-}
-
-impl Scheduler for Coroutines {
-    fn point(&self, must_yield: bool) {
-        let left = self.points_left.get();
-        if left > 0 && !must_yield {
-            self.points_left.set(left - 1);
-            return;
-        }
-        let mut random = self.random.borrow_mut();
-        self.points_left.set(random.below(2 * self.patience.get()));
-        // Now and then a thread misses many turns, so that what it has looked at changes meanwhile.
-        let most = self.misses.get();
-        let turns = if random.below(most) == 0 { random.below(most) } else { 1 };
-        drop(random);
-        (0..turns).for_each(|_| shuttle::thread::yield_now());
-    }
-
-    fn sleep(&self, word: usize) {
-        let is_woken = Rc::new(Cell::new(false));
-        let sleeper = Sleeper { thread: shuttle::thread::current(), is_woken: is_woken.clone() };
-        self.sleepers.borrow_mut().entry(word).or_default().push_back(sleeper);
-        while !is_woken.get() {
-            shuttle::thread::park();
-        }
-    }
-
-    fn thread(&self) -> usize {
-        1 + usize::from(shuttle::thread::current().id())
-    }
-
-    fn wake(&self, word: usize, most: usize) -> usize {
-        let mut woken = Vec::new();
-        if let Some(sleepers) = self.sleepers.borrow_mut().get_mut(&word) {
-            let count = most.min(sleepers.len());
-            woken.extend(sleepers.drain(..count));
-        }
-        for sleeper in &woken {
-            sleeper.is_woken.set(true);
-            sleeper.thread.unpark();
-        }
-        woken.len()
-    }
-}
 
 /// An object that lives as long as the world, and what its numbers must be.
 struct Thing {

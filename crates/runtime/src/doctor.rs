@@ -23,7 +23,7 @@ use crate::stats_report::bytes;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Severity {
     /// As it should be.
     Pass,
     /// It works, but not as well as it could.
@@ -36,7 +36,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
-    pub verdict: Verdict,
+    pub severity: Severity,
     /// The thing.
     pub name: &'static str,
     /// What was found.
@@ -47,7 +47,7 @@ pub struct Finding {
 
 impl Finding {
     pub(crate) fn pass(name: &'static str, text: impl Into<String>) -> Finding {
-        Finding { verdict: Verdict::Pass, name, text: text.into(), fix: None }
+        Finding { severity: Severity::Pass, name, text: text.into(), fix: None }
     }
 
     pub(crate) fn warn(
@@ -55,7 +55,7 @@ impl Finding {
         text: impl Into<String>,
         fix: impl Into<String>,
     ) -> Finding {
-        Finding { verdict: Verdict::Warn, name, text: text.into(), fix: Some(fix.into()) }
+        Finding { severity: Severity::Warn, name, text: text.into(), fix: Some(fix.into()) }
     }
 
     pub(crate) fn fail(
@@ -63,7 +63,7 @@ impl Finding {
         text: impl Into<String>,
         fix: impl Into<String>,
     ) -> Finding {
-        Finding { verdict: Verdict::Fail, name, text: text.into(), fix: Some(fix.into()) }
+        Finding { severity: Severity::Fail, name, text: text.into(), fix: Some(fix.into()) }
     }
 }
 
@@ -112,7 +112,7 @@ pub fn first_obstacle() -> Option<Finding> {
     [open_files, kernel_faults, || exclusive_pages(pipe_sees_stores()), address_space, overcommit]
         .into_iter()
         .map(|probe| probe())
-        .find(|finding| finding.verdict == Verdict::Fail)
+        .find(|finding| finding.severity == Severity::Fail)
 }
 
 fn kernel_faults() -> Finding {
@@ -346,13 +346,13 @@ mod tests {
     #[test]
     fn a_kernel_that_copies_pages_on_their_way_is_refused_with_the_reason_and_the_fix() {
         let finding = exclusive_pages(Ok(false));
-        assert_eq!(finding.verdict, Verdict::Fail);
+        assert_eq!(finding.severity, Severity::Fail);
         assert_eq!(
             finding.to_string(),
             "exclusive pages: this kernel copies a page that is written to while it is evicted, \
              and the write could be lost: use Linux 5.19 or later"
         );
-        assert_eq!(exclusive_pages(Err(Errno::EMFILE)).verdict, Verdict::Fail);
-        assert_eq!(exclusive_pages(Ok(true)).verdict, Verdict::Pass);
+        assert_eq!(exclusive_pages(Err(Errno::EMFILE)).severity, Severity::Fail);
+        assert_eq!(exclusive_pages(Ok(true)).severity, Severity::Pass);
     }
 }
