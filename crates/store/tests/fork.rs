@@ -1,10 +1,10 @@
 //! Parent and child of a fork both keep every block, whatever the other does.
-#![allow(clippy::undocumented_unsafe_blocks)] // fork, waitpid and _exit only
 
 mod model;
 
 use std::path::Path;
 
+use deepheap_child as child;
 use deepheap_sim::{Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
 use deepheap_store::{Device, FileDevice, Store, StoreError};
@@ -20,26 +20,19 @@ fn file() -> Box<dyn Device> {
 }
 
 /// Runs the child in a fork of the frozen store; returns its process id to the parent.
-fn fork(model: &mut Model, child: impl FnOnce(&mut Model)) -> libc::pid_t {
+fn fork(model: &mut Model, body: impl FnOnce(&mut Model)) -> libc::pid_t {
     let frozen = model.store.freeze();
+    // SAFETY: the child has one thread, and leaves by `child::end`.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
     drop(frozen);
     if pid == 0 {
-        let run = std::panic::AssertUnwindSafe(|| {
+        child::end(|| {
             model.store.become_child(file()).expect("a generation");
-            child(model);
+            body(model);
         });
-        let failed = std::panic::catch_unwind(run).is_err();
-        unsafe { libc::_exit(failed as i32) };
     }
     pid
-}
-
-fn wait(pid: libc::pid_t) {
-    let mut status = 0;
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    assert_eq!(status, 0, "the child saw what it should");
 }
 
 fn work(model: &mut Model, seed: u64, steps: u32) {
@@ -72,7 +65,7 @@ fn parent_and_child_keep_every_block_while_both_rewrite_everything() {
             work(model, seed + 1, steps);
         });
         work(&mut model, seed + 2, steps);
-        wait(pid);
+        child::must_succeed(pid);
         assert!(model.store.stats().segments_withheld > 0, "the pin had an effect");
         model.store.unpin(pin);
         assert_eq!(model.store.stats().segments_withheld, 0);
@@ -95,16 +88,16 @@ fn children_of_children_keep_every_block() {
             let pid = fork(model, |model| work(model, seed + 3, 3000));
             // No pin: we only read until it has gone.
             assert_eq!(model.check_everything(), 0);
-            wait(pid);
+            child::must_succeed(pid);
             work(model, seed + 4, 2000);
         });
         work(model, seed + 5, 2000);
-        wait(pid);
+        child::must_succeed(pid);
         model.store.unpin(pin);
         work(model, seed + 6, 2000);
     });
     work(&mut model, seed + 7, 2500);
-    wait(pid);
+    child::must_succeed(pid);
     model.store.unpin(pin);
     work(&mut model, seed + 8, 2000);
 }
@@ -132,7 +125,7 @@ fn a_child_reads_what_went_elsewhere_and_writes_what_its_parent_could_not() {
         assert_eq!(model.check_everything(), 0);
         work(model, seed + 1, 3000);
     });
-    wait(pid);
+    child::must_succeed(pid);
     device.heal();
     model.store.unpin(pin);
     work(&mut model, seed + 2, 3000);
@@ -155,7 +148,7 @@ fn an_inherited_pin_means_nothing_in_the_child() {
         assert!(model.store.stats().segments_withheld > 0, "the child's own pin still holds");
         model.store.unpin(own);
     });
-    wait(pid);
+    child::must_succeed(pid);
     model.store.unpin(pin.expect("still ours"));
 }
 

@@ -7,6 +7,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
+use deepheap_child as child;
 use deepheap_sys::PAGE;
 use deepheap_sys::fault_signal::{self, Fault, Verdict};
 use deepheap_sys::mapping;
@@ -93,20 +94,9 @@ fn install_theirs(flags: i32) {
     unsafe { assert_eq!(libc::sigaction(libc::SIGBUS, &action, core::ptr::null_mut()), 0) };
 }
 
-/// Runs `body` in a child; answers its wait status. Exit code 101 is a failed assertion.
+/// Runs `body` in a child; answers its wait status.
 fn in_child(body: fn()) -> i32 {
-    // SAFETY: the child runs the body on the one thread it has and leaves by _exit. Bodies allocate
-    // a little: glibc keeps malloc usable in the child of a fork.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            let failed = std::panic::catch_unwind(body).is_err();
-            libc::_exit(if failed { 101 } else { 0 });
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        status
-    }
+    child::wait(child::fork(body))
 }
 
 fn dies_of_sigbus(status: i32) -> bool {

@@ -1,6 +1,6 @@
 //! Scene: files, maps and processes for the tests of maps.
 
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs::File;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, Once};
 
+pub use deepheap_child::{fork as process, kill, wait as ended};
 use deepheap_maps::{self as maps, MapError, Request};
 use deepheap_sys::fault_signal;
 
@@ -138,38 +139,6 @@ impl Drop for Mapped {
         // SAFETY: the tests' borrows have ended.
         unsafe { maps::close(self.at) }.unwrap();
     }
-}
-
-/// A process that does this and ends with status 0, or 1 if it panics.
-pub fn process(act: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child does what the test does, and ends without returning into it.
-    unsafe {
-        let child = libc::fork();
-        assert!(child >= 0);
-        if child == 0 {
-            // The test harness keeps what is printed in this process's memory, which ends with it.
-            std::panic::set_hook(Box::new(|panic| {
-                let text = format!("in a child of the test: {panic}\n");
-                libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
-            }));
-            let result = std::panic::catch_unwind(core::panic::AssertUnwindSafe(act));
-            libc::_exit(i32::from(result.is_err()));
-        }
-        child
-    }
-}
-
-/// How it ended: the status of waitpid(2).
-pub fn ended(child: libc::pid_t) -> i32 {
-    let mut status = -1;
-    // SAFETY: room for a status.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    status
-}
-
-pub fn kill(child: libc::pid_t) {
-    // SAFETY: no memory arguments.
-    unsafe { libc::kill(child, libc::SIGKILL) };
 }
 
 /// Memory that processes forked from here share.

@@ -6,7 +6,7 @@
 //! that a scene leaves behind end with it.
 //! Threads: the test's; inside a scene, the test's again.
 
-#![allow(dead_code)] // not every test file needs all of it
+#![allow(dead_code, unused_imports)] // not every test file needs all of it
 
 pub mod memory;
 pub mod process;

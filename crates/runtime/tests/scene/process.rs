@@ -5,6 +5,14 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+pub use deepheap_child::{fork, must_succeed, wait};
+
+/// Kills a child and waits for it.
+pub fn kill(child: i32) {
+    deepheap_child::kill(child);
+    wait(child);
+}
+
 /// A memory figure of this process in a file of /proc/self, in bytes.
 fn memory(file: &str, name: &str) -> usize {
     let text = fs::read_to_string(format!("/proc/self/{file}")).expect("a file of figures");
@@ -40,48 +48,6 @@ pub fn threads_of(pid: u32) -> String {
         text += &format!(" in {} ticks {:?}\n", place.trim(), fields.get(13..15));
     }
     text
-}
-
-/// Runs `body` in a forked child, which ends without the parent's clean-up.
-pub fn fork(body: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs Rust code that needs no lock of another thread: the test harness's
-    // other thread only waits, and libc makes malloc and stdio usable in a forked child.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        // SAFETY: ends this process.
-        unsafe { libc::_exit(if ended.is_ok() { 0 } else { 101 }) };
-    }
-    child
-}
-
-/// Waits for a child; its raw status.
-pub fn wait(child: i32) -> i32 {
-    let mut status = 0;
-    loop {
-        // SAFETY: a place for the status.
-        let answer = unsafe { libc::waitpid(child, &mut status, 0) };
-        if answer == child {
-            return status;
-        }
-        let error = std::io::Error::last_os_error();
-        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "waitpid: {error}");
-    }
-}
-
-/// That a child ended well.
-#[track_caller]
-pub fn must_succeed(child: i32) {
-    let status = wait(child);
-    assert_eq!(status, 0, "the child's status");
-}
-
-/// Kills a child and waits for it.
-pub fn kill(child: i32) {
-    // SAFETY: a child of ours that nobody has waited for.
-    unsafe { libc::kill(child, libc::SIGKILL) };
-    wait(child);
 }
 
 /// Looks now and then until it is so; false if it is not within `limit`.
