@@ -81,7 +81,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> bool {
         let first = unsafe { deepheap_byte_copy(to, from, half) };
         crate::schedule::point();
         // SAFETY: as above.
-        return first && unsafe { deepheap_byte_copy(to.add(half), from.add(half), length - half) };
+        first && unsafe { deepheap_byte_copy(to.add(half), from.add(half), length - half) }
     }
     // SAFETY: the caller's promise. The direction flag is clear, as the ABI says.
     #[cfg(not(feature = "schedules"))]
