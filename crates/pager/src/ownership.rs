@@ -18,8 +18,9 @@
 //!
 //! Guarantees: while an `Owned` exists no other thread changes the entry, the descriptor or the
 //! slot of its object. A cached object that nobody owns can be read by anybody, who looks
-//! afterwards whether it was; and changed by giving it a slot with other bytes. In debug builds an `Owned` that is dropped without a publisher, and a
-//! transition of the descriptor that its table does not allow, stop the process.
+//! afterwards whether it was; and changed by giving it a slot with other bytes. In debug builds an
+//! `Owned` that is dropped without a publisher, and a transition of the descriptor that its table
+//! does not allow, stop the process.
 //! Never: waits while it owns; allocates.
 //! Threads: any, inside the gate, also in a signal handler.
 

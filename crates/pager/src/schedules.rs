@@ -1,11 +1,12 @@
 //! Schedules: plays the pager with threads; at every atomic operation a seed decides which one
 //! runs.
 //!
-//! A few threads do what programs do (touch, pin, read and write by calls, owned and not, scan, prefetch, allocate
-//! and free) on some seventy objects, while others evict, fetch, write and collect; page buffer and
-//! object cache hold a fraction of the objects, and the log is short. Pager, heap, store,
-//! userfaultfd and eviction are the real ones; only threads, futexes and the device are simulated.
-//! A touch of a page that is not present asks the pager directly, without a signal.
+//! A few threads do what programs do (touch, pin, read and write by calls, owned and not, scan,
+//! prefetch, allocate and free) on some seventy objects, while others evict, fetch, write and
+//! collect; page buffer and object cache hold a fraction of the objects, and the log is short.
+//! Pager, heap, store, userfaultfd and eviction are the real ones; only threads, futexes and the
+//! device are simulated. A touch of a page that is not present asks the pager directly, without a
+//! signal.
 //!
 //! Each number that a thread finds must be the one it left. When all have ended, the pager's counts
 //! must be right, and lists and tables must agree (`invariants`). A thread that sleeps and is never

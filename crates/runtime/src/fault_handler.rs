@@ -1,7 +1,8 @@
 //! Fault handler: from SIGBUS to the pager or the maps, and what to say when an access must stop.
 //!
 //! Guarantees: an access that cannot be served ends as SIGBUS for the program, with the reason
-//! logged, or, if a call of ours made it, as the call's error; it is never served with bytes that failed their checksum.
+//! logged, or, if a call of ours made it, as the call's error; it is never served with bytes that
+//! failed their checksum.
 //! Never: allocates, touches managed memory.
 //! Threads: the faulting one, in the signal handler, all signals blocked.
 

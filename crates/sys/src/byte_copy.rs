@@ -2,8 +2,9 @@
 //! unreadable.
 //!
 //! The compiler cannot look into the copy: it neither assumes that the bytes stay as they are nor
-//! reads them twice. What was copied while another thread wrote is any mixture of old and new bytes;
-//! the caller finds that out and throws it away. Eight bytes, or four, go as one, as by a pointer.
+//! reads them twice. What was copied while another thread wrote is any mixture of old and new
+//! bytes; the caller finds that out and throws it away. Eight bytes, or four, go as one, as by a
+//! pointer.
 //!
 //! Guarantees: a fault in the copy is served as any other. One that cannot be served ends the copy
 //! with false, if the fault handler asks `abandon`.

@@ -12,8 +12,8 @@
 //!               └─► Cached, Free          └─► Free
 //! ```
 //!
-//! State and slot are one word of 64 bits, the slot in its lower half. So one compare-exchange gives
-//! a cached object that nobody owns another slot (`direct`).
+//! State and slot are one word of 64 bits, the slot in its lower half. So one compare-exchange
+//! gives a cached object that nobody owns another slot (`direct`).
 //!
 //! Guarantees: the state carries a generation that grows with every change, every claim, and every
 //! change of the slot by a thread that does not own the object. So a waiter never sleeps through a
