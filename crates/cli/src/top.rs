@@ -120,13 +120,16 @@ impl Drop for Screen {
 
 extern "C" fn must_end(_signal: libc::c_int) {
     MUST_END.store(true, Relaxed);
+    // Where the terminal is gone, the wait for keys does not return: then SIGALRM ends the process.
+    // SAFETY: async-signal-safe, and nobody else uses the alarm.
+    unsafe { libc::alarm(2) };
 }
 
 /// Has the signals that ask for the end, end the loop.
 fn end_on_signals() {
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
         let handler = must_end as extern "C" fn(libc::c_int);
-        // SAFETY: the handler only stores to an atomic.
+        // SAFETY: the handler makes one system call and stores to an atomic.
         unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
     }
 }
