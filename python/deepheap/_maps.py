@@ -7,7 +7,6 @@ that all processes of the user that map the file share, and with one copy for al
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from typing import Any, Literal
 
@@ -17,6 +16,9 @@ import numpy.typing as npt
 from . import _rows
 from ._arrays import Shape, extent
 from ._library import library
+
+# Linux's. The module `mmap` is not imported: `_library` wraps those that are loaded later.
+_PROT_READ, _PROT_WRITE = 1, 2
 
 Mode = Literal["r", "r+", "w+", "c"]
 
@@ -28,7 +30,7 @@ class _Mapping:
 
     def __init__(self, path: str, nbytes: int, is_writeable: bool) -> None:
         self._calls = library()
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if is_writeable else 0)
+        protection = _PROT_READ | (_PROT_WRITE if is_writeable else 0)
         address = self._calls.map(os.fsencode(path), nbytes, protection, 0)
         if not address:
             raise self._calls.file_error()

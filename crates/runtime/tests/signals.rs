@@ -214,7 +214,7 @@ extern "C" fn on_alarm_in_call(_: i32) {
 
 #[test]
 fn a_handler_that_touches_what_a_call_writes_neither_hangs_nor_loses_anything() {
-    const CONF: &str = "ram:24M,page_buffer:1M";
+    const CONF: &str = "ram:24M,page_buffer:2M";
     const OBJECTS: usize = 4000;
     const WORDS: usize = 40;
     const WRITES: u64 = 400_000;
