@@ -130,7 +130,7 @@ mod tests {
         assert!(mapped.contains("deepheap maps"), "{mapped}");
         drop(map);
         let shown = text(&path, &look(&path).expect("a file").expect("a map"));
-        for words in ["a map with a log", "1.0 MiB", "when the map was ended", "0 commits"] {
+        for words in ["a map with a log", "1.00 MiB", "when the map was ended", "0 commits"] {
             assert!(shown.contains(words), "{words}: {shown}");
         }
         let clean = fsck(&path, None);
