@@ -497,15 +497,16 @@ int dh_close(dh_heap *heap);
 /* Flags of dh_map. */
 enum dh_map_flags {
     DH_MAP_SHARED = 1, /* stores are seen by all and go to the file; the default */
-    DH_MAP_LOG = 2     /* a file of ours, with a log: dh_sync is atomic */
+    DH_MAP_LOG = 2,    /* a file of ours, with a log: dh_sync is atomic */
+    DH_MAP_PRIVATE = 4 /* stores are this process's alone (copy on write), in the heap's RAM */
 };
 
 /*
  * Maps `length` bytes from the beginning of a file; 0: all that it has. `prot` is PROT_READ, or
- * PROT_READ | PROT_WRITE; `flags` 0, DH_MAP_SHARED or DH_MAP_LOG. The first process that maps the
- * file decides how much RAM all of them get: DEEPHEAP_MAP_RAM (a size, or a percentage of the
- * machine), else `ram` of DEEPHEAP_CONF, else a quarter of the machine or memory cgroup; 2 MiB at
- * least.
+ * PROT_READ | PROT_WRITE; `flags` 0, DH_MAP_SHARED, DH_MAP_LOG or DH_MAP_PRIVATE. The first process
+ * that maps the file decides how much RAM all of them get: DEEPHEAP_MAP_RAM (a size, or a
+ * percentage of the machine), else `ram` of DEEPHEAP_CONF, else a quarter of the machine or memory
+ * cgroup; 2 MiB at least.
  *
  * With DH_MAP_LOG the file is one that deepheap has made. If there is none, and `prot` has
  * PROT_WRITE, it is made: `length` bytes of zeros, which is what it keeps. Its processes change the
@@ -513,6 +514,12 @@ enum dh_map_flags {
  * whole, or not at all, and what no dh_sync has covered is not. The end of the last process that
  * has the map commits as well, unless it is killed. Small changes cost what they are, not a page
  * each. What was changed since the last dh_sync must fit into RAM and log: 8 times the RAM does.
+ *
+ * A private map is memory of the heap (dh_malloc), and in its budget: a page is read from the file
+ * when it is touched first, and never written there. The file's length at that time is its own. It
+ * takes part in dh_unmap and in all calls on memory of the heap; dh_sync and dh_map_advise do
+ * nothing, and dh_remap and dh_map_stats find no map. Give the heap a store (dh_init) for more than
+ * fits its RAM.
  *
  * Returns NULL and sets errno if that fails; dh_last_error says what is wrong, and what to do.
  */

@@ -164,7 +164,13 @@ fn write_file(path: &Path, at: u64, bytes: u64) -> Result<(), Failure> {
 
 fn options(maps: &Maps) -> MapOptions {
     let writes = maps.write > 0 || maps.commit.is_some();
-    MapOptions { writes, length: 0, ram: maps.ram, has_log: maps.on == Mapper::Log }
+    MapOptions {
+        writes,
+        length: 0,
+        ram: maps.ram,
+        has_log: maps.on == Mapper::Log,
+        ..Default::default()
+    }
 }
 
 fn open(file: &Path, options: MapOptions) -> Result<Map, Failure> {

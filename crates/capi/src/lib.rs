@@ -27,8 +27,8 @@ pub use error::{
     DH_EREAD, DH_ESTARTED, DH_ESTORE, dh_strerror,
 };
 pub use maps::{
-    DH_MAP_DONTNEED, DH_MAP_LOG, DH_MAP_RANDOM, DH_MAP_SEQUENTIAL, DH_MAP_SHARED, DH_MAP_WILLNEED,
-    dh_map, dh_map_advise, dh_map_stats, dh_remap, dh_sync, dh_unmap,
+    DH_MAP_DONTNEED, DH_MAP_LOG, DH_MAP_PRIVATE, DH_MAP_RANDOM, DH_MAP_SEQUENTIAL, DH_MAP_SHARED,
+    DH_MAP_WILLNEED, dh_map, dh_map_advise, dh_map_stats, dh_remap, dh_sync, dh_unmap,
 };
 pub use objects::{
     DH_COLD, DH_HOT, DH_ONCE, DH_SEQUENTIAL, dh_advise, dh_gather, dh_oalloc, dh_ostride, dh_pin,

@@ -15,8 +15,10 @@ use deepheap::maps::{self, Advice, MapError, MapOptions, Stats as MapStats};
 use crate::durable::explain;
 use crate::error::{DH_EFILE, DH_EINVAL, DH_EOBJECT, set_errno};
 
-/// Stores are seen by all processes, and go to the file. The only kind so far, and so the default.
+/// Stores are seen by all processes, and go to the file. The default.
 pub const DH_MAP_SHARED: c_int = 1;
+/// Stores are this process's alone: copy on write into the heap.
+pub const DH_MAP_PRIVATE: c_int = 4;
 /// A file of ours, with a log: `dh_sync` is atomic.
 pub const DH_MAP_LOG: c_int = 2;
 /// Soon: read it ahead.
@@ -60,16 +62,18 @@ pub unsafe extern "C" fn dh_map(
     if prot != libc::PROT_READ && prot != libc::PROT_READ | libc::PROT_WRITE {
         return refuse(&"prot is PROT_READ, or PROT_READ | PROT_WRITE", libc::EINVAL);
     }
-    if flags & !(DH_MAP_SHARED | DH_MAP_LOG) as u32 != 0 {
-        let reason =
-            "flags are 0, DH_MAP_SHARED or DH_MAP_LOG: there are no private maps in this version";
+    let is_private = flags & DH_MAP_PRIVATE as u32 != 0;
+    let of_file = (DH_MAP_SHARED | DH_MAP_LOG) as u32;
+    if flags & !(of_file | DH_MAP_PRIVATE as u32) != 0 || is_private && flags & of_file != 0 {
+        let reason = "flags are 0, DH_MAP_SHARED, DH_MAP_LOG or DH_MAP_PRIVATE alone";
         return refuse(&reason, libc::EINVAL);
     }
     // SAFETY: the caller's promise.
     let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
     let writes = prot & libc::PROT_WRITE != 0;
     let has_log = flags & DH_MAP_LOG as u32 != 0;
-    match maps::map(path, MapOptions { writes, length: length as u64, ram: 0, has_log }) {
+    let options = MapOptions { writes, length: length as u64, ram: 0, has_log, is_private };
+    match maps::map(path, options) {
         Ok(at) => at.cast(),
         Err(failure) => refuse(&failure, failure.errno()),
     }
@@ -152,7 +156,7 @@ mod tests {
                 (core::ptr::null(), read, 0, "NULL"),
                 (path, libc::PROT_WRITE, 0, "PROT_READ"),
                 (path, read, DH_MAP_LOG as u32, "No such file"),
-                (path, read, 4, "private"),
+                (path, read, 5, "DH_MAP_PRIVATE"),
                 (path, read, 0, "No such file"),
             ] {
                 assert!(dh_map(path, 0, prot, flags).is_null());

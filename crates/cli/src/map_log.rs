@@ -124,7 +124,13 @@ mod tests {
     fn a_map_with_a_log_is_shown_and_verified_and_its_damage_is_found() {
         let name = format!("deepheap-map-log-{}", std::process::id());
         let path = Path::new("/var/tmp").join(name);
-        let options = MapOptions { writes: true, length: 1 << 20, ram: 4 << 20, has_log: true };
+        let options = MapOptions {
+            writes: true,
+            length: 1 << 20,
+            ram: 4 << 20,
+            has_log: true,
+            ..Default::default()
+        };
         let map = Map::open(&path, options).expect("a map");
         let mapped = text(&path, &look(&path).expect("a file").expect("a map"));
         assert!(mapped.contains("deepheap maps"), "{mapped}");

@@ -72,6 +72,18 @@ fn files_are_mapped_within_their_ram_and_shared_with_a_child() {
 }
 
 #[test]
+fn a_private_map_changes_no_file_and_takes_no_more_than_the_heap_s_ram() {
+    let printed = run(Standard::C17, &program("private_maps.c"), &[SMALL]);
+    assert_eq!(printed.stdout, "private maps hold\n");
+}
+
+#[test]
+fn threads_lose_no_store_in_a_private_map_and_never_see_what_was_before() {
+    let printed = run(Standard::C17, &program("private_threads.c"), &[SMALL]);
+    assert_eq!(printed.stdout, "no count is lost\n");
+}
+
+#[test]
 fn a_forked_child_and_its_parent_keep_every_byte() {
     let printed = run(Standard::C11, &program("fork.c"), &[SMALL]);
     assert_eq!(printed.stdout, "both keep every byte\n");

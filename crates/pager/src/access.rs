@@ -14,6 +14,7 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::StoreError;
+use deepheap_sys::errno::Errno;
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
@@ -288,10 +289,27 @@ impl Pager {
                         self.end_as_zero(owned);
                         return Progress::Later;
                     }
-                    window.slots[index] = None;
                     // SAFETY: the slot is ours alone.
-                    unsafe { self.cache.address(slot).write_bytes(0, self.kept_bytes(page)) };
+                    if let Err(errno) = unsafe { self.read_fresh(page, self.cache.address(slot)) } {
+                        self.end_as_zero(owned);
+                        return Progress::Damaged(StoreError::Io(errno));
+                    }
+                    self.sources.take(page);
+                    window.slots[index] = None;
                     self.finish_piece(window, index, owned, slot);
+                    return Progress::Done;
+                }
+                Found::Zero if self.sources.cover(page, 1) => {
+                    let staging = self.take_staging(PAGE);
+                    // It stays `Zero`, so it needs no promise.
+                    let Some(owned) = self.ownership.claim_fresh(page) else { continue };
+                    // SAFETY: the staging page is ours alone.
+                    let read = unsafe { self.read_fresh(page, staging.address()) };
+                    self.ownership.zero(owned);
+                    if let Err(errno) = read {
+                        return Progress::Damaged(StoreError::Io(errno));
+                    }
+                    self.copy_piece(window, index, staging.address());
                     return Progress::Done;
                 }
                 Found::Zero => {
@@ -348,6 +366,20 @@ impl Pager {
                 }
             }
         }
+    }
+
+    /// Fills `into` with what an owned page that was `Zero` stands for.
+    ///
+    /// # Safety
+    /// `into` is the owner's alone, and has room for the object.
+    unsafe fn read_fresh(&self, page: PageNo, into: *mut u8) -> Result<(), Errno> {
+        if self.sources.is_of_file(page) {
+            // SAFETY: the caller's promise; an object of a file is a page.
+            return unsafe { self.sources.read(page, 1, into) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { into.write_bytes(0, self.kept_bytes(page)) };
+        Ok(())
     }
 
     /// Whether the slot that was taken for the piece is large enough for its object, which is owned

@@ -62,6 +62,8 @@ impl Pager {
         }
         for _ in 0..TRIES {
             let seen = match self.ownership.glimpse(page) {
+                // Maybe a file's: only an owner knows.
+                Glimpse::Zero if self.sources.cover(page, 1) => return Direct::Refused,
                 Glimpse::Zero => {
                     // SAFETY: the caller's promise.
                     unsafe { to.write_bytes(0, length) };

@@ -4,8 +4,8 @@
 //! that may be shared, because it may be the zero page, or because of a fork or of writes while its
 //! span was plain, is marked and made exclusive first. A page whose hash is unchanged keeps its
 //! backing block: it is clean. A page of zeros, or one that no live allocation touches, is not kept
-//! at all. Pages are published in the cache before they are compressed (`press`), so nobody waits
-//! for the compression of a whole batch.
+//! at all, nor is one that a file has. Pages are published in the cache before they are compressed
+//! (`press`), so nobody waits for the compression of a whole batch.
 //! Never: allocates, touches managed memory, waits for space in the log while owning an object.
 //! Threads: the evictor, and faulting threads at the ceiling; each batch under one eviction
 //! context.
@@ -332,6 +332,7 @@ impl Pager {
     /// caller ends its reservation.
     fn publish_evicted(&self, owned: Owned, slot: u32, taken: Taken, moves: &mut Moves) -> Became {
         let page = self.ownership.of(&owned).page();
+        let was_copy = taken != Taken::Unreadable && self.sources.end_copy(page);
         match taken {
             Taken::Unreadable => {
                 // The program has protected or locked the page. Pinned pages are not set aside:
@@ -353,6 +354,12 @@ impl Pager {
                 let bytes = self.kept_bytes(page);
                 // SAFETY: the slot is ours alone and holds the object.
                 let data = unsafe { core::slice::from_raw_parts(self.cache.address(slot), bytes) };
+                if was_copy && self.is_as_read(&owned, data) {
+                    moves.clean += 1;
+                    self.sources.give_back(page);
+                    self.forget(owned, slot);
+                    return Became::Gone;
+                }
                 if !is_all_zero(data) {
                     self.cache_object(owned, slot, data, moves);
                     return if bytes == PAGE { Became::CachedPage } else { Became::Gone };
@@ -362,6 +369,13 @@ impl Pager {
             }
         }
         Became::Gone
+    }
+
+    /// Whether the object holds what its file had when it was read.
+    fn is_as_read(&self, owned: &Owned, data: &[u8]) -> bool {
+        let descriptor = self.ownership.of(owned);
+        let hash = descriptor.hash();
+        descriptor.backing().is_none() && hash != UNKNOWN_HASH && hash == self.store.hash(data)
     }
 
     fn cache_object(&self, owned: Owned, slot: u32, data: &[u8], moves: &mut Moves) {

@@ -63,6 +63,7 @@ impl Pager {
         let passage = self.gate.enter(Level::Mover);
         let mut is_present = false;
         let served = match self.ownership.place(page) {
+            Place::Zero if self.sources.is_of_file(page) => self.install_from_file(page, sequences),
             Place::Zero => self.install_fresh(page, sequences),
             Place::Cached(id) => {
                 self.go_on_ahead(page, sequences);
@@ -104,6 +105,11 @@ impl Pager {
             self.end_promise(page);
             return Ok(None);
         };
+        if self.sources.is_of_file(page) {
+            // It has been given back meanwhile.
+            self.end_as_zero(first);
+            return Ok(None);
+        }
         let mut owned = OwnedList::<FRESH_MAX>::new();
         owned.push(first);
         let in_block = page.0 as usize % FRESH_BLOCK;
@@ -124,6 +130,11 @@ impl Pager {
             let is_promised = !self.promises.covers(neighbour)
                 || self.heap.is_handed_out(neighbour) && self.promises.try_take();
             match is_promised.then(|| self.ownership.claim_fresh(neighbour)).flatten() {
+                Some(one) if self.sources.is_of_file(neighbour) => {
+                    self.end_as_zero(one);
+                    self.frames.page_buffer.unreserve(1);
+                    break;
+                }
                 Some(one) => owned.push(one),
                 None => {
                     if is_promised {

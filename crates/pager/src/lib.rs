@@ -27,6 +27,7 @@ mod fetcher;
 mod flight;
 mod fork;
 mod frames;
+mod from_file;
 mod gate;
 mod install;
 #[cfg(test)]
@@ -52,6 +53,7 @@ mod room;
 pub mod saved_places;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;
+mod sources;
 mod staging;
 mod survey;
 mod takeover;
@@ -69,6 +71,7 @@ pub use fault_report::{FaultError, FaultKind, FaultReport};
 pub use moves::Moves;
 pub use pager::{Options, Pager, StartError};
 pub use promises::{NoPromise, Overcommit};
+pub use sources::SOURCES_MAX;
 pub use staging::WINDOW_PIECES;
 pub use survey::Survey;
 

@@ -35,6 +35,7 @@ use crate::plain_spans::PlainSpans;
 use crate::prefetch::Prefetch;
 use crate::promises::{NoPromise, Overcommit, Promises};
 use crate::refused_pins::RefusedPins;
+use crate::sources::Sources;
 use crate::staging::StagingPools;
 use crate::trace::{Happened, Trace};
 
@@ -94,6 +95,7 @@ pub struct Pager {
     pub(crate) compression: Compression,
     /// Pages that the program has pinned by calls, each counted once for every call.
     pub(crate) long_pins: AtomicUsize,
+    pub(crate) sources: Sources,
     pub(crate) refused_pins: RefusedPins,
     pub(crate) trace: Trace,
     /// Counts up whenever the evictor should look; the evictor sleeps on it.
@@ -153,6 +155,7 @@ impl Pager {
                 prefetch: Prefetch::new(options.follows_strides),
                 neighbours: Neighbours::default(),
                 compression: Compression::new(options.compress, pages)?,
+                sources: Sources::new(pages)?,
                 long_pins: AtomicUsize::new(0),
                 refused_pins: RefusedPins::new(pages)?,
                 trace: Trace::new(options.traces)?,

@@ -44,6 +44,15 @@ fn system_calls_on_pages_of_a_map_find_them() {
 }
 
 #[test]
+fn system_calls_on_a_private_map_find_the_file_and_what_is_given_up_is_zeros() {
+    for setting in Setting::PRELOADED {
+        let scratch = Scratch::new(&format!("private-calls-{setting:?}"));
+        let program = compile("private_calls.c", &scratch);
+        holds_in(&program, setting, &scratch, "private calls hold");
+    }
+}
+
+#[test]
 fn calls_under_way_when_management_begins_lose_nothing() {
     holds("under_way.c", "under way holds");
 }

@@ -328,6 +328,7 @@ impl Runtime {
         let growth = self.growth.lock();
         let Some(pager) = self.pager() else { return give_back() };
         drop(growth);
+        pager.part_from_files(run);
         if pager.discard_resident(run) {
             // Some are pinned or not taken over yet. To the pager it is as if the program had
             // dropped them: a page that it calls resident and that is missing is zero. Between the

@@ -155,6 +155,14 @@ fn explain(pager: &Pager, address: usize, error: FaultError) {
             nothing,
             "",
         ),
+        FaultError::File(Errno::ENODATA) => {
+            ("the file of a private map has been cut short by somebody else", nothing, "")
+        }
+        FaultError::File(errno) => (
+            "the file of a private map cannot be read: ",
+            Piece::Error(errno),
+            "; check the device",
+        ),
         FaultError::Install(Errno::ENOENT) => {
             ("the program has mapped something else over memory of the heap", nothing, "")
         }

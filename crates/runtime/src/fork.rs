@@ -28,11 +28,12 @@ use crate::area_table::Areas;
 use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, running};
 use crate::store_location::open_store_of_child;
 use crate::thread_cache::this_threads_cache;
-use crate::{children, workers};
+use crate::{children, private_table, workers};
 
 /// What is held from before the fork until after it. Dropped in this order.
 struct Held {
     running: Option<RunningHeld>,
+    _private: Guard<'static, private_table::Table>,
     _start: Guard<'static, ()>,
     _forking: Guard<'static, ()>,
     /// A handler of the program that faulted now would pass the gate as its owner.
@@ -68,8 +69,10 @@ pub fn fork_prepare() {
     let forking = FORKING.lock();
     let start = hold_start();
     deepheap_maps::fork_prepare();
+    let private = private_table::lock();
     let running = running().map(RunningHeld::prepare);
-    let held = Held { running, _start: start, _forking: forking, _blocked: blocked };
+    let held =
+        Held { running, _private: private, _start: start, _forking: forking, _blocked: blocked };
     // SAFETY: we hold FORKING.
     unsafe { *HELD.0.get() = Some(held) };
 }

@@ -49,6 +49,8 @@ pub mod maps;
 mod object_box;
 pub mod objects;
 mod observe;
+mod private_maps;
+mod private_table;
 pub mod process;
 mod release;
 mod relief;

@@ -28,7 +28,7 @@ pub use deepheap_maps::{Advice, BUDGET_MIN, Listed, Look, MAPS_MAX, MapError, Pr
 use crate::config::{Config, ConfigError, map_ram};
 use crate::machine::Machine;
 use crate::runtime::Inside;
-use crate::{fault_handler, process};
+use crate::{fault_handler, private_maps, process};
 
 /// The part of the machine's memory that a map gets if nothing is said.
 const RAM_PART: u64 = 4;
@@ -78,11 +78,14 @@ pub struct MapOptions {
     pub writes: bool,
     /// Bytes from the file's beginning; 0: all.
     pub length: u64,
-    /// Bytes of RAM, if this process is the first that maps the file; 0: as the settings say.
+    /// Bytes of RAM, if this process is the first that maps the file; 0: as the settings say. A
+    /// private map is in the heap's RAM.
     pub ram: u64,
     /// Whether the file is one of ours with a log: a sync is atomic. If it is not there and the
     /// program writes, it is made: `length` bytes of zeros.
     pub has_log: bool,
+    /// Whether what is stored is this process's alone, and never the file's (copy on write).
+    pub is_private: bool,
 }
 
 /// Maps a file; answers where it begins.
@@ -90,6 +93,9 @@ pub struct MapOptions {
 /// # Errors
 /// [`MapFailure`].
 pub fn map(path: &Path, options: MapOptions) -> Result<*mut u8, MapFailure> {
+    if options.is_private {
+        return Ok(private_maps::map(path, options.length, options.writes)?);
+    }
     let _inside = Inside::enter();
     let resources = |errno| MapFailure::Map(MapError::Resources(errno));
     let budget_bytes = match options.ram {
@@ -141,6 +147,10 @@ fn watch_exit() -> Result<(), Errno> {
 /// # Safety
 /// No thread uses its memory any more.
 pub unsafe fn unmap(address: *mut u8) -> Result<(), MapError> {
+    // SAFETY: the caller's promise.
+    if unsafe { private_maps::unmap(address as usize) }.is_some() {
+        return Ok(());
+    }
     let _inside = Inside::enter();
     // SAFETY: the caller's promise.
     unsafe { maps::close(address) }
@@ -166,6 +176,9 @@ pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError>
 /// # Errors
 /// [`MapError`]; after one of the device itself nobody knows what is durable.
 pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
+    if private_maps::bytes_from(address as usize).is_some() {
+        return Ok(());
+    }
     let _inside = Inside::enter();
     maps::sync(address, length)
 }
@@ -175,6 +188,9 @@ pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
 /// # Errors
 /// `MapError::NotAMap`.
 pub fn advise(address: *const u8, length: usize, advice: Advice) -> Result<(), MapError> {
+    if private_maps::bytes_from(address as usize).is_some() {
+        return Ok(());
+    }
     let _inside = Inside::enter();
     maps::advise(address, length, advice)
 }
@@ -230,7 +246,8 @@ impl Map {
     /// [`MapFailure`].
     pub fn open(path: &Path, options: MapOptions) -> Result<Map, MapFailure> {
         let at = map(path, options)?;
-        let bytes = maps::bytes_from(at).unwrap_or(0);
+        let bytes = maps::bytes_from(at).or_else(|| private_maps::bytes_from(at as usize));
+        let bytes = bytes.unwrap_or(0);
         Ok(Map { at, bytes })
     }
 
@@ -257,6 +274,56 @@ impl Map {
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the caller's promise; so many bytes are mapped.
         unsafe { core::slice::from_raw_parts(self.at, self.bytes) }
+    }
+
+    /// All of it as values of a type; a part of one at the end is left out.
+    ///
+    /// # Safety
+    /// As for `as_slice`, and every pattern of bits is a value of the type.
+    pub unsafe fn as_slice_of<T: Copy>(&self) -> &[T] {
+        let count = self.bytes.checked_div(size_of::<T>()).unwrap_or(0);
+        // SAFETY: the caller's promise; so many are mapped, from the beginning of a page on.
+        unsafe { core::slice::from_raw_parts(self.at.cast(), count) }
+    }
+
+    /// As `as_slice_of`, to write.
+    ///
+    /// # Safety
+    /// As for `as_slice_of`; it was mapped to write, and as long as the slice lives nobody else
+    /// reads what it has.
+    pub unsafe fn as_slice_of_mut<T: Copy>(&mut self) -> &mut [T] {
+        let count = self.bytes.checked_div(size_of::<T>()).unwrap_or(0);
+        // SAFETY: as above.
+        unsafe { core::slice::from_raw_parts_mut(self.at.cast(), count) }
+    }
+
+    /// Copies the values at these indices to `out`, one after the other; those that are not in RAM
+    /// are read side by side. `Err` tells how many were copied before an index beyond the end, or
+    /// before one that cannot be read.
+    ///
+    /// # Safety
+    /// As for `as_slice_of`.
+    pub unsafe fn gather<T: Copy>(&self, indices: &[usize], out: &mut [T]) -> Result<(), usize> {
+        const TOGETHER: usize = 256;
+        let count = indices.len().min(out.len());
+        for first in (0..count).step_by(TOGETHER) {
+            let some = first..count.min(first + TOGETHER);
+            let mut list = [core::ptr::null(); TOGETHER];
+            for (place, &index) in list.iter_mut().zip(&indices[some.clone()]) {
+                *place = self.at.cast::<T>().wrapping_add(index).cast::<u8>().cast_const();
+            }
+            let into = out[some.clone()].as_mut_ptr().cast();
+            // SAFETY: the call compares every address with the map; `out` has room for so many.
+            let read = unsafe {
+                crate::objects::gather(list.as_ptr(), some.len(), 0, size_of::<T>(), into)
+            };
+            match read {
+                Ok(done) if done == some.len() => {}
+                Ok(done) => return Err(first + done),
+                Err(_) => return Err(first),
+            }
+        }
+        Ok(())
     }
 
     /// Makes the file `bytes` bytes long, or takes the length that it has (0), and maps all of it,

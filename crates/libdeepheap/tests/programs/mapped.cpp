@@ -66,6 +66,12 @@ int main() {
     const auto add = [](double all, const record &one) { return all + one.value; };
     const double sum = std::accumulate(again.begin(), again.end(), 0.0, add);
     CHECK(sum == 0.5 * static_cast<double>(count) * (count - 1) / 2 + count);
+    {
+        dh::mapped<record> own{name, DH_MAP_PRIVATE};
+        CHECK(own.size() == count);
+        own[3].value = -1;
+        CHECK(again[3].value == 2.5);
+    }
     bool is_refused = false;
     try {
         dh::mapped<const record> none{"no-such-file"};
