@@ -43,8 +43,8 @@ BENCH_OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
 	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
-	deb release python-check bench bench-objects bench-papers bench-flashvm bench-durable \
-	bench-real real-check real-deps apps apps-check memcached-check kernels \
+	deb release python-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
+	bench-durable bench-real real-check real-deps apps apps-check memcached-check kernels \
 	conformance install uninstall clean
 
 help: ## Lists the targets.
@@ -142,6 +142,9 @@ bench-papers: build apps ## Repeats what the papers measured, into docs/papers; 
 
 bench-flashvm: build ## Measures paging policies one by one, into docs/papers; swap: root.
 	$(RELEASE)/deepheap-bench flashvm --page docs/papers/flashvm.md $(BENCH_OPTIONS)
+
+bench-flashmap: build ## Measures maps beside mmap, into docs/papers; root, half an hour.
+	$(RELEASE)/deepheap-bench flashmap --page docs/papers/flashmap.md $(BENCH_OPTIONS)
 
 bench-durable: build ## Compares a durable heap with LMDB and redb; needs root.
 	$(RELEASE)/deepheap-bench durable $(BENCH_OPTIONS)

@@ -6,9 +6,9 @@
 //! docs/benchmarks.md,
 //! `overheads` times the single steps of a fault, `threads` the faults of many threads at once,
 //! `maps` touches files that are mapped, `papers` repeats the experiments of two papers, `flashvm`
-//! the policies of a third, `real` runs programs that users know, `hunt` looks for lost writes,
-//! `torture` kills durable heaps, `durable` compares them with LMDB and redb, `clean` removes what
-//! killed runs left.
+//! the policies of a third, `flashmap` has what maps are for after a fourth, `real` runs programs
+//! that users know, `hunt` looks for lost writes, `torture` kills durable heaps, `durable` compares
+//! them with LMDB and redb, `clean` removes what killed runs left.
 
 mod access;
 mod backend;
@@ -16,6 +16,7 @@ mod calls;
 mod cgroup;
 mod durable;
 mod failure;
+mod flashmap;
 mod flashvm;
 mod gauges;
 mod hunt;
@@ -50,6 +51,7 @@ use clap::{Parser, Subcommand};
 
 use crate::durable::Durable;
 use crate::failure::Failure;
+use crate::flashmap::FlashMap;
 use crate::flashvm::FlashVm;
 use crate::hunt::Hunt;
 use crate::malloc_load::MallocLoad;
@@ -173,10 +175,12 @@ enum Command {
     Papers(Papers),
     /// Measures paging policies one by one beside swap: scans, strides, random access, writes
     Flashvm(FlashVm),
+    /// Measures maps beside the kernel's mapping: reads, writes, rows, scans, commits; needs root
+    Flashmap(FlashMap),
     /// Measures real programs alone, on deepheap, on swap and on zram, and writes a page
     #[command(after_help = REAL_HELP)]
     Real(Real),
-    /// Touches random pages of a mapped file larger than RAM and prints JSON lines
+    /// Reads and writes pages of a mapped file larger than RAM and prints JSON lines
     Maps(Maps),
     /// Hunts for lost writes on deepheap: increments under eviction, then exact sums
     Hunt(Hunt),
@@ -204,6 +208,7 @@ fn main() {
         Command::Threads(threads) => threads.main(),
         Command::Papers(papers) => papers.main(),
         Command::Flashvm(policies) => policies.main(),
+        Command::Flashmap(maps) => maps.main(),
         Command::Real(real) => real.main(),
         Command::Maps(maps) => maps::main(&maps),
         Command::Hunt(hunt) => hunt.main(),

@@ -1,112 +1,48 @@
-//! Maps: touches at random pages of a file, mapped by deepheap or by the kernel, with the same RAM.
+//! Maps: loads on the pages of a file, mapped by deepheap or by the kernel, with the same RAM.
 //!
 //! Each page of the file begins with its number, which every touch compares. The kernel's mapping
-//! is advised as random and runs in a memory cgroup; deepheap's has its budget, and runs outside.
-//! With `--commit` one thread stores scattered records and has them made durable, over and over.
+//! runs in a memory cgroup; deepheap's has its budget, and runs outside. With `--commit` one thread
+//! stores scattered records and has them made durable, over and over. The loads are in `loads`.
 //!
 //! Guarantees: the file is written past the page cache's memory before anything is measured, and
 //! removed at the end.
-//! Threads: as many as asked; a second process for the kernel's mapping.
+//! Threads: as many as asked, in as many processes; a further process for the kernel's mapping.
+
+mod case;
+mod device;
+mod loads;
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use deepheap::maps::{Advice, Map, MapError, MapOptions};
-use deepheap_load::histogram::Histogram;
-use deepheap_load::random::Random;
-use serde::Serialize;
 
+pub use self::case::{Load, Mapper, Maps, MapsReport};
+use self::case::{Measured, PAGE};
+use self::loads::Mapping;
 use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::ledger::Ledger;
-use crate::sizes::parse_bytes;
 use crate::{output, signals, supervisor};
 
-const PAGE: usize = 4096;
 const WRITE_BYTES: usize = 4 << 20;
-/// Before times count: RAM is full by then.
-const WARM_UP: Duration = Duration::from_secs(3);
-
-/// Who maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Mapper {
-    /// deepheap, in place
-    Map,
-    /// deepheap, with a log
-    Log,
-    /// The kernel, with MADV_RANDOM, in a memory cgroup; needs root
-    Mmap,
-}
-
-/// What `deepheap-bench maps` takes.
-#[derive(Clone, Debug, Args)]
-pub struct Maps {
-    /// Who maps the file
-    #[arg(long, value_enum, default_value = "map")]
-    on: Mapper,
-    /// Bytes of the file
-    #[arg(long, value_parser = parse_bytes, default_value = "4G", value_name = "SIZE")]
-    data: u64,
-    /// RAM
-    #[arg(long, value_parser = parse_bytes, default_value = "256M", value_name = "SIZE")]
-    ram: u64,
-    /// Threads, one run for each number
-    #[arg(long, value_delimiter = ',', default_value = "1,8")]
-    threads: Vec<u64>,
-    /// Percent of the touches that write
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
-    write: u32,
-    /// Bytes that a touch that writes stores
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(8..=2048))]
-    record: u32,
-    /// Commits instead of touches: so many records are stored, then made durable
-    #[arg(long, value_name = "RECORDS")]
-    commit: Option<u64>,
-    /// Seconds to measure
-    #[arg(long, default_value_t = 10.0)]
-    seconds: f64,
-    /// Where the file lies
-    #[arg(long, default_value = ".", value_name = "PATH")]
-    dir: PathBuf,
-    /// Same seed, same pages
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// The file, written already, and this process is in its cgroup
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
-}
-
-#[derive(Serialize)]
-struct MapsReport {
-    on: Mapper,
-    data_bytes: u64,
-    ram_bytes: u64,
-    threads: u64,
-    write_percent: u32,
-    seed: u64,
-    ops_per_second: f64,
-    p50_ns: u64,
-    p99_ns: u64,
-    record_bytes: u32,
-    /// Records of a commit; then the operations and times are those of commits.
-    commit: Option<u64>,
-    /// What the file's device wrote meanwhile, whoever had asked for it.
-    device_bytes_written: Option<u64>,
-}
 
 /// A file that is removed with it.
-struct Scratch(PathBuf);
+pub struct Scratch(pub PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Mapper {
+    fn is_kernel(self) -> bool {
+        matches!(self, Mapper::Mmap | Mapper::MmapPlain)
     }
 }
 
@@ -117,30 +53,75 @@ pub fn main(maps: &Maps) -> Result<(), Failure> {
         return measure(maps, file);
     }
     let file = Scratch(supervisor::folder(&maps.dir)?.join(Ledger::name("map")));
-    if maps.on == Mapper::Log {
-        // The pages of a file with a log are its end.
-        let options = MapOptions { writes: true, has_log: true, ..options(maps) };
-        drop(open(&file.0, MapOptions { length: maps.data, ..options })?);
-        let bytes = std::fs::metadata(&file.0).map_err(|error| Failure::os("the file", &error))?;
-        write_file(&file.0, bytes.len() - maps.data, maps.data)?;
-    } else {
-        write_file(&file.0, 0, maps.data)?;
-    }
-    if maps.on != Mapper::Mmap {
+    make_file(&file.0, maps.on, maps.data)?;
+    if !maps.on.is_kernel() {
         return measure(maps, &file.0);
     }
     let mut ledger = Ledger::open()?;
-    let cgroup = Cgroup::create(&mut ledger)?;
-    cgroup.limit(maps.ram, Swapping::Off)?;
-    let own = std::env::current_exe().map_err(|error| Failure::os("this program", &error))?;
-    let mut command = Command::new(own);
-    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&file.0).stdin(Stdio::null());
-    cgroup.enclose(&mut command)?;
+    let mut command = again(&file.0)?;
+    let _cgroup = enclose(&mut command, maps.ram, &mut ledger)?;
     let status = command.status().map_err(|error| Failure::os("this program", &error))?;
     match status.success() {
         true => Ok(()),
         false => Err(Failure::Failed(format!("the run in the memory cgroup ended with {status}"))),
     }
+}
+
+/// This program with the same arguments, on a file that is written already.
+fn again(file: &Path) -> Result<Command, Failure> {
+    let own = std::env::current_exe().map_err(|error| Failure::os("this program", &error))?;
+    let mut command = Command::new(own);
+    command.args(std::env::args_os().skip(1)).arg("--inside").arg(file).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn enclose(command: &mut Command, ram: u64, ledger: &mut Ledger) -> Result<Cgroup, Failure> {
+    let cgroup = Cgroup::create(ledger)?;
+    cgroup.limit(ram, Swapping::Off)?;
+    cgroup.enclose(command)?;
+    Ok(cgroup)
+}
+
+/// Runs `maps` with these words in a process of its own, on a file that is written already and that
+/// the page cache has forgotten; in a memory cgroup if the kernel maps it.
+pub fn run_on(file: &Path, on: Mapper, ram: u64, words: &[String]) -> Result<MapsReport, Failure> {
+    forget(&File::open(file).map_err(|error| Failure::os(file.display(), &error))?);
+    let failed = |error: std::io::Error| Failure::os("this program", &error);
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    let name = on.to_possible_value().map_or(String::new(), |value| value.get_name().into());
+    command.args(["maps", "--on", &name, "--ram", &ram.to_string(), "--inside"]).arg(file);
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut ledger = Ledger::open()?;
+    let _cgroup = match on.is_kernel() {
+        true => Some(enclose(&mut command, ram, &mut ledger)?),
+        false => None,
+    };
+    let child = command.spawn().map_err(failed)?;
+    let output = child.wait_with_output().map_err(failed)?;
+    if !output.status.success() {
+        return Err(Failure::Failed(format!("{name}: the run ended with {}", output.status)));
+    }
+    let reports = parse(&output.stdout)?;
+    reports.into_iter().next().ok_or(Failure::Failed(format!("{name}: the run told nothing")))
+}
+
+fn parse(lines: &[u8]) -> Result<Vec<MapsReport>, Failure> {
+    let report = |line| {
+        serde_json::from_str(line).map_err(|error| Failure::Failed(format!("{line}: {error}")))
+    };
+    String::from_utf8_lossy(lines).lines().map(report).collect()
+}
+
+/// Writes the file that a mapper maps.
+pub fn make_file(path: &Path, on: Mapper, data: u64) -> Result<(), Failure> {
+    if on != Mapper::Log {
+        return write_file(path, 0, data);
+    }
+    // The pages of a file with a log are its end.
+    let options = MapOptions { writes: true, has_log: true, length: data, ..MapOptions::default() };
+    drop(open(path, options)?);
+    let bytes = std::fs::metadata(path).map_err(|error| Failure::os("the file", &error))?;
+    write_file(path, bytes.len() - data, data)
 }
 
 fn write_file(path: &Path, at: u64, bytes: u64) -> Result<(), Failure> {
@@ -157,20 +138,14 @@ fn write_file(path: &Path, at: u64, bytes: u64) -> Result<(), Failure> {
         signals::interrupted()?;
     }
     file.sync_all().map_err(failed)?;
-    // SAFETY: no memory arguments. What stays in the page cache would help one of the two.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    forget(&file);
     Ok(())
 }
 
-fn options(maps: &Maps) -> MapOptions {
-    let writes = maps.write > 0 || maps.commit.is_some();
-    MapOptions {
-        writes,
-        length: 0,
-        ram: maps.ram,
-        has_log: maps.on == Mapper::Log,
-        ..Default::default()
-    }
+/// Has the page cache forget a file: what stays there would help one of the contenders.
+fn forget(file: &File) {
+    // SAFETY: no memory arguments.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
 fn open(file: &Path, options: MapOptions) -> Result<Map, Failure> {
@@ -180,15 +155,24 @@ fn open(file: &Path, options: MapOptions) -> Result<Map, Failure> {
 
 fn measure(maps: &Maps, file: &Path) -> Result<(), Failure> {
     let failed = |error: MapError| Failure::Failed(error.to_string());
+    if maps.processes > 1 && !maps.alone {
+        return measure_together(maps, file);
+    }
     match maps.on {
         Mapper::Map | Mapper::Log => {
-            let map = open(file, options(maps))?;
-            map.advise(Advice::Random).map_err(failed)?;
+            let writes = maps.write > 0 || maps.commit.is_some();
+            let has_log = maps.on == Mapper::Log;
+            let options = MapOptions { writes, ram: maps.ram, has_log, ..Default::default() };
+            let map = open(file, options)?;
+            if maps.load != Load::Scan {
+                map.advise(Advice::Random).map_err(failed)?;
+            }
             let sync = || map.sync().map_err(failed);
-            rounds(maps, file, map.as_ptr() as usize, &sync)
+            let mapping = Mapping { base: map.as_ptr() as usize, sync: &sync };
+            rounds(maps, file, |threads| loads::run(maps, &mapping, threads))
         }
-        Mapper::Mmap => {
-            let at = mmap(file, maps.data as usize)?;
+        Mapper::Mmap | Mapper::MmapPlain => {
+            let at = mmap(file, maps.data as usize, maps.on)?;
             let sync = || {
                 // SAFETY: the mapping, which stays.
                 match unsafe { libc::msync(at.cast(), maps.data as usize, libc::MS_SYNC) } {
@@ -196,9 +180,53 @@ fn measure(maps: &Maps, file: &Path) -> Result<(), Failure> {
                     _ => Err(Failure::last_os("msync")),
                 }
             };
-            rounds(maps, file, at as usize, &sync)
+            let mapping = Mapping { base: at as usize, sync: &sync };
+            rounds(maps, file, |threads| loads::run(maps, &mapping, threads))
+        }
+        Mapper::Device => rounds(maps, file, |threads| device::run(maps, file, threads)),
+    }
+}
+
+/// In several processes, whose operations are added up; the slowest one tells the latencies.
+fn measure_together(maps: &Maps, file: &Path) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::os("this program", &error);
+    let before = device_bytes(file);
+    let children = (0..maps.processes).map(|_| {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(std::env::args_os().skip(1))
+            .arg("--alone")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        if maps.inside.is_none() {
+            command.arg("--inside").arg(file);
+        }
+        command.spawn()
+    });
+    let children: Vec<_> = children.collect::<Result<_, _>>().map_err(failed)?;
+    let mut sums: Vec<MapsReport> = Vec::new();
+    for child in children {
+        let output = child.wait_with_output().map_err(failed)?;
+        if !output.status.success() {
+            return Err(Failure::Failed(format!("one of the processes ended: {}", output.status)));
+        }
+        let reports = parse(&output.stdout)?;
+        if sums.is_empty() {
+            sums = reports;
+            continue;
+        }
+        for (sum, one) in sums.iter_mut().zip(reports) {
+            sum.ops_per_second += one.ops_per_second;
+            sum.p50_ns = sum.p50_ns.max(one.p50_ns);
+            sum.p99_ns = sum.p99_ns.max(one.p99_ns);
         }
     }
+    let written = device_bytes(file).zip(before).map(|(after, before)| after - before);
+    for mut sum in sums {
+        (sum.processes, sum.device_bytes_written) = (maps.processes, written);
+        output::json(&sum)?;
+    }
+    Ok(())
 }
 
 /// Bytes that the device of this file has written since the machine runs, if it tells.
@@ -210,14 +238,15 @@ fn device_bytes(file: &Path) -> Option<u64> {
     Some(told.split_whitespace().nth(6)?.parse::<u64>().ok()? * 512)
 }
 
-fn mmap(path: &Path, bytes: usize) -> Result<*mut u8, Failure> {
+fn mmap(path: &Path, bytes: usize, on: Mapper) -> Result<*mut u8, Failure> {
     let file = File::options().read(true).write(true).open(path);
     let file = file.map_err(|error| Failure::os(path.display(), &error))?;
     let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+    let advice = if on == Mapper::Mmap { libc::MADV_RANDOM } else { libc::MADV_NORMAL };
     // SAFETY: a new mapping wherever the kernel likes; it stays.
     unsafe {
         let at = libc::mmap(core::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0);
-        if at == libc::MAP_FAILED || libc::madvise(at, bytes, libc::MADV_RANDOM) != 0 {
+        if at == libc::MAP_FAILED || libc::madvise(at, bytes, advice) != 0 {
             return Err(Failure::last_os("mmap"));
         }
         Ok(at.cast())
@@ -227,110 +256,30 @@ fn mmap(path: &Path, bytes: usize) -> Result<*mut u8, Failure> {
 fn rounds(
     maps: &Maps,
     file: &Path,
-    base: usize,
-    sync: &dyn Fn() -> Result<(), Failure>,
+    load: impl Fn(u64) -> Result<Measured, Failure>,
 ) -> Result<(), Failure> {
-    for &threads in &maps.threads {
+    let one = maps.commit.is_some() || maps.load != Load::Touch;
+    for &threads in if one { &[1][..] } else { &maps.threads[..] } {
         let before = device_bytes(file);
-        let times = match maps.commit {
-            Some(records) => commit(maps, base, records, sync)?,
-            None => touch(maps, base, threads)?,
-        };
+        let (times, measured_seconds) = load(threads)?;
         let after = device_bytes(file);
         output::json(&MapsReport {
             on: maps.on,
+            load: maps.load,
             data_bytes: maps.data,
             ram_bytes: maps.ram,
+            processes: 1,
             threads,
             write_percent: maps.write,
             seed: maps.seed,
-            ops_per_second: times.total() as f64 / maps.seconds,
+            ops_per_second: times.total() as f64 / measured_seconds,
             p50_ns: times.percentile(0.5),
             p99_ns: times.percentile(0.99),
             record_bytes: maps.record,
             commit: maps.commit,
+            measured_seconds,
             device_bytes_written: after.zip(before).map(|(after, before)| after - before),
         })?;
     }
     Ok(())
-}
-
-/// Stores records at random and has them made durable, over and over; answers how long that took
-/// each time, without the stores.
-fn commit(
-    maps: &Maps,
-    base: usize,
-    records: u64,
-    sync: &dyn Fn() -> Result<(), Failure>,
-) -> Result<Histogram, Failure> {
-    let mut random = Random::new(maps.seed, 0);
-    let mut times = Histogram::default();
-    let began = Instant::now();
-    while began.elapsed().as_secs_f64() < maps.seconds {
-        for _ in 0..records {
-            let page = random.below(maps.data / PAGE as u64);
-            store_record(maps, base, page, &mut random);
-        }
-        let before = Instant::now();
-        sync()?;
-        times.record(before.elapsed().as_nanos() as u64, 1);
-        signals::interrupted()?;
-    }
-    Ok(times)
-}
-
-/// Stores a record of a page, not the first: that has the page's number.
-fn store_record(maps: &Maps, base: usize, page: u64, random: &mut Random) {
-    let bytes = u64::from(maps.record).next_multiple_of(8);
-    let record = 1 + random.below(PAGE as u64 / bytes - 1);
-    let at = base + page as usize * PAGE + (record * bytes) as usize;
-    let value = random.below(u64::MAX);
-    for word in 0..bytes as usize / 8 {
-        // SAFETY: words of the mapping, which is as long as the data.
-        let word = unsafe { AtomicU64::from_ptr((at + word * 8) as *mut u64) };
-        word.store(value, Ordering::Relaxed);
-    }
-}
-
-/// Touches pages in all threads; answers how long each touch took.
-fn touch(maps: &Maps, base: usize, threads: u64) -> Result<Histogram, Failure> {
-    let (counts, ends) = (AtomicBool::new(false), AtomicBool::new(false));
-    let run = |thread: u64| {
-        let mut random = Random::new(maps.seed, thread);
-        let mut times = Histogram::default();
-        while !ends.load(Ordering::Relaxed) {
-            let page = random.below(maps.data / PAGE as u64);
-            let writes = random.percent(maps.write);
-            let began = Instant::now();
-            let at = (base + page as usize * PAGE) as *mut u64;
-            // SAFETY: a word of the mapping, which is as long as the data.
-            let number = unsafe { AtomicU64::from_ptr(at) };
-            let found = number.load(Ordering::Relaxed);
-            if writes {
-                store_record(maps, base, page, &mut random);
-            }
-            if found != page {
-                return Err(Failure::Failed(format!("page {page} says that it is {found}")));
-            }
-            if counts.load(Ordering::Relaxed) {
-                times.record(began.elapsed().as_nanos() as u64, 1);
-            }
-        }
-        Ok(times)
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
-        let slept = signals::sleep(WARM_UP).and_then(|()| {
-            counts.store(true, Ordering::Relaxed);
-            signals::sleep(Duration::from_secs_f64(maps.seconds))
-        });
-        counts.store(false, Ordering::Relaxed);
-        ends.store(true, Ordering::Relaxed);
-        let mut times = Histogram::default();
-        for thread in threads {
-            let of_thread = thread.join();
-            times.merge(&of_thread.map_err(|_| Failure::Failed("a thread ended".into()))??);
-        }
-        slept.map(|()| times)
-    })
 }
