@@ -39,21 +39,28 @@ impl Region {
     pub(crate) fn make_room(&self, zapper: &Zapper, pages: u64) -> Result<(), NoRoom> {
         let header = self.control.header();
         header.resident.fetch_add(pages, Relaxed);
-        let mut looks = 0;
+        let shards = self.control.shards();
+        let (mut idle, mut busy) = (0, 0);
         while self.excess(0) > 0 {
-            if self.evict_some(zapper) > 0 {
-                header.counts.direct_evictions.fetch_add(1, Relaxed);
-                looks = 0;
-                continue;
+            let next = header.hand.fetch_add(1, Relaxed) & (shards - 1);
+            // Others may own all of them, to write what leaves, and that takes its time: only a
+            // shard that was looked at tells that nothing can leave it.
+            let owned = if busy < shards { self.try_own(next) } else { Some(self.own(next)) };
+            match owned.map(|owned| owned.evict_oldest(zapper)) {
+                Some(Settled { gone: 1.., .. }) => {
+                    header.counts.direct_evictions.fetch_add(1, Relaxed);
+                    (idle, busy) = (0, 0);
+                }
+                None | Some(Settled { has_no_pipe: true, .. }) => busy += 1,
+                Some(_) => idle += 1,
             }
-            looks += 1;
-            if looks > ROUNDS * self.control.shards().max(64) {
+            if idle > ROUNDS * shards.max(64) {
                 self.recount();
                 // With a log, what is committed makes room there for what is not.
                 if self.excess(0) > 0 && !self.log().is_some_and(|log| log.fold_all()) {
                     return Err(NoRoom);
                 }
-                looks = 0;
+                idle = 0;
             }
         }
         Ok(())
@@ -121,7 +128,9 @@ impl Owned<'_> {
             self.zap(zapper, victims);
             self.drop_clean(victims)
         } else {
-            let Some(pipe) = self.claim_pipe() else { return Settled::default() };
+            let Some(pipe) = self.claim_pipe() else {
+                return Settled { has_no_pipe: true, ..Settled::default() };
+            };
             let count = self.choose(pipe, victims);
             self.zap(zapper, &victims[..count]);
             self.take_out(pipe, &victims[..count])

@@ -61,11 +61,13 @@ impl From<NoRoom> for FillError {
 /// Shards that a thread owns together. It waits for the first one only.
 struct Owners<'a, const N: usize> {
     owned: [Option<(Owned<'a>, usize)>; N],
+    /// The last plan failed for want of a pipe.
+    had_no_pipe: bool,
 }
 
 impl<'a, const N: usize> Owners<'a, N> {
     fn new() -> Self {
-        Owners { owned: [const { None }; N] }
+        Owners { owned: [const { None }; N], had_no_pipe: false }
     }
 
     /// The owned shard of a page.
@@ -90,6 +92,7 @@ impl<'a, const N: usize> Owners<'a, N> {
     /// Plans to fill a page: its shard is owned or free, it is not there, and there is a place for
     /// its entry. Places are made before any of the planned entries exists.
     fn plan(&mut self, region: &'a Region, page: u32, zapper: &Zapper) -> bool {
+        self.had_no_pipe = false;
         let index = region.control.shard_of(page);
         if self.of(region, page).is_none() {
             if self.owned.iter().all(Option::is_some) {
@@ -107,7 +110,9 @@ impl<'a, const N: usize> Owners<'a, N> {
             return false;
         }
         while owned.used() + *planned >= ENTRIES {
-            if owned.evict_oldest(zapper).gone == 0 {
+            let settled = owned.evict_oldest(zapper);
+            self.had_no_pipe = settled.has_no_pipe;
+            if settled.gone == 0 {
                 return false;
             }
         }
@@ -163,8 +168,11 @@ impl Region {
             return Err(FillError::Beyond);
         }
         owners.add(first);
-        if !owners.plan(self, page, zapper) {
-            return Err(FillError::NoRoom);
+        while !owners.plan(self, page, zapper) {
+            // Who has a pipe needs nothing of ours to end.
+            if !owners.had_no_pipe {
+                return Err(FillError::NoRoom);
+            }
         }
         let mut count = 1;
         while count < window && owners.plan(self, page + count, zapper) {

@@ -35,6 +35,8 @@ pub struct Settled {
     pub written: usize,
     /// Pages that were put back, since they could not be written.
     pub put_back: usize,
+    /// Nothing was tried: all pipes are in use. The thread has slept for a moment.
+    pub has_no_pipe: bool,
 }
 
 impl Owned<'_> {

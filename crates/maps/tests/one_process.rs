@@ -57,6 +57,35 @@ fn what_is_stored_comes_back_and_is_in_the_file_after_a_sync() {
 }
 
 #[test]
+fn more_threads_than_ram_has_shards_find_room_while_others_write() {
+    let _alone = alone();
+    let file = Scratch::numbered(PAGES * PAGE);
+    let map = Mapped::new(&file, maps::BUDGET_MIN, true);
+    let (map, seed) = (&map, seed());
+    std::thread::scope(|scope| {
+        for thread in 0..32 {
+            scope.spawn(move || {
+                let mut random = Random(seed + thread);
+                let word = 8 + thread as usize;
+                let mut added = vec![0u64; PAGES];
+                for _ in 0..600 {
+                    let page = random.below(PAGES);
+                    map.word(page, word).fetch_add(1 << 40, Relaxed);
+                    added[page] += 1 << 40;
+                }
+                for page in (0..600).map(|_| random.below(PAGES)) {
+                    let expected = number_at(page, word) + added[page];
+                    assert_eq!(map.word(page, word).load(Relaxed), expected, "{page}");
+                }
+            });
+        }
+    });
+    let stats = map.stats();
+    assert!(stats.resident_bytes <= maps::BUDGET_MIN, "{stats:?}");
+    map.check();
+}
+
+#[test]
 fn what_was_stored_is_in_the_file_when_the_map_has_ended() {
     let _alone = alone();
     let file = Scratch::numbered(100 * PAGE);
