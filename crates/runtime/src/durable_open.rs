@@ -1,0 +1,273 @@
+//! Durable open: from the file of a durable heap to a runtime that serves it.
+//!
+//! Guarantees: a heap that cannot be opened leaves the process as it was, and the file in which
+//! it was to be made, too.
+//! Never: in a forked child: the memory is not there.
+//! Threads: any, outside the fault path; one heap is opened or closed at a time.
+
+use core::sync::atomic::AtomicU64;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN};
+use deepheap_pager::{Options, Overcommit, Pager};
+use deepheap_store::{
+    DurableFile, FileDevice, HeapShape, Identity, Options as StoreOptions, SavedUpTo,
+};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::lock::Lock;
+use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::{fault_signal, handler_stack};
+
+use crate::config::{Config, RAM_MIN_BYTES};
+use crate::durable::DurableHeap;
+use crate::durable_checkpoint::{make_checkpoints, stamp};
+use crate::durable_error::OpenError;
+use crate::durable_load::{
+    OBJECT_TABLE, expect_tables, expected_tables, load_heap, open_store, right,
+};
+use crate::durable_location::{self, Found};
+use crate::durable_options::DurableOptions;
+use crate::durable_pins::DurablePins;
+use crate::durable_state::Durable;
+use crate::durable_worker::{Checkpoint, Requests};
+use crate::full_wait::FullWait;
+use crate::heap_file::{HeapFile, read_key};
+use crate::roots::Roots;
+use crate::runtime::{Inside, Runtime, hold_durable, running};
+use crate::start::start_from_environment;
+use crate::{durable_readers, fault_handler, workers};
+
+impl DurableHeap {
+    /// Makes a durable heap in a new file, or opens that of an existing one as its last checkpoint
+    /// left it. It gets a part of the RAM budget of the process.
+    ///
+    /// With `read_only` it opens the last checkpoint, or a snapshot, to be read, beside the process
+    /// that writes the heap as well. To write to its memory is a SIGSEGV; nothing can be allocated,
+    /// and what is freed stays.
+    ///
+    /// # Errors
+    /// `OpenError` says what is wrong, and what to do.
+    pub fn open(path: &Path, options: &DurableOptions) -> Result<DurableHeap, OpenError> {
+        let _inside = Inside::enter();
+        match options.read_only {
+            true => durable_readers::until_steady(path, || Self::open_once(path, options)),
+            false => Self::open_once(path, options),
+        }
+    }
+
+    fn open_once(path: &Path, options: &DurableOptions) -> Result<DurableHeap, OpenError> {
+        let main = running().or_else(start_from_environment).ok_or(OpenError::NotStarted)?;
+        let changing = hold_durable();
+        if changing.is_full() {
+            return Err(OpenError::TooMany);
+        }
+        let whole = main.ram() as u64;
+        let ram = options.ram.bytes_of(whole);
+        if ram < RAM_MIN_BYTES || whole.saturating_sub(ram) < RAM_MIN_BYTES {
+            return Err(OpenError::Ram { asked: ram, whole });
+        }
+        let config = options.config(ram);
+        let (file, descriptor, made) = open_file(path, options, config.segment_bytes)?;
+        let shape = file.shape();
+        let (base, length) = (shape.region_base as usize, shape.region_len as usize);
+        let config = Config { segment_bytes: shape.segment_bytes, ..config };
+        let reserved = mapping::reserve(length, SPAN, base).map_err(OpenError::System)? as usize;
+        if reserved != base {
+            // SAFETY: just reserved, and nobody knows of it.
+            let _ = unsafe { mapping::unmap(reserved as *mut u8, length) };
+            return Err(OpenError::AddressTaken { base: base as u64, length: length as u64 });
+        }
+        // SAFETY: our own reservation.
+        let opened = unsafe { mapping::advise(base as *mut u8, length, Advice::DontFork) }
+            .map_err(OpenError::System)
+            .and_then(|()| Self::load(main, path, options, config, file, descriptor));
+        let runtime = match opened {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                // SAFETY: our own reservation, which nobody uses.
+                let _ = unsafe { mapping::unmap(base as *mut u8, length) };
+                return Err(error);
+            }
+        };
+        made.stays();
+        main.lend(runtime.ram());
+        changing.add(runtime);
+        workers::start(runtime);
+        workers::spawn(runtime, c"deepheap-commit", make_checkpoints);
+        Self::of(runtime).ok_or(OpenError::NotStarted)
+    }
+
+    /// Makes a runtime of what a file holds.
+    fn load(
+        main: &'static Runtime,
+        path: &Path,
+        options: &DurableOptions,
+        config: Config,
+        file: DurableFile,
+        descriptor: RawFd,
+    ) -> Result<&'static Runtime, OpenError> {
+        let shape = file.shape();
+        let region = (shape.region_base as usize, shape.region_len as usize);
+        let ram = config.ram as usize;
+        let durable = Durable {
+            path: path.to_owned(),
+            descriptor,
+            file: Lock::new((file, SavedUpTo::default())),
+            cache: Lock::new(None),
+            roots: Roots::default(),
+            pins: Lock::default(),
+            is_read_only: options.read_only,
+            borrowed: ram,
+            longest_pause_ns: AtomicU64::new(0),
+            requests: Requests::default(),
+            roots_set: AtomicU64::new(0),
+            every: options.checkpoint.filter(|_| !options.read_only),
+            full_wait: FullWait::default(),
+        };
+        let runtime = Runtime::in_region(config, main.stats, region, Some(durable));
+        let runtime = Box::new(runtime.map_err(OpenError::System)?);
+        // SAFETY: `Runtime::discard` takes it back if this fails, or at the close.
+        let runtime: &'static Runtime = unsafe { &*Box::into_raw(runtime) };
+        let loaded = runtime.load_durable();
+        match loaded {
+            Ok(()) => Ok(runtime),
+            Err(error) => {
+                // SAFETY: nobody else knows of it.
+                unsafe { runtime.discard() };
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A file in which a heap was just made: it is again what it was, unless the heap can be opened.
+struct Made<'a>(&'a Path, Found);
+
+impl Made<'_> {
+    fn stays(mut self) {
+        self.1 = Found::Filled;
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        durable_location::restore(self.0, self.1);
+    }
+}
+
+/// Opens the file of a heap, or makes it.
+fn open_file<'a>(
+    path: &'a Path,
+    options: &DurableOptions,
+    segment_bytes: u64,
+) -> Result<(DurableFile, RawFd, Made<'a>), OpenError> {
+    let key = options.key_file.as_deref().map(read_key).transpose()?;
+    if options.read_only {
+        let file = HeapFile { path, key };
+        let (file, descriptor) = durable_readers::open(&file, options.snapshot.as_deref())?;
+        expect_tables(&file)?;
+        return Ok((file, descriptor, Made(path, Found::Filled)));
+    }
+    let (file, found) = durable_location::open(path)?;
+    let descriptor = file.as_raw_fd();
+    let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
+    if found == Found::Filled {
+        let file = DurableFile::open_with_key(device, key.as_ref())?;
+        expect_tables(&file)?;
+        return Ok((file, descriptor, Made(path, Found::Filled)));
+    }
+    let made = Made(path, found);
+    let (region_len, capacity_bytes) = (options.size, options.capacity_bytes());
+    let log = StoreOptions { segment_bytes, ..StoreOptions::new(capacity_bytes) };
+    let shape = HeapShape {
+        tables: expected_tables(region_len as usize, &log, key.is_some())?,
+        region_base: options.base(),
+        region_len,
+        segment_bytes,
+        capacity_bytes,
+    };
+    let (identity, stamp) = (Identity::random(), stamp(true));
+    let created = DurableFile::create_with_key(device, shape, identity, stamp, key.as_ref())?;
+    Ok((created, descriptor, made))
+}
+
+impl Runtime {
+    /// Fills the tables from the file, and makes the pager.
+    fn load_durable(&'static self) -> Result<(), OpenError> {
+        let Some(durable) = &self.durable else { return Err(OpenError::NotStarted) };
+        let mut file = durable.file.lock();
+        let (file, saved_up_to) = &mut *file;
+        let is_new = load_heap(file, &self.heap, &durable.roots)?;
+        let shape = file.shape();
+        let reserve = (shape.capacity_bytes / shape.segment_bytes / 64).clamp(3, 8);
+        let (store, up_to) = open_store(file, self.segment_buffers(), reserve as u32)?;
+        *saved_up_to = up_to;
+        if !durable.is_read_only {
+            *durable.pins.lock() = DurablePins::of_opened(&store, file, durable.descriptor)?;
+            // All that is in RAM may have changed, and the cut writes some of it a second time.
+            store.keep_for_checkpoint(self.ram() as u64 * 5 / 4);
+            let blocks = self.heap.committed_pages() as u64 + self.heap.used_object_blocks();
+            store.reserve(blocks).map_err(OpenError::Store)?;
+        }
+        let options = Options {
+            region_base: self.region_base,
+            region_pages: self.heap.region_bytes() / PAGE,
+            budget_bytes: self.ram(),
+            page_buffer_bytes: self.page_buffer_bytes(),
+            overcommit: Overcommit::Strict,
+            compress: self.config.compress,
+            makes_checkpoints: true,
+            follows_strides: self.config.strides,
+            traces: false,
+        };
+        let pager = Pager::new(&options, &self.heap, store).map_err(OpenError::Start)?;
+        handler_stack::limit(
+            deepheap_pager::handler_stacks(options.budget_bytes),
+            fault_handler::has_room_for_stack,
+        );
+        fault_signal::install(fault_handler::on_fault).map_err(OpenError::System)?;
+        // SAFETY: `discard` takes it back.
+        let pager: &'static Pager = unsafe { &*Box::into_raw(Box::new(pager)) };
+        self.publish_pager(pager);
+        self.heap.report_free_pages(true);
+        let spans = if is_new { 0 } else { self.heap.spans_begun() };
+        self.growth.lock().spans = spans;
+        for span in 0..spans {
+            self.manage_loaded_span(pager, span).map_err(OpenError::System)?;
+        }
+        file.load_table(OBJECT_TABLE, &mut |page, bytes| {
+            right(pager.load_table(page, bytes), "the object table")
+        })?;
+        // Chunks whose objects were being dropped when the heap was saved.
+        while let Some(idle) = self.heap.take_idle_objects() {
+            let resident = pager.discard(idle.run());
+            self.heap.recycle_objects(idle, resident);
+        }
+        pager.rebalance();
+        if let Some(heap) = DurableHeap::of(self) {
+            let (number, marks) = (file.checkpoint(), heap.marks(pager));
+            durable.requests.made(&Checkpoint { number, marks, ..Checkpoint::default() });
+        }
+        Ok(())
+    }
+
+    fn manage_loaded_span(&self, pager: &Pager, span: usize) -> Result<(), Errno> {
+        let address = (self.region_base + span * SPAN) as *mut u8;
+        // SAFETY: our own reservation, which nobody uses yet.
+        unsafe {
+            match self.is_read_only() {
+                true => mapping::protect(address, SPAN, libc::PROT_READ)?,
+                false => mapping::commit(address, SPAN)?,
+            }
+            mapping::advise(address, SPAN, Advice::NoHugePage)?;
+        }
+        match self.heap.is_object_span(span) {
+            true => pager.manage_objects(span, 1),
+            false => pager.manage(span, 1),
+        }
+    }
+}
+
+const _: () = assert!(PAGES_PER_SPAN * PAGE == SPAN);
