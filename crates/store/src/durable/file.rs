@@ -157,35 +157,20 @@ impl DurableFile {
         let sealed = user
             .zip(own)
             .map(|(user, own)| SealedSecrets::new(user, identity.id, &identity.secret, own));
-        let layout = Layout::new(&shape)?;
+        let log_start = Layout::new(&shape)?.log_start();
         Geometry::new(shape.segment_bytes, shape.capacity_bytes)?;
-        let log_start = layout.log_start();
-        let cipher = own.map(|key| Arc::new(Cipher::new(key)));
-        let root = Entry::NONE;
-        let superblock =
-            Superblock { identity, sealed, shape, log_start, checkpoint: 1, root, stamp };
-        check_length(&*device, &superblock)?;
+        let (checkpoint, root) = (1, Entry::NONE);
+        let superblock = Superblock { identity, sealed, shape, log_start, checkpoint, root, stamp };
+        let mut this = Self::of_superblock(device, superblock, Place::A)?;
         // First none, then all: never one of this heap beside one of another.
-        for bytes in [[0; BLOCK_BYTES], superblock.write()] {
+        for bytes in [[0; BLOCK_BYTES], this.superblock.write()] {
             for offset in PLACES.into_iter().chain(BIRTH_PLACES) {
-                write_superblock(&*device, offset, &bytes)?;
+                write_superblock(&*this.device, offset, &bytes)?;
             }
-            device.sync()?;
+            this.device.sync()?;
         }
-        let index = Index::new(&layout)?;
-        let (newest, condition) = (Place::A, Condition::Settled);
-        let (snapshots, damaged) = (Vec::new(), None);
-        Ok(Self {
-            device,
-            layout,
-            superblock,
-            newest,
-            cipher,
-            index,
-            condition,
-            snapshots,
-            damaged,
-        })
+        this.condition = Condition::Settled;
+        Ok(this)
     }
 
     /// Opens the heap at its last checkpoint.
@@ -316,20 +301,17 @@ impl DurableFile {
             return Err(DurableError::Inconsistent("the place of its log"));
         }
         check_length(&*device, &superblock)?;
-        let index = Index::new(&layout)?;
-        let condition = Condition::Unsettled;
-        let (snapshots, damaged) = (Vec::new(), None);
         let cipher = superblock.identity.key.as_ref().map(|key| Arc::new(Cipher::new(key)));
         Ok(Self {
             device,
+            index: Index::new(&layout)?,
             layout,
             superblock,
             newest,
             cipher,
-            index,
-            condition,
-            snapshots,
-            damaged,
+            condition: Condition::Unsettled,
+            snapshots: Vec::new(),
+            damaged: None,
         })
     }
 
