@@ -5,51 +5,23 @@
 #     scripts/demo_cache.sh [--short]
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/kill_demo.sh
 
 sets=4194304 kills=5 seconds=10
-for argument in "$@"; do
-    case $argument in
-    --short) sets=262144 kills=2 seconds=2 ;;
-    *)
-        echo "demo_cache: unknown option $argument; there is --short" >&2
-        exit 2
-        ;;
-    esac
-done
-target=${CARGO_TARGET_DIR:-target}
-library=$target/release/libdeepheap.a
-if [ ! -e "$library" ]; then
-    echo "demo_cache: $library is missing; run \`make build\`" >&2
-    exit 2
+if $is_short; then
+    sets=262144 kills=2 seconds=2
 fi
-work=$(mktemp -d "$target/demo-cache.XXXXXX")
-killed=
-cleanup() {
-    [ -z "$killed" ] || kill -9 "$killed" 2>/dev/null || true
-    rm -rf "$work"
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM
-
-${CC:-cc} -O2 -Wall -Iinclude examples/cache_index.c "$library" -lpthread -ldl -lm -lgcc_s \
-    -o "$work/cache_index"
-DEEPHEAP_CONF="ram:64M,store:$work"
+build cache_index
 CACHE_INDEX_OPTIONS="ram:40M,size:16G"
 CACHE_INDEX_SETS=$sets
-export DEEPHEAP_CONF CACHE_INDEX_OPTIONS CACHE_INDEX_SETS
+export CACHE_INDEX_OPTIONS CACHE_INDEX_SETS
 cache() { "$work/cache_index" "$work/cache.dh" "$@"; }
 
 echo "== A cache's index of $((sets / 8192)) MiB, with 40 MiB of RAM"
 number=1
 while [ "$number" -le "$kills" ]; do
     echo "== kill -9 while four threads insert, time $number of $kills"
-    "$work/cache_index" "$work/cache.dh" fill >"$work/log" &
-    killed=$!
-    sleep "$seconds"
-    kill -9 "$killed"
-    wait "$killed" 2>/dev/null || true
-    killed=
-    tail -n 1 "$work/log"
+    kill_after "$seconds" "$work/cache_index" "$work/cache.dh" fill
     told=$(sed -n 's/.* s  \([0-9]*\) inserts are durable.*/\1/p' "$work/log" | tail -n 1)
     cache ask
     cache check | tee "$work/check"
