@@ -363,12 +363,12 @@ impl Workload {
 
     /// Warm-up operations of all threads.
     pub fn warm_up(&self) -> u64 {
-        let unit = match self.layout {
+        let object_bytes = match self.layout {
             // The RAM may hold as many objects as fit it at their true size.
             Layout::Objects | Layout::ObjectArray => self.object_bytes.mean_bytes(),
             Layout::Array | Layout::Each => self.object_bytes.mean_bytes().max(4096),
         };
-        let fitting = 2 * self.ram_bytes / unit;
+        let fitting = 2 * self.ram_bytes / object_bytes;
         let usual = match self.pattern {
             Pattern::Hot => 4 * self.hot_objects,
             _ => fitting.min(2 * self.objects()),

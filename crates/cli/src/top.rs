@@ -17,7 +17,7 @@ use crate::look::Look;
 use crate::refusal::{Refusal, wants_colour};
 use crate::spark::Glyphs;
 use crate::top_screen::draw;
-use crate::top_state::{State, Wish};
+use crate::top_state::{TopState, Wish};
 use crate::watch::Watch;
 
 /// How long a signal may wait for us.
@@ -33,7 +33,7 @@ pub fn top(arguments: &Top) -> Result<(), Refusal> {
             "deepheap top needs a terminal: use 'deepheap stat PID', or 'deepheap serve --all'",
         ));
     }
-    let mut state = State::new(arguments.every, arguments.pid);
+    let mut state = TopState::new(arguments.every, arguments.pid);
     let mut watch = Watch::new(true);
     if let Some(pid) = arguments.pid {
         watch.add(pid, &mut state.processes)?;
@@ -67,7 +67,7 @@ pub fn top(arguments: &Top) -> Result<(), Refusal> {
 }
 
 /// Waits for keys until it is time to read again, or one of them changed the picture.
-fn wait(state: &mut State, read: Instant) -> Result<Wish, Refusal> {
+fn wait(state: &mut TopState, read: Instant) -> Result<Wish, Refusal> {
     let failed = |error| Refusal::new(format!("the terminal cannot be read: {error}"));
     loop {
         let interval = Duration::from_secs_f64(state.interval);

@@ -16,7 +16,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 use crate::look::Look;
 use crate::spark::Glyphs;
 use crate::top_process;
-use crate::top_state::{Sort, State};
+use crate::top_state::{Sort, TopState};
 use crate::watch::Watched;
 
 /// Rows of the panel below the list.
@@ -47,7 +47,7 @@ const HELP: [&str; 19] = [
 ];
 
 /// Draws everything.
-pub fn draw(frame: &mut Frame<'_>, state: &mut State, look: Look) {
+pub fn draw(frame: &mut Frame<'_>, state: &mut TopState, look: Look) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
             .areas(frame.area());
@@ -94,7 +94,7 @@ const PLAIN_BORDER: ratatui::symbols::border::Set<'static> = ratatui::symbols::b
     horizontal_bottom: "-",
 };
 
-fn title(state: &State, look: Look) -> Line<'static> {
+fn title(state: &TopState, look: Look) -> Line<'static> {
     let histories = || state.processes.iter().map(|process| &process.history);
     let used: u64 = histories().map(|history| history.ram().used()).sum();
     let budget: u64 = histories().map(|history| history.ram().budget).sum();
@@ -113,7 +113,7 @@ fn title(state: &State, look: Look) -> Line<'static> {
     ])
 }
 
-fn keys(state: &State, look: Look) -> Line<'static> {
+fn keys(state: &TopState, look: Look) -> Line<'static> {
     if !state.message.is_empty() {
         return Line::styled(state.message.clone(), look.bold());
     }
@@ -138,7 +138,7 @@ fn keys(state: &State, look: Look) -> Line<'static> {
     Line::styled(keys, look.dim())
 }
 
-fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &State, look: Look) {
+fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
     let shown = state.shown();
     if shown.is_empty() {
         let text = if state.processes.is_empty() {

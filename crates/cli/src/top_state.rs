@@ -78,7 +78,7 @@ pub enum Wish {
 }
 
 /// Everything that a picture is made of.
-pub struct State {
+pub struct TopState {
     /// The processes, in the order of the list.
     pub processes: Vec<Watched>,
     /// By what they are sorted.
@@ -102,10 +102,10 @@ pub struct State {
     chosen: Option<u32>,
 }
 
-impl State {
+impl TopState {
     /// Nothing is known yet. With a process, one looks into that.
-    pub fn new(interval: f64, inside: Option<u32>) -> State {
-        State {
+    pub fn new(interval: f64, inside: Option<u32>) -> TopState {
+        TopState {
             processes: Vec::new(),
             sort: Sort::Faults,
             is_reversed: false,

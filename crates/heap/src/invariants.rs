@@ -82,7 +82,7 @@ impl Heap {
         if huge > 0 {
             let end = start + huge as usize * PAGES_PER_SPAN;
             assert!(start + pages <= end && start + pages > end - PAGES_PER_SPAN);
-            self.check_unit(start, state, pages, lists, sums);
+            self.check_run(start, state, pages, lists, sums);
             for body in span + 1..span + huge as usize {
                 assert_eq!(runs.huge[body].load(Ordering::Relaxed), HUGE_BODY);
             }
@@ -102,7 +102,7 @@ impl Heap {
                 "free neighbours are merged"
             );
             free_in_span += usize::from(state == RunState::Free);
-            self.check_unit(at, state, pages, lists, sums);
+            self.check_run(at, state, pages, lists, sums);
             last = state;
             at += pages;
         }
@@ -115,7 +115,7 @@ impl Heap {
         1
     }
 
-    fn check_unit(
+    fn check_run(
         &self,
         first: usize,
         state: RunState,

@@ -1,4 +1,4 @@
-//! Page: the 4 KiB unit in which the heap commits, frees and names memory.
+//! Page: the 4 KiB in which the heap commits, frees and names memory.
 //!
 //! Guarantees: a `PageNo` is the page's index in the region, and pager and store use the same
 //! number.

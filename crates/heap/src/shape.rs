@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_holds_whole_objects_and_at_least_128_bytes() {
+    fn a_batch_holds_whole_objects_and_at_least_128_bytes() {
         for size in 0..20_000 {
             let shape = Shape::of_object(size).expect("a sane size");
             assert_eq!(shape.size(), size.max(1).next_multiple_of(8));
@@ -113,8 +113,8 @@ mod tests {
             assert!(shape.tail <= 4096 && (1..=BATCH_MAX as u32).contains(&shape.batch));
             assert!(shape.batch == 1 || shape.size() < 128 && shape.tail < 256, "{size}");
             let pages = 0..shape.stride as usize;
-            let units: usize = pages.map(|page| shape.kept_bytes(page)).sum();
-            assert_eq!(units, shape.size() * shape.batch as usize);
+            let kept: usize = pages.map(|page| shape.kept_bytes(page)).sum();
+            assert_eq!(kept, shape.size() * shape.batch as usize);
             let element = Shape::of_element(size).expect("a sane size");
             assert_eq!((element.size(), element.batch), (shape.size(), 1));
             if size >= 128 {

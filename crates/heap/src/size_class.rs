@@ -90,15 +90,15 @@ impl SizeClass {
     }
 }
 
-/// The `step`-th size (from 1) of a ladder whose first 16 rungs are multiples of `unit` and
+/// The `step`-th size (from 1) of a ladder whose first 16 rungs are multiples of `least` and
 /// which then has 8 rungs a doubling.
-const fn rung(step: usize, unit: usize) -> usize {
+const fn rung(step: usize, least: usize) -> usize {
     if step <= 16 {
-        return step * unit;
+        return step * least;
     }
     let doubling = (step - 17) / 8;
     let eighth = (step - 17) % 8;
-    ((9 + eighth) << (doubling + 1)) * unit
+    ((9 + eighth) << (doubling + 1)) * least
 }
 
 /// Medium classes start at 5 pages, the fifth rung.

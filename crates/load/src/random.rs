@@ -29,7 +29,7 @@ pub fn below(bits: u64, bound: u64) -> u64 {
 
 /// A number in `[0, 1)` of 64 random bits, of which 53 count.
 #[inline]
-pub fn unit(bits: u64) -> f64 {
+pub fn fraction(bits: u64) -> f64 {
     (bits >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
 }
 

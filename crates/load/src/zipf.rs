@@ -8,7 +8,7 @@
 //! Never: allocates; its memory does not grow with n.
 //! Threads: immutable after construction; the caller brings the generator.
 
-use crate::random::unit;
+use crate::random::fraction;
 
 /// The sampler: three constants that depend on n and the exponent only.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ impl Zipf {
     pub fn sample(&self, mut draw: impl FnMut() -> u64) -> u64 {
         loop {
             let u = self.integral_at_last
-                + unit(draw()) * (self.integral_at_first - self.integral_at_last);
+                + fraction(draw()) * (self.integral_at_first - self.integral_at_last);
             let x = self.integral_inverse(u);
             let rank = ((x + 0.5) as u64).clamp(1, self.count);
             let k = rank as f64;

@@ -1,13 +1,13 @@
 //! Access: reads and writes objects for the program without page faults, many at a time.
 //!
 //! An object in the page buffer is read and written there, through the mapping; a cached one in its
-//! slot. A stored one is brought into the object cache first, a window of reads at a time so that
+//! slot. A stored one is brought into the object cache first, many reads at a time so that
 //! the device's queue is full. The program's own buffers are never touched here: bytes go through
 //! an `AccessBuffer`, because a thread that owns an object must not fault.
 //!
 //! Guarantees: agrees with plain pointers that other threads use at the same time: an object is
-//! owned, or pinned in the page buffer, while its bytes are copied. Of two pieces of one window
-//! that name the same object the later one is done second. Memory is bounded by the window.
+//! owned, or pinned in the page buffer, while its bytes are copied. Of two pieces of one call
+//! that name the same object the later one is done second. Memory is bounded by `CALL_PIECES`.
 //! Never: allocates; waits for room in the log, or for another object, while it owns one.
 //! Threads: any, outside the fault path, with all signals blocked: a signal handler that touched an
 //! object which its own thread owns would wait for ever.
@@ -27,12 +27,12 @@ use crate::ownership::{Found, Owned, Pin, Place, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 use crate::promises::NoPromise;
-use crate::staging::{StagingBuffer, WINDOW_PIECES};
+use crate::staging::{StagingBuffer, CALL_PIECES};
 
-/// A set of pieces of a window, a bit each, by position.
+/// A set of pieces of a call, a bit each, by position.
 pub(crate) type Pieces = u64;
 
-const _: () = assert!(WINDOW_PIECES <= Pieces::BITS as usize);
+const _: () = assert!(CALL_PIECES <= Pieces::BITS as usize);
 
 /// What to do with the bytes of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ pub struct Piece {
     pub length: usize,
 }
 
-/// Why an access stopped, and at which piece of the window; those before it are done.
+/// Why an access stopped, and at which piece of the call; those before it are done.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessError {
     /// The index of the first piece that is not done.
@@ -84,13 +84,13 @@ pub enum AccessReason {
     NoRoom(StoreError),
 }
 
-/// Pinned memory for the bytes of a window's pieces.
+/// Pinned memory for the bytes of a call's pieces.
 pub struct AccessBuffer<'a>(StagingBuffer<'a>);
 
 impl AccessBuffer<'_> {
     /// Where the bytes of the piece with this index go, or come from: a page.
     pub fn bytes(&self, piece: usize) -> *mut u8 {
-        debug_assert!(piece < WINDOW_PIECES);
+        debug_assert!(piece < CALL_PIECES);
         // SAFETY: the first half of the buffer has a page for each piece.
         unsafe { self.0.address().add(piece * PAGE) }
     }
@@ -98,7 +98,7 @@ impl AccessBuffer<'_> {
     /// Where blocks are read to: a page for each piece.
     fn blocks(&self) -> *mut u8 {
         // SAFETY: the second half of the buffer.
-        unsafe { self.0.address().add(WINDOW_PIECES * PAGE) }
+        unsafe { self.0.address().add(CALL_PIECES * PAGE) }
     }
 }
 
@@ -106,7 +106,7 @@ impl AccessBuffer<'_> {
 #[derive(Clone, Copy)]
 enum Progress {
     Done,
-    /// Claimed, and in the window's flight.
+    /// Claimed, and in the call's flight.
     Reading,
     /// Another thread owns its object, or it needs a slot.
     Later,
@@ -114,15 +114,15 @@ enum Progress {
     Damaged(StoreError),
 }
 
-/// One window and its state. All of its pieces lie in managed memory, within their objects.
+/// One call and its progress. All of its pieces lie in managed memory, within their objects.
 struct Call<'a> {
     operation: Operation,
     pieces: &'a [Piece],
     buffer: &'a AccessBuffer<'a>,
-    slots: [Option<u32>; WINDOW_PIECES],
+    slots: [Option<u32>; CALL_PIECES],
     /// The objects to be read, and for which piece each.
-    flight: Flight<WINDOW_PIECES>,
-    piece_of: [u8; WINDOW_PIECES],
+    flight: Flight<CALL_PIECES>,
+    piece_of: [u8; CALL_PIECES],
 }
 
 impl Pager {
@@ -131,7 +131,7 @@ impl Pager {
         AccessBuffer(self.staging.access.take())
     }
 
-    /// Does `operation` with up to `WINDOW_PIECES` pieces. Blocks all signals meanwhile.
+    /// Does `operation` with up to `CALL_PIECES` pieces. Blocks all signals meanwhile.
     pub fn access(
         &self,
         operation: Operation,
@@ -139,18 +139,18 @@ impl Pager {
         buffer: &AccessBuffer<'_>,
         moves: &mut Moves,
     ) -> Result<(), AccessError> {
-        let pieces = &pieces[..pieces.len().min(WINDOW_PIECES)];
+        let pieces = &pieces[..pieces.len().min(CALL_PIECES)];
         let _blocked = Blocked::all();
         // The table knows pages of plain spans only once they are taken over.
         self.take_over_spans();
         self.stage(&buffer.0, 2 * pieces.len() * PAGE, moves);
         let _passage = self.gate.enter(Level::Mover);
         let (good, bad) = self.good_pieces(pieces);
-        let (slots, piece_of) = ([None; WINDOW_PIECES], [0; WINDOW_PIECES]);
+        let (slots, piece_of) = ([None; CALL_PIECES], [0; CALL_PIECES]);
         let (pieces, flight) = (&pieces[..good], Flight::new());
-        let mut window = Call { operation, pieces, buffer, slots, flight, piece_of };
-        let done = self.access_window(&mut window, moves);
-        for slot in window.slots.into_iter().flatten() {
+        let mut call = Call { operation, pieces, buffer, slots, flight, piece_of };
+        let done = self.access_call(&mut call, moves);
+        for slot in call.slots.into_iter().flatten() {
             self.cache.give_back(slot);
         }
         self.signal_eviction();
@@ -184,19 +184,19 @@ impl Pager {
         (pieces.len(), None)
     }
 
-    fn access_window(&self, window: &mut Call<'_>, moves: &mut Moves) -> Result<(), AccessError> {
-        let count = window.pieces.len();
-        let bulk = match window.operation {
-            Operation::Write => self.write_in_bulk(window.pieces, window.buffer, moves),
+    fn access_call(&self, call: &mut Call<'_>, moves: &mut Moves) -> Result<(), AccessError> {
+        let count = call.pieces.len();
+        let bulk = match call.operation {
+            Operation::Write => self.write_in_bulk(call.pieces, call.buffer, moves),
             Operation::Read | Operation::Fetch | Operation::FetchBeside => 0,
         };
         let is_done = |index: usize| bulk & (1 << index) != 0;
         // Take slots first, while nothing is owned: reclaim may wait for the log. A piece without a
         // slot is done now if it needs none, and later otherwise.
         for index in 0..count {
-            let page = self.frames.page_at(window.pieces[index].address);
-            if !is_done(index) && self.wants_slot(window.operation, page) {
-                window.slots[index] = self.slot_for(page, moves).unwrap_or(None);
+            let page = self.frames.page_at(call.pieces[index].address);
+            if !is_done(index) && self.wants_slot(call.operation, page) {
+                call.slots[index] = self.slot_for(page, moves).unwrap_or(None);
             }
         }
         let mut later: Pieces = 0;
@@ -204,25 +204,25 @@ impl Pager {
         for index in (0..count).filter(|&index| !is_done(index)) {
             // An earlier piece of the same object that has to wait goes first.
             let page = |piece: &Piece| piece.address / PAGE;
-            let before = window.pieces[..index].iter().enumerate();
+            let before = call.pieces[..index].iter().enumerate();
             let behind = later != 0
                 && before
                     .filter(|(at, _)| later & (1 << at) != 0)
-                    .any(|(_, piece)| page(piece) == page(&window.pieces[index]));
-            let progress = if behind { Progress::Later } else { self.begin_piece(window, index) };
+                    .any(|(_, piece)| page(piece) == page(&call.pieces[index]));
+            let progress = if behind { Progress::Later } else { self.begin_piece(call, index) };
             later |= Pieces::from(matches!(progress, Progress::Later)) << index;
             if let (None, Progress::Damaged(error)) = (damaged, progress) {
                 damaged =
                     Some(AccessError { piece: index, reason: AccessReason::Unreadable(error) });
             }
         }
-        let failed = [self.read_pieces(window), damaged].into_iter().flatten();
+        let failed = [self.read_pieces(call), damaged].into_iter().flatten();
         let mut failed = failed.min_by_key(|failed| failed.piece);
         while later != 0 && failed.is_none_or(|failed| later.trailing_zeros() < failed.piece as u32)
         {
             let index = later.trailing_zeros() as usize;
             later &= later - 1;
-            if let Err(reason) = self.do_alone(window, index, moves) {
+            if let Err(reason) = self.do_alone(call, index, moves) {
                 failed = Some(AccessError { piece: index, reason });
             }
         }
@@ -267,17 +267,17 @@ impl Pager {
 
     /// Does the piece at once if that needs no read from the device; otherwise claims its object
     /// for reading.
-    fn begin_piece(&self, window: &mut Call<'_>, index: usize) -> Progress {
-        let page = self.frames.page_at(window.pieces[index].address);
-        let writes = window.operation == Operation::Write;
+    fn begin_piece(&self, call: &mut Call<'_>, index: usize) -> Progress {
+        let page = self.frames.page_at(call.pieces[index].address);
+        let writes = call.operation == Operation::Write;
         loop {
             let found = self.ownership.look(page);
-            if window.operation.only_fetches() && !matches!(found, Found::Stored(_)) {
+            if call.operation.only_fetches() && !matches!(found, Found::Stored(_)) {
                 return Progress::Done; // in DRAM, on its way there, or nowhere
             }
             match found {
                 Found::Zero if writes => {
-                    let Some(slot) = window.slots[index] else { return Progress::Later };
+                    let Some(slot) = call.slots[index] else { return Progress::Later };
                     if !self.try_promise(page) {
                         return Progress::Later;
                     }
@@ -285,7 +285,7 @@ impl Pager {
                         self.end_promise(page);
                         continue;
                     };
-                    if !self.slot_fits(window, index, page) {
+                    if !self.slot_fits(call, index, page) {
                         self.end_as_zero(owned);
                         return Progress::Later;
                     }
@@ -295,8 +295,8 @@ impl Pager {
                         return Progress::Damaged(StoreError::Io(errno));
                     }
                     self.sources.take(page);
-                    window.slots[index] = None;
-                    self.finish_piece(window, index, owned, slot);
+                    call.slots[index] = None;
+                    self.finish_piece(call, index, owned, slot);
                     return Progress::Done;
                 }
                 Found::Zero if self.sources.cover(page, 1) => {
@@ -309,11 +309,11 @@ impl Pager {
                     if let Err(errno) = read {
                         return Progress::Damaged(StoreError::Io(errno));
                     }
-                    self.copy_piece(window, index, staging.address());
+                    self.copy_piece(call, index, staging.address());
                     return Progress::Done;
                 }
                 Found::Zero => {
-                    let (bytes, length) = (window.buffer.bytes(index), window.pieces[index].length);
+                    let (bytes, length) = (call.buffer.bytes(index), call.pieces[index].length);
                     // SAFETY: a page of the buffer is this piece's.
                     unsafe { bytes.write_bytes(0, length) };
                     return Progress::Done;
@@ -322,9 +322,9 @@ impl Pager {
                     let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
                     let descriptor = self.ownership.of(&owned);
                     let progress = match descriptor.is_compressed() {
-                        true => self.do_compressed(window, index, &owned),
+                        true => self.do_compressed(call, index, &owned),
                         false => {
-                            self.copy_in_slot(window, index, &owned, descriptor.slot());
+                            self.copy_in_slot(call, index, &owned, descriptor.slot());
                             Progress::Done
                         }
                     };
@@ -336,31 +336,31 @@ impl Pager {
                     return progress;
                 }
                 Found::Stored(block) => {
-                    if window.slots[index].is_none() && window.operation != Operation::Read {
+                    if call.slots[index].is_none() && call.operation != Operation::Read {
                         return match writes {
                             true => Progress::Later,
                             false => Progress::Done, // no room: a prefetch is a wish
                         };
                     }
                     let Some(owned) = self.ownership.claim_stored(page, block) else { continue };
-                    if !self.slot_fits(window, index, page) {
+                    if !self.slot_fits(call, index, page) {
                         self.ownership.stored(owned, block);
                         continue;
                     }
-                    let whole = window.pieces[index].length == self.kept_bytes(page);
-                    if let (true, true, Some(slot)) = (writes, whole, window.slots[index]) {
-                        window.slots[index] = None;
-                        self.finish_piece(window, index, owned, slot);
+                    let whole = call.pieces[index].length == self.kept_bytes(page);
+                    if let (true, true, Some(slot)) = (writes, whole, call.slots[index]) {
+                        call.slots[index] = None;
+                        self.finish_piece(call, index, owned, slot);
                         return Progress::Done;
                     }
-                    window.piece_of[window.flight.len()] = index as u8;
-                    window.flight.push(owned, page, block);
+                    call.piece_of[call.flight.len()] = index as u8;
+                    call.flight.push(owned, page, block);
                     return Progress::Reading;
                 }
                 Found::OnItsWay(_) => return Progress::Later,
                 Found::Resident(_) => {
                     let Some(pinned) = self.ownership.try_pin(page, Pin::Call) else { continue };
-                    self.copy_piece(window, index, self.frames.address_of(page) as *mut u8);
+                    self.copy_piece(call, index, self.frames.address_of(page) as *mut u8);
                     self.ownership.descriptor(pinned).drop_pin(Pin::Call);
                     return Progress::Done;
                 }
@@ -384,11 +384,11 @@ impl Pager {
 
     /// Whether the slot that was taken for the piece is large enough for its object, which is owned
     /// now: the page may hold another object by now, of another size. If not, gives the slot back.
-    fn slot_fits(&self, window: &mut Call<'_>, index: usize, page: PageNo) -> bool {
-        match window.slots[index] {
+    fn slot_fits(&self, call: &mut Call<'_>, index: usize, page: PageNo) -> bool {
+        match call.slots[index] {
             Some(slot) if self.cache.slot_bytes(slot) < self.kept_bytes(page) => {
                 self.cache.give_back(slot);
-                window.slots[index] = None;
+                call.slots[index] = None;
                 false
             }
             _ => true,
@@ -396,21 +396,21 @@ impl Pager {
     }
 
     /// Reads all claimed objects at once, and does their pieces.
-    fn read_pieces(&self, window: &mut Call<'_>) -> Option<AccessError> {
-        if window.flight.len() == 0 {
+    fn read_pieces(&self, call: &mut Call<'_>) -> Option<AccessError> {
+        if call.flight.len() == 0 {
             return None;
         }
-        let mut flight = core::mem::replace(&mut window.flight, Flight::new());
+        let mut flight = core::mem::replace(&mut call.flight, Flight::new());
         // SAFETY: the second half of the buffer, which is this thread's alone.
-        let mut reads = unsafe { self.begin(&flight, window.buffer.blocks()) };
+        let mut reads = unsafe { self.begin(&flight, call.buffer.blocks()) };
         // The program has not asked for neighbours: no larger cache would have saved these reads.
-        self.finish(&flight, &mut reads, window.operation != Operation::FetchBeside);
+        self.finish(&flight, &mut reads, call.operation != Operation::FetchBeside);
         let mut failed: Option<AccessError> = None;
         for at in 0..flight.len() {
-            let (piece, block) = (usize::from(window.piece_of[at]), flight.block(at));
+            let (piece, block) = (usize::from(call.piece_of[at]), flight.block(at));
             let landed = self.landed(&flight, &reads, at);
             let done =
-                landed.and_then(|landed| self.do_landed(window, piece, &mut flight, at, landed));
+                landed.and_then(|landed| self.do_landed(call, piece, &mut flight, at, landed));
             match done {
                 Ok(()) => {}
                 Err(error) => {
@@ -429,51 +429,51 @@ impl Pager {
     /// and publishes it. After an error it is still in the flight.
     fn do_landed(
         &self,
-        window: &mut Call<'_>,
+        call: &mut Call<'_>,
         index: usize,
-        flight: &mut Flight<WINDOW_PIECES>,
+        flight: &mut Flight<CALL_PIECES>,
         at: usize,
         landed: Landed<'_>,
     ) -> Result<(), StoreError> {
         let block = flight.block(at);
         // What is only fetched stays compressed, in a slot of that size.
         if let Landed::Compressed(bytes) = landed
-            && window.operation.only_fetches()
+            && call.operation.only_fetches()
             && let Some(slot) = self.cache.take_compressed(bytes)
         {
             let owned = flight.take(at);
             self.ownership.of(&owned).set_compressed(true);
-            self.finish_fetch(window, owned, slot);
+            self.finish_fetch(call, owned, slot);
             return Ok(());
         }
-        match (landed, window.slots[index]) {
+        match (landed, call.slots[index]) {
             (Landed::Plain(object), None) => {
-                self.copy_piece(window, index, object.as_ptr().cast_mut());
+                self.copy_piece(call, index, object.as_ptr().cast_mut());
                 self.ownership.stored(flight.take(at), block);
             }
             (Landed::Plain(object), Some(slot)) => {
-                window.slots[index] = None;
+                call.slots[index] = None;
                 // SAFETY: the slot is ours alone and has room for the object.
                 unsafe {
                     let to = self.cache.address(slot);
                     to.copy_from_nonoverlapping(object.as_ptr(), object.len());
                 }
-                self.finish_piece(window, index, flight.take(at), slot);
+                self.finish_piece(call, index, flight.take(at), slot);
             }
             (Landed::Compressed(_), None) => {
                 let staging = self.take_staging(PAGE);
                 // SAFETY: the staging page is ours alone.
                 let page = unsafe { page_at(staging.address()) };
                 self.make_page(flight, at, landed, page)?;
-                self.copy_piece(window, index, staging.address());
+                self.copy_piece(call, index, staging.address());
                 self.ownership.stored(flight.take(at), block);
             }
             (Landed::Compressed(_), Some(slot)) => {
                 // SAFETY: the slot is ours alone, and `slot_fits`: the object is a page.
                 let page = unsafe { page_at(self.cache.address(slot)) };
                 self.make_page(flight, at, landed, page)?;
-                window.slots[index] = None;
-                self.finish_piece(window, index, flight.take(at), slot);
+                call.slots[index] = None;
+                self.finish_piece(call, index, flight.take(at), slot);
             }
         }
         Ok(())
@@ -481,14 +481,14 @@ impl Pager {
 
     /// Does the piece of an owned object that lies compressed in its slot. A write needs the
     /// piece's own slot, where the object lies as it is from then on.
-    fn do_compressed(&self, window: &mut Call<'_>, index: usize, owned: &Owned) -> Progress {
+    fn do_compressed(&self, call: &mut Call<'_>, index: usize, owned: &Owned) -> Progress {
         let descriptor = self.ownership.of(owned);
         let staging = self.take_staging(PAGE);
-        let (target, new_slot) = match (window.operation, window.slots[index]) {
+        let (target, new_slot) = match (call.operation, call.slots[index]) {
             (Operation::Write, None) => return Progress::Later,
             (Operation::Write, Some(slot)) if self.cache.slot_bytes(slot) < PAGE => {
                 self.cache.give_back(slot);
-                window.slots[index] = None;
+                call.slots[index] = None;
                 return Progress::Later;
             }
             (Operation::Write, Some(slot)) => (self.cache.address(slot), Some(slot)),
@@ -499,14 +499,14 @@ impl Pager {
             return Progress::Damaged(error);
         }
         match new_slot {
-            None => self.copy_piece(window, index, target),
+            None => self.copy_piece(call, index, target),
             Some(slot) => {
-                window.slots[index] = None;
+                call.slots[index] = None;
                 self.cache.give_back(descriptor.slot());
                 descriptor.set_slot(slot);
                 descriptor.set_compressed(false);
                 self.cache.set_owner(slot, owned.id());
-                self.copy_in_slot(window, index, owned, slot);
+                self.copy_in_slot(call, index, owned, slot);
             }
         }
         Progress::Done
@@ -514,14 +514,14 @@ impl Pager {
 
     /// The owned object's bytes are in the slot: does the piece there, and publishes the object as
     /// cached.
-    fn finish_piece(&self, window: &Call<'_>, index: usize, owned: Owned, slot: u32) {
-        self.copy_in_slot(window, index, &owned, slot);
-        self.finish_fetch(window, owned, slot);
+    fn finish_piece(&self, call: &Call<'_>, index: usize, owned: Owned, slot: u32) {
+        self.copy_in_slot(call, index, &owned, slot);
+        self.finish_fetch(call, owned, slot);
     }
 
     /// Publishes an owned object, which is in the slot, as cached.
-    fn finish_fetch(&self, window: &Call<'_>, owned: Owned, slot: u32) {
-        if window.operation == Operation::FetchBeside {
+    fn finish_fetch(&self, call: &Call<'_>, owned: Owned, slot: u32) {
+        if call.operation == Operation::FetchBeside {
             self.ownership.of(&owned).set_neighbour();
             self.put_in_cache(owned, slot, Balancer::leaves);
         } else {
@@ -531,23 +531,23 @@ impl Pager {
 
     /// Does the piece in the slot of the owned object. What is written counts as changed: the hash
     /// that would show whether it is costs more than most writes.
-    fn copy_in_slot(&self, window: &Call<'_>, index: usize, owned: &Owned, slot: u32) {
-        self.copy_piece(window, index, self.cache.address(slot));
-        if window.operation == Operation::Write {
+    fn copy_in_slot(&self, call: &Call<'_>, index: usize, owned: &Owned, slot: u32) {
+        self.copy_piece(call, index, self.cache.address(slot));
+        if call.operation == Operation::Write {
             self.drop_backing(owned);
             self.ownership.of(owned).set_hash(UNKNOWN_HASH);
         }
     }
 
     /// Copies the piece's bytes between the buffer and the object, whose first byte is at `object`.
-    fn copy_piece(&self, window: &Call<'_>, index: usize, object: *mut u8) {
-        let Piece { address, length } = window.pieces[index];
-        let bytes = window.buffer.bytes(index);
+    fn copy_piece(&self, call: &Call<'_>, index: usize, object: *mut u8) {
+        let Piece { address, length } = call.pieces[index];
+        let bytes = call.buffer.bytes(index);
         // SAFETY: the object is owned, or pinned, by the caller, and the piece lies in it (and on
         // one page); the buffer's page is this thread's.
         unsafe {
             let object = object.add(address % PAGE);
-            match window.operation {
+            match call.operation {
                 Operation::Read => bytes.copy_from_nonoverlapping(object, length),
                 Operation::Write => object.copy_from_nonoverlapping(bytes, length),
                 Operation::Fetch | Operation::FetchBeside => {}
@@ -570,24 +570,24 @@ impl Pager {
     /// Does one piece that had to wait. Owns nothing while it waits.
     fn do_alone(
         &self,
-        window: &mut Call<'_>,
+        call: &mut Call<'_>,
         index: usize,
         moves: &mut Moves,
     ) -> Result<(), AccessReason> {
-        let page = self.frames.page_at(window.pieces[index].address);
+        let page = self.frames.page_at(call.pieces[index].address);
         loop {
-            if window.slots[index].is_none() && self.wants_slot(window.operation, page) {
-                window.slots[index] = match self.slot_for(page, moves) {
+            if call.slots[index].is_none() && self.wants_slot(call.operation, page) {
+                call.slots[index] = match self.slot_for(page, moves) {
                     Ok(slot) => slot,
-                    Err(_) if window.operation == Operation::Read => None,
+                    Err(_) if call.operation == Operation::Read => None,
                     Err(error) => return Err(AccessReason::NoRoom(error)),
                 };
             }
-            match self.begin_piece(window, index) {
+            match self.begin_piece(call, index) {
                 Progress::Done => return Ok(()),
                 Progress::Damaged(error) => return Err(AccessReason::Unreadable(error)),
                 Progress::Reading => {
-                    let failed = self.read_pieces(window);
+                    let failed = self.read_pieces(call);
                     return failed.map_or(Ok(()), |error| Err(error.reason));
                 }
                 Progress::Later => match self.ownership.look(page) {

@@ -18,10 +18,10 @@ use crate::access::{AccessBuffer, Piece, Pieces};
 use crate::moves::Moves;
 use crate::ownership::{OwnedList, Place};
 use crate::pager::Pager;
-use crate::staging::WINDOW_PIECES;
+use crate::staging::CALL_PIECES;
 
 impl Pager {
-    /// Writes the pieces of a window that need not go through the cache; returns which.
+    /// Writes the pieces of a call that need not go through the cache; returns which.
     pub(crate) fn write_in_bulk(
         &self,
         pieces: &[Piece],
@@ -47,7 +47,7 @@ impl Pager {
         done
     }
 
-    /// Whether a window is part of a bulk write of fresh objects for which the cache has no room.
+    /// Whether a call is part of a bulk write of fresh objects for which the cache has no room.
     fn is_bulk(&self, pieces: &[Piece]) -> bool {
         let fresh = |piece: &Piece| {
             let page = self.frames.page_at(piece.address);
@@ -56,7 +56,7 @@ impl Pager {
                 && self.ownership.place(page) == Place::Zero
         };
         // In order, so that no object comes twice.
-        pieces.len() == WINDOW_PIECES
+        pieces.len() == CALL_PIECES
             && self.cache.is_full()
             && pieces.is_sorted_by(|one, next| one.address / PAGE < next.address / PAGE)
             && pieces.iter().all(fresh)
@@ -75,7 +75,7 @@ impl Pager {
         // SAFETY: the staging page is ours alone.
         let block = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
         let mut packed = PackedBlock::begin(block);
-        let mut objects = OwnedList::<WINDOW_PIECES>::new();
+        let mut objects = OwnedList::<CALL_PIECES>::new();
         let (mut cost, mut done) = (0, 0);
         for at in which {
             let page = self.frames.page_at(pieces[at].address);

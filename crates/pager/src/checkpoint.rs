@@ -68,7 +68,7 @@ pub struct Cut<'a> {
 pub struct CheckpointBuffer<'a>(StagingBuffer<'a>);
 
 /// Owned objects that are looked at together, and the bytes of each.
-struct Window {
+struct Group {
     owned: OwnedList<TOGETHER>,
     ids: [DescriptorId; TOGETHER],
     bytes: [Bytes; TOGETHER],
@@ -148,7 +148,7 @@ impl Pager {
             let passage = (!is_cut).then(|| self.gate.enter(Level::Mover));
             let mut packer = self.packer();
             let mut writer = if is_cut { self.writer_in_cut()? } else { self.log_writer()? };
-            written += self.write_window(buffer, &mut packer, &mut writer, &mut next, is_cut)?;
+            written += self.write_group(buffer, &mut packer, &mut writer, &mut next, is_cut)?;
             drop((writer, packer, passage));
         }
         Ok(written)
@@ -176,7 +176,7 @@ impl Pager {
 
     /// Writes the changed ones among the objects from `next` on, and moves `next` behind those that
     /// it is done with.
-    fn write_window(
+    fn write_group(
         &self,
         buffer: &StagingBuffer<'_>,
         packer: &mut Packer,
@@ -185,44 +185,44 @@ impl Pager {
         is_cut: bool,
     ) -> Result<u64, CutError> {
         const NOTHING: Bytes = Bytes { at: core::ptr::null(), length: 0, content: Form::Whole };
-        let mut window = Window {
+        let mut group = Group {
             owned: OwnedList::new(),
             ids: [DescriptorId(0); TOGETHER],
             bytes: [NOTHING; TOGETHER],
         };
         let used = self.ownership.descriptors.used() as u32;
-        while window.owned.len() < TOGETHER && *next < used {
+        while group.owned.len() < TOGETHER && *next < used {
             let id = DescriptorId(*next);
             *next += 1;
             if let Some(owned) = self.claim_to_write(id) {
-                window.ids[window.owned.len()] = id;
-                window.owned.push(owned);
+                group.ids[group.owned.len()] = id;
+                group.owned.push(owned);
             }
         }
-        let count = window.owned.len();
-        let copied = self.copy_resident(buffer, &mut window, count);
+        let count = group.owned.len();
+        let copied = self.copy_resident(buffer, &mut group, count);
         let mut unreadable = None;
         let (mut written, mut rest) = (0, None);
         (packer.objects.count, packer.pages.count) = (0, 0);
         for index in 0..count {
-            let id = window.ids[index];
-            let bytes = window.bytes[index];
+            let id = group.ids[index];
+            let bytes = group.bytes[index];
             if bytes.at.is_null() {
                 unreadable = Some(self.ownership.descriptor(id).page());
-                self.publish_again(window.owned.take(index));
+                self.publish_again(group.owned.take(index));
                 continue;
             }
             match bytes.content {
                 _ if self.is_as_stored(id, bytes) => {
-                    self.publish_again(window.owned.take(index));
+                    self.publish_again(group.owned.take(index));
                 }
                 Form::Packed(content) => packer.list(content).push(index, bytes.length),
                 Form::Whole if writer.room() == 0 => {
                     rest = rest.or(Some(id));
-                    self.publish_again(window.owned.take(index));
+                    self.publish_again(group.owned.take(index));
                 }
                 Form::Whole => {
-                    let owned = window.owned.take(index);
+                    let owned = group.owned.take(index);
                     self.write_whole(&owned, bytes, buffer, writer);
                     self.publish_again(owned);
                     written += 1;
@@ -230,7 +230,7 @@ impl Pager {
             }
         }
         for content in [Content::Objects, Content::Pages] {
-            written += self.write_packed(content, buffer, packer, &mut window, writer, &mut rest);
+            written += self.write_packed(content, buffer, packer, &mut group, writer, &mut rest);
         }
         if let Some(DescriptorId(first)) = rest {
             *next = first.min(*next);
@@ -274,13 +274,13 @@ impl Pager {
     fn copy_resident(
         &self,
         buffer: &StagingBuffer<'_>,
-        window: &mut Window,
+        group: &mut Group,
         count: usize,
     ) -> Result<(), Errno> {
         let nowhere = Part { from: 0, to: core::ptr::null_mut(), length: 0 };
         let (mut parts, mut which, mut resident) = ([nowhere; TOGETHER], [0; TOGETHER], 0);
         for index in 0..count {
-            let id = window.ids[index];
+            let id = group.ids[index];
             let descriptor = self.ownership.descriptor(id);
             let page = descriptor.page();
             let length = self.kept_bytes(page);
@@ -294,15 +294,15 @@ impl Pager {
                 parts[resident] = Part { from: self.frames.address_of(page), to, length };
                 which[resident] = index;
                 resident += 1;
-                window.bytes[index] = Bytes { at: to, length, content: form(length) };
+                group.bytes[index] = Bytes { at: to, length, content: form(length) };
             } else if descriptor.is_compressed() {
                 // SAFETY: the slot is the owner's alone, and holds a compressed page.
                 let bytes = unsafe { self.cache.compressed(descriptor.slot()) };
                 let content = Form::Packed(Content::Pages);
-                window.bytes[index] = Bytes { at: bytes.as_ptr(), length: bytes.len(), content };
+                group.bytes[index] = Bytes { at: bytes.as_ptr(), length: bytes.len(), content };
             } else {
                 let at = self.cache.address(descriptor.slot()).cast_const();
-                window.bytes[index] = Bytes { at, length, content: form(length) };
+                group.bytes[index] = Bytes { at, length, content: form(length) };
             }
         }
         let mut done = 0;
@@ -312,13 +312,13 @@ impl Pager {
                 Ok(copied) => {
                     done += copied;
                     if done < resident {
-                        window.bytes[which[done]].at = core::ptr::null();
+                        group.bytes[which[done]].at = core::ptr::null();
                         done += 1;
                     }
                 }
                 Err(errno) => {
                     which[done..resident].iter().for_each(|&index| {
-                        window.bytes[index].at = core::ptr::null();
+                        group.bytes[index].at = core::ptr::null();
                     });
                     return Err(errno);
                 }
@@ -371,7 +371,7 @@ impl Pager {
         content: Content,
         buffer: &StagingBuffer<'_>,
         packer: &mut Packer,
-        window: &mut Window,
+        group: &mut Group,
         writer: &mut Writer<'_>,
         rest: &mut Option<DescriptorId>,
     ) -> u64 {
@@ -386,10 +386,10 @@ impl Pager {
             let members = || plan.objects(block).map(|member| usize::from(list.which[member]));
             if writer.room() == 0 {
                 for index in members() {
-                    let DescriptorId(id) = window.ids[index];
+                    let DescriptorId(id) = group.ids[index];
                     *rest =
                         Some(DescriptorId(rest.map_or(id, |DescriptorId(first)| first.min(id))));
-                    self.publish_again(window.owned.take(index));
+                    self.publish_again(group.owned.take(index));
                 }
                 continue;
             }
@@ -398,9 +398,9 @@ impl Pager {
             let mut packed = PackedBlock::begin_with(page, content);
             let (mut cost, mut count) = (0, 0);
             for index in members() {
-                let PageNo(name) = self.ownership.descriptor(window.ids[index]).page();
-                packed.push(name, window.bytes[index].as_slice());
-                cost += packed::cost(window.bytes[index].length);
+                let PageNo(name) = self.ownership.descriptor(group.ids[index]).page();
+                packed.push(name, group.bytes[index].as_slice());
+                cost += packed::cost(group.bytes[index].length);
                 count += 1;
             }
             let at = match content {
@@ -408,9 +408,9 @@ impl Pager {
                 Content::Objects => writer.append_packed(packed.finish(), cost),
             };
             for index in members() {
-                let owned = window.owned.take(index);
+                let owned = group.owned.take(index);
                 let hash = match content {
-                    Content::Objects => self.store.hash(window.bytes[index].as_slice()),
+                    Content::Objects => self.store.hash(group.bytes[index].as_slice()),
                     // It is made when the page is decompressed.
                     Content::Pages => UNKNOWN_HASH,
                 };
@@ -442,7 +442,7 @@ impl Pager {
 impl Bytes {
     /// The bytes.
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: `copy_resident` noted memory of the owner's, which lasts as long as the window.
+        // SAFETY: `copy_resident` noted memory of the owner's, which lasts as long as the group.
         unsafe { core::slice::from_raw_parts(self.at, self.length) }
     }
 }

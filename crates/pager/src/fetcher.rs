@@ -20,7 +20,7 @@ use crate::moves::Moves;
 use crate::neighbours::{GROUP, NEAR};
 use crate::ownership::Place;
 use crate::pager::Pager;
-use crate::staging::WINDOW_PIECES;
+use crate::staging::CALL_PIECES;
 use crate::trace::Happened;
 use crate::window::Window;
 
@@ -43,15 +43,15 @@ impl Pager {
         }
         drop(objects);
         if started > 0 {
-            self.prefetch.wake(started.div_ceil(WINDOW_PIECES) as u32);
+            self.prefetch.wake(started.div_ceil(CALL_PIECES) as u32);
         }
         started
     }
 
-    /// The loop of a fetcher: sleeps until a thread asks, then brings one stretch, or a window of
+    /// The loop of a fetcher: sleeps until a thread asks, then brings one stretch, or a call of
     /// objects; returns how many pages it brought.
     pub fn serve_prefetch(&self, moves: &mut Moves) -> u32 {
-        let mut pieces = [Piece { address: 0, length: 0 }; WINDOW_PIECES];
+        let mut pieces = [Piece { address: 0, length: 0 }; CALL_PIECES];
         loop {
             let seen = self.prefetch.signal.load(Ordering::SeqCst);
             // Inside the gate: a fork must not find a queue's lock held.
@@ -62,7 +62,7 @@ impl Pager {
             }
             let mut count = 0;
             let mut objects = self.prefetch.objects.lock();
-            while count < WINDOW_PIECES
+            while count < CALL_PIECES
                 && let Some(page) = objects.pop()
             {
                 // If it is not stored, it was asked for twice or touched meanwhile: nothing to

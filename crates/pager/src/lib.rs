@@ -72,7 +72,7 @@ pub use moves::Moves;
 pub use pager::{Options, Pager, StartError};
 pub use promises::{NoPromise, Overcommit};
 pub use sources::SOURCES_MAX;
-pub use staging::WINDOW_PIECES;
+pub use staging::CALL_PIECES;
 pub use survey::Survey;
 
 pub(crate) use deepheap_heap::PAGE;

@@ -18,13 +18,13 @@ use crate::PAGE;
 use crate::policy::sequence::WINDOW_MAX;
 
 /// Pieces of a call that are read from the device together.
-pub const WINDOW_PIECES: usize = 64;
+pub const CALL_PIECES: usize = 64;
 
 /// A staging buffer for one page: room for the block, and for the page made of it.
 pub(crate) const PAGE_STAGING_BYTES: usize = 2 * PAGE;
 
-/// For each processor so many windows and so many calls have a buffer at a time: more threads would
-/// not read faster. Each buffer is half a mebibyte of address space.
+/// For each processor so many windows of scans and so many calls have a buffer at a time: more
+/// threads would not read faster. Each buffer is half a mebibyte of address space.
 const WINDOWS_PER_CPU: usize = 8;
 
 /// The least and the most buffers of a pool.
@@ -156,7 +156,7 @@ impl StagingPools {
         Ok(StagingPools {
             pages: Staging::new(PAGE_STAGING_BYTES, page_buffers)?,
             windows: Staging::new(2 * WINDOW_MAX as usize * PAGE, windows)?,
-            access: Staging::new(2 * WINDOW_PIECES * PAGE, windows)?,
+            access: Staging::new(2 * CALL_PIECES * PAGE, windows)?,
         })
     }
 

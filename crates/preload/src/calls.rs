@@ -67,7 +67,7 @@ use core::ffi::c_char;
 
 use deepheap::Hold;
 
-use crate::pins::{Pins, WINDOW};
+use crate::pins::{PINNED_MAX, Pins};
 
 /// A C string that the kernel reads, or writes in place.
 #[derive(Clone, Copy)]
@@ -145,10 +145,10 @@ pub fn count(number: impl TryInto<usize>) -> usize {
     number.try_into().unwrap_or(0)
 }
 
-/// Holds `count` values, `WINDOW` bytes of them at most.
+/// Holds `count` values, `PINNED_MAX` bytes of them at most.
 #[inline(always)]
 pub fn hold_array<T>(start: *const T, count: usize) -> Hold {
-    let bytes = count.saturating_mul(size_of::<T>()).min(WINDOW);
+    let bytes = count.saturating_mul(size_of::<T>()).min(PINNED_MAX);
     Hold::on(if bytes == 0 { 0 } else { start as usize }, bytes)
 }
 

@@ -1,11 +1,11 @@
 //! Messages: `sendmsg`, `recvmsg` and their many-message forms.
 //!
-//! Guarantees: the kernel finds header, address, control data, the array of buffers and `WINDOW`
-//! bytes of the buffers resident, since it loses a message that it cannot copy. A call that waits
-//! for a message holds them from before management begins on: of the buffers then the first `EAGER`
-//! bytes, and of many messages the first `MESSAGES`. A blocking send on a stream that stops in the
-//! middle goes on. So does a receipt with MSG_WAITALL, unless it takes control data too: then it
-//! may be short beyond `WINDOW`.
+//! Guarantees: the kernel finds header, address, control data, the array of buffers and
+//! `PINNED_MAX` bytes of the buffers resident, since it loses a message that it cannot copy. A call
+//! that waits for a message holds them from before management begins on: of the buffers then the
+//! first `EAGER` bytes, and of many messages the first `MESSAGES`. A blocking send on a stream that
+//! stops in the middle goes on. So does a receipt with MSG_WAITALL, unless it takes control data
+//! too: then it may be short beyond `PINNED_MAX`.
 //!
 //! Threads: any.
 
@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, msghdr, ssize_t};
 
-use crate::pins::{Pins, WINDOW};
+use crate::pins::{PINNED_MAX, Pins};
 use crate::transfer::{Direction, drive, is_answer, receiving};
 use crate::vectors::{Held, Piece, Vector};
 
@@ -62,7 +62,7 @@ pub fn receive(
     // SAFETY: the program's own header, read in user mode.
     let fills = receiving(flags) == Direction::ReadAll && unsafe { (*header).msg_controllen } == 0;
     let mut done = 0;
-    if !deepheap::is_managing() || !fills || vector.len() <= WINDOW || !vector.is_managed() {
+    if !deepheap::is_managing() || !fills || vector.len() <= PINNED_MAX || !vector.is_managed() {
         let was_plain = !deepheap::is_managing();
         let _held = Held::all(vector);
         let moved = whole();

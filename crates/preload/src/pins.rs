@@ -2,7 +2,7 @@
 //!
 //! Guarantees: they stay resident also if management begins while the call runs. A foreign address
 //! costs one compare. All pins end on drop.
-//! Never: pins more than `WINDOW` bytes of one buffer.
+//! Never: pins more than `PINNED_MAX` bytes of one buffer.
 //!
 //! Threads: any; lives on one stack.
 
@@ -13,7 +13,7 @@ use deepheap::Hold;
 /// The page size of the region.
 pub const PAGE: usize = 4096;
 /// The most bytes of one buffer that are pinned at a time.
-pub const WINDOW: usize = 1 << 20;
+pub const PINNED_MAX: usize = 1 << 20;
 /// The longest string that is pinned whole: what `execve` takes as one argument.
 const TEXT_PAGES: usize = 32;
 /// The most buffers of one call.
@@ -31,11 +31,11 @@ impl Pins {
         Pins { ranges: [const { None }; RANGES], count: 0 }
     }
 
-    /// Pins `len` bytes from `start` on, `WINDOW` of them at most.
+    /// Pins `len` bytes from `start` on, `PINNED_MAX` of them at most.
     #[inline]
     pub fn bytes<T>(&mut self, start: *const T, len: usize) {
         if deepheap::may_leave(start as usize) {
-            self.range(start as usize, len.min(WINDOW));
+            self.range(start as usize, len.min(PINNED_MAX));
         }
     }
 

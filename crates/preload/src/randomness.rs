@@ -1,7 +1,7 @@
 //! Randomness: bytes from the kernel.
 //!
 //! Guarantees: `arc4random_buf` fills every byte, or the process ends; it asks the kernel, as
-//! glibc's does, in pieces of `WINDOW` bytes, and no cancelled thread ends there.
+//! glibc's does, in pieces of `PINNED_MAX` bytes, and no cancelled thread ends there.
 //!
 //! Threads: any.
 
@@ -11,7 +11,7 @@ use libc::{size_t, ssize_t};
 
 use crate::calls::calls;
 use crate::guarded::guard;
-use crate::pins::WINDOW;
+use crate::pins::PINNED_MAX;
 use crate::real::real;
 use crate::seam;
 
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn arc4random_buf(start: *mut c_void, len: size_t) {
     let mut done = 0;
     while done < len {
         let at = start.wrapping_byte_add(done);
-        let piece = (len - done).min(WINDOW);
+        let piece = (len - done).min(PINNED_MAX);
         let moved = guard(
             |pins| pins.bytes(at.cast_const(), piece),
             // SAFETY: a part of the program's own buffer.

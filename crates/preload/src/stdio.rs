@@ -6,7 +6,7 @@
 //! Guarantees: managed buffers that pass by the stream's own buffer are moved in pinned pieces,
 //! under the stream's lock. A call that is under way when management begins goes on like that and
 //! takes the lock anew. A stream buffer on the heap (`setvbuf`) is replaced by one of libc's own.
-//! Never: pins more than `WINDOW` bytes.
+//! Never: pins more than `PINNED_MAX` bytes.
 //!
 //! Threads: any; the stream's lock is held across the pieces, as libc holds it across the call, and
 //! given back if the thread is cancelled meanwhile.
@@ -18,7 +18,7 @@ use libc::{_IOFBF, _IONBF, BUFSIZ, FILE, size_t};
 
 use self::Locking::{Locks, Plain};
 use crate::calls::calls;
-use crate::pins::{Pins, WINDOW};
+use crate::pins::{PINNED_MAX, Pins};
 use crate::real::real;
 use crate::seam;
 
@@ -97,7 +97,7 @@ unsafe fn is_direct(stream: *mut FILE, len: usize) -> bool {
 unsafe fn pieces(start: *mut c_void, len: usize, stream: *mut FILE, step: Move) -> usize {
     let mut done = 0;
     while done < len {
-        let piece = (len - done).min(WINDOW);
+        let piece = (len - done).min(PINNED_MAX);
         let mut pins = Pins::new();
         // SAFETY: within the caller's buffer.
         let moved = unsafe {

@@ -6,19 +6,19 @@
 //!   other short count is the answer.
 //! - Where the kernel drops a message that it cannot copy out (datagrams, eventfd, signalfd,
 //!   inotify) nothing is lost.
-//! - Up to `WINDOW` bytes to a file or a stream are written by one call.
-//! - Buffers larger than the budget work: `WINDOW` bytes are pinned at a time.
+//! - Up to `PINNED_MAX` bytes to a file or a stream are written by one call.
+//! - Buffers larger than the budget work: `PINNED_MAX` bytes are pinned at a time.
 //! - Under O_DIRECT every buffer is pinned before the device sees it.
 //! - A call that is under way when management begins goes on from where it was stopped. Of a
 //!   message that it receives then the first `EAGER` bytes are safe.
 //!
 //! Never: waits for input with more than `EAGER` bytes pinned, except for a datagram, or with
-//! MSG_WAITALL (`WINDOW`).
+//! MSG_WAITALL (`PINNED_MAX`).
 //!
 //! Threads: any.
 //!
 //! Two differences from the kernel: a signal whose handler restarts calls may come between two
-//! windows of one blocking call; and a blocking write to a stream that was short as management
+//! pieces of one blocking call; and a blocking write to a stream that was short as management
 //! began goes on, since it cannot tell why it was short.
 
 use core::ffi::{c_int, c_void};
@@ -27,7 +27,7 @@ use core::mem::MaybeUninit;
 use deepheap::Hold;
 use libc::{socklen_t, ssize_t};
 
-use crate::pins::{Pins, WINDOW};
+use crate::pins::{PINNED_MAX, Pins};
 use crate::real::real;
 use crate::seam;
 
@@ -166,8 +166,8 @@ pub fn drive(
     if is_new {
         let is_one_call = match nature {
             Nature::Message => true,
-            Nature::File => direction == Direction::Write && len <= WINDOW,
-            Nature::Stream => !one_answer && len <= WINDOW,
+            Nature::File => direction == Direction::Write && len <= PINNED_MAX,
+            Nature::Stream => !one_answer && len <= PINNED_MAX,
             Nature::DirectFile | Nature::Character => false,
         };
         if is_one_call {
@@ -187,7 +187,7 @@ pub fn drive(
     } else if !goes_on(descriptor, nature, direction) {
         return done as ssize_t;
     }
-    let most = if one_answer { EAGER } else { WINDOW };
+    let most = if one_answer { EAGER } else { PINNED_MAX };
     while done < len {
         let (asked, moved) = piece(done, most);
         if moved < 0 {

@@ -1,8 +1,8 @@
 //! Vectors: calls that move many bytes from or to an array of buffers, like `readv` and `writev`.
 //!
 //! Guarantees: as `transfer`. The array itself may lie in managed memory. `process_vm_readv` and
-//! `process_vm_writev` find up to `PIECE_BUFFERS` local buffers resident, `WINDOW` bytes of each,
-//! and may be short beyond that. Pages of the other process that left RAM are not brought back.
+//! `process_vm_writev` find up to `PIECE_BUFFERS` local buffers resident, `PINNED_MAX` bytes of
+//! each, and may be short beyond that. Pages of the other process that left RAM are not brought back.
 //!
 //! Threads: any.
 
@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_ulong};
 
 use libc::{iovec, ssize_t};
 
-use crate::pins::{Pins, WINDOW};
+use crate::pins::{PINNED_MAX, Pins};
 use crate::transfer::{Direction, EAGER, drive, is_answer};
 
 /// The most buffers of one piece.
@@ -77,14 +77,14 @@ impl Piece {
                 skip -= entry.iov_len;
                 continue;
             }
-            let len = (entry.iov_len - skip).min(most.min(WINDOW) - bytes);
+            let len = (entry.iov_len - skip).min(most.min(PINNED_MAX) - bytes);
             let start = entry.iov_base.wrapping_byte_add(skip);
             skip = 0;
             pins.bytes(start.cast_const(), len);
             parts[count] = iovec { iov_base: start, iov_len: len };
             count += 1;
             bytes += len;
-            if count == PIECE_BUFFERS || bytes == most.min(WINDOW) {
+            if count == PIECE_BUFFERS || bytes == most.min(PINNED_MAX) {
                 break;
             }
         }
@@ -111,8 +111,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Pins the vector and its buffers, `WINDOW` bytes of them at most; before management begins,
-    /// holds the first `EAGER` bytes.
+    /// Pins the vector and its buffers, `PINNED_MAX` bytes of them at most; before management
+    /// begins, holds the first `EAGER` bytes.
     pub fn all(vector: Vector) -> Held {
         let mut pinned = [0; RANGES_MAX.div_ceil(64)];
         let counts = deepheap::is_managing();
@@ -134,7 +134,7 @@ impl Held {
         core::iter::once(array)
             .chain(entries)
             .filter(|(start, len)| *len > 0 && deepheap::may_leave(*start))
-            .scan(WINDOW, |left, (start, len)| {
+            .scan(PINNED_MAX, |left, (start, len)| {
                 let len = len.min(*left);
                 *left -= len;
                 (len > 0).then_some((start, len))
@@ -187,7 +187,7 @@ fn managed(
         return if before > 0 { before as ssize_t } else { whole() };
     }
     drive(descriptor, direction, vector.len(), before, whole, &|done, most| {
-        if most == usize::MAX && (vector.count() > PIECE_BUFFERS || vector.len() > WINDOW) {
+        if most == usize::MAX && (vector.count() > PIECE_BUFFERS || vector.len() > PINNED_MAX) {
             let _held = Held::all(vector);
             return (vector.len(), whole());
         }

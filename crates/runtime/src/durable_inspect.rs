@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use deepheap_heap::{Heap, PAGE};
 use deepheap_store::durable::verify::{Report, verify_blocks, verify_tables};
-use deepheap_store::{DurableFile, FileDevice, Key, Place, Snapshot, Store};
+use deepheap_store::{DurableFile, FileDevice, Key, Snapshot, Store, SuperblockId};
 use deepheap_sys::generation_lock;
 
 use crate::durable_error::OpenError;
@@ -57,7 +57,7 @@ pub struct Inspection {
     /// Bytes of the log that nothing but snapshots needs.
     pub snapshot_bytes: u64,
     /// A superblock that is not whole.
-    pub damaged_superblock: Option<Place>,
+    pub damaged_superblock: Option<SuperblockId>,
 }
 
 /// Where a file is not what it should be.

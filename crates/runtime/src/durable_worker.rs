@@ -75,7 +75,7 @@ pub(crate) enum Why {
 pub(crate) struct Requests {
     /// The last ticket.
     asked: AtomicU64,
-    state: Lock<State>,
+    state: Lock<WorkerState>,
     /// Changes when the worker may have something to do.
     for_worker: AtomicU32,
     /// Changes when somebody who waits may go on.
@@ -83,7 +83,7 @@ pub(crate) struct Requests {
 }
 
 #[derive(Default)]
-struct State {
+struct WorkerState {
     newest: Checkpoint,
     /// The last ticket that the worker's last checkpoint was for, which failed, and why.
     failed: Option<(u64, CheckpointError)>,
@@ -259,7 +259,7 @@ impl Requests {
     }
 
     /// A handler of the program that came in between would wait for itself.
-    fn state(&self) -> (Guard<'_, State>, Blocked) {
+    fn state(&self) -> (Guard<'_, WorkerState>, Blocked) {
         let blocked = Blocked::all();
         (self.state.lock(), blocked)
     }

@@ -2,7 +2,7 @@
 //!
 //! The calls without faults take the address of any live allocation of the heap, and of an element
 //! of an array of objects. What is in RAM is copied at once (`pager/direct`), the rest is collected
-//! in a window and read together (`pager/access`).
+//! and read together (`pager/access`).
 //!
 //! Guarantees: the calls agree with plain pointers that other threads use at the same time.
 //! Never: panics on bad input; touches the program's buffers while an object is owned.
@@ -14,7 +14,7 @@ use deepheap_heap::{ObjectShape, PAGE, PageNo};
 use deepheap_maps::PinKind;
 use deepheap_pager::policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_pager::{
-    AccessBuffer, AccessError, AccessReason, Direct, Moves, Operation, Pager, Piece, WINDOW_PIECES,
+    AccessBuffer, AccessError, AccessReason, CALL_PIECES, Direct, Moves, Operation, Pager, Piece,
 };
 use deepheap_sys::{byte_copy, tls};
 
@@ -421,35 +421,35 @@ fn is_in_use(runtime: &Runtime, first: usize, end: usize) -> bool {
     })
 }
 
-/// A window that is being filled with pieces.
-struct Window {
+/// Pieces that wait to be done in one call of the pager.
+struct Waiting {
     pager: &'static Pager,
     operation: Operation,
     buffer: AccessBuffer<'static>,
-    pieces: [Piece; WINDOW_PIECES],
+    pieces: [Piece; CALL_PIECES],
     /// Where the program's bytes of each piece are, and of which object they are.
-    parts: [(*mut u8, usize); WINDOW_PIECES],
+    parts: [(*mut u8, usize); CALL_PIECES],
     count: usize,
 }
 
-impl Window {
-    fn new(pager: &'static Pager, operation: Operation) -> Window {
-        Window {
+impl Waiting {
+    fn new(pager: &'static Pager, operation: Operation) -> Waiting {
+        Waiting {
             pager,
             operation,
             buffer: pager.access_buffer(),
-            pieces: [Piece { address: 0, length: 0 }; WINDOW_PIECES],
-            parts: [(ptr::null_mut(), 0); WINDOW_PIECES],
+            pieces: [Piece { address: 0, length: 0 }; CALL_PIECES],
+            parts: [(ptr::null_mut(), 0); CALL_PIECES],
             count: 0,
         }
     }
 
-    /// Adds a piece; false if the window is full.
+    /// Adds a piece; false if there are as many as a call takes.
     ///
     /// # Safety
     /// `part` holds, or has room for, the piece's bytes.
     unsafe fn push(&mut self, piece: Piece, part: *mut u8, object: usize) -> bool {
-        if self.count == WINDOW_PIECES {
+        if self.count == CALL_PIECES {
             return false;
         }
         if self.operation == Operation::Write {
@@ -464,7 +464,7 @@ impl Window {
         true
     }
 
-    /// Does what is in the window, which is empty afterwards.
+    /// Does all of them; then none waits.
     ///
     /// # Errors
     /// The first object that failed, and why.
@@ -521,7 +521,7 @@ unsafe fn transfer(
     let Some(runtime) = running_at(first.addr()) else { return not_ours(count) };
     let pager = runtime.pager();
     // Only what is not in RAM needs one.
-    let mut window: Option<Window> = None;
+    let mut waiting: Option<Waiting> = None;
     let mut failed = None;
     'objects: for index in 0..count {
         // SAFETY: the caller's promise.
@@ -543,30 +543,30 @@ unsafe fn transfer(
             let to = unsafe { part.add(at - (object as usize + offset)) };
             // Two writes to one object stay in order: none overtakes those that wait.
             let may_overtake = operation == Operation::Read
-                || window.as_ref().is_none_or(|window| window.count == 0);
+                || waiting.as_ref().is_none_or(|waiting| waiting.count == 0);
             // SAFETY: as above.
             if may_overtake && unsafe { do_directly(pager, operation, piece, to) } {
                 at += piece.length;
                 continue;
             }
-            let window = window.get_or_insert_with(|| Window::new(pager, operation));
+            let waiting = waiting.get_or_insert_with(|| Waiting::new(pager, operation));
             // SAFETY: as above.
-            if unsafe { window.push(piece, to, index) } {
+            if unsafe { waiting.push(piece, to, index) } {
                 at += piece.length;
                 continue;
             }
             // SAFETY: as above, for each piece.
-            if let Err(error) = unsafe { window.flush(runtime) } {
+            if let Err(error) = unsafe { waiting.flush(runtime) } {
                 failed = Some(error);
                 break 'objects;
             }
         }
     }
-    if let Some(window) = &mut window
-        && window.count > 0
+    if let Some(waiting) = &mut waiting
+        && waiting.count > 0
     {
         // SAFETY: as above. What comes before an object that failed is done all the same.
-        if let Err(error) = unsafe { window.flush(runtime) } {
+        if let Err(error) = unsafe { waiting.flush(runtime) } {
             failed = Some(error);
         }
     }

@@ -20,7 +20,7 @@ use crate::stats::FaultKind;
 use crate::stats_report::bytes;
 
 /// How long the program is observed at a time.
-const WINDOW: Duration = Duration::from_secs(60);
+const PERIOD: Duration = Duration::from_secs(60);
 
 /// Times since some beginning, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +37,12 @@ pub(crate) struct Observed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thrashing {
     /// Length of the observation, in nanoseconds.
-    pub window_ns: u64,
+    pub period_ns: u64,
     /// Nanoseconds of all threads together.
     pub waited_ns: u64,
 }
 
-/// Observes window by window, until it has found something.
+/// Observes period by period, until it has found something.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     begin: Option<Observed>,
@@ -50,22 +50,22 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Whether a window is over, or none has begun: then it is time to `look`.
+    /// Whether a period is over, or none has begun: then it is time to `look`.
     pub fn is_time(&self, now_ns: u64) -> bool {
-        let window_ns = WINDOW.as_nanos() as u64;
+        let period_ns = PERIOD.as_nanos() as u64;
         !self.is_over
-            && self.begin.is_none_or(|begin| now_ns.saturating_sub(begin.now_ns) >= window_ns)
+            && self.begin.is_none_or(|begin| now_ns.saturating_sub(begin.now_ns) >= period_ns)
     }
 
-    /// Judges the window that ends now, and begins the next one. Most of a window was waiting if
+    /// Judges the period that ends now, and begins the next one. Most of a period was waiting if
     /// threads waited for half of it, and for longer than they computed.
     pub fn look(&mut self, now: Observed) -> Option<Thrashing> {
         let begin = self.begin.replace(now)?;
-        let window_ns = now.now_ns.saturating_sub(begin.now_ns);
+        let period_ns = now.now_ns.saturating_sub(begin.now_ns);
         let waited_ns = now.waited_ns.saturating_sub(begin.waited_ns);
         let cpu_ns = now.cpu_ns.saturating_sub(begin.cpu_ns);
-        self.is_over = waited_ns >= window_ns / 2 && waited_ns > cpu_ns;
-        self.is_over.then_some(Thrashing { window_ns, waited_ns })
+        self.is_over = waited_ns >= period_ns / 2 && waited_ns > cpu_ns;
+        self.is_over.then_some(Thrashing { period_ns, waited_ns })
     }
 }
 
@@ -95,7 +95,7 @@ fn line(thrashing: Thrashing, heap: u64, ram: u64, enough: u64) -> String {
         "threads waited {} s for the store in the last {} s: {} of heap in a RAM budget of {}; \
          more makes it faster, and --ram {enough} keeps all of it in RAM (said once)",
         thrashing.waited_ns / SECOND_NS,
-        thrashing.window_ns / SECOND_NS,
+        thrashing.period_ns / SECOND_NS,
         bytes(heap),
         bytes(ram),
     )
@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn most_of_a_minute_spent_waiting_is_told_once() {
         let mut watch = Watch::default();
-        assert!(watch.is_time(5 * SECOND), "the first window begins");
+        assert!(watch.is_time(5 * SECOND), "the first period begins");
         assert_eq!(watch.look(at(5, 100, 7)), None);
         assert!(!watch.is_time(64 * SECOND) && watch.is_time(65 * SECOND));
         // A minute with some waiting, then one with much.
         assert_eq!(watch.look(at(65, 129, 8)), None);
         let found = watch.look(at(125, 170, 20));
-        assert_eq!(found, Some(Thrashing { window_ns: 60 * SECOND, waited_ns: 41 * SECOND }));
+        assert_eq!(found, Some(Thrashing { period_ns: 60 * SECOND, waited_ns: 41 * SECOND }));
         assert!(!watch.is_time(10_000 * SECOND), "said once");
     }
 
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_line_tells_what_was_seen_and_what_would_do() {
-        let seen = Thrashing { window_ns: 61 * SECOND, waited_ns: 55 * SECOND };
+        let seen = Thrashing { period_ns: 61 * SECOND, waited_ns: 55 * SECOND };
         let told = line(seen, 277 << 20, 32 << 20, (303 << 20) - 5);
         assert_eq!(
             told,

@@ -23,7 +23,7 @@ struct Page {
     before: Box<[u8]>,
 }
 
-struct State {
+struct DeviceState {
     random: Random,
     pages: HashMap<u64, Page>,
     /// One in how many operations suffers the fault; 0 for none.
@@ -41,13 +41,13 @@ struct State {
 #[derive(Clone)]
 pub struct SimDevice {
     len: u64,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DeviceState>>,
 }
 
 impl SimDevice {
     /// A device of `len` bytes, without faults so far, whose chances the seed determines.
     pub fn new(len: u64, seed: u64) -> Self {
-        let state = State {
+        let state = DeviceState {
             random: Random::new(seed),
             pages: HashMap::new(),
             chances: [0; Fault::ALL.len()],
@@ -103,7 +103,7 @@ impl SimDevice {
         self.lock().pages.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DeviceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +126,7 @@ impl SimDevice {
     }
 }
 
-impl State {
+impl DeviceState {
     /// Counts the operation; an error if it fails on order.
     fn begin(&mut self, operation: Operation) -> Result<()> {
         let nth = self.counts[operation as usize];

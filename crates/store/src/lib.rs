@@ -70,7 +70,7 @@ pub use checksum::{ContentHash, Secret};
 pub use cipher::{KEY_BYTES, Key};
 pub use device::{Device, Read, Write};
 pub use durable::error::DurableError;
-pub use durable::file::{DurableFile, Place, Snapshot, Superblocks};
+pub use durable::file::{DurableFile, Snapshot, SuperblockId, Superblocks};
 pub use durable::rebuild::{ObjectCopy, RebuiltLog};
 pub use durable::salvage::Salvage;
 pub use durable::saving::Saving;

@@ -19,12 +19,13 @@ use deepheap_sys::errno::Errno;
 use crate::device::{Device, Read, Write};
 use crate::format::BLOCK_BYTES;
 use crate::format::map_log::{
-    FRAME_BYTES, FRAME_HEADER, FrameNote, LogKey, MapShape, MapSuperblock, PLACES, Record, VERSION,
+    FRAME_BYTES, FRAME_HEADER, FrameNote, LogKey, MapShape, MapSuperblock, Record,
+    SUPERBLOCK_OFFSETS, VERSION,
 };
 use crate::format::superblock::Unreadable;
 
 /// Bytes of the log that are read at once.
-const WINDOW_BYTES: usize = 1 << 20;
+const READER_BYTES: usize = 1 << 20;
 /// Bytes of records that are sorted by their pages at a time.
 const SORTED_BYTES: usize = 32 << 20;
 /// Pages that are read or written at once.
@@ -143,7 +144,7 @@ impl MapLog {
         use Unreadable::{Damaged, Foreign, OtherVersion};
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
         let mut read = |place: usize| {
-            let mut reads = [Read::new(PLACES[place], buffer.as_mut_slice())];
+            let mut reads = [Read::new(SUPERBLOCK_OFFSETS[place], buffer.as_mut_slice())];
             device.read(&mut reads);
             match reads[0].result {
                 // The file ends before it.
@@ -281,13 +282,13 @@ impl MapLog {
         visit: &mut VisitFrame<'_>,
     ) -> Result<u64, MapLogError> {
         let (shape, key, start) = (self.superblock.shape, self.key(), self.superblock.start);
-        let mut window = Window::new(device, shape)?;
+        let mut reader = LogReader::new(device, shape)?;
         let mut position = start;
         while limit.is_none_or(|limit| position < limit) && shape.has_room(position, start) {
-            let bytes = window.frame(position)?;
+            let bytes = reader.frame(position)?;
             let Some(note) = FrameNote::read(key, position, bytes) else {
                 if limit.is_none() {
-                    self.look_behind(&mut window, position)?;
+                    self.look_behind(&mut reader, position)?;
                 }
                 break;
             };
@@ -299,14 +300,14 @@ impl MapLog {
 
     /// The frame at `position` is not whole. If one of those behind it says that it was durable,
     /// that is damage; else it was never more than begun.
-    fn look_behind(&self, window: &mut Window<'_>, position: u64) -> Result<(), MapLogError> {
+    fn look_behind(&self, reader: &mut LogReader<'_>, position: u64) -> Result<(), MapLogError> {
         let (shape, key) = (self.superblock.shape, self.key());
         let end = self.superblock.start + shape.log_bytes;
         let mut next = shape.frame_after(position + BLOCK_BYTES as u64);
         // No frame is longer: there is none if none begins before this.
         let mut limit = position + 2 * FRAME_BYTES as u64;
         while next <= limit && next < end {
-            let found = FrameNote::read(key, next, window.frame(next)?);
+            let found = FrameNote::read(key, next, reader.frame(next)?);
             let Some(note) = found else {
                 next = shape.frame_after(next + BLOCK_BYTES as u64);
                 continue;
@@ -330,7 +331,7 @@ fn write_superblock(device: &dyn Device, superblock: &MapSuperblock) -> Result<(
 }
 
 /// A part of the log in memory.
-struct Window<'a> {
+struct LogReader<'a> {
     device: &'a dyn Device,
     shape: MapShape,
     buffer: AlignedBuffer,
@@ -338,9 +339,9 @@ struct Window<'a> {
     held: Range<u64>,
 }
 
-impl<'a> Window<'a> {
+impl<'a> LogReader<'a> {
     fn new(device: &'a dyn Device, shape: MapShape) -> Result<Self, Errno> {
-        Ok(Self { device, shape, buffer: AlignedBuffer::new(WINDOW_BYTES, 0)?, held: 0..0 })
+        Ok(Self { device, shape, buffer: AlignedBuffer::new(READER_BYTES, 0)?, held: 0..0 })
     }
 
     /// The bytes of the frame that begins at a position, and what is behind it.
@@ -348,7 +349,7 @@ impl<'a> Window<'a> {
         let end = position + FRAME_BYTES as u64;
         if !self.held.contains(&position) || end > self.held.end {
             let left = self.shape.log_bytes - position % self.shape.log_bytes;
-            let length = left.min(WINDOW_BYTES as u64);
+            let length = left.min(READER_BYTES as u64);
             let bytes = &mut self.buffer.as_mut_slice()[..length as usize];
             self.held = 0..0;
             let mut reads = [Read::new(self.shape.place_of(position), bytes)];

@@ -26,7 +26,7 @@ struct Recorded {
     start: Image,
     events: Vec<Event>,
     /// By the number of the checkpoint.
-    maps: Vec<Option<State>>,
+    maps: Vec<Option<Held>>,
     sizes: Sizes,
     /// Segments that were emptied meanwhile.
     collected: u64,
@@ -34,7 +34,7 @@ struct Recorded {
 
 /// What a checkpoint holds: the objects, and the checkpoints that are snapshots then.
 #[derive(Clone, Default)]
-struct State {
+struct Held {
     map: Map,
     snapshots: Vec<u64>,
 }
@@ -73,7 +73,7 @@ fn record(seed: u64, pinning: Pinning) -> Recorded {
     let mut heap = heap.expect("a correct device");
     heap.pinning = pinning;
     device.mark(done(1));
-    let mut maps = vec![None, Some(State::default())];
+    let mut maps = vec![None, Some(Held::default())];
     go_on(&mut heap, &device, &mut random, &mut maps, CHECKPOINTS);
     let collected = heap.model.store.stats().segments_collected;
     Recorded { start: Image::default(), events: device.events(), maps, sizes, collected }
@@ -84,7 +84,7 @@ fn go_on(
     heap: &mut SavedHeap,
     device: &Recorder,
     random: &mut Random,
-    maps: &mut Vec<Option<State>>,
+    maps: &mut Vec<Option<Held>>,
     checkpoints: u32,
 ) {
     for round in 0..checkpoints {
@@ -94,7 +94,7 @@ fn go_on(
         let number = heap.file.checkpoint() + 1;
         device.mark(begun(number));
         maps.resize(number as usize, None);
-        maps.push(Some(State { map: heap.model.map.clone(), snapshots: snapshots(heap) }));
+        maps.push(Some(Held { map: heap.model.map.clone(), snapshots: snapshots(heap) }));
         assert_eq!(heap.checkpoint(), Ok(number));
         device.mark(done(number));
         if heap.pinning == Pinning::Careful && random.once_in(3) {
@@ -115,7 +115,7 @@ fn change_snapshots(
     heap: &mut SavedHeap,
     device: &Recorder,
     random: &mut Random,
-    maps: &mut Vec<Option<State>>,
+    maps: &mut Vec<Option<Held>>,
     round: u32,
 ) {
     let last = heap.file.checkpoint();

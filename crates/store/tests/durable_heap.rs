@@ -12,8 +12,8 @@ use deepheap_store::device::{Device, Errno, Read, Write};
 use deepheap_store::durable::shifted::ShiftedDevice;
 use deepheap_store::durable::verify::{Finding, Report, verify_blocks, verify_tables};
 use deepheap_store::{
-    BLOCK_BYTES, DurableError, DurableFile, FileDevice, HeapShape, Identity, Place, StoreError,
-    TableShape,
+    BLOCK_BYTES, DurableError, DurableFile, FileDevice, HeapShape, Identity, StoreError,
+    SuperblockId, TableShape,
 };
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::direct_file::DirectFile;
@@ -299,8 +299,8 @@ fn a_flipped_byte_is_found_or_harmless() {
                 Ok(()) if is_superblock => {
                     fallbacks += 1;
                     let expected = match page {
-                        0 => Finding::Superblock(Place::A),
-                        16 => Finding::Superblock(Place::B),
+                        0 => Finding::Superblock(SuperblockId::A),
+                        16 => Finding::Superblock(SuperblockId::B),
                         copy => Finding::Birth(copy * 4096),
                     };
                     assert_eq!(report.findings, [expected]);

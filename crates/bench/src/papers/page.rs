@@ -302,7 +302,7 @@ pub fn goals(results: &Results<'_>) -> String {
     let mut missed = Vec::new();
     for goal in GOALS {
         let judged = results.judge(goal);
-        let verdict = match (judged.reached, judged.passed) {
+        let outcome = match (judged.reached, judged.passed) {
             (None, _) => "**no number**",
             (Some(_), true) => "pass",
             (Some(_), false) => "**short**",
@@ -311,7 +311,7 @@ pub fn goals(results: &Results<'_>) -> String {
         let reached = reached.unwrap_or_else(|| figure::UNKNOWN.into());
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {reached} | {verdict} |",
+            "| {} | {} | {} | {reached} | {outcome} |",
             goal.case.label,
             goal.what,
             to_reach(goal)

@@ -1,4 +1,4 @@
-//! Verdict: medians, ratios, pass or short, and the markdown of the table.
+//! Judged: rows of the table, with medians, ratios, pass or short, and the markdown of the table.
 //!
 //! Guarantees: a row whose runs failed says so and is not passed.
 
@@ -17,7 +17,7 @@ pub struct Judged {
     reached: String,
     deepheap: String,
     others: String,
-    verdict: &'static str,
+    outcome: &'static str,
 }
 
 /// The rows of a case with their numbers.
@@ -73,7 +73,7 @@ fn judge_row(row: &Row, wanted: usize, rounds: &Rounds) -> Judged {
             .map(|peer| format!("{} {}", peer.name, peer.show(row.unit)))
             .collect::<Vec<_>>()
             .join("; "),
-        verdict: match (complete, passed) {
+        outcome: match (complete, passed) {
             (false, _) => "**failed**",
             (true, true) if row.target == Target::Told => "",
             (true, true) => "pass",
@@ -149,11 +149,11 @@ pub fn markdown(settings: &Settings, pieces: &str, rows: &[Judged]) -> String {
         "| case | target | reached | deepheap | the others | |\n|---|---|---|---|---|---|\n",
     );
     for row in rows {
-        let Judged { title, target, reached, deepheap, others, verdict } = row;
+        let Judged { title, target, reached, deepheap, others, outcome } = row;
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {title} | {target} | {reached} | {deepheap} | {others} | {verdict} |"
+            "| {title} | {target} | {reached} | {deepheap} | {others} | {outcome} |"
         );
     }
     text
@@ -181,9 +181,9 @@ mod tests {
         ];
         let both = &["swap", "mmap"];
         let judged = judge_row(&row(both, Target::RatioAtLeast(1.25)), 3, &rounds);
-        assert_eq!((judged.reached.as_str(), judged.verdict), ("1.25x", "pass"));
+        assert_eq!((judged.reached.as_str(), judged.outcome), ("1.25x", "pass"));
         let judged = judge_row(&row(both, Target::RatioAtMost(1.0)), 3, &rounds);
-        assert_eq!((judged.reached.as_str(), judged.verdict), ("2.00x", "**short**"));
+        assert_eq!((judged.reached.as_str(), judged.outcome), ("2.00x", "**short**"));
     }
 
     #[test]
@@ -191,22 +191,22 @@ mod tests {
         let rounds = vec![results("deepheap", &[150.0]), results("swap", &[4500.0])];
         let judged = judge_row(&row(&["swap"], Target::RatioAtMost(0.05)), 1, &rounds);
         assert_eq!((judged.target.as_str(), judged.reached.as_str()), ("≤ 1/20.0", "1/30.0"));
-        assert_eq!(judged.verdict, "pass");
+        assert_eq!(judged.outcome, "pass");
         let judged = judge_row(&row(&[], Target::AtLeast(3e6)), 1, &rounds);
-        assert_eq!((judged.target.as_str(), judged.verdict), ("≥ 3 M op/s", "**short**"));
+        assert_eq!((judged.target.as_str(), judged.outcome), ("≥ 3 M op/s", "**short**"));
         let rounds = vec![results("deepheap", &[63_500.0]), results("calls", &[60_000.0])];
         let judged = judge_row(&row(&["calls"], Target::AddedUsBelow(10.0)), 1, &rounds);
-        assert_eq!((judged.reached.as_str(), judged.verdict), ("+3.50 us", "pass"));
+        assert_eq!((judged.reached.as_str(), judged.outcome), ("+3.50 us", "pass"));
         let judged = judge_row(&row(&["calls"], Target::AddedUsBelow(3.0)), 1, &rounds);
-        assert_eq!(judged.verdict, "**short**");
+        assert_eq!(judged.outcome, "**short**");
         let judged = judge_row(&row(&["calls"], Target::Told), 1, &rounds);
-        assert_eq!((judged.reached.as_str(), judged.verdict), ("1.06x", ""));
+        assert_eq!((judged.reached.as_str(), judged.outcome), ("1.06x", ""));
     }
 
     #[test]
     fn a_missing_run_is_a_failed_row() {
         let rounds = vec![results("deepheap", &[9.0]), results("swap", &[1.0, 1.0])];
         let judged = judge_row(&row(&["swap"], Target::RatioAtLeast(1.0)), 2, &rounds);
-        assert_eq!(judged.verdict, "**failed**");
+        assert_eq!(judged.outcome, "**failed**");
     }
 }

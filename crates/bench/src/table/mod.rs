@@ -9,10 +9,10 @@
 mod case;
 mod contender;
 mod journal;
+mod judged;
 mod object_case;
 mod program;
 mod redis;
-mod verdict;
 
 use std::path::PathBuf;
 
@@ -106,13 +106,13 @@ impl Table {
         let mut rows = Vec::new();
         for case in &cases {
             let rounds = run_case(case, &settings, &mut journal)?;
-            rows.extend(verdict::judge(case, &rounds));
+            rows.extend(judged::judge(case, &rounds));
         }
         let pieces = match which {
             Cases::Pages => " in 4 KiB objects",
             Cases::Objects => object_case::PIECES,
         };
-        output::line(verdict::markdown(&settings, pieces, &rows))
+        output::line(judged::markdown(&settings, pieces, &rows))
     }
 
     fn settings(&self) -> Result<Settings, Failure> {

@@ -104,9 +104,9 @@ impl Torture {
                 },
             };
             let folder = disk.as_ref().map_or(store.as_path(), Disk::folder);
-            let mut place = Place { kind, folder, store: &store, disk: disk.as_ref() };
+            let mut file_system = FileSystem { kind, folder, store: &store, disk: disk.as_ref() };
             for (end, wanted) in [(End::Kill, self.kills), (End::PowerCut, self.power_cuts)] {
-                place.campaign(&mut ledger, &mut random, end, wanted)?;
+                file_system.campaign(&mut ledger, &mut random, end, wanted)?;
             }
         }
         Ok(())
@@ -114,7 +114,7 @@ impl Torture {
 }
 
 /// Where heaps lie.
-struct Place<'a> {
+struct FileSystem<'a> {
     kind: &'a str,
     folder: &'a Path,
     /// Of the heap of `malloc`, which loses nothing when the power of the other is cut.
@@ -122,7 +122,7 @@ struct Place<'a> {
     disk: Option<&'a Disk>,
 }
 
-impl Place<'_> {
+impl FileSystem<'_> {
     fn campaign(
         &mut self,
         ledger: &mut Ledger,

@@ -37,8 +37,8 @@ fn watched(pid: u32, name: &str, faults: u64) -> Watched {
     Watched { pid, name: name.to_owned(), history }
 }
 
-fn state() -> State {
-    let mut state = State::new(1.0, None);
+fn state() -> TopState {
+    let mut state = TopState::new(1.0, None);
     state.processes.push(watched(11, "quiet", 16));
     state.processes.push(watched(4_194_300, "redis-server", 3200));
     state.processes.push(watched(13, "postgres", 800));
@@ -49,7 +49,7 @@ fn state() -> State {
 const PLAIN: Look = Look { has_colour: false, glyphs: Glyphs::Plain };
 const RICH: Look = Look { has_colour: true, glyphs: Glyphs::Blocks };
 
-fn drawn(state: &mut State, look: Look, width: u16, height: u16) -> Buffer {
+fn drawn(state: &mut TopState, look: Look, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("backend");
     terminal.draw(|frame| draw(frame, state, look)).expect("draw");
     terminal.backend().buffer().clone()
@@ -62,11 +62,11 @@ fn text(buffer: &Buffer) -> String {
     rows.map(|row| row.trim_end().to_owned() + "\n").collect()
 }
 
-fn press(state: &mut State, code: KeyCode) -> Wish {
+fn press(state: &mut TopState, code: KeyCode) -> Wish {
     state.press(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-fn order(state: &State) -> Vec<u32> {
+fn order(state: &TopState) -> Vec<u32> {
     state.shown().iter().map(|process| process.pid).collect()
 }
 
@@ -135,7 +135,7 @@ fn no_size_of_the_screen_is_too_small_or_too_large() {
             drawn(&mut state, RICH, width, height);
         }
     }
-    drawn(&mut State::new(1.0, None), RICH, 1, 1);
+    drawn(&mut TopState::new(1.0, None), RICH, 1, 1);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn keys_sort_choose_filter_and_explain() {
 fn a_process_that_ends_while_one_looks_into_it_is_told_and_the_list_is_back() {
     let mut state = state();
     press(&mut state, KeyCode::Enter);
-    let end = |state: &mut State, pid| {
+    let end = |state: &mut TopState, pid| {
         let at = state.processes.iter().position(|process| process.pid == pid).expect("there");
         let process = state.processes.remove(at);
         state.tell_end(&process);

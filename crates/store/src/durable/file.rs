@@ -24,27 +24,27 @@ use crate::format::index::Entry;
 use crate::format::saved::{SNAPSHOTS, SNAPSHOTS_MAX, SnapshotRecord};
 use crate::format::sealed_secrets::SealedSecrets;
 use crate::format::superblock::{
-    BIRTH_PLACES, HeapShape, PLACES, Stamp, Superblock, TableShape, Unreadable,
+    BIRTH_OFFSETS, HeapShape, SUPERBLOCK_OFFSETS, Stamp, Superblock, TableShape, Unreadable,
 };
 use crate::identity::Identity;
 use crate::options::Options;
 
 /// Which of the two superblocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum SuperblockId {
     /// At the start of the file.
     A,
     /// At 64 KiB.
     B,
 }
 
-impl Place {
+impl SuperblockId {
     /// Both.
     pub const ALL: [Self; 2] = [Self::A, Self::B];
 
     /// Where it lies, bytes.
     pub(crate) fn offset(self) -> u64 {
-        PLACES[self as usize]
+        SUPERBLOCK_OFFSETS[self as usize]
     }
 
     pub(crate) fn other(self) -> Self {
@@ -74,15 +74,15 @@ pub struct DurableFile {
     pub(crate) layout: Layout,
     /// The last checkpoint.
     pub(crate) superblock: Superblock,
-    /// Where that is.
-    pub(crate) newest: Place,
+    /// Which that is.
+    pub(crate) newest: SuperblockId,
     /// What pages are encrypted with; none: they are not.
     cipher: Option<Arc<Cipher>>,
     pub(crate) index: Index,
     pub(crate) condition: Condition,
     /// In the order of their checkpoints.
     pub(crate) snapshots: Vec<Snapshot>,
-    damaged: Option<Place>,
+    damaged: Option<SuperblockId>,
 }
 
 /// A checkpoint that is kept under a name.
@@ -100,7 +100,7 @@ pub struct Snapshot {
     pub(crate) area: u32,
 }
 
-/// The bytes at the two places of superblocks, to tell whether they have changed.
+/// The bytes of both superblocks, to tell whether they have changed.
 #[derive(PartialEq, Eq)]
 pub struct Superblocks([Option<Box<[u8]>>; 2]);
 
@@ -110,22 +110,22 @@ impl Superblocks {
     /// Errors: `Io`.
     pub fn of(device: &dyn Device) -> Result<Self, DurableError> {
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
-        let mut read = |place: Place| {
+        let mut read = |which: SuperblockId| {
             let page = buffer.as_mut_slice();
-            match read_bare(device, place.offset(), page) {
+            match read_bare(device, which.offset(), page) {
                 Ok(()) => Ok(Some(Box::from(&*page))),
                 Err(Lack::Damaged) => Ok(None),
                 Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
             }
         };
-        Ok(Self([read(Place::A)?, read(Place::B)?]))
+        Ok(Self([read(SuperblockId::A)?, read(SuperblockId::B)?]))
     }
 }
 
 /// What takes the pages of a table: each page's number, and its 4096 bytes.
 pub type VisitPage<'a> = dyn FnMut(u32, &[u8]) -> Result<(), DurableError> + 'a;
 
-/// What `open` finds at one of the two places.
+/// What `open` finds where a superblock should be.
 pub(crate) type Found = Result<Superblock, Option<Unreadable>>;
 
 impl DurableFile {
@@ -161,10 +161,10 @@ impl DurableFile {
         Geometry::new(shape.segment_bytes, shape.capacity_bytes)?;
         let (checkpoint, root) = (1, Entry::NONE);
         let superblock = Superblock { identity, sealed, shape, log_start, checkpoint, root, stamp };
-        let mut this = Self::of_superblock(device, superblock, Place::A)?;
+        let mut this = Self::of_superblock(device, superblock, SuperblockId::A)?;
         // First none, then all: never one of this heap beside one of another.
         for bytes in [[0; BLOCK_BYTES], this.superblock.write()] {
-            for offset in PLACES.into_iter().chain(BIRTH_PLACES) {
+            for offset in SUPERBLOCK_OFFSETS.into_iter().chain(BIRTH_OFFSETS) {
                 write_superblock(&*this.device, offset, &bytes)?;
             }
             this.device.sync()?;
@@ -278,7 +278,7 @@ impl DurableFile {
         user: Option<&Key>,
     ) -> Result<Self, DurableError> {
         let found = read_superblocks(&*device, user)?;
-        let damaged = Place::ALL.into_iter().find(|&place| found[place as usize].is_err());
+        let damaged = SuperblockId::ALL.into_iter().find(|&which| found[which as usize].is_err());
         let (newest, superblock) = choose(found)?;
         if user.is_some() && superblock.identity.key.is_none() {
             return Err(DurableError::NotEncrypted);
@@ -290,7 +290,7 @@ impl DurableFile {
     pub(crate) fn of_superblock(
         device: Arc<dyn Device>,
         superblock: Superblock,
-        newest: Place,
+        newest: SuperblockId,
     ) -> Result<Self, DurableError> {
         let layout = Layout::new(&superblock.shape)
             .map_err(|_| DurableError::Inconsistent("its list of tables"))?;
@@ -362,7 +362,7 @@ impl DurableFile {
     /// The superblock that was not whole when the heap was opened. The end of a process or of the
     /// power during a commit leaves one, and so does a device that forgets: then the heap may have
     /// opened at the checkpoint before the last.
-    pub fn damaged_superblock(&self) -> Option<Place> {
+    pub fn damaged_superblock(&self) -> Option<SuperblockId> {
         self.damaged
     }
 
@@ -476,7 +476,7 @@ fn check_length(device: &dyn Device, superblock: &Superblock) -> Result<(), Dura
     if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
 }
 
-/// Writes a superblock to this place, bytes.
+/// Writes a superblock at this offset, bytes.
 pub(crate) fn write_superblock(
     device: &dyn Device,
     offset: u64,
@@ -489,16 +489,16 @@ pub(crate) fn write_superblock(
     writes[0].result
 }
 
-/// What is at the two places.
+/// Both superblocks.
 pub(crate) fn read_superblocks(
     device: &dyn Device,
     user: Option<&Key>,
 ) -> Result<[Found; 2], DurableError> {
-    let read = |place: Place| read_superblock(device, place.offset(), user);
-    Ok([read(Place::A)?, read(Place::B)?])
+    let read = |which: SuperblockId| read_superblock(device, which.offset(), user);
+    Ok([read(SuperblockId::A)?, read(SuperblockId::B)?])
 }
 
-/// The superblock at a place; `None` if it is behind the end of the device.
+/// The superblock at an offset; `None` if it is behind the end of the device.
 pub(crate) fn read_superblock(
     device: &dyn Device,
     offset: u64,
@@ -514,7 +514,7 @@ pub(crate) fn read_superblock(
 }
 
 /// The newer of the two that count.
-pub(crate) fn choose([a, b]: [Found; 2]) -> Result<(Place, Superblock), DurableError> {
+pub(crate) fn choose([a, b]: [Found; 2]) -> Result<(SuperblockId, Superblock), DurableError> {
     use Unreadable::{Damaged, Foreign, NeedsKey, OtherVersion, WrongKey};
     match (a, b) {
         (Err(Some(OtherVersion(version))), _) | (_, Err(Some(OtherVersion(version)))) => {
@@ -525,9 +525,9 @@ pub(crate) fn choose([a, b]: [Found; 2]) -> Result<(Place, Superblock), DurableE
         (Ok(a), Ok(b)) if a.identity != b.identity || a.shape != b.shape => {
             Err(DurableError::SuperblocksDiffer)
         }
-        (Ok(a), Ok(b)) if a.checkpoint >= b.checkpoint => Ok((Place::A, a)),
-        (_, Ok(b)) => Ok((Place::B, b)),
-        (Ok(a), _) => Ok((Place::A, a)),
+        (Ok(a), Ok(b)) if a.checkpoint >= b.checkpoint => Ok((SuperblockId::A, a)),
+        (_, Ok(b)) => Ok((SuperblockId::B, b)),
+        (Ok(a), _) => Ok((SuperblockId::A, a)),
         (Err(Some(Damaged)), _) | (_, Err(Some(Damaged))) => Err(DurableError::SuperblocksDamaged),
         (Err(None | Some(Foreign)), Err(None | Some(Foreign))) => Err(DurableError::NotAHeap),
     }

@@ -2,7 +2,7 @@
 //!
 //! A heap may be left at more than one checkpoint: at those of its two superblocks, and at those of
 //! the topmost index pages in the file, to which a damaged superblock may have led. What a heap is
-//! made of is in the superblocks and in two copies of the first one (`BIRTH_PLACES`).
+//! made of is in the superblocks and in two copies of the first one (`BIRTH_OFFSETS`).
 //!
 //! A page of a table is *lost* if it fails its checksum, or if the index page that tells of it
 //! does. Of the latter only those count of which there is a slot that is not all zeros.
@@ -20,8 +20,8 @@ use crate::cipher::Key;
 use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::file::{
-    Condition, DurableFile, Found, Place, VisitPage, choose, read_superblock, read_superblocks,
-    write_superblock,
+    Condition, DurableFile, Found, SuperblockId, VisitPage, choose, read_superblock,
+    read_superblocks, write_superblock,
 };
 use crate::durable::index::{Index, checksum};
 use crate::durable::layout::Node;
@@ -29,7 +29,7 @@ use crate::durable::pages::{Lack, read_bare};
 use crate::durable::saving::Saving;
 use crate::format::BLOCK_BYTES;
 use crate::format::index::{self, Entry, entries};
-use crate::format::superblock::{BIRTH_PLACES, Superblock, Unreadable};
+use crate::format::superblock::{BIRTH_OFFSETS, Superblock, Unreadable};
 
 /// A heap at one checkpoint, as far as it can be read.
 pub struct Salvage {
@@ -63,7 +63,8 @@ impl Salvage {
         known.retain(is_ours);
         let led_to = known.len();
         let last = known.iter().max_by_key(|superblock| superblock.checkpoint);
-        let spared = last.map_or(Ok(Place::A), |last| place_of(&**device, user, last))?;
+        let spared =
+            last.map_or(Ok(SuperblockId::A), |last| superblock_id(&**device, user, last))?;
         let bare = DurableFile::of_superblock(device.clone(), template.clone(), spared)?;
         for (root, checkpoint) in roots(&bare)? {
             if known.iter().all(|superblock| superblock.root != root) {
@@ -74,7 +75,7 @@ impl Salvage {
         for (number, superblock) in known.into_iter().enumerate() {
             let has_superblock = number < led_to;
             let at = match has_superblock {
-                true => place_of(&**device, user, &superblock)?,
+                true => superblock_id(&**device, user, &superblock)?,
                 false => spared,
             };
             let file = DurableFile::of_superblock(device.clone(), superblock, at)?;
@@ -207,8 +208,8 @@ impl Salvage {
     ///
     /// Errors: `Io`.
     pub fn lacks_superblock(&self) -> Result<bool, DurableError> {
-        for place in Place::ALL {
-            let found = read_superblock(&*self.file.device, place.offset(), None)?;
+        for which in SuperblockId::ALL {
+            let found = read_superblock(&*self.file.device, which.offset(), None)?;
             if !matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))) {
                 return Ok(true);
             }
@@ -223,11 +224,11 @@ impl Salvage {
     /// Errors: `Io`.
     pub fn begin(&mut self) -> Result<Saving<'_>, DurableError> {
         let first = Superblock { checkpoint: 1, root: Entry::NONE, ..self.file.superblock.clone() };
-        for place in BIRTH_PLACES {
-            let found = read_superblock(&*self.file.device, place, None)?;
+        for offset in BIRTH_OFFSETS {
+            let found = read_superblock(&*self.file.device, offset, None)?;
             // One of an encrypted heap is whole, and needs its key.
             if !matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))) {
-                write_superblock(&*self.file.device, place, &first.write())?;
+                write_superblock(&*self.file.device, offset, &first.write())?;
             }
         }
         let mut saving = self.file.begin()?;
@@ -245,22 +246,22 @@ fn template(
     user: Option<&Key>,
     found: [Found; 2],
 ) -> Result<Option<Superblock>, DurableError> {
-    for place in BIRTH_PLACES {
-        if let Ok(birth) = read_superblock(device, place, user)? {
+    for offset in BIRTH_OFFSETS {
+        if let Ok(birth) = read_superblock(device, offset, user)? {
             return Ok(Some(birth));
         }
     }
     choose(found).map(|_| None)
 }
 
-/// Which of the two places a superblock is at.
-fn place_of(
+/// Which of the two a superblock is.
+fn superblock_id(
     device: &dyn Device,
     user: Option<&Key>,
     superblock: &Superblock,
-) -> Result<Place, DurableError> {
+) -> Result<SuperblockId, DurableError> {
     let [a, b] = read_superblocks(device, user)?.map(|found| found.as_ref() == Ok(superblock));
-    Ok(if b && !a { Place::B } else { Place::A })
+    Ok(if b && !a { SuperblockId::B } else { SuperblockId::A })
 }
 
 /// The topmost index pages in the file, each with an entry for it, and the checkpoint that wrote

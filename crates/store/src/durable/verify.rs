@@ -14,14 +14,14 @@ use crate::block::{Block, Segment};
 use crate::cipher::Key;
 use crate::device::{Device, Read};
 use crate::durable::error::DurableError;
-use crate::durable::file::{Condition, DurableFile, Place, read_superblock};
+use crate::durable::file::{Condition, DurableFile, SuperblockId, read_superblock};
 use crate::durable::index::Index;
 use crate::durable::layout::Node;
 use crate::durable::pages::Lack;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
-use crate::format::superblock::BIRTH_PLACES;
+use crate::format::superblock::BIRTH_OFFSETS;
 use crate::read::BlockRead;
 use crate::segment::State;
 use crate::store::Store;
@@ -33,7 +33,7 @@ pub const FINDINGS_MAX: usize = 1000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// A superblock. The end of a process or of the power during a commit leaves one.
-    Superblock(Place),
+    Superblock(SuperblockId),
     /// A copy of the first superblock, of which a repair may be in need.
     Birth(u64),
     /// An index page, and so everything that it tells of.
@@ -66,8 +66,8 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Superblock(Place::A) => write!(out, "superblock A is damaged"),
-            Self::Superblock(Place::B) => write!(out, "superblock B is damaged"),
+            Self::Superblock(SuperblockId::A) => write!(out, "superblock A is damaged"),
+            Self::Superblock(SuperblockId::B) => write!(out, "superblock B is damaged"),
             Self::Birth(offset) => {
                 write!(out, "the copy of the first superblock at {} KiB is damaged", offset >> 10)
             }
@@ -142,7 +142,7 @@ pub fn verify_tables(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Repo
     if let Some(place) = file.damaged_superblock() {
         report.note(Finding::Superblock(place));
     }
-    for offset in BIRTH_PLACES {
+    for offset in BIRTH_OFFSETS {
         if read_superblock(&*file.device, offset, user)?.is_err() {
             report.note(Finding::Birth(offset));
         }

@@ -26,7 +26,7 @@ const FRAME_MAGIC: u64 = u64::from_le_bytes(*b"dhframe1");
 /// The version of the format that this code reads and writes.
 pub const VERSION: u32 = 1;
 /// Where the two superblocks lie, bytes.
-pub const PLACES: [u64; 2] = [0, 64 << 10];
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
 /// Where the log begins, bytes. The pages lie behind it.
 pub const LOG_START: u64 = 1 << 20;
 /// Bytes of a frame at most; the log is a whole number of them.
@@ -159,7 +159,7 @@ const _: () = assert!(offset_of!(SuperblockBytes, checksum) == CHECKSUM_AT);
 impl MapSuperblock {
     /// Where it lies, bytes: every other one at the same place.
     pub fn place(&self) -> u64 {
-        PLACES[self.sequence as usize % PLACES.len()]
+        SUPERBLOCK_OFFSETS[self.sequence as usize % SUPERBLOCK_OFFSETS.len()]
     }
 
     /// The bytes of the superblock.

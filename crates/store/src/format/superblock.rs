@@ -26,11 +26,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapsup");
 pub const VERSION: u32 = 3;
 
 /// Where the two superblocks lie, bytes.
-pub const PLACES: [u64; 2] = [0, 64 << 10];
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 << 10];
 
 /// Where the two copies of the first superblock lie, bytes. They are written when the heap is
 /// created, never again, and tell a repair what the heap is made of.
-pub const BIRTH_PLACES: [u64; 2] = [256 << 10, 512 << 10];
+pub const BIRTH_OFFSETS: [u64; 2] = [256 << 10, 512 << 10];
 
 /// Where the table area begins, bytes.
 pub const TABLE_AREA_START: u64 = 1 << 20;
