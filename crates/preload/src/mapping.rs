@@ -10,6 +10,8 @@
 
 use core::ffi::{c_int, c_uchar, c_uint, c_void};
 use core::ptr;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{off_t, size_t};
 
@@ -56,6 +58,7 @@ calls! {
     });
     fn munmap(address: *mut c_void, len: size_t) -> c_int = program(|real| {
         if !is_managed(address) {
+            look_before_unmapping(len);
             return real(address, len);
         }
         if len == 0 || !(address as usize).is_multiple_of(PAGE) {
@@ -94,6 +97,21 @@ calls! {
 
     fn mincore(address: Opaque, len: size_t, resident: *mut c_uchar [len.div_ceil(PAGE)]) -> c_int
         = pin;
+}
+
+/// How much the program unmaps of what is not managed between two looks at what it has. A look
+/// takes less than a hundredth of the time that unmapping it takes if it was touched.
+const LOOK_BYTES: usize = 16 << 20;
+
+/// Bytes that are not managed and were unmapped.
+static UNMAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Looks at what the program has while it still has it, once for each `LOOK_BYTES`.
+fn look_before_unmapping(len: usize) {
+    let before = UNMAPPED.fetch_add(len, Relaxed);
+    if before / LOOK_BYTES != before.wrapping_add(len) / LOOK_BYTES {
+        deepheap::note_unmanaged();
+    }
 }
 
 /// Arguments of a `mmap`.

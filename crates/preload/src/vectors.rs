@@ -2,7 +2,8 @@
 //!
 //! Guarantees: as `transfer`. The array itself may lie in managed memory. `process_vm_readv` and
 //! `process_vm_writev` find up to `PIECE_BUFFERS` local buffers resident, `PINNED_MAX` bytes of
-//! each, and may be short beyond that. Pages of the other process that left RAM are not brought back.
+//! each, and may be short beyond that. Pages of the other process that left RAM are not brought
+//! back.
 //!
 //! Threads: any.
 

@@ -173,6 +173,34 @@ fn what_cannot_work_is_refused() {
 }
 
 #[test]
+fn memory_beside_the_budget_is_told_even_if_it_is_gone_at_exit() {
+    let scratch = Scratch::new("beside");
+    let program = compile("beside.c", &scratch);
+    let said = |arguments: [&str; 3]| {
+        let mut command = Command::new(&program);
+        // As `deepheap run` sets it: all of the program's memory is meant.
+        let command = command.args(arguments).env("DEEPHEAP_FIRST", "0");
+        let output = run(command, Setting::Managing, &scratch);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    assert_eq!(said(["1", "8", "allocate"]), "");
+    assert_eq!(said(["1", "8", "never"]), "");
+    let words =
+        "MiB of this program's memory were not managed, more than its RAM budget of 16.0 MiB";
+    for arguments in [
+        ["1", "80", "allocate"],
+        ["1", "80", "never"],
+        ["80", "1", "allocate"],
+        ["80", "1", "never"],
+        ["1", "80", "keep"],
+    ] {
+        let text = said(arguments);
+        assert!(text.contains(words) && text.lines().count() == 1, "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn a_process_ends_as_it_would() {
     let scratch = Scratch::new("ends");
     let program = compile("ends.c", &scratch);

@@ -25,6 +25,7 @@ use deepheap_sys::pipe::{Lifeline, Lifelink};
 use deepheap_sys::signals::Blocked;
 
 use crate::area_table::Areas;
+use crate::observe::forget_unmanaged;
 use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, running};
 use crate::store_location::open_store_of_child;
 use crate::thread_cache::this_threads_cache;
@@ -153,6 +154,7 @@ impl RunningHeld {
         // SAFETY: the area and the cache in it belong to this thread.
         let own = unsafe { this_threads_cache() };
         runtime.heap.reclaim_orphans(own.as_deref());
+        forget_unmanaged();
         // Before there are workers, which count.
         if runtime.stats.become_child().is_err() {
             say(&[Piece::Text("a forked child has no statistics of its own")]);

@@ -99,7 +99,7 @@ pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use global_allocator::DeepHeap;
 pub use holds::Hold;
 pub use object_box::{ObjectBox, Pinned};
-pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, stats, unmanaged_bytes};
+pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged, stats, unmanaged_bytes};
 pub use residency::{count_efault_retry, is_managing, may_leave, pin, touch, unpin};
 pub use resize::realloc;
 pub use start::{InitError, init};

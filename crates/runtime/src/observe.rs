@@ -3,15 +3,16 @@
 //! Never: touches managed memory.
 //! Threads: any, outside the fault path, but `count_moves`, which the fault handler calls too.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::Write;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::{Moves, Pager, Usage};
-use deepheap_sys::handler_stack;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
+use deepheap_sys::{handler_stack, process_status};
 
+use crate::config::Config;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::stats::{Counter, Gauge, Stats};
 use crate::stats_report::{bytes, stats_json, summary};
@@ -88,9 +89,23 @@ impl Runtime {
         self.publish_gauges();
         // At once: others publish, too, and a mix of two moments adds up to neither.
         let mut stats = self.stats.snapshot();
-        stats.unmanaged_bytes = unmanaged_bytes(std::process::id(), &stats).unwrap_or(0);
+        stats.unmanaged_bytes = look_beside(self.gauged_bytes());
         self.stats.set(Gauge::UnmanagedBytes, stats.unmanaged_bytes);
         stats
+    }
+
+    /// What counts against the budget, as the gauges say. The kernel's page tables are not among
+    /// what it counts as the process's memory.
+    fn gauged_bytes(&self) -> u64 {
+        let gauges = [
+            Gauge::PageBufferBytes,
+            Gauge::CacheBytes,
+            Gauge::ObjectTableBytes,
+            Gauge::HeapMetadataBytes,
+            Gauge::StoreMemoryBytes,
+            Gauge::OtherBytes,
+        ];
+        gauges.into_iter().map(|gauge| self.stats.gauge(gauge)).sum()
     }
 
     /// Plain mode, where no worker does it: brings the gauges up to date if the heap has changed
@@ -179,37 +194,81 @@ pub fn stats() -> Option<Stats> {
     Some(runtime.snapshot())
 }
 
+/// The most that a look found outside of deepheap, in bytes.
+static MOST_UNMANAGED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of RAM that this process has beside those, which are deepheap's. Notes the most.
+fn look_beside(ours: u64) -> u64 {
+    let Some([anonymous, shared]) = process_status::kilobytes(["RssAnon:", "RssShmem:"]) else {
+        return 0;
+    };
+    let all = (anonymous.unwrap_or(0) + shared.unwrap_or(0)) * 1024;
+    let beside = all.saturating_sub(ours);
+    MOST_UNMANAGED.fetch_max(beside, Ordering::Relaxed);
+    beside
+}
+
+/// Notes what the program has outside of deepheap now: it is about to give much of it back, and is
+/// to be told at exit all the same that its budget did not bind. A handler of the program may call
+/// it: nothing is allocated, and signals are blocked while a lock is held.
+pub fn note_unmanaged() {
+    let _inside = Inside::enter();
+    let _blocked = Blocked::all();
+    let ours = running().map_or(0, |runtime| {
+        runtime.publish_gauges();
+        runtime.gauged_bytes()
+    });
+    look_beside(ours);
+}
+
+/// In the child of a fork: what its parent had is not its own.
+pub(crate) fn forget_unmanaged() {
+    MOST_UNMANAGED.store(0, Ordering::Relaxed);
+}
+
 /// Names the process that `deepheap run` was asked to run, for its children.
 pub const FIRST_PROCESS_VARIABLE: &str = "DEEPHEAP_FIRST";
 
 /// Writes the summary to stderr and the statistics file, as the settings ask. For the exit of the
 /// process. Children of a program that stayed within RAM have nothing to tell and are silent.
 pub fn exit_summary() {
-    let Some(runtime) = running() else { return };
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
+    let Some(runtime) = running() else {
+        look_beside(0);
+        if let Ok(config) = Config::from_environment() {
+            tell_unmanaged(config.ram);
+        }
+        return;
+    };
     let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
     runtime.end_trace();
     let stats = runtime.snapshot();
     if has_to_tell && runtime.config.show_stats {
         let _ = std::io::stderr().write_all(summary(&stats).as_bytes());
     }
-    // A program that links the library means only some of its memory to be managed.
-    let is_all_meant = std::env::var_os(FIRST_PROCESS_VARIABLE).is_some();
-    if is_all_meant && stats.unmanaged_bytes > stats.budget_bytes {
-        let (beside, budget) = (bytes(stats.unmanaged_bytes), bytes(stats.budget_bytes));
-        say(&[Piece::Text(&format!(
-            "{beside} of this program's memory are not managed, more than its RAM budget of \
-             {budget}, which does not bind them: mappings that are small, shared or made without \
-             libc, and thread stacks"
-        ))]);
-    }
+    tell_unmanaged(stats.budget_bytes);
     if let Some(path) = runtime.config.stats_file.as_ref().filter(|_| has_to_tell) {
         let line = stats_json(&stats) + "\n";
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
             eprintln!("deepheap: cannot write the statistics to {}: {error}", path.display());
         }
+    }
+}
+
+/// Says so if the budget did not bind what the program had.
+fn tell_unmanaged(budget: u64) {
+    // A program that links the library means only some of its memory to be managed.
+    let is_all_meant = std::env::var_os(FIRST_PROCESS_VARIABLE).is_some();
+    let most = MOST_UNMANAGED.load(Ordering::Relaxed);
+    if is_all_meant && most > budget {
+        let (beside, budget) = (bytes(most), bytes(budget));
+        say(&[Piece::Text(&format!(
+            "{beside} of this program's memory were not managed, more than its RAM budget of \
+             {budget}, which does not bind them: mappings that are small, shared or made without \
+             libc, and thread stacks"
+        ))]);
     }
 }
 

@@ -37,6 +37,7 @@ pub mod parking;
 pub mod pinned_allocator;
 pub mod pinned_array;
 pub mod pipe;
+pub mod process_status;
 pub mod random;
 pub mod raw_call;
 pub mod rendezvous;

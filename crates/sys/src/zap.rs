@@ -11,6 +11,7 @@ use crate::errno::{Errno, Result, Saved};
 use crate::lock::Lock;
 use crate::mapping::{self, Advice};
 use crate::own_descriptor::OwnDescriptor;
+use crate::process_status;
 use crate::raw_call::{Descriptor, raw_call};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicI32};
@@ -125,7 +126,7 @@ impl Zapper {
         let _ = unsafe { mapping::unmap_pinned(memory, (RANGES + 1) * RANGE) };
         zapped.ok()?;
         // Other threads may touch some memory meanwhile.
-        Some(before?.saturating_sub(after?) >= RANGES * PAGE / 1024 / 2)
+        Some(before?.saturating_sub(after?) >= (RANGES * PAGE / 1024 / 2) as u64)
     }
 
     fn probe(&self) {
@@ -208,18 +209,8 @@ fn for_all(
 }
 
 /// Kilobytes of page tables of this process, as /proc counts them. Allocates nothing.
-fn page_table_kib() -> Option<usize> {
-    let mut text = [0u8; 4096];
-    let file = Descriptor::open(c"/proc/self/status", libc::O_RDONLY, 0).ok()?;
-    // SAFETY: the buffer has that many bytes.
-    let count =
-        unsafe { raw_call!(SYS_read, file.as_raw_fd(), text.as_mut_ptr(), text.len()) }.ok()?;
-    let text = &text[..count];
-    let label = b"VmPTE:";
-    let at = text.windows(label.len()).position(|part| part == label)? + label.len();
-    let digits = text[at..].iter().skip_while(|byte| !byte.is_ascii_digit());
-    let digits = digits.take_while(|byte| byte.is_ascii_digit());
-    Some(digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
+fn page_table_kib() -> Option<u64> {
+    process_status::kilobytes(["VmPTE:"])?[0]
 }
 
 #[cfg(test)]
