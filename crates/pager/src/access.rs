@@ -27,7 +27,7 @@ use crate::ownership::{Found, Owned, Pin, Place, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 use crate::promises::NoPromise;
-use crate::staging::{StagingBuffer, CALL_PIECES};
+use crate::staging::{CALL_PIECES, StagingBuffer};
 
 /// A set of pieces of a call, a bit each, by position.
 pub(crate) type Pieces = u64;
