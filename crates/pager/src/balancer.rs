@@ -1,5 +1,5 @@
-//! Balancer: measures what a slightly larger page buffer, or a slightly larger object cache, would
-//! have saved, and moves the border between them.
+//! Balancer: measures what a larger page buffer, or a larger object cache, would have saved, and
+//! moves the border between them.
 //!
 //! It measures all the time what a fault on a cached object costs, and what a read costs, and
 //! smooths both (`policy::balance`).
@@ -15,7 +15,7 @@ use deepheap_sys::padded::Padded;
 use deepheap_sys::tls;
 
 use crate::ownership::Descriptor;
-use crate::policy::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Spent};
+use crate::policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST, Spent};
 
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.
@@ -59,7 +59,8 @@ impl Meter {
 /// Counters of some threads.
 #[derive(Default)]
 struct Lane {
-    young_faults: AtomicU64,
+    /// See `Returns`.
+    returns: [AtomicU64; GROWTHS.len()],
     ghost_reads: AtomicU64,
     departures: AtomicU64,
     faults: Meter,
@@ -161,8 +162,8 @@ impl Balancer {
 
     /// A fault found the object cached.
     pub(crate) fn comes_back(&self, descriptor: &Descriptor) {
-        if self.is_young(descriptor) {
-            self.lanes[tls::lane()].young_faults.fetch_add(1, Ordering::Relaxed);
+        if let Some(growth) = balance::growth(self.epochs_since(descriptor).into()) {
+            self.lanes[tls::lane()].returns[growth].fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -217,14 +218,14 @@ impl Balancer {
         if !self.moves {
             return;
         }
-        let young_faults = self.sum(|lane| &lane.young_faults);
+        let returns = core::array::from_fn(|growth| self.sum(|lane| &lane.returns[growth]));
         let ghost_reads = self.sum(|lane| &lane.ghost_reads);
         let departures = self.sum(|lane| &lane.departures);
-        if young_faults + ghost_reads < EVENTS {
+        if balance::evidence(&returns, ghost_reads) < EVENTS {
             return;
         }
         for lane in &self.lanes {
-            lane.young_faults.store(0, Ordering::Relaxed);
+            lane.returns.iter().for_each(|returns| returns.store(0, Ordering::Relaxed));
             lane.ghost_reads.store(0, Ordering::Relaxed);
             lane.departures.store(0, Ordering::Relaxed);
         }
@@ -235,9 +236,9 @@ impl Balancer {
         let eviction_ns = self.eviction.measured(&self.lanes, |lane| &lane.evictions);
         let read_ns = self.read.measured(&self.lanes, |lane| &lane.reads);
         let observed = Observed {
-            young_faults,
+            returns,
             fault_ns: SIGNAL_NS + fault_ns + eviction_ns,
-            margin_bytes: balance::margin_bytes(shares.page_buffer_bytes),
+            margin_bytes: (shares.page_buffer_bytes / MARGIN_PART) as u64,
             ghost_reads,
             read_ns,
             ghost_bytes: shares.ghost_bytes as u64,
@@ -260,11 +261,11 @@ mod tests {
     #[test]
     fn the_share_goes_where_it_pays_from_a_256th_to_seven_eighths() {
         let shares = Shares { page_buffer_bytes: 1 << 20, ghost_bytes: 1 << 20 };
-        let after = |moves, young_faults, ghost_reads, departures| {
+        let after = |moves, returns, ghost_reads, departures| {
             let balancer = Balancer::new(moves);
             for _ in 0..1000 {
                 balancer.note_departures(departures);
-                balancer.lanes[0].young_faults.store(young_faults, Ordering::Relaxed);
+                balancer.lanes[0].returns[0].store(returns, Ordering::Relaxed);
                 balancer.lanes[0].ghost_reads.store(ghost_reads, Ordering::Relaxed);
                 balancer.balance(&shares);
             }

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 
 use deepheap_sys::errno::Result;
 
-use super::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST};
+use super::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
 use super::budget_split::{self, Share};
 use super::ghost::Ghost;
 use super::replacement::{
@@ -172,7 +172,7 @@ struct Fifo {
 /// What the border is moved by.
 struct Border {
     part: usize,
-    young_faults: u64,
+    returns: Returns,
     ghost_reads: u64,
     departures: u64,
     departed: u64,
@@ -206,7 +206,7 @@ impl Replay {
         let remembered = ghost_length(terms.pages / sampled);
         let border = Border {
             part: PART_FIRST,
-            young_faults: 0,
+            returns: Returns::default(),
             ghost_reads: 0,
             departures: 0,
             departed: 0,
@@ -394,8 +394,11 @@ impl Replay {
 
     fn come_back(&mut self, object: u32) {
         let since = self.left_ever - self.objects[object as usize].left_at;
-        self.border.young_faults +=
-            u64::from(since < u64::from(self.page_buffer_max) * 3 / 2 / MARGIN_PART as u64);
+        let margin = u64::from(self.page_buffer_max) / MARGIN_PART as u64;
+        // On average, half of a margin had left when it did.
+        if let Some(growth) = balance::growth((since + margin / 2) / margin.max(1)) {
+            self.border.returns[growth] += 1;
+        }
         let soon = since < u64::from(self.page_buffer_max);
         let found = &mut self.objects[object as usize];
         found.reuse = touched(found.reuse);
@@ -513,24 +516,25 @@ impl Replay {
 
     /// Moves the border once enough was seen, as the balancer does.
     fn move_border(&mut self) {
-        let Border { part, young_faults, ghost_reads, departures, departed } = self.border;
-        let events = young_faults + ghost_reads;
+        let Border { part, returns, ghost_reads, departures, departed } = self.border;
+        let events = balance::evidence(&returns, ghost_reads);
         if self.terms.share.is_some() || events * u64::from(self.terms.sampled) < EVENTS {
             return;
         }
         let cached = u64::from(self.small.length + self.main.length).max(1);
         let (fault_ns, read_ns) = self.terms.costs_ns;
         let observed = Observed {
-            young_faults,
+            returns,
             fault_ns,
-            margin_bytes: balance::margin_bytes(self.page_buffer_max as usize * PAGE),
+            margin_bytes: (self.page_buffer_max as usize * PAGE / MARGIN_PART) as u64,
             ghost_reads,
             read_ns,
             ghost_bytes: self.ghost.recent() as u64 * (self.cached_bytes / cached),
         };
         let departed = balance::departed(departed, departures);
         let part = balance::next_part(part, &observed, departed);
-        self.border = Border { part, young_faults: 0, ghost_reads: 0, departures: 0, departed };
+        let returns = Returns::default();
+        self.border = Border { part, returns, ghost_reads: 0, departures: 0, departed };
         self.ghost.grow(ghost_length(cached as usize));
         self.set_border();
     }
@@ -563,6 +567,21 @@ mod tests {
             replay.touch(&touch(page, Leaves::Empty, true));
         }
         assert_eq!(replay.counts().written, 0, "{:?}", replay.counts());
+    }
+
+    /// It is larger than the page buffer at first, and fits one that has grown.
+    #[test]
+    fn going_round_in_a_set_that_reach_can_hold_ends_in_reach() {
+        let mut replay = replay(false);
+        let set = 0..(4 * budget_split::LEAST * 2 / 3) as u32;
+        let mut faults = [0; 200];
+        for (round, faults) in faults.iter_mut().enumerate() {
+            let before = replay.counts().cached;
+            set.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, round == 0)));
+            *faults = replay.counts().cached - before;
+        }
+        assert!(faults[1] > set.len() as u64 / 4, "{faults:?}");
+        assert_eq!(faults[199], 0, "{faults:?}");
     }
 
     #[test]
