@@ -186,27 +186,28 @@ impl Region {
             count = 1;
             read(1).map_err(FillError::Read)?;
         }
-        let count = self.apply_all(&owners, page, count, buffer)?;
+        let count = self.apply_all(&owners, page, count, buffer, 0)?;
         self.install(&owners, page, count, buffer.page(0))?;
         self.control.header().counts.pages_read.fetch_add(u64::from(count), Relaxed);
         Ok(count)
     }
 
-    /// Puts over what was read of planned pages what the log has of them; answers how many could
-    /// be, from the first on.
+    /// Puts over what was read of planned pages, from the buffer's page `at` on, what the log has of
+    /// them; answers how many could be, from the first on.
     fn apply_all<const N: usize>(
         &self,
         owners: &Owners<'_, N>,
         page: u32,
         count: u32,
         buffer: &Buffer,
+        at: usize,
     ) -> Result<u32, FillError> {
         if self.log().is_none() {
             return Ok(count);
         }
         for index in 0..count {
             let Some(owned) = owners.of(self, page + index) else { return Ok(index) };
-            let into = buffer.page(index as usize);
+            let into = buffer.page(at + index as usize);
             // SAFETY: pages of the buffer, which is ours.
             match unsafe { owned.apply_logged(page + index, into, buffer.scratch()) } {
                 Ok(()) => {}
@@ -294,8 +295,9 @@ impl Region {
     }
 
     /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages, in
-    /// ascending order, that are not there and whose shards are free. Answers how many came.
-    pub(crate) fn fill_many(&self, zapper: &Zapper, pages: &[u32]) -> Result<u32, FillError> {
+    /// ascending order, that are not there and whose shards are free. Answers which were passed
+    /// over since theirs are not, a bit for each.
+    pub(crate) fn fill_many(&self, zapper: &Zapper, pages: &[u32]) -> Result<u64, FillError> {
         let pages = &pages[..pages.len().min(BUFFER_PAGES)];
         let counted = pages.len() as u64;
         let room = self.make_room(zapper, counted);
@@ -305,8 +307,8 @@ impl Region {
             let mut requests = Vec::with_capacity(BUFFER_PAGES);
             self.fill_planned(zapper, pages, &buffer, &mut requests)
         });
-        self.uncount(counted - u64::from(filled.unwrap_or(0)));
-        filled
+        self.uncount(counted - u64::from(filled.map_or(0, |(came, _)| came)));
+        filled.map(|(_, passed)| passed)
     }
 
     fn fill_planned(
@@ -315,48 +317,78 @@ impl Region {
         pages: &[u32],
         buffer: &Buffer,
         requests: &mut Vec<ReadRequest<'_>>,
-    ) -> u32 {
+    ) -> (u32, u64) {
+        const _: () = assert!(BUFFER_PAGES <= u64::BITS as usize);
         let mut owners = Owners::<BUFFER_PAGES>::new();
-        let (mut planned, mut count) = ([0u32; BUFFER_PAGES], 0);
-        for &page in pages {
+        let (mut planned, mut count, mut passed) = ([0u32; BUFFER_PAGES], 0, 0);
+        for (index, &page) in pages.iter().enumerate() {
             if page < self.mapped_pages() && owners.plan(self, page, zapper) {
                 planned[count] = page;
                 count += 1;
+            } else if owners.of(self, page).is_none() {
+                passed |= 1 << index;
             }
         }
-        let planned = &planned[..count];
-        for (index, &page) in planned.iter().enumerate() {
-            let at = self.backing.place_of(Self::offset_of(page));
-            // SAFETY: a page of the buffer for each request, until this returns.
-            requests.push(unsafe { ReadRequest::from_raw(at, buffer.page(index), PAGE) });
+        // Neighbours are read together. Each run: its first page's place, and how many they are.
+        let (mut runs, mut run_count) = ([(0, 0); BUFFER_PAGES], 0);
+        for (index, &page) in planned[..count].iter().enumerate() {
+            if index > 0 && planned[index - 1] + 1 == page {
+                runs[run_count - 1].1 += 1;
+            } else {
+                runs[run_count] = (index, 1);
+                run_count += 1;
+            }
+        }
+        let runs = &runs[..run_count];
+        for &(first, length) in runs {
+            let at = self.backing.place_of(Self::offset_of(planned[first]));
+            // SAFETY: pages of the buffer for each request, until this returns.
+            requests.push(unsafe { ReadRequest::from_raw(at, buffer.page(first), length * PAGE) });
         }
         let fd = self.backing.file().as_raw_fd();
         let mut ring = RING_POOL.iter().find_map(Lock::try_lock);
         let ring = ring.as_mut().and_then(|ring| (**ring).as_mut());
-        let is_read = count > 1 && ring.is_some_and(|ring| ring.read_many(fd, requests).is_ok());
+        let is_read =
+            runs.len() > 1 && ring.is_some_and(|ring| ring.read_many(fd, requests).is_ok());
         let mut came = 0;
-        for (index, &page) in planned.iter().enumerate() {
-            let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
-            let into = buffer.page(index);
-            // SAFETY: a page of the buffer; no request is under way any more.
-            let whole = unsafe {
-                match usize::try_from(requests[index].result()) {
-                    Ok(got) if is_read => Backing::check(into, 1, got, offset, file_bytes),
-                    _ => self.backing.read(into, 1, offset, file_bytes),
-                }
-            };
-            // SAFETY: as above.
-            let whole = whole.and_then(|()| unsafe {
-                let Some(owned) = owners.of(self, page) else { return Ok(()) };
-                owned.apply_logged(page, into, buffer.scratch())
-            });
-            // Who touches the page is told why it cannot come.
-            if whole.is_ok() && self.install(&owners, page, 1, into).is_ok() {
-                came += 1;
-            }
+        for (request, &(first, length)) in requests.iter().zip(runs) {
+            let got = if is_read { request.result() } else { -1 };
+            came += self.finish_run(&owners, planned[first], length, buffer, first, got);
         }
         self.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
-        came
+        (came, passed)
+    }
+
+    /// Brings in `length` planned neighbours, from the buffer's page `first` on, of which `got`
+    /// bytes were read; negative: they are read now. Answers how many came. Who touches one of the
+    /// others is told why it cannot come.
+    fn finish_run<const N: usize>(
+        &self,
+        owners: &Owners<'_, N>,
+        page: u32,
+        length: usize,
+        buffer: &Buffer,
+        first: usize,
+        got: i32,
+    ) -> u32 {
+        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
+        let into = buffer.page(first);
+        // SAFETY: pages of the buffer; no request is under way any more.
+        let whole = unsafe {
+            match usize::try_from(got) {
+                Ok(got) => Backing::check(into, length, got, offset, file_bytes),
+                Err(_) => self.backing.read(into, length, offset, file_bytes),
+            }
+        };
+        if whole.is_err() {
+            return 0;
+        }
+        let applied = self.apply_all(owners, page, length as u32, buffer, first).unwrap_or(0);
+        match self.install(owners, page, applied, into) {
+            Ok(()) => applied,
+            // Those before the one that the kernel refused are there.
+            Err(_) => (page..page + applied).filter(|page| self.is_in_memory(*page)).count() as u32,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Streams: tells scans from random access by the faults of a lane of threads.
 //!
 //! A fault on the page that a stream expects next continues it, and doubles what is read together.
+//! Behind a full window more is asked for ahead: then the stream expects the page behind that, and
+//! a fault before it, which was faster than who reads ahead, is of the stream as well.
 //! A lane remembers a few streams; threads of one lane may disturb each other, at a cost of speed
 //! alone.
 //!
@@ -20,6 +22,8 @@ const STREAMS: usize = 4;
 const WINDOW_FIRST: u32 = 4;
 /// Pages that are read together at most.
 pub const WINDOW_MAX: u32 = BUFFER_PAGES as u32;
+/// Pages that are asked for behind a full window, so that the device is kept busy.
+pub const AHEAD: u32 = 3 * WINDOW_MAX;
 
 /// What the program has said of its accesses; before it has, faults tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +62,15 @@ impl Streams {
             return WINDOW_MAX;
         }
         let lane = &self.lanes[tls::lane()];
-        let expected = |word: u64| word as u32 == page && word >> 32 != 0;
-        let found = lane.streams.iter().find(|stream| expected(stream.load(Relaxed)));
-        let (stream, window) = match found {
-            Some(stream) => {
-                let window = (stream.load(Relaxed) >> 32) as u32;
+        // How many pages come before the expected one.
+        let before = |word: u64| (word as u32).wrapping_sub(page);
+        let is_ahead = |word: u64| (word >> 32) as u32 == WINDOW_MAX && before(word) <= AHEAD;
+        let is_of = |word: u64| word >> 32 != 0 && (before(word) == 0 || is_ahead(word));
+        let words = lane.streams.iter().map(|stream| (stream, stream.load(Relaxed)));
+        let (stream, window) = match words.into_iter().find(|(_, word)| is_of(*word)) {
+            Some((_, word)) if before(word) > 0 => return before(word).min(WINDOW_MAX),
+            Some((stream, word)) => {
+                let window = (word >> 32) as u32;
                 (stream, (window * 2).clamp(WINDOW_FIRST, WINDOW_MAX))
             }
             None => {
@@ -72,6 +80,25 @@ impl Streams {
         };
         stream.store(word_of(page.wrapping_add(window), window), Relaxed);
         window
+    }
+
+    /// Whether a fault on this page, which reads a full window, is the foremost of its scan: then
+    /// nothing behind the window was asked for yet.
+    pub fn is_foremost(&self, page: u32) -> bool {
+        let word = word_of(page.wrapping_add(WINDOW_MAX), WINDOW_MAX);
+        let lane = &self.lanes[tls::lane()];
+        self.pattern.load(Relaxed) == Pattern::Sequential as u32
+            || lane.streams.iter().any(|stream| stream.load(Relaxed) == word)
+    }
+
+    /// So many pages behind a full window were asked for.
+    pub fn asked(&self, page: u32, pages: u32) {
+        let lane = &self.lanes[tls::lane()];
+        let word = word_of(page.wrapping_add(WINDOW_MAX), WINDOW_MAX);
+        let further = word_of(page.wrapping_add(WINDOW_MAX + pages), WINDOW_MAX);
+        for stream in &lane.streams {
+            let _ = stream.compare_exchange(word, further, Relaxed, Relaxed);
+        }
     }
 
     /// Fewer pages than asked were read, so the stream goes on earlier.
@@ -122,6 +149,14 @@ mod tests {
         assert_eq!(streams.window(page), 64, "the scan goes on beside it");
         streams.came(page, 64, 10);
         assert_eq!(streams.window(page + 10), 64);
+        let page = page + 74;
+        assert_eq!(streams.window(page), 64);
+        assert!(streams.is_foremost(page));
+        streams.asked(page, AHEAD);
+        assert_eq!(streams.window(page + 70), 64, "faster than who reads ahead");
+        assert!(!streams.is_foremost(page + 70));
+        assert_eq!(streams.window(page + 64 + AHEAD - 5), 5);
+        assert_eq!(streams.window(page + 64 + AHEAD), 64, "the scan goes on behind it");
         streams.set_pattern(Pattern::Random);
         assert_eq!(streams.window(page + 74), 1);
     }

@@ -1,7 +1,7 @@
 //! Table: the maps of this process, found by address; their threads, faults and forks.
 //!
-//! `deepheap-maps` evicts when a map's RAM is nearly full; `deepheap-mapread` reads what was asked
-//! for ahead. Both sleep on futexes while there is nothing to do.
+//! `deepheap-maps` evicts when a map's RAM is nearly full; three `deepheap-mapread` read what was
+//! asked for ahead. They sleep on futexes while there is nothing to do.
 //!
 //! Guarantees: a map is found without a lock; what uses it by itself is waited for before it ends.
 //! Never: allocates in `on_fault`.
@@ -31,6 +31,7 @@ use crate::log::Log;
 use crate::pins::{PinKind, TooMuch};
 use crate::region::Region;
 use crate::staging::{self, BUFFER_PAGES};
+use crate::streams::{AHEAD, WINDOW_MAX};
 
 /// Maps that a process can have.
 pub const MAPS_MAX: usize = 64;
@@ -38,6 +39,10 @@ pub const MAPS_MAX: usize = 64;
 const REPEATS_MAX: u32 = 1000;
 /// Pages that wait to be read ahead; what finds no place is not read.
 const AHEAD_MAX: usize = 4096;
+/// Threads that read ahead: reads under way at a time beside those of faults.
+const READERS: usize = 3;
+/// What is read ahead of a scan is at most this part of the RAM.
+const AHEAD_PART: u64 = 8;
 /// Between two looks whether a map is in use.
 const PAUSE: Duration = Duration::from_micros(100);
 /// Shards in a row of which none gives a page, until the evictor gives up for now.
@@ -224,6 +229,9 @@ pub fn on_fault(fault: &Fault) -> Verdict {
     region.control.header().counts.faults.fetch_add(1, Relaxed);
     let page = region.page_of(fault.address);
     let window = region.streams.window(page);
+    if window == WINDOW_MAX {
+        read_behind(region, fault.address, page);
+    }
     let filled = region.fill(zapper(), page, window);
     wake_evictor(region);
     match filled {
@@ -235,9 +243,6 @@ pub fn on_fault(fault: &Fault) -> Verdict {
             if came > 0 && came < window {
                 region.streams.came(page, window, came);
             }
-            if came == window && window as usize == BUFFER_PAGES {
-                ask_ahead(fault.address, page + window..page + 2 * window);
-            }
             Verdict::Retry
         }
         // As for mmap(2): nothing to say.
@@ -246,6 +251,19 @@ pub fn on_fault(fault: &Fault) -> Verdict {
             explain(region, fault.address, error);
             Verdict::Fatal
         }
+    }
+}
+
+/// Asks for what comes behind a full window, if there is RAM for it.
+fn read_behind(region: &Region, address: usize, page: u32) {
+    let budget = region.control.header().budget_pages.load(Relaxed);
+    let first = page.saturating_add(WINDOW_MAX);
+    if u64::from(AHEAD) <= budget / AHEAD_PART
+        && first < region.mapped_pages()
+        && region.streams.is_foremost(page)
+    {
+        let asked = ask_ahead(address, first..first.saturating_add(AHEAD));
+        region.streams.asked(page, asked as u32);
     }
 }
 
@@ -341,12 +359,12 @@ fn start_threads() {
     if STARTED.swap(own, AcqRel) == own {
         return;
     }
-    let threads = [
-        thread::spawn(c"deepheap-maps", evict_forever, 0),
-        thread::spawn(c"deepheap-mapread", read_forever, 0),
-    ];
+    let mut started = thread::spawn(c"deepheap-maps", evict_forever, 0).is_ok();
+    for _ in 0..READERS {
+        started &= thread::spawn(c"deepheap-mapread", read_forever, 0).is_ok();
+    }
     // Without them the threads that fault do it all by themselves.
-    if threads.iter().any(Result::is_err) {
+    if !started {
         say!("a thread for maps cannot be started: faults take longer");
     }
 }
@@ -375,7 +393,7 @@ fn read_forever(_: usize) {
     loop {
         READER.wait_unless(|| QUEUED.load(SeqCst) != 0);
         let (mut pages, mut count, mut place) = ([0u32; BUFFER_PAGES], 0, 0);
-        {
+        let has_more = {
             let mut queue = QUEUE.lock();
             while queue.count > 0 && count < BUFFER_PAGES {
                 let next = queue.pages[queue.first];
@@ -388,7 +406,8 @@ fn read_forever(_: usize) {
                 queue.first = (queue.first + 1) % AHEAD_MAX;
                 queue.count -= 1;
             }
-        }
+            queue.count > 0
+        };
         if count == 0 {
             QUEUED.store(0, SeqCst);
             // One that came in between has its page in the queue.
@@ -397,9 +416,15 @@ fn read_forever(_: usize) {
             }
             continue;
         }
+        if has_more {
+            READER.notify(1);
+        }
         with(place, |region| {
-            // Who touches the page is told what is wrong.
-            let _ = region.fill_many(zapper(), &pages[..count]);
+            // Who touches a page is told what is wrong.
+            let passed = region.fill_many(zapper(), &pages[..count]).unwrap_or(0);
+            for index in (0..count).filter(|index| passed >> index & 1 != 0) {
+                let _ = region.fill(zapper(), pages[index], 1);
+            }
             wake_evictor(region);
         });
     }
