@@ -75,8 +75,8 @@ try papers "$root/papers.c" "$prefix/lib" "${flags[@]}"
 try static examples/hello.c /nonexistent -I"$prefix/include" "$prefix/lib/libdeepheap.a" \
     -lgcc_s -lpthread -ldl -lm
 
-# The README's programs, with its own lines, as somebody copies them: first to last.
-mkdir "$root/readme"
+# The programs of docs/languages.md, with its own lines, as somebody copies them: first to last.
+mkdir "$root/languages"
 awk -v tree="$PWD" '
     /^```c$/ { file = "program.c" }
     /^```cpp$/ { file = "program.cpp" }
@@ -88,9 +88,9 @@ awk -v tree="$PWD" '
         sub("/path/to/deepheap", tree)
         print
     }
-' README.md >"$root/readme.sh"
+' docs/languages.md >"$root/languages.sh"
 (
-    cd "$root/readme"
+    cd "$root/languages"
     # For the program in Rust: a package that is no part of the tree it lies in. `cargo init` would
     # make it one.
     mkdir src
@@ -98,16 +98,18 @@ awk -v tree="$PWD" '
     printf '%s\n' '[package]' 'name = "program"' 'edition = "2024"' '[workspace]' >Cargo.toml
     cp "$OLDPWD/Cargo.lock" .
     unset DEEPHEAP_CONF
-    CARGO_NET_OFFLINE=true CARGO_TARGET_DIR="$root/readme-target" CARGO_TERM_QUIET=true \
-        bash -e "$root/readme.sh"
-) >"$root/readme.txt" || fail "the lines of the README do not run: $(cat "$root/readme.sh")"
-diff - "$root/readme.txt" <<'TEXT' || fail "the programs of the README print something else"
+    CARGO_NET_OFFLINE=true CARGO_TARGET_DIR="$root/languages-target" CARGO_TERM_QUIET=true \
+        bash -e "$root/languages.sh"
+) >"$root/languages.txt" ||
+    fail "the lines of docs/languages.md do not run: $(cat "$root/languages.sh")"
+diff - "$root/languages.txt" <<'TEXT' ||
 128 MiB in 32 MiB of RAM, all of them 'x'
 1 word, 8000000 samples
 134217728 bytes
 64 read, the first of 1 visits
 TEXT
-echo "install-check: the programs of the README run as they are written"
+    fail "the programs of docs/languages.md print something else"
+echo "install-check: the programs of docs/languages.md run as they are written"
 
 # CMake, from the installed place and from where the tree was moved to.
 try_cmake() {

@@ -98,6 +98,54 @@ fn every_target_has_a_line_of_help() {
     assert_eq!(silent, Vec::<String>::new());
 }
 
+/// Pages below docs/ that the contents of the book do not name.
+fn not_in_book(documents: &[SourceFile]) -> Vec<String> {
+    let pages = documents.iter().filter_map(|document| document.path.strip_prefix("docs/"));
+    let contents = documents.iter().find(|document| document.path == "docs/SUMMARY.md");
+    let contents = contents.map_or("", |contents| &contents.text);
+    let named: BTreeSet<&str> = contents.lines().flat_map(links).collect();
+    let is_left_out = |page: &&str| *page != "SUMMARY.md" && !named.contains(page);
+    pages.filter(is_left_out).map(str::to_owned).collect()
+}
+
+/// Links from docs/ to files beside it, which are not in the book.
+fn out_of_book(document: &SourceFile) -> Vec<String> {
+    let Some(page) = document.path.strip_prefix("docs/") else { return Vec::new() };
+    let depth = page.matches('/').count();
+    let leads_out = |link: &&str| link.matches("../").count() > depth;
+    let links = document.text.lines().flat_map(links).filter(leads_out);
+    links.map(|link| format!("docs/{page}: {link} is not in the book")).collect()
+}
+
+#[test]
+fn the_book_has_every_page_and_what_they_link_to() {
+    let documents = files(&["md"]);
+    assert_eq!(not_in_book(&documents), Vec::<String>::new());
+    let out: Vec<String> = documents.iter().flat_map(out_of_book).collect();
+    assert_eq!(out, Vec::<String>::new());
+}
+
+#[test]
+fn canary_pages_out_of_the_book_are_caught() {
+    let document =
+        |path: &str, text: &str| SourceFile { path: path.into(), text: text.to_string() };
+    let documents = [
+        document("docs/SUMMARY.md", "- [One](one.md)\n"),
+        document("docs/one.md", "[two](papers/two.md), [code](../crates/one.rs)"),
+        document("docs/papers/two.md", "[one](../one.md), [notes](../../NOTES.md)"),
+        document("README.md", "[one](docs/one.md)"),
+    ];
+    assert_eq!(not_in_book(&documents), ["papers/two.md"]);
+    let out: Vec<String> = documents.iter().flat_map(out_of_book).collect();
+    assert_eq!(
+        out,
+        [
+            "docs/one.md: ../crates/one.rs is not in the book",
+            "docs/papers/two.md: ../../NOTES.md is not in the book"
+        ]
+    );
+}
+
 /// The functions that a header declares.
 fn declared(header: &str) -> BTreeSet<&str> {
     let mut functions = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! The program's own `madvise`, `mprotect` and `mlock` on pages of the heap: what README tells of
-//! them, and never a hang. (Under `deepheap run` the preload library stands before them.)
+//! The program's own `madvise`, `mprotect` and `mlock` on pages of the heap: what docs/limits.md
+//! tells of them, and never a hang. (Under `deepheap run` the preload library stands before them.)
 
 mod scene;
 
