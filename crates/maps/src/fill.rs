@@ -192,8 +192,8 @@ impl Region {
         Ok(count)
     }
 
-    /// Puts over what was read of planned pages, from the buffer's page `at` on, what the log has of
-    /// them; answers how many could be, from the first on.
+    /// Puts over what was read of planned pages, from the buffer's page `at` on, what the log has
+    /// of them; answers how many could be, from the first on.
     fn apply_all<const N: usize>(
         &self,
         owners: &Owners<'_, N>,

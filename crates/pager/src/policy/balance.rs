@@ -7,9 +7,9 @@
 //!
 //! A program that goes round in a set that is a third larger than the page buffer has no object
 //! that comes back soon, and yet all of them would stay in a larger one. So what comes back is
-//! counted by how much larger the page buffer would have to be, and the smallest growth that clearly
-//! saves more per byte than the cache does is enough (the look-ahead of Qureshi and Patt, MICRO 2006,
-//! weighs such growths for parts of a processor's cache).
+//! counted by how much larger the page buffer would have to be, and the smallest growth that
+//! clearly saves more per byte than the cache does is enough (the look-ahead of Qureshi and Patt,
+//! MICRO 2006, weighs such growths for parts of a processor's cache).
 //!
 //! Pure: observations in, a decision out.
 
