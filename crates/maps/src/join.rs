@@ -9,6 +9,7 @@
 //! Threads: one at a time in a process (`table`), one process at a time (the door).
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::time::Duration;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -19,7 +20,7 @@ use deepheap_sys::page_pipe::PagePipe;
 use deepheap_sys::rendezvous::{Door, Rendezvous};
 use deepheap_sys::sparse_file::{FileId, SparseFile};
 use deepheap_sys::userfaultfd::Userfaultfd;
-use deepheap_sys::{PAGE, mapping, random};
+use deepheap_sys::{PAGE, mapping, random, thread};
 
 use crate::backing::Backing;
 use crate::control::{
@@ -35,6 +36,10 @@ use crate::streams::Streams;
 
 /// The most pages of a file: a page plus one fits in 32 bits.
 pub const PAGES_MAX: u64 = u32::MAX as u64 - 1;
+
+/// Between two looks at processes that cannot be reached, and how many: a second or more.
+const PAUSE: Duration = Duration::from_millis(1);
+const TRIES: u32 = 1000;
 
 /// What to map.
 #[derive(Clone, Copy, Debug)]
@@ -87,14 +92,22 @@ impl Region {
         let (uffd, is_tracked) = open_userfaultfd(writes).map_err(MapError::Kernel)?;
         let id = backing.id().map_err(MapError::Resources)?;
         folder::sweep();
+        let mut patience = TRIES;
         loop {
             let rendezvous = Rendezvous::open(&folder::name_of(id)).map_err(MapError::Folder)?;
             let Some(door) = rendezvous.door().map_err(MapError::Folder)? else { continue };
             let (control, means) = match Self::find_living(&rendezvous)? {
-                Some(control) => {
-                    let means = Self::means_of_living(&rendezvous, &control)?;
-                    (control, means)
-                }
+                Some(control) => match Self::means_of_living(&rendezvous, &control) {
+                    Ok(means) => (control, means),
+                    // One that is being killed gives its descriptors up before its lock.
+                    Err(MapError::Unreachable(_)) if patience > 0 => {
+                        patience -= 1;
+                        drop(door);
+                        thread::sleep(PAUSE);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
                 // Not truncated: somebody may be looking at it.
                 None if rendezvous.bytes().map_err(MapError::Folder)? > 0 => {
                     door.remove();
