@@ -144,6 +144,7 @@ impl Pager {
         // The table knows pages of plain spans only once they are taken over.
         self.take_over_spans();
         self.stage(&buffer.0, 2 * pieces.len() * PAGE, moves);
+        self.limit_table(moves);
         let _passage = self.gate.enter(Level::Mover);
         let (good, bad) = self.good_pieces(pieces);
         let (slots, piece_of) = ([None; CALL_PIECES], [0; CALL_PIECES]);
@@ -163,7 +164,7 @@ impl Pager {
         let Some(page) = self.managed_page(address) else { return };
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        if let Place::Cached(id) | Place::Busy(id) = self.ownership.place(page) {
+        if let Some(Place::Cached(id) | Place::Busy(id)) = self.ownership.peek(page) {
             // The object may have left meanwhile: then the policy misjudges another one a little.
             self.ownership.descriptor(id).set_reuse(reuse);
         }
@@ -239,7 +240,7 @@ impl Pager {
             Place::Cached(id) => {
                 operation == Operation::Write && self.ownership.descriptor(id).is_compressed()
             }
-            Place::Busy(_) => false,
+            Place::Busy(_) | Place::Lost => false,
         }
     }
 
@@ -357,6 +358,7 @@ impl Pager {
                     call.flight.push(owned, page, block);
                     return Progress::Reading;
                 }
+                Found::Lost => return Progress::Damaged(StoreError::Io(Errno::EIO)),
                 Found::OnItsWay(_) => return Progress::Later,
                 Found::Resident(_) => {
                     let Some(pinned) = self.ownership.try_pin(page, Pin::Call) else { continue };
@@ -593,7 +595,7 @@ impl Pager {
                 Progress::Later => match self.ownership.look(page) {
                     Found::OnItsWay(seen) => self.ownership.wait(seen),
                     Found::Zero => self.have_promise_ready(page)?,
-                    Found::Resident(_) | Found::Stored(_) | Found::Cached(_) => {}
+                    Found::Resident(_) | Found::Stored(_) | Found::Cached(_) | Found::Lost => {}
                 },
             }
         }

@@ -16,10 +16,13 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::packed;
-use deepheap_store::{Block, Content, Head, PACKED_MAX, PackedBlock, StoreError, Writer};
+use deepheap_store::{
+    Block, Content, Head, PACKED_MAX, PackedBlock, SavedTable, StoreError, Writer,
+};
 use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::own_memory::{self, PARTS_MAX, Part};
+use deepheap_sys::signals::Blocked;
 use deepheap_sys::thread;
 
 use crate::PAGE;
@@ -106,6 +109,35 @@ impl Pager {
         });
         self.promises.adopt(touched);
         is_table
+    }
+
+    /// The object table is that of a checkpoint, whose pages come when they are wanted: instead of
+    /// `load_table`. False if the table has no such page.
+    #[must_use]
+    pub fn adopt_table(&self, saved: SavedTable) -> bool {
+        // Which of its pages were touched is found as they come; their tables are counted already.
+        self.budget.touched_peak(self.heap.granted_pages());
+        let covers = |page| self.promises.covers(page);
+        self.ownership.set_saved(saved, self.store.blocks(), covers)
+    }
+
+    /// Before the cut: as `Cut::save_table`, of what was evicted since the last checkpoint.
+    ///
+    /// # Errors
+    /// As `Cut::save_table`.
+    pub fn save_cold_table(&self, page: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), u32> {
+        // A handler of the program that faulted here would wait for itself.
+        let _blocked = Blocked::all();
+        let _passage = self.gate.enter(Level::Mover);
+        self.ownership.save(true, page)
+    }
+
+    /// After `save_cold_table` and `Cut::save_table`: whether their pages are those of the last
+    /// checkpoint now.
+    pub fn end_saving(&self, is_saved: bool) {
+        let _blocked = Blocked::all();
+        let _passage = self.gate.enter(Level::Mover);
+        self.ownership.end_saving(is_saved);
     }
 
     /// Memory for the copies of a checkpoint. It counts against the budget.
@@ -459,10 +491,16 @@ impl Cut<'_> {
         self.pager.write_all(self.buffer, true)
     }
 
-    /// Hands out every page of the object table that is in use: its number, and the places of
-    /// 1024 objects, little-endian: 0 for zeros, else 1 more than the number of the block.
-    pub fn save_table(&self, page: &mut dyn FnMut(u32, &[u8])) {
-        self.pager.ownership.save(page);
+    /// Hands out pages of the object table: the number of each, and the places of 1024 objects,
+    /// little-endian: 0 for zeros, else 1 more than the number of the block.
+    ///
+    /// Only those that the last checkpoint may not have as they are. `page` answers whether the
+    /// checkpoint wrote the page. `Pager::end_saving` must follow, however it ends.
+    ///
+    /// # Errors
+    /// The number of a page that is lost: then there can be no checkpoint.
+    pub fn save_table(&self, page: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), u32> {
+        self.pager.ownership.save(false, page)
     }
 }
 

@@ -94,6 +94,7 @@ impl Pager {
         let mut survivors = Survivors::new();
         for object in victim.load(buffer)? {
             let _passage = self.gate.enter(Level::Collector);
+            self.limit_table_inside();
             match object {
                 VictimObject::Whole(object) => {
                     let page = PageNo(object.name as u32);
@@ -242,7 +243,8 @@ impl Pager {
                     self.ownership.cached(owned);
                     return Fate::Settled;
                 }
-                Found::Zero | Found::Stored(_) => {
+                // Of a lost one nobody can ask for this copy.
+                Found::Zero | Found::Stored(_) | Found::Lost => {
                     collected.dead += 1;
                     return Fate::Settled;
                 }

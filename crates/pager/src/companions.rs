@@ -26,7 +26,8 @@ impl Pager {
             let mut kept = 0;
             for (name, page_bytes) in packed::objects(bytes, Content::Pages) {
                 let page = PageNo(name);
-                if self.ownership.place(page) != Place::Stored(block) {
+                // One whose page of the table is not in RAM is not wanted soon.
+                if self.ownership.peek(page) != Some(Place::Stored(block)) {
                     continue;
                 }
                 let Some(slot) = self.cache.take_compressed(page_bytes) else { break };

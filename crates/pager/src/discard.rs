@@ -57,6 +57,7 @@ impl Pager {
                 resident |= !self.zap_owned(&mut owned);
             }
             next = end;
+            self.limit_table_inside();
         }
         resident
     }
@@ -78,7 +79,8 @@ impl Pager {
     fn end_or_claim(&self, page: PageNo, zap: bool) -> Option<Owned> {
         loop {
             match self.ownership.look(page) {
-                Found::Zero => return None,
+                // Nobody finds it again: neither it nor what comes after it there.
+                Found::Zero | Found::Lost => return None,
                 Found::Stored(block) => {
                     if self.ownership.end_stored(page, block) {
                         self.store.retire(block, self.cost_in(block, page));

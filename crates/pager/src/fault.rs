@@ -45,7 +45,8 @@ impl Pager {
     ) -> Result<FaultReport, FaultError> {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
         let mut moves = Moves::default();
-        let is_cached = || matches!(self.ownership.place(page), Place::Cached(_));
+        self.limit_table(&mut moves);
+        let is_cached = || matches!(self.ownership.peek(page), Some(Place::Cached(_)));
         loop {
             let patience = if is_cached() { PATIENCE_CACHED } else { usize::MAX };
             let Err(error) = self.make_room(&mut moves, patience) else { break };
@@ -74,6 +75,7 @@ impl Pager {
                 is_present = found;
                 None
             }),
+            Place::Lost => Err(FaultError::Lost),
         };
         drop(passage);
         let Served { kind, ahead, passed } = match served {
@@ -194,7 +196,11 @@ impl Pager {
                 self.ownership.wait(seen);
                 return Ok(false);
             }
-            Found::Resident(_) | Found::Zero | Found::Stored(_) | Found::Cached(_) => {
+            Found::Resident(_)
+            | Found::Zero
+            | Found::Stored(_)
+            | Found::Cached(_)
+            | Found::Lost => {
                 return Ok(false);
             }
         };

@@ -56,6 +56,8 @@ pub enum FaultError {
     Withheld,
     /// The page is touched for the first time, and there is no room in the store for it.
     NoPromise(NoPromise),
+    /// Where the object is stored is not known any more: a page of the object table cannot be read.
+    Lost,
     /// The file that the page comes from cannot be read.
     File(Errno),
     /// The kernel refused to install the page.

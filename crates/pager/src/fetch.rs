@@ -90,8 +90,7 @@ impl Pager {
         let mut asked = 0;
         let is_wanted = |page: &PageNo| {
             let address = self.frames.address_of(*page);
-            self.managed_page(address).is_some()
-                && matches!(self.ownership.place(*page), Place::Stored(_))
+            self.managed_page(address).is_some() && self.ownership.may_be_stored(*page)
         };
         let mut pages = ahead.pages().map(PageNo).filter(is_wanted).peekable();
         if pages.peek().is_some() {

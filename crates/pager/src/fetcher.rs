@@ -25,16 +25,16 @@ use crate::trace::Happened;
 use crate::window::Window;
 
 impl Pager {
-    /// Asks for the objects at these addresses; returns how many are stored and will be brought.
-    /// The others are in DRAM, are zero, or found no room in the queue. The iterator must not
-    /// fault.
+    /// Asks for the objects at these addresses; returns how many are stored, or may be, and will be
+    /// brought. The others are in DRAM, are zero, or found no room in the queue. The iterator must
+    /// not fault.
     pub fn prefetch(&self, addresses: impl Iterator<Item = usize>) -> usize {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         let mut started = 0usize;
         let mut objects = self.prefetch.objects.lock();
         for page in addresses.filter_map(|address| self.managed_page(address)) {
-            if matches!(self.ownership.place(page), Place::Stored(_)) {
+            if self.ownership.may_be_stored(page) {
                 if !objects.push(page) {
                     break;
                 }
@@ -61,18 +61,16 @@ impl Pager {
                 return self.fetch_ahead(stretch, moves);
             }
             let mut count = 0;
-            let mut objects = self.prefetch.objects.lock();
-            while count < CALL_PIECES
-                && let Some(page) = objects.pop()
-            {
-                // If it is not stored, it was asked for twice or touched meanwhile: nothing to
-                // bring.
+            while count < CALL_PIECES {
+                let asked = self.prefetch.objects.lock().pop();
+                let Some(page) = asked else { break };
+                // Look without the lock, since a look may wait for the device. If it is not stored,
+                // it was asked for twice or touched meanwhile: nothing to bring.
                 if matches!(self.ownership.place(page), Place::Stored(_)) {
                     pieces[count].address = self.frames.address_of(page);
                     count += 1;
                 }
             }
-            drop(objects);
             let mut operation = Operation::Fetch;
             if count == 0
                 && let Some(page) = self.prefetch.beside.lock().pop()
@@ -131,7 +129,7 @@ impl Pager {
             Place::Stored(block) => Some(block),
             // The descriptor may be another object's by now: a hint.
             Place::Busy(id) | Place::Cached(id) => self.ownership.descriptor(id).backing(),
-            Place::Zero => None,
+            Place::Zero | Place::Lost => None,
         };
         let Some(Block(backing)) = backing else { return 0 };
         let first = page.0 - page.0 % GROUP as u32;

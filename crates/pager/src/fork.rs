@@ -7,6 +7,8 @@
 //!
 //! Threads: the forking one, in its `pthread_atfork` handlers.
 
+use deepheap_store::Device;
+use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
 
 use crate::ownership::State;
@@ -16,6 +18,7 @@ impl Pager {
     /// Before `fork`: waits until no thread moves an object, and lets none begin.
     pub fn fork_prepare(&self) {
         self.gate.close();
+        self.table_is_frozen.store(self.ownership.freeze_table(), Ordering::Relaxed);
         self.ownership.descriptors.for_each(|_, descriptor| {
             if descriptor.state().state() == State::Resident {
                 descriptor.set_may_be_shared(true);
@@ -23,8 +26,14 @@ impl Pager {
         });
     }
 
-    /// After `fork` in the parent.
-    pub fn fork_parent(&self) {
+    /// After `fork` in the parent. `file` makes another file for the object table; it is called if
+    /// pages in the one that was used are the child's as well from now on.
+    pub fn fork_parent(&self, file: impl FnOnce() -> Option<Box<dyn Device>>) {
+        if self.table_is_frozen.swap(false, Ordering::Relaxed)
+            && let Some(file) = file()
+        {
+            self.add_table_file(file);
+        }
         self.gate.open();
     }
 
@@ -39,6 +48,7 @@ impl Pager {
         self.staging.all().iter().for_each(|pool| pool.forget_others());
         self.compression.become_child();
         self.trace.become_child();
+        self.ownership.give_up_table_file();
         let mut resident = 0;
         self.ownership.descriptors.for_each(|_, descriptor| {
             resident += usize::from(descriptor.state().state() == State::Resident);
@@ -57,8 +67,13 @@ impl Pager {
         Ok(())
     }
 
-    /// In the child, once the store has a device of its own: objects may move again.
-    pub fn open_after_fork(&self) {
+    /// In the child, once the store has a device of its own: objects may move again. Pages of the
+    /// object table leave RAM to `file`.
+    pub fn open_after_fork(&self, file: Option<Box<dyn Device>>) {
+        self.table_is_frozen.store(false, Ordering::Relaxed);
+        if let Some(file) = file {
+            self.add_table_file(file);
+        }
         self.gate.open();
     }
 }

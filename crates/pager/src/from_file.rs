@@ -35,7 +35,9 @@ impl Pager {
         }
         // Others may be there as fresh neighbours of faults next door. From here on no more come.
         self.discard_resident(FreedRun { first, pages });
+        let passage = self.gate.enter(Level::Mover);
         let are_zero = self.ownership.next_object(first.index(), first.index() + pages).is_none();
+        drop(passage);
         if !are_zero && self.forget_source(first).is_some() {
             self.discard_resident(FreedRun { first, pages });
             self.end_source(first, pages);
@@ -83,7 +85,7 @@ impl Pager {
                 }
                 Found::OnItsWay(seen) => self.ownership.wait(seen),
                 // It was changed, and is the process's own.
-                Found::Stored(_) | Found::Cached(_) => return,
+                Found::Stored(_) | Found::Cached(_) | Found::Lost => return,
             }
         }
     }

@@ -116,7 +116,7 @@ impl Pager {
                         self.frames.page_buffer.unreserve(1);
                     }
                 }
-                Place::Zero | Place::Busy(_) => {}
+                Place::Zero | Place::Busy(_) | Place::Lost => {}
             }
             extent += 1;
         }

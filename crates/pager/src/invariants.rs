@@ -25,6 +25,7 @@ struct Sums {
 impl Pager {
     /// Panics if a structure contradicts itself or another one.
     pub(crate) fn check_invariants(&self) {
+        self.count_found();
         let mut sums = Sums::default();
         self.ownership.descriptors.check_invariants(|id, descriptor, list| {
             self.check_descriptor(id, descriptor, list, &mut sums);
@@ -76,12 +77,12 @@ impl Pager {
         for first in (0..pages as u32).step_by(RANGE_PAGES as usize) {
             let before = seen.resident;
             for page in (first..first + RANGE_PAGES).map(PageNo) {
-                let place = self.ownership.place(page);
+                let place = self.ownership.place_quietly(page);
                 seen.promised += usize::from(place != Place::Zero && self.promises.covers(page));
                 let (id, is_resident) = match place {
                     Place::Busy(id) => (id, true),
                     Place::Cached(id) => (id, false),
-                    Place::Zero | Place::Stored(_) => continue,
+                    Place::Zero | Place::Stored(_) | Place::Lost => continue,
                 };
                 // The walk over the lists has checked this descriptor.
                 assert_eq!(self.ownership.descriptor(id).page(), page, "{id:?}");

@@ -27,17 +27,23 @@
 mod descriptor;
 mod lists;
 mod object_table;
+mod table_directory;
+mod table_eviction;
+mod table_homes;
+mod table_saving;
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, ContentHash};
+use deepheap_store::{Block, ContentHash, SavedTable, TableFile};
 use deepheap_sys::atomic::{Ordering, fence};
 use deepheap_sys::errno::Result;
 use deepheap_sys::thread;
+use deepheap_sys::zap::Zapper;
 
 use crate::policy::replacement::Rank;
 
 pub(crate) use descriptor::{Descriptor, DescriptorId, Pin, State};
 pub(crate) use lists::{Descriptors, List};
+pub use object_table::TableTraffic;
 pub(crate) use object_table::{ObjectTable, Place};
 
 use descriptor::{StateWord, Word};
@@ -141,6 +147,8 @@ pub(crate) enum Found {
     Resident(Seen),
     /// Owned by a thread.
     OnItsWay(Seen),
+    /// Nobody knows, and nobody ever will: its page of the table cannot be read.
+    Lost,
 }
 
 /// The descriptor of a page's object, as it was at one instant.
@@ -205,19 +213,47 @@ impl Ownership {
         self.table.load(page)
     }
 
-    /// Bytes of the object table that are in use.
-    pub(crate) fn table_bytes(&self) -> usize {
-        self.table.used_bytes()
+    /// As `place`, but only what is known without waiting; an object in RAM is always known. For
+    /// threads outside the gate.
+    pub(crate) fn peek(&self, page: PageNo) -> Option<Place> {
+        self.table.peek(page)
     }
 
-    /// Counts the entries of pages as used that will hold objects.
-    pub(crate) fn expect_objects(&self, pages: core::ops::Range<usize>) {
-        pages.for_each(|page| self.table.expect(PageNo(page as u32)));
+    /// As `place`, but leaves alone what nobody ever looked at.
+    #[cfg(test)]
+    pub(crate) fn place_quietly(&self, page: PageNo) -> Place {
+        self.table.load_quietly(page)
+    }
+
+    /// Bytes of the object table that are in RAM.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.table.used_bytes()
     }
 
     /// The first page from `page` on, below `end`, whose object is not `Zero` at this instant.
     pub(crate) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
         self.table.next_object(page, end)
+    }
+
+    /// As `next_object`, but waits for nothing: what is not known at once counts as an object. For
+    /// threads outside the gate.
+    pub(crate) fn next_known(&self, page: usize, end: usize) -> Option<usize> {
+        self.table.next_known(page, end)
+    }
+
+    /// Whether the object may be stored, by what is known at once.
+    pub(crate) fn may_be_stored(&self, page: PageNo) -> bool {
+        self.table.may_be_stored(page)
+    }
+
+    /// Brings the part of the table that tells of these pages, if it could not leave RAM again: so
+    /// that it is counted.
+    pub(crate) fn expect_objects(&self, pages: core::ops::Range<usize>) {
+        if !self.table.can_leave() {
+            for page in pages {
+                let _ = self.table.load(PageNo(page as u32));
+            }
+        }
     }
 
     /// As `place`, and tells resident objects from owned ones.
@@ -228,6 +264,7 @@ impl Ownership {
                 Place::Zero => return Found::Zero,
                 Place::Stored(block) => return Found::Stored(block),
                 Place::Cached(id) => return Found::Cached(id),
+                Place::Lost => return Found::Lost,
                 Place::Busy(id) => id,
             };
             let descriptor = self.descriptors.get(id);
@@ -247,17 +284,18 @@ impl Ownership {
 
     /// As `look`, for a thread that wants to copy the object without owning it.
     pub(crate) fn glimpse(&self, page: PageNo) -> Glimpse {
-        let place = self.table.load(page);
+        // It is outside the gate, so it brings no page of the table.
+        let place = self.table.peek(page);
         let id = match place {
-            Place::Zero => return Glimpse::Zero,
-            Place::Cached(id) | Place::Busy(id) => id,
-            Place::Stored(_) => return Glimpse::Away,
+            Some(Place::Zero) => return Glimpse::Zero,
+            Some(Place::Cached(id) | Place::Busy(id)) => id,
+            None | Some(Place::Stored(_) | Place::Lost) => return Glimpse::Away,
         };
         let word = self.descriptors.get(id).word();
         // As in `look`: if the entry still names the descriptor, it was this object's when its word
         // was read; and it is for as long as the word stays the same.
-        match (word.state().state(), self.table.load(page) == place) {
-            (State::Cached, true) if place == Place::Cached(id) => {
+        match (word.state().state(), self.table.peek(page) == place) {
+            (State::Cached, true) if place == Some(Place::Cached(id)) => {
                 Glimpse::Cached(SeenCached { id, word })
             }
             (State::Resident, true) => Glimpse::Resident,
@@ -286,6 +324,20 @@ impl Ownership {
     #[must_use]
     pub(crate) fn exchange_slot(&self, seen: SeenCached, slot: u32) -> bool {
         self.descriptors.get(seen.id).replace_slot(seen.word, slot)
+    }
+
+    /// The object, if it is owned at this instant. For threads outside the gate.
+    pub(crate) fn seen_on_its_way(&self, page: PageNo) -> Option<Seen> {
+        loop {
+            let place @ Place::Busy(id) = self.table.peek(page)? else { return None };
+            let descriptor = self.descriptors.get(id);
+            let (word, backing) = (descriptor.state(), descriptor.backing());
+            // As in `look`.
+            if self.table.peek(page) == Some(place) {
+                let is_resident = word.state() == State::Resident;
+                return (!is_resident).then_some(Seen { id, word, backing });
+            }
+        }
     }
 
     /// Sleeps until the object that was seen owned has changed its state.
@@ -428,7 +480,9 @@ impl Ownership {
     /// The object is in this block, and nowhere in RAM.
     pub(crate) fn stored(&self, owned: Owned, block: Block) {
         let id = owned.end();
-        self.table.publish(self.descriptors.get(id).page(), Place::Stored(block));
+        let page = self.descriptors.get(id).page();
+        self.table.publish(page, Place::Stored(block));
+        self.table.note_cold(page);
         self.descriptors.release(id);
     }
 
@@ -460,12 +514,12 @@ impl Ownership {
     /// claims, then looks at the pins. Both are sequentially consistent, so one of us sees the
     /// other. Answers the descriptor that has the pin.
     pub(crate) fn try_pin(&self, page: PageNo, kind: Pin) -> Option<DescriptorId> {
-        let Place::Busy(id) = self.table.load(page) else { return None };
+        let Some(Place::Busy(id)) = self.table.peek(page) else { return None };
         let descriptor = self.descriptors.get(id);
         descriptor.add_pin(kind);
         // In any other state the object may be leaving, or not be in yet.
         let here = descriptor.state().state() == State::Resident;
-        if here && self.table.load(page) == Place::Busy(id) {
+        if here && self.table.peek(page) == Some(Place::Busy(id)) {
             return Some(id);
         }
         descriptor.drop_pin(kind);
@@ -474,17 +528,86 @@ impl Ownership {
 
     /// Drops one pin of this kind of the page, if it has any.
     pub(crate) fn unpin(&self, page: PageNo, kind: Pin) {
-        if let Place::Busy(id) = self.table.load(page) {
+        if let Some(Place::Busy(id)) = self.table.peek(page) {
             self.descriptors.get(id).drop_pin(kind);
         }
     }
 
-    // Saving and loading the table.
+    // The table's pages, in RAM and out of it.
 
-    /// Hands out the pages of the table that are in use, as a later process finds the objects: in
-    /// their stored copies. While no thread moves an object.
-    pub(crate) fn save(&self, page: &mut dyn FnMut(u32, &[u8])) {
-        self.table.save(page, |id| self.descriptors.get(id).backing());
+    /// How many pages of the table may be in RAM.
+    pub(crate) fn set_table_limit(&self, pages: usize) {
+        self.table.set_limit(pages);
+    }
+
+    /// How many more are there.
+    pub(crate) fn table_excess(&self) -> usize {
+        self.table.excess()
+    }
+
+    /// Takes some pages of the table out of RAM if there are too many; returns how many.
+    pub(crate) fn evict_table(&self, zapper: &Zapper) -> usize {
+        self.table.evict(zapper)
+    }
+
+    /// Whether pages of the table can leave RAM when they have changed.
+    pub(crate) fn can_table_leave(&self) -> bool {
+        self.table.can_leave()
+    }
+
+    /// What pages of the table went in and out.
+    pub(crate) fn table_traffic(&self) -> TableTraffic {
+        self.table.traffic()
+    }
+
+    /// Pages of the table that have changed go to this file from now on. While no thread moves an
+    /// object.
+    pub(crate) fn add_table_file(&self, file: TableFile) {
+        self.table.add_file(file);
+    }
+
+    /// Before a fork: whether the parent needs another file for the table from now on.
+    pub(crate) fn freeze_table(&self) -> bool {
+        self.table.freeze()
+    }
+
+    /// In the child of a fork: the file is the parent's.
+    pub(crate) fn give_up_table_file(&self) {
+        self.table.give_up_file();
+    }
+
+    /// Hands out pages of the table as a later process finds the objects: in their stored copies.
+    /// Those in RAM, unless `only_cold`, while no thread moves an object; and those that were
+    /// evicted since they were handed out. `page` answers whether it wrote the page.
+    ///
+    /// Errors: the number of a page that is lost.
+    pub(crate) fn save(
+        &self,
+        only_cold: bool,
+        page: &mut dyn FnMut(u32, &[u8]) -> bool,
+    ) -> core::result::Result<(), u32> {
+        self.table.save(only_cold, page, |id| self.descriptors.get(id).backing())
+    }
+
+    /// The checkpoint that was handed pages is made, or was given up.
+    pub(crate) fn end_saving(&self, is_saved: bool) {
+        self.table.end_saving(is_saved);
+    }
+
+    /// The table is that of a checkpoint: see `ObjectTable::set_saved`.
+    #[must_use]
+    pub(crate) fn set_saved(
+        &self,
+        saved: SavedTable,
+        blocks: u32,
+        is_counted: impl Fn(PageNo) -> bool,
+    ) -> bool {
+        self.table.set_saved(saved, blocks, is_counted)
+    }
+
+    /// Stored memory pages that were found since this was last asked.
+    pub(crate) fn take_uncounted(&self) -> usize {
+        self.table.take_uncounted()
     }
 
     /// Fills a page of the table of a heap that nobody uses yet: `places` as `save` has handed them
@@ -498,7 +621,7 @@ impl Ownership {
         blocks: u32,
         stored: impl FnMut(PageNo),
     ) -> bool {
-        self.table.fill(page, places, blocks, stored)
+        self.table.load_page(page, places, blocks, stored)
     }
 }
 

@@ -103,6 +103,8 @@ pub struct Pager {
     evictor_sleeps: AtomicU32,
     /// Set when the first evictor does not keep up; the others sleep until it is set.
     wants_help: AtomicBool,
+    /// A fork is under way, after which the object table needs another file.
+    pub(crate) table_is_frozen: AtomicBool,
     helpers: Parking,
     has_ended: AtomicBool,
 }
@@ -162,6 +164,7 @@ impl Pager {
                 eviction_signal: AtomicU32::new(0),
                 evictor_sleeps: AtomicU32::new(0),
                 wants_help: AtomicBool::new(false),
+                table_is_frozen: AtomicBool::new(false),
                 helpers: Parking::new(),
                 has_ended: AtomicBool::new(false),
             })
@@ -200,19 +203,24 @@ impl Pager {
         self.frames.register(self.frames.address_of(first), pages * PAGE)
     }
 
-    /// As `manage`, for object spans: their whole part of the object table counts against the
-    /// budget from now on.
+    /// As `manage`, for object spans.
     pub fn manage_objects(&self, first_span: usize, count: usize) -> Result<(), Errno> {
         self.manage(first_span, count)?;
         self.promises.add_object_spans(first_span, count);
+        Ok(())
+    }
+
+    /// If the object table cannot leave RAM, the whole part of it that tells of these spans, in
+    /// which there is no object yet, counts against the budget from now on.
+    pub fn expect_objects(&self, first_span: usize, count: usize) {
         let pages = first_span * PAGES_PER_SPAN..(first_span + count) * PAGES_PER_SPAN;
         self.ownership.expect_objects(pages);
-        Ok(())
     }
 
     /// Memory pages that are not `Zero`: what the program has touched and not given back. A
     /// snapshot.
     pub fn touched_pages(&self) -> usize {
+        self.count_found();
         self.promises.taken()
     }
 
@@ -254,7 +262,17 @@ impl Pager {
     /// Gives back the promise of a page that holds nothing any more, or has not come to hold it.
     pub(crate) fn end_promise(&self, page: PageNo) {
         if self.promises.covers(page) {
+            self.count_found();
             self.promises.give(&self.store);
+        }
+    }
+
+    /// Counts the promises of memory pages that were stored when the heap was opened, and whose
+    /// page of the object table has come to RAM since.
+    pub(crate) fn count_found(&self) {
+        match self.ownership.take_uncounted() {
+            0 => {}
+            found => self.promises.adopt(found),
         }
     }
 
@@ -318,7 +336,9 @@ impl Pager {
     /// follow memory that threads have taken. Of many threads that see it sleeping only one wakes
     /// it.
     pub(crate) fn signal_eviction(&self) {
-        let has_work = self.frames.page_buffer.excess(false) > 0 || self.is_uncounted();
+        let has_work = self.frames.page_buffer.excess(false) > 0
+            || self.is_uncounted()
+            || self.has_table_excess();
         if has_work
             && self.evictor_sleeps.load(Ordering::Relaxed) != 0
             && self.evictor_sleeps.swap(0, Ordering::SeqCst) != 0

@@ -13,7 +13,7 @@ use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::ownership::{Found, Pin};
+use crate::ownership::Pin;
 use crate::pager::Pager;
 
 /// After so many touches a page counts as one that cannot be pinned. A page that other threads
@@ -59,7 +59,7 @@ impl Pager {
             self.touch_page(page);
             // If another thread owns the object while its page is still mapped, the touch does not
             // fault: wait here.
-            if let Found::OnItsWay(seen) = self.ownership.look(page) {
+            if let Some(seen) = self.ownership.seen_on_its_way(page) {
                 self.ownership.wait(seen);
             }
         }
@@ -161,7 +161,7 @@ mod tests {
     use deepheap_sys::mapping::Advice;
 
     use super::*;
-    use crate::ownership::{Descriptor, Place};
+    use crate::ownership::{Descriptor, Found, Place};
     use crate::pager::Options;
     use crate::policy::sequence::{Sequences, WORDS};
     use crate::promises::Overcommit;

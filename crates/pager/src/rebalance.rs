@@ -22,6 +22,22 @@ use crate::policy::budget_split::{self, Share, Split};
 use crate::staging::Staging;
 use crate::trace::Happened;
 
+/// Page buffer and cache keep this part of what all else leaves of the budget, however large the
+/// object table is.
+const OBJECTS_PART: usize = 4;
+/// So much of the budget is left to the object table, however large the heap becomes.
+const TABLE_LEAST_PART: usize = 16;
+/// Two bits a page: whether an object lives there, and whether there is room for one.
+const OBJECT_PAGES_PER_HEAP_BYTE: usize = 4;
+
+/// How much of the object table may be in RAM. It is worth more than objects: a page of it tells of
+/// 1024 objects.
+fn table_limit(budget: usize, others: usize) -> usize {
+    let rest = budget.saturating_sub(others);
+    let least = 2 * budget_split::LEAST * PAGE;
+    (rest - rest / OBJECTS_PART).min(rest.saturating_sub(least)).max(budget / TABLE_LEAST_PART)
+}
+
 impl Pager {
     /// What the budget is used for at this instant.
     pub fn usage(&self) -> Usage {
@@ -59,13 +75,36 @@ impl Pager {
         let known = self.budget.touched_peak(self.touched_pages());
         let new = (self.heap.granted_pages() + pages).saturating_sub(known);
         let tags = self.store.table_bytes_per_block() - deepheap_store::TABLE_BYTES_PER_BLOCK;
-        self.has_room_for(new.saturating_mul(Self::BYTES_PER_PAGE + tags))
+        self.has_room_for(new.saturating_mul(self.bytes_per_page() + tags))
     }
 
     /// Whether `spans` more spans of objects leave page buffer and object cache the least that
     /// they need.
     pub fn has_room_for_objects(&self, spans: usize) -> bool {
-        self.has_room_for(spans.saturating_mul(PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE))
+        let per_span = match self.ownership.can_table_leave() {
+            true => PAGES_PER_SPAN / OBJECT_PAGES_PER_HEAP_BYTE,
+            false => PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE,
+        };
+        self.has_room_for(spans.saturating_mul(per_span))
+    }
+
+    /// As `BYTES_PER_PAGE`, without what can leave RAM.
+    fn bytes_per_page(&self) -> usize {
+        match self.ownership.can_table_leave() {
+            true => Self::BYTES_PER_PAGE - ObjectTable::BYTES_PER_PAGE,
+            false => Self::BYTES_PER_PAGE,
+        }
+    }
+
+    /// What of the overhead cannot be less.
+    fn least_overhead(&self, usage: &Usage) -> usize {
+        match self.ownership.can_table_leave() {
+            true => {
+                let least = usage.budget / TABLE_LEAST_PART;
+                usage.overhead() - usage.object_table + usage.object_table.min(least)
+            }
+            false => usage.overhead(),
+        }
     }
 
     /// How many memory pages may be touched before their tables leave page buffer and object cache
@@ -73,11 +112,11 @@ impl Pager {
     fn most_pages(&self, overhead: usize) -> usize {
         let least = 2 * budget_split::LEAST * PAGE;
         let room = self.budget.bytes().saturating_sub(overhead.saturating_add(least));
-        self.budget.touched_peak(self.touched_pages()) + room / Self::BYTES_PER_PAGE
+        self.budget.touched_peak(self.touched_pages()) + room / self.bytes_per_page()
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {
-        let overhead = self.usage().overhead().saturating_add(bytes);
+        let overhead = self.least_overhead(&self.usage()).saturating_add(bytes);
         overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes()
     }
 
@@ -93,8 +132,13 @@ impl Pager {
             None => Share::Part(self.balancer.part()),
         };
         let held = self.frames.page_buffer.unevictable() + self.long_pins.load(Ordering::Relaxed);
-        let overhead = self.usage().overhead();
-        self.promises.set_most(self.most_pages(overhead));
+        let usage = self.usage();
+        let overhead = usage.overhead();
+        self.ownership.set_table_limit(match self.ownership.can_table_leave() {
+            true => table_limit(usage.budget, overhead - usage.object_table) / PAGE,
+            false => usize::MAX,
+        });
+        self.promises.set_most(self.most_pages(self.least_overhead(&usage)));
         let split = budget_split::split(self.budget.bytes(), overhead, share, held);
         let (page_buffer, object_cache) = (
             self.frames.page_buffer.pages().saturating_sub(staged),

@@ -56,6 +56,15 @@ impl Pager {
         if self.compact() {
             return Ok(1);
         }
+        self.reclaim_objects(want, moves)
+    }
+
+    /// As `reclaim`, but objects leave RAM.
+    pub(crate) fn reclaim_objects(
+        &self,
+        want: usize,
+        moves: &mut Moves,
+    ) -> Result<usize, StoreError> {
         let mut packer = self.packer();
         let packer = &mut *packer;
         // Few objects would fill no block.

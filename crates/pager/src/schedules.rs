@@ -19,6 +19,7 @@
 //! the child of a fork.
 
 mod coroutines;
+mod memory;
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
@@ -133,12 +134,7 @@ impl World {
         };
         let pager = Pager::new(&options, heap, store).expect("pager");
         heap.report_free_pages(true);
-        // From now on staging takes no room of the page buffer.
-        for staging in pager.staging.all() {
-            let bytes = if core::ptr::eq(staging, &pager.staging.pages) { 2 } else { 128 } * PAGE;
-            let buffers: Vec<_> = (0..staging.count()).map(|_| staging.take()).collect();
-            buffers.iter().for_each(|buffer| buffer.note(bytes));
-        }
+        memory::limit(&pager, SPANS * SPAN);
         pager.frames.page_buffer.set_limit(PAGE_BUFFER);
         pager.cache.set_limit(CACHE_BYTES);
         let segment = AlignedBuffer::new(SEGMENT_BYTES as usize, 0).expect("a buffer");
@@ -412,7 +408,7 @@ impl World {
                 .for_each(|_| deepheap_sys::thread::yield_now());
             self.pager.fork_prepare();
             self.check_invariants();
-            self.pager.fork_parent();
+            self.pager.fork_parent(|| None);
         }
     }
 
@@ -526,7 +522,7 @@ impl World {
         .expect("the page map");
         for page in (0..spans * SPAN / PAGE).map(|page| PageNo(page as u32)) {
             let here = present.contains(&page.0);
-            match self.pager.ownership.place(page) {
+            match self.pager.ownership.place_quietly(page) {
                 Place::Busy(id) => {
                     let descriptor = self.pager.ownership.descriptor(id);
                     assert_eq!(descriptor.state().state(), State::Resident, "{page:?}");
@@ -540,7 +536,7 @@ impl World {
                     cached += 1;
                     assert!(!here, "{page:?} is cached and there");
                 }
-                place @ (Place::Zero | Place::Stored(_)) => assert!(!here, "{page:?} is {place:?}"),
+                place => assert!(!here && place != Place::Lost, "{page:?} is {place:?}"),
             }
         }
         assert_eq!(self.pager.frames.page_buffer.pages(), resident, "reservations");
@@ -596,6 +592,7 @@ fn play(world: &'static World) {
     let mut workers = Vec::new();
     let workers_of = [
         World::evictor,
+        World::table_evictor,
         World::helper,
         World::writer,
         World::collector,
@@ -631,6 +628,7 @@ fn run(is_careless: bool, schedules: usize) {
     let runner = Runner::new(RandomScheduler::new_from_seed(seed, schedules), config);
     let world = World::new(is_careless);
     runner.run(move || play(world));
+    memory::check_traffic(&world.pager);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Survey: where the objects of a stretch of pages are, counted for who draws a map of the heap.
 //!
-//! Guarantees: exact for a page that nobody moves meanwhile; parts of the object table that nothing
-//! uses are not touched.
+//! Guarantees: exact for a page that nobody moves meanwhile and whose table page is in RAM; of one
+//! that is not, all objects count as stored. Parts of the object table that nothing uses are not
+//! touched.
 //! Never: waits, claims, allocates.
 //! Threads: any.
 
@@ -32,7 +33,7 @@ impl Pager {
         let mut counts = Survey::default();
         let mut page = pages.start;
         while page < pages.end {
-            let Some(used) = self.ownership.next_object(page, pages.end) else { break };
+            let Some(used) = self.ownership.next_known(page, pages.end) else { break };
             // The next one in step.
             let skipped = (used - page).div_ceil(stride);
             counts.nowhere += skipped as u32;
@@ -40,11 +41,11 @@ impl Pager {
             if page >= pages.end {
                 return counts;
             }
-            match self.ownership.place(PageNo(page as u32)) {
-                Place::Busy(_) => counts.in_reach += 1,
-                Place::Cached(_) => counts.cached += 1,
-                Place::Stored(_) => counts.stored += 1,
-                Place::Zero => counts.nowhere += 1,
+            match self.ownership.peek(PageNo(page as u32)) {
+                Some(Place::Busy(_)) => counts.in_reach += 1,
+                Some(Place::Cached(_)) => counts.cached += 1,
+                None | Some(Place::Stored(_) | Place::Lost) => counts.stored += 1,
+                Some(Place::Zero) => counts.nowhere += 1,
             }
             page += stride;
         }

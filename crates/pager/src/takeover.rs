@@ -129,7 +129,7 @@ impl Pager {
             match self.ownership.look(page) {
                 Found::Resident(_) => {}
                 Found::OnItsWay(seen) => self.ownership.wait(seen),
-                Found::Zero | Found::Stored(_) | Found::Cached(_) => {
+                Found::Zero | Found::Stored(_) | Found::Cached(_) | Found::Lost => {
                     return self.refused_pins.note(page);
                 }
             }

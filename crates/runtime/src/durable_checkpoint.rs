@@ -20,7 +20,7 @@ use deepheap_sys::{clock, thread};
 
 use crate::durable::{DurableHeap, now};
 use crate::durable_error::CheckpointError;
-use crate::durable_load::OBJECT_TABLE;
+use crate::durable_table::{HandedIn, save_table};
 use crate::durable_worker::{Checkpoint, Marks, Why};
 use crate::runtime::{Inside, Runtime};
 
@@ -86,6 +86,9 @@ impl DurableHeap {
         }
         pager.store().seal_and_drain();
         let mut saving = file.begin()?;
+        let handed_in = HandedIn::begin(pager);
+        // So that the cut finds few.
+        save_table(&mut saving, |page| pager.save_cold_table(page))?;
         let mut tries = 0;
         let (pin, up_to, pause_ns) = loop {
             match self.cut(pager, &buffer, *saved_up_to, &mut saving, &mut made) {
@@ -100,6 +103,7 @@ impl DurableHeap {
         // The checkpoint may become durable even if we are not told so: both stay.
         self.durable().pins.lock().add(pin, saving.checkpoint());
         made.number = saving.commit(stamp(is_last))?;
+        handed_in.note_made();
         *saved_up_to = up_to;
         self.durable().pins.lock().let_go(pager.store(), file, self.durable().descriptor);
         self.durable().longest_pause_ns.fetch_max(pause_ns, Ordering::Relaxed);
@@ -154,15 +158,15 @@ impl DurableHeap {
                 return Err(CheckpointError::Cut(CutError::Store(why)));
             }
             let pin = store.pin_all().map_err(CutError::Store)?;
+            let saved = save_table(saving, |page| cut.save_table(page));
             let mut page = |table, page, bytes: &[u8]| saving.page(table, page, bytes);
-            let saved = store.save(since, &mut page).and_then(|up_to| {
+            let saved = saved.and_then(|()| store.save(since, &mut page)).and_then(|up_to| {
                 let mut failed = Ok(());
                 let mut page = |table, number, bytes: &[u8]| {
                     if failed.is_ok() {
                         failed = page(table, number, bytes);
                     }
                 };
-                cut.save_table(&mut |number, bytes| page(OBJECT_TABLE, number, bytes));
                 runtime.heap.save(&mut page);
                 roots.save(&mut page);
                 failed.map(|()| up_to)

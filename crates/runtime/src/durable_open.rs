@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN};
-use deepheap_pager::{Options, Overcommit, Pager};
+use deepheap_pager::{Moves, Options, Overcommit, Pager};
 use deepheap_store::{
     DurableFile, FileDevice, HeapShape, Identity, Options as StoreOptions, SavedUpTo,
 };
@@ -232,14 +232,24 @@ impl Runtime {
         let pager: &'static Pager = unsafe { &*Box::into_raw(Box::new(pager)) };
         self.publish_pager(pager);
         self.heap.report_free_pages(true);
+        if let Some(device) = self.table_device() {
+            pager.add_table_file(device);
+        }
         let spans = if is_new { 0 } else { self.heap.spans_begun() };
         self.growth.lock().spans = spans;
         for span in 0..spans {
             self.manage_loaded_span(pager, span).map_err(OpenError::System)?;
         }
-        file.load_table(OBJECT_TABLE, &mut |page, bytes| {
-            right(pager.load_table(page, bytes), "the object table")
-        })?;
+        if durable.is_read_only {
+            // The process that makes checkpoints may write over the pages of this one.
+            file.load_table(OBJECT_TABLE, &mut |page, bytes| {
+                pager.trim_table(&mut Moves::default());
+                right(pager.load_table(page, bytes), "the object table")
+            })?;
+        } else {
+            let table = file.saved_table(OBJECT_TABLE)?;
+            right(pager.adopt_table(table), "the object table")?;
+        }
         // Chunks whose objects were being dropped when the heap was saved.
         while let Some(idle) = self.heap.take_idle_objects() {
             let resident = pager.discard(idle.run());

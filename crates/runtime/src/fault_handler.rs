@@ -129,6 +129,12 @@ fn explain(pager: &Pager, address: usize, error: FaultError) {
             ("the store cannot be read: ", Piece::Error(errno), "; check the device")
         }
         FaultError::Unreadable(_) => ("no such block", nothing, ""),
+        FaultError::Lost => (
+            "a page of the object table could not be read again, so nobody knows where its 1024 \
+             objects are; check the device beside the store",
+            nothing,
+            "",
+        ),
         FaultError::NoRoom(StoreError::Io(errno)) => (
             "RAM is full and the store takes no more writes: ",
             Piece::Error(errno),

@@ -27,7 +27,7 @@ use deepheap_sys::signals::Blocked;
 use crate::area_table::Areas;
 use crate::observe::forget_unmanaged;
 use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, running};
-use crate::store_location::open_store_of_child;
+use crate::store_location::open_unnamed;
 use crate::thread_cache::this_threads_cache;
 use crate::{children, private_table, workers};
 
@@ -142,7 +142,7 @@ impl RunningHeld {
                 children::remember(line, pin);
             }
             if let Some(pager) = runtime.pager() {
-                pager.fork_parent();
+                pager.fork_parent(|| runtime.table_device());
             }
         }
     }
@@ -209,7 +209,7 @@ impl Runtime {
             // Evicted memory would read as zeros: rather no child than a wrong one.
             end_child("a forked child cannot manage its memory: ", Piece::Error(errno));
         }
-        let own = open_store_of_child(&self.child_folders).and_then(|file| {
+        let own = open_unnamed(&self.child_folders).and_then(|file| {
             let (_, all) = file.file_system_bytes()?;
             Ok(FileDevice::new(file)?.with_floor(self.config.floor_of(all)))
         });
@@ -220,7 +220,7 @@ impl Runtime {
             let error = error.to_string();
             end_child("a forked child cannot use the store: ", Piece::Text(&error));
         }
-        pager.open_after_fork();
+        pager.open_after_fork(self.table_device());
         self.workers.store(0, Ordering::Relaxed);
         workers::start(self);
     }

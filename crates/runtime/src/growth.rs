@@ -241,7 +241,10 @@ impl Runtime {
         };
         let usable = usable.and_then(|()| match (kind, self.pager()) {
             (Kind::Memory, Some(pager)) => pager.manage(range.first, range.count),
-            (Kind::Objects, Some(pager)) => pager.manage_objects(range.first, range.count),
+            (Kind::Objects, Some(pager)) => {
+                let managed = pager.manage_objects(range.first, range.count);
+                managed.inspect(|()| pager.expect_objects(range.first, range.count))
+            }
             (_, None) => Ok(()),
         });
         if let Err(errno) = usable {

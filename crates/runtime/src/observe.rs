@@ -69,10 +69,12 @@ impl Runtime {
         let (asked, used) = pager.walked();
         put(Counter::StridesAsked, asked);
         put(Counter::StridesUsed, used);
-        put(Counter::DeviceReads, store.device_reads);
-        put(Counter::DeviceReadBytes, store.bytes_read);
-        put(Counter::DeviceWrites, store.device_writes);
-        put(Counter::DeviceWriteBytes, store.bytes_written);
+        // Pages of the object table go to a device, too.
+        let table = pager.table_traffic();
+        put(Counter::DeviceReads, store.device_reads + table.read);
+        put(Counter::DeviceReadBytes, store.bytes_read + table.read * block);
+        put(Counter::DeviceWrites, store.device_writes + table.written);
+        put(Counter::DeviceWriteBytes, store.bytes_written + table.written * block);
         put(Counter::WritesRetried, store.writes_retried);
         put(Counter::SegmentsRelocated, store.segments_relocated);
         put(Counter::BlocksFromMemory, store.blocks_read_from_memory);

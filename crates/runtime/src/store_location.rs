@@ -266,13 +266,14 @@ pub(crate) fn folders_of_children(config: &Config) -> Vec<PathBuf> {
     [beside, temporary].into_iter().flatten().collect()
 }
 
-/// A store for a forked child: an unlinked file in one of the folders, or where there is a disk.
-/// The checks of a start do not fit: the parent's file is in use, and its space is taken.
-pub(crate) fn open_store_of_child(folders: &[PathBuf]) -> Result<DirectFile, Errno> {
+/// An unlinked file in one of the folders, or where there is a disk: the store of a forked child,
+/// or pages of the object table. The checks of a start do not fit: the parent's file is in use, and
+/// its space is taken.
+pub(crate) fn open_unnamed(folders: &[PathBuf]) -> Result<DirectFile, Errno> {
     let others = [env::current_dir().ok(), Some("/var/tmp".into())];
     let mut failure = Errno::ENOENT;
     for folder in folders.iter().cloned().chain(others.into_iter().flatten()) {
-        // Memory is what the child is short of.
+        // Memory is what is short.
         if file_system_is_memory(&folder).unwrap_or(true) {
             continue;
         }

@@ -8,10 +8,11 @@
 
 use core::ffi::c_void;
 use core::fmt;
+use std::path::Path;
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks};
-use deepheap_store::{FileDevice, Key, Store, StoreError};
+use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
 use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
@@ -19,7 +20,7 @@ use deepheap_sys::signals::Blocked;
 use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
 
 use crate::runtime::{Growth, Inside, REGION_BYTES, Runtime};
-use crate::store_location::{StoreLocation, StoreLocationError};
+use crate::store_location::{StoreLocation, StoreLocationError, open_unnamed};
 use crate::{doctor, fault_handler, holds, workers};
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
@@ -108,6 +109,9 @@ impl Runtime {
             traces: self.config.trace_file.is_some(),
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
+        if let Some(device) = self.table_device() {
+            pager.add_table_file(device);
+        }
         handler_stack::limit(
             handler_stacks(options.budget_bytes),
             fault_handler::has_room_for_stack,
@@ -130,6 +134,16 @@ impl Runtime {
 }
 
 impl Runtime {
+    /// A file without a name for the pages of the object table that leave RAM: beside the store, or
+    /// where there is a disk. None: they stay in RAM.
+    pub(crate) fn table_device(&self) -> Option<Box<dyn Device>> {
+        let beside = self.durable.as_ref().and_then(|durable| durable.path.parent());
+        let folders = beside.map(Path::to_path_buf).into_iter().chain(self.child_folders.clone());
+        let file = open_unnamed(&folders.collect::<Vec<_>>()).ok()?;
+        // Pages are read one by one, and written by one thread at a time.
+        Some(Box::new(FileDevice::with_rings(file, 1).ok()?))
+    }
+
     /// Pages of plain memory that hold something.
     fn present_pages(&self, growth: &Growth) -> usize {
         let mut present = 0;

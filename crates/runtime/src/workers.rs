@@ -138,6 +138,9 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         };
         let mut batches = 0;
         let mut border_moves = pager.rebalance();
+        while pager.trim_table(&mut moves) && !pager.has_ended() {
+            pager.rebalance();
+        }
         while pager.must_evict() && !pager.has_ended() {
             runtime.serve_relief(pager);
             batches += 1;

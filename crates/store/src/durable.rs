@@ -8,6 +8,7 @@
 //! | the log as a device of its own | `shifted` |
 //! | the file: made, opened, its tables loaded | `file` |
 //! | a checkpoint that is being made | `saving` |
+//! | a table that is read page by page | `saved_table` |
 //! | checkpoints that are kept under a name | `snapshots` |
 //! | looking for damage | `verify` |
 //! | what damage has left | `salvage` |
@@ -27,6 +28,7 @@ pub mod error;
 pub mod file;
 pub mod rebuild;
 pub mod salvage;
+pub mod saved_table;
 pub mod saving;
 pub mod shifted;
 pub mod snapshots;

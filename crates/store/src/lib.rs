@@ -24,6 +24,7 @@
 //! | counters | `stats` |
 //! | how it is laid out, who it is | `options`, `identity` |
 //! | all of them together | `store` |
+//! | pages that another room keeps out of RAM | `table_file` |
 //! | a heap whose file outlives its process | `durable` |
 //! | a store, saved in such a file and opened again | `saved` |
 //! | the file of a map that writes out of place | `map_log` |
@@ -52,6 +53,7 @@ pub mod read;
 pub mod saved;
 pub mod stats;
 pub mod store;
+pub mod table_file;
 
 mod event;
 mod list;
@@ -73,6 +75,7 @@ pub use durable::error::DurableError;
 pub use durable::file::{DurableFile, Snapshot, SuperblockId, Superblocks};
 pub use durable::rebuild::{ObjectCopy, RebuiltLog};
 pub use durable::salvage::Salvage;
+pub use durable::saved_table::SavedTable;
 pub use durable::saving::Saving;
 pub use durable::snapshots::is_snapshot_name;
 pub use error::StoreError;
@@ -95,3 +98,4 @@ pub use seal::TAG_BYTES_PER_BLOCK;
 pub use sharers::share;
 pub use stats::StoreStats;
 pub use store::{Store, TABLE_BYTES_PER_BLOCK};
+pub use table_file::{PageLack, TableFile};

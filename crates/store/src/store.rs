@@ -32,6 +32,7 @@ use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
 use crate::sharers::{SHARERS_BYTES_PER_BLOCK, SharerTable};
 use crate::space::{Space, level_of};
 use crate::stats::{Counters, StoreStats};
+use crate::table_file::TableFile;
 
 /// Packed blocks that are kept after they were read, for each segment buffer; no more than a
 /// segment in all. What is wanted of a block after its first object is wanted within one or two
@@ -191,6 +192,11 @@ impl Store {
     #[inline]
     pub fn hash(&self, data: &[u8]) -> ContentHash {
         self.secret.hash(data)
+    }
+
+    /// A file for pages that another room keeps out of RAM, with this store's secret.
+    pub fn table_file(&self, device: Box<dyn Device>) -> TableFile {
+        TableFile::new(device, self.secret.clone())
     }
 
     /// Promises space for so many more blocks that may one day be appended and live at the same

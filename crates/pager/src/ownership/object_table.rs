@@ -1,20 +1,30 @@
 //! Object table: for every page of the region, where its object is now.
 //!
 //! One 32-bit entry a page serves as page table and as flash translation at once (FlashMap,
-//! section 3): 2 bits of state and 30 bits of payload.
+//! section 3): 2 bits of state and 30 bits of payload. 1024 entries are a page of the table. Pages
+//! come to RAM when one of their entries is first wanted, and can leave it (FlashMap, 3.5).
+//!
+//! An entry of 0 says that its page is not here: a look at it costs no more than a look at any
+//! other. Whoever meets a 0 brings the page, under the page's lock (`table_directory`).
+//!
+//! `table_eviction` says why no change of an entry is lost when its page leaves.
 //!
 //! Guarantees: a thread that moves an entry out of `Zero`, `Stored` or `Cached` by `replace` owns
 //! the object until it publishes a new place; no other thread changes the entry meanwhile.
-//! Never: allocates, blocks, does I/O.
-//! Threads: any, any time, also in a signal handler.
+//! Never: allocates. A look at a page that is not here waits for the device, and for no object.
+//! Threads: any, inside the gate, also in a signal handler; `peek` outside of it, too.
 
 use deepheap_heap::PageNo;
-use deepheap_store::Block;
+use deepheap_store::table_file::TOGETHER_MAX;
+use deepheap_store::{Block, SavedTable, TableFile};
 use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
+use deepheap_sys::lock::Lock;
 use deepheap_sys::pinned_array::PinnedArray;
 
 use super::descriptor::DescriptorId;
+use super::table_directory::{Directory, Home, Locked, Whereabouts};
+use super::table_homes::Homes;
 use crate::PAGE;
 
 const STATE_SHIFT: u32 = 30;
@@ -31,38 +41,116 @@ pub enum Place {
     Cached(DescriptorId),
     /// Resident, or owned: the descriptor's state says which.
     Busy(DescriptorId),
+    /// Nobody knows: the page of the table could not be read again. It stays so.
+    Lost,
 }
 
+/// The page of the entry is not here.
+pub(super) const ABSENT: u32 = 0;
+const ZERO: u32 = 1;
+const LOST: u32 = 2;
+
 impl Place {
-    fn encode(self) -> u32 {
+    pub(super) fn encode(self) -> u32 {
         match self {
-            Place::Zero => 0,
+            Place::Zero => ZERO,
+            Place::Lost => LOST,
             Place::Stored(block) => (1 << STATE_SHIFT) | block.0,
             Place::Cached(id) => (2 << STATE_SHIFT) | id.0,
             Place::Busy(id) => (3 << STATE_SHIFT) | id.0,
         }
     }
 
-    fn decode(entry: u32) -> Place {
+    /// Of an entry that is not `ABSENT`.
+    pub(super) fn decode(entry: u32) -> Place {
         let payload = entry & PAYLOAD;
         match entry >> STATE_SHIFT {
-            0 => Place::Zero,
+            0 if payload == ZERO => Place::Zero,
+            0 => Place::Lost,
             1 => Place::Stored(Block(payload)),
             2 => Place::Cached(DescriptorId(payload)),
             _ => Place::Busy(DescriptorId(payload)),
         }
     }
+
+    /// As it is kept outside of RAM: 0 for zeros, else 1 more than the number of the block. None of
+    /// an object in RAM.
+    pub(super) fn to_bytes(self) -> Option<[u8; BYTES]> {
+        match self {
+            Place::Zero => Some([0; BYTES]),
+            Place::Stored(block) => Some((block.0 + 1).to_le_bytes()),
+            Place::Cached(_) | Place::Busy(_) | Place::Lost => None,
+        }
+    }
+
+    pub(super) fn of_bytes(bytes: [u8; BYTES]) -> Place {
+        match u32::from_le_bytes(bytes).checked_sub(1) {
+            Some(block) => Place::Stored(Block(block)),
+            None => Place::Zero,
+        }
+    }
 }
 
+pub(super) const BYTES: usize = ObjectTable::BYTES_PER_PAGE;
 /// Entries in a page of the table.
-const ENTRIES: usize = PAGE / ObjectTable::BYTES_PER_PAGE;
+#[cfg(not(feature = "schedules"))]
+pub(super) const ENTRIES: usize = PAGE / BYTES;
+/// So few that schedules find pages without an object in RAM. Their RAM is not dropped.
+#[cfg(feature = "schedules")]
+pub(super) const ENTRIES: usize = 4;
+/// Pages that are noted as cold, at most: two batches of reclaim.
+#[cfg(not(feature = "schedules"))]
+const COLD_MAX: usize = 256;
+#[cfg(feature = "schedules")]
+const COLD_MAX: usize = 4;
+const NO_PAGE: u32 = u32::MAX;
 
-/// The entries of a whole region. Costs 4 bytes of DRAM a page once touched.
+/// The entries of a whole region. Costs 4 bytes of DRAM a page while that is wanted.
 pub struct ObjectTable {
-    entries: PinnedArray<AtomicU32>,
-    /// A bit for each page of the table that is in use: in the others every entry is `Zero`.
-    used: PinnedArray<AtomicU64>,
-    used_pages: AtomicUsize,
+    pub(super) entries: PinnedArray<AtomicU32>,
+    pub(super) directory: Directory,
+    pub(super) homes: Homes,
+    /// Blocks that the store has.
+    blocks: AtomicU32,
+    /// Pages that may be in RAM.
+    limit: AtomicUsize,
+    /// Stored memory pages in pages of the table that came to RAM for the first time since the heap
+    /// was opened, and that nobody took note of.
+    uncounted: AtomicUsize,
+    pub(super) evicting: Lock<Evicting>,
+    /// Pages of which an object left RAM lately, for who looks for pages that can leave.
+    cold: [AtomicU32; COLD_MAX],
+    next_cold: AtomicUsize,
+    /// What its copies take, and the buffers of the homes, once a page has left.
+    evicting_bytes: usize,
+    /// What the entries of the saved table take.
+    saved_bytes: AtomicUsize,
+    pub(super) counters: Counters,
+}
+
+/// What the table did since the process began.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) read: AtomicU64,
+    pub(super) evicted: AtomicU64,
+    pub(super) written: AtomicU64,
+}
+
+/// What the table did, in pages of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableTraffic {
+    /// Read again.
+    pub read: u64,
+    /// Taken out of RAM.
+    pub evicted: u64,
+    /// Written, for they had changed.
+    pub written: u64,
+}
+
+/// The clock's hand, and copies of the pages that leave.
+pub(super) struct Evicting {
+    pub(super) hand: usize,
+    pub(super) copies: PinnedArray<u8>,
 }
 
 impl ObjectTable {
@@ -71,91 +159,301 @@ impl ObjectTable {
 
     /// A table for `pages` pages, all `Zero`.
     pub(super) fn new(pages: usize) -> Result<ObjectTable> {
-        let words = pages.div_ceil(ENTRIES).div_ceil(64);
+        let copies: PinnedArray<u8> = PinnedArray::new(TOGETHER_MAX * PAGE)?;
         Ok(ObjectTable {
-            entries: PinnedArray::new(pages)?,
-            used: PinnedArray::new(words)?,
-            used_pages: AtomicUsize::new(0),
+            entries: PinnedArray::new(pages.next_multiple_of(ENTRIES))?,
+            directory: Directory::new(pages.div_ceil(ENTRIES))?,
+            homes: Homes::new()?,
+            blocks: AtomicU32::new(u32::MAX),
+            limit: AtomicUsize::new(usize::MAX),
+            uncounted: AtomicUsize::new(0),
+            saved_bytes: AtomicUsize::new(0),
+            cold: [const { AtomicU32::new(NO_PAGE) }; COLD_MAX],
+            next_cold: AtomicUsize::new(0),
+            evicting_bytes: copies.mapped_bytes() + Homes::BUFFER_BYTES,
+            evicting: Lock::new(Evicting { hand: 0, copies }),
+            counters: Counters::default(),
         })
     }
 
     /// Where the object of this page is at this instant.
     pub(super) fn load(&self, page: PageNo) -> Place {
-        Place::decode(self.entries[page.0 as usize].load(Ordering::Acquire))
+        match self.entries[page.0 as usize].load(Ordering::Acquire) {
+            ABSENT => self.load_absent(page),
+            entry => Place::decode(entry),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_absent(&self, page: PageNo) -> Place {
+        loop {
+            self.bring(page.0 as usize / ENTRIES);
+            let entry = self.entries[page.0 as usize].load(Ordering::Acquire);
+            if entry != ABSENT {
+                return Place::decode(entry);
+            }
+        }
+    }
+
+    /// As `load`, but only what is known at once; no object in RAM is in a page that is not here.
+    pub(super) fn peek(&self, page: PageNo) -> Option<Place> {
+        match self.entries[page.0 as usize].load(Ordering::Acquire) {
+            ABSENT => None,
+            entry => Some(Place::decode(entry)),
+        }
+    }
+
+    /// As `load`, but leaves alone what is known to be all zeros.
+    #[cfg(test)]
+    pub(super) fn load_quietly(&self, page: PageNo) -> Place {
+        match self.directory.is_zero(page.0 as usize / ENTRIES) {
+            true => Place::Zero,
+            false => self.load(page),
+        }
     }
 
     /// Bytes of DRAM that the table takes.
     pub(super) fn used_bytes(&self) -> usize {
-        self.used_pages.load(Ordering::Relaxed) * PAGE
+        let evicts = self.counters.evicted.load(Ordering::Relaxed) > 0;
+        let copies = if evicts { self.evicting_bytes } else { 0 };
+        self.directory.pages_here() * PAGE
+            + self.directory.bytes()
+            + copies
+            + self.saved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts the entry of this page as used. Before it leaves `Zero`.
-    pub(super) fn expect(&self, page: PageNo) {
-        let at = page.0 as usize / ENTRIES;
-        let (word, bit) = (&self.used[at / 64], 1 << (at % 64));
-        if word.load(Ordering::Relaxed) & bit == 0
-            && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
-        {
-            self.used_pages.fetch_add(1, Ordering::Relaxed);
+    /// Whether the object may be stored, by what is known at once.
+    pub(super) fn may_be_stored(&self, page: PageNo) -> bool {
+        match self.peek(page) {
+            Some(place) => matches!(place, Place::Stored(_)),
+            None => !self.directory.is_zero(page.0 as usize / ENTRIES),
         }
-    }
-
-    /// The first page from `page` on, below `end`, that may be something else than `Zero`.
-    pub(super) fn next_used(&self, page: usize, end: usize) -> Option<usize> {
-        let mut at = page / ENTRIES;
-        while at * ENTRIES < end {
-            let word = self.used[at / 64].load(Ordering::Acquire) >> (at % 64);
-            if word != 0 {
-                let first = (at + word.trailing_zeros() as usize) * ENTRIES;
-                return Some(first.max(page)).filter(|&first| first < end);
-            }
-            at = (at / 64 + 1) * 64;
-        }
-        None
     }
 
     /// The first page from `page` on, below `end`, whose object is not `Zero` at this instant.
+    /// Pages of the table that are all `Zero` are not brought for it.
     pub(super) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
-        let zero = Place::Zero.encode();
-        let is_object = |page: &usize| self.entries[*page].load(Ordering::Acquire) != zero;
+        self.next_by(page, end, |page| self.load(page) != Place::Zero)
+    }
+
+    /// As `next_object`, but waits for nothing: an object whose page of the table is not in RAM
+    /// counts as one.
+    pub(super) fn next_known(&self, page: usize, end: usize) -> Option<usize> {
+        self.next_by(page, end, |page| self.peek(page) != Some(Place::Zero))
+    }
+
+    fn next_by(
+        &self,
+        page: usize,
+        end: usize,
+        is_object: impl Fn(PageNo) -> bool,
+    ) -> Option<usize> {
         let mut next = page;
-        while let Some(first) = self.next_used(next, end) {
-            next = (first / ENTRIES + 1) * ENTRIES;
-            if let Some(found) = (first..next.min(end)).find(is_object) {
-                return Some(found);
+        while next < end {
+            let at = self.directory.next_used(next / ENTRIES, end.div_ceil(ENTRIES))?;
+            let first = next.max(at * ENTRIES);
+            next = (at + 1) * ENTRIES;
+            if self.directory.is_zero(at) {
+                continue;
+            }
+            let found = (first..next.min(end)).find(|&page| is_object(PageNo(page as u32)));
+            if found.is_some() {
+                return found;
             }
         }
         None
     }
 
-    /// Hands out the pages of the table that are in use. An object in RAM is in its backing block,
-    /// if it has one, or else nowhere.
-    pub(super) fn save(
-        &self,
-        page: &mut dyn FnMut(u32, &[u8]),
-        backing: impl Fn(DescriptorId) -> Option<Block>,
-    ) {
-        let mut next = 0;
-        while let Some(first) = self.next_used(next, self.entries.len()) {
-            let mut places = [0; PAGE];
-            for index in 0..ENTRIES.min(self.entries.len() - first) {
-                let block = match self.load(PageNo((first + index) as u32)) {
-                    Place::Zero => None,
-                    Place::Stored(block) => Some(block),
-                    Place::Cached(id) | Place::Busy(id) => backing(id),
-                };
-                let place = block.map_or(0, |block| block.0 + 1);
-                places[index * Self::BYTES_PER_PAGE..][..Self::BYTES_PER_PAGE]
-                    .copy_from_slice(&place.to_le_bytes());
+    /// Replaces one place of the object by another, if the entry still has the first.
+    #[must_use]
+    pub(super) fn replace(&self, page: PageNo, from: Place, to: Place) -> bool {
+        let entry = &self.entries[page.0 as usize];
+        loop {
+            let (from, to) = (from.encode(), to.encode());
+            match entry.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(ABSENT) => self.bring(page.0 as usize / ENTRIES),
+                Err(_) => return false,
             }
-            page((first / ENTRIES) as u32, &places);
-            next = first + ENTRIES;
+        }
+    }
+
+    /// Publishes the place of an object that the caller owns (its entry is `Busy`).
+    pub(super) fn publish(&self, page: PageNo, to: Place) {
+        self.entries[page.0 as usize].store(to.encode(), Ordering::Release);
+    }
+
+    // Coming.
+
+    /// Brings a page of the table to RAM, unless another thread did.
+    #[cold]
+    #[inline(never)]
+    fn bring(&self, at: usize) {
+        let mut locked = self.directory.lock(at);
+        locked.set_used();
+        match locked.whereabouts() {
+            Whereabouts::Here => return,
+            Whereabouts::Out if locked.home() != Home::NOWHERE => self.read(&mut locked, at),
+            Whereabouts::Never | Whereabouts::Out => self.fill(at, |_| ZERO),
+        }
+        locked.set_here();
+    }
+
+    fn read(&self, locked: &mut Locked<'_>, at: usize) {
+        let mut buffer = self.homes.buffer();
+        let bytes = buffer.bytes();
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        let found = self.homes.read(locked.home(), at, locked.checksum(), bytes);
+        let places = bytes.as_chunks::<BYTES>().0;
+        let can_be = |place: &[u8; BYTES]| u32::from_le_bytes(*place) <= blocks;
+        if found.is_err() || !places.iter().all(can_be) {
+            return self.fill(at, |_| LOST);
+        }
+        self.counters.read.fetch_add(1, Ordering::Relaxed);
+        if locked.take_uncounted() {
+            let stored = places.iter().filter(|place| **place != [0; BYTES]).count();
+            self.uncounted.fetch_add(stored, Ordering::Relaxed);
+        }
+        if locked.home() == Homes::SAVED
+            && let Some(checksum) = self.homes.checksum(at, bytes)
+        {
+            locked.set_home(Homes::SAVED, checksum);
+        }
+        self.fill(at, |index| Place::of_bytes(bytes.as_chunks::<BYTES>().0[index]).encode());
+    }
+
+    /// Stores the entries of a page that is not here. Its lock is held.
+    fn fill(&self, at: usize, entry: impl Fn(usize) -> u32) {
+        for (index, to) in self.page(at).iter().enumerate() {
+            to.store(entry(index), Ordering::Release);
+        }
+    }
+
+    pub(super) fn page(&self, at: usize) -> &[AtomicU32] {
+        &self.entries[at * ENTRIES..][..ENTRIES]
+    }
+
+    // Leaving: `table_eviction`.
+
+    /// How many pages may be in RAM.
+    pub(super) fn set_limit(&self, pages: usize) {
+        self.limit.store(pages, Ordering::Relaxed);
+    }
+
+    /// How many pages more are in RAM than may be.
+    pub(super) fn excess(&self) -> usize {
+        self.directory.pages_here().saturating_sub(self.limit.load(Ordering::Relaxed))
+    }
+
+    /// An object has left RAM: perhaps its page of the table can, too. Where there are too many
+    /// pages and few objects on each, a hand that goes over all of them would look for long.
+    pub(super) fn note_cold(&self, page: PageNo) {
+        if self.excess() > 0 {
+            let at = self.next_cold.fetch_add(1, Ordering::Relaxed) % COLD_MAX;
+            self.cold[at].store(page.0 / ENTRIES as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The page that was noted last and not taken.
+    pub(super) fn take_cold(&self) -> Option<usize> {
+        let last = self.next_cold.load(Ordering::Relaxed);
+        let page = (1..=COLD_MAX).find_map(|back| {
+            let page = &self.cold[last.wrapping_sub(back) % COLD_MAX];
+            let is_noted = page.load(Ordering::Relaxed) != NO_PAGE;
+            is_noted.then(|| page.swap(NO_PAGE, Ordering::Relaxed))
+        });
+        page.filter(|&page| page != NO_PAGE).map(|page| page as usize)
+    }
+
+    /// Whether pages that have changed can leave.
+    pub(super) fn can_leave(&self) -> bool {
+        self.homes.has_file()
+    }
+
+    /// What the table did.
+    pub(super) fn traffic(&self) -> TableTraffic {
+        let Counters { read, evicted, written } = &self.counters;
+        let [read, evicted, written] =
+            [read, evicted, written].map(|count| count.load(Ordering::Relaxed));
+        TableTraffic { read, evicted, written }
+    }
+
+    // Forks. While the gate is closed.
+
+    /// Pages that changed are written to this file from now on.
+    pub(super) fn add_file(&self, file: TableFile) {
+        self.homes.add_file(file);
+    }
+
+    /// Before a fork: whether parent and child need files of their own from now on. The parent
+    /// needs none if nothing was written to the one that it has.
+    pub(super) fn freeze(&self) -> bool {
+        let needs = self.homes.has_file() && self.homes.is_written();
+        if needs {
+            self.give_up_file();
+        }
+        needs
+    }
+
+    /// Nothing more is written to the file that was.
+    pub(super) fn give_up_file(&self) {
+        self.homes.freeze(|home| {
+            let (mut at, end) = (0, self.directory.pages());
+            while let Some(page) = self.directory.next_used(at, end) {
+                // A child may inherit no lock: the gate is closed.
+                if self.directory.lock(page).home() == home {
+                    return true;
+                }
+                at = page + 1;
+            }
+            false
+        });
+    }
+
+    // Loading. Saving: `table_saving`.
+
+    /// The pages of the table are those of a checkpoint, to be read when they are wanted; which
+    /// blocks the store has. Nobody has looked at any of them. `is_counted` says of which pages the
+    /// stored objects are counted when they are found.
+    pub(super) fn set_saved(
+        &self,
+        saved: SavedTable,
+        blocks: u32,
+        is_counted: impl Fn(PageNo) -> bool,
+    ) -> bool {
+        self.blocks.store(blocks, Ordering::Relaxed);
+        let end = self.entries.len() / ENTRIES;
+        for page in saved.pages() {
+            if page as usize >= end {
+                return false;
+            }
+            let mut locked = self.directory.lock(page as usize);
+            if locked.whereabouts() != Whereabouts::Never {
+                return false;
+            }
+            locked.set_home(Homes::SAVED, 0);
+            if is_counted(PageNo(page * ENTRIES as u32)) {
+                locked.set_uncounted();
+            }
+            locked.set_out();
+        }
+        self.saved_bytes.store(saved.memory_bytes() as usize, Ordering::Relaxed);
+        self.homes.set_saved(saved);
+        true
+    }
+
+    /// Stored memory pages that were found since this was last asked.
+    pub(super) fn take_uncounted(&self) -> usize {
+        match self.uncounted.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.uncounted.swap(0, Ordering::Relaxed),
         }
     }
 
     /// Fills a page of the table, which nobody uses yet.
     #[must_use]
-    pub(super) fn fill(
+    pub(super) fn load_page(
         &self,
         page: u32,
         places: &[u8],
@@ -163,34 +461,19 @@ impl ObjectTable {
         mut stored: impl FnMut(PageNo),
     ) -> bool {
         let first = page as usize * ENTRIES;
-        let all = places.as_chunks::<{ Self::BYTES_PER_PAGE }>().0.iter().enumerate();
+        let all = places.as_chunks::<BYTES>().0.iter().enumerate();
         for (index, place) in all {
             let Some(block) = u32::from_le_bytes(*place).checked_sub(1) else { continue };
             if first + index >= self.entries.len() || block >= blocks {
                 return false;
             }
             let page = PageNo((first + index) as u32);
-            self.expect(page);
-            self.publish(page, Place::Stored(Block(block)));
+            if !self.replace(page, Place::Zero, Place::Stored(Block(block))) {
+                return false;
+            }
             stored(page);
         }
         true
-    }
-
-    /// Replaces one place of the object by another, if the entry still has the first.
-    #[must_use]
-    pub(super) fn replace(&self, page: PageNo, from: Place, to: Place) -> bool {
-        if from == Place::Zero {
-            self.expect(page);
-        }
-        self.entries[page.0 as usize]
-            .compare_exchange(from.encode(), to.encode(), Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
-
-    /// Publishes the place of an object that the caller owns (its entry is `Busy`).
-    pub(super) fn publish(&self, page: PageNo, to: Place) {
-        self.entries[page.0 as usize].store(to.encode(), Ordering::Release);
     }
 }
 
@@ -201,21 +484,21 @@ mod tests {
     #[test]
     fn only_pages_that_were_touched_are_looked_at_and_paid_for() {
         let table = ObjectTable::new(1 << 28).expect("address space");
-        assert_eq!((table.used_bytes(), table.next_used(0, 1 << 28)), (0, None));
+        assert_eq!((table.used_bytes(), table.next_object(0, 1 << 28)), (0, None));
         for page in [5, 6, 200_000, (1 << 28) - 1] {
             let to = Place::Stored(Block(page));
             assert!(table.replace(PageNo(page), Place::Zero, to));
         }
-        assert_eq!(table.used_bytes(), 3 * PAGE);
-        assert_eq!(table.next_used(0, 1 << 28), Some(0));
-        assert_eq!(table.next_used(5, 1 << 28), Some(5));
-        assert_eq!(table.next_used(1024, 200_000), Some(200_000 / ENTRIES * ENTRIES));
-        assert_eq!(table.next_used(1024, 100_000), None);
-        assert_eq!(table.next_used(1 << 20, 1 << 28), Some((1 << 28) - ENTRIES));
-        let objects = |page, end| table.next_object(page, end);
-        assert_eq!((objects(0, 1 << 28), objects(6, 1 << 28)), (Some(5), Some(6)));
-        assert_eq!((objects(7, 1 << 28), objects(7, 200_000)), (Some(200_000), None));
-        assert_eq!(objects(200_001, 1 << 28), Some((1 << 28) - 1));
+        assert_eq!(table.used_bytes(), 3 * (PAGE + 12));
+        for objects in [ObjectTable::next_object, ObjectTable::next_known] {
+            let objects = |page, end| objects(&table, page, end);
+            assert_eq!((objects(0, 1 << 28), objects(6, 1 << 28)), (Some(5), Some(6)));
+            assert_eq!((objects(7, 1 << 28), objects(7, 200_000)), (Some(200_000), None));
+            assert_eq!(objects(200_001, 1 << 28), Some((1 << 28) - 1));
+        }
+        assert_eq!(table.used_bytes(), 3 * (PAGE + 12), "a look at the others brings none");
+        assert!(table.may_be_stored(PageNo(5)) && !table.may_be_stored(PageNo(7)));
+        assert!(!table.may_be_stored(PageNo(100_000)));
     }
 
     #[test]

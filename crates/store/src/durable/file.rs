@@ -77,7 +77,7 @@ pub struct DurableFile {
     /// Which that is.
     pub(crate) newest: SuperblockId,
     /// What pages are encrypted with; none: they are not.
-    cipher: Option<Arc<Cipher>>,
+    pub(crate) cipher: Option<Arc<Cipher>>,
     pub(crate) index: Index,
     pub(crate) condition: Condition,
     /// In the order of their checkpoints.

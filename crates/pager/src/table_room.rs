@@ -1,0 +1,83 @@
+//! Table room: keeps the pages of the object table that are in RAM within their part of the budget.
+//!
+//! A page of the table cannot leave while an object of it is in RAM. So where too many cannot
+//! leave, objects leave RAM first, the oldest of the cache. With an object here and one there, few
+//! objects stay in RAM; such a program is slow, but it goes on within its budget.
+//!
+//! Guarantees: whoever brings pages of the table makes room for as many, sooner or later, while
+//! objects and pages can be written.
+//! Never: allocates; is called by a thread that owns an object.
+//! Threads: faulting ones in their handler, callers of `access`, and workers.
+
+use deepheap_store::Device;
+
+use crate::gate::Level;
+use crate::moves::Moves;
+use crate::ownership::TableTraffic;
+use crate::pager::Pager;
+
+/// How many pages above the limit are the evictor's alone: beyond, each thread makes room itself.
+const SLACK: usize = 64;
+/// Objects that leave the cache together.
+const OBJECTS: usize = 64;
+/// How often one call tries to have objects leave.
+const ROUNDS: usize = 8;
+
+impl Pager {
+    /// Pages of the object table that have changed leave RAM to this device from now on, which is
+    /// this process's own. While no thread moves an object.
+    pub fn add_table_file(&self, device: Box<dyn Device>) {
+        self.ownership.add_table_file(self.store.table_file(device));
+    }
+
+    /// What pages of the object table went in and out.
+    pub fn table_traffic(&self) -> TableTraffic {
+        self.ownership.table_traffic()
+    }
+
+    /// Whether too much of the table is in RAM.
+    pub(crate) fn has_table_excess(&self) -> bool {
+        self.ownership.table_excess() > 0
+    }
+
+    /// Makes room if much too much of the table is in RAM. Outside of the gate.
+    #[inline]
+    pub(crate) fn limit_table(&self, moves: &mut Moves) {
+        if self.ownership.table_excess() > SLACK {
+            let _passage = self.gate.enter(Level::Mover);
+            self.make_table_room(moves);
+        }
+    }
+
+    /// As `limit_table`, inside of the gate.
+    #[inline]
+    pub(crate) fn limit_table_inside(&self) {
+        if self.ownership.table_excess() > SLACK {
+            self.ownership.evict_table(self.frames.zapper());
+        }
+    }
+
+    /// Takes pages of the table out of RAM, if there are too many; objects of them first, if need
+    /// be. False if nothing more can leave now. Inside of the gate.
+    #[cold]
+    pub(crate) fn make_table_room(&self, moves: &mut Moves) -> bool {
+        for _ in 0..ROUNDS {
+            let left = self.ownership.evict_table(self.frames.zapper());
+            if left > 0 || !self.has_table_excess() {
+                return true;
+            }
+            // What cannot be written stays, and so does its page of the table.
+            match self.reclaim_objects(OBJECTS, moves) {
+                Ok(0) | Err(_) => return false,
+                Ok(_) => {}
+            }
+        }
+        true
+    }
+
+    /// As `make_table_room`, for the evictor.
+    pub fn trim_table(&self, moves: &mut Moves) -> bool {
+        let _passage = self.gate.enter(Level::Mover);
+        self.has_table_excess() && self.make_table_room(moves)
+    }
+}
