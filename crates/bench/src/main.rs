@@ -3,12 +3,12 @@
 //!
 //! `run` prints one JSON line for one backend, `malloc` loads the malloc of the process, `device`
 //! reads the bare device, `table` and `objects` run all cases and print the tables of
-//! docs/benchmarks.md,
-//! `overheads` times the single steps of a fault, `threads` the faults of many threads at once,
-//! `maps` touches files that are mapped, `papers` repeats the experiments of two papers, `flashvm`
-//! the policies of a third, `flashmap` has what maps are for after a fourth, `real` runs programs
-//! that users know, `hunt` looks for lost writes, `torture` kills durable heaps, `durable` compares
-//! them with LMDB and redb, `clean` removes what killed runs left.
+//! docs/benchmarks.md, `overheads` times the single steps of a fault, `threads` the faults of many
+//! threads at once, `index` has more objects than RAM has room for their table, `maps` touches
+//! files that are mapped, `papers` repeats the experiments of two papers, `flashvm` the policies of
+//! a third, `flashmap` has what maps are for after a fourth, `real` runs programs that users know,
+//! `hunt` looks for lost writes, `torture` kills durable heaps, `durable` compares them with LMDB
+//! and redb, `clean` removes what killed runs left.
 
 mod access;
 mod backend;
@@ -20,6 +20,7 @@ mod flashmap;
 mod flashvm;
 mod gauges;
 mod hunt;
+mod index;
 mod ledger;
 mod lender;
 mod malloc_load;
@@ -54,6 +55,7 @@ use crate::failure::Failure;
 use crate::flashmap::FlashMap;
 use crate::flashvm::FlashVm;
 use crate::hunt::Hunt;
+use crate::index::Index;
 use crate::malloc_load::MallocLoad;
 use crate::maps::Maps;
 use crate::overheads::Overheads;
@@ -182,6 +184,8 @@ enum Command {
     Real(Real),
     /// Reads and writes pages of a mapped file larger than RAM and prints JSON lines
     Maps(Maps),
+    /// Fills a heap of very many small objects and prints a JSON line; opens a durable one again
+    Index(Index),
     /// Hunts for lost writes on deepheap: increments under eviction, then exact sums
     Hunt(Hunt),
     /// Compares a durable heap with LMDB and redb: reads and updates of records; needs root
@@ -211,6 +215,7 @@ fn main() {
         Command::Flashmap(maps) => maps.main(),
         Command::Real(real) => real.main(),
         Command::Maps(maps) => maps::main(&maps),
+        Command::Index(index) => index.main(),
         Command::Hunt(hunt) => hunt.main(),
         Command::Clean => {
             ledger::clean();
