@@ -12,7 +12,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::userfaultfd::Copy;
 
 use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
-use crate::frames::FRESH_MAX;
+use crate::frames::{CopiedIn, FRESH_MAX};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::ownership::{DescriptorId, Found, OwnedList, Place, UNKNOWN_HASH};
@@ -152,6 +152,19 @@ impl Pager {
         for index in copied.pages..count {
             self.end_as_zero(owned.take(index));
         }
+        let installed = self.end_fresh(page, count, &copied, sequences)?;
+        Ok(Some(Served { kind: FaultKind::Zero, ahead: 0, passed: installed as i16 }))
+    }
+
+    /// Ends the first touch of `count` pages from this one on, of which so many as `copied` tells
+    /// were installed; returns how many. The others were given back, but for their reservations.
+    pub(crate) fn end_fresh(
+        &self,
+        page: PageNo,
+        count: usize,
+        copied: &CopiedIn,
+        sequences: &mut Sequences<'_>,
+    ) -> Result<usize, FaultError> {
         // The page that faulted keeps its reservation: on an error `resolve` ends it.
         self.frames.page_buffer.unreserve((count - copied.pages).min(count - 1));
         match copied.refused {
@@ -159,8 +172,7 @@ impl Pager {
             _ => {
                 let sequence = sequences.fresh().advance(page.0, copied.pages as u32);
                 sequences.note_fresh(sequence);
-                let passed = copied.pages as i16;
-                Ok(Some(Served { kind: FaultKind::Zero, ahead: 0, passed }))
+                Ok(copied.pages)
             }
         }
     }

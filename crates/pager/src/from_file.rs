@@ -143,17 +143,9 @@ impl Pager {
             self.sources.give_back(PageNo(page.0 + index as u32));
             self.end_as_zero(owned.take(index));
         }
-        // The page that faulted keeps its reservation: on an error `resolve` ends it.
-        self.frames.page_buffer.unreserve((count - copied.pages).min(count - 1));
-        match copied.refused {
-            Some(errno) if copied.pages == 0 => Err(FaultError::Install(errno)),
-            _ => {
-                let sequence = sequences.fresh().advance(page.0, copied.pages as u32);
-                sequences.note_fresh(sequence);
-                let (ahead, passed) = (copied.pages as u32 - 1, copied.pages as i16);
-                Ok(Some(Served { kind: FaultKind::Stored, ahead, passed }))
-            }
-        }
+        let installed = self.end_fresh(page, count, &copied, sequences)?;
+        let (ahead, passed) = (installed as u32 - 1, installed as i16);
+        Ok(Some(Served { kind: FaultKind::Stored, ahead, passed }))
     }
 
     /// Claims a page that is the file's, if its promise is at hand.
