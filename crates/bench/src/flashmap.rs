@@ -6,7 +6,6 @@
 //! Never: writes anything of the page but what stands between its two marks.
 //! Threads: one; the loads run in processes of their own.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,10 +15,9 @@ use crate::ledger::Ledger;
 use crate::maps::{Mapper, MapsReport, Scratch, make_file, run_on};
 use crate::papers::machine::{Machine, today};
 use crate::sizes::parse_bytes;
-use crate::{output, signals, supervisor};
+use crate::{marked_page, output, signals, supervisor};
 
 const BEGIN: &str = "<!-- measured: begin; written by `deepheap-bench flashmap` -->";
-const END: &str = "<!-- measured: end -->";
 const PAGE: f64 = 4096.0;
 
 /// What `deepheap-bench flashmap` takes.
@@ -143,15 +141,7 @@ impl FlashMap {
         }
         let table = self.table(&rows);
         if let Some(page) = &self.page {
-            let failed = |error: std::io::Error| Failure::os(page.display(), &error);
-            let old = fs::read_to_string(page).map_err(failed)?;
-            let new = put_between(&old, &table).ok_or_else(|| {
-                Failure::Refused(format!(
-                    "{}: has no marks; --page: give docs/papers/flashmap.md",
-                    page.display()
-                ))
-            })?;
-            fs::write(page, new).map_err(failed)?;
+            marked_page::put(page, BEGIN, &table, "docs/papers/flashmap.md")?;
         }
         output::line(table)
     }
@@ -292,16 +282,10 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// The page with another table; none if it has no marks.
-fn put_between(page: &str, table: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{table}{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::marked_page::END;
     use clap::Parser;
 
     #[derive(Debug, Parser)]
@@ -333,9 +317,9 @@ mod tests {
             );
         }
         let page = format!("one\n{BEGIN}\nold\n{END}\ntwo\n");
-        let new = put_between(&page, "| new |\n").expect("marks");
+        let new = marked_page::between(&page, BEGIN, "| new |\n").expect("marks");
         assert_eq!(new, format!("one\n{BEGIN}\n| new |\n{END}\ntwo\n"));
-        assert_eq!(put_between("no marks", ""), None);
+        assert_eq!(marked_page::between("no marks", BEGIN, ""), None);
     }
 
     #[test]

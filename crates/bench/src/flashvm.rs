@@ -5,7 +5,6 @@
 //! Never: writes anything of the page but what stands between its two marks.
 //! Threads: one.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
@@ -14,10 +13,9 @@ use crate::failure::Failure;
 use crate::papers::machine::Machine;
 use crate::report::Report;
 use crate::workload::Workload;
-use crate::{output, signals, supervisor};
+use crate::{marked_page, output, signals, supervisor};
 
 const BEGIN: &str = "<!-- measured: begin; written by `deepheap-bench flashvm` -->";
-const END: &str = "<!-- measured: end -->";
 
 /// What `deepheap-bench flashvm` takes.
 #[derive(Clone, Debug, Args)]
@@ -132,15 +130,7 @@ impl FlashVm {
         }
         let table = self.table(&rows);
         if let Some(page) = &self.page {
-            let failed = |error: std::io::Error| Failure::os(page.display(), &error);
-            let old = fs::read_to_string(page).map_err(failed)?;
-            let new = put_between(&old, &table).ok_or_else(|| {
-                Failure::Refused(format!(
-                    "{}: has no marks; --page: give docs/papers/flashvm.md",
-                    page.display()
-                ))
-            })?;
-            fs::write(page, new).map_err(failed)?;
+            marked_page::put(page, BEGIN, &table, "docs/papers/flashvm.md")?;
         }
         output::line(table)
     }
@@ -228,16 +218,10 @@ fn median(reports: &[Report], of: impl Fn(&Report) -> f64) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-/// The page with another table; none if it has no marks.
-fn put_between(page: &str, table: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{table}{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::marked_page::END;
 
     #[test]
     fn all_cases_can_be_run_and_the_page_keeps_what_is_around_the_table() {
@@ -252,8 +236,8 @@ mod tests {
             }
         }
         let page = format!("one\n{BEGIN}\nold\n{END}\ntwo\n");
-        let new = put_between(&page, "| new |\n").expect("marks");
+        let new = marked_page::between(&page, BEGIN, "| new |\n").expect("marks");
         assert_eq!(new, format!("one\n{BEGIN}\n| new |\n{END}\ntwo\n"));
-        assert_eq!(put_between("no marks", ""), None);
+        assert_eq!(marked_page::between("no marks", BEGIN, ""), None);
     }
 }

@@ -25,6 +25,7 @@ mod ledger;
 mod lender;
 mod malloc_load;
 mod maps;
+mod marked_page;
 mod object;
 mod output;
 mod overheads;

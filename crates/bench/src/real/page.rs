@@ -13,13 +13,13 @@ use super::programs::Program;
 use super::scratch;
 use super::standing::{Speed, Standing};
 use crate::failure::Failure;
+use crate::marked_page::{END, between};
 use crate::papers::figure;
 use crate::papers::runs::Record;
 
 /// The page's file, and the plot's.
 pub const FILES: [&str; 2] = ["real-programs.md", "real-programs.svg"];
 const BEGIN: &str = "<!-- measured: begin; written by `deepheap-bench real` -->";
-const END: &str = "<!-- measured: end -->";
 
 /// What is known of one program.
 #[derive(Clone, Debug)]
@@ -249,16 +249,10 @@ pub fn put(path: &Path, text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => format!("{BEGIN}\n{END}\n"),
         Err(error) => return Err(failed(error)),
     };
-    let new = between(&page, text).ok_or_else(|| {
+    let new = between(&page, BEGIN, text).ok_or_else(|| {
         Failure::Failed(format!("{}: has no lines `{BEGIN}` and `{END}`", path.display()))
     })?;
     std::fs::write(path, new).map_err(failed)
-}
-
-fn between(page: &str, text: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{}\n{END}{after}", text.trim()))
 }
 
 #[cfg(test)]
@@ -316,7 +310,10 @@ mod tests {
     #[test]
     fn what_stands_outside_of_the_markers_stays() {
         let page = format!("# A\n{BEGIN}\nold\n{END}\n\n## B\n");
-        assert_eq!(between(&page, "new\n"), Some(format!("# A\n{BEGIN}\nnew\n{END}\n\n## B\n")));
-        assert_eq!(between("# A\n", "new"), None);
+        assert_eq!(
+            between(&page, BEGIN, "new\n"),
+            Some(format!("# A\n{BEGIN}\nnew\n{END}\n\n## B\n"))
+        );
+        assert_eq!(between("# A\n", BEGIN, "new"), None);
     }
 }
