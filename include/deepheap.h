@@ -308,9 +308,14 @@ struct dh_stats {
 
     uint64_t strides_asked; /* since version 3: pages asked for ahead of walks in equal steps */
     uint64_t strides_used;  /* of them those that were there when the walk came to them */
+
+    uint64_t fault_stall_ns;      /* since version 4: threads stood in faults for want of RAM */
+    uint64_t run_ns;              /* run time: it computed, or threads stood in faults */
+    uint64_t stall_share_now_ppm; /* lately, of the thread that stood most: millionths of it */
+    uint64_t stall_share_ppm;     /* the same of all of it */
 };
 
-#define DH_STATS_VERSION 3
+#define DH_STATS_VERSION 4
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

@@ -297,6 +297,10 @@ The words on the screen:
   log              write amplification: bytes written for each byte
                    that left RAM; collected: segments made free by
                    moving the blocks that were still needed
+  stood            the part of its run time (it computes, or stands in
+                   faults) that a thread stands in faults which more
+                   RAM would have spared it; of the thread that does
+                   so most; now: in the last seconds
   stalls           time that threads waited for room in RAM or on the
                    store; direct reclaims: they made it themselves;
                    EFAULT retries, pins: system calls on memory that

@@ -67,6 +67,13 @@ const GAUGES: &[(&str, &str, &str, &str, Gauges)] = &[
         ],
     ),
     (
+        "deepheap_stall_share_ratio",
+        "ratio",
+        "Part of the run time that a thread stood in faults for want of RAM.",
+        "over",
+        &[("now", |s| s.stall_share_now_ppm), ("all", |s| s.stall_share_ppm)],
+    ),
+    (
         "deepheap_managing",
         "",
         "1 once the heap is managed, 0 before.",
@@ -169,6 +176,10 @@ const COUNTERS: &[(&str, &str, &str, &str, Gauges)] = &[
 ];
 
 const SECONDS: &[(&str, &str, Number)] = &[
+    ("deepheap_fault_stall_seconds", "Time that threads stood in faults for want of RAM.", |s| {
+        s.fault_stall_ns
+    }),
+    ("deepheap_run_seconds", "Time that the program computed or stood in faults.", |s| s.run_ns),
     ("deepheap_stall_seconds", "Time that threads waited for room.", |s| s.stall_ns),
     ("deepheap_compress_seconds", "CPU time of compression.", |s| s.compress_ns),
 ];

@@ -7,7 +7,7 @@
 use core::fmt::{Result, Write};
 
 use deepheap::stats::{FaultKind, Latency, Stats};
-use deepheap::stats_report::{bytes, compression, count, device_troubles, duration};
+use deepheap::stats_report::{bytes, compression, count, device_troubles, duration, share};
 
 use crate::sample::{Rates, Sample};
 
@@ -146,6 +146,12 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
         "log     write amplification {amplification}, {} segments collected, {} blocks moved",
         count(s.segments_collected),
         count(s.blocks_appended_survivor)
+    )?;
+    writeln!(
+        out,
+        "stood   in faults for want of RAM: {} of the run time now, {} in all",
+        share(s.stall_share_now_ppm),
+        share(s.stall_share_ppm)
     )?;
     writeln!(
         out,

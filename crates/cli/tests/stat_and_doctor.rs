@@ -7,7 +7,7 @@ use deepheap::stats::{Counter, FaultKind, Gauge};
 use deepheap::stats_page::StatsPage;
 
 /// Words of the screen that its help explains.
-const WORDS: [&str; 18] = [
+const WORDS: [&str; 19] = [
     "heap is managed",
     "in reach",
     "cached",
@@ -25,6 +25,7 @@ const WORDS: [&str; 18] = [
     "evicted",
     "cache",
     "log",
+    "stood",
     "stalls",
 ];
 
@@ -37,12 +38,14 @@ fn stat_shows_a_running_process() {
     page.record(0, FaultKind::Stored, 70_000);
     page.add(0, Counter::BlocksRefused, 99);
     page.add(0, Counter::WritesRetried, 77);
+    page.set(Gauge::StallShareNow, 34_000);
     let folder = Folder::new();
     let pid = std::process::id().to_string();
 
     let (status, out, err) = told(&folder.output(["stat", &pid]));
     assert_eq!(status, Some(0), "{err}");
-    let words = ["256 MiB", "4.32k", "70.0 us", "heap is managed", "stat --help"];
+    let words =
+        ["256 MiB", "4.32k", "70.0 us", "heap is managed", "3.4 % of the run time", "stat --help"];
     let troubles = ["99 could not be read", "made again 77 times"];
     for words in words.into_iter().chain(troubles) {
         assert!(out.contains(words), "'{words}' is not in:\n{out}");

@@ -71,6 +71,10 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             let shard = tls::lane();
             let ns = clock::monotonic_ns() - start_ns;
             runtime.stats.record(shard, kind, ns);
+            let stall_ns = if kind == FaultKind::Zero { report.moves.stall_ns } else { ns };
+            if stall_ns > 0 {
+                runtime.stats.add(shard, Counter::FaultStallNs, stall_ns);
+            }
             runtime.stats.sample(shard, fault.instruction(), fault.address, ns);
             pager.note_fault(fault.address, &report, start_ns, ns);
             if report.ahead > 0 {

@@ -159,6 +159,8 @@ impl RunningHeld {
         if runtime.stats.become_child().is_err() {
             say(&[Piece::Text("a forked child has no statistics of its own")]);
         }
+        // SAFETY: `fork` copies the calling thread only.
+        unsafe { runtime.forget_stalls() };
         if let Some(managing) = self.managing {
             drop(managing.frozen);
             if let Some((line, link)) = managing.line {

@@ -63,6 +63,7 @@ mod resize;
 mod roots;
 mod runtime;
 pub mod simulation;
+mod stall_share;
 mod start;
 pub mod stats;
 pub mod stats_page;

@@ -10,10 +10,11 @@ use deepheap_heap::PAGE;
 use deepheap_pager::{Moves, Pager, Usage};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
-use deepheap_sys::{handler_stack, process_status};
+use deepheap_sys::{clock, handler_stack, process_status};
 
 use crate::config::Config;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
+use crate::stall_share::{StallShare, Times};
 use crate::stats::{Counter, Gauge, Stats};
 use crate::stats_report::{bytes, stats_json, summary};
 
@@ -41,6 +42,7 @@ impl Runtime {
             let page_buffer = self.heap.committed_pages() * deepheap_heap::PAGE;
             Usage { page_buffer, ..Usage::default() }
         };
+        self.publish_stalls();
         let usage = self.pager().map_or_else(plain, Pager::usage);
         let more = &durable.usage;
         set(Gauge::PageBufferBytes, usage.page_buffer + more.page_buffer);
@@ -83,6 +85,35 @@ impl Runtime {
         put(Counter::BlocksAppendedFresh, store.blocks_appended_fresh);
         put(Counter::BlocksAppendedSurvivor, store.blocks_appended_survivor);
         put(Counter::SegmentsCollected, store.segments_collected);
+    }
+
+    /// Brings the shares of the run time that threads stand in faults up to date.
+    fn publish_stalls(&self) {
+        // Who has it publishes the same.
+        let Some(mut stalls) = self.stalls.try_lock() else { return };
+        stalls.observe(&self.times());
+        self.stats.set(Gauge::RunNs, stalls.run_ns());
+        self.stats.set(Gauge::StallShareNow, stalls.now_ppm());
+        self.stats.set(Gauge::StallShare, stalls.whole_ppm());
+    }
+
+    /// What the process has spent its time on so far.
+    fn times(&self) -> Times {
+        Times {
+            clock_ns: clock::monotonic_ns(),
+            cpu_ns: clock::process_cpu_ns(),
+            stalls_ns: self.stats.by_shard(Counter::FaultStallNs),
+        }
+    }
+
+    /// In the child of a fork: its times begin anew.
+    ///
+    /// # Safety
+    /// The child has one thread, which is here.
+    pub(crate) unsafe fn forget_stalls(&self) {
+        // SAFETY: whoever held it is not in this process, and the lock is that of the next line.
+        unsafe { self.stalls.force_unlock() };
+        *self.stalls.lock() = StallShare::default();
     }
 
     /// All numbers of this moment, with what the program has in RAM outside of deepheap.

@@ -30,6 +30,7 @@ use deepheap_sys::{cancellation, mapping, tls};
 use crate::area_table::Areas;
 use crate::config::{Config, OPEN_MAX};
 use crate::durable_state::Durable;
+use crate::stall_share::StallShare;
 use crate::stats_page::StatsPage;
 use crate::trace_file::TraceFile;
 
@@ -70,6 +71,8 @@ pub(crate) struct Runtime {
     pub(crate) threads: Lock<Vec<ThreadId>>,
     /// Evictors that help.
     pub(crate) helpers: AtomicUsize,
+    /// What part of its run time the program stands in faults.
+    pub(crate) stalls: Lock<StallShare>,
     /// The file of its trace.
     pub(crate) trace_file: Lock<TraceFile>,
     /// What a heap has beside if it outlives the process.
@@ -236,6 +239,7 @@ impl Runtime {
             workers: AtomicUsize::new(0),
             threads: Lock::default(),
             helpers: AtomicUsize::new(0),
+            stalls: Lock::default(),
             trace_file: Lock::default(),
             durable,
             config,

@@ -7,7 +7,7 @@
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 3;
+pub const STATS_VERSION: u32 = 4;
 
 /// How a fault was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,11 +95,15 @@ pub enum Counter {
     StridesAsked,
     /// Of them those that were in DRAM when the walk came to them.
     StridesUsed,
+    /// Nanoseconds that threads stood in faults for want of RAM: in all faults but those on pages
+    /// of zeros, and in those while there was no room. What the kernel takes for a fault is not
+    /// among them.
+    FaultStallNs,
 }
 
 impl Counter {
     /// Number of counters.
-    pub const COUNT: usize = Counter::StridesUsed as usize + 1;
+    pub const COUNT: usize = Counter::FaultStallNs as usize + 1;
 }
 
 /// What goes up and down.
@@ -139,11 +143,18 @@ pub enum Gauge {
     UnmanagedBytes,
     /// 1 once a span is under management, 0 before.
     Managing,
+    /// Nanoseconds of run time: in which the program computed, or its threads stood in faults.
+    RunNs,
+    /// Millionths of the run time that a thread stood in faults for want of RAM, lately; of the
+    /// thread that stood most.
+    StallShareNow,
+    /// The same of the whole run time.
+    StallShare,
 }
 
 impl Gauge {
     /// Number of gauges.
-    pub const COUNT: usize = Gauge::Managing as usize + 1;
+    pub const COUNT: usize = Gauge::StallShare as usize + 1;
 }
 
 /// Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
@@ -299,6 +310,15 @@ pub struct Stats {
     pub strides_asked: u64,
     /// See [`Counter::StridesUsed`].
     pub strides_used: u64,
+
+    /// See [`Counter::FaultStallNs`].
+    pub fault_stall_ns: u64,
+    /// See [`Gauge::RunNs`].
+    pub run_ns: u64,
+    /// See [`Gauge::StallShareNow`].
+    pub stall_share_now_ppm: u64,
+    /// See [`Gauge::StallShare`].
+    pub stall_share_ppm: u64,
 }
 
 /// Bytes of one block of the store.

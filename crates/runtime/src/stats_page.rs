@@ -213,6 +213,11 @@ impl StatsPage {
         shards.fold(0, |sum, s| sum.saturating_add(s.counters[counter as usize].load(Relaxed)))
     }
 
+    /// A counter, by shard.
+    pub fn by_shard(&self, counter: Counter) -> [u64; SHARDS] {
+        core::array::from_fn(|shard| self.shards[shard].counters[counter as usize].load(Relaxed))
+    }
+
     /// The value of a gauge.
     pub fn gauge(&self, gauge: Gauge) -> u64 {
         self.gauges[gauge as usize].load(Relaxed)
@@ -323,6 +328,10 @@ impl StatsPage {
             unmanaged_bytes: gauge(Gauge::UnmanagedBytes),
             strides_asked: counter(Counter::StridesAsked),
             strides_used: counter(Counter::StridesUsed),
+            fault_stall_ns: counter(Counter::FaultStallNs),
+            run_ns: gauge(Gauge::RunNs),
+            stall_share_now_ppm: gauge(Gauge::StallShareNow),
+            stall_share_ppm: gauge(Gauge::StallShare),
         }
     }
 

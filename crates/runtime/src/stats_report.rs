@@ -72,7 +72,14 @@ pub fn stats_json(stats: &Stats) -> String {
             "reclaimed_dirty": s.cache_reclaimed_dirty,
             "second_chances": s.cache_second_chances,
         },
-        "pressure": { "direct_reclaims": s.direct_reclaims, "stall_ns": s.stall_ns },
+        "pressure": {
+            "direct_reclaims": s.direct_reclaims,
+            "stall_ns": s.stall_ns,
+            "fault_stall_ns": s.fault_stall_ns,
+            "run_ns": s.run_ns,
+            "stall_share": s.stall_share_ppm as f64 / 1e6,
+            "stall_share_now": s.stall_share_now_ppm as f64 / 1e6,
+        },
         "device": {
             "reads": s.device_reads,
             "read_bytes": s.device_read_bytes,
@@ -192,6 +199,11 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
         write!(out, "\ndeepheap:           {trouble}")?;
     }
     writeln!(out, "\ndeepheap:   store   {}", store_use(s))?;
+    writeln!(
+        out,
+        "deepheap:   stood   in faults for want of RAM: {} of the run time",
+        share(s.stall_share_ppm)
+    )?;
     if s.stall_ns > 0 {
         writeln!(
             out,
@@ -241,6 +253,17 @@ pub fn device_troubles(stats: &Stats) -> impl Iterator<Item = String> {
         format!("refused writes were made again {retried} times, {relocated} went elsewhere")
     });
     reads.into_iter().chain(writes)
+}
+
+/// A part, in millionths, for people.
+pub fn share(ppm: u64) -> String {
+    let percent = ppm as f64 / 1e4;
+    match percent {
+        0.0 => "0 %".to_owned(),
+        _ if percent < 0.095 => "less than 0.1 %".to_owned(),
+        _ if percent < 9.95 => format!("{percent:.1} %"),
+        _ => format!("{percent:.0} %"),
+    }
 }
 
 /// A size for people: three digits and a unit of 1024s.

@@ -154,6 +154,41 @@ fn json_is_one_line_with_every_number() {
     assert_eq!(json["pid"], std::process::id());
 }
 
+#[test]
+fn what_faults_take_for_want_of_ram_is_told_as_a_share_of_the_run_time() {
+    const OBJECTS: usize = 12_000;
+    const NAME: &str = "what_faults_take_for_want_of_ram_is_told_as_a_share_of_the_run_time";
+    scene::play(NAME, "ram:24M,store_size:256M,compress:off", || {
+        let few = Collection::filled(7, 1000, 4096);
+        let plain = deepheap::stats().expect("stats");
+        assert_eq!((plain.fault_stall_ns, plain.stall_share_ppm), (0, 0), "all of it is in RAM");
+        let many = Collection::filled(8, OBJECTS, 4096);
+        for _ in 0..3 {
+            many.check();
+        }
+        let told = deepheap::stats().expect("stats");
+        let faults = [told.fault_cached, told.fault_stored, told.fault_waited];
+        let least: u64 = faults.iter().map(|latency| latency.total_ns).sum();
+        let most = least + told.fault_zero.total_ns;
+        assert!(least > 0 && (least..=most).contains(&told.fault_stall_ns), "{told:?}");
+        assert!((1..=1_000_000).contains(&told.stall_share_ppm), "{told:?}");
+        assert!(told.run_ns <= told.uptime_ns && told.fault_stall_ns <= told.run_ns, "{told:?}");
+        // SAFETY: the child ends by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let own = deepheap::stats().expect("stats");
+            let began_anew = own.run_ns < told.run_ns / 2 && own.fault_stall_ns < least / 2;
+            // SAFETY: ends the child without running the parent's clean-up.
+            unsafe { libc::_exit(i32::from(!began_anew)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "the child has its parent's times");
+        few.check();
+    });
+}
+
 /// What another process would see of this one at this moment, without asking the runtime.
 fn seen_from_outside() -> Stats {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
