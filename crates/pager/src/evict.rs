@@ -229,7 +229,7 @@ impl Pager {
                 continue;
             }
             match self.reclaim(count - got, moves) {
-                Ok(0) => break,
+                Ok(0) if !context.free_landings(&self.cache) => break,
                 Ok(_) => {}
                 Err(_) if got > 0 => break,
                 Err(error) => return Err(error),

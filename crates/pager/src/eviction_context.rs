@@ -113,6 +113,15 @@ impl EvictionContext {
         Some(self.landing[self.landings])
     }
 
+    /// Gives all slots back that were kept; false if there were none.
+    pub(crate) fn free_landings(&mut self, cache: &ObjectCache) -> bool {
+        let had_some = self.landings > 0;
+        while let Some(slot) = self.take_landing(cache) {
+            cache.give_back(slot);
+        }
+        had_some
+    }
+
     /// What a page will take in the cache, bytes.
     pub(crate) fn expected(&self) -> usize {
         self.expected

@@ -56,7 +56,23 @@ impl Pager {
         if self.compact() {
             return Ok(1);
         }
-        self.reclaim_objects(want, moves)
+        match self.reclaim_objects(want, moves)? {
+            0 => Ok(usize::from(self.free_kept_slots())),
+            freed => Ok(freed),
+        }
+    }
+
+    /// Frees the slots that are kept without an object: spares, and landing slots of evictions that
+    /// are not running. False if there were none. One such slot keeps a whole slab for its size
+    /// class: in a small cache they could keep all of it, and who wants a slot of another class
+    /// would wait for ever.
+    fn free_kept_slots(&self) -> bool {
+        let mut had_some = self.cache.has_spares();
+        self.cache.end_spares();
+        for mut context in self.contexts.iter().filter_map(|context| context.try_lock()) {
+            had_some |= context.free_landings(&self.cache);
+        }
+        had_some
     }
 
     /// As `reclaim`, but objects leave RAM.

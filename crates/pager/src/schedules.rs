@@ -19,6 +19,7 @@
 //! the child of a fork.
 
 mod coroutines;
+mod kept_slots;
 mod memory;
 
 use std::cell::RefCell;
