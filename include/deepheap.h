@@ -313,9 +313,13 @@ struct dh_stats {
     uint64_t run_ns;              /* run time: it computed, or threads stood in faults */
     uint64_t stall_share_now_ppm; /* lately, of the thread that stood most: millionths of it */
     uint64_t stall_share_ppm;     /* the same of all of it */
+
+    uint64_t discards;            /* since version 5: requests that told the device what is free */
+    uint64_t discarded_bytes;     /* what they were about */
+    uint64_t not_discarded_bytes; /* free for a while, then written again without one */
 };
 
-#define DH_STATS_VERSION 4
+#define DH_STATS_VERSION 5
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

@@ -7,7 +7,9 @@
 use core::fmt::{Result, Write};
 
 use deepheap::stats::{FaultKind, Latency, Stats};
-use deepheap::stats_report::{bytes, compression, count, device_troubles, duration, share};
+use deepheap::stats_report::{
+    bytes, compression, count, device_troubles, duration, given_back, share,
+};
 
 use crate::sample::{Rates, Sample};
 
@@ -61,6 +63,9 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
     }
     let (stored, capacity) = (s.store_used_bytes, s.store_capacity_bytes);
     writeln!(out, "store   {}  {} of {}", bar(stored, capacity), bytes(stored), bytes(capacity))?;
+    if let Some(given_back) = given_back(s) {
+        writeln!(out, "        {given_back}")?;
+    }
     writeln!(
         out,
         "heap    {} allocated, {} of pages, {} of them on the device",

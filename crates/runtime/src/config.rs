@@ -19,6 +19,7 @@
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `strides` | `yes` or `no`: walks in equal steps are fetched ahead | `yes` |
+//! | `discard` | `yes` or `no`: the store's device is told what is free | `yes` |
 //! | `stats` | file for a JSON line at exit | none |
 //! | `trace` | file for what faults, evictions and writes did (docs/trace-format.md) | none |
 //! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
@@ -139,6 +140,8 @@ pub struct Config {
     pub overcommit: Overcommit,
     /// Tuning: whether walks in equal steps are fetched ahead.
     pub strides: bool,
+    /// Tuning: whether the store's device is told what is free.
+    pub discard: bool,
     /// Where a JSON line of statistics goes at exit.
     pub stats_file: Option<PathBuf>,
     /// Where a trace goes once memory is managed.
@@ -183,6 +186,7 @@ impl Config {
             store_floor: None,
             overcommit: Overcommit::Lazy,
             strides: true,
+            discard: true,
             stats_file: None,
             trace_file: None,
             show_stats: false,
@@ -275,6 +279,7 @@ impl Config {
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "pool_step" => self.pool_step = pool_step(value)?,
             "strides" => self.strides = flag("strides", value)?,
+            "discard" => self.discard = flag("discard", value)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
             "trace" => self.trace_file = Some(path("trace", value)?),
             "show_stats" => self.show_stats = flag("show_stats", value)?,
@@ -418,6 +423,7 @@ impl Config {
         }
         for (key, value, usual) in [
             ("strides", self.strides, true),
+            ("discard", self.discard, true),
             ("show_stats", self.show_stats, false),
             ("children", self.children, true),
             ("force", self.force, false),

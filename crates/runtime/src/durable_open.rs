@@ -204,6 +204,9 @@ impl Runtime {
         let reserve = (shape.capacity_bytes / shape.segment_bytes / 64).clamp(3, 8);
         let (store, up_to) = open_store(file, self.segment_buffers(), reserve as u32)?;
         *saved_up_to = up_to;
+        if !self.config.discard {
+            store.stop_discards();
+        }
         if !durable.is_read_only {
             *durable.pins.lock() = DurablePins::of_opened(&store, file, durable.descriptor)?;
             // All that is in RAM may have changed, and the cut writes some of it a second time.

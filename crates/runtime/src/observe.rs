@@ -85,6 +85,9 @@ impl Runtime {
         put(Counter::BlocksAppendedFresh, store.blocks_appended_fresh);
         put(Counter::BlocksAppendedSurvivor, store.blocks_appended_survivor);
         put(Counter::SegmentsCollected, store.segments_collected);
+        put(Counter::Discards, store.discards);
+        put(Counter::DiscardedBytes, store.bytes_discarded);
+        put(Counter::NotDiscardedBytes, store.bytes_not_discarded);
     }
 
     /// Brings the shares of the run time that threads stand in faults up to date.

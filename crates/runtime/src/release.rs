@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 
 use deepheap_heap::{FreedObjects, FreedRun, PAGE};
 use deepheap_pager::Pager;
+use deepheap_sys::clock;
 use deepheap_sys::mapping::{self, Advice};
 use deepheap_sys::signals::Blocked;
 
@@ -141,7 +142,7 @@ impl Runtime {
         let pages = if self.is_lazy() { 0 } else { pages as u64 };
         pager.store().unreserve(pages + blocks);
         self.return_promises(pager);
-        if pager.store().discard_idle() == 0 {
+        if pager.store().discard_idle(clock::monotonic_ns()) == 0 {
             self.space_to_return.fetch_sub(1, Ordering::Relaxed);
         }
         self.publish_gauges();

@@ -7,7 +7,7 @@
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 4;
+pub const STATS_VERSION: u32 = 5;
 
 /// How a fault was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,11 +99,17 @@ pub enum Counter {
     /// of zeros, and in those while there was no room. What the kernel takes for a fault is not
     /// among them.
     FaultStallNs,
+    /// Requests that told the device what is free.
+    Discards,
+    /// Bytes that they were about.
+    DiscardedBytes,
+    /// Bytes that were free for a while and then written again, without one.
+    NotDiscardedBytes,
 }
 
 impl Counter {
     /// Number of counters.
-    pub const COUNT: usize = Counter::FaultStallNs as usize + 1;
+    pub const COUNT: usize = Counter::NotDiscardedBytes as usize + 1;
 }
 
 /// What goes up and down.
@@ -319,6 +325,13 @@ pub struct Stats {
     pub stall_share_now_ppm: u64,
     /// See [`Gauge::StallShare`].
     pub stall_share_ppm: u64,
+
+    /// See [`Counter::Discards`].
+    pub discards: u64,
+    /// See [`Counter::DiscardedBytes`].
+    pub discarded_bytes: u64,
+    /// See [`Counter::NotDiscardedBytes`].
+    pub not_discarded_bytes: u64,
 }
 
 /// Bytes of one block of the store.

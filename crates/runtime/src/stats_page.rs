@@ -332,6 +332,9 @@ impl StatsPage {
             run_ns: gauge(Gauge::RunNs),
             stall_share_now_ppm: gauge(Gauge::StallShareNow),
             stall_share_ppm: gauge(Gauge::StallShare),
+            discards: counter(Counter::Discards),
+            discarded_bytes: counter(Counter::DiscardedBytes),
+            not_discarded_bytes: counter(Counter::NotDiscardedBytes),
         }
     }
 

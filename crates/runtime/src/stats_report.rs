@@ -119,6 +119,9 @@ pub fn stats_json(stats: &Stats) -> String {
             "live_bytes": s.stored_bytes,
             "used_bytes": s.store_used_bytes,
             "capacity_bytes": s.store_capacity_bytes,
+            "discards": s.discards,
+            "discarded_bytes": s.discarded_bytes,
+            "not_discarded_bytes": s.not_discarded_bytes,
         },
     })
     .to_string()
@@ -199,6 +202,9 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
         write!(out, "\ndeepheap:           {trouble}")?;
     }
     writeln!(out, "\ndeepheap:   store   {}", store_use(s))?;
+    if let Some(given_back) = given_back(s) {
+        writeln!(out, "deepheap:           {given_back}")?;
+    }
     writeln!(
         out,
         "deepheap:   stood   in faults for want of RAM: {} of the run time",
@@ -227,6 +233,16 @@ pub fn compression(s: &Stats) -> Option<String> {
             count(s.decompressed),
             duration(s.compress_ns),
         )
+    })
+}
+
+/// What became of space that was free for a while, if there was any.
+pub fn given_back(s: &Stats) -> Option<String> {
+    let was_idle = s.discards > 0 || s.not_discarded_bytes > 0;
+    was_idle.then(|| {
+        let (given, kept) = (bytes(s.discarded_bytes), bytes(s.not_discarded_bytes));
+        let requests = count(s.discards);
+        format!("idle space: {given} given back in {requests} requests, {kept} written again")
     })
 }
 

@@ -93,6 +93,9 @@ impl Runtime {
         let options = self.store_options(&location);
         let store =
             Store::open_with_key(Box::new(device), options, key).map_err(ManageError::Store)?;
+        if !self.config.discard {
+            store.stop_discards();
+        }
         // What exists must be spillable, too.
         let present = self.present_pages(growth);
         let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };

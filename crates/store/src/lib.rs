@@ -19,6 +19,7 @@
 //! | blocks on their way back, and the last of them | `read`, `recent` |
 //! | victims of collection | `garbage` |
 //! | when to collect, and what | `policy` |
+//! | what the device is told to be free | `discards` |
 //! | what a fork needs | `pins`, `fork` |
 //! | what threads wait for | `event` |
 //! | counters | `stats` |
@@ -55,6 +56,7 @@ pub mod stats;
 pub mod store;
 pub mod table_file;
 
+mod discards;
 mod event;
 mod list;
 mod pins;

@@ -40,7 +40,7 @@ const SPARSE_SLACK_SEGMENTS: u64 = 64;
 /// Free segments beyond the reserve below which collection starts: enough to be ahead of writers.
 const LOW_SEGMENTS: u64 = 4;
 
-/// Free segments that stay assured when the rest is discarded, beyond the reserve.
+/// Free segments that stay assured when the rest is discarded, beyond the reserve, at least.
 const KEPT_SEGMENTS: u64 = 32;
 
 impl Occupancy {
@@ -63,9 +63,10 @@ impl Occupancy {
         self.ready <= low && !self.may_grow()
     }
 
-    /// Free segments whose space may be given back.
-    pub(crate) fn discardable(&self) -> u64 {
-        let idle = self.ready.saturating_sub(self.reserve + LOW_SEGMENTS + KEPT_SEGMENTS);
+    /// Free segments whose space may be given back, if so many are kept to be taken soon.
+    pub(crate) fn discardable(&self, kept: u64) -> u64 {
+        let kept = self.reserve + LOW_SEGMENTS + kept.max(KEPT_SEGMENTS);
+        let idle = self.ready.saturating_sub(kept);
         idle.min((self.used + self.ready).saturating_sub(self.needed))
     }
 }
@@ -154,10 +155,12 @@ mod tests {
     fn what_is_promised_or_soon_needed_is_not_discarded() {
         let idle =
             Occupancy { ready: 100, used: 10, growable: 0, live: 5, needed: 0, reserve: 2, ..NONE };
-        assert_eq!(idle.discardable(), 62);
-        assert_eq!(Occupancy { needed: 100, ..idle }.discardable(), 10);
-        assert_eq!(Occupancy { needed: 200, ..idle }.discardable(), 0);
-        assert_eq!(Occupancy { ready: 20, ..idle }.discardable(), 0);
+        assert_eq!(idle.discardable(0), 62);
+        assert_eq!(idle.discardable(50), 44);
+        assert_eq!(idle.discardable(1000), 0);
+        assert_eq!(Occupancy { needed: 100, ..idle }.discardable(0), 10);
+        assert_eq!(Occupancy { needed: 200, ..idle }.discardable(0), 0);
+        assert_eq!(Occupancy { ready: 20, ..idle }.discardable(0), 0);
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod snapshots;
 pub(crate) use buckets::level_of;
 
 use crate::block::Segment;
+use crate::discards::Discards;
 use crate::error::StoreError;
 use crate::format::geometry::Geometry;
 use crate::head::{Head, SealedQueue};
@@ -72,8 +73,14 @@ pub(crate) struct Space {
     growth_paused_until: u64,
     /// Whether a thread is assuring space now.
     pub(crate) growing: bool,
-    /// Calls of `discard_idle` so far.
+    /// Calls of `discard_idle` so far, and the last one.
     tick: u64,
+    looked: assurance::Looked,
+    pub(crate) discards: Discards,
+    /// Free segments that were taken.
+    taken: u64,
+    /// Of them, those that had been free for long, and of which the device was not told.
+    spared: u64,
     /// Collection found nothing to win, and nothing changed since.
     exhausted: bool,
     /// Free buffers, by head.
@@ -130,6 +137,10 @@ impl Space {
             growth_paused_until: 0,
             growing: false,
             tick: 0,
+            looked: assurance::Looked::default(),
+            discards: Discards::new(geometry.segment_bytes() as u64),
+            taken: 0,
+            spared: 0,
             exhausted: false,
             free_buffers,
             in_buffer: [Segment(0); BUFFERS_MAX],
@@ -156,6 +167,11 @@ impl Space {
     /// Segments that were ever touched: what the tables occupy.
     pub(crate) fn frontier(&self) -> u32 {
         self.frontier
+    }
+
+    /// Free segments that were written again after a while without a discard.
+    pub(crate) fn spared(&self) -> u64 {
+        self.spared
     }
 
     /// The number of the last filling.
@@ -276,6 +292,8 @@ impl Space {
         }
         let segment = self.lists.front(READY)?;
         self.lists.unlink(segment);
+        self.taken += 1;
+        self.spared += u64::from(table.sequence(segment) > 0 && self.is_idle(table, segment));
         self.change(table, segment, State::Open);
         self.ever_filled += u32::from(table.sequence(segment) == 0);
         self.sequence += 1;
@@ -392,6 +410,8 @@ impl Space {
         self.growing = false;
         self.exhausted = false;
         self.growth_paused_until = 0;
+        self.discards.change_device();
+        self.spared = 0;
         self.generation = generation;
         self.inherited = self.reserved;
         self.counts = [0; STATES];

@@ -40,8 +40,12 @@ pub struct StoreStats {
     pub bytes_written: u64,
     /// Bytes read from the device, collection included.
     pub bytes_read: u64,
-    /// Bytes discarded (trimmed, or punched out of the file).
+    /// Requests that told the device of free space (it was trimmed, or punched out of the file).
+    pub discards: u64,
+    /// Bytes that they were about.
     pub bytes_discarded: u64,
+    /// Bytes of segments that were free for a while and then written again, without one.
+    pub bytes_not_discarded: u64,
     /// Segments written to the device.
     pub segments_written: u64,
     /// Segments that collection emptied.
@@ -114,7 +118,8 @@ pub(crate) struct Counters {
     pub(crate) segments_relocated: Counter,
     bytes_written: Counter,
     bytes_read: Counter,
-    pub(crate) bytes_discarded: Counter,
+    discards: Counter,
+    bytes_discarded: Counter,
     pub(crate) segments_written: Counter,
     pub(crate) segments_collected: Counter,
 }
@@ -140,6 +145,17 @@ impl Counters {
     pub(crate) fn read_from_device(&self, reads: usize, bytes: usize) {
         self.device_reads.add(reads as u64);
         self.bytes_read.add(bytes as u64);
+    }
+
+    /// Reads of the device so far.
+    pub(crate) fn device_reads(&self) -> u64 {
+        self.device_reads.get()
+    }
+
+    /// The device was told that so many bytes are free.
+    pub(crate) fn discarded(&self, bytes: u64) {
+        self.discards.add(1);
+        self.bytes_discarded.add(bytes);
     }
 
     /// A write was asked for, and so many bytes are on the device now.
@@ -170,6 +186,7 @@ impl Counters {
             segments_relocated,
             bytes_written,
             bytes_read,
+            discards,
             bytes_discarded,
             segments_written,
             segments_collected,
@@ -188,6 +205,7 @@ impl Counters {
             segments_relocated,
             bytes_written,
             bytes_read,
+            discards,
             bytes_discarded,
             segments_written,
             segments_collected,
@@ -214,6 +232,7 @@ impl Counters {
             segments_relocated: self.segments_relocated.get(),
             bytes_written: self.bytes_written.get(),
             bytes_read: self.bytes_read.get(),
+            discards: self.discards.get(),
             bytes_discarded: self.bytes_discarded.get(),
             segments_written: self.segments_written.get(),
             segments_collected: self.segments_collected.get(),

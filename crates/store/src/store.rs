@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use deepheap_sys::aligned_buffer::{AlignedBuffer, Held};
 use deepheap_sys::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
@@ -20,6 +21,7 @@ use crate::block::{Block, Segment};
 use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
 use crate::cipher::Key;
 use crate::device::Device;
+use crate::discards::BYTES_MAX;
 use crate::error::StoreError;
 use crate::event::Event;
 use crate::format::geometry::Geometry;
@@ -44,9 +46,6 @@ const SURVIVOR_BUFFERS: usize = 2;
 
 /// Generations of forked children, each a child of the one before, that a store can serve.
 pub const GENERATIONS_MAX: usize = 64;
-
-/// Segments that one call of `discard_idle` gives back at most.
-const DISCARD_SEGMENTS_MAX: u32 = 64;
 
 /// How long a thread sleeps before it looks again at a buffer that is closed for a moment.
 const NAP: Duration = Duration::from_micros(20);
@@ -294,28 +293,53 @@ impl Store {
         }
     }
 
-    /// Gives space that has been free for some calls, and is not promised, back to the device:
-    /// a bounded amount in runs as long as possible. Returns the bytes. To be called now and
-    /// then, by a thread that may wait for the device; the interval is the caller's.
-    pub fn discard_idle(&self) -> u64 {
-        self.space.lock().tick();
-        let mut left = DISCARD_SEGMENTS_MAX;
-        while left > 0 {
+    /// Gives space that has been free for some calls, will not be taken soon, and is not promised
+    /// back to the device: a bounded amount, in requests that do not keep reads waiting. Returns
+    /// the bytes. To be called now and then, `now_ns` nanoseconds after some fixed instant, by a
+    /// thread that may wait for the device; the interval is the caller's.
+    pub fn discard_idle(&self, now_ns: u64) -> u64 {
+        let reads = self.counters.device_reads();
+        let Some(look) = self.space.lock().look(now_ns, reads) else { return 0 };
+        let (mut given_bytes, mut spent_ns) = (0, 0);
+        while given_bytes < BYTES_MAX && spent_ns < look.time_ns {
             let live_units = self.counters.live_units();
-            let Some(run) = self.space.lock().begin_discard(&self.segments, left, live_units)
-            else {
-                break;
+            let run = {
+                let mut space = self.space.lock();
+                let portion = space.discards.portion();
+                space.begin_discard(&self.segments, portion, look.kept, live_units)
             };
+            let Some(run) = run else { break };
             let bytes = run.segments as u64 * self.geometry.segment_bytes() as u64;
-            let offset = self.segment_offset(run.first);
-            if self.device_now().discard(offset, bytes).is_ok() {
-                self.counters.bytes_discarded.add(bytes);
+            let begun_ns = clock::monotonic_ns();
+            let answer = self.device_now().discard(self.segment_offset(run.first), bytes);
+            let took_ns = clock::monotonic_ns() - begun_ns;
+            let mut space = self.space.lock();
+            space.end_discard(&self.segments, run);
+            match answer {
+                Ok(()) => {
+                    space.discards.told(run.segments, took_ns);
+                    self.counters.discarded(bytes);
+                }
+                // The device has no such call.
+                Err(Errno::ENOTSUP | Errno::ENOTTY | Errno::ENOSYS | Errno::EPERM) => {
+                    space.discards.refused();
+                    drop(space);
+                    self.progress.notify();
+                    break;
+                }
+                Err(_) => {}
             }
-            self.space.lock().end_discard(&self.segments, run);
+            drop(space);
             self.progress.notify();
-            left -= run.segments;
+            given_bytes += bytes;
+            spent_ns += took_ns;
         }
-        (DISCARD_SEGMENTS_MAX - left) as u64 * self.geometry.segment_bytes() as u64
+        given_bytes
+    }
+
+    /// From here on `discard_idle` gives nothing back.
+    pub fn stop_discards(&self) {
+        self.space.lock().discards.stop();
     }
 
     /// Why the last failed write failed, if one ever did. Blocks of failed writes are still served,
@@ -405,6 +429,7 @@ impl Store {
             segments_lost: count(&[State::Lost]),
             segments_withheld: count(&[State::Withheld]),
             segments_damaged: count(&[State::Shelved]),
+            bytes_not_discarded: space.spared() * self.geometry.segment_bytes() as u64,
             ..self.counters.stats()
         }
     }

@@ -211,6 +211,7 @@ fn stress(store: &Store, sizes: Sizes, seed: u64, time: Duration) {
         scope.spawn(|| table.collect(store));
         scope.spawn(|| while store.write_sealed(true) || !table.done.load(Ordering::Relaxed) {});
         let start = Instant::now();
+        let mut now_ns = 0;
         let has_collected = || store.stats().segments_collected > 0;
         while start.elapsed() < time || !has_collected() && start.elapsed() < 60 * time {
             // A fork may happen at any time: freezing must not deadlock.
@@ -218,7 +219,8 @@ fn stress(store: &Store, sizes: Sizes, seed: u64, time: Duration) {
                 std::thread::sleep(Duration::from_millis(1));
                 drop(store.freeze());
             }
-            store.discard_idle();
+            now_ns += 30_000_000_000;
+            store.discard_idle(now_ns);
             let [begun, ended] = &table.pins;
             begun.fetch_add(1, Ordering::SeqCst);
             let pin = store.pin_all().expect("few pins");

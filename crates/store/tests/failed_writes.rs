@@ -108,7 +108,7 @@ fn a_segment_whose_place_is_bad_is_written_elsewhere_and_costs_one_place() {
     names[200..].iter().for_each(|&name| model.remove(name));
     model.store.seal_and_drain();
     for _ in 0..20 {
-        model.store.discard_idle();
+        model.look();
     }
     (0..1500).for_each(|name| model.put(name).expect("room"));
     assert_eq!(model.check_everything(), 0);

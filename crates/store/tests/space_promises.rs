@@ -3,10 +3,11 @@
 mod model;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use deepheap_sim::{Fault, Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
-use deepheap_store::{BLOCK_BYTES, Head, Options, Store, StoreError};
+use deepheap_store::{BLOCK_BYTES, Device, Head, Options, Read, Store, StoreError, Write};
 use model::{Model, SEGMENT_BYTES, Sizes, options};
 
 fn open(segments: u64) -> (SimDevice, Store) {
@@ -166,22 +167,107 @@ fn idle_space_goes_back_to_the_device_and_promised_space_does_not() {
     }
     model.store.seal_and_drain();
     for _ in 0..20 {
-        model.store.discard_idle();
+        model.look();
     }
     let promised = device.pages();
     assert!(promised > 15_000, "what is reserved keeps its space: {promised}");
     model.store.unreserve(20_000);
     let discards = device.count(Operation::Discard);
     for _ in 0..20 {
-        model.store.discard_idle();
+        model.look();
     }
     assert!(device.pages() < 6_000, "{} pages are left", device.pages());
     let stats = model.store.stats();
     let calls = device.count(Operation::Discard) - discards;
+    assert!(stats.discards >= calls);
     let bytes_a_call = stats.bytes_discarded / calls.max(1);
     assert!(bytes_a_call > 4 * SEGMENT_BYTES, "merged: {bytes_a_call} bytes a discard");
     model.store.check_invariants();
     model.store.reserve(20_000).expect("it can be had again");
+}
+
+/// A device of which discards take as long as is said, or that knows of none.
+struct Slow {
+    inner: SimDevice,
+    discard_takes: Duration,
+    knows_discards: bool,
+}
+
+impl Device for Slow {
+    fn read(&self, batch: &mut [Read<'_>]) {
+        self.inner.read(batch);
+    }
+
+    fn write(&self, batch: &mut [Write<'_>]) {
+        self.inner.write(batch);
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        self.inner.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        self.inner.discard(offset, len)?;
+        std::thread::sleep(self.discard_takes);
+        if self.knows_discards { Ok(()) } else { Err(Errno::ENOTSUP) }
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+}
+
+/// A model of which 300 segments were freed, over such a device.
+fn freed(device: &SimDevice, discard_takes: Duration, knows_discards: bool) -> Model {
+    let slow = Slow { inner: device.clone(), discard_takes, knows_discards };
+    let mut model = Model::new(Box::new(slow), options(600));
+    for name in 0..20_000 {
+        model.put(name).expect("room");
+    }
+    for name in 1..20_000 {
+        model.remove(name);
+    }
+    model.store.seal_and_drain();
+    model
+}
+
+#[test]
+fn beside_reads_few_and_small_requests_give_space_back() {
+    let device = SimDevice::new(600 * SEGMENT_BYTES, 5);
+    let mut model = freed(&device, Duration::from_millis(3), true);
+    for _ in 0..3 {
+        model.look();
+    }
+    for _ in 0..5 {
+        model.check(0);
+        let before = model.store.stats();
+        assert_eq!(model.look(), SEGMENT_BYTES, "what takes long is asked for once, and little");
+        assert_eq!(model.store.stats().discards, before.discards + 1);
+    }
+    assert!(model.look() > 2 * SEGMENT_BYTES, "when nobody reads there is time");
+    model.store.check_invariants();
+}
+
+#[test]
+fn a_device_that_knows_no_discard_is_asked_once_and_who_wants_none_never_asks() {
+    let device = SimDevice::new(600 * SEGMENT_BYTES, 6);
+    let mut model = freed(&device, Duration::ZERO, false);
+    for _ in 0..20 {
+        model.look();
+    }
+    assert_eq!(device.count(Operation::Discard), 1);
+    assert_eq!(model.store.stats().discards, 0);
+    let device = SimDevice::new(600 * SEGMENT_BYTES, 7);
+    let mut model = freed(&device, Duration::ZERO, true);
+    model.store.stop_discards();
+    for _ in 0..20 {
+        model.look();
+    }
+    assert_eq!(device.count(Operation::Discard), 0);
+    let unspared = model.store.stats().bytes_not_discarded;
+    (0..20_000).for_each(|name| model.put(name).expect("room"));
+    assert!(model.store.stats().bytes_not_discarded > unspared, "written again instead");
+    model.store.check_invariants();
 }
 
 #[test]

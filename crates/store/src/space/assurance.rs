@@ -7,6 +7,7 @@
 
 use super::{BARE, GROWTH_BYTES, READY, Space};
 use crate::block::Segment;
+use crate::discards::{Look, Seen};
 use crate::segment::{SegmentTable, State};
 
 /// Fillings that have to pass before a device that refused space is asked again.
@@ -20,6 +21,16 @@ const IDLE_TICKS: u64 = 2;
 pub(crate) struct Run {
     pub(crate) first: Segment,
     pub(crate) segments: u32,
+}
+
+/// The moment of a call of `discard_idle`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Looked {
+    now_ns: u64,
+    /// Reads of the device up to then.
+    reads: u64,
+    /// See `Space::taken`.
+    taken: u64,
 }
 
 impl Run {
@@ -88,19 +99,18 @@ impl Space {
         run.segments > 1
     }
 
-    /// Takes out a run of segments that have been free for long, at most `max`; they are
-    /// Discarding until `end_discard`.
+    /// Takes out a run of segments that have been free for long, at most `max`, and not of those
+    /// that are `kept`; they are Discarding until `end_discard`.
     pub(crate) fn begin_discard(
         &mut self,
         table: &SegmentTable,
         max: u32,
+        kept: u64,
         live_units: u64,
     ) -> Option<Run> {
-        let discardable = self.occupancy(live_units).discardable().min(max as u64) as u32;
+        let discardable = self.occupancy(live_units).discardable(kept).min(max as u64) as u32;
         let oldest = self.lists.back(READY).filter(|_| discardable > 0)?;
-        let idle = |segment: Segment| {
-            table.state(segment) == State::Ready && table.stamp(segment) + IDLE_TICKS <= self.tick
-        };
+        let idle = |segment| table.state(segment) == State::Ready && self.is_idle(table, segment);
         if !idle(oldest) {
             return None;
         }
@@ -125,6 +135,11 @@ impl Space {
         Some(run)
     }
 
+    /// Whether a Ready segment has been free for long.
+    pub(super) fn is_idle(&self, table: &SegmentTable, segment: Segment) -> bool {
+        table.stamp(segment) + IDLE_TICKS <= self.tick
+    }
+
     /// The device has been told.
     pub(crate) fn end_discard(&mut self, table: &SegmentTable, run: Run) {
         for segment in run.iter() {
@@ -133,8 +148,16 @@ impl Space {
         }
     }
 
-    /// Time passes, as far as `discard_idle` is concerned.
-    pub(crate) fn tick(&mut self) {
+    /// A call of `discard_idle` begins, so many nanoseconds after some fixed instant, and so many
+    /// reads after the first. What it may do; none if there are no discards.
+    pub(crate) fn look(&mut self, now_ns: u64, reads: u64) -> Option<Look> {
         self.tick += 1;
+        let last =
+            core::mem::replace(&mut self.looked, Looked { now_ns, reads, taken: self.taken });
+        self.discards.look(Seen {
+            elapsed_ns: now_ns.saturating_sub(last.now_ns),
+            taken: self.taken - last.taken,
+            reads: reads.saturating_sub(last.reads),
+        })
     }
 }

@@ -128,6 +128,8 @@ pub struct Model {
     pub versions: u64,
     pub sizes: Sizes,
     buffer: AlignedBuffer,
+    /// Calls of `look`.
+    looks: u64,
 }
 
 impl Model {
@@ -137,7 +139,13 @@ impl Model {
 
     pub fn over(store: Store) -> Self {
         let buffer = AlignedBuffer::new(store.segment_bytes(), 0).expect("memory");
-        Self { store, map: BTreeMap::new(), versions: 0, sizes: Sizes::Whole, buffer }
+        Self { store, map: BTreeMap::new(), versions: 0, sizes: Sizes::Whole, buffer, looks: 0 }
+    }
+
+    /// Gives idle space back, half a minute after the last time. Returns the bytes.
+    pub fn look(&mut self) -> u64 {
+        self.looks += 1;
+        self.store.discard_idle(self.looks * 30_000_000_000)
     }
 
     /// Appends, doing meanwhile what the threads of a runtime would do.
@@ -288,7 +296,7 @@ impl Model {
                 self.check_all(&from.collect::<Vec<_>>());
             }
             95 => {
-                self.store.discard_idle();
+                self.look();
             }
             96 => {
                 self.collect();
