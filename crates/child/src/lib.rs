@@ -6,6 +6,8 @@
 //! and stdio usable in it, and the harness's other thread only waits.
 //! Threads: any.
 
+pub mod traced;
+
 use std::io::{Error, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 

@@ -51,7 +51,7 @@ pub enum Command {
     Rollback(OfSnapshot),
     /// Remove a snapshot of a durable heap
     RmSnapshot(OfSnapshot),
-    /// Give back the space of the file of a durable heap that nothing in it needs
+    /// Make the file of a durable heap smaller: what lives moves together, the rest goes back
     Compact(OfFile),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  folder=~/.local/share/bash-completion/completions\n  \

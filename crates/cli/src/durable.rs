@@ -166,12 +166,17 @@ pub fn remove_snapshot(file: &Path, key: Option<&Path>, name: &str) -> Result<()
     )
 }
 
-/// Gives back space that nothing needs.
+/// Moves what lives together, and gives back the rest.
 pub fn compact(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     let done = keyed(file, key).and_then(DurableHeap::compact);
-    let (before, after) = done.map_err(|error| refusal(file, &error))?;
-    let (freed, shown) = (bytes(before.saturating_sub(after)), file.display());
-    print_out(format!("{shown}: {freed} given back, {} left\n", bytes(after)).as_bytes())
+    let done = done.map_err(|error| refusal(file, &error))?;
+    let freed = bytes(done.disk_bytes_before.saturating_sub(done.disk_bytes));
+    let left = bytes(done.disk_bytes);
+    let mut out = format!("{}: {freed} given back, {left} left\n", file.display());
+    if let Some(why) = &done.uncollected {
+        let _ = writeln!(out, "  what lives was not moved together: {why}");
+    }
+    print_out(out.as_bytes())
 }
 
 fn keyed<'a>(file: &'a Path, key: Option<&Path>) -> Result<HeapFile<'a>, OpenError> {

@@ -30,7 +30,7 @@ pub enum OpenError {
     Locks(Errno),
     /// Its last checkpoint was another one at each look.
     Restless,
-    /// Somebody reads a checkpoint before the last one.
+    /// Somebody reads the heap.
     Read,
     /// It is neither a regular file nor new.
     WrongKind,
@@ -116,7 +116,7 @@ impl fmt::Display for OpenError {
                  opened; let it make fewer, or open a snapshot",
             ),
             OpenError::Read => out.write_str(
-                "a process reads an earlier checkpoint of the heap; wait until it has closed it",
+                "a process reads the heap, as it is or as it was; wait until it has closed it",
             ),
             OpenError::WrongKind => {
                 out.write_str("it is no regular file; name a file, or a name that is free")

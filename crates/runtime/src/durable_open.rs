@@ -33,7 +33,7 @@ use crate::durable_pins::DurablePins;
 use crate::durable_state::Durable;
 use crate::durable_worker::{Checkpoint, Requests};
 use crate::full_wait::FullWait;
-use crate::heap_file::{HeapFile, read_key};
+use crate::heap_file::HeapFile;
 use crate::roots::Roots;
 use crate::runtime::{Inside, Runtime, hold_durable, running};
 use crate::start::start_from_environment;
@@ -163,7 +163,7 @@ fn open_file<'a>(
     options: &DurableOptions,
     segment_bytes: u64,
 ) -> Result<(DurableFile, RawFd, Made<'a>), OpenError> {
-    let key = options.key_file.as_deref().map(read_key).transpose()?;
+    let key = options.key()?;
     if options.read_only {
         let file = HeapFile { path, key };
         let (file, descriptor) = durable_readers::open(&file, options.snapshot.as_deref())?;

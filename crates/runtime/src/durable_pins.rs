@@ -121,9 +121,18 @@ impl DurablePins {
 
 /// Whether somebody reads a checkpoint before the last that is no snapshot.
 pub(crate) fn has_earlier_readers(file: &DurableFile, descriptor: RawFd) -> bool {
+    has_readers_before(file, descriptor, file.checkpoint())
+}
+
+/// Whether somebody reads a checkpoint that is no snapshot.
+pub(crate) fn has_readers_of_heap(file: &DurableFile, descriptor: RawFd) -> bool {
+    has_readers_before(file, descriptor, file.checkpoint() + 1)
+}
+
+fn has_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> bool {
     let snapshots = file.snapshots().iter().map(|snapshot| snapshot.checkpoint);
     let mut first = 1;
-    for known in snapshots.chain([file.checkpoint()]) {
+    for known in snapshots.chain([end]) {
         if first < known && has_readers(descriptor, first..=known - 1) {
             return true;
         }

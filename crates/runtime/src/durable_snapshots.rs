@@ -1,6 +1,5 @@
 //! Durable snapshots: checkpoints of a durable heap that are kept under a name; and what is done to
-//! the file of a heap that nobody has open for writing: going back to a snapshot, removing one,
-//! giving back space.
+//! the file of a heap that nobody has open for writing: going back to a snapshot, removing one.
 //!
 //! Guarantees: a snapshot is taken, removed or gone back to, or nothing has changed. What a reader
 //! has open stays.
@@ -17,7 +16,6 @@ use crate::durable::{DurableHeap, now};
 use crate::durable_error::{CheckpointError, OpenError};
 use crate::durable_load::{expect_tables, load_heap, open_store};
 use crate::durable_location::{self, Found};
-use crate::durable_pins::has_earlier_readers;
 use crate::heap_file::HeapFile;
 use crate::roots::Roots;
 use crate::runtime::Inside;
@@ -112,24 +110,6 @@ impl DurableHeap {
         let (mut file, _) = open_existing(&of.into())?;
         file.forget(name)?;
         Ok(())
-    }
-
-    /// Gives the file system back all space of the file of a heap, which no process has open for
-    /// writing, that neither the last checkpoint nor a snapshot needs. Returns how many bytes of
-    /// the disk the file took, and takes.
-    ///
-    /// # Errors
-    /// `OpenError`; the heap is what it was in any case.
-    pub fn compact<'a>(of: impl Into<HeapFile<'a>>) -> Result<(u64, u64), OpenError> {
-        let _inside = Inside::enter();
-        let of = of.into();
-        let before = durable_location::disk_bytes(of.path)?;
-        let (file, descriptor) = open_existing(&of)?;
-        if has_earlier_readers(&file, descriptor) {
-            return Err(OpenError::Read);
-        }
-        durable_location::cut_off(of.path, file.give_back_free()?)?;
-        Ok((before, durable_location::disk_bytes(of.path)?))
     }
 }
 

@@ -24,6 +24,7 @@ pub mod doctor_store;
 mod durable;
 mod durable_allocate;
 mod durable_checkpoint;
+pub mod durable_compact;
 pub mod durable_error;
 pub mod durable_inspect;
 mod durable_load;

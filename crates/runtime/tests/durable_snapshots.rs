@@ -159,9 +159,10 @@ fn a_snapshot_can_be_read_and_gone_back_to_whatever_the_heap_became() {
                     DurableHeap::remove_snapshot_of(path, &name).expect("it is there");
                 }
                 let compacted = DurableHeap::compact(path);
-                let (taken, left) = compacted.unwrap_or_else(|error| panic!("{error}"));
-                eprintln!("{taken} bytes of the disk, then {left}");
-                assert!(left < taken / 2);
+                let compacted = compacted.unwrap_or_else(|error| panic!("{error}"));
+                eprintln!("{compacted:?}");
+                assert!(compacted.disk_bytes < compacted.disk_bytes_before / 2);
+                assert!(compacted.uncollected.is_none());
                 check_file(path);
             },
             |path| {
@@ -272,4 +273,64 @@ fn durable_inspect_end(path: &Path) -> u64 {
     let device = deepheap_store::FileDevice::new(device).expect("a device");
     let file = deepheap_store::DurableFile::open_to_read(std::sync::Arc::new(device), None);
     (file.expect("a heap").log_start() + LOG_BYTES).next_multiple_of(8 << 20)
+}
+
+#[test]
+fn a_compacted_file_has_little_more_than_what_lives_and_all_of_that() {
+    const NAME: &str = "a_compacted_file_has_little_more_than_what_lives_and_all_of_that";
+    const PAGES: usize = 16_000;
+    const KEPT_OF: usize = 8;
+    play(NAME, CONF, || {
+        let path = scene::folder().join("heap");
+        let options = "ram:24M,size:1G,store_size:512M,compress:off";
+        let open = || {
+            let options = DurableOptions::parse(options).expect("settings");
+            DurableHeap::open(&path, &options).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let close = |heap: DurableHeap| {
+            // SAFETY: nobody uses it any more.
+            unsafe { heap.close() }.unwrap_or_else(|error| panic!("{error}"));
+        };
+        let word = |page: usize, at: usize| {
+            ((page * 1000 + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        };
+        let heap = open();
+        let index = heap.malloc(PAGES * 8).cast::<*mut u64>();
+        for page in 0..PAGES {
+            let memory = heap.allocate_objects(1, 4096).cast::<u64>();
+            assert!(!memory.is_null());
+            // SAFETY: so large.
+            unsafe {
+                (0..512).for_each(|at| memory.add(at).write(word(page, at)));
+                index.add(page).write(memory);
+            }
+        }
+        heap.set_root("index", index.cast()).expect("a root");
+        heap.checkpoint().unwrap_or_else(|error| panic!("{error}"));
+        for page in (0..PAGES).filter(|page| page % KEPT_OF != 0) {
+            // SAFETY: live, and nobody else's.
+            unsafe { deepheap::free(index.add(page).read().cast()) };
+        }
+        close(heap);
+        let compacted = DurableHeap::compact(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(compacted.uncollected.is_none(), "{compacted:?}");
+        let (before, after) = (compacted.disk_bytes_before, compacted.disk_bytes);
+        let length = std::fs::metadata(&path).expect("a file").len();
+        let live = (PAGES / KEPT_OF * 4096) as u64;
+        let tables = 24 << 20;
+        eprintln!("{before} bytes of disk, then {after}; {live} live, file of {length}");
+        assert!(after < before / 2 && after < live * 3 / 2 + tables, "{before}, {after}, {live}");
+        let found = durable_inspect::fsck(&path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(found.report.is_clean() && found.contradiction.is_none(), "{found:?}");
+        let heap = open();
+        let index = heap.root("index").cast::<*const u64>();
+        for page in (0..PAGES).step_by(KEPT_OF) {
+            // SAFETY: as it was written.
+            unsafe {
+                let memory = index.add(page).read();
+                assert!((0..512).all(|at| memory.add(at).read() == word(page, at)), "{page}");
+            }
+        }
+        close(heap);
+    });
 }

@@ -10,6 +10,7 @@
 //! | a checkpoint that is being made | `saving` |
 //! | a table that is read page by page | `saved_table` |
 //! | checkpoints that are kept under a name | `snapshots` |
+//! | segments at places nearer to the start | `relocate` |
 //! | looking for damage | `verify` |
 //! | what damage has left | `salvage` |
 //! | the store's tables, made anew from the log | `rebuild` |
@@ -27,6 +28,7 @@
 pub mod error;
 pub mod file;
 pub mod rebuild;
+pub mod relocate;
 pub mod salvage;
 pub mod saved_table;
 pub mod saving;

@@ -265,6 +265,17 @@ impl Store {
         self.collect_needed()
     }
 
+    /// From now on collection wins back whatever it can, needed or not; or no longer.
+    pub fn compact(&self, is_on: bool) {
+        self.space.lock().set_compacting(is_on);
+        self.work.notify();
+    }
+
+    /// Whether there is nothing left to win, since `compact`.
+    pub fn is_compact(&self) -> bool {
+        self.space.lock().is_compact()
+    }
+
     /// Makes `wait_for_work` return: there is something else to do.
     pub fn call_collector(&self) {
         self.work.notify();

@@ -83,6 +83,8 @@ pub(crate) struct Space {
     spared: u64,
     /// Collection found nothing to win, and nothing changed since.
     exhausted: bool,
+    /// Whatever can be won is collected, needed or not.
+    compacting: bool,
     /// Free buffers, by head.
     pub(crate) free_buffers: [u64; 2],
     /// The last segment in each buffer.
@@ -142,6 +144,7 @@ impl Space {
             taken: 0,
             spared: 0,
             exhausted: false,
+            compacting: false,
             free_buffers,
             in_buffer: [Segment(0); BUFFERS_MAX],
             retries: RetrySchedule::new(),

@@ -7,7 +7,7 @@ mod saved_heap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use deepheap_sim::{Image, Random, Recorder};
+use deepheap_sim::{Image, Loss, Medium, Random, Recorder};
 use deepheap_store::device::Device;
 use deepheap_store::durable::verify::{verify_blocks, verify_tables};
 use deepheap_store::{DurableError, DurableFile, StoreError};
@@ -289,4 +289,59 @@ fn space_that_nothing_needs_is_given_back_and_the_rest_is_as_it_was() {
     let heap = judge(device.clone(), Sizes::Mixed, |_| Some(map.clone())).expect("as it was");
     judge_snapshots(&heap, |it| (it == at).then(|| then.clone())).expect("as it was");
     assert!(is_clean(&device));
+}
+
+/// Segments at the end of the log go to free places; snapshots keep theirs; power fails meanwhile.
+#[test]
+fn segments_that_move_down_take_everything_with_them_and_a_crash_undoes_it() {
+    let seed = model::seed(71);
+    for number in 0..6 {
+        let sizes = if number % 2 == 0 { Sizes::Mixed } else { Sizes::Encrypted };
+        let recorder = Recorder::over(device_len(SEGMENTS), Image::default());
+        let device: Arc<dyn Device> = Arc::new(recorder.clone());
+        let mut heap = SavedHeap::create(device.clone(), SEGMENTS, sizes).expect("a heap");
+        let mut random = Random::new(seed + number);
+        let mut maps: BTreeMap<u64, Map> = BTreeMap::new();
+        for round in 0..4 {
+            work(&mut heap, &mut random, 120);
+            let made = heap.checkpoint().expect("a correct device");
+            maps.insert(made, heap.model.map.clone());
+            if round == 1 {
+                // Full, or not: a snapshot is not what this is about.
+                let _ = heap.snapshot("kept");
+            }
+        }
+        let names: Vec<u64> = heap.model.map.keys().copied().collect();
+        names.iter().filter(|name| *name % 3 != 0).for_each(|name| heap.model.remove(*name));
+        let made = heap.checkpoint().expect("a correct device");
+        let last = heap.model.map.clone();
+        maps.insert(made, last.clone());
+        drop(heap);
+        let key = saved_heap::key_of(sizes);
+        let before = recorder.events().len();
+        let mut file = DurableFile::open_with_key(device.clone(), key.as_ref()).expect("a heap");
+        let moved = file.move_down().expect("a correct device");
+        let end = file.give_back_free().expect("a correct device");
+        drop(file);
+        println!("{moved} segments moved, the file ends at {end}");
+        let right = |at: u64| Some(maps.get(&at).unwrap_or(&last).clone());
+        let heap = judge(device.clone(), sizes, right).unwrap_or_else(|error| panic!("{error}"));
+        judge_snapshots(&heap, right).unwrap_or_else(|error| panic!("{error}"));
+        drop(heap);
+        // The power fails after each of its events.
+        let events = recorder.events();
+        let mut medium = Medium::over(Image::default());
+        for (number, event) in events.iter().enumerate() {
+            medium.apply(event);
+            if number >= before {
+                for loss in Loss::ALL {
+                    let image = medium.crash(loss, &mut random);
+                    let crashed = Arc::new(Recorder::over(device_len(SEGMENTS), image));
+                    let heap = judge(crashed, sizes, right);
+                    let heap = heap.unwrap_or_else(|error| panic!("event {number}: {error}"));
+                    judge_snapshots(&heap, right).unwrap_or_else(|error| panic!("{error}"));
+                }
+            }
+        }
+    }
 }

@@ -175,7 +175,7 @@ impl DurableFile {
     }
 
     /// The pages of a table, up to the last that was saved.
-    fn pages_of(&self, table: u32) -> Result<Vec<Vec<u8>>, DurableError> {
+    pub(crate) fn pages_of(&self, table: u32) -> Result<Vec<Vec<u8>>, DurableError> {
         let mut pages = Vec::new();
         self.load_table(table, &mut |page, bytes| {
             pages.resize(page as usize, vec![0; BLOCK_BYTES]);
@@ -189,8 +189,16 @@ impl DurableFile {
     ///
     /// Errors: those of reading the tables.
     pub(crate) fn held_places(&self) -> Result<Vec<bool>, DurableError> {
-        let mut held = Vec::new();
+        let mut held = self.places_of_snapshots()?;
         self.note_places(&mut held)?;
+        Ok(held)
+    }
+
+    /// Which places of segments hold blocks of a snapshot.
+    ///
+    /// Errors: those of reading the tables.
+    pub(crate) fn places_of_snapshots(&self) -> Result<Vec<bool>, DurableError> {
+        let mut held = Vec::new();
         for snapshot in &self.snapshots {
             self.open_snapshot(&snapshot.name)?.note_places(&mut held)?;
         }
@@ -308,7 +316,7 @@ fn check_room(file: &DurableFile, layout: &Layout, area: u32) -> Result<(), Dura
     if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
 }
 
-fn record(bytes: &[u8]) -> Result<SegmentRecord, DurableError> {
+pub(crate) fn record(bytes: &[u8]) -> Result<SegmentRecord, DurableError> {
     SegmentRecord::read_from_bytes(bytes)
         .map_err(|_| DurableError::Inconsistent("a page is too short"))
 }

@@ -111,7 +111,9 @@ impl Space {
             // would win nothing, again and again.
             Some(_) => best_of(BUCKETS, capacity / 8 * 7),
         };
-        if chosen.is_none() && self.may_empty_kept() {
+        if chosen.is_none() && self.may_compact() {
+            chosen = best_of(PINNED_BUCKETS, capacity / 8 * 7);
+        } else if chosen.is_none() && self.may_empty_kept() {
             chosen = best_of(PINNED_BUCKETS, capacity / 8 * 7);
             if let (Some(_), Some(kept)) = (chosen, &mut self.kept) {
                 kept.may_empty -= 1;
@@ -144,7 +146,28 @@ impl Space {
         !self.exhausted
             // Each victim may fill one segment before it frees one.
             && self.count(State::Collecting) < self.reserve
-            && (self.occupancy(live_units).must_collect() || self.may_empty_kept())
+            && (self.occupancy(live_units).must_collect()
+                || self.may_empty_kept()
+                || self.may_compact())
+    }
+
+    /// From now on whatever can be won is collected, or no longer.
+    pub(crate) fn set_compacting(&mut self, is_on: bool) {
+        self.compacting = is_on;
+        self.exhausted = false;
+    }
+
+    /// Whether there is nothing left to win.
+    pub(crate) fn is_compact(&self) -> bool {
+        let is_at_work = self.count(State::Collecting) > 0;
+        !is_at_work && (self.exhausted || !self.may_compact())
+    }
+
+    /// Whether a segment may be emptied that need not be: there is room for what lives in it.
+    fn may_compact(&self) -> bool {
+        let room = u64::from(self.count(State::Ready) + self.count(State::Bare));
+        let taken = u64::from(self.count(State::Collecting) + self.reserve + 1);
+        self.compacting && room > taken + self.kept.map_or(0, |kept| kept.for_next)
     }
 
     /// Whether segments that the last checkpoint keeps should be emptied, so that the next one lets

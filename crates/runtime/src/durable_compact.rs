@@ -1,0 +1,151 @@
+//! Durable compact: makes the file of a durable heap smaller.
+//!
+//! 1. The heap is opened as by a program, and collection moves what lives out of segments of which
+//!    much is dead. A checkpoint lets go of them; so does the one that closes the heap.
+//! 2. Segments at the end of the file are copied to free places before them (`store`'s `relocate`).
+//! 3. What nothing needs goes back to the file system, and the file is cut off.
+//!
+//! Guarantees: every step ends with a checkpoint of the same content, or changes nothing that any
+//! checkpoint needs. Snapshots stay, and keep what they have.
+//! Never: writes where a reader reads. Who reads the heap keeps it from being compacted, but for
+//! snapshots; who begins meanwhile, from being cut off.
+//! Threads: one; no process has the heap open for writing.
+
+use core::time::Duration;
+use deepheap_store::Store;
+use deepheap_sys::{clock, thread};
+
+use crate::durable::DurableHeap;
+use crate::durable_error::{CheckpointError, OpenError};
+use crate::durable_location;
+use crate::durable_options::DurableOptions;
+use crate::durable_pins::{has_earlier_readers, has_readers_of_heap};
+use crate::durable_snapshots::open_existing;
+use crate::heap_file::HeapFile;
+use crate::runtime::Inside;
+
+/// What was emptied in one pass is free in the next one, and may be filled from others.
+const PASSES: usize = 3;
+/// Between two looks at the collector.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How long a pass goes on although nothing is won: the disk may be full.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What compacting did.
+#[derive(Debug)]
+pub struct Compacted {
+    /// Bytes of the disk that the file took.
+    pub disk_bytes_before: u64,
+    /// Bytes of the disk that it takes.
+    pub disk_bytes: u64,
+    /// Why collection did not move what lives together, or not all of it.
+    pub uncollected: Option<Uncollected>,
+}
+
+/// Why collection could not do its part.
+#[derive(Debug)]
+pub enum Uncollected {
+    /// The heap cannot be opened in this process.
+    Open(OpenError),
+    /// There was no room for copies.
+    Cut(CheckpointError),
+}
+
+impl core::fmt::Display for Uncollected {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Uncollected::Open(error) => error.fmt(out),
+            Uncollected::Cut(error) => error.fmt(out),
+        }
+    }
+}
+
+impl DurableHeap {
+    /// Makes the file of a heap smaller that no process has open for writing.
+    ///
+    /// # Errors
+    /// `OpenError`; the heap holds what it held in any case.
+    pub fn compact<'a>(of: impl Into<HeapFile<'a>>) -> Result<Compacted, OpenError> {
+        let of = of.into();
+        let disk_bytes_before = durable_location::disk_bytes(of.path)?;
+        {
+            let _inside = Inside::enter();
+            let (file, descriptor) = open_existing(&of)?;
+            // A checkpoint that is read keeps all that collection would empty.
+            refuse(has_readers_of_heap(&file, descriptor))?;
+        }
+        let uncollected = collect(&of)?;
+        let _inside = Inside::enter();
+        let (mut file, descriptor) = open_existing(&of)?;
+        // A reader of an earlier checkpoint needs places that are free now, and would lose them.
+        // What the last one has stays where it is, too, until the file is cut off.
+        refuse(has_earlier_readers(&file, descriptor))?;
+        file.move_down()?;
+        refuse(has_earlier_readers(&file, descriptor))?;
+        durable_location::cut_off(of.path, file.give_back_free()?)?;
+        let disk_bytes = durable_location::disk_bytes(of.path)?;
+        Ok(Compacted { disk_bytes_before, disk_bytes, uncollected })
+    }
+}
+
+fn refuse(is_read: bool) -> Result<(), OpenError> {
+    if is_read { Err(OpenError::Read) } else { Ok(()) }
+}
+
+/// Moves what lives together; why not, where the file can be cut off all the same.
+fn collect(of: &HeapFile<'_>) -> Result<Option<Uncollected>, OpenError> {
+    use OpenError::{AddressTaken, NotStarted, Ram, Start, System};
+    let mut options = DurableOptions::parse("")?;
+    options.key = of.key.clone();
+    let heap = match DurableHeap::open(of.path, &options) {
+        Ok(heap) => heap,
+        Err(error @ (AddressTaken { .. } | NotStarted | Ram { .. } | Start(_) | System(_))) => {
+            return Ok(Some(Uncollected::Open(error)));
+        }
+        Err(error) => return Err(error),
+    };
+    let done = collect_in(heap);
+    // SAFETY: the handle is this function's alone.
+    let closed = unsafe { heap.close() };
+    if closed.is_err() {
+        // SAFETY: as above.
+        unsafe { heap.abandon() };
+    }
+    match done.and(closed.map(drop)) {
+        Ok(()) => Ok(None),
+        Err(CheckpointError::File(error)) => Err(error.into()),
+        Err(error) => Ok(Some(Uncollected::Cut(error))),
+    }
+}
+
+fn collect_in(heap: DurableHeap) -> Result<(), CheckpointError> {
+    let pager = heap.runtime().pager().ok_or(CheckpointError::Closed)?;
+    for _ in 0..PASSES {
+        let won = collect_once(pager.store());
+        if won == 0 {
+            break;
+        }
+        heap.checkpoint()?;
+    }
+    Ok(())
+}
+
+/// One pass; how many segments were emptied: each that there is once, at most.
+fn collect_once(store: &Store) -> u64 {
+    let before = store.stats();
+    let most = before.segments_on_device;
+    let (mut won, mut won_at_ns) = (0, clock::monotonic_ns());
+    store.compact(true);
+    while !store.is_compact() && won <= most {
+        thread::sleep(PAUSE);
+        let (now_won, now_ns) =
+            (store.stats().segments_collected - before.segments_collected, clock::monotonic_ns());
+        if now_won > won {
+            (won, won_at_ns) = (now_won, now_ns);
+        } else if now_ns - won_at_ns > PATIENCE.as_nanos() as u64 {
+            break;
+        }
+    }
+    store.compact(false);
+    store.stats().segments_collected - before.segments_collected
+}
