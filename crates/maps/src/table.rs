@@ -37,7 +37,7 @@ use crate::streams::{AHEAD, WINDOW_MAX};
 pub const MAPS_MAX: usize = 64;
 /// Faults of a thread on a page that is there, one after the other, until it is told.
 const REPEATS_MAX: u32 = 1000;
-/// Pages that wait to be read ahead; what finds no place is not read.
+/// Pages that wait to be read ahead; what finds no room is not read.
 const AHEAD_MAX: usize = 4096;
 /// Threads that read ahead: reads under way at a time beside those of faults.
 const READERS: usize = 3;
@@ -48,8 +48,8 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Shards in a row of which none gives a page, until the evictor gives up for now.
 const IDLE_LOOKS: u32 = 4096;
 
-/// A map, or a free place.
-struct Place {
+/// A map, or room for one.
+struct Mapping {
     /// Where it begins and ends; both 0: free.
     start: AtomicUsize,
     end: AtomicUsize,
@@ -58,15 +58,15 @@ struct Place {
     users: AtomicU32,
 }
 
-static PLACES: [Place; MAPS_MAX] = [const {
-    Place {
+static MAPPINGS: [Mapping; MAPS_MAX] = [const {
+    Mapping {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         region: AtomicPtr::new(core::ptr::null_mut()),
         users: AtomicU32::new(0),
     }
 }; MAPS_MAX];
-/// How many places were ever used.
+/// How many mappings were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Held while maps come, go, are forked, or begin to be used by a thread of ours.
 static CHANGING: Lock<()> = Lock::new(());
@@ -80,7 +80,7 @@ static READER: Parking = Parking::new();
 static QUEUE: Lock<Queue> = Lock::new(Queue { pages: [0; AHEAD_MAX], first: 0, count: 0 });
 static QUEUED: AtomicU64 = AtomicU64::new(0);
 
-/// Pages to read ahead: the place in the upper half, the page in the lower.
+/// Pages to read ahead: the mapping's index in the upper half, the page in the lower.
 struct Queue {
     pages: [u64; AHEAD_MAX],
     first: usize,
@@ -90,16 +90,16 @@ struct Queue {
 /// The map of an address.
 #[inline]
 pub fn find(address: usize) -> Option<&'static Region> {
-    Some(find_place(address)?.1)
+    Some(find_mapping(address)?.1)
 }
 
-fn find_place(address: usize) -> Option<(usize, &'static Region)> {
+fn find_mapping(address: usize) -> Option<(usize, &'static Region)> {
     let used = USED.load(Acquire);
-    for (index, place) in PLACES[..used].iter().enumerate() {
-        if address >= place.start.load(Acquire) && address < place.end.load(Acquire) {
+    for (index, mapping) in MAPPINGS[..used].iter().enumerate() {
+        if address >= mapping.start.load(Acquire) && address < mapping.end.load(Acquire) {
             // SAFETY: a box that was leaked. It is taken back when the program has given up the
             // addresses, and looks no more for one of them.
-            let region = unsafe { place.region.load(Acquire).as_ref() }?;
+            let region = unsafe { mapping.region.load(Acquire).as_ref() }?;
             return region.contains(address).then_some((index, region));
         }
     }
@@ -126,14 +126,14 @@ fn open_as(request: &Request<'_>, writes: Writes) -> Result<*mut u8, MapError> {
     let _blocked = Blocked::all();
     let _changing = CHANGING.lock();
     prepare()?;
-    let free = PLACES.iter().position(|place| place.region.load(Relaxed).is_null());
+    let free = MAPPINGS.iter().position(|mapping| mapping.region.load(Relaxed).is_null());
     let Some(free) = free else { return Err(MapError::TooManyMaps) };
     let region = Region::open(request, writes)?;
     let (start, bytes) = (region.base, region.bytes);
-    let place = &PLACES[free];
-    place.region.store(Box::into_raw(Box::new(region)), Release);
-    place.start.store(start, Release);
-    place.end.store(start + bytes, Release);
+    let mapping = &MAPPINGS[free];
+    mapping.region.store(Box::into_raw(Box::new(region)), Release);
+    mapping.start.store(start, Release);
+    mapping.end.store(start + bytes, Release);
     USED.fetch_max(free + 1, AcqRel);
     start_threads();
     Ok(start as *mut u8)
@@ -162,23 +162,24 @@ fn prepare() -> Result<(), MapError> {
 pub unsafe fn close(address: *mut u8) -> Result<(), MapError> {
     let _blocked = Blocked::all();
     let changing = CHANGING.lock();
-    let found = find_place(address as usize).filter(|(_, region)| region.base == address as usize);
+    let found =
+        find_mapping(address as usize).filter(|(_, region)| region.base == address as usize);
     let Some((index, region)) = found else { return Err(MapError::NotAMap) };
-    let place = &PLACES[index];
+    let mapping = &MAPPINGS[index];
     let bounds = (region.base, region.base + region.bytes);
-    place.start.store(0, Release);
-    place.end.store(0, Release);
+    mapping.start.store(0, Release);
+    mapping.end.store(0, Release);
     // Threads of ours begin to use a map under the lock only.
-    while place.users.load(SeqCst) != 0 {
+    while mapping.users.load(SeqCst) != 0 {
         thread::sleep(PAUSE);
     }
     // SAFETY: `open` made it of a box; by the caller's promise nobody uses it.
-    let region = unsafe { Box::from_raw(place.region.swap(core::ptr::null_mut(), AcqRel)) };
+    let region = unsafe { Box::from_raw(mapping.region.swap(core::ptr::null_mut(), AcqRel)) };
     let closed = region.close();
     let answer = closed.map_err(|(error, region)| {
-        place.region.store(Box::into_raw(region), Release);
-        place.start.store(bounds.0, Release);
-        place.end.store(bounds.1, Release);
+        mapping.region.store(Box::into_raw(region), Release);
+        mapping.start.store(bounds.0, Release);
+        mapping.end.store(bounds.1, Release);
         error
     });
     drop(changing);
@@ -193,20 +194,21 @@ pub unsafe fn close(address: *mut u8) -> Result<(), MapError> {
 pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError> {
     let _blocked = Blocked::all();
     let _changing = CHANGING.lock();
-    let found = find_place(address as usize).filter(|(_, region)| region.base == address as usize);
+    let found =
+        find_mapping(address as usize).filter(|(_, region)| region.base == address as usize);
     let Some((index, _)) = found else { return Err(MapError::NotAMap) };
-    let place = &PLACES[index];
-    place.start.store(0, Release);
-    place.end.store(0, Release);
+    let mapping = &MAPPINGS[index];
+    mapping.start.store(0, Release);
+    mapping.end.store(0, Release);
     // Threads of ours begin to use a map under the lock only.
-    while place.users.load(SeqCst) != 0 {
+    while mapping.users.load(SeqCst) != 0 {
         thread::sleep(PAUSE);
     }
     // SAFETY: `open` made it of a box; by the caller's promise and the wait nobody uses it.
-    let region = unsafe { &mut *place.region.load(Acquire) };
+    let region = unsafe { &mut *mapping.region.load(Acquire) };
     let resized = region.resize(zapper(), length);
-    place.start.store(region.base, Release);
-    place.end.store(region.base + region.bytes, Release);
+    mapping.start.store(region.base, Release);
+    mapping.end.store(region.base + region.bytes, Release);
     resized.map(|()| region.base as *mut u8)
 }
 
@@ -214,9 +216,9 @@ pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError>
 pub fn write_all() {
     let _blocked = Blocked::all();
     let _changing = CHANGING.lock();
-    for place in &PLACES[..USED.load(Acquire)] {
+    for mapping in &MAPPINGS[..USED.load(Acquire)] {
         // SAFETY: a map ends under the lock only.
-        let Some(region) = (unsafe { place.region.load(Acquire).as_ref() }) else { continue };
+        let Some(region) = (unsafe { mapping.region.load(Acquire).as_ref() }) else { continue };
         if let Err(error) = region.write_if_last() {
             say!("a map cannot be written at the end of the process: ", &*error.to_string());
         }
@@ -319,9 +321,9 @@ fn wake_evictor(region: &Region) {
     }
 }
 
-/// Queues pages of the map of this address to be read; answers how many found a place.
+/// Queues pages of the map of this address to be read; answers how many found room.
 pub fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
-    let Some((place, region)) = find_place(address) else { return 0 };
+    let Some((index, region)) = find_mapping(address) else { return 0 };
     let pages = pages.start..pages.end.min(region.mapped_pages());
     let mut asked = 0;
     // The queue is short work; who finds it taken does without.
@@ -331,7 +333,7 @@ pub fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
             break;
         }
         let at = (queue.first + queue.count) % AHEAD_MAX;
-        queue.pages[at] = (place as u64) << 32 | u64::from(page);
+        queue.pages[at] = (index as u64) << 32 | u64::from(page);
         queue.count += 1;
         asked += 1;
     }
@@ -342,15 +344,15 @@ pub fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
 }
 
 /// Has a thread of ours use a map for a moment.
-fn with(place: usize, act: impl FnOnce(&Region)) -> bool {
-    let place = &PLACES[place];
+fn with(index: usize, act: impl FnOnce(&Region)) -> bool {
+    let mapping = &MAPPINGS[index];
     let changing = CHANGING.lock();
-    // SAFETY: taken out of the place under the lock only, when nobody uses it.
-    let Some(region) = (unsafe { place.region.load(Acquire).as_ref() }) else { return false };
-    place.users.fetch_add(1, SeqCst);
+    // SAFETY: taken out of the table under the lock only, when nobody uses it.
+    let Some(region) = (unsafe { mapping.region.load(Acquire).as_ref() }) else { return false };
+    mapping.users.fetch_add(1, SeqCst);
     drop(changing);
     act(region);
-    place.users.fetch_sub(1, SeqCst);
+    mapping.users.fetch_sub(1, SeqCst);
     true
 }
 
@@ -374,8 +376,8 @@ fn evict_forever(_: usize) {
     loop {
         EVICTOR.wait_unless(|| WANTED.load(SeqCst) != 0);
         WANTED.store(0, SeqCst);
-        for place in 0..USED.load(Acquire) {
-            with(place, |region| {
+        for index in 0..USED.load(Acquire) {
+            with(index, |region| {
                 let mut idle = 0;
                 while region.excess(2 * spare(region)) > 0 && idle < IDLE_LOOKS {
                     idle = if region.evict_some(zapper()) > 0 { 0 } else { idle + 1 };
@@ -392,15 +394,15 @@ fn read_forever(_: usize) {
     let _blocked = Blocked::all();
     loop {
         READER.wait_unless(|| QUEUED.load(SeqCst) != 0);
-        let (mut pages, mut count, mut place) = ([0u32; BUFFER_PAGES], 0, 0);
+        let (mut pages, mut count, mut index) = ([0u32; BUFFER_PAGES], 0, 0);
         let has_more = {
             let mut queue = QUEUE.lock();
             while queue.count > 0 && count < BUFFER_PAGES {
                 let next = queue.pages[queue.first];
-                if count > 0 && (next >> 32) as usize != place {
+                if count > 0 && (next >> 32) as usize != index {
                     break;
                 }
-                place = (next >> 32) as usize;
+                index = (next >> 32) as usize;
                 pages[count] = next as u32;
                 count += 1;
                 queue.first = (queue.first + 1) % AHEAD_MAX;
@@ -419,7 +421,7 @@ fn read_forever(_: usize) {
         if has_more {
             READER.notify(1);
         }
-        with(place, |region| {
+        with(index, |region| {
             // Who touches a page is told what is wrong.
             let passed = region.fill_many(zapper(), &pages[..count]).unwrap_or(0);
             for index in (0..count).filter(|index| passed >> index & 1 != 0) {
@@ -482,9 +484,9 @@ pub fn unpin(address: usize, length: usize) {
 
 /// The calling thread ends: so do the pins of its calls.
 pub fn unpin_thread() {
-    for place in 0..USED.load(Acquire) {
+    for index in 0..USED.load(Acquire) {
         let _blocked = Blocked::all();
-        with(place, Region::unpin_thread);
+        with(index, Region::unpin_thread);
     }
 }
 
@@ -530,10 +532,10 @@ pub unsafe fn fork_child() -> Result<(), Errno> {
     READER.forget_others();
     zapper().after_fork();
     let mut has_maps = false;
-    for place in &PLACES[..used] {
-        place.users.store(0, Relaxed);
+    for mapping in &MAPPINGS[..used] {
+        mapping.users.store(0, Relaxed);
         // SAFETY: the child has one thread, and it uses no map now.
-        if let Some(region) = unsafe { place.region.load(Acquire).as_mut() } {
+        if let Some(region) = unsafe { mapping.region.load(Acquire).as_mut() } {
             region.after_fork()?;
             has_maps = true;
         }
