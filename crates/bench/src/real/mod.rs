@@ -85,6 +85,9 @@ impl Real {
                 "this needs root: it makes memory cgroups and swap; --quick does not".into(),
             ));
         }
+        // Now, not when all is measured.
+        std::fs::create_dir_all(&self.out)
+            .map_err(|error| Failure::os(self.out.display(), &error))?;
         let machine = Machine::here(&settings.dir);
         let (asked, failed) = (self, Vec::new());
         let mut sitting = Sitting { asked, settings, runs, machine, bar: bar(0), failed };
