@@ -269,7 +269,7 @@ fn run(args: &Hunt) -> Result<bool, String> {
     let expected: u64 = done.iter().map(|done| done.load(Ordering::Relaxed)).sum();
     let found = field.sum()?;
     called.check(0)?;
-    whole.check()?;
+    whole.check_at_the_end()?;
     let exact = found == expected && failures.load(Ordering::Relaxed) == 0;
     tell(format_args!(
         "hunt: {} increments, sum {found}, {} of them by calls, {} by batches, {} whole objects, \
@@ -406,7 +406,8 @@ fn fork_and_check(
     if pid == 0 {
         let begun: u64 = done.iter().map(|done| done.load(Ordering::SeqCst)).sum();
         // The fork may have come between a scatter and the note of it.
-        let by_calls = called.check(1).and_then(|()| called.check(1)).and_then(|()| whole.check());
+        let by_calls =
+            called.check(1).and_then(|()| called.check(1)).and_then(|()| whole.check_in_child());
         if let Err(why) = &by_calls {
             eprintln!("hunt: child: {why}");
         }

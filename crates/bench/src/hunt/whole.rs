@@ -3,9 +3,13 @@
 //! All words of an object are the same number, which grows with each write. A torn object has two;
 //! a lost write, or an old object, an earlier one.
 //!
+//! A scan of other threads can bring an object into the page buffer. There a call copies as memcpy
+//! does, and who reads meanwhile finds words of before and of after: no others, and only there.
+//!
 //! Guarantees: a number that is read is not below what its writer had noted before.
 //! Threads: each object has one writer; all read all.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use deepheap::objects;
@@ -19,6 +23,7 @@ pub const THREADS: usize = 3;
 /// As many for each of them; half of all accesses go to a few.
 const OWN: usize = 700;
 const FEW: u64 = 20;
+const PAGE: usize = 4096;
 
 /// The objects.
 pub struct Whole {
@@ -85,24 +90,58 @@ impl Whole {
         // SAFETY: a live object of that many words; room for them.
         unsafe { objects::read(object as *const u8, 0, words.as_mut_ptr().cast(), 8 * length) }
             .map_err(|error| format!("read: {error:?}"))?;
-        is_whole(at, &words[..length], noted)
+        let words = &words[..length];
+        is_whole(at, words, noted).or_else(|torn| {
+            // Its writer may be at one write more than it has noted by now.
+            let newest = self.noted[at].load(Ordering::Acquire) + 1;
+            may_be_mixed(is_mapped(object), words, noted..=newest).then_some(()).ok_or(torn)
+        })
     }
 
-    /// Every object, by its pointer, is whole, as the child of a fork finds it or at the end.
+    /// As `check_at_the_end`, as the child of a fork finds them: a write may be under way.
+    ///
+    /// # Errors
+    /// Which one is not whole.
+    pub fn check_in_child(&self) -> Result<(), String> {
+        self.check(|mapped, words, noted| may_be_mixed(mapped, words, noted..=noted + 1))
+    }
+
+    /// Every object, by its pointer, is whole.
     ///
     /// # Errors
     /// Which one is not.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_at_the_end(&self) -> Result<(), String> {
+        self.check(|_, _, _| false)
+    }
+
+    fn check(&self, may_be_torn: impl Fn(bool, &[u64], u64) -> bool) -> Result<(), String> {
         for (at, &(object, length)) in self.objects.iter().enumerate() {
+            let was_mapped = is_mapped(object);
             let word = |index: usize| {
                 // SAFETY: a live object of that many words; nobody writes it now.
                 unsafe { (object as *const u64).add(index).read_volatile() }
             };
             let words: Vec<u64> = (0..length).map(word).collect();
-            is_whole(at, &words, self.noted[at].load(Ordering::Acquire))?;
+            let noted = self.noted[at].load(Ordering::Acquire);
+            is_whole(at, &words, noted)
+                .or_else(|torn| may_be_torn(was_mapped, &words, noted).then_some(()).ok_or(torn))?;
         }
         Ok(())
     }
+}
+
+/// Whether an object that is torn may be: it is in the page buffer, and all words are of writes that
+/// were made meanwhile, or of the one before.
+fn may_be_mixed(is_mapped: bool, words: &[u64], written: RangeInclusive<u64>) -> bool {
+    is_mapped && words.iter().all(|word| written.contains(word))
+}
+
+/// Whether the page of an address is in the page buffer.
+fn is_mapped(address: usize) -> bool {
+    let (page, mut is_present) = (address & !(PAGE - 1), 0u8);
+    // SAFETY: a page of the heap, which is mapped memory, and a byte for the answer.
+    let asked = unsafe { libc::mincore(page as *mut libc::c_void, PAGE, &raw mut is_present) };
+    asked == 0 && is_present & 1 == 1
 }
 
 /// All words are the same number, and not less than what was noted.
