@@ -4,6 +4,8 @@
 //! word 0    tag(index) in the high 32 bits, version in the low 32 bits; a write adds 1 atomically
 //! word 1    chase only: index of the next object, masked with content(index, 1)
 //! word w    content(index, w), never changed after the fill
+//!
+//! all of it zero, if the object is one of those that are never written
 //! ```
 //!
 //! Guarantees: an access that meets zeros, another object's bytes or a torn object says so;
@@ -21,6 +23,8 @@ use crate::sizes::{Sizes, WORD_BYTES};
 /// Words between two looks of a scan: one cache line.
 const LINE_WORDS: u64 = 8;
 const VERSION_MASK: u64 = 0xFFFF_FFFF;
+/// Which objects stay zeros has nothing to do with what the others hold.
+const ZEROS: u64 = 0x5A_E705;
 
 /// Where the objects lie.
 #[derive(Debug)]
@@ -61,6 +65,8 @@ pub struct Objects {
     placement: Placement,
     sizes: Sizes,
     count: u64,
+    /// Of a hundred objects, so many stay zeros.
+    zero_percent: u64,
 }
 
 // SAFETY: the placement is never changed after construction and its memory is accessed only by
@@ -76,7 +82,18 @@ impl Objects {
     /// Every object of the placement (`count` of them) is as long as `sizes` says, 8-byte aligned,
     /// readable and writable until the process ends, and nothing else uses it.
     pub unsafe fn new(placement: Placement, sizes: Sizes, count: u64) -> Self {
-        Self { placement, sizes, count }
+        Self { placement, sizes, count, zero_percent: 0 }
+    }
+
+    /// The same, of which so many in a hundred are never written and stay zeros.
+    pub fn with_zeros(self, percent: u32) -> Self {
+        Self { zero_percent: u64::from(percent), ..self }
+    }
+
+    /// Whether an object stays zeros.
+    #[inline]
+    fn stays_zero(&self, object: u64) -> bool {
+        self.zero_percent > 0 && mix(object ^ ZEROS) % 100 < self.zero_percent
     }
 
     /// How many objects there are.
@@ -126,8 +143,11 @@ impl Objects {
         unsafe { AtomicU64::from_ptr(self.word_ptr(object, 0)) }
     }
 
-    /// Writes all words of an object; `next` is its successor in a chase.
+    /// Writes all words of an object, unless it stays zeros; `next` is its successor in a chase.
     pub fn fill(&self, object: u64, next: Option<u64>) {
+        if self.stays_zero(object) {
+            return;
+        }
         let seed = mix(object);
         let first = self.word_ptr(object, 0);
         for word in 0..self.words(object) {
@@ -253,6 +273,7 @@ impl Objects {
 
     #[inline]
     fn check(&self, object: u64, word: u64, expected: u64, found: u64) -> Result<(), Mismatch> {
+        let expected = if self.stays_zero(object) { 0 } else { expected };
         if found == expected { Ok(()) } else { Err(Mismatch { object, word, expected, found }) }
     }
 }
@@ -318,6 +339,19 @@ mod tests {
         copy[15] ^= 1;
         assert!(objects.check_copy(3, 15, &copy).is_err());
         assert!(objects.version(2, copy[0]).is_err());
+    }
+
+    #[test]
+    fn objects_that_stay_zeros_are_read_as_such_and_are_as_many_as_asked_for() {
+        let mut memory = vec![0; 16 * 1000];
+        let objects = objects(&mut memory, 128).with_zeros(75);
+        (0..1000).for_each(|i| objects.fill(i, None));
+        let zeros: Vec<u64> = (0..1000).filter(|&i| objects.look(i) == 0).collect();
+        assert!((700..800).contains(&zeros.len()), "{}", zeros.len());
+        assert!((0..1000).all(|i| objects.scan(i) == Ok(()) && objects.read(i, 3) == Ok(())));
+        // SAFETY: inside the array of the test.
+        unsafe { *objects.word_ptr(zeros[0], 8) = 1 };
+        assert!(objects.scan(zeros[0]).is_err());
     }
 
     #[test]

@@ -186,6 +186,11 @@ pub struct Workload {
     #[arg(long = "write", default_value_t = 0, value_name = "PERCENT",
           value_parser = clap::value_parser!(u32).range(0..=100))]
     pub write_percent: u32,
+    /// Share of objects that are never written and stay zeros, in percent
+    #[arg(long = "zeros", default_value_t = 0, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u32).range(0..=99))]
+    #[serde(default)]
+    pub zero_percent: u32,
     /// Which object comes next: uniform, zipf:EXPONENT, hot, sequential, scans:COUNT,
     /// stride:STEP or chase
     #[arg(long, default_value = "uniform")]
@@ -277,6 +282,12 @@ impl Workload {
                 "--hot-objects {}: there are only {objects} objects in --data",
                 self.hot_objects
             ));
+        }
+        if self.zero_percent > 0 && (self.write_percent > 0 || self.pattern == Pattern::Chase) {
+            return refuse("--zeros: is for reads, and not for chase".into());
+        }
+        if self.zero_percent > 0 && self.fill == Fill::Scatter {
+            return refuse("--zeros: is for a fill by pointers".into());
         }
         if self.cgroup && self.on != Backend::Deepheap {
             return refuse(

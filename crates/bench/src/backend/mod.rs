@@ -62,7 +62,8 @@ pub fn obtain(workload: &Workload, index: Index) -> Result<Objects, Failure> {
     };
     // SAFETY: each placement holds `objects()` objects of their sizes, side by side or alone, at
     // least 8-byte aligned, freed by nobody.
-    Ok(unsafe { Objects::new(placement, workload.sizes(), workload.objects()) })
+    let objects = unsafe { Objects::new(placement, workload.sizes(), workload.objects()) };
+    Ok(objects.with_zeros(workload.zero_percent))
 }
 
 /// deepheap's own statistics, for its backend.

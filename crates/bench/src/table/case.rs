@@ -102,6 +102,7 @@ pub(super) fn workload(settings: &Settings, on: Backend) -> Workload {
         seconds: Some(settings.seconds),
         warm_up_ops: None,
         write_percent: 0,
+        zero_percent: 0,
         pattern: Pattern::Uniform,
         hot_objects: 1,
         seed: 1,
