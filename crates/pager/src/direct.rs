@@ -17,8 +17,8 @@
 //! Guarantees: what a read returns was the object's at one instant (`is_current` has the argument);
 //! a write is seen whole or not at all, and is lost by nobody: it comes before or after any owner's
 //! claim. Neither holds for what is `Mapped`: there the caller copies as memcpy(3) does, which is
-//! all that the header promises. No system call, no lock, and no store to a line that other threads read, but for the
-//! object that is written, and a count of touches that ends at three.
+//! all that the header promises. No system call, no lock, and no store to a line that other threads
+//! read, but for the object that is written, and a count of touches that ends at three.
 //! Never: allocates, waits, owns an object. May fault, on the program's bytes only.
 //! Threads: any, outside the fault path and outside the gate: what the gate keeps out, a change of
 //! what is in RAM while a cut is made, a clean object refuses here, and a changed one is in the cut

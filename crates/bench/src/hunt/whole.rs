@@ -130,8 +130,8 @@ impl Whole {
     }
 }
 
-/// Whether an object that is torn may be: it is in the page buffer, and all words are of writes that
-/// were made meanwhile, or of the one before.
+/// Whether an object that is torn may be: it is in the page buffer, and all words are of writes
+/// that were made meanwhile, or of the one before.
 fn may_be_mixed(is_mapped: bool, words: &[u64], written: RangeInclusive<u64>) -> bool {
     is_mapped && words.iter().all(|word| written.contains(word))
 }
