@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deepheap::{DurableHeap, DurableOptions, durable_inspect, free};
@@ -539,4 +540,118 @@ fn who_begins_to_read_while_compact_runs_keeps_what_it_reads() {
 
 fn disk_bytes(path: &Path) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).expect("a file")) * 512
+}
+
+/// A folder with a copy of a heap that has been worked with, and what of it is durable.
+fn copy_worked(folder: &Folder, has_heap: bool) -> PathBuf {
+    let to = folder.path().join("trial");
+    let _ = fs::remove_dir_all(&to);
+    fs::create_dir(&to).expect("a folder");
+    for name in ["heap", "durable"].iter().filter(|_| has_heap) {
+        fs::copy(folder.path().join(name), to.join(name)).expect("a copy");
+    }
+    to
+}
+
+#[test]
+fn checkpoints_that_are_killed_anywhere_leave_what_was_durable() {
+    const NAME: &str = "checkpoints_that_are_killed_anywhere_leave_what_was_durable";
+    if is_played(NAME) {
+        play()
+    }
+    let folder = Folder::new(NAME);
+    perform(NAME, folder.path(), "work");
+    let start = log_start(&folder.path().join("heap"));
+    // A heap that is made, and one that is opened again.
+    for has_heap in [false, true] {
+        let trial = copy_worked(&folder, has_heap);
+        let kind = |call: &Call| step(call, &trial.join("heap"), start);
+        let counts = count(NAME, &trial, "work", kind);
+        let (mut ended, mut went_on) = (0, 0);
+        for point in chosen(&counts, &mut Random::new(seed()), 8) {
+            copy_worked(&folder, has_heap);
+            let was_ended = end_at(NAME, &trial, "work", point, kind);
+            *(if was_ended { &mut ended } else { &mut went_on }) += 1;
+            println!("{point:?} {was_ended} {}", perform(NAME, &trial, "look"));
+        }
+        println!("{counts:?}: {ended} times ended, {went_on} times not, nothing lost");
+        assert!(ended > went_on);
+    }
+}
+
+// ---- Refusals: system calls that the kernel refuses.
+
+/// A system call that can be refused, as `REFUSALS` says with what.
+fn refusable(call: &Call, path: &Path) -> Option<(&'static str, i32)> {
+    let is_heap = || call.path_of(call.arguments[0]).as_deref() == Some(path);
+    Some(match call.number {
+        libc::SYS_mmap | libc::SYS_brk | libc::SYS_mremap => ("memory", libc::ENOMEM),
+        libc::SYS_ioctl => ("ioctl", libc::ENOMEM),
+        libc::SYS_madvise => ("advice", libc::EAGAIN),
+        libc::SYS_io_uring_enter => ("batch", libc::EIO),
+        libc::SYS_pwrite64 if is_heap() => ("write", libc::EIO),
+        libc::SYS_pread64 | libc::SYS_preadv if is_heap() => ("read", libc::EIO),
+        libc::SYS_fdatasync | libc::SYS_fsync if is_heap() => ("sync", libc::EIO),
+        libc::SYS_fallocate if is_heap() => ("space", libc::ENOSPC),
+        _ => return None,
+    })
+}
+
+#[test]
+fn calls_that_are_refused_once_or_for_ever_leave_what_was_durable() {
+    const NAME: &str = "calls_that_are_refused_once_or_for_ever_leave_what_was_durable";
+    if is_played(NAME) {
+        play()
+    }
+    let folder = Folder::new(NAME);
+    perform(NAME, folder.path(), "work");
+    let trial = copy_worked(&folder, true);
+    let heap = trial.join("heap");
+    // From when the heap's file is opened on: before, there is nothing of ours.
+    let is_open = AtomicBool::new(false);
+    let kind = |call: &Call| {
+        if call.number == libc::SYS_openat && call.result.is_some_and(|result| result >= 0) {
+            let opened = call.path_of(call.result.unwrap_or_default() as u64);
+            is_open.fetch_or(opened.as_deref() == Some(&*heap), Ordering::Relaxed);
+        }
+        if is_open.load(Ordering::Relaxed) { refusable(call, &heap) } else { None }
+    };
+    let counts = count(NAME, &trial, "work", kind);
+    let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
+    for (wanted, number, for_ever) in chosen(&counts, &mut Random::new(seed()), 10) {
+        copy_worked(&folder, true);
+        is_open.store(false, Ordering::Relaxed);
+        let (mut seen, mut refused) = (0, 0);
+        let begun = Instant::now();
+        let ended = perform_traced(NAME, &trial, "work", |call| {
+            if call.result.is_some() || kind(call) != Some(wanted) {
+                kind(call);
+                return GoOn::Freely;
+            }
+            seen += 1;
+            if seen == number + 1 || for_ever && seen > number {
+                refused += 1;
+                return GoOn::Refused(wanted.1);
+            }
+            GoOn::Freely
+        });
+        let how = match (ended.status.code(), ended.status.signal()) {
+            (Some(0), _) => "went on".to_string(),
+            (Some(code), _) => format!("ended with {code}"),
+            (None, signal) => format!("ended by signal {signal:?}"),
+        };
+        println!(
+            "{} {number} of {}, for ever {for_ever}, {refused} refused, {} ms: {how}; {}",
+            wanted.0,
+            counts[&wanted],
+            begun.elapsed().as_millis(),
+            ended.said.lines().find(|line| !line.is_empty()).unwrap_or("silent")
+        );
+        let is_told = ended.status.success() || !ended.said.trim().is_empty();
+        let is_fault = [libc::SIGSEGV, libc::SIGILL].contains(&ended.status.signal().unwrap_or(0));
+        assert!(is_told && !is_fault, "{}\n{}", ended.status, ended.said);
+        perform(NAME, &trial, "look");
+        *outcomes.entry(how).or_default() += 1;
+    }
+    println!("{outcomes:?}, nothing lost");
 }
