@@ -44,7 +44,7 @@ pub struct Index {
     /// A durable heap: is made, filled and closed, or opened if it is there
     #[arg(long, value_name = "PATH")]
     heap: Option<PathBuf>,
-    /// Settings of a durable heap that is made
+    /// Settings of a durable heap
     #[arg(long, default_value = "ram:75%", value_name = "SETTINGS")]
     settings: String,
     /// Same seed, same objects
@@ -91,8 +91,8 @@ impl Index {
             }
             Some(path) => {
                 let is_there = path.exists();
-                let settings = if is_there { "ram:75%" } else { &self.settings };
-                let options = DurableOptions::parse(settings).map_err(|error| failed(&error))?;
+                let options = DurableOptions::parse(&self.settings);
+                let options = options.map_err(|error| failed(&error))?;
                 let begun = Instant::now();
                 let heap = DurableHeap::open(path, &options).map_err(|error| failed(&error))?;
                 let start = if is_there {

@@ -8,7 +8,7 @@
 //! files that are mapped, `papers` repeats the experiments of two papers, `flashvm` the policies of
 //! a third, `flashmap` has what maps are for after a fourth, `real` runs programs that users know,
 //! `hunt` looks for lost writes, `torture` kills durable heaps, `durable` compares them with LMDB
-//! and redb, `clean` removes what killed runs left.
+//! and redb, `checkpoints` measures what theirs cost, `clean` removes what killed runs left.
 
 mod access;
 mod backend;
@@ -52,6 +52,7 @@ compile_error!("deepheap-bench measures Linux on x86_64 only, for now");
 use clap::{Parser, Subcommand};
 
 use crate::durable::Durable;
+use crate::durable::checkpoints::Checkpoints;
 use crate::failure::Failure;
 use crate::flashmap::FlashMap;
 use crate::flashvm::FlashVm;
@@ -191,6 +192,8 @@ enum Command {
     Hunt(Hunt),
     /// Compares a durable heap with LMDB and redb: reads and updates of records; needs root
     Durable(Durable),
+    /// Measures what checkpoints of a durable heap cost, and opening it after SIGKILL; prints JSON
+    Checkpoints(Checkpoints),
     /// Kills processes with durable heaps, cuts their power, and verifies every byte each time
     #[command(after_help = TORTURE_HELP)]
     Torture(Torture),
@@ -223,6 +226,7 @@ fn main() {
             Ok(())
         }
         Command::Durable(durable) => durable.main(),
+        Command::Checkpoints(checkpoints) => checkpoints.main(),
         Command::Torture(torture) => torture.main(),
         Command::Worker => worker::main(),
         Command::TortureActor(actor) => actor.main(),

@@ -7,6 +7,7 @@
 //! Guarantees: a wrong record ends it with status 1. What it makes is taken back.
 //! Threads: one, beside those of the contenders themselves.
 
+pub mod checkpoints;
 mod contender;
 
 use std::path::{Path, PathBuf};
