@@ -585,8 +585,9 @@ fn checkpoints_that_are_killed_anywhere_leave_what_was_durable() {
 
 // ---- Refusals: system calls that the kernel refuses.
 
-/// A system call that can be refused, and with what. Those about memory only where `DEEPHEAP_POINTS`
-/// says so: of 206 processes one did not end (docs/durability.md), and it is not known why.
+/// A system call that can be refused, and with what. Those about memory only with
+/// `DEEPHEAP_POINTS`: of 206 processes one did not end, and it is not known why
+/// (docs/durability.md).
 fn refusable(call: &Call, path: &Path, is_memory_meant: bool) -> Option<(&'static str, i32)> {
     let is_heap = || call.path_of(call.arguments[0]).as_deref() == Some(path);
     Some(match call.number {

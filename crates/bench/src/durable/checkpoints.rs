@@ -239,8 +239,8 @@ impl Checkpoints {
         })
     }
 
-    /// Writes pages at random to a heap with a quarter of the RAM that its data takes, and says when
-    /// that made so many bytes.
+    /// Writes pages at random to a heap with a quarter of the RAM that its data takes, and says
+    /// when that made so many bytes.
     fn write_until_killed(&self, path: &Path) -> Result<(), Failure> {
         let (_heap, start) = self.make(path, self.data / 4)?;
         let (mut random, before) = (Random::new(11, 0), written_bytes());

@@ -162,11 +162,17 @@ impl DurableFile {
         let (checkpoint, root) = (1, Entry::NONE);
         let superblock = Superblock { identity, sealed, shape, log_start, checkpoint, root, stamp };
         let mut this = Self::of_superblock(device, superblock, SuperblockId::A)?;
-        // First none, then all: never one of this heap beside one of another.
-        for bytes in [[0; BLOCK_BYTES], this.superblock.write()] {
-            for offset in SUPERBLOCK_OFFSETS.into_iter().chain(BIRTH_OFFSETS) {
-                write_superblock(&*this.device, offset, &bytes)?;
-            }
+        // First none, then all: never one of this heap beside one of another. The superblocks come
+        // last: a heap that can be opened has its births.
+        let bytes = this.superblock.write();
+        let write = |bytes: &[u8; BLOCK_BYTES], offsets: [u64; 2]| {
+            offsets.into_iter().try_for_each(|at| write_superblock(&*this.device, at, bytes))
+        };
+        write(&[0; BLOCK_BYTES], SUPERBLOCK_OFFSETS)?;
+        write(&[0; BLOCK_BYTES], BIRTH_OFFSETS)?;
+        this.device.sync()?;
+        for offsets in [BIRTH_OFFSETS, SUPERBLOCK_OFFSETS] {
+            write(&bytes, offsets)?;
             this.device.sync()?;
         }
         this.condition = Condition::Settled;
