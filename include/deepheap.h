@@ -317,9 +317,14 @@ struct dh_stats {
     uint64_t discards;            /* since version 5: requests that told the device what is free */
     uint64_t discarded_bytes;     /* what they were about */
     uint64_t not_discarded_bytes; /* free for a while, then written again without one */
+
+    uint64_t stall_bound_ppm;     /* since version 6: the most that it may be, by `stall` */
+    uint64_t budget_most_bytes;   /* the most that budget_bytes may become under a bound */
+    uint64_t touched_mean_bytes;  /* under a bound, on average: touched and not given back, */
+    uint64_t used_mean_bytes;     /* and what counted against the budget */
 };
 
-#define DH_STATS_VERSION 5
+#define DH_STATS_VERSION 6
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

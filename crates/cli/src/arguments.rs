@@ -136,6 +136,7 @@ cannot be executed, 127 if it is not found, else the program's.
 Examples:
   deepheap run redis-server --port 7777
   deepheap run --ram 2G --store /mnt/nvme --show-stats python3 train.py
+  deepheap run --ram auto --stall 1% --show-stats ./service
   deepheap run --ram 4G --objects 100-1500 --show-stats ./packet_cache
   deepheap run --ram 25% --store /dev/nvme1n1 --no-children ./simulate";
 
@@ -144,10 +145,15 @@ Examples:
 #[command(override_usage = "deepheap run [OPTIONS] [--] PROGRAM [ARGUMENTS]...")]
 #[command(after_help = RUN_NOTES)]
 pub struct Run {
-    /// RAM budget: the ceiling on everything deepheap uses [default: 50%]
+    /// RAM budget: the ceiling on everything deepheap uses; auto: 50%, with --stall 2%
+    /// [default: 50%]
     // Values may begin with a hyphen, so that `-1` is told to be negative, not to be an option.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub ram: Option<String>,
+    /// Use the least of the RAM budget with which the program stands in faults for no more than
+    /// this percentage of its run time, or off [default: off]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
+    pub stall: Option<String>,
     /// Folder on an SSD, file or device for what does not fit [default: $TMPDIR or .]
     #[arg(long, value_name = "PATH", value_parser = any_path())]
     pub store: Option<PathBuf>,

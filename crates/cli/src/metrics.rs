@@ -38,6 +38,13 @@ const GAUGES: &[(&str, &str, &str, &str, Gauges)] = &[
     ),
     ("deepheap_ram_budget_bytes", "bytes", "The RAM budget.", "", &[("", |s| s.budget_bytes)]),
     (
+        "deepheap_ram_mean_bytes",
+        "bytes",
+        "Under a bound on stalls: mean of what was touched, and of the RAM for it.",
+        "kind",
+        &[("touched", |s| s.touched_mean_bytes), ("used", |s| s.used_mean_bytes)],
+    ),
+    (
         "deepheap_unmanaged_bytes",
         "bytes",
         "RAM of the program outside of deepheap.",

@@ -78,6 +78,9 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     if let Some(size) = &arguments.ram {
         config.set(machine, "ram", size).map_err(refuse("--ram"))?;
     }
+    if let Some(percent) = &arguments.stall {
+        config.set(machine, "stall", percent).map_err(refuse("--stall"))?;
+    }
     if let Some(size) = &arguments.store_size {
         config.set(machine, "store_size", size).map_err(refuse("--store-size"))?;
     }

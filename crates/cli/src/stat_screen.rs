@@ -8,7 +8,7 @@ use core::fmt::{Result, Write};
 
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_report::{
-    bytes, compression, count, device_troubles, duration, given_back, share,
+    bound_in_words, bytes, compression, count, device_troubles, duration, given_back, saved, share,
 };
 
 use crate::sample::{Rates, Sample};
@@ -49,6 +49,10 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
     let (used, budget) = (s.used_bytes(), s.budget_bytes);
     let bar = |part, whole| bar(part, whole, has_colour);
     writeln!(out, "memory  {}  {} of {}", bar(used, budget), bytes(used), bytes(budget))?;
+    if s.stall_bound_ppm > 0 {
+        let (saved, most) = (saved(s), bytes(s.budget_most_bytes));
+        writeln!(out, "        {saved}; at most {most} may be used")?;
+    }
     let kinds = [
         ("in reach", s.page_buffer_bytes),
         ("cached", s.cache_bytes),
@@ -154,9 +158,10 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
     )?;
     writeln!(
         out,
-        "stood   in faults for want of RAM: {} of the run time now, {} in all",
+        "stood   in faults for want of RAM: {} of the run time now, {} in all{}",
         share(s.stall_share_now_ppm),
-        share(s.stall_share_ppm)
+        share(s.stall_share_ppm),
+        bound_in_words(s)
     )?;
     writeln!(
         out,

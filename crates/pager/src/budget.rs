@@ -49,7 +49,9 @@ const BATCH_LEAST: usize = DIRECT_PAGES;
 
 /// The budget and the peaks that decide what is left of it.
 pub(crate) struct Budget {
-    bytes: AtomicUsize,
+    ceiling: AtomicUsize,
+    /// What is to be used now, if that is less.
+    target: AtomicUsize,
     /// The size that the user has fixed.
     page_buffer_bytes: Option<usize>,
     touched_peak: AtomicUsize,
@@ -60,7 +62,7 @@ pub(crate) struct Budget {
 /// What the budget is used for, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// The ceiling.
+    /// The most that may be used now.
     pub budget: usize,
     /// Pages the program can touch.
     pub page_buffer: usize,
@@ -147,16 +149,26 @@ pub fn handler_stacks(budget: usize) -> usize {
 impl Budget {
     pub(crate) fn new(bytes: usize, page_buffer_bytes: Option<usize>) -> Budget {
         let (touched_peak, staged_pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Budget { bytes: AtomicUsize::new(bytes), page_buffer_bytes, touched_peak, staged_pages }
+        let (ceiling, target) = (AtomicUsize::new(bytes), AtomicUsize::new(usize::MAX));
+        Budget { ceiling, target, page_buffer_bytes, touched_peak, staged_pages }
     }
 
-    /// The ceiling.
+    /// What may be used now. Never more than the ceiling.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        self.ceiling().min(self.target.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_bytes(&self, bytes: usize) {
-        self.bytes.store(bytes, Ordering::Relaxed);
+    /// What may ever be used.
+    pub(crate) fn ceiling(&self) -> usize {
+        self.ceiling.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_ceiling(&self, bytes: usize) {
+        self.ceiling.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_target(&self, bytes: usize) {
+        self.target.store(bytes, Ordering::Relaxed);
     }
 
     /// The size of the page buffer in bytes, if the user has fixed it.

@@ -95,13 +95,23 @@ impl PageBuffer {
     /// free). A small buffer keeps a larger part free: as much as faults take while a batch is
     /// being evicted. Pages that cannot be evicted do not count as part of the buffer here.
     pub fn excess(&self, evicting: bool) -> usize {
-        let (pages, limit) = (self.pages(), self.limit());
+        self.pages().saturating_sub(self.mark(evicting))
+    }
+
+    /// How many more pages there could be before any has to be evicted.
+    pub fn idle(&self) -> usize {
+        self.mark(true).saturating_sub(self.pages())
+    }
+
+    /// The low mark if pages are being evicted, else the high-water mark.
+    fn mark(&self, evicting: bool) -> usize {
+        let limit = self.limit();
         let usable = limit.saturating_sub(self.unevictable());
         let free = match evicting {
             true => (usable / 32).max((usable / 4).min(2 * self.batch)),
             false => (usable / 64).max((usable / 8).min(self.batch)),
         };
-        pages.saturating_sub(limit - free)
+        limit - free
     }
 }
 

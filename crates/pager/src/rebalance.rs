@@ -7,6 +7,7 @@
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_sys::atomic::Ordering;
+use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::{handler_stack, thread};
 
 use crate::PAGE;
@@ -16,6 +17,7 @@ use crate::budget::{
 };
 use crate::fault_report::{FaultKind, FaultReport};
 use crate::gate::Level;
+use crate::moves::Moves;
 use crate::ownership::ObjectTable;
 use crate::pager::Pager;
 use crate::policy::budget_split::{self, Share, Split};
@@ -111,13 +113,13 @@ impl Pager {
     /// less than they need.
     fn most_pages(&self, overhead: usize) -> usize {
         let least = 2 * budget_split::LEAST * PAGE;
-        let room = self.budget.bytes().saturating_sub(overhead.saturating_add(least));
+        let room = self.budget.ceiling().saturating_sub(overhead.saturating_add(least));
         self.budget.touched_peak(self.touched_pages()) + room / self.bytes_per_page()
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {
         let overhead = self.least_overhead(&self.usage()).saturating_add(bytes);
-        overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.bytes()
+        overhead.saturating_add(2 * budget_split::LEAST * PAGE) <= self.budget.ceiling()
     }
 
     /// Sets the limits of page buffer and object cache from what the rest leaves, or goes one step
@@ -157,8 +159,36 @@ impl Pager {
 
     /// Changes the budget, to no more than it was at first. Page buffer and cache follow.
     pub fn set_budget(&self, bytes: usize) {
-        self.budget.set_bytes(bytes);
+        self.budget.set_ceiling(bytes);
         self.rebalance();
+    }
+
+    /// Has no more used than so many bytes from now on, or than the budget if that is less. What is
+    /// used follows with the next `rebalance`s and evictions. Promises are made by the budget all
+    /// the same: it is there when it is needed.
+    pub fn set_target(&self, bytes: usize) {
+        self.budget.set_target(bytes);
+    }
+
+    /// Pages by which the target could be lower before more pages would have to leave reach or RAM.
+    /// A snapshot.
+    pub fn idle_pages(&self) -> usize {
+        let part = self.balancer.part();
+        let reach = self.frames.page_buffer.idle() << 16;
+        let cache = (self.cache.limit().saturating_sub(self.cache.held_bytes()) / PAGE) << 16;
+        (reach / part.max(1)).min(cache / ((1 << 16) - part).max(1))
+    }
+
+    /// Has objects leave the cache, and so RAM, until it is within a lowered limit. False if no
+    /// more can leave now. The page buffer's way is eviction.
+    pub fn trim_cache(&self, moves: &mut Moves) -> bool {
+        let _passage = self.gate.enter(Level::Mover);
+        while self.cache.is_over_limit() {
+            if !matches!(self.reclaim(BATCH_MAX, moves), Ok(1..)) {
+                return false;
+            }
+        }
+        true
     }
 
     /// How much each side of the border holds.

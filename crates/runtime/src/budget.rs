@@ -16,6 +16,8 @@ use crate::config::{SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::store_location::StoreLocation;
 
+/// Under a bound on stalls a heap of so many bytes is managed: what is less is not worth it.
+const PLAIN_UNDER_BOUND_BYTES: usize = 32 << 20;
 /// Segments in memory, open or on their way to the device: five, and more where they take one part
 /// of the budget in so many together at most.
 const SEGMENT_BUFFERS: core::ops::RangeInclusive<u64> = 5..=8;
@@ -42,6 +44,24 @@ impl Runtime {
         (self.config.ram as usize).saturating_sub(self.lent.load(Ordering::Relaxed))
     }
 
+    /// What may be used of the budget now: less than all of it under a bound on stalls.
+    pub(crate) fn present_ram(&self) -> usize {
+        match self.pager().filter(|_| self.config.stall.is_some()) {
+            Some(pager) => pager.usage().budget + self.lent.load(Ordering::Relaxed),
+            None => self.config.ram as usize,
+        }
+    }
+
+    /// Pages that stay plain: as many as fit in RAM, or under a bound on stalls only a few, for
+    /// what is plain cannot leave.
+    pub(crate) fn most_plain_pages(&self, is_refused: bool) -> usize {
+        let fits = self.plain_pages();
+        match self.config.stall {
+            Some(_) if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
+            _ => fits,
+        }
+    }
+
     /// Pages that fit in RAM together with what managing them would add.
     pub(crate) fn plain_pages(&self) -> usize {
         let budget = self.ram();
@@ -65,13 +85,14 @@ impl Runtime {
 
     /// Segments in memory.
     pub(crate) fn segment_buffers(&self) -> usize {
-        let of_budget = self.config.ram / BUDGET_PART_OF_BUFFERS / self.config.segment_bytes;
+        let of_budget =
+            self.config.usual_ram() / BUDGET_PART_OF_BUFFERS / self.config.segment_bytes;
         of_budget.clamp(*SEGMENT_BUFFERS.start(), *SEGMENT_BUFFERS.end()) as usize
     }
 
     /// Rings of the store's device. Those of a forked child are the least: a fork is to be quick.
     pub(crate) fn rings(&self) -> usize {
-        let of_budget = self.config.ram / BUDGET_PART_OF_RINGS / RING_BYTES;
+        let of_budget = self.config.usual_ram() / BUDGET_PART_OF_RINGS / RING_BYTES;
         let of_descriptors = most_descriptors() / DESCRIPTORS_PER_RING;
         let rings = of_budget.min(of_descriptors).min(1 << 10) as usize;
         let of_cpus = thread::cpu_count() * RINGS_PER_CPU;

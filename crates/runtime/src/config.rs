@@ -6,7 +6,8 @@
 //!
 //! | key | value | without it |
 //! |---|---|---|
-//! | `ram` | size, or `50%` of the machine (or of its memory cgroup) | `50%` |
+//! | `ram` | size, or `50%` of the machine (or of its memory cgroup); `auto`: see below | `50%` |
+//! | `stall` | percentage of its run time that a program may stand in faults, or `off` | `off` |
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
 //! | `store_size` | size, or percentage of what the store has free | `90%` |
 //! | `store_floor` | size or percentage of the file system that stays free | `5%`, or 1 GiB |
@@ -28,6 +29,10 @@
 //!
 //! A hyphen in a key is as good as an underscore. `objects` holds for programs under
 //! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
+//!
+//! With `stall` the program gets the least RAM with which it stands in faults no longer than that,
+//! and never more than `ram`. `ram:auto` is `ram:50%` with `stall:2%`, unless `stall` says
+//! otherwise.
 //!
 //! A segment larger than 1/512 of `ram` is halved until it is not, down to 128 KiB: several are in
 //! memory at a time.
@@ -60,6 +65,13 @@ const CONF_VARIABLE: &str = "DEEPHEAP_CONF";
 pub const SHOW_STATS_VARIABLE: &str = "DEEPHEAP_SHOW_STATS";
 /// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
+/// The bound on stalls of `ram:auto`, if none is given.
+const STALL_OF_AUTO: StallLimit = StallLimit { ppm: 20_000 };
+/// Bounds that can be held: below, a single read of the device breaks it; above, RAM decides
+/// nothing.
+const STALL_PPM: RangeInclusive<u32> = 1_000..=500_000;
+/// With a bound on stalls nobody knows the budget before; what is made ready is for this one.
+const RAM_UNDER_BOUND_BYTES: u64 = 256 << 20;
 /// The smallest page buffer, in bytes: what the pager takes in any case.
 const PAGE_BUFFER_MIN_BYTES: u64 = (budget_split::LEAST * PAGE) as u64;
 /// The smallest store, in bytes: below it collection has no room to work.
@@ -125,11 +137,44 @@ impl fmt::Display for Share {
     }
 }
 
+/// A part of the run time that a program may stand in faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StallLimit {
+    ppm: u32,
+}
+
+impl StallLimit {
+    /// So many millionths of the run time; none if that bound cannot be held.
+    pub fn of_ppm(ppm: u32) -> Option<StallLimit> {
+        STALL_PPM.contains(&ppm).then_some(StallLimit { ppm })
+    }
+
+    /// Millionths of the run time.
+    pub fn ppm(self) -> u32 {
+        self.ppm
+    }
+
+    fn parse(text: &str) -> Option<StallLimit> {
+        let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+        // What is no number, and what is too large for one, becomes 0 and the largest.
+        StallLimit::of_ppm((percent * 1e4).round() as u32)
+    }
+}
+
+impl fmt::Display for StallLimit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}%", f64::from(self.ppm) / 1e4)
+    }
+}
+
 /// All settings. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Ceiling on everything deepheap uses in RAM.
     pub ram: u64,
+    /// How much of its run time the program may stand in faults, so that it gets the least RAM that
+    /// holds this; `None`: it gets all of `ram`.
+    pub stall: Option<StallLimit>,
     /// Folder, file or block device; `None`: `$TMPDIR` or the working folder.
     pub store: Option<PathBuf>,
     /// How much of what is free at the store may be used.
@@ -181,6 +226,7 @@ impl Config {
     pub fn default_on(machine: Machine) -> Config {
         Config {
             ram: (machine.usable_bytes() / 2).max(RAM_MIN_BYTES),
+            stall: None,
             store: None,
             store_size: STORE_SIZE_DEFAULT,
             store_floor: None,
@@ -267,7 +313,12 @@ impl Config {
     /// What is wrong with the key or value by itself.
     pub fn set(&mut self, machine: Machine, key: &str, value: &str) -> Result<(), ConfigError> {
         match key.replace('-', "_").as_str() {
+            "ram" if value.trim() == "auto" => {
+                self.ram = Config::default_on(machine).ram;
+                self.stall.get_or_insert(STALL_OF_AUTO);
+            }
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
+            "stall" => self.stall = stall(value)?,
             "store" => self.store = Some(path("store", value)?),
             "store_size" => self.store_size = Share::parse("store_size", value)?,
             "store_floor" => self.store_floor = Some(floor(value)?),
@@ -291,9 +342,14 @@ impl Config {
         Ok(())
     }
 
+    /// The budget that buffers are made for.
+    pub(crate) fn usual_ram(&self) -> u64 {
+        self.stall.map_or(self.ram, |_| self.ram.min(RAM_UNDER_BOUND_BYTES))
+    }
+
     /// Makes segments smaller if need be: those in memory count against the budget.
     pub(crate) fn fit_segments(&mut self) {
-        let most = (self.ram / BUDGET_PER_SEGMENT).max(SEGMENT_MIN_BYTES);
+        let most = (self.usual_ram() / BUDGET_PER_SEGMENT).max(SEGMENT_MIN_BYTES);
         while self.segment_bytes > most {
             self.segment_bytes /= 2;
         }
@@ -362,6 +418,11 @@ impl Config {
             }
         }
         if let Some(share) = self.page_buffer {
+            if self.stall.is_some() {
+                let reason = "with a bound on stalls its size follows the RAM that is found to be \
+                              enough; leave out page_buffer, or give stall:off";
+                return refuse_value("page_buffer", share.to_string(), reason.to_owned());
+            }
             let size = share.bytes_of(self.ram);
             if size > self.ram {
                 let reason = format!("the whole budget is {}; give a part of it", bytes(self.ram));
@@ -385,6 +446,9 @@ impl Config {
             conf.push_str(&escaped(value));
         };
         let text = |path: &Path| path.to_string_lossy().into_owned();
+        if let Some(limit) = self.stall {
+            put("stall", &limit.to_string());
+        }
         if let Some(path) = &self.store {
             put("store", &text(path));
         }
@@ -573,6 +637,16 @@ fn floor(value: &str) -> Result<Share, ConfigError> {
         Some("0") => Ok(Share::Bytes(0)),
         _ => Share::parse("store_floor", value),
     }
+}
+
+/// A percentage of the run time, or `off`.
+fn stall(text: &str) -> Result<Option<StallLimit>, ConfigError> {
+    if text.trim() == "off" {
+        return Ok(None);
+    }
+    let words = "a percentage of the run time from 0.1% to 50%, or off";
+    let error = || ConfigError::NoneOf { key: "stall", text: text.to_owned(), words };
+    StallLimit::parse(text).map(Some).ok_or_else(error)
 }
 
 fn overcommit(value: &str) -> Result<Overcommit, ConfigError> {

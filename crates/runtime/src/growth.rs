@@ -72,10 +72,16 @@ impl Runtime {
 
     /// The ladder: grants `missing` more blocks, and some to spare if they are there.
     fn grant(&'static self, growth: &mut Growth, kind: Kind, missing: usize) -> bool {
-        if kind == Kind::Memory && self.pager().is_none() && self.grant_in_ram(missing) {
+        let in_ram = |growth: &Growth| {
+            kind == Kind::Memory
+                && self.pager().is_none()
+                && self.grant_in_ram(self.most_plain_pages(growth.refused), missing)
+        };
+        if in_ram(growth) {
             return true;
         }
-        let Some(pager) = self.switched(growth) else { return false };
+        // Under a bound on stalls there may be RAM left for a heap that cannot be managed.
+        let Some(pager) = self.switched(growth) else { return in_ram(growth) };
         let grant = |blocks| self.grant_from_store(pager, kind, blocks);
         // Many threads may have asked at once: what one of them was granted is there for all.
         let spare = match kind {
@@ -117,9 +123,9 @@ impl Runtime {
         false
     }
 
-    /// Plain mode: grants pages that the budget holds, or drops as many that keep old bytes.
-    fn grant_in_ram(&self, missing: usize) -> bool {
-        let (limit, granted) = (self.plain_pages(), self.heap.granted_pages());
+    /// Plain mode: grants pages up to a limit, or drops as many that keep old bytes.
+    fn grant_in_ram(&self, limit: usize, missing: usize) -> bool {
+        let granted = self.heap.granted_pages();
         if granted + missing <= limit {
             self.heap.grant(missing.max(GRANT_BLOCKS).min(limit - granted));
             return true;

@@ -48,6 +48,7 @@ pub mod heap_file;
 pub mod heap_map;
 pub mod histogram;
 mod holds;
+mod least_ram;
 pub mod limits;
 pub mod machine;
 pub mod maps;

@@ -14,7 +14,7 @@ use deepheap_sys::{clock, handler_stack, process_status};
 
 use crate::config::Config;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
-use crate::stall_share::{StallShare, Times};
+use crate::stall_share::{Mark, StallShare, Times};
 use crate::stats::{Counter, Gauge, Stats};
 use crate::stats_report::{bytes, stats_json, summary};
 
@@ -31,7 +31,9 @@ impl Runtime {
         let set = |gauge, value: usize| self.stats.set(gauge, value as u64);
         // While a heap is being opened or closed the gauges stay as they are.
         let Some(durable) = durable_total() else { return };
-        set(Gauge::Budget, self.config.ram as usize);
+        set(Gauge::Budget, self.present_ram());
+        set(Gauge::BudgetMost, self.config.ram as usize);
+        set(Gauge::StallBound, self.config.stall.map_or(0, |bound| bound.ppm() as usize));
         let committed = self.heap.committed_pages() * deepheap_heap::PAGE;
         set(Gauge::CommittedBytes, committed + durable.committed);
         set(Gauge::AllocatedBytes, self.heap.allocated_bytes() + durable.allocated);
@@ -88,6 +90,13 @@ impl Runtime {
         put(Counter::Discards, store.discards);
         put(Counter::DiscardedBytes, store.bytes_discarded);
         put(Counter::NotDiscardedBytes, store.bytes_not_discarded);
+    }
+
+    /// Run time and stalls until now; none while another thread brings them up to date.
+    pub(crate) fn stall_mark(&self) -> Option<Mark> {
+        let mut stalls = self.stalls.try_lock()?;
+        stalls.observe(&self.times());
+        Some(stalls.mark())
     }
 
     /// Brings the shares of the run time that threads stand in faults up to date.
@@ -283,7 +292,7 @@ pub fn exit_summary() {
     if has_to_tell && runtime.config.show_stats {
         let _ = std::io::stderr().write_all(summary(&stats).as_bytes());
     }
-    tell_unmanaged(stats.budget_bytes);
+    tell_unmanaged(stats.budget_most_bytes);
     if let Some(path) = runtime.config.stats_file.as_ref().filter(|_| has_to_tell) {
         let line = stats_json(&stats) + "\n";
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);

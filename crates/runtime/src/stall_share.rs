@@ -37,14 +37,14 @@ pub(crate) struct Times {
 
 /// Run time, and the stalls until then.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mark {
+pub(crate) struct Mark {
     run_ns: u64,
     stalls_ns: [u64; SHARDS],
 }
 
 impl Mark {
     /// What happened since an earlier one.
-    fn since(&self, earlier: &Mark) -> Stalled {
+    pub fn since(&self, earlier: &Mark) -> Stalled {
         let run_ns = self.run_ns.saturating_sub(earlier.run_ns);
         Stalled { run_ns, stall_ns: longest(&self.stalls_ns, &earlier.stalls_ns).min(run_ns) }
     }
@@ -88,6 +88,11 @@ impl StallShare {
         if self.now.since(&self.newer).run_ns >= WINDOW.as_nanos() as u64 {
             self.older = core::mem::replace(&mut self.newer, self.now);
         }
+    }
+
+    /// The moment of the last observation.
+    pub fn mark(&self) -> Mark {
+        self.now
     }
 
     /// Run time so far, in nanoseconds.

@@ -7,7 +7,7 @@
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 5;
+pub const STATS_VERSION: u32 = 6;
 
 /// How a fault was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Gauge {
-    /// The RAM budget, in bytes.
+    /// The RAM budget, in bytes; with a bound on stalls, what is found to be enough.
     Budget,
     /// Bytes of physical pages the program can touch right now; while nothing is managed, of all
     /// pages handed to the heap.
@@ -156,11 +156,20 @@ pub enum Gauge {
     StallShareNow,
     /// The same of the whole run time.
     StallShare,
+    /// The most that it may be, in millionths; 0 without a bound.
+    StallBound,
+    /// The most that the RAM budget may become, in bytes.
+    BudgetMost,
+    /// With a bound: bytes that the program had touched and not given back, the mean of its run
+    /// time since it is managed.
+    TouchedMean,
+    /// And what counted against the budget, the mean of the same time.
+    UsedMean,
 }
 
 impl Gauge {
     /// Number of gauges.
-    pub const COUNT: usize = Gauge::StallShare as usize + 1;
+    pub const COUNT: usize = Gauge::UsedMean as usize + 1;
 }
 
 /// Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
@@ -332,6 +341,15 @@ pub struct Stats {
     pub discarded_bytes: u64,
     /// See [`Counter::NotDiscardedBytes`].
     pub not_discarded_bytes: u64,
+
+    /// See [`Gauge::StallBound`].
+    pub stall_bound_ppm: u64,
+    /// See [`Gauge::BudgetMost`].
+    pub budget_most_bytes: u64,
+    /// See [`Gauge::TouchedMean`].
+    pub touched_mean_bytes: u64,
+    /// See [`Gauge::UsedMean`].
+    pub used_mean_bytes: u64,
 }
 
 /// Bytes of one block of the store.
@@ -367,6 +385,14 @@ impl Stats {
             + self.heap_metadata_bytes
             + self.store_memory_bytes
             + self.other_bytes
+    }
+
+    /// Which part of the RAM that the program would have taken was saved on average, under a bound
+    /// on stalls; negative if deepheap itself took more. `None` without a bound, or while the heap
+    /// is not managed.
+    pub fn saved(&self) -> Option<f64> {
+        let (touched, used) = (self.touched_mean_bytes as f64, self.used_mean_bytes as f64);
+        (touched > 0.0).then(|| 1.0 - used / touched)
     }
 
     /// How many times smaller the pages became that were compressed; `None` before the first.

@@ -335,6 +335,10 @@ impl StatsPage {
             discards: counter(Counter::Discards),
             discarded_bytes: counter(Counter::DiscardedBytes),
             not_discarded_bytes: counter(Counter::NotDiscardedBytes),
+            stall_bound_ppm: gauge(Gauge::StallBound),
+            budget_most_bytes: gauge(Gauge::BudgetMost),
+            touched_mean_bytes: gauge(Gauge::TouchedMean),
+            used_mean_bytes: gauge(Gauge::UsedMean),
         }
     }
 

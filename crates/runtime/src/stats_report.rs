@@ -79,6 +79,7 @@ pub fn stats_json(stats: &Stats) -> String {
             "run_ns": s.run_ns,
             "stall_share": s.stall_share_ppm as f64 / 1e6,
             "stall_share_now": s.stall_share_now_ppm as f64 / 1e6,
+            "stall_bound": s.stall_bound_ppm as f64 / 1e6,
         },
         "device": {
             "reads": s.device_reads,
@@ -100,6 +101,10 @@ pub fn stats_json(stats: &Stats) -> String {
         "system_calls": { "efault_retries": s.efault_retries, "pins": s.pins },
         "memory": {
             "budget_bytes": s.budget_bytes,
+            "budget_most_bytes": s.budget_most_bytes,
+            "touched_mean_bytes": s.touched_mean_bytes,
+            "used_mean_bytes": s.used_mean_bytes,
+            "saved": s.saved(),
             "used_bytes": s.used_bytes(),
             "page_buffer_bytes": s.page_buffer_bytes,
             "cache_bytes": s.cache_bytes,
@@ -207,9 +212,13 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     }
     writeln!(
         out,
-        "deepheap:   stood   in faults for want of RAM: {} of the run time",
-        share(s.stall_share_ppm)
+        "deepheap:   stood   in faults for want of RAM: {} of the run time{}",
+        share(s.stall_share_ppm),
+        bound_in_words(s)
     )?;
+    if s.stall_bound_ppm > 0 {
+        writeln!(out, "deepheap:   saved   {}", saved(s))?;
+    }
     if s.stall_ns > 0 {
         writeln!(
             out,
@@ -269,6 +278,26 @@ pub fn device_troubles(stats: &Stats) -> impl Iterator<Item = String> {
         format!("refused writes were made again {retried} times, {relocated} went elsewhere")
     });
     reads.into_iter().chain(writes)
+}
+
+/// What the bound on stalls is, if there is one, behind what they are.
+pub fn bound_in_words(s: &Stats) -> String {
+    match s.stall_bound_ppm {
+        0 => String::new(),
+        bound => format!("; bound {}", share(bound)),
+    }
+}
+
+/// What a bound on stalls has saved.
+pub fn saved(s: &Stats) -> String {
+    let (used, touched) = (bytes(s.used_mean_bytes), bytes(s.touched_mean_bytes));
+    match s.saved() {
+        None => "nothing is saved yet: the heap is small".to_owned(),
+        Some(part) if part >= 0.0 => {
+            format!("{:.0} % of RAM: {used} on average for {touched}", part * 100.0)
+        }
+        Some(_) => format!("no RAM: {used} on average for {touched}"),
+    }
 }
 
 /// A part, in millionths, for people.

@@ -55,10 +55,11 @@ impl Runtime {
             && let Err(error) = self.switch(growth)
         {
             growth.refused = true;
-            say(&[
-                Piece::Text("the heap cannot outgrow its RAM budget, allocations fail now: "),
-                Piece::Text(&error.to_string()),
-            ]);
+            let problem = match self.config.stall {
+                Some(_) => "the heap stays in RAM, up to its budget, and saves none: ",
+                None => "the heap cannot outgrow its RAM budget, allocations fail now: ",
+            };
+            say(&[Piece::Text(problem), Piece::Text(&error.to_string())]);
         }
         self.pager()
     }

@@ -3,6 +3,7 @@
 //! | thread | loop |
 //! |---|---|
 //! | evictor | pages out of the page buffer before faults wait; unused staging and stacks, too |
+//! | | the least RAM that holds a bound on stalls, if there is one (`least_ram`) |
 //! | | what nobody needs goes back when a fault finds no room in the store (`relief`) |
 //! | helpers | the same pages, where there are many processors and the evictor falls behind |
 //! | writer | sealed segments to the device |
@@ -12,7 +13,8 @@
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
 //! | tracer | what the rings of a traced process hold to its file (`trace_recorder`) |
 //!
-//! Guarantees: zero CPU at rest. A worker that fails says why, once, and goes on trying at leisure.
+//! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls. A worker that
+//! fails says why, once, and goes on trying at leisure.
 //! Never: touches managed memory.
 
 use core::ffi::CStr;
@@ -27,6 +29,7 @@ use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::thread;
 
+use crate::least_ram::LeastRam;
 use crate::runtime::{Inside, Runtime};
 use crate::stats::Counter;
 use crate::thrashing::Watch;
@@ -125,9 +128,12 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
     let mut said = false;
     let mut trimmed_ns = clock::monotonic_ns();
     let mut watch = Watch::default();
+    let mut least = runtime.least_ram();
     while !pager.has_ended() {
         // Once there is nothing to give back there is no limit: at rest nobody runs.
-        pager.wait_for_eviction(pager.is_touched().then_some(IDLE));
+        let look = least.as_ref().map(LeastRam::pause);
+        let trim = pager.is_touched().then_some(IDLE);
+        pager.wait_for_eviction(look.into_iter().chain(trim).min());
         pager.take_over_spans();
         runtime.serve_relief(pager);
         let mut moves = Moves::default();
@@ -137,7 +143,11 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
             *pause = (2 * *pause).min(LEISURE);
         };
         let mut batches = 0;
+        runtime.hold_stall_bound(pager, &mut least);
         let mut border_moves = pager.rebalance();
+        if least.is_some() {
+            pager.trim_cache(&mut moves);
+        }
         while pager.trim_table(&mut moves) && !pager.has_ended() {
             pager.rebalance();
         }
@@ -149,6 +159,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
                 pager.ask_for_help();
                 runtime.count_moves(0, &core::mem::take(&mut moves));
                 runtime.watch_for_thrashing(&mut watch);
+                runtime.hold_stall_bound(pager, &mut least);
             }
             if is_time || border_moves {
                 border_moves = pager.rebalance();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use deepheap::Overcommit;
-use deepheap::config::{Compress, Config, ConfigError, Share};
+use deepheap::config::{Compress, Config, ConfigError, Share, StallLimit};
 use deepheap::machine::Machine;
 use proptest::prelude::*;
 
@@ -27,6 +27,29 @@ fn nothing_given_means_half_of_the_machine() {
 }
 
 #[test]
+fn ram_that_is_found_while_the_program_runs_has_a_bound_on_stalls() {
+    let told = |conf| {
+        let config = parse(conf).expect(conf);
+        (config.ram, config.stall.map(|limit| limit.ppm()))
+    };
+    assert_eq!(told("ram:auto"), (4 * GIB, Some(20_000)));
+    assert_eq!(told("stall:5%,ram:auto"), (4 * GIB, Some(50_000)));
+    assert_eq!(told("ram:auto,stall:0.5 %"), (4 * GIB, Some(5_000)));
+    assert_eq!(told("ram:1G,stall:3%"), (GIB, Some(30_000)));
+    assert_eq!(told("ram:1G,stall:off"), (GIB, None));
+    assert_eq!(
+        parse(&parse("ram:auto,stall:2.5%").expect("conf").to_conf()),
+        parse("ram:4G,stall:2.5%")
+    );
+    for wrong in ["2", "0%", "0.05%", "51%", "-1%", "%", "nan%", "much"] {
+        let said = refusal(&format!("stall:{wrong}"));
+        assert!(said.contains("write a percentage of the run time from 0.1% to 50%"), "{said}");
+    }
+    let said = refusal("ram:auto,page_buffer:25%");
+    assert!(said.contains("page_buffer 25% is impossible") && said.contains("stall:off"), "{said}");
+}
+
+#[test]
 fn a_memory_cgroup_counts_as_the_machine() {
     let machine = Machine { memory_bytes: 8 * GIB, cgroup_limit_bytes: Some(GIB) };
     assert_eq!(Config::default_on(machine).ram, GIB / 2);
@@ -37,7 +60,7 @@ fn a_memory_cgroup_counts_as_the_machine() {
 #[test]
 fn every_key_is_read() {
     let config = parse(
-        "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
+        "ram:25%, stall:off, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,discard:no,\
          stats:/tmp/s.json,show_stats:yes,\
@@ -46,6 +69,7 @@ fn every_key_is_read() {
     .expect("all keys");
     let expected = Config {
         ram: 2 * GIB,
+        stall: None,
         store: Some(PathBuf::from("/a,b\\c")),
         store_size: Share::Bytes(20 * GIB),
         store_floor: Some(Share::Bytes(3 * GIB)),
@@ -94,7 +118,7 @@ fn a_file_system_keeps_a_floor_of_a_twentieth_and_a_gib_if_it_is_not_small() {
 fn a_refusal_names_the_text_and_the_way_out() {
     for (conf, said) in [
         ("ram", "key:value"),
-        ("rma:2G", "ram, store, store_size"),
+        ("rma:2G", "ram, stall, store, store_size"),
         ("ram:2Q", "'2Q' is not a size"),
         ("ram:8M", "at least 16.0 MiB"),
         ("ram:0%", "at least 16.0 MiB"),
@@ -154,7 +178,7 @@ fn any_config() -> impl Strategy<Value = Config> {
     let objects = proptest::option::of(sizes);
     let compress = prop_oneof![Just(Compress::Auto), Just(Compress::Off), Just(Compress::Lz4),];
     (
-        16u64 << 20..8 * GIB,
+        (16u64 << 20..8 * GIB, proptest::option::of(1_000u32..=500_000)),
         (path(), path(), path()),
         (store_size, store_floor),
         any::<[bool; 5]>(),
@@ -164,7 +188,7 @@ fn any_config() -> impl Strategy<Value = Config> {
     )
         .prop_map(
             |(
-                ram,
+                (ram, stall),
                 (store, stats_file, trace_file),
                 (store_size, store_floor),
                 flags,
@@ -173,6 +197,8 @@ fn any_config() -> impl Strategy<Value = Config> {
                 (objects, mmap),
             )| Config {
                 ram,
+                // The size of the page buffer cannot be fixed then.
+                stall: stall.filter(|_| parts.0.is_none()).and_then(StallLimit::of_ppm),
                 store,
                 store_size,
                 store_floor,
@@ -204,7 +230,7 @@ fn fuzz_config() -> ProptestConfig {
 
 /// Pieces of settings, right and wrong ones.
 fn pieces() -> Vec<&'static str> {
-    const WORDS: &str = "ram: store: store_size: store-size: store_floor: \
+    const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
         pool_step: strides: discard: stats: trace: show_stats: children: force: encrypt: \
         ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off 9999999999999999999999 \

@@ -7,6 +7,7 @@
 //! scratch    a program's folder             trial      one run
 //! settings   what the command takes         standing   what the rounds come to
 //! page       table and text                 chart      the plot
+//! bounded    RAM under a bound on stalls
 //! ```
 //!
 //! Guarantees: the contenders take turns within each round; a run is on disk as soon as it is
@@ -15,6 +16,7 @@
 //! Never: puts a number on the page that is not in a run's file.
 //! Threads: one, and those of a trial.
 
+mod bounded;
 mod chart;
 mod contender;
 mod inputs;
@@ -72,6 +74,9 @@ impl Real {
             return list(&chosen);
         }
         let settings = self.settings()?;
+        if let Some(stall) = &self.stall {
+            return bounded::measure(self, &chosen, &settings, stall);
+        }
         if self.quick {
             return answers(&chosen, &settings);
         }

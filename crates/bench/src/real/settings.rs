@@ -23,6 +23,10 @@ pub struct Real {
     /// Only the answers: three programs with little work, alone and on deepheap; needs no root
     #[arg(long)]
     pub(super) quick: bool,
+    /// Measures RAM and time of the programs alone and with `--ram auto` and this bound on stalls,
+    /// as 2%, and prints a table; needs root
+    #[arg(long, value_name = "PERCENT", conflicts_with = "quick")]
+    pub(super) stall: Option<String>,
     /// Only these programs; --list shows them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     programs: Vec<String>,

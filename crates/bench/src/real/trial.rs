@@ -103,9 +103,41 @@ pub fn answer(
     limit: Duration,
     settings: &Settings,
 ) -> Result<Trial, Failure> {
-    let before = budget.map_or_else(Vec::new, |budget| launcher(scratch, budget, settings));
+    let before =
+        budget.map_or_else(Vec::new, |budget| launcher(scratch, &budget.to_string(), settings));
     let end = execute(scratch, &before, None, limit, &mut || ())?;
     Ok(told(end, limit, read_stats(scratch)))
+}
+
+/// Runs it in a cgroup without a limit, alone or with as much RAM as holds a bound on stalls.
+pub fn unlimited(
+    scratch: &Scratch<'_>,
+    stall: Option<&str>,
+    limit: Duration,
+    settings: &Settings,
+) -> Result<Trial, Failure> {
+    let mut ledger = Ledger::open()?;
+    let cgroup = Cgroup::create(&mut ledger)?;
+    let before = stall.map_or_else(Vec::new, |stall| {
+        let mut before = launcher(scratch, "auto", settings);
+        let rest = before.pop();
+        before.extend(["--stall".to_owned(), stall.to_owned()].into_iter().chain(rest));
+        before
+    });
+    let (mut looks, mut sum) = (0u64, 0.0);
+    let mut look = || {
+        if let Ok(bytes) = cgroup.usage_bytes() {
+            (looks, sum) = (looks + 1, sum + bytes as f64);
+        }
+    };
+    let end = execute(scratch, &before, Some(&cgroup), limit, &mut look)?;
+    let stats = if stall.is_some() { read_stats(scratch) } else { Value::Null };
+    let mut trial = told(end, limit, stats);
+    trial.numbers.set("mean_bytes", sum / looks.max(1) as f64);
+    if let Some(share) = trial.stats.pointer("/pressure/stall_share").and_then(Value::as_f64) {
+        trial.numbers.set("stall_share", share);
+    }
+    Ok(trial)
 }
 
 fn on_kernel(
@@ -234,7 +266,7 @@ fn on_deepheap(
         let mut ledger = Ledger::open()?;
         let cgroup = Cgroup::create(&mut ledger)?;
         limit.map_or(Ok(()), |limit| cgroup.limit(limit, Swapping::Off))?;
-        let before = launcher(scratch, budget, settings);
+        let before = launcher(scratch, &budget.to_string(), settings);
         let end = execute(scratch, &before, Some(&cgroup), time, &mut || ())?;
         let mut trial = told(end, time, read_stats(scratch));
         note_use(&mut trial, &cgroup, terms);
@@ -284,13 +316,13 @@ fn on_deepheap(
 }
 
 /// `deepheap run` with a budget, and no statistics of runs before.
-fn launcher(scratch: &Scratch<'_>, budget: u64, settings: &Settings) -> Vec<String> {
+fn launcher(scratch: &Scratch<'_>, ram: &str, settings: &Settings) -> Vec<String> {
     let stats = scratch.file(STATS);
     let _ = fs::remove_file(&stats);
     let deepheap = settings.deepheap.display().to_string();
-    let (ram, store) = (budget.to_string(), settings.dir.display().to_string());
+    let store = settings.dir.display().to_string();
     let stats = stats.display().to_string();
-    [&deepheap, "run", "--ram", &ram, "--store", &store, "--stats", &stats, "--"]
+    [&deepheap, "run", "--ram", ram, "--store", &store, "--stats", &stats, "--"]
         .map(String::from)
         .into()
 }

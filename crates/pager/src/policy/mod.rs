@@ -7,4 +7,5 @@ pub mod ghost;
 pub mod replacement;
 pub mod replay;
 pub mod sequence;
+pub mod stall_bound;
 pub mod stride;

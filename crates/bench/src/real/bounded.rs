@@ -1,0 +1,136 @@
+//! Bounded: programs with as much RAM as holds a bound on stalls (`--ram auto --stall`), held
+//! against the same programs alone: what that saves and what it costs.
+//!
+//! Guarantees: alone and bounded take turns; both are in memory cgroups without a limit, whose use
+//! is looked at again and again, so that RAM is what the kernel says; a wrong answer is a failure.
+//! Threads: one, and those of a trial.
+
+use std::time::Duration;
+
+use super::no_wrong_values;
+use super::programs::Program;
+use super::scratch::{self, Scratch};
+use super::settings::{Real, Settings};
+use super::trial::{self, Trial};
+use crate::failure::Failure;
+use crate::output;
+use crate::papers::command;
+use crate::papers::figure;
+use crate::papers::machine::{Machine, today};
+use crate::papers::numbers::median;
+
+/// A run alone ends by then, and a bounded one.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a program came to: medians of the rounds.
+struct Row {
+    program: &'static Program,
+    alone: Side,
+    bounded: Side,
+    /// The part of its run time that it stood in faults.
+    stood: f64,
+}
+
+struct Side {
+    seconds: f64,
+    mean_bytes: f64,
+}
+
+impl Row {
+    fn saved(&self) -> f64 {
+        1.0 - self.bounded.mean_bytes / self.alone.mean_bytes
+    }
+
+    fn slower(&self) -> f64 {
+        self.bounded.seconds / self.alone.seconds - 1.0
+    }
+}
+
+/// Measures, and prints a table.
+pub fn measure(
+    asked: &Real,
+    chosen: &[&'static Program],
+    settings: &Settings,
+    stall: &str,
+) -> Result<(), Failure> {
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    output::line(format_args!(
+        "`{}`, {}, {}\n\n\
+         | program | alone | bounded | slower | RAM alone | bounded | saved | stood |\n\
+         |---|---|---|---|---|---|---|---|",
+        command(),
+        today(),
+        Machine::here(&settings.dir).in_short()
+    ))?;
+    for program in chosen {
+        if let Some(need) = scratch::missing(program) {
+            failed.push(format!("{}: no {need}", program.id));
+            continue;
+        }
+        match row(asked, program, settings, stall) {
+            Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
+            Err(failure) => failed.push(format!("{}: {failure}", program.id)),
+            Ok(row) => {
+                print(&row)?;
+                rows.push(row);
+            }
+        }
+    }
+    let of = |number: fn(&Row) -> f64| median(rows.iter().map(number).collect()).unwrap_or(0.0);
+    let (saved, slower) = (percent(of(Row::saved)), percent(of(Row::slower)));
+    output::line(format_args!("\nMedian of {}: {saved} saved, {slower} slower", rows.len()))?;
+    if failed.is_empty() { Ok(()) } else { Err(Failure::Failed(failed.join("\n"))) }
+}
+
+fn row(
+    asked: &Real,
+    program: &'static Program,
+    settings: &Settings,
+    stall: &str,
+) -> Result<Row, Failure> {
+    let scratch = Scratch::new(program, program.amount)?;
+    // The pages of program and libraries are read where no memory cgroup pays for them.
+    trial::answer(&scratch, None, LIMIT, settings)?;
+    scratch::read(&settings.deepheap);
+    scratch::read(&settings.deepheap.with_file_name("libdeepheap_preload.so"));
+    let (mut alone, mut bounded) = (Vec::new(), Vec::new());
+    for _ in 0..asked.rounds {
+        for (stall, trials) in [(None, &mut alone), (Some(stall), &mut bounded)] {
+            let trial = trial::unlimited(&scratch, stall, LIMIT, settings)?;
+            no_wrong_values(&trial)?;
+            trials.push(trial);
+        }
+        let digests = [&alone, &bounded].map(|trials| trials.last().and_then(|t| t.digest.clone()));
+        if digests[0] != digests[1] {
+            return Err(Failure::Failed(format!("WRONG OUTPUT, or late: {digests:?}")));
+        }
+    }
+    let number = |trials: &[Trial], name: &str| {
+        median(trials.iter().filter_map(|trial| trial.numbers.get(name)).collect()).unwrap_or(0.0)
+    };
+    let side = |trials: &[Trial]| Side {
+        seconds: number(trials, "seconds"),
+        mean_bytes: number(trials, "mean_bytes"),
+    };
+    let stood = number(&bounded, "stall_share");
+    Ok(Row { program, alone: side(&alone), bounded: side(&bounded), stood })
+}
+
+fn print(row: &Row) -> Result<(), Failure> {
+    let [alone, bounded] = [&row.alone, &row.bounded];
+    output::line(format_args!(
+        "| {} | {:.2} s | {:.2} s | {} | {} | {} | {} | {} |",
+        row.program.id,
+        alone.seconds,
+        bounded.seconds,
+        percent(row.slower()),
+        figure::shown(alone.mean_bytes, "B"),
+        figure::shown(bounded.mean_bytes, "B"),
+        percent(row.saved()),
+        percent(row.stood),
+    ))
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
