@@ -9,6 +9,7 @@
 //! | `ram` | size, or `50%` of the machine (or of its memory cgroup); `auto`: see below | `50%` |
 //! | `stall` | percentage of its run time that a program may stand in faults, or `off` | `off` |
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
+//! | | `model:hdd@PATH`, `model:net@PATH`: as slow as a hard disk or a network volume | |
 //! | `store_size` | size, or percentage of what the store has free | `90%` |
 //! | `store_floor` | size or percentage of the file system that stays free | `5%`, or 1 GiB |
 //! | `overcommit` | memory takes room when touched (`lazy`) or allocated (`strict`) | `lazy` |
@@ -51,8 +52,10 @@ use deepheap_measure::size::{self, SizeError};
 pub use deepheap_pager::Compress;
 use deepheap_pager::Overcommit;
 use deepheap_pager::policy::budget_split;
+pub use deepheap_store::ModelKind;
 
 use crate::machine::Machine;
+pub use crate::stall_limit::StallLimit;
 use crate::stats_report::bytes;
 
 /// RAM of maps that this process is the first to have, as a size or a percentage.
@@ -65,11 +68,8 @@ const CONF_VARIABLE: &str = "DEEPHEAP_CONF";
 pub const SHOW_STATS_VARIABLE: &str = "DEEPHEAP_SHOW_STATS";
 /// The smallest RAM budget, in bytes: below it tables and buffers leave no room for pages.
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
-/// The bound on stalls of `ram:auto`, if none is given.
-const STALL_OF_AUTO: StallLimit = StallLimit { ppm: 20_000 };
-/// Bounds that can be held: below, a single read of the device breaks it; above, RAM decides
-/// nothing.
-const STALL_PPM: RangeInclusive<u32> = 1_000..=500_000;
+/// The bound on stalls of `ram:auto` if none is given, in millionths.
+const STALL_OF_AUTO_PPM: u32 = 20_000;
 /// With a bound on stalls nobody knows the budget before; what is made ready is for this one.
 const RAM_UNDER_BOUND_BYTES: u64 = 256 << 20;
 /// The smallest page buffer, in bytes: what the pager takes in any case.
@@ -137,36 +137,6 @@ impl fmt::Display for Share {
     }
 }
 
-/// A part of the run time that a program may stand in faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StallLimit {
-    ppm: u32,
-}
-
-impl StallLimit {
-    /// So many millionths of the run time; none if that bound cannot be held.
-    pub fn of_ppm(ppm: u32) -> Option<StallLimit> {
-        STALL_PPM.contains(&ppm).then_some(StallLimit { ppm })
-    }
-
-    /// Millionths of the run time.
-    pub fn ppm(self) -> u32 {
-        self.ppm
-    }
-
-    fn parse(text: &str) -> Option<StallLimit> {
-        let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
-        // What is no number, and what is too large for one, becomes 0 and the largest.
-        StallLimit::of_ppm((percent * 1e4).round() as u32)
-    }
-}
-
-impl fmt::Display for StallLimit {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}%", f64::from(self.ppm) / 1e4)
-    }
-}
-
 /// All settings. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -177,6 +147,8 @@ pub struct Config {
     pub stall: Option<StallLimit>,
     /// Folder, file or block device; `None`: `$TMPDIR` or the working folder.
     pub store: Option<PathBuf>,
+    /// The store takes as long as such a device would; `None`: as long as it takes.
+    pub store_model: Option<ModelKind>,
     /// How much of what is free at the store may be used.
     pub store_size: Share,
     /// What stays free on the file system of a store in a folder; `None`: see `floor_of`.
@@ -228,6 +200,7 @@ impl Config {
             ram: (machine.usable_bytes() / 2).max(RAM_MIN_BYTES),
             stall: None,
             store: None,
+            store_model: None,
             store_size: STORE_SIZE_DEFAULT,
             store_floor: None,
             overcommit: Overcommit::Lazy,
@@ -315,11 +288,11 @@ impl Config {
         match key.replace('-', "_").as_str() {
             "ram" if value.trim() == "auto" => {
                 self.ram = Config::default_on(machine).ram;
-                self.stall.get_or_insert(STALL_OF_AUTO);
+                self.stall = self.stall.or(StallLimit::of_ppm(STALL_OF_AUTO_PPM));
             }
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "stall" => self.stall = stall(value)?,
-            "store" => self.store = Some(path("store", value)?),
+            "store" => (self.store_model, self.store) = store(value)?,
             "store_size" => self.store_size = Share::parse("store_size", value)?,
             "store_floor" => self.store_floor = Some(floor(value)?),
             "overcommit" => self.overcommit = overcommit(value)?,
@@ -450,7 +423,8 @@ impl Config {
             put("stall", &limit.to_string());
         }
         if let Some(path) = &self.store {
-            put("store", &text(path));
+            let model = self.store_model.map(|kind| format!("model:{}@", kind.name()));
+            put("store", &(model.unwrap_or_default() + &text(path)));
         }
         if self.store_size != STORE_SIZE_DEFAULT {
             put("store_size", &self.store_size.to_string());
@@ -637,6 +611,19 @@ fn floor(value: &str) -> Result<Share, ConfigError> {
         Some("0") => Ok(Share::Bytes(0)),
         _ => Share::parse("store_floor", value),
     }
+}
+
+/// Which model the store follows, if any, and where it is.
+fn store(value: &str) -> Result<(Option<ModelKind>, Option<PathBuf>), ConfigError> {
+    let Some(modelled) = value.trim_start().strip_prefix("model:") else {
+        return Ok((None, Some(path("store", value)?)));
+    };
+    let parts = modelled.split_once('@');
+    let Some((Ok(kind), place)) = parts.map(|(kind, place)| (kind.parse(), place)) else {
+        let words = "model:hdd@PATH, model:net@PATH, or a path alone";
+        return Err(ConfigError::NoneOf { key: "store", text: value.to_owned(), words });
+    };
+    Ok((Some(kind), Some(path("store", place)?)))
 }
 
 /// A percentage of the run time, or `off`.

@@ -13,7 +13,7 @@ use deepheap_sys::direct_file::DirectFile;
 use crate::config::Config;
 use crate::doctor::Finding;
 use crate::stats_report::{bytes, count, duration};
-use crate::store_location::StoreLocation;
+use crate::store_location::{Disk, StoreLocation};
 
 /// Time for each of the two measurements.
 const MEASURE_MAX: Duration = Duration::from_millis(700);
@@ -54,6 +54,7 @@ pub fn examine_store(config: &Config, tell: &mut dyn FnMut(Finding)) {
             StoreLocation::Device(_) => format!("the block device {shown}"),
         },
     ));
+    location.disk().into_iter().for_each(|disk| tell(rotation(&disk)));
     tell(space(&location, config));
     let opened = match &location {
         // Beside the file, on the same device: its content stays as it is.
@@ -102,6 +103,19 @@ fn space(location: &StoreLocation, config: &Config) -> Finding {
         format!("{text}, less than the RAM budget of {}", bytes(config.ram)),
         "free some space, or name a larger SSD with --store: the heap cannot grow beyond it",
     )
+}
+
+fn rotation(disk: &Disk) -> Finding {
+    const NAME: &str = "store device";
+    let name = &disk.name;
+    match disk.rotates {
+        false => Finding::pass(NAME, format!("{name} does not rotate")),
+        true => Finding::warn(
+            NAME,
+            format!("{name} is a hard disk: a page at random takes milliseconds"),
+            "name a folder on an SSD with --store",
+        ),
+    }
 }
 
 fn direct(file: &DirectFile) -> Finding {

@@ -218,7 +218,7 @@ impl Runtime {
         let own: Box<dyn Device> = Box::new(own.unwrap_or_else(|errno| {
             end_child("a forked child has no store of its own: ", Piece::Error(errno))
         }));
-        if let Err(error) = pager.store().become_child(own) {
+        if let Err(error) = pager.store().become_child(self.modelled(own)) {
             let error = error.to_string();
             end_child("a forked child cannot use the store: ", Piece::Text(&error));
         }

@@ -65,6 +65,7 @@ mod resize;
 mod roots;
 mod runtime;
 pub mod simulation;
+mod stall_limit;
 mod stall_share;
 mod start;
 pub mod stats;

@@ -36,6 +36,15 @@ pub enum StoreLocation {
     Device(PathBuf),
 }
 
+/// The block device under a location.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The kernel's name for it.
+    pub name: String,
+    /// Whether it is a hard disk, by the kernel's word.
+    pub rotates: bool,
+}
+
 /// Why a location cannot be used. Its text says what is wrong and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreLocationError {
@@ -82,6 +91,22 @@ impl StoreLocation {
             | StoreLocation::File(path)
             | StoreLocation::Device(path) => path,
         }
+    }
+
+    /// The block device that it is, or is on; `None` if the system does not say.
+    pub fn disk(&self) -> Option<Disk> {
+        let status = fs::metadata(self.path()).ok()?;
+        let number = match self {
+            StoreLocation::Device(_) => status.rdev(),
+            StoreLocation::Folder(_) | StoreLocation::File(_) => status.dev(),
+        };
+        let (major, minor) = (libc::major(number), libc::minor(number));
+        let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+        // A partition has no queue: its disk has.
+        let disk = folder.ancestors().take(2).find(|folder| folder.join("queue").is_dir())?;
+        let rotational = fs::read_to_string(disk.join("queue/rotational")).ok()?;
+        let name = disk.file_name()?.to_string_lossy().into_owned();
+        Some(Disk { name, rotates: rotational.trim() == "1" })
     }
 
     /// Bytes that are free there; `None` if the system does not say.

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks};
-use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
+use deepheap_store::{Device, FileDevice, Key, ModelledDevice, Store, StoreError};
 use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
@@ -92,8 +92,8 @@ impl Runtime {
         let key = self.config.encrypt.then(Key::random).transpose();
         let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
         let options = self.store_options(&location);
-        let store =
-            Store::open_with_key(Box::new(device), options, key).map_err(ManageError::Store)?;
+        let store = Store::open_with_key(self.modelled(Box::new(device)), options, key)
+            .map_err(ManageError::Store)?;
         if !self.config.discard {
             store.stop_discards();
         }
@@ -138,6 +138,14 @@ impl Runtime {
 }
 
 impl Runtime {
+    /// The device of a store, as slow as the settings want it.
+    pub(crate) fn modelled(&self, device: Box<dyn Device>) -> Box<dyn Device> {
+        match self.config.store_model {
+            Some(kind) => Box::new(ModelledDevice::new(device, kind)),
+            None => device,
+        }
+    }
+
     /// A file without a name for the pages of the object table that leave RAM: beside the store, or
     /// where there is a disk. None: they stay in RAM.
     pub(crate) fn table_device(&self) -> Option<Box<dyn Device>> {

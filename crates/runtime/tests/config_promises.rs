@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use deepheap::Overcommit;
-use deepheap::config::{Compress, Config, ConfigError, Share, StallLimit};
+use deepheap::config::{Compress, Config, ConfigError, ModelKind, Share, StallLimit};
 use deepheap::machine::Machine;
 use proptest::prelude::*;
 
@@ -50,6 +50,20 @@ fn ram_that_is_found_while_the_program_runs_has_a_bound_on_stalls() {
 }
 
 #[test]
+fn a_store_can_be_as_slow_as_another_device() {
+    let told = |conf: &str| {
+        let config = parse(conf).expect(conf);
+        (config.store_model, config.store)
+    };
+    let at = |place: &str| Some(PathBuf::from(place));
+    assert_eq!(told("store:model:hdd@/a b@c"), (Some(ModelKind::HardDisk), at("/a b@c")));
+    assert_eq!(told("store: model:net@."), (Some(ModelKind::Network), at(".")));
+    assert_eq!(told("store:./model:hdd@x"), (None, at("./model:hdd@x")));
+    let config = parse("ram:1G,store:model:net@/a").expect("conf");
+    assert_eq!(parse(&config.to_conf()), Ok(config));
+}
+
+#[test]
 fn a_memory_cgroup_counts_as_the_machine() {
     let machine = Machine { memory_bytes: 8 * GIB, cgroup_limit_bytes: Some(GIB) };
     assert_eq!(Config::default_on(machine).ram, GIB / 2);
@@ -71,6 +85,7 @@ fn every_key_is_read() {
         ram: 2 * GIB,
         stall: None,
         store: Some(PathBuf::from("/a,b\\c")),
+        store_model: None,
         store_size: Share::Bytes(20 * GIB),
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
@@ -148,6 +163,9 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("children:maybe", "write yes or no"),
         ("store:", "store is empty: give a path"),
         ("store:  ", "store is empty: give a path"),
+        ("store:model:ssd@/a", "write model:hdd@PATH, model:net@PATH, or a path alone"),
+        ("store:model:hdd", "write model:hdd@PATH"),
+        ("store:model:hdd@", "store is empty: give a path"),
         ("ram:-1", "'-1' is not a size: it is negative"),
         ("ram:1.5.5G", "'1.5.5G' is not a size: its number has two points"),
         ("ram:1G,store:/a,ram:1G", "ram is set twice: set it once"),
@@ -200,6 +218,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 // The size of the page buffer cannot be fixed then.
                 stall: stall.filter(|_| parts.0.is_none()).and_then(StallLimit::of_ppm),
                 store,
+                store_model: None,
                 store_size,
                 store_floor,
                 overcommit: if flags[3] { Overcommit::Strict } else { Overcommit::Lazy },
