@@ -141,7 +141,12 @@ impl Pager {
     }
 
     /// A read of the block that holds the object of a page.
-    fn block_read<'a>(&self, page: PageNo, block: Block, buf: &'a mut [u8]) -> BlockRead<'a> {
+    pub(crate) fn block_read<'a>(
+        &self,
+        page: PageNo,
+        block: Block,
+        buf: &'a mut [u8],
+    ) -> BlockRead<'a> {
         match self.is_packed(page) || self.store.share_in(block).is_some() {
             true => BlockRead::packed(block, buf),
             false => BlockRead::new(block, u64::from(page.0), buf),
@@ -149,7 +154,12 @@ impl Pager {
     }
 
     /// The object of a page in its block, whose bytes were read and verified.
-    fn object_in<'a>(&self, page: PageNo, block: Block, bytes: &'a [u8]) -> Option<Landed<'a>> {
+    pub(crate) fn object_in<'a>(
+        &self,
+        page: PageNo,
+        block: Block,
+        bytes: &'a [u8],
+    ) -> Option<Landed<'a>> {
         let kept = self.kept_bytes(page);
         if self.store.share_in(block).is_some() {
             return packed::find(bytes, Content::Pages, page.0)

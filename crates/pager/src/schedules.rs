@@ -15,9 +15,14 @@
 //! A fork is the instant between `fork_prepare` and `fork_parent`: then, too, lists and tables must
 //! agree and no lock may be held, since the child would find this state.
 //!
+//! A checkpoint's cut stops writers, as that of a durable heap: what it hands out must lead to what
+//! every object holds at that instant (`checkpoints`).
+//!
 //! It cannot find errors that need weaker memory orders than sequential consistency, nor errors in
 //! the child of a fork.
 
+mod calls;
+mod checkpoints;
 mod coroutines;
 mod kept_slots;
 mod memory;
@@ -30,6 +35,7 @@ use deepheap_heap::{Freed, Heap, PageNo, SPAN, Shortage, ThreadCache};
 use deepheap_sim::{Random, SimDevice};
 use deepheap_store::{Options as StoreOptions, Store};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::lock::Lock;
 use deepheap_sys::pagemap;
 use deepheap_sys::schedule;
 use shuttle::rand::RngCore;
@@ -85,6 +91,15 @@ struct World {
     coroutines: Coroutines,
     is_done: AtomicBool,
     working: AtomicUsize,
+    /// Which thing each thread is in a call for, and 1; 0: it is in none.
+    calling: [AtomicUsize; TOUCHING],
+    /// Held by a fork and by a cut, as the runtime's lock of that name: only one closes the gate.
+    growth: Lock<()>,
+    /// A cut is under way, or is about to begin.
+    is_cutting: AtomicBool,
+    saved: RefCell<checkpoints::Saved>,
+    /// Cuts that were made.
+    cuts: AtomicUsize,
     /// One thread is careless, so that a wrong number must be found.
     is_careless: bool,
 }
@@ -129,7 +144,7 @@ impl World {
             page_buffer_bytes: None,
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
-            makes_checkpoints: false,
+            makes_checkpoints: true,
             follows_strides: true,
             traces: false,
         };
@@ -148,6 +163,11 @@ impl World {
             coroutines: Coroutines::new(),
             is_done: AtomicBool::new(false),
             working: AtomicUsize::new(0),
+            calling: Default::default(),
+            growth: Lock::new(()),
+            is_cutting: AtomicBool::new(false),
+            saved: RefCell::default(),
+            cuts: AtomicUsize::new(0),
             is_careless,
         };
         let mut cache = ThreadCache::new_in(heap).expect("cache");
@@ -223,7 +243,8 @@ impl World {
         access: impl FnOnce(*mut u64) -> T,
     ) -> T {
         loop {
-            if is_present(address) {
+            let is_stopped = self.is_cutting.load(Ordering::Relaxed);
+            if is_present(address) && !(is_stopped && is_protected(address)) {
                 // No other thread has run since the look.
                 let done = access(address as *mut u64);
                 schedule::point();
@@ -249,55 +270,6 @@ impl World {
         match random.below(2) {
             0 => random.below(CONTENDED as u64) as usize * (all / CONTENDED),
             _ => random.below(all as u64) as usize,
-        }
-    }
-
-    /// Reads or raises a thread's number in a thing by a call.
-    fn call(
-        &self,
-        sequences: &mut Sequences<'_>,
-        operation: Operation,
-        thread: usize,
-        number: usize,
-    ) {
-        let thing = &self.things[number];
-        let expected = &thing.numbers[thread];
-        let piece = Piece { address: thing.address + 8 * thread, length: 8 };
-        let mut found = expected.load(Ordering::Relaxed) + 1;
-        let word = (&raw mut found).cast::<u8>();
-        // SAFETY: a word to read into, or to write from.
-        let direct = unsafe {
-            match operation {
-                Operation::Read => self.pager.read_directly(piece, word),
-                _ => self.pager.write_directly(piece, word),
-            }
-        };
-        match (direct, operation) {
-            (Direct::Done, Operation::Read) => {
-                assert_eq!(found, expected.load(Ordering::Relaxed), "{number}");
-            }
-            (Direct::Done, _) => drop(expected.fetch_add(1, Ordering::Relaxed)),
-            (Direct::Mapped, _) => self.count(sequences, thread, number),
-            (Direct::Refused, _) => self.call_by_access(operation, thread, number),
-        }
-    }
-
-    fn call_by_access(&self, operation: Operation, thread: usize, number: usize) {
-        let thing = &self.things[number];
-        let expected = &thing.numbers[thread];
-        let buffer = self.pager.access_buffer();
-        let word = buffer.bytes(0).cast::<u64>();
-        if operation == Operation::Write {
-            let next = expected.fetch_add(1, Ordering::Relaxed) + 1;
-            // SAFETY: the buffer has a page for the piece.
-            unsafe { word.write(next) };
-        }
-        let piece = Piece { address: thing.address + 8 * thread, length: 8 };
-        let mut moves = Moves::default();
-        self.pager.access(operation, &[piece], &buffer, &mut moves).expect("an access");
-        if operation == Operation::Read {
-            // SAFETY: as above.
-            assert_eq!(unsafe { word.read() }, expected.load(Ordering::Relaxed), "{number}");
         }
     }
 
@@ -407,6 +379,7 @@ impl World {
         for _ in 0..FORKS {
             (0..random.below(PROTECTED_STEPS as u64))
                 .for_each(|_| deepheap_sys::thread::yield_now());
+            let _growth = self.growth.lock();
             self.pager.fork_prepare();
             self.check_invariants();
             self.pager.fork_parent(|| None);
@@ -570,6 +543,16 @@ fn is_present(address: usize) -> bool {
     pagemap::is_present(address).expect("the page map")
 }
 
+/// Whether a page that is present may not be written: a cut is under way.
+fn is_protected(address: usize) -> bool {
+    use std::os::unix::fs::FileExt;
+    const IS_PROTECTED: u64 = 1 << 57;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").expect("the page map");
+    let mut entry = [0; 8];
+    pagemap.read_exact_at(&mut entry, (address / PAGE * 8) as u64).expect("the page map");
+    u64::from_ne_bytes(entry) & IS_PROTECTED != 0
+}
+
 /// Plays one schedule: all threads together, until all have ended.
 fn play(world: &'static World) {
     let mut seeds = shuttle::rand::thread_rng();
@@ -587,6 +570,7 @@ fn play(world: &'static World) {
     spawn(Box::new(|seed| world.allocate_and_free(seed)));
     spawn(Box::new(|seed| world.protect(seed)));
     spawn(Box::new(|seed| world.fork(seed)));
+    spawn(Box::new(|seed| world.make_checkpoints(seed)));
     if world.is_careless {
         spawn(Box::new(|seed| world.be_careless(seed)));
     }
@@ -630,6 +614,9 @@ fn run(is_careless: bool, schedules: usize) {
     let world = World::new(is_careless);
     runner.run(move || play(world));
     memory::check_traffic(&world.pager);
+    let cuts = world.cuts.load(Ordering::Relaxed);
+    eprintln!("{cuts} cuts");
+    assert!(cuts > 0);
 }
 
 #[test]

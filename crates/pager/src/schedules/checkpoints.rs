@@ -1,0 +1,110 @@
+//! Checkpoints: cuts among the threads of a schedule. At each of them the table that is handed out
+//! leads to what every object holds.
+//!
+//! Threads: `make_checkpoints` is one of a schedule's.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use deepheap_sim::Random;
+use deepheap_store::{Block, StoreError};
+use deepheap_sys::aligned_buffer::AlignedBuffer;
+
+use super::{PROTECTED_STEPS, TOUCHING, World};
+use crate::PAGE;
+use crate::checkpoint::{CheckpointBuffer, CutError};
+use crate::codec;
+use crate::flight::Landed;
+
+const CHECKPOINTS: usize = 4;
+/// Entries in a page of the table, with the feature `schedules`.
+const ENTRIES: u32 = 4;
+
+/// The pages of the table that the last checkpoint has, by number.
+pub(super) type Saved = BTreeMap<u32, Vec<u8>>;
+
+impl World {
+    /// Makes some, and goes on where one is refused.
+    pub(super) fn make_checkpoints(&self, seed: u64) {
+        let mut random = Random::new(seed);
+        for _ in 0..CHECKPOINTS {
+            (0..random.below(PROTECTED_STEPS as u64))
+                .for_each(|_| deepheap_sys::thread::yield_now());
+            let buffer = self.pager.checkpoint_buffer();
+            let mut saved = self.saved.borrow().clone();
+            let made = self.make_checkpoint(&buffer, &mut saved);
+            self.pager.end_saving(made.is_ok());
+            match made {
+                Ok(()) => {
+                    *self.saved.borrow_mut() = saved;
+                    self.cuts.fetch_add(1, Ordering::Relaxed);
+                }
+                // The log is full of what lives, a call is under way, or a page is protected.
+                Err(CutError::Store(StoreError::Full))
+                | Err(CutError::Busy | CutError::InUse | CutError::Unreadable(_)) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+
+    fn make_checkpoint(
+        &self,
+        buffer: &CheckpointBuffer<'_>,
+        saved: &mut Saved,
+    ) -> Result<(), CutError> {
+        self.pager.write_changed(buffer)?;
+        self.pager.store.seal_and_drain();
+        let handed_out = RefCell::new(saved);
+        let mut save = |page: u32, bytes: &[u8]| {
+            handed_out.borrow_mut().insert(page, bytes.to_vec());
+            true
+        };
+        self.pager.save_cold_table(&mut save).expect("no page is lost");
+        let _growth = self.growth.lock();
+        self.is_cutting.store(true, Ordering::Relaxed);
+        let done = self.pager.begin_cut(buffer).and_then(|cut| {
+            cut.write_changed()?;
+            self.pager.store.seal_and_drain();
+            cut.save_table(&mut save).expect("no page is lost");
+            self.check_cut(&handed_out.borrow());
+            Ok(())
+        });
+        self.is_cutting.store(false, Ordering::Relaxed);
+        done
+    }
+
+    /// Holds what the saved table leads to against the numbers. A thread that is in a call has
+    /// changed its number and not the object, or the other way round.
+    fn check_cut(&self, saved: &Saved) {
+        let mut buffer = AlignedBuffer::new(PAGE, 0).expect("a buffer");
+        for (number, thing) in self.things.iter().enumerate() {
+            let page = self.pager.frames.page_at(thing.address);
+            let entry = saved.get(&(page.0 / ENTRIES)).map_or(0, |bytes| {
+                let at = (page.0 % ENTRIES) as usize * 4;
+                u32::from_le_bytes(bytes[at..at + 4].try_into().expect("an entry"))
+            });
+            let mut object = [0; PAGE];
+            if let Some(block) = entry.checked_sub(1).map(Block) {
+                let mut read = [self.pager.block_read(page, block, buffer.as_mut_slice())];
+                self.pager.store.read(&mut read);
+                read[0].result.unwrap_or_else(|error| panic!("{number}: {error:?}"));
+                match self.pager.object_in(page, block, read[0].buf).expect("it is in its block") {
+                    Landed::Plain(bytes) => object[..bytes.len()].copy_from_slice(bytes),
+                    Landed::Compressed(bytes) => assert!(codec::decompress(bytes, &mut object)),
+                }
+            }
+            for thread in 0..TOUCHING {
+                let at = thing.address % PAGE + 8 * thread;
+                let found = u64::from_le_bytes(object[at..at + 8].try_into().expect("a number"));
+                let expected = thing.numbers[thread].load(Ordering::Relaxed);
+                let is_called = self.calling[thread].load(Ordering::Relaxed) == number + 1;
+                let is_right = match is_called {
+                    true => found.abs_diff(expected) <= 1,
+                    false => found == expected,
+                };
+                assert!(is_right, "{number} of {thread}: {found} at the cut, not {expected}");
+            }
+        }
+    }
+}
