@@ -125,6 +125,33 @@ extern "C" fn on_alarm(_: i32) {
     HANDLED.fetch_add(1, Ordering::Release);
 }
 
+/// Has SIGALRM sent to the process each so many microseconds; 0 ends it.
+fn alarm_each(us: i64) {
+    // SAFETY: setitimer is in libc, which the crate does not name.
+    unsafe extern "C" {
+        fn setitimer(which: i32, new: *const libc::itimerval, old: *mut libc::itimerval) -> i32;
+    }
+    let each = libc::timeval { tv_sec: 0, tv_usec: us };
+    let timer = libc::itimerval { it_interval: each, it_value: each };
+    // SAFETY: a timer on the stack.
+    assert_eq!(unsafe { setitimer(0, &timer, std::ptr::null_mut()) }, 0);
+}
+
+/// How many alarms there were, and what `sum` of their additions is. The last signal may still be
+/// on its way when the timer has ended, so both are of one moment between two handlers.
+fn alarms_and(sum: impl Fn() -> u64) -> (u64, u64) {
+    loop {
+        let alarms = ALARMS.load(Ordering::Acquire);
+        if HANDLED.load(Ordering::Acquire) == alarms {
+            let added = sum();
+            if ALARMS.load(Ordering::Acquire) == alarms {
+                return (alarms, added);
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
 fn errno() -> i32 {
     // SAFETY: errno of this thread.
     unsafe { *libc::__errno_location() }
@@ -139,15 +166,7 @@ fn a_handler_that_faults_among_faulting_threads_does_not_hang() {
         ADDRESS.store(array.address(), Ordering::Relaxed);
         COUNT.store(pages, Ordering::Relaxed);
         handle(libc::SIGALRM, on_alarm as *const () as usize, libc::SA_RESTART);
-        let every = libc::timeval { tv_sec: 0, tv_usec: 1000 };
-        let timer = libc::itimerval { it_interval: every, it_value: every };
-        // SAFETY: a timer on the stack; setitimer is in libc, which the crate does not name.
-        unsafe extern "C" {
-            fn setitimer(which: i32, new: *const libc::itimerval, old: *mut libc::itimerval)
-            -> i32;
-        }
-        // SAFETY: as above.
-        assert_eq!(unsafe { setitimer(0, &timer, std::ptr::null_mut()) }, 0);
+        alarm_each(1000);
         let kept = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -176,24 +195,10 @@ fn a_handler_that_faults_among_faulting_threads_does_not_hang() {
                 });
             }
         });
-        let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        let timer = libc::itimerval { it_interval: never, it_value: never };
-        // SAFETY: as above.
-        assert_eq!(unsafe { setitimer(0, &timer, std::ptr::null_mut()) }, 0);
+        alarm_each(0);
         let sum =
             |word: usize| -> u64 { (0..pages).map(|page| array.get(page * PAGE / 8 + word)).sum() };
-        // The last signal may still be on its way to a thread that the kernel does not run now, so
-        // what is compared are writes and alarms of a moment between two handlers.
-        let (alarms, written) = loop {
-            let alarms = ALARMS.load(Ordering::Acquire);
-            if HANDLED.load(Ordering::Acquire) == alarms {
-                let written = sum(0);
-                if ALARMS.load(Ordering::Acquire) == alarms {
-                    break (alarms, written);
-                }
-            }
-            std::thread::yield_now();
-        };
+        let (alarms, written) = alarms_and(|| sum(0));
         eprintln!("{alarms} alarms");
         assert_eq!(written, alarms, "writes of the handler");
         assert_eq!((1..=4).map(sum).sum::<u64>(), kept.load(Ordering::Relaxed), "of the threads");
@@ -210,6 +215,7 @@ extern "C" fn on_alarm_in_call(_: i32) {
     ALARMS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: a live object, whose first word only this handler adds to.
     unsafe { AtomicU64::from_ptr(word) }.fetch_add(1, Ordering::Relaxed);
+    HANDLED.fetch_add(1, Ordering::Release);
 }
 
 #[test]
@@ -226,21 +232,7 @@ fn a_handler_that_touches_what_a_call_writes_neither_hangs_nor_loses_anything() 
         let mut values = vec![0u64; OBJECTS];
         WRITTEN.store(list[0], Ordering::Relaxed);
         handle(libc::SIGALRM, on_alarm_in_call as *const () as usize, libc::SA_RESTART);
-        let timer = |us| {
-            let every = libc::timeval { tv_sec: 0, tv_usec: us };
-            let timer = libc::itimerval { it_interval: every, it_value: every };
-            // SAFETY: setitimer is in libc, which the crate does not name.
-            unsafe extern "C" {
-                fn setitimer(
-                    which: i32,
-                    new: *const libc::itimerval,
-                    old: *mut libc::itimerval,
-                ) -> i32;
-            }
-            // SAFETY: a timer on the stack.
-            assert_eq!(unsafe { setitimer(0, &timer, std::ptr::null_mut()) }, 0);
-        };
-        timer(500);
+        alarm_each(500);
         let mut words = [0u64; WORDS];
         for step in 1..=WRITES {
             let at = random.below(OBJECTS);
@@ -258,11 +250,12 @@ fn a_handler_that_touches_what_a_call_writes_neither_hangs_nor_loses_anything() 
                 .expect("a read");
             assert!(words[1..].iter().all(|&word| word == values[at]), "{at}: {words:?}");
         }
-        timer(0);
-        let alarms = ALARMS.load(Ordering::Relaxed);
-        // SAFETY: live objects; the handler runs no more.
-        let word = |&object: &usize| unsafe { (object as *const u64).read_volatile() };
-        assert_eq!(list.iter().map(word).sum::<u64>(), alarms, "additions of the handler");
+        alarm_each(0);
+        // SAFETY: live objects, of which only the handler writes the first word, atomically.
+        let word = |&object: &usize| unsafe { AtomicU64::from_ptr(object as *mut u64) };
+        let sum = || list.iter().map(|object| word(object).load(Ordering::Relaxed)).sum();
+        let (alarms, written) = alarms_and(sum);
+        assert_eq!(written, alarms, "additions of the handler");
         assert!(alarms > 100, "{alarms} alarms");
     });
 }
