@@ -322,9 +322,13 @@ struct dh_stats {
     uint64_t budget_most_bytes;   /* the most that budget_bytes may become under a bound */
     uint64_t touched_mean_bytes;  /* under a bound, on average: touched and not given back, */
     uint64_t used_mean_bytes;     /* and what counted against the budget */
+
+    uint64_t sequences_brought; /* since version 7: pages read because they had followed before */
+    uint64_t sequences_used;    /* of them those that the program came to */
+    uint64_t sequences_dropped; /* and those that left RAM before */
 };
 
-#define DH_STATS_VERSION 6
+#define DH_STATS_VERSION 7
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

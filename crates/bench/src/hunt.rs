@@ -296,10 +296,16 @@ fn tell(text: impl core::fmt::Display) -> Result<(), String> {
 /// Increments random counters; `done` is raised before the counter, so that `done` is never below
 /// what the counters hold.
 fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
+    const WAY: usize = 3000;
     let mut random = Random::new(seed, 0);
-    while !stop.load(Ordering::Relaxed) {
-        for _ in 0..64 {
-            let block = random.below(field.blocks.len() as u64) as usize;
+    for turn in 0.. {
+        // Each fourth time the same way again, which is read ahead.
+        let mut way = Random::new(seed, if turn % 4 == 0 { 1 } else { 1 + turn });
+        for _ in 0..WAY {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let block = way.below(field.blocks.len() as u64) as usize;
             let words = field.blocks[block].words;
             let own = if words < CALLED_WORDS { words } else { words - 1 };
             let word = 1 + random.below(own as u64 - 1) as usize;

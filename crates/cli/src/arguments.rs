@@ -216,6 +216,7 @@ Policies, as in DEEPHEAP_CONF:
   page_buffer:moves it is moved by what the sides would save, as in the pager
   scans:off         a scan does not bring the pages after the one that is touched
   strides:off       nor a walk in equal steps its next pages
+  sequences:off     nor a page those that followed it before
 
 Examples:
   deepheap run --ram 64M --trace /tmp/t ./program

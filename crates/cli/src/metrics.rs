@@ -98,6 +98,18 @@ const COUNTERS: &[(&str, &str, &str, &str, Gauges)] = &[
         &[("", |s| s.prefetched)],
     ),
     (
+        "deepheap_pages_in_sequences",
+        "",
+        "Pages read because they had followed before: all, those the program came to, those that \
+         left RAM before.",
+        "kind",
+        &[
+            ("brought", |s| s.sequences_brought),
+            ("used", |s| s.sequences_used),
+            ("dropped", |s| s.sequences_dropped),
+        ],
+    ),
+    (
         "deepheap_pages_evicted",
         "",
         "Pages that left reach.",

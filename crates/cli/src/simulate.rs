@@ -143,8 +143,8 @@ fn ram(size: &str) -> Result<u64, Refusal> {
 fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal> {
     let refuse = |item: &str| {
         Refusal::new(format!(
-            "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off \
-             or strides:off"
+            "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off, \
+             strides:off or sequences:off"
         ))
     };
     for item in policies.iter().flat_map(|list| list.split(',')) {
@@ -166,6 +166,8 @@ fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal
             Some(("scans", "on")) => terms.scans = true,
             Some(("strides", "off")) => terms.strides = false,
             Some(("strides", "on")) => terms.strides = true,
+            Some(("sequences", "off")) => terms.sequences = false,
+            Some(("sequences", "on")) => terms.sequences = true,
             _ => return Err(refuse(item)),
         }
     }

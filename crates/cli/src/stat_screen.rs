@@ -109,7 +109,12 @@ fn faults(
         writeln!(out)?;
     }
     let rate = rates.counts(|s| s.prefetched);
-    let line = format!("prefetch  {:>8} {rate:>9}", count(sample.stats.prefetched));
+    let mut line = format!("prefetch  {:>8} {rate:>9}", count(sample.stats.prefetched));
+    if sample.stats.sequences_brought > 0 {
+        let [brought, used] =
+            [sample.stats.sequences_brought, sample.stats.sequences_used].map(count);
+        line += &format!("  {brought} of them in sequences, {used} used");
+    }
     writeln!(out, "{}\n", line.trim_end())
 }
 

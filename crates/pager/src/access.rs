@@ -45,11 +45,13 @@ pub enum Operation {
     Fetch,
     /// As `Fetch`, for an object beside one that is wanted.
     FetchBeside,
+    /// As `Fetch`, for an object that a trail comes to.
+    FetchOnTrail,
 }
 
 impl Operation {
     fn only_fetches(self) -> bool {
-        matches!(self, Operation::Fetch | Operation::FetchBeside)
+        matches!(self, Operation::Fetch | Operation::FetchBeside | Operation::FetchOnTrail)
     }
 }
 
@@ -189,7 +191,7 @@ impl Pager {
         let count = call.pieces.len();
         let bulk = match call.operation {
             Operation::Write => self.write_in_bulk(call.pieces, call.buffer, moves),
-            Operation::Read | Operation::Fetch | Operation::FetchBeside => 0,
+            _ => 0,
         };
         let is_done = |index: usize| bulk & (1 << index) != 0;
         // Take slots first, while nothing is owned: reclaim may wait for the log. A piece without a
@@ -523,12 +525,18 @@ impl Pager {
 
     /// Publishes an owned object, which is in the slot, as cached.
     fn finish_fetch(&self, call: &Call<'_>, owned: Owned, slot: u32) {
-        if call.operation == Operation::FetchBeside {
-            self.ownership.of(&owned).set_neighbour();
-            self.put_in_cache(owned, slot, Balancer::leaves);
-        } else {
-            self.put_in_cache(owned, slot, Balancer::arrives);
+        match call.operation {
+            Operation::FetchBeside => {
+                self.ownership.of(&owned).set_neighbour();
+                return self.put_in_cache(owned, slot, Balancer::leaves);
+            }
+            Operation::FetchOnTrail => {
+                self.ownership.of(&owned).set_on_trail();
+                self.trails.bring();
+            }
+            Operation::Read | Operation::Write | Operation::Fetch => {}
         }
+        self.put_in_cache(owned, slot, Balancer::arrives);
     }
 
     /// Does the piece in the slot of the owned object. What is written counts as changed: the hash
@@ -552,7 +560,7 @@ impl Pager {
             match call.operation {
                 Operation::Read => bytes.copy_from_nonoverlapping(object, length),
                 Operation::Write => object.copy_from_nonoverlapping(bytes, length),
-                Operation::Fetch | Operation::FetchBeside => {}
+                Operation::Fetch | Operation::FetchBeside | Operation::FetchOnTrail => {}
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::PAGE;
 use crate::eviction_context::{CONTEXT_BYTES, DIRECT_PAGES};
 use crate::object_cache::ObjectCache;
 use crate::ownership::{Descriptor, ObjectTable};
+use crate::policy::history;
 use crate::staging::{BUFFERS_MAX, BUFFERS_MIN, PAGE_STAGING_BYTES};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.
@@ -105,7 +106,7 @@ pub fn overhead_of_managing(budget: usize) -> usize {
     // So many threads may fault at once before anything makes room for them.
     let staging = BUFFERS_MIN * PAGE_STAGING_BYTES;
     let contexts = contexts(budget);
-    budget / PAGE * per_page + staging + other_bytes(contexts)
+    budget / PAGE * per_page + history::bytes(budget) + staging + other_bytes(contexts)
 }
 
 /// Evictions that run at a time.

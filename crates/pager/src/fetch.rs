@@ -19,7 +19,9 @@ use crate::install::page_at;
 use crate::ownership::Place;
 use crate::pager::Pager;
 use crate::policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
+use crate::policy::trail;
 use crate::staging::{PAGE_STAGING_BYTES, StagingBuffer};
+use crate::trails::Followed;
 use crate::window::Window;
 
 const WINDOW: usize = WINDOW_MAX as usize;
@@ -46,7 +48,10 @@ impl Pager {
     ) -> Result<Option<Served>, FaultError> {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
-        if window.count == 1 && !self.ask_walk(page, sequences, false) {
+        if window.count == 1
+            && !self.ask_walk(page, sequences, false)
+            && !self.ask_on_trail(page, sequences)
+        {
             self.ask_beside(page);
         }
         let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
@@ -88,11 +93,7 @@ impl Pager {
         }
         let Some(ahead) = sequences.walks().fault(page.0) else { return false };
         let mut asked = 0;
-        let is_wanted = |page: &PageNo| {
-            let address = self.frames.address_of(*page);
-            self.managed_page(address).is_some() && self.ownership.may_be_stored(*page)
-        };
-        let mut pages = ahead.pages().map(PageNo).filter(is_wanted).peekable();
+        let mut pages = ahead.pages().map(PageNo).filter(|&page| self.is_wanted(page)).peekable();
         if pages.peek().is_some() {
             let mut objects = self.prefetch.objects.lock();
             asked = pages.take_while(|&page| objects.push(page)).count();
@@ -104,10 +105,40 @@ impl Pager {
         true
     }
 
+    /// Whether a page that comes next on somebody's way is of the heap, and may have to be read.
+    fn is_wanted(&self, page: PageNo) -> bool {
+        let address = self.frames.address_of(page);
+        self.managed_page(address).is_some() && self.ownership.may_be_stored(page)
+    }
+
+    /// For a fault on `page` that is neither a scan's nor a walk's: notes it in the history, and if
+    /// the thread is on a trail asks for what comes next. Answers whether it is on one.
+    pub(crate) fn ask_on_trail(&self, page: PageNo, sequences: &mut Sequences<'_>) -> bool {
+        let Some(history) = self.trails.history() else { return false };
+        let most = trail::most_ahead(self.cache.limit() / PAGE);
+        let mut trails = sequences.trails();
+        let Some(ahead) = trails.fault(history, page.0, most) else { return false };
+        let pages = ahead.pages().iter().map(|&page| PageNo(page));
+        let mut pages = pages.filter(|&page| self.is_wanted(page)).peekable();
+        if pages.peek().is_some() {
+            let mut queue = self.prefetch.on_trails.lock();
+            let asked = pages.take_while(|&page| queue.push(page)).count();
+            drop(queue);
+            trails.bring(asked);
+            self.prefetch.wake(1);
+        }
+        true
+    }
+
     /// How many pages walks in equal steps have asked for, and how many of them were in DRAM when
     /// the walk came to them.
     pub fn walked(&self) -> (u64, u64) {
         self.prefetch.walked()
+    }
+
+    /// What came of pages that were brought because they had followed before.
+    pub fn followed(&self) -> Followed {
+        self.trails.followed()
     }
 
     /// Asks for the stretches after the window of a scan, from the page `from` on; `scans` scans of

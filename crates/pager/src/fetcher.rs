@@ -11,6 +11,7 @@
 use deepheap_heap::PageNo;
 use deepheap_store::Block;
 use deepheap_sys::atomic::Ordering;
+use deepheap_sys::lock::Lock;
 use deepheap_sys::signals::Blocked;
 use deepheap_sys::{clock, futex};
 
@@ -20,6 +21,7 @@ use crate::moves::Moves;
 use crate::neighbours::{GROUP, NEAR};
 use crate::ownership::Place;
 use crate::pager::Pager;
+use crate::prefetch::Queue;
 use crate::staging::CALL_PIECES;
 use crate::trace::Happened;
 use crate::window::Window;
@@ -60,18 +62,12 @@ impl Pager {
             if let Some(stretch) = stretch {
                 return self.fetch_ahead(stretch, moves);
             }
-            let mut count = 0;
-            while count < CALL_PIECES {
-                let asked = self.prefetch.objects.lock().pop();
-                let Some(page) = asked else { break };
-                // Look without the lock, since a look may wait for the device. If it is not stored,
-                // it was asked for twice or touched meanwhile: nothing to bring.
-                if matches!(self.ownership.place(page), Place::Stored(_)) {
-                    pieces[count].address = self.frames.address_of(page);
-                    count += 1;
-                }
-            }
             let mut operation = Operation::Fetch;
+            let mut count = self.next_objects(&self.prefetch.objects, &mut pieces);
+            if count == 0 {
+                operation = Operation::FetchOnTrail;
+                count = self.next_objects(&self.prefetch.on_trails, &mut pieces);
+            }
             if count == 0
                 && let Some(page) = self.prefetch.beside.lock().pop()
             {
@@ -93,6 +89,26 @@ impl Pager {
             }
             futex::wait(&self.prefetch.signal, seen, None);
         }
+    }
+
+    /// Fills in the stored objects that come next in a queue; returns how many.
+    fn next_objects<const N: usize>(
+        &self,
+        queue: &Lock<Queue<PageNo, N>>,
+        pieces: &mut [Piece],
+    ) -> usize {
+        let mut count = 0;
+        while count < pieces.len() {
+            let asked = queue.lock().pop();
+            let Some(page) = asked else { break };
+            // Look without the lock, since a look may wait for the device. If it is not stored, it
+            // was asked for twice or touched meanwhile: nothing to bring.
+            if matches!(self.ownership.place(page), Place::Stored(_)) {
+                pieces[count].address = self.frames.address_of(page);
+                count += 1;
+            }
+        }
+        count
     }
 
     fn fetch_ahead(&self, stretch: Window, moves: &mut Moves) -> u32 {

@@ -53,7 +53,7 @@ impl Pager {
         let Some(owned) = self.ownership.claim_cached(page, id) else { return Ok(false) };
         let descriptor = self.ownership.of(&owned);
         let slot = descriptor.slot();
-        let is_neighbour = descriptor.is_neighbour();
+        let (is_neighbour, is_on_trail) = (descriptor.is_neighbour(), descriptor.is_on_trail());
         if is_neighbour && self.balancer.is_young(descriptor) {
             self.neighbours.touch();
         }
@@ -86,9 +86,12 @@ impl Pager {
         }
         self.cache.give_back(slot);
         descriptor.set_compressed(false);
-        // The first touch of a neighbour stands for a fault from the store: it is no reuse.
+        if is_on_trail {
+            self.trails.use_one();
+        }
+        // The first touch of what came ahead stands for a fault from the store: it is no reuse.
         let mut rank = Rank::Probation;
-        if !is_neighbour {
+        if !is_neighbour && !is_on_trail {
             let reuse = replacement::touched(descriptor.reuse());
             descriptor.set_reuse(reuse);
             rank = replacement::rank(reuse, self.balancer.left_lately(descriptor));

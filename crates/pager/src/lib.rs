@@ -59,6 +59,7 @@ mod survey;
 mod table_room;
 mod takeover;
 pub mod trace;
+mod trails;
 mod window;
 
 pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
@@ -76,6 +77,7 @@ pub use promises::{NoPromise, Overcommit};
 pub use sources::SOURCES_MAX;
 pub use staging::CALL_PIECES;
 pub use survey::Survey;
+pub use trails::Followed;
 
 pub(crate) use deepheap_heap::PAGE;
 

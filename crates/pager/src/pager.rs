@@ -38,6 +38,7 @@ use crate::refused_pins::RefusedPins;
 use crate::sources::Sources;
 use crate::staging::StagingPools;
 use crate::trace::{Happened, Trace};
+use crate::trails::Trails;
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
 
@@ -59,6 +60,8 @@ pub struct Options {
     pub makes_checkpoints: bool,
     /// Whether walks in equal steps are fetched ahead.
     pub follows_strides: bool,
+    /// Whether pages that followed each other before are fetched ahead.
+    pub follows_sequences: bool,
     /// Whether what happens is noted in rings, to be drained.
     pub traces: bool,
 }
@@ -92,6 +95,7 @@ pub struct Pager {
     pub(crate) packers: Box<[Padded<Lock<Packer>>]>,
     pub(crate) prefetch: Prefetch,
     pub(crate) neighbours: Neighbours,
+    pub(crate) trails: Trails,
     pub(crate) compression: Compression,
     /// Pages that the program has pinned by calls, each counted once for every call.
     pub(crate) long_pins: AtomicUsize,
@@ -156,6 +160,7 @@ impl Pager {
                 contexts,
                 prefetch: Prefetch::new(options.follows_strides),
                 neighbours: Neighbours::default(),
+                trails: Trails::new(options.follows_sequences, bytes)?,
                 compression: Compression::new(options.compress, pages)?,
                 sources: Sources::new(pages)?,
                 long_pins: AtomicUsize::new(0),

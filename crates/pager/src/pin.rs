@@ -190,6 +190,7 @@ mod tests {
             compress: crate::Compress::Auto,
             makes_checkpoints: false,
             follows_strides: true,
+            follows_sequences: true,
             traces: false,
         };
         let heap: &Heap = Box::leak(Box::new(Heap::new(region_base, 2 * SPAN).expect("a heap")));

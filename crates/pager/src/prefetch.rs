@@ -1,8 +1,8 @@
 //! Prefetch: the queues of objects that were asked for because they will be wanted soon.
 //!
-//! There are three: stretches of a scan, which go into the page buffer; objects that the program
-//! named, or that a walk in equal steps comes to; and pages whose neighbours are wanted. The last
-//! two go into the object cache.
+//! There are four: stretches of a scan, which go into the page buffer; objects that the program
+//! named, or that a walk in equal steps comes to; objects that a trail comes to; and pages whose
+//! neighbours are wanted. The last three go into the object cache.
 //!
 //! Guarantees: bounded; a request that finds no room in its queue is dropped, which costs only
 //! time.
@@ -63,6 +63,8 @@ impl<T: Copy, const N: usize> Queue<T, N> {
 pub(crate) struct Prefetch {
     pub(crate) stretches: Lock<Queue<Window, STRETCHES>>,
     pub(crate) objects: Lock<Queue<PageNo, OBJECTS>>,
+    /// Objects that trails come to.
+    pub(crate) on_trails: Lock<Queue<PageNo, OBJECTS>>,
     /// Pages whose neighbours are wanted.
     pub(crate) beside: Lock<Queue<PageNo, BESIDE>>,
     /// Whether walks in equal steps are fetched ahead.
@@ -80,6 +82,7 @@ impl Prefetch {
         Prefetch {
             stretches: Lock::new(Queue::new(Window::stretch(PageNo(0), Direction::Up))),
             objects: Lock::new(Queue::new(PageNo(0))),
+            on_trails: Lock::new(Queue::new(PageNo(0))),
             beside: Lock::new(Queue::new(PageNo(0))),
             follows_strides,
             strides_asked: Padded(AtomicU64::new(0)),
@@ -123,8 +126,9 @@ impl Prefetch {
     /// Whether no queue is locked now.
     #[cfg(test)]
     pub(crate) fn is_unlocked(&self) -> bool {
-        let queues = [self.objects.try_lock().is_some(), self.beside.try_lock().is_some()];
-        self.stretches.try_lock().is_some() && queues == [true; 2]
+        let objects = [&self.objects, &self.on_trails].map(|queue| queue.try_lock().is_some());
+        let others = (self.stretches.try_lock().is_some(), self.beside.try_lock().is_some());
+        objects == [true; 2] && others == (true, true)
     }
 
     /// Wakes so many of the fetchers.

@@ -61,6 +61,7 @@ impl Pager {
                 + handler_stack::resident_bytes()
                 + self.cache.table_bytes()
                 + self.trace.bytes()
+                + self.trails.bytes()
                 + self.store.segment_bytes(),
         }
     }

@@ -213,7 +213,11 @@ impl Pager {
 
     /// Publishes the owned object, whose bytes are in the block, as stored, and frees its slot.
     fn leave_for(&self, owned: Owned, block: Block) {
-        self.cache.give_back(self.ownership.of(&owned).slot());
+        let descriptor = self.ownership.of(&owned);
+        if descriptor.is_on_trail() {
+            self.trails.drop_one();
+        }
+        self.cache.give_back(descriptor.slot());
         self.ownership.stored(owned, block);
     }
 

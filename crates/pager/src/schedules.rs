@@ -146,6 +146,7 @@ impl World {
             compress: crate::Compress::Auto,
             makes_checkpoints: true,
             follows_strides: true,
+            follows_sequences: true,
             traces: false,
         };
         let pager = Pager::new(&options, heap, store).expect("pager");
@@ -307,6 +308,10 @@ impl World {
                 4 | 5 => self.call(&mut sequences, Operation::Read, thread, number),
                 12 => (0..CALLS_IN_A_ROW).for_each(|_| {
                     self.call(&mut sequences, Operation::Write, thread, number);
+                }),
+                // The same way each time, in steps that are never equal.
+                13 => (0..64).map(|at| at * (at + 1) / 2 % 64).for_each(|at| {
+                    self.count(&mut sequences, thread, at % MEMORY_PAGES);
                 }),
                 6 | 8 | 9 => self.count_pinned(&mut sequences, thread, number),
                 7 => {

@@ -21,6 +21,7 @@
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `strides` | `yes` or `no`: walks in equal steps are fetched ahead | `yes` |
+//! | `sequences` | `yes` or `no`: pages that followed each other before are fetched ahead | `yes` |
 //! | `discard` | `yes` or `no`: the store's device is told what is free | `yes` |
 //! | `stats` | file for a JSON line at exit | none |
 //! | `trace` | file for what faults, evictions and writes did (docs/trace-format.md) | none |
@@ -157,6 +158,8 @@ pub struct Config {
     pub overcommit: Overcommit,
     /// Tuning: whether walks in equal steps are fetched ahead.
     pub strides: bool,
+    /// Tuning: whether pages that followed each other before are fetched ahead.
+    pub sequences: bool,
     /// Tuning: whether the store's device is told what is free.
     pub discard: bool,
     /// Where a JSON line of statistics goes at exit.
@@ -205,6 +208,7 @@ impl Config {
             store_floor: None,
             overcommit: Overcommit::Lazy,
             strides: true,
+            sequences: true,
             discard: true,
             stats_file: None,
             trace_file: None,
@@ -303,6 +307,7 @@ impl Config {
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "pool_step" => self.pool_step = pool_step(value)?,
             "strides" => self.strides = flag("strides", value)?,
+            "sequences" => self.sequences = flag("sequences", value)?,
             "discard" => self.discard = flag("discard", value)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
             "trace" => self.trace_file = Some(path("trace", value)?),
@@ -461,6 +466,7 @@ impl Config {
         }
         for (key, value, usual) in [
             ("strides", self.strides, true),
+            ("sequences", self.sequences, true),
             ("discard", self.discard, true),
             ("show_stats", self.show_stats, false),
             ("children", self.children, true),

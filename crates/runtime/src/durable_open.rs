@@ -223,6 +223,7 @@ impl Runtime {
             compress: self.config.compress,
             makes_checkpoints: true,
             follows_strides: self.config.strides,
+            follows_sequences: self.config.sequences,
             traces: false,
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(OpenError::Start)?;

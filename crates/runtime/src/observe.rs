@@ -73,6 +73,10 @@ impl Runtime {
         let (asked, used) = pager.walked();
         put(Counter::StridesAsked, asked);
         put(Counter::StridesUsed, used);
+        let followed = pager.followed();
+        put(Counter::SequencesBrought, followed.brought);
+        put(Counter::SequencesUsed, followed.used);
+        put(Counter::SequencesDropped, followed.dropped);
         // Pages of the object table go to a device, too.
         let table = pager.table_traffic();
         put(Counter::DeviceReads, store.device_reads + table.read);

@@ -262,8 +262,13 @@ impl Simulation {
         let at = |point: usize| least + (most - least) * point as u64 / last;
         let mut replays: Vec<(u64, Replay)> = (0..CURVE_POINTS)
             .filter_map(|point| {
-                let terms =
-                    Terms { sampled, scans: false, strides: false, ..self.terms(at(point)) };
+                let terms = Terms {
+                    sampled,
+                    scans: false,
+                    strides: false,
+                    sequences: false,
+                    ..self.terms(at(point))
+                };
                 Some((at(point), Replay::new(terms).ok()?))
             })
             .collect();
@@ -637,7 +642,8 @@ mod tests {
         assert!(loose <= tight && tight <= simulation.whole_ram(), "{loose}, {tight}");
         for at in [6, 12, 18] {
             let ram = curve[at].ram;
-            let terms = Terms { scans: false, strides: false, ..simulation.terms(ram) };
+            let terms =
+                Terms { scans: false, strides: false, sequences: false, ..simulation.terms(ram) };
             let exact = simulation.play(ram, terms).expect("memory").counts.miss_ratio();
             assert!((ratio(at) - exact).abs() < 0.03, "{}: sampled {exact}: exact", ratio(at));
         }

@@ -7,7 +7,7 @@
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 6;
+pub const STATS_VERSION: u32 = 7;
 
 /// How a fault was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,11 +105,17 @@ pub enum Counter {
     DiscardedBytes,
     /// Bytes that were free for a while and then written again, without one.
     NotDiscardedBytes,
+    /// Pages read ahead because they had followed before.
+    SequencesBrought,
+    /// Of them those that were in the cache when the program came to them.
+    SequencesUsed,
+    /// And those that left the cache before.
+    SequencesDropped,
 }
 
 impl Counter {
     /// Number of counters.
-    pub const COUNT: usize = Counter::NotDiscardedBytes as usize + 1;
+    pub const COUNT: usize = Counter::SequencesDropped as usize + 1;
 }
 
 /// What goes up and down.
@@ -350,6 +356,13 @@ pub struct Stats {
     pub touched_mean_bytes: u64,
     /// See [`Gauge::UsedMean`].
     pub used_mean_bytes: u64,
+
+    /// See [`Counter::SequencesBrought`].
+    pub sequences_brought: u64,
+    /// See [`Counter::SequencesUsed`].
+    pub sequences_used: u64,
+    /// See [`Counter::SequencesDropped`].
+    pub sequences_dropped: u64,
 }
 
 /// Bytes of one block of the store.

@@ -339,6 +339,9 @@ impl StatsPage {
             budget_most_bytes: gauge(Gauge::BudgetMost),
             touched_mean_bytes: gauge(Gauge::TouchedMean),
             used_mean_bytes: gauge(Gauge::UsedMean),
+            sequences_brought: counter(Counter::SequencesBrought),
+            sequences_used: counter(Counter::SequencesUsed),
+            sequences_dropped: counter(Counter::SequencesDropped),
         }
     }
 

@@ -51,6 +51,9 @@ pub fn stats_json(stats: &Stats) -> String {
             "prefetched": s.prefetched,
             "strides_asked": s.strides_asked,
             "strides_used": s.strides_used,
+            "sequences_brought": s.sequences_brought,
+            "sequences_used": s.sequences_used,
+            "sequences_dropped": s.sequences_dropped,
         },
         "evictions": {
             "total": s.evictions(),
@@ -167,6 +170,15 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     }
     let (faults, ahead) = (count(s.faults()), count(s.prefetched));
     writeln!(out, "deepheap:   faults  {faults}, and {ahead} pages fetched ahead")?;
+    if s.sequences_brought > 0 {
+        writeln!(
+            out,
+            "deepheap:           {} because they had followed before: {} used, {} dropped",
+            count(s.sequences_brought),
+            count(s.sequences_used),
+            count(s.sequences_dropped),
+        )?;
+    }
     for (kind, latency) in s.latencies() {
         if latency.count > 0 {
             writeln!(

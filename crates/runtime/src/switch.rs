@@ -110,6 +110,7 @@ impl Runtime {
             compress: self.config.compress,
             makes_checkpoints: false,
             follows_strides: self.config.strides,
+            follows_sequences: self.config.sequences,
             traces: self.config.trace_file.is_some(),
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;

@@ -76,7 +76,7 @@ fn every_key_is_read() {
     let config = parse(
         "ram:25%, stall:off, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          overcommit:strict,page_buffer:40%,segment:512K,\
-         compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,discard:no,\
+         compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,sequences:no,discard:no,\
          stats:/tmp/s.json,show_stats:yes,\
          trace:/tmp/t,children:no,force:1,encrypt:yes,",
     )
@@ -90,6 +90,7 @@ fn every_key_is_read() {
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
         strides: false,
+        sequences: false,
         discard: false,
         stats_file: Some(PathBuf::from("/tmp/s.json")),
         trace_file: Some(PathBuf::from("/tmp/t")),
@@ -225,6 +226,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 stats_file,
                 trace_file,
                 strides: flags[4],
+                sequences: flags[2] != flags[4],
                 discard: flags[3] != flags[4],
                 show_stats: flags[0],
                 children: flags[1],
@@ -251,9 +253,9 @@ fn fuzz_config() -> ProptestConfig {
 fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
-        pool_step: strides: discard: stats: trace: show_stats: children: force: encrypt: \
-        ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off 9999999999999999999999 \
-        18446744073709551615 1e9 yes no /var/tmp +1";
+        pool_step: strides: sequences: discard: stats: trace: show_stats: children: force: \
+        encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \
+        9999999999999999999999 18446744073709551615 1e9 yes no /var/tmp +1";
     WORDS.split(' ').chain([" ", "\\ ", "\n", "\0", "\u{a0}"]).collect()
 }
 

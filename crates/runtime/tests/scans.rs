@@ -1,4 +1,5 @@
-//! Scans: who goes through memory in order seldom waits, and finds every byte.
+//! Scans: who goes through memory in order, or in the order of the last time, seldom waits, and
+//! finds every byte.
 
 mod scene;
 
@@ -76,6 +77,75 @@ fn a_walk_in_equal_steps_waits_for_few_of_its_pages() {
         assert!(asked > pages as u64 / 2, "{asked} of {pages} pages were asked for");
         let waited = after.fault_stored.count - before.fault_stored.count;
         assert!(waited < pages as u64 / 2, "{waited} of {pages} pages were waited for");
+        array.check(seed);
+    });
+}
+
+/// A list of a page each, in no order: each page tells which comes next.
+fn walk_list(array: &Object, start: usize, read: impl Fn(usize)) {
+    let mut page = start;
+    loop {
+        read(page);
+        page = array.get(page * PAGE / 8) as usize;
+        if page == start {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_list_in_no_order_is_read_ahead_when_it_is_walked_again() {
+    play("a_list_in_no_order_is_read_ahead_when_it_is_walked_again", CONF, || {
+        let seed = seed();
+        let array = Object::new(128 * MIB).expect("room");
+        array.fill(seed); // so that it cannot be compressed
+        let pages = array.size() / PAGE;
+        let mut order: Vec<usize> = (0..pages).collect();
+        let mut random = Random::new(seed);
+        for last in (1..pages).rev() {
+            order.swap(last, random.below(last + 1));
+        }
+        for at in 0..pages {
+            array.set(order[at] * PAGE / 8, order[(at + 1) % pages] as u64);
+            array.set(order[at] * PAGE / 8 + 1, seed ^ order[at] as u64);
+        }
+        let round = || {
+            let before = deepheap::stats().expect("it runs");
+            let seen = std::cell::Cell::new(0);
+            walk_list(&array, order[0], |page| {
+                assert_eq!(array.get(page * PAGE / 8 + 1), seed ^ page as u64);
+                seen.set(seen.get() + 1);
+            });
+            assert_eq!(seen.get(), pages);
+            let after = deepheap::stats().expect("it runs");
+            let brought = after.sequences_brought - before.sequences_brought;
+            let used = after.sequences_used - before.sequences_used;
+            (brought, used, after.fault_stored.count - before.fault_stored.count)
+        };
+        let (_, _, stored) = round();
+        for walk in 2..4 {
+            let (brought, used, now) = round();
+            assert!(used > pages as u64 / 4, "walk {walk}: {used} of {pages} were read ahead");
+            assert!(used > brought * 9 / 10, "walk {walk}: {used} of {brought} were of use");
+            assert!(now < stored * 2 / 3, "walk {walk}: {now} were waited for, at first {stored}");
+        }
+    });
+}
+
+#[test]
+fn random_access_has_next_to_nothing_read_because_it_followed_before() {
+    play("random_access_has_next_to_nothing_read_because_it_followed_before", CONF, || {
+        const TOUCHES: usize = 60_000;
+        let seed = seed();
+        let array = Object::new(128 * MIB).expect("room");
+        array.fill(seed);
+        let mut random = Random::new(seed);
+        for _ in 0..TOUCHES {
+            let word = random.below(array.size() / PAGE) * PAGE / 8;
+            array.set(word, array.get(word));
+        }
+        let brought = deepheap::stats().expect("it runs").sequences_brought;
+        assert!(brought < TOUCHES as u64 / 200, "{brought} brought");
         array.check(seed);
     });
 }

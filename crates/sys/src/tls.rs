@@ -2,7 +2,7 @@
 //!
 //! Guarantees: zeroed for every new thread, the same address for a thread's whole life;
 //! initial-exec TLS, so reading it never calls `__tls_get_addr` (which may allocate), in
-//! executables and in shared objects, LD_PRELOADed or dlopened (there it takes 224 bytes of glibc's
+//! executables and in shared objects, LD_PRELOADed or dlopened (there it takes 256 bytes of glibc's
 //! static TLS surplus).
 //! Never: allocates | calls anything.
 //! Threads: each has its own; also in a signal handler (the interrupted thread's).
@@ -21,10 +21,10 @@ pub struct ThreadArea {
     /// Holds of the thread that have not ended.
     pub holds: u32,
     /// Words that the runtime defines.
-    pub spare: [usize; 26],
+    pub spare: [usize; 30],
 }
 
-const _: () = assert!(size_of::<ThreadArea>() == 224);
+const _: () = assert!(size_of::<ThreadArea>() == 256);
 
 // The one definition. Hidden: every executable or shared object that links this crate has its own,
 // and the linker may turn the load of the offset into a constant. Referenced only by `area`, in
@@ -34,10 +34,10 @@ global_asm!(
     ".globl deepheap_thread_area",
     ".hidden deepheap_thread_area",
     ".type deepheap_thread_area,@object",
-    ".size deepheap_thread_area,224",
+    ".size deepheap_thread_area,256",
     ".p2align 6",
     "deepheap_thread_area:",
-    ".zero 224",
+    ".zero 256",
     ".popsection",
 );
 

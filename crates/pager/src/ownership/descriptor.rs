@@ -88,6 +88,10 @@ const SHARED: u8 = 1;
 const NEIGHBOUR: u8 = 2;
 /// Flags: the object lies compressed in its slot.
 const COMPRESSED: u8 = 4;
+/// Flags: the object came along a trail.
+const ON_TRAIL: u8 = 8;
+/// How the object came to the cache.
+const CAME: u8 = NEIGHBOUR | ON_TRAIL;
 
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
@@ -259,7 +263,7 @@ impl Descriptor {
 
     /// Notes whether the page may be shared. The object is in the page buffer, or will be.
     pub fn set_may_be_shared(&self, shared: bool) {
-        self.set_flags(SHARED | NEIGHBOUR, if shared { SHARED } else { 0 });
+        self.set_flags(SHARED | CAME, if shared { SHARED } else { 0 });
     }
 
     /// Sets the flags in `mask`. Owner only, or while no thread moves an object.
@@ -284,7 +288,17 @@ impl Descriptor {
 
     /// Notes that the object comes as a neighbour. Owner only.
     pub fn set_neighbour(&self) {
-        self.set_flags(SHARED | NEIGHBOUR, NEIGHBOUR);
+        self.set_flags(SHARED | CAME, NEIGHBOUR);
+    }
+
+    /// Whether a cached object came along a trail.
+    pub fn is_on_trail(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & ON_TRAIL != 0
+    }
+
+    /// Notes that the object comes along a trail. Owner only.
+    pub fn set_on_trail(&self) {
+        self.set_flags(SHARED | CAME, ON_TRAIL);
     }
 
     /// Fills a fresh descriptor. The caller got it from the free list.

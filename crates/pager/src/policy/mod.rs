@@ -4,8 +4,10 @@
 pub mod balance;
 pub mod budget_split;
 pub mod ghost;
+pub mod history;
 pub mod replacement;
 pub mod replay;
 pub mod sequence;
 pub mod stall_bound;
 pub mod stride;
+pub mod trail;

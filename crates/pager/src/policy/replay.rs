@@ -2,7 +2,7 @@
 //!
 //! A page buffer with its two lists, a cache of so many bytes, a ghost, and a store without limit.
 //! What is decided, the policies decide that the pager asks: replacement, ghost, sequences,
-//! strides, and the border between page buffer and cache.
+//! strides, trails in the history, and the border between page buffer and cache.
 //!
 //! Guarantees: the same touches give the same counts.
 //! Never: does I/O, knows the time.
@@ -14,11 +14,13 @@ use deepheap_sys::errno::Result;
 use super::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
 use super::budget_split::{self, Share};
 use super::ghost::Ghost;
+use super::history::{self, History};
 use super::replacement::{
     AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
     to_evict, touched,
 };
 use super::sequence::{Direction, Sequences, WORDS};
+use super::trail;
 use crate::PAGE;
 
 /// Threads whose scans are told apart.
@@ -67,6 +69,8 @@ pub struct Terms {
     pub scans: bool,
     /// Whether walks in equal steps bring their next pages.
     pub strides: bool,
+    /// Whether faults bring the pages that followed before.
+    pub sequences: bool,
     /// The small queue, in 256ths of the cache.
     pub small_part: u32,
     /// Nanoseconds that a fault on a cached object costs, and a read.
@@ -84,6 +88,7 @@ impl Terms {
             share: None,
             scans: true,
             strides: true,
+            sequences: true,
             small_part: SMALL_PART,
             costs_ns: (8_000, 60_000),
             sampled: 1,
@@ -149,6 +154,8 @@ struct Object {
     moves: u32,
     /// Pages that had left the page buffer when this one did.
     left_at: u64,
+    /// It is in the cache because it followed before.
+    is_on_trail: bool,
 }
 
 const NOWHERE: Object = Object {
@@ -160,6 +167,7 @@ const NOWHERE: Object = Object {
     page: 0,
     moves: 0,
     left_at: 0,
+    is_on_trail: false,
 };
 
 /// A queue of objects. Entries that are not current any more are skipped.
@@ -195,6 +203,7 @@ pub struct Replay {
     left_ever: u64,
     border: Border,
     words: Vec<[usize; WORDS]>,
+    history: History,
     /// Objects by page, if scans bring them.
     by_page: HashMap<u32, u32>,
 }
@@ -227,6 +236,7 @@ impl Replay {
             left_ever: 0,
             border,
             words: vec![[0; WORDS]; LANES],
+            history: History::new(history::bytes(terms.pages * PAGE))?,
             by_page: HashMap::new(),
         };
         replay.ghost.grow(remembered);
@@ -285,7 +295,7 @@ impl Replay {
         if at >= self.objects.len() {
             self.objects.resize(at + 1, NOWHERE);
         }
-        if (self.terms.scans || self.terms.strides) && self.objects[at].page != touch.page {
+        if self.brings_ahead() && self.objects[at].page != touch.page {
             self.by_page.insert(touch.page, touch.object);
         }
         self.objects[at].page = touch.page;
@@ -304,7 +314,7 @@ impl Replay {
                 if self.terms.scans {
                     let (window, direction) = self.sequences(lane).of(page).window(page);
                     if window == 1 {
-                        self.bring_walk(lane, page);
+                        self.bring_next(lane, page);
                     }
                     let passed = self.bring_cached_after(page, window, direction);
                     self.sequences(lane).pass(page, passed);
@@ -318,7 +328,7 @@ impl Replay {
                     let sequence = self.sequences(lane).of(page);
                     let (window, direction) = sequence.window(page);
                     if window == 1 {
-                        self.bring_walk(lane, page);
+                        self.bring_next(lane, page);
                     }
                     self.bring_stored_after(page, window, direction);
                     self.sequences(lane).note(page, sequence.advance(page, window));
@@ -342,22 +352,41 @@ impl Replay {
         Sequences::new(&mut self.words[lane])
     }
 
-    /// Brings the next pages of a walk into the cache, if the fault is on one.
-    fn bring_walk(&mut self, lane: usize, page: u32) {
-        if !self.terms.strides {
+    fn brings_ahead(&self) -> bool {
+        self.terms.scans || self.terms.strides || self.terms.sequences
+    }
+
+    /// Brings the next pages of a walk into the cache, if the fault is on one; or of a trail.
+    fn bring_next(&mut self, lane: usize, page: u32) {
+        if self.terms.strides
+            && let Some(ahead) = self.sequences(lane).walks().fault(page)
+        {
+            for next in ahead.pages() {
+                self.bring(next, false);
+            }
             return;
         }
-        let Some(ahead) = self.sequences(lane).walks().fault(page) else { return };
-        for next in ahead.pages() {
-            let object = self.by_page.get(&next).copied();
-            if let Some(object) =
-                object.filter(|&it| self.objects[it as usize].place == Place::Away)
-            {
-                self.counts.ahead += 1;
-                self.put(object, Place::Cached(Queue::Small));
-                self.make_room();
-            }
+        if !self.terms.sequences {
+            return;
         }
+        let most = trail::most_ahead(self.cache_max as usize / PAGE);
+        let mut trails = Sequences::new(&mut self.words[lane]);
+        let Some(ahead) = trails.trails().fault(&self.history, page, most) else { return };
+        let brought = ahead.pages().iter().filter(|&&next| self.bring(next, true)).count();
+        self.sequences(lane).trails().bring(brought);
+    }
+
+    /// Brings the object of a page into the cache, if it is stored.
+    fn bring(&mut self, page: u32, is_on_trail: bool) -> bool {
+        let object = self.by_page.get(&page).copied();
+        let stored = object.filter(|&it| self.objects[it as usize].place == Place::Away);
+        let Some(object) = stored else { return false };
+        self.counts.ahead += 1;
+        self.ask_ghost(object);
+        self.objects[object as usize].is_on_trail = is_on_trail;
+        self.put(object, Place::Cached(Queue::Small));
+        self.make_room();
+        true
     }
 
     /// Brings the stored objects among the `window` pages from `page` on, without the first.
@@ -393,6 +422,10 @@ impl Replay {
     }
 
     fn come_back(&mut self, object: u32) {
+        // Its first touch stands for a read: it is no reuse.
+        if core::mem::take(&mut self.objects[object as usize].is_on_trail) {
+            return self.put(object, Place::PageBuffer(Rank::Probation));
+        }
         let since = self.left_ever - self.objects[object as usize].left_at;
         let margin = u64::from(self.page_buffer_max) / MARGIN_PART as u64;
         // On average, half of a margin had left when it did.
@@ -406,10 +439,15 @@ impl Replay {
         self.put(object, Place::PageBuffer(to));
     }
 
-    fn read(&mut self, object: u32) {
+    /// Counts a read that a larger cache would have saved, if the ghost knows of one.
+    fn ask_ghost(&mut self, object: u32) {
         let known = self.ghost.left_recently(object);
         self.counts.ghost_reads += u64::from(known);
         self.border.ghost_reads += u64::from(known);
+    }
+
+    fn read(&mut self, object: u32) {
+        self.ask_ghost(object);
         self.objects[object as usize].reuse = 0;
         self.put(object, Place::PageBuffer(Rank::Probation));
     }
@@ -504,6 +542,7 @@ impl Replay {
                 if remembered {
                     self.ghost.insert(object, queue);
                 }
+                found.is_on_trail = false;
                 self.put(object, Place::Away);
             }
             AtHead::Goes(queue, reuse) => {
@@ -541,103 +580,4 @@ impl Replay {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn touch(page: u32, leaves: Leaves, is_new: bool) -> Touch {
-        let bytes = PAGE as u16;
-        Touch { object: page, page, bytes, leaves, is_new, is_led: false, lane: 0 }
-    }
-
-    fn replay(scans: bool) -> Replay {
-        Replay::new(Terms { scans, ..Terms::new(4 * budget_split::LEAST) }).unwrap()
-    }
-
-    #[test]
-    fn what_fits_is_read_never_and_what_is_zero_is_never_written() {
-        let mut replay = replay(false);
-        let pages = 0..3 * budget_split::LEAST as u32;
-        for round in 0..4 {
-            pages.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, round == 0)));
-        }
-        let counts = replay.counts();
-        assert_eq!((counts.missed, counts.written, counts.new), (0, 0, pages.len() as u64));
-        let mut replay = self::replay(false);
-        for page in 10_000..50_000 {
-            replay.touch(&touch(page, Leaves::Empty, true));
-        }
-        assert_eq!(replay.counts().written, 0, "{:?}", replay.counts());
-    }
-
-    /// It is larger than the page buffer at first, and fits one that has grown.
-    #[test]
-    fn going_round_in_a_set_that_reach_can_hold_ends_in_reach() {
-        let mut replay = replay(false);
-        let set = 0..(4 * budget_split::LEAST * 2 / 3) as u32;
-        let mut faults = [0; 200];
-        for (round, faults) in faults.iter_mut().enumerate() {
-            let before = replay.counts().cached;
-            set.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, round == 0)));
-            *faults = replay.counts().cached - before;
-        }
-        assert!(faults[1] > set.len() as u64 / 4, "{faults:?}");
-        assert_eq!(faults[199], 0, "{faults:?}");
-    }
-
-    #[test]
-    fn a_changed_object_is_written_once_and_a_clean_one_dropped() {
-        let mut replay = replay(false);
-        let pages = 0..20 * budget_split::LEAST as u32;
-        pages.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, true)));
-        let first = replay.counts();
-        assert!(first.written > 0 && first.dropped == 0 && first.missed == 0, "{first:?}");
-        for _ in 0..3 {
-            pages.clone().for_each(|page| replay.touch(&touch(page, Leaves::Clean, false)));
-        }
-        let counts = replay.counts();
-        assert!(counts.written <= pages.len() as u64, "{counts:?}");
-        assert!(counts.dropped > pages.len() as u64 && counts.missed > 0, "{counts:?}");
-        replay.empty(0);
-        replay.touch(&touch(0, Leaves::Dirty, true));
-        assert_eq!(replay.counts().new, counts.new + 1);
-    }
-
-    #[test]
-    fn a_walk_in_equal_steps_waits_for_few_of_its_pages() {
-        for step in [3u32, 16, 64] {
-            let counts = [false, true].map(|strides| {
-                let terms = Terms { strides, ..Terms::new(16 * budget_split::LEAST) };
-                let mut replay = Replay::new(terms).unwrap();
-                for round in 0..4 {
-                    for from in 0..step {
-                        for at in 0..80 * budget_split::LEAST as u32 / step {
-                            replay.touch(&touch(from + at * step, Leaves::Clean, round == 0));
-                        }
-                    }
-                }
-                replay.counts()
-            });
-            let [alone, walked] = counts;
-            assert!(walked.missed < alone.missed / 4, "step {step}: {walked:?}, {alone:?}");
-        }
-    }
-
-    #[test]
-    fn a_scan_waits_for_few_of_its_pages_and_reads_as_many() {
-        let [alone, scanned] = [false, true].map(|scans| {
-            let mut replay = replay(scans);
-            for round in 0..3 {
-                for page in 0..20 * budget_split::LEAST as u32 {
-                    replay.touch(&touch(page, Leaves::Clean, round == 0));
-                }
-            }
-            replay.counts()
-        });
-        assert!(scanned.missed < alone.missed / 20, "{scanned:?}, {alone:?}");
-        let reads = |counts: Counts| counts.missed + counts.ahead;
-        assert!(
-            reads(scanned).abs_diff(reads(alone)) < alone.missed / 10,
-            "{scanned:?}, {alone:?}"
-        );
-    }
-}
+mod tests;

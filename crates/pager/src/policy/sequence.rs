@@ -14,13 +14,14 @@
 use core::ops::Range;
 
 use super::stride::{self, Walks};
+use super::trail::{self, Trails};
 
 /// Pages fetched together at most.
 pub const WINDOW_MAX: u32 = 64;
 /// Stretches asked for ahead at most.
 pub const AHEAD_MAX: u32 = 3;
 /// Words that a thread's sequences take.
-pub const WORDS: usize = SCANS + 1 + stride::WORDS;
+pub const WORDS: usize = SCANS + 1 + stride::WORDS + trail::WORDS;
 
 /// Scans of one thread that are known at a time.
 const KNOWN: usize = 8;
@@ -192,7 +193,8 @@ impl Sequence {
 
 /// What a thread's faults looked like so far, in the words kept for it: known scans; faults on
 /// stored objects that may begin one; the same for objects in DRAM; each with the last used first.
-/// And the last fault on an object that was never written, and the walks. Zeros for a new thread.
+/// And the last fault on an object that was never written, the walks, and the trails. Zeros for a
+/// new thread.
 pub struct Sequences<'a> {
     words: &'a mut [usize; WORDS],
 }
@@ -210,13 +212,19 @@ impl<'a> Sequences<'a> {
 
     /// The thread's walks in equal steps.
     pub fn walks(&mut self) -> Walks<'_> {
-        let (_, words) = self.words.split_at_mut(SCANS + 1);
-        // `WORDS` has room for them.
-        let words: &mut [usize; stride::WORDS] = match words.first_chunk_mut() {
+        Walks::new(self.words_from(SCANS + 1))
+    }
+
+    /// The thread's trails in the history.
+    pub fn trails(&mut self) -> Trails<'_> {
+        Trails::new(self.words_from(SCANS + 1 + stride::WORDS))
+    }
+
+    fn words_from<const N: usize>(&mut self, first: usize) -> &mut [usize; N] {
+        match self.words[first..].first_chunk_mut() {
             Some(words) => words,
-            None => unreachable!(),
-        };
-        Walks::new(words)
+            None => unreachable!(), // `WORDS` has room for them
+        }
     }
 
     /// Notes what that sequence looks like now.

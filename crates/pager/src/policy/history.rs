@@ -1,0 +1,280 @@
+//! History: which fault came after which, for a program that goes the same way again.
+//!
+//! A ring of page numbers in the order of their faults, cut into pieces. A thread fills a piece of
+//! its own. When that is full it takes the next one of the ring and links the full one to it, so
+//! the ways of threads do not mix. An index says where a page stands in the ring last. It knows one
+//! page in `INDEXED_PART`: who has found one follows the ring from there on, and needs no more.
+//!
+//! The ring ends where it was overwritten: what is further back than its length is not known.
+//!
+//! Guarantees: takes the bytes that it was given, and no page table's worth for what is not used.
+//! Whatever threads do at once, every place that it answers is one of the ring. What stands there
+//! may be wrong: a place of the index may be another page's by now, and a piece may be overwritten
+//! while it is read, by a thread that has taken it anew. Then pages are asked for that nobody
+//! wants, and nothing else happens: they are brought as they are, or not at all. So all loads and
+//! stores are relaxed.
+//! Never: allocates after `new`, takes a lock, waits.
+//! Threads: any, each with a word of its own (`Writer`).
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use deepheap_sys::errno::Result;
+use deepheap_sys::padded::Padded;
+use deepheap_sys::pinned_array::PinnedArray;
+
+/// Entries of a piece, the last of which is the link to the next one.
+const PIECE: u32 = 64;
+const LINK: u32 = PIECE - 1;
+/// One page in so many is in the index.
+const INDEXED_PART: u32 = 4;
+/// Bytes of an entry, and its part of the index.
+const ENTRY_BYTES: usize = 4 + 4 / INDEXED_PART as usize;
+/// The history takes this part of the budget.
+const BUDGET_PART: usize = 200;
+/// So many pieces in all.
+const PIECES_MIN: usize = 4;
+const PIECES_MAX: usize = 1 << 24;
+const _: () = assert!(PIECES_MAX as u64 * PIECE as u64 <= u32::MAX as u64 / 2);
+
+/// Bytes of the history for a budget of so many.
+pub fn bytes(budget: usize) -> usize {
+    budget / BUDGET_PART
+}
+
+/// The ring and its index.
+pub struct History {
+    /// A page's number and 1, or in the last place of a piece a place and 1. 0: nothing yet.
+    ring: PinnedArray<AtomicU32>,
+    /// A place of the ring and 1.
+    index: PinnedArray<AtomicU32>,
+    /// Pieces that were ever taken. It wraps around.
+    taken: Padded<AtomicU32>,
+}
+
+/// Where a thread writes, in a word that is kept for it; 0 for a new thread.
+#[derive(Clone, Copy)]
+struct Writer {
+    /// The next place.
+    at: u32,
+    /// `History::taken` when it took its piece.
+    taken: u32,
+}
+
+impl Writer {
+    fn from_word(word: usize) -> Option<Writer> {
+        let at = (word as u32).checked_sub(1)?;
+        Some(Writer { at, taken: (word >> u32::BITS) as u32 })
+    }
+
+    fn to_word(self) -> usize {
+        (self.at + 1) as usize | (self.taken as usize) << u32::BITS
+    }
+}
+
+impl History {
+    /// An empty one of so many bytes, or a little less. ENOMEM if there is no room.
+    pub fn new(bytes: usize) -> Result<History> {
+        let pieces = bytes / (PIECE as usize * ENTRY_BYTES);
+        let entries = pieces.clamp(PIECES_MIN, PIECES_MAX) * PIECE as usize;
+        Ok(History {
+            ring: PinnedArray::new(entries)?,
+            index: PinnedArray::new(entries / INDEXED_PART as usize)?,
+            taken: Padded(AtomicU32::new(0)),
+        })
+    }
+
+    /// Bytes that it takes: those of pieces that were taken, and the index once there is one.
+    pub fn bytes(&self) -> usize {
+        let taken = self.taken.load(Ordering::Relaxed).min(self.pieces()) as usize;
+        let index = if taken > 0 { self.index.len() * 4 } else { 0 };
+        taken * PIECE as usize * 4 + index
+    }
+
+    fn pieces(&self) -> u32 {
+        self.ring.len() as u32 / PIECE
+    }
+
+    /// Notes a fault on `page`, of the thread with this word.
+    pub fn record(&self, word: &mut usize, page: u32) {
+        let before = Writer::from_word(*word).filter(|writer| self.is_current(*writer));
+        let Writer { at, taken } = match before {
+            Some(writer) if writer.at % PIECE < LINK => writer,
+            full => self.take(full),
+        };
+        self.put(at, page.wrapping_add(1));
+        if let Some(place) = self.indexed(page) {
+            place.store(at + 1, Ordering::Relaxed);
+        }
+        *word = Writer { at: at + 1, taken }.to_word();
+    }
+
+    /// Whether the piece of the writer was not given to another thread since.
+    fn is_current(&self, writer: Writer) -> bool {
+        let since = self.taken.load(Ordering::Relaxed).wrapping_sub(writer.taken);
+        since < self.pieces() && (writer.at as usize) < self.ring.len()
+    }
+
+    /// Takes a piece, and links the full one to it.
+    fn take(&self, full: Option<Writer>) -> Writer {
+        let taken = self.taken.fetch_add(1, Ordering::Relaxed);
+        let at = taken % self.pieces() * PIECE;
+        (at..at + PIECE).for_each(|place| self.put(place, 0));
+        if let Some(full) = full {
+            self.put(full.at, at + 1);
+        }
+        Writer { at, taken }
+    }
+
+    /// The place after the one where `page` stands last, if it is known.
+    pub fn find(&self, page: u32) -> Option<u32> {
+        let at = self.indexed(page)?.load(Ordering::Relaxed).checked_sub(1)?;
+        (self.get(at)? == page.wrapping_add(1)).then_some(at + 1)
+    }
+
+    /// The pages from this place on, each with the place after it, as far as they are known. It
+    /// may go round for ever.
+    pub fn from(&self, at: u32) -> impl Iterator<Item = (u32, u32)> {
+        let mut at = at;
+        core::iter::from_fn(move || {
+            if at % PIECE == LINK {
+                at = self.get(at)?.checked_sub(1)?;
+            }
+            let page = self.get(at)?.checked_sub(1)?;
+            at += 1;
+            Some((page, at))
+        })
+    }
+
+    fn put(&self, at: u32, entry: u32) {
+        if let Some(place) = self.ring.get(at as usize) {
+            place.store(entry, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, at: u32) -> Option<u32> {
+        self.ring.get(at as usize).map(|place| place.load(Ordering::Relaxed))
+    }
+
+    /// The page's place in the index, if it is one of those that have one.
+    fn indexed(&self, page: u32) -> Option<&AtomicU32> {
+        let mixed = u64::from(page).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        if !((mixed >> 24) as u32).is_multiple_of(INDEXED_PART) {
+            return None;
+        }
+        let at = ((mixed >> u32::BITS) * self.index.len() as u64) >> u32::BITS;
+        self.index.get(at as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(history: &History, at: u32, count: usize) -> Vec<u32> {
+        history.from(at).take(count).map(|(page, _)| page).collect()
+    }
+
+    /// Pages of which the index knows the first.
+    fn some(history: &History, from: u32, count: u32) -> Vec<u32> {
+        let first = (from..).find(|&page| history.indexed(page).is_some()).expect("a page");
+        [first].into_iter().chain(from + 1000..from + 1000 + count).collect()
+    }
+
+    #[test]
+    fn what_came_after_a_page_is_found_across_pieces() {
+        let history = History::new(64 << 10).expect("memory");
+        assert_eq!(history.bytes(), 0);
+        let (mut word, way) = (0, some(&history, 77, 1000));
+        way.iter().for_each(|&page| history.record(&mut word, page));
+        let at = history.find(way[0]).expect("it is known");
+        assert_eq!(pages(&history, at, 2000), way[1..]);
+        assert_eq!(history.find(way[0] + 100), None);
+        assert!(history.bytes() > 4000 && history.bytes() < 64 << 10, "{}", history.bytes());
+        // The same way again: the last time counts.
+        way[..9].iter().for_each(|&page| history.record(&mut word, page));
+        let again = history.find(way[0]).expect("it is known");
+        assert_eq!(pages(&history, again, 2000), way[1..9]);
+        assert_eq!(pages(&history, at, 2000)[1000..], way[..9], "it goes on where it ended");
+    }
+
+    #[test]
+    fn the_ways_of_threads_do_not_mix() {
+        let history = History::new(256 << 10).expect("memory");
+        let ways: Vec<Vec<u32>> = (0..5).map(|it| some(&history, it << 20, 2000)).collect();
+        let mut words = [0; 5];
+        for step in 0..ways[0].len() {
+            for (way, word) in ways.iter().zip(&mut words) {
+                history.record(word, way[step]);
+            }
+        }
+        for way in &ways {
+            // Another page may have the place of one in the index.
+            let found =
+                way.iter().enumerate().find_map(|(at, &page)| Some((at, history.find(page)?)));
+            let (first, place) = found.expect("one is known");
+            assert!(first < 50, "{first}");
+            assert_eq!(pages(&history, place, 5000), way[first + 1..]);
+        }
+    }
+
+    #[test]
+    fn the_ring_forgets_what_is_oldest_and_no_thread_writes_in_a_piece_that_another_has_taken() {
+        let history = History::new(20 << 10).expect("memory");
+        let entries = history.ring.len() as u32;
+        let (mut slow, old) = (0, some(&history, 1 << 24, 5));
+        old.iter().for_each(|&page| history.record(&mut slow, page));
+        let (mut word, way) = (0, some(&history, 77, 3 * entries));
+        way.iter().for_each(|&page| history.record(&mut word, page));
+        assert_eq!(history.find(old[0]), None);
+        assert_eq!(history.find(way[0]), None);
+        assert!(history.bytes() <= 20 << 10, "{}", history.bytes());
+        let known = |pages: &[u32]| {
+            let (mut indexed, mut known) = (0, 0);
+            for &page in pages.iter().filter(|page| history.indexed(**page).is_some()) {
+                indexed += 1;
+                known += usize::from(history.find(page).is_some());
+            }
+            (indexed, known)
+        };
+        let (last, before) = (way.len() - entries as usize / 2, way.len() - entries as usize);
+        let (indexed, found) = known(&way[last..]);
+        assert!(found > indexed / 2, "{found} of {indexed}");
+        assert_eq!(known(&way[..before]).1, 0);
+        history.record(&mut slow, old[1]);
+        let late = way.iter().rev().filter_map(|&page| history.find(page)).last().expect("one");
+        let seen = pages(&history, late, 2 * entries as usize);
+        assert!(seen.iter().all(|page| !old.contains(page)), "they mix");
+    }
+
+    /// Places are checked, whatever stands in a word or in the ring.
+    #[test]
+    fn a_word_of_another_history_does_no_harm() {
+        let large = History::new(1 << 20).expect("memory");
+        let small = History::new(0).expect("memory");
+        let (mut word, way) = (0, some(&large, 5, 10_000));
+        way.iter().for_each(|&page| large.record(&mut word, page));
+        small.record(&mut word, 7);
+        assert_eq!(pages(&small, u32::MAX - 1, 9), []);
+        assert_eq!(pages(&small, large.find(way[0]).expect("it is known") + (1 << 16), 9), []);
+    }
+
+    #[test]
+    fn threads_that_write_at_once_read_only_pages_that_one_of_them_wrote() {
+        let history = History::new(64 << 10).expect("memory");
+        std::thread::scope(|scope| {
+            for thread in 1..5u32 {
+                let history = &history;
+                scope.spawn(move || {
+                    let mut word = 0;
+                    for step in 0..200_000 {
+                        history.record(&mut word, thread << 20 | step);
+                        if let Some(at) = history.find((thread << 20) + step / 2) {
+                            let seen = history.from(at).take(100).all(|(page, _)| page >> 20 < 5);
+                            assert!(seen);
+                        }
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,435 @@
+//! Trail: tells by the faults of one thread that it goes a way again that the history knows, and
+//! which pages come next on it.
+//!
+//! A fault on a page that the history knows may begin a trail, at the place after that page. Two
+//! more faults on what comes there make it known. Pages that are in reach by now do not fault, so a
+//! fault may fall up to `NEAR` pages further on. A known trail asks for the next 4 pages, and for
+//! twice as many each time, up to 64, before the thread has come to the last that it has asked for.
+//! If half a window of pages was asked for in vain, the next is half as large, or the trail ends.
+//!
+//! A thread is on one trail at a time, and one may be beginning: so a few faults beside the trail,
+//! or a jump to another place of it, cost little.
+//!
+//! Never: keeps anything between calls other than the words the caller stores for the thread.
+
+use super::history::History;
+
+/// Words that a thread's trails take.
+pub const WORDS: usize = 4;
+/// Pages that are asked for together at most.
+pub const WINDOW_MAX: usize = 64;
+
+/// Faults after the first one that make a trail known.
+const KNOWN: u8 = 2;
+/// The most pages that a thread may pass without a fault, beyond those that were asked for.
+const NEAR: usize = 16;
+const WINDOW_MIN: u8 = 4;
+/// Faults in a row beside a trail that end it: one that may begin, and one that is known.
+const MISSED_YOUNG: u8 = 2;
+const MISSED_KNOWN: u8 = 32;
+
+/// What is asked for ahead takes at most this part of the cache: it must stay until it is used.
+const CACHE_PART: usize = 64;
+
+/// How many pages may be asked for ahead at a time, by the pages that the cache holds.
+pub fn most_ahead(cache: usize) -> usize {
+    (cache / CACHE_PART).clamp(WINDOW_MIN.into(), 2 * WINDOW_MAX)
+}
+
+/// A way in the history, or the place where one may begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Trail {
+    /// The place of the history that comes next.
+    at: u32,
+    /// Pages from there on that were asked for.
+    asked: u8,
+    /// Pages to ask for together; 0: there is no trail.
+    window: u8,
+    /// Faults on it, up to `KNOWN`.
+    matched: u8,
+    /// Faults in a row that were not on it.
+    missed: u8,
+}
+
+const ASKED_SHIFT: u32 = 32;
+const WINDOW_SHIFT: u32 = 40;
+const MATCHED_SHIFT: u32 = 48;
+const MISSED_SHIFT: u32 = 56;
+
+impl Trail {
+    fn beginning(at: u32) -> Trail {
+        Trail { at, window: WINDOW_MIN, ..Trail::default() }
+    }
+
+    fn from_word(word: usize) -> Trail {
+        Trail {
+            at: word as u32,
+            asked: (word >> ASKED_SHIFT) as u8,
+            window: (word >> WINDOW_SHIFT) as u8,
+            matched: (word >> MATCHED_SHIFT) as u8,
+            missed: (word >> MISSED_SHIFT) as u8,
+        }
+    }
+
+    fn to_word(self) -> usize {
+        self.at as usize
+            | (self.asked as usize) << ASKED_SHIFT
+            | (self.window as usize) << WINDOW_SHIFT
+            | (self.matched as usize) << MATCHED_SHIFT
+            | (self.missed as usize) << MISSED_SHIFT
+    }
+
+    /// Goes on to the place after `page`, if that is near; answers whether it was asked for.
+    fn follow(&mut self, history: &History, page: u32) -> Option<bool> {
+        if self.window == 0 {
+            return None;
+        }
+        let mut ahead = history.from(self.at).take(usize::from(self.asked) + NEAR);
+        let (passed, after) = ahead
+            .by_ref()
+            .enumerate()
+            .find_map(|(passed, (it, after))| (it == page).then_some((passed, after)))?;
+        let was_asked = passed < usize::from(self.asked);
+        self.at = after;
+        // It is at most `asked`.
+        self.asked -= (passed + 1).min(self.asked.into()) as u8;
+        self.missed = 0;
+        Some(was_asked)
+    }
+}
+
+/// Pages to bring, the nearest first.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    pages: [u32; WINDOW_MAX],
+    count: usize,
+}
+
+impl Ahead {
+    /// The pages.
+    pub fn pages(&self) -> &[u32] {
+        &self.pages[..self.count]
+    }
+}
+
+/// A thread's trails, in the words kept for it. Zeros for a new thread.
+pub struct Trails<'a> {
+    words: &'a mut [usize; WORDS],
+}
+
+/// The words: where the thread writes, the trail, the one that may begin, and here the history that
+/// they are about, and pages that were brought and have not been used.
+const REST: usize = 3;
+const UNUSED_BITS: u32 = 16;
+
+impl<'a> Trails<'a> {
+    /// In these words.
+    pub fn new(words: &'a mut [usize; WORDS]) -> Trails<'a> {
+        Trails { words }
+    }
+
+    /// Notes a fault on `page`. If that is on a known trail, answers which pages to bring, with
+    /// those that were asked for `most` in all.
+    pub fn fault(&mut self, history: &History, page: u32, most: usize) -> Option<Ahead> {
+        // A thread may fault in the memory of several heaps.
+        let whose = core::ptr::from_ref(history).addr() << UNUSED_BITS;
+        if self.words[REST] >> UNUSED_BITS != whose >> UNUSED_BITS {
+            *self.words = [0, 0, 0, whose];
+        }
+        let is_on = self.follow(history, page);
+        history.record(&mut self.words[0], page);
+        if !is_on {
+            return None;
+        }
+        let mut trail = Trail::from_word(self.words[1]);
+        let mut ahead = Ahead { pages: [0; WINDOW_MAX], count: 0 };
+        let asked = usize::from(trail.asked);
+        if trail.asked <= trail.window / 2 {
+            // What is still ahead may be used.
+            let in_vain = self.unused().saturating_sub(asked);
+            self.set_unused(self.unused() - in_vain);
+            if in_vain > usize::from(trail.window / 2) {
+                trail.window /= 2;
+            } else if trail.asked > 0 {
+                trail.window = (trail.window * 2).min(WINDOW_MAX as u8);
+            }
+            let count = usize::from(trail.window).min(most.saturating_sub(asked));
+            let next = history.from(trail.at).skip(asked).take(count);
+            for (place, (page, _)) in ahead.pages.iter_mut().zip(next) {
+                *place = page;
+                ahead.count += 1;
+            }
+            trail.asked += ahead.count as u8;
+            if trail.window < WINDOW_MIN {
+                trail = Trail::default();
+                ahead.count = 0;
+            }
+            self.words[1] = trail.to_word();
+        }
+        Some(ahead)
+    }
+
+    /// Notes that so many of the pages that `fault` has answered are being brought.
+    pub fn bring(&mut self, count: usize) {
+        self.set_unused(self.unused() + count);
+    }
+
+    /// Follows the trail; or another one, once that is known. Whether the fault is on it.
+    fn follow(&mut self, history: &History, page: u32) -> bool {
+        let [mut trail, mut young] = [1, 2].map(|at| Trail::from_word(self.words[at]));
+        if let Some(was_asked) = trail.follow(history, page) {
+            self.set_unused(self.unused().saturating_sub(was_asked.into()));
+            self.words[1] = trail.to_word();
+            return true;
+        }
+        trail.missed += 1;
+        if trail.missed > MISSED_KNOWN {
+            trail = Trail::default();
+        }
+        if young.follow(history, page).is_some() {
+            young.matched += 1;
+        } else if let Some(at) = history.find(page) {
+            young = Trail::beginning(at);
+        } else {
+            young.missed += 1;
+            if young.missed > MISSED_YOUNG {
+                young = Trail::default();
+            }
+        }
+        let is_known = young.matched >= KNOWN;
+        if is_known {
+            trail = core::mem::take(&mut young);
+            self.set_unused(0);
+        }
+        (self.words[1], self.words[2]) = (trail.to_word(), young.to_word());
+        is_known
+    }
+
+    /// Pages that were brought and not used yet, as far as is known.
+    fn unused(&self) -> usize {
+        self.words[REST] & ((1 << UNUSED_BITS) - 1)
+    }
+
+    fn set_unused(&mut self, count: usize) {
+        let most = (1 << UNUSED_BITS) - 1;
+        self.words[REST] = self.words[REST] & !most | count.min(most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    const MOST: usize = 2 * WINDOW_MAX;
+
+    fn history() -> History {
+        History::new(1 << 20).expect("memory")
+    }
+
+    /// So many different pages in no order.
+    fn way(seed: u32, count: u32) -> Vec<u32> {
+        // An odd multiplier loses nothing, so all of them differ.
+        (0..count).map(|at| (seed << 20 | at).wrapping_mul(2_654_435_761) >> 2).collect()
+    }
+
+    /// A thread that faults on what was not brought, and on what was brought a little later; counts
+    /// what was brought, and of that what was used.
+    #[derive(Default)]
+    struct Thread {
+        words: [usize; WORDS],
+        brought: HashSet<u32>,
+        asked: usize,
+        used: usize,
+    }
+
+    impl Thread {
+        fn fault(&mut self, history: &History, page: u32) -> Option<usize> {
+            self.used += usize::from(self.brought.remove(&page));
+            let mut trails = Trails::new(&mut self.words);
+            let ahead = trails.fault(history, page, MOST)?;
+            let brought = ahead.pages().iter().filter(|page| self.brought.insert(**page)).count();
+            trails.bring(brought);
+            self.asked += brought;
+            Some(ahead.pages().len())
+        }
+
+        fn go(&mut self, history: &History, way: &[u32]) {
+            way.iter().for_each(|&page| {
+                self.fault(history, page);
+            });
+        }
+
+        /// What was asked for and used since the last time.
+        fn counts(&mut self) -> (usize, usize) {
+            self.brought.clear();
+            (core::mem::take(&mut self.asked), core::mem::take(&mut self.used))
+        }
+    }
+
+    #[test]
+    fn the_second_time_nearly_all_pages_are_brought_before_they_are_used() {
+        let (history, way, mut thread) = (history(), way(1, 20_000), Thread::default());
+        thread.go(&history, &way);
+        assert_eq!(thread.counts(), (0, 0), "the first time");
+        for round in 1..4 {
+            let asked: Vec<usize> =
+                way.iter().filter_map(|&page| thread.fault(&history, page)).collect();
+            let windows: Vec<usize> = asked.into_iter().filter(|&count| count > 0).collect();
+            if round == 1 {
+                assert_eq!(windows[..6], [4, 8, 16, 32, 64, 64]);
+            }
+            let (asked, used) = thread.counts();
+            assert!(used > way.len() * 99 / 100, "{used} used");
+            assert!(asked - used <= MOST, "{asked} asked for, {used} used");
+        }
+    }
+
+    #[test]
+    fn random_access_asks_for_nothing() {
+        let (history, mut thread) = (history(), Thread::default());
+        let mut state = 1u64;
+        for _ in 0..400_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            thread.fault(&history, (state >> 40) as u32 % 30_000);
+        }
+        assert!(thread.asked < 200, "{} pages asked for", thread.asked);
+    }
+
+    #[test]
+    fn a_changed_order_asks_for_little_and_is_found_again_the_next_time() {
+        let (history, first, mut thread) = (history(), way(1, 10_000), Thread::default());
+        thread.go(&history, &first);
+        thread.go(&history, &first);
+        thread.counts();
+        let mut second = first.clone();
+        second.sort_unstable_by_key(|page| page.wrapping_mul(0x9E37_79B1));
+        thread.go(&history, &second);
+        let (asked, used) = thread.counts();
+        assert!(asked - used < 1000, "{asked} asked for, {used} used");
+        thread.go(&history, &second);
+        let (_, used) = thread.counts();
+        assert!(used > 9800, "{used} used");
+    }
+
+    /// Pages that are in reach do not fault.
+    #[test]
+    fn gaps_do_not_end_a_trail() {
+        let (history, way, mut thread) = (history(), way(1, 20_000), Thread::default());
+        thread.go(&history, &way);
+        let faults: Vec<u32> = way.iter().copied().filter(|page| page % 3 == 0).collect();
+        let in_reach: HashSet<u32> = way.iter().copied().filter(|page| page % 3 != 0).collect();
+        for &page in &faults {
+            thread.used += usize::from(thread.brought.remove(&page));
+            let mut trails = Trails::new(&mut thread.words);
+            let Some(ahead) = trails.fault(&history, page, MOST) else { continue };
+            let wanted = ahead.pages().iter().filter(|page| !in_reach.contains(page));
+            let brought = wanted.filter(|page| thread.brought.insert(**page)).count();
+            trails.bring(brought);
+        }
+        assert!(thread.used > faults.len() * 95 / 100, "{} of {}", thread.used, faults.len());
+    }
+
+    /// A window whose pages are mostly not used makes the next one smaller.
+    #[test]
+    fn a_trail_of_which_little_is_used_asks_for_less() {
+        let (history, way, mut thread) = (history(), way(1, 60_000), Thread::default());
+        thread.go(&history, &way);
+        let (mut asked, mut faults) = (0, 0);
+        // Every eighth page: the others are brought in vain.
+        for &page in way.iter().step_by(8) {
+            let mut trails = Trails::new(&mut thread.words);
+            faults += 1;
+            if let Some(ahead) = trails.fault(&history, page, MOST) {
+                trails.bring(ahead.pages().len());
+                asked += ahead.pages().len();
+            }
+        }
+        assert!(asked < 2 * faults, "{asked} asked for at {faults} faults");
+    }
+
+    #[test]
+    fn other_faults_between_those_of_a_trail_do_not_end_it() {
+        let (history, way, mut thread) = (history(), way(1, 10_000), Thread::default());
+        let mut state = 1u64;
+        for _ in 0..2 {
+            thread.counts();
+            for &page in &way {
+                thread.fault(&history, page);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                if state >> 62 == 0 {
+                    thread.fault(&history, 1 << 29 | (state >> 40) as u32);
+                }
+            }
+        }
+        assert!(thread.used > 9500, "{} used", thread.used);
+    }
+
+    #[test]
+    fn threads_follow_their_own_ways() {
+        let history = History::new(4 << 20).expect("memory");
+        let ways: Vec<Vec<u32>> = (1..5).map(|seed| way(seed, 10_000)).collect();
+        let mut threads: Vec<Thread> = ways.iter().map(|_| Thread::default()).collect();
+        for _ in 0..2 {
+            for thread in &mut threads {
+                thread.counts();
+            }
+            for step in 0..ways[0].len() {
+                for (thread, way) in threads.iter_mut().zip(&ways) {
+                    thread.fault(&history, way[step]);
+                }
+            }
+        }
+        for thread in &threads {
+            assert!(thread.used > 9800, "{} used", thread.used);
+        }
+        // Another thread comes the way of one: it is as known to it.
+        let mut other = Thread::default();
+        other.go(&history, &ways[2]);
+        assert!(other.used > 9800, "{} used", other.used);
+    }
+
+    #[test]
+    fn what_is_longer_than_the_ring_is_not_found() {
+        let (history, way, mut thread) = (history(), way(1, 300_000), Thread::default());
+        thread.go(&history, &way);
+        thread.go(&history, &way);
+        assert!(thread.asked < 1000, "{} asked for", thread.asked);
+    }
+
+    #[test]
+    fn words_of_another_history_are_not_used() {
+        let (one, other, mut thread) = (history(), history(), Thread::default());
+        let way = way(1, 1000);
+        thread.go(&one, &way);
+        thread.go(&one, &way[..500]);
+        thread.counts();
+        thread.go(&other, &way);
+        assert_eq!(thread.counts(), (0, 0));
+    }
+
+    proptest! {
+        /// Whatever faults come: no more is asked for than may be, and words are what they were.
+        #[test]
+        fn what_is_asked_for_is_bounded(
+            pages in prop::collection::vec(0u32..300, 1..4000),
+            most in 0usize..MOST,
+        ) {
+            let history = History::new(2000).expect("memory");
+            let mut words = [0; WORDS];
+            for page in pages {
+                let mut trails = Trails::new(&mut words);
+                if let Some(ahead) = trails.fault(&history, page, most) {
+                    prop_assert!(ahead.pages().len() <= most);
+                    prop_assert!(ahead.pages().iter().all(|&page| page < 300));
+                    trails.bring(ahead.pages().len());
+                }
+                let trail = Trail::from_word(words[1]);
+                prop_assert!(usize::from(trail.asked) <= MOST, "{:?}", trail);
+                prop_assert_eq!(Trail::from_word(trail.to_word()), trail);
+                prop_assert!(usize::from(trail.window) <= WINDOW_MAX);
+            }
+        }
+    }
+}
