@@ -44,7 +44,7 @@ BENCH_OPTIONS ?=
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
 	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
-	bench-durable book bench-real real-check real-deps apps apps-check memcached-check kernels \
+	bench-hybridswap bench-durable book bench-real real-check real-deps apps apps-check memcached-check kernels \
 	conformance install uninstall clean
 
 help: ## Lists the targets.
@@ -145,6 +145,10 @@ bench-papers: build apps ## Repeats what the papers measured, into docs/papers; 
 
 bench-flashvm: build ## Measures paging policies one by one, into docs/papers; swap: root.
 	$(RELEASE)/deepheap-bench flashvm --page docs/papers/flashvm.md $(BENCH_OPTIONS)
+
+bench-hybridswap: build ## Measures sequences of pages, into docs/papers; swap: root.
+	$(RELEASE)/deepheap-bench flashvm --only sequences --page docs/papers/hybridswap.md \
+		$(BENCH_OPTIONS)
 
 bench-flashmap: build ## Measures maps beside mmap, into docs/papers; root, half an hour.
 	$(RELEASE)/deepheap-bench flashmap --page docs/papers/flashmap.md $(BENCH_OPTIONS)

@@ -1,4 +1,5 @@
-//! FlashVM: the paging policies of the FlashVM paper, each switched off once, beside swap.
+//! FlashVM: the paging policies of the FlashVM paper, and HybridSwap's sequences, each switched off
+//! once, beside swap.
 //!
 //! Guarantees: the contenders of a case take turns within each round; a number is the median of the
 //! rounds, and a contender that fails says so in its row.
@@ -62,6 +63,9 @@ const SWAP_AHEAD: Contender = ("swap, page-cluster 3", "--on swap --page-cluster
 const WITHOUT_STRIDES: Contender = ("deepheap, strides:no", "--on deepheap --conf strides:no");
 const PLAIN: &[Contender] = &[DEEPHEAP, SWAP[0], SWAP[1]];
 const STRIDES: &[Contender] = &[DEEPHEAP, WITHOUT_STRIDES, SWAP[0], SWAP[1]];
+const WITHOUT_SEQUENCES: Contender =
+    ("deepheap, sequences:no", "--on deepheap --conf sequences:no");
+const SEQUENCES: &[Contender] = &[DEEPHEAP, WITHOUT_SEQUENCES, SWAP[0], SWAP[1]];
 const SEGMENTS: &[Contender] = &[
     ("deepheap, segment:128K", "--on deepheap --conf segment:128K"),
     ("deepheap, segment:512K", "--on deepheap --conf segment:512K"),
@@ -93,6 +97,24 @@ const CASES: &[Case] = &[
         name: "segments",
         options: "--threads 1 --pattern sequential --write 100",
         contenders: SEGMENTS,
+    },
+    // A list of objects of a page in no order, walked again and again.
+    Case { name: "sequences-list", options: "--threads 1 --pattern chase", contenders: SEQUENCES },
+    Case {
+        name: "sequences-list-written",
+        options: "--threads 1 --pattern chase --write 100",
+        contenders: SEQUENCES,
+    },
+    // Nothing comes again: what the search for it costs.
+    Case {
+        name: "sequences-uniform",
+        options: "--threads 1 --pattern uniform",
+        contenders: SEQUENCES,
+    },
+    Case {
+        name: "sequences-zipf",
+        options: "--threads 1 --pattern zipf:0.99",
+        contenders: SEQUENCES,
     },
 ];
 

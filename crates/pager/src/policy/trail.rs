@@ -4,8 +4,10 @@
 //! A fault on a page that the history knows may begin a trail, at the place after that page. Two
 //! more faults on what comes there make it known. Pages that are in reach by now do not fault, so a
 //! fault may fall up to `NEAR` pages further on. A known trail asks for the next 4 pages, and for
-//! twice as many each time, up to 64, before the thread has come to the last that it has asked for.
-//! If half a window of pages was asked for in vain, the next is half as large, or the trail ends.
+//! twice as many each time that half of them were passed, up to 32. From then on it is four such
+//! windows ahead: small ones, so that several fetchers read at once and nobody waits for the last
+//! page of a large one. If half a window of pages was asked for in vain, the next is half as large,
+//! or the trail ends.
 //!
 //! A thread is on one trail at a time, and one may be beginning: so a few faults beside the trail,
 //! or a jump to another place of it, cost little.
@@ -17,7 +19,9 @@ use super::history::History;
 /// Words that a thread's trails take.
 pub const WORDS: usize = 4;
 /// Pages that are asked for together at most.
-pub const WINDOW_MAX: usize = 64;
+pub const WINDOW_MAX: usize = 32;
+/// Windows of that size that a trail is ahead of the thread at most.
+const WINDOWS_AHEAD: usize = 4;
 
 /// Faults after the first one that make a trail known.
 const KNOWN: u8 = 2;
@@ -33,7 +37,7 @@ const CACHE_PART: usize = 64;
 
 /// How many pages may be asked for ahead at a time, by the pages that the cache holds.
 pub fn most_ahead(cache: usize) -> usize {
-    (cache / CACHE_PART).clamp(WINDOW_MIN.into(), 2 * WINDOW_MAX)
+    (cache / CACHE_PART).clamp(WINDOW_MIN.into(), WINDOWS_AHEAD * WINDOW_MAX)
 }
 
 /// A way in the history, or the place where one may begin.
@@ -144,14 +148,19 @@ impl<'a> Trails<'a> {
         let mut trail = Trail::from_word(self.words[1]);
         let mut ahead = Ahead { pages: [0; WINDOW_MAX], count: 0 };
         let asked = usize::from(trail.asked);
-        if trail.asked <= trail.window / 2 {
+        let full = (most / WINDOWS_AHEAD).clamp(WINDOW_MIN.into(), WINDOW_MAX) as u8;
+        let is_time = match trail.window < full {
+            true => trail.asked <= trail.window / 2,
+            false => asked + usize::from(full) <= most,
+        };
+        if is_time {
             // What is still ahead may be used.
             let in_vain = self.unused().saturating_sub(asked);
             self.set_unused(self.unused() - in_vain);
             if in_vain > usize::from(trail.window / 2) {
                 trail.window /= 2;
             } else if trail.asked > 0 {
-                trail.window = (trail.window * 2).min(WINDOW_MAX as u8);
+                trail.window = (trail.window * 2).min(full);
             }
             let count = usize::from(trail.window).min(most.saturating_sub(asked));
             let next = history.from(trail.at).skip(asked).take(count);
@@ -222,7 +231,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    const MOST: usize = 2 * WINDOW_MAX;
+    const MOST: usize = WINDOWS_AHEAD * WINDOW_MAX;
 
     fn history() -> History {
         History::new(1 << 20).expect("memory")
@@ -278,7 +287,7 @@ mod tests {
                 way.iter().filter_map(|&page| thread.fault(&history, page)).collect();
             let windows: Vec<usize> = asked.into_iter().filter(|&count| count > 0).collect();
             if round == 1 {
-                assert_eq!(windows[..6], [4, 8, 16, 32, 64, 64]);
+                assert_eq!(windows[..8], [4, 8, 16, 32, 32, 32, 32, 32]);
             }
             let (asked, used) = thread.counts();
             assert!(used > way.len() * 99 / 100, "{used} used");
