@@ -4,7 +4,9 @@
 //! 2. The page's shard is owned. If the page has come meanwhile, that is all.
 //! 3. Missing pages behind it come along in a scan, as far as their shards are free.
 //! 4. The file is read into a buffer. Each page gets its entry, with its hash, and then its RAM:
-//!    who dies in between leaves an entry too many, which is found, never a page too many.
+//!    who dies in between leaves an entry too many, which is found, never a page too many. It comes
+//!    into the memory file, from where the kernel maps it when it is touched; where that would not
+//!    leave the page-table entry clean (`comes_clean`), it comes with an entry (`UFFDIO_COPY`).
 //!
 //! Guarantees: a page is filled by one thread of one process, from the file, and never over another
 //! one.
@@ -187,7 +189,7 @@ impl Region {
             read(1).map_err(FillError::Read)?;
         }
         let count = self.apply_all(&owners, page, count, buffer, 0)?;
-        self.install(&owners, page, count, buffer.page(0))?;
+        self.install(&owners, page, count, buffer, 0)?;
         self.control.header().counts.pages_read.fetch_add(u64::from(count), Relaxed);
         Ok(count)
     }
@@ -219,14 +221,16 @@ impl Region {
         Ok(count)
     }
 
-    /// Makes entries for planned pages and brings them in.
+    /// Makes entries for planned pages and brings them in, from the buffer's page `at` on.
     fn install<const N: usize>(
         &self,
         owners: &Owners<'_, N>,
         page: u32,
         count: u32,
-        bytes: *const u8,
+        buffer: &Buffer,
+        at: usize,
     ) -> Result<(), FillError> {
+        let bytes = buffer.page(at);
         for index in 0..count {
             let Some(owned) = owners.of(self, page + index) else { return Err(FillError::NoRoom) };
             // SAFETY: a page of the buffer, which nobody changes now.
@@ -236,10 +240,16 @@ impl Region {
                 owned.note_pieces(page + index, bytes);
             }
         }
-        let at = self.base + page as usize * PAGE;
+        if self.comes_clean {
+            return match self.copy_in(page, count, buffer, at) {
+                came if came == count => Ok(()),
+                came => self.install_singly(owners, page, count, came, bytes),
+            };
+        }
+        let to = self.base + page as usize * PAGE;
         let length = count as usize * PAGE;
         // SAFETY: pages of the map; the buffer is so long, and nobody changes it now.
-        match unsafe { self.uffd.copy(at, bytes, length) } {
+        match unsafe { self.uffd.copy(to, bytes, length) } {
             Ok(Copy::Done) => Ok(()),
             Err(errno) => self.install_rest(owners, page, count, 0, errno),
             Ok(Copy::Exists) => self.install_singly(owners, page, count, 0, bytes),
@@ -247,6 +257,20 @@ impl Region {
                 self.install_singly(owners, page, count, (done / PAGE) as u32, bytes)
             }
         }
+    }
+
+    /// Brings pages into RAM, and into nobody's page table: who touches one has the kernel map it,
+    /// clean. Answers how many came, from the first on.
+    ///
+    /// Unlike `UFFDIO_COPY` this would replace a page that is there. None is: a page that is in RAM
+    /// has an entry (`entries`), these had none, and only the owner of the shard brings one, for a
+    /// touch of a hole is a fault of ours in every process.
+    fn copy_in(&self, page: u32, count: u32, buffer: &Buffer, at: usize) -> u32 {
+        let copies = |index: &u32| {
+            let offset = Self::offset_of(page + index);
+            buffer.copy_to(at + *index as usize, &self.memory, offset).is_ok()
+        };
+        (0..count).take_while(copies).count() as u32
     }
 
     /// A page without an entry was there: nobody knows what the file has of it, so it counts as
@@ -384,7 +408,7 @@ impl Region {
             return 0;
         }
         let applied = self.apply_all(owners, page, length as u32, buffer, first).unwrap_or(0);
-        match self.install(owners, page, applied, into) {
+        match self.install(owners, page, applied, buffer, first) {
             Ok(()) => applied,
             // Those before the one that the kernel refused are there.
             Err(_) => (page..page + applied).filter(|page| self.is_in_memory(*page)).count() as u32,

@@ -32,6 +32,7 @@ use crate::folder;
 use crate::log_create;
 use crate::ownership::mark_of;
 use crate::region::Region;
+use crate::staging;
 use crate::streams::Streams;
 
 /// The most pages of a file: a page plus one fits in 32 bits.
@@ -89,7 +90,7 @@ impl Region {
             return Err(MapError::Budget(request.budget_bytes));
         }
         let bytes = (length as usize).next_multiple_of(PAGE);
-        let (uffd, is_tracked) = open_userfaultfd(writes).map_err(MapError::Kernel)?;
+        let watch = Watch::open(writes, request.writes).map_err(MapError::Kernel)?;
         let id = backing.id().map_err(MapError::Resources)?;
         folder::sweep();
         let mut patience = TRIES;
@@ -138,23 +139,25 @@ impl Region {
                 memory,
                 pipes,
                 backing,
-                uffd,
-                is_tracked,
+                comes_clean: watch.comes_clean(request.writes),
+                uffd: watch.uffd,
+                is_tracked: watch.is_tracked,
+                is_protectable: watch.is_protectable,
                 place,
                 mark,
                 streams: Streams::default(),
             };
-            region.register().map_err(MapError::Kernel)?;
+            region.register(base, bytes).map_err(MapError::Kernel)?;
             region.announce_writer(request.writes);
             return Ok(region);
         }
     }
 
-    /// Has the kernel tell of touches of what is not in RAM.
-    fn register(&self) -> Result<(), Errno> {
-        match self.is_tracked {
-            true => self.uffd.register_protectable(self.base, self.bytes),
-            false => self.uffd.register_missing(self.base, self.bytes),
+    /// Has the kernel tell of touches of what is not in RAM, in a range that was mapped for it.
+    pub(crate) fn register(&self, base: usize, bytes: usize) -> Result<(), Errno> {
+        match self.is_protectable {
+            true => self.uffd.register_protectable(base, bytes),
+            false => self.uffd.register_missing(base, bytes),
         }
     }
 
@@ -315,8 +318,12 @@ impl Region {
         participant.pid.store(std::process::id(), Release);
         drop(door);
         let writes = if self.log().is_some() { Writes::Log } else { Writes::InPlace };
-        (self.uffd, self.is_tracked) = open_userfaultfd(writes)?;
-        self.register()?;
+        let watch = Watch::open(writes, was_writer != 0)?;
+        self.comes_clean = watch.comes_clean(was_writer != 0);
+        self.is_tracked = watch.is_tracked;
+        self.is_protectable = watch.is_protectable;
+        self.uffd = watch.uffd;
+        self.register(self.base, self.bytes)?;
         // The parent's death is seen when nobody has its open file any more: neither the descriptor
         // nor a mapping that was made by it.
         let (bytes, shards) = (self.control.bytes(), self.control.shards());
@@ -364,14 +371,34 @@ pub fn tables_of(rendezvous: &Rendezvous) -> Result<Option<Option<Control>>, Err
     Ok(Some(Some(unsafe { Control::new(base, bytes, shards) })))
 }
 
-/// True: the kernel can tell what is written.
-fn open_userfaultfd(writes: Writes) -> Result<(Userfaultfd, bool), Errno> {
-    if writes == Writes::Log
-        && let Ok(tracking) = Userfaultfd::open_shared_tracking()
-    {
-        return Ok((tracking, true));
+/// How the kernel watches a map.
+struct Watch {
+    uffd: Userfaultfd,
+    /// It can tell what is written.
+    is_tracked: bool,
+    /// Writes can be faults that it resolves.
+    is_protectable: bool,
+}
+
+impl Watch {
+    /// `writes`: how the map does, if this process does.
+    fn open(writes: Writes, process_writes: bool) -> Result<Watch, Errno> {
+        if writes == Writes::Log
+            && let Ok(uffd) = Userfaultfd::open_shared_tracking()
+        {
+            return Ok(Watch { uffd, is_tracked: true, is_protectable: true });
+        }
+        if process_writes && let Ok(uffd) = Userfaultfd::open_shared_protecting() {
+            return Ok(Watch { uffd, is_tracked: false, is_protectable: true });
+        }
+        let uffd = Userfaultfd::open_shared()?;
+        Ok(Watch { uffd, is_tracked: false, is_protectable: false })
     }
-    Ok((Userfaultfd::open_shared()?, false))
+
+    /// Whether a page that is only touched to be read stays clean in the page table.
+    fn comes_clean(&self, process_writes: bool) -> bool {
+        staging::can_copy() && (self.is_protectable || !process_writes)
+    }
 }
 
 fn make_means(file_bytes: u64) -> Result<Means, Errno> {

@@ -34,6 +34,11 @@ pub struct Region {
     pub(crate) uffd: Userfaultfd,
     /// Whether the kernel can tell what this process has written (`log_tracking`).
     pub(crate) is_tracked: bool,
+    /// Whether writes can be faults that the kernel resolves (`register`).
+    pub(crate) is_protectable: bool,
+    /// Whether a page that comes through the memory file is clean in the page table until it is
+    /// written: then it leaves without a TLB flush of its own.
+    pub(crate) comes_clean: bool,
     /// The process's place among the participants.
     pub(crate) place: usize,
     /// How its locks are marked: place and epoch.

@@ -131,7 +131,7 @@ impl Region {
         let behind = Placement::At(base + old);
         match self.memory.map_part(old as u64, bytes - old, protection, behind) {
             Ok(_) => {
-                let watched = self.uffd.register_missing(base + old, bytes - old);
+                let watched = self.register(base + old, bytes - old);
                 if let Err(errno) = watched {
                     // SAFETY: just mapped, and unknown to all.
                     let _ = unsafe { mapping::unmap((base + old) as *mut u8, bytes - old) };
@@ -141,7 +141,7 @@ impl Region {
             Err(Errno::EEXIST) => {
                 let moved = self.memory.map_part(0, bytes, protection, Placement::Anywhere);
                 let moved = moved.map_err(MapError::Resources)?;
-                if let Err(errno) = self.uffd.register_missing(moved as usize, bytes) {
+                if let Err(errno) = self.register(moved as usize, bytes) {
                     // SAFETY: just mapped, and unknown to all.
                     let _ = unsafe { mapping::unmap(moved, bytes) };
                     return Err(MapError::Kernel(errno));

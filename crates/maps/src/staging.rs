@@ -1,13 +1,19 @@
 //! Staging: buffers through which pages come into maps, of the whole process.
 //!
-//! Guarantees: a buffer has one user; its memory is ours, so touching it faults into nobody.
-//! Never: allocates after `prepare` | waits while its caller holds a shard.
+//! They lie in a memory file of the process's own, where the kernel can copy pages from one such
+//! file to another (`copy_to`); elsewhere in ordinary memory.
+//!
+//! Guarantees: a buffer has one user; its memory is ours, so touching it faults into nobody. The
+//! child of a fork has buffers of its own.
+//! Never: allocates after `prepare`, but in the child of a fork | waits while its caller holds a
+//! shard.
 //! Threads: any, also in a signal handler.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 
-use deepheap_sys::errno::Result;
+use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::sparse_file::{SparseFile, can_copy_pages};
 use deepheap_sys::{PAGE, mapping, thread};
 
 /// Pages of a buffer.
@@ -20,23 +26,66 @@ const BUFFERS: usize = 64;
 /// How long a thread sleeps that finds none.
 const PAUSE: Duration = Duration::from_micros(100);
 
-static MEMORY: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// All buffers.
+struct Memory {
+    at: *mut u8,
+    file: Option<SparseFile>,
+}
+
+static MEMORY: AtomicPtr<Memory> = AtomicPtr::new(core::ptr::null_mut());
 static TAKEN: [AtomicU32; BUFFERS] = [const { AtomicU32::new(0) }; BUFFERS];
+
+impl Memory {
+    fn make() -> Result<Memory> {
+        let bytes = BUFFERS * ALL_PAGES * PAGE;
+        let in_file = || -> Result<Memory> {
+            let file = SparseFile::create(c"deepheap-staging", bytes as u64)?;
+            let at = file.map(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+            Ok(Memory { at, file: Some(file) })
+        };
+        match can_copy_pages() {
+            true => in_file(),
+            false => Ok(Memory { at: mapping::map_pinned(bytes)?, file: None }),
+        }
+    }
+}
+
+fn memory() -> &'static Memory {
+    // SAFETY: set by `prepare`, which comes before any buffer, to a leaked box; another one takes
+    // its place in the child of a fork only, whose single thread has no buffer then.
+    unsafe { &*MEMORY.load(Ordering::Acquire) }
+}
 
 /// Maps the buffers; each takes RAM once it is used. Once, under a lock of the caller's.
 pub fn prepare() -> Result<()> {
     if MEMORY.load(Ordering::Acquire).is_null() {
-        let memory = mapping::map_pinned(BUFFERS * ALL_PAGES * PAGE)?;
-        MEMORY.store(memory, Ordering::Release);
+        MEMORY.store(Box::into_raw(Box::new(Memory::make()?)), Ordering::Release);
     }
     Ok(())
 }
 
-/// In the child of a fork: the other threads' buffers are free.
-pub fn after_fork() {
+/// Whether pages can be copied from buffers to memory files. After `prepare`.
+pub fn can_copy() -> bool {
+    memory().file.is_some()
+}
+
+/// In the child of a fork: the other threads' buffers are free. Those of a memory file are the
+/// parent's, which goes on to use them: the child makes its own.
+///
+/// # Safety
+/// The child has one thread, which is here and has no buffer.
+pub unsafe fn after_fork() -> Result<()> {
     for taken in &TAKEN {
         taken.store(0, Ordering::Relaxed);
     }
+    if !MEMORY.load(Ordering::Acquire).is_null() && can_copy() {
+        let own = Box::into_raw(Box::new(Memory::make()?));
+        // SAFETY: a leaked box of `prepare`, or of this function in the parent; nobody has a buffer.
+        let parents = unsafe { Box::from_raw(MEMORY.swap(own, Ordering::AcqRel)) };
+        // SAFETY: mapped by `make`.
+        unsafe { mapping::unmap(parents.at, BUFFERS * ALL_PAGES * PAGE) }?;
+    }
+    Ok(())
 }
 
 /// A buffer; free again on drop.
@@ -60,7 +109,14 @@ impl Buffer {
     /// A page of it, which the holder of the buffer has alone.
     pub fn page(&self, index: usize) -> *mut u8 {
         assert!(index < BUFFER_PAGES, "a page of the buffer");
-        MEMORY.load(Ordering::Acquire).wrapping_add((self.0 * ALL_PAGES + index) * PAGE)
+        memory().at.wrapping_add((self.0 * ALL_PAGES + index) * PAGE)
+    }
+
+    /// Fills a page of a file with one of the buffer's. Err: it is not filled.
+    pub fn copy_to(&self, index: usize, file: &SparseFile, offset: u64) -> Result<()> {
+        assert!(index < BUFFER_PAGES, "a page of the buffer");
+        let own = memory().file.as_ref().ok_or(Errno::ENOTSUP)?;
+        file.copy_page(offset, own, ((self.0 * ALL_PAGES + index) * PAGE) as u64)
     }
 
     /// `SCRATCH_PAGES` beside them.

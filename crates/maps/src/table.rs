@@ -521,18 +521,19 @@ pub unsafe fn fork_child() -> Result<(), Errno> {
     }
     QUEUE.lock().count = 0;
     QUEUED.store(0, Relaxed);
-    let used = USED.load(Acquire);
-    if used == 0 {
+    // Also if no file could be mapped so far: the next one uses what `prepare` has made.
+    if ZAPPER.load(Acquire).is_null() {
         return Ok(());
     }
-    staging::after_fork();
+    // SAFETY: the caller's promise; nobody forks while a buffer is in use by the same thread.
+    unsafe { staging::after_fork() }?;
     // SAFETY: the caller's promise.
     unsafe { forget_rings() };
     EVICTOR.forget_others();
     READER.forget_others();
     zapper().after_fork();
     let mut has_maps = false;
-    for mapping in &MAPPINGS[..used] {
+    for mapping in &MAPPINGS[..USED.load(Acquire)] {
         mapping.users.store(0, Relaxed);
         // SAFETY: the child has one thread, and it uses no map now.
         if let Some(region) = unsafe { mapping.region.load(Acquire).as_mut() } {

@@ -15,6 +15,7 @@ use deepheap_sim::{Event, Image, Loss, Medium, Random, Recorder};
 use deepheap_store::device::{Device, Read};
 use deepheap_store::{MapLog, MapLogError};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::pagemap::is_present;
 use deepheap_sys::{PAGE, fault_signal};
 
 use crate::join::Request;
@@ -278,6 +279,29 @@ fn a_commit_looks_only_at_what_was_written_and_misses_nothing() {
     if map.region().is_tracked {
         assert!(known > 50, "{known}");
     }
+    map.check();
+}
+
+#[test]
+fn a_page_comes_into_no_page_table_until_it_is_touched() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let map = Mapped::new("clean");
+    let region = map.region();
+    if !region.comes_clean {
+        println!("skipped: this kernel makes its entries dirty");
+        return;
+    }
+    map.word(3, 1).store(77, Relaxed);
+    access::advise(map.at, 8 * PAGE, access::Advice::DontNeed).expect("it leaves");
+    assert!(!region.is_in_memory(3));
+    table::bring(region, &[2, 3]);
+    assert!(region.is_in_memory(3));
+    let address = region.base + 3 * PAGE;
+    assert_eq!(is_present(address), Ok(false));
+    let faults = access::stats(map.at).expect("a map").faults;
+    assert_eq!(map.word(3, 1).load(Relaxed), 77);
+    assert_eq!(is_present(address), Ok(true));
+    assert_eq!(access::stats(map.at).expect("a map").faults, faults, "the kernel maps it");
     map.check();
 }
 

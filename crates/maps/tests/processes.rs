@@ -209,6 +209,26 @@ fn a_forked_child_has_the_map_and_outlives_its_parent() {
 }
 
 #[test]
+fn parent_and_child_of_a_fork_bring_pages_at_a_time_and_all_are_whole() {
+    const PAGES: usize = 3000;
+    let _alone = alone();
+    let file = Scratch::numbered(PAGES * PAGE);
+    let seed = seed();
+    let map = Mapped::new(&file, RAM, true);
+    let read = |seed: u64| {
+        let mut random = Random(seed);
+        for _ in 0..6_000 {
+            let (page, word) = (random.below(PAGES), random.below(WORDS));
+            assert_eq!(map.word(page, word).load(SeqCst), number_at(page, word));
+        }
+    };
+    let children: Vec<_> = (1..4).map(|number| process(|| read(seed + number))).collect();
+    read(seed);
+    assert!(children.into_iter().all(|child| ended(child) == 0));
+    map.check();
+}
+
+#[test]
 fn who_maps_to_read_only_cannot_write_and_reads_what_others_write() {
     let _alone = alone();
     let file = Scratch::zeros(100 * PAGE);

@@ -5,9 +5,13 @@
 //! that is there is mapped by the kernel itself, in every process; a hole in a mapping that is
 //! registered with userfaultfd raises SIGBUS. A page in swap is no hole.
 //!
+//! A page comes by `UFFDIO_COPY` in one of the mappings, or by `copy_page`, and who touches it then
+//! has the kernel map it. Only the latter leaves a page-table entry clean that is not written, and
+//! at a dirty one the kernel flushes the TLB when it drops it.
+//!
 //! Guarantees: close-on-exec; when `punch` answers Ok no process can touch the pages through an old
 //! mapping.
-//! Never: allocates, but for `of_process` and `create`.
+//! Never: allocates, but for `of_process`, `create` and `can_copy_pages`.
 //! Threads: any, also in a signal handler.
 
 use crate::PAGE;
@@ -97,6 +101,27 @@ impl SparseFile {
         }
     }
 
+    /// Fills the page at this offset with the one at `from_offset` of another file, which does not
+    /// change meanwhile. Err: it is not filled. For processes of `can_copy_pages`.
+    ///
+    /// Who touches the page meanwhile waits for all of it, also if this process is killed: the
+    /// kernel locks the new page, copies from the other file's page, which is in its own hands and
+    /// cannot be missing, and only then says that it is there. `pwrite` copies from the caller's
+    /// mapping; if the page is not in there at that moment, zeros are there for a while.
+    pub fn copy_page(&self, offset: u64, from: &SparseFile, from_offset: u64) -> Result<()> {
+        let (mut into, mut out_of) = (offset, from_offset);
+        // SAFETY: the offsets are ours.
+        let copied = unsafe {
+            let (from, to) = (from.as_raw_fd(), self.as_raw_fd());
+            let (out_of, into) = (&raw mut out_of, &raw mut into);
+            raw_call_again!(SYS_copy_file_range, from, out_of, to, into, PAGE, 0)
+        };
+        match copied? {
+            PAGE => Ok(()),
+            _ => Err(Errno::EIO),
+        }
+    }
+
     /// Makes holes of whole pages; parts of pages become zeros.
     pub fn punch(&self, offset: u64, bytes: usize) -> Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -163,6 +188,32 @@ impl AsRawFd for SparseFile {
     }
 }
 
+/// Whether `copy_page` fills a page, and no other one: not before Linux 5.3, nor where memory files
+/// have huge pages by themselves, nor in a process whose files have a limit, for the kernel ends it
+/// by SIGXFSZ.
+pub fn can_copy_pages() -> bool {
+    const BYTES: u64 = 4 << 20;
+    // SAFETY: zeroed is a valid rlimit, which the call fills in.
+    let limit = unsafe {
+        let mut limit: libc::rlimit = core::mem::zeroed();
+        (libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) == 0).then_some(limit.rlim_cur)
+    };
+    let probe = || -> Result<bool> {
+        let from = SparseFile::create(c"deepheap-probe", BYTES)?;
+        let into = SparseFile::create(c"deepheap-probe", BYTES)?;
+        let (first, third) = (PAGE as u64, 3 * PAGE as u64);
+        let (given, mut found) = ([7u8; PAGE], [0u8; PAGE]);
+        // SAFETY: pages of ours.
+        unsafe {
+            from.write_page(given.as_ptr(), first)?;
+            into.copy_page(third, &from, first)?;
+            into.read_page(found.as_mut_ptr(), third)?;
+        }
+        Ok(found == given && into.resident_bytes()? == PAGE as u64 && into.has_page(third)?)
+    };
+    limit == Some(libc::RLIM_INFINITY) && probe().unwrap_or(false)
+}
+
 fn status(descriptor: RawFd) -> Result<libc::stat> {
     // SAFETY: zeroed is a valid stat, which the kernel fills in.
     unsafe {
@@ -218,6 +269,24 @@ mod tests {
         assert_eq!(unsafe { at.read() }, 7);
         // SAFETY: mapped above, used no more.
         unsafe { mapping::unmap(at, 8 * PAGE) }.unwrap();
+    }
+
+    #[test]
+    fn a_copied_page_is_there_alone_and_whole() {
+        assert!(can_copy_pages(), "this kernel copies pages between memory files");
+        let from = SparseFile::create(c"test", 4 * PAGE as u64).unwrap();
+        let into = SparseFile::create(c"test", 8 * PAGE as u64).unwrap();
+        let page: Vec<u8> = (0..PAGE).map(|index| index as u8).collect();
+        // SAFETY: a page.
+        unsafe { from.write_page(page.as_ptr(), PAGE as u64) }.unwrap();
+        let third = 3 * PAGE as u64;
+        into.copy_page(third, &from, PAGE as u64).unwrap();
+        assert!(into.has_page(third).unwrap());
+        assert_eq!(into.resident_bytes().unwrap(), PAGE as u64);
+        let mut found = vec![0u8; PAGE];
+        // SAFETY: a page of room.
+        unsafe { into.read_page(found.as_mut_ptr(), third) }.unwrap();
+        assert_eq!(found, page);
     }
 
     #[test]

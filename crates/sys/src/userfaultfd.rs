@@ -130,6 +130,14 @@ impl Userfaultfd {
         Self::open_with(feature::SIGBUS | feature::MISSING_SHARED)
     }
 
+    /// As `open_shared`, for memory of which page-table entries stay clean until it is written:
+    /// registered by `register_protectable`, the kernel maps a page that is read so that the first
+    /// write is a fault, which it resolves by itself. ENOTSUP before Linux 5.19.
+    pub fn open_shared_protecting() -> Result<Self> {
+        let shared = feature::SIGBUS | feature::MISSING_SHARED;
+        Self::open_with(shared | feature::PROTECTS | feature::PROTECTS_SHARED)
+    }
+
     /// As `open_shared`, for memory of which is to be known what was written
     /// (`pagemap::untouched_pages`). ENOTSUP before Linux 6.7.
     pub fn open_shared_tracking() -> Result<Self> {
