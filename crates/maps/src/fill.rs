@@ -266,11 +266,7 @@ impl Region {
     /// has an entry (`entries`), these had none, and only the owner of the shard brings one, for a
     /// touch of a hole is a fault of ours in every process.
     fn copy_in(&self, page: u32, count: u32, buffer: &Buffer, at: usize) -> u32 {
-        let copies = |index: &u32| {
-            let offset = Self::offset_of(page + index);
-            buffer.copy_to(at + *index as usize, &self.memory, offset).is_ok()
-        };
-        (0..count).take_while(copies).count() as u32
+        buffer.copy_to(at, count as usize, &self.memory, Self::offset_of(page)) as u32
     }
 
     /// A page without an entry was there: nobody knows what the file has of it, so it counts as

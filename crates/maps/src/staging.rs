@@ -12,7 +12,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 
-use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::errno::Result;
 use deepheap_sys::sparse_file::{SparseFile, can_copy_pages};
 use deepheap_sys::{PAGE, mapping, thread};
 
@@ -112,11 +112,12 @@ impl Buffer {
         memory().at.wrapping_add((self.0 * ALL_PAGES + index) * PAGE)
     }
 
-    /// Fills a page of a file with one of the buffer's. Err: it is not filled.
-    pub fn copy_to(&self, index: usize, file: &SparseFile, offset: u64) -> Result<()> {
-        assert!(index < BUFFER_PAGES, "a page of the buffer");
-        let own = memory().file.as_ref().ok_or(Errno::ENOTSUP)?;
-        file.copy_page(offset, own, ((self.0 * ALL_PAGES + index) * PAGE) as u64)
+    /// Fills pages of a file, from `offset` on, with `pages` of the buffer's from `index` on; answers
+    /// how many, from the first on.
+    pub fn copy_to(&self, index: usize, pages: usize, file: &SparseFile, offset: u64) -> usize {
+        assert!(index + pages <= BUFFER_PAGES, "pages of the buffer");
+        let Some(own) = &memory().file else { return 0 };
+        file.copy_pages(offset, own, ((self.0 * ALL_PAGES + index) * PAGE) as u64, pages)
     }
 
     /// `SCRATCH_PAGES` beside them.

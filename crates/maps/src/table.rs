@@ -1,7 +1,9 @@
 //! Table: the maps of this process, found by address; their threads, faults and forks.
 //!
-//! `deepheap-maps` evicts when a map's RAM is nearly full; three `deepheap-mapread` read what was
-//! asked for ahead. They sleep on futexes while there is nothing to do.
+//! `deepheap-maps` evict when a map's RAM is nearly full: one, and all of them if pages may have to
+//! be written, since who writes waits for the device; the first one brings logs into the data. Three
+//! `deepheap-mapread` read what was asked for ahead. They sleep on futexes while there is nothing to
+//! do.
 //!
 //! Guarantees: a map is found without a lock; what uses it by itself is waited for before it ends.
 //! Never: allocates in `on_fault`.
@@ -39,6 +41,8 @@ pub const MAPS_MAX: usize = 64;
 const REPEATS_MAX: u32 = 1000;
 /// Pages that wait to be read ahead; what finds no room is not read.
 const AHEAD_MAX: usize = 4096;
+/// Threads that evict: writes under way at a time beside those of faults.
+const EVICTORS: usize = 4;
 /// Threads that read ahead: reads under way at a time beside those of faults.
 const READERS: usize = 3;
 /// What is read ahead of a scan is at most this part of the RAM.
@@ -75,6 +79,7 @@ static ZAPPER: AtomicPtr<Zapper> = AtomicPtr::new(core::ptr::null_mut());
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 static EVICTOR: Parking = Parking::new();
+/// A bit for each evictor that is to look.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static READER: Parking = Parking::new();
 static QUEUE: Lock<Queue> = Lock::new(Queue { pages: [0; AHEAD_MAX], first: 0, count: 0 });
@@ -316,8 +321,11 @@ fn spare(region: &Region) -> u64 {
 fn wake_evictor(region: &Region) {
     let wants_folding = || region.log().is_some_and(|log| log.wants_folding());
     if region.excess(spare(region)) > 0 || wants_folding() {
-        WANTED.store(1, SeqCst);
-        EVICTOR.notify(1);
+        let may_write = region.control.header().was_writable.load(Relaxed) != 0;
+        let wanted = if may_write { (1 << EVICTORS) - 1 } else { 1 };
+        if WANTED.fetch_or(wanted, SeqCst) & wanted != wanted {
+            EVICTOR.notify(EVICTORS as u32);
+        }
     }
 }
 
@@ -361,7 +369,10 @@ fn start_threads() {
     if STARTED.swap(own, AcqRel) == own {
         return;
     }
-    let mut started = thread::spawn(c"deepheap-maps", evict_forever, 0).is_ok();
+    let mut started = true;
+    for index in 0..EVICTORS {
+        started &= thread::spawn(c"deepheap-maps", evict_forever, index).is_ok();
+    }
     for _ in 0..READERS {
         started &= thread::spawn(c"deepheap-mapread", read_forever, 0).is_ok();
     }
@@ -371,18 +382,21 @@ fn start_threads() {
     }
 }
 
-fn evict_forever(_: usize) {
+fn evict_forever(evictor: usize) {
     let _blocked = Blocked::all();
+    let own = 1 << evictor;
     loop {
-        EVICTOR.wait_unless(|| WANTED.load(SeqCst) != 0);
-        WANTED.store(0, SeqCst);
+        EVICTOR.wait_unless(|| WANTED.load(SeqCst) & own != 0);
+        if WANTED.fetch_and(!own, SeqCst) & own == 0 {
+            continue;
+        }
         for index in 0..USED.load(Acquire) {
             with(index, |region| {
                 let mut idle = 0;
                 while region.excess(2 * spare(region)) > 0 && idle < IDLE_LOOKS {
                     idle = if region.evict_some(zapper()) > 0 { 0 } else { idle + 1 };
                 }
-                if let Some(log) = region.log().filter(Log::wants_folding) {
+                if let Some(log) = region.log().filter(|log| evictor == 0 && log.wants_folding()) {
                     log.fold_all();
                 }
             });

@@ -5,7 +5,7 @@
 //! that is there is mapped by the kernel itself, in every process; a hole in a mapping that is
 //! registered with userfaultfd raises SIGBUS. A page in swap is no hole.
 //!
-//! A page comes by `UFFDIO_COPY` in one of the mappings, or by `copy_page`, and who touches it then
+//! A page comes by `UFFDIO_COPY` in one of the mappings, or by `copy_pages`, and who touches it then
 //! has the kernel map it. Only the latter leaves a page-table entry clean that is not written, and
 //! at a dirty one the kernel flushes the TLB when it drops it.
 //!
@@ -101,25 +101,37 @@ impl SparseFile {
         }
     }
 
-    /// Fills the page at this offset with the one at `from_offset` of another file, which does not
-    /// change meanwhile. Err: it is not filled. For processes of `can_copy_pages`.
+    /// Fills pages from this offset on with those from `from_offset` on of another file, which do
+    /// not change meanwhile; answers how many, from the first on. For processes of
+    /// `can_copy_pages`.
     ///
-    /// Who touches the page meanwhile waits for all of it, also if this process is killed: the
-    /// kernel locks the new page, copies from the other file's page, which is in its own hands and
-    /// cannot be missing, and only then says that it is there. `pwrite` copies from the caller's
-    /// mapping; if the page is not in there at that moment, zeros are there for a while.
-    pub fn copy_page(&self, offset: u64, from: &SparseFile, from_offset: u64) -> Result<()> {
+    /// Who touches a page meanwhile waits for all of it, also if this process is killed: the kernel
+    /// locks the new page, copies from the other file's page, which is in its own hands and cannot
+    /// be missing, and only then says that it is there. `pwrite` copies from the caller's mapping;
+    /// if the page is not in there at that moment, zeros are there for a while.
+    pub fn copy_pages(
+        &self,
+        offset: u64,
+        from: &SparseFile,
+        from_offset: u64,
+        pages: usize,
+    ) -> usize {
         let (mut into, mut out_of) = (offset, from_offset);
-        // SAFETY: the offsets are ours.
-        let copied = unsafe {
-            let (from, to) = (from.as_raw_fd(), self.as_raw_fd());
+        let (from, to) = (from.as_raw_fd(), self.as_raw_fd());
+        let mut done = 0;
+        while done < pages * PAGE {
+            let left = pages * PAGE - done;
             let (out_of, into) = (&raw mut out_of, &raw mut into);
-            raw_call_again!(SYS_copy_file_range, from, out_of, to, into, PAGE, 0)
-        };
-        match copied? {
-            PAGE => Ok(()),
-            _ => Err(Errno::EIO),
+            // SAFETY: the offsets are ours.
+            let copied = unsafe { raw_call!(SYS_copy_file_range, from, out_of, to, into, left, 0) };
+            match copied {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(Errno::EINTR) => {}
+                Err(_) => break,
+            }
         }
+        done / PAGE
     }
 
     /// Makes holes of whole pages; parts of pages become zeros.
@@ -188,30 +200,48 @@ impl AsRawFd for SparseFile {
     }
 }
 
-/// Whether `copy_page` fills a page, and no other one: not before Linux 5.3, nor where memory files
-/// have huge pages by themselves, nor in a process whose files have a limit, for the kernel ends it
-/// by SIGXFSZ.
+/// Whether `copy_pages` fills these pages, and no others: not before Linux 5.3, nor where memory
+/// files get huge pages by themselves, nor in a process whose files have a limit, for the kernel
+/// ends it by SIGXFSZ.
 pub fn can_copy_pages() -> bool {
-    const BYTES: u64 = 4 << 20;
+    const PAGES: usize = 3;
     // SAFETY: zeroed is a valid rlimit, which the call fills in.
     let limit = unsafe {
         let mut limit: libc::rlimit = core::mem::zeroed();
         (libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) == 0).then_some(limit.rlim_cur)
     };
     let probe = || -> Result<bool> {
-        let from = SparseFile::create(c"deepheap-probe", BYTES)?;
-        let into = SparseFile::create(c"deepheap-probe", BYTES)?;
-        let (first, third) = (PAGE as u64, 3 * PAGE as u64);
+        let from = SparseFile::create(c"deepheap-probe", 4 << 20)?;
+        let into = SparseFile::create(c"deepheap-probe", 4 << 20)?;
         let (given, mut found) = ([7u8; PAGE], [0u8; PAGE]);
-        // SAFETY: pages of ours.
-        unsafe {
-            from.write_page(given.as_ptr(), first)?;
-            into.copy_page(third, &from, first)?;
-            into.read_page(found.as_mut_ptr(), third)?;
+        for page in 0..PAGES {
+            // SAFETY: a page of ours.
+            unsafe { from.write_page(given.as_ptr(), (page * PAGE) as u64) }?;
         }
-        Ok(found == given && into.resident_bytes()? == PAGE as u64 && into.has_page(third)?)
+        let copied = into.copy_pages(3 * PAGE as u64, &from, 0, PAGES);
+        // SAFETY: as above.
+        unsafe { into.read_page(found.as_mut_ptr(), 5 * PAGE as u64) }?;
+        Ok(copied == PAGES && found == given && into.resident_bytes()? == (PAGES * PAGE) as u64)
     };
-    limit == Some(libc::RLIM_INFINITY) && probe().unwrap_or(false)
+    limit == Some(libc::RLIM_INFINITY) && !has_huge_pages_by_itself() && probe().unwrap_or(false)
+}
+
+/// Whether a memory file may get huge pages that nobody has asked for. In doubt it may.
+fn has_huge_pages_by_itself() -> bool {
+    let file = c"/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let mut text = [0u8; 128];
+    let read = Descriptor::open(file, libc::O_RDONLY, 0).and_then(|file| {
+        // SAFETY: the buffer is so long.
+        unsafe { raw_call_again!(SYS_read, file.as_raw_fd(), text.as_mut_ptr(), text.len()) }
+    });
+    match read {
+        Ok(bytes) => {
+            let has = |word: &[u8]| text[..bytes].windows(word.len()).any(|part| part == word);
+            !(has(b"[never]") || has(b"[advise]") || has(b"[deny]"))
+        }
+        // A kernel without huge pages.
+        Err(errno) => errno != Errno::ENOENT,
+    }
 }
 
 fn status(descriptor: RawFd) -> Result<libc::stat> {
@@ -272,21 +302,30 @@ mod tests {
     }
 
     #[test]
-    fn a_copied_page_is_there_alone_and_whole() {
+    fn copied_pages_are_there_alone_and_whole() {
+        const PAGES: usize = 40;
         assert!(can_copy_pages(), "this kernel copies pages between memory files");
-        let from = SparseFile::create(c"test", 4 * PAGE as u64).unwrap();
-        let into = SparseFile::create(c"test", 8 * PAGE as u64).unwrap();
-        let page: Vec<u8> = (0..PAGE).map(|index| index as u8).collect();
-        // SAFETY: a page.
-        unsafe { from.write_page(page.as_ptr(), PAGE as u64) }.unwrap();
-        let third = 3 * PAGE as u64;
-        into.copy_page(third, &from, PAGE as u64).unwrap();
-        assert!(into.has_page(third).unwrap());
-        assert_eq!(into.resident_bytes().unwrap(), PAGE as u64);
+        let from = SparseFile::create(c"test", 64 * PAGE as u64).unwrap();
+        let into = SparseFile::create(c"test", 64 * PAGE as u64).unwrap();
+        let page_of = |number: usize| -> Vec<u8> {
+            (0..PAGE).map(|index| (index + number * 7) as u8).collect()
+        };
+        for page in 0..PAGES {
+            // SAFETY: a page.
+            unsafe { from.write_page(page_of(page).as_ptr(), ((page + 1) * PAGE) as u64) }.unwrap();
+        }
+        assert_eq!(into.copy_pages(3 * PAGE as u64, &from, PAGE as u64, PAGES), PAGES);
+        assert!(!into.has_page(2 * PAGE as u64).unwrap());
+        assert_eq!(into.resident_bytes().unwrap(), (PAGES * PAGE) as u64);
         let mut found = vec![0u8; PAGE];
-        // SAFETY: a page of room.
-        unsafe { into.read_page(found.as_mut_ptr(), third) }.unwrap();
-        assert_eq!(found, page);
+        for page in 0..PAGES {
+            // SAFETY: a page of room.
+            unsafe { into.read_page(found.as_mut_ptr(), ((page + 3) * PAGE) as u64) }.unwrap();
+            assert_eq!(found, page_of(page));
+        }
+        // Beyond the end of the other file there is nothing to copy.
+        assert_eq!(into.copy_pages(50 * PAGE as u64, &from, 62 * PAGE as u64, 5), 2);
+        assert!(!into.has_page(52 * PAGE as u64).unwrap());
     }
 
     #[test]
