@@ -146,13 +146,14 @@ impl Owned<'_> {
     fn zap(&self, zapper: &Zapper, victims: &[u32]) {
         const NONE: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let mut ranges = [NONE; BATCH];
-        let mut count = 0;
-        for &page in victims {
-            if page < self.region.mapped_pages() {
-                let at = self.region.base + page as usize * PAGE;
-                ranges[count] = iovec { iov_base: at as *mut _, iov_len: PAGE };
-                count += 1;
-            }
+        let (mut count, mut index) = (0, 0);
+        let mapped = victims.partition_point(|page| *page < self.region.mapped_pages());
+        while index < mapped {
+            let run = run_length(&victims[index..mapped]);
+            let at = self.region.base + victims[index] as usize * PAGE;
+            ranges[count] = iovec { iov_base: at as *mut _, iov_len: run * PAGE };
+            count += 1;
+            index += run;
         }
         // SAFETY: addresses of the map; what is dropped stays in the memory that it shares. A
         // refusal does no harm: the hole unmaps the page anyway.
@@ -162,13 +163,19 @@ impl Owned<'_> {
     /// Without pipe: the file has all of it.
     fn drop_clean(&self, victims: &[u32]) -> Settled {
         let mut settled = Settled::default();
-        for &page in victims {
-            let is_out = self.region.memory.punch(Region::offset_of(page), PAGE).is_ok();
-            if let Some(entry) = self.find(page).filter(|_| is_out) {
-                self.remove(entry);
-                self.note_ghost(page);
-                settled.gone += 1;
+        let mut index = 0;
+        while index < victims.len() {
+            let run = run_length(&victims[index..]);
+            let offset = Region::offset_of(victims[index]);
+            let is_out = self.region.memory.punch(offset, run * PAGE).is_ok();
+            for &page in &victims[index..index + run] {
+                if let Some(entry) = self.find(page).filter(|_| is_out) {
+                    self.remove(entry);
+                    self.note_ghost(page);
+                    settled.gone += 1;
+                }
             }
+            index += run;
         }
         settled
     }

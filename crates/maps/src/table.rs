@@ -29,7 +29,6 @@ use crate::control::Writes;
 use crate::error::MapError;
 use crate::fill::{FillError, forget_rings, prepare_rings};
 use crate::join::Request;
-use crate::log::Log;
 use crate::pins::{PinKind, TooMuch};
 use crate::region::Region;
 use crate::staging::{self, BUFFER_PAGES};
