@@ -80,7 +80,7 @@ pub unsafe fn after_fork() -> Result<()> {
     }
     if !MEMORY.load(Ordering::Acquire).is_null() && can_copy() {
         let own = Box::into_raw(Box::new(Memory::make()?));
-        // SAFETY: a leaked box of `prepare`, or of this function in the parent; nobody has a buffer.
+        // SAFETY: a leaked box, of `prepare` or of this in the parent; no buffer is in use.
         let parents = unsafe { Box::from_raw(MEMORY.swap(own, Ordering::AcqRel)) };
         // SAFETY: mapped by `make`.
         unsafe { mapping::unmap(parents.at, BUFFERS * ALL_PAGES * PAGE) }?;
@@ -112,8 +112,8 @@ impl Buffer {
         memory().at.wrapping_add((self.0 * ALL_PAGES + index) * PAGE)
     }
 
-    /// Fills pages of a file, from `offset` on, with `pages` of the buffer's from `index` on; answers
-    /// how many, from the first on.
+    /// Fills pages of a file, from `offset` on, with `pages` of the buffer's from `index` on;
+    /// answers how many, from the first on.
     pub fn copy_to(&self, index: usize, pages: usize, file: &SparseFile, offset: u64) -> usize {
         assert!(index + pages <= BUFFER_PAGES, "pages of the buffer");
         let Some(own) = &memory().file else { return 0 };

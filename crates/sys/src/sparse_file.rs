@@ -5,9 +5,9 @@
 //! that is there is mapped by the kernel itself, in every process; a hole in a mapping that is
 //! registered with userfaultfd raises SIGBUS. A page in swap is no hole.
 //!
-//! A page comes by `UFFDIO_COPY` in one of the mappings, or by `copy_pages`, and who touches it then
-//! has the kernel map it. Only the latter leaves a page-table entry clean that is not written, and
-//! at a dirty one the kernel flushes the TLB when it drops it.
+//! A page comes by `UFFDIO_COPY` in one of the mappings, or by `copy_pages`, and who touches it
+//! then has the kernel map it. Only the latter leaves a page-table entry clean that is not written,
+//! and at a dirty one the kernel flushes the TLB when it drops it.
 //!
 //! Guarantees: close-on-exec; when `punch` answers Ok no process can touch the pages through an old
 //! mapping.
