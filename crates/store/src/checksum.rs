@@ -138,26 +138,26 @@ impl ContentHash {
 /// What the bytes of every block, with the name, must hash to.
 pub(crate) struct ChecksumTable {
     of: PinnedArray<AtomicU32>,
+    geometry: Geometry,
 }
 
 impl ChecksumTable {
     /// For all blocks of the log; populated where blocks are appended.
     pub(crate) fn new(geometry: &Geometry) -> Result<Self, StoreError> {
         const { assert!(size_of::<AtomicU32>() == CHECKSUM_BYTES_PER_BLOCK) };
-        let blocks = geometry.segments as usize * geometry.blocks() as usize;
-        Ok(Self { of: PinnedArray::new(blocks)? })
+        Ok(Self { of: PinnedArray::new(geometry.all_blocks())?, geometry: *geometry })
     }
 
     /// The checksum of a block that the caller holds, or that a victim has.
     #[inline]
     pub(crate) fn get(&self, block: Block) -> u32 {
         // Relaxed: the file's header says what orders it.
-        self.of[block.0 as usize].load(Ordering::Relaxed)
+        self.of[self.geometry.index(block)].load(Ordering::Relaxed)
     }
 
     /// Sets the checksum of a block that is being appended.
     pub(crate) fn set(&self, block: Block, checksum: u32) {
-        self.of[block.0 as usize].store(checksum, Ordering::Relaxed);
+        self.of[self.geometry.index(block)].store(checksum, Ordering::Relaxed);
     }
 }
 

@@ -91,6 +91,35 @@ pub trait Device: Send + Sync {
     fn after_fork(&self) {}
 }
 
+/// A device without any space: nothing can be written, so there is nothing to read.
+pub(crate) struct NoDevice;
+
+impl Device for NoDevice {
+    fn read(&self, batch: &mut [Read<'_>]) {
+        batch.iter_mut().for_each(|read| read.result = Err(Errno::ENODATA));
+    }
+
+    fn write(&self, batch: &mut [Write<'_>]) {
+        batch.iter_mut().for_each(|write| write.result = Err(Errno::ENOSPC));
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(Errno::ENOTSUP)
+    }
+
+    fn len(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn reserve(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(Errno::ENOSPC)
+    }
+}
+
 impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     fn read(&self, batch: &mut [Read<'_>]) {
         (**self).read(batch);

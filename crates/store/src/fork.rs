@@ -23,7 +23,7 @@ use deepheap_sys::atomic::Ordering;
 use deepheap_sys::lock::Guard;
 
 use crate::block::Segment;
-use crate::device::Device;
+use crate::device::{Device, NoDevice};
 use crate::error::StoreError;
 use crate::head::{Head, HeadState};
 use crate::log::Writer;
@@ -38,10 +38,19 @@ use crate::store::{GENERATIONS_MAX, Store};
 pub struct PinToken {
     pub(crate) slot: u32,
     pub(crate) generation: u8,
+    /// That of the second tier.
+    pub(crate) second_slot: Option<u32>,
 }
 
 /// All locks and buffers of the store, held by the forking thread; drop it in both processes.
 pub struct Frozen<'a> {
+    // The second tier was frozen last.
+    _second: Option<FrozenTier<'a>>,
+    _first: FrozenTier<'a>,
+}
+
+/// Those of one tier.
+struct FrozenTier<'a> {
     // Dropped in this order: the reverse of that in which they were taken.
     _buffers: [Option<Closed<'a>>; BUFFERS_MAX],
     _space: Guard<'a, Space>,
@@ -52,6 +61,9 @@ pub struct Frozen<'a> {
 impl Store {
     /// Seals the open segments, and returns when all sealed ones are written, or have failed.
     pub fn seal_and_drain(&self) {
+        if let Some(second) = self.second_tier() {
+            second.seal_and_drain();
+        }
         for head in [Head::Fresh, Head::Survivor] {
             if let Some(mut writer) = Writer::of_open_segment(self, head) {
                 writer.seal();
@@ -72,6 +84,11 @@ impl Store {
     /// Stops everything that changes the store until the result is dropped; readers of blocks in
     /// memory wait as well.
     pub fn freeze(&self) -> Frozen<'_> {
+        let _first = self.freeze_tier();
+        Frozen { _second: self.second_tier().map(Store::freeze_tier), _first }
+    }
+
+    fn freeze_tier(&self) -> FrozenTier<'_> {
         let _fresh = self.heads[Head::Fresh as usize].lock();
         let _survivor = self.heads[Head::Survivor as usize].lock();
         let _space = self.space.lock();
@@ -87,16 +104,22 @@ impl Store {
                 }
             })
         });
-        Frozen { _buffers, _space, _survivor, _fresh }
+        FrozenTier { _buffers, _space, _survivor, _fresh }
     }
 
     /// Withholds the segments filled so far from reuse.
     ///
     /// Errors: `TooManyForks` beyond `PINS_MAX` pins.
     pub fn pin_all(&self) -> Result<PinToken, StoreError> {
+        let slot = self.pin_tier()?;
+        let second_slot = self.second_tier().map(Store::pin_tier).transpose();
+        let second_slot = second_slot.inspect_err(|_| self.unpin_tier(slot))?;
+        Ok(PinToken { slot, generation: self.generation() as u8, second_slot })
+    }
+
+    fn pin_tier(&self) -> Result<u32, StoreError> {
         let live_units = self.counters.live_units();
-        let slot = self.space.lock().pin(live_units).ok_or(StoreError::TooManyForks)?;
-        Ok(PinToken { slot, generation: self.generation() as u8 })
+        self.space.lock().pin(live_units).ok_or(StoreError::TooManyForks)
     }
 
     /// Whether segments are kept for others, so that waiting may bring space that collection
@@ -111,14 +134,22 @@ impl Store {
         if token.generation as usize != self.generation() {
             return;
         }
-        self.space.lock().unpin(&self.segments, token.slot);
+        self.unpin_tier(token.slot);
+        if let (Some(second), Some(slot)) = (self.second_tier(), token.second_slot) {
+            second.unpin_tier(slot);
+        }
+    }
+
+    fn unpin_tier(&self, slot: u32) {
+        self.space.lock().unpin(&self.segments, slot);
         self.progress.notify();
         self.work.notify();
     }
 
     /// In a forked child: inherited segments stay readable on the inherited device; everything
     /// new goes to `own`, the same size as the inherited one. Space on `own` is assured only as
-    /// it is used, not for all that is reserved.
+    /// it is used, not for all that is reserved. A child has no second tier of its own: it reads
+    /// what it has inherited there.
     ///
     /// Errors: `TooManyForks` after `GENERATIONS_MAX` forks from child to child; `Options` if
     /// `own` is too small.
@@ -129,6 +160,9 @@ impl Store {
         }
         if generation >= GENERATIONS_MAX || self.devices[generation].set(own).is_err() {
             return Err(StoreError::TooManyForks);
+        }
+        if let Some(second) = self.second_tier() {
+            second.become_child(Box::new(NoDevice))?;
         }
         for inherited in self.devices[..generation].iter().filter_map(|device| device.get()) {
             inherited.after_fork();

@@ -21,6 +21,7 @@
 //! | when to collect, and what | `policy` |
 //! | what the device is told to be free | `discards` |
 //! | what a fork needs | `pins`, `fork` |
+//! | a slower store behind the store | `tiers` |
 //! | what threads wait for | `event` |
 //! | counters | `stats` |
 //! | how it is laid out, who it is | `options`, `identity` |
@@ -30,8 +31,8 @@
 //! | a store, saved in such a file and opened again | `saved` |
 //! | the file of a map that writes out of place | `map_log` |
 //!
-//! `store` imports the parts. The ways through it (`log`, `retry`, `read`, `garbage`, `fork`)
-//! import `store`, which does not know them. No two modules import each other.
+//! `store` imports the parts. The ways through it (`log`, `retry`, `read`, `garbage`, `fork`,
+//! `tiers`) import `store`, which does not know them. No two modules import each other.
 #![forbid(unsafe_code)]
 
 pub mod block;
@@ -70,6 +71,7 @@ mod seal;
 mod segment;
 mod sharers;
 mod space;
+mod tiers;
 
 pub use block::{BLOCK_UNITS, Block};
 pub use checksum::{ContentHash, Secret};

@@ -58,6 +58,14 @@ impl Store {
     /// # Panics
     /// If a buffer is not 4096 bytes long.
     pub fn read(&self, requests: &mut [BlockRead<'_>]) {
+        match self.second_tier() {
+            Some(second) => self.read_tiers(second, requests),
+            None => self.read_here(requests),
+        }
+    }
+
+    /// As `read`, of blocks of this tier.
+    pub(crate) fn read_here(&self, requests: &mut [BlockRead<'_>]) {
         if let [request] = requests {
             if !self.read_one(request) {
                 self.read_batch(requests, true);

@@ -326,7 +326,7 @@ impl Store {
             let mut space = self.space.lock();
             let slot = space.hold(&self.segments, sequence, true, |it| needed[it.index()]);
             let slot = slot.ok_or(StoreError::TooManyForks)?;
-            pins.push((snapshot.checkpoint, PinToken { slot, generation: 0 }));
+            pins.push((snapshot.checkpoint, PinToken { slot, generation: 0, second_slot: None }));
         }
         Ok(pins)
     }
@@ -340,7 +340,8 @@ impl Store {
         let sequence = space.sequence();
         let was_filled = |segment| self.segments.sequence(segment) > 0;
         let slot = space.hold(&self.segments, sequence, false, was_filled);
-        Ok(PinToken { slot: slot.ok_or(StoreError::TooManyForks)?, generation: 0 })
+        let slot = slot.ok_or(StoreError::TooManyForks)?;
+        Ok(PinToken { slot, generation: 0, second_slot: None })
     }
 
     /// The pin is that of a snapshot from now on: what it covers is not moved.

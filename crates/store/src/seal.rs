@@ -20,13 +20,14 @@ pub(crate) struct Seal {
     cipher: Cipher,
     /// Two words of each block.
     tags: PinnedArray<AtomicU64>,
+    geometry: Geometry,
 }
 
 impl Seal {
     /// For all blocks of the log; populated where blocks are appended.
     pub(crate) fn new(key: &Key, geometry: &Geometry) -> Result<Self, StoreError> {
-        let blocks = geometry.segments as usize * geometry.blocks() as usize;
-        Ok(Self { cipher: Cipher::new(key), tags: PinnedArray::new(2 * blocks)? })
+        let tags = PinnedArray::new(2 * geometry.all_blocks())?;
+        Ok(Self { cipher: Cipher::new(key), tags, geometry: *geometry })
     }
 
     /// Encrypts a block of this filling that is being appended, in place, and keeps its tag.
@@ -44,7 +45,7 @@ impl Seal {
     /// The tag of a block that the caller holds.
     pub(crate) fn tag(&self, block: Block) -> Tag {
         let mut tag = [0; TAG_BYTES];
-        let at = 2 * block.0 as usize;
+        let at = 2 * self.geometry.index(block);
         for (bytes, word) in tag.chunks_exact_mut(8).zip(&self.tags[at..at + 2]) {
             // Relaxed: as for checksums.
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
@@ -54,7 +55,7 @@ impl Seal {
 
     /// Sets the tag of a block that is being appended, or was loaded.
     pub(crate) fn set_tag(&self, block: Block, tag: &Tag) {
-        let at = 2 * block.0 as usize;
+        let at = 2 * self.geometry.index(block);
         for (bytes, word) in tag.as_chunks::<8>().0.iter().zip(&self.tags[at..at + 2]) {
             word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
         }

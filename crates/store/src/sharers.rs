@@ -24,6 +24,7 @@ const NONE: u8 = 0;
 /// See the file's header.
 pub(crate) struct SharerTable {
     of: PinnedArray<AtomicU8>,
+    geometry: Geometry,
 }
 
 /// What each of `pages` pages costs that share a block, units.
@@ -34,13 +35,12 @@ pub const fn share(pages: usize) -> u32 {
 impl SharerTable {
     /// For all blocks of the log; populated where blocks are appended.
     pub(crate) fn new(geometry: &Geometry) -> Result<Self, StoreError> {
-        let blocks = geometry.segments as usize * geometry.blocks() as usize;
-        Ok(Self { of: PinnedArray::new(blocks)? })
+        Ok(Self { of: PinnedArray::new(geometry.all_blocks())?, geometry: *geometry })
     }
 
     /// What each page of the block costs; none if the block is not one of compressed pages.
     pub(crate) fn share(&self, block: Block) -> Option<u32> {
-        match self.of.get(block.0 as usize)?.load(Ordering::Relaxed) {
+        match self.of.get(self.geometry.index(block))?.load(Ordering::Relaxed) {
             NONE => None,
             pages => Some(share(pages as usize)),
         }
@@ -48,7 +48,7 @@ impl SharerTable {
 
     /// How many pages the block has; 0 if it is not one of compressed pages.
     pub(crate) fn pages(&self, block: Block) -> u8 {
-        self.of[block.0 as usize].load(Ordering::Relaxed)
+        self.of[self.geometry.index(block)].load(Ordering::Relaxed)
     }
 
     /// Notes how many pages the block has; none if it is not one of compressed pages.
@@ -60,6 +60,6 @@ impl SharerTable {
             assert!((1..=255).contains(&pages), "a block of no pages, or of too many");
             pages as u8
         });
-        self.of[block.0 as usize].store(pages, Ordering::Relaxed);
+        self.of[self.geometry.index(block)].store(pages, Ordering::Relaxed);
     }
 }

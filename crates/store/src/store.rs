@@ -7,7 +7,6 @@
 //! holds a buffer takes no lock, and waits for buffers of higher numbers only.
 
 use core::time::Duration;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
 use deepheap_sys::aligned_buffer::{AlignedBuffer, Held};
@@ -96,6 +95,10 @@ pub struct Store {
     pub(crate) work: Event,
     pub(crate) stopping: AtomicBool,
     pub(crate) counters: Counters,
+    /// The slower store behind this one (`tiers`).
+    pub(crate) second: Option<Box<Store>>,
+    /// Of a second tier: what its reads take, on average; 0 before the first.
+    pub(crate) read_latency_ns: AtomicU64,
     /// The errno of the last failed write; 0 if none failed.
     failure: AtomicI32,
 }
@@ -116,12 +119,21 @@ impl Store {
         options: Options,
         key: Option<Key>,
     ) -> Result<Self, StoreError> {
-        let id = RandomState::new().build_hasher().finish();
-        Self::open_as(device, options, Identity { id, secret: Secret::of_process().clone(), key })
+        Self::open_as(device, options, Identity::of_process(key))
     }
 
     /// As `open`, with an identity that is known to others.
     pub(crate) fn open_as(
+        device: Box<dyn Device>,
+        options: Options,
+        identity: Identity,
+    ) -> Result<Self, StoreError> {
+        Self::open_behind(None, device, options, identity)
+    }
+
+    /// As `open_as`; the blocks are numbered after those of `first`.
+    pub(crate) fn open_behind(
+        first: Option<&Geometry>,
         device: Box<dyn Device>,
         options: Options,
         identity: Identity,
@@ -134,6 +146,7 @@ impl Store {
         }
         let capacity_bytes = options.capacity_bytes.min(device.len());
         let geometry = Geometry::new(options.segment_bytes, capacity_bytes)?;
+        let geometry = first.map_or(geometry, |first| geometry.behind(first));
         let survivors = (1 << SURVIVOR_BUFFERS) - 1;
         let all = u64::MAX >> (BUFFERS_MAX - options.buffers);
         let free_buffers = [all & !survivors, survivors];
@@ -173,6 +186,8 @@ impl Store {
             work: Event::new(),
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
+            second: None,
+            read_latency_ns: AtomicU64::new(0),
             failure: AtomicI32::new(0),
         })
     }
@@ -257,6 +272,9 @@ impl Store {
     /// What a compressed page costs in this block; none if the block is not one of compressed
     /// pages. The caller holds the block, or only takes a hint.
     pub fn share_in(&self, block: Block) -> Option<u32> {
+        if let Some(second) = self.second_with(block) {
+            return second.share_in(block);
+        }
         self.sharers.share(block)
     }
 
@@ -267,6 +285,9 @@ impl Store {
     /// Callable in a signal handler; takes the lock of the space about once for every 32nd part
     /// of a segment.
     pub fn retire(&self, block: Block, units: u32) {
+        if let Some(second) = self.second_with(block) {
+            return second.retire(block, units);
+        }
         if !self.geometry.holds(block) {
             debug_assert!(false, "a block was retired that no store can hold");
             return;
@@ -357,9 +378,9 @@ impl Store {
         self.space.lock().count(State::Writing) > 0
     }
 
-    /// All numbers of blocks are below this.
+    /// All numbers of blocks are below this, those of the second tier, too.
     pub fn blocks(&self) -> u32 {
-        self.geometry.segments * self.geometry.blocks()
+        self.second.as_ref().map_or(self.geometry.end_block() as u32, |second| second.blocks())
     }
 
     /// Whether something that the device refused is still not on it.
@@ -377,11 +398,17 @@ impl Store {
         self.stopping.store(true, Ordering::Release);
         self.sealed.notify();
         self.work.notify();
+        if let Some(second) = &self.second {
+            second.stop_waiting();
+        }
     }
 
     /// Undoes `stop_waiting`.
     pub fn resume_waiting(&self) {
         self.stopping.store(false, Ordering::Release);
+        if let Some(second) = &self.second {
+            second.resume_waiting();
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -395,7 +422,7 @@ impl Store {
 
     /// Bytes of memory that the store uses: its buffers, the tables for the segments that were ever
     /// assured, the checksums of the blocks of those that were ever filled, and what its devices
-    /// need.
+    /// need; the same for its second tier.
     pub fn memory_bytes(&self) -> u64 {
         let buffers = self.buffers.len() as u64 * self.geometry.segment_bytes() as u64;
         let heads = self.heads.len() as u64 * self.geometry.directory_bytes() as u64;
@@ -409,7 +436,9 @@ impl Store {
         let recent = self.recent.bytes() as u64;
         let devices = self.devices.iter().filter_map(|device| device.get());
         let devices = devices.map(|device| device.memory_bytes()).sum::<u64>();
-        buffers + heads + tables + checksums + recent + devices + size_of::<Self>() as u64
+        let second = self.second.as_ref().map_or(0, |second| second.memory_bytes());
+        let own = buffers + heads + tables + checksums + recent + devices;
+        own + size_of::<Self>() as u64 + second
     }
 
     /// What the store counted, and the state of its segments.
@@ -436,6 +465,9 @@ impl Store {
 
     /// Panics if the store's tables contradict each other. Takes all locks, walks all segments.
     pub fn check_invariants(&self) {
+        if let Some(second) = &self.second {
+            second.check_invariants();
+        }
         let _heads = [Head::Fresh, Head::Survivor].map(|head| self.heads[head as usize].lock());
         self.space.lock().check_invariants(&self.segments);
     }

@@ -26,6 +26,8 @@ pub(crate) struct Geometry {
     pub(crate) directory_blocks: u32,
     /// Segments of the device.
     pub(crate) segments: u32,
+    /// Number of the first block: 0, or what follows the blocks of the tier before (`behind`).
+    first_block: u32,
 }
 
 impl Geometry {
@@ -41,7 +43,32 @@ impl Geometry {
         let blocks_shift = (segment_bytes / BLOCK_BYTES as u64).trailing_zeros();
         let segments = (capacity_bytes / segment_bytes).min(1 << (BLOCK_BITS - blocks_shift));
         let directory_blocks = directory::blocks(1 << blocks_shift);
-        Ok(Self { blocks_shift, directory_blocks, segments: segments as u32 })
+        Ok(Self { blocks_shift, directory_blocks, segments: segments as u32, first_block: 0 })
+    }
+
+    /// The same shape, with blocks that are numbered after all those of `other`, as far as there
+    /// are numbers.
+    pub(crate) fn behind(self, other: &Geometry) -> Self {
+        let segment = self.blocks();
+        let first_block = other.end_block().next_multiple_of(segment.into());
+        let segments = ((1 << BLOCK_BITS) - first_block.min(1 << BLOCK_BITS)) / u64::from(segment);
+        let segments = self.segments.min(segments as u32);
+        Self { segments, first_block: if segments == 0 { 0 } else { first_block as u32 }, ..self }
+    }
+
+    /// All blocks have lower numbers.
+    pub(crate) fn end_block(&self) -> u64 {
+        u64::from(self.first_block) + u64::from(self.segments) * u64::from(self.blocks())
+    }
+
+    /// Blocks of the log, directories included: what its tables have entries for.
+    pub(crate) fn all_blocks(&self) -> usize {
+        self.segments as usize * self.blocks() as usize
+    }
+
+    /// The place of a block in the tables of its log.
+    pub(crate) fn index(&self, block: Block) -> usize {
+        block.0.wrapping_sub(self.first_block) as usize
     }
 
     /// Blocks of a segment, directory included.
@@ -76,7 +103,7 @@ impl Geometry {
 
     /// The segment that holds the block.
     pub(crate) fn segment_of(&self, block: Block) -> Segment {
-        Segment(block.0 >> self.blocks_shift)
+        Segment((self.index(block) >> self.blocks_shift) as u32)
     }
 
     /// Where the block starts within its segment, bytes.
@@ -86,7 +113,7 @@ impl Geometry {
 
     /// The block of the `index`th object of a segment.
     pub(crate) fn block(&self, segment: Segment, index: u32) -> Block {
-        Block((segment.0 << self.blocks_shift) + self.directory_blocks + index)
+        Block(self.first_block + (segment.0 << self.blocks_shift) + self.directory_blocks + index)
     }
 
     /// Whether the block number can name an object of this log.
@@ -118,6 +145,25 @@ mod tests {
             }
             assert!(!shape.holds(Block(shape.segments * shape.blocks() + 100)));
         }
+    }
+
+    #[test]
+    fn a_second_tier_has_numbers_of_its_own() {
+        let first = Geometry::new(256 << 10, 64 << 20).expect("a legal shape");
+        let second = Geometry::new(1 << 20, 32 << 20).expect("a legal shape").behind(&first);
+        assert_eq!(second.segments, 32);
+        for segment in [0, 31].map(Segment) {
+            for index in [0, second.data_blocks() - 1] {
+                let block = second.block(segment, index);
+                assert!(second.holds(block) && !first.holds(block));
+                assert_eq!(second.segment_of(block), segment);
+                assert!(second.index(block) < second.all_blocks());
+            }
+        }
+        let last = first.block(Segment(first.segments - 1), first.data_blocks() - 1);
+        assert!(first.holds(last) && !second.holds(last));
+        let all = Geometry::new(1 << 20, 1 << 50).expect("a legal shape");
+        assert_eq!(second.behind(&all).segments, 0, "no number is left");
     }
 
     #[test]

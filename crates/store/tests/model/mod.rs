@@ -138,7 +138,9 @@ impl Model {
     }
 
     pub fn over(store: Store) -> Self {
-        let buffer = AlignedBuffer::new(store.segment_bytes(), 0).expect("memory");
+        let tiers = [Some(&store), store.second_tier()].into_iter().flatten();
+        let segment_bytes = tiers.map(Store::segment_bytes).max().expect("a tier");
+        let buffer = AlignedBuffer::new(segment_bytes, 0).expect("memory");
         Self { store, map: BTreeMap::new(), versions: 0, sizes: Sizes::Whole, buffer, looks: 0 }
     }
 
@@ -153,6 +155,15 @@ impl Model {
         &mut self,
         append: impl FnOnce(&mut Writer<'_>) -> Block,
     ) -> Result<Block, StoreError> {
+        // Half of it goes to the second tier while there is room, without waiting.
+        if self.versions.is_multiple_of(2)
+            && let Some(second) = self.store.second_tier()
+        {
+            if let Ok(Some(mut writer)) = second.try_writer(Head::Fresh) {
+                return Ok(append(&mut writer));
+            }
+            second.write_sealed(false);
+        }
         loop {
             if let Some(mut writer) = self.store.try_writer(Head::Fresh)? {
                 return Ok(append(&mut writer));
@@ -210,9 +221,15 @@ impl Model {
         }
     }
 
-    /// Empties one segment if there is one to empty; true if it was freed.
+    /// Empties one segment of each tier if there is one to empty; true if one was freed.
     pub fn collect(&mut self) -> bool {
-        let Some(victim) = self.store.victim() else {
+        let freed = self.collect_tier(|store| Some(store));
+        self.collect_tier(Store::second_tier) || freed
+    }
+
+    fn collect_tier(&mut self, tier: impl Fn(&Store) -> Option<&Store>) -> bool {
+        let Some(tier) = tier(&self.store) else { return false };
+        let Some(victim) = tier.victim() else {
             return false;
         };
         let Ok(objects) = victim.load(self.buffer.as_mut_slice()) else {
@@ -226,7 +243,7 @@ impl Model {
         for object in objects {
             match object {
                 VictimObject::Whole(object) if is_there(map, object.name, object.block) => {
-                    let Some(mut writer) = survivors(store) else { return false };
+                    let Some(mut writer) = survivors(tier) else { return false };
                     let new = object.append_to(&mut writer);
                     drop(writer);
                     store.retire(object.block, packed::cost(BLOCK_BYTES));
@@ -242,7 +259,7 @@ impl Model {
             }
         }
         let append = |bytes: &[u8], cost| {
-            let mut writer = survivors(store).ok_or(StoreError::Full)?;
+            let mut writer = survivors(tier).ok_or(StoreError::Full)?;
             Ok(writer.append_packed(bytes, cost))
         };
         let _ = pack(&loose, append, |object, new| {
@@ -251,7 +268,7 @@ impl Model {
             store.retire(held.block, held.cost());
             held.block = new;
         });
-        self.store.release(victim)
+        tier.release(victim)
     }
 
     /// Units that what is held costs.
@@ -304,6 +321,7 @@ impl Model {
             97 => self.store.seal_and_drain(),
             _ => {
                 self.store.write_sealed(false);
+                self.store.second_tier().map(|second| second.write_sealed(false));
             }
         }
         Ok(())

@@ -1,0 +1,91 @@
+//! Tiers: a slower, cheaper store behind a store (HybridSwap, section III).
+//!
+//! The second tier is a log of its own: with its own device, space, buffers and heads. Its blocks
+//! are numbered after those of the first one, so that a number says in which of the two a block is.
+//! What is reserved is reserved in the first tier alone: whatever cannot go to the second one has
+//! its place there, and a second tier that is full or fails costs no promise.
+//!
+//! Guarantees: a block is served by the tier that it was appended to.
+//! Never: moves a block from tier to tier; the owner of an object does, by appending it again.
+//! Threads: any.
+
+use core::time::Duration;
+
+use deepheap_sys::atomic::Ordering;
+use deepheap_sys::clock;
+
+use crate::block::Block;
+use crate::cipher::Key;
+use crate::device::Device;
+use crate::error::StoreError;
+use crate::identity::Identity;
+use crate::options::Options;
+use crate::read::BlockRead;
+use crate::store::Store;
+
+/// A read of the second tier counts with this part in the mean.
+const LATENCY_PART: u64 = 8;
+
+impl Store {
+    /// The store with a second tier behind it.
+    ///
+    /// Errors: as `open`, for the second tier; `Options` if the first one has all block numbers.
+    pub fn with_second_tier(
+        mut self,
+        device: Box<dyn Device>,
+        options: Options,
+        key: Option<Key>,
+    ) -> Result<Self, StoreError> {
+        let identity = Identity::of_process(key);
+        let second = Store::open_behind(Some(&self.geometry), device, options, identity)?;
+        self.second = Some(Box::new(second));
+        Ok(self)
+    }
+
+    /// The tier behind this one, if there is one.
+    pub fn second_tier(&self) -> Option<&Store> {
+        self.second.as_deref()
+    }
+
+    /// Whether the block is in the second tier.
+    pub fn is_in_second_tier(&self, block: Block) -> bool {
+        self.second.as_ref().is_some_and(|second| second.geometry.holds(block))
+    }
+
+    /// The second tier, if the block is there.
+    pub(crate) fn second_with(&self, block: Block) -> Option<&Store> {
+        self.second.as_deref().filter(|second| second.geometry.holds(block))
+    }
+
+    /// How long the reads of a second tier that were asked for together took of late, on average;
+    /// none before the first.
+    pub fn read_latency(&self) -> Option<Duration> {
+        let ns = self.read_latency_ns.load(Ordering::Relaxed);
+        (ns > 0).then(|| Duration::from_nanos(ns))
+    }
+
+    /// Reads the blocks of both tiers: first those that come soon.
+    pub(crate) fn read_tiers(&self, second: &Store, requests: &mut [BlockRead<'_>]) {
+        let is_slow = |request: &BlockRead<'_>| second.geometry.holds(request.block);
+        let runs = |requests: &mut [BlockRead<'_>], wanted: bool, store: &Store| {
+            for run in requests.chunk_by_mut(|one, next| is_slow(one) == is_slow(next)) {
+                if is_slow(&run[0]) == wanted {
+                    store.read_here(run);
+                }
+            }
+        };
+        runs(requests, false, self);
+        if requests.iter().any(is_slow) {
+            let begun_ns = clock::monotonic_ns();
+            runs(requests, true, second);
+            second.note_latency(clock::monotonic_ns() - begun_ns);
+        }
+    }
+
+    /// Reads that took so long are part of the mean. Two at once may lose one.
+    fn note_latency(&self, ns: u64) {
+        let mean = self.read_latency_ns.load(Ordering::Relaxed);
+        let next = if mean == 0 { ns } else { mean - mean / LATENCY_PART + ns / LATENCY_PART };
+        self.read_latency_ns.store(next.max(1), Ordering::Relaxed);
+    }
+}
