@@ -326,6 +326,11 @@ struct dh_stats {
     uint64_t sequences_brought; /* since version 7: pages read because they had followed before */
     uint64_t sequences_used;    /* of them those that the program came to */
     uint64_t sequences_dropped; /* and those that left RAM before */
+
+    uint64_t tier_read_bytes;     /* read from the second tier */
+    uint64_t tier_write_bytes;    /* written to it */
+    uint64_t tier_stored_bytes;   /* live bytes in it */
+    uint64_t tier_capacity_bytes; /* what it can hold; 0: there is none */
 };
 
 #define DH_STATS_VERSION 7

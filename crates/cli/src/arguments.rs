@@ -151,7 +151,7 @@ pub struct Run {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub ram: Option<String>,
     /// Use the least of the RAM budget with which the program stands in faults for no more than
-    /// this percentage of its run time, or off [default: off]
+    /// this percentage of its run time, or off; with --tier: let no more go there [default: off]
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub stall: Option<String>,
     /// Folder on an SSD, file or device for what does not fit [default: $TMPDIR or .]
@@ -160,6 +160,13 @@ pub struct Run {
     /// How much of the store may be used, as a size or a percentage of what is free [default: 90%]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub store_size: Option<String>,
+    /// A second tier behind the store, for what is read back in order: a folder on a hard disk, a
+    /// file or device; model:hdd@PATH is as slow as one [default: none]
+    #[arg(long, value_name = "PATH", value_parser = any_path())]
+    pub tier: Option<PathBuf>,
+    /// How much of the second tier may be used, as --store-size [default: 90%]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub tier_size: Option<String>,
     /// What stays free on the file system of a store in a folder [default: 5%, 1 GiB at least]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub store_floor: Option<String>,

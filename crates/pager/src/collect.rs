@@ -11,8 +11,8 @@
 use deepheap_heap::PageNo;
 use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_UNITS, Block, Content, Head, PackedBlock, PackedObject, Plan, StoreError, VictimObject,
-    WholeObject, share,
+    BLOCK_UNITS, Block, Content, Head, PackedBlock, PackedObject, Plan, Store, StoreError,
+    VictimObject, WholeObject, share,
 };
 
 use crate::PAGE;
@@ -34,6 +34,8 @@ pub struct Collected {
 /// Packed objects of a victim that are to move. They are packed as tightly as reclaim packs, not in
 /// the order in which they come: otherwise collection might win no space.
 struct Survivors<'b> {
+    /// Where they are from, and go to.
+    tier: &'b Store,
     plan: Plan,
     objects: [Option<PackedObject<'b>>; BATCH_MAX],
     count: usize,
@@ -43,8 +45,9 @@ struct Survivors<'b> {
 }
 
 impl<'b> Survivors<'b> {
-    fn new() -> Self {
+    fn new(tier: &'b Store) -> Self {
         Survivors {
+            tier,
             plan: Plan::new(),
             objects: [const { None }; _],
             count: 0,
@@ -89,16 +92,25 @@ impl Pager {
     /// One step of the collector: empties one segment if the store asks for it. `buffer` is one
     /// segment long. None if there is nothing to collect.
     pub fn collect(&self, buffer: &mut [u8]) -> Result<Option<Collected>, StoreError> {
-        let Some(victim) = self.store.victim() else { return Ok(None) };
+        self.collect_tier(&self.store, buffer)
+    }
+
+    /// As `collect`, in this tier of the store: what lives stays in its tier.
+    pub fn collect_tier(
+        &self,
+        tier: &Store,
+        buffer: &mut [u8],
+    ) -> Result<Option<Collected>, StoreError> {
+        let Some(victim) = tier.victim() else { return Ok(None) };
         let mut collected = Collected::default();
-        let mut survivors = Survivors::new();
+        let mut survivors = Survivors::new(tier);
         for object in victim.load(buffer)? {
             let _passage = self.gate.enter(Level::Collector);
             self.limit_table_inside();
             match object {
                 VictimObject::Whole(object) => {
                     let page = PageNo(object.name as u32);
-                    self.move_whole(page, &object, &mut collected)?;
+                    self.move_whole(tier, page, &object, &mut collected)?;
                 }
                 VictimObject::Packed(object) => {
                     let page = PageNo(object.name);
@@ -119,18 +131,19 @@ impl Pager {
         let passage = self.gate.enter(Level::Collector);
         self.move_packed(&mut survivors, &mut collected)?;
         drop(passage);
-        self.store.release(victim);
+        tier.release(victim);
         Ok(Some(collected))
     }
 
     fn move_whole(
         &self,
+        tier: &Store,
         page: PageNo,
         object: &WholeObject<'_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
         while matches!(self.judge_liveness(page, object.block, collected), Fate::Moves) {
-            let to = object.append_to(&mut self.store.writer(Head::Survivor)?);
+            let to = object.append_to(&mut tier.writer(Head::Survivor)?);
             if self.switch(page, (object.block, BLOCK_UNITS), (to, BLOCK_UNITS), collected) {
                 break;
             }
@@ -167,7 +180,7 @@ impl Pager {
             let mut block = PackedBlock::begin_with(buf, content);
             survivors.members(number).for_each(|object| block.push(object.name, object.data));
             let (count, block) = (block.count(), block.finish());
-            let mut writer = self.store.writer(Head::Survivor)?;
+            let mut writer = survivors.tier.writer(Head::Survivor)?;
             let to = match content {
                 Content::Pages => writer.append_pages(block, count),
                 Content::Objects => {

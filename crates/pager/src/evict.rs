@@ -385,6 +385,7 @@ impl Pager {
         if hash != UNKNOWN_HASH && hash == descriptor.hash() {
             moves.clean += 1;
             self.trace.note(Happened::Clean, descriptor.page(), data.len());
+            self.promote(&owned);
         } else {
             moves.dirty += 1;
             self.trace.note(Happened::Dirty, descriptor.page(), data.len());

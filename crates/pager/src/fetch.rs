@@ -57,6 +57,9 @@ impl Pager {
         let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
             .then(|| self.ask_ahead(window, window.page_after(WINDOW), sequences.asking()));
         let Some(brought) = self.fetch_window(window, block, &mut None)? else { return Ok(None) };
+        if window.count > 1 {
+            self.note_scan(brought.extent);
+        }
         let mut sequence = sequence.advance(page.0, brought.extent);
         if let Some(end) = asked
             && brought.extent == WINDOW_MAX
@@ -74,6 +77,7 @@ impl Pager {
     pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences<'_>) {
         let sequence = sequences.of(page.0);
         if let Some((from, direction)) = sequence.asked_until(page.0) {
+            self.note_scan(WINDOW_MAX);
             let window = Window::stretch(page, direction);
             let end = self.ask_ahead(window, PageNo(from), sequences.asking());
             sequences.note(page.0, sequence.ask_until(end.0));
@@ -284,6 +288,7 @@ impl Pager {
             return Err(FaultError::Unreadable(error));
         }
         self.keep_companions(&reads);
+        self.mark_sequence(flight);
         // An object that could not be read stays where it is, and so do those beyond it.
         let end = (own + 1..count).find(|&index| make_page(index).is_err()).unwrap_or(count);
         let unread = (0..own).rev().find(|&index| make_page(index).is_err());

@@ -58,6 +58,7 @@ mod staging;
 mod survey;
 mod table_room;
 mod takeover;
+mod tier_mix;
 pub mod trace;
 mod trails;
 mod window;

@@ -11,7 +11,11 @@ use crate::ownership::{DescriptorId, OwnedList};
 /// What packing a batch needs: too large for a signal handler's stack.
 pub(crate) struct Packer {
     pub(crate) plan: Plan,
-    pub(crate) leaving: [(PageNo, DescriptorId); BATCH_MAX],
+    /// What leaves; and, from `BATCH_MAX` on, what goes to the second tier, with room for a group
+    /// that is not chosen.
+    pub(crate) leaving: [(PageNo, DescriptorId); 3 * BATCH_MAX],
+    /// Which of what leaves is left to the second tier.
+    pub(crate) is_sequence: [bool; BATCH_MAX],
     /// The objects to be packed, as they are.
     pub(crate) objects: ToPack,
     /// The compressed pages to be packed.
@@ -52,7 +56,8 @@ impl Packer {
         let none = (PageNo(0), DescriptorId(0));
         Packer {
             plan: Plan::new(),
-            leaving: [none; BATCH_MAX],
+            leaving: [none; 3 * BATCH_MAX],
+            is_sequence: [false; BATCH_MAX],
             objects: ToPack::new(),
             pages: ToPack::new(),
             owned: OwnedList::new(),

@@ -37,6 +37,7 @@ use crate::promises::{NoPromise, Overcommit, Promises};
 use crate::refused_pins::RefusedPins;
 use crate::sources::Sources;
 use crate::staging::StagingPools;
+use crate::tier_mix::TierMix;
 use crate::trace::{Happened, Trace};
 use crate::trails::Trails;
 
@@ -102,6 +103,7 @@ pub struct Pager {
     pub(crate) sources: Sources,
     pub(crate) refused_pins: RefusedPins,
     pub(crate) trace: Trace,
+    pub(crate) tier_mix: TierMix,
     /// Counts up whenever the evictor should look; the evictor sleeps on it.
     eviction_signal: AtomicU32,
     evictor_sleeps: AtomicU32,
@@ -166,6 +168,7 @@ impl Pager {
                 long_pins: AtomicUsize::new(0),
                 refused_pins: RefusedPins::new(pages)?,
                 trace: Trace::new(options.traces)?,
+                tier_mix: TierMix::new(),
                 eviction_signal: AtomicU32::new(0),
                 evictor_sleeps: AtomicU32::new(0),
                 wants_help: AtomicBool::new(false),

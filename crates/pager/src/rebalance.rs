@@ -6,6 +6,7 @@
 //! Threads: the evictor, and the thread that begins management; any may ask for the usage.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
+use deepheap_store::Store;
 use deepheap_sys::atomic::Ordering;
 use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::{handler_stack, thread};
@@ -62,7 +63,9 @@ impl Pager {
                 + self.cache.table_bytes()
                 + self.trace.bytes()
                 + self.trails.bytes()
-                + self.store.segment_bytes(),
+                // The collectors' buffers.
+                + self.store.segment_bytes()
+                + self.store.second_tier().map_or(0, Store::segment_bytes),
         }
     }
 

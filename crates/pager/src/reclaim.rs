@@ -8,7 +8,7 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::packed::{self, Content};
-use deepheap_store::{Block, Head, PACKED_MAX, PackedBlock, StoreError, Writer};
+use deepheap_store::{Block, Head, PACKED_MAX, PackedBlock, Store, StoreError, Writer};
 use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
@@ -23,23 +23,34 @@ use crate::trace::Happened;
 /// The least number of objects that leave together: a few blocks of small ones.
 const RECLAIM_LEAST: usize = 128;
 
-/// The way to the log: a writer, or why there is none.
-#[derive(Default)]
+/// The way to a tier: a writer, or why there is none. A thread has one way at a time: a writer has
+/// the head of its tier, and the other tier's may have to be waited for.
 struct Log<'a> {
+    tier: &'a Store,
+    /// Whether room is waited for; else objects stay when there is none at once.
+    waits: bool,
     writer: Option<Writer<'a>>,
     failure: Option<StoreError>,
 }
 
 impl<'a> Log<'a> {
+    fn of(tier: &'a Store, waits: bool) -> Log<'a> {
+        Log { tier, waits, writer: None, failure: None }
+    }
+
     /// Secures room for one block, waiting for it if need be; the caller owns nothing.
-    fn secure(&mut self, pager: &'a Pager) {
+    fn secure(&mut self) {
         let has_room = self.writer.as_ref().is_some_and(|writer| writer.room() > 0);
         if has_room || self.failure.is_some() {
             return;
         }
         drop(self.writer.take());
-        match pager.store.writer(Head::Fresh) {
-            Ok(ready) => self.writer = Some(ready),
+        let writer = match self.waits {
+            true => self.tier.writer(Head::Fresh).map(Some),
+            false => self.tier.try_writer(Head::Fresh),
+        };
+        match writer {
+            Ok(ready) => self.writer = ready,
             Err(error) => self.failure = Some(error),
         }
     }
@@ -101,10 +112,13 @@ impl Pager {
         // reads them with one request.
         packer.leaving[..count].sort_unstable_by_key(|(page, _)| page.0);
         let before = moves.reclaimed();
-        let mut log = Log::default();
+        let mut freed = self.reclaim_sequences(packer, count, moves);
+        let mut log = Log::of(&self.store, true);
         (packer.objects.count, packer.pages.count) = (0, 0);
-        let mut freed = 0;
         for index in 0..count {
+            if packer.is_sequence[index] {
+                continue;
+            }
             let (page, id) = packer.leaving[index];
             if self.ownership.descriptors.get(id).backing().is_none() {
                 // Asked once: the object is not owned, so the answer may change.
@@ -113,7 +127,7 @@ impl Pager {
                     packer.list(content).push(index, bytes);
                     continue;
                 }
-                log.secure(self);
+                log.secure();
             }
             // None: the object was touched or freed, or another thread owns it for a moment and may
             // have listed it elsewhere.
@@ -134,6 +148,43 @@ impl Pager {
             _ if freed == 0 && count > 0 => Ok(usize::from(self.cache.has_room(PAGE))),
             _ => Ok(freed),
         }
+    }
+
+    /// Moves what is for the second tier there, as long as that has room at once; returns how many
+    /// left the cache. What is still marked in `is_sequence` afterwards stays or has left.
+    fn reclaim_sequences(&self, packer: &mut Packer, count: usize, moves: &mut Moves) -> usize {
+        let chosen = self.choose_sequences(packer, count);
+        let Some(second) = self.store.second_tier() else { return 0 };
+        let mut log = Log::of(second, false);
+        (packer.objects.count, packer.pages.count) = (0, 0);
+        let mut freed = 0;
+        for index in BATCH_MAX..BATCH_MAX + chosen {
+            let (page, id) = packer.leaving[index];
+            log.secure();
+            if log.with_room().is_none() {
+                break;
+            }
+            match self.packed_as(page, id) {
+                (Content::Pages, bytes) if bytes <= PACKED_MAX => {
+                    packer.pages.push(index, bytes);
+                    continue;
+                }
+                _ => {}
+            }
+            let owned = self.ownership.claim_cached(page, id);
+            if owned.is_some_and(|owned| self.leave_cache(owned, log.with_room(), moves)) {
+                freed += 1;
+            }
+        }
+        freed += self.pack(packer, Content::Pages, true, &mut log, moves);
+        if freed == 0 {
+            // It has no room, or all was touched: the first tier takes what leaves.
+            packer.is_sequence[..count].fill(false);
+        }
+        for index in (0..count).filter(|&index| packer.is_sequence[index]) {
+            self.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
+        }
+        freed
     }
 
     /// In which blocks a cached object would be packed, and how many bytes of it.
@@ -265,14 +316,14 @@ impl Pager {
         log: &mut Log<'a>,
         moves: &mut Moves,
     ) -> usize {
-        log.secure(self);
+        log.secure();
         let Some(writer) = log.with_room() else { return 0 };
         let staging = self.take_staging(PAGE);
         // SAFETY: the staging page is ours alone.
         let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
         let mut packed = PackedBlock::begin_with(buf, content);
         let mut cost = 0;
-        let Packer { plan, leaving, objects, pages, owned: packed_objects } = packer;
+        let Packer { plan, leaving, objects, pages, owned: packed_objects, .. } = packer;
         let list = if content == Content::Pages { pages } else { objects };
         for member in plan.objects(block) {
             let (page, id) = leaving[usize::from(list.which[member])];

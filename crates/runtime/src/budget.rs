@@ -12,7 +12,7 @@ use deepheap_pager::overhead_of_managing;
 use deepheap_store::{Options as StoreOptions, RING_BYTES};
 use deepheap_sys::thread;
 
-use crate::config::{SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
+use crate::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::store_location::StoreLocation;
 
@@ -46,7 +46,7 @@ impl Runtime {
 
     /// What may be used of the budget now: less than all of it under a bound on stalls.
     pub(crate) fn present_ram(&self) -> usize {
-        match self.pager().filter(|_| self.config.stall.is_some()) {
+        match self.pager().filter(|_| self.config.stall_of_ram().is_some()) {
             Some(pager) => pager.usage().budget + self.lent.load(Ordering::Relaxed),
             None => self.config.ram as usize,
         }
@@ -56,7 +56,7 @@ impl Runtime {
     /// what is plain cannot leave.
     pub(crate) fn most_plain_pages(&self, is_refused: bool) -> usize {
         let fits = self.plain_pages();
-        match self.config.stall {
+        match self.config.stall_of_ram() {
             Some(_) if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
             _ => fits,
         }
@@ -67,7 +67,8 @@ impl Runtime {
         let budget = self.ram();
         // One more for the collector, which reads a segment at a time.
         let store = (self.segment_buffers() + 1) * self.config.segment_bytes as usize
-            + self.rings() * RING_BYTES as usize;
+            + self.rings() * RING_BYTES as usize
+            + self.second_tier_bytes();
         let overhead = overhead_of_managing(budget) + store + self.heap.metadata_bytes();
         budget.saturating_sub(overhead) / PAGE
     }
@@ -76,7 +77,7 @@ impl Runtime {
     pub(crate) fn ram_that_holds_all(&self) -> u64 {
         // The segments of a small budget are smaller than those of the one that is looked for.
         let segment = self.config.segment_bytes.max(SEGMENT_DEFAULT_BYTES) as usize;
-        let store = (*SEGMENT_BUFFERS.end() as usize + 1) * segment;
+        let store = (*SEGMENT_BUFFERS.end() as usize + 1) * segment + self.second_tier_bytes();
         let least = self.heap.committed_pages() * PAGE + self.heap.metadata_bytes() + store;
         // The rest is a small part of the budget: each step comes closer.
         let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
@@ -100,8 +101,12 @@ impl Runtime {
     }
 
     /// How the store is laid out at a location.
-    pub(crate) fn store_options(&self, location: &StoreLocation) -> StoreOptions {
-        let capacity_bytes = location.capacity_bytes(&self.config).unwrap_or(u64::MAX);
+    pub(crate) fn store_options(
+        &self,
+        location: &StoreLocation,
+        settings: &Config,
+    ) -> StoreOptions {
+        let capacity_bytes = location.capacity_bytes(settings).unwrap_or(u64::MAX);
         let most = (capacity_bytes / SEGMENTS_LEAST).max(SEGMENT_MIN_BYTES);
         let mut segment_bytes = self.config.segment_bytes;
         while segment_bytes > most {

@@ -11,6 +11,8 @@
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
 //! | | `model:hdd@PATH`, `model:net@PATH`: as slow as a hard disk or a network volume | |
 //! | `store_size` | size, or percentage of what the store has free | `90%` |
+//! | `tier` | a second tier behind the store, for what is read back in order: as `store` | none |
+//! | `tier_size` | size, or percentage of what the second tier has free | `90%` |
 //! | `store_floor` | size or percentage of the file system that stays free | `5%`, or 1 GiB |
 //! | `overcommit` | memory takes room when touched (`lazy`) or allocated (`strict`) | `lazy` |
 //! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
@@ -33,7 +35,8 @@
 //! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
 //!
 //! With `stall` the program gets the least RAM with which it stands in faults no longer than that,
-//! and never more than `ram`. `ram:auto` is `ram:50%` with `stall:2%`, unless `stall` says
+//! and never more than `ram`; with a second tier it has `ram`, and less goes to the second tier.
+//! `ram:auto` is `ram:50%` with `stall:2%`, unless `stall` says
 //! otherwise.
 //!
 //! A segment larger than 1/512 of `ram` is halved until it is not, down to 128 KiB: several are in
@@ -152,6 +155,12 @@ pub struct Config {
     pub store_model: Option<ModelKind>,
     /// How much of what is free at the store may be used.
     pub store_size: Share,
+    /// The second tier; `None`: there is none.
+    pub tier: Option<PathBuf>,
+    /// As `store_model`, of the second tier.
+    pub tier_model: Option<ModelKind>,
+    /// How much of what is free at the second tier may be used.
+    pub tier_size: Share,
     /// What stays free on the file system of a store in a folder; `None`: see `floor_of`.
     pub store_floor: Option<Share>,
     /// When memory is promised room in the store.
@@ -205,6 +214,9 @@ impl Config {
             store: None,
             store_model: None,
             store_size: STORE_SIZE_DEFAULT,
+            tier: None,
+            tier_model: None,
+            tier_size: STORE_SIZE_DEFAULT,
             store_floor: None,
             overcommit: Overcommit::Lazy,
             strides: true,
@@ -296,8 +308,10 @@ impl Config {
             }
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "stall" => self.stall = stall(value)?,
-            "store" => (self.store_model, self.store) = store(value)?,
+            "store" => (self.store_model, self.store) = store("store", value)?,
             "store_size" => self.store_size = Share::parse("store_size", value)?,
+            "tier" => (self.tier_model, self.tier) = store("tier", value)?,
+            "tier_size" => self.tier_size = Share::parse("tier_size", value)?,
             "store_floor" => self.store_floor = Some(floor(value)?),
             "overcommit" => self.overcommit = overcommit(value)?,
             "page_buffer" => self.page_buffer = Some(Share::parse("page_buffer", value)?),
@@ -322,7 +336,7 @@ impl Config {
 
     /// The budget that buffers are made for.
     pub(crate) fn usual_ram(&self) -> u64 {
-        self.stall.map_or(self.ram, |_| self.ram.min(RAM_UNDER_BOUND_BYTES))
+        self.stall_of_ram().map_or(self.ram, |_| self.ram.min(RAM_UNDER_BOUND_BYTES))
     }
 
     /// Makes segments smaller if need be: those in memory count against the budget.
@@ -331,6 +345,18 @@ impl Config {
         while self.segment_bytes > most {
             self.segment_bytes /= 2;
         }
+    }
+
+    /// The settings of the second tier, as if it were the store.
+    pub fn of_tier(&self) -> Option<Config> {
+        let (store, store_model) = (Some(self.tier.clone()?), self.tier_model);
+        Some(Config { store, store_model, store_size: self.tier_size, ..self.clone() })
+    }
+
+    /// The bound on stalls that is held by the amount of RAM, rather than by what goes to the
+    /// second tier.
+    pub(crate) fn stall_of_ram(&self) -> Option<StallLimit> {
+        self.stall.filter(|_| self.tier.is_none())
     }
 
     /// Bytes that stay free on a file system of so many, where the store is in a folder. If nothing
@@ -365,14 +391,14 @@ impl Config {
                 format!("{owner} {has}; give less, or leave it at 50%"),
             );
         }
-        if let Share::Bytes(size) = self.store_size {
+        for (key, size) in [("store_size", self.store_size), ("tier_size", self.tier_size)] {
+            let Share::Bytes(size) = size else { continue };
             if size < STORE_MIN_BYTES {
-                let least = bytes(STORE_MIN_BYTES);
-                return refuse("store_size", size, format!("give at least {least}"));
+                return refuse(key, size, format!("give at least {}", bytes(STORE_MIN_BYTES)));
             }
             if size > STORE_MAX_BYTES {
                 let most = bytes(STORE_MAX_BYTES);
-                return refuse("store_size", size, format!("the store takes {most} at most"));
+                return refuse(key, size, format!("the store takes {most} at most"));
             }
         }
         let segment = self.segment_bytes;
@@ -396,7 +422,7 @@ impl Config {
             }
         }
         if let Some(share) = self.page_buffer {
-            if self.stall.is_some() {
+            if self.stall_of_ram().is_some() {
                 let reason = "with a bound on stalls its size follows the RAM that is found to be \
                               enough; leave out page_buffer, or give stall:off";
                 return refuse_value("page_buffer", share.to_string(), reason.to_owned());
@@ -424,15 +450,23 @@ impl Config {
             conf.push_str(&escaped(value));
         };
         let text = |path: &Path| path.to_string_lossy().into_owned();
+        let modelled = |kind: Option<ModelKind>, path: &Path| {
+            kind.map_or(String::new(), |kind| format!("model:{}@", kind.name())) + &text(path)
+        };
         if let Some(limit) = self.stall {
             put("stall", &limit.to_string());
         }
         if let Some(path) = &self.store {
-            let model = self.store_model.map(|kind| format!("model:{}@", kind.name()));
-            put("store", &(model.unwrap_or_default() + &text(path)));
+            put("store", &modelled(self.store_model, path));
         }
         if self.store_size != STORE_SIZE_DEFAULT {
             put("store_size", &self.store_size.to_string());
+        }
+        if let Some(path) = &self.tier {
+            put("tier", &modelled(self.tier_model, path));
+        }
+        if self.tier_size != STORE_SIZE_DEFAULT {
+            put("tier_size", &self.tier_size.to_string());
         }
         if let Some(share) = self.store_floor {
             put("store_floor", &share.to_string());
@@ -619,17 +653,20 @@ fn floor(value: &str) -> Result<Share, ConfigError> {
     }
 }
 
-/// Which model the store follows, if any, and where it is.
-fn store(value: &str) -> Result<(Option<ModelKind>, Option<PathBuf>), ConfigError> {
+/// Which model a store follows, if any, and where it is.
+fn store(
+    key: &'static str,
+    value: &str,
+) -> Result<(Option<ModelKind>, Option<PathBuf>), ConfigError> {
     let Some(modelled) = value.trim_start().strip_prefix("model:") else {
-        return Ok((None, Some(path("store", value)?)));
+        return Ok((None, Some(path(key, value)?)));
     };
     let parts = modelled.split_once('@');
     let Some((Ok(kind), place)) = parts.map(|(kind, place)| (kind.parse(), place)) else {
         let words = "model:hdd@PATH, model:net@PATH, or a path alone";
-        return Err(ConfigError::NoneOf { key: "store", text: value.to_owned(), words });
+        return Err(ConfigError::NoneOf { key, text: value.to_owned(), words });
     };
-    Ok((Some(kind), Some(path("store", place)?)))
+    Ok((Some(kind), Some(path(key, place)?)))
 }
 
 /// A percentage of the run time, or `off`.

@@ -63,7 +63,7 @@ impl LeastRam {
 impl Runtime {
     /// For the evictor; none without a bound on stalls.
     pub(crate) fn least_ram(&self) -> Option<LeastRam> {
-        let bound = StallBound::new(self.config.stall?.ppm());
+        let bound = StallBound::new(self.config.stall_of_ram()?.ppm());
         Some(LeastRam {
             bound,
             pause: LOOK,

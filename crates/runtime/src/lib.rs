@@ -64,6 +64,7 @@ mod residency;
 mod resize;
 mod roots;
 mod runtime;
+mod second_tier;
 pub mod simulation;
 mod stall_limit;
 mod stall_share;

@@ -94,6 +94,13 @@ impl Runtime {
         put(Counter::Discards, store.discards);
         put(Counter::DiscardedBytes, store.bytes_discarded);
         put(Counter::NotDiscardedBytes, store.bytes_not_discarded);
+        if let Some(second) = pager.store().second_tier() {
+            let (tier, segment) = (second.stats(), second.segment_bytes() as u64);
+            put(Counter::TierReadBytes, tier.bytes_read);
+            put(Counter::TierWriteBytes, tier.bytes_written);
+            set(Gauge::TierStoredBytes, tier.live_blocks * block);
+            set(Gauge::TierCapacityBytes, tier.segments * segment);
+        }
     }
 
     /// Run time and stalls until now; none while another thread brings them up to date.
@@ -101,6 +108,14 @@ impl Runtime {
         let mut stalls = self.stalls.try_lock()?;
         stalls.observe(&self.times());
         Some(stalls.mark())
+    }
+
+    /// The share of the last run time that a thread stood in faults, in millionths; none while
+    /// another thread brings it up to date.
+    pub(crate) fn stall_share_now(&self) -> Option<u64> {
+        let mut stalls = self.stalls.try_lock()?;
+        stalls.observe(&self.times());
+        Some(stalls.now_ppm())
     }
 
     /// Brings the shares of the run time that threads stand in faults up to date.

@@ -97,6 +97,9 @@ pub fn init(config: Config) -> Result<(), InitError> {
     }
     config.check(Machine::read()).map_err(InitError::Config)?;
     StoreLocation::find(&config).map_err(InitError::Store)?;
+    if let Some(settings) = config.of_tier() {
+        StoreLocation::find(&settings).map_err(InitError::Store)?;
+    }
     if let Some(finding) = doctor::first_obstacle() {
         return Err(InitError::Kernel(finding));
     }

@@ -111,11 +111,15 @@ pub enum Counter {
     SequencesUsed,
     /// And those that left the cache before.
     SequencesDropped,
+    /// Bytes read from the device of the second tier.
+    TierReadBytes,
+    /// Bytes written to it.
+    TierWriteBytes,
 }
 
 impl Counter {
     /// Number of counters.
-    pub const COUNT: usize = Counter::SequencesDropped as usize + 1;
+    pub const COUNT: usize = Counter::TierWriteBytes as usize + 1;
 }
 
 /// What goes up and down.
@@ -171,11 +175,15 @@ pub enum Gauge {
     TouchedMean,
     /// And what counted against the budget, the mean of the same time.
     UsedMean,
+    /// Live bytes in the second tier.
+    TierStoredBytes,
+    /// Bytes the second tier can hold; 0 if there is none.
+    TierCapacityBytes,
 }
 
 impl Gauge {
     /// Number of gauges.
-    pub const COUNT: usize = Gauge::UsedMean as usize + 1;
+    pub const COUNT: usize = Gauge::TierCapacityBytes as usize + 1;
 }
 
 /// Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
@@ -363,6 +371,15 @@ pub struct Stats {
     pub sequences_used: u64,
     /// See [`Counter::SequencesDropped`].
     pub sequences_dropped: u64,
+
+    /// See [`Counter::TierReadBytes`].
+    pub tier_read_bytes: u64,
+    /// See [`Counter::TierWriteBytes`].
+    pub tier_write_bytes: u64,
+    /// See [`Gauge::TierStoredBytes`].
+    pub tier_stored_bytes: u64,
+    /// See [`Gauge::TierCapacityBytes`].
+    pub tier_capacity_bytes: u64,
 }
 
 /// Bytes of one block of the store.

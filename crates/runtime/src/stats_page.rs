@@ -342,6 +342,10 @@ impl StatsPage {
             sequences_brought: counter(Counter::SequencesBrought),
             sequences_used: counter(Counter::SequencesUsed),
             sequences_dropped: counter(Counter::SequencesDropped),
+            tier_read_bytes: counter(Counter::TierReadBytes),
+            tier_write_bytes: counter(Counter::TierWriteBytes),
+            tier_stored_bytes: gauge(Gauge::TierStoredBytes),
+            tier_capacity_bytes: gauge(Gauge::TierCapacityBytes),
         }
     }
 

@@ -131,6 +131,12 @@ pub fn stats_json(stats: &Stats) -> String {
             "discarded_bytes": s.discarded_bytes,
             "not_discarded_bytes": s.not_discarded_bytes,
         },
+        "tier": {
+            "live_bytes": s.tier_stored_bytes,
+            "capacity_bytes": s.tier_capacity_bytes,
+            "read_bytes": s.tier_read_bytes,
+            "written_bytes": s.tier_write_bytes,
+        },
     })
     .to_string()
 }
@@ -222,6 +228,9 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     if let Some(given_back) = given_back(s) {
         writeln!(out, "deepheap:           {given_back}")?;
     }
+    if let Some(tier) = second_tier(s) {
+        writeln!(out, "deepheap:   tier    {tier}")?;
+    }
     writeln!(
         out,
         "deepheap:   stood   in faults for want of RAM: {} of the run time{}",
@@ -264,6 +273,22 @@ pub fn given_back(s: &Stats) -> Option<String> {
         let (given, kept) = (bytes(s.discarded_bytes), bytes(s.not_discarded_bytes));
         let requests = count(s.discards);
         format!("idle space: {given} given back in {requests} requests, {kept} written again")
+    })
+}
+
+/// What the second tier did, if there is one.
+pub fn second_tier(s: &Stats) -> Option<String> {
+    let written = s.tier_write_bytes + s.device_write_bytes;
+    let share = s.tier_write_bytes as f64 / written.max(1) as f64;
+    (s.tier_capacity_bytes > 0).then(|| {
+        format!(
+            "{} read, {} written ({:.0} % of all that was), {} of {} live",
+            bytes(s.tier_read_bytes),
+            bytes(s.tier_write_bytes),
+            100.0 * share,
+            bytes(s.tier_stored_bytes),
+            bytes(s.tier_capacity_bytes),
+        )
     })
 }
 

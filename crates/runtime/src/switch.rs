@@ -55,7 +55,7 @@ impl Runtime {
             && let Err(error) = self.switch(growth)
         {
             growth.refused = true;
-            let problem = match self.config.stall {
+            let problem = match self.config.stall_of_ram() {
                 Some(_) => "the heap stays in RAM, up to its budget, and saves none: ",
                 None => "the heap cannot outgrow its RAM budget, allocations fail now: ",
             };
@@ -91,12 +91,13 @@ impl Runtime {
         // Nobody else learns the key: what is left on the device when the process ends is noise.
         let key = self.config.encrypt.then(Key::random).transpose();
         let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
-        let options = self.store_options(&location);
-        let store = Store::open_with_key(self.modelled(Box::new(device)), options, key)
+        let options = self.store_options(&location, &self.config);
+        let mut store = Store::open_with_key(self.modelled(Box::new(device)), options, key)
             .map_err(ManageError::Store)?;
         if !self.config.discard {
             store.stop_discards();
         }
+        self.add_second_tier(&mut store);
         // What exists must be spillable, too.
         let present = self.present_pages(growth);
         let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };

@@ -36,10 +36,10 @@ use crate::thrashing::Watch;
 use crate::viewer::viewer;
 
 /// How long a worker waits after a failure before it tries again.
-const LEISURE: Duration = Duration::from_millis(100);
+pub(crate) const LEISURE: Duration = Duration::from_millis(100);
 /// How long the evictor waits at first when nothing can be evicted (everything is pinned, or a
 /// forked child withholds the store); twice as long each time, up to `LEISURE`.
-const SHORT: Duration = Duration::from_millis(1);
+pub(crate) const SHORT: Duration = Duration::from_millis(1);
 
 /// The loop of a worker.
 pub(crate) type Loop = fn(&'static Runtime, &'static Pager);
@@ -78,6 +78,7 @@ pub(crate) fn start(runtime: &'static Runtime) {
             spawn(runtime, name, run);
         }
     }
+    runtime.start_second_tier();
     // The page is that of the process.
     if runtime.durable.is_none() {
         spawn(runtime, c"deepheap-view", viewer);
@@ -160,6 +161,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
                 runtime.count_moves(0, &core::mem::take(&mut moves));
                 runtime.watch_for_thrashing(&mut watch);
                 runtime.hold_stall_bound(pager, &mut least);
+                runtime.shift_tiers(pager);
             }
             if is_time || border_moves {
                 border_moves = pager.rebalance();

@@ -75,6 +75,7 @@ fn a_memory_cgroup_counts_as_the_machine() {
 fn every_key_is_read() {
     let config = parse(
         "ram:25%, stall:off, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
+         tier:model:hdd@/d,tier_size:1T,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,sequences:no,discard:no,\
          stats:/tmp/s.json,show_stats:yes,\
@@ -87,6 +88,9 @@ fn every_key_is_read() {
         store: Some(PathBuf::from("/a,b\\c")),
         store_model: None,
         store_size: Share::Bytes(20 * GIB),
+        tier: Some(PathBuf::from("/d")),
+        tier_model: Some(ModelKind::HardDisk),
+        tier_size: Share::Bytes(1024 * GIB),
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
         strides: false,
@@ -198,8 +202,8 @@ fn any_config() -> impl Strategy<Value = Config> {
     let compress = prop_oneof![Just(Compress::Auto), Just(Compress::Off), Just(Compress::Lz4),];
     (
         (16u64 << 20..8 * GIB, proptest::option::of(1_000u32..=500_000)),
-        (path(), path(), path()),
-        (store_size, store_floor),
+        (path(), path(), path(), path()),
+        (store_size.clone(), store_floor, store_size),
         any::<[bool; 5]>(),
         (proptest::option::of(page_buffer), compress),
         (18u32..=23, 1u32..=u32::MAX),
@@ -208,19 +212,22 @@ fn any_config() -> impl Strategy<Value = Config> {
         .prop_map(
             |(
                 (ram, stall),
-                (store, stats_file, trace_file),
-                (store_size, store_floor),
+                (store, tier, stats_file, trace_file),
+                (store_size, store_floor, tier_size),
                 flags,
                 parts,
                 steps,
                 (objects, mmap),
             )| Config {
                 ram,
-                // The size of the page buffer cannot be fixed then.
+                // The size of the page buffer cannot be fixed then, unless there is a second tier.
                 stall: stall.filter(|_| parts.0.is_none()).and_then(StallLimit::of_ppm),
                 store,
                 store_model: None,
                 store_size,
+                tier_model: tier.as_ref().filter(|_| flags[0]).map(|_| ModelKind::Network),
+                tier,
+                tier_size,
                 store_floor,
                 overcommit: if flags[3] { Overcommit::Strict } else { Overcommit::Lazy },
                 stats_file,
@@ -251,7 +258,7 @@ fn fuzz_config() -> ProptestConfig {
 
 /// Pieces of settings, right and wrong ones.
 fn pieces() -> Vec<&'static str> {
-    const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: \
+    const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: tier: tier_size: model: hdd@ \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
         pool_step: strides: sequences: discard: stats: trace: show_stats: children: force: \
         encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \

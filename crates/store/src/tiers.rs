@@ -27,24 +27,29 @@ use crate::store::Store;
 const LATENCY_PART: u64 = 8;
 
 impl Store {
-    /// The store with a second tier behind it.
+    /// Puts a second tier behind the store.
     ///
     /// Errors: as `open`, for the second tier; `Options` if the first one has all block numbers.
-    pub fn with_second_tier(
-        mut self,
+    pub fn add_second_tier(
+        &mut self,
         device: Box<dyn Device>,
         options: Options,
         key: Option<Key>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<(), StoreError> {
         let identity = Identity::of_process(key);
         let second = Store::open_behind(Some(&self.geometry), device, options, identity)?;
         self.second = Some(Box::new(second));
-        Ok(self)
+        Ok(())
     }
 
     /// The tier behind this one, if there is one.
     pub fn second_tier(&self) -> Option<&Store> {
         self.second.as_deref()
+    }
+
+    /// The second tier, if blocks can be appended there: a forked child has inherited all of it.
+    pub fn second_tier_to_fill(&self) -> Option<&Store> {
+        self.second_tier().filter(|second| second.generation() == 0)
     }
 
     /// Whether the block is in the second tier.

@@ -25,8 +25,9 @@ fn file() -> Box<dyn Device> {
 /// A model of two tiers, the second one of larger segments.
 fn tiers(first: Box<dyn Device>, second: Box<dyn Device>, sizes: Sizes) -> Model {
     let behind = Options { segment_bytes: 512 << 10, ..options(BEHIND) };
-    let store = Store::open(first, options(SEGMENTS)).expect("a store");
-    let mut model = Model::over(store.with_second_tier(second, behind, None).expect("a tier"));
+    let mut store = Store::open(first, options(SEGMENTS)).expect("a store");
+    store.add_second_tier(second, behind, None).expect("a tier");
+    let mut model = Model::over(store);
     model.sizes = sizes;
     model
 }
@@ -84,9 +85,9 @@ fn a_second_tier_that_refuses_all_writes_costs_nothing_that_was_stored() {
 #[test]
 fn a_full_second_tier_leaves_the_rest_to_the_first() {
     let mut random = Random::new(model::seed(63));
-    let first = Store::open(file(), options(SEGMENTS)).expect("a store");
-    let behind = options(8);
-    let mut model = Model::over(first.with_second_tier(file(), behind, None).expect("a tier"));
+    let mut store = Store::open(file(), options(SEGMENTS)).expect("a store");
+    store.add_second_tier(file(), options(8), None).expect("a tier");
+    let mut model = Model::over(store);
     work(&mut model, &mut random, 8000);
     let behind = in_second_tier(&model);
     assert!((1..400).contains(&behind), "{behind} objects");
@@ -123,7 +124,8 @@ fn a_forked_child_reads_the_second_tier_and_writes_to_the_first() {
 #[test]
 fn a_store_with_all_block_numbers_has_none_for_a_second_tier() {
     let all = Options { capacity_bytes: 4 << 40, segment_bytes: 8 << 20, ..options(1) };
-    let store = Store::open(file(), all).expect("a store");
-    let refused = store.with_second_tier(file(), options(SEGMENTS), None);
-    assert!(matches!(refused.map(|_| ()), Err(StoreError::Options(_))));
+    let mut store = Store::open(file(), all).expect("a store");
+    let refused = store.add_second_tier(file(), options(SEGMENTS), None);
+    assert!(matches!(refused, Err(StoreError::Options(_))));
+    assert!(store.second_tier().is_none());
 }

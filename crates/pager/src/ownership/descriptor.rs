@@ -92,6 +92,8 @@ const COMPRESSED: u8 = 4;
 const ON_TRAIL: u8 = 8;
 /// How the object came to the cache.
 const CAME: u8 = NEIGHBOUR | ON_TRAIL;
+/// Flags: a scan brought the object together with its neighbours.
+const IN_SEQUENCE: u8 = 16;
 
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
@@ -279,6 +281,16 @@ impl Descriptor {
     /// Notes whether the object lies compressed in its slot. Owner only.
     pub fn set_compressed(&self, compressed: bool) {
         self.set_flags(COMPRESSED, if compressed { COMPRESSED } else { 0 });
+    }
+
+    /// Whether a scan brought the object. Only noted where there is a second tier.
+    pub fn is_in_sequence(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & IN_SEQUENCE != 0
+    }
+
+    /// Notes that a scan brings the object. Owner only.
+    pub fn set_in_sequence(&self) {
+        self.set_flags(IN_SEQUENCE, IN_SEQUENCE);
     }
 
     /// Whether a cached object came as the neighbour of another one.

@@ -10,4 +10,5 @@ pub mod replay;
 pub mod sequence;
 pub mod stall_bound;
 pub mod stride;
+pub mod tier;
 pub mod trail;

@@ -1,0 +1,115 @@
+//! Second tier: a slow, cheap device behind the store of the process (HybridSwap), and its workers.
+//!
+//! Guarantees: a second tier that cannot be opened, is full, or fails costs no promise: what it
+//! does not take, the store does. That is said once.
+//! Threads: `add_second_tier` in the switch; two workers; the evictor sets the shift.
+
+use std::thread;
+
+use deepheap_pager::Pager;
+use deepheap_pager::policy::tier::SHIFT_ONE;
+use deepheap_store::{Device, FileDevice, Key, ModelledDevice, RING_BYTES, Store, StoreError};
+use deepheap_sys::log::{Piece, say};
+use deepheap_sys::pinned_array::PinnedArray;
+
+use crate::runtime::Runtime;
+use crate::store_location::StoreLocation;
+use crate::workers::{LEISURE, SHORT, spawn};
+
+/// Rings of its device: one for each fetcher, one to spare.
+const RINGS: usize = 4;
+
+impl Runtime {
+    /// Opens the second tier behind the store, if the settings have one.
+    pub(crate) fn add_second_tier(&self, store: &mut Store) {
+        let Some(settings) = self.config.of_tier() else { return };
+        let mut opened = || -> Result<(), String> {
+            let location = StoreLocation::find(&settings).map_err(|error| error.to_string())?;
+            let file = location.open(settings.force).map_err(|error| error.to_string())?;
+            let device = FileDevice::with_rings(file, RINGS).map_err(|error| error.to_string())?;
+            let device: Box<dyn Device> =
+                Box::new(device.with_floor(location.floor_bytes(&settings)));
+            let device = match settings.store_model {
+                Some(kind) => Box::new(ModelledDevice::new(device, kind)),
+                None => device,
+            };
+            let key = settings.encrypt.then(Key::random).transpose();
+            let key = key.map_err(|error| error.to_string())?;
+            let options = self.store_options(&location, &settings);
+            store.add_second_tier(device, options, key).map_err(|error| error.to_string())?;
+            if let (Some(second), false) = (store.second_tier(), settings.discard) {
+                second.stop_discards();
+            }
+            Ok(())
+        };
+        if let Err(reason) = opened() {
+            say(&[
+                Piece::Text("the second tier cannot be used, so all goes to the store: "),
+                Piece::Text(&reason),
+            ]);
+        }
+    }
+
+    /// Bytes of RAM that a second tier takes before anything is in it.
+    pub(crate) fn second_tier_bytes(&self) -> usize {
+        let segments = (self.segment_buffers() + 1) * self.config.segment_bytes as usize;
+        self.config.tier.as_ref().map_or(0, |_| segments + RINGS * RING_BYTES as usize)
+    }
+
+    /// Starts the workers of the second tier, if there is one.
+    pub(crate) fn start_second_tier(&'static self) {
+        if self.pager().is_some_and(|pager| pager.store().second_tier_to_fill().is_some()) {
+            spawn(self, c"deepheap-write2", writer);
+            spawn(self, c"deepheap-gc2", collector);
+        }
+    }
+
+    /// Lets less go to the second tier while the program stands in faults for longer than it may.
+    pub(crate) fn shift_tiers(&self, pager: &Pager) {
+        if let (Some(bound), Some(_)) = (self.config.stall, pager.store().second_tier())
+            && let Some(share) = self.stall_share_now()
+        {
+            pager.set_tier_shift(share * SHIFT_ONE / u64::from(bound.ppm()).max(1));
+        }
+    }
+}
+
+fn writer(_: &'static Runtime, pager: &'static Pager) {
+    let Some(second) = pager.store().second_tier() else { return };
+    let mut was_said = false;
+    while !pager.has_ended() {
+        second.write_sealed(true);
+        if let (Some(StoreError::Io(errno)), false) = (second.failure(), was_said) {
+            was_said = true;
+            say(&[
+                Piece::Text(
+                    "a write to the second tier failed; what it held stays in RAM and is tried \
+                     again, and what comes now goes to the store: ",
+                ),
+                Piece::Error(errno),
+            ]);
+        }
+    }
+}
+
+fn collector(runtime: &'static Runtime, pager: &'static Pager) {
+    let Some(second) = pager.store().second_tier() else { return };
+    let Ok(mut buffer) = PinnedArray::<u8>::new(second.segment_bytes()) else {
+        say(&[Piece::Text("no memory to collect the second tier with: it will not take much")]);
+        return;
+    };
+    let mut fruitless = SHORT;
+    while !pager.has_ended() {
+        if !second.wait_for_work(|| None) {
+            continue;
+        }
+        runtime.forget_dead_children(pager);
+        if let Ok(Some(_)) = pager.collect_tier(second, &mut buffer) {
+            fruitless = SHORT;
+        } else {
+            // Nothing worth collecting now, or there is no room to move it to.
+            thread::sleep(fruitless);
+            fruitless = (fruitless * 2).min(LEISURE);
+        }
+    }
+}

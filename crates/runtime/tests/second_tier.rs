@@ -1,0 +1,137 @@
+//! Second tier: what is changed in order goes behind the store and comes back, and a second tier
+//! that is full, fails or is slow costs nothing that was promised.
+
+mod scene;
+
+use scene::memory::{Object, PAGE, Random, seed};
+use scene::play;
+use scene::process::{fork, must_succeed};
+
+const MIB: usize = 1 << 20;
+const CONF: &str = "ram:48M,store_size:1G,tier:/var/tmp,tier_size:1G";
+
+fn stats() -> deepheap::Stats {
+    deepheap::stats().expect("it runs")
+}
+
+/// What was written since an earlier moment: to the store, and to the second tier.
+fn written_since(before: &deepheap::Stats) -> (u64, u64) {
+    let now = stats();
+    let store = now.device_write_bytes - before.device_write_bytes;
+    (store, now.tier_write_bytes - before.tier_write_bytes)
+}
+
+/// Adds to a word of each page, in order.
+fn sweep(array: &Object) {
+    for page in 0..array.size() / PAGE {
+        let word = page * PAGE / 8 + page % 100;
+        array.set(word, array.get(word).wrapping_add(1));
+    }
+}
+
+/// Takes back what so many sweeps did, and checks everything.
+fn check_swept(array: &Object, seed: u64, sweeps: u64) {
+    for page in 0..array.size() / PAGE {
+        let word = page * PAGE / 8 + page % 100;
+        array.set(word, array.get(word).wrapping_sub(sweeps));
+    }
+    array.check(seed);
+}
+
+#[test]
+fn what_is_changed_in_order_goes_to_the_second_tier_and_comes_back() {
+    play("what_is_changed_in_order_goes_to_the_second_tier_and_comes_back", CONF, || {
+        let seed = seed();
+        let array = Object::new(160 * MIB).expect("room");
+        array.fill(seed);
+        (0..2).for_each(|_| sweep(&array));
+        let before = stats();
+        (0..3).for_each(|_| sweep(&array));
+        let (store, tier) = written_since(&before);
+        assert!(tier > store / 2, "{tier} bytes to the second tier, {store} to the store");
+        assert!(stats().tier_stored_bytes > 20 << 20);
+        check_swept(&array, seed, 5);
+        assert!(stats().tier_read_bytes > before.tier_read_bytes + (100 << 20));
+        array.free();
+    });
+}
+
+#[test]
+fn what_is_touched_at_random_goes_to_the_store() {
+    play("what_is_touched_at_random_goes_to_the_store", CONF, || {
+        let (seed, mut random) = (seed(), Random::new(7));
+        let array = Object::new(128 * MIB).expect("room");
+        array.fill(seed);
+        (0..3).for_each(|_| sweep(&array));
+        let pages = array.size() / PAGE;
+        let mut touch = |count: usize| {
+            for _ in 0..count {
+                array.get(random.below(pages) * PAGE / 8);
+            }
+        };
+        touch(8 * pages);
+        let before = stats();
+        touch(2 * pages);
+        let now = stats();
+        let slow = (now.tier_read_bytes - before.tier_read_bytes) / PAGE as u64;
+        let all = now.faults() - before.faults();
+        assert!(slow < all / 20, "{slow} of {all} faults waited for the second tier");
+        check_swept(&array, seed, 3);
+    });
+}
+
+#[test]
+fn a_second_tier_that_is_full_leaves_the_rest_to_the_store() {
+    let conf = "ram:48M,store_size:1G,tier:/var/tmp,tier_size:16M";
+    play("a_second_tier_that_is_full_leaves_the_rest_to_the_store", conf, || {
+        let seed = seed();
+        let array = Object::new(128 * MIB).expect("room");
+        array.fill(seed);
+        (0..4).for_each(|_| sweep(&array));
+        assert!(stats().tier_write_bytes > 0);
+        assert!(stats().tier_stored_bytes <= 16 << 20);
+        check_swept(&array, seed, 4);
+    });
+}
+
+#[test]
+fn above_its_bound_on_stalls_a_program_waits_for_the_store_instead() {
+    // A disk that is never fast enough for a program that does nothing else.
+    let conf = "ram:48M,store_size:1G,tier:model:hdd@/var/tmp,tier_size:1G,stall:0.1%";
+    play("above_its_bound_on_stalls_a_program_waits_for_the_store_instead", conf, || {
+        let seed = seed();
+        let array = Object::new(96 * MIB).expect("room");
+        array.fill(seed);
+        (0..3).for_each(|_| sweep(&array));
+        let before = stats();
+        (0..3).for_each(|_| sweep(&array));
+        let (store, tier) = written_since(&before);
+        assert!(tier < store / 4, "{tier} bytes to the second tier, {store} to the store");
+        check_swept(&array, seed, 6);
+    });
+}
+
+#[test]
+fn a_forked_child_reads_what_is_in_the_second_tier() {
+    play("a_forked_child_reads_what_is_in_the_second_tier", CONF, || {
+        let seed = seed();
+        let array = Object::new(96 * MIB).expect("room");
+        array.fill(seed);
+        (0..3).for_each(|_| sweep(&array));
+        assert!(stats().tier_stored_bytes > 10 << 20);
+        let child = fork(|| {
+            sweep(&array);
+            check_swept(&array, seed, 4);
+        });
+        sweep(&array);
+        must_succeed(child);
+        check_swept(&array, seed, 4);
+    });
+}
+
+#[test]
+fn a_second_tier_that_cannot_be_used_is_refused_at_the_start() {
+    let config = deepheap::Config::parse("ram:48M,store:/var/tmp,tier:/nowhere/at/all");
+    let refused = deepheap::init(config.expect("settings")).expect_err("there is no such folder");
+    assert!(refused.to_string().contains("'/nowhere/at/all' does not exist"), "{refused}");
+}
