@@ -53,6 +53,7 @@ mod room;
 pub mod saved_places;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;
+mod second_tier;
 mod sources;
 mod staging;
 mod survey;

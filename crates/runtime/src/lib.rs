@@ -19,6 +19,7 @@ mod budget;
 mod children;
 pub mod config;
 pub mod config_error;
+mod config_text;
 pub mod doctor;
 pub mod doctor_store;
 mod durable;

@@ -258,7 +258,8 @@ fn fuzz_config() -> ProptestConfig {
 
 /// Pieces of settings, right and wrong ones.
 fn pieces() -> Vec<&'static str> {
-    const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: tier: tier_size: model: hdd@ \
+    const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: \
+        tier: tier_size: model: hdd@ \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
         pool_step: strides: sequences: discard: stats: trace: show_stats: children: force: \
         encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \
