@@ -41,6 +41,9 @@ pub struct Hunt {
     /// Bytes of the store; small, so that collection has to run.
     #[arg(long, default_value = "192M")]
     store_size: String,
+    /// A second tier, of the same size: a folder [default: none]
+    #[arg(long, value_name = "PATH")]
+    tier: Option<String>,
     /// Folder of the store.
     #[arg(long, default_value = ".")]
     dir: String,
@@ -214,12 +217,15 @@ impl Hunt {
 fn run(args: &Hunt) -> Result<bool, String> {
     let seed = if args.seed != 0 { args.seed } else { clock_seed() };
     tell(format_args!("hunt: seed {seed}, {args:?}"))?;
-    let conf = format!(
+    let mut conf = format!(
         "ram:{},store:{},store_size:{}",
         args.ram,
         args.dir.replace(',', "\\,"),
         args.store_size
     );
+    if let Some(tier) = &args.tier {
+        conf += &format!(",tier:{},tier_size:{}", tier.replace(',', "\\,"), args.store_size);
+    }
     let config = deepheap::Config::parse(&conf).map_err(|error| error.to_string())?;
     deepheap::init(config).map_err(|error| error.to_string())?;
     let bytes = args.data as usize;
@@ -301,11 +307,16 @@ fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
     for turn in 0.. {
         // Each fourth time the same way again, which is read ahead.
         let mut way = Random::new(seed, if turn % 4 == 0 { 1 } else { 1 + turn });
-        for _ in 0..WAY {
+        let start = way.below(field.blocks.len() as u64) as usize;
+        for step in 0..WAY {
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            let block = way.below(field.blocks.len() as u64) as usize;
+            // And once in order, which goes to the second tier.
+            let block = match turn % 4 {
+                2 => (start + step) % field.blocks.len(),
+                _ => way.below(field.blocks.len() as u64) as usize,
+            };
             let words = field.blocks[block].words;
             let own = if words < CALLED_WORDS { words } else { words - 1 };
             let word = 1 + random.below(own as u64 - 1) as usize;
