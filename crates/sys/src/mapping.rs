@@ -152,19 +152,26 @@ pub unsafe fn unmap(ptr: *mut u8, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Advises the kernel about a range. EAGAIN and EINTR are retried.
+/// How often advice is given that the kernel has no resources for at the moment.
+const ADVISED_MAX: u32 = 100;
+
+/// Advises the kernel about a range. EAGAIN and EINTR are retried, but not for ever: a filter of
+/// system calls may answer so each time.
 ///
 /// # Safety
 /// The caller owns the range; nothing that the advice drops is needed any more.
 pub unsafe fn advise(ptr: *mut u8, len: usize, advice: Advice) -> Result<()> {
+    let mut advised = 1;
     loop {
         // SAFETY: the caller's promise.
         match check(unsafe { libc::madvise(ptr.cast(), len, advice as i32) }.into()) {
             Ok(_) => return Ok(()),
+            Err(errno) if advised == ADVISED_MAX => return Err(errno),
             Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if advice == Advice::DontNeed => {}
+            Err(Errno::EAGAIN) if advice == Advice::DontNeed => crate::thread::yield_now(),
             Err(errno) => return Err(errno),
         }
+        advised += 1;
     }
 }
 
