@@ -435,16 +435,17 @@ int dh_set_root(dh_heap *heap, const char *name, const void *address);
 void *dh_root(dh_heap *heap, const char *name);
 
 /*
- * Makes what the heap holds durable, while other threads go on. One that writes to it is held up at
- * the instant of the checkpoint, for `pause_ns`. Returns 0; or DH_EFILE, and the last checkpoint is
- * what it was; dh_last_error says why.
+ * Makes what the heap holds durable, while other threads go on. One that writes to memory of it that
+ * is in RAM is held up for `pause_ns` at most. One that allocates, frees, or touches what is not in
+ * RAM may wait until all that was changed is in the file. Returns 0; or DH_EFILE, and the last
+ * checkpoint is what it was; dh_last_error says why.
  */
 int dh_checkpoint(dh_heap *heap);
 
 /* The same; tells what it took. */
 struct dh_checkpoint {
     uint64_t number;      /* checkpoints are counted from 1, the making of the heap */
-    uint64_t pause_ns;    /* how long threads that wrote were held up */
+    uint64_t pause_ns;    /* how long a write to memory in RAM was held up, at most */
     uint64_t time_ns;     /* how long all of it took */
     uint64_t objects;     /* objects that were written for it */
     uint64_t table_bytes; /* bytes of tables that were written for it */

@@ -1,16 +1,19 @@
 //! Checkpoint: gives every object a stored copy of what it held at one instant, the *cut*.
 //!
 //! Before the cut the changed objects are written while the program goes on (`write_changed`). At
-//! the cut the gate is closed and all resident pages are protected against writes. So a thread that
-//! writes, or faults, waits until the cut ends; one that only reads what is in its reach goes on.
-//! What was changed since is written then, and the object table is handed out.
+//! the cut the gate is closed and all resident pages are protected against writes. That is the
+//! instant. From `release_writers` on, threads that write to resident pages go on one by one, after
+//! they have *captured* the object for the checkpoint (`capture`); one that faults waits until the
+//! cut ends. What was changed before the instant is written then, and the object table is handed
+//! out.
 //!
 //! What belongs to a cut: a write that came before the protection of its page. When a write belongs
 //! to it, so does every write that came before that one, by whichever thread: a write that did not
-//! was held up until the cut had ended, and nothing that came after it can belong to the cut.
+//! was held up until all pages were protected, and nothing that came after it can belong to the cut.
 //!
-//! Guarantees: during a cut no byte of an object changes, no object moves, and an object without a
-//! backing block is one that is free, or zeros.
+//! Guarantees: during a cut no object moves. After its `write_changed` the backing block of each
+//! object holds what the object was at the instant, and one without such a block is free, or was
+//! zeros.
 //! Never: allocates; waits for the collector, or for the program, during a cut.
 //! Threads: one at a time, outside the fault path, all signals blocked during a cut.
 
@@ -26,6 +29,7 @@ use deepheap_sys::signals::Blocked;
 use deepheap_sys::thread;
 
 use crate::PAGE;
+use crate::capture::{COPIES, Copy};
 use crate::evict::is_all_zero;
 use crate::gate::Level;
 use crate::install::fill_page;
@@ -64,17 +68,33 @@ impl From<StoreError> for CutError {
 /// The instant of a checkpoint. Dropping it ends it: the program goes on.
 pub struct Cut<'a> {
     pager: &'a Pager,
-    buffer: &'a StagingBuffer<'a>,
+    buffer: &'a CheckpointBuffer<'a>,
 }
 
 /// Memory for the copies of a checkpoint.
-pub struct CheckpointBuffer<'a>(StagingBuffer<'a>);
+pub struct CheckpointBuffer<'a> {
+    /// Of objects that are looked at together.
+    together: StagingBuffer<'a>,
+    /// Of objects that are captured.
+    captured: StagingBuffer<'a>,
+}
+
+/// When a group of objects is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// While the program goes on.
+    Before,
+    InCut,
+}
 
 /// Owned objects that are looked at together, and the bytes of each.
 struct Group {
     owned: OwnedList<TOGETHER>,
     ids: [DescriptorId; TOGETHER],
     bytes: [Bytes; TOGETHER],
+    /// Those of which a thread has made a copy, as they were at the instant.
+    copies: [Option<Copy>; TOGETHER],
+    when: When,
 }
 
 /// Where the bytes of an object are while it is owned.
@@ -142,46 +162,63 @@ impl Pager {
 
     /// Memory for the copies of a checkpoint. It counts against the budget.
     pub fn checkpoint_buffer(&self) -> CheckpointBuffer<'_> {
-        CheckpointBuffer(self.take_staging_for_checkpoint((TOGETHER + 2) * PAGE))
+        CheckpointBuffer {
+            together: self.take_staging_for_checkpoint((TOGETHER + 2) * PAGE),
+            captured: self.take_staging_for_checkpoint(COPIES * PAGE),
+        }
     }
 
     /// Writes objects that have changed to the log, so that the cut will find few; the program goes
     /// on. They stay where they are in RAM. Returns how many were written.
     pub fn write_changed(&self, buffer: &CheckpointBuffer<'_>) -> Result<u64, CutError> {
-        self.write_all(&buffer.0, false)
+        self.write_all(&buffer.together, When::Before)
     }
 
-    /// Begins the cut.
+    /// Begins the cut: who writes waits.
     ///
     /// # Errors
     /// `InUse`, `Kernel`; nothing has changed then.
-    pub fn begin_cut<'a>(&'a self, buffer: &'a CheckpointBuffer<'_>) -> Result<Cut<'a>, CutError> {
+    pub fn begin_cut<'a>(&'a self, buffer: &'a CheckpointBuffer<'a>) -> Result<Cut<'a>, CutError> {
         self.gate.close();
+        self.capture.stop();
         let mut is_in_use = false;
         self.ownership.descriptors.for_each(|_, descriptor| {
             is_in_use |= descriptor.is_pinned_for_a_call();
+            if descriptor.is_captured() {
+                descriptor.set_captured(false);
+            }
         });
         let is_protected = match is_in_use {
             true => Err(CutError::InUse),
             false => self.frames.protect(true).map_err(CutError::Kernel),
         };
         match is_protected {
-            Ok(()) => Ok(Cut { pager: self, buffer: &buffer.0 }),
+            Ok(()) => Ok(Cut { pager: self, buffer }),
             Err(error) => {
+                self.capture.close();
                 self.gate.open();
                 Err(error)
             }
         }
     }
 
-    fn write_all(&self, buffer: &StagingBuffer<'_>, is_cut: bool) -> Result<u64, CutError> {
+    fn write_all(&self, buffer: &StagingBuffer<'_>, when: When) -> Result<u64, CutError> {
         let (mut next, mut written) = (0, 0);
-        while (next as usize) < self.ownership.descriptors.used() {
-            let passage = (!is_cut).then(|| self.gate.enter(Level::Mover));
+        // In a cut: once all objects were looked at, all are captured, and no more are copied.
+        while (next as usize) < self.ownership.descriptors.used()
+            || when == When::InCut && self.capture.next_full(0).is_some()
+        {
+            let passage = (when == When::Before).then(|| self.gate.enter(Level::Mover));
             let mut packer = self.packer();
-            let mut writer = if is_cut { self.writer_in_cut()? } else { self.log_writer()? };
-            written += self.write_group(buffer, &mut packer, &mut writer, &mut next, is_cut)?;
+            let mut writer = match when {
+                When::Before => self.log_writer()?,
+                When::InCut => self.writer_in_cut()?,
+            };
+            written += self.write_group(buffer, &mut packer, &mut writer, &mut next, when)?;
             drop((writer, packer, passage));
+            if when == When::InCut {
+                self.capture.note_progress();
+            }
         }
         Ok(written)
     }
@@ -206,27 +243,32 @@ impl Pager {
         }
     }
 
-    /// Writes the changed ones among the objects from `next` on, and moves `next` behind those that
-    /// it is done with.
+    /// Writes the changed ones among the objects that were copied for a cut and those from `next`
+    /// on, and moves `next` behind those that it is done with.
     fn write_group(
         &self,
         buffer: &StagingBuffer<'_>,
         packer: &mut Packer,
         writer: &mut Writer<'_>,
         next: &mut u32,
-        is_cut: bool,
+        when: When,
     ) -> Result<u64, CutError> {
         const NOTHING: Bytes = Bytes { at: core::ptr::null(), length: 0, content: Form::Whole };
         let mut group = Group {
             owned: OwnedList::new(),
             ids: [DescriptorId(0); TOGETHER],
             bytes: [NOTHING; TOGETHER],
+            copies: [None; TOGETHER],
+            when,
         };
+        if when == When::InCut {
+            self.claim_copied(&mut group);
+        }
         let used = self.ownership.descriptors.used() as u32;
         while group.owned.len() < TOGETHER && *next < used {
             let id = DescriptorId(*next);
             *next += 1;
-            if let Some(owned) = self.claim_to_write(id) {
+            if let Some(owned) = self.claim_to_write(id, when) {
                 group.ids[group.owned.len()] = id;
                 group.owned.push(owned);
             }
@@ -246,17 +288,18 @@ impl Pager {
             }
             match bytes.content {
                 _ if self.is_as_stored(id, bytes) => {
-                    self.publish_again(group.owned.take(index));
+                    let owned = group.owned.take(index);
+                    self.publish_captured(owned, &group, index);
                 }
                 Form::Packed(content) => packer.list(content).push(index, bytes.length),
                 Form::Whole if writer.room() == 0 => {
-                    rest = rest.or(Some(id));
+                    rest = rest.or(group.copies[index].is_none().then_some(id));
                     self.publish_again(group.owned.take(index));
                 }
                 Form::Whole => {
                     let owned = group.owned.take(index);
                     self.write_whole(&owned, bytes, buffer, writer);
-                    self.publish_again(owned);
+                    self.publish_captured(owned, &group, index);
                     written += 1;
                 }
             }
@@ -269,7 +312,7 @@ impl Pager {
         }
         match (copied, unreadable) {
             (Err(errno), _) => Err(CutError::Kernel(errno)),
-            (Ok(()), Some(page)) if is_cut => {
+            (Ok(()), Some(page)) if when == When::InCut => {
                 Err(CutError::Unreadable(self.frames.address_of(page)))
             }
             // Before the cut another look follows.
@@ -278,22 +321,74 @@ impl Pager {
     }
 
     /// Claims an object that may have to be written: all resident ones, and cached ones without a
-    /// backing block.
-    fn claim_to_write(&self, id: DescriptorId) -> Option<Owned> {
+    /// backing block. In a cut none that is captured already.
+    fn claim_to_write(&self, id: DescriptorId, when: When) -> Option<Owned> {
         let descriptor = self.ownership.descriptor(id);
+        // Once it is, it is until the cut ends. It may be in this group already: as a copy.
+        if when == When::InCut && descriptor.is_captured() {
+            return None;
+        }
         let page = descriptor.page();
         let owned = match descriptor.state().state() {
             State::Cached if descriptor.backing().is_none() => {
                 self.ownership.claim_cached(page, id)
             }
+            State::Resident | State::Leaving if when == When::InCut => {
+                Some(self.claim_from_capturing(id))
+            }
             State::Resident => self.ownership.claim_resident(page, id),
             State::Cached | State::Free | State::Arriving | State::Leaving => None,
         }?;
-        if self.heap.page_is_free(page) || self.is_cached_and_stored(&owned) {
+        let is_captured = when == When::InCut && descriptor.is_captured();
+        if is_captured || self.heap.page_is_free(page) || self.is_cached_and_stored(&owned) {
+            self.note_captured(&owned, when);
             self.publish_again(owned);
             return None;
         }
         Some(owned)
+    }
+
+    /// Claims an object that is resident in a cut. Only threads that capture it own it meanwhile,
+    /// and they do not wait.
+    fn claim_from_capturing(&self, id: DescriptorId) -> Owned {
+        let descriptor = self.ownership.descriptor(id);
+        loop {
+            let word = descriptor.state();
+            match self.ownership.claim_resident(descriptor.page(), id) {
+                Some(owned) => return owned,
+                None if word.state() == State::Leaving => self.ownership.wait_for_owner(id, word),
+                None => {}
+            }
+        }
+    }
+
+    /// Claims objects of which a thread has made a copy.
+    fn claim_copied(&self, group: &mut Group) {
+        let mut from = 0;
+        while let (true, Some((copy, id))) =
+            (group.owned.len() < TOGETHER, self.capture.next_full(from))
+        {
+            let index = group.owned.len();
+            group.owned.push(self.claim_from_capturing(id));
+            (group.ids[index], group.copies[index]) = (id, Some(copy));
+            from = copy.after();
+        }
+    }
+
+    fn note_captured(&self, owned: &Owned, when: When) {
+        let descriptor = self.ownership.of(owned);
+        if when == When::InCut && descriptor.state().state() == State::Leaving {
+            descriptor.set_captured(true);
+        }
+    }
+
+    /// An owned object of the group is as stored, and stays where it was.
+    fn publish_captured(&self, owned: Owned, group: &Group, index: usize) {
+        self.note_captured(&owned, group.when);
+        if let Some(copy) = group.copies[index] {
+            self.capture.written(copy);
+        }
+        self.publish_again(owned);
     }
 
     fn is_cached_and_stored(&self, owned: &Owned) -> bool {
@@ -320,7 +415,10 @@ impl Pager {
                 true => Form::Packed(Content::Objects),
                 false => Form::Whole,
             };
-            if descriptor.state().state() != State::Cached {
+            if let Some(copy) = group.copies[index] {
+                let at = self.capture.address(copy).cast_const();
+                group.bytes[index] = Bytes { at, length, content: form(length) };
+            } else if descriptor.state().state() != State::Cached {
                 // SAFETY: the buffer has a page for each object.
                 let to = unsafe { buffer.address().add(index * PAGE) };
                 parts[resident] = Part { from: self.frames.address_of(page), to, length };
@@ -419,8 +517,10 @@ impl Pager {
             if writer.room() == 0 {
                 for index in members() {
                     let DescriptorId(id) = group.ids[index];
-                    *rest =
-                        Some(DescriptorId(rest.map_or(id, |DescriptorId(first)| first.min(id))));
+                    if group.copies[index].is_none() {
+                        let first = rest.map_or(id, |DescriptorId(first)| first.min(id));
+                        *rest = Some(DescriptorId(first));
+                    }
                     self.publish_again(group.owned.take(index));
                 }
                 continue;
@@ -440,14 +540,14 @@ impl Pager {
                 Content::Objects => writer.append_packed(packed.finish(), cost),
             };
             for index in members() {
-                let owned = group.owned.take(index);
                 let hash = match content {
                     Content::Objects => self.store.hash(group.bytes[index].as_slice()),
                     // It is made when the page is decompressed.
                     Content::Pages => UNKNOWN_HASH,
                 };
+                let owned = group.owned.take(index);
                 self.set_stored_copy(&owned, at, hash);
-                self.publish_again(owned);
+                self.publish_captured(owned, group, index);
             }
             written += count as u64;
         }
@@ -486,9 +586,20 @@ fn spare_page(buffer: &StagingBuffer<'_>) -> *mut u8 {
 }
 
 impl Cut<'_> {
+    /// Threads that write to resident pages go on from now on; what they write is not of this cut.
+    pub fn release_writers(&self) {
+        self.pager.capture.open(&self.buffer.captured);
+    }
+
+    /// The longest that a thread was held up since `begin_cut` by a write to a resident page. Longer
+    /// ones may have not ended yet.
+    pub fn longest_wait_ns(&self) -> u64 {
+        self.pager.capture.longest_wait_ns()
+    }
+
     /// Writes what has changed since it was last written. Returns how many objects were.
     pub fn write_changed(&self) -> Result<u64, CutError> {
-        self.pager.write_all(self.buffer, true)
+        self.pager.write_all(&self.buffer.together, When::InCut)
     }
 
     /// Hands out pages of the object table: the number of each, and the places of 1024 objects,
@@ -506,6 +617,7 @@ impl Cut<'_> {
 
 impl Drop for Cut<'_> {
     fn drop(&mut self) {
+        self.pager.capture.close();
         if self.pager.frames.protect(false).is_err() {
             // Writers would fault for ever.
             deepheap_sys::log::say(&[deepheap_sys::log::Piece::Text(

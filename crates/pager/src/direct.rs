@@ -20,9 +20,10 @@
 //! all that the header promises. No system call, no lock, and no store to a line that other threads
 //! read, but for the object that is written, and a count of touches that ends at three.
 //! Never: allocates, waits, owns an object. May fault, on the program's bytes only.
-//! Threads: any, outside the fault path and outside the gate: what the gate keeps out, a change of
-//! what is in RAM while a cut is made, a clean object refuses here, and a changed one is in the cut
-//! as it is when the cut claims it, before its writer can do anything else.
+//! Threads: any, outside the fault path and outside the gate. What the gate keeps out is a change of
+//! what is in RAM while a cut is made: a clean object refuses here. A changed one does if there is a
+//! cut when its bytes have been copied. If the cut begins only then, the write may belong to it: all
+//! that the write was made from came before the cut.
 
 use deepheap_sys::byte_copy;
 use deepheap_sys::signals::Blocked;
@@ -122,13 +123,14 @@ impl Pager {
             };
             // SAFETY: the caller's promise; the spare has room for the object.
             let is_made = unsafe { self.make_anew(spare, slot, kept, piece, from) };
-            let is_done = is_made && self.change_slot(seen, spare);
+            let is_cut = self.capture.is_cut();
+            let is_done = is_made && !is_cut && self.change_slot(seen, spare);
             self.keep_spare(if is_done { seen.slot() } else { spare });
             if is_done {
                 touch(descriptor);
                 return Direct::Done;
             }
-            if !is_made {
+            if !is_made || is_cut {
                 return Direct::Refused;
             }
         }

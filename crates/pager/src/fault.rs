@@ -45,6 +45,10 @@ impl Pager {
     ) -> Result<FaultReport, FaultError> {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
         let mut moves = Moves::default();
+        if self.is_captured(page) {
+            let kind = FaultKind::Waited;
+            return Ok(FaultReport { kind, ahead: 0, passed: 0, moves, is_present: false });
+        }
         self.limit_table(&mut moves);
         let is_cached = || matches!(self.ownership.peek(page), Some(Place::Cached(_)));
         loop {

@@ -155,6 +155,11 @@ impl Frames {
         }
     }
 
+    /// Ends the protection of so many pages.
+    pub(crate) fn unprotect(&self, first: PageNo, pages: u32) -> Result<()> {
+        self.userfaultfd.get().protect(self.address_of(first), pages as usize * PAGE, false)
+    }
+
     /// The zapper, which takes pages out of the program's reach.
     pub(crate) fn zapper(&self) -> &Zapper {
         self.zapper.get()

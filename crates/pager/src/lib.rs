@@ -10,6 +10,7 @@ mod back_off;
 mod balancer;
 mod budget;
 mod bulk;
+mod capture;
 mod checkpoint;
 mod codec;
 mod collect;

@@ -345,6 +345,11 @@ impl Ownership {
         self.descriptors.get(seen.id).wait_while(seen.word);
     }
 
+    /// Sleeps until an object that is owned has changed its state.
+    pub(crate) fn wait_for_owner(&self, id: DescriptorId, seen: StateWord) {
+        self.descriptors.get(id).wait_while(seen);
+    }
+
     /// The descriptor of an object: for its owner; only a hint for others.
     pub(crate) fn descriptor(&self, id: DescriptorId) -> &Descriptor {
         self.descriptors.get(id)

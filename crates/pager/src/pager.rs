@@ -21,6 +21,7 @@ use deepheap_sys::userfaultfd::Userfaultfd;
 use crate::PAGE;
 use crate::balancer::Balancer;
 use crate::budget::{self, Budget};
+use crate::capture::Capture;
 use crate::codec::Compress;
 use crate::compression::Compression;
 use crate::eviction_context::EvictionContext;
@@ -90,6 +91,7 @@ pub struct Pager {
     pub(crate) budget: Budget,
     pub(crate) balancer: Balancer,
     pub(crate) gate: Gate,
+    pub(crate) capture: Capture,
     pub(crate) plain_spans: PlainSpans,
     pub(crate) promises: Promises,
     pub(crate) contexts: Box<[Padded<Lock<EvictionContext>>]>,
@@ -157,6 +159,7 @@ impl Pager {
                 budget: Budget::new(bytes, options.page_buffer_bytes),
                 balancer: Balancer::new(options.page_buffer_bytes.is_none()),
                 gate: Gate::new(),
+                capture: Capture::new(),
                 plain_spans: PlainSpans::none(),
                 packers: contexts.iter().map(|_| Padded(Lock::new(Packer::new()))).collect(),
                 contexts,

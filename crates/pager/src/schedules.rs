@@ -49,8 +49,10 @@ use crate::ownership::{Pin, Place, State};
 use crate::policy::sequence::{Direction, Sequences, WORDS};
 use coroutines::Coroutines;
 
-/// Threads that touch objects; in every object each of them has a number of its own.
+/// Threads that touch objects; in every object each of them has a number of its own, and so has the
+/// one that writes during cuts.
 const TOUCHING: usize = 3;
+const NUMBERS: usize = TOUCHING + 1;
 const STEPS: usize = 40;
 /// Writes of one object by calls: the first one gets a spare slot, the others use it.
 const CALLS_IN_A_ROW: usize = 4;
@@ -75,7 +77,7 @@ const SEGMENTS: u64 = 8;
 /// An object that lives as long as the world, and what its numbers must be.
 struct Thing {
     address: usize,
-    numbers: [AtomicU64; TOUCHING],
+    numbers: [AtomicU64; NUMBERS],
 }
 
 /// A heap with a pager, and what is on it.
@@ -100,6 +102,8 @@ struct World {
     saved: RefCell<checkpoints::Saved>,
     /// Cuts that were made.
     cuts: AtomicUsize,
+    /// Numbers that changed while one was under way.
+    written_in_cuts: AtomicUsize,
     /// One thread is careless, so that a wrong number must be found.
     is_careless: bool,
 }
@@ -169,6 +173,7 @@ impl World {
             is_cutting: AtomicBool::new(false),
             saved: RefCell::default(),
             cuts: AtomicUsize::new(0),
+            written_in_cuts: AtomicUsize::new(0),
             is_careless,
         };
         let mut cache = ThreadCache::new_in(heap).expect("cache");
@@ -472,11 +477,11 @@ impl World {
             let address = self.things[self.any(&mut random)].address;
             if is_present(address) {
                 // SAFETY: a page that is present; nobody else runs meanwhile.
-                let bytes = unsafe { (address as *const [u64; TOUCHING]).read_volatile() };
+                let bytes = unsafe { (address as *const [u64; NUMBERS]).read_volatile() };
                 (0..STEPS).for_each(|_| deepheap_sys::thread::yield_now());
                 if is_present(address) {
                     // SAFETY: as above.
-                    unsafe { (address as *mut [u64; TOUCHING]).write_volatile(bytes) };
+                    unsafe { (address as *mut [u64; NUMBERS]).write_volatile(bytes) };
                 }
             }
         }
@@ -583,6 +588,7 @@ fn play(world: &'static World) {
     let workers_of = [
         World::evictor,
         World::table_evictor,
+        World::write_in_cuts,
         World::helper,
         World::writer,
         World::collector,
@@ -620,8 +626,9 @@ fn run(is_careless: bool, schedules: usize) {
     runner.run(move || play(world));
     memory::check_traffic(&world.pager);
     let cuts = world.cuts.load(Ordering::Relaxed);
-    eprintln!("{cuts} cuts");
-    assert!(cuts > 0);
+    let written = world.written_in_cuts.load(Ordering::Relaxed);
+    eprintln!("{cuts} cuts, {written} numbers changed meanwhile");
+    assert!(cuts > 0 && written > 0);
 }
 
 #[test]

@@ -25,8 +25,9 @@ use crate::durable_worker::{Checkpoint, Marks, Why};
 use crate::runtime::{Inside, Runtime};
 
 /// Before the cut: passes over the objects that are in RAM. The second one finds what was changed
-/// during the first.
+/// during the first, and is made if that took time: if it wrote more than so many objects.
 const PASSES: usize = 2;
+const FEW: u64 = 1024;
 /// How often a cut is tried while the log or a system call is in the way, and the pause between.
 const TRIES: u32 = 500;
 const TRY_PAUSE: Duration = Duration::from_millis(2);
@@ -74,14 +75,18 @@ impl DurableHeap {
         let mut made = Checkpoint::default();
         let _making = Making::begin(pager.store());
         for pass in 0..PASSES {
-            made.objects += {
+            let written = {
                 // A handler of the program that faulted in between would wait for itself.
                 let _blocked = Blocked::all();
                 pager.write_changed(&buffer)?
             };
+            made.objects += written;
             let is_first = pass == 0 && why == Some(Why::Interval);
             if is_first && self.marks(pager) == self.durable().requests.marks() {
                 return Ok(None);
+            }
+            if written <= FEW {
+                break;
             }
         }
         pager.store().seal_and_drain();
@@ -90,7 +95,7 @@ impl DurableHeap {
         // So that the cut finds few.
         save_table(&mut saving, |page| pager.save_cold_table(page))?;
         let mut tries = 0;
-        let (pin, up_to, pause_ns) = loop {
+        let (pin, up_to) = loop {
             match self.cut(pager, &buffer, *saved_up_to, &mut saving, &mut made) {
                 Err(CheckpointError::Cut(CutError::Busy | CutError::InUse)) if tries < TRIES => {
                     tries += 1;
@@ -106,8 +111,8 @@ impl DurableHeap {
         handed_in.note_made();
         *saved_up_to = up_to;
         self.durable().pins.lock().let_go(pager.store(), file, self.durable().descriptor);
+        let pause_ns = made.pause.as_nanos() as u64;
         self.durable().longest_pause_ns.fetch_max(pause_ns, Ordering::Relaxed);
-        made.pause = Duration::from_nanos(pause_ns);
         made.time = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
         self.durable().full_wait.begin_anew();
         self.durable().requests.made(&made);
@@ -126,7 +131,7 @@ impl DurableHeap {
         }
     }
 
-    /// The instant of a checkpoint. Answers the pin of what belongs to it, and how long it took.
+    /// The instant of a checkpoint. Answers the pin of what belongs to it.
     fn cut(
         &self,
         pager: &'static Pager,
@@ -134,7 +139,7 @@ impl DurableHeap {
         since: SavedUpTo,
         saving: &mut Saving<'_>,
         made: &mut Checkpoint,
-    ) -> Result<(PinToken, SavedUpTo, u64), CheckpointError> {
+    ) -> Result<(PinToken, SavedUpTo), CheckpointError> {
         let runtime = self.runtime();
         let _blocked = Blocked::all();
         let mut cache = self.durable().cache.lock();
@@ -149,6 +154,9 @@ impl DurableHeap {
         let done = (|| {
             let cut = pager.begin_cut(buffer)?;
             made.served = self.durable().requests.asked();
+            // What comes after is not of this checkpoint.
+            cut.release_writers();
+            let stopped_ns = clock::monotonic_ns() - begun_ns;
             made.objects += cut.write_changed()?;
             let store = pager.store();
             store.seal_and_drain();
@@ -171,6 +179,7 @@ impl DurableHeap {
                 roots.save(&mut page);
                 failed.map(|()| up_to)
             });
+            made.pause = Duration::from_nanos(stopped_ns.max(cut.longest_wait_ns()));
             match saved {
                 Ok(up_to) => Ok((pin, up_to)),
                 Err(error) => {
@@ -179,10 +188,9 @@ impl DurableHeap {
                 }
             }
         })();
-        let pause_ns = clock::monotonic_ns() - begun_ns;
         runtime.heap.after_fork();
-        let (pin, up_to) = done?;
-        Ok((pin, up_to, pause_ns))
+        made.cut = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
+        done
     }
 }
 

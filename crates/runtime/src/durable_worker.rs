@@ -37,8 +37,10 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub struct Checkpoint {
     /// Checkpoints of a heap are counted from 1, its creation.
     pub number: u64,
-    /// How long threads that wrote to the heap were held up.
+    /// How long a thread that wrote to memory in RAM was held up, at most.
     pub pause: Duration,
+    /// How long threads were held up that allocated, freed, or touched what was not in RAM.
+    pub cut: Duration,
     /// How long it took.
     pub time: Duration,
     /// Objects that were written for it.

@@ -94,6 +94,8 @@ const ON_TRAIL: u8 = 8;
 const CAME: u8 = NEIGHBOUR | ON_TRAIL;
 /// Flags: a scan brought the object together with its neighbours.
 const IN_SEQUENCE: u8 = 16;
+/// Flags: a cut has what the object was at its instant.
+const CAPTURED: u8 = 32;
 
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
@@ -291,6 +293,16 @@ impl Descriptor {
     /// Notes that a scan brings the object. Owner only.
     pub fn set_in_sequence(&self) {
         self.set_flags(IN_SEQUENCE, IN_SEQUENCE);
+    }
+
+    /// Whether the cut that is under way has what the resident object was at its instant.
+    pub fn is_captured(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CAPTURED != 0
+    }
+
+    /// Notes whether it has. Owner only, or while no thread moves an object.
+    pub fn set_captured(&self, captured: bool) {
+        self.set_flags(CAPTURED, if captured { CAPTURED } else { 0 });
     }
 
     /// Whether a cached object came as the neighbour of another one.

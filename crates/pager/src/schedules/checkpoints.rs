@@ -11,11 +11,12 @@ use deepheap_sim::Random;
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 
-use super::{PROTECTED_STEPS, TOUCHING, World};
+use super::{NUMBERS, PROTECTED_STEPS, TOUCHING, Thing, World, is_present};
 use crate::PAGE;
 use crate::checkpoint::{CheckpointBuffer, CutError};
 use crate::codec;
 use crate::flight::Landed;
+use crate::policy::sequence::{Sequences, WORDS};
 
 const CHECKPOINTS: usize = 4;
 /// Entries in a page of the table, with the feature `schedules`.
@@ -23,6 +24,12 @@ const ENTRIES: u32 = 4;
 
 /// The pages of the table that the last checkpoint has, by number.
 pub(super) type Saved = BTreeMap<u32, Vec<u8>>;
+
+/// The numbers of all things at one instant, and `World::calling`.
+struct Instant {
+    numbers: Vec<[u64; NUMBERS]>,
+    calling: [usize; TOUCHING],
+}
 
 impl World {
     /// Makes some, and goes on where one is refused.
@@ -48,6 +55,22 @@ impl World {
         }
     }
 
+    /// Writes to what is in the page buffer while cuts are under way.
+    pub(super) fn write_in_cuts(&self) {
+        let mut words = [0; WORDS];
+        let mut sequences = Sequences::new(&mut words);
+        while !self.is_done() {
+            for number in 0..self.things.len() {
+                let is_cutting = self.is_cutting.load(Ordering::Relaxed);
+                if is_cutting && is_present(self.things[number].address) {
+                    self.count(&mut sequences, TOUCHING, number);
+                    deepheap_sys::thread::yield_now();
+                }
+            }
+            deepheap_sys::thread::yield_now();
+        }
+    }
+
     fn make_checkpoint(
         &self,
         buffer: &CheckpointBuffer<'_>,
@@ -64,19 +87,37 @@ impl World {
         let _growth = self.growth.lock();
         self.is_cutting.store(true, Ordering::Relaxed);
         let done = self.pager.begin_cut(buffer).and_then(|cut| {
+            // No other thread runs until the writers are released.
+            let instant = self.instant();
+            cut.release_writers();
             cut.write_changed()?;
             self.pager.store.seal_and_drain();
             cut.save_table(&mut save).expect("no page is lost");
-            self.check_cut(&handed_out.borrow());
+            self.check_cut(&handed_out.borrow(), &instant);
+            self.written_in_cuts.fetch_add(self.differences(&instant), Ordering::Relaxed);
             Ok(())
         });
         self.is_cutting.store(false, Ordering::Relaxed);
         done
     }
 
-    /// Holds what the saved table leads to against the numbers. A thread that is in a call has
-    /// changed its number and not the object, or the other way round.
-    fn check_cut(&self, saved: &Saved) {
+    /// The numbers now.
+    fn instant(&self) -> Instant {
+        let load = |thing: &Thing| thing.numbers.each_ref().map(|it| it.load(Ordering::Relaxed));
+        let numbers = self.things.iter().map(load).collect();
+        Instant { numbers, calling: self.calling.each_ref().map(|it| it.load(Ordering::Relaxed)) }
+    }
+
+    /// How many numbers have changed since.
+    fn differences(&self, since: &Instant) -> usize {
+        let now = self.instant();
+        let pairs = now.numbers.iter().flatten().zip(since.numbers.iter().flatten());
+        pairs.filter(|(now, then)| now != then).count()
+    }
+
+    /// Holds what the saved table leads to against the numbers at the instant of the cut. A thread
+    /// that was in a call had changed its number and not the object, or the other way round.
+    fn check_cut(&self, saved: &Saved, instant: &Instant) {
         let mut buffer = AlignedBuffer::new(PAGE, 0).expect("a buffer");
         for (number, thing) in self.things.iter().enumerate() {
             let page = self.pager.frames.page_at(thing.address);
@@ -94,11 +135,11 @@ impl World {
                     Landed::Compressed(bytes) => assert!(codec::decompress(bytes, &mut object)),
                 }
             }
-            for thread in 0..TOUCHING {
+            for thread in 0..NUMBERS {
                 let at = thing.address % PAGE + 8 * thread;
                 let found = u64::from_le_bytes(object[at..at + 8].try_into().expect("a number"));
-                let expected = thing.numbers[thread].load(Ordering::Relaxed);
-                let is_called = self.calling[thread].load(Ordering::Relaxed) == number + 1;
+                let expected = instant.numbers[number][thread];
+                let is_called = instant.calling.get(thread) == Some(&(number + 1));
                 let is_right = match is_called {
                     true => found.abs_diff(expected) <= 1,
                     false => found == expected,

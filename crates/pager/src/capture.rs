@@ -1,0 +1,337 @@
+//! Capture: lets threads that write go on before a cut has ended.
+//!
+//! The instant of a cut is when all resident pages are protected. From its release on, a thread
+//! that writes to one of them takes the protection off that page itself, once the checkpoint has
+//! the object as it was at the instant, or can have it:
+//!
+//! ```text
+//!   the object is    what the thread does before
+//!   captured         nothing
+//!   as stored        it notes that the object is captured
+//!   changed          it copies the object for the checkpoint, and notes that it is captured;
+//!                    if no copy is free it sleeps until the checkpoint has written some
+//! ```
+//!
+//! The checkpoint notes the same of each object that it has looked at, and gives those that were
+//! copied a block with the copy. So at its end the backing block of every object holds what the
+//! object was at the instant, whatever the object is by then.
+//!
+//! What the argument in `checkpoint` needs still holds: a write to a page comes before the page is
+//! protected, and belongs to the cut; or after all pages were, and after this object was captured,
+//! and does not. Who has made a write that does not, and goes on, can only make more of that kind:
+//! other pages are protected as well, the gate is closed, and writes past the mapping look whether
+//! there is a cut (`direct`).
+//!
+//! Only resident objects are captured: others cannot be reached while the gate is closed. Threads
+//! that fault on them, allocate or free wait for the end of the cut.
+//!
+//! Guarantees: `close` returns when no thread captures; no thread begins to before the next `open`.
+//! Never: allocates; waits while it owns an object.
+//! Threads: those that write, in their SIGBUS handler, outside the gate; and the one that makes the
+//! checkpoint, whose `stop`, `open` and `close` come in this order.
+
+use deepheap_heap::PageNo;
+use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::own_memory::{self, Part};
+use deepheap_sys::{clock, futex};
+
+use crate::PAGE;
+use crate::evict::is_all_zero;
+use crate::ownership::{DescriptorId, Owned, Place, State};
+use crate::pager::Pager;
+use crate::staging::{CALL_PIECES, StagingBuffer};
+
+/// Objects that are copied at a time: as many pages as a staging buffer has.
+pub(crate) const COPIES: usize = 2 * CALL_PIECES;
+const WORDS: usize = COPIES / u64::BITS as usize;
+
+/// A thread that captures an object does so with others in its aligned block of so many pages: the
+/// checkpoint has to look at each of them, and one fault costs as much as some such looks.
+const BLOCK: u32 = 16;
+
+/// There is no cut.
+const IDLE: u32 = 0;
+/// Pages are being protected: who writes to one waits for a moment.
+const STOPPED: u32 = 1;
+/// Writers go on.
+const OPEN: u32 = 2;
+
+/// What lets writers go on during a cut.
+pub(crate) struct Capture {
+    /// `IDLE -> STOPPED [stop] -> OPEN [open] -> IDLE [close]`, or back from `STOPPED` at once.
+    phase: AtomicU32,
+    /// Threads that capture.
+    inside: AtomicU32,
+    /// Where the copies are.
+    memory: AtomicUsize,
+    /// A bit for each copy: nobody has it.
+    free: [AtomicU64; WORDS],
+    /// A bit for each copy: it holds an object for the checkpoint.
+    full: [AtomicU64; WORDS],
+    /// Whose copy it is.
+    of: [AtomicU32; COPIES],
+    /// Changes when copies have become free.
+    progress: AtomicU32,
+    longest_wait_ns: AtomicU64,
+}
+
+/// A copy of an object, as it was at the instant of the cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Copy(usize);
+
+impl Copy {
+    /// Where to look for the next one.
+    pub(crate) fn after(self) -> usize {
+        self.0 + 1
+    }
+}
+
+/// What came of a write during a cut.
+enum Written {
+    /// It can be tried again.
+    Free,
+    /// The object is not in the page buffer, or its bytes cannot be read: the gate is the way.
+    Elsewhere,
+    /// Another thread owned the object: look again.
+    Again,
+    /// No copy is free.
+    NoCopy,
+}
+
+impl Capture {
+    pub(crate) fn new() -> Capture {
+        Capture {
+            phase: AtomicU32::new(IDLE),
+            inside: AtomicU32::new(0),
+            memory: AtomicUsize::new(0),
+            free: [const { AtomicU64::new(0) }; WORDS],
+            full: [const { AtomicU64::new(0) }; WORDS],
+            of: [const { AtomicU32::new(0) }; COPIES],
+            progress: AtomicU32::new(0),
+            longest_wait_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether there is a cut.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.phase.load(Ordering::SeqCst) != IDLE
+    }
+
+    /// From now on who writes to a protected page waits for `open` or `close`.
+    pub(crate) fn stop(&self) {
+        self.longest_wait_ns.store(0, Ordering::Relaxed);
+        self.phase.store(STOPPED, Ordering::SeqCst);
+    }
+
+    /// All pages are protected: writers go on, and have this memory for copies.
+    pub(crate) fn open(&self, buffer: &StagingBuffer<'_>) {
+        self.memory.store(buffer.address() as usize, Ordering::Relaxed);
+        for word in 0..WORDS {
+            self.free[word].store(u64::MAX, Ordering::Relaxed);
+            self.full[word].store(0, Ordering::Relaxed);
+        }
+        self.set_phase(OPEN);
+    }
+
+    /// Ends it.
+    pub(crate) fn close(&self) {
+        self.set_phase(IDLE);
+        self.note_progress();
+        loop {
+            // Dekker with `enter`: it announces itself, then looks; we set the phase, then look.
+            match self.inside.load(Ordering::SeqCst) {
+                0 => return,
+                inside => futex::wait(&self.inside, inside, None),
+            };
+        }
+    }
+
+    /// The longest that a thread was held up by a write since the pages were protected.
+    pub(crate) fn longest_wait_ns(&self) -> u64 {
+        self.longest_wait_ns.load(Ordering::Relaxed)
+    }
+
+    /// A copy that the checkpoint has not written yet, and whose it is.
+    pub(crate) fn next_full(&self, from: usize) -> Option<(Copy, DescriptorId)> {
+        (from..COPIES)
+            .find(|&at| self.full[at / 64].load(Ordering::Acquire) & bit(at) != 0)
+            .map(|at| (Copy(at), DescriptorId(self.of[at].load(Ordering::Relaxed))))
+    }
+
+    /// Where it is: a page.
+    pub(crate) fn address(&self, Copy(at): Copy) -> *mut u8 {
+        (self.memory.load(Ordering::Relaxed) + at * PAGE) as *mut u8
+    }
+
+    /// The checkpoint has written it.
+    pub(crate) fn written(&self, Copy(at): Copy) {
+        self.full[at / 64].fetch_and(!bit(at), Ordering::Relaxed);
+        self.give_back(Copy(at));
+    }
+
+    /// Wakes those that wait for a copy.
+    pub(crate) fn note_progress(&self) {
+        self.progress.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.progress, u32::MAX);
+    }
+
+    fn set_phase(&self, phase: u32) {
+        self.phase.store(phase, Ordering::SeqCst);
+        futex::wake(&self.phase, u32::MAX);
+    }
+
+    /// Announces a thread that captures, waiting while pages are being protected; false if there is
+    /// no cut.
+    fn enter(&self) -> bool {
+        while self.is_cut() {
+            self.inside.fetch_add(1, Ordering::SeqCst);
+            if self.phase.load(Ordering::SeqCst) == OPEN {
+                return true;
+            }
+            self.leave();
+            futex::wait(&self.phase, STOPPED, None);
+        }
+        false
+    }
+
+    fn leave(&self) {
+        let before = self.inside.fetch_sub(1, Ordering::SeqCst);
+        if before == 1 && self.phase.load(Ordering::SeqCst) != OPEN {
+            futex::wake(&self.inside, 1);
+        }
+    }
+
+    fn take(&self) -> Option<Copy> {
+        for (word, free) in self.free.iter().enumerate() {
+            let mut bits = free.load(Ordering::Relaxed);
+            while bits != 0 {
+                let (order, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+                match free.compare_exchange_weak(bits, bits & (bits - 1), order, relaxed) {
+                    Ok(_) => return Some(Copy(word * 64 + bits.trailing_zeros() as usize)),
+                    Err(now) => bits = now,
+                }
+            }
+        }
+        None
+    }
+
+    fn give_back(&self, Copy(at): Copy) {
+        self.free[at / 64].fetch_or(bit(at), Ordering::Release);
+    }
+
+    /// It holds this object for the checkpoint.
+    fn fill(&self, Copy(at): Copy, DescriptorId(id): DescriptorId) {
+        self.of[at].store(id, Ordering::Relaxed);
+        self.full[at / 64].fetch_or(bit(at), Ordering::Release);
+    }
+}
+
+fn bit(at: usize) -> u64 {
+    1 << (at % 64)
+}
+
+impl Pager {
+    /// A fault during a cut: lets the thread go on if it writes to a resident page. False: the
+    /// fault is another one.
+    pub(crate) fn is_captured(&self, page: PageNo) -> bool {
+        if !self.capture.is_cut() {
+            return false;
+        }
+        let began_ns = clock::monotonic_ns();
+        let is_captured = self.capture_while_open(page);
+        if is_captured {
+            let wait_ns = clock::monotonic_ns() - began_ns;
+            self.capture.longest_wait_ns.fetch_max(wait_ns, Ordering::Relaxed);
+        }
+        is_captured
+    }
+
+    fn capture_while_open(&self, page: PageNo) -> bool {
+        while self.capture.enter() {
+            let seen = self.capture.progress.load(Ordering::SeqCst);
+            let written = self.capture_page(page);
+            self.capture.leave();
+            match written {
+                Written::Free => return true,
+                Written::Elsewhere => return false,
+                Written::Again => {}
+                Written::NoCopy => drop(futex::wait(&self.capture.progress, seen, None)),
+            }
+        }
+        false
+    }
+
+    /// Captures the object of a page, and takes the protection off the page.
+    fn capture_page(&self, page: PageNo) -> Written {
+        let Some(Place::Busy(id)) = self.ownership.peek(page) else { return Written::Elsewhere };
+        let Some(owned) = self.ownership.claim_resident(page, id) else {
+            let descriptor = self.ownership.descriptor(id);
+            let word = descriptor.state();
+            return match word.state() {
+                State::Leaving => {
+                    self.ownership.wait_for_owner(id, word);
+                    Written::Again
+                }
+                State::Resident => Written::Again,
+                State::Free | State::Arriving | State::Cached => Written::Elsewhere,
+            };
+        };
+        let written = self.capture_owned(&owned);
+        self.ownership.put_back(owned);
+        if !matches!(written, Written::Free) {
+            return written;
+        }
+        let first = page.0 / BLOCK * BLOCK;
+        let is_captured = |page: &u32| self.is_captured_in_passing(PageNo(*page));
+        let after = (page.0 + 1..first + BLOCK).take_while(is_captured).count() as u32;
+        let before = (first..page.0).rev().take_while(is_captured).count() as u32;
+        // Only now can anybody write to them.
+        let together = self.frames.unprotect(PageNo(page.0 - before), before + 1 + after);
+        // The program may have mapped something else over one of them.
+        match together.or_else(|_| self.frames.unprotect(page, 1)) {
+            Ok(()) => Written::Free,
+            Err(_) => Written::Elsewhere,
+        }
+    }
+
+    /// Captures the object of a page if it is resident and nobody owns it.
+    fn is_captured_in_passing(&self, page: PageNo) -> bool {
+        let Some(Place::Busy(id)) = self.ownership.peek(page) else { return false };
+        let Some(owned) = self.ownership.claim_resident(page, id) else { return false };
+        let written = self.capture_owned(&owned);
+        self.ownership.put_back(owned);
+        matches!(written, Written::Free)
+    }
+
+    /// Notes that an owned, resident object is captured, and makes it true.
+    fn capture_owned(&self, owned: &Owned) -> Written {
+        let descriptor = self.ownership.of(owned);
+        if descriptor.is_captured() {
+            return Written::Free;
+        }
+        let page = descriptor.page();
+        if !self.heap.page_is_free(page) {
+            let Some(copy) = self.capture.take() else { return Written::NoCopy };
+            let (from, to) = (self.frames.address_of(page), self.capture.address(copy));
+            let length = self.kept_bytes(page);
+            // SAFETY: the copy is ours alone, and has a page.
+            let copied = unsafe { own_memory::copy(&[Part { from, to, length }]) };
+            if copied != Ok(1) {
+                self.capture.give_back(copy);
+                return Written::Elsewhere;
+            }
+            // SAFETY: just copied.
+            let bytes = unsafe { core::slice::from_raw_parts(to, length) };
+            let is_as_stored = match descriptor.backing() {
+                Some(_) => self.store.hash(bytes) == descriptor.hash(),
+                None => is_all_zero(bytes),
+            };
+            match is_as_stored {
+                true => self.capture.give_back(copy),
+                false => self.capture.fill(copy, owned.id()),
+            }
+        }
+        descriptor.set_captured(true);
+        Written::Free
+    }
+}
