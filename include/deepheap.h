@@ -435,10 +435,10 @@ int dh_set_root(dh_heap *heap, const char *name, const void *address);
 void *dh_root(dh_heap *heap, const char *name);
 
 /*
- * Makes what the heap holds durable, while other threads go on. One that writes to memory of it that
- * is in RAM is held up for `pause_ns` at most. One that allocates, frees, or touches what is not in
- * RAM may wait until all that was changed is in the file. Returns 0; or DH_EFILE, and the last
- * checkpoint is what it was; dh_last_error says why.
+ * Makes what the heap holds durable, while other threads go on. One that writes to memory of it
+ * that is in RAM is held up for `pause_ns` at most. One that allocates, frees, or touches what is
+ * not in RAM may wait until all that was changed is in the file. Returns 0; or DH_EFILE, and the
+ * last checkpoint is what it was; dh_last_error says why.
  */
 int dh_checkpoint(dh_heap *heap);
 

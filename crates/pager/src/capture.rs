@@ -30,24 +30,16 @@
 //! Threads: those that write, in their SIGBUS handler, outside the gate; and the one that makes the
 //! checkpoint, whose `stop`, `open` and `close` come in this order.
 
-use deepheap_heap::PageNo;
 use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use deepheap_sys::own_memory::{self, Part};
-use deepheap_sys::{clock, futex};
+use deepheap_sys::futex;
 
 use crate::PAGE;
-use crate::evict::is_all_zero;
-use crate::ownership::{DescriptorId, Owned, Place, State};
-use crate::pager::Pager;
+use crate::ownership::DescriptorId;
 use crate::staging::{CALL_PIECES, StagingBuffer};
 
 /// Objects that are copied at a time: as many pages as a staging buffer has.
 pub(crate) const COPIES: usize = 2 * CALL_PIECES;
 const WORDS: usize = COPIES / u64::BITS as usize;
-
-/// A thread that captures an object does so with others in its aligned block of so many pages: the
-/// checkpoint has to look at each of them, and one fault costs as much as some such looks.
-const BLOCK: u32 = 16;
 
 /// There is no cut.
 const IDLE: u32 = 0;
@@ -86,18 +78,6 @@ impl Copy {
     }
 }
 
-/// What came of a write during a cut.
-enum Written {
-    /// It can be tried again.
-    Free,
-    /// The object is not in the page buffer, or its bytes cannot be read: the gate is the way.
-    Elsewhere,
-    /// Another thread owned the object: look again.
-    Again,
-    /// No copy is free.
-    NoCopy,
-}
-
 impl Capture {
     pub(crate) fn new() -> Capture {
         Capture {
@@ -115,6 +95,21 @@ impl Capture {
     /// Whether there is a cut.
     pub(crate) fn is_cut(&self) -> bool {
         self.phase.load(Ordering::SeqCst) != IDLE
+    }
+
+    /// Changes when copies have become free: a thread that finds none sleeps until then.
+    pub(crate) fn progress(&self) -> u32 {
+        self.progress.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until the progress is another than this.
+    pub(crate) fn await_progress(&self, seen: u32) {
+        futex::wait(&self.progress, seen, None);
+    }
+
+    /// Notes how long a thread was held up.
+    pub(crate) fn note_wait(&self, ns: u64) {
+        self.longest_wait_ns.fetch_max(ns, Ordering::Relaxed);
     }
 
     /// From now on who writes to a protected page waits for `open` or `close`.
@@ -182,7 +177,7 @@ impl Capture {
 
     /// Announces a thread that captures, waiting while pages are being protected; false if there is
     /// no cut.
-    fn enter(&self) -> bool {
+    pub(crate) fn enter(&self) -> bool {
         while self.is_cut() {
             self.inside.fetch_add(1, Ordering::SeqCst);
             if self.phase.load(Ordering::SeqCst) == OPEN {
@@ -194,14 +189,16 @@ impl Capture {
         false
     }
 
-    fn leave(&self) {
+    /// The thread does not capture any more.
+    pub(crate) fn leave(&self) {
         let before = self.inside.fetch_sub(1, Ordering::SeqCst);
         if before == 1 && self.phase.load(Ordering::SeqCst) != OPEN {
             futex::wake(&self.inside, 1);
         }
     }
 
-    fn take(&self) -> Option<Copy> {
+    /// A copy that nobody has.
+    pub(crate) fn take(&self) -> Option<Copy> {
         for (word, free) in self.free.iter().enumerate() {
             let mut bits = free.load(Ordering::Relaxed);
             while bits != 0 {
@@ -215,12 +212,13 @@ impl Capture {
         None
     }
 
-    fn give_back(&self, Copy(at): Copy) {
+    /// It holds nothing.
+    pub(crate) fn give_back(&self, Copy(at): Copy) {
         self.free[at / 64].fetch_or(bit(at), Ordering::Release);
     }
 
     /// It holds this object for the checkpoint.
-    fn fill(&self, Copy(at): Copy, DescriptorId(id): DescriptorId) {
+    pub(crate) fn fill(&self, Copy(at): Copy, DescriptorId(id): DescriptorId) {
         self.of[at].store(id, Ordering::Relaxed);
         self.full[at / 64].fetch_or(bit(at), Ordering::Release);
     }
@@ -228,110 +226,4 @@ impl Capture {
 
 fn bit(at: usize) -> u64 {
     1 << (at % 64)
-}
-
-impl Pager {
-    /// A fault during a cut: lets the thread go on if it writes to a resident page. False: the
-    /// fault is another one.
-    pub(crate) fn is_captured(&self, page: PageNo) -> bool {
-        if !self.capture.is_cut() {
-            return false;
-        }
-        let began_ns = clock::monotonic_ns();
-        let is_captured = self.capture_while_open(page);
-        if is_captured {
-            let wait_ns = clock::monotonic_ns() - began_ns;
-            self.capture.longest_wait_ns.fetch_max(wait_ns, Ordering::Relaxed);
-        }
-        is_captured
-    }
-
-    fn capture_while_open(&self, page: PageNo) -> bool {
-        while self.capture.enter() {
-            let seen = self.capture.progress.load(Ordering::SeqCst);
-            let written = self.capture_page(page);
-            self.capture.leave();
-            match written {
-                Written::Free => return true,
-                Written::Elsewhere => return false,
-                Written::Again => {}
-                Written::NoCopy => drop(futex::wait(&self.capture.progress, seen, None)),
-            }
-        }
-        false
-    }
-
-    /// Captures the object of a page, and takes the protection off the page.
-    fn capture_page(&self, page: PageNo) -> Written {
-        let Some(Place::Busy(id)) = self.ownership.peek(page) else { return Written::Elsewhere };
-        let Some(owned) = self.ownership.claim_resident(page, id) else {
-            let descriptor = self.ownership.descriptor(id);
-            let word = descriptor.state();
-            return match word.state() {
-                State::Leaving => {
-                    self.ownership.wait_for_owner(id, word);
-                    Written::Again
-                }
-                State::Resident => Written::Again,
-                State::Free | State::Arriving | State::Cached => Written::Elsewhere,
-            };
-        };
-        let written = self.capture_owned(&owned);
-        self.ownership.put_back(owned);
-        if !matches!(written, Written::Free) {
-            return written;
-        }
-        let first = page.0 / BLOCK * BLOCK;
-        let is_captured = |page: &u32| self.is_captured_in_passing(PageNo(*page));
-        let after = (page.0 + 1..first + BLOCK).take_while(is_captured).count() as u32;
-        let before = (first..page.0).rev().take_while(is_captured).count() as u32;
-        // Only now can anybody write to them.
-        let together = self.frames.unprotect(PageNo(page.0 - before), before + 1 + after);
-        // The program may have mapped something else over one of them.
-        match together.or_else(|_| self.frames.unprotect(page, 1)) {
-            Ok(()) => Written::Free,
-            Err(_) => Written::Elsewhere,
-        }
-    }
-
-    /// Captures the object of a page if it is resident and nobody owns it.
-    fn is_captured_in_passing(&self, page: PageNo) -> bool {
-        let Some(Place::Busy(id)) = self.ownership.peek(page) else { return false };
-        let Some(owned) = self.ownership.claim_resident(page, id) else { return false };
-        let written = self.capture_owned(&owned);
-        self.ownership.put_back(owned);
-        matches!(written, Written::Free)
-    }
-
-    /// Notes that an owned, resident object is captured, and makes it true.
-    fn capture_owned(&self, owned: &Owned) -> Written {
-        let descriptor = self.ownership.of(owned);
-        if descriptor.is_captured() {
-            return Written::Free;
-        }
-        let page = descriptor.page();
-        if !self.heap.page_is_free(page) {
-            let Some(copy) = self.capture.take() else { return Written::NoCopy };
-            let (from, to) = (self.frames.address_of(page), self.capture.address(copy));
-            let length = self.kept_bytes(page);
-            // SAFETY: the copy is ours alone, and has a page.
-            let copied = unsafe { own_memory::copy(&[Part { from, to, length }]) };
-            if copied != Ok(1) {
-                self.capture.give_back(copy);
-                return Written::Elsewhere;
-            }
-            // SAFETY: just copied.
-            let bytes = unsafe { core::slice::from_raw_parts(to, length) };
-            let is_as_stored = match descriptor.backing() {
-                Some(_) => self.store.hash(bytes) == descriptor.hash(),
-                None => is_all_zero(bytes),
-            };
-            match is_as_stored {
-                true => self.capture.give_back(copy),
-                false => self.capture.fill(copy, owned.id()),
-            }
-        }
-        descriptor.set_captured(true);
-        Written::Free
-    }
 }

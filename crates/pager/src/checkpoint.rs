@@ -9,7 +9,8 @@
 //!
 //! What belongs to a cut: a write that came before the protection of its page. When a write belongs
 //! to it, so does every write that came before that one, by whichever thread: a write that did not
-//! was held up until all pages were protected, and nothing that came after it can belong to the cut.
+//! was held up until all pages were protected, and nothing that came after it can belong to the
+//! cut.
 //!
 //! Guarantees: during a cut no object moves. After its `write_changed` the backing block of each
 //! object holds what the object was at the instant, and one without such a block is free, or was
@@ -591,8 +592,8 @@ impl Cut<'_> {
         self.pager.capture.open(&self.buffer.captured);
     }
 
-    /// The longest that a thread was held up since `begin_cut` by a write to a resident page. Longer
-    /// ones may have not ended yet.
+    /// The longest that a thread was held up since `begin_cut` by a write to a resident page.
+    /// Longer ones may have not ended yet.
     pub fn longest_wait_ns(&self) -> u64 {
         self.pager.capture.longest_wait_ns()
     }

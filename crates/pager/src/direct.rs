@@ -20,10 +20,10 @@
 //! all that the header promises. No system call, no lock, and no store to a line that other threads
 //! read, but for the object that is written, and a count of touches that ends at three.
 //! Never: allocates, waits, owns an object. May fault, on the program's bytes only.
-//! Threads: any, outside the fault path and outside the gate. What the gate keeps out is a change of
-//! what is in RAM while a cut is made: a clean object refuses here. A changed one does if there is a
-//! cut when its bytes have been copied. If the cut begins only then, the write may belong to it: all
-//! that the write was made from came before the cut.
+//! Threads: any, outside the fault path and outside the gate. What the gate keeps out is a change
+//! of what is in RAM while a cut is made: a clean object refuses here. A changed one does if there
+//! is a cut when its bytes have been copied. If the cut begins only then, the write may belong to
+//! it: all that the write was made from came before the cut.
 
 use deepheap_sys::byte_copy;
 use deepheap_sys::signals::Blocked;

@@ -11,6 +11,7 @@ mod balancer;
 mod budget;
 mod bulk;
 mod capture;
+mod capture_write;
 mod checkpoint;
 mod codec;
 mod collect;

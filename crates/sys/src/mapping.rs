@@ -168,7 +168,10 @@ pub unsafe fn advise(ptr: *mut u8, len: usize, advice: Advice) -> Result<()> {
             Ok(_) => return Ok(()),
             Err(errno) if advised == ADVISED_MAX => return Err(errno),
             Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if advice == Advice::DontNeed => crate::thread::yield_now(),
+            Err(Errno::EAGAIN) if advice == Advice::DontNeed => {
+                // SAFETY: no arguments.
+                unsafe { libc::sched_yield() };
+            }
             Err(errno) => return Err(errno),
         }
         advised += 1;
