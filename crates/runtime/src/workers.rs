@@ -145,6 +145,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         };
         let mut batches = 0;
         runtime.hold_stall_bound(pager, &mut least);
+        runtime.shift_tiers(pager);
         let mut border_moves = pager.rebalance();
         if least.is_some() {
             pager.trim_cache(&mut moves);
