@@ -34,7 +34,9 @@ void refuse(const char *format, ...) {
     fprintf(stderr, "%s: ", the_application->name);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
-    exit(2);
+    // Not exit: its handlers would take away what other threads still use (libcrypto's state).
+    fflush(NULL);
+    _exit(2);
 }
 
 uint64_t now_ns(void) {
