@@ -44,8 +44,8 @@ BENCH_OPTIONS ?=
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
 	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
-	bench-hybridswap bench-durable book bench-real real-check real-deps apps apps-check memcached-check kernels \
-	conformance install uninstall clean
+	bench-hybridswap bench-durable book bench-real real-check real-deps apps apps-check \
+	memcached-check kernels conformance install uninstall clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

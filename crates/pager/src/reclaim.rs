@@ -119,24 +119,7 @@ impl Pager {
             if packer.is_sequence[index] {
                 continue;
             }
-            let (page, id) = packer.leaving[index];
-            if self.ownership.descriptors.get(id).backing().is_none() {
-                // Asked once: the object is not owned, so the answer may change.
-                let (content, bytes) = self.packed_as(page, id);
-                if bytes <= PACKED_MAX && !self.heap.page_is_free(page) {
-                    packer.list(content).push(index, bytes);
-                    continue;
-                }
-                log.secure();
-            }
-            // None: the object was touched or freed, or another thread owns it for a moment and may
-            // have listed it elsewhere.
-            let owned = self.ownership.claim_cached(page, id);
-            if owned.is_some_and(|owned| self.leave_cache(owned, log.with_room(), moves)) {
-                freed += 1;
-            } else {
-                self.ownership.descriptors.keep_in_cache(id);
-            }
+            freed += usize::from(self.leave_or_list(packer, index, &mut log, moves));
         }
         for content in [Content::Objects, Content::Pages] {
             freed += self.pack(packer, content, freed > 0, &mut log, moves);
@@ -159,22 +142,11 @@ impl Pager {
         (packer.objects.count, packer.pages.count) = (0, 0);
         let mut freed = 0;
         for index in BATCH_MAX..BATCH_MAX + chosen {
-            let (page, id) = packer.leaving[index];
             log.secure();
             if log.with_room().is_none() {
                 break;
             }
-            match self.packed_as(page, id) {
-                (Content::Pages, bytes) if bytes <= PACKED_MAX => {
-                    packer.pages.push(index, bytes);
-                    continue;
-                }
-                _ => {}
-            }
-            let owned = self.ownership.claim_cached(page, id);
-            if owned.is_some_and(|owned| self.leave_cache(owned, log.with_room(), moves)) {
-                freed += 1;
-            }
+            freed += usize::from(self.leave_or_list(packer, index, &mut log, moves));
         }
         freed += self.pack(packer, Content::Pages, true, &mut log, moves);
         if freed == 0 {
@@ -185,6 +157,35 @@ impl Pager {
             self.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
         }
         freed
+    }
+
+    /// Moves an object that leaves out of the cache, and answers whether it has left; or lists it
+    /// to be packed.
+    fn leave_or_list<'a>(
+        &'a self,
+        packer: &mut Packer,
+        index: usize,
+        log: &mut Log<'a>,
+        moves: &mut Moves,
+    ) -> bool {
+        let (page, id) = packer.leaving[index];
+        if self.ownership.descriptors.get(id).backing().is_none() {
+            // Asked once: the object is not owned, so the answer may change.
+            let (content, bytes) = self.packed_as(page, id);
+            if bytes <= PACKED_MAX && !self.heap.page_is_free(page) {
+                packer.list(content).push(index, bytes);
+                return false;
+            }
+            log.secure();
+        }
+        // None: the object was touched or freed, or another thread owns it for a moment and may
+        // have listed it elsewhere.
+        let owned = self.ownership.claim_cached(page, id);
+        let has_left = owned.is_some_and(|owned| self.leave_cache(owned, log.with_room(), moves));
+        if !has_left {
+            self.ownership.descriptors.keep_in_cache(id);
+        }
+        has_left
     }
 
     /// In which blocks a cached object would be packed, and how many bytes of it.

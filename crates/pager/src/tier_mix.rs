@@ -1,14 +1,13 @@
 //! Tier mix: what decides how much goes to the second tier of the store, as measured of late.
 //!
 //! Never: waits, allocates, reads a clock.
-//! Threads: any. The numbers are estimates: of two threads that measure at once one may be lost.
+//! Threads: any. The numbers are estimates: what two threads note at once may be lost.
 
 use deepheap_sys::atomic::{AtomicU64, Ordering};
+use deepheap_sys::moving_mean::MovingMean;
 
 use crate::policy::tier::{SHIFT_ONE, Seen};
 
-/// A measured time counts with this part in the mean.
-const PART: u64 = 8;
 /// A scan that pauses for longer is not working on its pages.
 const PAUSE_NS: u64 = 1_000_000_000;
 
@@ -17,7 +16,7 @@ pub(crate) struct TierMix {
     /// When a scan last went on.
     scanned_ns: AtomicU64,
     /// How long the program works on a page of a scan.
-    page_ns: AtomicU64,
+    page_ns: MovingMean,
     /// The share of stalls by their bound, `SHIFT_ONE` for one.
     shift: AtomicU64,
     /// What sequences before left (`Seen::on_ssd`).
@@ -28,7 +27,7 @@ impl TierMix {
     pub(crate) const fn new() -> TierMix {
         TierMix {
             scanned_ns: AtomicU64::new(0),
-            page_ns: AtomicU64::new(0),
+            page_ns: MovingMean::new(),
             shift: AtomicU64::new(SHIFT_ONE),
             credit: AtomicU64::new(0),
         }
@@ -42,15 +41,13 @@ impl TierMix {
     pub(crate) fn note_scan(&self, pages: u32, now_ns: u64) {
         let passed_ns = now_ns - self.scanned_ns.swap(now_ns, Ordering::Relaxed).min(now_ns);
         if pages > 0 && passed_ns < PAUSE_NS {
-            let (mean, ns) = (self.page_ns.load(Ordering::Relaxed), passed_ns / u64::from(pages));
-            let next = if mean == 0 { ns } else { mean - mean / PART + ns / PART };
-            self.page_ns.store(next.max(1), Ordering::Relaxed);
+            self.page_ns.note(passed_ns / u64::from(pages));
         }
     }
 
     /// What the policy decides by, if reads of the second tier take so long.
     pub(crate) fn seen(&self, disk_ns: u64) -> Seen {
-        let page_ns = self.page_ns.load(Ordering::Relaxed);
-        Seen { disk_ns, page_ns, shift: self.shift.load(Ordering::Relaxed) }
+        let shift = self.shift.load(Ordering::Relaxed);
+        Seen { disk_ns, page_ns: self.page_ns.get(), shift }
     }
 }

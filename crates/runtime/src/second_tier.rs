@@ -1,55 +1,25 @@
-//! Second tier: a slow, cheap device behind the store of the process (HybridSwap), and its workers.
+//! Second tier: the workers of a slow, cheap device behind the store of the process (HybridSwap).
+//! The switch opens it.
 //!
-//! Guarantees: a second tier that cannot be opened, is full, or fails costs no promise: what it
-//! does not take, the store does. That is said once.
-//! Threads: `add_second_tier` in the switch; two workers; the evictor sets the shift.
+//! Guarantees: a second tier that is full, or fails, costs no promise: what it does not take, the
+//! store does. That is said once.
+//! Threads: two workers; the evictor sets the shift.
 
 use std::thread;
 
 use deepheap_pager::Pager;
 use deepheap_pager::policy::tier::SHIFT_ONE;
-use deepheap_store::{Device, FileDevice, Key, ModelledDevice, RING_BYTES, Store, StoreError};
+use deepheap_store::{RING_BYTES, StoreError};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::runtime::Runtime;
-use crate::store_location::StoreLocation;
 use crate::workers::{LEISURE, SHORT, spawn};
 
 /// Rings of its device: one for each fetcher, one to spare.
-const RINGS: usize = 4;
+pub(crate) const RINGS: usize = 4;
 
 impl Runtime {
-    /// Opens the second tier behind the store, if the settings have one.
-    pub(crate) fn add_second_tier(&self, store: &mut Store) {
-        let Some(settings) = self.config.of_tier() else { return };
-        let mut opened = || -> Result<(), String> {
-            let location = StoreLocation::find(&settings).map_err(|error| error.to_string())?;
-            let file = location.open(settings.force).map_err(|error| error.to_string())?;
-            let device = FileDevice::with_rings(file, RINGS).map_err(|error| error.to_string())?;
-            let device: Box<dyn Device> =
-                Box::new(device.with_floor(location.floor_bytes(&settings)));
-            let device = match settings.store_model {
-                Some(kind) => Box::new(ModelledDevice::new(device, kind)),
-                None => device,
-            };
-            let key = settings.encrypt.then(Key::random).transpose();
-            let key = key.map_err(|error| error.to_string())?;
-            let options = self.store_options(&location, &settings);
-            store.add_second_tier(device, options, key).map_err(|error| error.to_string())?;
-            if let (Some(second), false) = (store.second_tier(), settings.discard) {
-                second.stop_discards();
-            }
-            Ok(())
-        };
-        if let Err(reason) = opened() {
-            say(&[
-                Piece::Text("the second tier cannot be used, so all goes to the store: "),
-                Piece::Text(&reason),
-            ]);
-        }
-    }
-
     /// Bytes of RAM that a second tier takes before anything is in it.
     pub(crate) fn second_tier_bytes(&self) -> usize {
         let segments = (self.segment_buffers() + 1) * self.config.segment_bytes as usize;

@@ -12,16 +12,19 @@ use std::path::Path;
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks};
-use deepheap_store::{Device, FileDevice, Key, ModelledDevice, Store, StoreError};
+use deepheap_store::{
+    Device, FileDevice, Key, ModelledDevice, Options as StoreOptions, Store, StoreError,
+};
 use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
 use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
 
+use crate::config::Config;
 use crate::runtime::{Growth, Inside, REGION_BYTES, Runtime};
 use crate::store_location::{StoreLocation, StoreLocationError, open_unnamed};
-use crate::{doctor, fault_handler, holds, workers};
+use crate::{doctor, fault_handler, holds, second_tier, workers};
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
 /// program's own stack may be small, and would keep what was touched of it.
@@ -83,21 +86,12 @@ impl Runtime {
     }
 
     fn switch_here(&'static self, growth: &Growth) -> Result<(), ManageError> {
-        let location = StoreLocation::find(&self.config).map_err(ManageError::Location)?;
-        let file = location.open(self.config.force).map_err(ManageError::Open)?;
-        let device = FileDevice::with_rings(file, self.rings())
-            .map_err(|errno| ManageError::Open(errno.into()))?
-            .with_floor(location.floor_bytes(&self.config));
-        // Nobody else learns the key: what is left on the device when the process ends is noise.
-        let key = self.config.encrypt.then(Key::random).transpose();
-        let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
-        let options = self.store_options(&location, &self.config);
-        let mut store = Store::open_with_key(self.modelled(Box::new(device)), options, key)
-            .map_err(ManageError::Store)?;
+        let Ground { device, options, key } = self.open_ground(&self.config, self.rings())?;
+        let mut store = Store::open_with_key(device, options, key).map_err(ManageError::Store)?;
+        self.add_second_tier(&mut store);
         if !self.config.discard {
             store.stop_discards();
         }
-        self.add_second_tier(&mut store);
         // What exists must be spillable, too.
         let present = self.present_pages(growth);
         let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };
@@ -139,12 +133,41 @@ impl Runtime {
     }
 }
 
+/// What a store is opened on.
+struct Ground {
+    device: Box<dyn Device>,
+    options: StoreOptions,
+    key: Option<Key>,
+}
+
 impl Runtime {
-    /// The device of a store, as slow as the settings want it.
-    pub(crate) fn modelled(&self, device: Box<dyn Device>) -> Box<dyn Device> {
-        match self.config.store_model {
-            Some(kind) => Box::new(ModelledDevice::new(device, kind)),
-            None => device,
+    /// Opens what these settings name as the store.
+    fn open_ground(&self, settings: &Config, rings: usize) -> Result<Ground, ManageError> {
+        let location = StoreLocation::find(settings).map_err(ManageError::Location)?;
+        let file = location.open(settings.force).map_err(ManageError::Open)?;
+        let device = FileDevice::with_rings(file, rings)
+            .map_err(|errno| ManageError::Open(errno.into()))?
+            .with_floor(location.floor_bytes(settings));
+        // Nobody else learns the key: what is left on the device when the process ends is noise.
+        let key = settings.encrypt.then(Key::random).transpose();
+        let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
+        let options = self.store_options(&location, settings);
+        Ok(Ground { device: modelled(settings, Box::new(device)), options, key })
+    }
+
+    /// Opens the second tier behind the store, if the settings have one. A store without it is as
+    /// good as one whose second tier is full.
+    fn add_second_tier(&self, store: &mut Store) {
+        let Some(settings) = self.config.of_tier() else { return };
+        let added = self.open_ground(&settings, second_tier::RINGS).and_then(|ground| {
+            let Ground { device, options, key } = ground;
+            store.add_second_tier(device, options, key).map_err(ManageError::Store)
+        });
+        if let Err(error) = added {
+            say(&[
+                Piece::Text("the second tier cannot be used, so all goes to the store: "),
+                Piece::Text(&error.to_string()),
+            ]);
         }
     }
 
@@ -171,6 +194,14 @@ impl Runtime {
     /// Whether memory takes its room in the store when it is touched.
     pub(crate) fn is_lazy(&self) -> bool {
         self.config.overcommit == Overcommit::Lazy
+    }
+}
+
+/// The device of a store, as slow as its settings want it.
+pub(crate) fn modelled(settings: &Config, device: Box<dyn Device>) -> Box<dyn Device> {
+    match settings.store_model {
+        Some(kind) => Box::new(ModelledDevice::new(device, kind)),
+        None => device,
     }
 }
 

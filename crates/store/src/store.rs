@@ -15,6 +15,7 @@ use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
+use deepheap_sys::moving_mean::MovingMean;
 
 use crate::block::{Block, Segment};
 use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
@@ -97,8 +98,8 @@ pub struct Store {
     pub(crate) counters: Counters,
     /// The slower store behind this one (`tiers`).
     pub(crate) second: Option<Box<Store>>,
-    /// Of a second tier: what its reads take, on average; 0 before the first.
-    pub(crate) read_latency_ns: AtomicU64,
+    /// Of a second tier: what its reads take.
+    pub(crate) read_latency_ns: MovingMean,
     /// The errno of the last failed write; 0 if none failed.
     failure: AtomicI32,
 }
@@ -187,7 +188,7 @@ impl Store {
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
             second: None,
-            read_latency_ns: AtomicU64::new(0),
+            read_latency_ns: MovingMean::new(),
             failure: AtomicI32::new(0),
         })
     }

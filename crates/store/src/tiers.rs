@@ -11,7 +11,6 @@
 
 use core::time::Duration;
 
-use deepheap_sys::atomic::Ordering;
 use deepheap_sys::clock;
 
 use crate::block::Block;
@@ -22,9 +21,6 @@ use crate::identity::Identity;
 use crate::options::Options;
 use crate::read::BlockRead;
 use crate::store::Store;
-
-/// A read of the second tier counts with this part in the mean.
-const LATENCY_PART: u64 = 8;
 
 impl Store {
     /// Puts a second tier behind the store.
@@ -54,7 +50,7 @@ impl Store {
 
     /// Whether the block is in the second tier.
     pub fn is_in_second_tier(&self, block: Block) -> bool {
-        self.second.as_ref().is_some_and(|second| second.geometry.holds(block))
+        self.second_with(block).is_some()
     }
 
     /// The second tier, if the block is there.
@@ -65,7 +61,7 @@ impl Store {
     /// How long the reads of a second tier that were asked for together took of late, on average;
     /// none before the first.
     pub fn read_latency(&self) -> Option<Duration> {
-        let ns = self.read_latency_ns.load(Ordering::Relaxed);
+        let ns = self.read_latency_ns.get();
         (ns > 0).then(|| Duration::from_nanos(ns))
     }
 
@@ -83,14 +79,7 @@ impl Store {
         if requests.iter().any(is_slow) {
             let begun_ns = clock::monotonic_ns();
             runs(requests, true, second);
-            second.note_latency(clock::monotonic_ns() - begun_ns);
+            second.read_latency_ns.note(clock::monotonic_ns() - begun_ns);
         }
-    }
-
-    /// Reads that took so long are part of the mean. Two at once may lose one.
-    fn note_latency(&self, ns: u64) {
-        let mean = self.read_latency_ns.load(Ordering::Relaxed);
-        let next = if mean == 0 { ns } else { mean - mean / LATENCY_PART + ns / LATENCY_PART };
-        self.read_latency_ns.store(next.max(1), Ordering::Relaxed);
     }
 }

@@ -2,38 +2,14 @@
 
 mod model;
 
-use std::path::Path;
-
 use deepheap_child as child;
 use deepheap_sim::{Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
-use deepheap_store::{Device, FileDevice, Store, StoreError};
-use deepheap_sys::direct_file::DirectFile;
-use model::{Model, SEGMENT_BYTES, Sizes, options};
+use deepheap_store::{Device, Store, StoreError};
+use model::{Model, SEGMENT_BYTES, Sizes, file, fork, options};
 
 const SEGMENTS: u64 = 80;
 const NAMES: u64 = 1000;
-
-fn file() -> Box<dyn Device> {
-    let file = DirectFile::open_unlinked(Path::new("/var/tmp")).expect("a file");
-    Box::new(FileDevice::new(file).expect("a device"))
-}
-
-/// Runs the child in a fork of the frozen store; returns its process id to the parent.
-fn fork(model: &mut Model, body: impl FnOnce(&mut Model)) -> libc::pid_t {
-    let frozen = model.store.freeze();
-    // SAFETY: the child has one thread, and leaves by `child::end`.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "fork");
-    drop(frozen);
-    if pid == 0 {
-        child::end(|| {
-            model.store.become_child(file()).expect("a generation");
-            body(model);
-        });
-    }
-    pid
-}
 
 fn work(model: &mut Model, seed: u64, steps: u32) {
     let mut random = Random::new(seed);

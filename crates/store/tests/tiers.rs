@@ -3,24 +3,16 @@
 
 mod model;
 
-use std::path::Path;
-
 use deepheap_child as child;
 use deepheap_sim::{Operation, Random, Script, SimDevice};
 use deepheap_store::device::Errno;
-use deepheap_store::{Device, FileDevice, Options, Store, StoreError};
-use deepheap_sys::direct_file::DirectFile;
-use model::{Model, SEGMENT_BYTES, Sizes, options};
+use deepheap_store::{Device, Options, Store, StoreError};
+use model::{Model, SEGMENT_BYTES, Sizes, file, options};
 
 const SEGMENTS: u64 = 80;
 /// Of those of the first tier; of its own, which are twice as large, half as many.
 const BEHIND: u64 = 24;
 const NAMES: u64 = 1000;
-
-fn file() -> Box<dyn Device> {
-    let file = DirectFile::open_unlinked(Path::new("/var/tmp")).expect("a file");
-    Box::new(FileDevice::new(file).expect("a device"))
-}
 
 /// A model of two tiers, the second one of larger segments.
 fn tiers(first: Box<dyn Device>, second: Box<dyn Device>, sizes: Sizes) -> Model {
@@ -101,20 +93,12 @@ fn a_forked_child_reads_the_second_tier_and_writes_to_the_first() {
     work(&mut model, &mut random, 4000);
     model.store.seal_and_drain();
     let pin = model.store.pin_all().expect("a pin");
-    let frozen = model.store.freeze();
-    // SAFETY: the child has one thread, and leaves by `child::end`.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "fork");
-    drop(frozen);
-    if pid == 0 {
-        child::end(|| {
-            model.store.become_child(file()).expect("a generation");
-            assert_eq!(model.check_everything(), 0);
-            let before = in_second_tier(&model);
-            work(&mut model, &mut Random::new(seed + 1), 4000);
-            assert!(in_second_tier(&model) < before / 2, "a child has no second tier of its own");
-        });
-    }
+    let pid = model::fork(&mut model, |model| {
+        assert_eq!(model.check_everything(), 0);
+        let before = in_second_tier(model);
+        work(model, &mut Random::new(seed + 1), 4000);
+        assert!(in_second_tier(model) < before / 2, "a child has no second tier of its own");
+    });
     work(&mut model, &mut random, 4000);
     child::must_succeed(pid);
     model.store.unpin(pin);

@@ -27,6 +27,7 @@ pub mod lock;
 pub mod log;
 pub mod mapping;
 pub mod memory_file;
+pub mod moving_mean;
 pub mod own_descriptor;
 pub mod own_memory;
 pub mod padded;

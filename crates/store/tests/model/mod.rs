@@ -5,14 +5,17 @@
 #![allow(dead_code)] // each test file uses a part of it
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
+use deepheap_child as child;
 use deepheap_sim::Random;
 use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_BYTES, Block, BlockRead, Device, Head, Options, PACKED_MAX, PackedBlock, Plan, Store,
-    StoreError, VictimObject, Writer, packed,
+    BLOCK_BYTES, Block, BlockRead, Device, FileDevice, Head, Options, PACKED_MAX, PackedBlock,
+    Plan, Store, StoreError, VictimObject, Writer, packed,
 };
 use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::direct_file::DirectFile;
 
 /// The smallest segments: the most of them on a small device.
 pub const SEGMENT_BYTES: u64 = 256 << 10;
@@ -113,6 +116,28 @@ pub fn pack(
         }
     }
     Ok(())
+}
+
+/// A file without a name.
+pub fn file() -> Box<dyn Device> {
+    let file = DirectFile::open_unlinked(Path::new("/var/tmp")).expect("a file");
+    Box::new(FileDevice::new(file).expect("a device"))
+}
+
+/// Runs the child in a fork of the frozen store; returns its process id to the parent.
+pub fn fork(model: &mut Model, body: impl FnOnce(&mut Model)) -> libc::pid_t {
+    let frozen = model.store.freeze();
+    // SAFETY: the child has one thread, and leaves by `child::end`.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork");
+    drop(frozen);
+    if pid == 0 {
+        child::end(|| {
+            model.store.become_child(file()).expect("a generation");
+            body(model);
+        });
+    }
+    pid
 }
 
 /// What came of a check of one object.
