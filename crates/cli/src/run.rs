@@ -44,15 +44,18 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
         return Err(Refusal::new(finding.to_string()));
     }
     let location = StoreLocation::find(&config).map_err(|error| Refusal::new(error.to_string()))?;
-    if let Some(tier) = config.of_tier() {
-        let tier = StoreLocation::find(&tier);
-        tier.map_err(|error| Refusal::new(format!("the second tier: {error}")))?;
+    if let Some(as_store) = config.of_tier() {
+        let found = StoreLocation::find(&as_store);
+        found.map_err(|error| Refusal::new(format!("the second tier: {error}")))?;
     }
     if let Some((problem, fix)) = location.shortened_by_limit(&config) {
         refusal::warn(&format!("store '{}' {problem}: {fix}", location.path().display()));
     }
     // Absolute: the program and its children may change folders.
     config.store = Some(absolute(location.path())?);
+    if let Some(tier) = &mut config.tier {
+        tier.path = absolute(&tier.path)?;
+    }
     if let Some(file) = &config.stats_file {
         config.stats_file = Some(check_output_file(file, "statistics", "--stats")?);
     }
@@ -111,9 +114,6 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     }
     if let Some(path) = &arguments.tier {
         config.set(machine, "tier", utf8(path)?).map_err(refuse("--tier"))?;
-    }
-    if let Some(size) = &arguments.tier_size {
-        config.set(machine, "tier_size", size).map_err(refuse("--tier-size"))?;
     }
     if let Some(path) = &arguments.stats {
         config.set(machine, "stats", utf8(path)?).map_err(refuse("--stats"))?;

@@ -12,7 +12,7 @@
 //! | | `model:hdd@PATH`, `model:net@PATH`: as slow as a hard disk or a network volume | |
 //! | `store_size` | size, or percentage of what the store has free | `90%` |
 //! | `tier` | a second tier behind the store, for what is read back in order: as `store` | none |
-//! | `tier_size` | size, or percentage of what the second tier has free | `90%` |
+//! | | with a size behind a last colon, or a percentage of what is free there | `:90%` |
 //! | `store_floor` | size or percentage of the file system that stays free | `5%`, or 1 GiB |
 //! | `overcommit` | memory takes room when touched (`lazy`) or allocated (`strict`) | `lazy` |
 //! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
@@ -142,6 +142,17 @@ impl fmt::Display for Share {
     }
 }
 
+/// A second tier behind the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecondTier {
+    /// Folder, file or block device.
+    pub path: PathBuf,
+    /// As [`Config::store_model`].
+    pub model: Option<ModelKind>,
+    /// How much of what is free there may be used.
+    pub size: Share,
+}
+
 /// All settings. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -157,11 +168,7 @@ pub struct Config {
     /// How much of what is free at the store may be used.
     pub store_size: Share,
     /// The second tier; `None`: there is none.
-    pub tier: Option<PathBuf>,
-    /// As `store_model`, of the second tier.
-    pub tier_model: Option<ModelKind>,
-    /// How much of what is free at the second tier may be used.
-    pub tier_size: Share,
+    pub tier: Option<SecondTier>,
     /// What stays free on the file system of a store in a folder; `None`: see `floor_of`.
     pub store_floor: Option<Share>,
     /// When memory is promised room in the store.
@@ -216,8 +223,6 @@ impl Config {
             store_model: None,
             store_size: STORE_SIZE_DEFAULT,
             tier: None,
-            tier_model: None,
-            tier_size: STORE_SIZE_DEFAULT,
             store_floor: None,
             overcommit: Overcommit::Lazy,
             strides: true,
@@ -309,10 +314,12 @@ impl Config {
             }
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "stall" => self.stall = stall(value)?,
-            "store" => (self.store_model, self.store) = store("store", value)?,
+            "store" => {
+                let (model, path) = store("store", value)?;
+                (self.store_model, self.store) = (model, Some(path));
+            }
             "store_size" => self.store_size = Share::parse("store_size", value)?,
-            "tier" => (self.tier_model, self.tier) = store("tier", value)?,
-            "tier_size" => self.tier_size = Share::parse("tier_size", value)?,
+            "tier" => self.tier = Some(SecondTier::parse(value)?),
             "store_floor" => self.store_floor = Some(floor(value)?),
             "overcommit" => self.overcommit = overcommit(value)?,
             "page_buffer" => self.page_buffer = Some(Share::parse("page_buffer", value)?),
@@ -350,8 +357,8 @@ impl Config {
 
     /// The settings of the second tier, as if it were the store.
     pub fn of_tier(&self) -> Option<Config> {
-        let (store, store_model) = (Some(self.tier.clone()?), self.tier_model);
-        Some(Config { store, store_model, store_size: self.tier_size, ..self.clone() })
+        let SecondTier { path, model, size } = self.tier.clone()?;
+        Some(Config { store: Some(path), store_model: model, store_size: size, ..self.clone() })
     }
 
     /// The bound on stalls that is held by the amount of RAM, rather than by what goes to the
@@ -392,8 +399,9 @@ impl Config {
                 format!("{owner} {has}; give less, or leave it at 50%"),
             );
         }
-        for (key, size) in [("store_size", self.store_size), ("tier_size", self.tier_size)] {
-            let Share::Bytes(size) = size else { continue };
+        let tier_size = self.tier.as_ref().map(|tier| tier.size);
+        for (key, size) in [("store_size", Some(self.store_size)), ("tier", tier_size)] {
+            let Some(Share::Bytes(size)) = size else { continue };
             if size < STORE_MIN_BYTES {
                 return refuse(key, size, format!("give at least {}", bytes(STORE_MIN_BYTES)));
             }
@@ -451,9 +459,6 @@ impl Config {
             conf.push_str(&escaped(value));
         };
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let modelled = |kind: Option<ModelKind>, path: &Path| {
-            kind.map_or(String::new(), |kind| format!("model:{}@", kind.name())) + &text(path)
-        };
         if let Some(limit) = self.stall {
             put("stall", &limit.to_string());
         }
@@ -463,11 +468,8 @@ impl Config {
         if self.store_size != STORE_SIZE_DEFAULT {
             put("store_size", &self.store_size.to_string());
         }
-        if let Some(path) = &self.tier {
-            put("tier", &modelled(self.tier_model, path));
-        }
-        if self.tier_size != STORE_SIZE_DEFAULT {
-            put("tier_size", &self.tier_size.to_string());
+        if let Some(tier) = &self.tier {
+            put("tier", &tier.text());
         }
         if let Some(share) = self.store_floor {
             put("store_floor", &share.to_string());
@@ -513,6 +515,29 @@ impl Config {
             }
         }
         conf
+    }
+}
+
+impl SecondTier {
+    /// Reads `PATH` or `PATH:SIZE`. A path may have colons: only what reads as a size behind the
+    /// last one is a size.
+    fn parse(value: &str) -> Result<SecondTier, ConfigError> {
+        let (model, place) = split_model("tier", value)?;
+        let (path_text, size) = place
+            .rsplit_once(':')
+            .and_then(|(path, size)| Some((path, Share::parse("tier", size).ok()?)))
+            .unwrap_or((place, STORE_SIZE_DEFAULT));
+        Ok(SecondTier { path: path("tier", path_text)?, model, size })
+    }
+
+    /// What `parse` reads.
+    fn text(&self) -> String {
+        let place = modelled(self.model, &self.path);
+        let is_read_back = SecondTier::parse(&place).is_ok_and(|read| read.path == self.path);
+        match self.size {
+            STORE_SIZE_DEFAULT if is_read_back => place,
+            size => format!("{place}:{size}"),
+        }
     }
 }
 
@@ -600,19 +625,31 @@ fn floor(value: &str) -> Result<Share, ConfigError> {
 }
 
 /// Which model a store follows, if any, and where it is.
-fn store(
+fn store(key: &'static str, value: &str) -> Result<(Option<ModelKind>, PathBuf), ConfigError> {
+    let (model, place) = split_model(key, value)?;
+    Ok((model, path(key, place)?))
+}
+
+/// The model before a place, if there is one, and the place.
+fn split_model<'a>(
     key: &'static str,
-    value: &str,
-) -> Result<(Option<ModelKind>, Option<PathBuf>), ConfigError> {
+    value: &'a str,
+) -> Result<(Option<ModelKind>, &'a str), ConfigError> {
     let Some(modelled) = value.trim_start().strip_prefix("model:") else {
-        return Ok((None, Some(path(key, value)?)));
+        return Ok((None, value));
     };
     let parts = modelled.split_once('@');
     let Some((Ok(kind), place)) = parts.map(|(kind, place)| (kind.parse(), place)) else {
         let words = "model:hdd@PATH, model:net@PATH, or a path alone";
         return Err(ConfigError::NoneOf { key, text: value.to_owned(), words });
     };
-    Ok((Some(kind), Some(path(key, place)?)))
+    Ok((Some(kind), place))
+}
+
+/// What `split_model` reads.
+fn modelled(kind: Option<ModelKind>, path: &Path) -> String {
+    let model = kind.map_or(String::new(), |kind| format!("model:{}@", kind.name()));
+    model + &path.to_string_lossy()
 }
 
 /// A percentage of the run time, or `off`.

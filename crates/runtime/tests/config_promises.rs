@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use deepheap::Overcommit;
-use deepheap::config::{Compress, Config, ConfigError, ModelKind, Share, StallLimit};
+use deepheap::config::{
+    Compress, Config, ConfigError, ModelKind, STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit,
+};
 use deepheap::machine::Machine;
 use proptest::prelude::*;
 
@@ -64,6 +66,37 @@ fn a_store_can_be_as_slow_as_another_device() {
 }
 
 #[test]
+fn a_second_tier_has_its_size_behind_its_last_colon_and_other_colons_are_of_its_path() {
+    let told = |conf: &str| {
+        let config = parse(conf).expect(conf);
+        assert_eq!(parse(&config.to_conf()), Ok(config.clone()), "{conf}");
+        let SecondTier { path, model, size } = config.tier.expect(conf);
+        (path.to_str().expect("text").to_owned(), model, size)
+    };
+    let at = |path: &str, size| (path.to_owned(), None, size);
+    assert_eq!(told("tier:/d"), at("/d", STORE_SIZE_DEFAULT));
+    assert_eq!(told("tier:/d:20G"), at("/d", Share::Bytes(20 * GIB)));
+    assert_eq!(told("tier: /d : 50 % "), at("/d ", Share::Percent(50)));
+    assert_eq!(told("tier:/by-path/pci-0:1f"), at("/by-path/pci-0:1f", STORE_SIZE_DEFAULT));
+    assert_eq!(told("tier:/a:b:1.5G"), at("/a:b", Share::Bytes(3 * GIB / 2)));
+    assert_eq!(told("tier:/a:64M:90%"), at("/a:64M", STORE_SIZE_DEFAULT));
+    assert_eq!(told("tier:/a:500%"), at("/a:500%", STORE_SIZE_DEFAULT));
+    let modelled = ("/a@b".to_owned(), Some(ModelKind::HardDisk), Share::Bytes(GIB));
+    assert_eq!(told("tier:model:hdd@/a@b:1G"), modelled);
+    for (conf, said) in [
+        ("tier::1G", "tier is empty: give a path"),
+        ("tier:model:net@:1G", "tier is empty: give a path"),
+        ("tier:model:1G", "write model:hdd@PATH"),
+        ("tier:/a:1", "tier 1 B is impossible: give at least 16.0 MiB"),
+        ("tier:/a:5T", "4.00 TiB at most"),
+        ("tier_size:1G", "there is no setting 'tier_size'"),
+    ] {
+        let refused = refusal(conf);
+        assert!(refused.contains(said), "{conf}: {refused}");
+    }
+}
+
+#[test]
 fn a_memory_cgroup_counts_as_the_machine() {
     let machine = Machine { memory_bytes: 8 * GIB, cgroup_limit_bytes: Some(GIB) };
     assert_eq!(Config::default_on(machine).ram, GIB / 2);
@@ -75,7 +108,7 @@ fn a_memory_cgroup_counts_as_the_machine() {
 fn every_key_is_read() {
     let config = parse(
         "ram:25%, stall:off, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
-         tier:model:hdd@/d,tier_size:1T,\
+         tier:model:hdd@/d:1T,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,sequences:no,discard:no,\
          stats:/tmp/s.json,show_stats:yes,\
@@ -88,9 +121,11 @@ fn every_key_is_read() {
         store: Some(PathBuf::from("/a,b\\c")),
         store_model: None,
         store_size: Share::Bytes(20 * GIB),
-        tier: Some(PathBuf::from("/d")),
-        tier_model: Some(ModelKind::HardDisk),
-        tier_size: Share::Bytes(1024 * GIB),
+        tier: Some(SecondTier {
+            path: PathBuf::from("/d"),
+            model: Some(ModelKind::HardDisk),
+            size: Share::Bytes(1024 * GIB),
+        }),
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
         strides: false,
@@ -225,9 +260,10 @@ fn any_config() -> impl Strategy<Value = Config> {
                 store,
                 store_model: None,
                 store_size,
-                tier_model: tier.as_ref().filter(|_| flags[0]).map(|_| ModelKind::Network),
-                tier,
-                tier_size,
+                tier: tier.map(|path| {
+                    let model = flags[0].then_some(ModelKind::Network);
+                    SecondTier { path, model, size: tier_size }
+                }),
                 store_floor,
                 overcommit: if flags[3] { Overcommit::Strict } else { Overcommit::Lazy },
                 stats_file,
@@ -259,7 +295,7 @@ fn fuzz_config() -> ProptestConfig {
 /// Pieces of settings, right and wrong ones.
 fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: \
-        tier: tier_size: model: hdd@ \
+        tier: :1G :16 model: hdd@ \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
         pool_step: strides: sequences: discard: stats: trace: show_stats: children: force: \
         encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \

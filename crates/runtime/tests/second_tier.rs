@@ -8,7 +8,7 @@ use scene::play;
 use scene::process::{fork, must_succeed};
 
 const MIB: usize = 1 << 20;
-const CONF: &str = "ram:48M,store_size:1G,tier:/var/tmp,tier_size:1G";
+const CONF: &str = "ram:48M,store_size:1G,tier:/var/tmp:1G";
 
 fn stats() -> deepheap::Stats {
     deepheap::stats().expect("it runs")
@@ -82,7 +82,7 @@ fn what_is_touched_at_random_goes_to_the_store() {
 
 #[test]
 fn a_second_tier_that_is_full_leaves_the_rest_to_the_store() {
-    let conf = "ram:48M,store_size:1G,tier:/var/tmp,tier_size:16M";
+    let conf = "ram:48M,store_size:1G,tier:/var/tmp:16M";
     play("a_second_tier_that_is_full_leaves_the_rest_to_the_store", conf, || {
         let seed = seed();
         let array = Object::new(128 * MIB).expect("room");
@@ -97,7 +97,7 @@ fn a_second_tier_that_is_full_leaves_the_rest_to_the_store() {
 #[test]
 fn above_its_bound_on_stalls_a_program_waits_for_the_store_instead() {
     // A disk that is never fast enough for a program that does nothing else.
-    let conf = "ram:48M,store_size:1G,tier:model:hdd@/var/tmp,tier_size:1G,stall:0.1%";
+    let conf = "ram:48M,store_size:1G,tier:model:hdd@/var/tmp:1G,stall:0.1%";
     play("above_its_bound_on_stalls_a_program_waits_for_the_store_instead", conf, || {
         let seed = seed();
         let array = Object::new(96 * MIB).expect("room");
