@@ -306,13 +306,18 @@ The words on the screen:
   cache            what left it: dropped, for the store has it, or
                    written; kept: touched again, so it stays longer
   device           bytes read and written
+  tier             the second tier: what is live there, of what may be,
+                   and bytes read and written
+  mix              the part of all bytes written, to both, that went
+                   to the second tier; now: in the last interval
   log              write amplification: bytes written for each byte
                    that left RAM; collected: segments made free by
                    moving the blocks that were still needed
   stood            the part of its run time (it computes, or stands in
                    faults) that a thread stands in faults which more
                    RAM would have spared it; of the thread that does
-                   so most; now: in the last seconds
+                   so most; now: in the last seconds; the bound is
+                   that of --stall
   stalls           time that threads waited for room in RAM or on the
                    store; direct reclaims: they made it themselves;
                    EFAULT retries, pins: system calls on memory that
@@ -345,7 +350,8 @@ The hottest code is where the program touches memory that is not in reach, from 
 the process notes in its statistics; it is named by the symbols of the files that are mapped.
 
 Life is how long an SSD lasts that is rated for 600 TB of writes, as common ones of 1 TB are, if it
-is written on at the rate of the last minutes.
+is written on at the rate of the last minutes; with a second tier also how long it would last if it
+had to take what goes there.
 
 Processes of other users are seen by root only.";
 

@@ -39,6 +39,8 @@ pub struct Moment {
     pub read_bytes: f64,
     /// Bytes written to the device a second.
     pub written_bytes: f64,
+    /// Bytes written to the second tier a second.
+    pub tier_written_bytes: f64,
     /// RAM at the end of the interval.
     pub ram: Ram,
 }
@@ -145,18 +147,34 @@ impl History {
 
     /// Bytes written a second, over all intervals that are kept.
     pub fn mean_written_bytes(&self) -> f64 {
-        let seconds: f64 = self.moments().map(|moment| moment.seconds).sum();
-        let bytes: f64 = self.moments().map(|moment| moment.written_bytes * moment.seconds).sum();
-        if seconds > 0.0 { bytes / seconds } else { 0.0 }
+        self.mean(|moment| moment.written_bytes)
     }
 
     /// Years until such an SSD is worn out at the rate of the kept intervals; none if nothing is
     /// written.
     pub fn years_of_device(&self) -> Option<f64> {
-        const SECONDS_OF_YEAR: f64 = 365.25 * 86_400.0;
-        let rate = self.mean_written_bytes();
-        (rate > 0.0).then(|| ENDURANCE_BYTES / rate / SECONDS_OF_YEAR)
+        years_at(self.mean_written_bytes())
     }
+
+    /// The same if it had been written what went to the second tier, too; none if nothing went
+    /// there.
+    pub fn years_without_tier(&self) -> Option<f64> {
+        let tier = self.mean(|moment| moment.tier_written_bytes);
+        years_at(self.mean_written_bytes() + tier).filter(|_| tier > 0.0)
+    }
+
+    /// The mean of a rate over all intervals that are kept.
+    fn mean(&self, rate: impl Fn(&Moment) -> f64) -> f64 {
+        let seconds: f64 = self.moments().map(|moment| moment.seconds).sum();
+        let sum: f64 = self.moments().map(|moment| rate(moment) * moment.seconds).sum();
+        if seconds > 0.0 { sum / seconds } else { 0.0 }
+    }
+}
+
+/// Years until such an SSD is worn out at so many bytes a second; none if nothing is written.
+fn years_at(rate: f64) -> Option<f64> {
+    const SECONDS_OF_YEAR: f64 = 365.25 * 86_400.0;
+    (rate > 0.0).then(|| ENDURANCE_BYTES / rate / SECONDS_OF_YEAR)
 }
 
 fn between(earlier: &Sample, now: &Sample) -> Moment {
@@ -177,6 +195,35 @@ fn between(earlier: &Sample, now: &Sample) -> Moment {
         evicted: rate(Stats::evictions),
         read_bytes: rate(|stats| stats.device_read_bytes),
         written_bytes: rate(|stats| stats.device_write_bytes),
+        tier_written_bytes: rate(|stats| stats.tier_write_bytes),
         ram: Ram::of(&now.stats),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use deepheap::stats::Counter;
+
+    use super::*;
+
+    #[test]
+    fn a_second_tier_prolongs_the_life_of_the_device_by_what_it_is_written() {
+        let page = StatsPage::create().expect("page");
+        let pid = std::process::id();
+        let mut history = History::new(page, pid);
+        let mut write = |counter, bytes| {
+            page.add(0, counter, bytes);
+            // Rates are of a millisecond at least.
+            std::thread::sleep(Duration::from_millis(2));
+            history.add(page, pid);
+            (history.years_of_device(), history.years_without_tier())
+        };
+        assert!(matches!(write(Counter::DeviceReadBytes, 1 << 30), (None, None)));
+        assert!(matches!(write(Counter::DeviceWriteBytes, 1 << 30), (Some(_), None)));
+        let (with, without) = write(Counter::TierWriteBytes, 3 << 30);
+        let longer = with.expect("years") / without.expect("years");
+        assert!((3.99..4.01).contains(&longer), "{longer}");
     }
 }

@@ -18,6 +18,7 @@ const BOUNDS: [u32; 12] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 34];
 
 type Number = fn(&Stats) -> u64;
 type Gauges = &'static [(&'static str, Number)];
+type Ratios = &'static [(&'static str, fn(&Stats) -> Option<u64>)];
 
 /// Families with a label of their own, its values, and what they count.
 const GAUGES: &[(&str, &str, &str, &str, Gauges)] = &[
@@ -74,11 +75,11 @@ const GAUGES: &[(&str, &str, &str, &str, Gauges)] = &[
         ],
     ),
     (
-        "deepheap_stall_share_ratio",
-        "ratio",
-        "Part of the run time that a thread stood in faults for want of RAM.",
-        "over",
-        &[("now", |s| s.stall_share_now_ppm), ("all", |s| s.stall_share_ppm)],
+        "deepheap_tier_bytes",
+        "bytes",
+        "The second tier of the store.",
+        "kind",
+        &[("live", |s| s.tier_stored_bytes), ("capacity", |s| s.tier_capacity_bytes)],
     ),
     (
         "deepheap_managing",
@@ -86,6 +87,28 @@ const GAUGES: &[(&str, &str, &str, &str, Gauges)] = &[
         "1 once the heap is managed, 0 before.",
         "",
         &[("", |s| s.managing.into())],
+    ),
+];
+
+/// As `GAUGES`, of numbers in millionths; none is not told.
+const RATIOS: &[(&str, &str, &str, Ratios)] = &[
+    (
+        "deepheap_stall_share_ratio",
+        "Part of the run time that a thread stood in faults for want of RAM.",
+        "over",
+        &[("now", |s| Some(s.stall_share_now_ppm)), ("all", |s| Some(s.stall_share_ppm))],
+    ),
+    (
+        "deepheap_stall_bound_ratio",
+        "The most that it may be.",
+        "",
+        &[("", |s| Some(s.stall_bound_ppm).filter(|&bound| bound > 0))],
+    ),
+    (
+        "deepheap_tier_mix_ratio",
+        "Part of all bytes written that went to the second tier.",
+        "",
+        &[("", Stats::tier_mix_ppm)],
     ),
 ];
 
@@ -158,6 +181,13 @@ const COUNTERS: &[(&str, &str, &str, &str, Gauges)] = &[
         &[("read", |s| s.device_read_bytes), ("write", |s| s.device_write_bytes)],
     ),
     (
+        "deepheap_tier_device_bytes",
+        "bytes",
+        "Bytes read from and written to the second tier.",
+        "kind",
+        &[("read", |s| s.tier_read_bytes), ("write", |s| s.tier_write_bytes)],
+    ),
+    (
         "deepheap_blocks_appended",
         "",
         "Blocks appended to the log.",
@@ -227,6 +257,16 @@ fn write_all(out: &mut String, processes: &[Watched]) -> core::fmt::Result {
             }
         }
     }
+    for (name, help, label, ratios) in RATIOS {
+        head(out, name, "gauge", "ratio", help)?;
+        for process in processes {
+            for (value, ppm) in *ratios {
+                let Some(ppm) = ppm(process.history.stats()) else { continue };
+                let labels = labels(process, label, value);
+                writeln!(out, "{name}{{{labels}}} {}", ppm as f64 / 1e6)?;
+            }
+        }
+    }
     for (name, help, number) in SECONDS {
         head(out, name, "counter", "seconds", help)?;
         for process in processes {
@@ -272,7 +312,7 @@ fn labels(process: &Watched, label: &str, value: &str) -> String {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use deepheap::stats::Gauge;
+    use deepheap::stats::{Counter, Gauge};
     use deepheap::stats_page::StatsPage;
 
     use super::*;
@@ -281,6 +321,14 @@ mod tests {
     fn watched(pid: u32, name: &str) -> Watched {
         let page = StatsPage::create().expect("page");
         page.set(Gauge::Budget, 4096);
+        page.set(Gauge::StallShareNow, 34_000);
+        if pid == 8 {
+            page.set(Gauge::StallBound, 100_000);
+            page.set(Gauge::TierCapacityBytes, 1 << 30);
+            page.set(Gauge::TierStoredBytes, 5000);
+            page.put(Counter::TierWriteBytes, 3000);
+            page.put(Counter::DeviceWriteBytes, 1000);
+        }
         page.record(0, FaultKind::Stored, 70_000);
         page.record(0, FaultKind::Stored, 3_000);
         let history = History::new(page, std::process::id());
@@ -324,11 +372,19 @@ mod tests {
         for line in [
             "deepheap_ram_budget_bytes{pid=\"8\",name=\"d\"} 4096",
             "deepheap_ram_budget_bytes{pid=\"7\",name=\"a \\\"b\\\" \\\\ c\"} 4096",
+            "deepheap_stall_share_ratio{pid=\"8\",name=\"d\",over=\"now\"} 0.034",
+            "deepheap_stall_bound_ratio{pid=\"8\",name=\"d\"} 0.1",
+            "deepheap_tier_bytes{pid=\"8\",name=\"d\",kind=\"live\"} 5000",
+            "deepheap_tier_device_bytes_total{pid=\"8\",name=\"d\",kind=\"write\"} 3000",
+            "deepheap_tier_mix_ratio{pid=\"8\",name=\"d\"} 0.75",
             "deepheap_fault_seconds_bucket{pid=\"8\",name=\"d\",kind=\"stored\",le=\"4.095e-6\"} 1",
             "deepheap_fault_seconds_bucket{pid=\"8\",name=\"d\",kind=\"stored\",le=\"+Inf\"} 2",
             "deepheap_fault_seconds_sum{pid=\"8\",name=\"d\",kind=\"stored\"} 0.000073",
         ] {
             assert!(text.lines().any(|found| found == line), "'{line}' is not in:\n{text}");
+        }
+        for family in ["deepheap_stall_bound_ratio", "deepheap_tier_mix_ratio"] {
+            assert!(!text.contains(&format!("{family}{{pid=\"7\"")), "who has none tells none");
         }
     }
 }

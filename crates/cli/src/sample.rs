@@ -43,6 +43,13 @@ impl Rates<'_> {
         Some(of(self.now).saturating_sub(of(earlier)) as f64 / seconds.max(1e-3))
     }
 
+    /// The part of what was written in the interval that went to the second tier, in millionths.
+    pub fn tier_mix_ppm(&self) -> Option<u64> {
+        let tier = self.rate(|s| s.tier_write_bytes)?;
+        let all = tier + self.rate(|s| s.device_write_bytes)?;
+        (all > 0.0).then_some((tier / all * 1e6) as u64)
+    }
+
     /// "12k/s", or nothing.
     pub fn counts(&self, of: impl Fn(&Stats) -> u64) -> String {
         self.rate(of).map_or(String::new(), |rate| format!("{}/s", count(rate as u64)))

@@ -8,7 +8,7 @@ use core::fmt::{Result, Write};
 
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_report::{
-    bound_in_words, bytes, compression, count, device_troubles, duration, given_back, saved, share,
+    bytes, compression, count, device_troubles, duration, given_back, saved, share,
 };
 
 use crate::sample::{Rates, Sample};
@@ -69,6 +69,10 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
     writeln!(out, "store   {}  {} of {}", bar(stored, capacity), bytes(stored), bytes(capacity))?;
     if let Some(given_back) = given_back(s) {
         writeln!(out, "        {given_back}")?;
+    }
+    if s.tier_capacity_bytes > 0 {
+        let (live, capacity) = (s.tier_stored_bytes, s.tier_capacity_bytes);
+        writeln!(out, "tier    {}  {} of {}", bar(live, capacity), bytes(live), bytes(capacity))?;
     }
     writeln!(
         out,
@@ -148,6 +152,19 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
         bytes(s.device_write_bytes),
         rates.in_brackets(|s| s.device_write_bytes, bytes)
     )?;
+    if let Some(mix) = s.tier_mix_ppm() {
+        writeln!(
+            out,
+            "tier    read {}{}, wrote {}{}",
+            bytes(s.tier_read_bytes),
+            rates.in_brackets(|s| s.tier_read_bytes, bytes),
+            bytes(s.tier_write_bytes),
+            rates.in_brackets(|s| s.tier_write_bytes, bytes)
+        )?;
+        let (mix, late) = (share(mix), rates.tier_mix_ppm().map(share));
+        let late = late.map_or(String::new(), |late| format!("; {late} now"));
+        writeln!(out, "mix     {mix} of what was written went to the second tier{late}")?;
+    }
     for trouble in device_troubles(s) {
         writeln!(out, "        {trouble}")?;
     }
@@ -163,11 +180,15 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
     )?;
     writeln!(
         out,
-        "stood   in faults for want of RAM: {} of the run time now, {} in all{}",
+        "stood   in faults for want of RAM: {} of the run time now, {} in all",
         share(s.stall_share_now_ppm),
-        share(s.stall_share_ppm),
-        bound_in_words(s)
+        share(s.stall_share_ppm)
     )?;
+    if s.stall_bound_ppm > 0 {
+        let is_above = s.tier_capacity_bytes > 0 && s.stall_share_now_ppm > s.stall_bound_ppm;
+        let note = if is_above { ": less goes to the second tier" } else { "" };
+        writeln!(out, "        the bound is {}{note}", share(s.stall_bound_ppm))?;
+    }
     writeln!(
         out,
         "stalls  {} in all threads, {} direct reclaims, {} EFAULT retries, {} pins",

@@ -5,7 +5,7 @@
 //! Threads: none but main.
 
 use deepheap::stats::{FaultKind, Stats};
-use deepheap::stats_report::{bytes, count, duration};
+use deepheap::stats_report::{bytes, count, duration, share};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
@@ -160,7 +160,18 @@ fn device(history: &History, look: Look) -> Vec<Line<'static>> {
     let (read, written) = (bytes(stats.device_read_bytes), bytes(stats.device_write_bytes));
     let totals =
         format!("{read} read, {written} written in all, write amplification {amplification}");
-    vec![rates, labelled("", totals, look), labelled("life", life(history), look)]
+    let life = labelled("life", life(history), look);
+    let mut lines = vec![rates, labelled("", totals, look), life];
+    lines.extend(stats.tier_mix_ppm().map(|mix| {
+        let (read, written) = (bytes(stats.tier_read_bytes), bytes(stats.tier_write_bytes));
+        let tier = format!("{read} read, {written} written, {} of all that was", share(mix));
+        labelled("tier", tier, look)
+    }));
+    lines.extend(history.years_without_tier().map(|years| {
+        let years = years_in_words(years);
+        labelled("", format!("the SSD would last {years} if all of that went there"), look)
+    }));
+    lines
 }
 
 /// How long a device lasts that is written as it is now.
@@ -169,14 +180,18 @@ fn life(history: &History) -> String {
     let Some(years) = history.years_of_device() else {
         return "nothing is written".to_owned();
     };
-    let time = match years {
-        years if years >= 100.0 => "over 100 years".to_owned(),
-        years if years >= 1.0 => format!("{years:.1} years"),
-        years => format!("{:.0} days", years * 365.25),
-    };
+    let time = years_in_words(years);
     let endurance = ENDURANCE_BYTES / 1e12;
     let a_day = bytes(a_day as u64);
     format!("{a_day} a day at this rate; {time} for an SSD rated {endurance:.0} TB")
+}
+
+fn years_in_words(years: f64) -> String {
+    match years {
+        years if years >= 100.0 => "over 100 years".to_owned(),
+        years if years >= 1.0 => format!("{years:.1} years"),
+        years => format!("{:.0} days", years * 365.25),
+    }
 }
 
 fn hottest(process: &mut Watched, rows: usize, look: Look) -> Vec<Line<'static>> {

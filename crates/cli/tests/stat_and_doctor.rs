@@ -7,7 +7,7 @@ use deepheap::stats::{Counter, FaultKind, Gauge};
 use deepheap::stats_page::StatsPage;
 
 /// Words of the screen that its help explains.
-const WORDS: [&str; 19] = [
+const WORDS: [&str; 21] = [
     "heap is managed",
     "in reach",
     "cached",
@@ -24,6 +24,8 @@ const WORDS: [&str; 19] = [
     "prefetch",
     "evicted",
     "cache",
+    "tier",
+    "mix",
     "log",
     "stood",
     "stalls",
@@ -39,6 +41,12 @@ fn stat_shows_a_running_process() {
     page.add(0, Counter::BlocksRefused, 99);
     page.add(0, Counter::WritesRetried, 77);
     page.set(Gauge::StallShareNow, 34_000);
+    page.set(Gauge::StallBound, 25_000);
+    page.set(Gauge::TierCapacityBytes, 7 << 30);
+    page.set(Gauge::TierStoredBytes, 5 << 20);
+    page.put(Counter::TierReadBytes, 3 << 20);
+    page.put(Counter::TierWriteBytes, 40 << 20);
+    page.put(Counter::DeviceWriteBytes, 60 << 20);
     let folder = Folder::new();
     let pid = std::process::id().to_string();
 
@@ -47,7 +55,13 @@ fn stat_shows_a_running_process() {
     let words =
         ["256 MiB", "4.32k", "70.0 us", "heap is managed", "3.4 % of the run time", "stat --help"];
     let troubles = ["99 could not be read", "made again 77 times"];
-    for words in words.into_iter().chain(troubles) {
+    let tier = [
+        "5.00 MiB of 7.00 GiB",
+        "read 3.00 MiB, wrote 40.0 MiB",
+        "40 % of what was written went to the second tier",
+        "the bound is 2.5 %: less goes to the second tier",
+    ];
+    for words in words.into_iter().chain(troubles).chain(tier) {
         assert!(out.contains(words), "'{words}' is not in:\n{out}");
     }
     assert!(!out.contains('\x1b'), "colours in a file:\n{out}");

@@ -425,6 +425,14 @@ impl Stats {
         (touched > 0.0).then(|| 1.0 - used / touched)
     }
 
+    /// The part of all bytes written that went to the second tier, in millionths; `None` if there
+    /// is none.
+    pub fn tier_mix_ppm(&self) -> Option<u64> {
+        let all = self.tier_write_bytes + self.device_write_bytes;
+        let part = self.tier_write_bytes as f64 / all.max(1) as f64;
+        (self.tier_capacity_bytes > 0).then_some((part * 1e6) as u64)
+    }
+
     /// How many times smaller the pages became that were compressed; `None` before the first.
     pub fn compression(&self) -> Option<f64> {
         let before = self.compressed * BLOCK_BYTES;

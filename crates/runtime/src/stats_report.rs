@@ -136,6 +136,7 @@ pub fn stats_json(stats: &Stats) -> String {
             "capacity_bytes": s.tier_capacity_bytes,
             "read_bytes": s.tier_read_bytes,
             "written_bytes": s.tier_write_bytes,
+            "mix": s.tier_mix_ppm().map(|ppm| ppm as f64 / 1e6),
         },
     })
     .to_string()
@@ -278,14 +279,12 @@ pub fn given_back(s: &Stats) -> Option<String> {
 
 /// What the second tier did, if there is one.
 pub fn second_tier(s: &Stats) -> Option<String> {
-    let written = s.tier_write_bytes + s.device_write_bytes;
-    let share = s.tier_write_bytes as f64 / written.max(1) as f64;
-    (s.tier_capacity_bytes > 0).then(|| {
+    s.tier_mix_ppm().map(|mix| {
         format!(
-            "{} read, {} written ({:.0} % of all that was), {} of {} live",
+            "{} read, {} written ({} of all that was), {} of {} live",
             bytes(s.tier_read_bytes),
             bytes(s.tier_write_bytes),
-            100.0 * share,
+            share(mix),
             bytes(s.tier_stored_bytes),
             bytes(s.tier_capacity_bytes),
         )
