@@ -8,6 +8,7 @@ use std::io::Write;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::{Moves, Pager, Usage};
+use deepheap_store::Store;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
 use deepheap_sys::{clock, handler_stack, process_status};
@@ -91,11 +92,13 @@ impl Runtime {
         put(Counter::BlocksAppendedFresh, store.blocks_appended_fresh);
         put(Counter::BlocksAppendedSurvivor, store.blocks_appended_survivor);
         put(Counter::SegmentsCollected, store.segments_collected);
-        put(Counter::Discards, store.discards);
-        put(Counter::DiscardedBytes, store.bytes_discarded);
-        put(Counter::NotDiscardedBytes, store.bytes_not_discarded);
-        if let Some(second) = pager.store().second_tier() {
-            let (tier, segment) = (second.stats(), second.segment_bytes() as u64);
+        let second = pager.store().second_tier();
+        let tier = second.map(Store::stats).unwrap_or_default();
+        put(Counter::Discards, store.discards + tier.discards);
+        put(Counter::DiscardedBytes, store.bytes_discarded + tier.bytes_discarded);
+        put(Counter::NotDiscardedBytes, store.bytes_not_discarded + tier.bytes_not_discarded);
+        if let Some(second) = second {
+            let segment = second.segment_bytes() as u64;
             put(Counter::TierReadBytes, tier.bytes_read);
             put(Counter::TierWriteBytes, tier.bytes_written);
             set(Gauge::TierStoredBytes, tier.live_blocks * block);

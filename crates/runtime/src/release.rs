@@ -121,10 +121,10 @@ impl Runtime {
         }
     }
 
-    /// Notes that much was freed: the collector gives space of the store back at leisure.
-    fn expect_space_to_return(&self, pager: &Pager) {
+    /// Notes that much was freed: the collectors give space of the store back at leisure.
+    pub(crate) fn expect_space_to_return(&self, pager: &Pager) {
         if self.space_to_return.swap(RETURN_LOOKS, Ordering::Relaxed) == 0 {
-            pager.store().call_collector();
+            pager.store().call_collectors();
         }
     }
 

@@ -9,7 +9,8 @@ use std::thread;
 
 use deepheap_pager::Pager;
 use deepheap_pager::policy::tier::SHIFT_ONE;
-use deepheap_store::{RING_BYTES, StoreError};
+use deepheap_store::{RING_BYTES, Store, StoreError};
+use deepheap_sys::clock;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pinned_array::PinnedArray;
 
@@ -42,6 +43,14 @@ impl Runtime {
             pager.set_tier_shift(share * SHIFT_ONE / u64::from(bound.ppm()).max(1));
         }
     }
+
+    /// Gives space of the second tier that has been free for a while back to its device. While it
+    /// has some, both collectors go on to look.
+    fn return_space_of_tier(&self, pager: &Pager, second: &Store) {
+        if self.has_space_to_return() && second.discard_idle(clock::monotonic_ns()) > 0 {
+            self.expect_space_to_return(pager);
+        }
+    }
 }
 
 fn writer(_: &'static Runtime, pager: &'static Pager) {
@@ -70,7 +79,9 @@ fn collector(runtime: &'static Runtime, pager: &'static Pager) {
     };
     let mut fruitless = SHORT;
     while !pager.has_ended() {
-        if !second.wait_for_work(|| None) {
+        let limit = || runtime.has_space_to_return().then_some(LEISURE);
+        if !second.wait_for_work(limit) {
+            runtime.return_space_of_tier(pager, second);
             continue;
         }
         runtime.forget_dead_children(pager);

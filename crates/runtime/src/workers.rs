@@ -11,7 +11,7 @@
 //! | committer | a durable heap's checkpoints that nobody makes himself (`durable_worker`) |
 //! | viewer | gauges and a map of the heap, when another process asks (`viewer`) |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
-//! | another writer and collector | the same for a second tier, but for discard (`second_tier`) |
+//! | another writer and collector | the same for a second tier (`second_tier`) |
 //! | tracer | what the rings of a traced process hold to its file (`trace_recorder`) |
 //!
 //! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls. A worker that

@@ -3,10 +3,16 @@
 
 mod scene;
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
 use scene::memory::{Object, PAGE, Random, seed};
 use scene::play;
-use scene::process::{fork, must_succeed};
+use scene::process::{fork, must_succeed, soon};
 
+/// Until space is given back: a second or so.
+const PATIENCE: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 const CONF: &str = "ram:48M,store_size:1G,tier:/var/tmp:1G";
 
@@ -19,6 +25,14 @@ fn written_since(before: &deepheap::Stats) -> (u64, u64) {
     let now = stats();
     let store = now.device_write_bytes - before.device_write_bytes;
     (store, now.tier_write_bytes - before.tier_write_bytes)
+}
+
+/// Bytes that the second tier of this process takes on its disk; the store is in another folder.
+fn tier_disk_bytes() -> u64 {
+    let files = std::fs::read_dir("/proc/self/fd").expect("our files").flatten();
+    let is_there = |path: &Path| path.read_link().is_ok_and(|to| to.starts_with("/var/tmp"));
+    let files = files.map(|file| file.path()).filter(|path| is_there(path));
+    files.filter_map(|path| path.metadata().ok()).map(|file| file.blocks() * 512).sum()
 }
 
 /// Adds to a word of each page, in order.
@@ -91,6 +105,21 @@ fn a_second_tier_that_is_full_leaves_the_rest_to_the_store() {
         assert!(stats().tier_write_bytes > 0);
         assert!(stats().tier_stored_bytes <= 16 << 20);
         check_swept(&array, seed, 4);
+    });
+}
+
+#[test]
+fn what_is_free_in_the_second_tier_goes_back_to_its_file_system() {
+    play("what_is_free_in_the_second_tier_goes_back_to_its_file_system", CONF, || {
+        let array = Object::new(320 * MIB).expect("room");
+        array.fill(seed());
+        (0..3).for_each(|_| sweep(&array));
+        let (live, before) = (stats().tier_stored_bytes, tier_disk_bytes());
+        eprintln!("{} MiB live in the second tier, {} MiB of disk", live >> 20, before >> 20);
+        assert!(before > 120 << 20, "{before} bytes of disk");
+        array.free();
+        let is_less = || tier_disk_bytes() < before / 2;
+        assert!(soon(PATIENCE, is_less), "of {before} bytes {}", tier_disk_bytes());
     });
 }
 

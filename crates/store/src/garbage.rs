@@ -255,7 +255,7 @@ impl Store {
     }
 
     /// Parks the collector until collection is needed, until somebody calls it (`stop_waiting`,
-    /// `call_collector`), or until `limit` has passed. Whether collection is needed. `limit` is
+    /// `call_collectors`), or until `limit` has passed. Whether collection is needed. `limit` is
     /// asked when no call can be missed any more.
     pub fn wait_for_work(&self, limit: impl FnOnce() -> Option<Duration>) -> bool {
         let ticket = self.work.ticket();
@@ -277,7 +277,10 @@ impl Store {
     }
 
     /// Makes `wait_for_work` return: there is something else to do.
-    pub fn call_collector(&self) {
+    pub fn call_collectors(&self) {
         self.work.notify();
+        if let Some(second) = &self.second {
+            second.work.notify();
+        }
     }
 }

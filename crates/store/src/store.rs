@@ -359,9 +359,12 @@ impl Store {
         given_bytes
     }
 
-    /// From here on `discard_idle` gives nothing back.
+    /// From here on `discard_idle` gives nothing back, of the second tier neither.
     pub fn stop_discards(&self) {
         self.space.lock().discards.stop();
+        if let Some(second) = &self.second {
+            second.stop_discards();
+        }
     }
 
     /// Why the last failed write failed, if one ever did. Blocks of failed writes are still served,
