@@ -10,7 +10,6 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::Block;
-use deepheap_sys::atomic::Ordering;
 use deepheap_sys::clock;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
@@ -24,9 +23,10 @@ use crate::pager::Pager;
 const GROUP: u32 = BATCH_MAX as u32;
 
 impl Pager {
-    /// The program stands in faults for `shift` times as long as it may, `SHIFT_ONE` for one.
-    pub fn set_tier_shift(&self, shift: u64) {
-        self.tier_mix.set_shift(shift);
+    /// So many pages more may go to the second tier, and `most` until the next call; before the
+    /// first call as many as there are.
+    pub fn allow_second_tier(&self, more: u64, most: u64) {
+        self.tier_mix.allow(more, most);
     }
 
     /// A scan has gone on by so many pages.
@@ -63,7 +63,6 @@ impl Pager {
         let Some(second) = self.store.second_tier_to_fill() else { return 0 };
         let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
         let (mix, seen) = (&self.tier_mix, self.tier_mix.seen(disk_ns));
-        let mut credit = mix.credit.load(Ordering::Relaxed);
         let (mut chosen, mut first) = (0, 0);
         while first < count {
             let group = packer.leaving[first].0.0 / GROUP;
@@ -76,11 +75,12 @@ impl Pager {
                 let room = &mut packer.leaving[BATCH_MAX + chosen..];
                 let pages = self.gather(group, &mut room[..GROUP as usize]);
                 let goes_on = self.lies_before(PageNo(group * GROUP));
-                let head = seen.on_ssd(pages, goes_on, &mut credit);
+                let head = seen.on_ssd(pages, goes_on, mix.allowed());
                 let from = room.get(head).map_or(PageNo(u32::MAX), |(page, _)| *page);
                 if head < pages {
                     if chosen + pages - head <= BATCH_MAX {
                         room.copy_within(head..pages, 0);
+                        mix.pay(pages - head);
                         chosen += pages - head;
                     }
                     for index in first..end {
@@ -92,7 +92,6 @@ impl Pager {
             }
             first = end;
         }
-        mix.credit.store(credit, Ordering::Relaxed);
         chosen
     }
 

@@ -6,7 +6,7 @@
 use deepheap_sys::atomic::{AtomicU64, Ordering};
 use deepheap_sys::moving_mean::MovingMean;
 
-use crate::policy::tier::{SHIFT_ONE, Seen};
+use crate::policy::tier::Seen;
 
 /// A scan that pauses for longer is not working on its pages.
 const PAUSE_NS: u64 = 1_000_000_000;
@@ -17,10 +17,8 @@ pub(crate) struct TierMix {
     scanned_ns: AtomicU64,
     /// How long the program works on a page of a scan.
     page_ns: MovingMean,
-    /// The share of stalls by their bound, `SHIFT_ONE` for one.
-    shift: AtomicU64,
-    /// What sequences before left (`Seen::on_ssd`).
-    pub(crate) credit: AtomicU64,
+    /// Pages that may go to the second tier.
+    allowed: AtomicU64,
 }
 
 impl TierMix {
@@ -28,13 +26,23 @@ impl TierMix {
         TierMix {
             scanned_ns: AtomicU64::new(0),
             page_ns: MovingMean::new(),
-            shift: AtomicU64::new(SHIFT_ONE),
-            credit: AtomicU64::new(0),
+            allowed: AtomicU64::new(u64::MAX),
         }
     }
 
-    pub(crate) fn set_shift(&self, shift: u64) {
-        self.shift.store(shift, Ordering::Relaxed);
+    pub(crate) fn allowed(&self) -> u64 {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn allow(&self, more: u64, most: u64) {
+        let allowed = self.allowed().saturating_add(more).min(most);
+        self.allowed.store(allowed, Ordering::Relaxed);
+    }
+
+    /// So many pages go.
+    pub(crate) fn pay(&self, pages: usize) {
+        let allowed = self.allowed().saturating_sub(pages as u64);
+        self.allowed.store(allowed, Ordering::Relaxed);
     }
 
     /// A scan has gone on by so many pages, at this time.
@@ -47,7 +55,6 @@ impl TierMix {
 
     /// What the policy decides by, if reads of the second tier take so long.
     pub(crate) fn seen(&self, disk_ns: u64) -> Seen {
-        let shift = self.shift.load(Ordering::Relaxed);
-        Seen { disk_ns, page_ns: self.page_ns.get(), shift }
+        Seen { disk_ns, page_ns: self.page_ns.get() }
     }
 }

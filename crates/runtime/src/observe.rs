@@ -113,14 +113,6 @@ impl Runtime {
         Some(stalls.mark())
     }
 
-    /// The share of the last run time that a thread stood in faults, in millionths; none while
-    /// another thread brings it up to date.
-    pub(crate) fn stall_share_now(&self) -> Option<u64> {
-        let mut stalls = self.stalls.try_lock()?;
-        stalls.observe(&self.times());
-        Some(stalls.now_ppm())
-    }
-
     /// Brings the shares of the run time that threads stand in faults up to date.
     fn publish_stalls(&self) {
         // Who has it publishes the same.

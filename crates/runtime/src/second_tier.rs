@@ -3,22 +3,35 @@
 //!
 //! Guarantees: a second tier that is full, or fails, costs no promise: what it does not take, the
 //! store does. That is said once.
-//! Threads: two workers; the evictor sets the shift.
+//! Threads: two workers; the evictor holds the bound.
 
+use core::time::Duration;
 use std::thread;
 
+use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
-use deepheap_pager::policy::tier::SHIFT_ONE;
+use deepheap_pager::policy::tier::{Allowance, Ran};
 use deepheap_store::{RING_BYTES, Store, StoreError};
 use deepheap_sys::clock;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::runtime::Runtime;
+use crate::stall_share::Mark;
 use crate::workers::{LEISURE, SHORT, spawn};
 
 /// Rings of its device: one for each fetcher, one to spare.
 pub(crate) const RINGS: usize = 4;
+
+/// Run time between two looks at what the second tier costs.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is known of the cost of the second tier, under a bound on stalls.
+pub(crate) struct TierBound {
+    allowance: Allowance,
+    mark: Mark,
+    bytes_read: u64,
+}
 
 impl Runtime {
     /// Bytes of RAM that a second tier takes before anything is in it.
@@ -35,13 +48,26 @@ impl Runtime {
         }
     }
 
-    /// Lets less go to the second tier while the program stands in faults for longer than it may.
-    pub(crate) fn shift_tiers(&self, pager: &Pager) {
-        if let (Some(bound), Some(_)) = (self.config.stall, pager.store().second_tier())
-            && let Some(share) = self.stall_share_now()
-        {
-            pager.set_tier_shift(share * SHIFT_ONE / u64::from(bound.ppm()).max(1));
+    /// For the evictor; none without a bound on stalls.
+    pub(crate) fn tier_bound(&self) -> Option<TierBound> {
+        let allowance = Allowance::new(self.config.stall?.ppm());
+        Some(TierBound { allowance, mark: self.stall_mark().unwrap_or_default(), bytes_read: 0 })
+    }
+
+    /// Lets no more go to the second tier than holds the bound on stalls, if there is one.
+    pub(crate) fn hold_tier_bound(&self, pager: &Pager, bound: &mut Option<TierBound>) {
+        let (Some(bound), Some(second)) = (bound, pager.store().second_tier()) else { return };
+        let Some(mark) = self.stall_mark() else { return };
+        let ran = mark.since(&bound.mark);
+        if ran.run_ns < LOOK.as_nanos() as u64 {
+            return;
         }
+        let bytes_read = second.stats().bytes_read;
+        let pages = (bytes_read - bound.bytes_read) / PAGE as u64;
+        (bound.mark, bound.bytes_read) = (mark, bytes_read);
+        let ran = Ran { run_ns: ran.run_ns, stall_ns: ran.stall_ns, pages };
+        let (more, most) = bound.allowance.look(ran);
+        pager.allow_second_tier(more, most);
     }
 
     /// Gives space of the second tier that has been free for a while back to its device. While it

@@ -131,6 +131,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
     let mut trimmed_ns = clock::monotonic_ns();
     let mut watch = Watch::default();
     let mut least = runtime.least_ram();
+    let mut tier_bound = runtime.tier_bound();
     while !pager.has_ended() {
         // Once there is nothing to give back there is no limit: at rest nobody runs.
         let look = least.as_ref().map(LeastRam::pause);
@@ -146,7 +147,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         };
         let mut batches = 0;
         runtime.hold_stall_bound(pager, &mut least);
-        runtime.shift_tiers(pager);
+        runtime.hold_tier_bound(pager, &mut tier_bound);
         let mut border_moves = pager.rebalance();
         if least.is_some() {
             pager.trim_cache(&mut moves);
@@ -163,7 +164,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
                 runtime.count_moves(0, &core::mem::take(&mut moves));
                 runtime.watch_for_thrashing(&mut watch);
                 runtime.hold_stall_bound(pager, &mut least);
-                runtime.shift_tiers(pager);
+                runtime.hold_tier_bound(pager, &mut tier_bound);
             }
             if is_time || border_moves {
                 border_moves = pager.rebalance();
