@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use clap::ValueEnum;
+use deepheap::objects::{self, ObjectError};
 use deepheap::{DurableHeap, DurableOptions, Ticket};
 use heed::byteorder::BigEndian;
 use heed::types::{Bytes, U64};
@@ -46,12 +47,19 @@ pub struct Shape<'a> {
     pub records: u64,
     /// Bytes of each.
     pub bytes: usize,
+    /// More settings of the durable heap.
+    pub settings: &'a str,
 }
 
 /// What all tables can do. Keys are numbers from 0 on.
 pub trait Contender {
     /// Hands a record to `see`.
     fn read(&mut self, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<(), String>;
+    /// Hands the records of some keys to `see`, with their keys; one after the other where a table
+    /// cannot read them together.
+    fn read_batch(&mut self, keys: &[u64], see: &mut dyn FnMut(u64, &[u8])) -> Result<(), String> {
+        keys.iter().try_for_each(|&key| self.read(key, &mut |value| see(key, value)))
+    }
     /// Writes a record.
     fn write(&mut self, key: u64, value: &[u8]) -> Result<(), String>;
     /// Makes what was written durable.
@@ -73,23 +81,24 @@ fn text(error: impl core::fmt::Display) -> String {
     error.to_string()
 }
 
-/// RAM for the heap of `malloc`, which has nothing to hold.
-const PLAIN_BYTES: u64 = 16 << 20;
+/// RAM for the heap of `malloc`, which has nothing to hold: the least that is accepted.
+pub const PLAIN_BYTES: u64 = 16 << 20;
+
 /// A hash table in a durable heap: open addressing, slots with the addresses of records, by the
-/// hash that C++ has for numbers, which is the number. A record is an object; it begins with its
-/// key.
+/// hash that C++ has for numbers, which is the number. A record is an object, is read and written
+/// by calls, and begins with its key.
 struct Heap {
     heap: DurableHeap,
     slots: *mut u64,
     bits: u32,
-    bytes: usize,
+    record: Vec<u8>,
     asked: Option<Ticket>,
 }
 
 impl Heap {
     fn create(shape: &Shape<'_>) -> Result<Heap, String> {
         backend::start(shape.ram_bytes + PLAIN_BYTES, shape.folder, "").map_err(text)?;
-        let options = format!("ram:{},size:64G", shape.ram_bytes);
+        let options = format!("ram:{},size:64G,{}", shape.ram_bytes, shape.settings);
         let options = DurableOptions::parse(&options).map_err(text)?;
         let heap = DurableHeap::open(&shape.folder.join("records.dh"), &options).map_err(text)?;
         let slots = (shape.records * 3 / 2).next_power_of_two();
@@ -100,53 +109,83 @@ impl Heap {
         // SAFETY: so large.
         unsafe { table.write_bytes(0, slots as usize) };
         heap.set_root("records", table.cast()).map_err(text)?;
-        Ok(Heap { heap, slots: table, bits: slots.ilog2(), bytes: shape.bytes, asked: None })
+        let record = vec![0; shape.bytes];
+        Ok(Heap { heap, slots: table, bits: slots.ilog2(), record, asked: None })
     }
 
-    /// The slot of a key, and its record; null: a free slot.
-    fn find(&self, key: u64) -> (*mut u64, *mut u8) {
+    /// Looks for a key: its slot, and its record, which is in `record` then; null: a free slot.
+    fn find(&mut self, key: u64) -> Result<(*mut u64, *mut u8), String> {
         let mask = (1usize << self.bits) - 1;
         let mut at = key as usize & mask;
         loop {
-            // SAFETY: a slot of the table, and a record, which begins with its key.
+            // SAFETY: a slot of the table.
             let (slot, record) = unsafe {
                 let slot = self.slots.add(at);
                 (slot, slot.read() as *mut u8)
             };
-            // SAFETY: as above.
-            if record.is_null() || unsafe { record.cast::<u64>().read() } == key {
-                return (slot, record);
+            if record.is_null() {
+                return Ok((slot, record));
+            }
+            // SAFETY: a record of so many bytes; nobody else knows it.
+            unsafe { objects::read(record, 0, self.record.as_mut_ptr(), self.record.len()) }
+                .map_err(refused)?;
+            if self.record[..8] == key.to_le_bytes() {
+                return Ok((slot, record));
             }
             at = (at + 1) & mask;
         }
     }
 }
 
+fn refused(error: ObjectError) -> String {
+    format!("{error:?}")
+}
+
 impl Contender for Heap {
     fn read(&mut self, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<(), String> {
-        let (_, record) = self.find(key);
+        let (_, record) = self.find(key)?;
         if record.is_null() {
             return Err(format!("no record {key}"));
         }
-        // SAFETY: a record of so many bytes; nobody writes to it meanwhile.
-        see(unsafe { core::slice::from_raw_parts(record, self.bytes) });
+        see(&self.record);
+        Ok(())
+    }
+
+    fn read_batch(&mut self, keys: &[u64], see: &mut dyn FnMut(u64, &[u8])) -> Result<(), String> {
+        let bytes = self.record.len();
+        let at = |key: u64| (key as usize) & ((1 << self.bits) - 1);
+        // SAFETY: slots of the table.
+        let firsts = keys.iter().map(|&key| unsafe { self.slots.add(at(key)).read() } as *const u8);
+        let firsts: Vec<*const u8> = firsts.collect();
+        let mut values = vec![0; keys.len() * bytes];
+        let are_all = !firsts.iter().any(|first| first.is_null());
+        if are_all {
+            // SAFETY: records of so many bytes.
+            unsafe { objects::gather(firsts.as_ptr(), keys.len(), 0, bytes, values.as_mut_ptr()) }
+                .map_err(refused)?;
+        }
+        for (&key, value) in keys.iter().zip(values.chunks(bytes)) {
+            // Another key has the first slot: the record is in one of the next.
+            match are_all && value[..8] == key.to_le_bytes() {
+                true => see(key, value),
+                false => self.read(key, &mut |value| see(key, value))?,
+            }
+        }
         Ok(())
     }
 
     fn write(&mut self, key: u64, value: &[u8]) -> Result<(), String> {
-        let (slot, mut record) = self.find(key);
+        let (slot, mut record) = self.find(key)?;
         if record.is_null() {
-            record = self.heap.allocate_objects(1, self.bytes);
+            record = self.heap.allocate_objects(1, value.len());
             if record.is_null() {
                 return Err("no memory for a record".into());
             }
+            // SAFETY: a slot of the table.
+            unsafe { slot.write(record as u64) };
         }
-        // SAFETY: a record of so many bytes, and a slot of the table.
-        unsafe {
-            record.copy_from_nonoverlapping(value.as_ptr(), self.bytes);
-            slot.write(record as u64);
-        }
-        Ok(())
+        // SAFETY: a record of so many bytes.
+        unsafe { objects::write(record, 0, value.as_ptr(), value.len()) }.map_err(refused)
     }
 
     fn commit(&mut self) -> Result<(), String> {

@@ -30,8 +30,11 @@ use crate::sizes::parse_bytes;
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Operations between two looks at the clock.
 const LOOK_EVERY: u64 = 16;
-/// RAM of a process beside what it has for the records: program, stacks, libraries.
-const PROGRAM_BYTES: u64 = 16 << 20;
+/// RAM of a process beside what it has for the records: program, stacks, libraries, page tables.
+const PROGRAM_BYTES: u64 = 4 << 20;
+const MIB: f64 = (1 << 20) as f64;
+/// Records that are asked for together in the reads by batches.
+const BATCH: u64 = 16;
 
 /// Settings of the table.
 #[derive(Args, Clone, Debug)]
@@ -51,6 +54,9 @@ pub struct Durable {
     /// Runs of each; the one in the middle counts
     #[arg(long, default_value_t = 3)]
     runs: usize,
+    /// More settings of the durable heap
+    #[arg(long, default_value = "", value_name = "SETTINGS")]
+    settings: String,
     /// Folder for the files
     #[arg(long, default_value = ".")]
     dir: PathBuf,
@@ -64,9 +70,12 @@ pub struct Durable {
 struct Measured {
     fill_s: f64,
     reads_per_s: f64,
+    batched_per_s: f64,
     updates_per_s: f64,
     commits: u64,
     longest_commit_ms: f64,
+    /// The most RAM that its cgroup had; known from outside.
+    peak_mib: Option<f64>,
 }
 
 impl Durable {
@@ -78,8 +87,8 @@ impl Durable {
         }
         signals::install();
         output::line(
-            "| bytes | contender | reads/s | updates/s | commits | longest commit, ms | fill, s |\n\
-             |---|---|---|---|---|---|---|",
+            "| bytes | contender | reads/s | reads by 16/s | updates/s | commits | longest commit, ms | fill, s | RAM, MiB |\n\
+             |---|---|---|---|---|---|---|---|---|",
         )?;
         for &bytes in &self.bytes {
             for kind in Kind::ALL {
@@ -91,13 +100,15 @@ impl Durable {
                 let middle = runs[runs.len() / 2];
                 runs.sort_by(|one, other| one.reads_per_s.total_cmp(&other.reads_per_s));
                 output::line(format_args!(
-                    "| {bytes} | {} | {:.0} | {:.0} | {} | {:.1} | {:.1} |",
+                    "| {bytes} | {} | {:.0} | {:.0} | {:.0} | {} | {:.1} | {:.1} | {:.1} |",
                     kind.name(),
                     runs[runs.len() / 2].reads_per_s,
+                    runs[runs.len() / 2].batched_per_s,
                     middle.updates_per_s,
                     middle.commits,
                     middle.longest_commit_ms,
-                    middle.fill_s
+                    middle.fill_s,
+                    middle.peak_mib.unwrap_or(f64::NAN)
                 ))?;
             }
         }
@@ -112,11 +123,15 @@ impl Durable {
         ledger.note(Entry::Folder(folder.clone()))?;
         std::fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
         let cgroup = Cgroup::create(&mut ledger)?;
-        cgroup.limit(self.ram + PROGRAM_BYTES, Swapping::Off)?;
+        // Budgets of deepheap may not add up to more than the limit; what it uses is told.
+        let unused = if kind == Kind::Deepheap { contender::PLAIN_BYTES } else { 0 };
+        let limit = self.ram + PROGRAM_BYTES + unused;
+        cgroup.limit(limit, Swapping::Off)?;
         let mut command = Command::new("/proc/self/exe");
         command.args(["durable", "--on", kind.name(), "--bytes", &bytes.to_string()]);
         command.args(["--data", &self.data.to_string(), "--ram", &self.ram.to_string()]);
-        command.args(["--seconds", &self.seconds.to_string()]).arg("--dir").arg(&folder);
+        command.args(["--seconds", &self.seconds.to_string(), "--settings", &self.settings]);
+        command.arg("--dir").arg(&folder);
         command.env_remove("DEEPHEAP_CONF").env_remove("DEEPHEAP_SHOW_STATS");
         cgroup.enclose(&mut command)?;
         signals::die_with_parent(&mut command);
@@ -129,8 +144,10 @@ impl Durable {
         if !output.status.success() {
             return Err(Failure::Failed(format!("{}: {}", kind.name(), output.status)));
         }
-        serde_json::from_slice(&output.stdout)
-            .map_err(|error| Failure::Failed(format!("{}: no report: {error}", kind.name())))
+        let measured: Measured = serde_json::from_slice(&output.stdout)
+            .map_err(|error| Failure::Failed(format!("{}: no report: {error}", kind.name())))?;
+        let peak = cgroup.usage(0, limit).peak_bytes;
+        Ok(Measured { peak_mib: peak.map(|bytes| bytes as f64 / MIB), ..measured })
     }
 }
 
@@ -161,7 +178,8 @@ fn measure(kind: Kind, settings: &Durable) -> Result<Measured, String> {
     }
     let folder: &Path = &settings.dir;
     let records = settings.data / bytes as u64;
-    let shape = Shape { folder, ram_bytes: settings.ram, records, bytes };
+    let more = &settings.settings;
+    let shape = Shape { folder, ram_bytes: settings.ram, records, bytes, settings: more };
     let mut table = contender::create(kind, &shape)?;
     let limit = Duration::from_secs(settings.seconds);
     let mut value = vec![0; bytes];
@@ -191,6 +209,18 @@ fn measure(kind: Kind, settings: &Durable) -> Result<Measured, String> {
     }
     let reads_per_s = reads as f64 / begun.elapsed().as_secs_f64();
 
+    let (begun, mut reads) = (Instant::now(), 0u64);
+    while begun.elapsed() < limit {
+        let keys = core::array::from_fn::<u64, { BATCH as usize }, _>(|_| random.below(records));
+        let mut right = 0;
+        table.read_batch(&keys, &mut |key, value| right += u64::from(is_record(key, value)))?;
+        if right != BATCH {
+            return Err(format!("one of the records {keys:?} is wrong"));
+        }
+        reads += BATCH;
+    }
+    let batched_per_s = reads as f64 / begun.elapsed().as_secs_f64();
+
     let (begun, mut updates) = (Instant::now(), 0u64);
     let mut commits = Commits::begin();
     while !updates.is_multiple_of(LOOK_EVERY) || begun.elapsed() < limit {
@@ -205,9 +235,11 @@ fn measure(kind: Kind, settings: &Durable) -> Result<Measured, String> {
     Ok(Measured {
         fill_s,
         reads_per_s,
+        batched_per_s,
         updates_per_s,
         commits: commits.count,
         longest_commit_ms: commits.longest.as_secs_f64() * 1e3,
+        peak_mib: None,
     })
 }
 
