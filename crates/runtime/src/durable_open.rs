@@ -241,8 +241,13 @@ impl Runtime {
         }
         let spans = if is_new { 0 } else { self.heap.spans_begun() };
         self.growth.lock().spans = spans;
-        for span in 0..spans {
-            self.manage_loaded_span(pager, span).map_err(OpenError::System)?;
+        let mut first = 0;
+        while first < spans {
+            let kind = self.heap.is_object_span(first);
+            let count = (first..spans).take_while(|&span| self.heap.is_object_span(span) == kind);
+            let count = count.count();
+            self.manage_loaded_spans(pager, first, count).map_err(OpenError::System)?;
+            first += count;
         }
         if durable.is_read_only {
             // The process that makes checkpoints may write over the pages of this one.
@@ -267,19 +272,20 @@ impl Runtime {
         Ok(())
     }
 
-    fn manage_loaded_span(&self, pager: &Pager, span: usize) -> Result<(), Errno> {
-        let address = (self.region_base + span * SPAN) as *mut u8;
+    /// Spans of one kind.
+    fn manage_loaded_spans(&self, pager: &Pager, first: usize, count: usize) -> Result<(), Errno> {
+        let (address, length) = ((self.region_base + first * SPAN) as *mut u8, count * SPAN);
         // SAFETY: our own reservation, which nobody uses yet.
         unsafe {
             match self.is_read_only() {
-                true => mapping::protect(address, SPAN, libc::PROT_READ)?,
-                false => mapping::commit(address, SPAN)?,
+                true => mapping::protect(address, length, libc::PROT_READ)?,
+                false => mapping::commit(address, length)?,
             }
-            mapping::advise(address, SPAN, Advice::NoHugePage)?;
+            mapping::advise(address, length, Advice::NoHugePage)?;
         }
-        match self.heap.is_object_span(span) {
-            true => pager.manage_objects(span, 1),
-            false => pager.manage(span, 1),
+        match self.heap.is_object_span(first) {
+            true => pager.manage_objects(first, count),
+            false => pager.manage(first, count),
         }
     }
 }

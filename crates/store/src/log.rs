@@ -215,7 +215,7 @@ impl Store {
             match self.open_writer(head) {
                 Ok(writer) => return Ok(Some(writer)),
                 Err(Missing::Unavailable(error)) => return Err(error),
-                Err(Missing::DeviceSpace { last }) => match self.grow() {
+                Err(Missing::DeviceSpace { last }) => match self.grow(1) {
                     Growth::Assured | Growth::Smaller => {}
                     Growth::Refused(_) if last => return Err(StoreError::Full),
                     Growth::Refused(_) => {}
@@ -234,7 +234,7 @@ impl Store {
     fn supply(&self, missing: Missing, ticket: Ticket) -> Result<(), StoreError> {
         let wait = match missing {
             Missing::Unavailable(error) => return Err(error),
-            Missing::DeviceSpace { last } => match self.grow() {
+            Missing::DeviceSpace { last } => match self.grow(1) {
                 Growth::Assured | Growth::Smaller => return Ok(()),
                 Growth::Refused(_) if last => return Err(StoreError::Full),
                 Growth::Refused(_) => return Ok(()),

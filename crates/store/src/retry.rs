@@ -107,7 +107,7 @@ impl Store {
             let live_units = self.counters.live_units();
             self.space.lock().take_spare(&self.segments, live_units)
         };
-        take().or_else(|| match self.grow() {
+        take().or_else(|| match self.grow(1) {
             Growth::Assured | Growth::Smaller => take(),
             Growth::Busy | Growth::Refused(_) => {
                 self.work.notify();

@@ -27,6 +27,8 @@ use crate::segment::{STATES, SegmentTable, State};
 
 /// Bytes of the device that are assured at a time.
 const GROWTH_BYTES: usize = 64 << 20;
+/// The same if much is lacking at once, as when a large heap is opened.
+const GROWTH_MOST_BYTES: usize = 4 << 30;
 
 /// Buckets of Written segments: bucket `l` holds those of which at least `l` and less than
 /// `l + 1` parts of `LEVELS` are alive; the last one those that are wholly alive.
@@ -246,17 +248,18 @@ impl Space {
         }
     }
 
-    /// Reserves the blocks if enough segments are assured. `Ok(false)`: grow, then try again.
-    pub(crate) fn try_reserve(&mut self, blocks: u64) -> Result<bool, StoreError> {
+    /// Reserves the blocks if enough segments are assured. Otherwise it answers how many are
+    /// lacking: grow, then try again.
+    pub(crate) fn try_reserve(&mut self, blocks: u64) -> Result<u64, StoreError> {
         let total = self.reserved.checked_add(blocks).ok_or(StoreError::Full)?;
         if total > self.reservable() {
             return Err(StoreError::Full);
         }
-        if self.needed(total) > self.assured() {
-            return Ok(false);
+        let missing = self.needed(total).saturating_sub(self.assured());
+        if missing == 0 {
+            self.reserved = total;
         }
-        self.reserved = total;
-        Ok(true)
+        Ok(missing)
     }
 
     /// Blocks that can still be reserved, if the device has space for so many more segments;

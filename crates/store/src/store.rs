@@ -221,10 +221,11 @@ impl Store {
     pub fn reserve(&self, blocks: u64) -> Result<(), StoreError> {
         loop {
             let ticket = self.progress.ticket();
-            if self.space.lock().try_reserve(blocks)? {
+            let missing = self.space.lock().try_reserve(blocks)?;
+            if missing == 0 {
                 return Ok(());
             }
-            match self.grow() {
+            match self.grow(missing) {
                 Growth::Assured | Growth::Smaller => {}
                 Growth::Busy => self.progress.wait(ticket, None),
                 Growth::Refused(error) => return Err(error),
@@ -244,14 +245,14 @@ impl Store {
         self.space.lock().room(segments)
     }
 
-    /// Asks the device for the space of more segments.
-    pub(crate) fn grow(&self) -> Growth {
+    /// Asks the device for the space of more segments, of which so many are lacking.
+    pub(crate) fn grow(&self, missing: u64) -> Growth {
         let run = {
             let mut space = self.space.lock();
             if space.growing {
                 return Growth::Busy;
             }
-            match space.begin_growth(&self.segments) {
+            match space.begin_growth(&self.segments, missing) {
                 Some(run) => run,
                 // Soon there is something to grow by.
                 None if space.count(State::Discarding) > 0 => return Growth::Busy,

@@ -208,7 +208,7 @@ impl Checkpoints {
         for at in 0..words as usize {
             check(start, at, (1 << PLACE_BITS) - 1)?;
         }
-        close(heap, path)
+        close_and_remove(heap, path)
     }
 
     fn change(&self, path: &Path, what: &'static str) -> Result<Change, Failure> {
@@ -241,7 +241,7 @@ impl Checkpoints {
         let made = make_checkpoint(&heap)?;
         let written_bytes = written_bytes() - before;
         let changed_bytes = count / PART * size as u64;
-        close(heap, path)?;
+        close_and_remove(heap, path)?;
         Ok(Change {
             what,
             changed_bytes,
@@ -303,11 +303,11 @@ impl Checkpoints {
         for at in 0..self.data as usize / 8 {
             check(start, at, u64::MAX)?;
         }
-        close(heap, path)
+        close_and_remove(heap, path)
     }
 }
 
-fn failed(error: &dyn core::fmt::Display) -> Failure {
+pub(super) fn failed(error: &dyn core::fmt::Display) -> Failure {
     Failure::Failed(error.to_string())
 }
 
@@ -316,22 +316,26 @@ fn written_bytes() -> u64 {
     gauges::process_io().map_or(0, |transfer| transfer.written_bytes)
 }
 
-fn make_checkpoint(heap: &DurableHeap) -> Result<Checkpoint, Failure> {
+pub(super) fn make_checkpoint(heap: &DurableHeap) -> Result<Checkpoint, Failure> {
     heap.checkpoint().map_err(|error| failed(&error))
 }
 
-fn close(heap: DurableHeap, path: &Path) -> Result<(), Failure> {
+pub(super) fn close(heap: DurableHeap) -> Result<(), Failure> {
     // SAFETY: nothing uses it any more.
-    unsafe { heap.close() }.map_err(|error| failed(&error))?;
+    unsafe { heap.close() }.map(drop).map_err(|error| failed(&error))
+}
+
+fn close_and_remove(heap: DurableHeap, path: &Path) -> Result<(), Failure> {
+    close(heap)?;
     std::fs::remove_file(path).map_err(|error| Failure::os(path.display(), &error))
 }
 
-fn word(start: usize, at: usize) -> *mut u64 {
+pub(super) fn word(start: usize, at: usize) -> *mut u64 {
     core::ptr::with_exposed_provenance_mut(start + 8 * at)
 }
 
 /// That a word, as far as these bits, is the one of its place.
-fn check(start: usize, at: usize, bits: u64) -> Result<(), Failure> {
+pub(super) fn check(start: usize, at: usize, bits: u64) -> Result<(), Failure> {
     // SAFETY: memory of ours.
     match unsafe { word(start, at).read_volatile() } {
         found if found & bits == at as u64 => Ok(()),
@@ -339,6 +343,6 @@ fn check(start: usize, at: usize, bits: u64) -> Result<(), Failure> {
     }
 }
 
-fn milliseconds(time: Duration) -> f64 {
+pub(super) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

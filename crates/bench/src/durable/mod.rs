@@ -9,6 +9,7 @@
 
 pub mod checkpoints;
 mod contender;
+pub mod opening;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

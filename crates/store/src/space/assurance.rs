@@ -5,7 +5,7 @@
 //! Never: does the I/O itself; allocates, blocks.
 //! Threads: under the lock of the space.
 
-use super::{BARE, GROWTH_BYTES, READY, Space};
+use super::{BARE, GROWTH_BYTES, GROWTH_MOST_BYTES, READY, Space};
 use crate::block::Segment;
 use crate::discards::{Look, Seen};
 use crate::segment::{SegmentTable, State};
@@ -47,12 +47,19 @@ impl Run {
 
 impl Space {
     /// Takes Bare segments out to have their space assured; they are Growing until `end_growth`.
-    pub(crate) fn begin_growth(&mut self, table: &SegmentTable) -> Option<Run> {
+    /// So many are lacking.
+    pub(crate) fn begin_growth(&mut self, table: &SegmentTable, missing: u64) -> Option<Run> {
         debug_assert!(!self.growing);
+        let of_bytes = |bytes: usize| (bytes / self.geometry.segment_bytes()) as u32;
+        let growth = match self.growth < of_bytes(GROWTH_BYTES) {
+            // The device has refused more.
+            true => self.growth,
+            false => (missing as u32).clamp(self.growth, of_bytes(GROWTH_MOST_BYTES)),
+        };
         let run = match self.lists.front(BARE) {
             Some(first) => {
                 let mut run = Run { first, segments: 1 };
-                while run.segments < self.growth
+                while run.segments < growth
                     && let Some(next) = run.next(table, self.frontier)
                     && table.state(next) == State::Bare
                 {
@@ -62,7 +69,7 @@ impl Space {
                 run
             }
             None => {
-                let segments = self.growth.min(self.geometry.segments - self.frontier);
+                let segments = growth.min(self.geometry.segments - self.frontier);
                 let first = Segment(self.frontier);
                 self.frontier += segments;
                 Run { first, segments }
