@@ -88,7 +88,8 @@ impl Durable {
         }
         signals::install();
         output::line(
-            "| bytes | contender | reads/s | reads by 16/s | updates/s | commits | longest commit, ms | fill, s | RAM, MiB |\n\
+            "| bytes | contender | reads/s | reads by 16/s | updates/s | commits \
+             | longest commit, ms | fill, s | RAM, MiB |\n\
              |---|---|---|---|---|---|---|---|---|",
         )?;
         for &bytes in &self.bytes {
