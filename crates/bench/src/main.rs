@@ -8,8 +8,8 @@
 //! files that are mapped, `papers` repeats the experiments of two papers, `flashvm` the policies of
 //! a third, `flashmap` has what maps are for after a fourth, `real` runs programs that users know,
 //! `hunt` looks for lost writes, `torture` kills durable heaps, `durable` compares them with LMDB
-//! and redb, `checkpoints` measures what theirs cost, `opening` how long they take to open, `clean`
-//! removes what killed runs left.
+//! and redb, `checkpoints` measures what theirs cost, `opening` how long they take to open,
+//! `transactions` commits of several stores, `clean` removes what killed runs left.
 
 mod access;
 mod backend;
@@ -55,6 +55,7 @@ use clap::{Parser, Subcommand};
 use crate::durable::Durable;
 use crate::durable::checkpoints::Checkpoints;
 use crate::durable::opening::Opening;
+use crate::durable::transactions::Transactions;
 use crate::failure::Failure;
 use crate::flashmap::FlashMap;
 use crate::flashvm::FlashVm;
@@ -198,6 +199,8 @@ enum Command {
     Checkpoints(Checkpoints),
     /// Measures how long a large durable heap takes to open; prints JSON; needs root
     Opening(Opening),
+    /// Compares maps and durable heaps with LMDB, redb and SQLite: transactions; needs root
+    Transactions(Transactions),
     /// Kills processes with durable heaps, cuts their power, and verifies every byte each time
     #[command(after_help = TORTURE_HELP)]
     Torture(Torture),
@@ -232,6 +235,7 @@ fn main() {
         Command::Durable(durable) => durable.main(),
         Command::Checkpoints(checkpoints) => checkpoints.main(),
         Command::Opening(opening) => opening.main(),
+        Command::Transactions(transactions) => transactions.main(),
         Command::Torture(torture) => torture.main(),
         Command::Worker => worker::main(),
         Command::TortureActor(actor) => actor.main(),

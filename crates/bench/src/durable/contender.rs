@@ -1,4 +1,5 @@
-//! Contender: a table of records in a durable heap, in LMDB, or in redb: the same calls for each.
+//! Contender: a table of records in a durable heap, in LMDB, in redb, and what `flat` and `sqlite`
+//! have: the same calls for each.
 //!
 //! Guarantees: what was committed is durable; a commit of the durable heap is that of a ticket, so
 //! it is durable once the next one was asked for.
@@ -18,14 +19,20 @@ use crate::backend::deepheap as backend;
 /// What holds the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
+    /// A durable heap
     Deepheap,
     Lmdb,
     Redb,
+    /// A map of deepheap's with a log
+    Map,
+    /// A mapping of the kernel's
+    Mmap,
+    Sqlite,
 }
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 3] = [Kind::Deepheap, Kind::Lmdb, Kind::Redb];
+    /// Those that keep records of any key.
+    pub const TABLES: [Kind; 3] = [Kind::Deepheap, Kind::Lmdb, Kind::Redb];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -33,6 +40,9 @@ impl Kind {
             Kind::Deepheap => "deepheap",
             Kind::Lmdb => "lmdb",
             Kind::Redb => "redb",
+            Kind::Map => "map",
+            Kind::Mmap => "mmap",
+            Kind::Sqlite => "sqlite",
         }
     }
 }
@@ -68,16 +78,7 @@ pub trait Contender {
     fn finish(&mut self) -> Result<(), String>;
 }
 
-/// Makes a table.
-pub fn create(kind: Kind, shape: &Shape<'_>) -> Result<Box<dyn Contender>, String> {
-    Ok(match kind {
-        Kind::Deepheap => Box::new(Heap::create(shape)?),
-        Kind::Lmdb => Box::new(Lmdb::create(shape)?),
-        Kind::Redb => Box::new(Redb::create(shape)?),
-    })
-}
-
-fn text(error: impl core::fmt::Display) -> String {
+pub(super) fn text(error: impl core::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -87,7 +88,7 @@ pub const PLAIN_BYTES: u64 = 16 << 20;
 /// A hash table in a durable heap: open addressing, slots with the addresses of records, by the
 /// hash that C++ has for numbers, which is the number. A record is an object, is read and written
 /// by calls, and begins with its key.
-struct Heap {
+pub struct Heap {
     heap: DurableHeap,
     slots: *mut u64,
     bits: u32,
@@ -96,7 +97,8 @@ struct Heap {
 }
 
 impl Heap {
-    fn create(shape: &Shape<'_>) -> Result<Heap, String> {
+    /// A new one.
+    pub fn create(shape: &Shape<'_>) -> Result<Heap, String> {
         backend::start(shape.ram_bytes + PLAIN_BYTES, shape.folder, "").map_err(text)?;
         let options = format!("ram:{},size:64G,{}", shape.ram_bytes, shape.settings);
         let options = DurableOptions::parse(&options).map_err(text)?;
@@ -201,7 +203,7 @@ impl Contender for Heap {
 
 type LmdbTable = heed::Database<U64<BigEndian>, Bytes>;
 
-struct Lmdb {
+pub struct Lmdb {
     // Before the environment that they belong to.
     writing: Option<heed::RwTxn<'static>>,
     reading: Option<heed::RoTxn<'static, heed::WithTls>>,
@@ -210,7 +212,8 @@ struct Lmdb {
 }
 
 impl Lmdb {
-    fn create(shape: &Shape<'_>) -> Result<Lmdb, String> {
+    /// A new one.
+    pub fn create(shape: &Shape<'_>) -> Result<Lmdb, String> {
         let map = (shape.records as usize * shape.bytes * 4).next_multiple_of(1 << 20) + (64 << 20);
         let mut options = heed::EnvOpenOptions::new();
         options.map_size(map);
@@ -263,14 +266,15 @@ impl Contender for Lmdb {
 
 const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
 
-struct Redb {
+pub struct Redb {
     writing: Option<redb::WriteTransaction>,
     reading: Option<redb::ReadOnlyTable<u64, &'static [u8]>>,
     database: redb::Database,
 }
 
 impl Redb {
-    fn create(shape: &Shape<'_>) -> Result<Redb, String> {
+    /// A new one.
+    pub fn create(shape: &Shape<'_>) -> Result<Redb, String> {
         // The rest is for the page cache, through which it reads and writes.
         let cache_bytes = shape.ram_bytes as usize * 3 / 4;
         let database = redb::Database::builder()

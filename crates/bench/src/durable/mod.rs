@@ -9,7 +9,11 @@
 
 pub mod checkpoints;
 mod contender;
+mod create;
+mod flat;
 pub mod opening;
+mod sqlite;
+pub mod transactions;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -93,7 +97,7 @@ impl Durable {
              |---|---|---|---|---|---|---|---|---|",
         )?;
         for &bytes in &self.bytes {
-            for kind in Kind::ALL {
+            for kind in Kind::TABLES {
                 let mut runs = Vec::new();
                 for _ in 0..self.runs.max(1) {
                     runs.push(self.in_process(kind, bytes)?);
@@ -118,39 +122,55 @@ impl Durable {
     }
 
     fn in_process(&self, kind: Kind, bytes: usize) -> Result<Measured, Failure> {
-        let mut ledger = Ledger::open()?;
-        let dir = self.dir.canonicalize();
-        let dir = dir.map_err(|error| Failure::os(self.dir.display(), &error))?;
-        let folder = dir.join(Ledger::name(kind.name()));
-        ledger.note(Entry::Folder(folder.clone()))?;
-        std::fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
-        let cgroup = Cgroup::create(&mut ledger)?;
-        // Budgets of deepheap may not add up to more than the limit; what it uses is told.
-        let unused = if kind == Kind::Deepheap { contender::PLAIN_BYTES } else { 0 };
-        let limit = self.ram + PROGRAM_BYTES + unused;
-        cgroup.limit(limit, Swapping::Off)?;
-        let mut command = Command::new("/proc/self/exe");
-        command.args(["durable", "--on", kind.name(), "--bytes", &bytes.to_string()]);
-        command.args(["--data", &self.data.to_string(), "--ram", &self.ram.to_string()]);
-        command.args(["--seconds", &self.seconds.to_string(), "--settings", &self.settings]);
-        command.arg("--dir").arg(&folder);
-        command.env_remove("DEEPHEAP_CONF").env_remove("DEEPHEAP_SHOW_STATS");
-        cgroup.enclose(&mut command)?;
-        signals::die_with_parent(&mut command);
-        let failed = |error: std::io::Error| Failure::os(kind.name(), &error);
-        let child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
-        let watched = Watched::new(child.id())?;
-        let output = child.wait_with_output().map_err(failed)?;
-        drop(watched);
-        signals::interrupted()?;
-        if !output.status.success() {
-            return Err(Failure::Failed(format!("{}: {}", kind.name(), output.status)));
-        }
-        let measured: Measured = serde_json::from_slice(&output.stdout)
+        let mut words = vec!["durable".into(), "--bytes".into(), bytes.to_string()];
+        words.extend([
+            "--data".into(),
+            self.data.to_string(),
+            "--ram".into(),
+            self.ram.to_string(),
+        ]);
+        words.extend(["--seconds".into(), self.seconds.to_string()]);
+        words.extend(["--settings".into(), self.settings.clone()]);
+        let (report, peak_bytes) = run_alone(kind, self.ram, &self.dir, &words)?;
+        let measured: Measured = serde_json::from_slice(&report)
             .map_err(|error| Failure::Failed(format!("{}: no report: {error}", kind.name())))?;
-        let peak = cgroup.usage(0, limit).peak_bytes;
-        Ok(Measured { peak_mib: peak.map(|bytes| bytes as f64 / MIB), ..measured })
+        Ok(Measured { peak_mib: peak_bytes.map(|bytes| bytes as f64 / MIB), ..measured })
     }
+}
+
+/// Runs this program with these words, and `--on` the contender, `--dir` a folder of its own, in a
+/// process and a memory cgroup of its own; answers what it printed, and the most RAM that it had.
+fn run_alone(
+    kind: Kind,
+    ram: u64,
+    dir: &Path,
+    words: &[String],
+) -> Result<(Vec<u8>, Option<u64>), Failure> {
+    let mut ledger = Ledger::open()?;
+    let dir = dir.canonicalize().map_err(|error| Failure::os(dir.display(), &error))?;
+    let folder = dir.join(Ledger::name(kind.name()));
+    ledger.note(Entry::Folder(folder.clone()))?;
+    std::fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
+    let cgroup = Cgroup::create(&mut ledger)?;
+    // Budgets of deepheap may not add up to more than the limit; what it uses is told.
+    let unused = if kind == Kind::Deepheap { contender::PLAIN_BYTES } else { 0 };
+    let limit = ram + PROGRAM_BYTES + unused;
+    cgroup.limit(limit, Swapping::Off)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(words).args(["--on", kind.name()]).arg("--dir").arg(&folder);
+    command.env_remove("DEEPHEAP_CONF").env_remove("DEEPHEAP_SHOW_STATS");
+    cgroup.enclose(&mut command)?;
+    signals::die_with_parent(&mut command);
+    let failed = |error: std::io::Error| Failure::os(kind.name(), &error);
+    let child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let watched = Watched::new(child.id())?;
+    let output = child.wait_with_output().map_err(failed)?;
+    drop(watched);
+    signals::interrupted()?;
+    if !output.status.success() {
+        return Err(Failure::Failed(format!("{}: {}", kind.name(), output.status)));
+    }
+    Ok((output.stdout, cgroup.usage(0, limit).peak_bytes))
 }
 
 /// Fills `value` with the record of a key, in this version.
@@ -182,7 +202,7 @@ fn measure(kind: Kind, settings: &Durable) -> Result<Measured, String> {
     let records = settings.data / bytes as u64;
     let more = &settings.settings;
     let shape = Shape { folder, ram_bytes: settings.ram, records, bytes, settings: more };
-    let mut table = contender::create(kind, &shape)?;
+    let mut table = create::create(kind, &shape)?;
     let limit = Duration::from_secs(settings.seconds);
     let mut value = vec![0; bytes];
 
