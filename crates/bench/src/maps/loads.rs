@@ -3,8 +3,9 @@
 //! Guarantees: what is read is compared; an operation is timed as a whole, its faults included.
 //! Threads: as many as asked, of `touch`; one of the others.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use deepheap_load::histogram::Histogram;
 use deepheap_load::random::Random;
@@ -77,12 +78,20 @@ fn commit(maps: &Maps, mapping: &Mapping<'_>, records: u64) -> Result<Measured, 
     Ok((times, began.elapsed().as_secs_f64()))
 }
 
+/// What this run's values differ by from those of other runs with the same seed.
+static RUN: OnceLock<u64> = OnceLock::new();
+
+fn nanoseconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}
+
 /// Stores a record of a page, not the first: that has the page's number.
 fn store_record(maps: &Maps, base: usize, page: u64, random: &mut Random) {
     let bytes = u64::from(maps.record).next_multiple_of(8);
     let record = 1 + random.below(PAGE as u64 / bytes - 1);
     let at = base + page as usize * PAGE + (record * bytes) as usize;
-    let value = random.below(u64::MAX);
+    // What a page held after an earlier run is not stored again: a map would not write it.
+    let value = random.below(u64::MAX) ^ *RUN.get_or_init(nanoseconds);
     for index in 0..bytes as usize / 8 {
         word(at + index * 8).store(value, Ordering::Relaxed);
     }
