@@ -1,7 +1,6 @@
 //! Evict: pages leave RAM, from under all processes, and no store is lost.
 //!
-//! 1. Pages that are pinned stay. The others leave this process's page tables, all with one TLB
-//!    flush.
+//! 1. Pages that are pinned stay. The others leave this process's page tables together (`unmap`).
 //! 2. Each is put into a pipe, as a reference: the pipe shows every later store.
 //! 3. Holes are made: the kernel unmaps the pages in every process. A store comes before that, and
 //!    is in the pipe, or after it: then it faults, and waits for the shard.
@@ -18,7 +17,6 @@ use core::time::Duration;
 
 use deepheap_sys::zap::Zapper;
 use deepheap_sys::{PAGE, thread};
-use libc::iovec;
 
 use crate::control::{BATCH, PIPES, journal};
 use crate::ownership::Owned;
@@ -125,39 +123,24 @@ impl Owned<'_> {
         let header = self.region.control.header();
         let is_clean = header.was_writable.load(Acquire) == 0;
         let settled = if is_clean {
-            self.zap(zapper, victims);
+            self.region.unmap(zapper, victims);
             self.drop_clean(victims)
         } else {
             let Some(pipe) = self.claim_pipe() else {
                 return Settled { has_no_pipe: true, ..Settled::default() };
             };
             let count = self.choose(pipe, victims);
-            self.zap(zapper, &victims[..count]);
+            self.region.unmap(zapper, &victims[..count]);
             self.take_out(pipe, &victims[..count])
         };
         self.region.uncount(settled.gone as u64);
+        if settled.gone > 0 {
+            self.region.had_changes.store(settled.written > 0, Relaxed);
+        }
         let clean = settled.gone - settled.written;
         header.counts.evicted_clean.fetch_add(clean as u64, Relaxed);
         header.counts.evicted_changed.fetch_add(settled.written as u64, Relaxed);
         settled
-    }
-
-    /// Step 1. What is touched again meanwhile leaves with the hole.
-    fn zap(&self, zapper: &Zapper, victims: &[u32]) {
-        const NONE: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
-        let mut ranges = [NONE; BATCH];
-        let (mut count, mut index) = (0, 0);
-        let mapped = victims.partition_point(|page| *page < self.region.mapped_pages());
-        while index < mapped {
-            let run = run_length(&victims[index..mapped]);
-            let at = self.region.base + victims[index] as usize * PAGE;
-            ranges[count] = iovec { iov_base: at as *mut _, iov_len: run * PAGE };
-            count += 1;
-            index += run;
-        }
-        // SAFETY: addresses of the map; what is dropped stays in the memory that it shares. A
-        // refusal does no harm: the hole unmaps the page anyway.
-        let _ = unsafe { zapper.zap(&ranges[..count]) };
     }
 
     /// Without pipe: the file has all of it.

@@ -8,6 +8,7 @@
 //! Never: runs in a signal handler.
 //! Threads: one at a time in a process (`table`), one process at a time (the door).
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
@@ -31,6 +32,7 @@ use crate::error::MapError;
 use crate::folder;
 use crate::log_create;
 use crate::ownership::mark_of;
+use crate::ranges::Ranges;
 use crate::region::Region;
 use crate::staging;
 use crate::streams::Streams;
@@ -131,6 +133,7 @@ impl Region {
             let protection = if request.writes { libc::PROT_WRITE } else { 0 } | libc::PROT_READ;
             let base = means.memory.map(bytes, protection).map_err(MapError::Resources)? as usize;
             let Means { memory, pipes } = means;
+            let ranges = Ranges::new(header.budget_pages.load(Relaxed));
             let region = Region {
                 base,
                 bytes,
@@ -143,6 +146,8 @@ impl Region {
                 uffd: watch.uffd,
                 is_tracked: watch.is_tracked,
                 is_protectable: watch.is_protectable,
+                had_changes: AtomicBool::new(false),
+                ranges,
                 place,
                 mark,
                 streams: Streams::default(),

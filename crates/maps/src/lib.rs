@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   table ─► access, on_fault ─► fill ─► evict ─► settle          the file: backing
-//!     │                 ▲          └──► recover ──┘  ▲            the RAM: a sparse file
+//!     │                 ▲          └──► recover ──┘  ▲            the RAM: a sparse file, unmap
 //!     ├──► pins ────────┘               ownership, entries        the tables: control
 //!     └──► join, resize
 //! ```
@@ -42,6 +42,7 @@ mod log_tables;
 mod log_tracking;
 mod ownership;
 mod pins;
+mod ranges;
 mod recover;
 mod region;
 mod resize;
@@ -53,6 +54,7 @@ mod table;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod unmap;
 
 pub use access::{
     Advice, Stats, advise, bring_in, bytes_from, check_invariants, owns, prefetch, stats, sync,

@@ -7,6 +7,7 @@
 //! Guarantees: none of it changes while the map is used, but in the child of a fork.
 //! Threads: any.
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
@@ -19,6 +20,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::backing::Backing;
 use crate::control::{Control, PIPES};
+use crate::ranges::Ranges;
 use crate::streams::Streams;
 
 /// One map of this process.
@@ -39,6 +41,10 @@ pub struct Region {
     /// Whether a page that comes through the memory file is clean in the page table until it is
     /// written: then it leaves without a TLB flush of its own.
     pub(crate) comes_clean: bool,
+    /// Whether the last eviction found pages that were changed, and when ranges left page tables
+    /// (`unmap`).
+    pub(crate) had_changes: AtomicBool,
+    pub(crate) ranges: Ranges,
     /// The process's place among the participants.
     pub(crate) place: usize,
     /// How its locks are marked: place and epoch.
