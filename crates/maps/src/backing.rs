@@ -9,11 +9,13 @@
 //! Never: makes the file longer, but by `set_bytes` | allocates after `open`.
 //! Threads: any.
 
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use deepheap_sys::PAGE;
 use deepheap_sys::direct_file::{DirectFile, OpenError};
 use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::joint_writes::{JointWrite, JointWriter};
 use deepheap_sys::sparse_file::FileId;
 
 use crate::error::MapError;
@@ -173,6 +175,30 @@ impl Backing {
             tail.write_at(&all[blocks..], offset + blocks as u64)?;
         }
         Ok(())
+    }
+
+    /// Writes pages side by side, all of which are in the file; answers which were written, a bit
+    /// for each. The others may be written by `write`, which tells why they were not.
+    ///
+    /// # Safety
+    /// As for `write`, of each.
+    pub unsafe fn write_together(
+        &self,
+        writer: &mut JointWriter,
+        writes: &[JointWrite],
+        file_bytes: u64,
+    ) -> u32 {
+        // Through the page cache they would be written one by one.
+        if self.tail.is_none() || self.log.is_some() || !self.file.is_direct() {
+            return 0;
+        }
+        let end = self.file.len().map_or(0, |bytes| bytes.min(file_bytes));
+        let is_inside = |write: &JointWrite| write.offset + write.bytes as u64 <= end;
+        if !PAGE.is_multiple_of(self.file.alignment()) || !writes.iter().all(is_inside) {
+            return 0;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { writer.write(self.file.as_raw_fd(), writes) }
     }
 
     /// Makes the file so long. What it gains is zeros.

@@ -7,7 +7,7 @@
 //! changed. There is no index: a page of the file is where it is.
 //!
 //! ```text
-//!   table ─► access, on_fault ─► fill ─► evict ─► settle          the file: backing
+//!   table ─► access, on_fault ─► fill ─► evict ─► settle          the file: backing, writers
 //!     │                 ▲          └──► recover ──┘  ▲            the RAM: a sparse file, unmap
 //!     ├──► pins ────────┘               ownership, entries        the tables: control
 //!     └──► join, resize
@@ -55,6 +55,7 @@ mod tap;
 #[cfg(test)]
 mod tests;
 mod unmap;
+mod writers;
 
 pub use access::{
     Advice, Stats, advise, bring_in, bytes_from, check_invariants, owns, prefetch, stats, sync,

@@ -5,6 +5,12 @@
 //! process dies, what is no more in the pipe is in the slot, and the pipe knows how much that is.
 //! So it may be begun again at any point.
 //!
+//! Pages are written from the slot, all of a batch side by side. Whoever begins again writes what
+//! still differs from its entry: the same bytes to the same places. Only then the slot and the
+//! pages are another's, so a write that its process began must have ended before the shard is taken
+//! over. Those of a call that waits have, for a killed thread ends the call first, and joint writes
+//! have (`writers`).
+//!
 //! Guarantees: a page whose final bytes are not those of the file is written to the file, or put
 //! back into RAM; only then its entry ends, and after all of them the journal.
 //! Never: allocates.
@@ -14,17 +20,29 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::time::Duration;
 
 use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::joint_writes::{JointWrite, WRITES_MAX};
 use deepheap_sys::{PAGE, thread};
 
 use crate::control::{BATCH, journal};
 use crate::log::Log;
 use crate::ownership::Owned;
 use crate::region::Region;
+use crate::writers::with_writer;
 
 /// Between two tries to put a page back for which there is no memory.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Tries; then the process ends, and another one goes on.
 const TRIES: u32 = 2000;
+
+/// Pages of a batch that were changed, with consecutive numbers.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    /// Where in the batch.
+    from: usize,
+    pages: usize,
+    /// The first one's number.
+    page: u32,
+}
 
 /// What an eviction did.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -53,21 +71,25 @@ impl Owned<'_> {
             let page = self.shard.batch_pages[index].load(Relaxed);
             *left = !(may_be_there && self.region.is_in_memory(page));
         }
+        let mut runs = [Run::default(); BATCH];
+        let run_count = self.find_changed(slot, &left[..count], &mut runs);
+        let runs = &runs[..run_count];
+        let written = self.write_together(slot, runs);
         let mut settled = Settled::default();
-        let mut index = 0;
+        let (mut index, mut next) = (0, 0);
         while index < count {
-            // Neighbours that were changed are written together.
-            let run = self.changed_run(slot, &left, index, count);
-            match run {
-                0 => {
+            match runs.get(next).filter(|run| run.from == index) {
+                Some(run) => {
+                    let is_written = written >> next & 1 != 0;
+                    self.write_or_put_back(slot, *run, is_written, &mut settled);
+                    index += run.pages;
+                    next += 1;
+                }
+                None => {
                     if left[index] {
                         self.end(index, &mut settled);
                     }
                     index += 1;
-                }
-                run => {
-                    self.write_or_put_back(slot, index, run, &mut settled);
-                    index += run;
                 }
             }
         }
@@ -94,36 +116,79 @@ impl Owned<'_> {
         }
     }
 
-    /// How many consecutive pages from this one on were changed and have consecutive numbers.
-    fn changed_run(&self, slot: *mut u8, left: &[bool; BATCH], from: usize, to: usize) -> usize {
-        let first = self.shard.batch_pages[from].load(Relaxed);
-        let is_changed = |index: &usize| {
-            let page = self.shard.batch_pages[*index].load(Relaxed);
-            let follows = page == first + (*index - from) as u32;
-            left[*index]
-                && follows
-                && self.find(page).is_some_and(|entry| {
-                    // SAFETY: a page of the slot, which nobody changes now.
-                    self.hash(entry) != unsafe { self.region.hash(slot.add(*index * PAGE)) }
-                        || self.is_logged_in_parts(page)
-                })
-        };
-        (from..to).take_while(is_changed).count()
+    /// Finds the pages that were changed; neighbours are one run. Answers how many runs.
+    fn find_changed(&self, slot: *mut u8, left: &[bool], runs: &mut [Run; BATCH]) -> usize {
+        let mut count = 0;
+        for index in (0..left.len()).filter(|index| left[*index]) {
+            let page = self.shard.batch_pages[index].load(Relaxed);
+            let is_changed = self.find(page).is_some_and(|entry| {
+                // SAFETY: a page of the slot, which nobody changes now.
+                self.hash(entry) != unsafe { self.region.hash(slot.add(index * PAGE)) }
+                    || self.is_logged_in_parts(page)
+            });
+            if !is_changed {
+                continue;
+            }
+            match runs[..count].last_mut() {
+                Some(run)
+                    if run.from + run.pages == index && run.page + run.pages as u32 == page =>
+                {
+                    run.pages += 1;
+                }
+                _ => {
+                    runs[count] = Run { from: index, pages: 1, page };
+                    count += 1;
+                }
+            }
+        }
+        count
     }
 
-    fn write_or_put_back(&self, slot: *mut u8, from: usize, run: usize, settled: &mut Settled) {
+    /// Writes runs side by side, if that can be; answers which are written, a bit for each. The
+    /// others are to be written one by one.
+    fn write_together(&self, slot: *mut u8, runs: &[Run]) -> u32 {
+        const NONE: JointWrite = JointWrite { from: core::ptr::null(), bytes: 0, offset: 0 };
+        const _: () = assert!(BATCH <= WRITES_MAX && BATCH <= u32::BITS as usize);
+        if runs.len() < 2 || self.region.log().is_some() {
+            return 0;
+        }
+        let mut writes = [NONE; BATCH];
+        for (write, run) in writes.iter_mut().zip(runs) {
+            *write = JointWrite {
+                from: slot.wrapping_add(run.from * PAGE),
+                bytes: run.pages * PAGE,
+                offset: Region::offset_of(run.page),
+            };
+        }
+        let (writes, file_bytes) = (&writes[..runs.len()], self.region.file_bytes());
+        // SAFETY: pages of the slot, which nobody changes now.
+        let write = |writer: &mut _| unsafe {
+            self.region.backing.write_together(writer, writes, file_bytes)
+        };
+        with_writer(write).unwrap_or(0)
+    }
+
+    fn write_or_put_back(
+        &self,
+        slot: *mut u8,
+        Run { from, pages, page }: Run,
+        is_written: bool,
+        settled: &mut Settled,
+    ) {
         if let Some(log) = self.region.log() {
-            return (from..from + run)
+            return (from..from + pages)
                 .for_each(|index| self.log_or_put_back(&log, slot, index, settled));
         }
-        let first = self.shard.batch_pages[from].load(Relaxed);
-        let offset = Region::offset_of(first);
+        let offset = Region::offset_of(page);
         let bytes = slot.wrapping_add(from * PAGE);
-        // SAFETY: pages of the slot, which nobody changes now.
-        let written =
-            unsafe { self.region.backing.write(bytes, run, offset, self.region.file_bytes()) };
+        let file_bytes = self.region.file_bytes();
+        let written = match is_written {
+            true => Ok(()),
+            // SAFETY: pages of the slot, which nobody changes now.
+            false => unsafe { self.region.backing.write(bytes, pages, offset, file_bytes) },
+        };
         let counts = &self.region.control.header().counts;
-        for index in from..from + run {
+        for index in from..from + pages {
             if written.is_ok() {
                 counts.pages_written.fetch_add(1, Relaxed);
                 settled.written += 1;

@@ -33,6 +33,7 @@ use crate::pins::{PinKind, TooMuch};
 use crate::region::Region;
 use crate::staging::{self, BUFFER_PAGES};
 use crate::streams::{AHEAD, WINDOW_MAX};
+use crate::writers::forget_writers;
 
 /// Maps that a process can have.
 pub const MAPS_MAX: usize = 64;
@@ -542,6 +543,8 @@ pub unsafe fn fork_child() -> Result<(), Errno> {
     unsafe { staging::after_fork() }?;
     // SAFETY: the caller's promise.
     unsafe { forget_rings() };
+    // SAFETY: the caller's promise.
+    unsafe { forget_writers() };
     EVICTOR.forget_others();
     READER.forget_others();
     zapper().after_fork();

@@ -22,6 +22,7 @@ pub mod futex;
 pub mod generation_lock;
 pub mod handler_stack;
 pub mod index_pool;
+pub mod joint_writes;
 pub mod large_stack;
 pub mod lock;
 pub mod log;
