@@ -3,6 +3,7 @@
 //! Never: touches managed memory.
 //! Threads: any, outside the fault path, but `count_moves`, which the fault handler calls too.
 
+use core::ops::AddAssign;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::Write;
 
@@ -25,9 +26,9 @@ const CHANGE_BYTES: u64 = 256 << 10;
 impl Runtime {
     /// Brings the gauges of the statistics page up to date.
     pub(crate) fn publish_gauges(&self) {
-        // The page is that of the process.
         if self.durable.is_some() {
-            return;
+            // The page is that of the process.
+            return running().map_or((), Runtime::publish_gauges);
         }
         let set = |gauge, value: usize| self.stats.set(gauge, value as u64);
         // While a heap is being opened or closed the gauges stay as they are.
@@ -55,15 +56,14 @@ impl Runtime {
         set(Gauge::StoreMemoryBytes, usage.store + more.store);
         let other = usage.other + usage.descriptors + more.other + more.descriptors;
         set(Gauge::OtherBytes, other);
-        let Some(pager) = self.pager() else { return };
-        set(Gauge::Managing, 1);
+        let mut held = durable.held;
+        let Some(pager) = self.pager() else {
+            return self.publish_held(held, durable.is_managed);
+        };
+        held += Held::of(pager);
+        self.publish_held(held, true);
         let store = pager.store().stats();
         let block = deepheap_heap::PAGE as u64;
-        let segment = pager.store().segment_bytes() as u64;
-        let set = |gauge, value| self.stats.set(gauge, value);
-        set(Gauge::StoredBytes, store.live_blocks * block);
-        set(Gauge::StoreUsedBytes, (store.segments - store.segments_bare) * segment);
-        set(Gauge::StoreCapacityBytes, store.segments * segment);
         let put = |counter, value| self.stats.put(counter, value);
         let pressed = pager.pressed();
         put(Counter::Compressed, pressed.compressed);
@@ -99,10 +99,20 @@ impl Runtime {
         put(Counter::NotDiscardedBytes, store.bytes_not_discarded + tier.bytes_not_discarded);
         if let Some(second) = second {
             let segment = second.segment_bytes() as u64;
+            let set = |gauge, value| self.stats.set(gauge, value);
             put(Counter::TierReadBytes, tier.bytes_read);
             put(Counter::TierWriteBytes, tier.bytes_written);
             set(Gauge::TierStoredBytes, tier.live_blocks * block);
             set(Gauge::TierCapacityBytes, tier.segments * segment);
+        }
+    }
+
+    fn publish_held(&self, held: Held, is_managed: bool) {
+        if is_managed {
+            self.stats.set(Gauge::Managing, 1);
+            self.stats.set(Gauge::StoredBytes, held.stored);
+            self.stats.set(Gauge::StoreUsedBytes, held.used);
+            self.stats.set(Gauge::StoreCapacityBytes, held.capacity);
         }
     }
 
@@ -217,6 +227,36 @@ struct DurableTotal {
     committed: usize,
     /// Bytes of live allocations.
     allocated: usize,
+    held: Held,
+    /// Whether there is one at all.
+    is_managed: bool,
+}
+
+/// What stores hold, bytes.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    stored: u64,
+    used: u64,
+    capacity: u64,
+}
+
+impl Held {
+    fn of(pager: &Pager) -> Held {
+        let (store, segment) = (pager.store().stats(), pager.store().segment_bytes() as u64);
+        Held {
+            stored: store.live_blocks * PAGE as u64,
+            used: (store.segments - store.segments_bare) * segment,
+            capacity: store.segments * segment,
+        }
+    }
+}
+
+impl AddAssign for Held {
+    fn add_assign(&mut self, more: Held) {
+        self.stored += more.stored;
+        self.used += more.used;
+        self.capacity += more.capacity;
+    }
 }
 
 /// The sum over all open heaps; none while one is being opened or closed.
@@ -230,6 +270,8 @@ fn durable_total() -> Option<DurableTotal> {
         total.committed += runtime.heap.committed_pages() * PAGE;
         total.allocated += runtime.heap.allocated_bytes();
         let Some(pager) = runtime.pager() else { continue };
+        total.is_managed = true;
+        total.held += Held::of(pager);
         let usage = pager.usage();
         let sum = &mut total.usage;
         sum.page_buffer += usage.page_buffer;

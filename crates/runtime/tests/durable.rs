@@ -87,6 +87,9 @@ fn what_a_heap_held_when_it_was_closed_is_there_in_the_next_process() {
                 let heap = open(path);
                 fill(&heap, &mut Random::new(seed()));
                 check_list(&heap, NODES);
+                let stats = deepheap::stats().expect("statistics");
+                let in_ram = stats.page_buffer_bytes + stats.cache_bytes;
+                assert!(in_ram > 0 && stats.stored_bytes > 0, "not told of: {stats:?}");
                 // SAFETY: nobody uses it any more.
                 let made = unsafe { heap.close() }.unwrap_or_else(|error| panic!("{error}"));
                 eprintln!("{made:?}");
