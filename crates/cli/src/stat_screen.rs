@@ -144,23 +144,12 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
         count(s.cache_reclaimed_dirty),
         count(s.cache_second_chances)
     )?;
-    writeln!(
-        out,
-        "device  read {}{}, wrote {}{}",
-        bytes(s.device_read_bytes),
-        rates.in_brackets(|s| s.device_read_bytes, bytes),
-        bytes(s.device_write_bytes),
-        rates.in_brackets(|s| s.device_write_bytes, bytes)
-    )?;
+    let moved = |of: fn(&Stats) -> u64| bytes(of(s)) + &rates.in_brackets(of, bytes);
+    let (read, written) = (moved(|s| s.device_read_bytes), moved(|s| s.device_write_bytes));
+    writeln!(out, "device  read {read}, wrote {written}")?;
     if let Some(mix) = s.tier_mix_ppm() {
-        writeln!(
-            out,
-            "tier    read {}{}, wrote {}{}",
-            bytes(s.tier_read_bytes),
-            rates.in_brackets(|s| s.tier_read_bytes, bytes),
-            bytes(s.tier_write_bytes),
-            rates.in_brackets(|s| s.tier_write_bytes, bytes)
-        )?;
+        let (read, written) = (moved(|s| s.tier_read_bytes), moved(|s| s.tier_write_bytes));
+        writeln!(out, "tier    read {read}, wrote {written}")?;
         let (mix, late) = (share(mix), rates.tier_mix_ppm().map(share));
         let late = late.map_or(String::new(), |late| format!("; {late} now"));
         writeln!(out, "mix     {mix} of what was written went to the second tier{late}")?;

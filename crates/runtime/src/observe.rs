@@ -107,13 +107,12 @@ impl Runtime {
         }
     }
 
+    /// What the stores hold; nothing after the last of them was closed.
     fn publish_held(&self, held: Held, is_managed: bool) {
-        if is_managed {
-            self.stats.set(Gauge::Managing, 1);
-            self.stats.set(Gauge::StoredBytes, held.stored);
-            self.stats.set(Gauge::StoreUsedBytes, held.used);
-            self.stats.set(Gauge::StoreCapacityBytes, held.capacity);
-        }
+        self.stats.set(Gauge::Managing, is_managed.into());
+        self.stats.set(Gauge::StoredBytes, held.stored);
+        self.stats.set(Gauge::StoreUsedBytes, held.used);
+        self.stats.set(Gauge::StoreCapacityBytes, held.capacity);
     }
 
     /// Run time and stalls until now; none while another thread brings them up to date.

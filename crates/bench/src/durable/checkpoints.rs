@@ -20,8 +20,9 @@ use deepheap::{Checkpoint, DurableHeap, DurableOptions};
 use deepheap_load::random::Random;
 use serde::Serialize;
 
+use super::new_folder;
 use crate::failure::Failure;
-use crate::ledger::{Entry, Ledger};
+use crate::ledger::Ledger;
 use crate::signals::{self, Watched};
 use crate::sizes::parse_bytes;
 use crate::{gauges, output};
@@ -106,11 +107,7 @@ impl Checkpoints {
         }
         signals::install();
         let mut ledger = Ledger::open()?;
-        let dir = self.dir.canonicalize();
-        let dir = dir.map_err(|error| Failure::os(self.dir.display(), &error))?;
-        let folder = dir.join(Ledger::name("checkpoints"));
-        ledger.note(Entry::Folder(folder.clone()))?;
-        std::fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
+        let folder = new_folder(&mut ledger, &self.dir, "checkpoints")?;
         let mut report = Report::default();
         self.write_beside(&folder.join("beside"), &mut report)?;
         for what in ["pages at random", "pages side by side", "objects at random"] {

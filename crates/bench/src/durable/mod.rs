@@ -21,15 +21,16 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use deepheap_load::random::{Random, mix};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::contender::{Contender, Kind, Shape};
 use crate::cgroup::{Cgroup, Swapping};
 use crate::failure::Failure;
 use crate::ledger::{Entry, Ledger};
-use crate::output;
 use crate::signals::{self, Watched};
 use crate::sizes::parse_bytes;
+use crate::{output, supervisor};
 
 /// Between two commits.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -131,26 +132,21 @@ impl Durable {
         ]);
         words.extend(["--seconds".into(), self.seconds.to_string()]);
         words.extend(["--settings".into(), self.settings.clone()]);
-        let (report, peak_bytes) = run_alone(kind, self.ram, &self.dir, &words)?;
-        let measured: Measured = serde_json::from_slice(&report)
-            .map_err(|error| Failure::Failed(format!("{}: no report: {error}", kind.name())))?;
+        let (measured, peak_bytes): (Measured, _) = run_alone(kind, self.ram, &self.dir, &words)?;
         Ok(Measured { peak_mib: peak_bytes.map(|bytes| bytes as f64 / MIB), ..measured })
     }
 }
 
 /// Runs this program with these words, and `--on` the contender, `--dir` a folder of its own, in a
-/// process and a memory cgroup of its own; answers what it printed, and the most RAM that it had.
-fn run_alone(
+/// process and a memory cgroup of its own; answers what it measured, and the most RAM that it had.
+fn run_alone<T: DeserializeOwned>(
     kind: Kind,
     ram: u64,
     dir: &Path,
     words: &[String],
-) -> Result<(Vec<u8>, Option<u64>), Failure> {
+) -> Result<(T, Option<u64>), Failure> {
     let mut ledger = Ledger::open()?;
-    let dir = dir.canonicalize().map_err(|error| Failure::os(dir.display(), &error))?;
-    let folder = dir.join(Ledger::name(kind.name()));
-    ledger.note(Entry::Folder(folder.clone()))?;
-    std::fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
+    let folder = new_folder(&mut ledger, dir, kind.name())?;
     let cgroup = Cgroup::create(&mut ledger)?;
     // Budgets of deepheap may not add up to more than the limit; what it uses is told.
     let unused = if kind == Kind::Deepheap { contender::PLAIN_BYTES } else { 0 };
@@ -170,7 +166,17 @@ fn run_alone(
     if !output.status.success() {
         return Err(Failure::Failed(format!("{}: {}", kind.name(), output.status)));
     }
-    Ok((output.stdout, cgroup.usage(0, limit).peak_bytes))
+    let measured = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Failure::Failed(format!("{}: no report: {error}", kind.name())))?;
+    Ok((measured, cgroup.usage(0, limit).peak_bytes))
+}
+
+/// A new folder in `dir`, which is removed with the ledger.
+fn new_folder(ledger: &mut Ledger, dir: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let folder = supervisor::folder(dir)?.join(Ledger::name(name));
+    ledger.note(Entry::Folder(folder.clone()))?;
+    std::fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
+    Ok(folder)
 }
 
 /// Fills `value` with the record of a key, in this version.

@@ -17,8 +17,9 @@ use deepheap_load::random::Random;
 use serde::Serialize;
 
 use super::checkpoints::{check, close, failed, make_checkpoint, milliseconds, word};
+use super::new_folder;
 use crate::failure::Failure;
-use crate::ledger::{Entry, Ledger};
+use crate::ledger::Ledger;
 use crate::sizes::parse_bytes;
 use crate::{output, signals};
 
@@ -84,11 +85,7 @@ impl Opening {
         }
         signals::install();
         let mut ledger = Ledger::open()?;
-        let dir = self.dir.canonicalize();
-        let dir = dir.map_err(|error| Failure::os(self.dir.display(), &error))?;
-        let folder = dir.join(Ledger::name("opening"));
-        ledger.note(Entry::Folder(folder.clone()))?;
-        std::fs::create_dir(&folder).map_err(|error| Failure::os(folder.display(), &error))?;
+        let folder = new_folder(&mut ledger, &self.dir, "opening")?;
         let path = folder.join("heap");
         self.in_process("--make", &path)?;
         for _ in 0..self.runs.max(1) {

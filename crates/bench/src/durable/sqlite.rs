@@ -1,5 +1,5 @@
 //! SQLite: a table of records in a database with a write-ahead log, by its own command, which gets
-//! statements through a pipe and answers through another.
+//! statements through a pipe and answers through another; it ends at the first error.
 //!
 //! Guarantees: `synchronous=FULL`: a commit is durable.
 //! Threads: one; SQLite's own process, in the same memory cgroup.
@@ -23,10 +23,12 @@ impl Sqlite {
     /// the page cache, through which it reads and writes.
     pub fn create(shape: &Shape<'_>) -> Result<Sqlite, String> {
         let mut command = Command::new("sqlite3");
-        command.arg("-batch").arg(shape.folder.join("records.db"));
+        command.args(["-batch", "-bail"]).arg(shape.folder.join("records.db"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         crate::signals::die_with_parent(&mut command);
-        let mut child = command.spawn().map_err(|error| format!("sqlite3: {error}"))?;
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("the command sqlite3 does not run: {error}; install it"))?;
         let answers = child.stdout.take().ok_or("sqlite3 has no output")?;
         let asks = child.stdin.take();
         let mut sqlite =
