@@ -13,10 +13,11 @@ use deepheap_sys::signals::Blocked;
 
 use crate::control::journal;
 use crate::error::MapError;
+use crate::gather::{ROWS_MAX, Row};
 use crate::region::Region;
 use crate::staging::BUFFER_PAGES;
 use crate::streams::Pattern;
-use crate::table::{ask_ahead, bring, drop_pages, find, wake_folding};
+use crate::table::{ask_ahead, bring, drop_pages, find, gather, wake_folding};
 
 /// What is known of how a map will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +163,29 @@ pub fn bring_in(addresses: impl Iterator<Item = usize>, length: usize) {
         }
     }
     flush(of, &mut pages[..count]);
+}
+
+/// Copies rows of `length` bytes, at most `ROWS_MAX`, to `into`, one after the other, which is no
+/// memory of a map. They are read side by side. Answers which were copied, a bit for each; the
+/// others are in RAM, or on their way there, as far as there is room.
+pub fn gather_absent(addresses: &[usize], length: usize, into: &mut [u8]) -> u64 {
+    let (mut rows, mut count) = ([Row::default(); ROWS_MAX], 0);
+    let region = addresses.first().and_then(|address| find(*address));
+    let Some(region) = region else { return 0 };
+    let in_a_page = |address: usize| region.contains(address) && address % PAGE + length <= PAGE;
+    for (index, &address) in addresses.iter().enumerate().take(ROWS_MAX) {
+        if in_a_page(address) {
+            let page = region.page_of(address);
+            rows[count] = Row { page, offset: address % PAGE, index };
+            count += 1;
+        }
+    }
+    rows[..count].sort_unstable_by_key(|row| row.page);
+    let copied = gather(region, &rows[..count], length, into);
+    if count < addresses.len() {
+        bring_in(addresses.iter().copied().filter(|address| !in_a_page(*address)), length);
+    }
+    copied
 }
 
 /// What the map of this address has done.

@@ -50,8 +50,7 @@ impl Owned<'_> {
         let mut places = (newest..newest + ENTRIES).map(|place| place % ENTRIES);
         let free = places.find(|&place| self.shard.pages[place].load(Relaxed) == 0);
         let Some(place) = free else { return false };
-        let is_ghost = self.shard.ghosts.iter().any(|ghost| ghost.load(Relaxed) == page + 1);
-        self.shard.chances[place].store(u8::from(is_ghost), Relaxed);
+        self.shard.chances[place].store(u8::from(self.is_ghost(page)), Relaxed);
         self.set_hash(place, hash);
         self.shard.pages[place].store(page + 1, Release);
         self.shard.newest.store((place + 1) as u32, Relaxed);
@@ -65,7 +64,12 @@ impl Owned<'_> {
         self.shard.used.fetch_sub(1, Relaxed);
     }
 
-    /// Remembers a page that was evicted.
+    /// Whether a page left the shard lately, or was read without taking RAM (`gather`).
+    pub(crate) fn is_ghost(&self, page: u32) -> bool {
+        self.shard.ghosts.iter().any(|ghost| ghost.load(Relaxed) == page + 1)
+    }
+
+    /// Remembers such a page.
     pub(crate) fn note_ghost(&self, page: u32) {
         let at = self.shard.ghost.load(Relaxed) as usize % GHOSTS;
         self.shard.ghosts[at].store(page + 1, Relaxed);

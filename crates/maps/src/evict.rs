@@ -70,6 +70,12 @@ impl Region {
         let _ = self.control.header().resident.fetch_update(Relaxed, Relaxed, less);
     }
 
+    /// Pages that are kept free for faults: the evictor begins when there are fewer, and ends at
+    /// twice as many.
+    pub(crate) fn spare(&self) -> u64 {
+        (self.control.header().budget_pages.load(Relaxed) / 64).clamp(16, 4096)
+    }
+
     /// Pages in RAM beyond the budget less `spare`.
     pub(crate) fn excess(&self, spare: u64) -> u64 {
         let header = self.control.header();

@@ -6,7 +6,8 @@
 //! 4. The file is read into a buffer. Each page gets its entry, with its hash, and then its RAM:
 //!    who dies in between leaves an entry too many, which is found, never a page too many. It comes
 //!    into the memory file, from where the kernel maps it when it is touched; where that would not
-//!    leave the page-table entry clean (`comes_clean`), it comes with an entry (`UFFDIO_COPY`).
+//!    leave the page-table entry clean (`comes_clean`), and in a scan, it comes with an entry
+//!    (`UFFDIO_COPY`).
 //!
 //! Guarantees: a page is filled by one thread of one process, from the file, and never over another
 //! one.
@@ -24,7 +25,7 @@ use deepheap_sys::zap::Zapper;
 use std::os::fd::AsRawFd;
 
 use crate::backing::{Backing, ReadError};
-use crate::control::ENTRIES;
+use crate::control::{CHUNK_PAGES, ENTRIES};
 use crate::evict::NoRoom;
 use crate::ownership::Owned;
 use crate::region::Region;
@@ -34,6 +35,10 @@ use crate::streams::WINDOW_MAX;
 /// Shards of the pages of a scan that are read together: their chunks, and one more if the first
 /// page is in the middle of its own.
 const SHARDS_OF_SCAN: usize = 5;
+/// From so many neighbours on they come by `UFFDIO_COPY`, unless the kernel tells what was written,
+/// which it makes of them: it does not take the lock of the memory file's inode, and they are
+/// mapped. That their entries are dirty costs little where they leave together (`unmap`).
+pub(crate) const FILLED_TOGETHER: u32 = CHUNK_PAGES;
 /// Rings of the process: batches at a time.
 const RINGS: usize = 4;
 
@@ -61,19 +66,19 @@ impl From<NoRoom> for FillError {
 }
 
 /// Shards that a thread owns together. It waits for the first one only.
-struct Owners<'a, const N: usize> {
+pub(crate) struct Owners<'a, const N: usize> {
     owned: [Option<(Owned<'a>, usize)>; N],
     /// The last plan failed for want of a pipe.
     had_no_pipe: bool,
 }
 
 impl<'a, const N: usize> Owners<'a, N> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Owners { owned: [const { None }; N], had_no_pipe: false }
     }
 
     /// The owned shard of a page.
-    fn of(&self, region: &Region, page: u32) -> Option<&Owned<'a>> {
+    pub(crate) fn of(&self, region: &Region, page: u32) -> Option<&Owned<'a>> {
         let index = region.control.shard_of(page);
         self.owned.iter().flatten().map(|(owned, _)| owned).find(|owned| owned.index == index)
     }
@@ -91,26 +96,31 @@ impl<'a, const N: usize> Owners<'a, N> {
         }
     }
 
-    /// Plans to fill a page: its shard is owned or free, it is not there, and there is a place for
-    /// its entry. Places are made before any of the planned entries exists.
-    fn plan(&mut self, region: &'a Region, page: u32, zapper: &Zapper) -> bool {
-        self.had_no_pipe = false;
-        let index = region.control.shard_of(page);
+    /// Owns the shard of a page that is not there. False: it is, or the shard is another's.
+    pub(crate) fn claim(&mut self, region: &'a Region, page: u32) -> bool {
         if self.of(region, page).is_none() {
             if self.owned.iter().all(Option::is_some) {
                 return false;
             }
-            let Some(owned) = region.try_own(index) else { return false };
+            let Some(owned) = region.try_own(region.control.shard_of(page)) else { return false };
             self.add(owned);
         }
+        // Not behind the end: the file may have been cut before the shard was owned.
+        self.entry_of(region, page).is_none() && page < region.mapped_pages()
+    }
+
+    /// Plans to fill a page: its shard is owned or free, it is not there, and there is a place for
+    /// its entry. Places are made before any of the planned entries exists.
+    pub(crate) fn plan(&mut self, region: &'a Region, page: u32, zapper: &Zapper) -> bool {
+        self.had_no_pipe = false;
+        if !self.claim(region, page) {
+            return false;
+        }
+        let index = region.control.shard_of(page);
         let mut all = self.owned.iter_mut().flatten();
         let Some((owned, planned)) = all.find(|(owned, _)| owned.index == index) else {
             return false;
         };
-        // Not behind the end: the file may have been cut before the shard was owned.
-        if owned.find(page).is_some() || page >= region.mapped_pages() {
-            return false;
-        }
         while owned.used() + *planned >= ENTRIES {
             let settled = owned.evict_oldest(zapper);
             self.had_no_pipe = settled.has_no_pipe;
@@ -196,7 +206,7 @@ impl Region {
 
     /// Puts over what was read of planned pages, from the buffer's page `at` on, what the log has
     /// of them; answers how many could be, from the first on.
-    fn apply_all<const N: usize>(
+    pub(crate) fn apply_all<const N: usize>(
         &self,
         owners: &Owners<'_, N>,
         page: u32,
@@ -222,7 +232,7 @@ impl Region {
     }
 
     /// Makes entries for planned pages and brings them in, from the buffer's page `at` on.
-    fn install<const N: usize>(
+    pub(crate) fn install<const N: usize>(
         &self,
         owners: &Owners<'_, N>,
         page: u32,
@@ -240,7 +250,7 @@ impl Region {
                 owned.note_pieces(page + index, bytes);
             }
         }
-        if self.comes_clean {
+        if self.comes_clean && (count < FILLED_TOGETHER || self.is_tracked) {
             return match self.copy_in(page, count, buffer, at) {
                 came if came == count => Ok(()),
                 came => self.install_singly(owners, page, count, came, bytes),
@@ -365,18 +375,51 @@ impl Region {
             // SAFETY: pages of the buffer for each request, until this returns.
             requests.push(unsafe { ReadRequest::from_raw(at, buffer.page(first), length * PAGE) });
         }
+        let mut came = 0;
+        self.read_each(requests, |index, got| {
+            let (first, length) = runs[index];
+            came += self.finish_run(&owners, planned[first], length, buffer, first, got);
+        });
+        self.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
+        (came, passed)
+    }
+
+    /// Reads side by side, if this process may and a ring is free, and calls `act` for each request,
+    /// by its index, with the bytes that were read; with a negative number where they were not.
+    /// Others are read meanwhile.
+    pub(crate) fn read_each(
+        &self,
+        requests: &mut [ReadRequest<'_>],
+        mut act: impl FnMut(usize, i32),
+    ) {
         let fd = self.backing.file().as_raw_fd();
         let mut ring = RING_POOL.iter().find_map(Lock::try_lock);
         let ring = ring.as_mut().and_then(|ring| (**ring).as_mut());
-        let is_read =
-            runs.len() > 1 && ring.is_some_and(|ring| ring.read_many(fd, requests).is_ok());
-        let mut came = 0;
-        for (request, &(first, length)) in requests.iter().zip(runs) {
-            let got = if is_read { request.result() } else { -1 };
-            came += self.finish_run(&owners, planned[first], length, buffer, first, got);
+        let ring = ring.filter(|_| requests.len() > 1);
+        if ring.is_none_or(|ring| ring.read_each(fd, requests, &mut act).is_err()) {
+            (0..requests.len()).for_each(|index| act(index, -1));
         }
-        self.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
-        (came, passed)
+    }
+
+    /// Has `length` pages from `page` on in the buffer's pages from `first` on, of which `got`
+    /// bytes were read there; negative: they are read now.
+    pub(crate) fn has_read(
+        &self,
+        page: u32,
+        length: usize,
+        buffer: &Buffer,
+        first: usize,
+        got: i32,
+    ) -> Result<(), ReadError> {
+        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
+        let into = buffer.page(first);
+        // SAFETY: pages of the buffer; no request for them is under way any more.
+        unsafe {
+            match usize::try_from(got) {
+                Ok(got) => Backing::check(into, length, got, offset, file_bytes),
+                Err(_) => self.backing.read(into, length, offset, file_bytes),
+            }
+        }
     }
 
     /// Brings in `length` planned neighbours, from the buffer's page `first` on, of which `got`
@@ -391,16 +434,7 @@ impl Region {
         first: usize,
         got: i32,
     ) -> u32 {
-        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
-        let into = buffer.page(first);
-        // SAFETY: pages of the buffer; no request is under way any more.
-        let whole = unsafe {
-            match usize::try_from(got) {
-                Ok(got) => Backing::check(into, length, got, offset, file_bytes),
-                Err(_) => self.backing.read(into, length, offset, file_bytes),
-            }
-        };
-        if whole.is_err() {
+        if self.has_read(page, length, buffer, first, got).is_err() {
             return 0;
         }
         let applied = self.apply_all(owners, page, length as u32, buffer, first).unwrap_or(0);

@@ -7,7 +7,7 @@
 //! changed. There is no index: a page of the file is where it is.
 //!
 //! ```text
-//!   table ─► access, on_fault ─► fill ─► evict ─► settle          the file: backing, writers
+//!   table ─► access, on_fault ─► fill, gather ─► evict ─► settle          the file: backing, writers
 //!     │                 ▲          └──► recover ──┘  ▲            the RAM: a sparse file, unmap
 //!     ├──► pins ────────┘               ownership, entries        the tables: control
 //!     └──► join, resize
@@ -27,6 +27,7 @@ mod error;
 mod evict;
 mod fill;
 mod folder;
+mod gather;
 mod join;
 mod list;
 mod log;
@@ -58,10 +59,12 @@ mod unmap;
 mod writers;
 
 pub use access::{
-    Advice, Stats, advise, bring_in, bytes_from, check_invariants, owns, prefetch, stats, sync,
+    Advice, Stats, advise, bring_in, bytes_from, check_invariants, gather_absent, owns, prefetch,
+    stats, sync,
 };
 pub use control::{BUDGET_MIN, PARTICIPANTS_MAX};
 pub use error::{MapError, SyncError};
+pub use gather::ROWS_MAX;
 pub use join::Request;
 pub use list::{Listed, Process, list};
 pub use log_look::{Look, look};

@@ -13,6 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use deepheap_sys::tls;
 
+use crate::control::CHUNK_PAGES;
 use crate::staging::BUFFER_PAGES;
 
 const LANES: usize = 16;
@@ -23,7 +24,7 @@ const WINDOW_FIRST: u32 = 4;
 /// Pages that are read together at most.
 pub const WINDOW_MAX: u32 = BUFFER_PAGES as u32;
 /// Pages that are asked for behind a full window, so that the device is kept busy.
-pub const AHEAD: u32 = 3 * WINDOW_MAX;
+pub const AHEAD: u32 = 6 * WINDOW_MAX;
 
 /// What the program has said of its accesses; before it has, faults tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Streams {
             Some((_, word)) if before(word) > 0 => return before(word).min(WINDOW_MAX),
             Some((stream, word)) => {
                 let window = (word >> 32) as u32;
-                (stream, (window * 2).clamp(WINDOW_FIRST, WINDOW_MAX))
+                (stream, aligned(page, (window * 2).clamp(WINDOW_FIRST, WINDOW_MAX)))
             }
             None => {
                 let next = lane.next.fetch_add(1, Relaxed) as usize;
@@ -126,6 +127,15 @@ impl Streams {
     }
 }
 
+/// A large window ends with a chunk: who reads the next one at the same time does not find the chunk
+/// owned.
+fn aligned(page: u32, window: u32) -> u32 {
+    match window {
+        ..WINDOW_MAX => window,
+        _ => window - page.wrapping_add(window) % CHUNK_PAGES,
+    }
+}
+
 fn word_of(page: u32, count: u32) -> u64 {
     u64::from(count) << 32 | u64::from(page)
 }
@@ -144,12 +154,12 @@ mod tests {
             windows.push(window);
             page += window;
         }
-        assert_eq!(windows, [1, 4, 8, 16, 32, 64, 64]);
-        assert_eq!(streams.window(7), 1);
+        assert_eq!(windows, [1, 4, 8, 16, 32, 63, 64], "the sixth ends with a chunk");
+        assert_eq!(streams.window(7000), 1);
         assert_eq!(streams.window(page), 64, "the scan goes on beside it");
         streams.came(page, 64, 10);
-        assert_eq!(streams.window(page + 10), 64);
-        let page = page + 74;
+        assert_eq!(streams.window(page + 10), 54, "to the end of a chunk again");
+        let page = page + 64;
         assert_eq!(streams.window(page), 64);
         assert!(streams.is_foremost(page));
         streams.asked(page, AHEAD);

@@ -28,6 +28,7 @@ use crate::backing::ReadError;
 use crate::control::Writes;
 use crate::error::MapError;
 use crate::fill::{FillError, forget_rings, prepare_rings};
+use crate::gather::Row;
 use crate::join::Request;
 use crate::pins::{PinKind, TooMuch};
 use crate::region::Region;
@@ -44,7 +45,7 @@ const AHEAD_MAX: usize = 4096;
 /// Threads that evict: writes under way at a time beside those of faults.
 const EVICTORS: usize = 4;
 /// Threads that read ahead: reads under way at a time beside those of faults.
-const READERS: usize = 3;
+const READERS: usize = 5;
 /// What is read ahead of a scan is at most this part of the RAM.
 const AHEAD_PART: u64 = 8;
 /// Between two looks whether a map is in use.
@@ -312,15 +313,9 @@ fn explain(region: &Region, address: usize, error: FillError) {
     }
 }
 
-/// Pages that are kept free for faults: the evictor begins when there are fewer, and ends at twice
-/// as many.
-fn spare(region: &Region) -> u64 {
-    (region.control.header().budget_pages.load(Relaxed) / 64).clamp(16, 4096)
-}
-
 fn wake_evictor(region: &Region) {
     let wants_folding = || region.log().is_some_and(|log| log.wants_folding());
-    if region.excess(spare(region)) > 0 || wants_folding() {
+    if region.excess(region.spare()) > 0 || wants_folding() {
         let may_write = region.control.header().was_writable.load(Relaxed) != 0;
         let wanted = if may_write { (1 << EVICTORS) - 1 } else { 1 };
         if WANTED.fetch_or(wanted, SeqCst) & wanted != wanted {
@@ -393,7 +388,7 @@ fn evict_forever(evictor: usize) {
         for index in 0..USED.load(Acquire) {
             with(index, |region| {
                 let mut idle = 0;
-                while region.excess(2 * spare(region)) > 0 && idle < IDLE_LOOKS {
+                while region.excess(2 * region.spare()) > 0 && idle < IDLE_LOOKS {
                     idle = if region.evict_some(zapper()) > 0 { 0 } else { idle + 1 };
                 }
                 if let Some(log) = region.log().filter(|log| evictor == 0 && log.wants_folding()) {
@@ -437,9 +432,14 @@ fn read_forever(_: usize) {
         }
         with(index, |region| {
             // Who touches a page is told what is wrong.
-            let passed = region.fill_many(zapper(), &pages[..count]).unwrap_or(0);
-            for index in (0..count).filter(|index| passed >> index & 1 != 0) {
-                let _ = region.fill(zapper(), pages[index], 1);
+            let mut passed = region.fill_many(zapper(), &pages[..count]).unwrap_or(0);
+            while passed != 0 {
+                let index = passed.trailing_zeros() as usize;
+                let together = (passed >> index).trailing_ones() as usize;
+                let run = pages[index..index + together].windows(2);
+                let run = run.take_while(|pair| pair[0] + 1 == pair[1]).count() as u32 + 1;
+                let came = region.fill(zapper(), pages[index], run).unwrap_or(0).clamp(1, run);
+                passed &= !(u64::MAX >> (u64::BITS - came) << index);
             }
             wake_evictor(region);
         });
@@ -457,6 +457,14 @@ pub(crate) fn bring(region: &Region, pages: &[u32]) {
     // Who touches the page is told what is wrong.
     let _ = region.fill_many(zapper(), pages);
     wake_evictor(region);
+}
+
+/// `Region::gather`.
+pub(crate) fn gather(region: &Region, rows: &[Row], length: usize, into: &mut [u8]) -> u64 {
+    let _blocked = Blocked::all();
+    let copied = region.gather(zapper(), rows, length, into);
+    wake_evictor(region);
+    copied
 }
 
 /// Has pages leave RAM.

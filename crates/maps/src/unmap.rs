@@ -1,8 +1,8 @@
 //! Unmap: which pages leave the page tables of this process before they leave RAM.
 //!
 //! Victims would leave them with the hole, one by one. Here they go together, and where pages are
-//! stored to, the rest of their 2 MiB goes with them: at a dirty entry the kernel flushes the TLB
-//! before it leaves the page table, once for a page or for all of it. What was not to leave RAM is
+//! stored to or were scanned (`install`), the rest of their 2 MiB goes with them: at a dirty entry
+//! the kernel flushes the TLB before it leaves the page table, once for a page or for all of it. What was not to leave RAM is
 //! mapped again by the kernel when it is touched. Pages leave in the order in which they came, so a
 //! range has all of its pages leave in the time in which RAM is filled once; about as often it is
 //! unmapped as a whole, and the victims in between are mostly in no page table any more.
@@ -18,11 +18,18 @@ use deepheap_sys::zap::Zapper;
 use libc::iovec;
 
 use crate::control::BATCH;
+use crate::fill::FILLED_TOGETHER;
 use crate::ranges::RANGE;
 use crate::region::Region;
 
 /// The part of RAM that leaves before a range is unmapped as a whole again.
 const PART: u32 = 2;
+
+/// Whether these pages, in ascending order, are neighbours, as a scan leaves them.
+fn is_of_scan(victims: &[u32]) -> bool {
+    let [first, .., last] = *victims else { return false };
+    victims.len() >= FILLED_TOGETHER as usize / 2 && last - first < victims.len() as u32
+}
 
 impl Region {
     /// Unmaps pages, in ascending order. What is touched again meanwhile leaves with the hole.
@@ -33,7 +40,7 @@ impl Region {
         let counts = &header.counts;
         let gone = counts.evicted_clean.load(Relaxed) + counts.evicted_changed.load(Relaxed);
         let interval = header.budget_pages.load(Relaxed) as u32 / PART;
-        let has_changes = self.had_changes.load(Relaxed);
+        let has_dirty = self.had_changes.load(Relaxed) || is_of_scan(victims);
         let end = self.base + self.mapped_pages() as usize * PAGE;
         let (mut count, mut done) = (0usize, self.base);
         for &page in victims {
@@ -41,7 +48,7 @@ impl Region {
             if at < done || at >= end {
                 continue;
             }
-            let is_whole = has_changes && self.ranges.is_due(at, gone as u32, interval);
+            let is_whole = has_dirty && self.ranges.is_due(at, gone as u32, interval);
             let (from, to) = match is_whole {
                 true => ((at & !(RANGE - 1)).max(self.base), (at | (RANGE - 1)).saturating_add(1)),
                 false => (at, at + PAGE),

@@ -171,3 +171,97 @@ fn pages_that_are_asked_for_ahead_are_there_without_a_fault() {
     assert_eq!(map.stats().faults, 0);
     map.check();
 }
+
+/// A page; every second time one of few.
+fn often(random: &mut Random) -> usize {
+    let few = random.below(2) == 0;
+    random.below(if few { 64 } else { PAGES })
+}
+
+#[test]
+fn rows_that_are_gathered_are_never_older_than_what_was_seen() {
+    const GATHERED: usize = 48;
+    const ROUNDS: usize = 3000;
+    const ROW: usize = 16;
+    let _alone = alone();
+    let seed = seed();
+    let file = Scratch::numbered(PAGES * PAGE);
+    let map = Mapped::new(&file, RAM, true);
+    let before = |page: usize, word: usize| number_at(page, word);
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (map, ends) = (&map, &ends);
+            scope.spawn(move || {
+                let mut random = Random(seed + thread);
+                while !ends.load(Relaxed) {
+                    let page = often(&mut random);
+                    map.word(page, 1).fetch_add(1 << 20, Relaxed);
+                }
+            });
+        }
+        let mut random = Random(seed + 9);
+        let mut seen: Vec<u64> = (0..PAGES).map(|page| before(page, 1)).collect();
+        let mut absent = 0;
+        for _ in 0..ROUNDS {
+            let pages: Vec<usize> = (0..GATHERED).map(|_| often(&mut random)).collect();
+            let addresses: Vec<usize> =
+                pages.iter().map(|page| map.at as usize + page * PAGE).collect();
+            let mut rows = [0; GATHERED * ROW];
+            let copied = maps::gather_absent(&addresses, ROW, &mut rows);
+            absent += copied.count_ones();
+            for (index, &page) in pages.iter().enumerate().filter(|(at, _)| copied >> at & 1 != 0) {
+                let word = |at: usize| u64::from_ne_bytes(rows[at..at + 8].try_into().unwrap());
+                assert_eq!(word(index * ROW), before(page, 0), "seed {seed}: page {page}");
+                let value = word(index * ROW + 8);
+                assert!(value >= seen[page], "seed {seed}: page {page}: {value} < {}", seen[page]);
+                seen[page] = value;
+            }
+            for &page in &pages {
+                let value = map.word(page, 1).load(Relaxed);
+                assert!(value >= seen[page], "seed {seed}: page {page}: {value} < {}", seen[page]);
+                seen[page] = value;
+            }
+        }
+        ends.store(true, Relaxed);
+        assert!(absent as usize > ROUNDS, "{absent}");
+    });
+    map.check();
+}
+
+#[test]
+fn a_list_that_is_gathered_once_takes_no_ram_and_one_that_comes_again_does() {
+    const ROW: usize = 512;
+    let _alone = alone();
+    let file = Scratch::numbered(PAGES * PAGE);
+    let map = Mapped::new(&file, RAM, false);
+    let mut random = Random(seed());
+    for _ in 0..PAGES {
+        let page = random.below(PAGES / 2);
+        assert_eq!(map.word(page, 3).load(Relaxed), number_at(page, 3));
+    }
+    // The evictor makes room.
+    while map.stats().resident_bytes > RAM - 16 * PAGE as u64 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let full = map.stats();
+    let far: Vec<usize> = (0..16).map(|row| PAGES / 2 + row * 117).collect();
+    let addresses: Vec<usize> = far.iter().map(|page| map.at as usize + page * PAGE).collect();
+    let gather = || {
+        let mut rows = vec![0; far.len() * ROW];
+        let copied = maps::gather_absent(&addresses, ROW, &mut rows);
+        for (index, &page) in far.iter().enumerate().filter(|(at, _)| copied >> at & 1 != 0) {
+            let word = u64::from_ne_bytes(rows[index * ROW + 24..][..8].try_into().unwrap());
+            assert_eq!(word, number_at(page, 3));
+        }
+        (copied.count_ones(), map.stats().resident_bytes)
+    };
+    let (first, once) = gather();
+    assert!(first >= 12 && once <= full.resident_bytes, "{first} rows, {once} bytes, {full:?}");
+    let (again, twice) = gather();
+    assert!(again >= 12 && twice > once, "{again} rows, {twice} bytes");
+    let (third, _) = gather();
+    assert!(third < 12, "{third} rows were not in RAM");
+    assert_eq!(map.stats().faults, full.faults);
+    map.check();
+}

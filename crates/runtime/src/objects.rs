@@ -310,36 +310,59 @@ unsafe fn transfer_in_maps(
     length: usize,
     buffer: *mut u8,
 ) -> Result<usize, ObjectError> {
-    // Objects of so many are brought in together; they stay until they are copied, as a rule.
-    const TOGETHER: usize = 64;
-    for first in (0..count).step_by(TOGETHER) {
+    // Objects of so many come together; those that come into RAM stay until they are copied, as a
+    // rule.
+    const TOGETHER: usize = deepheap_maps::ROWS_MAX;
+    let gathers = operation == Operation::Read && length <= PAGE;
+    let mut rows = {
+        let _inside = Inside::enter();
+        vec![0u8; if gathers { count.min(TOGETHER) * length } else { 0 }]
+    };
+    let done = (0..count).step_by(TOGETHER).try_for_each(|first| {
         let some = first..count.min(first + TOGETHER);
         let mut addresses = [0; TOGETHER];
         for index in some.clone() {
             // SAFETY: the caller's promise.
             let object = unsafe { *objects.add(index) };
-            let Some(left) = deepheap_maps::bytes_from(object) else {
-                return if index == 0 { Err(ObjectError::NotAnObject) } else { Ok(index) };
-            };
+            let left = deepheap_maps::bytes_from(object);
+            let left = left.ok_or((index, ObjectError::NotAnObject))?;
             if offset.checked_add(length).is_none_or(|end| end > left) {
-                return if index == 0 { Err(ObjectError::OutOfBounds) } else { Ok(index) };
+                return Err((index, ObjectError::OutOfBounds));
             }
             addresses[index - first] = object as usize + offset;
         }
-        {
+        let addresses = &addresses[..some.len()];
+        let copied = {
             let _inside = Inside::enter();
-            let addresses = addresses[..some.len()].iter().copied();
-            deepheap_maps::bring_in(addresses, length);
-        }
+            match gathers {
+                true => deepheap_maps::gather_absent(addresses, length, &mut rows),
+                false => {
+                    deepheap_maps::bring_in(addresses.iter().copied(), length);
+                    0
+                }
+            }
+        };
         for index in some {
-            // SAFETY: the caller's promise, and the bounds were checked.
+            let at = index - first;
+            // SAFETY: the caller's promise, and the bounds were checked. Nothing is owned: it may
+            // fault.
             unsafe {
-                let (object, part) = (*objects.add(index), buffer.add(index * length));
-                copy_plainly(operation, object, offset, part, length);
+                let part = buffer.add(index * length);
+                match copied >> at & 1 {
+                    0 => copy_plainly(operation, *objects.add(index), offset, part, length),
+                    _ => part.copy_from_nonoverlapping(rows.as_ptr().add(at * length), length),
+                }
             }
         }
+        Ok(())
+    });
+    let _inside = Inside::enter();
+    drop(rows);
+    match done {
+        Ok(()) => Ok(count),
+        Err((0, error)) => Err(error),
+        Err((index, _)) => Ok(index),
     }
-    Ok(count)
 }
 
 fn not_ours(count: usize) -> Result<usize, ObjectError> {

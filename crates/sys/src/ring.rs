@@ -149,6 +149,13 @@ impl Request for WriteRequest<'_> {
     }
 }
 
+/// For how many requests in flight a thread sleeps.
+#[derive(Clone, Copy)]
+enum WaitFor {
+    One,
+    All,
+}
+
 /// An io_uring instance.
 pub struct Ring {
     ring: ManuallyDrop<IoUring>,
@@ -221,29 +228,53 @@ impl Ring {
     /// Reads all and waits for all. Each request's `result` tells how it ended; Err only if nothing
     /// was begun.
     pub fn read_many(&mut self, fd: RawFd, requests: &mut [ReadRequest<'_>]) -> Result<()> {
-        self.run(fd, requests)
+        self.run(fd, requests, WaitFor::All, |_, _| {})
+    }
+
+    /// Reads all, and calls `act` for each request, by its index, as soon as it is over, while
+    /// others are in flight. Err only if nothing was begun.
+    ///
+    /// `act` must not unwind: the buffers of the others are being written.
+    pub fn read_each(
+        &mut self,
+        fd: RawFd,
+        requests: &mut [ReadRequest<'_>],
+        mut act: impl FnMut(usize, i32),
+    ) -> Result<()> {
+        self.run(fd, requests, WaitFor::One, |index, request| act(index, request.result()))
     }
 
     /// Writes all and waits for all. Each request's `result` tells how it ended; Err only if
     /// nothing was begun.
     pub fn write_many(&mut self, fd: RawFd, requests: &mut [WriteRequest<'_>]) -> Result<()> {
         let _no_signal = NoFileSizeSignal::new();
-        self.run(fd, requests)
+        self.run(fd, requests, WaitFor::All, |_, _| {})
     }
 
-    fn run<R: Request>(&mut self, fd: RawFd, requests: &mut [R]) -> Result<()> {
+    fn run<R: Request>(
+        &mut self,
+        fd: RawFd,
+        requests: &mut [R],
+        wait_for: WaitFor,
+        mut act: impl FnMut(usize, &R),
+    ) -> Result<()> {
         let _errno = Saved::new();
-        for chunk in requests.chunks_mut(self.entries) {
+        let entries = self.entries;
+        for (number, chunk) in requests.chunks_mut(entries).enumerate() {
             for index in 0..chunk.len() {
                 self.push(fd, chunk, index);
             }
             let mut left = chunk.len();
             while left > 0 {
-                self.enter(left);
+                self.enter(match wait_for {
+                    WaitFor::All => left,
+                    WaitFor::One => 1,
+                });
                 while let Some((index, answer)) = self.completion() {
                     // If the request is not finished, a part of it is left to do.
                     if chunk[index].answer(answer) {
                         left -= 1;
+                        act(number * entries + index, &chunk[index]);
                     } else {
                         self.push(fd, chunk, index);
                     }

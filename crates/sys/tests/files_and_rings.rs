@@ -144,6 +144,15 @@ fn many_requests_are_all_done_and_each_tells() {
     for (index, chunk) in buffer.chunks(2 * PAGE).enumerate() {
         assert_eq!(chunk[0], (REQUESTS - 1 - index) as u8);
     }
+    let mut reads: Vec<_> = buffer
+        .chunks_mut(2 * PAGE)
+        .enumerate()
+        .map(|(index, chunk)| ReadRequest::new((index * PAGE) as u64, chunk))
+        .collect();
+    let mut seen = [0; REQUESTS];
+    ring.read_each(file.as_raw_fd(), &mut reads, |index, result| seen[index] += result).unwrap();
+    assert_eq!(seen[REQUESTS - 1], PAGE as i32, "each once");
+    assert!(seen[..REQUESTS - 1].iter().all(|result| *result == 2 * PAGE as i32));
     let mut bad = [ReadRequest::new(0, &mut buffer)];
     ring.read_many(-1, &mut bad).unwrap();
     assert_eq!(bad[0].result(), -libc::EBADF);

@@ -1,0 +1,122 @@
+//! Gather: rows of bytes from all over a map come side by side.
+//!
+//! A row whose page is in RAM is left to the caller, who copies it from there. The page of another
+//! one is read, and the row is copied out of what was read. Whether the page takes RAM then is asked
+//! for itself: it does while there is RAM to spare, and if it was read lately, as far as the
+//! evictor keeps room. So a list that is gathered once costs others no page of theirs, and what
+//! comes again and again is in RAM.
+//!
+//! Guarantees: a row is what the file had, or RAM, at one time during the call: its page's shard is
+//! owned from before the read until it was copied, so nobody stores to it meanwhile.
+//! Never: waits for a shard or for room | touches a map's memory.
+//! Threads: any, not in a signal handler.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use deepheap_sys::PAGE;
+use deepheap_sys::ring::ReadRequest;
+use deepheap_sys::zap::Zapper;
+
+use crate::fill::Owners;
+use crate::region::Region;
+use crate::staging::{BUFFER_PAGES, Buffer};
+
+/// Rows of one call.
+pub const ROWS_MAX: usize = BUFFER_PAGES;
+
+/// Where so many times as much RAM is free as is kept free for faults, it is not wanted yet: the
+/// evictor ends at half of that.
+const RAM_TO_SPARE: u64 = 4;
+
+/// A row that is wanted: it lies in one page.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Row {
+    pub(crate) page: u32,
+    /// Where it begins in the page.
+    pub(crate) offset: usize,
+    /// Which of the caller's it is.
+    pub(crate) index: usize,
+}
+
+/// A page that is read, and whether it takes RAM.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    page: u32,
+    takes_ram: bool,
+}
+
+impl Region {
+    /// Copies rows of `length` bytes to `into`, each to the place of its index, as far as their
+    /// pages are not in RAM and their shards are free; answers which, a bit for each index. `rows`
+    /// are in the order of their pages, at most `ROWS_MAX`.
+    pub(crate) fn gather(
+        &self,
+        zapper: &Zapper,
+        rows: &[Row],
+        length: usize,
+        into: &mut [u8],
+    ) -> u64 {
+        const _: () = assert!(ROWS_MAX <= u64::BITS as usize);
+        let buffer = Buffer::take();
+        // Now, for nothing may allocate while shards are owned.
+        let mut requests = Vec::with_capacity(BUFFER_PAGES);
+        let mut owners = Owners::<BUFFER_PAGES>::new();
+        let (mut wanted, mut count) = ([Wanted::default(); BUFFER_PAGES], 0);
+        let mut last = None;
+        for page in rows.iter().map(|row| row.page) {
+            if last.replace(page) != Some(page) && owners.claim(self, page) {
+                wanted[count] = Wanted { page, takes_ram: self.admit(zapper, &mut owners, page) };
+                count += 1;
+            }
+        }
+        for (at, Wanted { page, .. }) in wanted[..count].iter().enumerate() {
+            let from = self.backing.place_of(Self::offset_of(*page));
+            // SAFETY: a page of the buffer for each request, until this returns.
+            requests.push(unsafe { ReadRequest::from_raw(from, buffer.page(at), PAGE) });
+        }
+        let mut copied = 0;
+        self.read_each(&mut requests, |at, got| {
+            let Wanted { page, takes_ram } = wanted[at];
+            let is_read = self.has_read(page, 1, &buffer, at, got).is_ok()
+                && self.apply_all(&owners, page, 1, &buffer, at) == Ok(1);
+            if is_read {
+                let first = rows.partition_point(|row| row.page < page);
+                for row in rows[first..].iter().take_while(|row| row.page == page) {
+                    let to = &mut into[row.index * length..][..length];
+                    // SAFETY: the row lies in a page of the buffer, which nobody changes now.
+                    let from = unsafe {
+                        core::slice::from_raw_parts(buffer.page(at).add(row.offset), length)
+                    };
+                    to.copy_from_slice(from);
+                    copied |= 1 << row.index;
+                }
+                self.control.header().counts.pages_read.fetch_add(1, Relaxed);
+            }
+            let came = takes_ram && is_read && self.install(&owners, page, 1, &buffer, at).is_ok();
+            if takes_ram && !came {
+                self.uncount(1);
+            } else if let Some(owned) = owners.of(self, page).filter(|_| !takes_ram && is_read) {
+                owned.note_ghost(page);
+            }
+        });
+        copied
+    }
+
+    /// Whether a page that is read takes RAM; if so it is counted, and planned.
+    fn admit<'a>(
+        &'a self,
+        zapper: &Zapper,
+        owners: &mut Owners<'a, BUFFER_PAGES>,
+        page: u32,
+    ) -> bool {
+        let was_there = owners.of(self, page).is_some_and(|owned| owned.is_ghost(page));
+        let resident = &self.control.header().resident;
+        resident.fetch_add(1, Relaxed);
+        let spare = if was_there { 0 } else { RAM_TO_SPARE * self.spare() };
+        let admitted = self.excess(spare) == 0 && owners.plan(self, page, zapper);
+        if !admitted {
+            self.uncount(1);
+        }
+        admitted
+    }
+}
