@@ -331,9 +331,13 @@ struct dh_stats {
     uint64_t tier_write_bytes;    /* written to it */
     uint64_t tier_stored_bytes;   /* live bytes in it */
     uint64_t tier_capacity_bytes; /* what it can hold; 0: there is none */
+
+    uint64_t pool_members;    /* since version 8: processes of its pool; 0: there is none */
+    uint64_t pool_bytes;      /* what they may use together, of it this process budget_bytes */
+    uint64_t pool_free_bytes; /* of that none of them has */
 };
 
-#define DH_STATS_VERSION 7
+#define DH_STATS_VERSION 8
 
 /*
  * Fills `out`. `size` is sizeof(struct dh_stats) as the caller was compiled. A shorter struct is

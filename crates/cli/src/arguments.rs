@@ -137,6 +137,7 @@ Examples:
   deepheap run redis-server --port 7777
   deepheap run --ram 2G --store /mnt/nvme --show-stats python3 train.py
   deepheap run --ram auto --stall 1% --show-stats ./service
+  deepheap run --ram 8G --pool night ./batch
   deepheap run --ram 4G --objects 100-1500 --show-stats ./packet_cache
   deepheap run --ram 25% --store /dev/nvme1n1 --no-children ./simulate";
 
@@ -154,6 +155,10 @@ pub struct Run {
     /// this percentage of its run time, or off; with --tier: let no more go there [default: off]
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub stall: Option<String>,
+    /// Share the RAM of a pool with all processes of this user that name it: the first one's --ram;
+    /// of the others --ram is the most that they have of it [default: none]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    pub pool: Option<String>,
     /// Folder on an SSD, file or device for what does not fit [default: $TMPDIR or .]
     #[arg(long, value_name = "PATH", value_parser = any_path())]
     pub store: Option<PathBuf>,
@@ -276,6 +281,8 @@ The words on the screen:
   heap is in RAM   all of it is ordinary memory, none on the store
   heap is managed  it has outgrown RAM: a part may be on the store
 
+  pool             what --pool shares: what this process may use of it
+                   now, and what no process has
   in reach         pages that the program touches without a fault;
                    while nothing is managed, all that the heap gave out
   cached           objects in RAM that take a fault to be touched, and

@@ -88,6 +88,9 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     if let Some(percent) = &arguments.stall {
         config.set(machine, "stall", percent).map_err(refuse("--stall"))?;
     }
+    if let Some(name) = &arguments.pool {
+        config.set(machine, "pool", name).map_err(refuse("--pool"))?;
+    }
     if let Some(size) = &arguments.store_size {
         config.set(machine, "store_size", size).map_err(refuse("--store-size"))?;
     }

@@ -8,7 +8,7 @@ use core::fmt::{Result, Write};
 
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_report::{
-    bytes, compression, count, device_troubles, duration, given_back, saved, share,
+    bytes, compression, count, device_troubles, duration, given_back, pool, saved, share,
 };
 
 use crate::sample::{Rates, Sample};
@@ -52,6 +52,9 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
     if s.stall_bound_ppm > 0 {
         let (saved, most) = (saved(s), bytes(s.budget_most_bytes));
         writeln!(out, "        {saved}; at most {most} may be used")?;
+    }
+    if let Some(pool) = pool(s) {
+        writeln!(out, "pool    {pool}")?;
     }
     let kinds = [
         ("in reach", s.page_buffer_bytes),

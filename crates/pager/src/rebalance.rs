@@ -150,6 +150,10 @@ impl Pager {
             self.frames.page_buffer.pages().saturating_sub(staged),
             self.cache.held_bytes() / PAGE,
         );
+        let split = match share {
+            Share::Bytes(_) => split,
+            Share::Part(_) => split.lend(object_cache),
+        };
         let limits = split.next(Split { page_buffer, object_cache }, held);
         // The cache first: memory of its free slabs goes back before the page buffer may use it.
         self.cache.set_limit(limits.object_cache * PAGE);
@@ -172,6 +176,12 @@ impl Pager {
     /// the same: it is there when it is needed.
     pub fn set_target(&self, bytes: usize) {
         self.budget.set_target(bytes);
+    }
+
+    /// Keeps the border between page buffer and cache where it is by what happened until now: under
+    /// a target that is about to be another one that says nothing of it.
+    pub fn keep_border(&self) {
+        self.balancer.forget_events();
     }
 
     /// Pages by which the target could be lower before more pages would have to leave reach or RAM.

@@ -16,7 +16,7 @@ use crate::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::store_location::StoreLocation;
 
-/// Under a bound on stalls a heap of so many bytes is managed: what is less is not worth it.
+/// Under a bound on stalls, and in a pool, a heap of so many bytes is managed: what is less is not worth it.
 const PLAIN_UNDER_BOUND_BYTES: usize = 32 << 20;
 /// Segments in memory, open or on their way to the device: five, and more where they take one part
 /// of the budget in so many together at most.
@@ -44,20 +44,20 @@ impl Runtime {
         (self.config.ram as usize).saturating_sub(self.lent.load(Ordering::Relaxed))
     }
 
-    /// What may be used of the budget now: less than all of it under a bound on stalls.
+    /// What may be used of the budget now: less than all of it under a bound on stalls, or in a pool.
     pub(crate) fn present_ram(&self) -> usize {
-        match self.pager().filter(|_| self.config.stall_of_ram().is_some()) {
+        match self.pager().filter(|_| self.config.is_managed_early()) {
             Some(pager) => pager.usage().budget + self.lent.load(Ordering::Relaxed),
             None => self.config.ram as usize,
         }
     }
 
-    /// Pages that stay plain: as many as fit in RAM, or under a bound on stalls only a few, for
-    /// what is plain cannot leave.
+    /// Pages that stay plain: as many as fit in RAM, or only a few where what is not needed is
+    /// to leave, which what is plain cannot.
     pub(crate) fn most_plain_pages(&self, is_refused: bool) -> usize {
         let fits = self.plain_pages();
-        match self.config.stall_of_ram() {
-            Some(_) if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
+        match self.config.is_managed_early() {
+            true if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
             _ => fits,
         }
     }

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `ram` | size, or `50%` of the machine (or of its memory cgroup); `auto`: see below | `50%` |
 //! | `stall` | percentage of its run time that a program may stand in faults, or `off` | `off` |
+//! | `pool` | name: all processes of this user that give it share the `ram` of the first | none |
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
 //! | | `model:hdd@PATH`, `model:net@PATH`: as slow as a hard disk or a network volume | |
 //! | `store_size` | size, or percentage of what the store has free | `90%` |
@@ -100,6 +101,8 @@ pub const MMAP_DEFAULT_BYTES: usize = 256 << 10;
 const BUDGET_PER_SEGMENT: u64 = 512;
 /// Durable heaps that a process can have open.
 pub const OPEN_MAX: usize = 16;
+/// The longest name of a pool.
+const POOL_NAME_MAX: usize = 32;
 /// Objects by which a pool grows at most, if nothing is said.
 pub const POOL_STEP_DEFAULT: u32 = deepheap_heap::POOL_STEP as u32;
 
@@ -161,6 +164,8 @@ pub struct Config {
     /// How much of its run time the program may stand in faults, so that it gets the least RAM that
     /// holds this; `None`: it gets all of `ram`.
     pub stall: Option<StallLimit>,
+    /// The pool whose RAM it shares with other processes; `ram` is the most that it has of it.
+    pub pool: Option<String>,
     /// Folder, file or block device; `None`: `$TMPDIR` or the working folder.
     pub store: Option<PathBuf>,
     /// The store takes as long as such a device would; `None`: as long as it takes.
@@ -219,6 +224,7 @@ impl Config {
         Config {
             ram: (machine.usable_bytes() / 2).max(RAM_MIN_BYTES),
             stall: None,
+            pool: None,
             store: None,
             store_model: None,
             store_size: STORE_SIZE_DEFAULT,
@@ -314,6 +320,7 @@ impl Config {
             }
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "stall" => self.stall = stall(value)?,
+            "pool" => self.pool = Some(pool(value)?),
             "store" => {
                 let (model, path) = store("store", value)?;
                 (self.store_model, self.store) = (model, Some(path));
@@ -367,6 +374,11 @@ impl Config {
         self.stall.filter(|_| self.tier.is_none())
     }
 
+    /// Whether the heap is managed before it has outgrown `ram`: what it does not need is to go.
+    pub(crate) fn is_managed_early(&self) -> bool {
+        self.stall_of_ram().is_some() || self.pool.is_some()
+    }
+
     /// Bytes that stay free on a file system of so many, where the store is in a folder. If nothing
     /// is said, 5 %, and at least 1 GiB unless that were more than an eighth of it.
     pub fn floor_of(&self, file_system_bytes: u64) -> u64 {
@@ -398,6 +410,11 @@ impl Config {
                 self.ram,
                 format!("{owner} {has}; give less, or leave it at 50%"),
             );
+        }
+        if let (Some(_), Some(pool)) = (self.stall_of_ram(), &self.pool) {
+            let reason = "the programs of a pool get RAM by what they want, not by a bound on \
+                          stalls; leave out pool, or give stall:off";
+            return refuse_value("pool", pool.clone(), reason.to_owned());
         }
         let tier_size = self.tier.as_ref().map(|tier| tier.size);
         for (key, size) in [("store_size", Some(self.store_size)), ("tier", tier_size)] {
@@ -431,9 +448,9 @@ impl Config {
             }
         }
         if let Some(share) = self.page_buffer {
-            if self.stall_of_ram().is_some() {
-                let reason = "with a bound on stalls its size follows the RAM that is found to be \
-                              enough; leave out page_buffer, or give stall:off";
+            if self.is_managed_early() {
+                let reason = "with a bound on stalls, or a pool, its size follows the RAM that \
+                              there is; leave out page_buffer, or give stall:off and no pool";
                 return refuse_value("page_buffer", share.to_string(), reason.to_owned());
             }
             let size = share.bytes_of(self.ram);
@@ -461,6 +478,9 @@ impl Config {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         if let Some(limit) = self.stall {
             put("stall", &limit.to_string());
+        }
+        if let Some(pool) = &self.pool {
+            put("pool", pool);
         }
         if let Some(path) = &self.store {
             put("store", &modelled(self.store_model, path));
@@ -660,6 +680,17 @@ fn stall(text: &str) -> Result<Option<StallLimit>, ConfigError> {
     let words = "a percentage of the run time from 0.1% to 50%, or off";
     let error = || ConfigError::NoneOf { key: "stall", text: text.to_owned(), words };
     StallLimit::parse(text).map(Some).ok_or_else(error)
+}
+
+/// What can be part of a file's name.
+fn pool(value: &str) -> Result<String, ConfigError> {
+    let name = value.trim();
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if (1..=POOL_NAME_MAX).contains(&name.len()) && name.bytes().all(is_usual) {
+        return Ok(name.to_owned());
+    }
+    let words = "a name of up to 32 letters, digits, '-', '_' and '.'";
+    Err(ConfigError::NoneOf { key: "pool", text: value.to_owned(), words })
 }
 
 fn overcommit(value: &str) -> Result<Overcommit, ConfigError> {

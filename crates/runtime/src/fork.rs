@@ -30,7 +30,7 @@ use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, runnin
 use crate::store_location::open_unnamed;
 use crate::switch::modelled;
 use crate::thread_cache::this_threads_cache;
-use crate::{children, private_table, workers};
+use crate::{children, pool, private_table, workers};
 
 /// What is held from before the fork until after it. Dropped in this order.
 struct Held {
@@ -97,6 +97,8 @@ pub fn fork_child() {
     fault_signal::after_fork();
     // SAFETY: `fork` copies the calling thread only.
     unsafe { forget_durable() };
+    // SAFETY: as above. Its evictor joins anew.
+    unsafe { pool::leave_in_child() };
     let runtime = running();
     if let (Some(runtime), Some(running)) = (runtime, held.running.take()) {
         running.release_in_child(runtime);

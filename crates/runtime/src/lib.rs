@@ -56,6 +56,8 @@ pub mod maps;
 mod object_box;
 pub mod objects;
 mod observe;
+mod pool;
+mod pool_share;
 mod private_maps;
 mod private_table;
 pub mod process;

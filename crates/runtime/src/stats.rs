@@ -7,7 +7,7 @@
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
-pub const STATS_VERSION: u32 = 7;
+pub const STATS_VERSION: u32 = 8;
 
 /// How a fault was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,8 @@ impl Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Gauge {
-    /// The RAM budget, in bytes; with a bound on stalls, what is found to be enough.
+    /// The RAM budget, in bytes; with a bound on stalls, what is found to be enough; in a pool, what
+    /// this process may use now.
     Budget,
     /// Bytes of physical pages the program can touch right now; while nothing is managed, of all
     /// pages handed to the heap.
@@ -179,11 +180,17 @@ pub enum Gauge {
     TierStoredBytes,
     /// Bytes the second tier can hold; 0 if there is none.
     TierCapacityBytes,
+    /// Processes of its pool, this one among them; 0 without a pool.
+    PoolMembers,
+    /// Bytes that they may use together.
+    PoolBytes,
+    /// Bytes of them that none of them has.
+    PoolFreeBytes,
 }
 
 impl Gauge {
     /// Number of gauges.
-    pub const COUNT: usize = Gauge::TierCapacityBytes as usize + 1;
+    pub const COUNT: usize = Gauge::PoolFreeBytes as usize + 1;
 }
 
 /// Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
@@ -380,6 +387,13 @@ pub struct Stats {
     pub tier_stored_bytes: u64,
     /// See [`Gauge::TierCapacityBytes`].
     pub tier_capacity_bytes: u64,
+
+    /// See [`Gauge::PoolMembers`].
+    pub pool_members: u64,
+    /// See [`Gauge::PoolBytes`].
+    pub pool_bytes: u64,
+    /// See [`Gauge::PoolFreeBytes`].
+    pub pool_free_bytes: u64,
 }
 
 /// Bytes of one block of the store.

@@ -346,6 +346,9 @@ impl StatsPage {
             tier_write_bytes: counter(Counter::TierWriteBytes),
             tier_stored_bytes: gauge(Gauge::TierStoredBytes),
             tier_capacity_bytes: gauge(Gauge::TierCapacityBytes),
+            pool_members: gauge(Gauge::PoolMembers),
+            pool_bytes: gauge(Gauge::PoolBytes),
+            pool_free_bytes: gauge(Gauge::PoolFreeBytes),
         }
     }
 

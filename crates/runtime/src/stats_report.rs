@@ -118,6 +118,11 @@ pub fn stats_json(stats: &Stats) -> String {
             "other_bytes": s.other_bytes,
             "unmanaged_bytes": s.unmanaged_bytes,
         },
+        "pool": {
+            "members": s.pool_members,
+            "bytes": s.pool_bytes,
+            "free_bytes": s.pool_free_bytes,
+        },
         "heap": {
             "committed_bytes": s.committed_bytes,
             "allocated_bytes": s.allocated_bytes,
@@ -232,6 +237,9 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     if let Some(tier) = second_tier(s) {
         writeln!(out, "deepheap:   tier    {tier}")?;
     }
+    if let Some(pool) = pool(s) {
+        writeln!(out, "deepheap:   pool    {pool}")?;
+    }
     writeln!(
         out,
         "deepheap:   stood   in faults for want of RAM: {} of the run time{}",
@@ -288,6 +296,15 @@ pub fn second_tier(s: &Stats) -> Option<String> {
             bytes(s.tier_stored_bytes),
             bytes(s.tier_capacity_bytes),
         )
+    })
+}
+
+/// What the pool has and leaves, if there is one.
+pub fn pool(s: &Stats) -> Option<String> {
+    (s.pool_members > 0).then(|| {
+        let (all, free) = (bytes(s.pool_bytes), bytes(s.pool_free_bytes));
+        let (members, own) = (s.pool_members, bytes(s.budget_bytes));
+        format!("{own} of {all} for this process, {free} free; {members} in the pool")
     })
 }
 

@@ -58,9 +58,9 @@ impl Runtime {
             && let Err(error) = self.switch(growth)
         {
             growth.refused = true;
-            let problem = match self.config.stall_of_ram() {
-                Some(_) => "the heap stays in RAM, up to its budget, and saves none: ",
-                None => "the heap cannot outgrow its RAM budget, allocations fail now: ",
+            let problem = match self.config.is_managed_early() {
+                true => "the heap stays in RAM, up to its budget, and saves none: ",
+                false => "the heap cannot outgrow its RAM budget, allocations fail now: ",
             };
             say(&[Piece::Text(problem), Piece::Text(&error.to_string())]);
         }

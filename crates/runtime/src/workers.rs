@@ -4,6 +4,7 @@
 //! |---|---|
 //! | evictor | pages out of the page buffer before faults wait; unused staging and stacks, too |
 //! | | the least RAM that holds a bound on stalls, if there is one (`least_ram`) |
+//! | | its share of a pool's RAM, if it is in one (`pool_share`) |
 //! | | what nobody needs goes back when a fault finds no room in the store (`relief`) |
 //! | helpers | the same pages, where there are many processors and the evictor falls behind |
 //! | writer | sealed segments to the device |
@@ -14,7 +15,8 @@
 //! | another writer and collector | the same for a second tier (`second_tier`) |
 //! | tracer | what the rings of a traced process hold to its file (`trace_recorder`) |
 //!
-//! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls. A worker that
+//! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls, and ten in a pool.
+//! A worker that
 //! fails says why, once, and goes on trying at leisure.
 //! Never: touches managed memory.
 
@@ -31,6 +33,7 @@ use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::thread;
 
 use crate::least_ram::LeastRam;
+use crate::pool_share::PoolShare;
 use crate::runtime::{Inside, Runtime};
 use crate::stats::Counter;
 use crate::thrashing::Watch;
@@ -131,12 +134,13 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
     let mut trimmed_ns = clock::monotonic_ns();
     let mut watch = Watch::default();
     let mut least = runtime.least_ram();
+    let mut pool = runtime.pool_share(pager);
     let mut tier_bound = runtime.tier_bound();
     while !pager.has_ended() {
         // Once there is nothing to give back there is no limit: at rest nobody runs.
-        let look = least.as_ref().map(LeastRam::pause);
+        let looks = [least.as_ref().map(LeastRam::pause), pool.as_ref().map(PoolShare::pause)];
         let trim = pager.is_touched().then_some(IDLE);
-        pager.wait_for_eviction(look.into_iter().chain(trim).min());
+        pager.wait_for_eviction(looks.into_iter().flatten().chain(trim).min());
         pager.take_over_spans();
         runtime.serve_relief(pager);
         let mut moves = Moves::default();
@@ -147,9 +151,10 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         };
         let mut batches = 0;
         runtime.hold_stall_bound(pager, &mut least);
+        runtime.hold_pool_share(pager, &mut pool);
         runtime.hold_tier_bound(pager, &mut tier_bound);
         let mut border_moves = pager.rebalance();
-        if least.is_some() {
+        if least.is_some() || pool.is_some() {
             pager.trim_cache(&mut moves);
         }
         while pager.trim_table(&mut moves) && !pager.has_ended() {
@@ -164,6 +169,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
                 runtime.count_moves(0, &core::mem::take(&mut moves));
                 runtime.watch_for_thrashing(&mut watch);
                 runtime.hold_stall_bound(pager, &mut least);
+                runtime.hold_pool_share(pager, &mut pool);
                 runtime.hold_tier_bound(pager, &mut tier_bound);
             }
             if is_time || border_moves {

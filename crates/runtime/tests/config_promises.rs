@@ -105,6 +105,22 @@ fn a_memory_cgroup_counts_as_the_machine() {
 }
 
 #[test]
+fn a_pool_has_a_name_that_can_be_a_files_and_no_bound_on_stalls() {
+    assert_eq!(
+        parse("pool: ni-gh_t.2 ").map(|config| config.pool),
+        Ok(Some("ni-gh_t.2".to_owned()))
+    );
+    for wrong in ["", "a/b", "a b", "é", "123456789012345678901234567890123"] {
+        let said = refusal(&format!("pool:{wrong}"));
+        assert!(said.contains("letters, digits"), "{said}");
+    }
+    let said = refusal("pool:night,ram:auto");
+    assert!(said.contains("pool night is impossible") && said.contains("stall:off"), "{said}");
+    let said = refusal("pool:night,page_buffer:25%");
+    assert!(said.contains("page_buffer 25% is impossible") && said.contains("no pool"), "{said}");
+}
+
+#[test]
 fn every_key_is_read() {
     let config = parse(
         "ram:25%, stall:off, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
@@ -118,6 +134,7 @@ fn every_key_is_read() {
     let expected = Config {
         ram: 2 * GIB,
         stall: None,
+        pool: None,
         store: Some(PathBuf::from("/a,b\\c")),
         store_model: None,
         store_size: Share::Bytes(20 * GIB),
@@ -173,7 +190,7 @@ fn a_file_system_keeps_a_floor_of_a_twentieth_and_a_gib_if_it_is_not_small() {
 fn a_refusal_names_the_text_and_the_way_out() {
     for (conf, said) in [
         ("ram", "key:value"),
-        ("rma:2G", "ram, stall, store, store_size"),
+        ("rma:2G", "ram, stall, pool, store, store_size"),
         ("ram:2Q", "'2Q' is not a size"),
         ("ram:8M", "at least 16.0 MiB"),
         ("ram:0%", "at least 16.0 MiB"),
@@ -257,6 +274,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 ram,
                 // The size of the page buffer cannot be fixed then, unless there is a second tier.
                 stall: stall.filter(|_| parts.0.is_none()).and_then(StallLimit::of_ppm),
+                pool: (stall.is_none() && parts.0.is_none() && flags[0]).then(|| "p".to_owned()),
                 store,
                 store_model: None,
                 store_size,
@@ -294,7 +312,7 @@ fn fuzz_config() -> ProptestConfig {
 
 /// Pieces of settings, right and wrong ones.
 fn pieces() -> Vec<&'static str> {
-    const WORDS: &str = "ram: stall: auto store: store_size: store-size: store_floor: \
+    const WORDS: &str = "ram: stall: pool: auto store: store_size: store-size: store_floor: \
         tier: :1G :16 model: hdd@ \
         overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
         pool_step: strides: sequences: discard: stats: trace: show_stats: children: force: \

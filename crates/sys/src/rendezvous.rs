@@ -79,6 +79,14 @@ impl Rendezvous {
         Ok(Rendezvous { file, path })
     }
 
+    /// The door, unless somebody has it now: for who must not wait, and would not remove the file.
+    pub fn door_if_free(&self) -> Option<Door<'_>> {
+        let how = libc::LOCK_EX | libc::LOCK_NB;
+        // SAFETY: no memory arguments.
+        unsafe { raw_call_again!(SYS_flock, self.file.as_raw_fd(), how) }.ok()?;
+        Some(Door(self))
+    }
+
     /// Waits for the door. None: the file has been removed meanwhile; open it anew.
     pub fn door(&self) -> Result<Option<Door<'_>>> {
         // SAFETY: no memory arguments.
@@ -208,6 +216,11 @@ mod tests {
         assert!(!first.is_locked(3), "its own");
         drop(first);
         assert!(!second.is_locked(3));
+        let door = second.door_if_free().expect("nobody has it");
+        let third = second.reopened().unwrap();
+        assert!(third.door_if_free().is_none());
+        drop(door);
+        assert!(third.door_if_free().is_some());
         second.door().unwrap().expect("still there").remove();
         assert!(second.door().unwrap().is_none(), "removed");
     }

@@ -41,7 +41,18 @@ pub fn split(budget: usize, overhead: usize, share: Share, held: usize) -> Split
     Split { page_buffer, object_cache: pages - page_buffer }
 }
 
+/// What the cache does not fill, less a part of so many of all pages, is the page buffer's.
+const SPARE_PART: usize = 16;
+
 impl Split {
+    /// The same where the cache holds so many pages: a page of RAM that no object needs spares a
+    /// fault in the page buffer. What leaves that comes to the cache, which takes it back.
+    pub fn lend(self, cached: usize) -> Split {
+        let spare = (self.page_buffer + self.object_cache) / SPARE_PART;
+        let lent = self.object_cache.saturating_sub(cached.max(LEAST) + spare);
+        Split { page_buffer: self.page_buffer + lent, object_cache: self.object_cache - lent }
+    }
+
     /// The next limits on the way to these, while both sides are what `now` says and `held` pages
     /// cannot leave the page buffer. What leaves the page buffer comes to the cache, so the cache's
     /// limit may be what the page buffer's next limit leaves. What leaves the cache is free for any
@@ -119,6 +130,16 @@ mod tests {
         assert_eq!(to.next(cache_is_little_over, 0), to);
         let page_buffer_is_over = split(35_000, 10_000);
         assert_eq!(to.next(page_buffer_is_over, 0), split(30_000 - STEP, 10_000 + STEP));
+    }
+
+    #[test]
+    fn a_cache_that_is_not_full_lends_and_takes_back_as_it_fills() {
+        let own = Split { page_buffer: 1_000, object_cache: 31_000 };
+        assert_eq!(own.lend(31_000), own);
+        assert_eq!(own.lend(29_000), own, "some of it stays free");
+        let lent = own.lend(9_000);
+        assert_eq!(lent, Split { page_buffer: 21_000, object_cache: 11_000 });
+        assert_eq!(own.lend(0).object_cache, LEAST + 2_000);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod balance;
 pub mod budget_split;
+pub mod fair_share;
 pub mod ghost;
 pub mod history;
 pub mod replacement;
