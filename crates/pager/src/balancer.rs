@@ -224,7 +224,11 @@ impl Balancer {
         if balance::evidence(&returns, ghost_reads) < EVENTS {
             return;
         }
-        self.forget_events();
+        for lane in &self.lanes {
+            lane.returns.iter().for_each(|returns| returns.store(0, Ordering::Relaxed));
+            lane.ghost_reads.store(0, Ordering::Relaxed);
+            lane.departures.store(0, Ordering::Relaxed);
+        }
         let before = self.departed.load(Ordering::Relaxed);
         let departed = balance::departed(before, departures);
         self.departed.store(departed, Ordering::Relaxed);
@@ -241,15 +245,6 @@ impl Balancer {
         };
         let part = balance::next_part(self.part(), &observed, departed);
         self.part.store(part, Ordering::Relaxed);
-    }
-
-    /// Decides nothing by what came back, was read and left until now.
-    pub(crate) fn forget_events(&self) {
-        for lane in &self.lanes {
-            lane.returns.iter().for_each(|returns| returns.store(0, Ordering::Relaxed));
-            lane.ghost_reads.store(0, Ordering::Relaxed);
-            lane.departures.store(0, Ordering::Relaxed);
-        }
     }
 
     fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU64) -> u64 {

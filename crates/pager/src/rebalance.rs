@@ -178,12 +178,6 @@ impl Pager {
         self.budget.set_target(bytes);
     }
 
-    /// Keeps the border between page buffer and cache where it is by what happened until now: under
-    /// a target that is about to be another one that says nothing of it.
-    pub fn keep_border(&self) {
-        self.balancer.forget_events();
-    }
-
     /// Pages by which the target could be lower before more pages would have to leave reach or RAM.
     /// A snapshot.
     pub fn idle_pages(&self) -> usize {

@@ -28,8 +28,10 @@ use crate::stats_report::bytes;
 const LOOK: Duration = Duration::from_millis(20);
 /// ... and while it does not.
 const LOOK_AT_REST: Duration = Duration::from_millis(100);
-/// A program that computed for less than this part of the last while is at rest.
+/// A program that computed for less than this part of the last while is at rest; ...
 const REST_PART: u64 = 16;
+/// ... or than this one if it gave RAM without a fault, for then the other workers compute.
+const REST_PART_GIVING: u64 = 4;
 const WHILE: Duration = Duration::from_millis(200);
 /// It wants more RAM if from one look to the next it faulted so often, ...
 const FAULTS_LEAST: u64 = 4;
@@ -41,8 +43,6 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const LEAST_BYTES: usize = 8 << 20;
 /// It uses all that it has if no more than one page of so many could be given.
 const FULL_PART: usize = 64;
-/// The border within its RAM does not move while its share moves by more than a part of so many.
-const MOVED_PART: usize = 64;
 
 /// What this process knows of its share.
 pub(crate) struct PoolShare {
@@ -53,6 +53,9 @@ pub(crate) struct PoolShare {
     seen: Seen,
     wanted_ns: u64,
     began_ns: u64,
+    /// Faults since then, and objects that moved.
+    faults: u64,
+    moved: u64,
     /// CPU time of the process until then, without the evictor's.
     cpu_ns: u64,
     is_at_rest: bool,
@@ -81,12 +84,17 @@ impl PoolShare {
             self.wanted_ns = now_ns;
             self.is_at_rest = false;
         }
+        self.faults += faults;
+        self.moved += moved;
         self.seen = seen;
         let since_ns = now_ns - self.began_ns;
         if since_ns >= WHILE.as_nanos() as u64 {
             let cpu_ns = others_cpu_ns();
-            self.is_at_rest = cpu_ns.saturating_sub(self.cpu_ns) < since_ns / REST_PART;
+            let gave = self.faults < FAULTS_LEAST && self.moved >= MOVED_LEAST;
+            let part = if gave { REST_PART_GIVING } else { REST_PART };
+            self.is_at_rest = cpu_ns.saturating_sub(self.cpu_ns) < since_ns / part;
             (self.began_ns, self.cpu_ns) = (now_ns, cpu_ns);
+            (self.faults, self.moved) = (0, 0);
         }
         if self.is_at_rest {
             Want::Nothing
@@ -123,6 +131,8 @@ impl Runtime {
             seen: self.seen(),
             wanted_ns: now_ns,
             began_ns: now_ns,
+            faults: 0,
+            moved: 0,
             cpu_ns: others_cpu_ns(),
             is_at_rest: false,
             granted: 0,
@@ -161,11 +171,7 @@ impl Runtime {
                 })
             });
             if let Some((granted, seen)) = decided {
-                let granted = granted as usize;
-                if granted.abs_diff(share.granted) > granted / MOVED_PART {
-                    pager.keep_border();
-                }
-                share.granted = granted;
+                share.granted = granted as usize;
                 self.stats.set(Gauge::PoolMembers, seen.members.len() as u64);
                 self.stats.set(Gauge::PoolBytes, seen.total);
                 self.stats.set(Gauge::PoolFreeBytes, fair_share::free(seen.total, &seen.members));
