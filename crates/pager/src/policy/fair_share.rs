@@ -104,7 +104,7 @@ fn equal_part(total: u64, members: &[Member]) -> u64 {
         let (count, sum) = below.fold((0, 0u64), |(count, sum), it| (count + 1, sum + it.demand()));
         left = total.saturating_sub(sum);
         above = members.len() as u64 - count;
-        let next = if above == 0 { u64::MAX } else { left / above };
+        let next = left.checked_div(above).unwrap_or(u64::MAX);
         if next == part {
             break;
         }
