@@ -16,7 +16,8 @@ use crate::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::store_location::StoreLocation;
 
-/// Under a bound on stalls, and in a pool, a heap of so many bytes is managed: what is less is not worth it.
+/// Under a bound on stalls, and in a pool, a heap of so many bytes is managed: what is less is not
+/// worth it.
 const PLAIN_UNDER_BOUND_BYTES: usize = 32 << 20;
 /// Segments in memory, open or on their way to the device: five, and more where they take one part
 /// of the budget in so many together at most.
@@ -44,7 +45,7 @@ impl Runtime {
         (self.config.ram as usize).saturating_sub(self.lent.load(Ordering::Relaxed))
     }
 
-    /// What may be used of the budget now: less than all of it under a bound on stalls, or in a pool.
+    /// What may be used of the budget now: less than all under a bound on stalls, or in a pool.
     pub(crate) fn present_ram(&self) -> usize {
         match self.pager().filter(|_| self.config.is_managed_early()) {
             Some(pager) => pager.usage().budget + self.lent.load(Ordering::Relaxed),

@@ -60,6 +60,7 @@ use deepheap_pager::policy::budget_split;
 pub use deepheap_store::ModelKind;
 
 use crate::config_text::{escaped, items, trimmed, unescaped};
+use crate::config_words::{compress, compress_word, overcommit, pool, pool_step, stall};
 use crate::machine::Machine;
 pub use crate::stall_limit::StallLimit;
 use crate::stats_report::bytes;
@@ -101,8 +102,6 @@ pub const MMAP_DEFAULT_BYTES: usize = 256 << 10;
 const BUDGET_PER_SEGMENT: u64 = 512;
 /// Durable heaps that a process can have open.
 pub const OPEN_MAX: usize = 16;
-/// The longest name of a pool.
-const POOL_NAME_MAX: usize = 32;
 /// Objects by which a pool grows at most, if nothing is said.
 pub const POOL_STEP_DEFAULT: u32 = deepheap_heap::POOL_STEP as u32;
 
@@ -607,35 +606,6 @@ fn mmap(value: &str) -> Result<Option<usize>, ConfigError> {
     Ok(Some(usize::try_from(bytes).unwrap_or(usize::MAX)))
 }
 
-/// The ways to compress, by their words.
-const COMPRESS: [Compress; 3] = [Compress::Auto, Compress::Off, Compress::Lz4];
-
-fn compress_word(compress: Compress) -> &'static str {
-    match compress {
-        Compress::Auto => "auto",
-        Compress::Off => "off",
-        Compress::Lz4 => "lz4",
-    }
-}
-
-fn compress(value: &str) -> Result<Compress, ConfigError> {
-    let (key, word) = ("compress", value.trim().to_ascii_lowercase());
-    let found = COMPRESS.into_iter().find(|&compress| compress_word(compress) == word);
-    let (text, words) = (value.to_owned(), "auto, off or lz4");
-    found.ok_or(ConfigError::NoneOf { key, text, words })
-}
-
-fn pool_step(value: &str) -> Result<u32, ConfigError> {
-    match value.trim().parse() {
-        Ok(objects @ 1..) => Ok(objects),
-        _ => Err(ConfigError::NoneOf {
-            key: "pool_step",
-            text: value.to_owned(),
-            words: "a number of objects, 1 at least",
-        }),
-    }
-}
-
 /// `0` is a floor, too: everything may be taken.
 fn floor(value: &str) -> Result<Share, ConfigError> {
     match value.trim().strip_suffix('%').map(str::trim) {
@@ -670,39 +640,6 @@ fn split_model<'a>(
 fn modelled(kind: Option<ModelKind>, path: &Path) -> String {
     let model = kind.map_or(String::new(), |kind| format!("model:{}@", kind.name()));
     model + &path.to_string_lossy()
-}
-
-/// A percentage of the run time, or `off`.
-fn stall(text: &str) -> Result<Option<StallLimit>, ConfigError> {
-    if text.trim() == "off" {
-        return Ok(None);
-    }
-    let words = "a percentage of the run time from 0.1% to 50%, or off";
-    let error = || ConfigError::NoneOf { key: "stall", text: text.to_owned(), words };
-    StallLimit::parse(text).map(Some).ok_or_else(error)
-}
-
-/// What can be part of a file's name.
-fn pool(value: &str) -> Result<String, ConfigError> {
-    let name = value.trim();
-    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if (1..=POOL_NAME_MAX).contains(&name.len()) && name.bytes().all(is_usual) {
-        return Ok(name.to_owned());
-    }
-    let words = "a name of up to 32 letters, digits, '-', '_' and '.'";
-    Err(ConfigError::NoneOf { key: "pool", text: value.to_owned(), words })
-}
-
-fn overcommit(value: &str) -> Result<Overcommit, ConfigError> {
-    match value.trim().to_ascii_lowercase().as_str() {
-        "lazy" => Ok(Overcommit::Lazy),
-        "strict" => Ok(Overcommit::Strict),
-        _ => Err(ConfigError::NoneOf {
-            key: "overcommit",
-            text: value.to_owned(),
-            words: "lazy or strict",
-        }),
-    }
 }
 
 fn path(key: &'static str, value: &str) -> Result<PathBuf, ConfigError> {

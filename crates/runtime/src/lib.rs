@@ -20,6 +20,7 @@ mod children;
 pub mod config;
 pub mod config_error;
 mod config_text;
+mod config_words;
 pub mod doctor;
 pub mod doctor_store;
 mod durable;

@@ -5,8 +5,8 @@
 //! be used of the budget.
 //!
 //! Guarantees: a program that waits for RAM has an equal part of the pool, unless others are
-//! stopped; what may be used is no less than tables, buffers and `LEAST_BYTES`. What is used follows
-//! at the pace of eviction, and until then nobody else has it.
+//! stopped; what may be used is no less than tables, buffers and `LEAST_BYTES`. What is used
+//! follows at the pace of eviction, and until then nobody else has it.
 //! Never: waits for another process, but when it joins.
 //! Threads: the evictor's own.
 
@@ -106,7 +106,7 @@ impl PoolShare {
     }
 }
 
-/// CPU time of all threads but this one, the evictor: while a program at rest gives RAM, that works.
+/// CPU time of all threads but this one, the evictor, which works while a program gives RAM.
 fn others_cpu_ns() -> u64 {
     clock::process_cpu_ns().saturating_sub(clock::thread_cpu_ns())
 }

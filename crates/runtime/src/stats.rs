@@ -126,8 +126,8 @@ impl Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Gauge {
-    /// The RAM budget, in bytes; with a bound on stalls, what is found to be enough; in a pool, what
-    /// this process may use now.
+    /// The RAM budget, in bytes; with a bound on stalls what is found to be enough, and in a pool
+    /// what this process may use now.
     Budget,
     /// Bytes of physical pages the program can touch right now; while nothing is managed, of all
     /// pages handed to the heap.

@@ -15,9 +15,8 @@
 //! | another writer and collector | the same for a second tier (`second_tier`) |
 //! | tracer | what the rings of a traced process hold to its file (`trace_recorder`) |
 //!
-//! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls, and ten in a pool.
-//! A worker that
-//! fails says why, once, and goes on trying at leisure.
+//! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls, ten in a pool. A
+//! worker that fails says why, once, and goes on trying at leisure.
 //! Never: touches managed memory.
 
 use core::ffi::CStr;
