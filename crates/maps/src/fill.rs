@@ -384,9 +384,9 @@ impl Region {
         (came, passed)
     }
 
-    /// Reads side by side, if this process may and a ring is free, and calls `act` for each request,
-    /// by its index, with the bytes that were read; with a negative number where they were not.
-    /// Others are read meanwhile.
+    /// Reads side by side, if this process may and a ring is free, and calls `act` for each
+    /// request, by its index, with the bytes that were read; with a negative number where they were
+    /// not. Others are read meanwhile.
     pub(crate) fn read_each(
         &self,
         requests: &mut [ReadRequest<'_>],

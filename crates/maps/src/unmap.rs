@@ -2,10 +2,11 @@
 //!
 //! Victims would leave them with the hole, one by one. Here they go together, and where pages are
 //! stored to or were scanned (`install`), the rest of their 2 MiB goes with them: at a dirty entry
-//! the kernel flushes the TLB before it leaves the page table, once for a page or for all of it. What was not to leave RAM is
-//! mapped again by the kernel when it is touched. Pages leave in the order in which they came, so a
-//! range has all of its pages leave in the time in which RAM is filled once; about as often it is
-//! unmapped as a whole, and the victims in between are mostly in no page table any more.
+//! the kernel flushes the TLB before it leaves the page table, once for a page or for all of it.
+//! What was not to leave RAM is mapped again by the kernel when it is touched. Pages leave in the
+//! order in which they came, so a range has all of its pages leave in the time in which RAM is
+//! filled once; about as often it is unmapped as a whole, and the victims in between are mostly in
+//! no page table any more.
 //!
 //! Guarantees: none; it only saves time. The hole unmaps every page, in every process.
 //! Never: allocates | drops a byte: the memory is shared with its file.
