@@ -7,9 +7,9 @@
 //! changed. There is no index: a page of the file is where it is.
 //!
 //! ```text
-//!   table ─► access, on_fault ─► fill, gather ─► evict ─► settle         the file: backing, writers
-//!     │                 ▲          └──► recover ──┘  ▲            the RAM: a sparse file, unmap
-//!     ├──► pins ────────┘               ownership, entries        the tables: control
+//!   table ─► access, on_fault ─► fill, gather ─► evict ─► settle    the file: backing, writers
+//!     │                 ▲          └──► recover ──┘  ▲              the RAM: a sparse file, unmap
+//!     ├──► pins ────────┘               ownership, entries          the tables: control
 //!     └──► join, resize
 //! ```
 //!
