@@ -7,7 +7,7 @@
 //! scratch    a program's folder             trial      one run
 //! settings   what the command takes         standing   what the rounds come to
 //! page       table and text                 chart      the plot
-//! bounded    RAM under a bound on stalls
+//! bounded    RAM under a bound on stalls    tiered     a second tier behind the store
 //! ```
 //!
 //! Guarantees: the contenders take turns within each round; a run is on disk as soon as it is
@@ -26,6 +26,7 @@ mod programs;
 mod scratch;
 mod settings;
 mod standing;
+mod tiered;
 mod trial;
 
 use std::time::Duration;
@@ -76,6 +77,9 @@ impl Real {
         let settings = self.settings()?;
         if let Some(stall) = &self.stall {
             return bounded::measure(self, &chosen, &settings, stall);
+        }
+        if let Some(tier) = &self.tier {
+            return tiered::measure(self, &chosen, &settings, tier);
         }
         if self.quick {
             return answers(&chosen, &settings);

@@ -27,6 +27,10 @@ pub struct Real {
     /// as 2%, and prints a table; needs root
     #[arg(long, value_name = "PERCENT", conflicts_with = "quick")]
     pub(super) stall: Option<String>,
+    /// Measures the programs at the first of --sizes with this second tier (`deepheap run --tier`)
+    /// and without, and prints a table; needs root
+    #[arg(long, value_name = "PATH[:SIZE]", conflicts_with_all = ["quick", "stall"])]
+    pub(super) tier: Option<String>,
     /// Only these programs; --list shows them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     programs: Vec<String>,
@@ -70,6 +74,8 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The command `deepheap`.
     pub deepheap: PathBuf,
+    /// The second tier, if there is one.
+    pub tier: Option<String>,
 }
 
 impl Real {
@@ -101,7 +107,7 @@ impl Real {
                 deepheap.display()
             )));
         }
-        Ok(Settings { dir: supervisor::folder(&self.dir)?, deepheap })
+        Ok(Settings { dir: supervisor::folder(&self.dir)?, deepheap, tier: None })
     }
 }
 

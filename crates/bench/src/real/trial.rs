@@ -134,9 +134,6 @@ pub fn unlimited(
     let stats = if stall.is_some() { read_stats(scratch) } else { Value::Null };
     let mut trial = told(end, limit, stats);
     trial.numbers.set("mean_bytes", sum / looks.max(1) as f64);
-    if let Some(share) = trial.stats.pointer("/pressure/stall_share").and_then(Value::as_f64) {
-        trial.numbers.set("stall_share", share);
-    }
     Ok(trial)
 }
 
@@ -322,9 +319,9 @@ fn launcher(scratch: &Scratch<'_>, ram: &str, settings: &Settings) -> Vec<String
     let deepheap = settings.deepheap.display().to_string();
     let store = settings.dir.display().to_string();
     let stats = stats.display().to_string();
-    [&deepheap, "run", "--ram", ram, "--store", &store, "--stats", &stats, "--"]
-        .map(String::from)
-        .into()
+    let tier = settings.tier.as_deref().map_or(vec![], |tier| vec!["--tier", tier]);
+    let run = [&deepheap, "run", "--ram", ram, "--store", &store, "--stats", &stats];
+    [&run[..], &tier, &["--"]].concat().into_iter().map(String::from).collect()
 }
 
 /// The figures of the process that used most, of those that wrote some.
@@ -361,6 +358,8 @@ fn told(end: End, limit: Duration, stats: Value) -> Trial {
         ("evictions", "/evictions/total"),
         ("read_bytes", "/device/read_bytes"),
         ("written_bytes", "/device/write_bytes"),
+        ("tier_bytes", "/tier/written_bytes"),
+        ("stall_share", "/pressure/stall_share"),
     ];
     for (name, pointer) in of_deepheap {
         let found = stats.pointer(pointer).and_then(Value::as_f64);
