@@ -1,8 +1,8 @@
 //! Tiered: programs at a part of their peak with the store alone, and with a second tier behind it
 //! (`--tier`): what the store's device is written less, and what that costs.
 //!
-//! Guarantees: both take turns, with the same budget; answers are compared with those of the program
-//! alone.
+//! Guarantees: both take turns, with the same budget; answers are compared with those of the
+//! program alone.
 //! Threads: one, and those of a trial.
 
 use super::contender::Contender;
