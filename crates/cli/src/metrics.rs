@@ -81,6 +81,14 @@ const GAUGES: &[(&str, &str, &str, &str, Gauges)] = &[
         "kind",
         &[("live", |s| s.tier_stored_bytes), ("capacity", |s| s.tier_capacity_bytes)],
     ),
+    ("deepheap_pool_members", "", "Processes of its pool.", "", &[("", |s| s.pool_members)]),
+    (
+        "deepheap_pool_bytes",
+        "bytes",
+        "What the processes of its pool may use together, and what none of them has.",
+        "kind",
+        &[("all", |s| s.pool_bytes), ("free", |s| s.pool_free_bytes)],
+    ),
     (
         "deepheap_managing",
         "",
@@ -186,6 +194,20 @@ const COUNTERS: &[(&str, &str, &str, &str, Gauges)] = &[
         "Bytes read from and written to the second tier.",
         "kind",
         &[("read", |s| s.tier_read_bytes), ("write", |s| s.tier_write_bytes)],
+    ),
+    (
+        "deepheap_discards",
+        "",
+        "Requests that told the store's device what is free.",
+        "",
+        &[("", |s| s.discards)],
+    ),
+    (
+        "deepheap_idle_bytes",
+        "bytes",
+        "Space of the store that was free for a while: given back, and written again without that.",
+        "kind",
+        &[("discarded", |s| s.discarded_bytes), ("reused", |s| s.not_discarded_bytes)],
     ),
     (
         "deepheap_blocks_appended",

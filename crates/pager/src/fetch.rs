@@ -49,8 +49,8 @@ impl Pager {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
         if window.count == 1
-            && !self.ask_walk(page, sequences, false)
             && !self.ask_on_trail(page, sequences)
+            && !self.ask_walk(page, sequences, false)
         {
             self.ask_beside(page);
         }
