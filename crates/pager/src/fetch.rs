@@ -84,8 +84,8 @@ impl Pager {
         }
     }
 
-    /// For a fault on `page` that is no scan's: asks for the next pages if it is on a walk in equal
-    /// steps, and answers whether it is. The object is in DRAM, or not.
+    /// For a fault on `page` that is no scan's and on no trail: asks for the next pages if it is on
+    /// a walk in equal steps, and answers whether it is. The object is in DRAM, or not.
     pub(crate) fn ask_walk(
         &self,
         page: PageNo,
@@ -115,7 +115,7 @@ impl Pager {
         self.managed_page(address).is_some() && self.ownership.may_be_stored(page)
     }
 
-    /// For a fault on `page` that is neither a scan's nor a walk's: notes it in the history, and if
+    /// For a fault on `page` that is no scan's: notes it in the history, and if
     /// the thread is on a trail asks for what comes next. Answers whether it is on one.
     pub(crate) fn ask_on_trail(&self, page: PageNo, sequences: &mut Sequences<'_>) -> bool {
         let Some(history) = self.trails.history() else { return false };

@@ -1,5 +1,5 @@
-//! Block device: a store on one, and that the device learns what is free. Needs root and a free loop
-//! device, and says so if there is none.
+//! Block device: a store on one, and that the device learns what is free. Needs root and a free
+//! loop device, and says so if there is none.
 
 mod scene;
 
