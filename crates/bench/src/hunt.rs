@@ -224,7 +224,7 @@ fn run(args: &Hunt) -> Result<bool, String> {
         args.store_size
     );
     if let Some(tier) = &args.tier {
-        conf += &format!(",tier:{}:{}", tier.replace(',', "\\,"), args.store_size);
+        conf += &format!(",tier:{}:{},stall:off", tier.replace(',', "\\,"), args.store_size);
     }
     let config = deepheap::Config::parse(&conf).map_err(|error| error.to_string())?;
     deepheap::init(config).map_err(|error| error.to_string())?;

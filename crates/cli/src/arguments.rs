@@ -152,7 +152,8 @@ pub struct Run {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub ram: Option<String>,
     /// Use the least of the RAM budget with which the program stands in faults for no more than
-    /// this percentage of its run time, or off; with --tier: let no more go there [default: off]
+    /// this percentage of its run time, or off; with --tier: let no more go there [default:
+    /// off; 2% with --ram auto, 20% with --tier]
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub stall: Option<String>,
     /// Share the RAM of a pool with all processes of this user that name it: the first one's --ram;

@@ -85,9 +85,6 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     if let Some(size) = &arguments.ram {
         config.set(machine, "ram", size).map_err(refuse("--ram"))?;
     }
-    if let Some(percent) = &arguments.stall {
-        config.set(machine, "stall", percent).map_err(refuse("--stall"))?;
-    }
     if let Some(name) = &arguments.pool {
         config.set(machine, "pool", name).map_err(refuse("--pool"))?;
     }
@@ -117,6 +114,10 @@ fn merged(arguments: &Run) -> Result<Config, Refusal> {
     }
     if let Some(path) = &arguments.tier {
         config.set(machine, "tier", utf8(path)?).map_err(refuse("--tier"))?;
+    }
+    // Behind what has a bound by itself.
+    if let Some(percent) = &arguments.stall {
+        config.set(machine, "stall", percent).map_err(refuse("--stall"))?;
     }
     if let Some(path) = &arguments.stats {
         config.set(machine, "stats", utf8(path)?).map_err(refuse("--stats"))?;

@@ -77,6 +77,9 @@ pub const SHOW_STATS_VARIABLE: &str = "DEEPHEAP_SHOW_STATS";
 pub const RAM_MIN_BYTES: u64 = 16 << 20;
 /// The bound on stalls of `ram:auto` if none is given, in millionths.
 const STALL_OF_AUTO_PPM: u32 = 20_000;
+/// The bound on stalls with a second tier, likewise: without one a program that touches at random
+/// what a scan brought would wait for a disk all the time.
+const STALL_OF_TIER_PPM: u32 = 200_000;
 /// With a bound on stalls nobody knows the budget before; what is made ready is for this one.
 const RAM_UNDER_BOUND_BYTES: u64 = 256 << 20;
 /// The smallest page buffer, in bytes: what the pager takes in any case.
@@ -161,7 +164,7 @@ pub struct Config {
     /// Ceiling on everything deepheap uses in RAM.
     pub ram: u64,
     /// How much of its run time the program may stand in faults, so that it gets the least RAM that
-    /// holds this; `None`: it gets all of `ram`.
+    /// holds this, or with a second tier, so that no more goes there; `None`: no bound.
     pub stall: Option<StallLimit>,
     /// The pool whose RAM it shares with other processes; `ram` is the most that it has of it.
     pub pool: Option<String>,
@@ -325,7 +328,10 @@ impl Config {
                 (self.store_model, self.store) = (model, Some(path));
             }
             "store_size" => self.store_size = Share::parse("store_size", value)?,
-            "tier" => self.tier = Some(SecondTier::parse(value)?),
+            "tier" => {
+                self.tier = Some(SecondTier::parse(value)?);
+                self.stall = self.stall.or(StallLimit::of_ppm(STALL_OF_TIER_PPM));
+            }
             "store_floor" => self.store_floor = Some(floor(value)?),
             "overcommit" => self.overcommit = overcommit(value)?,
             "page_buffer" => self.page_buffer = Some(Share::parse("page_buffer", value)?),
@@ -489,6 +495,10 @@ impl Config {
         }
         if let Some(tier) = &self.tier {
             put("tier", &tier.text());
+            // Behind the tier, which has one by itself.
+            if self.stall.is_none() {
+                put("stall", "off");
+            }
         }
         if let Some(share) = self.store_floor {
             put("store_floor", &share.to_string());

@@ -39,6 +39,9 @@ fn ram_that_is_found_while_the_program_runs_has_a_bound_on_stalls() {
     assert_eq!(told("ram:auto,stall:0.5 %"), (4 * GIB, Some(5_000)));
     assert_eq!(told("ram:1G,stall:3%"), (GIB, Some(30_000)));
     assert_eq!(told("ram:1G,stall:off"), (GIB, None));
+    assert_eq!(told("ram:1G,tier:/d"), (GIB, Some(200_000)));
+    assert_eq!(told("ram:1G,stall:5%,tier:/d"), (GIB, Some(50_000)));
+    assert_eq!(told("ram:1G,tier:/d,stall:off"), (GIB, None));
     assert_eq!(
         parse(&parse("ram:auto,stall:2.5%").expect("conf").to_conf()),
         parse("ram:4G,stall:2.5%")
@@ -123,8 +126,8 @@ fn a_pool_has_a_name_that_can_be_a_files_and_no_bound_on_stalls() {
 #[test]
 fn every_key_is_read() {
     let config = parse(
-        "ram:25%, stall:off, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
-         tier:model:hdd@/d:1T,\
+        "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
+         tier:model:hdd@/d:1T,stall:off,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,sequences:no,discard:no,\
          stats:/tmp/s.json,show_stats:yes,\

@@ -14,7 +14,7 @@ use scene::process::{fork, must_succeed, soon};
 /// Until space is given back: a second or so.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
-const CONF: &str = "ram:48M,store_size:1G,tier:/var/tmp:1G";
+const CONF: &str = "ram:48M,store_size:1G,tier:/var/tmp:1G,stall:off";
 
 fn stats() -> deepheap::Stats {
     deepheap::stats().expect("it runs")
@@ -96,7 +96,7 @@ fn what_is_touched_at_random_goes_to_the_store() {
 
 #[test]
 fn a_second_tier_that_is_full_leaves_the_rest_to_the_store() {
-    let conf = "ram:48M,store_size:1G,tier:/var/tmp:16M";
+    let conf = "ram:48M,store_size:1G,tier:/var/tmp:16M,stall:off";
     play("a_second_tier_that_is_full_leaves_the_rest_to_the_store", conf, || {
         let seed = seed();
         let array = Object::new(128 * MIB).expect("room");
