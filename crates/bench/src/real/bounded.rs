@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use super::no_wrong_values;
 use super::programs::Program;
-use super::scratch::{self, Scratch};
 use super::settings::{Real, Settings};
 use super::trial::{self, Trial};
+use super::{each, no_wrong_values, percent, warmed};
 use crate::failure::Failure;
 use crate::output;
 use crate::papers::command;
@@ -53,7 +52,7 @@ pub fn measure(
     settings: &Settings,
     stall: &str,
 ) -> Result<(), Failure> {
-    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
     output::line(format_args!(
         "`{}`, {}, {}\n\n\
          | program | alone | bounded | slower | RAM alone | bounded | saved | stood |\n\
@@ -62,24 +61,19 @@ pub fn measure(
         today(),
         Machine::here(&settings.dir).in_short()
     ))?;
-    for program in chosen {
-        if let Some(need) = scratch::missing(program) {
-            failed.push(format!("{}: no {need}", program.id));
-            continue;
-        }
-        match row(asked, program, settings, stall) {
-            Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
-            Err(failure) => failed.push(format!("{}: {failure}", program.id)),
-            Ok(row) => {
-                print(&row)?;
-                rows.push(row);
-            }
-        }
+    let measured = each(chosen, |program| {
+        let row = row(asked, program, settings, stall)?;
+        print(&row)?;
+        rows.push(row);
+        Ok(())
+    });
+    if let Err(interrupted @ Failure::Interrupted(_)) = measured {
+        return Err(interrupted);
     }
     let of = |number: fn(&Row) -> f64| median(rows.iter().map(number).collect()).unwrap_or(0.0);
     let (saved, slower) = (percent(of(Row::saved)), percent(of(Row::slower)));
     output::line(format_args!("\nMedian of {}: {saved} saved, {slower} slower", rows.len()))?;
-    if failed.is_empty() { Ok(()) } else { Err(Failure::Failed(failed.join("\n"))) }
+    measured
 }
 
 fn row(
@@ -88,11 +82,7 @@ fn row(
     settings: &Settings,
     stall: &str,
 ) -> Result<Row, Failure> {
-    let scratch = Scratch::new(program, program.amount)?;
-    // The pages of program and libraries are read where no memory cgroup pays for them.
-    trial::answer(&scratch, None, LIMIT, settings)?;
-    scratch::read(&settings.deepheap);
-    scratch::read(&settings.deepheap.with_file_name("libdeepheap_preload.so"));
+    let scratch = warmed(program, settings)?;
     let (mut alone, mut bounded) = (Vec::new(), Vec::new());
     for _ in 0..asked.rounds {
         for (stall, trials) in [(None, &mut alone), (Some(stall), &mut bounded)] {
@@ -129,8 +119,4 @@ fn print(row: &Row) -> Result<(), Failure> {
         percent(row.saved()),
         percent(row.stood),
     ))
-}
-
-fn percent(part: f64) -> String {
-    format!("{:.1} %", part * 100.0)
 }

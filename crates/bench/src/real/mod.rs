@@ -127,6 +127,40 @@ impl Real {
     }
 }
 
+/// Measures each of the programs that are installed; what went wrong is told when all are through.
+fn each(
+    chosen: &[&'static Program],
+    mut measure: impl FnMut(&'static Program) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut failed = Vec::new();
+    for program in chosen {
+        if let Some(need) = scratch::missing(program) {
+            failed.push(format!("{}: no {need}", program.id));
+            continue;
+        }
+        match measure(program) {
+            Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
+            Err(failure) => failed.push(format!("{}: {failure}", program.id)),
+            Ok(()) => {}
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure::Failed(failed.join("\n"))) }
+}
+
+/// A program's folder, after a run by which the pages of program and libraries were read where no
+/// memory cgroup pays for them.
+fn warmed(program: &'static Program, settings: &Settings) -> Result<Scratch<'static>, Failure> {
+    let scratch = Scratch::new(program, program.amount)?;
+    trial::answer(&scratch, None, ALONE_LIMIT, settings)?;
+    scratch::read(&settings.deepheap);
+    scratch::read(&settings.deepheap.with_file_name("libdeepheap_preload.so"));
+    Ok(scratch)
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
 fn list(chosen: &[&Program]) -> Result<(), Failure> {
     for program in chosen {
         let missing = match scratch::missing(program) {

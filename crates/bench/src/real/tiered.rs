@@ -7,10 +7,9 @@
 
 use super::contender::Contender;
 use super::programs::Program;
-use super::scratch::{self, Scratch};
 use super::settings::{self, Real, Settings};
 use super::trial::{self, Terms, Trial};
-use super::{ALONE_LIMIT, no_wrong_values};
+use super::{ALONE_LIMIT, each, no_wrong_values, percent, warmed};
 use crate::failure::Failure;
 use crate::output;
 use crate::papers::command;
@@ -44,26 +43,20 @@ pub fn measure(
         today(),
         Machine::here(&settings.dir).in_short()
     ))?;
-    let (mut slower, mut fewer, mut failed) = (Vec::new(), Vec::new(), Vec::new());
-    for program in chosen {
-        if let Some(need) = scratch::missing(program) {
-            failed.push(format!("{}: no {need}", program.id));
-            continue;
-        }
-        match row(asked, program, settings, tier) {
-            Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
-            Err(failure) => failed.push(format!("{}: {failure}", program.id)),
-            Ok(row) => {
-                slower.push(row.seconds[1] / row.seconds[0] - 1.0);
-                fewer.push(1.0 - row.written[1] / row.written[0].max(1.0));
-                print(program, &row, slower[slower.len() - 1], fewer[fewer.len() - 1])?;
-            }
-        }
+    let (mut slower, mut fewer) = (Vec::new(), Vec::new());
+    let measured = each(chosen, |program| {
+        let row = row(asked, program, settings, tier)?;
+        slower.push(row.seconds[1] / row.seconds[0] - 1.0);
+        fewer.push(1.0 - row.written[1] / row.written[0].max(1.0));
+        print(program, &row, slower[slower.len() - 1], fewer[fewer.len() - 1])
+    });
+    if let Err(interrupted @ Failure::Interrupted(_)) = measured {
+        return Err(interrupted);
     }
     let count = slower.len();
     let [slower, fewer] = [slower, fewer].map(|all| percent(median(all).unwrap_or(0.0)));
     output::line(format_args!("\nMedian of {count}: {fewer} fewer bytes, {slower} slower"))?;
-    if failed.is_empty() { Ok(()) } else { Err(Failure::Failed(failed.join("\n"))) }
+    measured
 }
 
 fn row(
@@ -72,11 +65,7 @@ fn row(
     settings: &Settings,
     tier: &str,
 ) -> Result<Row, Failure> {
-    let scratch = Scratch::new(program, program.amount)?;
-    // The pages of program and libraries are read where no memory cgroup pays for them.
-    trial::answer(&scratch, None, ALONE_LIMIT, settings)?;
-    scratch::read(&settings.deepheap);
-    scratch::read(&settings.deepheap.with_file_name("libdeepheap_preload.so"));
+    let scratch = warmed(program, settings)?;
     let free = Terms { bytes: None, peak_bytes: 0, limit: ALONE_LIMIT, known_bytes: None };
     let alone = trial::run(&scratch, Contender::Alone, &free, settings)?;
     let number = |trial: &Trial, name: &str| trial.numbers.get(name);
@@ -130,8 +119,4 @@ fn print(program: &Program, row: &Row, slower: f64, fewer: f64) -> Result<(), Fa
         percent(row.stood[0]),
         percent(row.stood[1]),
     ))
-}
-
-fn percent(part: f64) -> String {
-    format!("{:.1} %", part * 100.0)
 }
