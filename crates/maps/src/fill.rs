@@ -206,7 +206,7 @@ impl Region {
 
     /// Puts over what was read of planned pages, from the buffer's page `at` on, what the log has
     /// of them; answers how many could be, from the first on.
-    pub(crate) fn apply_all<const N: usize>(
+    fn apply_all<const N: usize>(
         &self,
         owners: &Owners<'_, N>,
         page: u32,
@@ -232,7 +232,7 @@ impl Region {
     }
 
     /// Makes entries for planned pages and brings them in, from the buffer's page `at` on.
-    pub(crate) fn install<const N: usize>(
+    fn install<const N: usize>(
         &self,
         owners: &Owners<'_, N>,
         page: u32,
@@ -378,7 +378,9 @@ impl Region {
         let mut came = 0;
         self.read_each(requests, |index, got| {
             let (first, length) = runs[index];
-            came += self.finish_run(&owners, planned[first], length, buffer, first, got);
+            let page = planned[first];
+            let whole = self.end_read(&owners, page, length, buffer, first, got);
+            came += self.bring_planned(&owners, page, whole, buffer, first);
         });
         self.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
         (came, passed)
@@ -401,31 +403,11 @@ impl Region {
         }
     }
 
-    /// Has `length` pages from `page` on in the buffer's pages from `first` on, of which `got`
-    /// bytes were read there; negative: they are read now.
-    pub(crate) fn has_read(
-        &self,
-        page: u32,
-        length: usize,
-        buffer: &Buffer,
-        first: usize,
-        got: i32,
-    ) -> Result<(), ReadError> {
-        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
-        let into = buffer.page(first);
-        // SAFETY: pages of the buffer; no request for them is under way any more.
-        unsafe {
-            match usize::try_from(got) {
-                Ok(got) => Backing::check(into, length, got, offset, file_bytes),
-                Err(_) => self.backing.read(into, length, offset, file_bytes),
-            }
-        }
-    }
-
-    /// Brings in `length` planned neighbours, from the buffer's page `first` on, of which `got`
-    /// bytes were read; negative: they are read now. Answers how many came. Who touches one of the
-    /// others is told why it cannot come.
-    fn finish_run<const N: usize>(
+    /// Ends a read of `length` pages, whose shards are owned, into the buffer's pages from `first`
+    /// on, of which `got` bytes were read; negative: they are read now. Answers how many are whole,
+    /// the log's part as well, from the first on. Who touches one of the others is told why it
+    /// cannot come.
+    pub(crate) fn end_read<const N: usize>(
         &self,
         owners: &Owners<'_, N>,
         page: u32,
@@ -434,14 +416,33 @@ impl Region {
         first: usize,
         got: i32,
     ) -> u32 {
-        if self.has_read(page, length, buffer, first, got).is_err() {
-            return 0;
-        }
-        let applied = self.apply_all(owners, page, length as u32, buffer, first).unwrap_or(0);
-        match self.install(owners, page, applied, buffer, first) {
-            Ok(()) => applied,
+        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
+        let into = buffer.page(first);
+        // SAFETY: pages of the buffer; no request for them is under way any more.
+        let is_read = unsafe {
+            match usize::try_from(got) {
+                Ok(got) => Backing::check(into, length, got, offset, file_bytes),
+                Err(_) => self.backing.read(into, length, offset, file_bytes),
+            }
+        };
+        let apply = |()| self.apply_all(owners, page, length as u32, buffer, first).unwrap_or(0);
+        is_read.map_or(0, apply)
+    }
+
+    /// Brings in `count` planned neighbours from the buffer's page `first` on; answers how many
+    /// came.
+    pub(crate) fn bring_planned<const N: usize>(
+        &self,
+        owners: &Owners<'_, N>,
+        page: u32,
+        count: u32,
+        buffer: &Buffer,
+        first: usize,
+    ) -> u32 {
+        match self.install(owners, page, count, buffer, first) {
+            Ok(()) => count,
             // Those before the one that the kernel refused are there.
-            Err(_) => (page..page + applied).filter(|page| self.is_in_memory(*page)).count() as u32,
+            Err(_) => (page..page + count).filter(|page| self.is_in_memory(*page)).count() as u32,
         }
     }
 }

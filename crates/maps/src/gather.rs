@@ -74,12 +74,11 @@ impl Region {
             // SAFETY: a page of the buffer for each request, until this returns.
             requests.push(unsafe { ReadRequest::from_raw(from, buffer.page(at), PAGE) });
         }
-        let mut copied = 0;
+        let (mut copied, mut pages_read) = (0, 0);
         self.read_each(&mut requests, |at, got| {
             let Wanted { page, takes_ram } = wanted[at];
-            let is_read = self.has_read(page, 1, &buffer, at, got).is_ok()
-                && self.apply_all(&owners, page, 1, &buffer, at) == Ok(1);
-            if is_read {
+            let whole = self.end_read(&owners, page, 1, &buffer, at, got);
+            if whole > 0 {
                 let first = rows.partition_point(|row| row.page < page);
                 for row in rows[first..].iter().take_while(|row| row.page == page) {
                     let to = &mut into[row.index * length..][..length];
@@ -90,15 +89,16 @@ impl Region {
                     to.copy_from_slice(from);
                     copied |= 1 << row.index;
                 }
-                self.control.header().counts.pages_read.fetch_add(1, Relaxed);
             }
-            let came = takes_ram && is_read && self.install(&owners, page, 1, &buffer, at).is_ok();
-            if takes_ram && !came {
-                self.uncount(1);
-            } else if let Some(owned) = owners.of(self, page).filter(|_| !takes_ram && is_read) {
+            pages_read += u64::from(whole);
+            if takes_ram {
+                let came = self.bring_planned(&owners, page, whole, &buffer, at);
+                self.uncount(u64::from(1 - came));
+            } else if let Some(owned) = owners.of(self, page).filter(|_| whole > 0) {
                 owned.note_ghost(page);
             }
         });
+        self.control.header().counts.pages_read.fetch_add(pages_read, Relaxed);
         copied
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `deepheap-maps` evict when a map's RAM is nearly full: one, and all of them if pages may have to
 //! be written, since who writes waits for the device; the first one brings logs into the data.
-//! Three `deepheap-mapread` read what was asked for ahead. They sleep on futexes while there is
+//! Five `deepheap-mapread` read what was asked for ahead. They sleep on futexes while there is
 //! nothing to do.
 //!
 //! Guarantees: a map is found without a lock; what uses it by itself is waited for before it ends.

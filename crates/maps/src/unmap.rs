@@ -1,7 +1,7 @@
 //! Unmap: which pages leave the page tables of this process before they leave RAM.
 //!
 //! Victims would leave them with the hole, one by one. Here they go together, and where pages are
-//! stored to or were scanned (`install`), the rest of their 2 MiB goes with them: at a dirty entry
+//! stored to or were scanned (`fill`), the rest of their 2 MiB goes with them: at a dirty entry
 //! the kernel flushes the TLB before it leaves the page table, once for a page or for all of it.
 //! What was not to leave RAM is mapped again by the kernel when it is touched. Pages leave in the
 //! order in which they came, so a range has all of its pages leave in the time in which RAM is

@@ -115,8 +115,8 @@ impl Pager {
         self.managed_page(address).is_some() && self.ownership.may_be_stored(page)
     }
 
-    /// For a fault on `page` that is no scan's: notes it in the history, and if
-    /// the thread is on a trail asks for what comes next. Answers whether it is on one.
+    /// For a fault on `page` that is no scan's: notes it in the history, and if the thread is on a
+    /// trail asks for what comes next. Answers whether it is on one.
     pub(crate) fn ask_on_trail(&self, page: PageNo, sequences: &mut Sequences<'_>) -> bool {
         let Some(history) = self.trails.history() else { return false };
         let most = trail::most_ahead(self.cache.limit() / PAGE);

@@ -313,7 +313,8 @@ unsafe fn transfer_in_maps(
     // Objects of so many come together; those that come into RAM stay until they are copied, as a
     // rule.
     const TOGETHER: usize = deepheap_maps::ROWS_MAX;
-    let gathers = operation == Operation::Read && length <= PAGE;
+    // One alone is read when it is touched, and costs nothing more if it is in RAM.
+    let gathers = operation == Operation::Read && length <= PAGE && count > 1;
     let mut rows = {
         let _inside = Inside::enter();
         vec![0u8; if gathers { count.min(TOGETHER) * length } else { 0 }]
