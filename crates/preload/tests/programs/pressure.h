@@ -55,6 +55,17 @@ static inline void press(void) {
     free(block);
 }
 
+/* Uses a set of pages this many times in an order of its own. It is larger than the budget by so
+ * little that its pages are back soon after they left. */
+static inline void press_again(int times) {
+    size_t pages = ((size_t)20 << 20) / PAGE;
+    uint64_t *block = calloc(pages, PAGE);
+    CHECK(block);
+    for (size_t i = 0; i < times * pages; i++) block[i * 1009 % pages * (PAGE / 8)]++;
+    for (size_t i = 0; i < pages; i++) CHECK(block[i * (PAGE / 8)] == (uint64_t)times);
+    free(block);
+}
+
 /* Pages of the range that are not mapped right now. */
 static inline size_t pages_out(const void *start, size_t len) {
     uintptr_t first = (uintptr_t)start & ~(uintptr_t)(PAGE - 1);
