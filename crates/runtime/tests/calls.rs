@@ -321,6 +321,37 @@ fn what_was_prefetched_is_read_from_ram() {
 }
 
 #[test]
+fn what_is_gathered_again_and_again_is_read_from_ram() {
+    play("what_is_gathered_again_and_again_is_read_from_ram", CONF, || {
+        let mut random = Random::new(seed());
+        let list: Vec<usize> = (0..20_000).map(|_| deepheap::malloc(4096) as usize).collect();
+        for (number, &at) in list.iter().enumerate() {
+            for word in 0..4096 / 8 {
+                let value = if word == 0 { number as u64 } else { random.next() };
+                // SAFETY: a live object of that size.
+                unsafe { (at as *mut u64).add(word).write(value) };
+            }
+        }
+        // Each of them three times in one call.
+        let some: Vec<usize> = (0..600).map(|at| at / 3 * 7).collect();
+        let pointers: Vec<*const u8> = some.iter().map(|&at| list[at] as *const u8).collect();
+        let gather = || {
+            let before = deepheap::stats().expect("it runs").device_reads;
+            let mut words = vec![0u64; some.len()];
+            let into = words.as_mut_ptr().cast();
+            // SAFETY: live objects, a word for each.
+            let got = unsafe { objects::gather(pointers.as_ptr(), some.len(), 0, 8, into) };
+            assert_eq!(got, Ok(some.len()));
+            assert!(words.iter().zip(&some).all(|(&word, &number)| word == number as u64));
+            deepheap::stats().expect("it runs").device_reads - before
+        };
+        let reads = [gather(), gather(), gather()];
+        assert!(reads[0] <= some.len() as u64 / 2, "{reads:?}: three times, but one read");
+        assert!(reads[2] <= some.len() as u64 / 30, "{reads:?}: it came to be in RAM");
+    });
+}
+
+#[test]
 fn bad_pointers_and_bounds_are_answered() {
     play("bad_pointers_and_bounds_are_answered", CONF, || {
         let (at, mut byte) = (deepheap::malloc(100), 0u8);

@@ -122,7 +122,7 @@ fn many_requests_are_all_done_and_each_tells() {
     }
     const REQUESTS: usize = 100;
     let file = DirectFile::open_unlinked(dir()).unwrap();
-    let mut ring = Ring::new(16).unwrap();
+    let mut ring = Ring::new(64).unwrap();
     let source: Vec<_> = (0..REQUESTS).map(|index| pages(1, index as u8)).collect();
     let mut writes: Vec<_> = source
         .iter()
