@@ -7,7 +7,7 @@
 //! scratch    a program's folder             trial      one run
 //! settings   what the command takes         standing   what the rounds come to
 //! page       table and text                 chart      the plot
-//! bounded    RAM under a bound on stalls    tiered     a second tier behind the store
+//! bounded    RAM under a bound on stalls    varied     other settings, in turns
 //! ```
 //!
 //! Guarantees: the contenders take turns within each round; a run is on disk as soon as it is
@@ -26,8 +26,8 @@ mod programs;
 mod scratch;
 mod settings;
 mod standing;
-mod tiered;
 mod trial;
+mod varied;
 
 use std::time::Duration;
 
@@ -78,8 +78,8 @@ impl Real {
         if let Some(stall) = &self.stall {
             return bounded::measure(self, &chosen, &settings, stall);
         }
-        if let Some(tier) = &self.tier {
-            return tiered::measure(self, &chosen, &settings, tier);
+        if !self.conf.is_empty() {
+            return varied::measure(self, &chosen, &settings);
         }
         if self.quick {
             return answers(&chosen, &settings);

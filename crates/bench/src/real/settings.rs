@@ -27,10 +27,10 @@ pub struct Real {
     /// as 2%, and prints a table; needs root
     #[arg(long, value_name = "PERCENT", conflicts_with = "quick")]
     pub(super) stall: Option<String>,
-    /// Measures the programs at the first of --sizes with this second tier (`deepheap run --tier`)
-    /// and without, and prints a table; needs root
-    #[arg(long, value_name = "PATH[:SIZE]", conflicts_with_all = ["quick", "stall"])]
-    pub(super) tier: Option<String>,
+    /// Measures the programs at the first of --sizes with these settings, as tier:PATH or
+    /// strides:no, and without, and prints a table; may be repeated; needs root
+    #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["quick", "stall"])]
+    pub(super) conf: Vec<String>,
     /// Only these programs; --list shows them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     programs: Vec<String>,
@@ -74,8 +74,21 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The command `deepheap`.
     pub deepheap: PathBuf,
-    /// The second tier, if there is one.
-    pub tier: Option<String>,
+    /// What `DEEPHEAP_CONF` says, if it is set.
+    conf: Option<String>,
+}
+
+impl Settings {
+    /// These, with such a `DEEPHEAP_CONF`.
+    pub(super) fn with(&self, conf: &str) -> Settings {
+        Settings { conf: Some(conf.to_owned()), ..self.clone() }
+    }
+
+    /// What comes before the `deepheap` command.
+    pub(super) fn environment(&self) -> Vec<String> {
+        let set = |conf| vec!["env".to_owned(), format!("DEEPHEAP_CONF={conf}")];
+        self.conf.as_ref().map_or_else(Vec::new, set)
+    }
 }
 
 impl Real {
@@ -107,7 +120,7 @@ impl Real {
                 deepheap.display()
             )));
         }
-        Ok(Settings { dir: supervisor::folder(&self.dir)?, deepheap, tier: None })
+        Ok(Settings { dir: supervisor::folder(&self.dir)?, deepheap, conf: None })
     }
 }
 

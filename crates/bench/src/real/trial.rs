@@ -319,9 +319,8 @@ fn launcher(scratch: &Scratch<'_>, ram: &str, settings: &Settings) -> Vec<String
     let deepheap = settings.deepheap.display().to_string();
     let store = settings.dir.display().to_string();
     let stats = stats.display().to_string();
-    let tier = settings.tier.as_deref().map_or(vec![], |tier| vec!["--tier", tier]);
-    let run = [&deepheap, "run", "--ram", ram, "--store", &store, "--stats", &stats];
-    [&run[..], &tier, &["--"]].concat().into_iter().map(String::from).collect()
+    let run = [&deepheap, "run", "--ram", ram, "--store", &store, "--stats", &stats, "--"];
+    settings.environment().into_iter().chain(run.map(String::from)).collect()
 }
 
 /// The figures of the process that used most, of those that wrote some.
