@@ -8,6 +8,7 @@
 //! settings   what the command takes         standing   what the rounds come to
 //! page       table and text                 chart      the plot
 //! bounded    RAM under a bound on stalls    varied     other settings, in turns
+//! simulated  what a trace foretells
 //! ```
 //!
 //! Guarantees: the contenders take turns within each round; a run is on disk as soon as it is
@@ -25,6 +26,7 @@ mod page;
 mod programs;
 mod scratch;
 mod settings;
+mod simulated;
 mod standing;
 mod trial;
 mod varied;
@@ -80,6 +82,9 @@ impl Real {
         }
         if !self.conf.is_empty() {
             return varied::measure(self, &chosen, &settings);
+        }
+        if self.simulated {
+            return simulated::measure(self, &chosen, &settings);
         }
         if self.quick {
             return answers(&chosen, &settings);

@@ -31,6 +31,10 @@ pub struct Real {
     /// strides:no, and without, and prints a table; may be repeated; needs root
     #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["quick", "stall"])]
     pub(super) conf: Vec<String>,
+    /// Traces the programs at the first of --sizes, and prints how near a simulation comes to what
+    /// they meet at the second
+    #[arg(long, conflicts_with_all = ["quick", "stall", "conf"])]
+    pub(super) simulated: bool,
     /// Only these programs; --list shows them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     programs: Vec<String>,
