@@ -60,6 +60,9 @@ pub fn measure(
     output::line("")?;
     for (words, all) in asked.conf.iter().zip(all) {
         let count = all.len();
+        if count == 0 {
+            continue;
+        }
         let (longer, fewer): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
         let [longer, fewer] = [longer, fewer].map(|all| percent(median(all).unwrap_or(0.0)));
         output::line(format_args!(
