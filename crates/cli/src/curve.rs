@@ -6,8 +6,10 @@ use deepheap::simulation::Outcome;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (760, 420);
-const INK: RGBColor = RGBColor(36, 41, 47);
-const FAINT: RGBColor = RGBColor(208, 215, 222);
+/// Letters and axes.
+pub const INK: RGBColor = RGBColor(36, 41, 47);
+/// Lines that help.
+pub const FAINT: RGBColor = RGBColor(208, 215, 222);
 const MISSES: RGBColor = RGBColor(42, 157, 92);
 /// The same in the dark; plotters writes colours as attributes, which style rules go over.
 const DARK: &str = "<style>@media (prefers-color-scheme: dark) {
@@ -16,8 +18,16 @@ const DARK: &str = "<style>@media (prefers-color-scheme: dark) {
 [stroke=\"#24292F\"] { stroke: #8B949E }
 [stroke=\"#D0D7DE\"] { stroke: #30363D }
 }</style>";
-const LETTERS: i32 = 15;
-const MIB: f64 = (1 << 20) as f64;
+/// Their height.
+pub const LETTERS: i32 = 15;
+/// Bytes.
+pub const MIB: f64 = (1 << 20) as f64;
+
+/// Gives an SVG the colours for where it is dark.
+pub fn darken(text: &mut String) {
+    let at = text.find('>').map_or(0, |end| end + 1);
+    text.insert_str(at, DARK);
+}
 
 /// What is drawn.
 pub struct Curve<'a> {
@@ -32,8 +42,7 @@ impl Curve<'_> {
     pub fn svg(&self) -> Result<String, String> {
         let mut text = String::new();
         self.draw(&mut text).map_err(|error| error.to_string())?;
-        let at = text.find('>').map_or(0, |end| end + 1);
-        text.insert_str(at, DARK);
+        darken(&mut text);
         Ok(text)
     }
 

@@ -6,6 +6,8 @@
 //! Never: panics at a user; prints colours into a file.
 //! Threads: one.
 
+mod advice_chart;
+mod advise;
 mod arguments;
 mod curve;
 mod doctor;
@@ -19,6 +21,7 @@ mod manual;
 mod map_log;
 mod maps;
 mod metrics;
+mod money;
 mod preload_library;
 mod process_image;
 mod process_list;
@@ -56,7 +59,7 @@ fn main() -> ExitCode {
         Command::Top(top) => top::top(&top),
         Command::Serve(serve) => serve::serve(&serve),
         Command::Simulate(of) => simulate::simulate(&of),
-        Command::Advise(of) => simulate::advise(&of),
+        Command::Advise(of) => advise::advise(&of),
         Command::Maps => maps::maps(),
         Command::Inspect(of) => map_log::inspect(&of.file, of.key.as_deref()),
         Command::Fsck(of) if of.repair => durable::repair(&of.file, of.key.as_deref()),

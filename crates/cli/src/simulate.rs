@@ -1,5 +1,4 @@
-//! Simulate and advise: what a traced program would meet with another RAM budget, and how much RAM
-//! it needs.
+//! Simulate: what a traced program would meet with another RAM budget.
 //!
 //! Guarantees: what a trace cannot tell is told as such.
 //! Never: changes the trace; slows the traced program down.
@@ -7,23 +6,22 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use deepheap::parse_size;
 use deepheap::simulation::{Outcome, PageBufferShare, Simulation, Terms};
-use deepheap::trace_format::{MAGIC, Trace};
+use deepheap::trace_format::Trace;
 
-use crate::arguments::{Advise, Simulate};
+use crate::arguments::Simulate;
 use crate::curve::Curve;
+use crate::history::ENDURANCE_BYTES;
 use crate::refusal::{EXIT_MISSING, Refusal, print_out, warn};
 
 const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
                        device life\n";
 const MIB: f64 = (1 << 20) as f64;
-/// What `advise` tells: at most so much slower.
-const SLOWDOWNS: [(f64, &str); 3] = [(1.01, "1 %"), (1.05, "5 %"), (1.20, "20 %")];
 /// Years of life of a device that are not worth to be told exactly.
-const LIFE_YEARS_MOST: f64 = 1000.0;
+pub const LIFE_YEARS_MOST: f64 = 1000.0;
 
 /// Plays a trace and tells what came of it.
 pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
@@ -56,52 +54,27 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
         curve.iter().for_each(|outcome| row(&mut text, outcome, sampled));
         if let Some(file) = &arguments.svg {
             let drawn = Curve { points: &curve, traced_ram: simulation.traced_ram() };
-            let svg = drawn.svg().map_err(|error| {
-                Refusal::new(format!("the curve cannot be drawn: {error}: leave out --svg"))
-            })?;
-            fs::write(file, svg).map_err(|error| {
-                let shown = file.display();
-                Refusal::new(format!(
-                    "cannot write '{shown}': {error}: give --svg a file in a folder that exists"
-                ))
-            })?;
+            write_svg(file, drawn.svg())?;
         }
     }
     print_out(text.as_bytes())
 }
 
-/// Says in a sentence how much RAM a traced program needs.
-pub fn advise(arguments: &Advise) -> Result<(), Refusal> {
-    let file = trace_of(&arguments.of)?;
-    let (trace, simulation) = open(&file)?;
-    let curve = simulation.curve();
-    let needs = SLOWDOWNS.map(|(slowdown, words)| {
-        format!("{} for {words}", bytes(simulation.ram_for(&curve, slowdown)))
-    });
-    let last = curve.first().map_or(1.0, |least| least.slowdown);
-    let mut text = format!(
-        "To be at most so much slower than with {} this program needs of RAM: {}, on a device \
-         where a read takes {:.0} us.\n",
-        bytes(simulation.whole_ram()),
-        needs.join(", "),
-        simulation.costs().stored_ns as f64 / 1000.0
-    );
-    let _ = writeln!(
-        text,
-        "The trace is of {:.1} s with {}, where it was {:.0} % slower than it would be with all \
-         of it.",
-        simulation.ran_ns() as f64 / 1e9,
-        bytes(simulation.traced_ram()),
-        (last - 1.0) * 100.0
-    );
-    if last < SLOWDOWNS[0].0 {
-        text += "Less may be enough: trace it with less RAM.\n";
-    }
-    note_gaps(&trace, &mut text);
-    print_out(text.as_bytes())
+/// Writes what was drawn, or says why it could not be drawn.
+pub fn write_svg(file: &Path, svg: Result<String, String>) -> Result<(), Refusal> {
+    let svg = svg.map_err(|error| {
+        Refusal::new(format!("the picture cannot be drawn: {error}: leave out --svg"))
+    })?;
+    fs::write(file, svg).map_err(|error| {
+        let shown = file.display();
+        Refusal::new(format!(
+            "cannot write '{shown}': {error}: give --svg a file in a folder that exists"
+        ))
+    })
 }
 
-fn open(file: &Path) -> Result<(Trace, Simulation), Refusal> {
+/// Reads a trace.
+pub fn open(file: &Path) -> Result<(Trace, Simulation), Refusal> {
     let shown = file.display();
     let bytes = fs::read(file).map_err(|error| {
         Refusal::with_status(EXIT_MISSING, format!("cannot read '{shown}': {error}: name a trace"))
@@ -110,30 +83,6 @@ fn open(file: &Path) -> Result<(Trace, Simulation), Refusal> {
         .map_err(|error| Refusal::with_status(EXIT_MISSING, format!("'{shown}': {error}")))?;
     let simulation = Simulation::new(&trace);
     Ok((trace, simulation))
-}
-
-/// The trace that a process writes, or the file of that name.
-fn trace_of(of: &Path) -> Result<PathBuf, Refusal> {
-    let pid = of.to_str().and_then(|text| text.parse::<u32>().ok());
-    let Some(pid) = pid.filter(|_| !of.exists()) else { return Ok(of.to_owned()) };
-    let missing = |text: String| Refusal::with_status(EXIT_MISSING, text);
-    let links = fs::read_dir(format!("/proc/{pid}/fd")).map_err(|error| {
-        missing(format!("process {pid} cannot be looked into: {error}: see ps for its id"))
-    })?;
-    let is_trace = |path: &PathBuf| {
-        use std::io::Read;
-        let mut first = [0; MAGIC.len()];
-        // Devices and pipes might wait.
-        fs::metadata(path).is_ok_and(|file| file.is_file())
-            && fs::File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok()
-            && first == MAGIC
-    };
-    links.filter_map(|entry| Some(entry.ok()?.path())).find(is_trace).ok_or_else(|| {
-        missing(format!(
-            "process {pid} writes no trace: start it with `deepheap run --trace FILE`, and with \
-             less RAM than it needs"
-        ))
-    })
 }
 
 fn ram(size: &str) -> Result<u64, Refusal> {
@@ -201,7 +150,8 @@ fn head(file: &Path, trace: &Trace, simulation: &Simulation) -> String {
     text
 }
 
-fn note_gaps(trace: &Trace, text: &mut String) {
+/// Says what is missing in a trace.
+pub fn note_gaps(trace: &Trace, text: &mut String) {
     if trace.lost > 0 {
         let _ = writeln!(text, "{} records found no room and are missing", trace.lost);
     }
@@ -213,11 +163,7 @@ fn note_gaps(trace: &Trace, text: &mut String) {
 /// A line of numbers; those of a sample stand for `sampled` times as many.
 fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
     let (counts, times) = (outcome.counts, u64::from(sampled));
-    let life = match outcome.life_years {
-        None => "nothing written".to_owned(),
-        Some(years) if years > LIFE_YEARS_MOST => "> 1000 years".to_owned(),
-        Some(years) => format!("{years:.1} years"),
-    };
+    let life = life(outcome.life_years(ENDURANCE_BYTES));
     let _ = writeln!(
         text,
         "{:>10} {:>6.2} % {:>9} {:>9} {:>9} {:>9} {:>9.1} %   {life}",
@@ -231,7 +177,17 @@ fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
     );
 }
 
-fn bytes(bytes: u64) -> String {
+/// How long a drive lasts.
+pub fn life(years: Option<f64>) -> String {
+    match years {
+        None => "nothing written".to_owned(),
+        Some(years) if years > LIFE_YEARS_MOST => "> 1000 years".to_owned(),
+        Some(years) => format!("{years:.1} years"),
+    }
+}
+
+/// A size in MiB or GiB.
+pub fn bytes(bytes: u64) -> String {
     let mib = bytes as f64 / MIB;
     if mib < 10_000.0 { format!("{mib:.0} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }

@@ -59,13 +59,31 @@ fn a_trace_is_simulated_and_drawn() {
 }
 
 #[test]
-fn advice_is_a_sentence_and_nonsense_is_refused_with_a_reason() {
+fn advice_is_a_sentence_with_prices_and_nonsense_is_refused_with_a_reason() {
     let folder = Folder::new();
     let file = folder.file("trace", &trace(), 0o600);
     let file = file.to_str().expect("a path");
     let (status, out, err) = told(&folder.output(["advise", file]));
     assert_eq!(status, Some(0), "{err}");
     assert!(out.contains("for 1 %") && out.contains("for 20 %"), "{out}");
+    // It writes 64 MiB in little more than a second, and then reads.
+    let money = |out: &str, column: usize| -> f64 {
+        let row = out.lines().find(|line| line.trim_start().starts_with("16 MiB"));
+        let word = row.and_then(|row| row.split_whitespace().rev().nth(column));
+        word.and_then(|word| word.parse().ok()).expect("a number")
+    };
+    assert!(out.contains("  cheapest") && out.contains("10 $ a GiB"), "{out}");
+    let dear = ["advise", file, "--ram-price", "20", "--drive-endurance", "300", "--svg", "a.svg"];
+    let (status, dear, err) = told(&folder.output(dear));
+    assert_eq!(status, Some(0), "{err}");
+    for column in [1, 2] {
+        let (usual, twice) = (money(&out, column), money(&dear, column));
+        assert!((twice - 2.0 * usual).abs() < 0.03, "{out}{dear}");
+    }
+    let svg = std::fs::read_to_string(folder.path().join("a.svg")).expect("drawn");
+    for words in ["slower, %", "device life", "$ for 5 years", "cheapest:", "5 % slower:"] {
+        assert!(svg.contains(words), "{words} is not in {svg}");
+    }
     let nonsense = folder.file("nonsense", b"dh-trac", 0o600);
     let nonsense = nonsense.to_str().expect("a path");
     for (arguments, reason) in [
@@ -76,6 +94,7 @@ fn advice_is_a_sentence_and_nonsense_is_refused_with_a_reason() {
         (vec!["simulate", file, "--policy", "page_buffer:0%"], "in --policy"),
         (vec!["simulate", file, "--ram", "much"], "in --ram"),
         (vec!["simulate", file, "--svg", "none/curve.svg"], "--svg"),
+        (vec!["advise", file, "--svg", "none/advice.svg"], "--svg"),
     ] {
         let (status, out, err) = told(&folder.output(&arguments));
         assert!(matches!(status, Some(1 | 2)), "{arguments:?}: {status:?} {out}");

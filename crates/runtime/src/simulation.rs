@@ -18,8 +18,6 @@ pub use deepheap_pager::policy::replay::{Counts, Leaves, Replay, Terms, Touch};
 
 use crate::trace_format::{Happened, Record, Trace, UNIT_NS};
 
-/// Years until a drive of 600 TB of endurance is worn out, as consumers' drives of 1 TB are.
-const ENDURANCE_BYTES: f64 = 600e12;
 const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
 /// A curve replays about so many objects for each of its sizes, if there are more.
 const SAMPLE_OBJECTS: usize = 1 << 14;
@@ -109,14 +107,19 @@ pub struct Outcome {
     pub counts: Counts,
     /// Time that the program needs for each second that it would need with enough RAM.
     pub slowdown: f64,
-    /// Years until a drive of 600 TB is worn out, if the program runs all the time.
-    pub life_years: Option<f64>,
+    /// Bytes that it writes in a year, if it runs all the time.
+    pub written_a_year: f64,
 }
 
 impl Outcome {
     /// Objects that were read.
     pub fn reads(&self) -> u64 {
         self.counts.missed + self.counts.ahead
+    }
+
+    /// Years until a drive is worn out that lasts for so many bytes; none if nothing is written.
+    pub fn life_years(&self, endurance_bytes: f64) -> Option<f64> {
+        (self.written_a_year > 0.0).then(|| endurance_bytes / self.written_a_year)
     }
 }
 
@@ -325,9 +328,7 @@ impl Simulation {
         let slowdown = 1.0 + lost_ns * now / traced / busy_ns;
         let seconds = busy_ns * slowdown / 1e9;
         let written = counts.written_bytes as f64 * whole;
-        let life_years =
-            (written > 0.0).then(|| ENDURANCE_BYTES * seconds / written / YEAR_SECONDS);
-        Outcome { ram, counts, slowdown, life_years }
+        Outcome { ram, counts, slowdown, written_a_year: written / seconds * YEAR_SECONDS }
     }
 }
 
@@ -623,10 +624,10 @@ mod tests {
         let play = |ram| simulation.play(ram, simulation.terms(ram)).expect("memory");
         let whole = play(simulation.whole_ram());
         assert_eq!((whole.counts.missed, whole.counts.written), (0, 0), "{whole:?}");
-        assert!(whole.slowdown < 1.01 && whole.life_years.is_none(), "{whole:?}");
+        assert!(whole.slowdown < 1.01 && whole.written_a_year <= 0.0, "{whole:?}");
         let half = play(simulation.whole_ram() / 2);
         assert!(half.counts.missed + half.counts.ahead > 10_000, "{half:?}");
-        assert!(half.slowdown > whole.slowdown && half.life_years.is_some());
+        assert!(half.slowdown > whole.slowdown && half.written_a_year > 0.0);
         assert_eq!(half, play(simulation.whole_ram() / 2));
     }
 
