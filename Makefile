@@ -44,7 +44,7 @@ BENCH_OPTIONS ?=
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
 	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
-	bench-hybridswap bench-durable book bench-real real-check real-deps apps apps-check \
+	bench-hybridswap bench-durable book cast bench-real real-check real-deps apps apps-check \
 	memcached-check kernels conformance install uninstall clean
 
 help: ## Lists the targets.
@@ -82,6 +82,9 @@ scripts: ## Checks the shell scripts and runs their tests.
 
 book: ## Builds the documents as a small site into target/book, if mdbook is there.
 	scripts/book.sh
+
+cast: build ## Records the README's picture into docs/cast.svg.
+	scripts/cast.py docs/cast.svg
 
 install-check: build ## Installs into a scratch folder, builds programs against it, uninstalls.
 	MAKE="$(MAKE)" scripts/install_check.sh

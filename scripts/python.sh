@@ -34,8 +34,8 @@ build_wheel() {
     local folder=$1
     install_tools setuptools wheel numpy
     # Those that come with older Pythons know nothing of pyproject.toml.
-    local is_new='import setuptools as it; exit(int(it.__version__.split(".")[0]) < 68)'
-    "$tools/bin/python" -c "$is_new" ||
+    "$tools/bin/python" -c \
+        'import setuptools as it; exit(int(it.__version__.split(".")[0]) < 68)' ||
         "$tools/bin/python" -m pip install "${quiet[@]}" --upgrade setuptools
     rm -rf "$folder"
     # Nothing of an earlier build goes into this one.

@@ -263,7 +263,7 @@ costs in the years of --years: the RAM, and its part of the drive, which is that
 that is not in RAM, or that of the endurance, if that is more. Electricity, and the time that a
 slower program takes of a machine, are not in it.
 
-The usual prices are round ones of early 2026, and move by half within months: give your own.
+The usual prices are guesses, and prices move by half within months: give your own.
 
 Examples:
   deepheap advise /tmp/t

@@ -41,6 +41,18 @@ fn sort_larger_than_its_budget() {
 }
 
 #[test]
+fn the_summary_is_shown_though_a_program_closes_its_stderr() {
+    let scratch = Scratch::new("summary");
+    // As all of the GNU core utilities it closes it before it ends.
+    let mut command = Command::new("seq");
+    command.args(["1", "3"]).env("DEEPHEAP_SHOW_STATS", "yes");
+    let output = run(&mut command, Setting::Managing, &scratch);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n2\n3\n");
+    let summary = String::from_utf8_lossy(&output.stderr);
+    assert!(summary.contains("with a RAM budget of 16.0 MiB"), "{summary}");
+}
+
+#[test]
 fn python_with_threads_and_children() {
     if !is_installed("python3") {
         return;

@@ -274,7 +274,12 @@ impl Config {
                 return Err(ConfigError::NoColon(item.trim().to_owned()));
             };
             let key = key.trim().replace('-', "_");
+            let stall_before = config.stall;
             config.set(machine, &key, &unescaped(trimmed(value))?)?;
+            if key != "stall" && given.iter().any(|given| given == "stall") {
+                // What is given goes over what another key takes for granted.
+                config.stall = stall_before;
+            }
             if given.contains(&key) {
                 return Err(ConfigError::Twice(key));
             }

@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering;
 use deepheap_pager::Pager;
 use deepheap_store::{Device, FileDevice, Frozen, PinToken};
 use deepheap_sys::fault_signal;
+use deepheap_sys::kept_stderr;
 use deepheap_sys::lock::{Guard, Lock};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pinned_allocator::PinnedAllocator;
@@ -158,6 +159,7 @@ impl RunningHeld {
         let own = unsafe { this_threads_cache() };
         runtime.heap.reclaim_orphans(own.as_deref());
         forget_unmanaged();
+        kept_stderr::forget();
         // Before there are workers, which count.
         if runtime.stats.become_child().is_err() {
             say(&[Piece::Text("a forked child has no statistics of its own")]);

@@ -12,7 +12,7 @@ use deepheap_pager::{Moves, Pager, Usage};
 use deepheap_store::Store;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
-use deepheap_sys::{clock, handler_stack, process_status};
+use deepheap_sys::{clock, handler_stack, kept_stderr, process_status};
 
 use crate::config::Config;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
@@ -345,7 +345,7 @@ pub fn exit_summary() {
     runtime.end_trace();
     let stats = runtime.snapshot();
     if has_to_tell && runtime.config.show_stats {
-        let _ = std::io::stderr().write_all(summary(&stats).as_bytes());
+        kept_stderr::write_all(summary(&stats).as_bytes());
     }
     tell_unmanaged(stats.budget_most_bytes);
     if let Some(path) = runtime.config.stats_file.as_ref().filter(|_| has_to_tell) {

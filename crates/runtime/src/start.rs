@@ -9,6 +9,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_sys::errno::Errno;
+use deepheap_sys::kept_stderr;
 use deepheap_sys::lock::Guard;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
@@ -16,6 +17,7 @@ use deepheap_sys::signals::Blocked;
 use crate::config::{Config, ConfigError};
 use crate::doctor::{self, Finding};
 use crate::machine::Machine;
+use crate::observe::is_first_process;
 use crate::process;
 use crate::runtime::{Inside, Runtime, hold_start, running};
 use crate::store_location::{StoreLocation, StoreLocationError, folders_of_children};
@@ -114,5 +116,8 @@ fn start(mut config: Config, held: &Guard<'static, ()>) -> Result<&'static Runti
     runtime.heap.set_pool_step(runtime.config.pool_step as usize);
     runtime.publish_gauges();
     runtime.publish(held);
+    if runtime.config.show_stats && is_first_process(runtime) {
+        kept_stderr::keep();
+    }
     Ok(runtime)
 }

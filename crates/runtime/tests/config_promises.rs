@@ -42,6 +42,7 @@ fn ram_that_is_found_while_the_program_runs_has_a_bound_on_stalls() {
     assert_eq!(told("ram:1G,tier:/d"), (GIB, Some(200_000)));
     assert_eq!(told("ram:1G,stall:5%,tier:/d"), (GIB, Some(50_000)));
     assert_eq!(told("ram:1G,tier:/d,stall:off"), (GIB, None));
+    assert_eq!(told("stall:off,ram:1G,tier:/d"), (GIB, None));
     assert_eq!(
         parse(&parse("ram:auto,stall:2.5%").expect("conf").to_conf()),
         parse("ram:4G,stall:2.5%")

@@ -23,6 +23,7 @@ pub mod generation_lock;
 pub mod handler_stack;
 pub mod index_pool;
 pub mod joint_writes;
+pub mod kept_stderr;
 pub mod large_stack;
 pub mod lock;
 pub mod log;

@@ -32,6 +32,11 @@ impl OwnDescriptor {
         OwnDescriptor(descriptor)
     }
 
+    /// A second descriptor of an open file. None if it is not open, or there are too many.
+    pub fn duplicate(descriptor: RawFd) -> Option<OwnDescriptor> {
+        high_duplicate(descriptor).map(OwnDescriptor::adopt)
+    }
+
     /// Gives up the guard: the descriptor stays open, and marked, under its number.
     pub fn keep(self) -> RawFd {
         core::mem::ManuallyDrop::new(self).as_raw_fd()
@@ -64,6 +69,12 @@ impl Drop for OwnDescriptor {
 pub fn is_own(descriptor: RawFd) -> bool {
     let index = descriptor as usize;
     index < KNOWN_MAX && OWN[index / 64].load(Ordering::Relaxed) & (1 << (index % 64)) != 0
+}
+
+/// Whether a descriptor is open.
+pub fn is_open(descriptor: RawFd) -> bool {
+    // SAFETY: no memory arguments.
+    unsafe { raw_call!(SYS_fcntl, descriptor, libc::F_GETFD, 0) }.is_ok()
 }
 
 /// Marks a descriptor that other code owns for us (a library's ring).

@@ -98,8 +98,8 @@ impl<'a> WriteRequest<'a> {
 /// Bytes of the longest request.
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// So many requests are handed to the device together: it begins with them while the kernel is
-/// still at the others of the call, which it takes about a microsecond each to make.
+/// So many requests are handed to the device together: it begins with them while the kernel still
+/// makes the others of the call.
 const BEGIN_TOGETHER: usize = 16;
 
 /// What reads and writes have in common.
