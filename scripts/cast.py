@@ -51,8 +51,8 @@ def record(command, folder):
     parent, child = pty.openpty()
     environment = {**os.environ, "PATH": f"{BINARIES}:{os.environ['PATH']}"}
     process = subprocess.Popen(
-        ["bash", "-c", command], cwd=folder, stdin=subprocess.DEVNULL, stdout=child, stderr=child,
-        env=environment)
+        ["bash", "-o", "pipefail", "-c", command], cwd=folder, env=environment,
+        stdin=subprocess.DEVNULL, stdout=child, stderr=child)
     os.close(child)
     start, text, lines, seen = time.monotonic(), "", [], 0.0
     while True:

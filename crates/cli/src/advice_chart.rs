@@ -11,7 +11,7 @@ use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::curve::{FAINT, INK, LETTERS, MIB, darken};
+use crate::curve::{Drawn, FAINT, INK, LETTERS, MIB, svg};
 use crate::money::{Money, Prices, cheapest};
 use crate::simulate::{LIFE_YEARS_MOST, bytes};
 
@@ -36,18 +36,14 @@ pub struct AdviceChart<'a> {
     pub enough: u64,
 }
 
-type Drawn = Result<(), Box<dyn core::error::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// A line, its colour, and the word that stands at its left end.
+/// A line, its colour, and its word in the legend.
 type Line = (Vec<(f64, f64)>, RGBColor, &'static str);
 
 impl AdviceChart<'_> {
     /// The SVG, or what plotters says.
     pub fn svg(&self) -> Result<String, String> {
-        let mut text = String::new();
-        self.draw(&mut text).map_err(|error| error.to_string())?;
-        darken(&mut text);
-        Ok(text)
+        svg(|text| self.draw(text))
     }
 
     fn draw(&self, text: &mut String) -> Drawn {

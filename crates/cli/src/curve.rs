@@ -18,15 +18,21 @@ const DARK: &str = "<style>@media (prefers-color-scheme: dark) {
 [stroke=\"#24292F\"] { stroke: #8B949E }
 [stroke=\"#D0D7DE\"] { stroke: #30363D }
 }</style>";
-/// Their height.
+/// The height of letters.
 pub const LETTERS: i32 = 15;
-/// Bytes.
+/// Bytes of a MiB.
 pub const MIB: f64 = (1 << 20) as f64;
 
-/// Gives an SVG the colours for where it is dark.
-pub fn darken(text: &mut String) {
+/// What drawing answers.
+pub type Drawn = Result<(), Box<dyn core::error::Error>>;
+
+/// What was drawn as an SVG, with the colours for where it is dark; or what plotters says.
+pub fn svg(draw: impl FnOnce(&mut String) -> Drawn) -> Result<String, String> {
+    let mut text = String::new();
+    draw(&mut text).map_err(|error| error.to_string())?;
     let at = text.find('>').map_or(0, |end| end + 1);
     text.insert_str(at, DARK);
+    Ok(text)
 }
 
 /// What is drawn.
@@ -40,13 +46,10 @@ pub struct Curve<'a> {
 impl Curve<'_> {
     /// The SVG, or what plotters says.
     pub fn svg(&self) -> Result<String, String> {
-        let mut text = String::new();
-        self.draw(&mut text).map_err(|error| error.to_string())?;
-        darken(&mut text);
-        Ok(text)
+        svg(|text| self.draw(text))
     }
 
-    fn draw(&self, text: &mut String) -> Result<(), Box<dyn core::error::Error>> {
+    fn draw(&self, text: &mut String) -> Drawn {
         let shown: Vec<(f64, f64)> = self
             .points
             .iter()

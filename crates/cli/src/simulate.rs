@@ -13,13 +13,12 @@ use deepheap::simulation::{Outcome, PageBufferShare, Simulation, Terms};
 use deepheap::trace_format::Trace;
 
 use crate::arguments::Simulate;
-use crate::curve::Curve;
+use crate::curve::{Curve, MIB};
 use crate::history::ENDURANCE_BYTES;
 use crate::refusal::{EXIT_MISSING, Refusal, print_out, warn};
 
 const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
                        device life\n";
-const MIB: f64 = (1 << 20) as f64;
 /// Years of life of a device that are not worth to be told exactly.
 pub const LIFE_YEARS_MOST: f64 = 1000.0;
 

@@ -162,6 +162,26 @@ fn warmed(program: &'static Program, settings: &Settings) -> Result<Scratch<'sta
     Ok(scratch)
 }
 
+/// A run of a program alone, and how much RAM and how many seconds it took.
+fn alone(scratch: &Scratch<'_>, settings: &Settings) -> Result<(Trial, u64, f64), Failure> {
+    let free = Terms { bytes: None, peak_bytes: 0, limit: ALONE_LIMIT, known_bytes: None };
+    let alone = trial::run(scratch, Contender::Alone, &free, settings)?;
+    let [peak, seconds] = ["peak_bytes", "seconds"].map(|name| alone.numbers.get(name));
+    match (peak, seconds) {
+        (Some(peak), Some(seconds)) => Ok((alone, peak as u64, seconds)),
+        _ => Err(Failure::Failed("alone it does not end in time".into())),
+    }
+}
+
+/// Whether a run printed what the program printed alone.
+fn same_answer(alone: &Trial, trial: &Trial) -> Result<(), Failure> {
+    if trial.digest == alone.digest {
+        return Ok(());
+    }
+    let digests = [&alone.digest, &trial.digest];
+    Err(Failure::Failed(format!("WRONG OUTPUT, or late: {digests:?}")))
+}
+
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }

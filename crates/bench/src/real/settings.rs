@@ -32,7 +32,7 @@ pub struct Real {
     #[arg(long, value_name = "SETTINGS", conflicts_with_all = ["quick", "stall"])]
     pub(super) conf: Vec<String>,
     /// Traces the programs at the first of --sizes, and prints how near a simulation comes to what
-    /// they meet at the second
+    /// they meet at the second; needs root
     #[arg(long, conflicts_with_all = ["quick", "stall", "conf"])]
     pub(super) simulated: bool,
     /// Only these programs; --list shows them

@@ -10,11 +10,11 @@ use std::fs;
 use deepheap::simulation::Simulation;
 use deepheap::trace_format::Trace;
 
-use super::contender::{Contender, Part};
+use super::contender::Part;
 use super::programs::Program;
 use super::settings::{self, Real, Settings};
-use super::trial::{self, Terms};
-use super::{ALONE_LIMIT, each, no_wrong_values, warmed};
+use super::trial;
+use super::{alone, each, no_wrong_values, same_answer, warmed};
 use crate::failure::Failure;
 use crate::output;
 use crate::papers::command;
@@ -81,24 +81,16 @@ fn sides(
     parts: [Part; 2],
 ) -> Result<[Side; 2], Failure> {
     let scratch = warmed(program, settings)?;
-    let free = Terms { bytes: None, peak_bytes: 0, limit: ALONE_LIMIT, known_bytes: None };
-    let alone = trial::run(&scratch, Contender::Alone, &free, settings)?;
-    let numbers = ["peak_bytes", "seconds"].map(|name| alone.numbers.get(name));
-    let [Some(peak), Some(seconds)] = numbers else {
-        return Err(Failure::Failed("alone it does not end in time".into()));
-    };
+    let (alone, peak_bytes, seconds) = alone(&scratch, settings)?;
     let file = scratch.file(TRACE);
     let conf = format!("trace:{}", file.display());
     let traces = parts.map(|part| {
         let _ = fs::remove_file(&file);
-        let budget = Some(part.of(peak as u64));
+        let budget = Some(part.of(peak_bytes));
         let limit = settings::limit(seconds);
         let trial = trial::answer(&scratch, budget, limit, &settings.with(&conf))?;
         no_wrong_values(&trial)?;
-        if trial.digest != alone.digest {
-            let digests = [&alone.digest, &trial.digest];
-            return Err(Failure::Failed(format!("WRONG OUTPUT, or late: {digests:?}")));
-        }
+        same_answer(&alone, &trial)?;
         let bytes = fs::read(&file).map_err(|error| Failure::os(file.display(), &error))?;
         let trace = Trace::read(&bytes)
             .map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?;

@@ -9,7 +9,7 @@ use super::contender::Contender;
 use super::programs::Program;
 use super::settings::{self, Real, Settings};
 use super::trial::{self, Terms, Trial};
-use super::{ALONE_LIMIT, each, no_wrong_values, percent, warmed};
+use super::{alone, each, no_wrong_values, percent, same_answer, warmed};
 use crate::failure::Failure;
 use crate::output;
 use crate::papers::command;
@@ -79,14 +79,9 @@ fn rows(
     settings: &Settings,
 ) -> Result<(Row, Vec<Row>), Failure> {
     let scratch = warmed(program, settings)?;
-    let free = Terms { bytes: None, peak_bytes: 0, limit: ALONE_LIMIT, known_bytes: None };
-    let alone = trial::run(&scratch, Contender::Alone, &free, settings)?;
+    let (alone, peak_bytes, seconds) = alone(&scratch, settings)?;
     let number = |trial: &Trial, name: &str| trial.numbers.get(name);
-    let (Some(peak), Some(seconds)) = (number(&alone, "peak_bytes"), number(&alone, "seconds"))
-    else {
-        return Err(Failure::Failed("alone it does not end in time".into()));
-    };
-    let bytes = Some(asked.sizes[0].of(peak as u64));
+    let bytes = Some(asked.sizes[0].of(peak_bytes));
     let limit = settings::limit(seconds);
     let varied = asked.conf.iter().map(|words| settings.with(words));
     let variants: Vec<Settings> = std::iter::once(settings.clone()).chain(varied).collect();
@@ -94,13 +89,10 @@ fn rows(
     let mut trials = vec![Vec::new(); variants.len()];
     for _ in 0..asked.rounds {
         for (variant, trials) in variants.iter().zip(&mut trials) {
-            let terms = Terms { bytes, peak_bytes: peak as u64, limit, known_bytes };
+            let terms = Terms { bytes, peak_bytes, limit, known_bytes };
             let trial = trial::run(&scratch, Contender::Deepheap, &terms, variant)?;
             no_wrong_values(&trial)?;
-            if trial.digest != alone.digest {
-                let digests = [&alone.digest, &trial.digest];
-                return Err(Failure::Failed(format!("WRONG OUTPUT, or late: {digests:?}")));
-            }
+            same_answer(&alone, &trial)?;
             known_bytes = known_bytes.or(number(&trial, "budget_bytes").map(|bytes| bytes as u64));
             trials.push(trial);
         }
