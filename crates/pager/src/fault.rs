@@ -193,7 +193,8 @@ impl Pager {
         }
         let window = Window::of(page, sequences.of(page.0));
         if window.count == 1 {
-            let _ = self.ask_on_trail(page, sequences) || self.ask_walk(page, sequences, true);
+            let _ =
+                self.ask_on_trail(page, sequences, true) || self.ask_walk(page, sequences, true);
         }
         let extent = self.install_cached_further(window);
         sequences.pass(page.0, extent);

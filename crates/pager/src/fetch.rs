@@ -49,7 +49,7 @@ impl Pager {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
         if window.count == 1
-            && !self.ask_on_trail(page, sequences)
+            && !self.ask_on_trail(page, sequences, false)
             && !self.ask_walk(page, sequences, false)
         {
             self.ask_beside(page);
@@ -117,11 +117,17 @@ impl Pager {
 
     /// For a fault on `page` that is no scan's: notes it in the history, and if the thread is on a
     /// trail asks for what comes next. Answers whether it is on one.
-    pub(crate) fn ask_on_trail(&self, page: PageNo, sequences: &mut Sequences<'_>) -> bool {
+    /// The object is in DRAM, or not.
+    pub(crate) fn ask_on_trail(
+        &self,
+        page: PageNo,
+        sequences: &mut Sequences<'_>,
+        is_in_dram: bool,
+    ) -> bool {
         let Some(history) = self.trails.history() else { return false };
         let most = trail::most_ahead(self.cache.limit() / PAGE);
         let mut trails = sequences.trails();
-        let Some(ahead) = trails.fault(history, page.0, most) else { return false };
+        let Some(ahead) = trails.fault(history, page.0, is_in_dram, most) else { return false };
         let pages = ahead.pages().iter().map(|&page| PageNo(page));
         let mut pages = pages.filter(|&page| self.is_wanted(page)).peekable();
         if pages.peek().is_some() {

@@ -314,7 +314,7 @@ impl Replay {
                 if self.terms.scans {
                     let (window, direction) = self.sequences(lane).of(page).window(page);
                     if window == 1 {
-                        self.bring_next(lane, page);
+                        self.bring_next(lane, page, true);
                     }
                     let passed = self.bring_cached_after(page, window, direction);
                     self.sequences(lane).pass(page, passed);
@@ -328,7 +328,7 @@ impl Replay {
                     let sequence = self.sequences(lane).of(page);
                     let (window, direction) = sequence.window(page);
                     if window == 1 {
-                        self.bring_next(lane, page);
+                        self.bring_next(lane, page, false);
                     }
                     self.bring_stored_after(page, window, direction);
                     self.sequences(lane).note(page, sequence.advance(page, window));
@@ -356,24 +356,24 @@ impl Replay {
         self.terms.scans || self.terms.strides || self.terms.sequences
     }
 
-    /// Brings the next pages of a walk into the cache, if the fault is on one; or of a trail.
-    fn bring_next(&mut self, lane: usize, page: u32) {
+    /// Brings the next pages of a trail into the cache, if the fault is on one; or of a walk.
+    fn bring_next(&mut self, lane: usize, page: u32, is_cached: bool) {
+        if self.terms.sequences {
+            let most = trail::most_ahead(self.cache_max as usize / PAGE);
+            let mut trails = Sequences::new(&mut self.words[lane]);
+            if let Some(ahead) = trails.trails().fault(&self.history, page, is_cached, most) {
+                let brought = ahead.pages().iter().filter(|&&next| self.bring(next, true)).count();
+                self.sequences(lane).trails().bring(brought);
+                return;
+            }
+        }
         if self.terms.strides
             && let Some(ahead) = self.sequences(lane).walks().fault(page)
         {
             for next in ahead.pages() {
                 self.bring(next, false);
             }
-            return;
         }
-        if !self.terms.sequences {
-            return;
-        }
-        let most = trail::most_ahead(self.cache_max as usize / PAGE);
-        let mut trails = Sequences::new(&mut self.words[lane]);
-        let Some(ahead) = trails.trails().fault(&self.history, page, most) else { return };
-        let brought = ahead.pages().iter().filter(|&&next| self.bring(next, true)).count();
-        self.sequences(lane).trails().bring(brought);
     }
 
     /// Brings the object of a page into the cache, if it is stored.

@@ -1,8 +1,9 @@
 //! Trail: tells by the faults of one thread that it goes a way again that the history knows, and
 //! which pages come next on it.
 //!
-//! A fault on a page that the history knows may begin a trail, at the place after that page. Two
-//! more faults on what comes there make it known. Pages that are in reach by now do not fault, so a
+//! A read of a page that the history knows may begin a trail, at the place after that page: only
+//! reads can be saved, so a thread that finds its pages in the cache looks for none. Two more faults
+//! on what comes there make it known. Pages that are in reach by now do not fault, so a
 //! fault may fall up to `NEAR` pages further on. A known trail asks for the next 4 pages, and for
 //! twice as many each time that half of them were passed, up to 32. From then on it is four such
 //! windows ahead: small ones, so that several fetchers read at once and nobody waits for the last
@@ -63,6 +64,14 @@ const MISSED_SHIFT: u32 = 56;
 impl Trail {
     fn beginning(at: u32) -> Trail {
         Trail { at, window: WINDOW_MIN, ..Trail::default() }
+    }
+
+    /// Notes a fault beside it; more than `most` in a row end it.
+    fn miss(&mut self, most: u8) {
+        self.missed += 1;
+        if self.window == 0 || self.missed > most {
+            *self = Trail::default();
+        }
     }
 
     fn from_word(word: usize) -> Trail {
@@ -132,15 +141,21 @@ impl<'a> Trails<'a> {
         Trails { words }
     }
 
-    /// Notes a fault on `page`. If that is on a known trail, answers which pages to bring, with
-    /// those that were asked for `most` in all.
-    pub fn fault(&mut self, history: &History, page: u32, most: usize) -> Option<Ahead> {
+    /// Notes a fault on `page`, whose object is cached or has to be read. If that is on a known
+    /// trail, answers which pages to bring, with those that were asked for `most` in all.
+    pub fn fault(
+        &mut self,
+        history: &History,
+        page: u32,
+        is_cached: bool,
+        most: usize,
+    ) -> Option<Ahead> {
         // A thread may fault in the memory of several heaps.
         let whose = core::ptr::from_ref(history).addr() << UNUSED_BITS;
         if self.words[REST] >> UNUSED_BITS != whose >> UNUSED_BITS {
             *self.words = [0, 0, 0, whose];
         }
-        let is_on = self.follow(history, page);
+        let is_on = self.follow(history, page, is_cached);
         history.record(&mut self.words[0], page);
         if !is_on {
             return None;
@@ -184,26 +199,23 @@ impl<'a> Trails<'a> {
     }
 
     /// Follows the trail; or another one, once that is known. Whether the fault is on it.
-    fn follow(&mut self, history: &History, page: u32) -> bool {
+    fn follow(&mut self, history: &History, page: u32, is_cached: bool) -> bool {
+        if is_cached && self.words[1..REST] == [0; 2] {
+            return false;
+        }
         let [mut trail, mut young] = [1, 2].map(|at| Trail::from_word(self.words[at]));
         if let Some(was_asked) = trail.follow(history, page) {
             self.set_unused(self.unused().saturating_sub(was_asked.into()));
             self.words[1] = trail.to_word();
             return true;
         }
-        trail.missed += 1;
-        if trail.missed > MISSED_KNOWN {
-            trail = Trail::default();
-        }
+        trail.miss(MISSED_KNOWN);
         if young.follow(history, page).is_some() {
             young.matched += 1;
-        } else if let Some(at) = history.find(page) {
+        } else if !is_cached && let Some(at) = history.find(page) {
             young = Trail::beginning(at);
         } else {
-            young.missed += 1;
-            if young.missed > MISSED_YOUNG {
-                young = Trail::default();
-            }
+            young.miss(MISSED_YOUNG);
         }
         let is_known = young.matched >= KNOWN;
         if is_known {
@@ -255,9 +267,10 @@ mod tests {
 
     impl Thread {
         fn fault(&mut self, history: &History, page: u32) -> Option<usize> {
-            self.used += usize::from(self.brought.remove(&page));
+            let is_cached = self.brought.remove(&page);
+            self.used += usize::from(is_cached);
             let mut trails = Trails::new(&mut self.words);
-            let ahead = trails.fault(history, page, MOST)?;
+            let ahead = trails.fault(history, page, is_cached, MOST)?;
             let brought = ahead.pages().iter().filter(|page| self.brought.insert(**page)).count();
             trails.bring(brought);
             self.asked += brought;
@@ -296,6 +309,19 @@ mod tests {
     }
 
     #[test]
+    fn a_way_whose_pages_are_cached_is_noted_and_not_looked_for() {
+        let (history, way, mut thread) = (history(), way(1, 10_000), Thread::default());
+        for _ in 0..2 {
+            for &page in &way {
+                let mut trails = Trails::new(&mut thread.words);
+                assert!(trails.fault(&history, page, true, MOST).is_none());
+            }
+        }
+        thread.go(&history, &way);
+        assert!(thread.used > way.len() * 99 / 100, "{} used", thread.used);
+    }
+
+    #[test]
     fn random_access_asks_for_nothing() {
         let (history, mut thread) = (history(), Thread::default());
         let mut state = 1u64;
@@ -330,9 +356,10 @@ mod tests {
         let faults: Vec<u32> = way.iter().copied().filter(|page| page % 3 == 0).collect();
         let in_reach: HashSet<u32> = way.iter().copied().filter(|page| page % 3 != 0).collect();
         for &page in &faults {
-            thread.used += usize::from(thread.brought.remove(&page));
+            let is_cached = thread.brought.remove(&page);
+            thread.used += usize::from(is_cached);
             let mut trails = Trails::new(&mut thread.words);
-            let Some(ahead) = trails.fault(&history, page, MOST) else { continue };
+            let Some(ahead) = trails.fault(&history, page, is_cached, MOST) else { continue };
             let wanted = ahead.pages().iter().filter(|page| !in_reach.contains(page));
             let brought = wanted.filter(|page| thread.brought.insert(**page)).count();
             trails.bring(brought);
@@ -350,7 +377,7 @@ mod tests {
         for &page in way.iter().step_by(8) {
             let mut trails = Trails::new(&mut thread.words);
             faults += 1;
-            if let Some(ahead) = trails.fault(&history, page, MOST) {
+            if let Some(ahead) = trails.fault(&history, page, false, MOST) {
                 trails.bring(ahead.pages().len());
                 asked += ahead.pages().len();
             }
@@ -429,7 +456,7 @@ mod tests {
             let mut words = [0; WORDS];
             for page in pages {
                 let mut trails = Trails::new(&mut words);
-                if let Some(ahead) = trails.fault(&history, page, most) {
+                if let Some(ahead) = trails.fault(&history, page, false, most) {
                     prop_assert!(ahead.pages().len() <= most);
                     prop_assert!(ahead.pages().iter().all(|&page| page < 300));
                     trails.bring(ahead.pages().len());
