@@ -122,7 +122,7 @@ impl Real {
 
     fn write_page(&self, runs: &Runs) -> Result<(), Failure> {
         let all: Vec<Measured> =
-            programs::ALL.iter().map(|program| known(runs, program, &self.sizes)).collect();
+            self.all().into_iter().map(|program| known(runs, program, &self.sizes)).collect();
         let (text, plot) = page::text(&all)?;
         let [page, svg] = page::FILES.map(|name| self.out.join(name));
         page::put(&page, &text)?;

@@ -10,7 +10,7 @@ use super::inputs;
 use super::load::{Load, Protocol, Values};
 
 /// A program with its workload.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// Its name, also that of its files.
     pub id: &'static str,
@@ -29,7 +29,7 @@ pub struct Program {
 }
 
 /// What a program does.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Job {
     /// It runs, and ends by itself.
     Batch(Batch),
@@ -43,7 +43,7 @@ pub enum Job {
 }
 
 /// A program that ends by itself.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Batch {
     /// Files in its folder.
     pub files: &'static [(&'static str, Content)],

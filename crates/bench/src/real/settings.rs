@@ -38,6 +38,9 @@ pub struct Real {
     /// Only these programs; --list shows them
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     programs: Vec<String>,
+    /// How much work the program gets, as many records or the like; its page is another then
+    #[arg(long, value_name = "COUNT", requires_all = ["programs", "out", "runs"])]
+    amount: Option<u64>,
     /// Parts of the peak alone
     #[arg(long, value_delimiter = ',', value_name = "PART", default_values_t = Part::USUAL)]
     pub(super) sizes: Vec<Part>,
@@ -96,6 +99,16 @@ impl Settings {
 }
 
 impl Real {
+    /// All programs, with the work that they get.
+    pub(super) fn all(&self) -> Vec<&'static Program> {
+        let with = |program: &'static Program| match self.amount {
+            // They are as many as the program's arguments name, and live as long as it.
+            Some(amount) => &*Box::leak(Box::new(Program { amount, ..*program })),
+            None => program,
+        };
+        programs::ALL.iter().map(with).collect()
+    }
+
     /// The programs that were chosen, in their order.
     pub(super) fn chosen(&self) -> Result<Vec<&'static Program>, Failure> {
         let is_known = |name: &&String| programs::ALL.iter().any(|program| program.id == **name);
@@ -109,7 +122,7 @@ impl Real {
             (self.programs.is_empty() || is_named)
                 && (!self.quick || program.quick_amount.is_some())
         };
-        Ok(programs::ALL.iter().filter(is_chosen).collect())
+        Ok(self.all().into_iter().filter(is_chosen).collect())
     }
 
     /// With all defaults filled in.
