@@ -2,13 +2,13 @@
 //! which pages come next on it.
 //!
 //! A read of a page that the history knows may begin a trail, at the place after that page: only
-//! reads can be saved, so a thread that finds its pages in the cache looks for none. Two more faults
-//! on what comes there make it known. Pages that are in reach by now do not fault, so a fault may
-//! fall up to `NEAR` pages further on. A known trail asks for the next 4 pages, and for twice as many
-//! each time that half of them were passed, up to 32. From then on it is four such windows ahead:
-//! small ones, so that several fetchers read at once and nobody waits for the last page of a large
-//! one. If half a window of pages was asked for in vain, the next is half as large, or the trail
-//! ends.
+//! reads can be saved, so a thread that finds its pages in the cache looks for none. Two more
+//! faults on what comes there make it known. Pages that are in reach by now do not fault, so a
+//! fault may fall up to `NEAR` pages further on. A known trail asks for the next 4 pages, and for
+//! twice as many each time that half of them were passed, up to 32. From then on it is four such
+//! windows ahead: small ones, so that several fetchers read at once and nobody waits for the last
+//! page of a large one. If half a window of pages was asked for in vain, the next is half as
+//! large, or the trail ends.
 //!
 //! A thread is on one trail at a time, and one may be beginning: so a few faults beside the trail,
 //! or a jump to another place of it, cost little.
