@@ -101,8 +101,9 @@ release: build ## Builds all that a release consists of into dist/, with checksu
 python-check: build ## Builds the Python package, installs it below target/, runs its tests.
 	scripts/python.sh check
 
-hunt: build ## Hunts for lost writes for a minute (SECONDS=60); the sums must be exact.
-	$(RELEASE)/deepheap-bench hunt --seconds $(SECONDS)
+hunt: build ## Hunts for lost writes for a minute (SECONDS=60), half of it with a second tier.
+	$(RELEASE)/deepheap-bench hunt --seconds $$(( ($(SECONDS) + 1) / 2 ))
+	$(RELEASE)/deepheap-bench hunt --seconds $$(( ($(SECONDS) + 1) / 2 )) --tier .
 
 # Its short form is among the tests of the crates.
 torture: build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FUZZ_SECONDS, DIR (root).

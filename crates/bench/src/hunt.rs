@@ -139,6 +139,8 @@ fn mapped_pages() -> Result<Vec<*mut u8>, String> {
 
 struct Field {
     blocks: Vec<Block>,
+    /// Their places in `blocks`, by their addresses.
+    in_order: Vec<usize>,
     /// The sum of all counters at the start.
     base: u64,
 }
@@ -178,7 +180,9 @@ impl Field {
                 left -= 8 * words;
             }
         }
-        Ok(Field { blocks, base })
+        let mut in_order: Vec<usize> = (0..blocks.len()).collect();
+        in_order.sort_unstable_by_key(|&block| blocks[block].address);
+        Ok(Field { blocks, in_order, base })
     }
 
     fn counter(&self, block: usize, word: usize) -> &AtomicU64 {
@@ -314,7 +318,7 @@ fn increment(field: &Field, seed: u64, done: &AtomicU64, stop: &AtomicBool) {
             }
             // And once in order, which goes to the second tier.
             let block = match turn % 4 {
-                2 => (start + step) % field.blocks.len(),
+                2 => field.in_order[(start + step) % field.blocks.len()],
                 _ => way.below(field.blocks.len() as u64) as usize,
             };
             let words = field.blocks[block].words;
