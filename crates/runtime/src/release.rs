@@ -20,8 +20,15 @@ use crate::runtime::{GRANT_BLOCKS, Runtime};
 const DIRTY_PAGES_LEAST: usize = 4096;
 /// Fruitless looks after which there is nothing more to give back.
 const RETURN_LOOKS: u32 = 8;
-/// Frees of at least that many pages make the collector look for space to give back.
+/// So many pages freed, at once or one by one, make the collector look for space to give back.
 const RETURNING_PAGES: usize = 256;
+
+/// Whether a free should make the collector look: one in so many by the number of its first page,
+/// so that threads that free count nothing together.
+fn may_return(run: FreedRun) -> bool {
+    let mixed = u64::from(run.first.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS;
+    run.pages > mixed as usize % RETURNING_PAGES
+}
 
 impl Runtime {
     /// Ends a run of pages that left use, and those that the heap parked meanwhile.
@@ -49,7 +56,7 @@ impl Runtime {
         };
         self.heap.recycle_objects(freed, resident);
         self.end_idle_objects_in_turn(pager);
-        if freed.pages >= RETURNING_PAGES {
+        if may_return(freed.run()) {
             self.expect_space_to_return(pager);
         }
     }
@@ -59,7 +66,7 @@ impl Runtime {
             Some(pager) => {
                 let resident = pager.discard(run);
                 self.heap.recycle(run, resident);
-                if run.pages >= RETURNING_PAGES {
+                if may_return(run) {
                     self.expect_space_to_return(pager);
                 }
             }

@@ -58,6 +58,19 @@ fn a_large_free_returns_ram() {
 }
 
 #[test]
+fn frees_one_by_one_give_the_store_back_to_the_device() {
+    play("frees_one_by_one_give_the_store_back_to_the_device", CONF, || {
+        let seed = seed();
+        for size in [1000, PAGE] {
+            let before = stats().discarded_bytes;
+            cold(seed, size).free();
+            let is_back = || stats().discarded_bytes > before + (16 << 20);
+            assert!(soon(Duration::from_secs(120), is_back), "{size}: {:?}", stats());
+        }
+    });
+}
+
+#[test]
 fn the_store_of_what_was_freed_is_used_again() {
     play("the_store_of_what_was_freed_is_used_again", "ram:24M,store_size:160M", || {
         let seed = seed();
