@@ -79,8 +79,9 @@ scripts: ## Checks the shell scripts and runs their tests.
 	shellcheck scripts/*.sh examples/papers/*/*.sh .ci/run
 	scripts/redis_values.py self-test
 	scripts/conformance.py self-test
+	scripts/book.sh --if-there
 
-book: ## Builds the documents as a small site into target/book, if mdbook is there.
+book: ## Builds the documents as a small site into target/book, with mdbook, which it may fetch.
 	scripts/book.sh
 
 cast: build ## Records the README's picture into docs/cast.svg.

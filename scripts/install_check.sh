@@ -110,6 +110,7 @@ diff - "$root/languages.txt" <<'TEXT' ||
 TEXT
     fail "the programs of docs/languages.md print something else"
 echo "install-check: the programs of docs/languages.md run as they are written"
+scripts/docs_check.sh "$prefix"
 
 # CMake, from the installed place and from where the tree was moved to.
 try_cmake() {
