@@ -43,7 +43,7 @@ BENCH_OPTIONS ?=
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
 	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
-	deb release python-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
+	deb release python-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable book cast bench-real real-check real-deps apps apps-check \
 	memcached-check kernels conformance install uninstall clean
 
@@ -101,6 +101,9 @@ release: build ## Builds all that a release consists of into dist/, with checksu
 
 python-check: build ## Builds the Python package, installs it below target/, runs its tests.
 	scripts/python.sh check
+
+numpy-check: build ## Runs NumPy's own tests with all arrays on deepheap and without: the same results.
+	scripts/python.sh numpy
 
 hunt: build ## Hunts for lost writes for a minute (SECONDS=60), half of it with a second tier.
 	$(RELEASE)/deepheap-bench hunt --seconds $$(( ($(SECONDS) + 1) / 2 ))

@@ -3,6 +3,8 @@
 #
 #     scripts/python.sh wheel [FOLDER]    builds a wheel that carries the library, into dist/
 #     scripts/python.sh check             builds one, installs it, and runs the tests of it
+#     scripts/python.sh numpy [TESTS]     runs NumPy's own tests with all arrays on deepheap and
+#                                         without it, and compares what became of each
 #
 # Guarantees: writes below target/ and FOLDER only. A wheel gets a manylinux tag where auditwheel is
 # to be had, else that of this Linux.
@@ -57,24 +59,65 @@ tag_wheel() {
     fi
 }
 
+# Builds a wheel, and installs it into the virtual environment.
+install_wheel() {
+    build_wheel "$target/python/wheels"
+    "$tools/bin/python" -m pip install "${quiet[@]}" --no-deps --force-reinstall \
+        "$target"/python/wheels/deepheap-*.whl
+}
+
+# Runs tests of NumPy, by their modules, once without deepheap and once with it, 64 MiB of RAM.
+compare_numpy() {
+    local folder=$1 how
+    shift
+    for how in numpy_outcomes numpy_plugin; do
+        (
+            tests=$PWD/python/tests
+            cd "$folder"
+            # Failures are no end: the same ones are to be there in both.
+            PYTHONPATH=$tests NUMPY_OUTCOMES=$folder/$how NUMPY_PLUGIN_RAM=64M \
+                "$tools/bin/python" -B -m pytest -q -p no:cacheprovider -p numpy_outcomes \
+                -p "$how" -m "not slow" --tb line --pyargs "$@" >"$folder/$how.log" 2>&1 || true
+        )
+        [ -s "$folder/$how" ] || {
+            tail -n 20 "$folder/$how.log" >&2
+            fail "NumPy's tests did not run"
+        }
+    done
+    grep -h '^deepheap: ' "$folder/numpy_plugin.log" ||
+        fail "NumPy's tests ended without deepheap's counters"
+    diff "$folder/numpy_outcomes" "$folder/numpy_plugin" ||
+        fail "these tests of NumPy differ with deepheap (>) and without (<)"
+    echo "python: NumPy's tests, the same with deepheap and without:" \
+        "$(cut -f1 "$folder/numpy_plugin" | sort | uniq -c | tr -s ' \n' ' ')"
+}
+
 case ${1:-} in
 wheel)
     build_wheel "$target/python/wheels"
     tag_wheel "$target"/python/wheels/deepheap-*.whl "${2:-dist}"
     ls -1 "${2:-dist}"/deepheap-*.whl
     ;;
-check)
-    build_wheel "$target/python/wheels"
-    install_tools pytest
-    "$tools/bin/python" -m pip install "${quiet[@]}" --no-deps --force-reinstall \
-        "$target"/python/wheels/deepheap-*.whl
+check | numpy)
+    install_wheel
+    install_tools pytest hypothesis
     # Stores and heaps go where the build goes: /tmp may be RAM.
     scratch=$(mktemp -d "$target/python/check.XXXXXX")
     trap 'rm -rf "$scratch"' EXIT
+    if [ "$1" = numpy ]; then
+        shift
+        [ $# -gt 0 ] || set -- numpy._core numpy.lib
+        compare_numpy "$scratch" "$@"
+        exit
+    fi
     "$tools/bin/python" -B -m pytest -q -p no:cacheprovider --basetemp "$scratch/tests" \
         --durations 3 python/tests
+    # Before NumPy 2 they were elsewhere.
+    core=$("$tools/bin/python" -c \
+        'import numpy; print("numpy._core" if hasattr(numpy, "_core") else "numpy.core")')
+    compare_numpy "$scratch" "$core.tests.test_indexing" numpy.lib.tests.test_format
     ;;
 *)
-    fail "give 'wheel' or 'check'"
+    fail "give 'wheel', 'check' or 'numpy'"
     ;;
 esac

@@ -3,7 +3,8 @@
     cd python/tests
     python -m pytest -p numpy_plugin --pyargs numpy._core.tests.test_multiarray
 
-RAM is 64 MiB (NUMPY_PLUGIN_RAM), the store is in the working folder.
+RAM is 64 MiB (NUMPY_PLUGIN_RAM), the store is in the working folder. `make numpy-check` compares
+with a run without it.
 """
 
 import os
