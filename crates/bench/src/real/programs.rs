@@ -164,6 +164,20 @@ pub const ALL: &[Program] = &[
         }),
     },
     Program {
+        id: "scikit-learn",
+        packages: "python3-sklearn",
+        needs: &["/usr/bin/python3|python3", "/usr/lib/python3/dist-packages/sklearn"],
+        amount: 100_000,
+        quick_amount: None,
+        // Sums of several threads come in any order.
+        environment: &[("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")],
+        job: Job::Batch(Batch {
+            files: &[("samples.py", Content::Text(include_str!("workloads/samples.py")))],
+            arguments: &["samples.py", AMOUNT],
+            ..PLAIN
+        }),
+    },
+    Program {
         id: "lua",
         packages: "lua5.4",
         needs: &["lua5.4|lua"],
