@@ -52,6 +52,8 @@ class Library:
         self.strerror = function("dh_strerror", text, number)
         self.stats_json = function("dh_stats_json", size, text, size)
         self.free = function("dh_free", None, address)
+        self.read = function("dh_read", number, address, size, address, size)
+        self.write = function("dh_write", number, address, size, address, size)
         self.gather = function("dh_gather", count, address, size, size, size, address)
         self.scatter = function("dh_scatter", count, address, size, size, size, address)
         self.prefetch = function("dh_prefetch", count, address, size)

@@ -4,8 +4,9 @@
     python dask_shuffle.py dask     [--gib 3] [--ram 512M]
 
 An array of rows is made, cut anew into columns, and added up; all of it is held by the workers.
-With ``deepheap`` what a worker holds has --ram of RAM and lies in deepheap (HybridBuffer); with
-``dask`` the worker keeps as much, and spills the rest to files. Both tell the time, and the most
+With ``deepheap`` what a worker holds has --ram of RAM, seven eighths of it for what was used last
+(HybridBuffer), and the rest lies in deepheap; with ``dask`` the worker keeps as much, and spills
+the rest to files. Both tell the time, and the most
 RAM that the workers' processes had together. Files and stores are made in the working folder.
 """
 
@@ -51,8 +52,9 @@ def main():
     if options.which == "deepheap":
         from deepheap.dask import HybridBuffer
 
-        os.environ["DEEPHEAP_CONF"] = f"ram:{ram},store:{os.getcwd()}"
-        how = {"data": HybridBuffer, "memory_limit": 0}
+        os.environ["DEEPHEAP_CONF"] = f"ram:{ram // 8},store:{os.getcwd()}"
+        data = (HybridBuffer, {"recent_bytes": ram - ram // 8})
+        how = {"data": data, "memory_limit": 0}
     else:
         # A worker keeps 60 % of its limit; what its process takes beside that must not pause it.
         how = {"memory_limit": int(ram / 0.6)}

@@ -10,28 +10,38 @@ def test_values_come_back_as_they_were(program):
         import threading
         from deepheap.dask import HybridBuffer
         start()
-        held = HybridBuffer()
+        held = HybridBuffer(recent_bytes=8 * MIB)
         wants = [rng.random((MIB // 2,)) for _ in range(3)]
         for index in range(24):  # 96 MiB
             held[f"array {index}"] = {"it": wants[index % 3], "index": index}
-        assert deepheap.stats()["heap"]["allocated_bytes"] >= 96 * MIB
+        assert deepheap.stats()["heap"]["allocated_bytes"] >= (96 - 8) * MIB
         assert deepheap.stats()["managing"]
         for index in range(24):
             got = held[f"array {index}"]
             assert (got["it"] == wants[index % 3]).all() and got["index"] == index
+        assert held["array 23"] is got and held["array 0"] is not got
+        held["array 0"] = "another"
+        assert held["array 0"] == "another" and len(held) == 24
         lock = threading.Lock()
         odd = {"number": 7, "text": "x", "lock": lock, "none": None, "small": np.arange(3),
                "strided": np.arange(200_000)[::2], "objects": np.array([None, "a"] * 50_000),
-               "fortran": np.asfortranarray(rng.random((300, 400)))}
+               "fortran": np.asfortranarray(rng.random((300, 400))), "empty": np.empty(0)}
         for key, value in odd.items():
             held[key] = value
         assert held["lock"] is lock and held["number"] == 7 and held["none"] is None
-        for key in ("small", "strided", "objects", "fortran"):
+        for key in ("small", "strided", "objects", "fortran", "empty"):
             assert (held[key] == odd[key]).all(), key
         assert len(held) == 24 + len(odd) and set(odd) < set(held)
-        del got
+        assert "array 1" in held and "nothing" not in held
+        for key in ("nothing", "array 24"):
+            try:
+                held[key]
+            except KeyError:
+                continue
+            raise AssertionError(key)
         for key in list(held):
             del held[key]
+        assert len(held) == 0
         assert deepheap.stats()["heap"]["allocated_bytes"] < MIB
     """)
 
@@ -45,7 +55,8 @@ def test_workers_shuffle_more_than_their_budget(program):
             import dask.array as da
             from distributed import Client, LocalCluster
             os.environ["DEEPHEAP_CONF"] = f"ram:32M,store:{os.getcwd()},store_size:2G"
-            with LocalCluster(2, threads_per_worker=1, data=HybridBuffer, memory_limit=0,
+            data = HybridBuffer, {"recent_bytes": 16 << 20}
+            with LocalCluster(2, threads_per_worker=1, data=data, memory_limit=0,
                               dashboard_address=None) as cluster, Client(cluster) as client:
                 rows = da.random.default_rng(seed).random((4000, 4000), chunks=(500, 4000))
                 rows = rows.persist()  # 128 MB in two workers of 32 MiB

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 #: What is smaller here than there, or here.
 SMALLER = {
-    "ram:8G,store:/mnt/nvme": "ram:64M,store:.",
+    "ram:1G,store:/mnt/nvme": "ram:64M,store:.",
     'ram="1G"': 'ram="16M", size="1G"',
     "10_000_000": "100_000",
 }
