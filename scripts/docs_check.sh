@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs_check.sh PREFIX: runs the commands and compiles the pieces of C of the documents, against what
-# is installed below PREFIX. install_check.sh calls it, and runs docs/languages.md itself.
+# docs_check.sh PREFIX: runs the commands and compiles the pieces of C of the documents, against
+# what is installed below PREFIX. install_check.sh calls it, and runs docs/languages.md itself.
 #
 # A command is a line of four spaces that begins with a word of WORDS. Each has a row below: how it
 # is run, smaller than it stands there, or why it is not. A new one without a row is an error.
@@ -49,7 +49,8 @@ run() {
 
 ran=0
 elsewhere=0
-WORDS='make|sudo|deepheap|pip|python|cc|c\+\+|cd|cargo|DEEPHEAP_CONF=.*|\./.*|examples/.*|scripts/.*'
+WORDS='make|sudo|deepheap|pip|python|cc|c\+\+|cd|cargo'
+WORDS+='|DEEPHEAP_CONF=.*|\./.*|examples/.*|scripts/.*'
 while IFS= read -r command; do
     case $command in
         'deepheap run --ram 2G --store /mnt/nvme -- ./program --its --options')
@@ -67,8 +68,8 @@ while IFS= read -r command; do
         cc\ * | c++\ * | cargo\ * | ./program | 'DEEPHEAP_CONF=ram:32M,store:. '*)
             elsewhere=$((elsewhere + 1))
             ;;
-        # What installs is install_check.sh itself; what is built or measured takes minutes to hours;
-        # Python's are run by python/tests, or are measurements.
+        # What installs is install_check.sh itself; what is built or measured takes minutes to
+        # hours; Python's are run by python/tests, or are measurements.
         make\ * | 'sudo make install'* | 'DEEPHEAP_CONF="ram:16M,store:." target/apps/'* | \
             pip\ install\ * | python\ * | 'sudo python '* | 'cd python/tests')
             elsewhere=$((elsewhere + 1))
@@ -159,4 +160,4 @@ PIECE
 C
 DEEPHEAP_CONF=ram:16M,store:. ./piece.out || fail "the table of porting.md does not run"
 
-echo "docs-check: $ran commands and 4 pieces of the documents run, $elsewhere run elsewhere or not here"
+echo "docs-check: $ran commands and 4 pieces of the documents run, $elsewhere elsewhere or not here"
