@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use deepheap_sys::errno::Result;
 
 use super::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
-use super::budget_split::{self, Share};
+use super::budget_split::{self, Share, Split};
 use super::ghost::Ghost;
 use super::history::{self, History};
 use super::replacement::{
@@ -195,6 +195,8 @@ pub struct Replay {
     protected: Fifo,
     small: Fifo,
     main: Fifo,
+    /// Their limits, for all pages; of the sampled ones with what the cache lends, and its bytes.
+    split: Split,
     page_buffer_max: u32,
     cache_max: u64,
     cached_bytes: u64,
@@ -229,6 +231,7 @@ impl Replay {
             protected: Fifo::default(),
             small: Fifo::default(),
             main: Fifo::default(),
+            split: Split { page_buffer: 0, object_cache: 0 },
             page_buffer_max: 0,
             cache_max: 0,
             cached_bytes: 0,
@@ -266,17 +269,29 @@ impl Replay {
 
     fn set_border(&mut self) {
         let share = self.terms.share.unwrap_or(Share::Part(self.border.part));
-        let split = budget_split::split(self.terms.pages * PAGE, 0, share, 0);
+        self.split = budget_split::split(self.terms.pages * PAGE, 0, share, 0);
+        let filled = self.split.object_cache * PAGE / 256 * self.terms.filled as usize;
+        self.cache_max = (filled / self.terms.sampled as usize) as u64;
+        self.lend();
+    }
+
+    /// Gives the page buffer what the cache does not fill, unless its share is fixed.
+    fn lend(&mut self) {
         let sampled = self.terms.sampled as usize;
+        let cached = self.cached_bytes as usize * sampled * 256;
+        let split = match self.terms.share {
+            Some(Share::Bytes(_)) => self.split,
+            _ => self.split.lend(cached / (self.terms.filled as usize).max(1) / PAGE),
+        };
         self.page_buffer_max = (split.page_buffer / sampled).max(1) as u32;
-        let filled = split.object_cache * PAGE / 256 * self.terms.filled as usize;
-        self.cache_max = (filled / sampled) as u64;
     }
 
     /// Sizes that no budget gives: for tests of a part alone.
     pub fn set_sizes(&mut self, page_buffer: usize, cache: usize) {
         self.terms.share = Some(Share::Bytes(page_buffer * PAGE));
-        (self.page_buffer_max, self.cache_max) = (page_buffer as u32, (cache * PAGE) as u64);
+        self.split = Split { page_buffer, object_cache: cache };
+        self.cache_max = (cache * PAGE) as u64;
+        self.lend();
     }
 
     /// The object holds nothing any more.
@@ -494,9 +509,12 @@ impl Replay {
 
     /// Evicts and reclaims until both sides are within their limits.
     fn make_room(&mut self) {
+        self.lend();
         while self.probation.length + self.protected.length > self.page_buffer_max
             && self.evict_one()
-        {}
+        {
+            self.lend();
+        }
         while self.cached_bytes > self.cache_max && self.reclaim_one() {}
     }
 

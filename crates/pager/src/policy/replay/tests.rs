@@ -27,10 +27,13 @@ fn what_fits_is_read_never_and_what_is_zero_is_never_written() {
     assert_eq!(replay.counts().written, 0, "{:?}", replay.counts());
 }
 
-/// It is larger than the page buffer at first, and fits one that has grown.
+/// It is larger than the page buffer at first, and fits one that has grown. The cache is full of
+/// other objects, so that it lends nothing.
 #[test]
 fn going_round_in_a_set_that_reach_can_hold_ends_in_reach() {
     let mut replay = replay(false);
+    let others = 100_000..100_000 + 20 * budget_split::LEAST as u32;
+    others.for_each(|page| replay.touch(&touch(page, Leaves::Dirty, true)));
     let set = 0..(4 * budget_split::LEAST * 2 / 3) as u32;
     let mut faults = [0; 200];
     for (round, faults) in faults.iter_mut().enumerate() {
@@ -40,6 +43,16 @@ fn going_round_in_a_set_that_reach_can_hold_ends_in_reach() {
     }
     assert!(faults[1] > set.len() as u64 / 4, "{faults:?}");
     assert_eq!(faults[199], 0, "{faults:?}");
+}
+
+#[test]
+fn what_the_cache_does_not_fill_is_lent_to_the_page_buffer() {
+    let mut replay = replay(false);
+    let set = 0..(4 * budget_split::LEAST * 2 / 3) as u32;
+    for round in 0..3 {
+        set.clone().for_each(|page| replay.touch(&touch(page, Leaves::Dirty, round == 0)));
+    }
+    assert_eq!(replay.counts().cached, 0, "it is larger than the page buffer's share");
 }
 
 #[test]
