@@ -27,6 +27,7 @@ fn provide(heap: &Heap, shortage: Shortage) {
         Shortage::ObjectSpans(count) => {
             heap.add_object_spans(heap.begin_spans(count).expect("room in the region"));
         }
+        Shortage::LaneSpans(_) => panic!("no lanes"),
         Shortage::TooLarge => panic!("too large"),
     }
 }

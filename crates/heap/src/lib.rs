@@ -54,5 +54,5 @@ pub use outcome::{
 pub use page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
 pub use pool::POOL_STEP;
 pub use saved_tables::{BadTables, TableShape};
-pub use shape::{objects_per_block, stride};
+pub use shape::{LANE_BYTES, LANES, objects_per_block, stride};
 pub use thread_cache::ThreadCache;

@@ -20,7 +20,8 @@ impl Heap {
     ///
     /// Objects of at least 128 bytes are page aligned. Smaller ones share a page with others of
     /// their size, at multiples of their rounded size from its start: aligned to the largest power
-    /// of two that divides the rounded size.
+    /// of two that divides the rounded size. In lanes (`set_lanes`) that holds for all up to 512
+    /// bytes, from the start of the lane, a multiple of 512.
     ///
     /// # Errors
     /// A shortage says what to provide before trying again, or that trying again is useless.
@@ -85,7 +86,31 @@ impl Heap {
     /// Gives objects the spans that were begun with `begin_spans` and made usable. Such spans are
     /// never published; their pages read as zeros.
     pub fn add_object_spans(&self, range: SpanRange) {
-        self.objects.space.add_spans(range);
+        self.objects.space.add_spans(&self.objects.map, range, false);
+    }
+
+    /// Has single objects of up to [`LANE_BYTES`](crate::LANE_BYTES) bytes lie in lanes of
+    /// 2^`shift` frames from now on: page n has lane n / 2^`shift` % 8 of frame n % 2^`shift`. To
+    /// be called once, before any object is allocated; not in a heap that is saved.
+    pub fn set_lanes(&self, shift: u32) {
+        self.objects.map.set_lanes(shift);
+    }
+
+    /// As `add_object_spans`, for objects in lanes.
+    pub fn add_lane_spans(&self, range: SpanRange) {
+        self.objects.space.add_spans(&self.objects.map, range, true);
+    }
+
+    /// Whether the page is of a span whose objects lie in lanes. Lock-free.
+    #[inline]
+    pub fn is_lane_page(&self, page: PageNo) -> bool {
+        self.objects.map.is_lane_page(page.index())
+    }
+
+    /// Where on a page its kept bytes begin: 0, or that of the page's lane. Lock-free.
+    #[inline]
+    pub fn kept_offset(&self, page: PageNo) -> usize {
+        self.objects.map.kept_offset(page.index())
     }
 
     /// Promises `blocks` more blocks of the store to objects.

@@ -34,7 +34,8 @@ impl Heap {
         let _pools: [Guard<'_, ()>; POOL_LOCKS] =
             core::array::from_fn(|lock| objects.pools.lock_of_pools(lock));
         let space = objects.space.lock();
-        let mut owned = vec![false; space.extents.spans_end() * GROUPS_PER_SPAN];
+        let spans_end = space.extents.spans_end().max(space.lane_extents.spans_end());
+        let mut owned = vec![false; spans_end * GROUPS_PER_SPAN];
         let mut pools: BTreeMap<usize, Sums> = BTreeMap::new();
         let mut blocks = 0;
         for id in 1..space.chunks_end {
@@ -46,7 +47,8 @@ impl Heap {
             for group in groups_of(chunk) {
                 assert!(!owned[group], "chunks do not overlap");
                 owned[group] = true;
-                assert!(!space.extents.is_free(group), "a chunk's group is not free");
+                let is_free = space.extents.is_free(group) || space.lane_extents.is_free(group);
+                assert!(!is_free, "a chunk's group is not free");
                 let of = objects.map.chunk_of(group * PAGES_PER_GROUP).map(|(of, _)| of);
                 assert_eq!(of, Some(id));
             }

@@ -6,13 +6,15 @@
 //! Threads: lookups from anywhere, also in signal handlers. Chunks come and go under the lock of
 //! `ObjectSpace`; open bits and batches belong to the lock of the pool.
 
-use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use deepheap_sys::errno::Result;
 
 use crate::chunk::Chunk;
-use crate::page::{PAGE, PAGE_SHIFT};
+use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN};
 use crate::page_bits::PageBits;
+use crate::shape::{LANE_BYTES, LANES};
 use crate::table::Table;
 
 /// Chunks start and end at multiples of so many pages. So the pager may install the fresh pages of
@@ -41,6 +43,10 @@ pub(crate) struct ObjectMap {
     pub(crate) batches: Table<AtomicU16>,
     /// First pages of strides that have room for an object.
     pub open: PageBits,
+    /// A bit for each span whose objects lie in lanes.
+    lane_spans: Table<AtomicU64>,
+    /// There are so many frames, to the power of two, that pages in lanes share; 0: no lanes.
+    lanes_shift: AtomicU32,
 }
 
 impl ObjectMap {
@@ -52,7 +58,49 @@ impl ObjectMap {
             chunks: Table::new(groups + 1)?,
             batches: Table::new(pages)?,
             open: PageBits::new(pages)?,
+            lane_spans: Table::new(pages.div_ceil(PAGES_PER_SPAN).div_ceil(64))?,
+            lanes_shift: AtomicU32::new(0),
         })
+    }
+
+    /// Has objects that are allocated from now on lie in lanes, if they fit, of 2^`shift` frames.
+    /// Once, and before there is any object.
+    pub fn set_lanes(&self, shift: u32) {
+        self.lanes_shift.store(shift, Ordering::Release);
+    }
+
+    /// Whether objects lie in lanes if they fit.
+    #[inline]
+    pub fn has_lanes(&self) -> bool {
+        self.lanes_shift.load(Ordering::Acquire) != 0
+    }
+
+    /// Notes that objects of these spans lie in lanes.
+    pub fn add_lane_spans(&self, spans: Range<usize>) {
+        for span in spans {
+            self.lane_spans.mark(span / 64..span / 64 + 1);
+            self.lane_spans[span / 64].fetch_or(1 << (span % 64), Ordering::Release);
+        }
+    }
+
+    /// See `Heap::is_lane_page`.
+    #[inline]
+    pub fn is_lane_page(&self, page: usize) -> bool {
+        let span = page / PAGES_PER_SPAN;
+        self.has_lanes()
+            && self
+                .lane_spans
+                .get(span / 64)
+                .is_some_and(|word| word.load(Ordering::Acquire) >> (span % 64) & 1 == 1)
+    }
+
+    /// See `Heap::kept_offset`.
+    #[inline]
+    pub fn kept_offset(&self, page: usize) -> usize {
+        match self.is_lane_page(page) {
+            false => 0,
+            true => (page >> self.lanes_shift.load(Ordering::Acquire)) % LANES * LANE_BYTES,
+        }
     }
 
     /// The chunk with that name.
@@ -97,7 +145,7 @@ impl ObjectMap {
         if !within.is_multiple_of(shape.stride as usize) {
             return None;
         }
-        let byte = (offset % PAGE) as u32;
+        let byte = (offset % PAGE).checked_sub(self.kept_offset(page))? as u32;
         let slot = if byte == 0 { 0 } else { byte / (shape.tail / shape.batch).max(1) };
         let starts_here = slot < shape.batch && slot * (shape.tail / shape.batch) == byte;
         starts_here.then_some(ObjectAt { chunk: id, page, slot })
@@ -148,5 +196,6 @@ impl ObjectMap {
             + self.chunks.populated_bytes()
             + self.batches.populated_bytes()
             + self.open.populated_bytes()
+            + self.lane_spans.populated_bytes()
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct ObjectSpace {
 /// What the lock guards.
 pub(crate) struct Space {
     pub(crate) extents: Extents,
+    /// Those of spans whose objects lie in lanes.
+    pub(crate) lane_extents: Extents,
     /// The names from 1 to the one before this are chunks, in use or in the list `unused`.
     pub(crate) chunks_end: ChunkId,
     /// Heads of lists of chunks, linked by `next`; 0 is the end.
@@ -48,19 +50,27 @@ pub(crate) struct Space {
 impl ObjectSpace {
     /// The object space of a region of `spans` spans, with no space yet.
     pub fn new(spans: usize) -> Result<Self> {
-        let extents = Extents::new(spans)?;
-        let space = Space { extents, chunks_end: 1, unused: 0, idle: 0, granted: 0, promised: 0 };
+        let space = Space {
+            extents: Extents::new(spans)?,
+            lane_extents: Extents::new(spans)?,
+            chunks_end: 1,
+            unused: 0,
+            idle: 0,
+            granted: 0,
+            promised: 0,
+        };
         let [populated, idle] = [const { AtomicUsize::new(0) }; 2];
         let spans = Table::new(spans.div_ceil(64))?;
         Ok(Self { lock: Lock::new(space), spans, populated, idle })
     }
 
     /// Makes a chunk of `slots` strides, or of fewer if space is short, at least `least`, and
-    /// enters it in `map`. Its state is still `Unused`. Changes nothing if it fails.
+    /// enters it in `map`. Its objects lie in lanes if `in_lanes`. Its state is still `Unused`.
+    /// Changes nothing if it fails.
     pub fn create(
         &self,
         map: &ObjectMap,
-        shape: Shape,
+        (shape, in_lanes): (Shape, bool),
         slots: usize,
         least: usize,
     ) -> core::result::Result<ChunkId, Shortage> {
@@ -77,9 +87,12 @@ impl ObjectSpace {
         }
         let groups = groups_of(slots);
         let fewest = (groups / SHORTEST_STEP).max(groups_of(least));
-        let taken = space.extents.take_up_to(groups, fewest);
         let spans = groups.div_ceil(GROUPS_PER_SPAN);
-        let (first, groups) = taken.ok_or(Shortage::ObjectSpans(spans))?;
+        let (extents, shortage) = match in_lanes {
+            true => (&mut space.lane_extents, Shortage::LaneSpans(spans)),
+            false => (&mut space.extents, Shortage::ObjectSpans(spans)),
+        };
+        let (first, groups) = extents.take_up_to(groups, fewest).ok_or(shortage)?;
         slots = slots.min(groups * PAGES_PER_GROUP / stride);
         let blocks = shape.blocks(slots);
         space.promised += blocks;
@@ -108,7 +121,10 @@ impl ObjectSpace {
             return;
         }
         map.leave(id);
-        space.extents.give(groups_of(chunk));
+        match map.is_lane_page(chunk.first()) {
+            true => space.lane_extents.give(groups_of(chunk)),
+            false => space.extents.give(groups_of(chunk)),
+        }
         space.promised -= chunk.blocks();
         chunk.next.store(space.unused, Ordering::Relaxed);
         space.unused = id;
@@ -142,15 +158,20 @@ impl ObjectSpace {
         Some(id)
     }
 
-    /// Adds address space.
-    pub fn add_spans(&self, range: SpanRange) {
+    /// Adds address space, for objects in lanes or for others.
+    pub fn add_spans(&self, map: &ObjectMap, range: SpanRange, for_lanes: bool) {
         let mut space = self.lock.lock();
         let spans = range.first..range.first + range.count;
         for span in spans.clone() {
             self.spans.mark(span / 64..span / 64 + 1);
             self.spans[span / 64].fetch_or(1 << (span % 64), Ordering::Relaxed);
         }
-        space.extents.add_spans(spans);
+        if for_lanes {
+            map.add_lane_spans(spans.clone());
+            space.lane_extents.add_spans(spans);
+        } else {
+            space.extents.add_spans(spans);
+        }
     }
 
     /// Whether the span was added.
@@ -236,7 +257,9 @@ impl ObjectSpace {
     /// reason given at `CentralList::populated_bytes`.
     pub fn populated_bytes(&self) -> usize {
         if let Some(space) = self.lock.try_lock() {
-            let bytes = space.extents.populated_bytes() + self.spans.populated_bytes();
+            let bytes = space.extents.populated_bytes()
+                + space.lane_extents.populated_bytes()
+                + self.spans.populated_bytes();
             self.populated.store(bytes, Ordering::Relaxed);
         }
         self.populated.load(Ordering::Relaxed)

@@ -63,7 +63,7 @@ impl Objects {
         if !fits {
             return Err(Shortage::TooLarge);
         }
-        let id = self.space.create(&self.map, shape, count, count)?;
+        let id = self.space.create(&self.map, (shape, false), count, count)?;
         let chunk = self.map.chunk(id);
         live.set(chunk.first()..chunk.first() + chunk.pages());
         self.array_objects.fetch_add(count, Ordering::Relaxed);

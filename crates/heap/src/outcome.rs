@@ -30,6 +30,8 @@ pub enum Shortage {
     /// Address space for objects is in the way: `begin_spans` this many, make them usable, then
     /// `Heap::add_object_spans`, and try again.
     ObjectSpans(usize),
+    /// The same for objects in lanes: then `Heap::add_lane_spans`.
+    LaneSpans(usize),
     /// No heap of this region can ever hold it.
     TooLarge,
 }

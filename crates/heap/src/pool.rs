@@ -143,6 +143,7 @@ impl Pools {
         }
         let id = pool.head.load(Relaxed);
         let chunk = ground.map.chunk(id);
+        let shape = chunk.shape();
         let first = chunk.first();
         let from = first + chunk.hint.load(Relaxed) as usize;
         let found = ground.map.open.first(from..first + chunk.pages());
@@ -181,7 +182,8 @@ impl Pools {
         // page_is_free counts on the bits being stored before the program's first store to the
         // object; see `address_map.rs`.
         fence(Release);
-        Ok(Taken { page, byte: slot as usize * (shape.tail / shape.batch) as usize, fresh })
+        let within = slot as usize * (shape.tail / shape.batch) as usize;
+        Ok(Taken { page, byte: ground.map.kept_offset(page) + within, fresh })
     }
 
     /// Takes an object back.
@@ -292,6 +294,8 @@ impl Pools {
     ) -> core::result::Result<(), Shortage> {
         self.pools.mark(number..number + 1);
         let pool = &self.pools[number];
+        let lanes = ground.map.has_lanes().then(|| Shape::in_lane(shape.size())).flatten();
+        let (shape, in_lanes) = lanes.map_or((shape, false), |shape| (shape, true));
         let (stride, batch) = (shape.stride as usize, shape.batch as usize);
         let step = self.step.load(Relaxed) / stride;
         let have = pool.objects.load(Relaxed) as usize;
@@ -305,7 +309,10 @@ impl Pools {
         // Whole groups of pages, up to a span.
         let pages = (objects.div_ceil(batch) * stride).next_multiple_of(PAGES_PER_GROUP);
         let slots = pages.min(PAGES_PER_SPAN) / stride;
-        let id = ground.space.create(ground.map, shape, slots, PAGES_PER_GROUP / stride)?;
+        let id = {
+            let shape = (shape, in_lanes);
+            ground.space.create(ground.map, shape, slots, PAGES_PER_GROUP / stride)?
+        };
         let chunk = ground.map.chunk(id);
         let (first, slots) = (chunk.first(), chunk.slots());
         if stride == 1 {

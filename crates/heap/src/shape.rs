@@ -4,6 +4,9 @@
 //! bytes are batched, several on one page, one behind the other (SSDAlloc, sections 3.1 and 3.3).
 //! The pager moves each page by itself, and only its kept bytes (`kept_bytes`).
 //!
+//! Of objects in *lanes* (SSDRAM, 3.2) up to 512 bytes of each page are kept, and the page's number
+//! says where on the page they begin: so eight such pages can have one frame of RAM together.
+//!
 //! Guarantees: a page has at least 128 kept bytes, so that its 4 bytes of table are at most 1/32 of
 //! them.
 //! Never: allocates, blocks.
@@ -13,8 +16,11 @@ use crate::page::{PAGE, PAGE_SHIFT};
 
 /// Objects of fewer bytes share a page.
 pub(crate) const BATCH_BELOW: usize = 128;
+/// Bytes of a lane: so much of each page is kept at most where objects lie in lanes.
+pub const LANE_BYTES: usize = 512;
+/// Lanes of a frame.
+pub const LANES: usize = PAGE / LANE_BYTES;
 /// Most objects on a page: the smallest have 8 bytes.
-#[cfg(any(test, feature = "strict"))]
 pub(crate) const BATCH_MAX: usize = BATCH_BELOW / OBJECT_GRAIN;
 /// Object sizes are rounded up to a multiple of this.
 pub(crate) const OBJECT_GRAIN: usize = 8;
@@ -42,6 +48,17 @@ impl Shape {
             return Some(alone);
         }
         let batch = BATCH_BELOW.div_ceil(bytes) as u32;
+        Some(Shape { batch, tail: batch * alone.tail, ..alone })
+    }
+
+    /// The shape of single objects of `size` bytes in lanes: as many on a page as fill a lane. None
+    /// if they do not fit.
+    pub fn in_lane(size: usize) -> Option<Shape> {
+        let alone = Shape::of_element(size)?;
+        if alone.stride > 1 || alone.tail as usize > LANE_BYTES {
+            return None;
+        }
+        let batch = (LANE_BYTES as u32 / alone.tail).min(BATCH_MAX as u32);
         Some(Shape { batch, tail: batch * alone.tail, ..alone })
     }
 
@@ -124,6 +141,21 @@ mod tests {
         assert_eq!([0, 1, 8, 9, 120].map(stride), [8, 8, 8, 16, 120]);
         assert_eq!([121, 128, 4096, 4097].map(stride), [4096, 4096, 4096, 8192]);
         assert_eq!((Shape::of_object(usize::MAX), stride(usize::MAX)), (None, usize::MAX));
+    }
+
+    #[test]
+    fn a_lane_is_filled_with_whole_objects() {
+        for size in 0..=LANE_BYTES {
+            let shape = Shape::in_lane(size).expect("it fits");
+            assert_eq!((shape.size(), shape.stride), (size.max(1).next_multiple_of(8), 1));
+            assert!((128..=LANE_BYTES as u32).contains(&shape.tail), "{size}");
+            assert!((1..=BATCH_MAX as u32).contains(&shape.batch), "{size}");
+        }
+        assert_eq!(
+            [64, 128, 256, 257].map(|size| Shape::in_lane(size).map(|it| it.batch)),
+            [Some(8), Some(4), Some(2), Some(1)]
+        );
+        assert_eq!([513, 4097, usize::MAX].map(Shape::in_lane), [None; 3]);
     }
 
     #[test]

@@ -7,7 +7,8 @@ mod region;
 use std::collections::BTreeMap;
 
 use deepheap_heap::{
-    Freed, FreedObjects, ObjectShape, PAGE, PageNo, SPAN, Shortage, Shrunk, ThreadCache, stride,
+    Freed, FreedObjects, LANE_BYTES, LANES, ObjectShape, PAGE, PageNo, SPAN, Shortage, Shrunk,
+    ThreadCache, stride,
 };
 use region::{Random, Recycling, Region, reads_as_zeros, stamp, stamp_holds};
 
@@ -24,13 +25,29 @@ struct Model {
     live: BTreeMap<usize, Live>,
     quarantine: Vec<FreedObjects>,
     next_tag: u8,
+    has_lanes: bool,
 }
+
+/// Frames that pages in lanes share.
+const FRAMES: usize = 64;
 
 impl Model {
     fn new(spans: usize, recycling: Recycling) -> Model {
         let region = Region::new(spans, recycling);
         let cache = region.cache();
-        Model { region, cache, live: BTreeMap::new(), quarantine: Vec::new(), next_tag: 1 }
+        let (live, quarantine) = (BTreeMap::new(), Vec::new());
+        Model { region, cache, live, quarantine, next_tag: 1, has_lanes: false }
+    }
+
+    /// As `new`, with objects in lanes.
+    fn with_lanes(spans: usize, recycling: Recycling) -> Model {
+        let model = Model::new(spans, recycling);
+        model.region.heap.set_lanes(FRAMES.trailing_zeros());
+        Model { has_lanes: true, ..model }
+    }
+
+    fn in_lane(&self, live: &Live) -> bool {
+        self.has_lanes && live.count == 1 && live.size <= LANE_BYTES
     }
 
     fn elements(ptr: usize, live: &Live) -> impl Iterator<Item = usize> + use<> {
@@ -52,7 +69,11 @@ impl Model {
         let size = asked.max(1).next_multiple_of(8);
         self.next_tag = self.next_tag % 255 + 1;
         let live = Live { count, size, tag: self.next_tag };
-        let align = if size >= 128 { PAGE } else { 1 << size.trailing_zeros() };
+        let align = match size {
+            _ if self.in_lane(&live) => (1 << size.trailing_zeros()).min(LANE_BYTES),
+            128.. => PAGE,
+            _ => 1 << size.trailing_zeros(),
+        };
         assert!(ptr.is_multiple_of(align), "{size} bytes at {ptr:#x}");
         if let Some((below, other)) = self.live.range(..=ptr).next_back() {
             assert!(Self::end_of(*below, other) <= ptr, "{ptr:#x} overlaps {below:#x}");
@@ -72,9 +93,17 @@ impl Model {
             for start in (element / PAGE * PAGE..end).step_by(PAGE) {
                 let page = PageNo::from(self.region.page_of(start));
                 assert!(heap.is_object_page(page) && !heap.page_is_free(page));
-                let kept = start + heap.kept_bytes(page);
+                let begin = start + heap.kept_offset(page);
+                assert!(begin <= element.max(start), "from the first byte on");
+                let kept = begin + heap.kept_bytes(page);
                 assert!(kept >= end.min(start + PAGE), "every byte is kept");
-                assert!(size < 128 || kept == end.min(start + PAGE), "and none beyond");
+                let is_alone = size >= 128 && !self.in_lane(&live);
+                assert!(!is_alone || kept == end.min(start + PAGE), "and none beyond");
+                if self.in_lane(&live) {
+                    let (frame, lane) = (page.index() % FRAMES, page.index() / FRAMES % LANES);
+                    assert_eq!(begin - start, lane * LANE_BYTES, "page {page:?}, frame {frame}");
+                    assert!(heap.is_lane_page(page) && kept <= begin + LANE_BYTES);
+                }
             }
             stamp(element, size, live.tag);
         }
@@ -109,7 +138,10 @@ impl Model {
                 }
             }
             Freed::Done => {
-                assert!(live.size < 128, "only batched objects leave their page in use");
+                assert!(
+                    live.size < 128 || self.in_lane(&live),
+                    "only batched objects leave their page in use"
+                );
                 assert!(!heap.page_is_free(self.region.page_of(ptr).into()));
             }
             other => panic!("{other:?} for a live object"),
@@ -185,11 +217,10 @@ fn size(random: &mut Random) -> usize {
     }
 }
 
-fn random_sequence(seed: u64, recycling: Recycling, steps: usize, sizes: usize) {
+fn random_sequence(seed: u64, mut model: Model, steps: usize, sizes: usize) {
     println!("seed {seed}");
     let mut random = Random::new(seed);
     let some: Vec<usize> = (0..sizes).map(|_| size(&mut random)).collect();
-    let mut model = Model::new(24, recycling);
     model.region.heap.set_pool_step(1000);
     for step in 0..steps {
         let choice = random.below(1 << 20);
@@ -218,8 +249,16 @@ fn random_sequence(seed: u64, recycling: Recycling, steps: usize, sizes: usize) 
 #[test]
 fn random_sequences_of_objects_agree_with_the_model() {
     for (seed, sizes) in [(0, 3), (1, 20), (2, 1000)] {
-        random_sequence(seed, Recycling::Keep, 15_000, sizes);
-        random_sequence(seed + 100, Recycling::Discard, 15_000, sizes);
+        random_sequence(seed, Model::new(24, Recycling::Keep), 15_000, sizes);
+        random_sequence(seed + 100, Model::new(24, Recycling::Discard), 15_000, sizes);
+    }
+}
+
+#[test]
+fn random_sequences_of_objects_in_lanes_agree_with_the_model() {
+    for (seed, sizes) in [(200, 3), (201, 20), (202, 1000)] {
+        random_sequence(seed, Model::with_lanes(24, Recycling::Keep), 15_000, sizes);
+        random_sequence(seed + 100, Model::with_lanes(24, Recycling::Discard), 15_000, sizes);
     }
 }
 

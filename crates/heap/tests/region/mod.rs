@@ -89,6 +89,10 @@ impl Region {
                     let spans = self.heap.begin_spans(count)?;
                     self.heap.add_object_spans(spans);
                 }
+                Err(Shortage::LaneSpans(count)) => {
+                    let spans = self.heap.begin_spans(count)?;
+                    self.heap.add_lane_spans(spans);
+                }
                 Err(_) => return None,
             }
         }
