@@ -50,6 +50,9 @@ pub struct Hunt {
     /// Threads that increment.
     #[arg(long, default_value_t = 6)]
     threads: usize,
+    /// Small objects share frames of RAM, and most objects are small.
+    #[arg(long)]
+    micro_pages: bool,
     /// Milliseconds between forks; 0: none.
     #[arg(long, default_value_t = 700)]
     fork_every_ms: u64,
@@ -60,6 +63,9 @@ pub struct Hunt {
 
 /// Words of a page of counters. The first of a block names it.
 const WORDS: usize = 512;
+/// With micro-pages, so many more objects come to each memory page, of so many words at most.
+const SMALL_ONES: usize = 32;
+const SMALL_WORDS: usize = 64;
 const NAME: u64 = 0xDEE9_4EA9_0000_0000;
 /// So many pages are mapped at a time.
 const MAPPED_PAGES: usize = 64;
@@ -148,12 +154,15 @@ struct Field {
 impl Field {
     /// A third are memory pages, a third are mapped, a third are objects of 16 bytes to a page. The
     /// counters of every other block begin at random values, so that it does not compress.
-    fn new(bytes: usize, seed: u64) -> Result<Field, String> {
+    /// With `small_ones` there are more objects, of up to 64 words.
+    fn new(bytes: usize, seed: u64, small_ones: bool) -> Result<Field, String> {
         let mut random = Random::new(seed, 1);
         let (mut blocks, mut left, mut base) = (Vec::new(), bytes, 0u64);
         let mut mapped = Vec::new();
         while left >= 24 * WORDS {
-            for kind in Kind::ALL {
+            let further = if small_ones { SMALL_ONES } else { 0 };
+            let further = core::iter::repeat_n(Kind::Object, further);
+            for kind in Kind::ALL.into_iter().chain(further) {
                 if mapped.is_empty() {
                     mapped = mapped_pages()?;
                 }
@@ -161,7 +170,8 @@ impl Field {
                     Kind::Memory => (deepheap::malloc(8 * WORDS), WORDS),
                     Kind::Mapped => (mapped.pop().unwrap_or(core::ptr::null_mut()), WORDS),
                     Kind::Object => {
-                        let words = 2 + random.below(WORDS as u64 - 1) as usize;
+                        let most = if small_ones { SMALL_WORDS } else { WORDS };
+                        let words = 2 + random.below(most as u64 - 1) as usize;
                         (objects::allocate(1, 8 * words), words)
                     }
                 };
@@ -230,11 +240,14 @@ fn run(args: &Hunt) -> Result<bool, String> {
     if let Some(tier) = &args.tier {
         conf += &format!(",tier:{}:{},stall:off", tier.replace(',', "\\,"), args.store_size);
     }
+    if args.micro_pages {
+        conf += ",micro_pages:on";
+    }
     let config = deepheap::Config::parse(&conf).map_err(|error| error.to_string())?;
     deepheap::init(config).map_err(|error| error.to_string())?;
     let bytes = args.data as usize;
     let called_bytes = bytes / CALLED_PART;
-    let field = Field::new(bytes - called_bytes, seed)?;
+    let field = Field::new(bytes - called_bytes, seed, args.micro_pages)?;
     let called = Called::new((called_bytes / (WORDS * 4)).max(BATCH), seed)?;
     let whole = Whole::new(seed)?;
     let done: Vec<AtomicU64> = (0..args.threads + CALLERS).map(|_| AtomicU64::new(0)).collect();

@@ -177,14 +177,21 @@ impl Pager {
         for (piece, &Piece { address, length }) in pieces.iter().enumerate() {
             let reason = match self.managed_page(address) {
                 None => AccessReason::NotManaged,
-                Some(page) if address % PAGE + length > self.kept_bytes(page) => {
-                    AccessReason::OutOfBounds
-                }
-                Some(_) => continue,
+                Some(page) => match self.offset_in_object(page, Piece { address, length }) {
+                    Some(_) => continue,
+                    None => AccessReason::OutOfBounds,
+                },
             };
             return (piece, Some(AccessError { piece, reason }));
         }
         (pieces.len(), None)
+    }
+
+    /// Where a piece begins in the object of its page, from the first kept byte on; None if it is
+    /// not within the object.
+    pub(crate) fn offset_in_object(&self, page: PageNo, piece: Piece) -> Option<usize> {
+        let offset = (piece.address % PAGE).checked_sub(self.heap.kept_offset(page))?;
+        (offset + piece.length <= self.kept_bytes(page)).then_some(offset)
     }
 
     fn access_call(&self, call: &mut Call<'_>, moves: &mut Moves) -> Result<(), AccessError> {
@@ -364,7 +371,7 @@ impl Pager {
                 Found::OnItsWay(_) => return Progress::Later,
                 Found::Resident(_) => {
                     let Some(pinned) = self.ownership.try_pin(page, Pin::Call) else { continue };
-                    self.copy_piece(call, index, self.frames.address_of(page) as *mut u8);
+                    self.copy_piece(call, index, self.resident_bytes(page));
                     self.ownership.descriptor(pinned).drop_pin(Pin::Call);
                     return Progress::Done;
                 }
@@ -552,11 +559,11 @@ impl Pager {
     /// Copies the piece's bytes between the buffer and the object, whose first byte is at `object`.
     fn copy_piece(&self, call: &Call<'_>, index: usize, object: *mut u8) {
         let Piece { address, length } = call.pieces[index];
-        let bytes = call.buffer.bytes(index);
+        let (page, bytes) = (self.frames.page_at(address), call.buffer.bytes(index));
         // SAFETY: the object is owned, or pinned, by the caller, and the piece lies in it (and on
         // one page); the buffer's page is this thread's.
         unsafe {
-            let object = object.add(address % PAGE);
+            let object = object.add(address % PAGE - self.heap.kept_offset(page));
             match call.operation {
                 Operation::Read => bytes.copy_from_nonoverlapping(object, length),
                 Operation::Write => object.copy_from_nonoverlapping(bytes, length),

@@ -180,7 +180,7 @@ impl Pager {
     /// # Errors
     /// `InUse`, `Kernel`; nothing has changed then.
     pub fn begin_cut<'a>(&'a self, buffer: &'a CheckpointBuffer<'a>) -> Result<Cut<'a>, CutError> {
-        self.gate.close();
+        self.gate.close(|| {});
         self.capture.stop();
         let mut is_in_use = false;
         self.ownership.descriptors.for_each(|_, descriptor| {

@@ -28,7 +28,6 @@
 use deepheap_sys::byte_copy;
 use deepheap_sys::signals::Blocked;
 
-use crate::PAGE;
 use crate::access::Piece;
 use crate::gate::Level;
 use crate::ownership::{Descriptor, Glimpse, SeenCached, UNKNOWN_HASH};
@@ -57,11 +56,11 @@ impl Pager {
     pub unsafe fn read_directly(&self, piece: Piece, to: *mut u8) -> Direct {
         let Piece { address, length } = piece;
         let Some(page) = self.managed_page(address) else { return Direct::Refused };
-        let offset = address % PAGE;
         // The table knows pages of plain spans only once they are taken over.
-        if offset + length > self.kept_bytes(page) || self.plain_spans.any() {
-            return Direct::Refused;
-        }
+        let offset = match self.offset_in_object(page, piece) {
+            Some(offset) if !self.plain_spans.any() => offset,
+            _ => return Direct::Refused,
+        };
         for _ in 0..TRIES {
             let seen = match self.ownership.glimpse(page) {
                 // Maybe a file's: only an owner knows.
@@ -99,9 +98,10 @@ impl Pager {
     pub unsafe fn write_directly(&self, piece: Piece, from: *const u8) -> Direct {
         let Some(page) = self.managed_page(piece.address) else { return Direct::Refused };
         let kept = self.kept_bytes(page);
-        if piece.address % PAGE + piece.length > kept || self.plain_spans.any() {
-            return Direct::Refused;
-        }
+        let offset = match self.offset_in_object(page, piece) {
+            Some(offset) if !self.plain_spans.any() => offset,
+            _ => return Direct::Refused,
+        };
         for _ in 0..TRIES {
             let seen = match self.ownership.glimpse(page) {
                 Glimpse::Cached(seen) => seen,
@@ -122,7 +122,8 @@ impl Pager {
                 return Direct::Refused;
             };
             // SAFETY: the caller's promise; the spare has room for the object.
-            let is_made = unsafe { self.make_anew(spare, slot, kept, piece, from) };
+            let is_made =
+                unsafe { self.make_anew(spare, slot, kept, offset..offset + piece.length, from) };
             let is_cut = self.capture.is_cut();
             let is_done = is_made && !is_cut && self.change_slot(seen, spare);
             self.keep_spare(if is_done { seen.slot() } else { spare });
@@ -148,17 +149,17 @@ impl Pager {
         spare: u32,
         slot: *const u8,
         kept: usize,
-        piece: Piece,
+        piece: core::ops::Range<usize>,
         from: *const u8,
     ) -> bool {
         let to = self.cache.address(spare);
-        let (offset, end) = (piece.address % PAGE, piece.address % PAGE + piece.length);
+        let (offset, end) = (piece.start, piece.end);
         // SAFETY: the caller's promise; if the slot holds something else by now, the exchange fails
         // and the spare is a spare as before.
         unsafe {
             byte_copy::copy(to, slot, offset)
                 && byte_copy::copy(to.add(end), slot.add(end), kept - end)
-                && byte_copy::copy(to.add(offset), from, piece.length)
+                && byte_copy::copy(to.add(offset), from, end - offset)
         }
     }
 

@@ -96,6 +96,15 @@ impl Pager {
                     }
                 }
                 Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::Resident(_)
+                    if zap
+                        && let Some(lanes) = self.lanes_of(page)
+                        && !lanes.is_exiled(page) =>
+                {
+                    if self.end_in_lane(lanes, page) {
+                        return None;
+                    }
+                }
                 Found::Resident(seen) => {
                     let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
                     if zap && !self.ownership.of(&owned).is_pinned() {

@@ -10,7 +10,7 @@
 //! Threads: the evictor, and faulting threads at the ceiling; each batch under one eviction
 //! context.
 
-use deepheap_heap::PageNo;
+use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_store::StoreError;
 use deepheap_sys::page_extractor::{BATCH_MAX, RANGE, Taken, Victim};
 use deepheap_sys::{clock, tls};
@@ -249,7 +249,11 @@ impl Pager {
     /// larger object may be allocated on it, and written to, before we unmap it. A page that is not
     /// free keeps its shape while we own it: a thread that frees it waits.
     fn bytes_to_take(&self, page: PageNo) -> usize {
-        if self.heap.page_is_free(page) { PAGE } else { self.kept_bytes(page) }
+        match self.heap.page_is_free(page) {
+            true if self.heap.is_lane_page(page) => LANE_BYTES,
+            true => PAGE,
+            false => self.kept_bytes(page),
+        }
     }
 
     /// Claims those of the first `count` candidates that have not changed, and moves them to the
@@ -265,8 +269,10 @@ impl Pager {
             };
             let descriptor = self.ownership.of(&owned);
             let len = self.bytes_to_take(page);
-            // The page may hold another object by now, of another size.
-            if descriptor.is_pinned() || len > self.cache.slot_bytes(slot) {
+            // The page may hold another object by now, of another size; or its object has left the
+            // page buffer and come to its lane.
+            if self.is_in_lane(page) || descriptor.is_pinned() || len > self.cache.slot_bytes(slot)
+            {
                 self.ownership.put_back(owned);
                 self.cache.give_back(slot);
                 continue;
@@ -275,6 +281,7 @@ impl Pager {
             context.slots[chosen] = slot;
             context.victims[chosen] = Victim {
                 addr,
+                offset: self.heap.kept_offset(page),
                 len,
                 may_be_shared: descriptor.may_be_shared(),
                 clears_range: false,
@@ -300,6 +307,13 @@ impl Pager {
         }
         for group in victims.chunk_by_mut(same_range) {
             let count = group.len();
+            // Objects in lanes may be mapped there.
+            let is_of_lanes = group
+                .first()
+                .is_some_and(|victim| self.heap.is_lane_page(self.frames.page_at(victim.addr)));
+            if is_of_lanes {
+                continue;
+            }
             if let Some(last) = group.last_mut() {
                 last.clears_range = self.frames.ranges.close(self.range_of(last), count);
             }
@@ -378,7 +392,7 @@ impl Pager {
         descriptor.backing().is_none() && hash != UNKNOWN_HASH && hash == self.store.hash(data)
     }
 
-    fn cache_object(&self, owned: Owned, slot: u32, data: &[u8], moves: &mut Moves) {
+    pub(crate) fn cache_object(&self, owned: Owned, slot: u32, data: &[u8], moves: &mut Moves) {
         let descriptor = self.ownership.of(&owned);
         // Without a backing block there is nothing to compare with.
         let hash = descriptor.backing().map_or(UNKNOWN_HASH, |_| self.store.hash(data));
@@ -396,7 +410,7 @@ impl Pager {
     }
 
     /// Ends an owned object in DRAM whose bytes nobody needs: its page reads as zeros from now on.
-    fn forget(&self, owned: Owned, slot: u32) {
+    pub(crate) fn forget(&self, owned: Owned, slot: u32) {
         self.cache.give_back(slot);
         self.end_as_zero(owned);
     }

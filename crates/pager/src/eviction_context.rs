@@ -82,8 +82,13 @@ impl EvictionContext {
             probes: 1,
             ids: [DescriptorId(0); BATCH_MAX],
             owned: OwnedList::new(),
-            victims: [Victim { addr: 0, len: PAGE, may_be_shared: false, clears_range: false };
-                BATCH_MAX],
+            victims: [Victim {
+                addr: 0,
+                offset: 0,
+                len: PAGE,
+                may_be_shared: false,
+                clears_range: false,
+            }; BATCH_MAX],
             slots: [0; BATCH_MAX],
             into: [core::ptr::null_mut(); BATCH_MAX],
             taken: [Taken::Missing; BATCH_MAX],

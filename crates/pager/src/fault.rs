@@ -23,7 +23,7 @@ use crate::window::Window;
 /// How often in a row a thread may fault on a page that is found present. One such fault happens if
 /// another thread installs the page between the fault and the look. For a second one the page would
 /// have to leave again before the access.
-const PRESENT_MAX: usize = 64;
+pub(crate) const PRESENT_MAX: usize = 64;
 
 /// Fresh memory pages are installed together within aligned blocks of so many.
 const FRESH_BLOCK: usize = 16;
@@ -48,6 +48,9 @@ impl Pager {
         if self.is_captured(page) {
             let kind = FaultKind::Waited;
             return Ok(FaultReport { kind, ahead: 0, passed: 0, moves, is_present: false });
+        }
+        if let Some(lanes) = self.lanes_of(page) {
+            return self.resolve_in_lane(lanes, page, sequences, repeats);
         }
         self.limit_table(&mut moves);
         let is_cached = || matches!(self.ownership.peek(page), Some(Place::Cached(_)));
@@ -74,7 +77,7 @@ impl Pager {
                 self.go_on_ahead(page, sequences);
                 self.install_cached_window(page, id, sequences)
             }
-            Place::Stored(block) => self.fetch(page, block, sequences),
+            Place::Stored(block) => self.fetch(page, block, sequences, &mut None),
             Place::Busy(_) => self.wait_for(page, repeats).map(|found| {
                 is_present = found;
                 None
@@ -131,6 +134,10 @@ impl Pager {
         };
         while owned.len() < most && self.frames.page_buffer.try_reserve(1) {
             let neighbour = PageNo(page.0 + owned.len() as u32);
+            if self.lanes_of(neighbour).is_some() {
+                self.frames.page_buffer.unreserve(1);
+                break;
+            }
             // A promise that is not at hand is not worth a wait, and what nobody may touch is not
             // worth a promise.
             let is_promised = !self.promises.covers(neighbour)
@@ -206,7 +213,7 @@ impl Pager {
     /// faults twice in a row, the program itself took it away (`madvise(MADV_DONTNEED)` on heap
     /// memory), and it reads as zeros, as plain memory would. Or the program has mapped something
     /// else there, and the access ends. True if the page is present after all.
-    fn wait_for(&self, page: PageNo, repeats: usize) -> Result<bool, FaultError> {
+    pub(crate) fn wait_for(&self, page: PageNo, repeats: usize) -> Result<bool, FaultError> {
         let seen = match self.ownership.look(page) {
             Found::Resident(seen) if repeats > 0 => seen,
             Found::OnItsWay(seen) => {

@@ -39,12 +39,14 @@ pub(crate) struct Brought {
 
 impl Pager {
     /// Reads the object of `page`, and as many further ones as its sequence suggests. At full
-    /// window it asks the fetchers for those after them.
+    /// window it asks the fetchers for those after them. The first object goes to the slot if there
+    /// is one, which it needs if it lies in a lane.
     pub(crate) fn fetch(
         &self,
         page: PageNo,
         block: Block,
         sequences: &mut Sequences<'_>,
+        slot: &mut Option<u32>,
     ) -> Result<Option<Served>, FaultError> {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
@@ -56,7 +58,7 @@ impl Pager {
         }
         let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
             .then(|| self.ask_ahead(window, window.page_after(WINDOW), sequences.asking()));
-        let Some(brought) = self.fetch_window(window, block, &mut None)? else { return Ok(None) };
+        let Some(brought) = self.fetch_window(window, block, slot)? else { return Ok(None) };
         if window.count > 1 {
             self.note_scan(brought.extent);
         }
@@ -69,7 +71,7 @@ impl Pager {
         sequences.note(page.0, sequence);
         self.install_cached_further(Window { count: brought.extent as usize, ..window });
         let passed = window.direction.signed(brought.extent);
-        Ok(Some(Served { kind: FaultKind::Stored, ahead: brought.pages - 1, passed }))
+        Ok(Some(Served { kind: FaultKind::Stored, ahead: brought.pages.saturating_sub(1), passed }))
     }
 
     /// For a fault on a page that a fetcher left in the cache as the mark of a stretch: the scan
@@ -339,7 +341,17 @@ impl Pager {
         while at < range.end && refused.is_none() {
             let pages = flight.pages();
             let first = pages[at];
-            let run = (at + 1..range.end).find(|&next| pages[next].0 != pages[next - 1].0 + 1);
+            if self.lanes_of(first).is_some() {
+                // SAFETY: the contents have a page for each of them.
+                if !unsafe { self.cache_landed(flight, at, contents.add(at * PAGE)) } {
+                    break;
+                }
+                at += 1;
+                continue;
+            }
+            let run = (at + 1..range.end).find(|&next| {
+                pages[next].0 != pages[next - 1].0 + 1 || self.lanes_of(pages[next]).is_some()
+            });
             let run = at..run.unwrap_or(range.end);
             // SAFETY: the contents have a page for each of them.
             let source = unsafe { contents.add(at * PAGE) };
@@ -349,6 +361,26 @@ impl Pager {
         }
         self.give_back(flight, at..range.end, own);
         (at - range.start, refused)
+    }
+
+    /// Puts an object of a flight that lies in a lane into the cache, where its fault finds it, and
+    /// ends its reservation; false if there is no slot.
+    ///
+    /// # Safety
+    /// `object` has the object's bytes.
+    unsafe fn cache_landed<const N: usize>(
+        &self,
+        flight: &mut Flight<N>,
+        index: usize,
+        object: *const u8,
+    ) -> bool {
+        let kept = self.kept_bytes(flight.pages()[index]);
+        let Some(slot) = self.cache.take(kept) else { return false };
+        // SAFETY: the caller's promise; the slot is ours alone and has room for the object.
+        unsafe { self.cache.address(slot).copy_from_nonoverlapping(object, kept) };
+        self.put_in_cache(flight.take(index), slot, Balancer::arrives);
+        self.frames.page_buffer.unreserve(1);
+        true
     }
 
     /// Publishes a part of a flight as stored again, and ends its reservations, except that of

@@ -116,6 +116,9 @@ impl Pager {
         // Done before anything is owned, since it may wait. Without a slot the stretch has no mark.
         let mut mark = self.slot_for(window.page, moves).unwrap_or(None);
         let mut pages = 0;
+        if mark.is_none() && self.lanes_of(window.page).is_some() {
+            return 0;
+        }
         if self.frames.page_buffer.try_reserve(1) {
             match self.fetch_window(window, block, &mut mark) {
                 Ok(Some(brought)) => {

@@ -17,7 +17,11 @@ use crate::pager::Pager;
 impl Pager {
     /// Before `fork`: waits until no thread moves an object, and lets none begin.
     pub fn fork_prepare(&self) {
-        self.gate.close();
+        self.gate.close(|| {
+            if let Some(lanes) = &self.lanes {
+                *self.left_in_lanes.lock() = Some(self.empty_lanes(lanes));
+            }
+        });
         self.table_is_frozen.store(self.ownership.freeze_table(), Ordering::Relaxed);
         self.ownership.descriptors.for_each(|_, descriptor| {
             if descriptor.state().state() == State::Resident {
@@ -29,6 +33,7 @@ impl Pager {
     /// After `fork` in the parent. `file` makes another file for the object table; it is called if
     /// pages in the one that was used are the child's as well from now on.
     pub fn fork_parent(&self, file: impl FnOnce() -> Option<Box<dyn Device>>) {
+        *self.left_in_lanes.lock() = None;
         if self.table_is_frozen.swap(false, Ordering::Relaxed)
             && let Some(file) = file()
         {
@@ -51,12 +56,22 @@ impl Pager {
         self.ownership.give_up_table_file();
         let mut resident = 0;
         self.ownership.descriptors.for_each(|_, descriptor| {
-            resident += usize::from(descriptor.state().state() == State::Resident);
+            let is_resident = descriptor.state().state() == State::Resident;
+            resident += usize::from(is_resident && !self.is_in_lane(descriptor.page()));
         });
         let assumed = self.plain_spans.lock().assumed;
         self.frames.page_buffer.recount(resident + assumed + self.budget.staged_pages());
         // SAFETY: by our contract.
-        unsafe { self.frames.after_fork()? };
+        unsafe {
+            let left = self.left_in_lanes.lock().take();
+            if let (Some(lanes), Some(left)) = (&self.lanes, left) {
+                self.lanes_of_child(lanes, &left)?;
+            }
+            self.frames.after_fork()?;
+        }
+        if let Some(lanes) = &self.lanes {
+            self.register_windows(lanes)?;
+        }
         for context in &self.contexts {
             // SAFETY: a thread of the parent may have held it while it waited at the closed gate.
             // That thread does not exist here, and a thread that waits there has not begun to use

@@ -57,6 +57,8 @@ pub(crate) struct Frames {
     region_base: usize,
     /// Whether pages can be protected against writes.
     is_protectable: bool,
+    /// Whether some pages have frames of shared memory.
+    shares_frames: bool,
     userfaultfd: SingleThreaded<Userfaultfd>,
     zapper: SingleThreaded<Zapper>,
     /// Spans from the region's start on that may hold managed memory.
@@ -74,11 +76,12 @@ impl Frames {
         pages: usize,
         budget_bytes: usize,
         userfaultfd: Userfaultfd,
-        is_protectable: bool,
+        (is_protectable, shares_frames): (bool, bool),
     ) -> Result<Frames> {
         Ok(Frames {
             region_base,
             is_protectable,
+            shares_frames,
             userfaultfd: SingleThreaded(UnsafeCell::new(userfaultfd)),
             zapper: SingleThreaded(UnsafeCell::new(Zapper::new())),
             managed_spans: AtomicUsize::new(0),
@@ -145,6 +148,18 @@ impl Frames {
             true => self.userfaultfd.get().register_protectable(address, length),
             false => self.userfaultfd.get().register_missing(address, length),
         }
+    }
+
+    /// Registers pages of windows (`lanes`): none is mapped from now on but by `map_shared`.
+    pub(crate) fn register_shared(&self, first: PageNo, pages: usize) -> Result<()> {
+        self.userfaultfd.get().register_unmapped(self.address_of(first), pages * PAGE)
+    }
+
+    /// Maps a page of a window, whose frame is there; `Exists` if it is mapped.
+    pub(crate) fn map_shared(&self, page: PageNo) -> Result<Copy> {
+        let mapped = self.userfaultfd.get().map_present(self.address_of(page));
+        self.ranges.note_table(page);
+        mapped
     }
 
     /// Protects all resident pages against writes, or ends that.
@@ -231,7 +246,10 @@ impl Frames {
     /// # Safety
     /// No other thread exists in this process.
     pub(crate) unsafe fn after_fork(&self) -> Result<()> {
-        let own = Userfaultfd::open()?;
+        let own = match self.shares_frames {
+            true => Userfaultfd::open_sharing_frames()?,
+            false => Userfaultfd::open()?,
+        };
         // SAFETY: by our contract nobody else uses the old one.
         drop(unsafe { self.userfaultfd.replace(own) });
         let spans = self.managed_spans();

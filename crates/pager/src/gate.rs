@@ -94,19 +94,24 @@ impl Gate {
             && self.owner.load(Ordering::Relaxed) != tls::thread_number()
     }
 
-    /// Closes both levels, one after the other, and waits until nobody is inside.
-    pub fn close(&self) {
+    /// Closes both levels, one after the other, and waits until nobody is inside. In between, when
+    /// no mover is, calls `between`.
+    pub fn close(&self, between: impl FnOnce()) {
         self.owner.store(tls::thread_number(), Ordering::Relaxed);
-        for level in [Level::Mover, Level::Collector] {
-            self.closed[level as usize].store(1, Ordering::SeqCst);
-            for lane in &self.inside[level as usize] {
-                loop {
-                    let inside = lane.load(Ordering::SeqCst);
-                    if inside == 0 {
-                        break;
-                    }
-                    futex::wait(lane, inside, None);
+        self.close_level(Level::Mover);
+        between();
+        self.close_level(Level::Collector);
+    }
+
+    fn close_level(&self, level: Level) {
+        self.closed[level as usize].store(1, Ordering::SeqCst);
+        for lane in &self.inside[level as usize] {
+            loop {
+                let inside = lane.load(Ordering::SeqCst);
+                if inside == 0 {
+                    break;
                 }
+                futex::wait(lane, inside, None);
             }
         }
     }
@@ -172,7 +177,7 @@ mod tests {
                 });
             }
             for _ in 0..2000 {
-                gate.close();
+                gate.close(|| {});
                 assert_eq!(inside.load(Ordering::SeqCst), 0);
                 drop(gate.enter(Level::Mover)); // the owner passes
                 gate.open();

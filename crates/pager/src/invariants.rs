@@ -20,6 +20,7 @@ struct Sums {
     promised: usize,
     resident: usize,
     cached: usize,
+    in_lanes: usize,
 }
 
 impl Pager {
@@ -58,6 +59,13 @@ impl Pager {
                 sums.resident += 1;
                 (State::Resident, Place::Busy(id))
             }
+            List::InLane => {
+                sums.in_lanes += 1;
+                let lanes = self.lanes_of(page).expect("a page in a lane");
+                assert!(!lanes.is_exiled(page), "{page:?} is in its lane and exiled");
+                assert_eq!(lanes.occupant(lanes.lane_of(page)), Some(page), "who has the lane");
+                (State::Resident, Place::Busy(id))
+            }
             List::CacheSmall | List::CacheMain | List::CacheLeaving => {
                 sums.cached += 1;
                 let slot = descriptor.slot();
@@ -74,6 +82,9 @@ impl Pager {
         const RANGE_PAGES: u32 = (deepheap_sys::page_extractor::RANGE / crate::PAGE) as u32;
         let pages = self.frames.managed_spans() * PAGES_PER_SPAN;
         let mut seen = Sums::default();
+        if let Some(lanes) = &self.lanes {
+            seen.in_lanes = lanes.occupants().count();
+        }
         for first in (0..pages as u32).step_by(RANGE_PAGES as usize) {
             let before = seen.resident;
             for page in (first..first + RANGE_PAGES).map(PageNo) {
@@ -86,7 +97,7 @@ impl Pager {
                 };
                 // The walk over the lists has checked this descriptor.
                 assert_eq!(self.ownership.descriptor(id).page(), page, "{id:?}");
-                seen.resident += usize::from(is_resident);
+                seen.resident += usize::from(is_resident && !self.is_in_lane(page));
                 seen.cached += usize::from(!is_resident);
             }
             let range = RangeNo::of(PageNo(first));
@@ -95,5 +106,6 @@ impl Pager {
         assert_eq!(self.promises.taken(), seen.promised, "promises that pages have");
         // No page is named twice, so equal numbers mean the same pages.
         assert_eq!((seen.resident, seen.cached), (sums.resident, sums.cached), "objects in RAM");
+        assert_eq!(seen.in_lanes, sums.in_lanes, "objects in lanes");
     }
 }

@@ -34,6 +34,9 @@ mod gate;
 mod install;
 #[cfg(test)]
 mod invariants;
+mod lane_exit;
+mod lane_fault;
+mod lanes;
 mod moves;
 mod neighbours;
 mod object_cache;
@@ -74,6 +77,7 @@ pub use collect::Collected;
 pub use compression::Pressed;
 pub use direct::Direct;
 pub use fault_report::{FaultError, FaultKind, FaultReport};
+pub use lanes::lanes_shift;
 pub use moves::Moves;
 pub use ownership::TableTraffic;
 pub use pager::{Options, Pager, StartError};

@@ -459,7 +459,14 @@ impl Ownership {
         self.descriptors.get(id).change(State::Resident);
     }
 
-    /// The object stays in the page buffer, where it was.
+    /// The object has come to its lane.
+    pub(crate) fn arrive_in_lane(&self, owned: Owned) {
+        let id = owned.end();
+        self.descriptors.move_to(id, List::InLane);
+        self.descriptors.get(id).change(State::Resident);
+    }
+
+    /// The object stays in the page buffer, or in its lane, where it was.
     pub(crate) fn put_back(&self, owned: Owned) {
         self.descriptors.get(owned.end()).change(State::Resident);
     }

@@ -27,6 +27,8 @@ use crate::compression::Compression;
 use crate::eviction_context::EvictionContext;
 use crate::frames::Frames;
 use crate::gate::{Gate, Level};
+use crate::lane_exit::LeftInLanes;
+use crate::lanes::Lanes;
 use crate::moves::Moves;
 use crate::neighbours::Neighbours;
 use crate::object_cache::ObjectCache;
@@ -66,6 +68,8 @@ pub struct Options {
     pub follows_sequences: bool,
     /// Whether what happens is noted in rings, to be drained.
     pub traces: bool,
+    /// Small objects lie in lanes of so many frames, as a power of two (`lanes_shift`).
+    pub lanes_shift: Option<u32>,
 }
 
 /// Why a pager could not start.
@@ -106,6 +110,9 @@ pub struct Pager {
     pub(crate) refused_pins: RefusedPins,
     pub(crate) trace: Trace,
     pub(crate) tier_mix: TierMix,
+    pub(crate) lanes: Option<Lanes>,
+    /// While a fork is under way.
+    pub(crate) left_in_lanes: Lock<Option<LeftInLanes>>,
     /// Counts up whenever the evictor should look; the evictor sleeps on it.
     eviction_signal: AtomicU32,
     evictor_sleeps: AtomicU32,
@@ -126,8 +133,10 @@ impl Pager {
     /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd; registers
     /// nothing yet.
     pub fn new(options: &Options, heap: &'static Heap, store: Store) -> Result<Pager, StartError> {
+        let has_lanes = options.lanes_shift.is_some();
         let userfaultfd = match options.makes_checkpoints {
             true => Userfaultfd::open_protecting(),
+            false if has_lanes => Userfaultfd::open_sharing_frames(),
             false => Userfaultfd::open(),
         };
         let userfaultfd = userfaultfd.map_err(StartError::Userfaultfd)?;
@@ -152,7 +161,7 @@ impl Pager {
                     pages,
                     bytes,
                     userfaultfd,
-                    options.makes_checkpoints,
+                    (options.makes_checkpoints, has_lanes),
                 )?,
                 cache: ObjectCache::new(bytes)?,
                 staging: StagingPools::new(budget::page_staging_buffers(bytes))?,
@@ -172,6 +181,8 @@ impl Pager {
                 refused_pins: RefusedPins::new(pages)?,
                 trace: Trace::new(options.traces)?,
                 tier_mix: TierMix::new(),
+                lanes: options.lanes_shift.map(|shift| Lanes::new(shift, pages)).transpose()?,
+                left_in_lanes: Lock::new(None),
                 eviction_signal: AtomicU32::new(0),
                 evictor_sleeps: AtomicU32::new(0),
                 wants_help: AtomicBool::new(false),
@@ -181,6 +192,9 @@ impl Pager {
             })
         };
         let pager = parts().map_err(StartError::Resources)?;
+        if let Some(lanes) = &pager.lanes {
+            heap.set_lanes(lanes.shift());
+        }
         pager.rebalance();
         Ok(pager)
     }
@@ -217,6 +231,19 @@ impl Pager {
     /// As `manage`, for object spans.
     pub fn manage_objects(&self, first_span: usize, count: usize) -> Result<(), Errno> {
         self.manage(first_span, count)?;
+        self.promises.add_object_spans(first_span, count);
+        Ok(())
+    }
+
+    /// As `manage_objects`, for spans whose objects lie in lanes: ENOTSUP if there are none.
+    pub fn manage_lanes(&self, first_span: usize, count: usize) -> Result<(), Errno> {
+        let lanes = self.lanes.as_ref().ok_or(Errno::ENOTSUP)?;
+        let first = PageNo((first_span * PAGES_PER_SPAN) as u32);
+        let pages = count * PAGES_PER_SPAN;
+        // SAFETY: fresh, untouched address space of the region.
+        unsafe { lanes.map(first, pages, self.frames.address_of(first)) }?;
+        self.frames.register_shared(first, pages)?;
+        self.frames.manage_up_to(first_span + count);
         self.promises.add_object_spans(first_span, count);
         Ok(())
     }

@@ -47,6 +47,12 @@ impl Pager {
                 // A cut closes the gate and then looks at the pins; we pin and then look at the
                 // gate. So one of us sees the other, and no call begins while pages are protected.
                 if kind == Pin::Long || !self.gate.is_closed() {
+                    if self.lanes_of(page).is_some() {
+                        // It may be in its lane and not mapped. From now on it stays mapped
+                        // (`drop_page_tables`).
+                        self.frames.ranges.wait_until_open(page);
+                        self.touch_page(page);
+                    }
                     return true;
                 }
                 self.ownership.unpin(page, kind);
@@ -192,6 +198,7 @@ mod tests {
             follows_strides: true,
             follows_sequences: true,
             traces: false,
+            lanes_shift: None,
         };
         let heap: &Heap = Box::leak(Box::new(Heap::new(region_base, 2 * SPAN).expect("a heap")));
         let pager = Pager::new(&options, heap, store).expect("a pager");

@@ -18,6 +18,7 @@ use crate::budget::{
 };
 use crate::fault_report::{FaultKind, FaultReport};
 use crate::gate::Level;
+use crate::lanes::Lanes;
 use crate::moves::Moves;
 use crate::ownership::ObjectTable;
 use crate::pager::Pager;
@@ -63,6 +64,7 @@ impl Pager {
                 + self.cache.table_bytes()
                 + self.trace.bytes()
                 + self.trails.bytes()
+                + self.lanes.as_ref().map_or(0, Lanes::memory_bytes)
                 // The collectors' buffers.
                 + self.store.segment_bytes()
                 + self.store.second_tier().map_or(0, Store::segment_bytes),

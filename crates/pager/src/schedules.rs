@@ -25,7 +25,9 @@ mod calls;
 mod checkpoints;
 mod coroutines;
 mod kept_slots;
+mod lanes;
 mod memory;
+mod publication;
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
@@ -43,7 +45,6 @@ use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
-use crate::eviction_context::EvictionContext;
 use crate::gate::Level;
 use crate::ownership::{Pin, Place, State};
 use crate::policy::sequence::{Direction, Sequences, WORDS};
@@ -104,8 +105,17 @@ struct World {
     cuts: AtomicUsize,
     /// Numbers that changed while one was under way.
     written_in_cuts: AtomicUsize,
+    kind: Kind,
+}
+
+/// What kind of world it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ordinary,
     /// One thread is careless, so that a wrong number must be found.
-    is_careless: bool,
+    Careless,
+    /// Small objects lie in lanes; there are no checkpoints.
+    InLanes,
 }
 
 // SAFETY: its threads run one at a time, on one thread of the system.
@@ -128,7 +138,7 @@ fn region(bytes: usize) -> usize {
 }
 
 impl World {
-    fn new(is_careless: bool) -> &'static World {
+    fn new(kind: Kind) -> &'static World {
         const SPANS: usize = 4;
         let region_base = region(SPANS * SPAN);
         let heap: &Heap = Box::leak(Box::new(Heap::new(region_base, SPANS * SPAN).expect("heap")));
@@ -148,10 +158,11 @@ impl World {
             page_buffer_bytes: None,
             overcommit: Overcommit::Lazy,
             compress: crate::Compress::Auto,
-            makes_checkpoints: true,
+            makes_checkpoints: kind != Kind::InLanes,
             follows_strides: true,
             follows_sequences: true,
             traces: false,
+            lanes_shift: (kind == Kind::InLanes).then_some(lanes::FRAMES.trailing_zeros()),
         };
         let pager = Pager::new(&options, heap, store).expect("pager");
         heap.report_free_pages(true);
@@ -174,7 +185,7 @@ impl World {
             saved: RefCell::default(),
             cuts: AtomicUsize::new(0),
             written_in_cuts: AtomicUsize::new(0),
-            is_careless,
+            kind,
         };
         let mut cache = ThreadCache::new_in(heap).expect("cache");
         let memory = world.allocate(&mut cache, (MEMORY_PAGES + 1) * PAGE);
@@ -182,6 +193,9 @@ impl World {
         let mut addresses: Vec<_> = (0..MEMORY_PAGES).map(|page| memory + page * PAGE).collect();
         for (size, count) in [(PAGE, 6), (200, 12), (1000, 6), (64, 6)] {
             addresses.extend((0..count).map(|_| world.allocate_object(size)));
+        }
+        if kind == Kind::InLanes {
+            addresses.extend(world.rivals());
         }
         let numbers = || core::array::from_fn(|_| AtomicU64::new(0));
         world.things =
@@ -213,6 +227,11 @@ impl World {
                     let range = self.heap.begin_spans(count).expect("a long region");
                     self.pager.manage_objects(range.first, range.count).expect("managed");
                     self.heap.add_object_spans(range);
+                }
+                Err(Shortage::LaneSpans(count)) => {
+                    let range = self.heap.begin_spans(count).expect("a long region");
+                    self.pager.manage_lanes(range.first, range.count).expect("managed");
+                    self.heap.add_lane_spans(range);
                 }
                 Err(shortage) => panic!("{size} bytes: {shortage:?}"),
             }
@@ -290,6 +309,11 @@ impl World {
             let touched = self.pager.resolve(thing.address, sequences, 0);
             touched.expect("a page");
         };
+        if self.pager.is_in_lane(page) {
+            // As `pin_page` does.
+            self.pager.frames.ranges.wait_until_open(page);
+            self.touch(sequences, thing.address, |_| ());
+        }
         for _ in 0..PINNED_STEPS {
             assert!(is_present(thing.address), "a pinned page is gone");
             let word = (thing.address + 8 * thread) as *mut u64;
@@ -319,6 +343,13 @@ impl World {
                     self.count(&mut sequences, thread, at % MEMORY_PAGES);
                 }),
                 6 | 8 | 9 => self.count_pinned(&mut sequences, thread, number),
+                14 | 15 | 16 if self.kind == Kind::InLanes => {
+                    let rivals = self.things.len() - 12;
+                    let two = [0; 2].map(|_| rivals + random.below(12) as usize);
+                    if two[0] != two[1] {
+                        self.count_both(&mut sequences, thread, two);
+                    }
+                }
                 7 => {
                     let some: [usize; 4] = core::array::from_fn(|_| self.any(&mut random));
                     self.pager.prefetch(some.into_iter().map(|at| self.things[at].address));
@@ -511,9 +542,11 @@ impl World {
                     let descriptor = self.pager.ownership.descriptor(id);
                     assert_eq!(descriptor.state().state(), State::Resident, "{page:?}");
                     assert_eq!(descriptor.page(), page);
-                    assert!(here, "{page:?} is resident and not there");
                     assert!(!descriptor.is_pinned(), "{page:?}");
-                    resident += 1;
+                    // In its lane it need not be mapped.
+                    let in_lane = self.pager.is_in_lane(page);
+                    assert!(here || in_lane, "{page:?} is resident and not there");
+                    resident += usize::from(!in_lane);
                 }
                 Place::Cached(id) => {
                     assert_eq!(self.pager.ownership.descriptor(id).page(), page);
@@ -580,8 +613,10 @@ fn play(world: &'static World) {
     spawn(Box::new(|seed| world.allocate_and_free(seed)));
     spawn(Box::new(|seed| world.protect(seed)));
     spawn(Box::new(|seed| world.fork(seed)));
-    spawn(Box::new(|seed| world.make_checkpoints(seed)));
-    if world.is_careless {
+    if world.kind != Kind::InLanes {
+        spawn(Box::new(|seed| world.make_checkpoints(seed)));
+    }
+    if world.kind == Kind::Careless {
         spawn(Box::new(|seed| world.be_careless(seed)));
     }
     let mut workers = Vec::new();
@@ -613,7 +648,7 @@ fn play(world: &'static World) {
     schedule::set(None);
 }
 
-fn run(is_careless: bool, schedules: usize) {
+fn run(kind: Kind, schedules: usize) {
     let seed = std::env::var("DEEPHEAP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 ^ 0xd00d);
     eprintln!("DEEPHEAP_TEST_SEED={seed}");
@@ -622,76 +657,31 @@ fn run(is_careless: bool, schedules: usize) {
     config.max_steps = MaxSteps::FailAfter(20_000_000);
     config.failure_persistence = shuttle::FailurePersistence::None;
     let runner = Runner::new(RandomScheduler::new_from_seed(seed, schedules), config);
-    let world = World::new(is_careless);
+    let world = World::new(kind);
     runner.run(move || play(world));
     memory::check_traffic(&world.pager);
     let cuts = world.cuts.load(Ordering::Relaxed);
     let written = world.written_in_cuts.load(Ordering::Relaxed);
     eprintln!("{cuts} cuts, {written} numbers changed meanwhile");
-    assert!(cuts > 0 && written > 0);
+    assert!(kind == Kind::InLanes || cuts > 0 && written > 0);
+}
+
+fn schedules() -> usize {
+    let schedules = std::env::var("DEEPHEAP_SCHEDULES").ok().and_then(|count| count.parse().ok());
+    schedules.unwrap_or(60)
+}
+
+#[test]
+fn no_schedule_loses_a_write_to_an_object_in_a_lane() {
+    run(Kind::InLanes, schedules());
 }
 
 #[test]
 fn no_schedule_loses_a_write_or_a_wake_up() {
-    let schedules = std::env::var("DEEPHEAP_SCHEDULES").ok().and_then(|count| count.parse().ok());
-    run(false, schedules.unwrap_or(60));
-}
-
-#[test]
-fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
-    let world = World::new(false);
-    let pager = &world.pager;
-    pager.frames.page_buffer.set_limit(4 * PAGE_BUFFER);
-    // Each touch as a thread of its own: none is a scan.
-    let count = |number| world.count(&mut Sequences::new(&mut [0; WORDS]), 0, number);
-    let mut moves = Moves::default();
-    let mut context = EvictionContext::new().expect("a pipe");
-    let mut second = EvictionContext::new().expect("a pipe");
-    const PAGES: usize = 8;
-    (0..PAGES).for_each(count);
-    let place = |number: usize| {
-        let page = pager.frames.page_at(world.things[number].address);
-        pager.ownership.place(page)
-    };
-    let is_compressed = |number: usize| match place(number) {
-        Place::Cached(id) => pager.ownership.descriptor(id).is_compressed(),
-        place => panic!("{number} is {place:?}"),
-    };
-    let freed = world.allocate_object(PAGE);
-    let mut words = [0; WORDS];
-    // SAFETY: a word of a live object, which is present.
-    world.touch(&mut Sequences::new(&mut words), freed, |word| unsafe { word.write_volatile(1) });
-
-    let passage = pager.gate.enter(Level::Mover);
-    pager.take_out(&mut context, PAGES + 1, &mut moves).expect("room");
-    assert_eq!((moves.evicted(), pager.frames.page_buffer.pages()), (PAGES as u32 + 1, 0));
-    assert!((0..PAGES).all(|number| !is_compressed(number)), "published as they are");
-    world.check_invariants();
-    // A fault finds the object at once.
-    count(0);
-    // A fault, and a second eviction, which compresses.
-    count(1);
-    pager.take_out(&mut second, 1, &mut moves).expect("room");
-    pager.take_out(&mut second, 1, &mut moves).expect("room");
-    pager.press_batch(&mut second);
-    count(0);
-    // A call that writes to the object in its slot.
-    world.call_by_access(Operation::Write, 0, 2);
-    // A free, after which the descriptor may serve another page.
-    let mut cache = ThreadCache::new_in(world.heap).expect("cache");
-    world.free(&mut cache, freed);
-    count(PAGES);
-    // The other pages are as they were.
-    pager.press_batch(&mut context);
-    drop(passage);
-    world.heap.thread_exit(cache);
-    world.check_invariants();
-    assert!(matches!(place(0), Place::Busy(_)) && matches!(place(PAGES), Place::Busy(_)));
-    assert!((1..PAGES).all(is_compressed));
-    world.check();
+    run(Kind::Ordinary, schedules());
 }
 
 #[test]
 fn canary_a_thread_that_breaks_the_rules_is_found() {
-    assert!(std::panic::catch_unwind(|| run(true, 50)).is_err());
+    assert!(std::panic::catch_unwind(|| run(Kind::Careless, 50)).is_err());
 }

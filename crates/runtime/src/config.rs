@@ -20,6 +20,7 @@
 //! | `compress` | pages that leave reach: `auto`, `off` or `lz4` (try each) | `auto` |
 //! | `encrypt` | `yes` or `no`: the store is encrypted, under a key of this process | `no` |
 //! | `objects` | sizes of allocations placed as objects, `64-2K` | none |
+//! | `micro_pages` | `yes` or `no`: eight objects of up to 512 bytes share a frame of RAM | `no` |
 //! | `mmap` | size from which on private anonymous `mmap` is managed, or `off` | `256K` |
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
@@ -204,6 +205,8 @@ pub struct Config {
     pub compress: Compress,
     /// Sizes, in bytes, of an unmodified program's allocations that become objects; `None`: none.
     pub objects: Option<RangeInclusive<usize>>,
+    /// Whether objects of up to 512 bytes lie in lanes, of which eight share a frame of RAM.
+    pub micro_pages: bool,
     /// From how many bytes on an unmodified program's own mappings are managed; `None`: none is.
     pub mmap: Option<usize>,
     /// Tuning: bytes of one segment of the log.
@@ -245,6 +248,7 @@ impl Config {
             page_buffer: None,
             compress: Compress::Auto,
             objects: None,
+            micro_pages: false,
             mmap: Some(MMAP_DEFAULT_BYTES),
             segment_bytes: SEGMENT_DEFAULT_BYTES,
             pool_step: POOL_STEP_DEFAULT,
@@ -342,6 +346,7 @@ impl Config {
             "page_buffer" => self.page_buffer = Some(Share::parse("page_buffer", value)?),
             "compress" => self.compress = compress(value)?,
             "objects" => self.objects = Some(objects(value)?),
+            "micro_pages" => self.micro_pages = flag("micro_pages", value)?,
             "mmap" => self.mmap = mmap(value)?,
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "pool_step" => self.pool_step = pool_step(value)?,
@@ -536,6 +541,7 @@ impl Config {
             put("trace", &text(path));
         }
         for (key, value, usual) in [
+            ("micro_pages", self.micro_pages, false),
             ("strides", self.strides, true),
             ("sequences", self.sequences, true),
             ("discard", self.discard, true),

@@ -225,6 +225,7 @@ impl Runtime {
             follows_strides: self.config.strides,
             follows_sequences: self.config.sequences,
             traces: false,
+            lanes_shift: None,
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(OpenError::Start)?;
         handler_stack::limit(

@@ -80,7 +80,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             if report.ahead > 0 {
                 runtime.stats.add(shard, Counter::Prefetched, report.ahead.into());
             }
-            if report.moves.stall_ns > 0 {
+            if report.moves.stall_ns > 0 || report.moves.evicted() > 0 {
                 runtime.count_moves(shard, &report.moves);
             }
             Verdict::Retry

@@ -41,6 +41,8 @@ enum Kind {
     Memory,
     /// Objects, managed from birth: the first one ends plain mode.
     Objects,
+    /// Objects in lanes: address space of their own, and blocks as other objects.
+    Lanes,
 }
 
 impl Runtime {
@@ -55,6 +57,7 @@ impl Runtime {
             Shortage::Spans(count) => self.add_spans(&mut growth, Kind::Memory, count),
             Shortage::ObjectBlocks(blocks) => self.grant(&mut growth, Kind::Objects, blocks),
             Shortage::ObjectSpans(count) => self.add_spans(&mut growth, Kind::Objects, count),
+            Shortage::LaneSpans(count) => self.add_spans(&mut growth, Kind::Lanes, count),
         };
         if !matches!(shortage, Shortage::Pages(_)) || self.has_changed() {
             self.publish_gauges();
@@ -86,7 +89,7 @@ impl Runtime {
         // Many threads may have asked at once: what one of them was granted is there for all.
         let spare = match kind {
             Kind::Memory => self.heap.granted_pages().saturating_sub(self.heap.committed_pages()),
-            Kind::Objects => 0,
+            Kind::Objects | Kind::Lanes => 0,
         };
         if grant(missing.max(GRANT_BLOCKS.saturating_sub(spare))) || grant(missing) {
             return true;
@@ -98,7 +101,7 @@ impl Runtime {
         let used = self.used_blocks(kind);
         for idle in [Kind::Objects, Kind::Memory] {
             match idle {
-                Kind::Objects => self.return_idle_objects(pager),
+                Kind::Objects | Kind::Lanes => self.return_idle_objects(pager),
                 Kind::Memory => self.purge(0),
             }
             // What was idle of the same kind is as good as granted. The store has to promise anew
@@ -155,7 +158,7 @@ impl Runtime {
                 pager.rebalance();
             }
             Kind::Objects if promised => self.heap.grant_object_blocks(blocks as u64),
-            Kind::Memory | Kind::Objects => {}
+            Kind::Memory | Kind::Objects | Kind::Lanes => {}
         }
         promised
     }
@@ -178,7 +181,7 @@ impl Runtime {
                 0
             }
             Kind::Memory => self.heap.revoke(usize::MAX) as u64,
-            Kind::Objects => self.heap.revoke_object_blocks(u64::MAX),
+            Kind::Objects | Kind::Lanes => self.heap.revoke_object_blocks(u64::MAX),
         }
     }
 
@@ -186,7 +189,7 @@ impl Runtime {
     fn used_blocks(&self, kind: Kind) -> usize {
         match kind {
             Kind::Memory => self.heap.committed_pages(),
-            Kind::Objects => self.heap.used_object_blocks() as usize,
+            Kind::Objects | Kind::Lanes => self.heap.used_object_blocks() as usize,
         }
     }
 
@@ -210,7 +213,7 @@ impl Runtime {
         let fits = match kind {
             // All of them but the last are needed whole.
             Kind::Memory => count <= 1 || self.could_hold((count - 1) * PAGES_PER_SPAN),
-            Kind::Objects => {
+            Kind::Objects | Kind::Lanes => {
                 self.switched(growth).is_some_and(|pager| pager.has_room_for_objects(count))
             }
         };
@@ -219,8 +222,11 @@ impl Runtime {
         };
         match kind {
             Kind::Memory => self.heap.publish_spans(range),
-            Kind::Objects => {
-                self.heap.add_object_spans(range);
+            Kind::Objects | Kind::Lanes => {
+                match kind {
+                    Kind::Lanes => self.heap.add_lane_spans(range),
+                    _ => self.heap.add_object_spans(range),
+                }
                 if let Some(pager) = self.pager() {
                     pager.rebalance();
                 }
@@ -247,8 +253,11 @@ impl Runtime {
         };
         let usable = usable.and_then(|()| match (kind, self.pager()) {
             (Kind::Memory, Some(pager)) => pager.manage(range.first, range.count),
-            (Kind::Objects, Some(pager)) => {
-                let managed = pager.manage_objects(range.first, range.count);
+            (Kind::Objects | Kind::Lanes, Some(pager)) => {
+                let managed = match kind {
+                    Kind::Lanes => pager.manage_lanes(range.first, range.count),
+                    _ => pager.manage_objects(range.first, range.count),
+                };
                 managed.inspect(|()| pager.expect_objects(range.first, range.count))
             }
             (_, None) => Ok(()),

@@ -11,7 +11,7 @@ use core::fmt;
 use std::path::Path;
 
 use deepheap_heap::{PAGE, SPAN};
-use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks};
+use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks, lanes_shift};
 use deepheap_store::{
     Device, FileDevice, Key, ModelledDevice, Options as StoreOptions, Store, StoreError,
 };
@@ -19,6 +19,7 @@ use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
+use deepheap_sys::userfaultfd::Userfaultfd;
 use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
 
 use crate::config::Config;
@@ -107,6 +108,7 @@ impl Runtime {
             follows_strides: self.config.strides,
             follows_sequences: self.config.sequences,
             traces: self.config.trace_file.is_some(),
+            lanes_shift: self.lanes_shift(),
         };
         let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
         if let Some(device) = self.table_device() {
@@ -130,6 +132,25 @@ impl Runtime {
         workers::start(self);
         pager.wake_evictor();
         Ok(())
+    }
+}
+
+impl Runtime {
+    /// How many frames small objects share, as a power of two, if they do.
+    fn lanes_shift(&self) -> Option<u32> {
+        if !self.config.micro_pages {
+            return None;
+        }
+        match Userfaultfd::open_sharing_frames() {
+            Ok(_) => Some(lanes_shift(self.ram())),
+            Err(errno) => {
+                say(&[
+                    Piece::Text("no micro-pages, the kernel cannot map shared frames: "),
+                    Piece::Error(errno),
+                ]);
+                None
+            }
+        }
     }
 }
 

@@ -130,7 +130,7 @@ fn every_key_is_read() {
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          tier:model:hdd@/d:1T,stall:off,\
          overcommit:strict,page_buffer:40%,segment:512K,\
-         compress:LZ4,objects:64-2K,mmap:2M,pool-step:500,strides:no,sequences:no,discard:no,\
+         compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,pool-step:500,strides:no,sequences:no,discard:no,\
          stats:/tmp/s.json,show_stats:yes,\
          trace:/tmp/t,children:no,force:1,encrypt:yes,",
     )
@@ -149,6 +149,7 @@ fn every_key_is_read() {
         }),
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
+        micro_pages: true,
         strides: false,
         sequences: false,
         discard: false,
@@ -290,6 +291,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 overcommit: if flags[3] { Overcommit::Strict } else { Overcommit::Lazy },
                 stats_file,
                 trace_file,
+                micro_pages: flags[0] != flags[2],
                 strides: flags[4],
                 sequences: flags[2] != flags[4],
                 discard: flags[3] != flags[4],
@@ -318,7 +320,7 @@ fn fuzz_config() -> ProptestConfig {
 fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: stall: pool: auto store: store_size: store-size: store_floor: \
         tier: :1G :16 model: hdd@ \
-        overcommit: lazy strict page_buffer: compress: mmap: objects: segment: \
+        overcommit: lazy strict page_buffer: compress: mmap: objects: micro_pages: segment: \
         pool_step: strides: sequences: discard: stats: trace: show_stats: children: force: \
         encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \
         9999999999999999999999 18446744073709551615 1e9 yes no /var/tmp +1";

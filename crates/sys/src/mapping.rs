@@ -112,6 +112,30 @@ pub unsafe fn replace(ptr: *mut u8, len: usize) -> Result<()> {
     Ok(())
 }
 
+/// Puts a page of private memory of its own in place of a page of a reservation, at once: who
+/// touches the page finds what was there or what `fill` has written.
+///
+/// # Errors
+/// Nothing has changed, or there is nothing any more: a touch ends the process then.
+///
+/// # Safety
+/// `page` is a page of a reservation of the caller's; nothing that is there is needed any more.
+pub unsafe fn replace_page(page: *mut u8, fill: impl FnOnce(*mut u8)) -> Result<()> {
+    let made = map(0, PAGE, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS)? as *mut u8;
+    // SAFETY: just mapped. A kernel without huge pages refuses, and gives none.
+    let _ = unsafe { advise(made, PAGE, Advice::NoHugePage) };
+    fill(made);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the page that was made moves to the caller's, by the caller's promise.
+    let moved = unsafe { libc::mremap(made.cast(), PAGE, PAGE, flags, page) };
+    if moved == libc::MAP_FAILED {
+        let errno = Errno::last();
+        trim(made as usize, PAGE);
+        return Err(errno);
+    }
+    Ok(())
+}
+
 /// Maps `len` bytes (rounded up to pages) of zeroed private memory, populated when first touched,
 /// in small pages. It is never managed, so touching it never enters our fault path. Counted in
 /// `pinned_bytes`.
@@ -265,6 +289,21 @@ mod tests {
         assert!(flags.contains(" nh"), "{flags}");
         // SAFETY: ours and unused from now on.
         unsafe { unmap_pinned(memory, len) }.unwrap();
+    }
+
+    #[test]
+    fn a_page_of_a_shared_mapping_is_replaced_by_a_private_one() {
+        let file = crate::sparse_file::SparseFile::create(c"test", 4 * PAGE as u64).unwrap();
+        let at = file.map(4 * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        // SAFETY: mapped above, and nobody else's.
+        unsafe {
+            at.write_bytes(1, 4 * PAGE);
+            // SAFETY: a page.
+            replace_page(at.add(PAGE), |page| page.write_bytes(2, PAGE)).unwrap();
+            let bytes = [0, 1, 2].map(|page| at.add(page * PAGE).read());
+            assert_eq!(bytes, [1, 2, 1]);
+            unmap(at, 4 * PAGE).unwrap();
+        }
     }
 
     #[test]

@@ -73,7 +73,9 @@ const EMPTY: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
 pub struct Victim {
     /// Its address: the start of a page.
     pub addr: usize,
-    /// How many of its bytes to copy, from the start of the page: 1 to 4096. The rest is dropped.
+    /// Where on the page the bytes to copy begin.
+    pub offset: usize,
+    /// How many of them there are, at least 1, all on the page. The rest is dropped.
     pub len: usize,
     /// True unless the page was installed by UFFDIO_COPY (or known written) since the last fork.
     pub may_be_shared: bool,
@@ -87,7 +89,8 @@ pub const RANGE: usize = 2 << 20;
 
 impl Victim {
     fn bytes(&self) -> iovec {
-        iovec { iov_base: self.addr as *mut libc::c_void, iov_len: self.len }
+        let start = self.addr + self.offset;
+        iovec { iov_base: start as *mut libc::c_void, iov_len: self.len }
     }
 
     fn page(&self) -> iovec {

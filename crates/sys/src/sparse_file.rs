@@ -179,13 +179,37 @@ impl SparseFile {
         protection: i32,
         placement: Placement,
     ) -> Result<*mut u8> {
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let (address, fixed) = match placement {
             Placement::Anywhere => (0, 0),
             Placement::At(address) => (address, libc::MAP_FIXED_NOREPLACE),
         };
-        let (fd, flags) = (self.as_raw_fd(), flags | fixed);
-        // SAFETY: a new mapping, in place of nothing.
+        // SAFETY: in place of nothing.
+        unsafe { self.map_as(offset, bytes, protection, (address, fixed)) }
+    }
+
+    /// Maps `bytes` bytes from this offset on at an address, readable and writable, in place of
+    /// whatever is there.
+    ///
+    /// # Safety
+    /// The caller owns what is there, and nobody needs it any more.
+    pub unsafe fn map_over(&self, offset: u64, bytes: usize, address: usize) -> Result<()> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the caller's promise.
+        unsafe { self.map_as(offset, bytes, protection, (address, libc::MAP_FIXED)) }?;
+        Ok(())
+    }
+
+    /// # Safety
+    /// With MAP_FIXED as for `map_over`.
+    unsafe fn map_as(
+        &self,
+        offset: u64,
+        bytes: usize,
+        protection: i32,
+        (address, fixed): (usize, i32),
+    ) -> Result<*mut u8> {
+        let (fd, flags) = (self.as_raw_fd(), libc::MAP_SHARED | libc::MAP_NORESERVE | fixed);
+        // SAFETY: a new mapping; the caller's promise for what was there.
         let at = unsafe { raw_call!(SYS_mmap, address, bytes, protection, flags, fd, offset) }?;
         let at = at as *mut u8;
         // A kernel without huge pages refuses, and gives none. SAFETY: just mapped.

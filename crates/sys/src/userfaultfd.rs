@@ -16,13 +16,16 @@ const IOCTL_REGISTER: libc::c_ulong = 0xc020_aa00;
 const IOCTL_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const IOCTL_COPY: libc::c_ulong = 0xc028_aa03;
 const IOCTL_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
+const IOCTL_CONTINUE: libc::c_ulong = 0xc020_aa07;
 const IOCTL_POISON: libc::c_ulong = 0xc020_aa08;
 const IOCTL_DEVICE_NEW: libc::c_ulong = 0xaa00;
 
 const USER_MODE_ONLY: i32 = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_PROTECTED: u64 = 2;
+const REGISTER_MODE_MINOR: u64 = 4;
 const COPY_MODE_DONTWAKE: u64 = 1;
+const CONTINUE_MODE_DONTWAKE: u64 = 1;
 const PROTECT_MODE_ON: u64 = 1;
 const PROTECT_MODE_DONTWAKE: u64 = 2;
 
@@ -34,6 +37,8 @@ pub mod feature {
     pub const MISSING_SHARED: u64 = 1 << 5;
     /// Missing pages raise SIGBUS in the touching thread (4.14). Always on.
     pub const SIGBUS: u64 = 1 << 7;
+    /// Pages of shared memory that are there and not mapped are reported (5.14).
+    pub const MINOR_SHARED: u64 = 1 << 10;
     /// The exact address is reported, not the page (5.18).
     pub const EXACT_ADDRESS: u64 = 1 << 11;
     /// Pages of shared memory can be protected (5.19).
@@ -81,6 +86,14 @@ struct CopyArgument {
 struct ProtectArgument {
     range: Range,
     mode: u64,
+}
+
+#[repr(C)]
+struct ContinueArgument {
+    range: Range,
+    mode: u64,
+    /// Out: bytes mapped, or a negative errno.
+    mapped: i64,
 }
 
 #[repr(C)]
@@ -146,6 +159,12 @@ impl Userfaultfd {
         Self::open_with(shared | tracking)
     }
 
+    /// As `open`, for shared memory of which no page is mapped but by `map_present`. ENOTSUP before
+    /// Linux 5.14.
+    pub fn open_sharing_frames() -> Result<Self> {
+        Self::open_with(feature::SIGBUS | feature::MISSING_SHARED | feature::MINOR_SHARED)
+    }
+
     fn open_with(features: u64) -> Result<Self> {
         let fd = OwnDescriptor::adopt(open_descriptor()?);
         let mut argument = ApiArgument { api: API, features, ioctls: 0 };
@@ -173,6 +192,31 @@ impl Userfaultfd {
     /// As `register_missing`, and the range can be protected.
     pub fn register_protectable(&self, addr: usize, len: usize) -> Result<()> {
         self.register(addr, len, REGISTER_MODE_MISSING | REGISTER_MODE_PROTECTED)
+    }
+
+    /// From now on a touch of a page of the range that is not mapped raises SIGBUS, whether the
+    /// file behind it has the page or not.
+    pub fn register_unmapped(&self, addr: usize, len: usize) -> Result<()> {
+        self.register(addr, len, REGISTER_MODE_MISSING | REGISTER_MODE_MINOR)
+    }
+
+    /// Maps a page that the file behind it has. EFAULT: it has not.
+    pub fn map_present(&self, addr: usize) -> Result<Copy> {
+        loop {
+            let range = Range { start: addr as u64, len: crate::PAGE as u64 };
+            let mode = CONTINUE_MODE_DONTWAKE;
+            let mut argument = ContinueArgument { range, mode, mapped: 0 };
+            match ioctl(&self.fd, IOCTL_CONTINUE, &mut argument) {
+                Ok(()) => return Ok(Copy::Done),
+                Err(Errno::EEXIST) => return Ok(Copy::Exists),
+                // As in `copy`.
+                // SAFETY: no arguments.
+                Err(Errno::EAGAIN) => unsafe {
+                    libc::sched_yield();
+                },
+                Err(errno) => return Err(errno),
+            }
+        }
     }
 
     fn register(&self, addr: usize, len: usize, mode: u64) -> Result<()> {
@@ -351,6 +395,41 @@ mod tests {
                 Err(Errno::ENOENT)
             );
             assert_eq!(uffd.copy(at + 1, elsewhere.as_ptr(), PAGE), Err(Errno::EINVAL));
+        }
+    }
+
+    #[test]
+    fn pages_of_two_windows_share_a_frame_and_each_is_mapped_by_itself() {
+        const FRAMES: usize = 8;
+        let bytes = FRAMES * PAGE;
+        let uffd = match Userfaultfd::open_sharing_frames() {
+            Err(Errno::ENOTSUP) => return, // an older kernel
+            opened => opened.unwrap(),
+        };
+        let file = crate::sparse_file::SparseFile::create(c"test", bytes as u64).unwrap();
+        let map = || file.map(bytes, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let (alias, one, other) = (map(), map(), map());
+        for window in [one, other] {
+            uffd.register_unmapped(window as usize, bytes).unwrap();
+        }
+        assert_eq!(uffd.map_present(one as usize), Err(Errno::EFAULT), "a hole");
+        assert_eq!(kernel_writes(one), Err(Errno::EFAULT));
+        // SAFETY: mapped above, and nobody else's; what is touched through a window is mapped.
+        unsafe {
+            alias.write(7);
+            assert_eq!(kernel_writes(one), Err(Errno::EFAULT), "there, but not mapped");
+            assert_eq!(uffd.map_present(one as usize), Ok(Copy::Done));
+            assert_eq!(uffd.map_present(one as usize), Ok(Copy::Exists));
+            assert_eq!(one.read(), 7);
+            one.add(1).write(8);
+            assert_eq!(alias.add(1).read(), 8);
+            assert_eq!(kernel_writes(other), Err(Errno::EFAULT));
+            crate::mapping::advise(one, PAGE, crate::mapping::Advice::DontNeed).unwrap();
+            assert_eq!(kernel_writes(one), Err(Errno::EFAULT), "unmapped again");
+            assert_eq!(alias.add(1).read(), 8, "and nothing is lost");
+            for window in [alias, one, other] {
+                crate::mapping::unmap(window, bytes).unwrap();
+            }
         }
     }
 

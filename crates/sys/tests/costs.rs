@@ -41,7 +41,13 @@ fn measure(busy: bool) {
             let addr = memory.as_ptr() as usize + seed as usize % PAGES * PAGE;
             // SAFETY: registered; the source is a page.
             if unsafe { uffd.copy(addr, source.as_ptr(), PAGE) } == Ok(Copy::Done) {
-                victims.push(Victim { addr, len: PAGE, may_be_shared: false, clears_range: false });
+                victims.push(Victim {
+                    addr,
+                    offset: 0,
+                    len: PAGE,
+                    may_be_shared: false,
+                    clears_range: false,
+                });
             }
         }
         install += start.elapsed() / 2;

@@ -98,7 +98,13 @@ impl Pager {
             if claimed {
                 let addr = self.memory.as_ptr() as usize + *hand * PAGE;
                 let may_be_shared = self.shared[*hand].load(Acquire) == 1 && !self.canary;
-                victims.push(Victim { addr, len: PAGE, may_be_shared, clears_range: false });
+                victims.push(Victim {
+                    addr,
+                    offset: 0,
+                    len: PAGE,
+                    may_be_shared,
+                    clears_range: false,
+                });
             }
             if victims.len() == extractor.batch() {
                 break;

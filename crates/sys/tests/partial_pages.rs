@@ -40,7 +40,7 @@ fn take_out(memory: *mut u8, stride: usize, clears_range: bool) -> Vec<(usize, V
             // SAFETY: inside the mapping, which has a page every `stride` bytes.
             unsafe { (addr as *mut u8).add(at).write(byte(index, at)) };
         }
-        victims.push(Victim { addr, len, may_be_shared: false, clears_range });
+        victims.push(Victim { addr, offset: 0, len, may_be_shared: false, clears_range });
     }
     let mut out = PinnedArray::<u8>::new(LENGTHS.len() * PAGE).expect("memory");
     let base = out.get_mut(..).expect("all of it").as_mut_ptr();
@@ -95,8 +95,9 @@ fn a_page_that_cannot_be_taken_is_not_dropped_with_its_range() {
     }
     // SAFETY: the page is this test's own.
     unsafe { assert_eq!(libc::mprotect(addresses[0] as *mut _, PAGE, libc::PROT_NONE), 0) };
-    let victims = [(addresses[0], false), (addresses[1], true)]
-        .map(|(addr, clears_range)| Victim { addr, len: 64, may_be_shared: false, clears_range });
+    let victims = [(addresses[0], false), (addresses[1], true)].map(|(addr, clears_range)| {
+        Victim { addr, offset: 0, len: 64, may_be_shared: false, clears_range }
+    });
     let mut out = [[0u8; PAGE]; 2];
     let into = [out[0].as_mut_ptr(), out[1].as_mut_ptr()];
     let mut taken = [Taken::Missing; 2];

@@ -97,6 +97,7 @@ fn extract_all(
         .iter()
         .map(|page| Victim {
             addr: at(memory, *page) as usize,
+            offset: 0,
             len: PAGE,
             may_be_shared,
             clears_range: false,
@@ -166,7 +167,8 @@ fn extract_refuses_what_does_not_fit_and_touches_nothing() {
     let _turn = turn();
     let mut extractor = PageExtractor::new().unwrap();
     let mut taken = [Taken::Copied; 2];
-    let victims = [Victim { addr: 0, len: PAGE, may_be_shared: true, clears_range: false }];
+    let victims =
+        [Victim { addr: 0, offset: 0, len: PAGE, may_be_shared: true, clears_range: false }];
     // SAFETY: refused by its lengths.
     let answer = unsafe { extractor.extract(&Zapper::new(), &victims, &[], &mut taken) };
     assert_eq!(answer, Err(deepheap_sys::Errno::EINVAL));

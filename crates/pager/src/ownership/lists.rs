@@ -6,6 +6,8 @@
 //!                  │  ▼└──────────────────────────┴─────┼──────────────┘ │   [faulted in]
 //!              Unevictable                              └────────────────┘   [keep_in_cache]
 //! ```
+//! `InLane` is between `Free` and the cache's queues, as the page buffer's lists are.
+//!
 //! `Probation`, `Protected` and `Unevictable` are the page buffer's (`policy::replacement`).
 //! If the kernel refuses to take a page out, because the program protected or locked it, the page
 //! goes to `Unevictable`, so that eviction does not try it again and again.
@@ -48,9 +50,11 @@ pub enum List {
     Unevictable = 6,
     /// In the page buffer and in use, in order of arrival.
     Protected = 7,
+    /// In its lane (`lanes`), in no order that counts.
+    InLane = 8,
 }
 
-const LISTS: usize = 7;
+const LISTS: usize = 8;
 #[cfg(test)]
 const ALL_LISTS: [List; LISTS] = [
     List::Free,
@@ -60,6 +64,7 @@ const ALL_LISTS: [List; LISTS] = [
     List::CacheLeaving,
     List::Unevictable,
     List::Protected,
+    List::InLane,
 ];
 /// In `Descriptor::list`: in none.
 const NOT_LISTED: u8 = 0;

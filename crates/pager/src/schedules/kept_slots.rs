@@ -1,6 +1,6 @@
 //! Kept slots: what the object cache keeps without an object gives way to who needs a slot.
 
-use super::World;
+use super::{Kind, World};
 use crate::PAGE;
 use crate::gate::Level;
 use crate::moves::Moves;
@@ -10,7 +10,7 @@ const KEPT: [usize; 3] = [128, 256, PAGE];
 
 #[test]
 fn slots_without_an_object_give_way_to_an_object_of_another_class() {
-    let world = World::new(false);
+    let world = World::new(Kind::Ordinary);
     let pager = &world.pager;
     let number = world.things.len() - 7;
     let page = pager.frames.page_at(world.things[number].address);

@@ -1,0 +1,339 @@
+//! Lane exit: takes objects out of their lanes, to the cache.
+//!
+//! The bytes of an object that leaves are final: it is owned, so nobody maps its page; the page is
+//! unmapped, and when that call returns every processor has flushed its TLB; and only then are its
+//! bytes read, through the alias. A store before the flush is in the frame, one after it faults and
+//! waits for the owner. Other lanes of the frame stay mapped: their pages are others.
+//!
+//! Guarantees: a pinned object stays in its lane.
+//! Never: allocates, but for a fork; waits under the lock of a lane.
+//! Threads: as `lanes`. A fork's, while no other moves an object.
+
+use core::ptr::null_mut;
+
+use deepheap_heap::{LANE_BYTES, PAGES_PER_SPAN, PageNo};
+use deepheap_sys::atomic::Ordering;
+use deepheap_sys::errno::Errno;
+use deepheap_sys::page_extractor::RANGE;
+use deepheap_sys::pinned_array::PinnedArray;
+
+use crate::PAGE;
+use crate::evict::is_all_zero;
+use crate::lanes::{LaneNo, Lanes};
+use crate::moves::Moves;
+use crate::ownership::{Found, Owned, Place};
+use crate::pager::Pager;
+use crate::ranges::RangeNo;
+
+/// Page tables are left alone up to this part of the budget.
+const PAGE_TABLES_PART: usize = 8;
+/// Ranges that a fault looks at, at most, to drop their page tables.
+const RANGES_MAX: usize = 64;
+/// Objects that leave their lanes together before a fork.
+const TOGETHER: usize = 64;
+
+/// Why an object stays in its lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stays {
+    /// It is pinned, or the kernel does not unmap it.
+    Pinned,
+    /// Another thread owns it.
+    Owned,
+}
+
+/// Objects that are in lanes at a fork and cannot leave them: pinned ones, and those for which the
+/// cache has no slot. The child finds their bytes here.
+pub(crate) struct LeftInLanes {
+    lanes: Vec<LaneNo>,
+    bytes: Option<PinnedArray<u8>>,
+}
+
+impl Pager {
+    /// Takes an object out of the program's reach, which is in a lane whose lock is held. Its bytes
+    /// are in the lane, which is empty for all others to see.
+    pub(crate) fn unmap_occupant(
+        &self,
+        lanes: &Lanes,
+        lane: LaneNo,
+        page: PageNo,
+    ) -> Result<Owned, Stays> {
+        let Place::Busy(id) = self.ownership.place(page) else {
+            debug_assert!(false, "{page:?} is in a lane and not resident");
+            return Err(Stays::Owned);
+        };
+        let Some(owned) = self.ownership.claim_resident(page, id) else {
+            return Err(Stays::Owned);
+        };
+        if self.ownership.of(&owned).is_pinned() || !self.unmap_lane_page(page) {
+            self.ownership.put_back(owned);
+            return Err(Stays::Pinned);
+        }
+        lanes.set_occupant(lane, None);
+        Ok(owned)
+    }
+
+    fn unmap_lane_page(&self, page: PageNo) -> bool {
+        let iov_base = self.frames.address_of(page) as *mut libc::c_void;
+        // SAFETY: a page of a window: its bytes stay in the file.
+        unsafe { self.frames.zapper().zap(&[libc::iovec { iov_base, iov_len: PAGE }]) }.is_ok()
+    }
+
+    /// Publishes an object that has left its lane with these bytes. The slot, which has room for
+    /// them, is its own or is given back.
+    pub(crate) fn publish_left(&self, owned: Owned, bytes: &[u8], slot: u32, moves: &mut Moves) {
+        let page = self.ownership.of(&owned).page();
+        let is_free = self.heap.page_is_free(page);
+        if is_free || is_all_zero(bytes) {
+            moves.free += u32::from(is_free);
+            moves.zero += u32::from(!is_free);
+            return self.forget(owned, slot);
+        }
+        let to = self.cache.address(slot);
+        // SAFETY: the slot is ours alone, and as long as that.
+        let data = unsafe {
+            to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            core::slice::from_raw_parts(to, bytes.len())
+        };
+        self.cache_object(owned, slot, data, moves);
+    }
+
+    /// Ends an object in a lane, which no allocation uses any more: it leaves its lane, unless it is
+    /// pinned. False if it has to be looked at again.
+    pub(crate) fn end_in_lane(&self, lanes: &Lanes, page: PageNo) -> bool {
+        let lane = lanes.lane_of(page);
+        let lock = lanes.lock(lane);
+        if lanes.occupant(lane) != Some(page) {
+            return false;
+        }
+        match self.unmap_occupant(lanes, lane, page) {
+            Ok(owned) => self.end_as_zero(owned),
+            Err(Stays::Pinned) => {
+                let Place::Busy(id) = self.ownership.place(page) else { return false };
+                let Some(owned) = self.ownership.claim_resident(page, id) else { return false };
+                self.drop_backing(&owned);
+                self.ownership.put_back(owned);
+            }
+            Err(Stays::Owned) => return false,
+        }
+        drop(lock);
+        true
+    }
+
+    /// Where the first kept byte of an object can be reached that is resident, and pinned or owned.
+    pub(crate) fn resident_bytes(&self, page: PageNo) -> *mut u8 {
+        match self.lanes_of(page) {
+            Some(lanes) if !lanes.is_exiled(page) => lanes.bytes_of(lanes.lane_of(page)),
+            _ => (self.frames.address_of(page) + self.heap.kept_offset(page)) as *mut u8,
+        }
+    }
+
+    /// Unmaps ranges of windows while the kernel's page tables take too much. Objects stay in their
+    /// lanes: the next touch of one is a fault that only maps it.
+    pub(crate) fn drop_page_tables(&self, lanes: &Lanes) {
+        let zapper = self.frames.zapper();
+        let is_over = || {
+            let most = self.budget.bytes() / PAGE_TABLES_PART;
+            zapper.frees_page_tables() && self.frames.ranges.page_table_bytes() > most
+        };
+        if !is_over() {
+            return;
+        }
+        let _passage = self.gate.enter(crate::gate::Level::Mover);
+        for _ in 0..RANGES_MAX {
+            if !is_over() {
+                return;
+            }
+            self.drop_next_table(lanes);
+        }
+    }
+
+    fn drop_next_table(&self, lanes: &Lanes) {
+        const RANGE_PAGES: usize = RANGE / PAGE;
+        let end = self.frames.managed_spans() * PAGES_PER_SPAN;
+        let at = lanes.table_hand.fetch_add(RANGE_PAGES, Ordering::Relaxed) % end.max(1);
+        let first = PageNo((at - at % RANGE_PAGES) as u32);
+        if !self.heap.is_lane_page(first) {
+            // To the next span.
+            lanes.table_hand.fetch_add(PAGES_PER_SPAN - RANGE_PAGES, Ordering::Relaxed);
+            return;
+        }
+        let range = RangeNo::of(first);
+        // Exiled pages in it hold what is nowhere else: then it cannot be closed.
+        if !self.frames.ranges.close(range, 0) {
+            return;
+        }
+        // A thread that pins counts its pin and then waits until the range is open; we close it and
+        // then look at the pins. So one of us sees the other.
+        let mut pages = (first.0..first.0 + RANGE_PAGES as u32).map(PageNo);
+        let is_pinned = pages.any(|page| match self.ownership.peek(page) {
+            Some(Place::Busy(id)) => self.ownership.descriptor(id).is_pinned(),
+            _ => false,
+        });
+        let iov_base = self.frames.address_of(first) as *mut libc::c_void;
+        // SAFETY: pages of windows, whose bytes stay in the file, and exiled ones that are empty.
+        let is_dropped = !is_pinned
+            && unsafe { self.frames.zapper().zap(&[libc::iovec { iov_base, iov_len: RANGE }]) }
+                .is_ok();
+        match is_dropped {
+            true => self.frames.ranges.open(range, 0),
+            false => self.frames.ranges.open_with_table(range),
+        }
+    }
+
+    // Forks. While the gate is closed to movers.
+
+    /// Takes all objects out of their lanes, which the child would share: a window is shared memory.
+    /// Those that cannot leave are copied, for the child.
+    pub(crate) fn empty_lanes(&self, lanes: &Lanes) -> LeftInLanes {
+        let mut moves = Moves::default();
+        let mut some = [None; TOGETHER];
+        let mut count = 0;
+        for found in lanes.occupants() {
+            some[count] = Some(found);
+            count += 1;
+            if count == TOGETHER {
+                self.empty_some(lanes, &some, &mut moves);
+                count = 0;
+            }
+        }
+        self.empty_some(lanes, &some[..count], &mut moves);
+        let left: Vec<LaneNo> = lanes.occupants().map(|(lane, _)| lane).collect();
+        let bytes = match left.len() {
+            0 => None,
+            count => PinnedArray::<u8>::new(count * LANE_BYTES).ok(),
+        };
+        if let Some(copies) = &bytes {
+            for (index, &lane) in left.iter().enumerate() {
+                // SAFETY: a lane and a place for each; the program may write meanwhile, as it may
+                // at any time before the fork.
+                unsafe {
+                    let to = copies.as_ptr().add(index * LANE_BYTES);
+                    to.copy_from_nonoverlapping(lanes.bytes_of(lane), LANE_BYTES);
+                }
+            }
+        }
+        LeftInLanes { lanes: left, bytes }
+    }
+
+    /// Takes some objects out of their lanes, with one flush of the TLBs.
+    fn empty_some(&self, lanes: &Lanes, some: &[Option<(LaneNo, PageNo)>], moves: &mut Moves) {
+        let mut leaving: [Option<(Owned, LaneNo, u32)>; TOGETHER] = [const { None }; TOGETHER];
+        let mut ranges = [libc::iovec { iov_base: null_mut(), iov_len: PAGE }; TOGETHER];
+        let mut slots = [None; TOGETHER];
+        // While nothing is owned: it may have to wait for the log.
+        for (slot, found) in slots.iter_mut().zip(some) {
+            *slot = found.and_then(|(_, page)| self.slot_for(page, moves).unwrap_or(None));
+        }
+        let mut count = 0;
+        for (slot, found) in slots.into_iter().zip(some) {
+            let (Some(slot), Some((lane, page))) = (slot, *found) else { continue };
+            let Some(owned) = self.claim_unpinned(page) else {
+                self.cache.give_back(slot);
+                continue;
+            };
+            ranges[count].iov_base = self.frames.address_of(page) as *mut libc::c_void;
+            leaving[count] = Some((owned, lane, slot));
+            count += 1;
+        }
+        // SAFETY: pages of windows, whose bytes stay in the file.
+        let zapped = unsafe { self.frames.zapper().zap(&ranges[..count]) }.is_ok();
+        for (owned, lane, slot) in leaving.into_iter().flatten() {
+            if !zapped {
+                self.ownership.put_back(owned);
+                self.cache.give_back(slot);
+                continue;
+            }
+            let kept = self.kept_bytes(self.ownership.of(&owned).page());
+            lanes.set_occupant(lane, None);
+            // SAFETY: nobody has the lane mapped, and nobody else fills it.
+            let bytes = unsafe { core::slice::from_raw_parts(lanes.bytes_of(lane), kept) };
+            self.publish_left(owned, bytes, slot, moves);
+        }
+    }
+
+    /// Claims an object in a lane, unless it is pinned. Only the collector owns one for a moment.
+    fn claim_unpinned(&self, page: PageNo) -> Option<Owned> {
+        loop {
+            match self.ownership.look(page) {
+                Found::Resident(seen) => {
+                    let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
+                    if !self.ownership.of(&owned).is_pinned() {
+                        return Some(owned);
+                    }
+                    self.ownership.put_back(owned);
+                    return None;
+                }
+                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                _ => return None,
+            }
+        }
+    }
+
+    /// In the child: lanes of its own, with what was left in them, and windows on them.
+    ///
+    /// # Safety
+    /// No other thread exists in this process.
+    pub(crate) unsafe fn lanes_of_child(
+        &self,
+        lanes: &Lanes,
+        left: &LeftInLanes,
+    ) -> Result<(), Errno> {
+        // SAFETY: by our contract.
+        unsafe { lanes.become_child()? };
+        if left.bytes.is_none() && !left.lanes.is_empty() {
+            return Err(Errno::ENOMEM);
+        }
+        for (index, &lane) in left.lanes.iter().enumerate() {
+            let (Some(copies), Some(page)) = (&left.bytes, lanes.occupant(lane)) else { continue };
+            let _ = lanes.use_frame(page);
+            // SAFETY: as in `empty_lanes`; nobody else is here.
+            unsafe {
+                let from = copies.as_ptr().add(index * LANE_BYTES);
+                lanes.bytes_of(lane).copy_from_nonoverlapping(from, LANE_BYTES);
+            }
+        }
+        // Its mappings are new, and have no page tables yet.
+        for first in (0..self.frames.managed_spans() * PAGES_PER_SPAN).step_by(RANGE / PAGE) {
+            let range = RangeNo::of(PageNo(first as u32));
+            if self.heap.is_lane_page(PageNo(first as u32)) && self.frames.ranges.close(range, 0) {
+                self.frames.ranges.open(range, 0);
+            }
+        }
+        self.each_window(lanes, |first, pages| {
+            // SAFETY: pages of windows on the parent's file.
+            unsafe { lanes.map(first, pages, self.frames.address_of(first)) }
+        })
+    }
+
+    /// In the child, which has registered all of its memory: registers the windows as such.
+    pub(crate) fn register_windows(&self, lanes: &Lanes) -> Result<(), Errno> {
+        self.each_window(lanes, |first, pages| self.frames.register_shared(first, pages))
+    }
+
+    /// Calls `act` with each stretch of pages of windows that are not exiled.
+    fn each_window(
+        &self,
+        lanes: &Lanes,
+        act: impl Fn(PageNo, usize) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        for span in 0..self.frames.managed_spans() {
+            let (first, end) = (span * PAGES_PER_SPAN, (span + 1) * PAGES_PER_SPAN);
+            if !self.heap.is_lane_page(PageNo(first as u32)) {
+                continue;
+            }
+            let mut begin = first;
+            for page in first..end {
+                if lanes.is_exiled(PageNo(page as u32)) {
+                    if page > begin {
+                        act(PageNo(begin as u32), page - begin)?;
+                    }
+                    begin = page + 1;
+                }
+            }
+            if end > begin {
+                act(PageNo(begin as u32), end - begin)?;
+            }
+        }
+        Ok(())
+    }
+}
