@@ -19,7 +19,7 @@ use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::PAGE;
 use crate::evict::is_all_zero;
-use crate::lanes::{LaneNo, Lanes};
+use crate::lanes::{LaneNo, Lanes, LeftInLanes};
 use crate::moves::Moves;
 use crate::ownership::{Found, Owned, Place};
 use crate::pager::Pager;
@@ -39,13 +39,6 @@ pub(crate) enum Stays {
     Pinned,
     /// Another thread owns it.
     Owned,
-}
-
-/// Objects that are in lanes at a fork and cannot leave them: pinned ones, and those for which the
-/// cache has no slot. The child finds their bytes here.
-pub(crate) struct LeftInLanes {
-    lanes: Vec<LaneNo>,
-    bytes: Option<PinnedArray<u8>>,
 }
 
 impl Pager {
@@ -97,8 +90,8 @@ impl Pager {
         self.cache_object(owned, slot, data, moves);
     }
 
-    /// Ends an object in a lane, which no allocation uses any more: it leaves its lane, unless it is
-    /// pinned. False if it has to be looked at again.
+    /// Ends an object in a lane, which no allocation uses any more: it leaves its lane, unless it
+    /// is pinned. False if it has to be looked at again.
     pub(crate) fn end_in_lane(&self, lanes: &Lanes, page: PageNo) -> bool {
         let lane = lanes.lane_of(page);
         let lock = lanes.lock(lane);
@@ -182,8 +175,8 @@ impl Pager {
 
     // Forks. While the gate is closed to movers.
 
-    /// Takes all objects out of their lanes, which the child would share: a window is shared memory.
-    /// Those that cannot leave are copied, for the child.
+    /// Takes all objects out of their lanes, which the child would share: windows are shared
+    /// memory. Those that cannot leave are copied, for the child.
     pub(crate) fn empty_lanes(&self, lanes: &Lanes) -> LeftInLanes {
         let mut moves = Moves::default();
         let mut some = [None; TOGETHER];

@@ -1,7 +1,7 @@
 //! Lane fault: a fault on a page whose object lies in a lane.
 //!
 //! ```text
-//!   Zero, Cached   claim it ► take out who has the lane ► fill the lane ► map ► Resident, in its lane
+//!   Zero, Cached   claim it ► take out who has the lane ► fill the lane ► map ► Resident
 //!   Resident       it is in its lane and was unmapped: own it, map
 //!   Stored         fetch it into the cache, then as above
 //! ```

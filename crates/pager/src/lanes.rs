@@ -66,13 +66,20 @@ pub(crate) struct Lanes {
     /// A bit for each page of the region.
     exiled: PinnedArray<AtomicU64>,
     exiled_pages: AtomicUsize,
-    /// The last two pages in lanes that a thread faulted on, the last one in the lower half. Threads
-    /// may share one: then a pattern is seen later.
+    /// The last two pages in lanes that a thread faulted on, the last one in the lower half.
+    /// Threads may share one: then a pattern is seen later.
     last: Box<[AtomicU64]>,
     /// Where the next look for page tables that can go begins, a page.
     pub(crate) table_hand: AtomicUsize,
     /// Where the next look for pages that can come home begins.
     pub(crate) home_hand: AtomicUsize,
+}
+
+/// Objects that are in lanes at a fork and cannot leave them: pinned ones, and those for which the
+/// cache has no slot. The child finds their bytes here.
+pub(crate) struct LeftInLanes {
+    pub(crate) lanes: Vec<LaneNo>,
+    pub(crate) bytes: Option<PinnedArray<u8>>,
 }
 
 impl Lanes {
