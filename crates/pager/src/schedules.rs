@@ -343,7 +343,7 @@ impl World {
                     self.count(&mut sequences, thread, at % MEMORY_PAGES);
                 }),
                 6 | 8 | 9 => self.count_pinned(&mut sequences, thread, number),
-                14 | 15 | 16 if self.kind == Kind::InLanes => {
+                14..=16 if self.kind == Kind::InLanes => {
                     let rivals = self.things.len() - 12;
                     let two = [0; 2].map(|_| rivals + random.below(12) as usize);
                     if two[0] != two[1] {
