@@ -13,6 +13,7 @@ environment. With ``memory_limit=0`` Dask neither spills nor pauses: deepheap's 
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
@@ -87,6 +88,10 @@ def _load(stored: npt.NDArray[np.uint8] | bytes) -> npt.NDArray[np.uint8] | byte
 def _readers() -> ThreadPoolExecutor:
     """Threads that read: one alone would leave the SSD waiting while it copies."""
     return ThreadPoolExecutor(READERS, "deepheap-read")
+
+
+# A forked child has none of them.
+os.register_at_fork(after_in_child=_readers.cache_clear)
 
 
 class HybridBuffer(MutableMapping[str, Any]):

@@ -46,6 +46,22 @@ def test_values_come_back_as_they_were(program):
     """)
 
 
+def test_a_forked_child_reads_what_was_stored(program):
+    program("""
+        import os
+        from deepheap.dask import HybridBuffer
+        start()
+        held = HybridBuffer(recent_bytes=0)
+        want = rng.random((MIB,))
+        held["it"] = held["another"] = want
+        assert (held["it"] == want).all()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if (held["another"] == want).all() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    """)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs Dask")
 def test_workers_shuffle_more_than_their_budget(program):
     program("""
