@@ -23,13 +23,6 @@ const RETURN_LOOKS: u32 = 8;
 /// So many pages freed, at once or one by one, make the collector look for space to give back.
 const RETURNING_PAGES: usize = 256;
 
-/// Whether a free should make the collector look: one in so many by the number of its first page,
-/// so that threads that free count nothing together.
-fn may_return(run: FreedRun) -> bool {
-    let mixed = u64::from(run.first.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS;
-    run.pages > mixed as usize % RETURNING_PAGES
-}
-
 impl Runtime {
     /// Ends a run of pages that left use, and those that the heap parked meanwhile.
     pub(crate) fn end_run(&'static self, run: FreedRun) {
@@ -56,7 +49,7 @@ impl Runtime {
         };
         self.heap.recycle_objects(freed, resident);
         self.end_idle_objects_in_turn(pager);
-        if may_return(freed.run()) {
+        if self.may_return(freed.run()) {
             self.expect_space_to_return(pager);
         }
     }
@@ -66,7 +59,7 @@ impl Runtime {
             Some(pager) => {
                 let resident = pager.discard(run);
                 self.heap.recycle(run, resident);
-                if may_return(run) {
+                if self.may_return(run) {
                     self.expect_space_to_return(pager);
                 }
             }
@@ -75,6 +68,15 @@ impl Runtime {
                 self.purge_surplus();
             }
         }
+    }
+
+    /// Whether a free should make the collector look: one in so many by the number of its first
+    /// page, so that threads that free count nothing together. The file of a durable heap shrinks
+    /// at large frees, and by `compact`.
+    fn may_return(&self, run: FreedRun) -> bool {
+        let mixed = u64::from(run.first.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS;
+        let is_enough = run.pages >= RETURNING_PAGES;
+        is_enough || self.durable.is_none() && run.pages > mixed as usize % RETURNING_PAGES
     }
 
     /// Has pools part with the chunks without an object that they keep for the next one.
