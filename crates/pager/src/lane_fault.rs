@@ -126,10 +126,7 @@ impl Pager {
         let mut answer = Ok((FaultKind::Waited, false));
         for _ in 0..TRIES {
             if attempt.wants_exile && attempt.may_exile && !attempt.is_reserved {
-                if self.make_room(moves, 0).is_err() {
-                    // As for a cached object in `resolve`.
-                    self.frames.page_buffer.adopt(1);
-                }
+                self.reserve_page(moves);
                 attempt.is_reserved = true;
             }
             let passage = self.gate.enter(Level::Mover);
@@ -167,14 +164,20 @@ impl Pager {
         Ok((served, is_present))
     }
 
+    /// Reserves a page of the page buffer: over its limit if nothing can leave, as for a cached
+    /// object in `resolve`.
+    fn reserve_page(&self, moves: &mut Moves) {
+        if self.make_room(moves, 0).is_err() {
+            self.frames.page_buffer.adopt(1);
+        }
+    }
+
     /// The frame of a page takes RAM from now on, for which this thread makes room.
     fn have_frame(&self, lanes: &Lanes, page: PageNo, moves: &mut Moves) {
         if lanes.has_frame(page) {
             return;
         }
-        if self.make_room(moves, 0).is_err() {
-            self.frames.page_buffer.adopt(1);
-        }
+        self.reserve_page(moves);
         match lanes.use_frame(page) {
             // Until `rebalance` lowers the limit.
             true => self.budget.note_staged(1),

@@ -195,9 +195,11 @@ pub struct Replay {
     protected: Fifo,
     small: Fifo,
     main: Fifo,
-    /// Their limits, for all pages; of the sampled ones with what the cache lends, and its bytes.
+    /// The limits of page buffer and cache, for all pages, before the cache lends anything.
     split: Split,
+    /// The page buffer's for the sampled pages, with what it is lent.
     page_buffer_max: u32,
+    /// The cache's, in bytes of the sampled pages.
     cache_max: u64,
     cached_bytes: u64,
     counts: Counts,
