@@ -76,7 +76,7 @@ schedules: ## Plays the pager with threads of which a seed decides who goes on (
 		schedules
 
 scripts: ## Checks the shell scripts and runs their tests.
-	shellcheck scripts/*.sh examples/papers/*/*.sh .ci/run
+	shellcheck scripts/*.sh examples/papers/*/*.sh examples/shards/*.sh .ci/run
 	scripts/redis_values.py self-test
 	scripts/conformance.py self-test
 	scripts/book.sh --if-there

@@ -22,6 +22,7 @@ needs=(
     redis-server:redis-server
     redis-cli:redis-tools
     redis-benchmark:redis-tools
+    memcached:memcached
     fallocate:util-linux
     mkswap:util-linux
     losetup:mount

@@ -111,6 +111,8 @@ TEXT
     fail "the programs of docs/languages.md print something else"
 echo "install-check: the programs of docs/languages.md run as they are written"
 scripts/docs_check.sh "$prefix"
+PATH=$prefix/bin:$PATH WALK_CARGO_TARGET=$root/languages-target \
+    scripts/walk.py docs/tutorials/{operator,c,rust}.md
 
 # CMake, from the installed place and from where the tree was moved to.
 try_cmake() {

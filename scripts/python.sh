@@ -100,7 +100,7 @@ wheel)
     ;;
 check | numpy)
     install_wheel
-    install_tools pytest hypothesis
+    install_tools pytest hypothesis pandas distributed
     # Stores and heaps go where the build goes: /tmp may be RAM.
     scratch=$(mktemp -d "$target/python/check.XXXXXX")
     trap 'rm -rf "$scratch"' EXIT
@@ -112,6 +112,7 @@ check | numpy)
     fi
     "$tools/bin/python" -B -m pytest -q -p no:cacheprovider --basetemp "$scratch/tests" \
         --durations 3 python/tests
+    PATH="$tools/bin:$PATH" scripts/walk.py docs/tutorials/python.md docs/recipes.md
     # Before NumPy 2 they were elsewhere.
     core=$("$tools/bin/python" -c \
         'import numpy; print("numpy._core" if hasattr(numpy, "_core") else "numpy.core")')
