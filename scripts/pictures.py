@@ -2,7 +2,7 @@
 """pictures.py FOLDER: runs a program under deepheap, looks at it by `deepheap top` and `deepheap
 serve`, and writes what they showed to FOLDER/top.svg and FOLDER/serve.png.
 
-Needs pyte (`pip install pyte`), which plays the terminal, and chromium.
+Needs pyte, which plays the terminal, Pillow (`pip install pyte pillow`), and chromium.
 """
 
 import fcntl
@@ -20,14 +20,15 @@ from html import escape
 from pathlib import Path
 
 import pyte
+from PIL import Image, ImageChops
 
 BINARIES = Path(__file__).resolve().parent.parent / "target" / "release"
 COLUMNS, ROWS = 92, 24
 LINE, LETTER, MARGIN = 18, 8.43, 14
 #: Seconds until the program has begun, and until `top` has something to show.
 BEGIN, LOOK = 4, 22
-#: Of the window of the browser.
-WIDTH, HEIGHT = 1000, 1060
+#: Of the window of the browser, which is higher than the page; and what is left below the page.
+WIDTH, HEIGHT, BELOW = 1000, 2000, 16
 
 PROGRAM = r"""
 #include <stdint.h>
@@ -108,13 +109,18 @@ def look_by_browser(pid, picture):
                 data.read()
             time.sleep(1)
         subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            # The program is to go on meanwhile.
+            ["nice", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
              f"--window-size={WIDTH},{HEIGHT}", f"--virtual-time-budget={LOOK * 1000}",
              f"--screenshot={picture}", address],
             check=True, stderr=subprocess.DEVNULL)
     finally:
         serve.terminate()
         serve.wait()
+    window = Image.open(picture).convert("RGB")
+    paper = Image.new("RGB", window.size, window.getpixel((0, HEIGHT - 1)))
+    end = ImageChops.difference(window, paper).getbbox()[3] + BELOW
+    window.crop((0, 0, WIDTH, min(end, HEIGHT))).quantize(128).save(picture, optimize=True)
 
 
 def drawn(screen):
