@@ -155,8 +155,8 @@ bench-flashvm: build ## Measures paging policies one by one, into docs/papers; s
 	$(RELEASE)/deepheap-bench flashvm --page docs/papers/flashvm.md $(BENCH_OPTIONS)
 
 bench-hybridswap: build ## Measures sequences of pages, into docs/papers; swap: root.
-	$(RELEASE)/deepheap-bench flashvm --only sequences --page docs/papers/hybridswap.md \
-		$(BENCH_OPTIONS)
+	$(RELEASE)/deepheap-bench flashvm --only sequences --page docs/papers/hybridswap.md
+	$(RELEASE)/deepheap-bench hybridswap --page docs/papers/hybridswap.md $(BENCH_OPTIONS)
 
 bench-flashmap: build ## Measures maps beside mmap, into docs/papers; root, half an hour.
 	$(RELEASE)/deepheap-bench flashmap --page docs/papers/flashmap.md $(BENCH_OPTIONS)

@@ -6,10 +6,11 @@
 //! docs/benchmarks.md, `overheads` times the single steps of a fault, `threads` the faults of many
 //! threads at once, `index` has more objects than RAM has room for their table, `maps` touches
 //! files that are mapped, `papers` repeats the experiments of two papers, `flashvm` the policies of
-//! a third, `flashmap` has what maps are for after a fourth, `real` runs programs that users know,
-//! `hunt` looks for lost writes, `torture` kills durable heaps, `durable` compares them with LMDB
-//! and redb, `checkpoints` measures what theirs cost, `opening` how long they take to open,
-//! `transactions` commits of several stores, `clean` removes what killed runs left.
+//! a third, `flashmap` has what maps are for after a fourth, `hybridswap`
+//! a disk behind the SSD, `real` runs programs that users know, `hunt` looks for lost writes,
+//! `torture` kills durable heaps, `durable` compares them with LMDB and redb, `checkpoints` measures
+//! what theirs cost, `opening` how long they take to open, `transactions` commits of several stores,
+//! `clean` removes what killed runs left.
 
 mod access;
 mod backend;
@@ -21,6 +22,7 @@ mod flashmap;
 mod flashvm;
 mod gauges;
 mod hunt;
+mod hybridswap;
 mod index;
 mod ledger;
 mod lender;
@@ -60,6 +62,7 @@ use crate::failure::Failure;
 use crate::flashmap::FlashMap;
 use crate::flashvm::FlashVm;
 use crate::hunt::Hunt;
+use crate::hybridswap::HybridSwap;
 use crate::index::Index;
 use crate::malloc_load::MallocLoad;
 use crate::maps::Maps;
@@ -184,6 +187,8 @@ enum Command {
     Flashvm(FlashVm),
     /// Measures maps beside the kernel's mapping: reads, writes, rows, scans, commits; needs root
     Flashmap(FlashMap),
+    /// Measures programs with a disk behind the SSD, and its bound on stalls, and writes a page
+    Hybridswap(HybridSwap),
     /// Measures real programs alone, on deepheap, on swap and on zram, and writes a page
     #[command(after_help = REAL_HELP)]
     Real(Real),
@@ -209,6 +214,8 @@ enum Command {
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
+    HybridswapLoad(hybridswap::Load),
+    #[command(hide = true)]
     TortureActor(Actor),
 }
 
@@ -224,6 +231,7 @@ fn main() {
         Command::Papers(papers) => papers.main(),
         Command::Flashvm(policies) => policies.main(),
         Command::Flashmap(maps) => maps.main(),
+        Command::Hybridswap(tiers) => tiers.main(),
         Command::Real(real) => real.main(),
         Command::Maps(maps) => maps::main(&maps),
         Command::Index(index) => index.main(),
@@ -238,6 +246,7 @@ fn main() {
         Command::Transactions(transactions) => transactions.main(),
         Command::Torture(torture) => torture.main(),
         Command::Worker => worker::main(),
+        Command::HybridswapLoad(load) => load.main(),
         Command::TortureActor(actor) => actor.main(),
     };
     if let Err(failure) = outcome {

@@ -29,6 +29,11 @@ impl Pager {
         self.tier_mix.allow(more, most);
     }
 
+    /// From now on pages go to store and second tier by turns, as with two devices of swap.
+    pub fn take_turns(&self) {
+        self.tier_mix.take_turns();
+    }
+
     /// A scan has gone on by so many pages.
     pub(crate) fn note_scan(&self, pages: u32) {
         if self.store.second_tier().is_some() {
@@ -49,7 +54,8 @@ impl Pager {
     pub(crate) fn promote(&self, owned: &Owned) {
         let descriptor = self.ownership.of(owned);
         let is_slow = |block: Block| self.store.is_in_second_tier(block);
-        if !descriptor.is_in_sequence() && descriptor.backing().is_some_and(is_slow) {
+        let is_alone = !descriptor.is_in_sequence() && !self.tier_mix.takes_turns();
+        if is_alone && descriptor.backing().is_some_and(is_slow) {
             self.drop_backing(owned);
         }
     }
@@ -61,6 +67,9 @@ impl Pager {
     pub(crate) fn choose_sequences(&self, packer: &mut Packer, count: usize) -> usize {
         packer.is_sequence[..count].fill(false);
         let Some(second) = self.store.second_tier_to_fill() else { return 0 };
+        if self.tier_mix.takes_turns() {
+            return self.choose_by_turns(packer, count);
+        }
         let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
         let (mix, seen) = (&self.tier_mix, self.tier_mix.seen(disk_ns));
         let (mut chosen, mut first) = (0, 0);
@@ -91,6 +100,21 @@ impl Pager {
                 }
             }
             first = end;
+        }
+        chosen
+    }
+
+    /// As `choose_sequences`: every other page of what leaves.
+    fn choose_by_turns(&self, packer: &mut Packer, count: usize) -> usize {
+        let mut chosen = 0;
+        for index in 0..count {
+            let (page, id) = packer.leaving[index];
+            let is_changed = self.ownership.descriptors.get(id).backing().is_none();
+            if is_changed && self.kept_bytes(page) == PAGE && page.0 % 2 == 1 {
+                packer.leaving[BATCH_MAX + chosen] = (page, id);
+                packer.is_sequence[index] = true;
+                chosen += 1;
+            }
         }
         chosen
     }

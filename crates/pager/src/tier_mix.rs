@@ -3,7 +3,7 @@
 //! Never: waits, allocates, reads a clock.
 //! Threads: any. The numbers are estimates: what two threads note at once may be lost.
 
-use deepheap_sys::atomic::{AtomicU64, Ordering};
+use deepheap_sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use deepheap_sys::moving_mean::MovingMean;
 
 use crate::policy::tier::Seen;
@@ -19,6 +19,8 @@ pub(crate) struct TierMix {
     page_ns: MovingMean,
     /// Pages that may go to the second tier.
     allowed: AtomicU64,
+    /// Pages go by turns, whatever they are.
+    takes_turns: AtomicBool,
 }
 
 impl TierMix {
@@ -27,7 +29,16 @@ impl TierMix {
             scanned_ns: AtomicU64::new(0),
             page_ns: MovingMean::new(),
             allowed: AtomicU64::new(u64::MAX),
+            takes_turns: AtomicBool::new(false),
         }
+    }
+
+    pub(crate) fn take_turns(&self) {
+        self.takes_turns.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.takes_turns.load(Ordering::Relaxed)
     }
 
     pub(crate) fn allowed(&self) -> u64 {

@@ -106,21 +106,17 @@ impl Runtime {
         &self,
         location: &StoreLocation,
         settings: &Config,
+        buffers: usize,
     ) -> StoreOptions {
         let capacity_bytes = location.capacity_bytes(settings).unwrap_or(u64::MAX);
         let most = (capacity_bytes / SEGMENTS_LEAST).max(SEGMENT_MIN_BYTES);
-        let mut segment_bytes = self.config.segment_bytes;
+        let mut segment_bytes = settings.segment_bytes;
         while segment_bytes > most {
             segment_bytes /= 2;
         }
         let reserve = capacity_bytes / segment_bytes / SEGMENTS_PER_RESERVE;
         let reserve = reserve.clamp(*RESERVE_SEGMENTS.start(), *RESERVE_SEGMENTS.end());
-        StoreOptions {
-            segment_bytes,
-            capacity_bytes,
-            buffers: self.segment_buffers(),
-            reserve_segments: reserve as u32,
-        }
+        StoreOptions { segment_bytes, capacity_bytes, buffers, reserve_segments: reserve as u32 }
     }
 
     /// Bytes of the page buffer; none if it is tuned by itself.

@@ -25,6 +25,7 @@
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `strides` | `yes` or `no`: walks in equal steps are fetched ahead | `yes` |
+//! | `tier_turns` | `yes` or `no`: pages go to store and second tier by turns, to compare with | `no` |
 //! | `sequences` | `yes` or `no`: pages that followed each other before are fetched ahead | `yes` |
 //! | `discard` | `yes` or `no`: the store's device is told what is free | `yes` |
 //! | `stats` | file for a JSON line at exit | none |
@@ -104,6 +105,8 @@ pub const MMAP_DEFAULT_BYTES: usize = 256 << 10;
 /// Parts of the budget of which a segment is one at most: the five or six that are in memory are a
 /// hundredth of the budget then (below 64 MiB, where segments do not get smaller, a 20th at most).
 const BUDGET_PER_SEGMENT: u64 = 512;
+/// Those of a second tier are larger, so that an arm moves less; fewer of them are in memory.
+const BUDGET_PER_TIER_SEGMENT: u64 = 64;
 /// Durable heaps that a process can have open.
 pub const OPEN_MAX: usize = 16;
 /// Objects by which a pool grows at most, if nothing is said.
@@ -185,6 +188,8 @@ pub struct Config {
     pub strides: bool,
     /// Tuning: whether pages that followed each other before are fetched ahead.
     pub sequences: bool,
+    /// Pages go to store and second tier by turns, whatever they are: to compare with.
+    pub tier_turns: bool,
     /// Tuning: whether the store's device is told what is free.
     pub discard: bool,
     /// Where a JSON line of statistics goes at exit.
@@ -238,6 +243,7 @@ impl Config {
             overcommit: Overcommit::Lazy,
             strides: true,
             sequences: true,
+            tier_turns: false,
             discard: true,
             stats_file: None,
             trace_file: None,
@@ -351,6 +357,7 @@ impl Config {
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "pool_step" => self.pool_step = pool_step(value)?,
             "strides" => self.strides = flag("strides", value)?,
+            "tier_turns" => self.tier_turns = flag("tier_turns", value)?,
             "sequences" => self.sequences = flag("sequences", value)?,
             "discard" => self.discard = flag("discard", value)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
@@ -380,7 +387,15 @@ impl Config {
     /// The settings of the second tier, as if it were the store.
     pub fn of_tier(&self) -> Option<Config> {
         let SecondTier { path, model, size } = self.tier.clone()?;
-        Some(Config { store: Some(path), store_model: model, store_size: size, ..self.clone() })
+        let most = (self.usual_ram() / BUDGET_PER_TIER_SEGMENT).max(1);
+        let segment = (1 << most.ilog2()).min(SEGMENT_DEFAULT_BYTES);
+        Some(Config {
+            store: Some(path),
+            store_model: model,
+            store_size: size,
+            segment_bytes: segment.max(self.segment_bytes),
+            ..self.clone()
+        })
     }
 
     /// The bound on stalls that is held by the amount of RAM, rather than by what goes to the
@@ -543,6 +558,7 @@ impl Config {
         for (key, value, usual) in [
             ("micro_pages", self.micro_pages, false),
             ("strides", self.strides, true),
+            ("tier_turns", self.tier_turns, false),
             ("sequences", self.sequences, true),
             ("discard", self.discard, true),
             ("show_stats", self.show_stats, false),

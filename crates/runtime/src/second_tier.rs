@@ -11,7 +11,7 @@ use std::thread;
 use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
 use deepheap_pager::policy::tier::{Allowance, Ran};
-use deepheap_store::{RING_BYTES, Store, StoreError};
+use deepheap_store::{BUFFERS_MIN, RING_BYTES, Store, StoreError};
 use deepheap_sys::clock;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pinned_array::PinnedArray;
@@ -22,6 +22,8 @@ use crate::workers::{LEISURE, SHORT, spawn};
 
 /// Rings of its device: one for each fetcher, one to spare.
 pub(crate) const RINGS: usize = 4;
+/// Segments in memory.
+pub(crate) const BUFFERS: usize = BUFFERS_MIN;
 
 /// Run time between two looks at what the second tier costs.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,13 +38,18 @@ pub(crate) struct TierBound {
 impl Runtime {
     /// Bytes of RAM that a second tier takes before anything is in it.
     pub(crate) fn second_tier_bytes(&self) -> usize {
-        let segments = (self.segment_buffers() + 1) * self.config.segment_bytes as usize;
-        self.config.tier.as_ref().map_or(0, |_| segments + RINGS * RING_BYTES as usize)
+        self.config.of_tier().map_or(0, |settings| {
+            (BUFFERS + 1) * settings.segment_bytes as usize + RINGS * RING_BYTES as usize
+        })
     }
 
     /// Starts the workers of the second tier, if there is one.
     pub(crate) fn start_second_tier(&'static self) {
-        if self.pager().is_some_and(|pager| pager.store().second_tier_to_fill().is_some()) {
+        let is_there = |pager: &&Pager| pager.store().second_tier_to_fill().is_some();
+        if let Some(pager) = self.pager().filter(is_there) {
+            if self.config.tier_turns {
+                pager.take_turns();
+            }
             spawn(self, c"deepheap-write2", writer);
             spawn(self, c"deepheap-gc2", collector);
         }

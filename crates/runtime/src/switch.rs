@@ -87,7 +87,8 @@ impl Runtime {
     }
 
     fn switch_here(&'static self, growth: &Growth) -> Result<(), ManageError> {
-        let Ground { device, options, key } = self.open_ground(&self.config, self.rings())?;
+        let Ground { device, options, key } =
+            self.open_ground(&self.config, self.segment_buffers(), self.rings())?;
         let mut store = Store::open_with_key(device, options, key).map_err(ManageError::Store)?;
         self.add_second_tier(&mut store);
         if !self.config.discard {
@@ -163,7 +164,12 @@ struct Ground {
 
 impl Runtime {
     /// Opens what these settings name as the store.
-    fn open_ground(&self, settings: &Config, rings: usize) -> Result<Ground, ManageError> {
+    fn open_ground(
+        &self,
+        settings: &Config,
+        buffers: usize,
+        rings: usize,
+    ) -> Result<Ground, ManageError> {
         let location = StoreLocation::find(settings).map_err(ManageError::Location)?;
         let file = location.open(settings.force).map_err(ManageError::Open)?;
         let device = FileDevice::with_rings(file, rings)
@@ -172,7 +178,7 @@ impl Runtime {
         // Nobody else learns the key: what is left on the device when the process ends is noise.
         let key = settings.encrypt.then(Key::random).transpose();
         let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
-        let options = self.store_options(&location, settings);
+        let options = self.store_options(&location, settings, buffers);
         Ok(Ground { device: modelled(settings, Box::new(device)), options, key })
     }
 
@@ -180,10 +186,12 @@ impl Runtime {
     /// good as one whose second tier is full.
     fn add_second_tier(&self, store: &mut Store) {
         let Some(settings) = self.config.of_tier() else { return };
-        let added = self.open_ground(&settings, second_tier::RINGS).and_then(|ground| {
-            let Ground { device, options, key } = ground;
-            store.add_second_tier(device, options, key).map_err(ManageError::Store)
-        });
+        let added = self.open_ground(&settings, second_tier::BUFFERS, second_tier::RINGS).and_then(
+            |ground| {
+                let Ground { device, options, key } = ground;
+                store.add_second_tier(device, options, key).map_err(ManageError::Store)
+            },
+        );
         if let Err(error) = added {
             say(&[
                 Piece::Text("the second tier cannot be used, so all goes to the store: "),

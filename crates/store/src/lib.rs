@@ -98,7 +98,7 @@ pub use identity::Identity;
 pub use log::Writer;
 pub use map_log::{MapLog, MapLogError, Survey};
 pub use modelled_device::ModelledDevice;
-pub use options::Options;
+pub use options::{BUFFERS_MIN, Options};
 pub use pack::Plan;
 pub use read::BlockRead;
 pub use saved::SavedUpTo;
