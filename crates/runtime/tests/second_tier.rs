@@ -3,13 +3,14 @@
 
 mod scene;
 
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
 use scene::memory::{Object, PAGE, Random, seed};
-use scene::play;
 use scene::process::{fork, must_succeed, soon};
+use scene::{play, watch};
 
 /// Until space is given back: a second or so.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -156,6 +157,46 @@ fn a_forked_child_reads_what_is_in_the_second_tier() {
         must_succeed(child);
         check_swept(&array, seed, 4);
     });
+}
+
+/// From now on no write to the second tier of this process is taken; what is there can be read.
+fn refuse_writes_to_tier() {
+    let mut refused = 0;
+    for file in std::fs::read_dir("/proc/self/fd").expect("our files").flatten() {
+        let path = file.path();
+        if !path.read_link().is_ok_and(|to| to.starts_with("/var/tmp")) {
+            continue;
+        }
+        let number: i32 = file.file_name().to_string_lossy().parse().expect("a descriptor");
+        let options = &mut std::fs::File::options();
+        let reader = options.read(true).custom_flags(libc::O_DIRECT).open(&path).expect("open");
+        // SAFETY: the same file takes the descriptor's place.
+        assert!(unsafe { libc::dup3(reader.as_raw_fd(), number, libc::O_CLOEXEC) } >= 0);
+        refused += 1;
+    }
+    assert_eq!(refused, 1, "files of the second tier");
+}
+
+#[test]
+fn a_second_tier_that_fails_in_the_middle_of_a_run_loses_nothing_and_is_told_once() {
+    let name = "a_second_tier_that_fails_in_the_middle_of_a_run_loses_nothing_and_is_told_once";
+    let ending = watch(name, CONF, || {
+        let seed = seed();
+        let array = Object::new(160 * MIB).expect("room");
+        array.fill(seed);
+        (0..3).for_each(|_| sweep(&array));
+        assert!(stats().tier_stored_bytes > 2 << 20);
+        refuse_writes_to_tier();
+        (0..3).for_each(|_| sweep(&array));
+        let before = stats();
+        sweep(&array);
+        let (store, tier) = written_since(&before);
+        assert!(tier == 0 && store > 0, "{tier} to the second tier, {store} to the store");
+        check_swept(&array, seed, 7);
+    });
+    assert!(ending.status.success(), "{}\n{}", ending.status, ending.said);
+    let told = ending.said.matches("a write to the second tier failed").count();
+    assert_eq!(told, 1, "{}", ending.said);
 }
 
 #[test]

@@ -16,7 +16,7 @@
 //! Never: allocates after `new`, takes a lock, waits.
 //! Threads: any, each with a word of its own (`Writer`).
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::padded::Padded;
@@ -27,12 +27,15 @@ const PIECE: u32 = 64;
 const LINK: u32 = PIECE - 1;
 /// One page in so many is in the index.
 const INDEXED_PART: u32 = 4;
+/// Entries of the index that lie side by side: those of a MiB. And those of a page of it.
+const BLOCK: u32 = 64;
+const INDEX_PAGE: usize = 1024;
 /// Bytes of an entry, and its part of the index.
 const ENTRY_BYTES: usize = 4 + 4 / INDEXED_PART as usize;
 /// The history takes this part of the budget.
 const BUDGET_PART: usize = 200;
 /// So many pieces in all.
-const PIECES_MIN: usize = 4;
+const PIECES_MIN: usize = BLOCK as usize * INDEXED_PART as usize / PIECE as usize;
 const PIECES_MAX: usize = 1 << 24;
 const _: () = assert!(PIECES_MAX as u64 * PIECE as u64 <= u32::MAX as u64 / 2);
 
@@ -49,6 +52,9 @@ pub struct History {
     index: PinnedArray<AtomicU32>,
     /// Pieces that were ever taken. It wraps around.
     taken: Padded<AtomicU32>,
+    /// Which pages of the index were written, and how many.
+    written: PinnedArray<AtomicU8>,
+    index_pages: Padded<AtomicU32>,
 }
 
 /// Where a thread writes, in a word that is kept for it; 0 for a new thread.
@@ -76,18 +82,22 @@ impl History {
     pub fn new(bytes: usize) -> Result<History> {
         let pieces = bytes / (PIECE as usize * ENTRY_BYTES);
         let entries = pieces.clamp(PIECES_MIN, PIECES_MAX) * PIECE as usize;
+        let indexed = entries / INDEXED_PART as usize;
         Ok(History {
             ring: PinnedArray::new(entries)?,
-            index: PinnedArray::new(entries / INDEXED_PART as usize)?,
+            index: PinnedArray::new(indexed)?,
+            written: PinnedArray::new(indexed.div_ceil(INDEX_PAGE))?,
             taken: Padded(AtomicU32::new(0)),
+            index_pages: Padded(AtomicU32::new(0)),
         })
     }
 
-    /// Bytes that it takes: those of pieces that were taken, and the index once there is one.
+    /// Bytes that it takes: those of pieces that were taken, and the pages of the index that were
+    /// written.
     pub fn bytes(&self) -> usize {
         let taken = self.taken.load(Ordering::Relaxed).min(self.pieces()) as usize;
-        let index = if taken > 0 { self.index.len() * 4 } else { 0 };
-        taken * PIECE as usize * 4 + index
+        let index = self.index_pages.load(Ordering::Relaxed) as usize * INDEX_PAGE;
+        (taken * PIECE as usize + index.min(self.index.len())) * 4
     }
 
     fn pieces(&self) -> u32 {
@@ -102,8 +112,12 @@ impl History {
             full => self.take(full),
         };
         self.put(at, page.wrapping_add(1));
-        if let Some(place) = self.indexed(page) {
+        if let Some((place, index)) = self.indexed(page) {
             place.store(at + 1, Ordering::Relaxed);
+            let written = &self.written[index / INDEX_PAGE];
+            if written.load(Ordering::Relaxed) == 0 && written.swap(1, Ordering::Relaxed) == 0 {
+                self.index_pages.fetch_add(1, Ordering::Relaxed);
+            }
         }
         *word = Writer { at: at + 1, taken }.to_word();
     }
@@ -127,7 +141,7 @@ impl History {
 
     /// The place after the one where `page` stands last, if it is known.
     pub fn find(&self, page: u32) -> Option<u32> {
-        let at = self.indexed(page)?.load(Ordering::Relaxed).checked_sub(1)?;
+        let at = self.indexed(page)?.0.load(Ordering::Relaxed).checked_sub(1)?;
         (self.get(at)? == page.wrapping_add(1)).then_some(at + 1)
     }
 
@@ -155,14 +169,19 @@ impl History {
         self.ring.get(at as usize).map(|place| place.load(Ordering::Relaxed))
     }
 
-    /// The page's place in the index, if it is one of those that have one.
-    fn indexed(&self, page: u32) -> Option<&AtomicU32> {
-        let mixed = u64::from(page).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        if !((mixed >> 24) as u32).is_multiple_of(INDEXED_PART) {
+    /// The page's place in the index, and which one that is, if it is one of those that have one.
+    fn indexed(&self, page: u32) -> Option<(&AtomicU32, usize)> {
+        let mix = |number: u32| u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS;
+        let (group, index) = (page / INDEXED_PART, page % INDEXED_PART);
+        // Which one of a group differs, for those who go in equal steps.
+        if mix(group) as u32 % INDEXED_PART != index {
             return None;
         }
-        let at = ((mixed >> u32::BITS) * self.index.len() as u64) >> u32::BITS;
-        self.index.get(at as usize)
+        // Those that are near lie near, so that the index of a small heap takes little RAM.
+        let (block, entry) = (group / BLOCK, group % BLOCK);
+        let blocks = self.index.len() as u64 / u64::from(BLOCK);
+        let at = ((mix(block) * blocks) >> u32::BITS) as usize * BLOCK as usize + entry as usize;
+        Some((self.index.get(at)?, at))
     }
 }
 
