@@ -60,7 +60,7 @@ const BELOW: f64 = 0.03;
 /// ... or at this part of a small bound.
 const AIM_LEAST: f64 = 0.7;
 /// So much run time is saved up for at most, ...
-const SAVED: Duration = Duration::from_secs(1);
+const SAVED: Duration = Duration::from_millis(300);
 /// ... or for so many pages: a sequence goes as a whole, or not at all.
 const SAVED_PAGES: f64 = 256.0;
 
