@@ -172,10 +172,10 @@ impl HybridSwap {
         }
         let machine = Machine::here(&self.dir).sentence();
         let text = format!(
-            "Measured {} with\n`deepheap-bench hybridswap --data {} --rounds {}`\non {machine}; \
-             one run each.\n\n{}",
+            "Measured {} with\n`deepheap-bench hybridswap --data {} --rounds {}`\non {machine};\none \
+             run each.\n\n{}",
             today(),
-            self.data_bytes,
+            deepheap::size::exact(self.data_bytes),
             self.rounds,
             tables::all(&runs),
         );
