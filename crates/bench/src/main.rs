@@ -6,11 +6,11 @@
 //! docs/benchmarks.md, `overheads` times the single steps of a fault, `threads` the faults of many
 //! threads at once, `index` has more objects than RAM has room for their table, `maps` touches
 //! files that are mapped, `papers` repeats the experiments of two papers, `flashvm` the policies of
-//! a third, `flashmap` has what maps are for after a fourth, `hybridswap`
-//! a disk behind the SSD, `real` runs programs that users know, `hunt` looks for lost writes,
-//! `torture` kills durable heaps, `durable` compares them with LMDB and redb, `checkpoints` measures
-//! what theirs cost, `opening` how long they take to open, `transactions` commits of several stores,
-//! `clean` removes what killed runs left.
+//! a third, `flashmap` has what maps are for after a fourth, `hybridswap` a disk behind the SSD,
+//! `real` runs programs that users know, `hunt` looks for lost writes, `torture` kills durable
+//! heaps, `durable` compares them with LMDB and redb, `checkpoints` measures what theirs cost,
+//! `opening` how long they take to open, `transactions` commits of several stores, `clean` removes
+//! what killed runs left.
 
 mod access;
 mod backend;

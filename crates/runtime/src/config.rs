@@ -25,7 +25,7 @@
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `strides` | `yes` or `no`: walks in equal steps are fetched ahead | `yes` |
-//! | `tier_turns` | `yes` or `no`: pages go to store and second tier by turns, to compare with | `no` |
+//! | `tier_turns` | `yes` or `no`: pages go to store and tier by turns, to compare with | `no` |
 //! | `sequences` | `yes` or `no`: pages that followed each other before are fetched ahead | `yes` |
 //! | `discard` | `yes` or `no`: the store's device is told what is free | `yes` |
 //! | `stats` | file for a JSON line at exit | none |
@@ -387,15 +387,11 @@ impl Config {
     /// The settings of the second tier, as if it were the store.
     pub fn of_tier(&self) -> Option<Config> {
         let SecondTier { path, model, size } = self.tier.clone()?;
-        let most = (self.usual_ram() / BUDGET_PER_TIER_SEGMENT).max(1);
-        let segment = (1 << most.ilog2()).min(SEGMENT_DEFAULT_BYTES);
-        Some(Config {
-            store: Some(path),
-            store_model: model,
-            store_size: size,
-            segment_bytes: segment.max(self.segment_bytes),
-            ..self.clone()
-        })
+        let part = (self.usual_ram() / BUDGET_PER_TIER_SEGMENT).max(1);
+        let larger = (1 << part.ilog2()).min(SEGMENT_DEFAULT_BYTES);
+        let (store, segment_bytes) = (Some(path), self.segment_bytes.max(larger));
+        let tier = Config { store, store_size: size, segment_bytes, ..self.clone() };
+        Some(Config { store_model: model, ..tier })
     }
 
     /// The bound on stalls that is held by the amount of RAM, rather than by what goes to the

@@ -130,8 +130,8 @@ fn every_key_is_read() {
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          tier:model:hdd@/d:1T,stall:off,\
          overcommit:strict,page_buffer:40%,segment:512K,\
-         compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,pool-step:500,strides:no,sequences:no,tier_turns:1,\
-         discard:no,stats:/tmp/s.json,show_stats:yes,\
+         compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,pool-step:500,strides:no,sequences:no,\
+         tier_turns:1,discard:no,stats:/tmp/s.json,show_stats:yes,\
          trace:/tmp/t,children:no,force:1,encrypt:yes,",
     )
     .expect("all keys");

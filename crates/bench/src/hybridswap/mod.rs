@@ -172,8 +172,8 @@ impl HybridSwap {
         }
         let machine = Machine::here(&self.dir).sentence();
         let text = format!(
-            "Measured {} with\n`deepheap-bench hybridswap --data {} --rounds {}`\non {machine};\none \
-             run each.\n\n{}",
+            "Measured {} with\n`deepheap-bench hybridswap --data {} --rounds {}`\n\
+             on {machine};\none run each.\n\n{}",
             today(),
             deepheap::size::exact(self.data_bytes),
             self.rounds,

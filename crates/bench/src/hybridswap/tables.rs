@@ -38,8 +38,8 @@ fn percent(part: f64) -> String {
 
 fn programs(runs: &[Run]) -> String {
     let mut text = String::from(
-        "| program | RAM | behind it | time | longer | SSD written | less | disk written | stood |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+        "| program | RAM | behind it | time | longer | SSD written | less | disk written | \
+         stood |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     for (_, kind) in KINDS {
         for quarters in 1..=4 {
