@@ -25,8 +25,13 @@ const SAMPLE_OBJECTS: usize = 1 << 14;
 const CURVE_POINTS: usize = 24;
 /// Pages that are chosen together for a sample: neighbours are used alike.
 const SAMPLE_GROUP_BITS: u32 = 3;
-/// What a fault costs outside the handler, where nobody measures it: the signal and its return.
-const SIGNAL_NS: u64 = 1_500;
+/// What a fault costs outside of its handler, the signal and its return: the shortest time from the
+/// end of a fault to the next of the same thread, of one in so many; between bounds.
+const SOONEST: usize = 100;
+const OUTSIDE_NS: (u64, u64) = (1_500, 6_000);
+const OUTSIDE_USUAL_NS: u64 = 3_500;
+/// The program is slower by so much after a fault, which has used its caches (decision 21).
+const COLD_NS: u64 = 1_000;
 /// And what it costs to evict the page that it brings.
 const EVICTION_NS: u64 = 1_500;
 /// A scan that goes on does so at most so many pages beyond the window before.
@@ -69,6 +74,8 @@ pub struct Simulation {
     /// How long the program ran.
     ran_ns: u64,
     costs: Costs,
+    /// What the faults cost when the trace is played with its own RAM, weighed as `weigh` does.
+    played_ns: f64,
 }
 
 /// What the traced program itself met.
@@ -131,7 +138,18 @@ impl Simulation {
             reader.read(traced.lane, &traced.record);
         }
         let Reader {
-            early, mut steps, pages, seen, lanes, limits, parts, end, took, pressing, ..
+            early,
+            mut steps,
+            pages,
+            seen,
+            lanes,
+            limits,
+            parts,
+            end,
+            took,
+            pressing,
+            pauses,
+            ..
         } = reader;
         steps.splice(0..0, early.into_iter().map(Step::Touch));
         let median = |mut took: Vec<u32>, usual| {
@@ -142,6 +160,7 @@ impl Simulation {
             u64::from(*took.select_nth_unstable(middle).1) * UNIT_NS
         };
         let [cached, stored] = took;
+        let outside_ns = outside(pauses) + COLD_NS;
         // A page is compressed after it has left, as a rule.
         let eviction_ns = EVICTION_NS + median(pressing, 0);
         let usual = Terms::new(0).costs_ns;
@@ -158,12 +177,19 @@ impl Simulation {
             part: parts.1.checked_div(parts.0).map_or(PART_USUAL, |part| part as usize),
             ran_ns: trace.header.ran_before_ns + end * UNIT_NS,
             costs: Costs {
-                cached_ns: median(cached, usual.0) + SIGNAL_NS + eviction_ns,
-                stored_ns: median(stored, usual.1) + SIGNAL_NS + eviction_ns,
-                lost_ns: lanes.iter().copied().max().unwrap_or(0),
+                cached_ns: median(cached, usual.0) + outside_ns + eviction_ns,
+                stored_ns: median(stored, usual.1) + outside_ns + eviction_ns,
+                lost_ns: lanes
+                    .iter()
+                    .map(|lane| lane.in_faults_ns + lane.faults * outside_ns)
+                    .max()
+                    .unwrap_or(0),
             },
+            played_ns: 0.0,
         };
         simulation.fit();
+        let played = simulation.play(simulation.ram, simulation.terms(simulation.ram));
+        simulation.played_ns = played.map_or(0.0, |it| simulation.weigh(&it.counts));
         simulation
     }
 
@@ -241,7 +267,7 @@ impl Simulation {
     /// program would not be managed.
     pub fn play(&self, ram: u64, terms: Terms) -> Option<Outcome> {
         if ram >= self.whole_ram() {
-            return Some(self.outcome(ram, self.all_in_reach(1), 1));
+            return Some(self.outcome(ram, self.all_in_reach(1), 1, self.played_ns));
         }
         let mut replay = Replay::new(terms).ok()?;
         for step in &self.steps {
@@ -251,7 +277,7 @@ impl Simulation {
                 Step::Empty(object) => replay.empty(*object),
             }
         }
-        Some(self.outcome(ram, replay.counts(), 1))
+        Some(self.outcome(ram, replay.counts(), 1, self.played_ns))
     }
 
     /// The miss ratios of `CURVE_POINTS` sizes of RAM from that of the trace to all that the
@@ -286,12 +312,13 @@ impl Simulation {
                 }
             }
         }
+        let played_ns = replays.first().map_or(0.0, |(_, least)| self.weigh(&least.counts()));
         let told = |(ram, replay): &(u64, Replay)| {
             let counts = match *ram >= most {
                 true => self.all_in_reach(sampled),
                 false => replay.counts(),
             };
-            self.outcome(*ram, counts, sampled)
+            self.outcome(*ram, counts, sampled, played_ns)
         };
         replays.iter().map(told).collect()
     }
@@ -315,21 +342,39 @@ impl Simulation {
         enough
     }
 
-    fn outcome(&self, ram: u64, counts: Counts, sampled: u32) -> Outcome {
-        // Of the time that the traced program lost, so much is one touch's.
-        let weigh = |cached: u64, stored: u64| {
-            (cached * self.costs.cached_ns + stored * self.costs.stored_ns) as f64
-        };
-        let traced = weigh(self.seen.cached_faults, self.seen.stored_faults).max(1.0);
+    /// What faults cost, in nanoseconds of one thread.
+    fn weigh(&self, counts: &Counts) -> f64 {
+        let Costs { cached_ns, stored_ns, .. } = self.costs;
+        (counts.cached_faults * cached_ns + counts.missed_faults * stored_ns) as f64
+    }
+
+    /// What the counts mean, if those of the trace's own RAM weigh `played_ns`: these stand for the
+    /// time that the traced program was seen to lose.
+    fn outcome(&self, ram: u64, counts: Counts, sampled: u32, played_ns: f64) -> Outcome {
         let whole = f64::from(sampled);
-        let now = weigh(counts.cached_faults, counts.missed_faults) * whole;
+        let part = if played_ns > 0.0 {
+            self.weigh(&counts) / played_ns
+        } else {
+            f64::from(u8::from(ram <= self.ram))
+        };
         let lost_ns = self.costs.lost_ns as f64;
         let busy_ns = (self.ran_ns as f64 - lost_ns).max(self.ran_ns as f64 / 100.0);
-        let slowdown = 1.0 + lost_ns * now / traced / busy_ns;
+        let slowdown = 1.0 + lost_ns * part / busy_ns;
         let seconds = busy_ns * slowdown / 1e9;
         let written = counts.written_bytes as f64 * whole;
         Outcome { ram, counts, slowdown, written_a_year: written / seconds * YEAR_SECONDS }
     }
+}
+
+/// What a fault costs outside of its handler, by the pauses from one to the next: a thread that
+/// touches memory that is away at once is in the next one no sooner.
+fn outside(mut pauses: Vec<u32>) -> u64 {
+    if pauses.len() < FAULTS_LEAST {
+        return OUTSIDE_USUAL_NS;
+    }
+    let at = pauses.len() / SOONEST;
+    let soonest = u64::from(*pauses.select_nth_unstable(at).1) * UNIT_NS;
+    soonest.clamp(OUTSIDE_NS.0, OUTSIDE_NS.1)
 }
 
 /// Whether a page is one of a sample of one in so many.
@@ -364,6 +409,16 @@ enum How {
     Passed,
 }
 
+/// The faults of a lane's threads.
+#[derive(Clone, Copy, Default)]
+struct Lane {
+    faults: u64,
+    /// How long they were in the handlers.
+    in_faults_ns: u64,
+    /// When the last one ended, in units.
+    ended: Option<u64>,
+}
+
 /// Makes steps of records.
 #[derive(Default)]
 struct Reader {
@@ -372,8 +427,9 @@ struct Reader {
     steps: Vec<Step>,
     pages: HashMap<u32, Page>,
     seen: Seen,
-    /// Nanoseconds that the threads of each lane were in faults.
-    lanes: [u64; crate::trace_format::LANES],
+    lanes: [Lane; crate::trace_format::LANES],
+    /// From the end of a fault to the next of its lane.
+    pauses: Vec<u32>,
     /// Pages at which scans are expected next, with the steps that they passed.
     expected: HashMap<u32, Range<usize>>,
     /// When the last page was compressed in each lane, and how long after the one before.
@@ -397,8 +453,12 @@ impl Reader {
         self.end = self.end.max(record.at + u64::from(record.took));
         let page = record.page;
         if record.happened.is_fault() {
-            let ns = u64::from(record.took) * UNIT_NS;
-            self.lanes[usize::from(lane)] += ns + SIGNAL_NS;
+            let lane = &mut self.lanes[usize::from(lane)];
+            lane.faults += 1;
+            lane.in_faults_ns += u64::from(record.took) * UNIT_NS;
+            let pause = lane.ended.and_then(|ended| record.at.checked_sub(ended));
+            self.pauses.extend(pause.and_then(|pause| u32::try_from(pause).ok()));
+            lane.ended = Some(record.at + u64::from(record.took));
             match record.happened {
                 Happened::Cached => {
                     self.took[0].push(record.took);
