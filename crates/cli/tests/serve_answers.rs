@@ -1,10 +1,10 @@
-//! What `serve` answers a plain client: the page, its numbers, the metrics; and to whom.
+//! What `serve` answers a plain client and a browser: page, numbers, metrics; and to whom.
 
 mod command;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use command::{Folder, told};
@@ -129,5 +129,34 @@ fn what_cannot_be_served_is_told() {
     ] {
         let (found, _, err) = told(&folder.output(&arguments));
         assert_eq!((found, err.contains(words)), (Some(status), true), "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn a_browser_draws_the_page_without_trouble() {
+    let browser = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+        Command::new(name).arg("--version").output().is_ok_and(|done| done.status.success())
+    });
+    let Some(browser) = browser else {
+        eprintln!("no browser here: nothing is looked at");
+        return;
+    };
+    let page = StatsPage::create().expect("page");
+    page.set(Gauge::Budget, 256 << 20);
+    page.record(0, FaultKind::Stored, 70_000);
+    let folder = Folder::new();
+    let pid = std::process::id();
+    let server = Server::start(&folder, &[&pid.to_string()]);
+    // Ended by `timeout`, should it hang.
+    let done = Command::new("timeout")
+        .args(["120", browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
+        .arg("--virtual-time-budget=5000")
+        .arg(format!("http://{}/?token={}", server.address, server.token))
+        .output()
+        .expect("start the browser");
+    let drawn = String::from_utf8_lossy(&done.stdout);
+    for part in [&format!("({pid})</h1>"), "0 B of 256 MiB", "<polyline", "id=\"trouble\"></span>"]
+    {
+        assert!(drawn.contains(part), "{part}: {:?}: {drawn}", done.status);
     }
 }
