@@ -26,7 +26,7 @@ use deepheap_sys::tls;
 use crate::PAGE;
 
 /// One part of the RAM budget in so many is for lanes.
-const BUDGET_PART: usize = 4;
+const BUDGET_PART: usize = 2;
 /// Frames, as a power of two. Fewer would make many mappings.
 const SHIFT_LEAST: u32 = 8;
 /// Pages beyond could not have all lanes of a frame.
