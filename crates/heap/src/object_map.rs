@@ -7,14 +7,14 @@
 //! `ObjectSpace`; open bits and batches belong to the lock of the pool.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_sys::errno::Result;
 
 use crate::chunk::Chunk;
 use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN};
 use crate::page_bits::PageBits;
-use crate::shape::{LANE_BYTES, LANES};
+use crate::shape::{LANE_BYTES, LANES, PAGES_PER_LANE};
 use crate::table::Table;
 
 /// Chunks start and end at multiples of so many pages. So the pager may install the fresh pages of
@@ -45,6 +45,8 @@ pub(crate) struct ObjectMap {
     pub open: PageBits,
     /// A bit for each span whose objects lie in lanes.
     lane_spans: Table<AtomicU64>,
+    /// How many of them there are.
+    lane_span_count: AtomicUsize,
     /// There are so many frames, to the power of two, that pages in lanes share; 0: no lanes.
     lanes_shift: AtomicU32,
 }
@@ -59,6 +61,7 @@ impl ObjectMap {
             batches: Table::new(pages)?,
             open: PageBits::new(pages)?,
             lane_spans: Table::new(pages.div_ceil(PAGES_PER_SPAN).div_ceil(64))?,
+            lane_span_count: AtomicUsize::new(0),
             lanes_shift: AtomicU32::new(0),
         })
     }
@@ -80,7 +83,15 @@ impl ObjectMap {
         for span in spans {
             self.lane_spans.mark(span / 64..span / 64 + 1);
             self.lane_spans[span / 64].fetch_or(1 << (span % 64), Ordering::Release);
+            self.lane_span_count.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether with so many more spans there would be more than [`PAGES_PER_LANE`] pages to a lane.
+    pub fn lanes_are_full(&self, more: usize) -> bool {
+        let frames = 1usize << self.lanes_shift.load(Ordering::Acquire);
+        let most = (frames * LANES * PAGES_PER_LANE / PAGES_PER_SPAN).max(1);
+        self.lane_span_count.load(Ordering::Relaxed) + more > most
     }
 
     /// See `Heap::is_lane_page`.

@@ -294,27 +294,32 @@ impl Pools {
     ) -> core::result::Result<(), Shortage> {
         self.pools.mark(number..number + 1);
         let pool = &self.pools[number];
-        let lanes = ground.map.has_lanes().then(|| Shape::in_lane(shape.size())).flatten();
-        let (shape, in_lanes) = lanes.map_or((shape, false), |shape| (shape, true));
-        let (stride, batch) = (shape.stride as usize, shape.batch as usize);
-        let step = self.step.load(Relaxed) / stride;
         let have = pool.objects.load(Relaxed) as usize;
-        // Larger objects have many sizes, with few objects of each. Their pools start small,
-        // because store space is promised for a whole chunk.
-        let first = match stride {
-            1 => (FIRST_STEP * FIRST_SIZE / shape.size()).clamp(PAGES_PER_GROUP, FIRST_STEP),
-            _ => PAGES_PER_GROUP / stride,
+        let create = |shape: Shape, in_lanes: bool| {
+            let (stride, batch) = (shape.stride as usize, shape.batch as usize);
+            let step = self.step.load(Relaxed) / stride;
+            // Larger objects have many sizes, with few objects of each. Their pools start small,
+            // because store space is promised for a whole chunk.
+            let first = match stride {
+                1 => (FIRST_STEP * FIRST_SIZE / shape.size()).clamp(PAGES_PER_GROUP, FIRST_STEP),
+                _ => PAGES_PER_GROUP / stride,
+            };
+            let objects = have.max(first).min(step.max(1));
+            // Whole groups of pages, up to a span.
+            let pages = (objects.div_ceil(batch) * stride).next_multiple_of(PAGES_PER_GROUP);
+            let slots = pages.min(PAGES_PER_SPAN) / stride;
+            let least = PAGES_PER_GROUP / stride;
+            ground.space.create(ground.map, (shape, in_lanes), slots, least)
         };
-        let objects = have.max(first).min(step.max(1));
-        // Whole groups of pages, up to a span.
-        let pages = (objects.div_ceil(batch) * stride).next_multiple_of(PAGES_PER_GROUP);
-        let slots = pages.min(PAGES_PER_SPAN) / stride;
-        let id = {
-            let shape = (shape, in_lanes);
-            ground.space.create(ground.map, shape, slots, PAGES_PER_GROUP / stride)?
+        let in_lane = ground.map.has_lanes().then(|| Shape::in_lane(shape.size())).flatten();
+        let id = match in_lane.map(|shape| create(shape, true)) {
+            Some(Err(Shortage::LaneSpans(more))) if ground.map.lanes_are_full(more) => None,
+            created => created,
         };
+        let id = id.unwrap_or_else(|| create(in_lane.unwrap_or(shape), false))?;
         let chunk = ground.map.chunk(id);
-        let (first, slots) = (chunk.first(), chunk.slots());
+        let (first, slots, shape) = (chunk.first(), chunk.slots(), chunk.shape());
+        let stride = shape.stride as usize;
         if stride == 1 {
             ground.map.open.set(first..first + slots);
         } else {

@@ -20,6 +20,9 @@ pub(crate) const BATCH_BELOW: usize = 128;
 pub const LANE_BYTES: usize = 512;
 /// Lanes of a frame.
 pub const LANES: usize = PAGE / LANE_BYTES;
+/// Pages that share a lane, at most. The kernel's page tables of all windows take 8 bytes a page,
+/// which 16 pages make a quarter of what lanes take.
+pub(crate) const PAGES_PER_LANE: usize = 16;
 /// Most objects on a page: the smallest have 8 bytes.
 pub(crate) const BATCH_MAX: usize = BATCH_BELOW / OBJECT_GRAIN;
 /// Object sizes are rounded up to a multiple of this.

@@ -12,7 +12,6 @@
 use core::ptr::null_mut;
 
 use deepheap_heap::{LANE_BYTES, PAGES_PER_SPAN, PageNo};
-use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::page_extractor::RANGE;
 use deepheap_sys::pinned_array::PinnedArray;
@@ -25,10 +24,6 @@ use crate::ownership::{Found, Owned, Place};
 use crate::pager::Pager;
 use crate::ranges::RangeNo;
 
-/// Page tables are left alone up to this part of the budget.
-const PAGE_TABLES_PART: usize = 8;
-/// Ranges that a fault looks at, at most, to drop their page tables.
-const RANGES_MAX: usize = 64;
 /// Objects that leave their lanes together before a fork.
 const TOGETHER: usize = 64;
 
@@ -117,59 +112,6 @@ impl Pager {
         match self.lanes_of(page) {
             Some(lanes) if !lanes.is_exiled(page) => lanes.bytes_of(lanes.lane_of(page)),
             _ => (self.frames.address_of(page) + self.heap.kept_offset(page)) as *mut u8,
-        }
-    }
-
-    /// Unmaps ranges of windows while the kernel's page tables take too much. Objects stay in their
-    /// lanes: the next touch of one is a fault that only maps it.
-    pub(crate) fn drop_page_tables(&self, lanes: &Lanes) {
-        let zapper = self.frames.zapper();
-        let is_over = || {
-            let most = self.budget.bytes() / PAGE_TABLES_PART;
-            zapper.frees_page_tables() && self.frames.ranges.page_table_bytes() > most
-        };
-        if !is_over() {
-            return;
-        }
-        let _passage = self.gate.enter(crate::gate::Level::Mover);
-        for _ in 0..RANGES_MAX {
-            if !is_over() {
-                return;
-            }
-            self.drop_next_table(lanes);
-        }
-    }
-
-    fn drop_next_table(&self, lanes: &Lanes) {
-        const RANGE_PAGES: usize = RANGE / PAGE;
-        let end = self.frames.managed_spans() * PAGES_PER_SPAN;
-        let at = lanes.table_hand.fetch_add(RANGE_PAGES, Ordering::Relaxed) % end.max(1);
-        let first = PageNo((at - at % RANGE_PAGES) as u32);
-        if !self.heap.is_lane_page(first) {
-            // To the next span.
-            lanes.table_hand.fetch_add(PAGES_PER_SPAN - RANGE_PAGES, Ordering::Relaxed);
-            return;
-        }
-        let range = RangeNo::of(first);
-        // Exiled pages in it hold what is nowhere else: then it cannot be closed.
-        if !self.frames.ranges.close(range, 0) {
-            return;
-        }
-        // A thread that pins counts its pin and then waits until the range is open; we close it and
-        // then look at the pins. So one of us sees the other.
-        let mut pages = (first.0..first.0 + RANGE_PAGES as u32).map(PageNo);
-        let is_pinned = pages.any(|page| match self.ownership.peek(page) {
-            Some(Place::Busy(id)) => self.ownership.descriptor(id).is_pinned(),
-            _ => false,
-        });
-        let iov_base = self.frames.address_of(first) as *mut libc::c_void;
-        // SAFETY: pages of windows, whose bytes stay in the file, and exiled ones that are empty.
-        let is_dropped = !is_pinned
-            && unsafe { self.frames.zapper().zap(&[libc::iovec { iov_base, iov_len: RANGE }]) }
-                .is_ok();
-        match is_dropped {
-            true => self.frames.ranges.open(range, 0),
-            false => self.frames.ranges.open_with_table(range),
         }
     }
 

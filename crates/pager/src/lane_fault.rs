@@ -103,7 +103,6 @@ impl Pager {
         if attempt.wants_exile && lanes.exiled_pages() > EXILED_MAX {
             self.bring_one_home(lanes, &mut moves);
         }
-        self.drop_page_tables(lanes);
         self.signal_eviction();
         served.map(|(served, is_present)| {
             let Served { kind, ahead, passed } = served;

@@ -69,8 +69,6 @@ pub(crate) struct Lanes {
     /// The last two pages in lanes that a thread faulted on, the last one in the lower half.
     /// Threads may share one: then a pattern is seen later.
     last: Box<[AtomicU64]>,
-    /// Where the next look for page tables that can go begins, a page.
-    pub(crate) table_hand: AtomicUsize,
     /// Where the next look for pages that can come home begins.
     pub(crate) home_hand: AtomicUsize,
 }
@@ -100,7 +98,6 @@ impl Lanes {
             exiled: PinnedArray::new(region_pages.div_ceil(64))?,
             exiled_pages: AtomicUsize::new(0),
             last: (0..THREADS).map(|_| AtomicU64::new(0)).collect(),
-            table_hand: AtomicUsize::new(0),
             home_hand: AtomicUsize::new(0),
         })
     }
@@ -284,7 +281,7 @@ mod tests {
     use super::*;
 
     fn lanes() -> Lanes {
-        Lanes::new(lanes_shift(4 << 20), 1 << 20).expect("a memory file")
+        Lanes::new(SHIFT_LEAST, 1 << 20).expect("a memory file")
     }
 
     #[test]

@@ -48,9 +48,7 @@ impl Pager {
                 // gate. So one of us sees the other, and no call begins while pages are protected.
                 if kind == Pin::Long || !self.gate.is_closed() {
                     if self.lanes_of(page).is_some() {
-                        // It may be in its lane and not mapped. From now on it stays mapped
-                        // (`drop_page_tables`).
-                        self.frames.ranges.wait_until_open(page);
+                        // It may be in its lane and not mapped. From now on it stays mapped.
                         self.touch_page(page);
                     }
                     return true;

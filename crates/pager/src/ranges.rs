@@ -83,24 +83,14 @@ impl Ranges {
         }
     }
 
-    /// Notes that the kernel has a page table for the range of a page that does not count here. Is
-    /// called after the page was mapped: if another thread zaps the range meanwhile, then either it
-    /// takes the page out of reach again, or we see the range closed.
+    /// Notes that the kernel has a page table for the range of a page that does not count here: one
+    /// of a window (`lanes`). Such a range is never closed.
     pub fn note_table(&self, page: PageNo) {
-        self.wait_until_open(page);
         let word = &self.words[RangeNo::of(page).0];
         if word.load(Ordering::Relaxed) & TABLE == 0
             && word.fetch_or(TABLE, Ordering::Relaxed) & TABLE == 0
         {
             self.tables.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Waits while the range of a page is closed.
-    pub fn wait_until_open(&self, page: PageNo) {
-        let word = &self.words[RangeNo::of(page).0];
-        while word.load(Ordering::SeqCst) & CLOSED != 0 {
-            self.opened.wait_unless(|| word.load(Ordering::SeqCst) & CLOSED == 0);
         }
     }
 
@@ -120,13 +110,7 @@ impl Ranges {
     pub fn close(&self, range: RangeNo, owned: usize) -> bool {
         let open = owned as u16 | TABLE;
         let word = &self.words[range.0];
-        word.compare_exchange(open, open | CLOSED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    }
-
-    /// Opens a range that was closed with no page in it, and whose page table stays.
-    pub fn open_with_table(&self, range: RangeNo) {
-        self.words[range.0].store(TABLE, Ordering::SeqCst);
-        self.opened.notify(u32::MAX);
+        word.compare_exchange(open, open | CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Opens a closed range again, in which `left` pages could not be taken out and stay.

@@ -311,7 +311,6 @@ impl World {
         };
         if self.pager.is_in_lane(page) {
             // As `pin_page` does.
-            self.pager.frames.ranges.wait_until_open(page);
             self.touch(sequences, thing.address, |_| ());
         }
         for _ in 0..PINNED_STEPS {
