@@ -70,7 +70,8 @@ impl Point {
             command.arg(format!("--{name}")).arg(value);
         }
         let (ram, store) = (self.ram_bytes(settings), in_conf(&settings.dir));
-        command.env("DEEPHEAP_CONF", format!("ram:{ram},store:{store}"));
+        let more = if self.contender == Contender::MicroPages { ",micro_pages:yes" } else { "" };
+        command.env("DEEPHEAP_CONF", format!("ram:{ram},store:{store}{more}"));
         command.env_remove("DEEPHEAP_SHOW_STATS").env_remove("LD_PRELOAD");
         command.current_dir(&settings.dir);
         command
@@ -78,7 +79,7 @@ impl Point {
 
     fn memory_word(&self) -> &'static str {
         match self.contender {
-            Contender::Objects | Contender::Calls => "objects",
+            Contender::Objects | Contender::MicroPages | Contender::Calls => "objects",
             Contender::Pages => "pages",
             Contender::Swap => "malloc",
             Contender::Mmap | Contender::Bare => "file",

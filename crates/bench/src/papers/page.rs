@@ -47,7 +47,8 @@ the last change. `make bench-papers` measures what was not measured on the machi
 `BENCH_OPTIONS=--quick` takes less than 15 minutes and writes `target/papers`.
 ";
 const CONTENDERS: &str = "\
-**objects**: deepheap moves objects (`dh_oalloc`). **calls**: the same by `dh_read` and \
+**objects**: deepheap moves objects (`dh_oalloc`). **micro-pages**: the same with objects of up to \
+512 bytes in lanes (`micro_pages:on`). **calls**: objects by `dh_read` and \
 `dh_write`, many at a time by `dh_gather` and `dh_scatter` (embeddings) or asked for by \
 `dh_prefetch` (Bloom filter), instead of one pointer after the other. **pages**: deepheap moves \
 pages (`dh_malloc`). **swap**: `malloc` in a memory cgroup, with a swap file. **mmap**: a mapped \

@@ -62,6 +62,7 @@ pub struct Plot {
 fn colour(contender: Contender) -> RGBColor {
     match contender {
         Contender::Objects => RGBColor(31, 119, 208),
+        Contender::MicroPages => RGBColor(20, 60, 120),
         Contender::Calls => RGBColor(64, 176, 200),
         Contender::Pages => RGBColor(42, 157, 92),
         Contender::Swap => RGBColor(217, 112, 43),

@@ -201,5 +201,25 @@ const ARRAY: Experiment = Experiment {
     claims: &[],
 };
 
+const SERVED_ZIPF: Case = Case {
+    label: "RAM 1/16",
+    options: &[("object", "512"), ("writes", "50"), ("threads", "8"), ("zipf", "0.99")],
+    quick: NOBODY,
+    ..MEMCACHED_512
+};
+const SERVED_BY_RAM: Experiment = Experiment {
+    id: "memcached-zipf",
+    paper: Paper::Goals,
+    title: "memcached, 512-byte values of which some are hot",
+    claim: "",
+    here: "8 connections, half of the operations sets, keys by a zipf distribution of 0.99.",
+    today: "",
+    axis: "RAM",
+    cases: &[SERVED_ZIPF, Case { label: "RAM 1/4", ram_part: 4, ..SERVED_ZIPF }],
+    metric: &THROUGHPUT,
+    drawn: Drawn::No,
+    claims: &[],
+};
+
 /// The experiments that the goals ask for, besides those of the papers.
-pub const ALL: &[Experiment] = &[APPLICATIONS, ARRAY];
+pub const ALL: &[Experiment] = &[APPLICATIONS, ARRAY, SERVED_BY_RAM];

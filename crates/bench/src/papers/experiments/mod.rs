@@ -29,7 +29,9 @@ pub enum Paper {
 pub enum Contender {
     /// deepheap, object by object, through pointers.
     Objects,
-    /// The same through dh_read, dh_gather, dh_prefetch and their kin.
+    /// The same with objects of up to 512 bytes in lanes (`micro_pages:on`).
+    MicroPages,
+    /// Objects through dh_read, dh_gather, dh_prefetch and their kin.
     Calls,
     /// deepheap, page by page.
     Pages,
@@ -44,13 +46,21 @@ pub enum Contender {
 impl Contender {
     /// All of them, in the order of measuring and of tables: swap and mmap get the RAM that the
     /// object variant was seen to use, so that comes first.
-    pub const ALL: [Self; 6] =
-        [Self::Objects, Self::Calls, Self::Pages, Self::Swap, Self::Mmap, Self::Bare];
+    pub const ALL: [Self; 7] = [
+        Self::Objects,
+        Self::MicroPages,
+        Self::Calls,
+        Self::Pages,
+        Self::Swap,
+        Self::Mmap,
+        Self::Bare,
+    ];
 
     /// The word in tables and file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Objects => "objects",
+            Self::MicroPages => "micro-pages",
             Self::Calls => "calls",
             Self::Pages => "pages",
             Self::Swap => "swap",
@@ -241,6 +251,13 @@ const OBJECTS_PAGES: &[Contender] = &[Contender::Objects, Contender::Pages];
 const SERVED: &[Contender] = &[Contender::Objects, Contender::Pages, Contender::Swap];
 const FOUR: &[Contender] =
     &[Contender::Objects, Contender::Pages, Contender::Swap, Contender::Mmap];
+const WITH_MICRO_PAGES: &[Contender] = &[
+    Contender::Objects,
+    Contender::MicroPages,
+    Contender::Pages,
+    Contender::Swap,
+    Contender::Mmap,
+];
 const FIVE: &[Contender] =
     &[Contender::Objects, Contender::Calls, Contender::Pages, Contender::Swap, Contender::Mmap];
 
@@ -313,6 +330,7 @@ const RANDOM: Case = Case {
     label: "random access, 512 B",
     program: Program::App("random_access"),
     options: &[("object", "512"), ("writes", "50"), ("threads", "8")],
+    contenders: WITH_MICRO_PAGES,
     ..APP
 };
 const PACKETS: Case = Case {
