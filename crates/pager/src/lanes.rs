@@ -25,7 +25,9 @@ use deepheap_sys::tls;
 
 use crate::PAGE;
 
-/// One part of the RAM budget in so many is for lanes.
+/// What is left alone of the RAM budget: tables, buffers and the least of cache and page buffer.
+const LEFT_ALONE: usize = 16 << 20;
+/// One part in so many of the rest is for lanes.
 const BUDGET_PART: usize = 2;
 /// Frames, as a power of two. Fewer would make many mappings.
 const SHIFT_LEAST: u32 = 8;
@@ -41,10 +43,11 @@ const THREADS: usize = 256;
 /// table of the alias.
 const TABLE_BYTES_PER_FRAME: usize = LANES * size_of::<u32>() + 8;
 
-/// How many frames lanes have under a budget of so many bytes, as a power of two.
+/// How many frames lanes have under a budget of so many bytes, as the nearest power of two.
 pub fn lanes_shift(budget_bytes: usize) -> u32 {
-    let frames = (budget_bytes / BUDGET_PART / PAGE).max(1);
-    frames.ilog2().clamp(SHIFT_LEAST, SHIFT_MOST)
+    let frames = budget_bytes.saturating_sub(LEFT_ALONE) / BUDGET_PART / PAGE;
+    (frames.max(1) as f64).log2().round().clamp(f64::from(SHIFT_LEAST), f64::from(SHIFT_MOST))
+        as u32
 }
 
 /// The number of a lane: eight times that of its frame, and which of that frame's it is.
@@ -313,6 +316,13 @@ mod tests {
         assert_eq!(seen, [false, false, false, true, true]);
         assert!(!lanes.alternates(PageNo(7)));
         assert!(!lanes.alternates(one), "there was another fault between");
+    }
+
+    #[test]
+    fn lanes_have_half_of_a_large_budget_and_little_of_a_small_one() {
+        let shifts = [16, 24, 32, 64, 128, 256, 4096].map(|mib| lanes_shift(mib << 20));
+        let mib = shifts.map(|shift| (PAGE << shift) >> 20);
+        assert_eq!(mib, [1, 4, 8, 32, 64, 128, 2048]);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use scene::memory::{PAGE, Random, seed};
 use scene::play;
 use scene::process::{fork, must_succeed};
 
-const CONF: &str = "ram:16M,store_size:400M,micro_pages:on";
+const CONF: &str = "ram:24M,store_size:400M,micro_pages:on";
 /// Frames of the lanes under that budget, and so the pages after which a lane comes again.
-const FRAMES: usize = 2048;
+const FRAMES: usize = 1024;
 const AGAIN: usize = 8 * FRAMES * PAGE;
 
 /// Objects of 512 bytes, each filled with its number, of which each lane has several.
