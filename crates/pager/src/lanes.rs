@@ -43,11 +43,11 @@ const THREADS: usize = 256;
 /// table of the alias.
 const TABLE_BYTES_PER_FRAME: usize = LANES * size_of::<u32>() + 8;
 
-/// How many frames lanes have under a budget of so many bytes, as the nearest power of two.
+/// How many frames lanes have under a budget of so many bytes, as a power of two. A seventh more
+/// than their part is let pass, so that of 128 MiB they have half.
 pub fn lanes_shift(budget_bytes: usize) -> u32 {
     let frames = budget_bytes.saturating_sub(LEFT_ALONE) / BUDGET_PART / PAGE;
-    (frames.max(1) as f64).log2().round().clamp(f64::from(SHIFT_LEAST), f64::from(SHIFT_MOST))
-        as u32
+    (frames * 8 / 7).max(1).ilog2().clamp(SHIFT_LEAST, SHIFT_MOST)
 }
 
 /// The number of a lane: eight times that of its frame, and which of that frame's it is.
@@ -320,9 +320,9 @@ mod tests {
 
     #[test]
     fn lanes_have_half_of_a_large_budget_and_little_of_a_small_one() {
-        let shifts = [16, 24, 32, 64, 128, 256, 4096].map(|mib| lanes_shift(mib << 20));
+        let shifts = [16, 24, 32, 64, 128, 200, 256, 4096].map(|mib| lanes_shift(mib << 20));
         let mib = shifts.map(|shift| (PAGE << shift) >> 20);
-        assert_eq!(mib, [1, 4, 8, 32, 64, 128, 2048]);
+        assert_eq!(mib, [1, 4, 8, 16, 64, 64, 128, 2048]);
     }
 
     #[test]
