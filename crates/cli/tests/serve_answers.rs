@@ -55,11 +55,16 @@ impl Drop for Server {
     }
 }
 
-#[test]
-fn the_page_its_numbers_and_the_metrics_are_for_who_has_the_token() {
+/// Makes this process one under deepheap: with a budget, and with a fault.
+fn show_this_process() {
     let page = StatsPage::create().expect("page");
     page.set(Gauge::Budget, 256 << 20);
     page.record(0, FaultKind::Stored, 70_000);
+}
+
+#[test]
+fn the_page_its_numbers_and_the_metrics_are_for_who_has_the_token() {
+    show_this_process();
     let folder = Folder::new();
     let pid = std::process::id();
     let server = Server::start(&folder, &[&pid.to_string()]);
@@ -141,9 +146,7 @@ fn a_browser_draws_the_page_without_trouble() {
         eprintln!("no browser here: nothing is looked at");
         return;
     };
-    let page = StatsPage::create().expect("page");
-    page.set(Gauge::Budget, 256 << 20);
-    page.record(0, FaultKind::Stored, 70_000);
+    show_this_process();
     let folder = Folder::new();
     let pid = std::process::id();
     let server = Server::start(&folder, &[&pid.to_string()]);

@@ -90,8 +90,9 @@ impl Heap {
     }
 
     /// Has single objects of up to [`LANE_BYTES`](crate::LANE_BYTES) bytes lie in lanes of
-    /// 2^`shift` frames from now on: page n has lane n / 2^`shift` % 8 of frame n % 2^`shift`. To
-    /// be called once, before any object is allocated; not in a heap that is saved.
+    /// 2^`shift` frames from now on, as long as no lane has more than 16 pages: page n has lane
+    /// n / 2^`shift` % 8 of frame n % 2^`shift`. To be called once, before any object is allocated;
+    /// not in a heap that is saved.
     pub fn set_lanes(&self, shift: u32) {
         self.objects.map.set_lanes(shift);
     }

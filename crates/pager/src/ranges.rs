@@ -84,7 +84,7 @@ impl Ranges {
     }
 
     /// Notes that the kernel has a page table for the range of a page that does not count here: one
-    /// of a window (`lanes`). Such a range is never closed.
+    /// of a window (`lanes`). Such a range is closed by a forked child only, which is alone.
     pub fn note_table(&self, page: PageNo) {
         let word = &self.words[RangeNo::of(page).0];
         if word.load(Ordering::Relaxed) & TABLE == 0

@@ -10,6 +10,7 @@
 
 use core::ops::Range;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
@@ -75,7 +76,7 @@ pub struct Simulation {
     ran_ns: u64,
     costs: Costs,
     /// What the faults cost when the trace is played with its own RAM, weighed as `weigh` does.
-    played_ns: f64,
+    played_ns: OnceLock<f64>,
 }
 
 /// What the traced program itself met.
@@ -185,11 +186,9 @@ impl Simulation {
                     .max()
                     .unwrap_or(0),
             },
-            played_ns: 0.0,
+            played_ns: OnceLock::new(),
         };
         simulation.fit();
-        let played = simulation.play(simulation.ram, simulation.terms(simulation.ram));
-        simulation.played_ns = played.map_or(0.0, |it| simulation.weigh(&it.counts));
         simulation
     }
 
@@ -266,8 +265,16 @@ impl Simulation {
     /// Plays all of the trace; none if there is no memory. With RAM for all of its pages the
     /// program would not be managed.
     pub fn play(&self, ram: u64, terms: Terms) -> Option<Outcome> {
+        let counts = self.counts(ram, terms)?;
+        let played = || self.counts(self.ram, self.terms(self.ram));
+        let played_ns =
+            *self.played_ns.get_or_init(|| played().map_or(0.0, |counts| self.weigh(&counts)));
+        Some(self.outcome(ram, counts, 1, played_ns))
+    }
+
+    fn counts(&self, ram: u64, terms: Terms) -> Option<Counts> {
         if ram >= self.whole_ram() {
-            return Some(self.outcome(ram, self.all_in_reach(1), 1, self.played_ns));
+            return Some(self.all_in_reach(1));
         }
         let mut replay = Replay::new(terms).ok()?;
         for step in &self.steps {
@@ -277,7 +284,7 @@ impl Simulation {
                 Step::Empty(object) => replay.empty(*object),
             }
         }
-        Some(self.outcome(ram, replay.counts(), 1, self.played_ns))
+        Some(replay.counts())
     }
 
     /// The miss ratios of `CURVE_POINTS` sizes of RAM from that of the trace to all that the

@@ -9,9 +9,10 @@ mod load;
 mod tables;
 
 use std::fs::{self, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -19,14 +20,16 @@ use serde::{Deserialize, Serialize};
 pub use self::load::Load;
 use self::load::{Done, Kind};
 use crate::failure::Failure;
+use crate::papers::launch::Running;
 use crate::papers::machine::{Machine, today};
-use crate::signals::{self, Watched};
 use crate::sizes::parse_bytes;
-use crate::{marked_page, output, supervisor};
+use crate::{marked_page, output, signals, supervisor};
 
 const BEGIN: &str = "<!-- measured: begin; written by `deepheap-bench hybridswap` -->";
 /// Seconds of a run under a bound.
 const BOUND_SECONDS: f64 = 30.0;
+/// No run takes so long, but one that hangs.
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// What `deepheap-bench hybridswap` takes.
 #[derive(Clone, Debug, Args)]
@@ -210,25 +213,15 @@ impl HybridSwap {
         // What the run before left to write back is not this one's to wait for.
         // SAFETY: sync has no preconditions.
         unsafe { libc::sync() };
-        let failed = |error: std::io::Error| Failure::os("load", &error);
-        let mut children = Vec::new();
+        let mut programs = Vec::new();
         for behind in &case.behind {
-            let mut command = self.command(case, *behind)?;
-            let child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
-            let watched = Watched::new(child.id())?;
-            children.push((child, watched));
+            programs.push(Running::start(&mut self.command(case, *behind)?)?);
         }
         let mut all = Vec::new();
-        for (mut child, watched) in children {
-            let mut text = String::new();
-            if let Some(mut pipe) = child.stdout.take() {
-                pipe.read_to_string(&mut text).map_err(failed)?;
-            }
-            let status = child.wait().map_err(failed)?;
-            drop(watched);
-            signals::interrupted()?;
-            let done = serde_json::from_str(&text).ok().filter(|_| status.success());
-            all.push(done.ok_or_else(|| Failure::Failed(format!("{}: {status}", case.name)))?);
+        for program in programs {
+            let line = program.wait(LIMIT)?.success()?;
+            let done = serde_json::from_str(line.trim());
+            all.push(done.map_err(|error| Failure::Failed(format!("{}: {error}", case.name)))?);
         }
         Ok(all)
     }
@@ -252,8 +245,7 @@ impl HybridSwap {
             Some(seconds) => command.args(["--seconds", &seconds.to_string()]),
             None => command.args(["--rounds", &self.rounds.to_string()]),
         };
-        command.stdin(Stdio::null()).env_remove("DEEPHEAP_CONF").env_remove("LD_PRELOAD");
-        signals::die_with_parent(&mut command);
+        command.env_remove("DEEPHEAP_CONF").env_remove("LD_PRELOAD");
         Ok(command)
     }
 }
