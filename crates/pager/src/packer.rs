@@ -11,10 +11,9 @@ use crate::ownership::{DescriptorId, OwnedList};
 /// What packing a batch needs: too large for a signal handler's stack.
 pub(crate) struct Packer {
     pub(crate) plan: Plan,
-    /// What leaves; and, from `BATCH_MAX` on, what goes to the second tier, with room for a group
-    /// that is not chosen.
-    pub(crate) leaving: [(PageNo, DescriptorId); 3 * BATCH_MAX],
-    /// Which of what leaves is left to the second tier.
+    /// What leaves; and, from `BATCH_MAX` on, what does so because it is next in its sequence.
+    pub(crate) leaving: [(PageNo, DescriptorId); 2 * BATCH_MAX],
+    /// Which of what leaves does so as part of its sequence, now or later.
     pub(crate) is_sequence: [bool; BATCH_MAX],
     /// The objects to be packed, as they are.
     pub(crate) objects: ToPack,
@@ -56,7 +55,7 @@ impl Packer {
         let none = (PageNo(0), DescriptorId(0));
         Packer {
             plan: Plan::new(),
-            leaving: [none; 3 * BATCH_MAX],
+            leaving: [none; 2 * BATCH_MAX],
             is_sequence: [false; BATCH_MAX],
             objects: ToPack::new(),
             pages: ToPack::new(),

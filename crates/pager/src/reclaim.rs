@@ -18,6 +18,7 @@ use crate::moves::Moves;
 use crate::ownership::{DescriptorId, List, Owned, UNKNOWN_HASH};
 use crate::packer::Packer;
 use crate::pager::Pager;
+use crate::second_tier::Chosen;
 use crate::trace::Happened;
 
 /// The least number of objects that leave together: a few blocks of small ones.
@@ -108,15 +109,17 @@ impl Pager {
             count += 1;
         }
         moves.second_chances += all_patience - patience;
+        let sequence = self.first_in_sequence(&packer.leaving[..count]);
         // In address order, so that neighbours of one age become neighbours in the log, and a scan
         // reads them with one request.
         packer.leaving[..count].sort_unstable_by_key(|(page, _)| page.0);
         let before = moves.reclaimed();
-        let mut freed = self.reclaim_sequences(packer, count, moves);
+        let mut chosen = self.choose_sequence(packer, count, sequence);
+        let mut freed = self.reclaim_sequence(packer, count, &mut chosen, moves);
         let mut log = Log::of(&self.store, true);
         (packer.objects.count, packer.pages.count) = (0, 0);
-        for index in 0..count {
-            if packer.is_sequence[index] {
+        for index in (0..count).chain(BATCH_MAX..BATCH_MAX + chosen.to_store) {
+            if index < count && packer.is_sequence[index] {
                 continue;
             }
             freed += usize::from(self.leave_or_list(packer, index, &mut log, moves));
@@ -133,15 +136,22 @@ impl Pager {
         }
     }
 
-    /// Moves what is for the second tier there, as long as that has room at once; returns how many
-    /// left the cache. What is still marked in `is_sequence` afterwards stays or has left.
-    fn reclaim_sequences(&self, packer: &mut Packer, count: usize, moves: &mut Moves) -> usize {
-        let chosen = self.choose_sequences(packer, count);
+    /// Moves what was chosen for the second tier there, as long as that has room at once; returns
+    /// how many left the cache. If none did, they go to the store. What is marked in `is_sequence`
+    /// has left, will do so as part of what was chosen, or stays.
+    fn reclaim_sequence(
+        &self,
+        packer: &mut Packer,
+        count: usize,
+        chosen: &mut Chosen,
+        moves: &mut Moves,
+    ) -> usize {
         let Some(second) = self.store.second_tier() else { return 0 };
         let mut log = Log::of(second, false);
         (packer.objects.count, packer.pages.count) = (0, 0);
+        let first = BATCH_MAX + chosen.to_store;
         let mut freed = 0;
-        for index in BATCH_MAX..BATCH_MAX + chosen {
+        for index in first..first + chosen.to_second {
             log.secure();
             if log.with_room().is_none() {
                 break;
@@ -149,10 +159,13 @@ impl Pager {
             freed += usize::from(self.leave_or_list(packer, index, &mut log, moves));
         }
         freed += self.pack(packer, Content::Pages, true, &mut log, moves);
+        self.tier_mix.pay(freed);
         if freed == 0 {
-            // It has no room, or all was touched: the first tier takes what leaves.
-            packer.is_sequence[..count].fill(false);
+            chosen.to_store += chosen.to_second;
         }
+        let waiting = packer.is_sequence[..count].iter().filter(|is_sequence| **is_sequence);
+        // All that goes to the store now fits one batch.
+        chosen.to_store = chosen.to_store.min(BATCH_MAX - (count - waiting.count()));
         for index in (0..count).filter(|&index| packer.is_sequence[index]) {
             self.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
         }

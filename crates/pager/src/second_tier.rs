@@ -18,9 +18,20 @@ use crate::flight::Flight;
 use crate::ownership::{DescriptorId, Owned, Place};
 use crate::packer::Packer;
 use crate::pager::Pager;
+use crate::policy::tier;
 
 /// Pages that go together: 1 MiB, aligned.
 const GROUP: u32 = BATCH_MAX as u32;
+/// So many groups before that of a page that leaves go first, if they are of its sequence.
+const RUN_MAX: u32 = 64;
+
+/// Of a sequence, what leaves now.
+pub(crate) struct Chosen {
+    /// So many of the first pages listed go to the store, ...
+    pub(crate) to_store: usize,
+    /// ... and so many of the others to the second tier.
+    pub(crate) to_second: usize,
+}
 
 impl Pager {
     /// So many pages more may go to the second tier, and `most` until the next call; before the
@@ -60,51 +71,50 @@ impl Pager {
         }
     }
 
-    /// Chooses what goes to the second tier, of the groups in which something is among the first
-    /// `count` objects that leave, in the order of addresses; returns how many it lists, in
-    /// `leaving` from `BATCH_MAX` on. What leaves and is of such a group is marked in
-    /// `is_sequence`: it is listed, or waits for its group.
-    pub(crate) fn choose_sequences(&self, packer: &mut Packer, count: usize) -> usize {
-        packer.is_sequence[..count].fill(false);
-        let Some(second) = self.store.second_tier_to_fill() else { return 0 };
-        if self.tier_mix.takes_turns() {
-            return self.choose_by_turns(packer, count);
-        }
-        let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
-        let (mix, seen) = (&self.tier_mix, self.tier_mix.seen(disk_ns));
-        let (mut chosen, mut first) = (0, 0);
-        while first < count {
-            let group = packer.leaving[first].0.0 / GROUP;
-            let leaving = packer.leaving[first..count].iter();
-            let end = first + leaving.take_while(|(page, _)| page.0 / GROUP == group).count();
-            let is_known = packer.leaving[first..end]
-                .iter()
-                .any(|&(page, id)| self.is_changed_in_sequence(page, id));
-            if is_known {
-                let room = &mut packer.leaving[BATCH_MAX + chosen..];
-                let pages = self.gather(group, &mut room[..GROUP as usize]);
-                let goes_on = self.lies_before(PageNo(group * GROUP));
-                let head = seen.on_ssd(pages, goes_on, mix.allowed());
-                let from = room.get(head).map_or(PageNo(u32::MAX), |(page, _)| *page);
-                if head < pages {
-                    if chosen + pages - head <= BATCH_MAX {
-                        room.copy_within(head..pages, 0);
-                        mix.pay(pages - head);
-                        chosen += pages - head;
-                    }
-                    for index in first..end {
-                        let (page, id) = packer.leaving[index];
-                        packer.is_sequence[index] =
-                            page.0 >= from.0 && self.is_changed_in_sequence(page, id);
-                    }
-                }
-            }
-            first = end;
-        }
-        chosen
+    /// The first of what leaves that is a changed page of a sequence, if there is a second tier.
+    pub(crate) fn first_in_sequence(&self, leaving: &[(PageNo, DescriptorId)]) -> Option<PageNo> {
+        self.store.second_tier_to_fill()?;
+        let is_known = |&&(page, id): &&_| self.is_changed_in_sequence(page, id);
+        leaving.iter().find(is_known).map(|&(page, _)| page)
     }
 
-    /// As `choose_sequences`: every other page of what leaves.
+    /// Chooses what leaves in the place of the first `count` objects, or of some of them: the
+    /// oldest group of the sequence to which the page `first` belongs. It is listed in `leaving`
+    /// from `BATCH_MAX` on. What leaves and is marked in `is_sequence` is listed, or waits until
+    /// its group is the oldest.
+    pub(crate) fn choose_sequence(
+        &self,
+        packer: &mut Packer,
+        count: usize,
+        first: Option<PageNo>,
+    ) -> Chosen {
+        packer.is_sequence[..count].fill(false);
+        let none = Chosen { to_store: 0, to_second: 0 };
+        let Some(second) = self.store.second_tier_to_fill() else { return none };
+        if self.tier_mix.takes_turns() {
+            let to_second = self.choose_by_turns(packer, count);
+            return Chosen { to_second, ..none };
+        }
+        let Some(first) = first else { return none };
+        let group = self.begin_of_run(first.0 / GROUP);
+        let pages = self.gather(group, &mut packer.leaving[BATCH_MAX..]);
+        if pages < tier::RUN_LEAST {
+            return none;
+        }
+        let near = group * GROUP..(group + RUN_MAX) * GROUP;
+        for (index, &(page, id)) in packer.leaving[..count].iter().enumerate() {
+            packer.is_sequence[index] =
+                near.contains(&page.0) && self.is_changed_in_sequence(page, id);
+        }
+        let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
+        let before = (group * GROUP).checked_sub(1).map(PageNo);
+        let goes_on = before.is_some_and(|page| self.lies_in_second_tier(page));
+        let seen = self.tier_mix.seen(disk_ns);
+        let to_store = seen.on_ssd(pages, goes_on, self.tier_mix.allowed());
+        Chosen { to_store, to_second: pages - to_store }
+    }
+
+    /// As `choose_sequence`: every other page of what leaves goes to the second tier.
     fn choose_by_turns(&self, packer: &mut Packer, count: usize) -> usize {
         let mut chosen = 0;
         for index in 0..count {
@@ -134,6 +144,21 @@ impl Pager {
         count
     }
 
+    /// The first group of the run of groups that are in the cache, up to this one, whose pages came
+    /// in sequence: so that what is read in order lies in that order on the disk.
+    fn begin_of_run(&self, group: u32) -> u32 {
+        let waits = |page: u32| match self.ownership.peek(PageNo(page)) {
+            Some(Place::Cached(id)) => self.is_changed_in_sequence(PageNo(page), id),
+            _ => false,
+        };
+        let least = group.saturating_sub(RUN_MAX);
+        let mut begin = group;
+        while begin > least && waits(begin * GROUP - 1) && waits(begin * GROUP) {
+            begin -= 1;
+        }
+        begin
+    }
+
     /// Whether an object in the cache is a page that a scan brought and that was changed since. It
     /// is not owned, so the answer may change.
     fn is_changed_in_sequence(&self, page: PageNo, id: DescriptorId) -> bool {
@@ -143,9 +168,10 @@ impl Pager {
             && self.kept_bytes(page) == PAGE
     }
 
-    /// Whether the page before this one is in the second tier.
-    fn lies_before(&self, page: PageNo) -> bool {
-        let before = page.0.checked_sub(1).and_then(|before| self.ownership.peek(PageNo(before)));
-        matches!(before, Some(Place::Stored(block)) if self.store.is_in_second_tier(block))
+    /// Whether the object of `page` is in the second tier, if that is known without waiting.
+    pub(crate) fn lies_in_second_tier(&self, page: PageNo) -> bool {
+        let place = || self.ownership.peek(page);
+        self.store.second_tier().is_some()
+            && matches!(place(), Some(Place::Stored(block)) if self.store.is_in_second_tier(block))
     }
 }
