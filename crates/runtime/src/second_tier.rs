@@ -33,6 +33,8 @@ pub(crate) struct TierBound {
     allowance: Allowance,
     mark: Mark,
     bytes_read: u64,
+    bytes_written: u64,
+    busy_ns: u64,
 }
 
 impl Runtime {
@@ -58,7 +60,8 @@ impl Runtime {
     /// For the evictor; none without a bound on stalls.
     pub(crate) fn tier_bound(&self) -> Option<TierBound> {
         let allowance = Allowance::new(self.config.stall?.ppm());
-        Some(TierBound { allowance, mark: self.stall_mark().unwrap_or_default(), bytes_read: 0 })
+        let mark = self.stall_mark().unwrap_or_default();
+        Some(TierBound { allowance, mark, bytes_read: 0, bytes_written: 0, busy_ns: 0 })
     }
 
     /// Lets no more go to the second tier than holds the bound on stalls, if there is one.
@@ -69,11 +72,23 @@ impl Runtime {
         if ran.run_ns < LOOK.as_nanos() as u64 {
             return;
         }
-        let bytes_read = second.stats().bytes_read;
-        let pages = (bytes_read - bound.bytes_read) / PAGE as u64;
-        (bound.mark, bound.bytes_read) = (mark, bytes_read);
-        let ran = Ran { run_ns: ran.run_ns, stall_ns: ran.stall_ns, pages };
-        let (more, most) = bound.allowance.look(ran);
+        let (stats, busy_ns) = (second.stats(), second.busy_ns());
+        let pages = (stats.bytes_read - bound.bytes_read) / PAGE as u64;
+        let written = (stats.bytes_written - bound.bytes_written) / PAGE as u64;
+        let (more, most) = bound.allowance.look(Ran {
+            run_ns: ran.run_ns,
+            stall_ns: ran.stall_ns,
+            pages,
+            moved: pages + written,
+            busy_ns: busy_ns - bound.busy_ns,
+        });
+        *bound = TierBound {
+            mark,
+            bytes_read: stats.bytes_read,
+            bytes_written: stats.bytes_written,
+            busy_ns,
+            ..*bound
+        };
         pager.allow_second_tier(more, most);
     }
 

@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+mod busy;
 pub mod checksum;
 pub mod cipher;
 pub mod device;

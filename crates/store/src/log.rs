@@ -391,7 +391,7 @@ impl Store {
     }
 
     fn write_together(&self, writes: &mut [Write<'_>]) {
-        self.device_now().write(writes);
+        self.busy.during(|| self.device_now().write(writes));
         for write in writes {
             self.counters.wrote(if write.result.is_ok() { write.data.len() } else { 0 });
         }

@@ -18,6 +18,7 @@ use deepheap_sys::lock::Lock;
 use deepheap_sys::moving_mean::MovingMean;
 
 use crate::block::{Block, Segment};
+use crate::busy::Busy;
 use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
 use crate::cipher::Key;
 use crate::device::Device;
@@ -98,8 +99,9 @@ pub struct Store {
     pub(crate) counters: Counters,
     /// The slower store behind this one (`tiers`).
     pub(crate) second: Option<Box<Store>>,
-    /// Of a second tier: what its reads take.
+    /// Of a second tier: what its reads take, and for how long its device had something to do.
     pub(crate) read_latency_ns: MovingMean,
+    pub(crate) busy: Busy,
     /// The errno of the last failed write; 0 if none failed.
     failure: AtomicI32,
 }
@@ -189,6 +191,7 @@ impl Store {
             counters: Counters::default(),
             second: None,
             read_latency_ns: MovingMean::new(),
+            busy: Busy::default(),
             failure: AtomicI32::new(0),
         })
     }

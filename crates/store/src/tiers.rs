@@ -65,6 +65,12 @@ impl Store {
         (ns > 0).then(|| Duration::from_nanos(ns))
     }
 
+    /// For how long the device of a second tier has had something to write, or to read for the
+    /// program.
+    pub fn busy_ns(&self) -> u64 {
+        self.busy.ns()
+    }
+
     /// Reads the blocks of both tiers: first those that come soon.
     pub(crate) fn read_tiers(&self, second: &Store, requests: &mut [BlockRead<'_>]) {
         let is_slow = |request: &BlockRead<'_>| second.geometry.holds(request.block);
@@ -78,7 +84,7 @@ impl Store {
         runs(requests, false, self);
         if requests.iter().any(is_slow) {
             let begun_ns = clock::monotonic_ns();
-            runs(requests, true, second);
+            second.busy.during(|| runs(requests, true, second));
             second.read_latency_ns.note(clock::monotonic_ns() - begun_ns);
         }
     }

@@ -41,10 +41,10 @@ pub struct HybridSwap {
     #[arg(long)]
     list: bool,
     /// Size of the data
-    #[arg(long = "data", value_parser = parse_bytes, default_value = "64M", value_name = "SIZE")]
+    #[arg(long = "data", value_parser = parse_bytes, default_value = "256M", value_name = "SIZE")]
     data_bytes: u64,
     /// So often as many pages are worked on as the data has
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 3)]
     rounds: u32,
     /// Where store and second tier lie
     #[arg(long, default_value = ".", value_name = "PATH")]
@@ -84,8 +84,6 @@ struct Case {
     name: String,
     kind: Kind,
     work_us: u64,
-    /// So many times the data that was asked for.
-    times: u64,
     /// RAM in quarters of the data.
     quarters: u64,
     behind: Vec<Behind>,
@@ -124,7 +122,7 @@ fn cases() -> Vec<Case> {
                 let name = format!("{name}-{quarters}-{word}");
                 let behind = vec![behind];
                 let work_us = work_us(kind);
-                cases.push(Case { name, kind, work_us, times: 1, quarters, behind, seconds: None });
+                cases.push(Case { name, kind, work_us, quarters, behind, seconds: None });
             }
         }
     }
@@ -132,8 +130,6 @@ fn cases() -> Vec<Case> {
         name: name.to_owned(),
         kind: Kind::Image,
         work_us: 100,
-        // A round takes longer than the seconds that a share of now is of.
-        times: 2,
         quarters: 2,
         behind,
         seconds: Some(BOUND_SECONDS),
@@ -231,7 +227,7 @@ impl HybridSwap {
         let dir_text = dir.display().to_string();
         let kind = tables::KINDS.iter().find(|(kind, _)| *kind == case.kind);
         // All of the data, and what deepheap needs besides, which is so much and a part of it.
-        let data_bytes = self.data_bytes * case.times;
+        let data_bytes = self.data_bytes;
         let ram_bytes = match case.quarters {
             4 => data_bytes + data_bytes / 8 + (16 << 20),
             quarters => data_bytes * quarters / 4,
