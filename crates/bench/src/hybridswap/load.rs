@@ -5,6 +5,7 @@
 //! - *image* goes through all pages in order, again and again, and changes each, as filters do.
 //! - *mixed* does so with half of its pages, and after every 32 of them touches 8 of the others, by
 //!   Zipf's law; every other touch writes.
+//! - *list* goes through all pages in a random order, the same again and again, and changes each.
 //! - *memcached* has items of 64 to 256 KiB in four sets that lie mixed up; 500 queries go to items
 //!   of one set, then 500 to the next. Half of the queries put the item anew, the others read it.
 //!
@@ -44,6 +45,7 @@ const QUERIES: usize = 500;
 pub enum Kind {
     Image,
     Mixed,
+    List,
     Memcached,
 }
 
@@ -110,6 +112,7 @@ impl Load {
             let outcome = match self.kind {
                 Kind::Image => program.image(goes_on),
                 Kind::Mixed => program.mixed(goes_on),
+                Kind::List => program.list(goes_on),
                 Kind::Memcached => program.memcached(goes_on),
             };
             is_done.store(true, Ordering::Relaxed);
@@ -225,6 +228,17 @@ impl Program {
                     self.work(half + other, touch % 2 == 0)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, goes_on: impl Fn(u64) -> bool) -> Result<(), Failure> {
+        let order = Permutation::new(self.pages, 25);
+        for item in (0..self.pages).cycle() {
+            if !goes_on(self.worked) {
+                break;
+            }
+            self.work(order.forward(item), true)?;
         }
         Ok(())
     }

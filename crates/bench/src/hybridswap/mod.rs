@@ -101,8 +101,7 @@ struct Run {
 /// How long programs work on a page.
 const fn work_us(kind: Kind) -> u64 {
     match kind {
-        Kind::Image => 200,
-        Kind::Mixed => 200,
+        Kind::Image | Kind::Mixed | Kind::List => 200,
         Kind::Memcached => 20,
     }
 }

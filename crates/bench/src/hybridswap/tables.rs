@@ -7,8 +7,12 @@ use super::load::{Done, Kind};
 use super::{Behind, Run};
 use crate::papers::figure;
 
-pub const KINDS: [(Kind, &str); 3] =
-    [(Kind::Image, "image"), (Kind::Mixed, "mixed"), (Kind::Memcached, "memcached")];
+pub const KINDS: [(Kind, &str); 4] = [
+    (Kind::Image, "image"),
+    (Kind::Mixed, "mixed"),
+    (Kind::List, "list"),
+    (Kind::Memcached, "memcached"),
+];
 
 /// Contenders, with the words that their cases have in their names.
 pub const CONTENDERS: [(Behind, &str); 4] = [
