@@ -127,15 +127,19 @@ impl Pager {
         is_in_dram: bool,
     ) -> bool {
         let Some(history) = self.trails.history() else { return false };
-        let most = trail::most_ahead(self.cache.limit() / PAGE);
+        let most = trail::most_ahead(self.cache.limit() / PAGE, self.tier_mix.is_trail_slow());
         let mut trails = sequences.trails();
         let Some(ahead) = trails.fault(history, page.0, is_in_dram, most) else { return false };
+        self.note_scan(1);
         let pages = ahead.pages().iter().map(|&page| PageNo(page));
         let mut pages = pages.filter(|&page| self.is_wanted(page)).peekable();
         if pages.peek().is_some() {
+            let mut is_slow = false;
             let mut queue = self.prefetch.on_trails.lock();
+            let pages = pages.inspect(|&page| is_slow |= self.lies_in_second_tier(page));
             let asked = pages.take_while(|&page| queue.push(page)).count();
             drop(queue);
+            self.tier_mix.note_trail(is_slow);
             trails.bring(asked);
             self.prefetch.wake(1);
         }

@@ -91,22 +91,37 @@ impl Pager {
         }
     }
 
-    /// Fills in the stored objects that come next in a queue; returns how many.
+    /// Fills in the stored objects that come next in a queue, in the order of their places in the
+    /// store: the second tier's behind the first one's. Returns how many.
     fn next_objects<const N: usize>(
         &self,
         queue: &Lock<Queue<PageNo, N>>,
-        pieces: &mut [Piece],
+        pieces: &mut [Piece; CALL_PIECES],
     ) -> usize {
+        let mut found = [(Block(0), PageNo(0)); CALL_PIECES];
         let mut count = 0;
-        while count < pieces.len() {
-            let asked = queue.lock().pop();
-            let Some(page) = asked else { break };
+        while count == 0 {
+            // Together: what is asked for together lies together in the second tier.
+            let mut asked = [PageNo(0); CALL_PIECES];
+            let mut waiting = queue.lock();
+            let next = asked.iter_mut().map_while(|page| waiting.pop().map(|next| *page = next));
+            let popped = next.count();
+            drop(waiting);
+            if popped == 0 {
+                break;
+            }
             // Look without the lock, since a look may wait for the device. If it is not stored, it
             // was asked for twice or touched meanwhile: nothing to bring.
-            if matches!(self.ownership.place(page), Place::Stored(_)) {
-                pieces[count].address = self.frames.address_of(page);
-                count += 1;
+            for &page in &asked[..popped] {
+                if let Place::Stored(block) = self.ownership.place(page) {
+                    found[count] = (block, page);
+                    count += 1;
+                }
             }
+        }
+        found[..count].sort_unstable_by_key(|(block, _)| block.0);
+        for (piece, (_, page)) in pieces.iter_mut().zip(&found[..count]) {
+            piece.address = self.frames.address_of(*page);
         }
         count
     }

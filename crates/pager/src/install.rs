@@ -88,6 +88,7 @@ impl Pager {
         descriptor.set_compressed(false);
         if is_on_trail {
             self.trails.use_one();
+            self.mark_followed(&owned);
         }
         // The first touch of what came ahead stands for a fault from the store: it is no reuse.
         let mut rank = Rank::Probation;

@@ -1,8 +1,10 @@
 //! Second tier: which of the objects that leave RAM go there.
 //!
-//! They are changed pages that scans brought. Where one leaves, all of them in its group of 1 MiB
-//! that are in the cache go together, so that they lie together on the disk; `policy/tier` says how
-//! many. A page of the second tier that was wanted alone goes to the SSD the next time it leaves.
+//! They are changed pages that scans or trails brought. Where one of a scan leaves, all of them in
+//! a group of 1 MiB that are in the cache go together, so that they lie together on the disk; where
+//! one of a trail leaves, those behind it in the history (`policy/way`), in that order.
+//! `policy/tier` says how many. A page of the second tier that was wanted alone goes to the SSD the
+//! next time it leaves.
 //!
 //! Guarantees: without a second tier nothing is marked, measured or decided.
 //! Never: waits, allocates.
@@ -18,12 +20,15 @@ use crate::flight::Flight;
 use crate::ownership::{DescriptorId, Owned, Place};
 use crate::packer::Packer;
 use crate::pager::Pager;
-use crate::policy::tier;
+use crate::policy::tier::{self, Seen};
+use crate::policy::way::{REACH, Stands, Way};
 
 /// Pages that go together: 1 MiB, aligned.
 const GROUP: u32 = BATCH_MAX as u32;
 /// So many groups before that of a page that leaves go first, if they are of its sequence.
 const RUN_MAX: u32 = 64;
+/// Ways that are looked for at a time. Some are short: of pages that stayed longer than others.
+const WAYS: usize = 32;
 
 /// Of a sequence, what leaves now.
 pub(crate) struct Chosen {
@@ -61,11 +66,20 @@ impl Pager {
         }
     }
 
+    /// A fault has found the object where a trail had brought it.
+    pub(crate) fn mark_followed(&self, owned: &Owned) {
+        if self.store.second_tier().is_some() {
+            self.ownership.of(owned).set_followed();
+        }
+    }
+
     /// An unchanged page leaves the page buffer. If it came alone, it is not for the second tier.
     pub(crate) fn promote(&self, owned: &Owned) {
         let descriptor = self.ownership.of(owned);
         let is_slow = |block: Block| self.store.is_in_second_tier(block);
-        let is_alone = !descriptor.is_in_sequence() && !self.tier_mix.takes_turns();
+        let is_alone = !descriptor.is_in_sequence()
+            && !descriptor.is_followed()
+            && !self.tier_mix.takes_turns();
         if is_alone && descriptor.backing().is_some_and(is_slow) {
             self.drop_backing(owned);
         }
@@ -79,9 +93,9 @@ impl Pager {
     }
 
     /// Chooses what leaves in the place of the first `count` objects, or of some of them: the
-    /// oldest group of the sequence to which the page `first` belongs. It is listed in `leaving`
-    /// from `BATCH_MAX` on. What leaves and is marked in `is_sequence` is listed, or waits until
-    /// its group is the oldest.
+    /// oldest group of the sequence to which the page `first` belongs, or else a way. It is listed
+    /// in `leaving` from `BATCH_MAX` on. What leaves and is marked in `is_sequence` is listed, or
+    /// waits until its group is the oldest.
     pub(crate) fn choose_sequence(
         &self,
         packer: &mut Packer,
@@ -95,23 +109,76 @@ impl Pager {
             let to_second = self.choose_by_turns(packer, count);
             return Chosen { to_second, ..none };
         }
-        let Some(first) = first else { return none };
+        let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
+        let seen = self.tier_mix.seen(disk_ns);
+        let Some(first) = first else { return self.choose_way(packer, count, seen) };
         let group = self.begin_of_run(first.0 / GROUP);
         let pages = self.gather(group, &mut packer.leaving[BATCH_MAX..]);
         if pages < tier::RUN_LEAST {
-            return none;
+            return self.choose_way(packer, count, seen);
         }
         let near = group * GROUP..(group + RUN_MAX) * GROUP;
         for (index, &(page, id)) in packer.leaving[..count].iter().enumerate() {
             packer.is_sequence[index] =
                 near.contains(&page.0) && self.is_changed_in_sequence(page, id);
         }
-        let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
         let before = (group * GROUP).checked_sub(1).map(PageNo);
         let goes_on = before.is_some_and(|page| self.lies_in_second_tier(page));
-        let seen = self.tier_mix.seen(disk_ns);
         let to_store = seen.on_ssd(pages, goes_on, self.tier_mix.allowed());
         Chosen { to_store, to_second: pages - to_store }
+    }
+
+    /// As `choose_sequence`: of the ways that the program went again, the oldest of which something
+    /// goes to the second tier.
+    fn choose_way(&self, packer: &mut Packer, count: usize, seen: Seen) -> Chosen {
+        let none = Chosen { to_store: 0, to_second: 0 };
+        let Some(history) = self.trails.history() else { return none };
+        let Packer { leaving, is_sequence, .. } = packer;
+        let (leaving, list) = leaving.split_at_mut(BATCH_MAX);
+        let leaving = &leaving[..count];
+        let index_of = |page| leaving.binary_search_by_key(&page, |(page, _)| page.0).ok();
+        let allowed = self.tier_mix.allowed();
+        let mut is_met = [false; BATCH_MAX];
+        for _ in 0..WAYS {
+            let places = leaving.iter().zip(&is_met).filter_map(|(&(page, id), is_met)| {
+                let is_new = !is_met && self.is_changed_on_trail(page, id);
+                is_new.then(|| history.find(page.0))?
+            });
+            let Some(place) = places.min() else { break };
+            let way = Way::gather(history, place, list, |page| {
+                if let Some(index) = index_of(page) {
+                    is_met[index] = true;
+                }
+                self.stands(PageNo(page))
+            });
+            let to_store = seen.on_ssd(way.pages, way.goes_on, allowed);
+            if to_store < way.pages {
+                // What comes behind waits for its turn.
+                let behind = history.from(way.end).take(REACH).map(|(page, _)| page);
+                let listed = list[..way.pages].iter().map(|(page, _)| page.0);
+                for index in listed.chain(behind).filter_map(index_of) {
+                    let (page, id) = leaving[index];
+                    is_sequence[index] |= self.is_changed_on_trail(page, id);
+                }
+                return Chosen { to_store, to_second: way.pages - to_store };
+            }
+            if allowed < BATCH_MAX as u64 {
+                break;
+            }
+        }
+        none
+    }
+
+    /// How a page of a way stands, and under which descriptor.
+    fn stands(&self, page: PageNo) -> Stands<(PageNo, DescriptorId)> {
+        match self.ownership.peek(page) {
+            Some(Place::Cached(id)) if self.is_changed_on_trail(page, id) => {
+                Stands::Here((page, id))
+            }
+            Some(Place::Stored(block)) if self.store.is_in_second_tier(block) => Stands::Slow,
+            Some(Place::Stored(_)) => Stands::Fast,
+            _ => Stands::Stays,
+        }
     }
 
     /// As `choose_sequence`: every other page of what leaves goes to the second tier.
@@ -119,8 +186,7 @@ impl Pager {
         let mut chosen = 0;
         for index in 0..count {
             let (page, id) = packer.leaving[index];
-            let is_changed = self.ownership.descriptors.get(id).backing().is_none();
-            if is_changed && self.kept_bytes(page) == PAGE && page.0 % 2 == 1 {
+            if self.is_changed_page(page, id) && page.0 % 2 == 1 {
                 packer.leaving[BATCH_MAX + chosen] = (page, id);
                 packer.is_sequence[index] = true;
                 chosen += 1;
@@ -162,10 +228,18 @@ impl Pager {
     /// Whether an object in the cache is a page that a scan brought and that was changed since. It
     /// is not owned, so the answer may change.
     fn is_changed_in_sequence(&self, page: PageNo, id: DescriptorId) -> bool {
-        let descriptor = self.ownership.descriptors.get(id);
-        descriptor.is_in_sequence()
-            && descriptor.backing().is_none()
-            && self.kept_bytes(page) == PAGE
+        let is_in_sequence = self.ownership.descriptors.get(id).is_in_sequence();
+        is_in_sequence && self.is_changed_page(page, id)
+    }
+
+    /// The same of one that a trail brought, by which the program came.
+    fn is_changed_on_trail(&self, page: PageNo, id: DescriptorId) -> bool {
+        self.ownership.descriptors.get(id).is_followed() && self.is_changed_page(page, id)
+    }
+
+    fn is_changed_page(&self, page: PageNo, id: DescriptorId) -> bool {
+        let is_changed = self.ownership.descriptors.get(id).backing().is_none();
+        is_changed && self.kept_bytes(page) == PAGE
     }
 
     /// Whether the object of `page` is in the second tier, if that is known without waiting.

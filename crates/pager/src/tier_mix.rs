@@ -21,6 +21,8 @@ pub(crate) struct TierMix {
     allowed: AtomicU64,
     /// Pages go by turns, whatever they are.
     takes_turns: AtomicBool,
+    /// Something that a trail asked for last is in the second tier.
+    is_trail_slow: AtomicBool,
 }
 
 impl TierMix {
@@ -30,6 +32,7 @@ impl TierMix {
             page_ns: MovingMean::new(),
             allowed: AtomicU64::new(u64::MAX),
             takes_turns: AtomicBool::new(false),
+            is_trail_slow: AtomicBool::new(false),
         }
     }
 
@@ -39,6 +42,14 @@ impl TierMix {
 
     pub(crate) fn takes_turns(&self) -> bool {
         self.takes_turns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_trail(&self, is_slow: bool) {
+        self.is_trail_slow.store(is_slow, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_trail_slow(&self) -> bool {
+        self.is_trail_slow.load(Ordering::Relaxed)
     }
 
     pub(crate) fn allowed(&self) -> u64 {

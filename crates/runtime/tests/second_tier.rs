@@ -36,12 +36,24 @@ fn tier_disk_bytes() -> u64 {
     files.filter_map(|path| path.metadata().ok()).map(|file| file.blocks() * 512).sum()
 }
 
-/// Adds to a word of each page, in order.
+/// Adds to a word of a page.
+fn change(array: &Object, page: usize) {
+    let word = page * PAGE / 8 + page % 100;
+    array.set(word, array.get(word).wrapping_add(1));
+}
+
+/// Does so with each page, in order.
 fn sweep(array: &Object) {
-    for page in 0..array.size() / PAGE {
-        let word = page * PAGE / 8 + page % 100;
-        array.set(word, array.get(word).wrapping_add(1));
+    (0..array.size() / PAGE).for_each(|page| change(array, page));
+}
+
+/// All pages in no order.
+fn shuffled(array: &Object, random: &mut Random) -> Vec<usize> {
+    let mut pages: Vec<usize> = (0..array.size() / PAGE).collect();
+    for at in (1..pages.len()).rev() {
+        pages.swap(at, random.below(at + 1));
     }
+    pages
 }
 
 /// Takes back what so many sweeps did, and checks everything.
@@ -72,26 +84,61 @@ fn what_is_changed_in_order_goes_to_the_second_tier_and_comes_back() {
 }
 
 #[test]
-fn what_is_touched_at_random_goes_to_the_store() {
-    play("what_is_touched_at_random_goes_to_the_store", CONF, || {
-        let (seed, mut random) = (seed(), Random::new(7));
+fn what_is_changed_again_and_again_in_the_same_order_goes_to_the_second_tier_and_comes_back() {
+    let name =
+        "what_is_changed_again_and_again_in_the_same_order_goes_to_the_second_tier_and_comes_back";
+    play(name, CONF, || {
+        let (seed, mut random) = (seed(), Random::new(11));
         let array = Object::new(128 * MIB).expect("room");
         array.fill(seed);
-        (0..3).for_each(|_| sweep(&array));
-        let pages = array.size() / PAGE;
-        let mut touch = |count: usize| {
-            for _ in 0..count {
-                array.get(random.below(pages) * PAGE / 8);
-            }
-        };
-        touch(8 * pages);
+        let order = shuffled(&array, &mut random);
+        let walk = || order.iter().for_each(|&page| change(&array, page));
+        (0..3).for_each(|_| walk());
         let before = stats();
-        touch(2 * pages);
-        let now = stats();
-        let slow = (now.tier_read_bytes - before.tier_read_bytes) / PAGE as u64;
-        let all = now.faults() - before.faults();
-        assert!(slow < all / 5, "{slow} of {all} faults waited for the second tier");
-        check_swept(&array, seed, 3);
+        (0..3).for_each(|_| walk());
+        let (store, tier) = written_since(&before);
+        assert!(tier > store / 16, "{tier} bytes to the second tier, {store} to the store");
+        assert!(stats().tier_read_bytes > before.tier_read_bytes + (4 << 20));
+        check_swept(&array, seed, 6);
+    });
+}
+
+/// Works through an array, then touches its pages at random: of that little waits for the second
+/// tier.
+fn touch_at_random_after(work: impl Fn(&Object, &mut Random)) {
+    let (seed, mut random) = (seed(), Random::new(7));
+    let array = Object::new(128 * MIB).expect("room");
+    array.fill(seed);
+    (0..3).for_each(|_| work(&array, &mut Random::new(11)));
+    let pages = array.size() / PAGE;
+    let mut touch = |count: usize| {
+        for _ in 0..count {
+            array.get(random.below(pages) * PAGE / 8);
+        }
+    };
+    touch(8 * pages);
+    let before = stats();
+    touch(2 * pages);
+    let now = stats();
+    let slow = (now.tier_read_bytes - before.tier_read_bytes) / PAGE as u64;
+    let all = now.faults() - before.faults();
+    assert!(slow < all / 5, "{slow} of {all} faults waited for the second tier");
+    check_swept(&array, seed, 3);
+}
+
+#[test]
+fn what_is_touched_at_random_goes_to_the_store() {
+    play("what_is_touched_at_random_goes_to_the_store", CONF, || {
+        touch_at_random_after(|array, _| sweep(array));
+    });
+}
+
+#[test]
+fn what_is_touched_at_random_after_it_was_in_order_goes_to_the_store() {
+    play("what_is_touched_at_random_after_it_was_in_order_goes_to_the_store", CONF, || {
+        touch_at_random_after(|array, random| {
+            shuffled(array, random).iter().for_each(|&page| change(array, page));
+        });
     });
 }
 

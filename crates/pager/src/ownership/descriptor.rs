@@ -96,6 +96,8 @@ const CAME: u8 = NEIGHBOUR | ON_TRAIL;
 const IN_SEQUENCE: u8 = 16;
 /// Flags: a cut has what the object was at its instant.
 const CAPTURED: u8 = 32;
+/// Flags: a fault found the object where a trail had brought it.
+const FOLLOWED: u8 = 64;
 
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
@@ -293,6 +295,17 @@ impl Descriptor {
     /// Notes that a scan brings the object. Owner only.
     pub fn set_in_sequence(&self) {
         self.set_flags(IN_SEQUENCE, IN_SEQUENCE);
+    }
+
+    /// Whether a trail brought the object, and the program came that way. Only noted where there is
+    /// a second tier.
+    pub fn is_followed(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & FOLLOWED != 0
+    }
+
+    /// Notes that the program came the way of the trail that brought the object. Owner only.
+    pub fn set_followed(&self) {
+        self.set_flags(FOLLOWED, FOLLOWED);
     }
 
     /// Whether the cut that is under way has what the resident object was at its instant.

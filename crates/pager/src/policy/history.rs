@@ -145,6 +145,13 @@ impl History {
         (self.get(at)? == page.wrapping_add(1)).then_some(at + 1)
     }
 
+    /// A place on the way that leads to this one, one piece before or two, as far as it is known.
+    pub fn before(&self, at: u32) -> u32 {
+        let piece = at.saturating_sub(1) / PIECE * PIECE;
+        let before = piece.saturating_sub(PIECE);
+        if self.get(before + LINK) == Some(piece + 1) { before } else { piece }
+    }
+
     /// The pages from this place on, each with the place after it, as far as they are known. It
     /// may go round for ever.
     pub fn from(&self, at: u32) -> impl Iterator<Item = (u32, u32)> {

@@ -13,3 +13,4 @@ pub mod stall_bound;
 pub mod stride;
 pub mod tier;
 pub mod trail;
+pub mod way;

@@ -376,7 +376,7 @@ impl Replay {
     /// Brings the next pages of a trail into the cache, if the fault is on one; or of a walk.
     fn bring_next(&mut self, lane: usize, page: u32, is_cached: bool) {
         if self.terms.sequences {
-            let most = trail::most_ahead(self.cache_max as usize / PAGE);
+            let most = trail::most_ahead(self.cache_max as usize / PAGE, false);
             let mut trails = Sequences::new(&mut self.words[lane]);
             if let Some(ahead) = trails.trails().fault(&self.history, page, is_cached, most) {
                 let brought = ahead.pages().iter().filter(|&&next| self.bring(next, true)).count();

@@ -7,8 +7,9 @@
 //! fault may fall up to `NEAR` pages further on. A known trail asks for the next 4 pages, and for
 //! twice as many each time that half of them were passed, up to 32. From then on it is four such
 //! windows ahead: small ones, so that several fetchers read at once and nobody waits for the last
-//! page of a large one. If half a window of pages was asked for in vain, the next is half as
-//! large, or the trail ends.
+//! page of a large one. Where pages come from a slow second tier the windows are of 63: an arm has
+//! to move to each. If half a window of pages was asked for in vain, the next is half as large, or
+//! the trail ends.
 //!
 //! A thread is on one trail at a time, and one may be beginning: so a few faults beside the trail,
 //! or a jump to another place of it, cost little.
@@ -19,8 +20,10 @@ use super::history::History;
 
 /// Words that a thread's trails take.
 pub const WORDS: usize = 4;
-/// Pages that are asked for together at most.
-pub const WINDOW_MAX: usize = 32;
+/// Pages that are asked for together at most, ...
+const WINDOW: usize = 32;
+/// ... and where some of them are slow. Four times that fit a byte, one window a fetcher's call.
+const WINDOW_MAX: usize = 63;
 /// Windows of that size that a trail is ahead of the thread at most.
 const WINDOWS_AHEAD: usize = 4;
 
@@ -35,10 +38,13 @@ const MISSED_KNOWN: u8 = 32;
 
 /// What is asked for ahead takes at most this part of the cache: it must stay until it is used.
 const CACHE_PART: usize = 64;
+/// The same where some of it is slow.
+const CACHE_PART_SLOW: usize = 16;
 
 /// How many pages may be asked for ahead at a time, by the pages that the cache holds.
-pub fn most_ahead(cache: usize) -> usize {
-    (cache / CACHE_PART).clamp(WINDOW_MIN.into(), WINDOWS_AHEAD * WINDOW_MAX)
+pub fn most_ahead(cache: usize, is_slow: bool) -> usize {
+    let (part, window) = if is_slow { (CACHE_PART_SLOW, WINDOW_MAX) } else { (CACHE_PART, WINDOW) };
+    (cache / part).clamp(WINDOW_MIN.into(), WINDOWS_AHEAD * window)
 }
 
 /// A way in the history, or the place where one may begin.
@@ -243,7 +249,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    const MOST: usize = WINDOWS_AHEAD * WINDOW_MAX;
+    const MOST: usize = WINDOWS_AHEAD * WINDOW;
+    const MOST_SLOW: usize = WINDOWS_AHEAD * WINDOW_MAX;
 
     fn history() -> History {
         History::new(1 << 20).expect("memory")
@@ -306,6 +313,21 @@ mod tests {
             assert!(used > way.len() * 99 / 100, "{used} used");
             assert!(asked - used <= MOST, "{asked} asked for, {used} used");
         }
+    }
+
+    #[test]
+    fn windows_are_larger_where_pages_are_slow() {
+        let (history, way, mut words) = (history(), way(1, 2000), [0; WORDS]);
+        let mut fault = |page: u32, is_cached| {
+            let most = most_ahead(1 << 20, true);
+            let ahead = Trails::new(&mut words).fault(&history, page, is_cached, most)?;
+            Some(ahead.pages().len()).filter(|&count| count > 0)
+        };
+        assert_eq!(way.iter().filter_map(|&page| fault(page, false)).count(), 0);
+        let windows: Vec<usize> = way.iter().filter_map(|&page| fault(page, true)).collect();
+        assert_eq!(windows, [0; 0], "no read has begun a trail");
+        let windows: Vec<usize> = way.iter().filter_map(|&page| fault(page, false)).collect();
+        assert_eq!(windows[..8], [4, 8, 16, 32, 63, 63, 63, 63]);
     }
 
     #[test]
@@ -450,7 +472,7 @@ mod tests {
         #[test]
         fn what_is_asked_for_is_bounded(
             pages in prop::collection::vec(0u32..300, 1..4000),
-            most in 0usize..MOST,
+            most in 0usize..MOST_SLOW,
         ) {
             let history = History::new(2000).expect("memory");
             let mut words = [0; WORDS];
@@ -462,7 +484,7 @@ mod tests {
                     trails.bring(ahead.pages().len());
                 }
                 let trail = Trail::from_word(words[1]);
-                prop_assert!(usize::from(trail.asked) <= MOST, "{:?}", trail);
+                prop_assert!(usize::from(trail.asked) <= MOST_SLOW, "{:?}", trail);
                 prop_assert_eq!(Trail::from_word(trail.to_word()), trail);
                 prop_assert!(usize::from(trail.window) <= WINDOW_MAX);
             }
