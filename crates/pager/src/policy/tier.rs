@@ -7,10 +7,11 @@
 //!
 //! Under a bound on stalls a page that goes to the second tier is paid for when it goes: with what
 //! pages cost the program that came from there of late, beyond what the SSD alone costs it. It pays
-//! from an *allowance* that grows with the run time, by the bound less 3 points. And no more go than
-//! the second tier can take and give back in the time, so that the program seldom waits at all. (The paper's shift
-//! ratio is that of now by the bound. It comes too late here: what went there is waited for in the
-//! next round of a program, a long time after. So it only ends the allowance.)
+//! from an *allowance* that grows with the run time, by the bound less 3 points. And no more go
+//! than the second tier can take and give back in the time, so that the program seldom waits at
+//! all. (The paper's shift ratio is that of now by the bound. It comes too late here: what went
+//! there is waited for in the next round of a program, a long time after. So it only ends the
+//! allowance.)
 
 use core::time::Duration;
 
