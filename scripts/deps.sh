@@ -49,6 +49,7 @@ if [ "${1:-}" = real ]; then
         memcached:memcached
         sqlite3:sqlite3
         /usr/bin/python3:python3
+        /usr/lib/python3/dist-packages/numpy:python3-numpy
         /usr/lib/python3/dist-packages/pandas:python3-pandas
         /usr/lib/python3/dist-packages/sklearn:python3-sklearn
         lua5.4:lua5.4

@@ -90,6 +90,8 @@ const REDIS: &[&str] = &[
 ];
 const MEMCACHED: &[&str] = &["-u", "root", "-s", "socket", "-m", "2048", "-t", "2", "-c", "64"];
 const PYTHON: &[&str] = &["/usr/bin/python3|python3"];
+/// Sums of several threads come in any order.
+const ONE_THREAD: &[(&str, &str)] = &[("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")];
 const OBJECTS: Job = Job::Batch(Batch {
     files: &[("objects.py", Content::Text(include_str!("workloads/objects.py")))],
     arguments: &["objects.py", AMOUNT],
@@ -164,13 +166,38 @@ pub const ALL: &[Program] = &[
         }),
     },
     Program {
+        id: "numpy-inverse",
+        packages: "python3-numpy",
+        needs: &["/usr/bin/python3|python3", "/usr/lib/python3/dist-packages/numpy"],
+        amount: 1_800,
+        quick_amount: None,
+        environment: ONE_THREAD,
+        job: Job::Batch(Batch {
+            files: &[("inverse.py", Content::Text(include_str!("workloads/inverse.py")))],
+            arguments: &["inverse.py", AMOUNT],
+            ..PLAIN
+        }),
+    },
+    Program {
+        id: "numpy-correlation",
+        packages: "python3-numpy",
+        needs: &["/usr/bin/python3|python3", "/usr/lib/python3/dist-packages/numpy"],
+        amount: 1_700,
+        quick_amount: None,
+        environment: ONE_THREAD,
+        job: Job::Batch(Batch {
+            files: &[("correlation.py", Content::Text(include_str!("workloads/correlation.py")))],
+            arguments: &["correlation.py", AMOUNT],
+            ..PLAIN
+        }),
+    },
+    Program {
         id: "scikit-learn",
         packages: "python3-sklearn",
         needs: &["/usr/bin/python3|python3", "/usr/lib/python3/dist-packages/sklearn"],
         amount: 100_000,
         quick_amount: None,
-        // Sums of several threads come in any order.
-        environment: &[("OMP_NUM_THREADS", "1"), ("OPENBLAS_NUM_THREADS", "1")],
+        environment: ONE_THREAD,
         job: Job::Batch(Batch {
             files: &[("samples.py", Content::Text(include_str!("workloads/samples.py")))],
             arguments: &["samples.py", AMOUNT],
