@@ -229,7 +229,10 @@ impl Runtime {
 /// The device of a store, as slow as its settings want it.
 pub(crate) fn modelled(settings: &Config, device: Box<dyn Device>) -> Box<dyn Device> {
     match settings.store_model {
-        Some(kind) => Box::new(ModelledDevice::new(device, kind)),
+        Some(kind) => {
+            let path = settings.store.as_deref().unwrap_or(Path::new(""));
+            Box::new(ModelledDevice::new(device, kind, &path.to_string_lossy()))
+        }
         None => device,
     }
 }

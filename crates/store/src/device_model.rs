@@ -82,7 +82,17 @@ pub struct DeviceModel {
 impl DeviceModel {
     /// A device that has nothing to do.
     pub fn new(kind: ModelKind) -> DeviceModel {
-        DeviceModel { kind, arm: 0, busy_until_ns: 0 }
+        DeviceModel::resumed(kind, 0, 0)
+    }
+
+    /// A device whose last request ended there and then.
+    pub fn resumed(kind: ModelKind, arm: u64, busy_until_ns: u64) -> DeviceModel {
+        DeviceModel { kind, arm, busy_until_ns }
+    }
+
+    /// Where the last request ended, and when.
+    pub fn ended(&self) -> (u64, u64) {
+        (self.arm, self.busy_until_ns)
     }
 
     /// When a request ends that comes at `now_ns`, behind all earlier ones.

@@ -5,17 +5,22 @@
 //! The requests of a batch go in the order of their places, as a disk's queue would have them;
 //! those that lie one behind the other cost no seek.
 //!
-//! Guarantees: results and bytes are those of the real device. A forked child reads its parent's
-//! device without the model; its own has one.
-//! Never: allocates. Waits while it holds the model's lock.
-//! Threads: any. The lock is innermost, and held for some arithmetic.
+//! Devices of one name share an arm, in all processes of a user: each has a part of the disk, as
+//! far from the next one's as files of 1 GiB side by side. Where the arm is and until when it is
+//! busy stands in a small file in RAM (`sys/rendezvous`), and is changed without a lock, so that a
+//! process that is killed or stopped holds up no other. Two that meet may take the arm to be where
+//! it was a request before.
+//!
+//! Guarantees: results and bytes are those of the real device.
+//! Never: allocates, but in `new`.
+//! Threads: any.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use deepheap_sys::clock;
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
+use deepheap_sys::rendezvous;
 use deepheap_sys::thread;
 
 use crate::device::{Device, Read, Write};
@@ -23,36 +28,39 @@ use crate::device_model::{DeviceModel, Direction, ModelKind};
 
 /// Requests that are put in order at a time.
 const QUEUE: usize = 64;
+/// How far the part of one device is from that of the next.
+const PART_BYTES: u64 = 1 << 30;
+/// Parts of the disk of the model.
+const PARTS: u64 = 149;
 
 /// A device that takes as long as its model.
 pub struct ModelledDevice {
     device: Box<dyn Device>,
-    model: Lock<DeviceModel>,
-    /// We are a forked child: a thread of our parent may have held the lock.
-    inherited: AtomicBool,
+    kind: ModelKind,
+    /// Where the arm is, until when it is busy, and which part the next device has.
+    shared: &'static [AtomicU64; 3],
+    /// Where its part of the disk begins.
+    begin: u64,
 }
 
 impl ModelledDevice {
-    /// The device, as slow as one of this kind.
-    pub fn new(device: Box<dyn Device>, kind: ModelKind) -> ModelledDevice {
-        let model = Lock::new(DeviceModel::new(kind));
-        ModelledDevice { device, model, inherited: AtomicBool::new(false) }
+    /// The device, as slow as one of this kind. Where nothing can be shared it is one of its own.
+    pub fn new(device: Box<dyn Device>, kind: ModelKind, name: &str) -> ModelledDevice {
+        let shared = rendezvous::words(&file_name(kind, name));
+        let shared = shared.unwrap_or_else(|_| Box::leak(Box::default()));
+        let [_, _, next_part] = shared;
+        let part = next_part.fetch_add(1, Ordering::Relaxed) % PARTS;
+        ModelledDevice { device, kind, shared, begin: part * PART_BYTES }
     }
 
     /// When the last of these requests, an offset and a length each, ends if they come now.
     fn ends_at(&self, direction: Direction, requests: impl Iterator<Item = (u64, u64)>) -> u64 {
         let now_ns = clock::monotonic_ns();
-        if self.inherited.load(Ordering::Acquire) {
-            return now_ns;
-        }
         let mut queue = [(0, 0); QUEUE];
         let (mut count, mut last_ns) = (0, now_ns);
         let mut send = |queue: &mut [(u64, u64)]| {
             queue.sort_unstable();
-            let mut model = self.model.lock();
-            for &mut (offset, bytes) in queue {
-                last_ns = last_ns.max(model.ends_at(direction, offset, bytes, now_ns));
-            }
+            last_ns = last_ns.max(self.served_at(direction, queue, now_ns));
         };
         for request in requests {
             queue[count] = request;
@@ -65,6 +73,29 @@ impl ModelledDevice {
         send(&mut queue[..count]);
         last_ns
     }
+
+    /// When the last of the requests of a queue ends.
+    fn served_at(&self, direction: Direction, queue: &[(u64, u64)], now_ns: u64) -> u64 {
+        let [arm, busy, _] = self.shared;
+        loop {
+            let (at, busy_ns) = (arm.load(Ordering::Relaxed), busy.load(Ordering::Acquire));
+            let mut model = DeviceModel::resumed(self.kind, at, busy_ns);
+            let ends = queue.iter().map(|&(offset, bytes)| {
+                model.ends_at(direction, self.begin + offset, bytes, now_ns)
+            });
+            let last_ns = ends.max().unwrap_or(now_ns);
+            let (at, until_ns) = model.ended();
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            if busy.compare_exchange(busy_ns, until_ns, order.0, order.1).is_ok() {
+                arm.store(at, Ordering::Relaxed);
+                return last_ns;
+            }
+        }
+    }
+}
+
+fn file_name(kind: ModelKind, name: &str) -> String {
+    format!("model-{}-{}", kind.name(), name.replace('/', "+"))
 }
 
 /// Sleeps until the clock says so; the real device may have taken that long already.
@@ -118,7 +149,6 @@ impl Device for ModelledDevice {
     }
 
     fn after_fork(&self) {
-        self.inherited.store(true, Ordering::Release);
         self.device.after_fork();
     }
 }
@@ -129,6 +159,7 @@ mod tests {
     use crate::file_device::FileDevice;
     use deepheap_sys::direct_file::DirectFile;
     use deepheap_sys::pinned_array::PinnedArray;
+    use deepheap_sys::rendezvous::Rendezvous;
     use std::time::Instant;
 
     #[test]
@@ -136,7 +167,8 @@ mod tests {
         const BLOCKS: usize = 16;
         let file = DirectFile::open_unlinked(&std::env::temp_dir()).expect("a file");
         let device = FileDevice::new(file).expect("a device");
-        let device = ModelledDevice::new(Box::new(device), ModelKind::HardDisk);
+        let name = format!("test-bytes-{}", std::process::id());
+        let device = ModelledDevice::new(Box::new(device), ModelKind::HardDisk, &name);
         let mut pages = PinnedArray::<u8>::new(BLOCKS * 4096).expect("memory");
         for (at, page) in pages.chunks_mut(4096).enumerate() {
             page.fill(at as u8 + 1);
@@ -158,12 +190,28 @@ mod tests {
         // How far the platter has turned differs; a seek is the least for each.
         let seeks = Duration::from_millis(BLOCKS as u64);
         assert!(scattered >= seeks, "{scattered:?}");
-        device.after_fork();
-        let begin = Instant::now();
-        for at in (0..BLOCKS).rev() {
-            let page = &mut back[at * 4096..][..4096];
-            device.read(&mut [Read::new(at as u64 * 4096, page)]);
-        }
-        assert!(begin.elapsed() < scattered, "a child's parent's device has no model");
+        remove(&name);
+    }
+
+    #[test]
+    fn devices_of_one_name_wait_for_one_another() {
+        let own = format!("test/arm-{}", std::process::id());
+        let [one, same, other] = [own.clone(), own.clone(), format!("{own}-other")].map(|name| {
+            let file = DirectFile::open_unlinked(&std::env::temp_dir()).expect("a file");
+            let device = Box::new(FileDevice::new(file).expect("a device"));
+            ModelledDevice::new(device, ModelKind::HardDisk, &name)
+        });
+        let end_ns = one.ends_at(Direction::Write, [(0, 700 << 20)].into_iter());
+        assert!(end_ns > clock::monotonic_ns() + 9_000_000_000, "ten seconds");
+        let block = || [(0, 4096)].into_iter();
+        assert!(same.ends_at(Direction::Read, block()) > end_ns + 1_000_000, "a seek later");
+        assert!(other.ends_at(Direction::Read, block()) < end_ns);
+        remove(&own);
+        remove(&format!("{own}-other"));
+    }
+
+    fn remove(name: &str) {
+        let file = Rendezvous::open(&file_name(ModelKind::HardDisk, name)).expect("a file");
+        file.door().expect("a lock").expect("the same file").remove();
     }
 }

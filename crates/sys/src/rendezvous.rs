@@ -10,10 +10,12 @@
 //! Never: runs in a signal handler, but for `is_locked`.
 //! Threads: any.
 
+use crate::PAGE;
 use crate::errno::{Errno, Result};
 use crate::own_descriptor::OwnDescriptor;
 use crate::raw_call::{Descriptor, raw_call, raw_call_again};
 use core::ffi::CStr;
+use core::sync::atomic::AtomicU64;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -47,6 +49,21 @@ fn check_folder(path: &CStr, user: u32) -> Result<()> {
     let stat = status(folder.as_raw_fd())?;
     let is_own = stat.st_uid == user && stat.st_mode & 0o077 == 0;
     if is_own { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Words of the file of this name, zeros when it is made; shared with all who ask for them, for as
+/// long as this process lives.
+pub fn words<const COUNT: usize>(name: &str) -> Result<&'static [AtomicU64; COUNT]> {
+    const { assert!(COUNT * size_of::<u64>() <= PAGE) };
+    loop {
+        let file = Rendezvous::open(name)?;
+        let Some(door) = file.door()? else { continue };
+        if file.bytes()? != PAGE {
+            door.reset(PAGE)?;
+        }
+        // SAFETY: a page of a mapping that stays, aligned as a page is, and used as atomics alone.
+        return Ok(unsafe { &*file.map(PAGE)?.cast() });
+    }
 }
 
 /// See the file's header.
@@ -201,6 +218,16 @@ fn status(descriptor: RawFd) -> Result<libc::stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn words_are_the_same_for_all_who_ask() {
+        let name = format!("test-words-{}", std::process::id());
+        let [one, other] = [(); 2].map(|()| words::<2>(&name).unwrap());
+        one[1].store(7, Relaxed);
+        assert_eq!((other[0].load(Relaxed), other[1].load(Relaxed)), (0, 7));
+        Rendezvous::open(&name).unwrap().door().unwrap().expect("there").remove();
+    }
 
     #[test]
     fn members_see_each_other_until_they_go() {
