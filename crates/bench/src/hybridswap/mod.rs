@@ -3,7 +3,7 @@
 //! Guarantees: each run is a process of its own; what was measured is kept in a file, and a sitting
 //! that was cut short goes on where it was. Contenders of a case follow one another.
 //! Never: writes anything of the page but what stands between its two marks.
-//! Threads: one; two for two programs at once.
+//! Threads: one.
 
 mod load;
 mod tables;
@@ -28,6 +28,8 @@ use crate::{marked_page, output, signals, supervisor};
 const BEGIN: &str = "<!-- measured: begin; written by `deepheap-bench hybridswap` -->";
 /// Seconds of a run under a bound.
 const BOUND_SECONDS: f64 = 30.0;
+/// Seconds of a run of several programs.
+const SEVERAL_SECONDS: f64 = 60.0;
 /// No run takes so long, but one that hangs.
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -82,11 +84,10 @@ impl Behind {
 #[derive(Clone, Debug, PartialEq)]
 struct Case {
     name: String,
-    kind: Kind,
-    work_us: u64,
+    /// With what is behind each, and how long it works on a page.
+    programs: Vec<(Kind, Behind, u64)>,
     /// RAM in quarters of the data.
     quarters: u64,
-    behind: Vec<Behind>,
     seconds: Option<f64>,
 }
 
@@ -119,18 +120,23 @@ fn cases() -> Vec<Case> {
                     _ => {}
                 }
                 let name = format!("{name}-{quarters}-{word}");
-                let behind = vec![behind];
-                let work_us = work_us(kind);
-                cases.push(Case { name, kind, work_us, quarters, behind, seconds: None });
+                let programs = vec![(kind, behind, work_us(kind))];
+                cases.push(Case { name, programs, quarters, seconds: None });
             }
+        }
+    }
+    for (name, kinds) in tables::SEVERAL {
+        for (behind, word) in tables::CONTENDERS {
+            let name = format!("{name}-{word}");
+            let programs = kinds.iter().map(|&kind| (kind, behind, work_us(kind))).collect();
+            let seconds = Some(SEVERAL_SECONDS);
+            cases.push(Case { name, programs, quarters: 2, seconds });
         }
     }
     let bounded = |name: &str, behind: Vec<Behind>| Case {
         name: name.to_owned(),
-        kind: Kind::Image,
-        work_us: 100,
+        programs: behind.into_iter().map(|behind| (Kind::Image, behind, 100)).collect(),
         quarters: 2,
-        behind,
         seconds: Some(BOUND_SECONDS),
     };
     cases.push(bounded("bound-ssd", vec![Ssd]));
@@ -138,7 +144,7 @@ fn cases() -> Vec<Case> {
         cases.push(bounded(&format!("bound-{percent}"), vec![Disk(Some(percent))]));
     }
     cases.push(bounded("bound-two", vec![Disk(Some(10)), Disk(Some(30))]));
-    debug_assert!(cases.iter().any(|case| case.behind[0] == Turns));
+    debug_assert!(cases.iter().any(|case| case.programs[0].1 == Turns));
     cases
 }
 
@@ -209,8 +215,8 @@ impl HybridSwap {
         // SAFETY: sync has no preconditions.
         unsafe { libc::sync() };
         let mut programs = Vec::new();
-        for behind in &case.behind {
-            programs.push(Running::start(&mut self.command(case, *behind)?)?);
+        for &(kind, behind, work_us) in &case.programs {
+            programs.push(Running::start(&mut self.command(case, kind, behind, work_us)?)?);
         }
         let mut all = Vec::new();
         for program in programs {
@@ -221,10 +227,16 @@ impl HybridSwap {
         Ok(all)
     }
 
-    fn command(&self, case: &Case, behind: Behind) -> Result<Command, Failure> {
+    fn command(
+        &self,
+        case: &Case,
+        kind: Kind,
+        behind: Behind,
+        work_us: u64,
+    ) -> Result<Command, Failure> {
         let dir = supervisor::folder(&self.dir)?;
         let dir_text = dir.display().to_string();
-        let kind = tables::KINDS.iter().find(|(kind, _)| *kind == case.kind);
+        let kind = tables::KINDS.iter().find(|(known, _)| *known == kind);
         // All of the data, and what deepheap needs besides, which is so much and a part of it.
         let data_bytes = self.data_bytes;
         let ram_bytes = match case.quarters {
@@ -235,7 +247,7 @@ impl HybridSwap {
         command.arg("hybridswap-load").args(["--kind", kind.map_or("", |(_, name)| name)]);
         command.arg("--dir").arg(&dir).args(["--conf", &behind.conf(&dir_text)]);
         command.args(["--data", &data_bytes.to_string(), "--ram", &ram_bytes.to_string()]);
-        command.args(["--work-us", &case.work_us.to_string()]);
+        command.args(["--work-us", &work_us.to_string()]);
         match case.seconds {
             Some(seconds) => command.args(["--seconds", &seconds.to_string()]),
             None => command.args(["--rounds", &self.rounds.to_string()]),
@@ -254,7 +266,7 @@ mod tests {
         let cases = cases();
         for (at, case) in cases.iter().enumerate() {
             assert!(cases[..at].iter().all(|other| other.name != case.name), "{}", case.name);
-            for behind in &case.behind {
+            for (_, behind, _) in &case.programs {
                 let conf = behind.conf("/var/tmp");
                 assert!(deepheap::Config::parse(&conf).is_ok(), "{conf}");
             }

@@ -22,6 +22,10 @@ pub const CONTENDERS: [(Behind, &str); 4] = [
     (Behind::Turns, "turns"),
 ];
 
+/// Programs at once, with the names of their cases.
+pub const SEVERAL: [(&str, &[Kind]); 2] =
+    [("two", &[Kind::Image, Kind::Image]), ("three", &[Kind::Image, Kind::Mixed, Kind::Memcached])];
+
 /// In percent.
 pub const BOUNDS: [u32; 4] = [10, 20, 30, 50];
 /// So far above its bound a share is too high.
@@ -29,7 +33,7 @@ const NEAR: f64 = 0.03;
 
 /// All that is known.
 pub fn all(runs: &[Run]) -> String {
-    format!("{}\n{}", programs(runs), bounds(runs))
+    format!("{}\n{}\n{}", programs(runs), several(runs), bounds(runs))
 }
 
 fn find<'a>(runs: &'a [Run], case: &str) -> Option<&'a [Done]> {
@@ -38,6 +42,15 @@ fn find<'a>(runs: &'a [Run], case: &str) -> Option<&'a [Done]> {
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
+}
+
+fn words(behind: Behind) -> &'static str {
+    match behind {
+        Behind::Ssd => "SSD",
+        Behind::Disk(Some(_)) => "SSD and disk",
+        Behind::Disk(None) => "the same, `stall:off`",
+        Behind::Turns => "by turns",
+    }
 }
 
 fn programs(runs: &[Run]) -> String {
@@ -51,12 +64,7 @@ fn programs(runs: &[Run]) -> String {
             for (behind, word) in CONTENDERS {
                 let Some(done) = find(runs, &format!("{kind}-{quarters}-{word}")) else { continue };
                 let done = &done[0];
-                let words = match behind {
-                    Behind::Ssd => "SSD",
-                    Behind::Disk(Some(_)) => "SSD and disk",
-                    Behind::Disk(None) => "the same, `stall:off`",
-                    Behind::Turns => "by turns",
-                };
+                let words = words(behind);
                 let ram = if quarters == 4 { "all".to_owned() } else { format!("{quarters}/4") };
                 let other = alone.filter(|_| behind != Behind::Ssd);
                 let longer = other.map(|alone| percent(done.seconds / alone.seconds - 1.0));
@@ -70,6 +78,40 @@ fn programs(runs: &[Run]) -> String {
                     figure::shown(done.store_written as f64, "B"),
                     less.unwrap_or_default(),
                     figure::shown(done.tier_written as f64, "B"),
+                    percent(done.stood),
+                );
+            }
+        }
+    }
+    text
+}
+
+/// Programs that work for the same time, so that how much they got done is what differs.
+fn several(runs: &[Run]) -> String {
+    let mut text = String::from(
+        "| at once | behind them | program | rounds | fewer | SSD written a round | less | \
+         disk written a round | stood |\n|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for (name, kinds) in SEVERAL {
+        let alone = find(runs, &format!("{name}-ssd"));
+        for (behind, word) in CONTENDERS {
+            let Some(all) = find(runs, &format!("{name}-{word}")) else { continue };
+            for (at, (kind, done)) in kinds.iter().zip(all).enumerate() {
+                let kind = KINDS.iter().find(|(known, _)| known == kind).map_or("", |it| it.1);
+                let a_round = |bytes: u64, done: &Done| bytes as f64 / done.rounds.max(1e-3);
+                let other = alone.filter(|_| behind != Behind::Ssd).map(|alone| &alone[at]);
+                let fewer = other.map(|other| percent(1.0 - done.rounds / other.rounds));
+                let written = a_round(done.store_written, done);
+                let less =
+                    other.map(|other| percent(1.0 - written / a_round(other.store_written, other)));
+                let (first, words) = if at == 0 { (name, words(behind)) } else { ("", "") };
+                text += &format!(
+                    "| {first} | {words} | {kind} | {:.1} | {} | {} | {} | {} | {} |\n",
+                    done.rounds,
+                    fewer.unwrap_or_default(),
+                    figure::shown(written, "B"),
+                    less.unwrap_or_default(),
+                    figure::shown(a_round(done.tier_written, done), "B"),
                     percent(done.stood),
                 );
             }
