@@ -26,10 +26,8 @@ use crate::sizes::parse_bytes;
 use crate::{marked_page, output, signals, supervisor};
 
 const BEGIN: &str = "<!-- measured: begin; written by `deepheap-bench hybridswap` -->";
-/// Seconds of a run under a bound.
-const BOUND_SECONDS: f64 = 30.0;
-/// Seconds of a run of several programs.
-const SEVERAL_SECONDS: f64 = 60.0;
+/// Seconds of a run under a bound, or of several programs.
+const SECONDS: f64 = 60.0;
 /// No run takes so long, but one that hangs.
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -129,7 +127,7 @@ fn cases() -> Vec<Case> {
         for (behind, word) in tables::CONTENDERS {
             let name = format!("{name}-{word}");
             let programs = kinds.iter().map(|&kind| (kind, behind, work_us(kind))).collect();
-            let seconds = Some(SEVERAL_SECONDS);
+            let seconds = Some(SECONDS);
             cases.push(Case { name, programs, quarters: 2, seconds });
         }
     }
@@ -137,7 +135,7 @@ fn cases() -> Vec<Case> {
         name: name.to_owned(),
         programs: behind.into_iter().map(|behind| (Kind::Image, behind, 100)).collect(),
         quarters: 2,
-        seconds: Some(BOUND_SECONDS),
+        seconds: Some(SECONDS),
     };
     cases.push(bounded("bound-ssd", vec![Ssd]));
     for percent in tables::BOUNDS {
