@@ -18,7 +18,7 @@ use crate::flight::Flight;
 use crate::install::page_at;
 use crate::ownership::Place;
 use crate::pager::Pager;
-use crate::policy::sequence::{AHEAD_MAX, AHEAD_SLOW_MAX, Direction, Sequences, WINDOW_MAX};
+use crate::policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
 use crate::policy::trail;
 use crate::staging::{PAGE_STAGING_BYTES, StagingBuffer};
 use crate::trails::Followed;
@@ -66,7 +66,7 @@ impl Pager {
         if let Some(end) = asked
             && brought.extent == WINDOW_MAX
         {
-            sequence = sequence.ask_until(page.0, end.0);
+            sequence = sequence.ask_until(end.0);
         }
         sequences.note(page.0, sequence);
         self.install_cached_further(Window { count: brought.extent as usize, ..window });
@@ -82,7 +82,7 @@ impl Pager {
             self.note_scan(WINDOW_MAX);
             let window = Window::stretch(page, direction);
             let end = self.ask_ahead(window, PageNo(from), sequences.asking());
-            sequences.note(page.0, sequence.ask_until(page.0, end.0));
+            sequences.note(page.0, sequence.ask_until(end.0));
         }
     }
 
@@ -161,9 +161,7 @@ impl Pager {
     /// the thread do that. Returns the first page that was not asked for.
     fn ask_ahead(&self, window: Window, from: PageNo, scans: usize) -> PageNo {
         let fit = self.frames.page_buffer.limit() / (AHEAD_PART * WINDOW * scans.max(1));
-        let is_slow = self.lies_in_second_tier(from);
-        let most = if is_slow { AHEAD_SLOW_MAX } else { AHEAD_MAX };
-        let stretches = fit.clamp(1, most as usize);
+        let stretches = fit.clamp(1, AHEAD_MAX as usize);
         let near = Window { count: (1 + stretches) * WINDOW, ..window }.within_span();
         let mut next = from;
         while window.direction.distance(window.page.0, next.0) as usize + WINDOW <= near.count

@@ -18,10 +18,8 @@ use super::trail::{self, Trails};
 
 /// Pages fetched together at most.
 pub const WINDOW_MAX: u32 = 64;
-/// Stretches asked for ahead at most, ...
+/// Stretches asked for ahead at most.
 pub const AHEAD_MAX: u32 = 3;
-/// ... and where they come from a slow second tier.
-pub const AHEAD_SLOW_MAX: u32 = 16;
 /// Words that a thread's sequences take.
 pub const WORDS: usize = SCANS + 1 + stride::WORDS + trail::WORDS;
 
@@ -39,7 +37,7 @@ const KNOWN_WINDOW: u32 = 8;
 /// The most pages that a scan may pass without a fault and still be recognised.
 const SKIPPED_MAX: u32 = 8;
 /// What `Sequence::continues` looks at is no further away.
-const NEAR: u32 = (1 + AHEAD_SLOW_MAX) * WINDOW_MAX;
+const NEAR: u32 = AHEAD_MAX * WINDOW_MAX;
 const _: () = assert!(NEAR >= SKIPPED_MAX && NEAR >= FIRST_STEP_MAX);
 /// Two faults at most so many pages apart may begin a scan.
 const FIRST_STEP_MAX: u32 = 2;
@@ -88,13 +86,13 @@ pub struct Sequence {
     /// Pages to fetch then. 0: nothing is expected.
     window: u32,
     direction: Option<Direction>,
-    /// So many windows before the expected page, what was asked for ahead begins.
-    asked: u8,
+    /// The pages before the expected one were asked for ahead.
+    asks: bool,
 }
 
 /// The bits of a word: the expected page, the window, and from here on the direction.
 const DIRECTION_SHIFT: u32 = 48;
-const ASKED_SHIFT: u32 = 56;
+const ASKS_SHIFT: u32 = 56;
 
 impl Sequence {
     /// From the word kept for the thread; zero for a new one.
@@ -105,7 +103,7 @@ impl Sequence {
             _ => Some(Direction::Down),
         };
         let window = u32::from((word >> u32::BITS) as u16);
-        Sequence { expected: word as u32, window, direction, asked: (word >> ASKED_SHIFT) as u8 }
+        Sequence { expected: word as u32, window, direction, asks: word >> ASKS_SHIFT != 0 }
     }
 
     /// The word to keep for the thread.
@@ -118,7 +116,7 @@ impl Sequence {
         self.expected as usize
             | (self.window as usize) << u32::BITS
             | direction << DIRECTION_SHIFT
-            | usize::from(self.asked) << ASKED_SHIFT
+            | usize::from(self.asks) << ASKS_SHIFT
     }
 
     /// How many pages to fetch for a fault on `page`, itself included, and in which direction.
@@ -138,14 +136,13 @@ impl Sequence {
             return [Direction::Up, Direction::Down].into_iter().find(goes);
         };
         let goes_on = direction.distance(self.expected, page) <= SKIPPED_MAX;
-        let asked = u32::from(self.asked) * WINDOW_MAX;
-        let is_asked = asked > 0 && direction.distance(page, self.expected) <= asked;
-        (goes_on || is_asked).then_some(direction)
+        let is_asked = || direction.distance(page, self.expected) <= AHEAD_MAX * WINDOW_MAX;
+        (goes_on || self.asks && is_asked()).then_some(direction)
     }
 
     /// Whether `page` is among those that were asked for ahead.
     pub fn was_asked_for(self, page: u32) -> bool {
-        self.asked > 0
+        self.asks
             && self
                 .direction
                 .is_some_and(|direction| direction.distance(self.expected, page) > SKIPPED_MAX)
@@ -156,14 +153,12 @@ impl Sequence {
     /// first page that was not asked for yet, and the direction.
     pub fn asked_until(self, page: u32) -> Option<(u32, Direction)> {
         let direction = self.continues(page)?;
-        (self.asked > 0).then_some((self.expected, direction))
+        self.asks.then_some((self.expected, direction))
     }
 
-    /// Notes that a fault on `page` has asked for pages ahead up to `end`.
-    pub fn ask_until(self, page: u32, end: u32) -> Sequence {
-        let distance = self.direction.map_or(0, |direction| direction.distance(page, end));
-        let asked = (distance / WINDOW_MAX).clamp(1, NEAR / WINDOW_MAX) as u8;
-        Sequence { expected: end, window: WINDOW_MAX, asked, ..self }
+    /// Notes that pages up to `end` were asked for ahead.
+    pub fn ask_until(self, end: u32) -> Sequence {
+        Sequence { expected: end, window: WINDOW_MAX, asks: true, ..self }
     }
 
     /// Notes that `fetched` pages from `page` on were installed.
@@ -173,8 +168,7 @@ impl Sequence {
             // no scan any more.
             Some(_) if self.was_asked_for(page) => {
                 let window = self.window / 2;
-                let is_known = window >= KNOWN_WINDOW;
-                Sequence { window, asked: if is_known { self.asked } else { 0 }, ..self }
+                Sequence { window, asks: window >= KNOWN_WINDOW, ..self }
             }
             Some(direction) => {
                 // A random fault may fall near the expected page, but seldom exactly on it.
@@ -184,14 +178,14 @@ impl Sequence {
                     expected: direction.after(page, fetched),
                     window: window.clamp(2, WINDOW_MAX),
                     direction: Some(direction),
-                    asked: 0,
+                    asks: false,
                 }
             }
             None => Sequence {
                 expected: if fetched > 1 { page.wrapping_add(fetched) } else { page },
                 window: 2,
                 direction: (fetched > 1).then_some(Direction::Up),
-                asked: 0,
+                asks: false,
             },
         }
     }
@@ -245,7 +239,7 @@ impl<'a> Sequences<'a> {
 
     /// How many scans ask ahead.
     pub fn asking(&self) -> usize {
-        self.words[..KNOWN].iter().filter(|&&word| Sequence::from_word(word).asked > 0).count()
+        self.words[..KNOWN].iter().filter(|&&word| Sequence::from_word(word).asks).count()
     }
 
     /// Notes what `of(page)` has become through a fault on a stored object.
@@ -321,21 +315,18 @@ mod tests {
 
     #[test]
     fn a_scan_is_known_where_it_asked_ahead_until_that_fails_it() {
-        let ways = [Direction::Up, Direction::Down];
-        for (direction, stretches) in
-            ways.into_iter().flat_map(|way| [(way, AHEAD_MAX), (way, AHEAD_SLOW_MAX)])
-        {
+        for direction in [Direction::Up, Direction::Down] {
             let after = |page, count| direction.after(page, count);
             let mut words = [0; WORDS];
             let mut sequences = Sequences::new(&mut words);
-            let mut page = 10_000;
+            let mut page = 1000;
             for window in [1, 2, 4, 8, 16, 32, 64] {
                 assert_eq!(fault(&mut sequences, page), window);
                 page = after(page, window);
             }
             assert_eq!(sequences.of(page).asked_until(page), None);
-            let end = after(page, stretches * WINDOW_MAX);
-            sequences.note(page, sequences.of(page).ask_until(page, end));
+            let end = after(page, AHEAD_MAX * WINDOW_MAX);
+            sequences.note(page, sequences.of(page).ask_until(end));
             assert_eq!(sequences.asking(), 1);
             assert_eq!(sequences.of(page).asked_until(page), Some((end, direction)));
             sequences.pass(after(page, WINDOW_MAX), 1);
