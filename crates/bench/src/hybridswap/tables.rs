@@ -33,7 +33,9 @@ const NEAR: f64 = 0.03;
 
 /// All that is known.
 pub fn all(runs: &[Run]) -> String {
-    format!("{}\n{}\n{}", programs(runs), several(runs), bounds(runs))
+    let tables = [programs(runs), several(runs), bounds(runs)];
+    // Behind the two lines of its head a table has a row at least.
+    tables.iter().filter(|table| table.lines().count() > 2).cloned().collect::<Vec<_>>().join("\n")
 }
 
 fn find<'a>(runs: &'a [Run], case: &str) -> Option<&'a [Done]> {
