@@ -234,7 +234,6 @@ impl HybridSwap {
     ) -> Result<Command, Failure> {
         let dir = supervisor::folder(&self.dir)?;
         let dir_text = dir.display().to_string();
-        let kind = tables::KINDS.iter().find(|(known, _)| *known == kind);
         // All of the data, and what deepheap needs besides, which is so much and a part of it.
         let data_bytes = self.data_bytes;
         let ram_bytes = match case.quarters {
@@ -242,7 +241,7 @@ impl HybridSwap {
             quarters => data_bytes * quarters / 4,
         };
         let mut command = Command::new("/proc/self/exe");
-        command.arg("hybridswap-load").args(["--kind", kind.map_or("", |(_, name)| name)]);
+        command.arg("hybridswap-load").args(["--kind", tables::name_of(kind)]);
         command.arg("--dir").arg(&dir).args(["--conf", &behind.conf(&dir_text)]);
         command.args(["--data", &data_bytes.to_string(), "--ram", &ram_bytes.to_string()]);
         command.args(["--work-us", &work_us.to_string()]);

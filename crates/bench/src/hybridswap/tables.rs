@@ -14,6 +14,11 @@ pub const KINDS: [(Kind, &str); 4] = [
     (Kind::Memcached, "memcached"),
 ];
 
+/// The name of a program in cases and commands.
+pub fn name_of(kind: Kind) -> &'static str {
+    KINDS.iter().find(|(known, _)| *known == kind).map_or("", |(_, name)| name)
+}
+
 /// Contenders, with the words that their cases have in their names.
 pub const CONTENDERS: [(Behind, &str); 4] = [
     (Behind::Ssd, "ssd"),
@@ -35,7 +40,7 @@ const NEAR: f64 = 0.03;
 pub fn all(runs: &[Run]) -> String {
     let tables = [programs(runs), several(runs), bounds(runs)];
     // Behind the two lines of its head a table has a row at least.
-    tables.iter().filter(|table| table.lines().count() > 2).cloned().collect::<Vec<_>>().join("\n")
+    tables.into_iter().filter(|table| table.lines().count() > 2).collect::<Vec<_>>().join("\n")
 }
 
 fn find<'a>(runs: &'a [Run], case: &str) -> Option<&'a [Done]> {
@@ -99,7 +104,7 @@ fn several(runs: &[Run]) -> String {
         for (behind, word) in CONTENDERS {
             let Some(all) = find(runs, &format!("{name}-{word}")) else { continue };
             for (at, (kind, done)) in kinds.iter().zip(all).enumerate() {
-                let kind = KINDS.iter().find(|(known, _)| known == kind).map_or("", |it| it.1);
+                let kind = name_of(*kind);
                 let a_round = |bytes: u64, done: &Done| bytes as f64 / done.rounds.max(1e-3);
                 let other = alone.filter(|_| behind != Behind::Ssd).map(|alone| &alone[at]);
                 let fewer = other.map(|other| percent(1.0 - done.rounds / other.rounds));
