@@ -51,10 +51,6 @@ impl Pager {
     ) {
         let (page, state) = (descriptor.page(), descriptor.state().state());
         let (allowed, place) = match list {
-            List::Free => {
-                assert_eq!(state, State::Free, "{id:?} is listed as free");
-                return;
-            }
             List::Probation | List::Protected | List::Unevictable => {
                 sums.resident += 1;
                 (State::Resident, Place::Busy(id))

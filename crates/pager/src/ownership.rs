@@ -25,6 +25,7 @@
 //! Threads: any, inside the gate, also in a signal handler.
 
 mod descriptor;
+mod free_descriptors;
 mod lists;
 mod object_table;
 mod table_directory;

@@ -34,11 +34,16 @@ const TABLE_LEAST_PART: usize = 16;
 /// Two bits a page: whether an object lives there, and whether there is room for one.
 const OBJECT_PAGES_PER_HEAP_BYTE: usize = 4;
 
-/// How much of the object table may be in RAM. It is worth more than objects: a page of it tells of
-/// 1024 objects.
+/// How much of the object table may be in RAM, where `others` are in RAM besides objects and the
+/// kernel's page tables. The object table is worth more than objects: a page of it tells of 1024
+/// objects. Page tables are no reason to keep less of it, for they follow the page buffer, which
+/// becomes smaller where the object table grows: with an object on every page each page of the page
+/// buffer may have a page table to itself. If they counted here, a page buffer that grows would
+/// drive out the object table, that the objects in the cache, and these the border further.
 fn table_limit(budget: usize, others: usize) -> usize {
     let rest = budget.saturating_sub(others);
-    let least = 2 * budget_split::LEAST * PAGE;
+    // For the page buffer, its page tables, and the cache.
+    let least = 3 * budget_split::LEAST * PAGE;
     (rest - rest / OBJECTS_PART).min(rest.saturating_sub(least)).max(budget / TABLE_LEAST_PART)
 }
 
@@ -139,11 +144,15 @@ impl Pager {
             Some(bytes) => Share::Bytes(bytes),
             None => Share::Part(self.balancer.part()),
         };
+        self.ownership.descriptors.trim(self.frames.zapper());
         let held = self.frames.page_buffer.unevictable() + self.long_pins.load(Ordering::Relaxed);
         let usage = self.usage();
         let overhead = usage.overhead();
         self.ownership.set_table_limit(match self.ownership.can_table_leave() {
-            true => table_limit(usage.budget, overhead - usage.object_table) / PAGE,
+            true => {
+                let follows = usage.object_table + self.frames.ranges.page_table_bytes();
+                table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE
+            }
             false => usize::MAX,
         });
         self.promises.set_most(self.most_pages(self.least_overhead(&usage)));

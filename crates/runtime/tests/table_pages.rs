@@ -81,6 +81,47 @@ fn the_table_of_a_volatile_heap_leaves_ram_and_a_fork_keeps_it_for_both() {
     });
 }
 
+/// Objects that are used again and again lie on every page of the table. Page buffer, its page
+/// tables and cache have room enough beside all of the table.
+#[test]
+fn a_table_that_fits_beside_the_objects_in_use_stays_in_ram() {
+    let test = "a_table_that_fits_beside_the_objects_in_use_stays_in_ram";
+    play(test, "ram:64M,store_size:2G", || {
+        // The table has 36 MiB.
+        const OBJECTS: usize = 9 << 20;
+        const EVERY: usize = 256;
+        const USED: usize = OBJECTS / EVERY;
+        let start = objects::allocate(OBJECTS, OBJECT_BYTES);
+        assert!(!start.is_null(), "a table that fits is no reason to refuse");
+        let object = |number: usize| -> *mut u64 {
+            start.wrapping_add(number * EVERY * objects::stride(OBJECT_BYTES)).cast()
+        };
+        let reads = || deepheap::stats().expect("the runtime runs").device_reads;
+        let mut round = 0;
+        let mut use_all = || {
+            round += 1;
+            let before = reads();
+            for step in 0..USED {
+                let object = object(step * 7919 % USED);
+                // SAFETY: a word of a live object of the test's.
+                unsafe { object.write_volatile(object.read_volatile() + round) };
+            }
+            reads() - before
+        };
+        let read = [(); 6].map(|()| use_all());
+        println!("{read:?}");
+        let last = *read.last().expect("six rounds");
+        assert!(last < USED as u64 / 10, "{read:?} reads in rounds over {USED} objects");
+        for number in 0..USED {
+            // SAFETY: as above.
+            let found = unsafe { object(number).read_volatile() };
+            assert_eq!(found, 21, "object {number}");
+        }
+        // SAFETY: nobody uses it any more.
+        unsafe { deepheap::free(start) };
+    });
+}
+
 fn open(path: &Path) -> DurableHeap {
     let options = DurableOptions::parse("ram:16M,size:16G,store_size:1200M").expect("settings");
     DurableHeap::open(path, &options).unwrap_or_else(|error| panic!("{error}"))

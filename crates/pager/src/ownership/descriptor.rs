@@ -348,6 +348,20 @@ impl Descriptor {
         self.change(State::Arriving);
     }
 
+    /// Makes the generation of a free descriptor later than `last`, if it has no generation: it was
+    /// never used, or its RAM was dropped. The caller alone knows of it.
+    pub(super) fn begin_generation(&self, last: u32) {
+        if self.word.load(Ordering::Relaxed) == 0 {
+            let word = Word::of(StateWord(last).next() | State::Free as u32, 0);
+            self.word.store(word.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Its generation at this instant, without state and waiters.
+    pub(super) fn generation(&self) -> u32 {
+        self.state().0 & !(GENERATION - 1)
+    }
+
     /// State and slot at this instant.
     pub fn word(&self) -> Word {
         // Sequentially consistent for the sake of `pin`; on x86_64 that costs nothing.

@@ -1,19 +1,20 @@
-//! Descriptor lists: free descriptors, the page buffer's, and the cache's queues, in order.
+//! Descriptor lists: the page buffer's, and the cache's queues, in order.
 //!
 //! ```text
-//!   Free ─► Probation or Protected ─► CacheSmall or CacheMain ─► CacheLeaving ─► Free
+//!   free ─► Probation or Protected ─► CacheSmall or CacheMain ─► CacheLeaving ─► free
 //!                  ▲  │▲                          │     ▲              │ │
 //!                  │  ▼└──────────────────────────┴─────┼──────────────┘ │   [faulted in]
 //!              Unevictable                              └────────────────┘   [keep_in_cache]
 //! ```
-//! `InLane` is between `Free` and the cache's queues, as the page buffer's lists are.
+//! `InLane` is between free and the cache's queues, as the page buffer's lists are. A free
+//! descriptor is in no list (`free_descriptors`).
 //!
 //! `Probation`, `Protected` and `Unevictable` are the page buffer's (`policy::replacement`).
 //! If the kernel refuses to take a page out, because the program protected or locked it, the page
 //! goes to `Unevictable`, so that eviction does not try it again and again.
 //!
-//! The lists are sharded by runs of indices. In its shard each list is first in, first out, except
-//! `Free`. The replacement policy looks at one shard of the cache's lists at a time. Neighbours in
+//! The lists are sharded by runs of indices. In its shard each list is first in, first out. The
+//! replacement policy looks at one shard of the cache's lists at a time. Neighbours in
 //! memory mostly get descriptors of one shard, and eviction and reclaim take a run of objects from
 //! each shard. So neighbours of one age leave together, and lie side by side in the log.
 //!
@@ -27,8 +28,10 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::padded::Padded;
 use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::zap::Zapper;
 
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
+use super::free_descriptors::{FreeDescriptors, GROUP_RUNS, RUN, SHARDS};
 use crate::policy::ghost::Ghost;
 use crate::policy::replacement::{self, AtHead, Queue, Rank};
 
@@ -36,28 +39,25 @@ use crate::policy::replacement::{self, AtHead, Queue, Rank};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum List {
-    /// Not in use.
-    Free = 1,
     /// In the page buffer and not seen to be in use, in order of arrival.
-    Probation = 2,
+    Probation = 1,
     /// In the object cache, in the small queue (`policy::replacement`), in order of arrival.
-    CacheSmall = 3,
+    CacheSmall = 2,
     /// In the object cache, in the main queue.
-    CacheMain = 4,
+    CacheMain = 3,
     /// In the object cache, chosen to leave it.
-    CacheLeaving = 5,
+    CacheLeaving = 4,
     /// In the page buffer, but could not be taken out of it.
-    Unevictable = 6,
+    Unevictable = 5,
     /// In the page buffer and in use, in order of arrival.
-    Protected = 7,
+    Protected = 6,
     /// In its lane (`lanes`), in no order that counts.
-    InLane = 8,
+    InLane = 7,
 }
 
-const LISTS: usize = 8;
+const LISTS: usize = 7;
 #[cfg(test)]
 const ALL_LISTS: [List; LISTS] = [
-    List::Free,
     List::Probation,
     List::CacheSmall,
     List::CacheMain,
@@ -128,17 +128,23 @@ impl From<Queue> for List {
     }
 }
 
-const SHARDS: usize = 16;
-/// How many adjacent descriptors share a shard, and how many adjacent pages.
-const RUN: usize = 64;
 /// A run takes at most this part of a shard's list.
 const RUN_PART: usize = 16;
-
-const _: () = assert!(SHARDS <= u32::BITS as usize);
+/// Groups of descriptors that one call of `trim` looks at, at most.
+const TRIM_LOOKS: usize = 64;
 
 /// The shard that a descriptor belongs to.
 fn shard_of(id: DescriptorId) -> usize {
     id.0 as usize / RUN % SHARDS
+}
+
+/// The shard that a page's descriptor should be of: one for neighbours, and others for pages that
+/// lie in equal steps.
+fn shard_for(page: PageNo) -> usize {
+    let run = page.0 as usize / RUN;
+    let run = run ^ run >> 16;
+    let run = run ^ run >> 8;
+    (run ^ run >> 4) % SHARDS
 }
 
 /// A position in the round of all shards, for a thread that takes a batch of objects from a list.
@@ -168,11 +174,13 @@ impl Round {
 /// All descriptors of a heap, and the lists they stand in (sharded by index).
 pub struct Descriptors {
     all: PinnedArray<Descriptor>,
-    /// The first descriptor that was never used; the memory from here on is untouched.
-    used: AtomicU32,
+    free: FreeDescriptors,
+    /// The generation that a descriptor begins with whose RAM was dropped: later than all that it
+    /// may have had, so a thread that saw it before does not take it for what it was.
+    generation: AtomicU32,
+    /// Where `trim` looks next.
+    hand: AtomicUsize,
     shards: [Padded<LockedShard>; SHARDS],
-    /// A bit for each shard that has free descriptors; changed under the lock of the shard.
-    free_shards: AtomicU32,
     /// Length of all `Unevictable` lists.
     unevictable: AtomicUsize,
     /// Runs that were taken from each list, from all shards in turn.
@@ -185,14 +193,15 @@ impl Descriptors {
     pub fn new(count: usize) -> Result<Descriptors> {
         Ok(Descriptors {
             all: PinnedArray::new(count)?,
-            used: AtomicU32::new(0),
+            free: FreeDescriptors::new(count)?,
+            generation: AtomicU32::new(0),
+            hand: AtomicUsize::new(0),
             shards: core::array::from_fn(|_| {
                 Padded(LockedShard {
                     lists: Lock::new(Shard { lists: [EMPTY; LISTS] }),
                     evictable: [const { AtomicU32::new(0) }; 2],
                 })
             }),
-            free_shards: AtomicU32::new(0),
             unevictable: AtomicUsize::new(0),
             rounds: [const { AtomicUsize::new(0) }; LISTS],
             ghost: Ghost::new(count)?,
@@ -201,8 +210,7 @@ impl Descriptors {
 
     /// Bytes of DRAM that the descriptors and the ghost take.
     pub fn bytes(&self) -> usize {
-        self.used.load(Ordering::Relaxed) as usize * core::mem::size_of::<Descriptor>()
-            + self.ghost.bytes()
+        self.free.bytes() + self.ghost.bytes()
     }
 
     /// Adapts the ghost to the number of objects that are cached.
@@ -212,15 +220,61 @@ impl Descriptors {
 
     /// Takes a descriptor, in no list, for a new object; none when all are in use.
     pub(super) fn take(&self, page: PageNo) -> Option<DescriptorId> {
-        self.pop_free(page.0 as usize / RUN % SHARDS).or_else(|| {
-            let count = self.all.len() as u32;
-            self.used
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-                    (n < count).then_some(n + 1)
-                })
-                .ok()
-                .map(DescriptorId)
+        let start = shard_for(page);
+        (0..SHARDS).find_map(|offset| {
+            let shard = (start + offset) % SHARDS;
+            let _locked = self.shards[shard].lists.lock();
+            let id = self.free.take(shard)?;
+            self.get(id).begin_generation(self.generation.load(Ordering::Relaxed));
+            Some(id)
         })
+    }
+
+    /// Gives back the RAM of descriptors that are free for long, of a few at a time. Inside the
+    /// gate: a fork must not find any withheld.
+    pub fn trim(&self, zapper: &Zapper) {
+        for _ in 0..TRIM_LOOKS {
+            let from = self.hand.load(Ordering::Relaxed);
+            let Some(group) = self.free.next_in_ram(from) else {
+                self.hand.store(0, Ordering::Relaxed);
+                return;
+            };
+            self.hand.store(group + 1, Ordering::Relaxed);
+            self.drop_group(group, zapper);
+        }
+    }
+
+    /// Drops the RAM of a group of descriptors, if all are free.
+    fn drop_group(&self, group: usize, zapper: &Zapper) {
+        let runs = group * GROUP_RUNS..(group + 1) * GROUP_RUNS;
+        let lock = |run: usize| self.shards[run % SHARDS].lists.lock();
+        let free = |run: &usize| {
+            let _locked = lock(*run);
+            self.free.withhold(*run)
+        };
+        let withheld = runs.clone().take_while(free).count();
+        // Withheld, so no thread begins to use one of them until they are put back. A thread that
+        // saw one before may still read it, finds zeros then, and looks again; a hint that it
+        // stores there is of no use to anybody (`set_reuse`).
+        if withheld == GROUP_RUNS {
+            let of_group = FreeDescriptors::of_group(group);
+            let descriptors = &self.all[of_group.start..of_group.end.min(self.all.len())];
+            let last = descriptors.iter().map(Descriptor::generation).max().unwrap_or(0);
+            self.generation.fetch_max(last, Ordering::Relaxed);
+            let bytes = libc::iovec {
+                iov_base: descriptors.as_ptr().cast_mut().cast(),
+                iov_len: core::mem::size_of_val(descriptors).next_multiple_of(deepheap_sys::PAGE),
+            };
+            // SAFETY: whole pages of the array, whose descriptors are free and withheld: zeros are
+            // a free descriptor, too, and the generation that they lose is made up for by `take`.
+            if unsafe { zapper.zap(&[bytes]) }.is_ok() {
+                self.free.note_dropped(group);
+            }
+        }
+        for run in runs.take(withheld) {
+            let _locked = lock(run);
+            self.free.put_back(run);
+        }
     }
 
     /// The descriptor with this index.
@@ -257,22 +311,6 @@ impl Descriptors {
     /// Remembers a page as if its object had left the cache just now.
     pub fn remember(&self, page: PageNo) {
         self.ghost.insert(page.0, Queue::Small);
-    }
-
-    /// Takes a free descriptor out of its list, in this shard or the next one that has any.
-    fn pop_free(&self, start: usize) -> Option<DescriptorId> {
-        loop {
-            let free = self.free_shards.load(Ordering::Relaxed);
-            // The shards from `start` on first, then those from the beginning.
-            let from_start = free & (u32::MAX << start);
-            let shard = if from_start != 0 { from_start } else { free }.trailing_zeros() as usize;
-            let mut shard = self.shards.get(shard)?.lists.lock();
-            let head = shard.ends(List::Free).head;
-            if head != NONE {
-                self.unlink(&mut shard, DescriptorId(head));
-                return Some(DescriptorId(head));
-            }
-        }
     }
 
     /// A position from which to take `count` objects out of a list of about `length`, behind the
@@ -414,21 +452,28 @@ impl Descriptors {
         }
     }
 
-    /// Gives a descriptor back: state `Free`, waiters woken, list `Free`.
+    /// Gives a descriptor back: state `Free`, waiters woken, in no list.
     pub(super) fn release(&self, id: DescriptorId) {
         self.get(id).change(State::Free);
-        self.move_to(id, List::Free);
+        let mut shard = self.shards[shard_of(id)].lists.lock();
+        self.unlink(&mut shard, id);
+        self.free.give(id);
     }
 
-    /// Descriptors that were ever in use: the first so many.
+    /// Descriptors that were ever in use are among the first so many.
     pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed) as usize
+        self.free.ever_used()
     }
 
     /// Runs `act` over every descriptor (fork marks the resident ones as shared).
     pub fn for_each(&self, mut act: impl FnMut(DescriptorId, &Descriptor)) {
-        for index in 0..self.used.load(Ordering::Relaxed) {
-            act(DescriptorId(index), &self.all[index as usize]);
+        let mut from = 0;
+        while let Some(group) = self.free.next_in_ram(from) {
+            let of_group = FreeDescriptors::of_group(group);
+            for index in of_group.start..of_group.end.min(self.all.len()) {
+                act(DescriptorId(index as u32), &self.all[index]);
+            }
+            from = group + 1;
         }
     }
 
@@ -462,10 +507,14 @@ impl Descriptors {
                 listed += length;
                 unevictable += if list == List::Unevictable { length as usize } else { 0 };
             }
-            let has_free = self.free_shards.load(Ordering::Relaxed) >> number & 1 != 0;
-            assert_eq!(has_free, guard.ends(List::Free).length > 0, "free ones in shard {number}");
         }
-        assert_eq!(listed, self.used.load(Ordering::Relaxed), "descriptors in no list");
+        let mut used = 0;
+        self.for_each(|id, descriptor| {
+            let (is_used, state) = (self.free.is_used(id), descriptor.state().state());
+            assert_eq!(is_used, state != State::Free, "{id:?} is {state:?}");
+            used += u32::from(is_used);
+        });
+        assert_eq!(listed, used, "descriptors in no list");
         assert_eq!(self.unevictable(), unevictable, "unevictable pages");
     }
 
@@ -486,21 +535,6 @@ impl Descriptors {
             told.store(ends.length, Ordering::Relaxed);
         }
         descriptor.list.store(list as u8, Ordering::Relaxed);
-        if list == List::Free {
-            if ends.head == NONE {
-                self.free_shards.fetch_or(1 << shard_of(id), Ordering::Relaxed);
-            }
-            // Last in, first out: the descriptor that was used last is in the processor's cache.
-            descriptor.previous.store(NONE, Ordering::Relaxed);
-            descriptor.next.store(ends.head, Ordering::Relaxed);
-            if ends.head == NONE {
-                ends.tail = id.0;
-            } else {
-                self.all[ends.head as usize].previous.store(id.0, Ordering::Relaxed);
-            }
-            ends.head = id.0;
-            return;
-        }
         descriptor.next.store(NONE, Ordering::Relaxed);
         descriptor.previous.store(ends.tail, Ordering::Relaxed);
         if ends.tail == NONE {
@@ -537,139 +571,9 @@ impl Descriptors {
         } else {
             self.all[next as usize].previous.store(previous, Ordering::Relaxed);
         }
-        if list == List::Free as u8 && ends.head == NONE {
-            self.free_shards.fetch_and(!(1 << shard_of(id)), Ordering::Relaxed);
-        }
         descriptor.list.store(NOT_LISTED, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use deepheap_store::ContentHash;
-
-    /// Two runs of descriptors in each shard.
-    const OBJECTS: u32 = (2 * RUN * SHARDS) as u32;
-
-    fn cached(reuse: impl Fn(u32) -> u8) -> Descriptors {
-        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
-        descriptors.grow_ghost(OBJECTS as usize);
-        for page in 0..OBJECTS {
-            let id = descriptors.take(PageNo(0)).unwrap();
-            descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
-            descriptors.get(id).set_reuse(reuse(page));
-            descriptors.enter_cache(id);
-        }
-        assert_eq!(descriptors.take(PageNo(0)), None);
-        descriptors
-    }
-
-    fn leave(descriptors: &Descriptors, count: u32, patience: u32) -> Vec<u32> {
-        let mut patience = patience;
-        let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, count as usize);
-        (0..count)
-            .filter_map(|_| {
-                let id = descriptors.next_to_leave(&mut round, &mut patience)?;
-                let page = descriptors.get(id).page().0;
-                descriptors.release(id);
-                Some(page)
-            })
-            .collect()
-    }
-
-    fn enter_again(descriptors: &Descriptors, page: u32) -> DescriptorId {
-        let id = descriptors.take(PageNo(0)).unwrap();
-        descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
-        descriptors.enter_cache(id);
-        id
-    }
-
-    #[test]
-    fn touched_objects_outlive_first_comers_and_the_ghost_knows_who_left() {
-        let descriptors = cached(|page| u8::from(page / 16 % 4 == 0));
-        let left = leave(&descriptors, OBJECTS / 2, u32::MAX);
-        assert_eq!(left.len(), OBJECTS as usize / 2);
-        assert!(left.iter().all(|page| page / 16 % 4 != 0), "a touched one left");
-        for page in &left {
-            enter_again(&descriptors, *page);
-        }
-        // They came again: they are in the main queue now, behind the touched ones, and those
-        // have a round to go.
-        let next = leave(&descriptors, OBJECTS / 8, u32::MAX);
-        assert!(next.iter().all(|page| page / 16 % 4 != 0 && !left.contains(page)));
-        assert_eq!(leave(&descriptors, 2 * OBJECTS, u32::MAX).len(), OBJECTS as usize * 7 / 8);
-        assert_eq!(leave(&descriptors, 1, u32::MAX), []);
-    }
-
-    #[test]
-    fn without_patience_the_head_leaves_whatever_its_count() {
-        let descriptors = cached(|_| 3);
-        assert_eq!(leave(&descriptors, 2 * OBJECTS, 0).len(), OBJECTS as usize);
-    }
-
-    #[test]
-    fn the_oldest_of_each_shard_leave_side_by_side() {
-        let descriptors = cached(|_| 0);
-        // A sixteenth of each shard's 128, then of the next shard's.
-        let oldest: Vec<u32> = (0..16).flat_map(|shard| 64 * shard..64 * shard + 8).collect();
-        assert_eq!(leave(&descriptors, 128, u32::MAX), oldest);
-    }
-
-    #[test]
-    fn what_was_chosen_is_not_chosen_again_until_it_stays() {
-        let descriptors = cached(|_| 0);
-        let mut patience = u32::MAX;
-        let mut round = descriptors.round(List::CacheLeaving, OBJECTS as usize, 1);
-        let mut choose = || descriptors.next_to_leave(&mut round, &mut patience).unwrap();
-        let mut chosen: Vec<u32> = (0..OBJECTS).map(|_| choose().0).collect();
-        chosen.sort_unstable();
-        assert!(chosen.iter().copied().eq(0..OBJECTS));
-        // All are chosen already: then any will do, for those who chose them may be gone.
-        let again = choose();
-        descriptors.keep_in_cache(DescriptorId(again.0 + 16));
-        assert_eq!(choose(), DescriptorId(again.0 + 16));
-        // One that was brought back meanwhile is left where it is.
-        descriptors.move_to(again, List::Probation);
-        descriptors.keep_in_cache(again);
-        let mut round = descriptors.round(List::Probation, 1, 1);
-        let mut found = [DescriptorId(0); 2];
-        assert_eq!(descriptors.next_to_evict(&mut round, List::Probation, &mut found), 1);
-        assert_eq!(found[0], again);
-    }
-
-    #[test]
-    fn runs_are_taken_in_order_of_arrival_and_all_of_them_come_round_again() {
-        let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
-        for page in 0..OBJECTS {
-            let id = descriptors.take(PageNo(0)).unwrap();
-            descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
-            descriptors.move_to(id, List::Probation);
-        }
-        let take = |most: usize| {
-            let mut round = descriptors.round(List::Probation, OBJECTS as usize, most);
-            let (mut all, mut found) = (Vec::new(), [DescriptorId(0); 5]);
-            while all.len() < most {
-                let places = found.len().min(most - all.len());
-                let found = &mut found[..places];
-                let count = descriptors.next_to_evict(&mut round, List::Probation, found);
-                assert!((1..=places).contains(&count));
-                all.extend(found[..count].iter().map(|id| id.0));
-            }
-            all
-        };
-        // A sixteenth of each shard's 128, then of the next shard's.
-        let first = take(128);
-        assert!(first.iter().copied().eq((0..16).flat_map(|shard| 64 * shard..64 * shard + 8)));
-        let mut others: Vec<u32> = (0..15).flat_map(|_| take(128)).collect();
-        assert!(others[..128].iter().all(|id| !first.contains(id)), "nobody is taken twice");
-        others.extend(&first);
-        others.sort_unstable();
-        assert!(others.iter().copied().eq(0..OBJECTS));
-        assert_eq!(take(128), first, "they went to the tail in their order");
-        assert_eq!(descriptors.evictable(), (OBJECTS as usize, 0));
-        descriptors.move_to(DescriptorId(first[0]), List::Protected);
-        assert_eq!(descriptors.evictable(), (OBJECTS as usize - 1, 1));
-        descriptors.check_invariants(|_, _, _| ());
-    }
-}
+mod tests;
