@@ -80,23 +80,30 @@ impl Runtime {
         let waited_ns = waited(FaultKind::Stored) + waited(FaultKind::Waited);
         let found = watch.look(Observed { now_ns, waited_ns, cpu_ns: clock::process_cpu_ns() });
         if let Some(thrashing) = found {
-            let heap = (self.heap.committed_pages() * PAGE) as u64;
-            let text = line(thrashing, heap, self.config.ram, self.ram_that_holds_all());
+            let memory = (self.heap.committed_pages() * PAGE) as u64;
+            let objects = self.heap.object_bytes() as u64;
+            let text = line(thrashing, memory, objects, self.config.ram, self.ram_that_holds_all());
             say(&[Piece::Text(&text)]);
         }
     }
 }
 
-fn line(thrashing: Thrashing, heap: u64, ram: u64, enough: u64) -> String {
+/// `enough` is the RAM that keeps `memory` in RAM. Objects are always managed, and how much RAM they
+/// take depends on how many of them are in reach at a time, so the line promises nothing for them.
+fn line(thrashing: Thrashing, memory: u64, objects: u64, ram: u64, enough: u64) -> String {
     const SECOND_NS: u64 = 1_000_000_000;
     const MIB: u64 = 1 << 20;
-    let enough = size::exact(enough.next_multiple_of(MIB));
+    let mut advice = "more makes it faster".to_owned();
+    if objects == 0 {
+        let enough = size::exact(enough.next_multiple_of(MIB));
+        advice += &format!(", and --ram {enough} keeps all of it in RAM");
+    }
     format!(
         "threads waited {} s for the store in the last {} s: {} of heap in a RAM budget of {}; \
-         more makes it faster, and --ram {enough} keeps all of it in RAM (said once)",
+         {advice} (said once)",
         thrashing.waited_ns / SECOND_NS,
         thrashing.period_ns / SECOND_NS,
-        bytes(heap),
+        bytes(memory + objects),
         bytes(ram),
     )
 }
@@ -134,9 +141,19 @@ mod tests {
     }
 
     #[test]
+    fn the_line_counts_objects_and_names_no_ram_that_was_never_tried_for_them() {
+        let seen = Thrashing { period_ns: 60 * SECOND, waited_ns: 46 * SECOND };
+        assert_eq!(
+            line(seen, 1 << 20, 4 << 30, 232 << 20, 32 << 20),
+            "threads waited 46 s for the store in the last 60 s: 4.00 GiB of heap in a RAM budget \
+             of 232 MiB; more makes it faster (said once)"
+        );
+    }
+
+    #[test]
     fn the_line_tells_what_was_seen_and_what_would_do() {
         let seen = Thrashing { period_ns: 61 * SECOND, waited_ns: 55 * SECOND };
-        let told = line(seen, 277 << 20, 32 << 20, (303 << 20) - 5);
+        let told = line(seen, 277 << 20, 0, 32 << 20, (303 << 20) - 5);
         assert_eq!(
             told,
             "threads waited 55 s for the store in the last 61 s: 277 MiB of heap in a RAM budget \
