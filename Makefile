@@ -39,12 +39,15 @@ KERNELS ?=
 CONFORMANCE_OPTIONS ?=
 # Options of the benchmark, for example BENCH_OPTIONS='--case uniform-read --runs 1'.
 BENCH_OPTIONS ?=
+# The commit that `make guard` compares with, and its options, for example GUARD_OPTIONS='--only hot'.
+COMMIT ?=
+GUARD_OPTIONS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
 	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
-	bench-hybridswap bench-durable book cast bench-real real-check real-deps apps apps-check \
+	bench-hybridswap bench-durable guard book cast bench-real real-check real-deps apps apps-check \
 	memcached-check kernels conformance install uninstall clean
 
 help: ## Lists the targets.
@@ -79,6 +82,7 @@ scripts: ## Checks the shell scripts and runs their tests.
 	shellcheck scripts/*.sh examples/papers/*/*.sh examples/shards/*.sh .ci/run
 	scripts/redis_values.py self-test
 	scripts/conformance.py self-test
+	scripts/guard.py self-test
 	scripts/book.sh --if-there
 
 book: ## Builds the documents as a small site into target/book, with mdbook, which it may fetch.
@@ -163,6 +167,9 @@ bench-flashmap: build ## Measures maps beside mmap, into docs/papers; root, half
 
 bench-durable: build ## Compares a durable heap with LMDB and redb; needs root.
 	$(RELEASE)/deepheap-bench durable $(BENCH_OPTIONS)
+
+guard: ## Compares speed with COMMIT (where the branch left main, or HEAD~1 on main); fails if slower.
+	scripts/guard.py $(if $(COMMIT),--commit "$(COMMIT)") $(GUARD_OPTIONS)
 
 bench-real: build ## Measures real programs against swap and zram, into docs; needs root, hours.
 	$(RELEASE)/deepheap-bench real $(BENCH_OPTIONS)
