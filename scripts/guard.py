@@ -3,7 +3,7 @@
 
     scripts/guard.py                            # with where the branch left main, or HEAD~1 on main
     scripts/guard.py --commit v0.1.0 --only single-
-    scripts/guard.py --ram 8M --rounds 1        # only to see that everything works
+    scripts/guard.py --ram 16M --rounds 1       # only to see that everything works
     scripts/guard.py self-test                  # its arithmetic, without any run
 
 Both versions are built alike and run in turns, each with its own `deepheap-bench` and `deepheap`.
