@@ -13,8 +13,8 @@ each case once for --seconds; that says how many operations both do from then on
 that their counters can be compared. What the older version cannot do is left out, and told.
 
 A case is slower if the median of its pairs' ratios is more than 3 % below one, and all its pairs
-but one are below one. One that looks so after --rounds runs again, up to 7 for each 3, and is judged
-by all its pairs. A counter that grew by more than 10 % is marked, whatever the speed.
+but one are below one. One that looks so after --rounds runs again, up to 7 for each 3, and all its
+pairs count. A counter that grew by more than 10 % is marked, whatever the speed.
 
 Guarantees: writes below target only; the work tree of the commit is gone at the end, what was built
 from it stays for the next comparison.
@@ -255,7 +255,8 @@ def tables(all_pairs):
 
 def git(*arguments):
     """What git answers, or nothing."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True,
+                          check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 

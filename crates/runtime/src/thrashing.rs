@@ -88,8 +88,8 @@ impl Runtime {
     }
 }
 
-/// `enough` is the RAM that keeps `memory` in RAM. Objects are always managed, and how much RAM they
-/// take depends on how many of them are in reach at a time, so the line promises nothing for them.
+/// `enough` is the RAM that keeps `memory` in RAM. Objects are always managed, and how much RAM
+/// they take depends on how many are in reach at a time, so the line promises nothing for them.
 fn line(thrashing: Thrashing, memory: u64, objects: u64, ram: u64, enough: u64) -> String {
     const SECOND_NS: u64 = 1_000_000_000;
     const MIB: u64 = 1 << 20;
