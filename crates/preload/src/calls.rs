@@ -294,13 +294,17 @@ macro_rules! call {
     };
     (program (|$real:ident| $body:expr) fn $name:ident
         ($($argument:ident: $type:ty),*) -> $result:ty) => {
-        const _: () = {
-            unsafe extern "C" fn body($($argument: $type),*) -> $result {
+        /// What a call of the program does; `system_call` makes it for calls by number.
+        pub mod $name {
+            use super::*;
+            pub unsafe extern "C" fn of_program($($argument: $type),*) -> $result {
                 let $real = $crate::calls::call!(@real $name ($($argument: $type),*) -> $result);
                 $body
             }
-            $crate::calls::call! { program (body) fn $name($($argument: $type),*) -> $result }
-        };
+        }
+        $crate::calls::call! {
+            program ($name::of_program) fn $name($($argument: $type),*) -> $result
+        }
     };
     // Only rax is touched before the jump, so all arguments arrive in place, those on the stack
     // too.

@@ -1,42 +1,55 @@
 //! Mapping: `mmap`, `madvise` and their kin. Private anonymous mappings of the program become
 //! memory of the heap; calls on addresses of the heap are answered by it.
 //!
-//! Guarantees: advice about managed memory never reaches the kernel, whose zap would be mistaken
-//! for an eviction; MADV_DONTNEED, MADV_FREE and MADV_REMOVE still make zeros. Mappings over memory
-//! of `malloc` and locked memory are refused.
+//! Guarantees: advice that zaps managed memory never reaches the kernel, for it would be mistaken
+//! for an eviction; MADV_DONTNEED, MADV_FREE and MADV_REMOVE still make zeros. MADV_DONTDUMP keeps
+//! memory out of core dumps, in RAM or out of it. Mappings over memory of `malloc` and locked
+//! memory are refused.
 //! Never: looks at hints: a mapping of the heap is where the heap has room.
 //!
 //! Threads: any.
 
-use core::ffi::{c_int, c_uchar, c_uint, c_void};
+use core::ffi::{c_int, c_long, c_uchar, c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use libc::{off_t, size_t};
+use libc::{iovec, off_t, size_t, ssize_t};
 
 use crate::caller;
 use crate::calls::{Opaque, calls};
+use crate::guarded::guard;
 use crate::pins::PAGE;
+use crate::real::real;
 use crate::refusal::{REMAPPING, refuse, refused};
 use crate::seam;
+use crate::vectors::Vector;
 
 calls! {
     fn madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int = program(|real| {
         if !is_managed(address) {
             return real(address, len, advice);
         }
+        if !(address as usize).is_multiple_of(PAGE) {
+            return refused(libc::EINVAL);
+        }
         match advice {
-            libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => {
+            libc::MADV_DONTNEED | DONTNEED_LOCKED | libc::MADV_FREE | libc::MADV_REMOVE => {
                 if deepheap::give_up_area(address as usize, len).is_none() {
                     // SAFETY: the program gives these bytes up and expects zeros.
                     unsafe { deepheap::give_up(address.cast(), len) };
                 }
                 0
             }
-            // A child would have to find zeros there.
-            libc::MADV_WIPEONFORK => refused(libc::EINVAL),
-            _ => 0,
+            libc::MADV_DONTDUMP | libc::MADV_DODUMP => {
+                // An area that is noted as changed ends as it began, in core dumps.
+                let _ = deepheap::before_protect(address as usize, len, libc::PROT_NONE);
+                real(address, len, advice)
+            }
+            _ if HINTS_ABOUT_SPEED.contains(&advice) => 0,
+            // What has not happened must not seem to have: children have a copy of the heap, and
+            // its pages are neither shared nor guarded.
+            _ => refused(libc::EINVAL),
         }
     });
     fn posix_madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int
@@ -77,6 +90,31 @@ calls! {
         }
         real(address, len, protection)
     });
+    fn pkey_mprotect(address: *mut c_void, len: size_t, protection: c_int, key: c_int) -> c_int
+        = program(|real| {
+            if is_managed(address)
+                && deepheap::before_protect(address as usize, len, protection).is_err()
+            {
+                return refused(libc::ENOMEM);
+            }
+            real(address, len, protection, key)
+        });
+    // Not libc's, which glibc has since 2.36 only. The kernel refuses to advise another process to
+    // lose memory; for this one there is `madvise`.
+    fn process_madvise(
+        process: c_int, first: *const iovec, count: size_t, advice: c_int, flags: c_uint,
+    ) -> ssize_t = same({
+        let vector = Vector::new(first, c_int::try_from(count).unwrap_or(0));
+        if HINTS_ABOUT_SPEED.contains(&advice) || !vector.is_managed() {
+            let advise = real!(syscall: Advise);
+            let call = || advise(libc::SYS_process_madvise, process, first, count, advice, flags);
+            guard(|pins| pins.array(first, count), call)
+        } else {
+            refused(libc::EINVAL) as ssize_t
+        }
+    });
+    fn shmat(segment: c_int, address: *const c_void, flags: c_int) -> *mut c_void
+        = refuse(REMAPPING, EINVAL if is_managed(address));
     fn mremap(
         address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, place: *mut c_void,
     ) -> *mut c_void = program(|real| {
@@ -98,6 +136,26 @@ calls! {
     fn mincore(address: Opaque, len: size_t, resident: *mut c_uchar [len.div_ceil(PAGE)]) -> c_int
         = pin;
 }
+
+type Advise = unsafe extern "C" fn(c_long, c_int, *const iovec, size_t, c_int, c_uint) -> ssize_t;
+
+/// Like MADV_DONTNEED, for locked pages too.
+const DONTNEED_LOCKED: c_int = 24;
+
+/// Advice that changes nothing which a program could see, or asks for what is so anyway.
+const HINTS_ABOUT_SPEED: [c_int; 11] = [
+    libc::MADV_NORMAL,
+    libc::MADV_RANDOM,
+    libc::MADV_SEQUENTIAL,
+    libc::MADV_WILLNEED,
+    libc::MADV_COLD,
+    libc::MADV_PAGEOUT,
+    libc::MADV_HUGEPAGE,
+    libc::MADV_NOHUGEPAGE,
+    libc::MADV_UNMERGEABLE,
+    libc::MADV_DOFORK,
+    libc::MADV_KEEPONFORK,
+];
 
 /// How much the program unmaps of what is not managed between two looks at what it has. A look
 /// takes less than a hundredth of the time that unmapping it takes if it was touched.

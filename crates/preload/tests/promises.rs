@@ -173,6 +173,11 @@ fn what_cannot_work_is_refused() {
 }
 
 #[test]
+fn advice_is_followed_or_refused_and_no_core_dump_holds_what_it_must_not() {
+    holds("advice.c", "advice holds");
+}
+
+#[test]
 fn memory_beside_the_budget_is_told_even_if_it_is_gone_at_exit() {
     let scratch = Scratch::new("beside");
     let program = compile("beside.c", &scratch);

@@ -18,7 +18,7 @@ use core::ops::Range;
 use deepheap_heap::{FreedRun, PAGE, PAGES_PER_SPAN, PageNo, SPAN, Shortage, SpanRange};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::lock::Guard;
-use deepheap_sys::mapping;
+use deepheap_sys::mapping::{self, Advice};
 use deepheap_sys::signals::Blocked;
 
 use crate::area_table::Areas;
@@ -243,10 +243,15 @@ impl Entered {
         self.set_protection(&range, protection)
     }
 
+    /// Gives pages that are fresh, or not needed any more, their protection. Core dumps hold them.
     fn set_protection(&self, range: &Range<usize>, protection: c_int) -> Result<()> {
         for piece in self.areas.table.without_holes(range) {
+            let (start, bytes) = (self.address(&piece), piece.len() * PAGE);
             // SAFETY: pages of an area: the program asks for it, or has given all of it up.
-            unsafe { mapping::protect(self.address(&piece), piece.len() * PAGE, protection)? };
+            unsafe {
+                mapping::protect(start, bytes, protection)?;
+                mapping::advise(start, bytes, Advice::DoDump)?;
+            }
         }
         Ok(())
     }

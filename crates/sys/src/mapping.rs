@@ -137,7 +137,8 @@ pub unsafe fn replace_page(page: *mut u8, fill: impl FnOnce(*mut u8)) -> Result<
 }
 
 /// Maps `len` bytes (rounded up to pages) of zeroed private memory, populated when first touched,
-/// in small pages. It is never managed, so touching it never enters our fault path. Counted in
+/// in small pages. It is never managed, so touching it never enters our fault path. Core dumps do
+/// not hold it, since it may have a copy of what the program keeps out of them. Counted in
 /// `pinned_bytes`.
 pub fn map_pinned(len: usize) -> Result<*mut u8> {
     let len = len.checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?.max(PAGE);
@@ -145,6 +146,8 @@ pub fn map_pinned(len: usize) -> Result<*mut u8> {
     // A refusal (a kernel without huge pages) does no harm. SAFETY: the range is ours, and the
     // advice does not change what it holds.
     let _ = unsafe { advise(got as *mut u8, len, Advice::NoHugePage) };
+    // SAFETY: as above.
+    let _ = unsafe { advise(got as *mut u8, len, Advice::DontDump) };
     PINNED_BYTES.fetch_add(len, Relaxed);
     Ok(got as *mut u8)
 }
