@@ -1,17 +1,17 @@
 //! Asynchronous I/O: refused, since the kernel would keep physical pages across eviction.
 //!
 //! Guarantees: `libaio`, `liburing` and POSIX aio on managed memory fail with ENOSYS and a logged
-//! reason; programs that can do without do. A program that makes the system calls with its own
-//! instructions is not seen.
+//! reason; programs that can do without do. `getaddrinfo_a` likewise, whose threads are as those of
+//! POSIX aio. A program that makes the system calls with its own instructions is not seen.
 //!
 //! Threads: any.
 
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int};
 
 use libc::{aiocb, sigevent};
 
 use crate::calls::{Opaque, calls};
-use crate::refusal::{ASYNCHRONOUS_IO, refuse};
+use crate::refusal::{ASYNCHRONOUS_IO, ASYNCHRONOUS_NAMES, refuse};
 
 calls! {
     fn io_setup(_requests: c_int, _context: Opaque) -> c_int = same(negative_refusal());
@@ -32,6 +32,29 @@ calls! {
         = refuse(POSIX_AIO, ENOSYS if is_managed(request));
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int
         = refuse(POSIX_AIO, ENOSYS if is_any_managed(list, count));
+    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent)
+        -> c_int = refuse(POSIX_AIO, ENOSYS if is_any_managed(list, count));
+    fn aio_fsync(operation: c_int, request: *mut aiocb) -> c_int
+        = refuse(POSIX_AIO, ENOSYS if deepheap::may_leave(request as usize));
+    fn aio_fsync64(operation: c_int, request: *mut aiocb) -> c_int
+        = refuse(POSIX_AIO, ENOSYS if deepheap::may_leave(request as usize));
+
+    fn getaddrinfo_a(mode: c_int, list: *const *mut Question, count: c_int, event: *mut sigevent)
+        -> c_int = by(|real| {
+            if is_any_question_managed(list, count) {
+                refuse(&ASYNCHRONOUS_NAMES, libc::ENOSYS);
+                return libc::EAI_SYSTEM;
+            }
+            real(mode, list, count, event)
+        });
+}
+
+/// `struct gaicb`, as far as the program fills it.
+#[repr(C)]
+pub struct Question {
+    name: *const c_char,
+    service: *const c_char,
+    hints: *const libc::addrinfo,
 }
 
 /// liburing and libaio return the negative error number.
@@ -50,9 +73,24 @@ fn is_managed(request: *const aiocb) -> bool {
 
 /// Whether one of a list of requests is.
 fn is_any_managed(list: *const *mut aiocb, count: c_int) -> bool {
+    is_any(list, count, |request| is_managed(request))
+}
+
+/// Whether one of a list of questions, or what it asks with, is.
+fn is_any_question_managed(list: *const *mut Question, count: c_int) -> bool {
+    is_any(list, count, |question| {
+        // SAFETY: the program's own question.
+        let Question { name, service, hints } = unsafe { &*question };
+        [question as usize, *name as usize, *service as usize, *hints as usize]
+            .into_iter()
+            .any(deepheap::may_leave)
+    })
+}
+
+fn is_any<T>(list: *const *mut T, count: c_int, is_managed: impl Fn(*mut T) -> bool) -> bool {
     (0..usize::try_from(count).unwrap_or(0)).any(|index| {
-        // SAFETY: the program passes `count` requests, some of them null.
-        let request = unsafe { *list.add(index) };
-        !request.is_null() && is_managed(request)
+        // SAFETY: the program passes `count` pointers, some of them null.
+        let one = unsafe { *list.add(index) };
+        !one.is_null() && is_managed(one)
     })
 }

@@ -33,6 +33,10 @@ pub static POSIX_AIO: Refusal = Refusal::new(
     "deepheap: aio_read and aio_write answer ENOSYS for memory on the heap; use a shared mapping \
      for the buffer\n",
 );
+/// Names that libc's own threads would read.
+pub static ASYNCHRONOUS_NAMES: Refusal = Refusal::new(
+    "deepheap: getaddrinfo_a answers EAI_SYSTEM and ENOSYS for memory on the heap; use getaddrinfo\n",
+);
 /// Sockets that read pages after the call.
 pub static ZERO_COPY: Refusal = Refusal::new(
     "deepheap: SO_ZEROCOPY answers EOPNOTSUPP: the kernel would read pages that have left memory\n",

@@ -3,6 +3,7 @@
 #include "pressure.h"
 #include <aio.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -26,6 +27,12 @@ int main(void) {
     struct aiocb *away = calloc(1, sizeof *away);
     *away = (struct aiocb){.aio_fildes = pair[1], .aio_buf = parameters, .aio_nbytes = 10};
     CHECK(aio_write(away) == -1 && errno == ENOSYS);
+    CHECK(aio_fsync(O_SYNC, away) == -1 && errno == ENOSYS);
+    struct aiocb *list[] = {NULL, &request};
+    CHECK(lio_listio(LIO_WAIT, list, 2, NULL) == -1 && errno == ENOSYS);
+    CHECK(lio_listio64(LIO_WAIT, (struct aiocb64 **)list, 2, NULL) == -1 && errno == ENOSYS);
+    struct gaicb question = {.ar_name = strdup("localhost")}, *questions[] = {&question};
+    CHECK(getaddrinfo_a(GAI_WAIT, questions, 1, NULL) == EAI_SYSTEM && errno == ENOSYS);
     CHECK(mlockall(MCL_CURRENT) == -1 && errno == EPERM);
     CHECK(mlock(block, PAGE) == -1 && errno == ENOMEM);
     int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
