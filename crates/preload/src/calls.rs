@@ -234,7 +234,10 @@ macro_rules! call {
         $crate::calls::call! { by (|real| {
             let step = |done: usize, $len: usize| {
                 $(let $offset = $offset + done as i64;)?
-                real($descriptor, $buffer.wrapping_byte_add(done), $len $(, $more)*)
+                let at = $crate::calls::call!(@offset $($offset)?);
+                $crate::own_memory::reached($descriptor, at, $len, || {
+                    real($descriptor, $buffer.wrapping_byte_add(done), $len $(, $more)*)
+                })
             };
             $crate::transfer::transfer($descriptor, $direction, $buffer, $len, step)
         }) fn $name($descriptor: $number, $buffer: $pointer, $len: $size $(, $more: $type)*)
@@ -247,7 +250,11 @@ macro_rules! call {
             let step = |$first: $pointer, $count: $size, _done: usize| {
                 // A negative offset is the descriptor's own, which moves by itself.
                 $(let $offset = if $offset < 0 { $offset } else { $offset + _done as i64 };)?
-                real($descriptor, $first, $count $(, $more)*)
+                let at = $crate::calls::call!(@offset $($offset)?);
+                let bytes = $crate::vectors::Vector::new($first, $count).len();
+                $crate::own_memory::reached($descriptor, at, bytes, || {
+                    real($descriptor, $first, $count $(, $more)*)
+                })
             };
             $crate::vectors::transfer($descriptor, $direction, $first, $count, step)
         }) fn $name($descriptor: $number, $first: $pointer, $count: $size $(, $more: $type)*)
@@ -343,6 +350,9 @@ macro_rules! call {
             unsafe { real($($argument),*) }
         }
     };
+    (@offset) => { None };
+    // A negative one is the descriptor's own.
+    (@offset $offset:ident) => { ($offset >= 0).then_some($offset) };
     // A copy of the mask without SIGBUS takes its place.
     (@open $mask:ident $open:ident) => {
         // SAFETY: the program's own mask, or null; the copy lives until the call is over.

@@ -16,7 +16,7 @@ use libc::{statfs as FileSystem, timespec};
 use crate::calls::{Opaque, calls};
 use crate::pins::{PAGE, Pins};
 use crate::transfer::Direction::{Read, Write};
-use crate::vectors::{Vector, pin_both};
+use crate::vectors::{Vector, between};
 
 calls! {
     fn read(descriptor: c_int, buffer: *mut c_void, len: size_t) -> ssize_t = transfer(Read);
@@ -63,11 +63,17 @@ calls! {
     fn process_vm_readv(
         process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
         remote_count: c_ulong, flags: c_ulong,
-    ) -> ssize_t = pin(|pins| pin_both(pins, (local, local_count), (remote, remote_count)));
+    ) -> ssize_t = by(|real| {
+        let call = || real(process, local, local_count, remote, remote_count, flags);
+        between(process, (local, local_count), (remote, remote_count), call)
+    });
     fn process_vm_writev(
         process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
         remote_count: c_ulong, flags: c_ulong,
-    ) -> ssize_t = pin(|pins| pin_both(pins, (local, local_count), (remote, remote_count)));
+    ) -> ssize_t = by(|real| {
+        let call = || real(process, local, local_count, remote, remote_count, flags);
+        between(process, (local, local_count), (remote, remote_count), call)
+    });
 
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t = pin;
     fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t = pin;
@@ -92,6 +98,11 @@ calls! {
     fn getdents64(descriptor: c_int, entries: *mut c_void [room], room: size_t) -> ssize_t = pin;
     fn getdirentries(descriptor: c_int, entries: *mut c_char [room], room: size_t, position: Opaque)
         -> ssize_t = pin;
+    fn getdirentries64(
+        descriptor: c_int, entries: *mut c_char [room], room: size_t, position: Opaque,
+    ) -> ssize_t = pin;
+    // A count that was read is never lost.
+    fn eventfd_read(descriptor: c_int, count: *mut u64) -> c_int = hold;
     fn pipe(pair: *mut [c_int; 2]) -> c_int = pin;
     fn pipe2(pair: *mut [c_int; 2], flags: c_int) -> c_int = pin;
 

@@ -43,6 +43,7 @@ mod ipc;
 mod locks;
 mod mapping;
 mod messages;
+mod own_memory;
 mod paths;
 mod pins;
 mod placement;

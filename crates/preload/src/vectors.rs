@@ -1,16 +1,17 @@
 //! Vectors: calls that move many bytes from or to an array of buffers, like `readv` and `writev`.
 //!
 //! Guarantees: as `transfer`. The array itself may lie in managed memory. `process_vm_readv` and
-//! `process_vm_writev` find up to `PIECE_BUFFERS` local buffers resident, `PINNED_MAX` bytes of
-//! each, and may be short beyond that. Pages of the other process that left RAM are not brought
-//! back.
+//! `process_vm_writev` find `PINNED_MAX` bytes of the local buffers resident, and may be short
+//! beyond that. So it is with the remote buffers if the process is this one; pages of another
+//! process that left RAM are not brought back.
 //!
 //! Threads: any.
 
 use core::ffi::{c_int, c_ulong};
 
-use libc::{iovec, ssize_t};
+use libc::{iovec, pid_t, ssize_t};
 
+use crate::guarded::guard;
 use crate::pins::{PINNED_MAX, Pins};
 use crate::transfer::{Direction, EAGER, drive, is_answer};
 
@@ -198,13 +199,19 @@ fn managed(
     })
 }
 
-/// Pins both vectors of `process_vm_readv` and the like, and the first buffers of the local one.
-pub fn pin_both(pins: &mut Pins, local: (*const iovec, c_ulong), remote: (*const iovec, c_ulong)) {
-    pins.array(remote.0, remote.1 as usize);
-    let vector = Vector::new(local.0, c_int::try_from(local.1).unwrap_or(0));
-    pins.array(vector.first, vector.count);
-    for index in 0..vector.count.min(PIECE_BUFFERS) {
-        let entry = vector.entry(index);
-        pins.bytes(entry.iov_base.cast_const(), entry.iov_len);
-    }
+/// `process_vm_readv` or `process_vm_writev`, where `call` is libc's with the program's vectors.
+pub fn between(
+    process: pid_t,
+    local: (*const iovec, c_ulong),
+    remote: (*const iovec, c_ulong),
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let vector = |(first, count): (*const iovec, c_ulong)| {
+        Vector::new(first, c_int::try_from(count).unwrap_or(0))
+    };
+    // SAFETY: no arguments.
+    let is_own = unsafe { process == libc::getpid() || process == libc::gettid() };
+    let _local = Held::all(vector(local));
+    let _remote = is_own.then(|| Held::all(vector(remote)));
+    guard(|pins| pins.array(remote.0, remote.1 as usize), call)
 }

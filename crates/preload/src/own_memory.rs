@@ -1,0 +1,70 @@
+//! Own memory: reads and writes of this process's memory through `/proc/self/mem`.
+//!
+//! The kernel answers EIO where such a file meets an evicted page. The offset is the address.
+//!
+//! Guarantees: a call that moves nothing for that reason is made again with up to `PINNED_MAX`
+//! bytes at its offset pinned. A call that moved something is short, as at the end of a mapping.
+//! Never: asks the kernel about a descriptor unless a call on it failed with EIO.
+//!
+//! Threads: any.
+
+use core::ffi::{c_char, c_int};
+use core::mem::MaybeUninit;
+
+use libc::{off_t, ssize_t};
+
+use crate::pins::Pins;
+use crate::real::real;
+use crate::seam;
+
+/// The answer of a call on a descriptor that moves up to `len` bytes at `offset`, or where the
+/// descriptor is. It is made again if it met evicted memory of this process.
+#[inline(always)]
+pub fn reached(
+    descriptor: c_int,
+    offset: Option<off_t>,
+    len: usize,
+    call: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let moved = call();
+    if moved != -1 || seam::errno() != libc::EIO || !deepheap::is_managing() {
+        return moved;
+    }
+    again(descriptor, offset, len, &call)
+}
+
+#[cold]
+fn again(
+    descriptor: c_int,
+    offset: Option<off_t>,
+    len: usize,
+    call: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    let seek = real!(lseek: unsafe extern "C" fn(c_int, off_t, c_int) -> off_t);
+    // SAFETY: numbers. A file that cannot tell its offset has none of ours.
+    let offset = offset.unwrap_or_else(|| unsafe { seek(descriptor, 0, libc::SEEK_CUR) });
+    if !deepheap::may_leave(offset as usize) || !is_own_memory(descriptor) {
+        seam::set_errno(libc::EIO);
+        return -1;
+    }
+    let mut pins = Pins::new();
+    pins.bytes(offset as usize as *const u8, len);
+    call()
+}
+
+/// Whether the descriptor is `/proc/self/mem`, which is the same file while it is open.
+fn is_own_memory(descriptor: c_int) -> bool {
+    type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
+    type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
+    let (mut own, mut asked) = (MaybeUninit::<libc::stat>::zeroed(), MaybeUninit::zeroed());
+    // SAFETY: places for the answers; zeroed is a valid value of both.
+    unsafe {
+        real!(stat: Stat)(c"/proc/self/mem".as_ptr(), own.as_mut_ptr()) == 0
+            && real!(fstat: Fstat)(descriptor, asked.as_mut_ptr()) == 0
+            && {
+                let (own, asked): (libc::stat, libc::stat) =
+                    (own.assume_init(), asked.assume_init());
+                (own.st_dev, own.st_ino) == (asked.st_dev, asked.st_ino)
+            }
+    }
+}
