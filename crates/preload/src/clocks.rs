@@ -19,6 +19,8 @@ calls! {
     fn settimeofday(now: *const timeval, zone: *const c_void [8]) -> c_int = pin;
     fn times(used: *mut tms) -> clock_t = pin;
     fn adjtimex(state: *mut timex) -> c_int = pin;
+    fn ntp_adjtime(state: *mut timex) -> c_int = pin;
+    fn clock_adjtime(clock: clockid_t, state: *mut timex) -> c_int = pin;
     fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int = pin;
     fn getitimer(which: c_int, value: *mut itimerval) -> c_int = pin;
     fn setitimer(which: c_int, value: *const itimerval, old: *mut itimerval) -> c_int = pin;
@@ -29,7 +31,9 @@ calls! {
     fn timerfd_settime(timer: c_int, flags: c_int, value: *const itimerspec, old: *mut itimerspec)
         -> c_int = pin;
     fn timerfd_gettime(timer: c_int, value: *mut itimerspec) -> c_int = pin;
-    // Held, for it says no errno.
+    // Held, for they say no errno.
+    fn timespec_get(now: *mut timespec, base: c_int) -> c_int = hold;
+    fn timespec_getres(step: *mut timespec, base: c_int) -> c_int = hold;
     fn thrd_sleep(time: *const timespec, left: *mut timespec) -> c_int = hold;
     fn clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec)
         -> Code = pin;

@@ -66,6 +66,7 @@ jumps! {
     _longjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
     __longjmp_chk, |buffer, _second| touch(buffer, JUMP_BYTES);
     dlopen, |path, _flags| touch_text(path), "and esi, ~8";
+    dlmopen, |_space, path| touch_text(path);
 }
 
 const _: () = assert!(libc::RTLD_DEEPBIND == 8);

@@ -19,15 +19,18 @@ use crate::refusal::{refused, refused_if_own};
 
 calls! {
     fn close(descriptor: c_int) -> c_int = program(close_of_program);
+    fn __close(descriptor: c_int) -> c_int = program(close_of_program);
     fn dup(descriptor: c_int) -> c_int = program(dup_of_program);
     fn dup2(old: c_int, new: c_int) -> c_int = program(dup2_of_program);
+    fn __dup2(old: c_int, new: c_int) -> c_int = program(dup2_of_program);
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int = program(dup3_of_program);
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int
         = program(close_range_of_program);
     fn closefrom(first: c_int) -> () = program(closefrom_of_program);
 }
 
-unsafe extern "C" fn dup_of_program(descriptor: c_int) -> c_int {
+/// `dup` as the program means it.
+pub unsafe extern "C" fn dup_of_program(descriptor: c_int) -> c_int {
     if let Some(refused) = refused_if_own(descriptor) {
         return refused;
     }

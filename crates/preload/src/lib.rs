@@ -24,6 +24,7 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!("deepheap-preload speaks x86_64 glibc only");
 
+mod aliases;
 mod allocation;
 mod asynchronous_io;
 mod caller;

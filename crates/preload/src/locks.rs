@@ -27,6 +27,9 @@ calls! {
     fn pthread_mutex_clocklock(
         mutex: *mut pthread_mutex_t, clock: clockid_t, until: *const timespec,
     ) -> c_int = wait;
+    fn pthread_mutex_setprioceiling(
+        mutex: *mut pthread_mutex_t, ceiling: c_int, old: *mut c_int,
+    ) -> c_int = wait;
     fn mtx_lock(mutex: *mut pthread_mutex_t) -> c_int = hold;
     fn mtx_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int = hold;
 
@@ -47,6 +50,10 @@ calls! {
     fn cnd_timedwait(
         condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec,
     ) -> c_int = wait;
+    fn cnd_destroy(condition: *mut pthread_cond_t) -> () = by(|real| {
+        let _held = hold(condition);
+        real(condition)
+    });
     fn cnd_signal(condition: *mut pthread_cond_t) -> c_int = wait;
     fn cnd_broadcast(condition: *mut pthread_cond_t) -> c_int = wait;
     fn pthread_cond_destroy @ c"GLIBC_2.3.2"(condition: *mut pthread_cond_t) -> c_int = destroy;

@@ -13,6 +13,7 @@ use libc::{
 };
 
 use crate::calls::{Opaque, Text, calls};
+use crate::pins::PAGE;
 
 calls! {
     // Variadic in C, but the mode travels in the next argument register.
@@ -31,6 +32,8 @@ calls! {
     fn fopen64(path: Text, mode: Opaque) -> *mut FILE = pin;
     fn freopen(path: Text, mode: Opaque, old: Opaque) -> *mut FILE = pin;
     fn freopen64(path: Text, mode: Opaque, old: Opaque) -> *mut FILE = pin;
+    fn setmntent(path: Text, mode: Opaque) -> *mut FILE = pin;
+    fn catopen(name: Text, flags: c_int) -> *mut c_void = pin;
     fn opendir(path: Text) -> *mut c_void = pin;
 
     fn access(path: Text, mode: c_int) -> c_int = pin;
@@ -84,7 +87,13 @@ calls! {
     fn getcwd(path: *mut c_char [room], room: size_t) -> *mut c_char = pin;
     fn __getcwd_chk(path: *mut c_char [room], room: size_t, size: size_t) -> *mut c_char = pin;
     fn realpath @ c"GLIBC_2.3"(path: Text, resolved: Opaque) -> *mut c_char = pin;
+    fn __realpath_chk(path: Text, resolved: Opaque, size: size_t) -> *mut c_char = pin;
 
+    fn mktemp(template: Text) -> *mut c_char = pin;
+    fn tmpnam(name: *mut c_char [L_TMPNAM]) -> *mut c_char = pin;
+    fn tmpnam_r(name: *mut c_char [L_TMPNAM]) -> *mut c_char = pin;
+    // Held, for it says no errno.
+    fn tempnam(folder: Text, prefix: Opaque) -> *mut c_char = hold;
     fn mkstemp(template: Text) -> c_int = pin;
     fn mkstemp64(template: Text) -> c_int = pin;
     fn mkostemp(template: Text, flags: c_int) -> c_int = pin;
@@ -92,11 +101,17 @@ calls! {
     fn mkstemps(template: Text, suffix: c_int) -> c_int = pin;
     fn mkstemps64(template: Text, suffix: c_int) -> c_int = pin;
     fn mkostemps(template: Text, suffix: c_int, flags: c_int) -> c_int = pin;
+    fn mkostemps64(template: Text, suffix: c_int, flags: c_int) -> c_int = pin;
     fn mkdtemp(template: Text) -> *mut c_char = pin;
 
     fn glob @ c"GLIBC_2.27"(pattern: Text, flags: c_int, failed: Opaque, found: Opaque)
         -> c_int = pin;
+    fn glob64 @ c"GLIBC_2.27"(pattern: Text, flags: c_int, failed: Opaque, found: Opaque)
+        -> c_int = pin;
     fn ftw(path: Text, visit: Opaque, most: c_int) -> c_int = pin;
+    fn ftw64(path: Text, visit: Opaque, most: c_int) -> c_int = pin;
+    fn nftw64 @ c"GLIBC_2.3.3"(path: Text, visit: Opaque, most: c_int, flags: c_int)
+        -> c_int = pin;
     fn nftw @ c"GLIBC_2.3.3"(path: Text, visit: Opaque, most: c_int, flags: c_int) -> c_int = pin;
     fn scandir(path: Text, found: Opaque, filter: Opaque, compare: Opaque) -> c_int = pin;
     fn scandir64(path: Text, found: Opaque, filter: Opaque, compare: Opaque) -> c_int = pin;
@@ -109,6 +124,28 @@ calls! {
     fn mount(source: Text, target: Text, kind: Text, flags: c_ulong, options: Text) -> c_int = pin;
     fn umount(path: Text) -> c_int = pin;
     fn umount2(path: Text, flags: c_int) -> c_int = pin;
+    fn pivot_root(new: Text, old: Text) -> c_int = pin;
+    fn swapon(path: Text, flags: c_int) -> c_int = pin;
+    fn swapoff(path: Text) -> c_int = pin;
+    fn acct(path: Text) -> c_int = pin;
+    fn quotactl(command: c_int, device: Text, id: c_int, value: *mut c_void [PAGE]) -> c_int = pin;
+    fn fsopen(kind: Text, flags: c_uint) -> c_int = pin;
+    fn fsconfig(context: c_int, command: c_uint, key: Text, value: *const c_void [PAGE], aux: c_int)
+        -> c_int = pin;
+    fn fspick(folder: c_int, path: Text, flags: c_uint) -> c_int = pin;
+    fn open_tree(folder: c_int, path: Text, flags: c_uint) -> c_int = pin;
+    fn move_mount(from: c_int, old: Text, to: c_int, new: Text, flags: c_uint) -> c_int = pin;
+    fn mount_setattr(
+        folder: c_int, path: Text, flags: c_uint, attributes: *mut c_void [size], size: size_t,
+    ) -> c_int = pin;
+    fn fanotify_mark(descriptor: c_int, flags: c_uint, mask: u64, folder: c_int, path: Text)
+        -> c_int = pin;
+    fn name_to_handle_at(
+        folder: c_int, path: Text, handle: *mut c_uint [handle_words(handle)], mount: *mut c_int,
+        flags: c_int,
+    ) -> c_int = pin;
+    fn open_by_handle_at(mount: c_int, handle: *mut c_uint [handle_words(handle)], flags: c_int)
+        -> c_int = pin;
     fn inotify_add_watch(descriptor: c_int, path: Text, mask: u32) -> c_int = pin;
 
     fn stat(path: Text, status: *mut Status) -> c_int = pin;
@@ -129,6 +166,9 @@ calls! {
         -> c_int = pin(not own descriptor);
     fn __fxstat64(version: c_int, descriptor: c_int, status: *mut Status)
         -> c_int = pin(not own descriptor);
+    fn __xmknod(version: c_int, path: Text, mode: mode_t, device: *mut dev_t) -> c_int = pin;
+    fn __xmknodat(version: c_int, folder: c_int, path: Text, mode: mode_t, device: *mut dev_t)
+        -> c_int = pin;
     fn __fxstatat(version: c_int, folder: c_int, path: Text, status: *mut Status, flags: c_int)
         -> c_int = pin;
     fn __fxstatat64(version: c_int, folder: c_int, path: Text, status: *mut Status, flags: c_int)
@@ -154,4 +194,16 @@ calls! {
     fn removexattr(path: Text, name: Text) -> c_int = pin;
     fn lremovexattr(path: Text, name: Text) -> c_int = pin;
     fn fremovexattr(file: c_int, name: Text) -> c_int = pin;
+}
+
+/// Room for a name that `tmpnam` makes.
+const L_TMPNAM: usize = 20;
+
+/// The words of a `struct file_handle`: its first says how many bytes follow the second.
+fn handle_words(handle: *const c_uint) -> usize {
+    if handle.is_null() {
+        return 0;
+    }
+    // SAFETY: the program's own handle, read in user mode.
+    2 + unsafe { *handle }.min(libc::MAX_HANDLE_SZ as u32).div_ceil(4) as usize
 }

@@ -4,16 +4,16 @@
 //!
 //! Threads: any.
 
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{
-    gid_t, id_t, idtype_t, pid_t, pthread_t, rlimit, rusage, sched_param, siginfo_t, size_t,
-    sock_fprog, sysinfo as SystemInformation, timespec, uid_t, utsname,
+    gid_t, id_t, idtype_t, iovec, pid_t, pthread_t, rlimit, rusage, sched_param, siginfo_t, size_t,
+    sock_fprog, sysinfo as SystemInformation, timespec, uid_t, utmpx, utsname, winsize,
 };
 
-use crate::calls::{Text, calls};
+use crate::calls::{Opaque, Text, calls};
 use crate::guarded::Code;
-use crate::pins::Pins;
+use crate::pins::{PAGE, Pins};
 
 calls! {
     fn wait(status: *mut c_int) -> pid_t = hold;
@@ -35,6 +35,7 @@ calls! {
     fn uname(name: *mut utsname) -> c_int = pin;
     fn sysinfo(information: *mut SystemInformation) -> c_int = pin;
     fn sethostname(name: *const c_char [len], len: size_t) -> c_int = pin;
+    fn setdomainname(name: *const c_char [len], len: size_t) -> c_int = pin;
     fn getgroups(room: c_int, groups: *mut gid_t [room]) -> c_int = pin;
     fn __getgroups_chk(room: c_int, groups: *mut gid_t [room], size: size_t) -> c_int = pin;
     fn setgroups(count: size_t, groups: *const gid_t [count]) -> c_int = pin;
@@ -42,6 +43,22 @@ calls! {
     fn getresgid(real: *mut gid_t, effective: *mut gid_t, saved: *mut gid_t) -> c_int = pin;
     fn getcpu(cpu: *mut c_uint, node: *mut c_uint) -> c_int = pin;
     fn klogctl(action: c_int, text: *mut c_char [len], len: c_int) -> c_int = pin;
+
+    fn capget(header: *mut [c_uint; 2], data: *mut [c_uint; 6]) -> c_int = pin;
+    fn capset(header: *mut [c_uint; 2], data: *const [c_uint; 6]) -> c_int = pin;
+    fn init_module(image: *const c_void [len], len: size_t, parameters: Text) -> c_int = pin;
+    fn delete_module(name: Text, flags: c_uint) -> c_int = pin;
+    fn modify_ldt(operation: c_int, entries: *mut c_void [bytes], bytes: c_ulong) -> c_int = pin;
+    fn arch_prctl(operation: c_int, value: *mut c_ulong) -> c_int = pin;
+    fn pidfd_send_signal(
+        process: c_int, signal: c_int, information: *mut siginfo_t, flags: c_uint,
+    ) -> c_int = pin;
+    // The records of who is logged in.
+    fn pututline(record: *const utmpx) -> *mut utmpx = pin;
+    fn pututxline(record: *const utmpx) -> *mut utmpx = pin;
+    // Held, for they say no errno.
+    fn updwtmp(path: Text, record: *const utmpx) -> () = hold;
+    fn updwtmpx(path: Text, record: *const utmpx) -> () = hold;
 
     fn sched_setaffinity @ c"GLIBC_2.3.4"(
         process: pid_t, size: size_t, set: *const c_void [size],
@@ -59,13 +76,42 @@ calls! {
     fn pthread_getaffinity_np @ c"GLIBC_2.32"(
         thread: pthread_t, size: size_t, set: *mut c_void [size],
     ) -> Code = pin;
+    fn pthread_setschedparam(
+        thread: pthread_t, policy: c_int, parameters: *const sched_param,
+    ) -> Code = pin;
     fn pthread_setname_np(thread: pthread_t, name: Text) -> Code = pin;
     fn pthread_getname_np(thread: pthread_t, name: *mut c_char [room], room: size_t) -> Code = pin;
     fn ttyname_r(descriptor: c_int, name: *mut c_char [room], room: size_t) -> Code = pin;
+    fn __ttyname_r_chk(
+        descriptor: c_int, name: *mut c_char [room], room: size_t, size: size_t,
+    ) -> Code = pin;
+    // They do not say that they could not set the window's size.
+    fn openpty(
+        first: Opaque, second: Opaque, name: Opaque, terminal: Opaque, window: *const winsize,
+    ) -> c_int = hold;
+    fn forkpty(first: Opaque, name: Opaque, terminal: Opaque, window: *const winsize)
+        -> c_int = hold;
 
     // Variadic in C; the optional arguments travel where fixed ones would.
     fn prctl(option: c_int, second: usize, third: usize, fourth: usize, fifth: usize) -> c_int
         = pin(|pins| pin_option(pins, option, second, third));
+    fn ptrace(request: c_uint, process: pid_t, address: usize, data: usize) -> c_long
+        = pin(|pins| pin_traced(pins, request, address, data));
+}
+
+/// What `ptrace` reads or writes in this process: `data` names a page at most; sets of registers
+/// are named by an `iovec` there.
+pub fn pin_traced(pins: &mut Pins, request: c_uint, address: usize, data: usize) {
+    pins.bytes(data as *const u8, PAGE);
+    match request {
+        libc::PTRACE_GETREGSET | libc::PTRACE_SETREGSET if data != 0 => {
+            // SAFETY: these requests' argument; the program's own memory, read in user mode.
+            let registers = unsafe { &*(data as *const iovec) };
+            pins.bytes(registers.iov_base.cast_const(), registers.iov_len);
+        }
+        libc::PTRACE_PEEKSIGINFO => pins.bytes(address as *const u8, PAGE),
+        _ => {}
+    }
 }
 
 /// What `prctl` may read or write behind its second and third argument: the longest is a thread's

@@ -30,6 +30,8 @@ fn bit(signal: c_int) -> u64 {
 calls! {
     fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int
         = program(sigaction_for_program);
+    fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int
+        = program(sigaction_for_program);
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t
         = by(|real| handle(signal, handler, SA_RESTART, real));
     fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t

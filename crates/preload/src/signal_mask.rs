@@ -88,6 +88,10 @@ calls! {
     // BSD's masks are the low word of a set.
     fn sigblock(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
     fn sigsetmask(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
+    fn sigpause(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
+    fn __sigpause(mask: c_int, is_signal: c_int) -> c_int = by(|real| {
+        real(if is_signal == 0 { mask & !(FAULT_BIT as c_int) } else { mask }, is_signal)
+    });
     // System V's: blocks one signal.
     fn sighold(signal: c_int) -> c_int = by(|real| {
         if signal != libc::SIGBUS {

@@ -28,6 +28,7 @@ calls! {
     fn getpeername(socket: c_int, name: *mut c_void [room(name, len)], len: *mut socklen_t)
         -> c_int = pin;
     fn bind(socket: c_int, name: *const c_void [len], len: socklen_t) -> c_int = pin;
+    fn bindresvport(socket: c_int, name: *mut [u8; 16]) -> c_int = pin;
     fn connect(socket: c_int, name: *const c_void [len], len: socklen_t) -> c_int = pin;
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut [c_int; 2])
         -> c_int = pin;
