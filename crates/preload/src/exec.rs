@@ -60,7 +60,7 @@ fn touch_list(list: List) {
 }
 
 /// Makes an exec call; returns only if it failed.
-fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) -> c_int {
+pub fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) -> c_int {
     let mut outcome = call();
     if !deepheap::is_managing() {
         return outcome;

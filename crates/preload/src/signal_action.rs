@@ -64,6 +64,49 @@ unsafe extern "C" fn sigaction_for_program(
     }
 }
 
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+pub struct KernelAction {
+    handler: sighandler_t,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// The system call, for programs that make it through `syscall`. libc's way out of a handler takes
+/// the place of the program's.
+pub unsafe fn change_by_word(
+    signal: c_int,
+    new: *const KernelAction,
+    old: *mut KernelAction,
+) -> c_int {
+    // SAFETY: the program's own actions, read and written in user mode; zeroed is a valid action.
+    unsafe {
+        let mut wanted: Action = MaybeUninit::zeroed().assume_init();
+        let mut before: Action = MaybeUninit::zeroed().assume_init();
+        let asked = new.as_ref().map_or(core::ptr::null(), |new| {
+            wanted.sa_sigaction = new.handler;
+            wanted.sa_flags = new.flags as c_int;
+            *(&raw mut wanted.sa_mask).cast::<u64>() = new.mask;
+            &raw const wanted
+        });
+        let outcome = sigaction_for_program(signal, asked, &mut before);
+        if let Some(old) = old.as_mut()
+            && outcome == 0
+        {
+            let flags = before.sa_flags as u32;
+            let handler = before.sa_sigaction;
+            *old = KernelAction {
+                handler,
+                flags: flags.into(),
+                restorer: 0,
+                mask: word(&before.sa_mask),
+            };
+        }
+        outcome
+    }
+}
+
 /// Changes the kernel's action for a signal, whose handler never has SIGBUS blocked.
 unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's own arguments; copies on this stack go to the kernel.

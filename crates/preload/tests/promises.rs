@@ -30,6 +30,21 @@ fn system_calls_on_evicted_buffers_move_every_byte() {
 }
 
 #[test]
+fn calls_by_number_do_what_their_functions_do() {
+    holds("by_number.c", "numbers hold");
+}
+
+#[test]
+fn calls_that_few_programs_make_find_their_memory() {
+    holds("rare_calls.c", "rare calls hold");
+}
+
+#[test]
+fn a_process_reaches_its_own_memory_through_the_kernel() {
+    holds("own_memory.c", "own memory holds");
+}
+
+#[test]
 fn a_call_stops_short_only_where_the_kernel_stops_it() {
     holds("short_counts.c", "counts hold");
 }
@@ -161,6 +176,11 @@ fn what_is_given_up_reads_as_zeros_and_is_not_read_in() {
 }
 
 #[test]
+fn advice_is_followed_or_refused_and_no_core_dump_holds_what_it_must_not() {
+    holds("advice.c", "advice holds");
+}
+
+#[test]
 fn what_cannot_work_is_refused() {
     let scratch = Scratch::new("refusals");
     let program = compile("refusals.c", &scratch);
@@ -170,11 +190,6 @@ fn what_cannot_work_is_refused() {
         let said = String::from_utf8(said).expect("text");
         assert_eq!(said.matches("io_uring_setup answer ENOSYS").count(), 1, "{said}");
     }
-}
-
-#[test]
-fn advice_is_followed_or_refused_and_no_core_dump_holds_what_it_must_not() {
-    holds("advice.c", "advice holds");
 }
 
 #[test]
