@@ -214,12 +214,21 @@ unsafe extern "C" fn syscall_of_program(
         return answer;
     }
     let open: u64;
-    if let Some(index) = mask_of(number)
-        && words[index] != 0
-    {
-        // SAFETY: the program's mask, read in user mode. The copy outlives the call.
-        open = unsafe { *(words[index] as *const u64) } & !FAULT_BIT;
-        words[index] = &raw const open as usize;
+    let pair: [usize; 2];
+    // SAFETY: the program's masks, read in user mode. The copies outlive the call.
+    unsafe {
+        if let Some(mask) = mask_of(number).map(|index| &mut words[index])
+            && *mask != 0
+        {
+            open = *(*mask as *const u64) & !FAULT_BIT;
+            *mask = &raw const open as usize;
+        } else if number == libc::SYS_pselect6 && f != 0 && *(f as *const usize) != 0 {
+            // Its mask is behind a pointer and a length.
+            let [mask, len] = *(f as *const [usize; 2]);
+            open = *(mask as *const u64) & !FAULT_BIT;
+            pair = [&raw const open as usize, len];
+            words[5] = &raw const pair as usize;
+        }
     }
     let real = real!(syscall: Call);
     // SAFETY: the program's own arguments, in its own order.

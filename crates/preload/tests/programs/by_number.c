@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -80,6 +81,13 @@ static void messages(void) {
     /* Under us the kernel is never told to block SIGBUS. The handler of a signal that comes
      * meanwhile may then touch what is away. */
     CHECK(syscall(SYS_ppoll, many, 1000, NULL, mask, 8) == 1000 && many[999].revents == POLLOUT);
+    fd_set *set = OWN_PAGE(fd_set);
+    FD_SET(pair[0], set);
+    struct { uint64_t *mask; size_t len; } *masked = malloc(sizeof *masked);
+    masked->mask = mask;
+    masked->len = 8;
+    press();
+    CHECK(syscall(SYS_pselect6, pair[0] + 1, NULL, set, NULL, NULL, masked) == 1);
     CHECK(syscall(SYS_write, -1, out, 1) == -1 && errno == EBADF);
     CHECK(syscall(SYS_write, pair[0], (void *)8, 1) == -1 && errno == EFAULT);
     free(out);

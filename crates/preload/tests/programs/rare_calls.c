@@ -173,7 +173,19 @@ static void small(void) {
     CHECK(ioctl(first, TIOCGWINSZ, &seen) == 0 && seen.ws_row == 33 && seen.ws_col == 77);
     close(first);
     close(second);
-    CHECK(unsetenv("TMPDIR") == 0);
+    evict(window, sizeof *window);
+    pid_t child = forkpty(&first, NULL, NULL, window);
+    CHECK(child >= 0);
+    if (child == 0) {
+        press();
+        int fits = ioctl(0, TIOCGWINSZ, &seen) == 0 && seen.ws_col == window->ws_col;
+        _exit(fits && window->ws_row == 33 ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    close(first);
+    press();
+    CHECK(window->ws_col == 77 && unsetenv("TMPDIR") == 0);
     char *made = tempnam(here, "x");
     CHECK(made && made[0] == '.');
     cnd_t *condition = EVICTED(cnd_t);
