@@ -687,11 +687,11 @@ fn flag(key: &'static str, value: &str) -> Result<bool, ConfigError> {
     }
 }
 
-/// An environment variable; empty if it is not set.
+/// An environment variable; empty if it is not set. So it is in a program that has more rights than
+/// who started it, as with `secure_getenv`. (From such a program glibc takes TMPDIR away.)
 fn variable(name: &'static str) -> Result<String, ConfigError> {
-    match std::env::var(name) {
-        Ok(value) => Ok(value),
-        Err(std::env::VarError::NotPresent) => Ok(String::new()),
-        Err(std::env::VarError::NotUnicode(_)) => Err(ConfigError::NotUtf8(name)),
-    }
+    // SAFETY: a number.
+    let is_trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
+    let value = is_trusted.then(|| std::env::var_os(name)).flatten().unwrap_or_default();
+    value.into_string().map_err(|_| ConfigError::NotUtf8(name))
 }
