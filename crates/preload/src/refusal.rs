@@ -35,7 +35,8 @@ pub static POSIX_AIO: Refusal = Refusal::new(
 );
 /// Names that libc's own threads would read.
 pub static ASYNCHRONOUS_NAMES: Refusal = Refusal::new(
-    "deepheap: getaddrinfo_a answers EAI_SYSTEM and ENOSYS for memory on the heap; use getaddrinfo\n",
+    "deepheap: getaddrinfo_a answers EAI_SYSTEM and ENOSYS for memory on the heap; use \
+     getaddrinfo\n",
 );
 /// Sockets that read pages after the call.
 pub static ZERO_COPY: Refusal = Refusal::new(

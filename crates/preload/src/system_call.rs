@@ -107,7 +107,8 @@ impl Word for Text {
 
 /// Numbers, and the wrappers that they go to with these registers.
 macro_rules! routes {
-    ([$($register:ident)*] $($number:ident $room:ident::$function:ident $(::$inner:ident)? ($($word:ident)*);)*) => {
+    ([$($register:ident)*]
+    $($number:ident $room:ident::$function:ident $(::$inner:ident)? ($($word:ident)*);)*) => {
         /// Makes the call by the wrapper of its function, if it has a route.
         fn routed(number: c_long, [$($register),*]: [usize; 6]) -> Option<c_long> {
             match number {
