@@ -3,7 +3,7 @@
 //! to libc.
 //!
 //! Guarantees: `getcontext`, `setcontext`, `swapcontext`, `sigsetjmp` and `siglongjmp` find their
-//! signal masks resident, and `dlopen` its path. `dlopen` sees who called it. It ignores
+//! signal masks resident and SIGBUS open in them, and `dlopen` its path. `dlopen` sees who called it. It ignores
 //! RTLD_DEEPBIND: such a library would find libc's `free` before ours, and the program hands it
 //! memory of ours (PHP does so with its extensions).
 //! Never: pins, since nothing runs after the jump. The pages were touched a moment before.
@@ -14,6 +14,7 @@ use core::arch::naked_asm;
 use core::ffi::{c_char, c_void};
 
 use crate::real::real;
+use crate::signal_set::FAULT_BIT;
 
 /// Bytes of a `ucontext_t` and of a `sigjmp_buf`.
 const CONTEXT_BYTES: usize = size_of::<libc::ucontext_t>();
@@ -22,6 +23,19 @@ const JUMP_BYTES: usize = 200;
 fn touch(start: usize, len: usize) {
     if deepheap::is_managing() && deepheap::may_leave(start) {
         deepheap::touch(start, len);
+    }
+}
+
+/// Opens SIGBUS in the mask of a context: the kernel gets it from there.
+fn open_mask(context: usize) {
+    let context = context as *mut libc::ucontext_t;
+    // SAFETY: the program's own context, which libc is about to read. What has SIGBUS blocked was
+    // made by the program, so it may be written.
+    unsafe {
+        let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
+        if *mask & FAULT_BIT != 0 {
+            *mask &= !FAULT_BIT;
+        }
     }
 }
 
@@ -57,8 +71,12 @@ macro_rules! jumps {
 
 jumps! {
     getcontext, |context, _second| touch(context, CONTEXT_BYTES);
-    setcontext, |context, _second| touch(context, CONTEXT_BYTES);
-    swapcontext, |old, new| { touch(old, CONTEXT_BYTES); touch(new, CONTEXT_BYTES) };
+    setcontext, |context, _second| { touch(context, CONTEXT_BYTES); open_mask(context) };
+    swapcontext, |old, new| {
+        touch(old, CONTEXT_BYTES);
+        touch(new, CONTEXT_BYTES);
+        open_mask(new)
+    };
     setjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
     __sigsetjmp, |buffer, saves_mask| if saves_mask != 0 { touch(buffer, JUMP_BYTES) };
     siglongjmp, |buffer, _second| touch(buffer, JUMP_BYTES);

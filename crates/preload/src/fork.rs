@@ -6,8 +6,8 @@
 //!
 //! Guarantees: our atfork handlers are registered before all others. So they run last before the
 //! fork and first after it: another handler in the child would read zeros from evicted pages.
-//! Never: does anything for children that share the memory (`vfork`, `CLONE_VM`): they share the
-//! userfaultfd too.
+//! Children that share the memory (`vfork`, `CLONE_VM`) share the userfaultfd too, and need only a
+//! signal stack.
 //!
 //! Threads: any; the runtime holds its locks between prepare and parent or child.
 
@@ -16,12 +16,13 @@ use core::mem::ManuallyDrop;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap::stream_list;
+use deepheap::{Hold, stream_list};
 use libc::pid_t;
 
 use crate::calls::calls;
+use crate::pins::PAGE;
 use crate::real::real;
-use crate::{seam, thread};
+use crate::{seam, signal_stack, thread};
 
 extern "C" fn prepare() {
     deepheap::fork_prepare();
@@ -103,7 +104,9 @@ calls! {
                 seam::set_errno(libc::EINVAL);
                 -1
             }
-            Some(entry) if flags & libc::CLONE_VM != 0 => call(entry, argument),
+            Some(entry) if flags & libc::CLONE_VM != 0 => {
+                clone_sharing(entry, argument, stack, flags, call)
+            }
             Some(entry) => clone_apart(entry, argument, call),
         }
     });
@@ -125,8 +128,8 @@ pub fn bracketed(call: impl FnOnce() -> c_long) -> c_long {
 
 type Entry = unsafe extern "C" fn(*mut c_void) -> c_int;
 
-/// What a child of `clone` runs, handed over in the parent's stack frame, which the child has a
-/// copy of.
+/// What a child of `clone` runs. One with its own copy of our memory gets it in its copy of the
+/// parent's stack frame.
 struct Start {
     entry: Entry,
     argument: *mut c_void,
@@ -137,7 +140,8 @@ unsafe extern "C" fn start(record: *mut c_void) -> c_int {
     // SAFETY: the copy of the record that `clone_apart` made, which nobody drops.
     unsafe {
         let start = &*record.cast::<Start>();
-        (start.entry)(start.argument)
+        // Returning would end this thread, and leave the process to its workers.
+        libc::_exit((start.entry)(start.argument))
     }
 }
 
@@ -153,5 +157,68 @@ fn clone_apart(
     let errno = seam::errno();
     parent();
     seam::set_errno(errno);
+    outcome
+}
+
+/// What a child runs that shares our memory.
+struct SharedStart {
+    start: Start,
+    /// The signal stack for it, or zero.
+    signal_stack: usize,
+    is_thread: bool,
+}
+
+unsafe extern "C" fn start_sharing(record: *mut c_void) -> c_int {
+    // SAFETY: the record that `clone_sharing` made for this child alone.
+    unsafe {
+        let SharedStart { start, signal_stack, is_thread } = record.cast::<SharedStart>().read();
+        if signal_stack != 0 {
+            signal_stack::set(signal_stack);
+        }
+        let outcome = (start.entry)(start.argument);
+        if signal_stack != 0 {
+            // What is left to do is on the page that is pinned.
+            signal_stack::unmap(signal_stack);
+        }
+        if is_thread { outcome } else { libc::_exit(outcome) }
+    }
+}
+
+/// `clone` of a process that shares our memory, or of a thread. The kernel takes its signal stack
+/// away, unless the parent waits for it: it gets one of ours, for a fault on a stack of the heap
+/// would kill it. If it does not return from its function it leaves that stack behind.
+fn clone_sharing(
+    entry: Entry,
+    argument: *mut c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    call: impl Fn(Entry, *mut c_void) -> c_int,
+) -> c_int {
+    let waits = flags & libc::CLONE_VFORK != 0;
+    let mut shared = SharedStart {
+        start: Start { entry, argument },
+        signal_stack: if waits { 0 } else { signal_stack::map() },
+        is_thread: flags & libc::CLONE_THREAD != 0,
+    };
+    if waits {
+        return call(start_sharing, (&raw mut shared).cast());
+    }
+    let signal_stack = shared.signal_stack;
+    if signal_stack == 0 {
+        seam::set_errno(libc::ENOMEM);
+        return -1;
+    }
+    // The page that the child uses before it has a signal stack, and after it has lost it.
+    Hold::for_good((stack as usize).wrapping_sub(PAGE), PAGE);
+    // The new stack outlives this frame, and nobody uses it before the child has read the record.
+    let record = signal_stack::record(signal_stack);
+    // SAFETY: the stack is ours, and longer than the record.
+    unsafe { record.cast::<SharedStart>().write(shared) };
+    let outcome = call(start_sharing, record);
+    if outcome == -1 {
+        let errno = seam::errno();
+        signal_stack::give_back(signal_stack);
+        seam::set_errno(errno);
+    }
     outcome
 }

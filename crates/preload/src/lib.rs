@@ -57,6 +57,7 @@ mod refusal;
 mod seam;
 mod signal_action;
 mod signal_mask;
+mod signal_relay;
 mod signal_set;
 mod signal_stack;
 mod sockets;

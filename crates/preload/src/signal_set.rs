@@ -18,6 +18,16 @@ pub fn word(set: &sigset_t) -> u64 {
     unsafe { (&raw const *set).cast::<u64>().read() }
 }
 
+/// The set with that first word.
+pub fn of_word(word: u64) -> sigset_t {
+    // SAFETY: as `word`; zeroed is a valid set.
+    unsafe {
+        let mut set: sigset_t = core::mem::zeroed();
+        *(&raw mut set).cast::<u64>() = word;
+        set
+    }
+}
+
 /// A copy of the set without SIGBUS.
 pub fn without_fault(set: &sigset_t) -> sigset_t {
     let mut open = *set;

@@ -33,44 +33,88 @@ fn description(mapping: usize) -> stack_t {
     stack_t { ss_sp: bottom, ss_flags: 0, ss_size: STACK_BYTES }
 }
 
+/// Whether this is the signal stack of the calling thread.
+pub fn is_ours(stack: &stack_t) -> bool {
+    own().is_some_and(|own| own.ss_sp == stack.ss_sp)
+}
+
+/// The calling thread's signal stack, also while the kernel knows of one of the program's.
+pub fn own() -> Option<stack_t> {
+    // SAFETY: this thread's own block.
+    let mapping = unsafe { (*thread_state::current()).signal_stack };
+    (mapping != 0).then(|| description(mapping))
+}
+
+/// Maps a signal stack and has the calling thread use it; zero without memory for it.
+pub fn map() -> usize {
+    let read_write = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    // SAFETY: a fresh private mapping.
+    unsafe {
+        let mapping = real!(mmap: Map)(null_mut(), PAGE + STACK_BYTES, read_write, flags, -1, 0);
+        if mapping == libc::MAP_FAILED {
+            return 0;
+        }
+        real!(mprotect: Protect)(mapping, PAGE, libc::PROT_NONE);
+        mapping as usize
+    }
+}
+
+/// Has the calling thread use a stack of `map`.
+pub fn set(mapping: usize) {
+    // SAFETY: a description of a mapping that lasts.
+    unsafe { real!(sigaltstack: SetStack)(&description(mapping), null_mut()) };
+}
+
+/// Where a record may lie on a stack of `map` that nobody uses yet.
+pub fn record(mapping: usize) -> *mut c_void {
+    with_exposed_provenance_mut(mapping + PAGE)
+}
+
+/// Unmaps a stack of `map` that the calling thread has, and is not on: the kernel refuses then, and
+/// the stack stays.
+pub fn unmap(mapping: usize) {
+    let none = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    // SAFETY: a description that disables.
+    if unsafe { real!(sigaltstack: SetStack)(&none, null_mut()) } == 0 {
+        give_back(mapping);
+    }
+}
+
+/// Unmaps a stack of `map` that no thread has.
+pub fn give_back(mapping: usize) {
+    // SAFETY: `map` made it, and nobody uses it.
+    unsafe { real!(munmap: Unmap)(with_exposed_provenance_mut(mapping), PAGE + STACK_BYTES) };
+}
+
 /// Gives the calling thread a signal stack, unless it has one. Without memory for it the thread
 /// goes on with its own stack.
 pub fn enter() {
     let state = thread_state::current();
-    let set = real!(sigaltstack: SetStack);
     let mut old = stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: a query into this stack; a fresh private mapping; a description of that mapping.
+    // SAFETY: a query into this stack; this thread's own block.
     unsafe {
-        if set(core::ptr::null(), &mut old) != 0 || old.ss_flags & libc::SS_DISABLE == 0 {
+        if real!(sigaltstack: SetStack)(core::ptr::null(), &mut old) != 0
+            || old.ss_flags & libc::SS_DISABLE == 0
+        {
             return;
         }
-        let read_write = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-        let mapping = real!(mmap: Map)(null_mut(), PAGE + STACK_BYTES, read_write, flags, -1, 0);
-        if mapping == libc::MAP_FAILED {
-            return;
+        let mapping = map();
+        if mapping != 0 {
+            (*state).signal_stack = mapping;
+            set(mapping);
         }
-        real!(mprotect: Protect)(mapping, PAGE, libc::PROT_NONE);
-        (*state).signal_stack = mapping as usize;
-        set(&description(mapping as usize), null_mut());
     }
 }
 
 /// Takes the calling thread's signal stack away at its end.
 pub fn leave() {
     let state = thread_state::current();
-    // SAFETY: this thread's own block and the mapping `enter` made; the kernel lets go of it first.
-    // If the thread is running on it right now the kernel refuses, and the mapping stays.
-    unsafe {
-        let mapping = (*state).signal_stack;
-        if mapping == 0 {
-            return;
-        }
-        let none = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-        if real!(sigaltstack: SetStack)(&none, null_mut()) == 0 {
-            (*state).signal_stack = 0;
-            real!(munmap: Unmap)(with_exposed_provenance_mut(mapping), PAGE + STACK_BYTES);
-        }
+    // SAFETY: this thread's own block.
+    let mapping = unsafe { core::mem::take(&mut (*state).signal_stack) };
+    // A thread that runs on it right now keeps it.
+    if mapping != 0 {
+        unmap(mapping);
     }
 }
 

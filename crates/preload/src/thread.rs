@@ -16,7 +16,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use deepheap::Hold;
 use libc::{clockid_t, mqd_t, pthread_attr_t, pthread_key_t, pthread_t, sigevent, timespec};
@@ -46,6 +46,9 @@ static EXIT_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
 /// Living threads of the program. libc's count includes the runtime's workers.
 static LIVING: AtomicUsize = AtomicUsize::new(1);
+
+/// The process whose memory this is; 0 before the constructor has run.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// What a new thread runs; freed by it.
 struct Start {
@@ -254,16 +257,31 @@ extern "C" fn at_exit(round: *mut c_void) {
     signal_stack::leave();
 }
 
+/// Whether this is a child that uses the memory of its parent (`vfork`, `CLONE_VM`).
+pub fn shares_memory() -> bool {
+    let process = PROCESS.load(Ordering::Relaxed);
+    // SAFETY: no arguments.
+    process != 0 && process != unsafe { libc::getpid() }
+}
+
+fn note_process() {
+    // SAFETY: no arguments.
+    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
 /// In a forked child there is one thread.
 pub fn forked() {
+    note_process();
     TIMERS.store(false, Ordering::Relaxed);
     QUEUES.store(false, Ordering::Relaxed);
     LIVING.store(1, Ordering::Relaxed);
 }
 
-/// Makes the key and prepares the first thread. Without a key, threads keep their caches when they
-/// end.
+/// Makes the key and prepares the first thread, which may have begun with SIGBUS blocked. Without a
+/// key, threads keep their caches when they end.
 pub fn prepare() {
+    note_process();
+    signal_mask::open_in_foreign_thread();
     let mut key: pthread_key_t = 0;
     // SAFETY: a place for the key and a destructor that lives as long as the process.
     if unsafe { libc::pthread_key_create(&mut key, Some(at_exit)) } == 0 {
