@@ -20,6 +20,12 @@
  * with EFAULT. For programs that are linked with the shared library and started with `deepheap
  * run`, deepheap takes care of this. Others copy through memory of their own (dh_read), or pin the
  * buffers that they pass (dh_pin).
+ *
+ * Signals: a touch of memory that is on the SSD is a SIGBUS, which deepheap handles. While a thread
+ * blocks SIGBUS such a touch kills the process. The first call of this library opens it for the
+ * calling thread, so threads that inherit a full mask work. It stays open unless the program blocks
+ * it again: take SIGBUS out (sigdelset) of masks that are set later, of those of handlers, and of
+ * those of threads that touch the memory without a call. `deepheap run` takes care of this, too.
  */
 #ifndef DEEPHEAP_H
 #define DEEPHEAP_H

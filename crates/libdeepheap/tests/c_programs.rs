@@ -35,6 +35,14 @@ fn statistics_fit_any_caller() {
 }
 
 #[test]
+fn threads_that_block_every_signal_use_their_memory() {
+    for standard in [Standard::C99, Standard::C17] {
+        let printed = run(standard, &program("blocked.c"), &[SMALL]);
+        assert_eq!(printed.stdout, "blocked threads hold\n");
+    }
+}
+
+#[test]
 fn containers_of_the_standard_library_live_on_deepheap() {
     for standard in [Standard::Cxx17, Standard::Cxx20] {
         let printed = run(standard, &program("containers.cpp"), &[CONF]);

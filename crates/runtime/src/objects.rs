@@ -16,6 +16,7 @@ use deepheap_pager::policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_pager::{
     AccessBuffer, AccessError, AccessReason, CALL_PIECES, Direct, Moves, Operation, Pager, Piece,
 };
+use deepheap_sys::signals::open_fault_signal;
 use deepheap_sys::{byte_copy, tls};
 
 use crate::allocate::{free, malloc};
@@ -58,6 +59,7 @@ pub enum Advice {
 /// array are `stride(size)` bytes apart. No object at all, or any number of no bytes, counts as
 /// one of one byte.
 pub fn allocate(count: usize, size: usize) -> *mut u8 {
+    open_fault_signal();
     let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
     if count > 1 && stride(size) < PAGE {
         return count.checked_mul(stride(size)).map_or(ptr::null_mut(), malloc);
@@ -198,6 +200,7 @@ pub unsafe fn scatter(
 /// # Safety
 /// The objects are live.
 pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize, ObjectError> {
+    open_fault_signal();
     // SAFETY: the caller's promise.
     let address = |index: usize| unsafe { *objects.add(index) } as usize;
     let first = if count > 0 { address(0) } else { 0 };
@@ -236,6 +239,7 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
 /// memory cannot be managed at all. In a map the page of the address is pinned; there may be pins
 /// of a quarter of its RAM.
 pub fn pin(object: *const u8) -> Result<(), ObjectError> {
+    open_fault_signal();
     if deepheap_maps::owns(object) {
         let pinned = deepheap_maps::pin(object as usize, 1, PinKind::Wish);
         return pinned.map_err(|_| ObjectError::Resources);
@@ -536,6 +540,7 @@ unsafe fn transfer(
     length: usize,
     buffer: *mut u8,
 ) -> Result<usize, ObjectError> {
+    open_fault_signal();
     // SAFETY: the caller's promise.
     let first = if count > 0 { unsafe { *objects } } else { ptr::null() };
     if deepheap_maps::owns(first) {

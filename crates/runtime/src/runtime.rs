@@ -24,6 +24,7 @@ use deepheap_pager::Pager;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::lock::{Guard, Lock};
 use deepheap_sys::own_descriptor::OwnDescriptor;
+use deepheap_sys::signals::open_fault_signal;
 use deepheap_sys::thread::ThreadId;
 use deepheap_sys::{cancellation, mapping, tls};
 
@@ -272,11 +273,12 @@ impl Runtime {
 
 /// Marks the thread as inside the runtime: what Rust's global allocator is asked for meanwhile
 /// comes from pinned memory (`global_allocator`), and `std`'s calls of libc do not act on a pending
-/// `pthread_cancel`.
+/// `pthread_cancel`. From its first time on the thread has SIGBUS open.
 pub(crate) struct Inside(#[expect(dead_code, reason = "ends when dropped")] cancellation::Off);
 
 impl Inside {
     pub(crate) fn enter() -> Inside {
+        open_fault_signal();
         // SAFETY: the area belongs to this thread.
         unsafe { (*tls::area()).depth += 1 };
         Inside(cancellation::Off::begin())

@@ -7,6 +7,7 @@
 //! or preload between.
 
 use crate::raw_call::raw_call;
+use crate::tls;
 use core::marker::PhantomData;
 
 /// A set of signals as the kernel keeps it: bit n-1 is signal n.
@@ -45,6 +46,19 @@ fn change(how: i32, mask: &Mask) -> Mask {
         raw_call!(SYS_rt_sigprocmask, how, mask, old, size_of::<Mask>())
     };
     old
+}
+
+/// Opens SIGBUS for the calling thread, once: a program that links us may have blocked all signals,
+/// and would die of its first fault. What it blocks later is its own affair.
+#[inline]
+pub fn open_fault_signal() {
+    // SAFETY: the calling thread's own area.
+    unsafe {
+        if !(*tls::area()).is_open {
+            (*tls::area()).is_open = true;
+            change(libc::SIG_UNBLOCK, &bit(libc::SIGBUS));
+        }
+    }
 }
 
 /// While it lives, no handler of the program interrupts this thread.

@@ -2,11 +2,12 @@
 //!
 //! Guarantees: zeroed for every new thread, the same address for a thread's whole life;
 //! initial-exec TLS, so reading it never calls `__tls_get_addr` (which may allocate), in
-//! executables and in shared objects, LD_PRELOADed or dlopened (there it takes 256 bytes of glibc's
+//! executables and in shared objects, LD_PRELOADed or dlopened (there it takes 288 bytes of glibc's
 //! static TLS surplus).
 //! Never: allocates | calls anything.
 //! Threads: each has its own; also in a signal handler (the interrupted thread's).
 
+use crate::raw_call::raw_call;
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
@@ -20,11 +21,15 @@ pub struct ThreadArea {
     pub depth: u32,
     /// Holds of the thread that have not ended.
     pub holds: u32,
+    /// The answer of `thread_id`, or 0.
+    id: u32,
+    /// Whether the thread was seen to have SIGBUS open (`signals::open_fault_signal`).
+    pub(crate) is_open: bool,
     /// Words that the runtime defines.
     pub spare: [usize; 30],
 }
 
-const _: () = assert!(size_of::<ThreadArea>() == 256);
+const _: () = assert!(size_of::<ThreadArea>() == 288);
 
 // The one definition. Hidden: every executable or shared object that links this crate has its own,
 // and the linker may turn the load of the offset into a constant. Referenced only by `area`, in
@@ -34,10 +39,10 @@ global_asm!(
     ".globl deepheap_thread_area",
     ".hidden deepheap_thread_area",
     ".type deepheap_thread_area,@object",
-    ".size deepheap_thread_area,256",
+    ".size deepheap_thread_area,288",
     ".p2align 6",
     "deepheap_thread_area:",
-    ".zero 256",
+    ".zero 288",
     ".popsection",
 );
 
@@ -49,6 +54,28 @@ pub fn thread_number() -> usize {
         return scheduler.thread(); // its threads share one area
     }
     area() as usize
+}
+
+/// The number that the kernel gave this thread: below 2^22, and no other thread of the process has
+/// it. In the child of a fork the thread keeps the one of its parent.
+#[inline(always)]
+pub fn thread_id() -> u32 {
+    // SAFETY: the calling thread's own area.
+    match unsafe { (*area()).id } {
+        0 => ask_for_id(),
+        id => id,
+    }
+}
+
+#[cold]
+fn ask_for_id() -> u32 {
+    // SAFETY: no arguments; the calling thread's own area. A handler that comes in between stores
+    // the same.
+    unsafe {
+        let id = raw_call!(SYS_gettid).map_or(0, |id| id as u32);
+        (*area()).id = id;
+        id
+    }
 }
 
 /// A number from 0 to 15 that differs between most threads and stays the same for each: for
