@@ -206,7 +206,12 @@ impl CentralList {
         self.populated.load(Ordering::Relaxed)
     }
 
-    /// The lock, for `fork.rs`, `durable.rs` and `invariants.rs`.
+    /// The lock, for `fork.rs`.
+    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, Available>> {
+        self.lock.lock_unless_mine()
+    }
+
+    /// The lock, for `durable.rs` and `invariants.rs`.
     pub(crate) fn lock(&self) -> Guard<'_, Available> {
         self.lock.lock()
     }

@@ -380,7 +380,12 @@ impl Coalescing {
         self.dirty_free_pages.load(Ordering::Relaxed)
     }
 
-    /// The lock, for `resize.rs`, `fork.rs`, `rebuild_runs.rs` and `invariants.rs`.
+    /// The lock, for `fork.rs`.
+    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, Spans>> {
+        self.lock.lock_unless_mine()
+    }
+
+    /// The lock, for `resize.rs`, `rebuild_runs.rs` and `invariants.rs`.
     pub(crate) fn lock(&self) -> Guard<'_, Spans> {
         self.lock.lock()
     }

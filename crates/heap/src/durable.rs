@@ -83,7 +83,7 @@ impl Heap {
 
     fn head(&self) -> Head {
         // `fork_prepare` takes the lock of the guards last, so it is not held for the others.
-        let frozen = self.fork_guards.lock().as_ref().map(ForkGuards::ends);
+        let frozen = self.fork_guards.lock().as_ref().and_then(ForkGuards::ends);
         let (spans_begun, chunks_end) = frozen.unwrap_or_else(|| {
             let spans_begun = self.map.runs.lock().begun();
             (spans_begun, self.objects.space.lock().chunks_end as usize)

@@ -4,6 +4,12 @@
 //! well-formed after every store to it (`thread_cache.rs`). A thread that the child does not have
 //! may hold something outside its cache at that instant: a batch, a run or an object being freed.
 //! That stays out of use in the child, and its statistics may be off by as much.
+//!
+//! A handler may fork while the code that it interrupted has locks of the heap: signals are open
+//! there, since to block them would cost more than what is done under the locks. Such a lock is
+//! left to that code. It goes on after the handler in the parent, and if the handler returns in
+//! the child, there too, and finds everything as it left it: nobody but the holder changes what a
+//! lock guards. Until then the child does nothing that needs the locks.
 //! Never: allocates.
 //! Threads: the forking one (`Heap::fork_prepare`); until it drops the guards it calls nothing else
 //! of the heap but `Heap::save`.
@@ -21,11 +27,11 @@ use crate::thread_cache::Caches;
 
 /// Guards of all locks of the heap. Dropping them releases the locks, in parent and child alike.
 pub(crate) struct ForkGuards {
-    _lists: [Guard<'static, Available>; SMALL_CLASSES],
-    spans: Guard<'static, Spans>,
-    _caches: Guard<'static, ()>,
-    _pools: [Guard<'static, ()>; POOL_LOCKS],
-    objects: Guard<'static, Space>,
+    lists: [Option<Guard<'static, Available>>; SMALL_CLASSES],
+    spans: Option<Guard<'static, Spans>>,
+    caches: Option<Guard<'static, ()>>,
+    pools: [Option<Guard<'static, ()>>; POOL_LOCKS],
+    objects: Option<Guard<'static, Space>>,
 }
 
 impl ForkGuards {
@@ -36,16 +42,25 @@ impl ForkGuards {
         objects: &'static Objects,
     ) -> ForkGuards {
         ForkGuards {
-            _lists: core::array::from_fn(|list| lists[list].lock()),
-            spans: map.runs.lock(),
-            _caches: caches.lock(),
-            _pools: core::array::from_fn(|lock| objects.pools.lock_of_pools(lock)),
-            objects: objects.space.lock(),
+            lists: core::array::from_fn(|list| lists[list].lock_unless_mine()),
+            spans: map.runs.lock_unless_mine(),
+            caches: caches.lock_unless_mine(),
+            pools: core::array::from_fn(|lock| objects.pools.lock_of_pools_unless_mine(lock)),
+            objects: objects.space.lock_unless_mine(),
         }
     }
 
+    /// Whether the code that this thread was in before the handler has none of the locks.
+    pub(crate) fn are_all(&self) -> bool {
+        self.lists.iter().all(Option::is_some)
+            && self.spans.is_some()
+            && self.caches.is_some()
+            && self.pools.iter().all(Option::is_some)
+            && self.objects.is_some()
+    }
+
     /// The first span never begun, and the first name that no chunk of objects ever had.
-    pub(crate) fn ends(&self) -> (usize, usize) {
-        (self.spans.begun(), self.objects.chunks_end as usize)
+    pub(crate) fn ends(&self) -> Option<(usize, usize)> {
+        Some((self.spans.as_ref()?.begun(), self.objects.as_ref()?.chunks_end as usize))
     }
 }

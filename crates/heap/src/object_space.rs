@@ -248,7 +248,12 @@ impl ObjectSpace {
         (space.granted, space.promised)
     }
 
-    /// The lock, for `fork.rs` and `object_invariants.rs`.
+    /// The lock, for `fork.rs`.
+    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, Space>> {
+        self.lock.lock_unless_mine()
+    }
+
+    /// The lock, for `object_invariants.rs`.
     pub(crate) fn lock(&self) -> Guard<'_, Space> {
         self.lock.lock()
     }

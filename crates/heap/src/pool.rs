@@ -440,7 +440,13 @@ impl Pools {
         self.locks[number % POOL_LOCKS].lock()
     }
 
-    /// Lock `lock` of all, for `fork.rs` and `object_invariants.rs`.
+    /// Lock `lock` of all, for `fork.rs`.
+    pub(crate) fn lock_of_pools_unless_mine(&self, lock: usize) -> Option<Guard<'_, ()>> {
+        self.locks[lock].lock_unless_mine()
+    }
+
+    /// Lock `lock` of all, for `object_invariants.rs`.
+    #[cfg(feature = "strict")]
     pub(crate) fn lock_of_pools(&self, lock: usize) -> Guard<'_, ()> {
         self.locks[lock].lock()
     }

@@ -356,8 +356,8 @@ impl Caches {
     }
 
     /// The lock, for `fork.rs`.
-    pub(crate) fn lock(&self) -> Guard<'_, ()> {
-        self.lock.lock()
+    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, ()>> {
+        self.lock.lock_unless_mine()
     }
 }
 

@@ -4,7 +4,7 @@
 mod preloaded;
 
 use std::ffi::OsStr;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
 use preloaded::{Scratch, Setting, compile, compile_as, holds, holds_in, library, run};
@@ -95,6 +95,58 @@ fn children_see_every_byte_and_get_every_argument() {
 #[test]
 fn signals_mean_what_they_meant() {
     holds("signals.c", "signals hold");
+}
+
+#[test]
+fn handlers_run_on_coroutines_as_they_would() {
+    holds("coroutines.c", "coroutines hold");
+}
+
+#[test]
+fn children_that_share_the_memory_run_and_end_as_they_would() {
+    holds("shared_children.c", "shared children hold");
+}
+
+#[test]
+fn a_handler_that_interrupts_the_allocator_may_fork() {
+    const BOUND: [&str; 4] = ["timeout", "--signal=KILL", "600", "./program"];
+    let scratch = Scratch::new("forking-handlers");
+    compile("forking_handlers.c", &scratch);
+    // glibc's own allocator promises nothing to the child of a process with threads.
+    for (setting, threads) in [
+        (Setting::Bare, &[][..]),
+        (Setting::Plain, &["threads"]),
+        (Setting::Managing, &[]),
+        (Setting::Managing, &["threads"]),
+    ] {
+        let mut command = Command::new(BOUND[0]);
+        let output = run(command.args(&BOUND[1..]).args(threads), setting, &scratch);
+        assert!(output.status.success(), "{setting:?} {threads:?}: {output:?}");
+        assert_eq!(output.stdout, b"handlers fork\n", "{setting:?} {threads:?}");
+    }
+}
+
+#[test]
+fn a_program_may_begin_with_every_signal_blocked() {
+    let scratch = Scratch::new("blocked");
+    let program = compile("blocked.c", &scratch);
+    for setting in Setting::ALL {
+        let mut command = Command::new(&program);
+        let block = || {
+            // SAFETY: a set on this stack, in the child, which has one thread.
+            unsafe {
+                let mut all = core::mem::zeroed();
+                libc::sigfillset(&mut all);
+                libc::sigprocmask(libc::SIG_SETMASK, &all, core::ptr::null_mut());
+            }
+            Ok(())
+        };
+        // SAFETY: it makes two calls that are safe between fork and exec.
+        unsafe { command.pre_exec(block) };
+        let output = run(&mut command, setting, &scratch);
+        assert!(output.status.success(), "{setting:?}: {output:?}");
+        assert_eq!(output.stdout, b"blocked holds\n", "{setting:?}");
+    }
 }
 
 #[test]

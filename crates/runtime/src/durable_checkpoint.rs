@@ -149,6 +149,7 @@ impl DurableHeap {
         runtime.end_parked_runs();
         let _growth = runtime.growth.lock();
         let roots = self.durable().roots.hold();
+        // No handler of the program runs here: it gets all locks.
         runtime.heap.fork_prepare();
         let begun_ns = clock::monotonic_ns();
         let done = (|| {

@@ -23,7 +23,7 @@ use deepheap_sys::lock::{Guard, Lock};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pinned_allocator::PinnedAllocator;
 use deepheap_sys::pipe::{Lifeline, Lifelink};
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::signals::{Blocked, open_fault_signal};
 
 use crate::area_table::Areas;
 use crate::observe::forget_unmanaged;
@@ -45,6 +45,8 @@ struct Held {
 
 struct RunningHeld {
     managing: Option<ManagingHeld>,
+    /// Whether this thread is not in the heap: not in a handler that interrupted it there.
+    may_use_heap: bool,
     _growth: Guard<'static, Growth>,
     _areas: Guard<'static, Areas>,
     _inside: Inside,
@@ -68,6 +70,8 @@ static HELD: HeldCell = HeldCell(UnsafeCell::new(None));
 
 /// Before `fork`.
 pub fn fork_prepare() {
+    // Not below: the mask of now comes back in the end.
+    open_fault_signal();
     let blocked = Blocked::all();
     let forking = FORKING.lock();
     let start = hold_start();
@@ -101,13 +105,14 @@ pub fn fork_child() {
     // SAFETY: as above. Its evictor joins anew.
     unsafe { pool::leave_in_child() };
     let runtime = running();
+    let may_use_heap = held.running.as_ref().is_some_and(|running| running.may_use_heap);
     if let (Some(runtime), Some(running)) = (runtime, held.running.take()) {
         running.release_in_child(runtime);
     }
     // Now that memory can be had again; nothing has touched a map so far.
     join_maps();
     drop(held);
-    if let Some(runtime) = runtime {
+    if let (Some(runtime), true) = (runtime, may_use_heap) {
         runtime.end_parked_runs();
     }
 }
@@ -129,10 +134,10 @@ impl RunningHeld {
         let growth = runtime.growth.lock();
         // Before the gate is closed: who has a lock of the heap may be in a handler of the program
         // that faults, and passes the gate. Nobody inside the gate wants one.
-        runtime.heap.fork_prepare();
+        let may_use_heap = runtime.heap.fork_prepare();
         let managing = runtime.pager().map(ManagingHeld::prepare);
         PinnedAllocator::fork_prepare();
-        RunningHeld { managing, _growth: growth, _areas: areas, _inside: inside }
+        RunningHeld { managing, may_use_heap, _growth: growth, _areas: areas, _inside: inside }
     }
 
     fn release_in_parent(self, runtime: &'static Runtime) {
@@ -155,9 +160,11 @@ impl RunningHeld {
         // SAFETY: this thread called `fork_prepare`.
         unsafe { PinnedAllocator::fork_child() };
         runtime.heap.after_fork();
-        // SAFETY: the area and the cache in it belong to this thread.
-        let own = unsafe { this_threads_cache() };
-        runtime.heap.reclaim_orphans(own.as_deref());
+        if self.may_use_heap {
+            // SAFETY: the area and the cache in it belong to this thread.
+            let own = unsafe { this_threads_cache() };
+            runtime.heap.reclaim_orphans(own.as_deref());
+        }
         forget_unmanaged();
         kept_stderr::forget();
         // Before there are workers, which count.

@@ -8,15 +8,17 @@
 use crate::atomic::AtomicU32;
 use crate::futex;
 use crate::pinned_array::Zeroed;
+use crate::tls;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-// FREE -> HELD      [lock, try_lock]        HELD -> FREE       [Guard::drop]
-// HELD -> CONTENDED [lock, before sleeping] CONTENDED -> FREE  [Guard::drop, which wakes one]
+// FREE -> holder              [lock, try_lock]        holder -> FREE           [Guard::drop]
+// holder -> holder | AWAITED  [lock, before sleeping] holder | AWAITED -> FREE [.., wakes one]
+// The holder is its `tls::thread_id`: a fork in a handler must know the locks of the code that the
+// handler interrupted, and one instruction takes the lock and says whose it is.
 const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
+const AWAITED: u32 = 1 << 31;
 
 /// How often a waiter looks at the word before it sleeps: about 2 us.
 const SPINS_MAX: u32 = 100;
@@ -52,16 +54,23 @@ impl<T> Lock<T> {
     /// Waits until no other thread has the value, and takes it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        if self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
-            self.lock_slowly();
+        let id = tls::thread_id();
+        if self.state.compare_exchange(FREE, id, Acquire, Relaxed).is_err() {
+            self.lock_slowly(id);
         }
         Guard { lock: self }
+    }
+
+    /// As `lock`; None if this very thread has the value, in code that a handler has interrupted.
+    pub fn lock_unless_mine(&self) -> Option<Guard<'_, T>> {
+        let holder = self.state.load(Relaxed) & !AWAITED;
+        (holder != tls::thread_id()).then(|| self.lock())
     }
 
     /// Takes the value if no other thread has it now.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).ok()?;
+        self.state.compare_exchange(FREE, tls::thread_id(), Acquire, Relaxed).ok()?;
         Some(Guard { lock: self })
     }
 
@@ -89,18 +98,25 @@ impl<T> Lock<T> {
     }
 
     #[cold]
-    fn lock_slowly(&self) {
+    fn lock_slowly(&self, id: u32) {
         for _ in 0..SPINS_MAX {
             core::hint::spin_loop();
             if self.state.load(Relaxed) == FREE
-                && self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok()
+                && self.state.compare_exchange(FREE, id, Acquire, Relaxed).is_ok()
             {
                 return;
             }
         }
-        // From here on take it as CONTENDED: others may sleep, and only the word tells of them.
-        while self.state.swap(CONTENDED, Acquire) != FREE {
-            futex::wait(&self.state, CONTENDED, None);
+        // From here on take it as AWAITED: others may sleep, and only the word tells of them.
+        loop {
+            let word = self.state.load(Relaxed);
+            let next = if word == FREE { id | AWAITED } else { word | AWAITED };
+            if self.state.compare_exchange(word, next, Acquire, Relaxed).is_ok() {
+                if word == FREE {
+                    return;
+                }
+                futex::wait(&self.state, next, None);
+            }
         }
     }
 }
@@ -125,7 +141,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.lock.state.swap(FREE, Release) == CONTENDED {
+        if self.lock.state.swap(FREE, Release) & AWAITED != 0 {
             futex::wake(&self.lock.state, 1);
         }
     }
@@ -153,6 +169,19 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), THREADS * ROUNDS);
+    }
+
+    #[test]
+    fn a_thread_knows_the_lock_that_is_its_own() {
+        let lock = Lock::new(7);
+        let guard = lock.lock();
+        assert!(lock.lock_unless_mine().is_none());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| lock.lock_unless_mine().map(|guard| *guard));
+            drop(guard);
+            assert_eq!(other.join().unwrap(), Some(7));
+        });
+        assert_eq!(lock.lock_unless_mine().map(|guard| *guard), Some(7));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use crate::PAGE;
 use crate::lock::{Guard, Lock};
 use crate::mapping;
+use crate::signals::Blocked;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
 use core::sync::atomic::AtomicUsize;
@@ -123,8 +124,11 @@ impl Small {
     }
 }
 
-fn small() -> Guard<'static, Small> {
-    SMALL.lock()
+/// A handler of the program that forked now would find the lock taken by the code that it
+/// interrupted, and the lists half changed.
+fn small() -> (Guard<'static, Small>, Blocked) {
+    let blocked = Blocked::all();
+    (SMALL.lock(), blocked)
 }
 
 /// Bytes of the mapping of a large layout: pages, and room to align.
@@ -137,7 +141,7 @@ fn large_bytes(layout: Layout) -> Option<usize> {
 unsafe impl GlobalAlloc for PinnedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(class) = class(layout) {
-            return small().allocate(class);
+            return small().0.allocate(class);
         }
         let Some(bytes) = large_bytes(layout) else { return ptr::null_mut() };
         let Ok(memory) = mapping::map_pinned(bytes) else { return ptr::null_mut() };
@@ -148,7 +152,7 @@ unsafe impl GlobalAlloc for PinnedAllocator {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if let Some(class) = class(layout) {
             // SAFETY: the caller's promise: allocated with this layout, so of this class.
-            unsafe { small().free(class, block) };
+            unsafe { small().0.free(class, block) };
         } else if let Some(bytes) = large_bytes(layout) {
             // SAFETY: the caller's promise: a mapping of its own, of this length.
             if unsafe { mapping::unmap_pinned(block, bytes) }.is_ok() {
