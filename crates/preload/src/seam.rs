@@ -9,8 +9,6 @@ use core::ops::RangeInclusive;
 
 use libc::sigaction as Action;
 
-use crate::thread;
-
 /// The name of the settings.
 const SETTINGS: &CStr = c"DEEPHEAP_CONF";
 
@@ -39,8 +37,7 @@ fn is_mentioned(key: &CStr) -> bool {
 }
 
 /// Changes the program's action for SIGBUS. Until the runtime has its own handler for it, `real`
-/// does so in the kernel. From then on the runtime keeps the program's action. A child that shares
-/// our memory is shown that one, and cannot change it: it would be the parent's.
+/// does so in the kernel. From then on the runtime keeps the program's action.
 ///
 /// # Safety
 /// The pointers are null, or the program's own.
@@ -55,8 +52,8 @@ pub unsafe fn change_fault_action(
     // SAFETY: the caller's promise.
     unsafe {
         let before = match new.as_ref() {
-            Some(new) if !thread::shares_memory() => deepheap::fault_signal::set_previous(*new),
-            _ => deepheap::fault_signal::previous(),
+            Some(new) => deepheap::fault_signal::set_previous(*new),
+            None => deepheap::fault_signal::previous(),
         };
         if let Some(old) = old.as_mut() {
             *old = before;
