@@ -438,8 +438,8 @@ impl Heap {
     }
 
     /// Takes every lock of the heap, before a fork or a `save`. Until `after_fork` this thread
-    /// calls nothing else of it. In a handler it leaves those out that the interrupted code has, and
-    /// answers false; then call nothing of the heap in the child until that code goes on.
+    /// calls nothing else of it. In a handler it leaves those out that the interrupted code has,
+    /// and answers false; then call nothing of the heap in the child until that code goes on.
     pub fn fork_prepare(&'static self) -> bool {
         let guards = ForkGuards::take(&self.lists, &self.map, &self.caches, &self.objects);
         let are_all = guards.are_all();

@@ -3,9 +3,9 @@
 //! to libc.
 //!
 //! Guarantees: `getcontext`, `setcontext`, `swapcontext`, `sigsetjmp` and `siglongjmp` find their
-//! signal masks resident and SIGBUS open in them, and `dlopen` its path. `dlopen` sees who called it. It ignores
-//! RTLD_DEEPBIND: such a library would find libc's `free` before ours, and the program hands it
-//! memory of ours (PHP does so with its extensions).
+//! signal masks resident and SIGBUS open in them, and `dlopen` its path. `dlopen` sees who called
+//! it. It ignores RTLD_DEEPBIND: such a library would find libc's `free` before ours, and the
+//! program hands it memory of ours (PHP does so with its extensions).
 //! Never: pins, since nothing runs after the jump. The pages were touched a moment before.
 //!
 //! Threads: any.

@@ -1,5 +1,5 @@
 /* Coroutines: contexts on stacks from malloc, which leave RAM, under signals that come at any time.
- * Handlers run where they would without us; masks of contexts and of handlers mean what they meant. */
+ * Handlers run where they would without us, and masks of contexts mean what they meant. */
 #define _GNU_SOURCE
 #include "pressure.h"
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

@@ -7,10 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FORKS 150
 #define BLOCKS 4000
 static volatile sig_atomic_t forked, ended;
-static int has_returned;
+static int forks = 150, has_returned;
 
 static void allocate(unsigned seed) {
     static __thread void *blocks[BLOCKS];
@@ -24,13 +23,19 @@ static void allocate(unsigned seed) {
     }
 }
 
+/* The interrupted code goes on for a while, whatever others compute. */
+static void soon(void) {
+    const struct itimerval once = {.it_value.tv_usec = 1000};
+    CHECK(setitimer(ITIMER_PROF, &once, NULL) == 0);
+}
+
 static void on_signal(int number) {
     (void)number;
     const int errno_before = errno;
     const pid_t child = forked % 2 ? fork() : _Fork();
     CHECK(child >= 0);
     if (child == 0) {
-        /* As a handler that starts a debugger: a process whose parent is not the one it is about. */
+        /* As a handler that starts a debugger, which is to be nobody's child. */
         const pid_t grandchild = _Fork();
         CHECK(grandchild >= 0);
         if (grandchild == 0) {
@@ -44,7 +49,7 @@ static void on_signal(int number) {
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
-    forked++;
+    if (++forked < forks) soon();
     errno = errno_before;
 }
 
@@ -62,9 +67,8 @@ int main(int count, char **arguments) {
     evicted((size_t)20 << 20, 1);
     pthread_t other;
     if (count > 1) CHECK(pthread_create(&other, NULL, others, NULL) == 0);
-    struct itimerval often = {.it_interval.tv_usec = 1000, .it_value.tv_usec = 1000};
-    CHECK(setitimer(ITIMER_PROF, &often, NULL) == 0);
-    const int forks = count > 1 ? FORKS / 15 : FORKS;
+    if (count > 1) forks /= 3;
+    soon();
     for (unsigned seed = 16; forked < forks; seed += 17) {
         allocate(seed);
         if (has_returned) {
