@@ -271,9 +271,14 @@ impl Pager {
             let len = self.bytes_to_take(page);
             // The page may hold another object by now, of another size; or its object has left the
             // page buffer and come to its lane.
-            if self.is_in_lane(page) || descriptor.is_pinned() || len > self.cache.slot_bytes(slot)
-            {
-                self.ownership.put_back(owned);
+            let is_another = self.is_in_lane(page) || len > self.cache.slot_bytes(slot);
+            if is_another || descriptor.is_pinned() {
+                match is_another {
+                    true => self.ownership.put_back(owned),
+                    // Pages pinned by calls that wait may be most of the page buffer. A fault that
+                    // looks for room must not meet them again and again.
+                    false => self.ownership.set_aside(owned),
+                }
                 self.cache.give_back(slot);
                 continue;
             }
@@ -349,9 +354,7 @@ impl Pager {
         let was_copy = taken != Taken::Unreadable && self.sources.end_copy(page);
         match taken {
             Taken::Unreadable => {
-                // The program has protected or locked the page. Pinned pages are not set aside:
-                // looking at them costs little, most pins end soon, and long ones are at most half
-                // of the page buffer.
+                // The program has protected or locked the page.
                 self.cache.give_back(slot);
                 self.ownership.set_aside(owned);
                 return Became::Resident;

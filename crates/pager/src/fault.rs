@@ -15,7 +15,7 @@ use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
 use crate::frames::{CopiedIn, FRESH_MAX};
 use crate::gate::Level;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Found, OwnedList, Place, UNKNOWN_HASH};
+use crate::ownership::{DescriptorId, Found, OwnedList, Place, Seen, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::sequence::{Direction, Sequences};
 use crate::window::Window;
@@ -228,18 +228,26 @@ impl Pager {
                 return Ok(false);
             }
         };
+        match self.put_zeros(page, seen) {
+            None => Ok(false),
+            Some(Err(errno)) => Err(FaultError::Install(errno)),
+            Some(Ok(Copy::Exists)) if repeats >= PRESENT_MAX => {
+                Err(FaultError::Install(Errno::EEXIST))
+            }
+            Some(Ok(copied)) => Ok(copied == Copy::Exists),
+        }
+    }
+
+    /// Puts zeros where a page that is resident to the table is missing; none if it has changed
+    /// since it was seen.
+    pub(crate) fn put_zeros(&self, page: PageNo, seen: Seen) -> Option<Result<Copy, Errno>> {
         // While we own it, the evictor cannot take it away between our look and our copy.
-        let Some(owned) = self.ownership.claim_seen(page, seen) else { return Ok(false) };
+        let owned = self.ownership.claim_seen(page, seen)?;
         let copied = self.frames.put_zeros(page);
         if let Ok(Copy::Done) = copied {
             self.ownership.of(&owned).set_hash(UNKNOWN_HASH);
         }
         self.ownership.put_back(owned);
-        match copied {
-            Err(errno) => Err(FaultError::Install(errno)),
-            Ok(Copy::Exists) if repeats >= PRESENT_MAX => Err(FaultError::Install(Errno::EEXIST)),
-            Ok(Copy::Exists) => Ok(true),
-            Ok(Copy::Done | Copy::Partial(_)) => Ok(false),
-        }
+        Some(copied)
     }
 }

@@ -74,6 +74,11 @@ impl PageBuffer {
         }
     }
 
+    /// Whether pages that cannot be evicted have pushed it over its limit.
+    pub fn is_overrun(&self) -> bool {
+        self.limit() > self.limit.load(Ordering::Relaxed)
+    }
+
     /// Notes how many pages cannot be evicted. Called after each batch, so the number is a little
     /// old.
     pub fn set_unevictable(&self, pages: usize) {

@@ -105,6 +105,8 @@ pub struct Pager {
     pub(crate) compression: Compression,
     /// Pages that the program has pinned by calls, each counted once for every call.
     pub(crate) long_pins: AtomicUsize,
+    /// As `long_pins`, for calls that have not returned.
+    pub(crate) call_pins: AtomicUsize,
     pub(crate) sources: Sources,
     pub(crate) refused_pins: RefusedPins,
     pub(crate) trace: Trace,
@@ -177,6 +179,7 @@ impl Pager {
                 compression: Compression::new(options.compress, pages)?,
                 sources: Sources::new(pages)?,
                 long_pins: AtomicUsize::new(0),
+                call_pins: AtomicUsize::new(0),
                 refused_pins: RefusedPins::new(pages)?,
                 trace: Trace::new(options.traces)?,
                 tier_mix: TierMix::new(),
@@ -443,6 +446,11 @@ impl Pager {
     /// Whether `end_work` was called.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Whether pages that cannot be evicted have pushed the page buffer over its limit.
+    pub fn is_overrun(&self) -> bool {
+        self.frames.page_buffer.is_overrun()
     }
 
     /// Whether the evictor has more to do before it may sleep.

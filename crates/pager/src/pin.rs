@@ -1,19 +1,20 @@
 //! Pin: keeps pages in the page buffer while the kernel, or a child, needs them there.
 //!
 //! Guarantees: after `pin` every page of the range that is managed is resident until `unpin`, but
-//! for those that the program has mapped something else over. `unpin` ends no pin of another.
+//! for those that the program has mapped something else over. `unpin` ends no pin of another. A
+//! pinned page that the program gives up is there again, as zeros, after `refill`.
 //! Never: allocates. May evict (it faults pages in), and sleeps while another thread owns an
 //! object.
 //! Threads: any, outside the fault path.
 
-use deepheap_heap::{PAGES_PER_SPAN, PageNo};
+use deepheap_heap::{FreedRun, PAGES_PER_SPAN, PageNo};
 use deepheap_sys::atomic::Ordering;
 use deepheap_sys::mapping;
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::ownership::Pin;
+use crate::ownership::{Found, Pin};
 use crate::pager::Pager;
 
 /// After so many touches a page counts as one that cannot be pinned. A page that other threads
@@ -27,7 +28,34 @@ impl Pager {
     /// Pins the managed pages of `[address, address + length)`, except those that the program has
     /// mapped something else over: the kernel finds that mapping there.
     pub fn pin(&self, address: usize, length: usize) {
+        self.call_pins.fetch_add(self.region_pages(address, length).count(), Ordering::Relaxed);
         self.pin_as(Pin::Call, address, length);
+    }
+
+    /// As `pin`, for a call that can do with less at a time. False, and nothing is pinned, if that
+    /// were more than half of what all calls may still pin: so there is some left for others.
+    /// Nobody waits for pins to end, for what ends them may wait for a pin itself.
+    pub fn pin_if_few(&self, address: usize, length: usize) -> bool {
+        let pages = self.region_pages(address, length).count();
+        let counted = self.call_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pins| {
+            (pages <= self.call_pins_left(pins) / 2).then_some(pins.wrapping_add(pages))
+        });
+        if counted.is_ok() {
+            self.pin_as(Pin::Call, address, length);
+        }
+        counted.is_ok()
+    }
+
+    /// Whether `pin_if_few` of so many pages would be made now.
+    pub fn are_few(&self, pages: usize) -> bool {
+        pages <= self.call_pins_left(self.call_pins.load(Ordering::Relaxed)) / 2
+    }
+
+    /// How much of the page buffer calls may still pin, of a quarter of it: a page that several
+    /// have pinned counts several times.
+    fn call_pins_left(&self, pins: usize) -> usize {
+        // An unpin may be counted before its pin: the hold began when nothing was managed.
+        (self.frames.page_buffer.limit() / 4).saturating_sub((pins as isize).max(0) as usize)
     }
 
     fn pin_as(&self, kind: Pin, address: usize, length: usize) {
@@ -104,6 +132,7 @@ impl Pager {
     /// Ends one `pin` of the same range, or the pin of a hold from before it was managed.
     pub fn unpin(&self, address: usize, length: usize) {
         self.unpin_as(Pin::Call, address, length);
+        self.call_pins.fetch_sub(self.region_pages(address, length).count(), Ordering::Relaxed);
     }
 
     fn unpin_as(&self, kind: Pin, address: usize, length: usize) {
@@ -112,6 +141,21 @@ impl Pager {
             if !self.refused_pins.end(page) {
                 self.ownership.unpin(page, kind);
             }
+        }
+    }
+
+    /// Puts zeros where the program has had pages dropped that are resident to the pager, for they
+    /// are pinned: the call that comes next finds them in the table, and must find them mapped.
+    pub fn refill(&self, run: FreedRun) {
+        let _blocked = Blocked::all();
+        let _passage = self.gate.enter(Level::Mover);
+        let (mut page, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
+        while let Some(next) = self.ownership.next_object(page, end) {
+            if let Found::Resident(seen) = self.ownership.look(PageNo(next as u32)) {
+                // What is refused is mapped over by the program, and its own.
+                let _ = self.put_zeros(PageNo(next as u32), seen);
+            }
+            page = next + 1;
         }
     }
 
@@ -165,7 +209,7 @@ mod tests {
     use deepheap_sys::mapping::Advice;
 
     use super::*;
-    use crate::ownership::{Descriptor, Found, Place};
+    use crate::ownership::{Descriptor, Place};
     use crate::pager::Options;
     use crate::policy::sequence::{Sequences, WORDS};
     use crate::promises::Overcommit;

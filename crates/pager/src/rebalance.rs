@@ -145,7 +145,9 @@ impl Pager {
             None => Share::Part(self.balancer.part()),
         };
         self.ownership.descriptors.trim(self.frames.zapper());
-        let held = self.frames.page_buffer.unevictable() + self.long_pins.load(Ordering::Relaxed);
+        // Pages that are pinned for long are among the former once an eviction has met them.
+        let long_pins = self.long_pins.load(Ordering::Relaxed);
+        let held = self.frames.page_buffer.unevictable().max(long_pins);
         let usage = self.usage();
         let overhead = usage.overhead();
         self.ownership.set_table_limit(match self.ownership.can_table_leave() {

@@ -10,6 +10,7 @@
 //! Threads: any that evicts; one at a time, the others wait.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo, SPAN};
+use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::pagemap;
@@ -40,7 +41,9 @@ impl Pager {
         let mut take_over = self.plain_spans.lock();
         self.plain_spans.set_count(spans);
         self.frames.manage_up_to(spans);
-        *take_over = TakeOver { next: 0, end: spans, assumed: present, held: publish() };
+        let held = publish();
+        self.call_pins.fetch_add(held.iter().map(|(_, pages)| pages).sum(), Ordering::Relaxed);
+        *take_over = TakeOver { next: 0, end: spans, assumed: present, held };
         // An error is ignored here: each span is registered again when it is taken over, and
         // reports it.
         let _ = self.frames.register(self.frames.region_base(), spans * SPAN);

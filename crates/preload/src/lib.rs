@@ -45,6 +45,7 @@ mod locks;
 mod mapping;
 mod messages;
 mod own_memory;
+mod own_stack;
 mod paths;
 mod pins;
 mod placement;

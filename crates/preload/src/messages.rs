@@ -1,11 +1,12 @@
 //! Messages: `sendmsg`, `recvmsg` and their many-message forms.
 //!
 //! Guarantees: the kernel finds header, address, control data, the array of buffers and
-//! `PINNED_MAX` bytes of the buffers resident, since it loses a message that it cannot copy. A call
-//! that waits for a message holds them from before management begins on: of the buffers then the
-//! first `EAGER` bytes, and of many messages the first `MESSAGES`. A blocking send on a stream that
-//! stops in the middle goes on. So does a receipt with MSG_WAITALL, unless it takes control data
-//! too: then it may be short beyond `PINNED_MAX`.
+//! `PINNED_MAX` bytes of the buffers resident, since it loses a message that it cannot copy. What
+//! is received from a stream without control data is received as by `readv`. A call that waits for
+//! a message holds them from before management begins on: of the buffers then the first `EAGER`
+//! bytes, and of many messages the first `MESSAGES`. A blocking send on a stream that stops in the
+//! middle goes on. So does a receipt with MSG_WAITALL, unless it takes control data too: then it
+//! may be short beyond `PINNED_MAX`.
 //!
 //! Threads: any.
 
@@ -13,7 +14,7 @@ use core::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, msghdr, ssize_t};
 
-use crate::pins::{PINNED_MAX, Pins};
+use crate::pins::Pins;
 use crate::transfer::{Direction, drive, is_answer, receiving};
 use crate::vectors::{Held, Piece, Vector};
 
@@ -59,10 +60,12 @@ pub fn receive(
     pins.value(header.cast_const());
     envelope(&mut pins, header);
     let vector = vector_of(header);
+    let direction = receiving(flags);
     // SAFETY: the program's own header, read in user mode.
-    let fills = receiving(flags) == Direction::ReadAll && unsafe { (*header).msg_controllen } == 0;
+    let splits = unsafe { (*header).msg_controllen } == 0;
     let mut done = 0;
-    if !deepheap::is_managing() || !fills || vector.len() <= PINNED_MAX || !vector.is_managed() {
+    if !deepheap::is_managing() || !splits || !vector.is_managed() {
+        let fills = splits && direction == Direction::ReadAll;
         let was_plain = !deepheap::is_managing();
         let _held = Held::all(vector);
         let moved = whole();
@@ -71,8 +74,8 @@ pub fn receive(
         }
         done = moved.max(0) as usize;
     }
-    drive(socket, Direction::ReadAll, vector.len(), done, &whole, &|done, most| {
-        if most == usize::MAX {
+    drive(socket, direction, vector.len(), done, &whole, &|done, most| {
+        if most == usize::MAX || vector.goes_whole(done, most) {
             let _held = Held::all(vector);
             return (vector.len(), whole());
         }
@@ -113,7 +116,7 @@ pub fn send(
         return if done > 0 { done as ssize_t } else { whole() };
     }
     drive(socket, Direction::Write, vector.len(), done, &whole, &|done, most| {
-        if most == usize::MAX {
+        if most == usize::MAX || vector.goes_whole(done, most) {
             let _held = Held::all(vector);
             return (vector.len(), whole());
         }

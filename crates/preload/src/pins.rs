@@ -14,6 +14,9 @@ use deepheap::Hold;
 pub const PAGE: usize = 4096;
 /// The most bytes of one buffer that are pinned at a time.
 pub const PINNED_MAX: usize = 1 << 20;
+/// What `some_bytes` pins however much is pinned: more than the bytes of a write that a pipe takes
+/// as a whole, and than what a terminal answers at a time.
+pub const PINNED_LEAST: usize = 8192;
 /// The longest string that is pinned whole: what `execve` takes as one argument.
 const TEXT_PAGES: usize = 32;
 /// The most buffers of one call.
@@ -37,6 +40,23 @@ impl Pins {
         if deepheap::may_leave(start as usize) {
             self.range(start as usize, len.min(PINNED_MAX));
         }
+    }
+
+    /// Pins `len` bytes from `start` on, or fewer if calls have much pinned; answers how many.
+    pub fn some_bytes<T>(&mut self, start: *const T, len: usize) -> usize {
+        let mut len = len.min(PINNED_MAX);
+        if !deepheap::may_leave(start as usize) {
+            return len;
+        }
+        while len > PINNED_LEAST {
+            if let Some(hold) = Hold::if_few(start as usize, len) {
+                self.add(hold);
+                return len;
+            }
+            len = (len / 2).next_multiple_of(PAGE);
+        }
+        self.bytes(start, len);
+        len
     }
 
     /// Pins the value behind the pointer.
@@ -77,8 +97,12 @@ impl Pins {
     #[inline(never)]
     fn range(&mut self, start: usize, len: usize) {
         if len > 0 && self.count < RANGES {
-            self.ranges[self.count] = Some(Hold::on(start, len));
-            self.count += 1;
+            self.add(Hold::on(start, len));
         }
+    }
+
+    fn add(&mut self, hold: Hold) {
+        self.ranges[self.count] = Some(hold);
+        self.count += 1;
     }
 }

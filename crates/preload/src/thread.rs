@@ -10,7 +10,7 @@
 //!   creator did.
 //! - At its end, after the program's own key destructors, the runtime's caches are flushed and the
 //!   signal stack is given back.
-//! - A thread's stack on the heap is pinned for good.
+//! - A thread's stack on the heap is pinned while the thread lives (`own_stack`).
 //!
 //! Threads: `pthread_create` from any; `start` runs in the new thread.
 
@@ -18,11 +18,11 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use deepheap::Hold;
 use libc::{clockid_t, mqd_t, pthread_attr_t, pthread_key_t, pthread_t, sigevent, timespec};
 
 use crate::calls::{Argument, Opaque, calls};
 use crate::guarded::guard;
+use crate::own_stack::{self, OwnStack};
 use crate::pins::Pins;
 use crate::real::real;
 use crate::{plain, seam, signal_mask, signal_stack, thread_state};
@@ -55,6 +55,7 @@ struct Start {
     body: Body,
     argument: *mut c_void,
     believes_blocked: bool,
+    stack: Option<&'static OwnStack>,
 }
 
 /// What C11's functions return.
@@ -74,11 +75,21 @@ calls! {
             _ => THRD_ERROR,
         }
     });
+    fn pthread_join(thread: pthread_t, result: Opaque) -> c_int
+        = by(|real| own_stack::joined(thread, real(thread, result)));
+    fn pthread_tryjoin_np(thread: pthread_t, result: Opaque) -> c_int
+        = by(|real| own_stack::joined(thread, real(thread, result)));
     fn pthread_timedjoin_np(thread: pthread_t, result: Opaque, until: *const timespec)
-        -> c_int = hold;
+        -> c_int = by(|real| {
+        let _held = until.hold();
+        own_stack::joined(thread, real(thread, result, until))
+    });
     fn pthread_clockjoin_np(
         thread: pthread_t, result: Opaque, clock: clockid_t, until: *const timespec,
-    ) -> c_int = hold;
+    ) -> c_int = by(|real| {
+        let _held = until.hold();
+        own_stack::joined(thread, real(thread, result, clock, until))
+    });
     fn timer_create @ c"GLIBC_2.3.3"(
         clock: clockid_t, event: *const sigevent, timer: *mut *mut c_void,
     ) -> c_int = by(|real| {
@@ -99,37 +110,27 @@ fn create(
     let real = real!(pthread_create: Create);
     let mut pins = Pins::new();
     pins.value(attributes);
-    pin_stack(attributes);
+    // SAFETY: the program's attributes, or null.
+    let stack = unsafe { own_stack::hold(attributes) };
     // SAFETY: this thread's own block; a plain record that the new thread owns and frees, or, if
     // there is none, we do; the identity is handed over in user mode.
     unsafe {
         let believes_blocked = (*thread_state::current()).believes_blocked;
         let record = plain::malloc(size_of::<Start>()).cast::<Start>();
-        if record.is_null() {
-            return libc::EAGAIN;
+        let mut outcome = libc::EAGAIN;
+        if !record.is_null() {
+            record.write(Start { body, argument, believes_blocked, stack });
+            LIVING.fetch_add(1, Ordering::Relaxed);
+            outcome = real(thread, attributes, start, record.cast());
         }
-        record.write(Start { body, argument, believes_blocked });
-        LIVING.fetch_add(1, Ordering::Relaxed);
-        let outcome = real(thread, attributes, start, record.cast());
         if outcome != 0 {
-            LIVING.fetch_sub(1, Ordering::Relaxed);
+            if !record.is_null() {
+                LIVING.fetch_sub(1, Ordering::Relaxed);
+            }
             plain::free(record.cast());
+            stack.inspect(|stack| stack.end());
         }
         outcome
-    }
-}
-
-/// Pins the stack that the program provides. libc keeps the thread's descriptor there, and the
-/// kernel writes to it at any time (rseq, the identity word that `pthread_join` waits on).
-fn pin_stack(attributes: *const pthread_attr_t) {
-    if attributes.is_null() {
-        return;
-    }
-    let (mut bottom, mut bytes) = (null_mut(), 0);
-    // SAFETY: the program's attributes, and places for the answers.
-    let known = unsafe { libc::pthread_attr_getstack(attributes, &mut bottom, &mut bytes) } == 0;
-    if known {
-        Hold::for_good(bottom as usize, bytes);
     }
 }
 
@@ -141,6 +142,7 @@ extern "C" fn start(record: *mut c_void) -> *mut c_void {
         (*thread_state::current()).believes_blocked = start.believes_blocked;
         start
     };
+    start.stack.inspect(|stack| stack.begin());
     signal_stack::enter();
     arm_exit(1);
     match start.body {
@@ -211,7 +213,8 @@ fn with_notice(
     let Some(asked) = asked.filter(|asked| asked.kind == libc::SIGEV_THREAD) else {
         return guard(|pins| pins.value(event), || call(event));
     };
-    pin_stack(asked.attributes);
+    // SAFETY: the program's attributes, or null.
+    unsafe { own_stack::hold_for_good(asked.attributes) };
     let mut pins = Pins::new();
     pins.value(asked.attributes);
     // SAFETY: a plain record for `notify`.
@@ -272,6 +275,7 @@ fn note_process() {
 /// In a forked child there is one thread.
 pub fn forked() {
     note_process();
+    own_stack::forked();
     TIMERS.store(false, Ordering::Relaxed);
     QUEUES.store(false, Ordering::Relaxed);
     LIVING.store(1, Ordering::Relaxed);

@@ -6,8 +6,11 @@
 //!   other short count is the answer.
 //! - Where the kernel drops a message that it cannot copy out (datagrams, eventfd, signalfd,
 //!   inotify) nothing is lost.
-//! - Up to `PINNED_MAX` bytes to a file or a stream are written by one call.
-//! - Buffers larger than the budget work: `PINNED_MAX` bytes are pinned at a time.
+//! - Up to `PINNED_MAX` bytes to a file are written by one call; to a stream, too, while calls
+//!   have little pinned.
+//! - Buffers larger than the budget work: `PINNED_MAX` bytes are pinned at a time. Calls that may
+//!   wait on streams have a quarter of the page buffer pinned together, and `PINNED_LEAST` each:
+//!   they go on in smaller pieces.
 //! - Under O_DIRECT every buffer is pinned before the device sees it.
 //! - A call that is under way when management begins goes on from where it was stopped. Of a
 //!   message that it receives then the first `EAGER` bytes are safe.
@@ -27,12 +30,10 @@ use core::mem::MaybeUninit;
 use deepheap::Hold;
 use libc::{socklen_t, ssize_t};
 
-use crate::pins::{PINNED_MAX, Pins};
+use crate::pins::{PINNED_LEAST, PINNED_MAX, Pins};
 use crate::real::real;
 use crate::seam;
 
-/// Buffers up to this length are pinned at once, without asking what the descriptor is.
-const SMALL: usize = 8192;
 /// The most bytes that are pinned for a read that may wait, and held for one that begins before
 /// management does.
 pub const EAGER: usize = 64 * 1024;
@@ -147,8 +148,9 @@ fn is_direct(descriptor: c_int) -> bool {
 /// `done` bytes if management began while it ran, else none.
 ///
 /// `whole` makes the call as the program wrote it. `piece(done, most)` pins up to `most` bytes from
-/// offset `done` on, makes the call on them, and returns how many it asked for and what the call
-/// answered. `usize::MAX` asks for everything in one call, with as much pinned as the limits allow.
+/// offset `done` on, fewer if calls have much pinned, makes the call on them, and returns how many
+/// it asked for and what the call answered. `usize::MAX` asks for everything in one call, with
+/// `PINNED_MAX` bytes pinned.
 pub fn drive(
     descriptor: c_int,
     direction: Direction,
@@ -158,7 +160,8 @@ pub fn drive(
     piece: &dyn Fn(usize, usize) -> (usize, ssize_t),
 ) -> ssize_t {
     let is_new = done == 0;
-    if is_new && (len <= SMALL || direction == Direction::Peek) {
+    // What is small is pinned at once, without asking what the descriptor is.
+    if is_new && (len <= PINNED_LEAST || direction == Direction::Peek) {
         return piece(0, usize::MAX).1;
     }
     let nature = Nature::of(descriptor);
@@ -167,8 +170,7 @@ pub fn drive(
         let is_one_call = match nature {
             Nature::Message => true,
             Nature::File => direction == Direction::Write && len <= PINNED_MAX,
-            Nature::Stream => !one_answer && len <= PINNED_MAX,
-            Nature::DirectFile | Nature::Character => false,
+            Nature::Stream | Nature::DirectFile | Nature::Character => false,
         };
         if is_one_call {
             return piece(0, usize::MAX).1;
@@ -255,8 +257,14 @@ fn managed(
 ) -> ssize_t {
     drive(descriptor, direction, len, before, &|| call(0, len), &|done, most| {
         let mut pins = Pins::new();
-        pins.bytes((start + done) as *const u8, (len - done).min(most));
-        let asked = if most == usize::MAX { len } else { (len - done).min(most) };
+        let at = (start + done) as *const u8;
+        let asked = match most {
+            usize::MAX => {
+                pins.bytes(at, len);
+                len
+            }
+            _ => pins.some_bytes(at, (len - done).min(most)),
+        };
         (asked, call(done, asked))
     })
 }

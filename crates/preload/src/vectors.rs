@@ -52,6 +52,16 @@ impl Vector {
             || (0..self.count).any(|index| deepheap::may_leave(self.entry(index).iov_base as usize))
     }
 
+    /// Whether `drive` asks for all of it and a `Piece` may have less: then the call is made as the
+    /// program wrote it. Streams get it if calls have little pinned.
+    pub fn goes_whole(&self, done: usize, most: usize) -> bool {
+        let (is_long, len) = (self.count > PIECE_BUFFERS, self.len());
+        match most {
+            usize::MAX => is_long || len > PINNED_MAX,
+            _ => done == 0 && is_long && len <= most && deepheap::are_few(len),
+        }
+    }
+
     /// The bytes of all buffers.
     pub fn len(&self) -> usize {
         (0..self.count).fold(0, |sum: usize, index| sum.saturating_add(self.entry(index).iov_len))
@@ -67,7 +77,8 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The part that starts `done` bytes into the vector and has at most `most` bytes.
+    /// The part that starts `done` bytes into the vector and has at most `most` bytes, fewer if
+    /// calls have much pinned and `most` is a number.
     pub fn of(vector: Vector, done: usize, most: usize) -> Piece {
         let mut pins = Pins::new();
         let empty = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
@@ -79,14 +90,20 @@ impl Piece {
                 skip -= entry.iov_len;
                 continue;
             }
-            let len = (entry.iov_len - skip).min(most.min(PINNED_MAX) - bytes);
+            let wanted = (entry.iov_len - skip).min(most.min(PINNED_MAX) - bytes);
             let start = entry.iov_base.wrapping_byte_add(skip);
             skip = 0;
-            pins.bytes(start.cast_const(), len);
+            let len = if most == usize::MAX {
+                pins.bytes(start.cast_const(), wanted);
+                wanted
+            } else {
+                pins.some_bytes(start.cast_const(), wanted)
+            };
             parts[count] = iovec { iov_base: start, iov_len: len };
             count += 1;
             bytes += len;
-            if count == PIECE_BUFFERS || bytes == most.min(PINNED_MAX) {
+            let is_full = count == PIECE_BUFFERS || bytes == most.min(PINNED_MAX);
+            if is_full || len < wanted {
                 break;
             }
         }
@@ -189,7 +206,7 @@ fn managed(
         return if before > 0 { before as ssize_t } else { whole() };
     }
     drive(descriptor, direction, vector.len(), before, whole, &|done, most| {
-        if most == usize::MAX && (vector.count() > PIECE_BUFFERS || vector.len() > PINNED_MAX) {
+        if vector.goes_whole(done, most) {
             let _held = Held::all(vector);
             return (vector.len(), whole());
         }

@@ -50,6 +50,34 @@ fn a_call_stops_short_only_where_the_kernel_stops_it() {
 }
 
 #[test]
+fn calls_that_wait_leave_the_program_its_ram() {
+    holds("blocked_writers.c", "blocked writers hold");
+}
+
+#[test]
+fn what_a_call_had_pinned_is_memory_as_any_other_afterwards() {
+    holds("pinned_memory.c", "pinned memory holds");
+}
+
+#[test]
+fn a_stack_that_the_program_gave_to_a_thread_is_memory_as_any_other_afterwards() {
+    holds("own_stacks.c", "own stacks hold");
+}
+
+#[test]
+fn a_program_whose_threads_stacks_overrun_the_budget_goes_on_and_is_told_once() {
+    let scratch = Scratch::new("live-stacks");
+    let program = compile("own_stacks.c", &scratch);
+    for setting in Setting::ALL {
+        let output = run(Command::new(&program).arg("live"), setting, &scratch);
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.success(), "{setting:?}: {}: {said}", output.status);
+        let times = said.matches("the RAM budget is overrun").count();
+        assert_eq!(times, usize::from(setting == Setting::Managing), "{setting:?}: {said}");
+    }
+}
+
+#[test]
 fn system_calls_on_pages_of_a_map_find_them() {
     for setting in Setting::PRELOADED {
         let scratch = Scratch::new(&format!("map-calls-{setting:?}"));

@@ -302,6 +302,10 @@ impl Entered {
                 });
             // What cannot be had back stays a hole, and its area never ends.
             if is_back {
+                // Pages that were pinned when the hole was made.
+                if let Some(pager) = self.runtime.pager() {
+                    pager.refill(run_of(&hole));
+                }
                 self.areas.table.map(hole);
             }
         }
@@ -335,12 +339,12 @@ impl Runtime {
         drop(growth);
         pager.part_from_files(run);
         if pager.discard_resident(run) {
-            // Some are pinned or not taken over yet. To the pager it is as if the program had
-            // dropped them: a page that it calls resident and that is missing is zero. Between the
-            // two a page may have been taken over and have left reach: the second look ends its
-            // copy.
+            // Some are pinned or not taken over yet. Between the two a page may have been taken
+            // over and have left reach: the second look ends its copy.
             give_back();
-            pager.discard_resident(run);
+            if pager.discard_resident(run) {
+                pager.refill(run);
+            }
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, runnin
 use crate::store_location::open_unnamed;
 use crate::switch::modelled;
 use crate::thread_cache::this_threads_cache;
-use crate::{children, pool, private_table, workers};
+use crate::{children, holds, pool, private_table, workers};
 
 /// What is held from before the fork until after it. Dropped in this order.
 struct Held {
@@ -112,6 +112,7 @@ pub fn fork_child() {
     // Now that memory can be had again; nothing has touched a map so far.
     join_maps();
     drop(held);
+    holds::end_those_of_others();
     if let (Some(runtime), true) = (runtime, may_use_heap) {
         runtime.end_parked_runs();
     }

@@ -9,7 +9,7 @@
 //!
 //! Guarantees: the pages are resident from the return of `Hold::on` to its drop, also if management
 //! begins in between: an early hold touches them, and costs two exchanges of one word. No hold
-//! outlives its thread.
+//! outlives its thread, except those `of_nobody`.
 //! Never: allocates. Beyond `NOTES` holds at a time, further early ones hold nothing, and later
 //! ones stay if their thread is cancelled.
 //!
@@ -89,27 +89,52 @@ impl Hold {
     /// Holds the pages of `[address, address + length)`. Addresses outside of heaps and maps need
     /// no hold.
     pub fn on(address: usize, length: usize) -> Hold {
+        Hold::by(address, length, residency::pin).unwrap_or(Hold(Kind::Foreign))
+    }
+
+    /// As `on`, for a call that can do with less memory at a time: none if calls have much pinned.
+    pub fn if_few(address: usize, length: usize) -> Option<Hold> {
+        Hold::by(address, length, residency::pin_if_few)
+    }
+
+    /// As `on`, but the end of the thread does not end it.
+    pub fn of_nobody(address: usize, length: usize) -> Hold {
         if deepheap_maps::owns(address as *const u8) {
-            return Hold::on_map(address, length);
+            residency::pin(address, length);
+            return Hold(Kind::Pinned { address, length });
         }
-        let Some(runtime) = owner_of(address) else { return Hold(Kind::Foreign) };
+        let hold = Hold::on(address, length);
+        if let Kind::Noted { note } = &hold.0 {
+            note.disown();
+        }
+        hold
+    }
+
+    fn by(address: usize, length: usize, pin: fn(usize, usize) -> bool) -> Option<Hold> {
+        if deepheap_maps::owns(address as *const u8) {
+            return Some(Hold::on_map(address, length));
+        }
+        let Some(runtime) = owner_of(address) else { return Some(Hold(Kind::Foreign)) };
         if let Some(word) = early_word(runtime, address, length) {
             for page in addresses_of(runtime, word) {
                 // SAFETY: the caller's memory on our heap; the load changes nothing.
                 unsafe { core::ptr::read_volatile(page.max(address) as *const u8) };
             }
             if let Some(note) = take_early_note(runtime, word) {
-                return Hold::noted(note, runtime);
+                return Some(Hold::noted(note, runtime));
             }
         }
         if runtime.pager().is_none() {
-            return Hold(Kind::Foreign);
+            return Some(Hold(Kind::Foreign));
         }
-        residency::pin(address, length);
-        match take_note(word_of(runtime, address, length, runtime.heap.region_bytes()) | PINNED) {
+        if !pin(address, length) {
+            return None;
+        }
+        let word = word_of(runtime, address, length, runtime.heap.region_bytes());
+        Some(match take_note(word | PINNED) {
             Some(note) => Hold::noted(note, runtime),
             None => Hold(Kind::Pinned { address, length }),
-        }
+        })
     }
 
     fn on_map(address: usize, length: usize) -> Hold {
@@ -168,13 +193,19 @@ impl Drop for Hold {
 }
 
 impl Note {
-    /// Ends a hold of the calling thread's.
+    /// Takes the calling thread's name off a hold of its own; a hold of nobody's stays one.
+    fn disown(&self) {
+        if self.owner.swap(0, Ordering::Relaxed) != 0 {
+            let area = tls::area();
+            // SAFETY: this thread's own area. A jump out of a signal handler may have lost a count:
+            // then the thread's end looks for holds in vain.
+            unsafe { (*area).holds = (*area).holds.wrapping_sub(1) };
+        }
+    }
+
+    /// Ends a hold of the calling thread's, or of nobody's.
     fn end(&self) {
-        let area = tls::area();
-        // SAFETY: this thread's own area. A jump out of a signal handler may have lost a count:
-        // then the thread's end looks for holds in vain.
-        unsafe { (*area).holds = (*area).holds.wrapping_sub(1) };
-        self.owner.store(0, Ordering::Relaxed);
+        self.disown();
         let base = self.region_base.load(Ordering::Relaxed);
         let word = self.word.swap(FREE, Ordering::SeqCst);
         if word & PINNED != 0 {
@@ -192,6 +223,18 @@ pub(crate) fn thread_exit() {
         let is_own = |note: &&Note| note.owner.load(Ordering::Relaxed) == area as usize;
         NOTED.iter().filter(is_own).for_each(Note::end);
         deepheap_maps::unpin_thread();
+    }
+}
+
+/// In a forked child: the holds of threads that it does not have end.
+pub(crate) fn end_those_of_others() {
+    let own = tls::area() as usize;
+    for note in &NOTED {
+        let owner = note.owner.load(Ordering::Relaxed);
+        if owner != 0 && owner != own {
+            note.owner.store(0, Ordering::Relaxed);
+            note.end();
+        }
     }
 }
 

@@ -110,7 +110,7 @@ pub use global_allocator::DeepHeap;
 pub use holds::Hold;
 pub use object_box::{ObjectBox, Pinned};
 pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged, stats, unmanaged_bytes};
-pub use residency::{count_efault_retry, is_managing, may_leave, pin, touch, unpin};
+pub use residency::{are_few, count_efault_retry, is_managing, may_leave, pin, touch, unpin};
 pub use resize::realloc;
 pub use start::{InitError, init};
 pub use stats::Stats;

@@ -7,7 +7,9 @@
 //!
 //! Threads: any, outside the fault path.
 
+use deepheap_heap::PAGE;
 use deepheap_maps::{self as maps, PinKind};
+use deepheap_pager::Pager;
 use deepheap_sys::tls;
 
 use crate::runtime::{Runtime, is_durable_open, running, running_at};
@@ -33,11 +35,35 @@ pub fn pin(address: usize, length: usize) -> bool {
     if maps::owns(address as *const u8) {
         return maps::pin(address, length, PinKind::Object).is_ok();
     }
+    pin_by(address, |pager| {
+        pager.pin(address, length);
+        true
+    })
+}
+
+/// As `pin`, for a call that can do with less memory at a time: false, too, if calls would have
+/// much pinned then. A map's pins wait until there are few enough.
+pub fn pin_if_few(address: usize, length: usize) -> bool {
+    if maps::owns(address as *const u8) {
+        return pin(address, length);
+    }
+    pin_by(address, |pager| pager.pin_if_few(address, length))
+}
+
+/// Whether `pin_if_few` of so many bytes of the process's heap would be made now.
+pub fn are_few(bytes: usize) -> bool {
+    let pager = running().and_then(|runtime| runtime.pager());
+    pager.is_none_or(|pager| pager.are_few(bytes.div_ceil(PAGE)))
+}
+
+/// Has the pager of an address pin something, and counts that.
+fn pin_by(address: usize, pin: impl FnOnce(&Pager) -> bool) -> bool {
     let Some(runtime) = running_at(address) else { return false };
-    let Some(pager) = runtime.pager() else { return false };
-    runtime.stats.add(tls::lane(), Counter::Pins, 1);
-    pager.pin(address, length);
-    true
+    let is_pinned = runtime.pager().is_some_and(pin);
+    if is_pinned {
+        runtime.stats.add(tls::lane(), Counter::Pins, 1);
+    }
+    is_pinned
 }
 
 /// Ends one `pin` of the same range.
@@ -53,13 +79,7 @@ pub fn unpin(address: usize, length: usize) {
 
 /// As `pin`, on the program's wish: false if it would have too much pinned.
 pub(crate) fn pin_for_long(address: usize, length: usize) -> bool {
-    let Some(runtime) = running_at(address) else { return false };
-    let Some(pager) = runtime.pager() else { return false };
-    let pinned = pager.pin_for_long(address, length);
-    if pinned {
-        runtime.stats.add(tls::lane(), Counter::Pins, 1);
-    }
-    pinned
+    pin_by(address, |pager| pager.pin_for_long(address, length))
 }
 
 /// Ends one `pin_for_long` of the same range.

@@ -55,6 +55,7 @@ struct Job {
 
 static WRITE_FAILURE_SAID: AtomicBool = AtomicBool::new(false);
 static RECOVERY_SAID: AtomicBool = AtomicBool::new(false);
+static OVERRUN_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Batches of eviction after which the shares of the budget are looked at again.
 const BATCHES_BETWEEN: u32 = 16;
@@ -174,6 +175,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
             if is_time || border_moves {
                 border_moves = pager.rebalance();
             }
+            say_overrun(pager);
             let before = moves.evicted();
             // Asked before: a child that ends meanwhile gives back the space we do not find.
             let withheld = pager.store().is_pinned();
@@ -281,6 +283,17 @@ pub(crate) fn say_write_failure(pager: &Pager) {
             Piece::Error(errno),
             Piece::Text(if errno == Errno::EFBIG { "; raise `ulimit -f`" } else { "" }),
         ]);
+    }
+}
+
+/// Says once that more has to stay in RAM than the budget has room for.
+fn say_overrun(pager: &Pager) {
+    if pager.is_overrun() && !OVERRUN_SAID.swap(true, Ordering::Relaxed) {
+        say(&[Piece::Text(
+            "the RAM budget is overrun by memory that has to stay in RAM: buffers of calls that \
+             wait, stacks that the program gave to threads, what it has pinned, locked or \
+             protected; give more --ram (said once)",
+        )]);
     }
 }
 

@@ -10,7 +10,7 @@
 //! descriptor is in no list (`free_descriptors`).
 //!
 //! `Probation`, `Protected` and `Unevictable` are the page buffer's (`policy::replacement`).
-//! If the kernel refuses to take a page out, because the program protected or locked it, the page
+//! If a page cannot be taken out, because it is pinned, or the program protected or locked it, it
 //! goes to `Unevictable`, so that eviction does not try it again and again.
 //!
 //! The lists are sharded by runs of indices. In its shard each list is first in, first out. The
