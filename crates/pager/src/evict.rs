@@ -53,26 +53,31 @@ impl Pager {
             return Ok(false);
         }
         let mut context = self.contexts[evictor % self.contexts.len()].lock();
-        self.evict_batch(&mut context, budget::batch_pages(self.budget.bytes()), moves)
+        let evicted =
+            self.evict_batch(&mut context, budget::batch_pages(self.budget.bytes()), moves);
+        drop(context);
+        self.frames.page_buffer.note_end();
+        evicted
     }
 
     /// For a faulting thread at the ceiling: evicts a batch itself, unless another thread has made
-    /// room meanwhile.
-    pub(crate) fn evict_directly(&self, moves: &mut Moves) -> Result<bool, StoreError> {
+    /// room meanwhile. None if as many threads evict as may at a time.
+    pub(crate) fn evict_directly(&self, moves: &mut Moves) -> Option<Result<bool, StoreError>> {
         self.signal_eviction();
-        // Each thread tries another context first. If all are locked, it does not wait for the
-        // evictor's.
+        // Each thread tries another context first.
         let (count, lane) = (self.contexts.len(), tls::lane());
-        let free = (0..count).find_map(|offset| self.contexts[(lane + offset) % count].try_lock());
-        let mut context = match free {
-            Some(context) => context,
-            None => self.contexts[count - 1 - lane % count.saturating_sub(1).max(1)].lock(),
+        let mut context =
+            (0..count).find_map(|offset| self.contexts[(lane + offset) % count].try_lock())?;
+        let has_room = self.frames.page_buffer.pages() < self.frames.page_buffer.limit();
+        let evicted = if has_room {
+            Ok(true)
+        } else {
+            moves.direct += 1;
+            self.evict_batch(&mut context, DIRECT_PAGES, moves)
         };
-        if self.frames.page_buffer.pages() < self.frames.page_buffer.limit() {
-            return Ok(true);
-        }
-        moves.direct += 1;
-        self.evict_batch(&mut context, DIRECT_PAGES, moves)
+        drop(context);
+        self.frames.page_buffer.note_end();
+        Some(evicted)
     }
 
     fn evict_batch(
@@ -81,7 +86,9 @@ impl Pager {
         want: usize,
         moves: &mut Moves,
     ) -> Result<bool, StoreError> {
-        if self.plain_spans.any() {
+        // The evictor takes the others over. A thread that faults does so only if there would be
+        // nothing to evict: a span takes milliseconds, and one thread at a time.
+        if self.plain_spans.any() && self.ownership.descriptors.evictable() == (0, 0) {
             self.take_over_span();
         }
         let _passage = self.gate.enter(Level::Mover);
@@ -153,7 +160,7 @@ impl Pager {
             }
         }
         // Once for the whole batch: every fault reads this count.
-        self.frames.page_buffer.unreserve(left);
+        self.frames.page_buffer.hand_out(left);
     }
 
     /// Finds up to `want` of the oldest pages of the lists that the policy names, in address order.
@@ -259,6 +266,9 @@ impl Pager {
     /// Claims those of the first `count` candidates that have not changed, and moves them to the
     /// front of the context's lists; gives the slots of the others back.
     fn claim_victims(&self, context: &mut EvictionContext, count: usize) -> usize {
+        // Pages that calls have pinned may be most of the page buffer. A fault that looks for room
+        // must not meet them again and again. Few of them cost little, and most pins end soon.
+        let sets_aside = self.has_many_pins();
         for index in 0..count {
             let (id, slot) = (context.ids[index], context.slots[index]);
             let addr = context.victims[index].addr;
@@ -273,11 +283,9 @@ impl Pager {
             // page buffer and come to its lane.
             let is_another = self.is_in_lane(page) || len > self.cache.slot_bytes(slot);
             if is_another || descriptor.is_pinned() {
-                match is_another {
-                    true => self.ownership.put_back(owned),
-                    // Pages pinned by calls that wait may be most of the page buffer. A fault that
-                    // looks for room must not meet them again and again.
-                    false => self.ownership.set_aside(owned),
+                match !is_another && sets_aside {
+                    true => self.ownership.set_aside(owned),
+                    false => self.ownership.put_back(owned),
                 }
                 self.cache.give_back(slot);
                 continue;

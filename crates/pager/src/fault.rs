@@ -52,8 +52,12 @@ impl Pager {
         if let Some(lanes) = self.lanes_of(page) {
             return self.resolve_in_lane(lanes, page, sequences, repeats);
         }
-        self.limit_table(&mut moves);
         let is_cached = || matches!(self.ownership.peek(page), Some(Place::Cached(_)));
+        // A cached object brings no page of the table, so its fault pays for none: that may take
+        // writes to the store.
+        if !is_cached() {
+            self.limit_table(&mut moves);
+        }
         loop {
             let patience = if is_cached() { PATIENCE_CACHED } else { usize::MAX };
             let Err(error) = self.make_room(&mut moves, patience) else { break };

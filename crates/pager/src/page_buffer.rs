@@ -4,15 +4,28 @@
 //! reservation ends only after it has been zapped. There are two exceptions. Adopted pages count
 //! whatever the limit says: pages of plain memory, which exist already, and single ones when no
 //! page can leave. And while some pages cannot be evicted, the limit leaves room for a few others.
-//! Never: allocates, blocks.
+//! A thread that waits for a page (`join`) gets one of the next pages that leave, before threads
+//! that come later: no thread waits for longer than the evictions take that serve those before it.
+//! Never: allocates; blocks, but in `wait`.
 //! Threads: any, also in a signal handler.
 
-use deepheap_sys::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+
+use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::futex;
 use deepheap_sys::padded::Padded;
 
 /// While some pages cannot be evicted, so many others have room whatever the limit says: all
 /// operands of an instruction must fit at the same time.
 const ROOM: usize = 64;
+
+/// In `waiting`: one thread that waits, and one page that is reserved for such a thread.
+const WAITER: u64 = 1;
+const GRANT: u64 = 1 << 32;
+
+/// How long a thread waits for the end of a batch before it looks again by itself. A context may
+/// have been in use by a thread that ended no batch.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Counts of the page buffer, in pages.
 pub struct PageBuffer {
@@ -24,6 +37,10 @@ pub struct PageBuffer {
     batch: usize,
     /// Pages among the resident ones that could not be evicted.
     unevictable: AtomicUsize,
+    /// Threads that wait for a page, and pages that are reserved for them, which are never more.
+    waiting: Padded<AtomicU64>,
+    /// Changes when a batch of eviction has ended, and when pages are reserved for who waits.
+    ended: AtomicU32,
 }
 
 impl PageBuffer {
@@ -31,7 +48,8 @@ impl PageBuffer {
     pub fn new(limit: usize, batch: usize) -> PageBuffer {
         let [resident, unevictable] = [const { AtomicUsize::new(0) }; 2];
         let (resident, limit) = (Padded(resident), AtomicUsize::new(limit));
-        PageBuffer { resident, limit, batch, unevictable }
+        let (waiting, ended) = (Padded(AtomicU64::new(0)), AtomicU32::new(0));
+        PageBuffer { resident, limit, batch, unevictable, waiting, ended }
     }
 
     /// Reserves pages, if the buffer stays within its limit.
@@ -58,6 +76,71 @@ impl PageBuffer {
     /// In a forked child: sets the count. Reservations of threads that the child does not have end.
     pub fn recount(&self, pages: usize) {
         self.resident.store(pages, Ordering::Relaxed);
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+
+    /// The calling thread waits for a page, until `take` answers true or until `give_up`.
+    pub fn join(&self) {
+        self.waiting.fetch_add(WAITER, Ordering::SeqCst);
+    }
+
+    /// For a thread that waits: takes a page that is reserved for such threads, or any other.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        let take = |word: u64| (word >= GRANT).then(|| word - GRANT - WAITER);
+        let taken = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
+        if taken.is_ok() {
+            return true;
+        }
+        let has_room = self.try_reserve(1);
+        if has_room {
+            self.give_up();
+        }
+        has_room
+    }
+
+    /// A thread that waits does so no longer. If there was a page for each, it leaves one.
+    pub fn give_up(&self) {
+        let is_served = |word: u64| word / GRANT == word % GRANT;
+        let less = |word| Some(word - WAITER - if is_served(word) { GRANT } else { 0 });
+        let before = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if before.is_ok_and(is_served) {
+            self.unreserve(1);
+        }
+    }
+
+    /// As `unreserve`, for a batch: threads that wait get their pages first, within the limit.
+    pub fn hand_out(&self, pages: usize) {
+        let room = self.limit().saturating_sub(self.pages().saturating_sub(pages));
+        let most = room.min(pages) as u64;
+        let mut granted = 0;
+        let grant = |word: u64| {
+            granted = most.min(word % GRANT - word / GRANT);
+            Some(word + granted * GRANT)
+        };
+        let _ = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, grant);
+        self.unreserve(pages - granted as usize);
+        self.note_end();
+    }
+
+    /// A batch has ended, and its eviction context is free: threads that wait look again. Each has
+    /// joined, then read `ended`, then looked; we have changed what it looks at, and then look
+    /// for it: one of us sees the other.
+    pub fn note_end(&self) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            futex::wake(&self.ended, i32::MAX as u32);
+        }
+    }
+
+    /// What `wait` is to be told: read before the look for room.
+    pub fn ended(&self) -> u32 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until a batch has ended since `seen` was read.
+    pub fn wait(&self, seen: u32) {
+        futex::wait(&self.ended, seen, Some(PAUSE));
     }
 
     /// Resident and reserved pages.
@@ -142,6 +225,28 @@ mod tests {
         assert!(buffer.try_reserve(1000));
         assert!(!buffer.try_reserve(1));
         assert_eq!(buffer.excess(true), 250);
+    }
+
+    #[test]
+    fn who_waits_gets_the_next_pages_before_who_comes_later() {
+        let buffer = PageBuffer::new(100, 16);
+        assert!(buffer.try_reserve(100));
+        (0..3).for_each(|_| buffer.join());
+        assert!(!buffer.take());
+        buffer.hand_out(2);
+        assert!(!buffer.try_reserve(1), "both are for those who wait");
+        assert!(buffer.take() && buffer.take() && !buffer.take());
+        buffer.hand_out(4);
+        assert!(buffer.try_reserve(3) && !buffer.try_reserve(1), "one of four waits for the third");
+        buffer.give_up();
+        assert_eq!(buffer.pages(), 99);
+        // Over its limit it goes down first.
+        buffer.set_limit(50);
+        buffer.join();
+        buffer.hand_out(9);
+        assert!(!buffer.take());
+        assert_eq!(buffer.pages(), 90);
+        buffer.give_up();
     }
 
     #[test]

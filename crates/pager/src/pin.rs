@@ -51,6 +51,13 @@ impl Pager {
         pages <= self.call_pins_left(self.call_pins.load(Ordering::Relaxed)) / 2
     }
 
+    /// Whether so much is pinned that evictions would often meet it.
+    pub(crate) fn has_many_pins(&self) -> bool {
+        let call_pins = (self.call_pins.load(Ordering::Relaxed) as isize).max(0) as usize;
+        let pins = self.long_pins.load(Ordering::Relaxed) + call_pins;
+        pins > self.frames.page_buffer.limit() / 8
+    }
+
     /// How much of the page buffer calls may still pin, of a quarter of it: a page that several
     /// have pinned counts several times.
     fn call_pins_left(&self, pins: usize) -> usize {

@@ -30,34 +30,47 @@ impl Pager {
 
     fn make_room_by_evicting(&self, moves: &mut Moves, patience: usize) -> Result<(), FaultError> {
         const FRUITLESS_MAX: u32 = 256;
+        let page_buffer = &self.frames.page_buffer;
         let (mut fruitless, mut refused) = (0, 0);
-        while !self.frames.page_buffer.try_reserve(1) {
+        page_buffer.join();
+        let ended = loop {
+            let seen = page_buffer.ended();
+            if page_buffer.take() {
+                return Ok(());
+            }
             if fruitless > FRUITLESS_MAX || self.evictable() == 0 {
                 // Nothing can be evicted, or every page is owned: better one page too many than a
                 // deadlock.
-                self.frames.page_buffer.adopt(1);
-                return Ok(());
+                page_buffer.adopt(1);
+                break Ok(());
             }
             // Ask before evicting: a child that ends meanwhile gives back the space that we do not
             // find.
             let withheld = self.store.is_pinned();
             match self.evict_directly(moves) {
-                Ok(true) => {
+                // Others evict. A lock that one of them lets go of would go to who runs just then,
+                // so one that sleeps for it could sleep for seconds; their pages go to who waits.
+                None => {
+                    page_buffer.wait(seen);
+                    continue;
+                }
+                Some(Ok(true)) => {
                     fruitless = 0;
                     continue;
                 }
-                Ok(false) => fruitless += 1,
-                Err(StoreError::Full) if withheld => return Err(FaultError::Withheld),
-                Err(error)
+                Some(Ok(false)) => fruitless += 1,
+                Some(Err(StoreError::Full)) if withheld => break Err(FaultError::Withheld),
+                Some(Err(error))
                     if refused >= patience || refused * DIRECT_PAGES > self.cache.objects() =>
                 {
-                    return Err(FaultError::NoRoom(error));
+                    break Err(FaultError::NoRoom(error));
                 }
-                Err(_) => refused += 1,
+                Some(Err(_)) => refused += 1,
             }
             deepheap_sys::thread::yield_now();
-        }
-        Ok(())
+        };
+        page_buffer.give_up();
+        ended
     }
 
     /// Whether staging takes RAM that the limits do not include yet.

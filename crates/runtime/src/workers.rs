@@ -154,6 +154,9 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         runtime.hold_pool_share(pager, &mut pool);
         runtime.hold_tier_bound(pager, &mut tier_bound);
         let mut border_moves = pager.rebalance();
+        if !border_moves {
+            say_overrun(pager);
+        }
         if least.is_some() || pool.is_some() {
             pager.trim_cache(&mut moves);
         }
@@ -175,7 +178,6 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
             if is_time || border_moves {
                 border_moves = pager.rebalance();
             }
-            say_overrun(pager);
             let before = moves.evicted();
             // Asked before: a child that ends meanwhile gives back the space we do not find.
             let withheld = pager.store().is_pinned();
@@ -286,7 +288,8 @@ pub(crate) fn say_write_failure(pager: &Pager) {
     }
 }
 
-/// Says once that more has to stay in RAM than the budget has room for.
+/// Says once that more has to stay in RAM than the budget has room for. To be asked when the border
+/// has given the page buffer all that it can.
 fn say_overrun(pager: &Pager) {
     if pager.is_overrun() && !OVERRUN_SAID.swap(true, Ordering::Relaxed) {
         say(&[Piece::Text(

@@ -10,8 +10,8 @@
 //! descriptor is in no list (`free_descriptors`).
 //!
 //! `Probation`, `Protected` and `Unevictable` are the page buffer's (`policy::replacement`).
-//! If a page cannot be taken out, because it is pinned, or the program protected or locked it, it
-//! goes to `Unevictable`, so that eviction does not try it again and again.
+//! If a page cannot be taken out, because the program protected or locked it, or it is pinned and
+//! many are, it goes to `Unevictable`, so that eviction does not try it again and again.
 //!
 //! The lists are sharded by runs of indices. In its shard each list is first in, first out. The
 //! replacement policy looks at one shard of the cache's lists at a time. Neighbours in
