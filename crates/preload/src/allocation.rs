@@ -1,7 +1,7 @@
 //! Allocation: the `malloc(3)` family.
 //!
-//! Guarantees: a call whose return address lies in libc or the dynamic linker is served from plain
-//! memory, every other from the managed heap, where `placement` may make it an object. `free`,
+//! Guarantees: a call that libc or the dynamic linker makes for itself (`caller`) is served from
+//! plain memory, every other from the managed heap, where `placement` may make it an object. `free`,
 //! `realloc` and `malloc_usable_size` look at the address. A null answer sets errno to ENOMEM.
 //! `free` keeps errno.
 //! Never: touches a block (`free` of an evicted block does not read it in).
@@ -16,7 +16,7 @@ use core::arch::naked_asm;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
-use crate::caller::{is_libc, is_special};
+use crate::caller::{is_for_libc, is_libc, is_special};
 use crate::{placement, plain, seam};
 
 const PAGE: usize = 4096;
@@ -84,7 +84,7 @@ unsafe extern "C" fn malloc_from(size: usize, frame: Frame) -> *mut c_void {
 
 #[cold]
 fn special_malloc(size: usize, frame: Frame) -> *mut c_void {
-    if is_libc(caller_of(frame)) {
+    if is_for_libc(caller_of(frame)) {
         // SAFETY: glibc's malloc takes any size.
         return unsafe { plain::malloc(size) };
     }
@@ -100,7 +100,7 @@ unsafe extern "C" fn calloc_from(count: usize, size: usize, frame: Frame) -> *mu
 
 #[cold]
 fn special_calloc(count: usize, size: usize, frame: Frame) -> *mut c_void {
-    if is_libc(caller_of(frame)) {
+    if is_for_libc(caller_of(frame)) {
         // SAFETY: glibc's calloc takes any sizes.
         return unsafe { plain::calloc(count, size) };
     }

@@ -2,13 +2,14 @@
 //!
 //! Guarantees: until `learn` has run every caller counts as libc, so everything allocated before
 //! our constructor is plain. The fast path asks one question, `is_special`: until `all_are_special`
-//! it means libc's own calls.
+//! it means libc's own calls. A few functions of libc count as the program (`USERS`).
 //! Never: allocates, locks; a check is two subtractions and two compares.
 //!
 //! Threads: `learn` and `all_are_special` once, from the constructor, before the program has
 //! threads; checks from any.
 
 use core::ffi::{CStr, c_int, c_void};
+use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// One loaded object's addresses, from its first to its last segment. `calls` reads both words in
@@ -47,6 +48,16 @@ static LIBC: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new
 /// This library.
 pub static OWN: Extent = Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) };
 
+/// Functions of libc that allocate as much as the program has data: the buffer of `qsort`, that of
+/// `open_memstream`, the nodes of `tsearch`. What they allocate is touched by their own code and by the
+/// program, never by the kernel, so it may leave RAM. They hold no lock of libc that a fault wants,
+/// and block no signals. All else that libc allocates may be a buffer of a system call that it makes
+/// itself, past our wrappers.
+const USERS: [&CStr; 3] = [c"qsort_r", c"_IO_str_overflow", c"tsearch"];
+/// Their code; empty where libc has none of that name, or calls `malloc` from elsewhere.
+static USERS_CODE: [Extent; USERS.len()] =
+    [const { Extent { start: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; USERS.len()];
+
 /// Whether a call with this return address needs a closer look: it is libc's or the dynamic
 /// linker's, or `placement` looks at every call.
 #[inline(always)]
@@ -57,6 +68,12 @@ pub fn is_special(return_address: usize) -> bool {
 /// Whether this return address lies in libc or the dynamic linker.
 pub fn is_libc(return_address: usize) -> bool {
     LIBC.contains(return_address) || LIBRARIES.linker.contains(return_address)
+}
+
+/// Whether what is allocated by a call with this return address is for libc alone, and must be
+/// plain.
+pub fn is_for_libc(return_address: usize) -> bool {
+    is_libc(return_address) && !USERS_CODE.iter().any(|code| code.contains(return_address))
 }
 
 /// Whether every allocation is plain: our constructor has not run, or found no libc.
@@ -84,6 +101,33 @@ pub fn learn() {
     if let Some((start, len)) = found.libc {
         LIBC.set(start, len);
         LIBRARIES.special.set(start, len);
+        for (name, code) in USERS.into_iter().zip(&USERS_CODE) {
+            if let Some((start, len)) = function(name).filter(|(start, _)| LIBC.contains(*start)) {
+                code.set(start, len);
+            }
+        }
+    }
+}
+
+/// The code of a function: where it starts, and its length.
+fn function(name: &CStr) -> Option<(usize, usize)> {
+    const RTLD_DL_SYMENT: c_int = 1;
+    unsafe extern "C" {
+        fn dladdr1(
+            address: *const c_void,
+            info: *mut libc::Dl_info,
+            symbol: *mut *mut libc::Elf64_Sym,
+            flags: c_int,
+        ) -> c_int;
+    }
+    let mut symbol: *mut libc::Elf64_Sym = null_mut();
+    // SAFETY: a C string, room for the answers, and an entry of a loaded object's symbol table.
+    unsafe {
+        let address = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        let found =
+            !address.is_null() && dladdr1(address, &mut info, &mut symbol, RTLD_DL_SYMENT) != 0;
+        symbol.as_ref().filter(|_| found).map(|it| (address as usize, it.st_size as usize))
     }
 }
 

@@ -25,6 +25,11 @@ fn strings_from_libc_are_the_programs_own() {
 }
 
 #[test]
+fn what_libc_needs_for_large_things_leaves_ram_too() {
+    holds("libc_buffers.c", "libc's buffers hold");
+}
+
+#[test]
 fn system_calls_on_evicted_buffers_move_every_byte() {
     holds("evicted_buffers.c", "every byte moved");
 }

@@ -367,7 +367,7 @@ fn tell_unmanaged(budget: u64) {
         say(&[Piece::Text(&format!(
             "{beside} of this program's memory were not managed, more than its RAM budget of \
              {budget}, which does not bind them: mappings that are small, shared or made without \
-             libc, and thread stacks"
+             libc, thread stacks, and what libc allocates for itself"
         ))]);
     }
 }
