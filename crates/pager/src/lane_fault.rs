@@ -474,8 +474,12 @@ impl Pager {
         };
         // SAFETY: for a page of the caller's, all zeros; the slot is the object's, which is owned.
         let fill = |to: *mut u8| unsafe {
-            if let Some(slot) = slot {
-                to.add(offset).copy_from_nonoverlapping(self.cache.address(slot), kept);
+            match slot {
+                Some(slot) => {
+                    to.add(offset).copy_from_nonoverlapping(self.cache.address(slot), kept);
+                }
+                // A page that nobody has written would not be there.
+                None => to.write_volatile(0),
             }
         };
         let refused = match lanes.is_exiled(page) {

@@ -57,3 +57,20 @@ impl World {
         panic!("{two:?} are never in reach at once");
     }
 }
+
+#[test]
+fn a_fresh_object_that_has_to_be_exiled_is_there_after_one_fault() {
+    let world = World::new(Kind::InLanes);
+    let (pager, mut words) = (&world.pager, [0; WORDS]);
+    let mut sequences = Sequences::new(&mut words);
+    let rivals = &world.things[world.things.len() - RIVALS * SHARED..];
+    let page = |thing: &Thing| pager.frames.page_at(thing.address);
+    let lane = |thing: &Thing| pager.lanes.as_ref().expect("lanes").lane_of(page(thing));
+    let (has_it, wants_it) = (&rivals[0], &rivals[SHARED]);
+    assert_eq!(lane(has_it), lane(wants_it));
+    pager.resolve(has_it.address, &mut sequences, 0).expect("a page");
+    let pinned = pager.ownership.try_pin(page(has_it), Pin::Call).expect("it is resident");
+    pager.resolve(wants_it.address, &mut sequences, 0).expect("a page");
+    assert!(is_present(has_it.address) && is_present(wants_it.address));
+    pager.ownership.descriptor(pinned).drop_pin(Pin::Call);
+}
