@@ -11,7 +11,7 @@
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
 use deepheap_store::packed::{self, CAPACITY, WELL_FILLED, footprint};
-use deepheap_store::{Head, PackedBlock, Writer};
+use deepheap_store::{PackedBlock, Writer};
 
 use crate::PAGE;
 use crate::access::{AccessBuffer, Piece, Pieces};
@@ -38,7 +38,7 @@ impl Pager {
             if writer.as_ref().is_none_or(|writer| writer.room() == 0) {
                 drop(writer.take());
                 // If there is no writer, the ordinary way meets the same error and reports it.
-                writer = self.store.writer(Head::Fresh).ok();
+                writer = self.fresh_writer(&self.store).ok();
             }
             let Some(writer) = &mut writer else { break };
             done |= self.append_block(pieces, first..end, buffer, writer, moves);

@@ -61,6 +61,7 @@ mod schedules;
 mod second_tier;
 mod sources;
 mod staging;
+mod stand_in;
 mod survey;
 mod table_room;
 mod takeover;

@@ -123,6 +123,13 @@ pub struct Pager {
     pub(crate) table_is_frozen: AtomicBool,
     helpers: Parking,
     has_ended: AtomicBool,
+    /// Which workers run (`stand_in`).
+    pub(crate) has_evictor: AtomicBool,
+    pub(crate) has_collector: AtomicBool,
+    /// Held by a thread that collects in its place.
+    pub(crate) collecting_here: Lock<()>,
+    /// Held by a thread that moves the limits.
+    pub(crate) rebalancing: Lock<()>,
 }
 
 /// The shortest object that is cached by itself: the heap batches smaller ones.
@@ -191,6 +198,10 @@ impl Pager {
                 table_is_frozen: AtomicBool::new(false),
                 helpers: Parking::new(),
                 has_ended: AtomicBool::new(false),
+                has_evictor: AtomicBool::new(true),
+                has_collector: AtomicBool::new(true),
+                collecting_here: Lock::new(()),
+                rebalancing: Lock::new(()),
             })
         };
         let pager = parts().map_err(StartError::Resources)?;

@@ -3,7 +3,8 @@
 //!
 //! Guarantees: usage stays below the budget while the border moves.
 //! Never: allocates, blocks.
-//! Threads: the evictor, and the thread that begins management; any may ask for the usage.
+//! Threads: the evictor, the thread that begins management, and any where there is no evictor
+//! (`stand_in`): one at a time. Any may ask for the usage.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_store::Store;
@@ -136,7 +137,9 @@ impl Pager {
     /// Sets the limits of page buffer and object cache from what the rest leaves, or goes one step
     /// towards that. Returns whether more steps are needed, after the next batch of eviction.
     pub fn rebalance(&self) -> bool {
+        // The gate first: so a fork finds the lock free.
         let _passage = self.gate.enter(Level::Mover);
+        let Some(_alone) = self.rebalancing.try_lock() else { return false };
         self.balancer.balance(&self.shares());
         // Before the usage is read, which then includes them.
         let staged = self.budget.staged_pages();

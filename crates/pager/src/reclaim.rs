@@ -28,14 +28,14 @@ const RECLAIM_LEAST: usize = 128;
 /// the head of its tier, and the other tier's may have to be waited for.
 struct Log<'a> {
     tier: &'a Store,
-    /// Whether room is waited for; else objects stay when there is none at once.
-    waits: bool,
+    /// Who waits for room; without it objects stay when there is none at once.
+    waits: Option<&'a Pager>,
     writer: Option<Writer<'a>>,
     failure: Option<StoreError>,
 }
 
 impl<'a> Log<'a> {
-    fn of(tier: &'a Store, waits: bool) -> Log<'a> {
+    fn of(tier: &'a Store, waits: Option<&'a Pager>) -> Log<'a> {
         Log { tier, waits, writer: None, failure: None }
     }
 
@@ -47,8 +47,8 @@ impl<'a> Log<'a> {
         }
         drop(self.writer.take());
         let writer = match self.waits {
-            true => self.tier.writer(Head::Fresh).map(Some),
-            false => self.tier.try_writer(Head::Fresh),
+            Some(pager) => pager.fresh_writer(self.tier).map(Some),
+            None => self.tier.try_writer(Head::Fresh),
         };
         match writer {
             Ok(ready) => self.writer = ready,
@@ -116,7 +116,7 @@ impl Pager {
         let before = moves.reclaimed();
         let mut chosen = self.choose_sequence(packer, count, sequence);
         let mut freed = self.reclaim_sequence(packer, count, &mut chosen, moves);
-        let mut log = Log::of(&self.store, true);
+        let mut log = Log::of(&self.store, Some(self));
         (packer.objects.count, packer.pages.count) = (0, 0);
         for index in (0..count).chain(BATCH_MAX..BATCH_MAX + chosen.to_store) {
             if index < count && packer.is_sequence[index] {
@@ -147,7 +147,7 @@ impl Pager {
         moves: &mut Moves,
     ) -> usize {
         let Some(second) = self.store.second_tier() else { return 0 };
-        let mut log = Log::of(second, false);
+        let mut log = Log::of(second, None);
         (packer.objects.count, packer.pages.count) = (0, 0);
         let first = BATCH_MAX + chosen.to_store;
         let mut freed = 0;

@@ -21,7 +21,7 @@ use libc::{
 
 use crate::calls::calls;
 use crate::real::real;
-use crate::signal_set::without_fault;
+use crate::signal_set::{without_fault, word};
 use crate::{seam, signal_relay, thread};
 
 type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;

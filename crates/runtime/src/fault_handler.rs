@@ -82,6 +82,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             }
             if report.moves.stall_ns > 0 || report.moves.evicted() > 0 {
                 runtime.count_moves(shard, &report.moves);
+                pager.rebalance_here();
             }
             Verdict::Retry
         }

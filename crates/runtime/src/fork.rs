@@ -4,7 +4,7 @@
 //! |---|---|
 //! | before | growth stops; the heap is locked; the pager's gate closes; the log is drained |
 //! | parent | all is released; a child that reads our store is remembered (`children`) |
-//! | child | an own userfaultfd before anything else; an own store for its writes; own workers |
+//! | child | an own userfaultfd before anything else; an own store for its writes; an own evictor |
 //! | child | then it joins each map as a process of its own |
 //!
 //! Guarantees: at the instant of `fork` nobody moves an object, and no other thread holds a lock of
@@ -31,7 +31,7 @@ use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, runnin
 use crate::store_location::open_unnamed;
 use crate::switch::modelled;
 use crate::thread_cache::this_threads_cache;
-use crate::{children, holds, pool, private_table, workers};
+use crate::{children, holds, limits, pool, private_table, workers};
 
 /// What is held from before the fork until after it. Dropped in this order.
 struct Held {
@@ -168,8 +168,9 @@ impl RunningHeld {
         }
         forget_unmanaged();
         kept_stderr::forget();
-        // Before there are workers, which count.
-        if runtime.stats.become_child().is_err() {
+        // Before there are workers, which count. After `ulimit -v` in a shell nothing can be mapped,
+        // and what it starts tells so.
+        if runtime.stats.become_child().is_err() && limits::address_space().is_none() {
             say(&[Piece::Text("a forked child has no statistics of its own")]);
         }
         // SAFETY: `fork` copies the calling thread only.
@@ -235,9 +236,11 @@ impl Runtime {
             let error = error.to_string();
             end_child("a forked child cannot use the store: ", Piece::Text(&error));
         }
+        // No worker of the parent is here.
+        pager.begin_without_workers();
         pager.open_after_fork(self.table_device());
         self.workers.store(0, Ordering::Relaxed);
-        workers::start(self);
+        workers::start_in_child(self);
     }
 }
 

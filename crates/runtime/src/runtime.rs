@@ -68,6 +68,8 @@ pub(crate) struct Runtime {
     pub(crate) lent: AtomicUsize,
     /// Workers that have not ended.
     pub(crate) workers: AtomicUsize,
+    /// How many of `workers::others` were started.
+    pub(crate) others_started: AtomicUsize,
     /// The workers of a durable heap.
     pub(crate) threads: Lock<Vec<ThreadId>>,
     /// Evictors that help.
@@ -238,6 +240,7 @@ impl Runtime {
             mapped_pages: AtomicUsize::new(0),
             lent: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
+            others_started: AtomicUsize::new(0),
             threads: Lock::default(),
             helpers: AtomicUsize::new(0),
             stalls: Lock::default(),

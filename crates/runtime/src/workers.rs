@@ -56,63 +56,107 @@ struct Job {
 static WRITE_FAILURE_SAID: AtomicBool = AtomicBool::new(false);
 static RECOVERY_SAID: AtomicBool = AtomicBool::new(false);
 static OVERRUN_SAID: AtomicBool = AtomicBool::new(false);
+static LACK_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Batches of eviction after which the shares of the budget are looked at again.
 const BATCHES_BETWEEN: u32 = 16;
 
-/// Buffers and stacks that were not used for so long are given back.
+/// Buffers and stacks that were not used for so long are given back. So much is between two tries
+/// to start workers that there was no room for.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Starts the workers; also in a forked child, where those of the parent do not exist.
-/// The pager is published before they start.
+/// Batches that the evictor of a child evicts before it starts the other workers.
+const BATCHES_ALONE: u32 = 4;
+
+/// Starts the workers of a heap that is managed from now on. The pager is published before.
 pub(crate) fn start(runtime: &'static Runtime) {
-    WRITE_FAILURE_SAID.store(false, Ordering::Relaxed);
-    RECOVERY_SAID.store(false, Ordering::Relaxed);
-    for (name, run) in [
-        (c"deepheap-evict", evictor as Loop),
-        (c"deepheap-write", writer),
-        (c"deepheap-gc", collector),
-        (c"deepheap-fetch", fetcher),
-        (c"deepheap-fetch", fetcher),
-        (c"deepheap-fetch", fetcher),
-    ] {
-        // Of a heap that is only read nothing is written, and nothing is collected.
-        let writes = matches!(name.to_bytes(), b"deepheap-write" | b"deepheap-gc");
-        if !(writes && runtime.is_read_only()) {
-            spawn(runtime, name, run);
+    say_anew();
+    if let Some(pager) = runtime.pager() {
+        pager.begin_without_workers();
+        start_others(runtime, pager);
+        runtime.start_second_tier();
+        if pager.trace().is_on() {
+            spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.record_trace(pager));
         }
     }
-    runtime.start_second_tier();
-    // The page is that of the process.
-    if runtime.durable.is_none() {
-        spawn(runtime, c"deepheap-view", viewer);
-    }
+    spawn(runtime, c"deepheap-evict", evictor);
+}
+
+/// In a forked child, where those of the parent do not exist: starts the evictor. Most children do
+/// little before they end or execute a program, so it starts the others when it has work. Where
+/// there is no room even for it, or for them, threads do their work themselves (the pager's
+/// `stand_in`).
+pub(crate) fn start_in_child(runtime: &'static Runtime) {
+    say_anew();
+    runtime.others_started.store(0, Ordering::Relaxed);
     runtime.helpers.store(0, Ordering::Relaxed);
-    let evictors = runtime.pager().map_or(1, |pager| pager.evictors());
-    (1..evictors).for_each(|_| spawn(runtime, c"deepheap-evict", helper));
-    if runtime.pager().is_some_and(|pager| pager.trace().is_on()) {
-        spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.record_trace(pager));
+    spawn(runtime, c"deepheap-evict", evictor);
+}
+
+fn say_anew() {
+    for flag in [&WRITE_FAILURE_SAID, &RECOVERY_SAID, &LACK_SAID] {
+        flag.store(false, Ordering::Relaxed);
     }
 }
 
-/// Starts one more; the pager is published.
-pub(crate) fn spawn(runtime: &'static Runtime, name: &CStr, run: Loop) {
-    let job = Box::leak(Box::new(Job { runtime, run }));
-    let argument = core::ptr::from_mut(job).expose_provenance();
+/// The workers beside the evictor, in the order in which they are needed.
+fn others(runtime: &Runtime, pager: &Pager) -> impl Iterator<Item = (&'static CStr, Loop)> {
+    // Of a heap that is only read nothing is written, and nothing is collected.
+    let writes = !runtime.is_read_only();
+    // The page is that of the process.
+    let has_page = runtime.durable.is_none();
+    let some = [
+        (writes, c"deepheap-gc", collector as Loop),
+        (writes, c"deepheap-write", writer),
+        (true, c"deepheap-fetch", fetcher),
+        (true, c"deepheap-fetch", fetcher),
+        (true, c"deepheap-fetch", fetcher),
+        (has_page, c"deepheap-view", viewer),
+    ];
+    let helpers = (1..pager.evictors()).map(|_| (c"deepheap-evict", helper as Loop));
+    let some = some.into_iter().filter(|(is_wanted, ..)| *is_wanted);
+    some.map(|(_, name, run)| (name, run)).chain(helpers)
+}
+
+/// Starts those of the others that do not run yet; false if there is no room for one.
+fn start_others(runtime: &'static Runtime, pager: &'static Pager) -> bool {
+    let started = &runtime.others_started;
+    let waiting = others(runtime, pager).skip(started.load(Ordering::Relaxed));
+    waiting.fold(true, |goes_on, (name, run)| {
+        let has_started = goes_on && spawn(runtime, name, run);
+        started.fetch_add(usize::from(has_started), Ordering::Relaxed);
+        has_started
+    })
+}
+
+/// Starts one more; the pager is published. False if there is no room for one more thread.
+pub(crate) fn spawn(runtime: &'static Runtime, name: &CStr, run: Loop) -> bool {
+    let job = Box::into_raw(Box::new(Job { runtime, run }));
     runtime.workers.fetch_add(1, Ordering::SeqCst);
-    match thread::spawn(name, begin, argument) {
+    match thread::spawn(name, begin, job.expose_provenance()) {
         // The process's own workers run to its end, and are not waited for.
         Ok(thread) if runtime.durable.is_some() => runtime.threads.lock().push(thread),
         Ok(_) => {}
         Err(errno) => {
-            say(&[
-                Piece::Text("a worker thread cannot be started: "),
-                Piece::Error(errno),
-                Piece::Text("; raise the limit on processes (ulimit -u, pids cgroup)"),
-            ]);
-            std::process::abort();
+            runtime.workers.fetch_sub(1, Ordering::SeqCst);
+            // SAFETY: made above, and no thread has it.
+            drop(unsafe { Box::from_raw(job) });
+            let is_durable = runtime.durable.is_some();
+            if is_durable || !LACK_SAID.swap(true, Ordering::Relaxed) {
+                say(&[
+                    Piece::Text("a worker thread cannot be started: "),
+                    Piece::Error(errno),
+                    Piece::Text(if is_durable { "" } else { "; other threads do its work" }),
+                    Piece::Text("; raise the limit on processes (ulimit -u, pids cgroup)"),
+                ]);
+            }
+            if is_durable {
+                std::process::abort();
+            }
+            return false;
         }
     }
+    true
 }
 
 fn begin(argument: usize) {
@@ -130,7 +174,9 @@ fn begin(argument: usize) {
 }
 
 fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
+    pager.note_evictor();
     let mut said = false;
+    let mut company = Company::default();
     let mut trimmed_ns = clock::monotonic_ns();
     let mut watch = Watch::default();
     let mut least = runtime.least_ram();
@@ -166,6 +212,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         while pager.must_evict() && !pager.has_ended() {
             runtime.serve_relief(pager);
             batches += 1;
+            company.need(runtime, pager);
             let is_time = batches % BATCHES_BETWEEN == 0;
             if is_time {
                 pager.ask_for_help();
@@ -210,6 +257,29 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
     }
 }
 
+/// Whether the evictor has the other workers beside it.
+#[derive(Default)]
+struct Company {
+    batches_alone: u32,
+    is_there: bool,
+    tried_ns: u64,
+}
+
+impl Company {
+    /// Before a batch: starts them if this is more than a little work.
+    fn need(&mut self, runtime: &'static Runtime, pager: &'static Pager) {
+        self.batches_alone = self.batches_alone.saturating_add(1);
+        if self.is_there || self.batches_alone <= BATCHES_ALONE {
+            return;
+        }
+        let now_ns = clock::monotonic_ns();
+        if self.tried_ns == 0 || now_ns - self.tried_ns >= IDLE.as_nanos() as u64 {
+            self.tried_ns = now_ns;
+            self.is_there = start_others(runtime, pager);
+        }
+    }
+}
+
 fn helper(runtime: &'static Runtime, pager: &'static Pager) {
     let evictor = 1 + runtime.helpers.fetch_add(1, Ordering::Relaxed);
     while !pager.has_ended() {
@@ -229,6 +299,7 @@ fn writer(runtime: &'static Runtime, pager: &'static Pager) {
 }
 
 fn collector(runtime: &'static Runtime, pager: &'static Pager) {
+    pager.note_collector();
     let segment = pager.store().segment_bytes();
     let Ok(mut buffer) = PinnedArray::<u8>::new(segment) else {
         say(&[Piece::Text("no memory for the collector's buffer")]);

@@ -264,6 +264,105 @@ fn forks_of_several_threads_at_once_all_succeed() {
     });
 }
 
+/// From now on this thread and its children can fork, but start no thread: as under a limit on
+/// processes that others use up.
+fn forbid_threads() {
+    let code = |class: u32, jump: (u8, u8), value: u32| libc::sock_filter {
+        code: class as u16,
+        jt: jump.0,
+        jf: jump.1,
+        k: value,
+    };
+    let (load, is, has) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K,
+    );
+    let answer = |what| code(libc::BPF_RET | libc::BPF_K, (0, 0), what);
+    let first_argument = core::mem::offset_of!(libc::seccomp_data, args) as u32;
+    let mut filter = [
+        code(load, (0, 0), core::mem::offset_of!(libc::seccomp_data, nr) as u32),
+        // libc makes the older call then, whose flags can be seen.
+        code(is, (3, 0), libc::SYS_clone3 as u32),
+        code(is, (0, 4), libc::SYS_clone as u32),
+        code(load, (0, 0), first_argument),
+        code(has, (1, 2), libc::CLONE_THREAD as u32),
+        answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program =
+        libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter program on this stack, which the kernel copies.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").expect("tasks").count()
+}
+
+#[test]
+fn children_that_get_no_worker_threads_evict_write_and_collect_themselves() {
+    // Each writes the store several times over, so without collection it would find no room.
+    let name = "children_that_get_no_worker_threads_evict_write_and_collect_themselves";
+    play(name, "ram:16M,store_size:96M", || {
+        let seed = seed();
+        let mut data = Collection::filled(seed, 12_000, PAGE);
+        forbid_threads();
+        let children: Vec<i32> = (0..3)
+            .map(|number| {
+                fork(|| {
+                    rewrite(&mut data, !seed >> 1 ^ number << 40);
+                    let mut random = Random::new(seed ^ number);
+                    let mut seeds: Vec<u64> =
+                        (0..data.objects.len() as u64).map(|index| data.seed + index).collect();
+                    // Some here and there: so no segment of the log is dead as a whole.
+                    for _ in 0..60_000 {
+                        let index = random.below(seeds.len());
+                        seeds[index] = random.next();
+                        data.objects[index].fill(seeds[index]);
+                    }
+                    let objects = || data.objects.iter().zip(&seeds);
+                    objects().for_each(|(object, seed)| object.check(*seed));
+                    let more = Collection::filled(seed, 500, PAGE);
+                    must_succeed(fork(|| {
+                        more.check();
+                        objects().for_each(|(object, seed)| object.check(*seed));
+                    }));
+                    more.check();
+                    objects().for_each(|(object, seed)| object.check(*seed));
+                    assert_eq!(threads(), 1);
+                    assert!(stats().segments_collected > 0);
+                })
+            })
+            .collect();
+        children.into_iter().for_each(must_succeed);
+        data.check();
+    });
+}
+
+#[test]
+fn a_child_has_as_many_workers_as_its_work_needs() {
+    play("a_child_has_as_many_workers_as_its_work_needs", CONF, || {
+        let seed = seed();
+        let mut data = Collection::filled(seed, 15_000, PAGE);
+        let parents = threads();
+        must_succeed(fork(|| {
+            assert_eq!(threads(), 2, "its own and the evictor");
+            rewrite(&mut data, !seed >> 1);
+            // The parent has one more: that of the test harness.
+            assert!(soon(Duration::from_secs(60), || {
+                rewrite(&mut data, !seed >> 2);
+                threads() >= parents - 1
+            }));
+        }));
+        data.check();
+    });
+}
+
 #[test]
 fn a_childs_store_is_on_a_disk_whatever_the_parents_is() {
     for kind in ["a-folder", "a-file"] {

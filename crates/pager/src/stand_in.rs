@@ -1,0 +1,95 @@
+//! Stand-in: what threads of the program do for workers that are not there.
+//!
+//! A forked child has no workers at first, and a limit on processes may leave it without them. A
+//! thread at the ceiling evicts by itself (`room`), and one that finds no buffer in the log writes
+//! the sealed ones (`Store::writer`). What is left is here: a thread that finds no room in the log
+//! collects, and one that has evicted moves the limits, as the evictor does.
+//!
+//! Guarantees: with nobody but itself a thread finds the room that it finds with all workers.
+//! Never: allocates; memory and stack of a collector are mapped for one step.
+//! Threads: any, also in a signal handler. `fresh_writer` inside the mover's gate, by a thread that
+//! owns nothing and has no head of the log: then it may wait for owners and heads as the collector
+//! does, which takes neither eviction contexts nor packers. It passes the collector's gate, which a
+//! fork closes only when all movers have left; so a fork finds the lock here free, too. The lock is
+//! only tried: the thread that has it collects for all.
+
+use core::ffi::c_void;
+use core::time::Duration;
+
+use deepheap_store::{Head, Store, StoreError, Writer};
+use deepheap_sys::atomic::Ordering;
+use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::signals::Blocked;
+use deepheap_sys::{large_stack, thread};
+
+use crate::pager::Pager;
+
+/// As that of a worker.
+const STACK_BYTES: usize = 256 << 10;
+/// How long a thread waits for another one that collects, or for the device.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// One step of a collector.
+struct Step<'a> {
+    pager: &'a Pager,
+    has_collected: bool,
+}
+
+extern "C" fn collect(argument: *mut c_void) {
+    // SAFETY: `collect_here` passes its own step, and waits for us.
+    let step = unsafe { &mut *argument.cast::<Step<'_>>() };
+    let Ok(mut segment) = PinnedArray::<u8>::new(step.pager.store.segment_bytes()) else { return };
+    // What cannot be collected now is tried again; the store knows when nothing can be won.
+    step.has_collected = matches!(step.pager.collect(&mut segment), Ok(Some(_)));
+}
+
+impl Pager {
+    /// There are no workers: threads do without until they come.
+    pub fn begin_without_workers(&self) {
+        self.has_evictor.store(false, Ordering::SeqCst);
+        self.has_collector.store(false, Ordering::SeqCst);
+    }
+
+    /// The evictor runs.
+    pub fn note_evictor(&self) {
+        self.has_evictor.store(true, Ordering::SeqCst);
+    }
+
+    /// The collector runs.
+    pub fn note_collector(&self) {
+        self.has_collector.store(true, Ordering::SeqCst);
+    }
+
+    /// As `Store::writer` of fresh objects; but where nobody else makes the room that it waits for,
+    /// it does.
+    pub(crate) fn fresh_writer<'a>(&'a self, tier: &'a Store) -> Result<Writer<'a>, StoreError> {
+        while !self.has_collector.load(Ordering::SeqCst) {
+            if let Some(writer) = tier.try_writer(Head::Fresh)? {
+                return Ok(writer);
+            }
+            if !tier.write_sealed(false) && !self.collect_here() {
+                thread::sleep(PAUSE);
+            }
+        }
+        tier.writer(Head::Fresh)
+    }
+
+    /// A step of the collector. False if another thread makes one, or nothing was won.
+    fn collect_here(&self) -> bool {
+        let Some(_alone) = self.collecting_here.try_lock() else { return false };
+        let mut step = Step { pager: self, has_collected: false };
+        // A handler of the program would run on that stack.
+        let _blocked = Blocked::all();
+        // Without memory for the stack another thread, or a later look, has more luck.
+        let _ = large_stack::call(STACK_BYTES, collect, (&raw mut step).cast());
+        step.has_collected
+    }
+
+    /// For a thread that has evicted: moves the limits of page buffer and cache, if there is no
+    /// evictor that does.
+    pub fn rebalance_here(&self) {
+        if !self.has_evictor.load(Ordering::Relaxed) {
+            self.rebalance();
+        }
+    }
+}
