@@ -1,6 +1,7 @@
 //! Start-up: the constructor and the destructor of the library.
 //!
-//! Guarantees: before the constructor has run everything is plain memory and libc's own behaviour.
+//! Guarantees: before the constructor has run everything is plain memory and libc's own behaviour;
+//! for ever where the heap can have no address space.
 //! Never: starts the runtime; the first managed allocation does.
 //!
 //! Threads: the dynamic linker's, alone.
@@ -19,7 +20,7 @@ extern "C" fn at_start() {
     real::resolve_all();
     children::apply_setting();
     thread::prepare();
-    if fork::register() {
+    if fork::register() && deepheap::has_address_space() {
         caller::learn();
         placement::learn();
     }

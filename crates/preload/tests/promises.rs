@@ -343,6 +343,43 @@ fn children_run_without_us_if_the_settings_say_so() {
 }
 
 #[test]
+fn programs_with_address_sanitizer_run_without_us() {
+    let scratch = Scratch::new("sanitized");
+    let program = compile_as(
+        "program",
+        "sanitized.c",
+        &["-fsanitize=address", "-Wno-use-after-free"].map(OsStr::new),
+        &scratch,
+    );
+    for setting in Setting::ALL {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "\"$0\" one 'two words'; \"$0\"; exec \"$0\" wrong"]).arg(&program);
+        let output = run(&mut shell, setting, &scratch);
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(stdout, "one, two words, sanitized\nsanitized\n", "{setting:?}: {stderr}");
+        assert!(stderr.contains("heap-use-after-free"), "{setting:?}: {stderr}");
+        assert!(!output.status.success());
+    }
+}
+
+#[test]
+fn what_follows_a_limit_on_address_space_runs_without_us() {
+    let scratch = Scratch::new("address-space");
+    let script = "ulimit -v 8000000; ls -d . && echo one | sort && ls -d /";
+    for setting in Setting::ALL {
+        let output = run(Command::new("/bin/sh").args(["-c", script]), setting, &scratch);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{setting:?}: {stderr}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), ".\none\n/\n", "{setting:?}");
+        let lines = if setting == Setting::Bare { 0 } else { 3 };
+        let said = "ulimit -v leaves no address space for the heap";
+        assert_eq!(stderr.lines().filter(|line| line.contains(said)).count(), lines, "{stderr}");
+        assert_eq!(stderr.lines().count(), lines, "{stderr}");
+    }
+}
+
+#[test]
 fn a_program_that_closes_everything_keeps_its_memory() {
     holds("descriptors.c", "memory outlives descriptors");
 }

@@ -112,7 +112,7 @@ pub use object_box::{ObjectBox, Pinned};
 pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged, stats, unmanaged_bytes};
 pub use residency::{are_few, count_efault_retry, is_managing, may_leave, pin, touch, unpin};
 pub use resize::realloc;
-pub use start::{InitError, init};
+pub use start::{InitError, has_address_space, init};
 pub use stats::Stats;
 pub use stats_report::{stats_json, summary};
 pub use thread_cache::thread_exit;

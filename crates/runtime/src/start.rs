@@ -16,10 +16,11 @@ use deepheap_sys::signals::Blocked;
 
 use crate::config::{Config, ConfigError};
 use crate::doctor::{self, Finding};
+use crate::limits;
 use crate::machine::Machine;
 use crate::observe::is_first_process;
 use crate::process;
-use crate::runtime::{Inside, Runtime, hold_start, running};
+use crate::runtime::{Inside, REGION_BYTES, Runtime, hold_start, running};
 use crate::store_location::{StoreLocation, StoreLocationError, folders_of_children};
 
 static START_FAILED: AtomicU32 = AtomicU32::new(0);
@@ -106,6 +107,19 @@ pub fn init(config: Config) -> Result<(), InitError> {
         return Err(InitError::Kernel(finding));
     }
     start(config, &held).map(|_| ())
+}
+
+/// Whether `ulimit -v` leaves a heap its address space; says so if it does not. A script that sets
+/// the limit for one command sets it for all that follow: they are to run all the same, without a
+/// heap of ours. To be asked before the first allocation.
+pub fn has_address_space() -> bool {
+    let has_enough = limits::address_space().is_none_or(|it| it.soft > REGION_BYTES as u64);
+    if !has_enough {
+        say(&[Piece::Text(
+            "ulimit -v leaves no address space for the heap: the program runs without deepheap",
+        )]);
+    }
+    has_enough
 }
 
 fn start(mut config: Config, held: &Guard<'static, ()>) -> Result<&'static Runtime, InitError> {
