@@ -6,7 +6,7 @@
 //! Guarantees: the function runs once, with `bytes` of stack above a guard page, and has returned
 //! afterwards; the stack is unmapped then.
 //! Never: allocates.
-//! Threads: any, outside the fault path. Signals must be blocked: a handler would run on this
+//! Threads: any, also in a signal handler. Signals must be blocked: a handler would run on this
 //! stack.
 
 use crate::PAGE;
