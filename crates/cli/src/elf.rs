@@ -1,13 +1,19 @@
 //! ELF: what an executable file is, as far as preloading a library into it depends on that.
 //!
 //! Guarantees: hostile or cut files give `None`, never a panic.
-//! Never: reads more than the program headers and the interpreter's name.
+//! Never: reads more than the program headers, the interpreter's name, and the names of symbols.
 //! Threads: pure, apart from reading the file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const DT_STRTAB: u64 = 5;
+const DT_STRSZ: u64 = 10;
+/// What each program with AddressSanitizer has or needs.
+const ASAN_SYMBOL: &[u8] = b"__asan_init";
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
 /// `e_machine` of x86_64, the only one deepheap is built for.
@@ -15,6 +21,9 @@ const MACHINE_X86_64: u16 = 62;
 /// More program headers than any linker writes.
 const HEADERS_MAX: u64 = 256;
 const INTERPRETER_MAX: u64 = 4096;
+const DYNAMIC_MAX: u64 = 64 << 10;
+/// Names of symbols beyond are not looked at.
+const NAMES_MAX: u64 = 64 << 20;
 
 /// An executable of some kind.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +34,8 @@ pub enum Elf {
     Static,
     /// With this dynamic linker.
     Dynamic(String),
+    /// Built with AddressSanitizer.
+    Sanitized,
 }
 
 /// What an ELF file is; `None` if it is none, or broken.
@@ -40,18 +51,60 @@ pub fn read(file: &File) -> Option<Elf> {
     }
     let start = u64_at(&header, 32)?;
     let (size, count) = (u64::from(u16_at(&header, 54)?), u64::from(u16_at(&header, 56)?));
+    let mut parts = Vec::new();
     for index in 0..count.min(HEADERS_MAX) {
         let mut header = [0; 56];
         file.read_exact_at(&mut header, start.checked_add(index * size)?).ok()?;
-        if u32_at(&header, 0)? == PT_INTERP {
-            let (offset, len) = (u64_at(&header, 8)?, u64_at(&header, 32)?);
-            let mut name = vec![0; len.min(INTERPRETER_MAX) as usize];
-            file.read_exact_at(&mut name, offset).ok()?;
-            let name = name.split(|byte| *byte == 0).next()?;
-            return Some(Elf::Dynamic(String::from_utf8_lossy(name).into_owned()));
-        }
+        let [offset, address, len] = [8, 16, 32].map(|at| u64_at(&header, at));
+        parts.push(Part {
+            kind: u32_at(&header, 0)?,
+            offset: offset?,
+            address: address?,
+            len: len?,
+        });
     }
-    Some(Elf::Static)
+    let Some(interpreter) = parts.iter().find(|part| part.kind == PT_INTERP) else {
+        return Some(Elf::Static);
+    };
+    let name = bytes_of(file, interpreter.offset, interpreter.len.min(INTERPRETER_MAX))?;
+    let name = name.split(|byte| *byte == 0).next()?;
+    let is_sanitized = symbol_names(file, &parts)
+        .is_some_and(|names| names.split(|byte| *byte == 0).any(|name| name == ASAN_SYMBOL));
+    Some(match is_sanitized {
+        true => Elf::Sanitized,
+        false => Elf::Dynamic(String::from_utf8_lossy(name).into_owned()),
+    })
+}
+
+/// A program header.
+struct Part {
+    kind: u32,
+    offset: u64,
+    address: u64,
+    len: u64,
+}
+
+/// The names of the symbols that the dynamic linker binds.
+fn symbol_names(file: &File, parts: &[Part]) -> Option<Vec<u8>> {
+    let dynamic = parts.iter().find(|part| part.kind == PT_DYNAMIC)?;
+    let entries = bytes_of(file, dynamic.offset, dynamic.len.min(DYNAMIC_MAX))?;
+    let value = |tag| {
+        let mut entries = entries.chunks_exact(16);
+        entries.find(|entry| u64_at(entry, 0) == Some(tag)).and_then(|entry| u64_at(entry, 8))
+    };
+    let (address, len) = (value(DT_STRTAB)?, value(DT_STRSZ)?);
+    let holds = |part: &&Part| {
+        part.kind == PT_LOAD && address.checked_sub(part.address).is_some_and(|at| at < part.len)
+    };
+    let part = parts.iter().find(holds)?;
+    let offset = part.offset.checked_add(address - part.address)?;
+    bytes_of(file, offset, len.min(NAMES_MAX))
+}
+
+fn bytes_of(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
 }
 
 fn machine_name(class: u8, machine: u16) -> String {

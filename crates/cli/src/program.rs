@@ -109,6 +109,10 @@ fn check_elf(elf: &Elf, said: &str) -> Result<(), Refusal> {
             "{said} is statically linked, so its malloc cannot be replaced: use a dynamically \
              linked build of it"
         ))),
+        Elf::Sanitized => Err(Refusal::new(format!(
+            "{said} is built with AddressSanitizer, which has a malloc of its own: use a build \
+             without -fsanitize=address"
+        ))),
         Elf::Dynamic(linker) => {
             let name = Path::new(linker).file_name().unwrap_or_default().as_bytes();
             if name.starts_with(b"ld-linux-x86-64.so") {

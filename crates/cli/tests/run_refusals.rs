@@ -199,6 +199,18 @@ fn programs_into_which_nothing_can_be_preloaded() {
 }
 
 #[test]
+fn a_program_with_address_sanitizer() {
+    let folder = Folder::new();
+    let source = folder.file("asan.c", b"int main(void) { return 0; }\n", 0o644);
+    let program = folder.path().join("asan");
+    let mut compiler = std::process::Command::new("gcc");
+    compiler.arg("-fsanitize=address").arg("-o").arg(&program).arg(&source);
+    assert!(compiler.status().expect("a C compiler").success());
+    let output = folder.output(["run", program.to_str().expect("utf8")]);
+    assert_refused(&output, 2, &["asan' is built with AddressSanitizer", "-fsanitize"]);
+}
+
+#[test]
 fn a_missing_library() {
     let folder = Folder::new();
     let mut command = folder.deepheap();
