@@ -1,9 +1,9 @@
 //! Allocation: the `malloc(3)` family.
 //!
 //! Guarantees: a call that libc or the dynamic linker makes for itself (`caller`) is served from
-//! plain memory, every other from the managed heap, where `placement` may make it an object. `free`,
-//! `realloc` and `malloc_usable_size` look at the address. A null answer sets errno to ENOMEM.
-//! `free` keeps errno.
+//! plain memory, every other from the managed heap, where `placement` may make it an object.
+//! `free`, `realloc` and `malloc_usable_size` look at the address. A null answer sets errno to
+//! ENOMEM. `free` keeps errno.
 //! Never: touches a block (`free` of an evicted block does not read it in).
 //!
 //! Threads: any, from the first instruction of the process on: before our constructor has run

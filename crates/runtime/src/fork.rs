@@ -168,8 +168,8 @@ impl RunningHeld {
         }
         forget_unmanaged();
         kept_stderr::forget();
-        // Before there are workers, which count. After `ulimit -v` in a shell nothing can be mapped,
-        // and what it starts tells so.
+        // Before there are workers, which count. After `ulimit -v` in a shell nothing can be
+        // mapped, and what it starts tells so.
         if runtime.stats.become_child().is_err() && limits::address_space().is_none() {
             say(&[Piece::Text("a forked child has no statistics of its own")]);
         }

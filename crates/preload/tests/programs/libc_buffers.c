@@ -6,7 +6,7 @@
 
 #include "pressure.h"
 
-/* With the least budget no more than this may be in RAM, the buffers of the kernel's side included. */
+/* With the least budget no more than this may be in RAM. */
 enum { MOST_KIB = 34 << 10, NUMBERS = 3 << 20, STREAM_BYTES = 44 << 20, LEAVES = 3 << 19 };
 
 static void look(void) {

@@ -1,5 +1,5 @@
-/* Sanitized: what a build with AddressSanitizer does. Prints its arguments; with `wrong` it uses memory
- * after it was freed, which must be found.
+/* Sanitized: what a build with AddressSanitizer does. Prints its arguments; with `wrong` it uses
+ * memory after it was freed, which must be found.
  */
 #include <stdio.h>
 #include <stdlib.h>
