@@ -38,9 +38,10 @@ pub struct Hunt {
     /// Bytes of counters.
     #[arg(long, value_parser = parse_bytes, default_value = "96M", value_name = "SIZE")]
     data: u64,
-    /// Bytes of the store; small, so that collection has to run.
-    #[arg(long, default_value = "192M")]
-    store_size: String,
+    /// Bytes of the store; small, so that collection has to run [default: 192M, 256M with
+    /// micro-pages]
+    #[arg(long)]
+    store_size: Option<String>,
     /// A second tier, of the same size: a folder [default: none]
     #[arg(long, value_name = "PATH")]
     tier: Option<String>,
@@ -159,8 +160,9 @@ impl Field {
         let mut random = Random::new(seed, 1);
         let (mut blocks, mut left, mut base) = (Vec::new(), bytes, 0u64);
         let mut mapped = Vec::new();
-        while left >= 24 * WORDS {
-            let further = if small_ones { SMALL_ONES } else { 0 };
+        let (most, further) = if small_ones { (SMALL_WORDS, SMALL_ONES) } else { (WORDS, 0) };
+        // What one round takes at most.
+        while left >= 8 * (2 * WORDS + (1 + further) * most) {
             let further = core::iter::repeat_n(Kind::Object, further);
             for kind in Kind::ALL.into_iter().chain(further) {
                 if mapped.is_empty() {
@@ -170,7 +172,6 @@ impl Field {
                     Kind::Memory => (deepheap::malloc(8 * WORDS), WORDS),
                     Kind::Mapped => (mapped.pop().unwrap_or(core::ptr::null_mut()), WORDS),
                     Kind::Object => {
-                        let most = if small_ones { SMALL_WORDS } else { WORDS };
                         let words = 2 + random.below(most as u64 - 1) as usize;
                         (objects::allocate(1, 8 * words), words)
                     }
@@ -231,14 +232,13 @@ impl Hunt {
 fn run(args: &Hunt) -> Result<bool, String> {
     let seed = if args.seed != 0 { args.seed } else { clock_seed() };
     tell(format_args!("hunt: seed {seed}, {args:?}"))?;
-    let mut conf = format!(
-        "ram:{},store:{},store_size:{}",
-        args.ram,
-        args.dir.replace(',', "\\,"),
-        args.store_size
-    );
+    // Many small objects take more of the log than their bytes.
+    let usual = if args.micro_pages { "256M" } else { "192M" };
+    let store_size = args.store_size.as_deref().unwrap_or(usual);
+    let mut conf =
+        format!("ram:{},store:{},store_size:{store_size}", args.ram, args.dir.replace(',', "\\,"));
     if let Some(tier) = &args.tier {
-        conf += &format!(",tier:{}:{},stall:off", tier.replace(',', "\\,"), args.store_size);
+        conf += &format!(",tier:{}:{},stall:off", tier.replace(',', "\\,"), store_size);
     }
     if args.micro_pages {
         conf += ",micro_pages:on";
