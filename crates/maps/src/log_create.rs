@@ -1,6 +1,7 @@
 //! Log create: a new file of a map with a log.
 //!
-//! Guarantees: it comes into being whole, or not at all, whoever makes one of the same name.
+//! Guarantees: it comes into being whole, or not at all, whoever makes one of the same name. That it
+//! has its name is not durable yet (`log_file`).
 //! Never: changes a file that is there | runs in a signal handler, nor while a shard is owned: it
 //! gives it its name through `std`.
 //! Threads: one at a time in a process (`table`).
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use deepheap_store::format::map_log::MapShape;
 use deepheap_store::{Identity, MapLog};
-use deepheap_sys::direct_file::{self, DirectFile, OpenError, file_system_is_memory};
+use deepheap_sys::direct_file::{DirectFile, OpenError, file_system_is_memory};
 use deepheap_sys::errno::Errno;
 
 use crate::error::MapError;
@@ -42,13 +43,10 @@ pub fn create(path: &Path, data_bytes: u64) -> Result<(), MapError> {
     MapLog::create(&*device, shape, now()).map_err(MapError::Log)?;
     match std::fs::hard_link(&unfinished.0, path) {
         // Another process was first.
-        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(()),
-        Err(error) => {
-            return Err(system(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))));
-        }
-        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        Err(error) => Err(system(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))),
+        Ok(()) => Ok(()),
     }
-    direct_file::sync_folder(folder).map_err(system)
 }
 
 fn system(errno: Errno) -> MapError {

@@ -1,7 +1,7 @@
 //! Log file: the file of a map with a log, opened and recovered; its superblocks.
 //!
 //! Guarantees: the log is recovered once, by the first process that may write, before anybody reads
-//! a page.
+//! a page. The name of a file that can be written is durable, whoever made it.
 //! Never: changes a file that is something else.
 //! Threads: one at a time in a process (`table`); `prepare` one process at a time (the door).
 
@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use deepheap_store::device::Device;
 use deepheap_store::format::map_log::{LogKey, MAGIC, MapShape, MapSuperblock};
 use deepheap_store::{FileDevice, MapLog, MapLogError};
-use deepheap_sys::direct_file::DirectFile;
+use deepheap_sys::direct_file::{self, DirectFile};
 
 use crate::error::MapError;
 use crate::log_tables::{LogWords, Tail};
@@ -37,6 +37,9 @@ impl LogFile {
     /// Opens it; of `bytes` bytes.
     pub fn open(path: &Path, bytes: u64, writes: bool) -> Result<LogFile, MapError> {
         let device = device_of(path, writes)?;
+        if writes {
+            direct_file::sync_name(path).map_err(|errno| MapError::Open(errno.into()))?;
+        }
         let shape = MapLog::open(&*device).map_err(MapError::Log)?.superblock.shape;
         match shape.file_bytes() {
             needed if needed > bytes => Err(MapError::Cut { needed, bytes }),

@@ -3,7 +3,8 @@
 //! A map is used in this process; what it writes and syncs is recorded. Then a simulated medium is
 //! crashed at every point of that, with every kind of loss, and the production code recovers it:
 //! what a sync that returned had committed is there, and nothing that no sync was asked for. The
-//! recovery is crashed, too.
+//! recovery is crashed, too. So is the one of a map whose processes were killed: what it reads is
+//! not all durable.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-use deepheap_sim::{Event, Image, Loss, Medium, Random, Recorder};
+use deepheap_sim::{Event, Loss, Medium, Random, Recorder};
 use deepheap_store::device::{Device, Read};
 use deepheap_store::{MapLog, MapLogError};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
@@ -165,23 +166,23 @@ fn without_zeros(model: &Model) -> Model {
     model.iter().filter(|(_, value)| **value != 0).map(|(key, value)| (*key, *value)).collect()
 }
 
-/// Recovers what a crash has left, and crashes that now and then, too.
+/// Recovers what a crash or a kill has left, and crashes one recovery of so many, too.
 fn recover(
     len: u64,
-    image: Image,
+    mut medium: Medium,
+    crashes_one_in: u64,
     random: &mut Random,
 ) -> core::result::Result<Model, MapLogError> {
-    let device = Recorder::over(len, image.clone());
+    let device = Recorder::over(len, medium.crash(Loss::Nothing, random));
     let mut log = MapLog::open(&device)?;
     log.recover(&device, 1)?;
-    if random.once_in(3) {
+    if random.once_in(crashes_one_in) {
         let events = device.events();
-        let mut medium = Medium::over(image);
         for event in &events[..random.below(events.len() as u64 + 1) as usize] {
             medium.apply(event);
         }
         let loss = Loss::ALL[random.below(Loss::ALL.len() as u64) as usize];
-        return recover(len, medium.crash(loss, random), random);
+        return recover(len, Medium::over(medium.crash(loss, random)), 3, random);
     }
     Ok(read_base(&device, &log))
 }
@@ -207,12 +208,16 @@ fn a_crash_at_any_write_or_sync_leaves_a_whole_commit() {
                     returned = Some(last);
                 }
             }
-            // Two kinds of loss at each point, all of them at any three in a row.
-            for turn in 0..2 {
+            // Two kinds of loss at each point, all of them at any three in a row; and processes that
+            // are killed, and the power fails while the next one recovers what they have left.
+            for turn in 0..4 {
                 let loss = Loss::ALL[(2 * at + turn) % Loss::ALL.len()];
                 points += 1;
-                let image = medium.crash(loss, &mut random);
-                match recover(recorded.len, image, &mut random) {
+                let (left, crashes_one_in) = match turn {
+                    0 | 1 => (Medium::over(medium.crash(loss, &mut random)), 3),
+                    _ => (medium.clone(), 1),
+                };
+                match recover(recorded.len, left, crashes_one_in, &mut random) {
                     Ok(found) => {
                         let first = returned.unwrap_or(0);
                         let is_right = states[first..=last].contains(&found);

@@ -1,7 +1,8 @@
 //! Durable location: opens the file of a durable heap, or makes it.
 //!
 //! Guarantees: one process has it open for writing, any number for reading alone; a file that
-//! somebody else made is never taken for a new one.
+//! somebody else made is never taken for a new one. The name of one that is open for writing is
+//! durable, whoever made it.
 //! Threads: any.
 
 use std::fs::OpenOptions;
@@ -57,6 +58,10 @@ pub(crate) fn open(path: &Path) -> Result<(DirectFile, Found), OpenError> {
         0 => Found::Empty,
         _ => Found::Filled,
     };
+    direct_file::sync_name(path).map_err(|errno| {
+        restore(path, found);
+        OpenError::System(errno)
+    })?;
     Ok((file, found))
 }
 

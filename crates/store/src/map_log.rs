@@ -210,6 +210,9 @@ impl MapLog {
     /// Errors: `Io`, and it can be begun anew; `CommitLost`, and nothing was written.
     pub fn recover(&mut self, device: &dyn Device, time: u64) -> Result<Survey, MapLogError> {
         let (commits, mut survey) = self.find_commits(device)?;
+        // A process that was killed before its sync may have left frames, or a superblock, in
+        // caches alone. The base must not have what the log could still lose.
+        device.sync()?;
         let mut sorter = Sorter::new(device, self.superblock.shape)?;
         self.records(device, commits.end(), &mut |position, record| {
             if commits.covers(position, record.page) {

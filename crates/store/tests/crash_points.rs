@@ -1,5 +1,7 @@
 //! The power fails at every write and every sync of a workload, with every kind of loss: the heap
-//! opens at the last checkpoint that returned, or at the one that was being made, whole.
+//! opens at the last checkpoint that returned, or at the one that was being made, whole. So it does
+//! if the process is killed first, and another one opens the heap and goes on: what that one has
+//! read is in no case durable for it.
 //!
 //! DEEPHEAP_CRASH_POINTS says how many points to try.
 
@@ -23,7 +25,7 @@ const POINTS: u64 = 20_000;
 
 /// What a workload asked of its device, and what each of its checkpoints holds.
 struct Recorded {
-    start: Image,
+    start: Medium,
     events: Vec<Event>,
     /// By the number of the checkpoint.
     maps: Vec<Option<Held>>,
@@ -76,7 +78,7 @@ fn record(seed: u64, pinning: Pinning) -> Recorded {
     let mut maps = vec![None, Some(Held::default())];
     go_on(&mut heap, &device, &mut random, &mut maps, CHECKPOINTS);
     let collected = heap.model.store.stats().segments_collected;
-    Recorded { start: Image::default(), events: device.events(), maps, sizes, collected }
+    Recorded { start: Medium::default(), events: device.events(), maps, sizes, collected }
 }
 
 /// Work, with so many checkpoints in it.
@@ -169,14 +171,33 @@ struct Found {
     points: u64,
     /// The first that went wrong.
     wrong: Option<String>,
-    /// Images that were opened well, now and then one.
-    survivors: Vec<(Image, u64)>,
+    /// What was opened well, now and then one.
+    survivors: Vec<Survivor>,
 }
 
-/// Lets the power fail after every event. `known` is the checkpoint that is there before the first.
-fn search(recorded: &Recorded, random: &mut Random, known: u64, losses: &[Loss]) -> Found {
-    let mut medium = Medium::over(recorded.start.clone());
-    let (mut last, mut making) = (known, known);
+/// A heap that was opened after the power had failed, or after its process was killed.
+struct Survivor {
+    /// After a kill what was not synced is still to be lost.
+    medium: Medium,
+    /// The last checkpoint that had returned.
+    known: u64,
+    opened: u64,
+}
+
+/// Whether a kill after this event leaves a checkpoint that returned to nobody.
+fn is_superblock(event: &Event) -> bool {
+    matches!(event, Event::Write { offset: 0 | 0x1_0000, .. })
+}
+
+/// Lets the power fail after every event. Before the first one `known` is there, or `opened`.
+fn search(
+    recorded: &Recorded,
+    random: &mut Random,
+    (known, opened): (u64, u64),
+    losses: &[Loss],
+) -> Found {
+    let mut medium = recorded.start.clone();
+    let (mut last, mut making) = (known, opened);
     let mut found = Found { points: 0, wrong: None, survivors: Vec::new() };
     for (at, event) in recorded.events.iter().enumerate() {
         medium.apply(event);
@@ -204,8 +225,12 @@ fn search(recorded: &Recorded, random: &mut Random, known: u64, losses: &[Loss])
                 }
             });
             match judged {
-                Ok(heap) if random.once_in(150) => {
-                    found.survivors.push((image, heap.file.checkpoint()));
+                Ok(heap) if random.once_in(if is_superblock(event) { 20 } else { 150 }) => {
+                    let is_kill = loss == Loss::Nothing;
+                    let medium = if is_kill { medium.clone() } else { Medium::over(image) };
+                    let opened = heap.file.checkpoint();
+                    let known = if is_kill { last } else { opened };
+                    found.survivors.push(Survivor { medium, known, opened });
                 }
                 Ok(_) => {}
                 // Nothing was promised yet.
@@ -225,20 +250,22 @@ fn search(recorded: &Recorded, random: &mut Random, known: u64, losses: &[Loss])
 fn round(seed: u64) -> (u64, u64) {
     let recorded = record(seed, Pinning::Careful);
     let mut random = Random::new(seed ^ 0xc0ffee);
-    let found = search(&recorded, &mut random, 0, &Loss::ALL);
+    let found = search(&recorded, &mut random, (0, 0), &Loss::ALL);
     assert_eq!(found.wrong, None, "seed {seed}");
     let mut points = found.points;
-    for (start, known) in found.survivors {
-        let device = Recorder::over(device_len(SEGMENTS), start.clone());
+    for Survivor { medium: start, known, opened } in found.survivors {
+        let read = start.crash(Loss::Nothing, &mut random);
+        let device = Recorder::over(device_len(SEGMENTS), read);
         let heap = SavedHeap::open(Arc::new(device.clone()), recorded.sizes);
         let mut heap = heap.expect("it was opened before");
         let mut maps = recorded.maps.clone();
-        maps.truncate(known as usize + 1);
+        maps.truncate(opened as usize + 1);
         go_on(&mut heap, &device, &mut random, &mut maps, 2);
         let events = device.events();
         let again = Recorded { start, events, maps, sizes: recorded.sizes, collected: 0 };
-        let found = search(&again, &mut random, known, &[Loss::Writes, Loss::Sectors]);
-        assert_eq!(found.wrong, None, "seed {seed}, after a recovery at {known}");
+        let losses = [Loss::Everything, Loss::Writes, Loss::Sectors];
+        let found = search(&again, &mut random, (known, opened), &losses);
+        assert_eq!(found.wrong, None, "seed {seed}, after a recovery at {opened}");
         points += found.points;
     }
     (points, recorded.collected)
@@ -269,7 +296,6 @@ fn every_crash_leaves_the_last_checkpoint_or_the_one_being_made() {
 
 /// The events with each superblock before the sync that ought to come before it.
 fn superblocks_too_early(events: &[Event]) -> Vec<Event> {
-    let is_superblock = |event: &Event| matches!(event, Event::Write { offset: 0 | 0x1_0000, .. });
     let mut events = events.to_vec();
     // The first are those of the creation.
     for at in 8..events.len() {
@@ -284,7 +310,7 @@ fn superblocks_too_early(events: &[Event]) -> Vec<Event> {
 fn canary_a_superblock_before_its_sync_is_caught() {
     let mut recorded = record(model::seed(22), Pinning::Careful);
     recorded.events = superblocks_too_early(&recorded.events);
-    let found = search(&recorded, &mut Random::new(1), 0, &Loss::ALL);
+    let found = search(&recorded, &mut Random::new(1), (0, 0), &Loss::ALL);
     assert!(found.wrong.is_some(), "{} points and nothing was found", found.points);
 }
 
@@ -292,7 +318,7 @@ fn canary_a_superblock_before_its_sync_is_caught() {
 fn canary_segments_that_nobody_pins_are_caught() {
     let caught = (0..4).any(|number| {
         let recorded = record(model::seed(24) + 2 * number, Pinning::Forgotten);
-        search(&recorded, &mut Random::new(1), 0, &Loss::ALL).wrong.is_some()
+        search(&recorded, &mut Random::new(1), (0, 0), &Loss::ALL).wrong.is_some()
     });
     assert!(caught, "nothing was found");
 }

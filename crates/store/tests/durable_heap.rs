@@ -74,7 +74,7 @@ fn a_heap_that_was_never_saved_is_empty() {
 }
 
 #[test]
-fn a_device_that_refuses_writes_can_be_opened_and_read() {
+fn a_device_that_refuses_writes_can_be_opened_to_be_read() {
     let device = SimDevice::new(device_len(SEGMENTS), 1);
     let shared: Arc<dyn Device> = Arc::new(device.clone());
     let map = heap(&shared, model::seed(32), Sizes::Mixed, 3).model.map;
@@ -83,11 +83,15 @@ fn a_device_that_refuses_writes_can_be_opened_and_read() {
         let errno = Errno::EROFS;
         device.add_script(Script { operation, nth: 0, for_ever: true, errno });
     }
-    let heap = judge(shared.clone(), Sizes::Mixed, |_| Some(map.clone())).expect("it is readable");
+    let heap = SavedHeap::open_to_read(shared.clone(), Sizes::Mixed).expect("it is readable");
+    assert_eq!((&heap.model.map, heap.model.check_everything()), (&map, 0));
     assert_eq!(device.faults(), 0, "nothing was written");
-    let mut report = verify_tables(shared, None).expect("it is readable");
+    let mut report = verify_tables(shared.clone(), None).expect("it is readable");
     verify_blocks(&heap.model.store, &mut report).expect("memory");
     assert!(report.is_clean() && report.pages > 10 && report.blocks > 20, "{report:?}");
+    // What it was opened at could still be lost, so nothing may be built on it.
+    let refused = SavedHeap::open(shared, Sizes::Mixed).map(drop);
+    assert_eq!(refused, Err(DurableError::Io(Errno::EROFS)));
 }
 
 #[test]

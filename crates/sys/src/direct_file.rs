@@ -463,11 +463,23 @@ pub fn file_system_is_memory(path: &Path) -> Result<bool> {
     Ok(MAGICS.contains(&(magic & 0xffff_ffff)))
 }
 
-/// Makes durable which names a folder has.
-pub fn sync_folder(folder: &Path) -> Result<()> {
-    let folder = open(&c_path(folder)?, libc::O_RDONLY | libc::O_DIRECTORY)?;
+/// Makes durable that a file has its name.
+pub fn sync_name(path: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+    // A name may lead to a file in another folder.
+    let path = path.canonicalize().map_err(failed)?;
+    let folder = c_path(path.parent().unwrap_or(&path))?;
     // SAFETY: no memory arguments.
-    unsafe { raw_call!(SYS_fsync, folder.as_raw_fd()) }?;
+    unsafe {
+        match open(&folder, libc::O_RDONLY | libc::O_DIRECTORY) {
+            // Not every folder in which a user may have files can be opened.
+            Err(Errno::EACCES) => {
+                let file = open(&c_path(&path)?, libc::O_RDONLY)?;
+                raw_call!(SYS_syncfs, file.as_raw_fd())
+            }
+            folder => raw_call!(SYS_fsync, folder?.as_raw_fd()),
+        }
+    }?;
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! File: a durable heap's device, with the checkpoint that it opened at.
 //!
 //! Guarantees: `open` takes the newest superblock that is whole; the whole index below it is
-//! verified before `open` returns, and a page of a table before it is handed out.
+//! verified before `open` returns, and a page of a table before it is handed out. What a heap that
+//! can be written was opened at is durable: a process that was killed before its sync may have
+//! left it in caches alone.
 //! Never: writes, unless to create; so a device that refuses writes can be opened and read.
 //! Threads: one at a time; the log's device may be used meanwhile.
 
@@ -182,7 +184,8 @@ impl DurableFile {
     /// Opens the heap at its last checkpoint.
     ///
     /// Errors: all but those of checkpoints. A device that fails is an error, too: the superblock
-    /// that it does not show may be the newest.
+    /// that it does not show may be the newest. If its sync fails the heap can still be opened to
+    /// read.
     pub fn open(device: Arc<dyn Device>) -> Result<Self, DurableError> {
         Self::open_with_key(device, None)
     }
@@ -194,10 +197,10 @@ impl DurableFile {
         device: Arc<dyn Device>,
         user: Option<&Key>,
     ) -> Result<Self, DurableError> {
-        let mut this = Self::open_without_index(device, user)?;
-        this.index = this.load_index()?;
+        let mut this = Self::open_to_read(device, user)?;
+        // Before anything is overwritten that the checkpoint before this one needs.
+        this.device.sync()?;
         this.condition = Condition::Settled;
-        this.snapshots = this.load_snapshots()?;
         Ok(this)
     }
 
@@ -206,8 +209,10 @@ impl DurableFile {
     /// Errors: as `open`. Beside a process that makes checkpoints any damage may be found: that of
     /// pages that were written meanwhile.
     pub fn open_to_read(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Self, DurableError> {
-        let mut this = Self::open_with_key(device, user)?;
+        let mut this = Self::open_without_index(device, user)?;
+        this.index = this.load_index()?;
         this.condition = Condition::ReadOnly;
+        this.snapshots = this.load_snapshots()?;
         Ok(this)
     }
 

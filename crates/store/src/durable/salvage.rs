@@ -7,7 +7,8 @@
 //! A page of a table is *lost* if it fails its checksum, or if the index page that tells of it
 //! does. Of the latter only those count of which there is a slot that is not all zeros.
 //!
-//! Guarantees: what is handed out was verified. Nothing is written before `begin`.
+//! Guarantees: what is handed out was verified, and what was read is durable. Nothing is written
+//! before `begin`.
 //! Never: takes a heap of another version, or no heap, for a damaged one.
 //! Threads: one; nobody else uses the file.
 
@@ -48,6 +49,8 @@ impl Salvage {
     ///
     /// Errors: those of `open` where no superblock and no copy of the first one is whole; `Io`.
     pub fn all(device: &Arc<dyn Device>, user: Option<&Key>) -> Result<Vec<Self>, DurableError> {
+        // What an ended process has left in caches alone must not be lost once it is built on.
+        device.sync()?;
         let found = read_superblocks(&**device, user)?;
         let whole = found.iter().filter_map(|found| found.as_ref().ok());
         let mut known: Vec<Superblock> = whole.cloned().collect();

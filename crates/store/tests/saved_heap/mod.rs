@@ -95,6 +95,11 @@ impl SavedHeap {
         Self::over(DurableFile::open_with_key(device.clone(), key.as_ref())?, sizes, device)
     }
 
+    pub fn open_to_read(device: Arc<dyn Device>, sizes: Sizes) -> Result<Self, DurableError> {
+        let key = key_of(sizes);
+        Self::over(DurableFile::open_to_read(device.clone(), key.as_ref())?, sizes, device)
+    }
+
     fn over(
         file: DurableFile,
         sizes: Sizes,
