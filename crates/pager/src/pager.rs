@@ -138,14 +138,20 @@ const SLOT_LEAST: usize = 128;
 const DESCRIPTORS_MAX: usize = 1 << 30;
 
 impl Pager {
-    /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd; registers
-    /// nothing yet.
-    pub fn new(options: &Options, heap: &'static Heap, store: Store) -> Result<Pager, StartError> {
+    /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd, unless it has one
+    /// that was opened for what the options want; registers nothing yet.
+    pub fn new(
+        options: &Options,
+        heap: &'static Heap,
+        store: Store,
+        userfaultfd: Option<Userfaultfd>,
+    ) -> Result<Pager, StartError> {
         let has_lanes = options.lanes_shift.is_some();
-        let userfaultfd = match options.makes_checkpoints {
-            true => Userfaultfd::open_protecting(),
-            false if has_lanes => Userfaultfd::open_sharing_frames(),
-            false => Userfaultfd::open(),
+        let userfaultfd = match userfaultfd {
+            Some(opened) => Ok(opened),
+            None if options.makes_checkpoints => Userfaultfd::open_protecting(),
+            None if has_lanes => Userfaultfd::open_sharing_frames(),
+            None => Userfaultfd::open(),
         };
         let userfaultfd = userfaultfd.map_err(StartError::Userfaultfd)?;
         if !pipe_sees_stores().map_err(StartError::Resources)? {

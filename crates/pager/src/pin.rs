@@ -250,7 +250,7 @@ mod tests {
             lanes_shift: None,
         };
         let heap: &Heap = Box::leak(Box::new(Heap::new(region_base, 2 * SPAN).expect("a heap")));
-        let pager = Pager::new(&options, heap, store).expect("a pager");
+        let pager = Pager::new(&options, heap, store, None).expect("a pager");
         pager.manage(0, 1).expect("userfaultfd");
         (pager, region_base)
     }

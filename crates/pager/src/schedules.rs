@@ -156,7 +156,7 @@ impl World {
             traces: false,
             lanes_shift: (kind == Kind::InLanes).then_some(lanes::FRAMES.trailing_zeros()),
         };
-        let pager = Pager::new(&options, heap, store).expect("pager");
+        let pager = Pager::new(&options, heap, store, None).expect("pager");
         heap.report_free_pages(true);
         memory::limit(&pager, SPANS * SPAN);
         pager.frames.page_buffer.set_limit(PAGE_BUFFER);

@@ -23,6 +23,7 @@
 //!
 //! - `pin`: pins them for the call once the heap is managed (see `guarded`);
 //! - `pin(|pins| body)`: the same, and `body` finds the buffers;
+//! - `provide`: the same, and before the call the runtime opens what it may need later;
 //! - `hold`: keeps them in RAM for the whole call, also if management begins meanwhile. It is for
 //!   calls that may wait long, and for calls that lose something if they fail with EFAULT at their
 //!   end: `accept` a connection, `wait` a child, `mq_receive` a message;
@@ -174,6 +175,16 @@ macro_rules! call {
                 || real($($argument),*),
             )
         }) fn $name $(@ $version)? ($($argument: $type),*) -> $result }
+    };
+    (provide () fn $name:ident
+        ($($argument:ident: $type:ty $([$count:expr])?),*) -> $result:ty) => {
+        $crate::calls::call! { by (|real| {
+            $crate::rights::provide();
+            $crate::guarded::guard(
+                |_pins| { $($crate::calls::call!(@pin _pins $argument $($count)?);)* },
+                || real($($argument),*),
+            )
+        }) fn $name($($argument: $type),*) -> $result }
     };
     (pin (|$pins:ident| $buffers:expr) fn $name:ident
         ($($argument:ident: $type:ty),*) -> $result:ty) => {

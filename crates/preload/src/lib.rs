@@ -55,6 +55,7 @@ mod processes;
 mod randomness;
 mod real;
 mod refusal;
+mod rights;
 mod seam;
 mod signal_action;
 mod signal_mask;

@@ -58,7 +58,6 @@ calls! {
     fn mkfifo(path: Text, mode: mode_t) -> c_int = pin;
     fn mkfifoat(folder: c_int, path: Text, mode: mode_t) -> c_int = pin;
     fn chdir(path: Text) -> c_int = pin;
-    fn chroot(path: Text) -> c_int = pin;
     fn chmod(path: Text, mode: mode_t) -> c_int = pin;
     fn lchmod(path: Text, mode: mode_t) -> c_int = pin;
     fn fchmodat(folder: c_int, path: Text, mode: mode_t, flags: c_int) -> c_int = pin;
@@ -124,7 +123,6 @@ calls! {
     fn mount(source: Text, target: Text, kind: Text, flags: c_ulong, options: Text) -> c_int = pin;
     fn umount(path: Text) -> c_int = pin;
     fn umount2(path: Text, flags: c_int) -> c_int = pin;
-    fn pivot_root(new: Text, old: Text) -> c_int = pin;
     fn swapon(path: Text, flags: c_int) -> c_int = pin;
     fn swapoff(path: Text) -> c_int = pin;
     fn acct(path: Text) -> c_int = pin;

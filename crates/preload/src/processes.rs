@@ -1,4 +1,5 @@
-//! Processes: the end of children, limits, usage, identity and scheduling.
+//! Processes: the end of children, limits, usage, identity and scheduling. Calls that change what
+//! the program may do are in `rights`.
 //!
 //! Guarantees: as `calls` says of each row. A child that was waited for never loses its status.
 //!
@@ -8,7 +9,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{
     gid_t, id_t, idtype_t, iovec, pid_t, pthread_t, rlimit, rusage, sched_param, siginfo_t, size_t,
-    sock_fprog, sysinfo as SystemInformation, timespec, uid_t, utmpx, utsname, winsize,
+    sysinfo as SystemInformation, timespec, uid_t, utmpx, utsname, winsize,
 };
 
 use crate::calls::{Opaque, Text, calls};
@@ -38,14 +39,12 @@ calls! {
     fn setdomainname(name: *const c_char [len], len: size_t) -> c_int = pin;
     fn getgroups(room: c_int, groups: *mut gid_t [room]) -> c_int = pin;
     fn __getgroups_chk(room: c_int, groups: *mut gid_t [room], size: size_t) -> c_int = pin;
-    fn setgroups(count: size_t, groups: *const gid_t [count]) -> c_int = pin;
     fn getresuid(real: *mut uid_t, effective: *mut uid_t, saved: *mut uid_t) -> c_int = pin;
     fn getresgid(real: *mut gid_t, effective: *mut gid_t, saved: *mut gid_t) -> c_int = pin;
     fn getcpu(cpu: *mut c_uint, node: *mut c_uint) -> c_int = pin;
     fn klogctl(action: c_int, text: *mut c_char [len], len: c_int) -> c_int = pin;
 
     fn capget(header: *mut [c_uint; 2], data: *mut [c_uint; 6]) -> c_int = pin;
-    fn capset(header: *mut [c_uint; 2], data: *const [c_uint; 6]) -> c_int = pin;
     fn init_module(image: *const c_void [len], len: size_t, parameters: Text) -> c_int = pin;
     fn delete_module(name: Text, flags: c_uint) -> c_int = pin;
     fn modify_ldt(operation: c_int, entries: *mut c_void [bytes], bytes: c_ulong) -> c_int = pin;
@@ -93,8 +92,6 @@ calls! {
         -> c_int = hold;
 
     // Variadic in C; the optional arguments travel where fixed ones would.
-    fn prctl(option: c_int, second: usize, third: usize, fourth: usize, fifth: usize) -> c_int
-        = pin(|pins| pin_option(pins, option, second, third));
     fn ptrace(request: c_uint, process: pid_t, address: usize, data: usize) -> c_long
         = pin(|pins| pin_traced(pins, request, address, data));
 }
@@ -111,19 +108,5 @@ pub fn pin_traced(pins: &mut Pins, request: c_uint, address: usize, data: usize)
         }
         libc::PTRACE_PEEKSIGINFO => pins.bytes(address as *const u8, PAGE),
         _ => {}
-    }
-}
-
-/// What `prctl` may read or write behind its second and third argument: the longest is a thread's
-/// name; a filter program (SECCOMP) names more memory, which its own header says.
-const PRCTL_BYTES: usize = 128;
-
-fn pin_option(pins: &mut Pins, option: c_int, second: usize, third: usize) {
-    pins.bytes(second as *const u8, PRCTL_BYTES);
-    pins.bytes(third as *const u8, PRCTL_BYTES);
-    if option == libc::PR_SET_SECCOMP && deepheap::may_leave(third) {
-        // SAFETY: SECCOMP_MODE_FILTER's argument is a filter program of the program's own.
-        let filter = unsafe { &*(third as *const sock_fprog) };
-        pins.array(filter.filter, usize::from(filter.len));
     }
 }

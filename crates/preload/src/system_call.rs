@@ -19,7 +19,7 @@ use crate::refusal::{ASYNCHRONOUS_IO, refuse};
 use crate::signal_set::FAULT_BIT;
 use crate::waiting::hold;
 use crate::{
-    descriptors, exec, files, fork, guarded, ipc, mapping, paths, polling, processes,
+    descriptors, exec, files, fork, guarded, ipc, mapping, paths, polling, processes, rights,
     signal_action, signal_mask, signal_stack, sockets,
 };
 
@@ -148,8 +148,8 @@ routes! { [a b c d e f]
     SYS_accept sockets::accept(a b c); SYS_accept4 sockets::accept4(a b c d);
     SYS_getsockopt sockets::getsockopt(a b c d e); SYS_setsockopt sockets::setsockopt(a b c d e);
 
-    SYS_wait4 processes::wait4(a b c d); SYS_prctl processes::prctl(a b c d e);
-    SYS_getgroups processes::getgroups(a b); SYS_setgroups processes::setgroups(a b);
+    SYS_wait4 processes::wait4(a b c d); SYS_prctl rights::prctl(a b c d e);
+    SYS_getgroups processes::getgroups(a b); SYS_setgroups rights::setgroups(a b);
     SYS_syslog processes::klogctl(a b c);
     SYS_init_module processes::init_module(a b c);
 
@@ -235,6 +235,9 @@ unsafe extern "C" fn syscall_of_program(
     // SAFETY: the program's own arguments, in its own order.
     let call =
         || unsafe { real(number, words[0], words[1], words[2], words[3], words[4], words[5]) };
+    if rights::gives_up(number) {
+        rights::provide();
+    }
     match number {
         libc::SYS_futex => futex(&[a, e], d, b, &call),
         libc::SYS_io_setup | libc::SYS_io_uring_setup => {

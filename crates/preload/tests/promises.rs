@@ -4,8 +4,11 @@
 mod preloaded;
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use preloaded::{Scratch, Setting, compile, compile_as, holds, holds_in, library, run};
 
@@ -248,6 +251,54 @@ fn a_program_may_give_up_its_privileges() {
     }
     let said = run(&mut Command::new(&program), Setting::Managing, &scratch).stderr;
     assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn a_program_that_has_given_up_its_rights_can_outgrow_ram() {
+    for (setting, argument) in
+        [(Setting::Plain, None), (Setting::Managing, None), (Setting::Managing, Some("fork"))]
+    {
+        let scratch = Scratch::new("rights");
+        let program = compile("rights.c", &scratch);
+        set_mode(scratch.path(), 0o700);
+        let output = run(Command::new(&program).args(argument), setting, &scratch);
+        set_mode(scratch.path(), 0o700);
+        says_that_rights_hold(&output);
+    }
+}
+
+fn set_mode(folder: &Path, mode: u32) {
+    std::fs::set_permissions(folder, Permissions::from_mode(mode)).expect("a folder of ours");
+}
+
+#[track_caller]
+fn says_that_rights_hold(output: &Output) {
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(output.stdout, b"rights hold\n");
+}
+
+#[test]
+fn a_program_that_filters_system_calls_needs_those_that_the_page_names() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/troubleshooting.md");
+    let page = std::fs::read_to_string(page).expect("a page");
+    let (_, section) = page.split_once("## A program with a filter").expect("a section");
+    let lists: Vec<&str> = section.split("```").skip(1).step_by(2).take(2).collect();
+    let scratch = Scratch::new("filter");
+    for (lists, own, argument) in
+        [(&lists[..1], "exit_group", None), (&lists, "exit_group wait4", Some("fork"))]
+    {
+        // Its own calls are to end, and to wait.
+        let names =
+            lists.iter().flat_map(|list| list.trim_start_matches("text").split_whitespace());
+        let allowed: String =
+            names.chain(own.split(' ')).map(|name| format!("ALLOW({name}) ")).collect();
+        let allowed = format!("-DALLOWED={allowed}");
+        let program = compile_as("program", "rights.c", &[OsStr::new(&allowed)], &scratch);
+        for setting in [Setting::Plain, Setting::Managing] {
+            let output = run(Command::new(&program).args(argument), setting, &scratch);
+            says_that_rights_hold(&output);
+        }
+    }
 }
 
 #[test]

@@ -227,7 +227,7 @@ impl Runtime {
             traces: false,
             lanes_shift: None,
         };
-        let pager = Pager::new(&options, &self.heap, store).map_err(OpenError::Start)?;
+        let pager = Pager::new(&options, &self.heap, store, None).map_err(OpenError::Start)?;
         handler_stack::limit(
             deepheap_pager::handler_stacks(options.budget_bytes),
             fault_handler::has_room_for_stack,

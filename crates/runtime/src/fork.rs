@@ -47,7 +47,7 @@ struct RunningHeld {
     managing: Option<ManagingHeld>,
     /// Whether this thread is not in the heap: not in a handler that interrupted it there.
     may_use_heap: bool,
-    _growth: Guard<'static, Growth>,
+    growth: Guard<'static, Growth>,
     _areas: Guard<'static, Areas>,
     _inside: Inside,
 }
@@ -138,7 +138,7 @@ impl RunningHeld {
         let may_use_heap = runtime.heap.fork_prepare();
         let managing = runtime.pager().map(ManagingHeld::prepare);
         PinnedAllocator::fork_prepare();
-        RunningHeld { managing, may_use_heap, _growth: growth, _areas: areas, _inside: inside }
+        RunningHeld { managing, may_use_heap, growth, _areas: areas, _inside: inside }
     }
 
     fn release_in_parent(self, runtime: &'static Runtime) {
@@ -157,7 +157,7 @@ impl RunningHeld {
         }
     }
 
-    fn release_in_child(self, runtime: &'static Runtime) {
+    fn release_in_child(mut self, runtime: &'static Runtime) {
         // SAFETY: this thread called `fork_prepare`.
         unsafe { PinnedAllocator::fork_child() };
         runtime.heap.after_fork();
@@ -175,6 +175,9 @@ impl RunningHeld {
         }
         // SAFETY: `fork` copies the calling thread only.
         unsafe { runtime.forget_stalls() };
+        if let Some(provision) = &mut self.growth.provision {
+            provision.after_fork();
+        }
         if let Some(managing) = self.managing {
             drop(managing.frozen);
             if let Some((line, link)) = managing.line {

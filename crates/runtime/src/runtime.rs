@@ -31,6 +31,7 @@ use deepheap_sys::{cancellation, mapping, tls};
 use crate::area_table::Areas;
 use crate::config::{Config, OPEN_MAX};
 use crate::durable_state::Durable;
+use crate::provision::Provision;
 use crate::stall_share::StallShare;
 use crate::stats_page::StatsPage;
 use crate::trace_file::TraceFile;
@@ -88,6 +89,8 @@ pub(crate) struct Growth {
     pub(crate) spans: usize,
     /// Going beyond RAM failed once, for a reason that was logged; it is not tried again.
     pub(crate) refused: bool,
+    /// What the switch needs, if it was opened before it.
+    pub(crate) provision: Option<Provision>,
 }
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(core::ptr::null_mut());
@@ -235,7 +238,7 @@ impl Runtime {
             pager: AtomicPtr::new(core::ptr::null_mut()),
             space_to_return: AtomicU32::new(0),
             idle_pause: AtomicUsize::new(0),
-            growth: Lock::new(Growth { spans: 0, refused: false }),
+            growth: Lock::new(Growth { spans: 0, refused: false, provision: None }),
             areas: Lock::default(),
             mapped_pages: AtomicUsize::new(0),
             lent: AtomicUsize::new(0),

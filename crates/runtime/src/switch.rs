@@ -19,13 +19,13 @@ use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
-use deepheap_sys::userfaultfd::Userfaultfd;
 use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
 
 use crate::config::Config;
+use crate::provision::Provision;
 use crate::runtime::{Growth, Inside, REGION_BYTES, Runtime};
 use crate::store_location::{StoreLocation, StoreLocationError, open_unnamed};
-use crate::{doctor, fault_handler, holds, second_tier, workers};
+use crate::{doctor, fault_handler, holds, workers};
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
 /// program's own stack may be small, and would keep what was touched of it.
@@ -33,7 +33,7 @@ const STACK_BYTES: usize = 1 << 20;
 
 /// Why the heap cannot grow beyond RAM.
 #[derive(Debug)]
-enum ManageError {
+pub(crate) enum ManageError {
     Location(StoreLocationError),
     Open(OpenError),
     Store(StoreError),
@@ -69,10 +69,10 @@ impl Runtime {
     }
 
     /// The switch, on a stack of its own.
-    fn switch(&'static self, growth: &Growth) -> Result<(), ManageError> {
+    fn switch(&'static self, growth: &mut Growth) -> Result<(), ManageError> {
         struct Call<'a> {
             runtime: &'static Runtime,
-            growth: &'a Growth,
+            growth: &'a mut Growth,
             result: Result<(), ManageError>,
         }
         extern "C" fn run(call: *mut c_void) {
@@ -86,11 +86,15 @@ impl Runtime {
         call.result
     }
 
-    fn switch_here(&'static self, growth: &Growth) -> Result<(), ManageError> {
-        let Ground { device, options, key } =
-            self.open_ground(&self.config, self.segment_buffers(), self.rings())?;
+    fn switch_here(&'static self, growth: &mut Growth) -> Result<(), ManageError> {
+        let provided = growth.provision.take().filter(Provision::claim);
+        let Provision { ground, tier, table, frames, .. } = match provided {
+            Some(provision) => provision,
+            None => self.open_provision()?,
+        };
+        let Ground { device, options, key } = ground;
         let mut store = Store::open_with_key(device, options, key).map_err(ManageError::Store)?;
-        self.add_second_tier(&mut store);
+        self.add_second_tier(&mut store, tier);
         if !self.config.discard {
             store.stop_discards();
         }
@@ -109,10 +113,12 @@ impl Runtime {
             follows_strides: self.config.strides,
             follows_sequences: self.config.sequences,
             traces: self.config.trace_file.is_some(),
-            lanes_shift: self.lanes_shift(),
+            lanes_shift: frames.is_shared.then(|| lanes_shift(self.ram())),
         };
-        let pager = Pager::new(&options, &self.heap, store).map_err(ManageError::Start)?;
-        if let Some(device) = self.table_device() {
+        let userfaultfd = frames.userfaultfd;
+        let pager = Pager::new(&options, &self.heap, store, userfaultfd);
+        let pager = pager.map_err(ManageError::Start)?;
+        if let Some(device) = table {
             pager.add_table_file(device);
         }
         handler_stack::limit(
@@ -136,35 +142,16 @@ impl Runtime {
     }
 }
 
-impl Runtime {
-    /// How many frames small objects share, as a power of two, if they do.
-    fn lanes_shift(&self) -> Option<u32> {
-        if !self.config.micro_pages {
-            return None;
-        }
-        match Userfaultfd::open_sharing_frames() {
-            Ok(_) => Some(lanes_shift(self.ram())),
-            Err(errno) => {
-                say(&[
-                    Piece::Text("no micro-pages, the kernel cannot map shared frames: "),
-                    Piece::Error(errno),
-                ]);
-                None
-            }
-        }
-    }
-}
-
 /// What a store is opened on.
-struct Ground {
-    device: Box<dyn Device>,
+pub(crate) struct Ground {
+    pub(crate) device: Box<dyn Device>,
     options: StoreOptions,
     key: Option<Key>,
 }
 
 impl Runtime {
     /// Opens what these settings name as the store.
-    fn open_ground(
+    pub(crate) fn open_ground(
         &self,
         settings: &Config,
         buffers: usize,
@@ -182,16 +169,14 @@ impl Runtime {
         Ok(Ground { device: modelled(settings, Box::new(device)), options, key })
     }
 
-    /// Opens the second tier behind the store, if the settings have one. A store without it is as
+    /// Puts the second tier behind the store, if the settings have one. A store without it is as
     /// good as one whose second tier is full.
-    fn add_second_tier(&self, store: &mut Store) {
-        let Some(settings) = self.config.of_tier() else { return };
-        let added = self.open_ground(&settings, second_tier::BUFFERS, second_tier::RINGS).and_then(
-            |ground| {
-                let Ground { device, options, key } = ground;
-                store.add_second_tier(device, options, key).map_err(ManageError::Store)
-            },
-        );
+    fn add_second_tier(&self, store: &mut Store, tier: Option<Result<Ground, ManageError>>) {
+        let Some(tier) = tier else { return };
+        let added = tier.and_then(|ground| {
+            let Ground { device, options, key } = ground;
+            store.add_second_tier(device, options, key).map_err(ManageError::Store)
+        });
         if let Err(error) = added {
             say(&[
                 Piece::Text("the second tier cannot be used, so all goes to the store: "),

@@ -53,6 +53,7 @@ mod stack_switch;
 pub mod stream_list;
 pub mod thread;
 pub mod tls;
+pub mod token;
 pub mod userfaultfd;
 pub mod zap;
 

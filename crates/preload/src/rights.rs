@@ -1,0 +1,96 @@
+//! Rights: calls by which a program gives up what it may do: other users, groups and capabilities,
+//! another root, other name spaces, a filter of system calls.
+//!
+//! Guarantees: before such a call the runtime has opened what it may need later.
+//! Never: opens anything in a child of `vfork`.
+//!
+//! Threads: any.
+
+use core::ffi::{c_char, c_int, c_long};
+
+use libc::{gid_t, size_t, uid_t};
+
+use crate::calls::{Text, calls};
+use crate::guarded::guard;
+use crate::pins::Pins;
+use crate::thread;
+
+calls! {
+    fn setuid(user: uid_t) -> c_int = provide;
+    fn seteuid(user: uid_t) -> c_int = provide;
+    fn setreuid(real: uid_t, effective: uid_t) -> c_int = provide;
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = provide;
+    fn setfsuid(user: uid_t) -> c_int = provide;
+    fn setgid(group: gid_t) -> c_int = provide;
+    fn setegid(group: gid_t) -> c_int = provide;
+    fn setregid(real: gid_t, effective: gid_t) -> c_int = provide;
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int = provide;
+    fn setfsgid(group: gid_t) -> c_int = provide;
+    fn setgroups(count: size_t, groups: *const gid_t [count]) -> c_int = provide;
+    fn initgroups(user: Text, group: gid_t) -> c_int = provide;
+    fn capset(header: *mut c_char [CAPSET_BYTES], data: *const c_char [CAPSET_BYTES]) -> c_int
+        = provide;
+    fn chroot(path: Text) -> c_int = provide;
+    fn pivot_root(new: Text, old: Text) -> c_int = provide;
+    fn unshare(flags: c_int) -> c_int = provide;
+    fn setns(space: c_int, kind: c_int) -> c_int = provide;
+
+    // Variadic in C; the optional arguments travel where fixed ones would.
+    fn prctl(option: c_int, second: usize, third: usize, fourth: usize, fifth: usize) -> c_int
+        = by(|real| {
+            if option == libc::PR_SET_SECCOMP {
+                provide();
+            }
+            let buffers = |pins: &mut Pins| pin_option(pins, option, second, third);
+            guard(buffers, || real(option, second, third, fourth, fifth))
+        });
+}
+
+/// The longest of what `capset` reads: two structures of three words.
+const CAPSET_BYTES: usize = 24;
+
+/// Before the program gives up rights.
+pub fn provide() {
+    if !thread::shares_memory() {
+        let errno = crate::seam::errno();
+        deepheap::provide();
+        crate::seam::set_errno(errno);
+    }
+}
+
+/// Whether the system call of this number gives up rights.
+pub fn gives_up(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_setuid
+            | libc::SYS_setreuid
+            | libc::SYS_setresuid
+            | libc::SYS_setfsuid
+            | libc::SYS_setgid
+            | libc::SYS_setregid
+            | libc::SYS_setresgid
+            | libc::SYS_setfsgid
+            | libc::SYS_setgroups
+            | libc::SYS_capset
+            | libc::SYS_chroot
+            | libc::SYS_pivot_root
+            | libc::SYS_unshare
+            | libc::SYS_setns
+            | libc::SYS_seccomp
+            | libc::SYS_landlock_restrict_self
+    )
+}
+
+/// What `prctl` may read or write behind its second and third argument: the longest is a thread's
+/// name; a filter program (SECCOMP) names more memory, which its own header says.
+const PRCTL_BYTES: usize = 128;
+
+fn pin_option(pins: &mut Pins, option: c_int, second: usize, third: usize) {
+    pins.bytes(second as *const u8, PRCTL_BYTES);
+    pins.bytes(third as *const u8, PRCTL_BYTES);
+    if option == libc::PR_SET_SECCOMP && deepheap::may_leave(third) {
+        // SAFETY: SECCOMP_MODE_FILTER's argument is a filter program of the program's own.
+        let filter = unsafe { &*(third as *const libc::sock_fprog) };
+        pins.array(filter.filter, usize::from(filter.len));
+    }
+}
