@@ -5,13 +5,28 @@
 //! Never: believes a header beyond the one it needs; serves files.
 //! Threads: one for each connection.
 
-use std::io::{self, Read, Write};
-use std::time::Duration;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// Bytes of a request line with its headers.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// How long a client may be silent.
+/// How long a client may take for the whole of its request, and for each part of an answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The bytes of a connection, until a moment.
+pub struct Until<'a>(pub &'a TcpStream, pub Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.0.set_read_timeout(Some(left))?;
+        self.0.read(piece)
+    }
+}
 
 /// What was asked.
 #[derive(Debug, PartialEq, Eq)]

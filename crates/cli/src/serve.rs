@@ -1,7 +1,8 @@
 //! Serve command: one local web page about processes under deepheap, and their metrics.
 //!
-//! Guarantees: nothing is told without the token; only this machine is listened to unless another
-//! address was asked for; the page loads nothing from elsewhere.
+//! Guarantees: nothing is told without the token; clients that do not show it keep out nobody who
+//! does; only this machine is listened to unless another address was asked for; the page loads
+//! nothing from elsewhere.
 //! Never: changes anything in a process, but that it may be asked to draw a map.
 //! Threads: main reads the processes; one accepts connections; one for each of them.
 
@@ -9,20 +10,20 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::arguments::Serve;
-use crate::http::{Answer, PATIENCE, Request};
+use crate::http::{Answer, PATIENCE, Request, Until};
 use crate::refusal::{EXIT_MISSING, Refusal, print_out, warn};
 use crate::watch::{Watch, Watched};
 use crate::{live, metrics};
 
 /// The page, whole.
 const PAGE: &str = include_str!("page.html");
-/// Connections that are served at a time.
+/// Connections that may be without a request at a time, and answers with a token.
 const CONNECTIONS_MAX: usize = 16;
 /// A map is drawn for so long after somebody looked at it.
 const LOOKED_AT: Duration = Duration::from_secs(5);
@@ -39,7 +40,10 @@ struct Server {
     processes: Mutex<Vec<Watched>>,
     /// When a process was last looked at.
     looks: Mutex<HashMap<u32, Instant>>,
-    connections: AtomicUsize,
+    /// Connections without a request, the oldest first.
+    silent: Mutex<Vec<Arc<TcpStream>>>,
+    /// Answers to who has the token.
+    answers: AtomicUsize,
 }
 
 /// Serves until it is ended, or the one process has.
@@ -68,7 +72,8 @@ pub fn serve(arguments: &Serve) -> Result<(), Refusal> {
         nonce: random_text()?,
         processes: Mutex::new(processes),
         looks: Mutex::default(),
-        connections: AtomicUsize::new(0),
+        silent: Mutex::default(),
+        answers: AtomicUsize::new(0),
     }));
     thread::spawn(move || accept(server, &listener));
     loop {
@@ -116,20 +121,19 @@ fn accept(server: &'static Server, listener: &TcpListener) {
             thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if server.connections.fetch_add(1, Relaxed) >= CONNECTIONS_MAX {
-            server.connections.fetch_sub(1, Relaxed);
-            let busy = Answer::text("503 Service Unavailable", "too many connections\n");
-            let _ = stream.set_write_timeout(Some(PATIENCE));
-            let _ = busy.send(&mut { stream });
-            continue;
+        let stream = Arc::new(stream);
+        {
+            let mut silent = server.silent();
+            if silent.len() >= CONNECTIONS_MAX {
+                let _ = silent.remove(0).shutdown(Shutdown::Both);
+            }
+            silent.push(stream.clone());
         }
-        let spawned = thread::Builder::new().spawn(move || {
-            // A client that goes away hurts only itself.
-            let _ = server.converse(stream);
-            server.connections.fetch_sub(1, Relaxed);
-        });
-        if spawned.is_err() {
-            server.connections.fetch_sub(1, Relaxed);
+        let conversation = stream.clone();
+        // A client that goes away hurts only itself.
+        let converse = move || drop(server.converse(&conversation));
+        if thread::Builder::new().spawn(converse).is_err() {
+            server.has_spoken(&stream);
         }
     }
 }
@@ -144,24 +148,39 @@ impl Server {
         looks.get(&pid).is_some_and(|at| at.elapsed() < LOOKED_AT)
     }
 
-    fn converse(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+    fn silent(&self) -> MutexGuard<'_, Vec<Arc<TcpStream>>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_spoken(&self, stream: &Arc<TcpStream>) {
+        self.silent().retain(|silent| !Arc::ptr_eq(silent, stream));
+    }
+
+    fn converse(&self, stream: &Arc<TcpStream>) -> std::io::Result<()> {
+        let read = Request::read(&mut Until(stream, Instant::now() + PATIENCE));
+        self.has_spoken(stream);
         stream.set_write_timeout(Some(PATIENCE))?;
-        let answer = match Request::read(&mut stream)? {
-            Ok(request) => self.answer(&request),
-            Err(bad) => bad.answer(),
-        };
-        answer.send(&mut stream)
+        match read? {
+            Ok(request) if !self.has_token(&request) => refused().send(&mut &**stream),
+            Ok(request) => {
+                let answers = self.answers.fetch_add(1, Relaxed);
+                let answer = match answers < CONNECTIONS_MAX {
+                    true => self.answer(&request),
+                    false => Answer::text("503 Service Unavailable", "too many connections\n"),
+                };
+                let sent = answer.send(&mut &**stream);
+                self.answers.fetch_sub(1, Relaxed);
+                sent
+            }
+            Err(bad) => bad.answer().send(&mut &**stream),
+        }
+    }
+
+    fn has_token(&self, request: &Request) -> bool {
+        request.token().is_some_and(|token| is_same(token, &self.token))
     }
 
     fn answer(&self, request: &Request) -> Answer {
-        if !request.token().is_some_and(|token| is_same(token, &self.token)) {
-            let text = "give the token that deepheap serve has printed: ?token=..., or a header \
-                        Authorization: Bearer ...\n";
-            let mut answer = Answer::text("401 Unauthorized", text);
-            answer.headers.push(("WWW-Authenticate", "Bearer".to_owned()));
-            return answer;
-        }
         match request.path.as_str() {
             "/" => self.page(),
             "/data" => {
@@ -192,6 +211,15 @@ impl Server {
         answer.headers.push(("Content-Security-Policy", policy));
         answer
     }
+}
+
+/// The answer to who does not show the token.
+fn refused() -> Answer {
+    let text = "give the token that deepheap serve has printed: ?token=..., or a header \
+                Authorization: Bearer ...\n";
+    let mut answer = Answer::text("401 Unauthorized", text);
+    answer.headers.push(("WWW-Authenticate", "Bearer".to_owned()));
+    answer
 }
 
 /// Compares in a time that does not tell where two texts differ.

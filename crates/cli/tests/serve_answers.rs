@@ -2,7 +2,7 @@
 
 mod command;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -113,11 +113,36 @@ fn silent_clients_keep_nobody_waiting_and_all_shows_every_process() {
     let token = token.to_str().expect("utf8");
     let server = Server::start(&folder, &["--all", "--token-file", token]);
     assert_eq!(server.token, "a-token-of-our-own");
-    let silent: Vec<TcpStream> =
-        (0..8).map(|_| TcpStream::connect(&server.address).expect("connect")).collect();
+    // Each sends a part of a request, and no more.
+    let silent = (0..64).map(|_| {
+        let mut stream = TcpStream::connect(&server.address).expect("connect");
+        stream.write_all(b"GET / HTTP/1.1\r\n").expect("send");
+        stream
+    });
+    let silent: Vec<TcpStream> = silent.collect();
     let (_, body) = server.get("/data");
     drop(silent);
     assert!(body.contains(&format!("\"pid\":{}", std::process::id())), "{body}");
+}
+
+#[test]
+fn a_client_that_sends_a_byte_now_and_then_is_left_in_the_end() {
+    show_this_process();
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[&std::process::id().to_string()]);
+    let mut stream = TcpStream::connect(&server.address).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_millis(200))).expect("timeout");
+    // So many headers are too long only after an hour.
+    for _ in 0..300 {
+        // It is closed: nothing can be sent, or the end can be read.
+        if stream.write_all(b"x").is_err()
+            || !matches!(stream.read(&mut [0]), Err(error) if
+            matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted))
+        {
+            return;
+        }
+    }
+    panic!("the connection stays");
 }
 
 #[test]
