@@ -60,6 +60,7 @@ pub use deepheap_pager::Compress;
 use deepheap_pager::Overcommit;
 use deepheap_pager::policy::budget_split;
 pub use deepheap_store::ModelKind;
+use deepheap_sys::environment;
 
 use crate::config_text::{escaped, items, trimmed, unescaped};
 use crate::config_words::{compress, compress_word, overcommit, pool, pool_step, stall};
@@ -687,11 +688,8 @@ fn flag(key: &'static str, value: &str) -> Result<bool, ConfigError> {
     }
 }
 
-/// An environment variable; empty if it is not set. So it is in a program that has more rights than
-/// who started it, as with `secure_getenv`. (From such a program glibc takes TMPDIR away.)
+/// An environment variable; empty if it is not set.
 fn variable(name: &'static str) -> Result<String, ConfigError> {
-    // SAFETY: a number.
-    let is_trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
-    let value = is_trusted.then(|| std::env::var_os(name)).flatten().unwrap_or_default();
+    let value = environment::variable(name).unwrap_or_default();
     value.into_string().map_err(|_| ConfigError::NotUtf8(name))
 }

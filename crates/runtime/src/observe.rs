@@ -12,7 +12,7 @@ use deepheap_pager::{Moves, Pager, Usage};
 use deepheap_store::Store;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
-use deepheap_sys::{clock, handler_stack, kept_stderr, process_status};
+use deepheap_sys::{clock, environment, handler_stack, kept_stderr, process_status};
 
 use crate::config::Config;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
@@ -360,7 +360,7 @@ pub fn exit_summary() {
 /// Says so if the budget did not bind what the program had.
 fn tell_unmanaged(budget: u64) {
     // A program that links the library means only some of its memory to be managed.
-    let is_all_meant = std::env::var_os(FIRST_PROCESS_VARIABLE).is_some();
+    let is_all_meant = environment::variable(FIRST_PROCESS_VARIABLE).is_some();
     let most = MOST_UNMANAGED.load(Ordering::Relaxed);
     if is_all_meant && most > budget {
         let (beside, budget) = (bytes(most), bytes(budget));
@@ -387,9 +387,9 @@ pub fn unmanaged_bytes(pid: u32, stats: &Stats) -> Option<u64> {
 }
 
 pub(crate) fn is_first_process(runtime: &Runtime) -> bool {
-    let first = match std::env::var(FIRST_PROCESS_VARIABLE) {
-        Ok(first) => first.parse().ok(),
-        Err(_) => Some(runtime.first_process), // started without `deepheap run`
+    let first = match environment::variable(FIRST_PROCESS_VARIABLE) {
+        Some(first) => first.to_str().and_then(|first| first.parse().ok()),
+        None => Some(runtime.first_process), // started without `deepheap run`
     };
     first == Some(std::process::id())
 }

@@ -16,6 +16,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use deepheap_sys::direct_file::{DirectFile, Existing, OpenError, file_system_is_memory};
+use deepheap_sys::environment;
 use deepheap_sys::errno::Errno;
 
 use crate::config::{Config, STORE_MIN_BYTES, Share};
@@ -77,7 +78,7 @@ impl StoreLocation {
             return StoreLocation::check(path, config);
         }
         let here = env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-        match env::var_os("TMPDIR").filter(|folder| !folder.is_empty()) {
+        match environment::variable("TMPDIR").filter(|folder| !folder.is_empty()) {
             Some(folder) => StoreLocation::check(Path::new(&folder), config)
                 .or_else(|first| StoreLocation::check(&here, config).map_err(|_| first)),
             None => StoreLocation::check(&here, config),
@@ -287,7 +288,7 @@ pub(crate) fn folders_of_children(config: &Config) -> Vec<PathBuf> {
         true => Some(store.to_path_buf()),
         false => store.parent().map(Path::to_path_buf),
     });
-    let temporary = env::var_os("TMPDIR").map(PathBuf::from);
+    let temporary = environment::variable("TMPDIR").map(PathBuf::from);
     [beside, temporary].into_iter().flatten().collect()
 }
 

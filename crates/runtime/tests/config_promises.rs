@@ -1,6 +1,10 @@
 //! What a configuration promises: it reads back, and it says what is wrong with it.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use deepheap::Overcommit;
 use deepheap::config::{
@@ -18,6 +22,48 @@ fn parse(conf: &str) -> Result<Config, ConfigError> {
 
 fn refusal(conf: &str) -> String {
     parse(conf).expect_err(conf).to_string()
+}
+
+/// Says what the environment means, in a process of the next test's.
+const ROLE: &str = "DEEPHEAP_TEST_ROLE";
+
+#[test]
+fn a_program_with_more_rights_than_who_starts_it_believes_none_of_their_settings() {
+    const NAME: &str =
+        "a_program_with_more_rights_than_who_starts_it_believes_none_of_their_settings";
+    // SAFETY: no memory arguments.
+    let (is_root, has_more) =
+        unsafe { (libc::geteuid() == 0, libc::getauxval(libc::AT_SECURE) != 0) };
+    if std::env::var_os(ROLE).is_some() {
+        let ram = Config::from_environment().expect("settings").ram;
+        println!("more rights {has_more}, {ram} bytes");
+        return;
+    }
+    if !is_root {
+        println!("only root can make a program of another user's");
+        return;
+    }
+    let (owner, user) = (65_533, 65_534);
+    let copy = PathBuf::from(format!("/var/tmp/deepheap-setuid-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().expect("this test"), &copy).expect("a copy");
+    std::os::unix::fs::chown(&copy, Some(owner), Some(owner)).expect("another owner");
+    let mut said = Vec::new();
+    for mode in [0o755, 0o4755] {
+        std::fs::set_permissions(&copy, Permissions::from_mode(mode)).expect("a mode");
+        let mut command = Command::new(&copy);
+        command.args([NAME, "--exact", "--nocapture"]).current_dir("/").uid(user).gid(user);
+        command.env(ROLE, "").env("DEEPHEAP_CONF", "ram:100M");
+        let output = command.output().expect("it runs");
+        said.push(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    std::fs::remove_file(&copy).expect("our copy");
+    assert!(said[0].contains("more rights false, 104857600 bytes"), "{}", said[0]);
+    if said[1].contains("more rights false") {
+        println!("/var/tmp gives no program more rights (nosuid)");
+        return;
+    }
+    assert!(said[1].contains("more rights true"), "{}", said[1]);
+    assert!(!said[1].contains("104857600"), "{}", said[1]);
 }
 
 #[test]

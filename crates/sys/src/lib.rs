@@ -16,6 +16,7 @@ pub mod byte_copy;
 pub mod cancellation;
 pub mod clock;
 pub mod direct_file;
+pub mod environment;
 pub mod errno;
 pub mod fault_signal;
 pub mod futex;
