@@ -142,8 +142,8 @@ impl fmt::Display for MapError {
                  lost; use a newer one",
             ),
             MapError::Folder(Errno::EPERM) => out.write_str(
-                "the folder where processes meet, /dev/shm/deepheap-UID, is not this user's alone: \
-                 remove it, or make it so (chmod 700)",
+                "processes meet in /dev/shm/deepheap-UID or /run/user/UID/deepheap-UID, and neither is \
+                 this user's alone: remove the first one, or make it so (chmod 700)",
             ),
             MapError::Folder(Errno::ENOSPC) => {
                 out.write_str("/dev/shm is full: the tables of a map do not fit")

@@ -15,6 +15,7 @@ use deepheap_sys::signals::Blocked;
 use deepheap_sys::{clock, environment, handler_stack, kept_stderr, process_status};
 
 use crate::config::Config;
+use crate::pool;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::stall_share::{Mark, StallShare, Times};
 use crate::stats::{Counter, Gauge, Stats};
@@ -341,6 +342,9 @@ pub fn exit_summary() {
         }
         return;
     };
+    if let Some(name) = &runtime.config.pool {
+        pool::leave(name);
+    }
     let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
     runtime.end_trace();
     let stats = runtime.snapshot();

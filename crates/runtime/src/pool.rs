@@ -5,7 +5,8 @@
 //! when its process ends, however it ends; whoever finds a slot without its lock clears it.
 //!
 //! Guarantees: what the dead had is free within `CENSUS`. A file that another version made, or that
-//! nobody uses, is made anew.
+//! nobody uses, is made anew. It goes with the last member that ends by `exit`; if that one was
+//! killed, when a process joins a pool.
 //! Never: waits for another process, but when it joins.
 //! Threads: the evictor's own.
 
@@ -16,8 +17,10 @@ use std::os::fd::AsRawFd;
 use deepheap_pager::policy::fair_share::{Member, Want};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::own_descriptor::OwnDescriptor;
-use deepheap_sys::rendezvous::Rendezvous;
+use deepheap_sys::rendezvous::{self, Rendezvous};
 
+/// What the names of the files begin with.
+const PREFIX: &str = "pool-";
 /// The most processes of a pool.
 const SLOTS: usize = 127;
 const WORDS: usize = 8;
@@ -58,8 +61,9 @@ pub(crate) struct Seen {
 impl Pool {
     /// Joins the pool of this name, or makes it, with so many bytes. ENOSPC: it is full.
     pub fn join(name: &str, bytes: u64) -> Result<Pool> {
+        rendezvous::sweep(PREFIX);
         loop {
-            let file = Rendezvous::open(&format!("pool-{name}"))?;
+            let file = Rendezvous::open(&format!("{PREFIX}{name}"))?;
             let Some(door) = file.door()? else { continue };
             if file.bytes()? != BYTES {
                 door.reset(BYTES)?;
@@ -142,6 +146,16 @@ fn get(slot: &Slot) -> Member {
     Member { granted: word(GRANTED), used: word(USED), least: word(LEAST), want }
 }
 
+/// The process ends by `exit`: if it is the last member of the pool, the file goes.
+pub(crate) fn leave(name: &str) {
+    let descriptor = DESCRIPTOR.load(Ordering::Acquire);
+    if descriptor >= 0
+        && let Ok(file) = Rendezvous::existing(&format!("{PREFIX}{name}"))
+    {
+        file.remove_unless_used(descriptor);
+    }
+}
+
 /// In the child of a fork: it is no member, whatever its parent was.
 ///
 /// # Safety
@@ -177,11 +191,15 @@ mod tests {
         let told = |seen: &Seen| -> Vec<u64> { seen.members.iter().map(|it| it.granted).collect() };
         assert_eq!(told(&seen), [40, 7]);
         // The descriptor is the lock: as if its process had ended.
+        leave(&name);
         drop(first);
         let (_, seen) = second.look(u64::MAX / 2, &ME, |_| 9).unwrap();
         assert_eq!(told(&seen), [9]);
-        let folder = deepheap_sys::rendezvous::folder().unwrap();
-        let path = format!("{}/pool-{name}", folder.to_string_lossy());
-        std::fs::remove_file(path).unwrap();
+        let names = || rendezvous::names(&format!("{PREFIX}{name}")).unwrap().len();
+        rendezvous::sweep(PREFIX);
+        assert_eq!(names(), 1, "it has a member");
+        leave(&name);
+        assert_eq!(names(), 0, "which is the last");
+        drop(second);
     }
 }

@@ -120,7 +120,10 @@ impl Runtime {
             say(&[
                 Piece::Text("the pool cannot be joined, so this process has next to no RAM: "),
                 Piece::Error(errno),
-                Piece::Text("; /dev/shm must be writable, and a pool has 127 processes at most"),
+                Piece::Text(
+                    "; /dev/shm must be writable, /dev/shm/deepheap-UID this user's alone, and a \
+                     pool has 127 processes at most",
+                ),
             ]);
         });
         let now_ns = clock::monotonic_ns();

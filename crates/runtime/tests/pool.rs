@@ -38,6 +38,39 @@ impl Drop for PoolFile {
     }
 }
 
+/// The files of pools whose names end like this.
+fn pool_files(end: &str) -> Vec<String> {
+    let names = deepheap_sys::rendezvous::names("pool-").expect("a folder");
+    names.into_iter().filter(|name| name.ends_with(end)).collect()
+}
+
+#[test]
+fn the_file_of_a_pool_goes_with_its_last_member_or_with_the_next_who_joins_any() {
+    const NAME: &str =
+        "the_file_of_a_pool_goes_with_its_last_member_or_with_the_next_who_joins_any";
+    let conf = conf(NAME);
+    let _file = PoolFile(conf.clone());
+    let own = conf.split([':', ',']).nth(3).expect("a pool").to_owned();
+    let (mine, killed) = (format!("{own}-mine"), format!("{own}-killed"));
+    let with = |pool: &str| conf.replace(&own, pool);
+    let is_in = |s: &Stats| s.pool_members > 0;
+    if !is_played(NAME) {
+        // One that is killed: as if its file had been left.
+        let file = deepheap_sys::rendezvous::Rendezvous::open(&format!("pool-{killed}"));
+        drop(file.expect("a file"));
+        assert_eq!(pool_files(&killed).len(), 1);
+    }
+    play(NAME, &with(&mine), || {
+        let data = Collection::filled(seed(), OBJECTS, PAGE);
+        assert!(touch_until(&data, is_in), "{:?}", stats());
+        assert_eq!(pool_files(&mine).len(), 1);
+        // A member that ends before the last one takes nothing with it.
+        must_succeed(fork(|| assert!(touch_until(&data, |s| s.pool_members == 2))));
+        assert_eq!(pool_files(&mine).len(), 1);
+    });
+    assert_eq!([pool_files(&mine), pool_files(&killed)], [const { Vec::<String>::new() }; 2]);
+}
+
 /// Touches all of these until something holds; false if it does not for long.
 fn touch_until(data: &Collection, mut holds: impl FnMut(&Stats) -> bool) -> bool {
     let mut random = Random::new(7);

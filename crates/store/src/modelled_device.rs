@@ -11,16 +11,18 @@
 //! process that is killed or stopped holds up no other. Two that meet may take the arm to be where
 //! it was a request before.
 //!
-//! Guarantees: results and bytes are those of the real device.
+//! Guarantees: results and bytes are those of the real device. The small file goes with the last
+//! device of its name, or when another is made after that one's process has ended.
 //! Never: allocates, but in `new`.
 //! Threads: any.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use std::os::fd::AsRawFd;
 
 use deepheap_sys::clock;
 use deepheap_sys::errno::Result;
-use deepheap_sys::rendezvous;
+use deepheap_sys::rendezvous::{self, Rendezvous};
 use deepheap_sys::thread;
 
 use crate::device::{Device, Read, Write};
@@ -30,6 +32,8 @@ use crate::device_model::{DeviceModel, Direction, ModelKind};
 const QUEUE: usize = 64;
 /// How far the part of one device is from that of the next.
 const PART_BYTES: u64 = 1 << 30;
+/// What the names of the small files begin with.
+const PREFIX: &str = "model-";
 /// Parts of the disk of the model.
 const PARTS: u64 = 149;
 
@@ -39,6 +43,8 @@ pub struct ModelledDevice {
     kind: ModelKind,
     /// Where the arm is, until when it is busy, and which part the next device has.
     shared: &'static [AtomicU64; 3],
+    /// By which the others know that it is there.
+    member: Option<Rendezvous>,
     /// Where its part of the disk begins.
     begin: u64,
 }
@@ -46,11 +52,14 @@ pub struct ModelledDevice {
 impl ModelledDevice {
     /// The device, as slow as one of this kind. Where nothing can be shared it is one of its own.
     pub fn new(device: Box<dyn Device>, kind: ModelKind, name: &str) -> ModelledDevice {
-        let shared = rendezvous::words(&file_name(kind, name));
-        let shared = shared.unwrap_or_else(|_| Box::leak(Box::default()));
+        rendezvous::sweep(PREFIX);
+        let (shared, member) = match rendezvous::words(&file_name(kind, name)) {
+            Ok((shared, member)) => (shared, Some(member)),
+            Err(_) => (&*Box::leak(Box::default()), None),
+        };
         let [_, _, next_part] = shared;
         let part = next_part.fetch_add(1, Ordering::Relaxed) % PARTS;
-        ModelledDevice { device, kind, shared, begin: part * PART_BYTES }
+        ModelledDevice { device, kind, shared, member, begin: part * PART_BYTES }
     }
 
     /// When the last of these requests, an offset and a length each, ends if they come now.
@@ -95,7 +104,7 @@ impl ModelledDevice {
 }
 
 fn file_name(kind: ModelKind, name: &str) -> String {
-    format!("model-{}-{}", kind.name(), name.replace('/', "+"))
+    format!("{PREFIX}{}-{}", kind.name(), name.replace('/', "+"))
 }
 
 /// Sleeps until the clock says so; the real device may have taken that long already.
@@ -106,6 +115,14 @@ fn wait_until(end_ns: u64) {
             return;
         }
         thread::sleep(Duration::from_nanos(end_ns - now_ns));
+    }
+}
+
+impl Drop for ModelledDevice {
+    fn drop(&mut self) {
+        if let Some(member) = &self.member {
+            member.remove_unless_used(member.as_raw_fd());
+        }
     }
 }
 
@@ -159,7 +176,6 @@ mod tests {
     use crate::file_device::FileDevice;
     use deepheap_sys::direct_file::DirectFile;
     use deepheap_sys::pinned_array::PinnedArray;
-    use deepheap_sys::rendezvous::Rendezvous;
     use std::time::Instant;
 
     #[test]
@@ -190,7 +206,8 @@ mod tests {
         // How far the platter has turned differs; a seek is the least for each.
         let seeks = Duration::from_millis(BLOCKS as u64);
         assert!(scattered >= seeks, "{scattered:?}");
-        remove(&name);
+        drop(device);
+        assert_eq!(rendezvous::names(&file_name(ModelKind::HardDisk, &name)), Ok(vec![]));
     }
 
     #[test]
@@ -206,12 +223,10 @@ mod tests {
         let block = || [(0, 4096)].into_iter();
         assert!(same.ends_at(Direction::Read, block()) > end_ns + 1_000_000, "a seek later");
         assert!(other.ends_at(Direction::Read, block()) < end_ns);
-        remove(&own);
-        remove(&format!("{own}-other"));
-    }
-
-    fn remove(name: &str) {
-        let file = Rendezvous::open(&file_name(ModelKind::HardDisk, name)).expect("a file");
-        file.door().expect("a lock").expect("the same file").remove();
+        drop(same);
+        let is_there = |name| rendezvous::names(&file_name(ModelKind::HardDisk, name));
+        assert_eq!(is_there(&own).map(|names| names.len()), Ok(2), "one and other are members");
+        drop((one, other));
+        assert_eq!(is_there(&own), Ok(vec![]));
     }
 }

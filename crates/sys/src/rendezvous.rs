@@ -6,42 +6,68 @@
 //! lock) for as long as it lives, so the kernel itself tells who has died.
 //!
 //! Guarantees: close-on-exec; a folder or file of somebody else is refused; room for the tables is
-//! reserved before they are mapped.
+//! reserved before they are mapped; a file is removed only while no member has a lock of it.
 //! Never: runs in a signal handler, but for `is_locked`.
 //! Threads: any.
 
 use crate::PAGE;
 use crate::errno::{Errno, Result};
+use crate::log::{Piece, say};
 use crate::own_descriptor::OwnDescriptor;
 use crate::raw_call::{Descriptor, raw_call, raw_call_again};
 use core::ffi::CStr;
-use core::sync::atomic::AtomicU64;
-use std::ffi::CString;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ffi::{CString, OsStr};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 
-/// Where the folder may lie, the first that can be used; the user's number is put in. It is no
-/// matter of the environment: processes that share a file must find the same one.
+/// Where the folder may lie; the user's number is put in. It is no matter of the environment:
+/// processes that share a file must find the same one. `/run/user` comes last, for it is taken away
+/// with the user's last session, under processes that go on.
 const PLACES: [&str; 2] = ["/dev/shm", "/run/user/{uid}"];
 
-/// The folder, made if need be: its path. EPERM: it is not the user's alone.
+static HAS_TOLD: AtomicBool = AtomicBool::new(false);
+
+/// The folder, made if need be: its path. Where somebody else has taken its name it lies in the
+/// other place, and that is told. EPERM: there is no other.
 pub fn folder() -> Result<CString> {
     // SAFETY: no arguments.
     let user = unsafe { libc::geteuid() };
-    let mut answer = Err(Errno::ENOENT);
-    for place in PLACES {
-        let place = place.replace("{uid}", &user.to_string());
-        let path = CString::new(format!("{place}/deepheap-{user}")).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: the path ends with NUL.
-        answer = match unsafe { raw_call!(SYS_mkdir, path.as_ptr(), 0o700) } {
-            Ok(_) | Err(Errno::EEXIST) => check_folder(&path, user).map(|()| path),
-            Err(errno) => Err(errno),
-        };
-        // A folder that somebody else has made there is no reason to meet elsewhere.
-        if !matches!(answer, Err(Errno::ENOENT | Errno::EROFS | Errno::EACCES)) {
-            break;
+    let (folder, refused) = folder_in(PLACES, user)?;
+    if let Some((name, errno)) = refused
+        && !HAS_TOLD.swap(true, Ordering::Relaxed)
+    {
+        say(&[
+            Piece::Text(&name.to_string_lossy()),
+            Piece::Text(" is not a folder of this user's alone ("),
+            Piece::Error(errno),
+            Piece::Text("), so processes meet in "),
+            Piece::Text(&folder.to_string_lossy()),
+        ]);
+    }
+    Ok(folder)
+}
+
+/// As `folder`, and what could not be used of what is there.
+fn folder_in(places: [&str; 2], user: u32) -> Result<(CString, Option<(CString, Errno)>)> {
+    let (mut refused, mut failure) = (None, Errno::ENOENT);
+    // What is there before what is not: when the name is free again, those who meet elsewhere since
+    // it was taken must be found.
+    for makes in [false, true] {
+        for place in places {
+            let place = place.replace("{uid}", &user.to_string());
+            let path = CString::new(format!("{place}/deepheap-{user}"));
+            let path = path.map_err(|_| Errno::EINVAL)?;
+            // SAFETY: the path ends with NUL.
+            let made = makes.then(|| unsafe { raw_call!(SYS_mkdir, path.as_ptr(), 0o700) });
+            match check_folder(&path, user) {
+                Ok(()) => return Ok((path, refused)),
+                Err(Errno::ENOENT) => failure = made.and_then(Result::err).unwrap_or(failure),
+                Err(errno) => refused = refused.or(Some((path, errno))),
+            }
         }
     }
-    answer
+    Err(if refused.is_some() { Errno::EPERM } else { failure })
 }
 
 fn check_folder(path: &CStr, user: u32) -> Result<()> {
@@ -51,9 +77,29 @@ fn check_folder(path: &CStr, user: u32) -> Result<()> {
     if is_own { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Words of the file of this name, zeros when it is made; shared with all who ask for them, for as
-/// long as this process lives.
-pub fn words<const COUNT: usize>(name: &str) -> Result<&'static [AtomicU64; COUNT]> {
+/// The names of the files in the folder that begin so, in order.
+pub fn names(prefix: &str) -> Result<Vec<String>> {
+    let folder = std::fs::read_dir(OsStr::from_bytes(folder()?.as_bytes()))
+        .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Removes those of which no member lives: they take RAM. What cannot be looked at stays; the next
+/// who wants the file makes it anew.
+pub fn sweep(prefix: &str) {
+    for name in names(prefix).unwrap_or_default() {
+        if let Ok(file) = Rendezvous::existing(&name) {
+            file.remove_unless_used(file.as_raw_fd());
+        }
+    }
+}
+
+/// Words of the file of this name, zeros when it is made, shared with all who ask for them. They
+/// stay mapped; the file stays as long as one of the members does, each of which has a lock.
+pub fn words<const COUNT: usize>(name: &str) -> Result<(&'static [AtomicU64; COUNT], Rendezvous)> {
     const { assert!(COUNT * size_of::<u64>() <= PAGE) };
     loop {
         let file = Rendezvous::open(name)?;
@@ -61,8 +107,14 @@ pub fn words<const COUNT: usize>(name: &str) -> Result<&'static [AtomicU64; COUN
         if file.bytes()? != PAGE {
             door.reset(PAGE)?;
         }
+        let mut places = 0..PAGE;
+        while !file.try_lock(places.next().ok_or(Errno::ENOSPC)?)? {}
+        // A mapping keeps its open file, and so the locks of that.
+        let page = file.reopened()?.map(PAGE)?;
         // SAFETY: a page of a mapping that stays, aligned as a page is, and used as atomics alone.
-        return Ok(unsafe { &*file.map(PAGE)?.cast() });
+        let words = unsafe { &*page.cast() };
+        drop(door);
+        return Ok((words, file));
     }
 }
 
@@ -96,7 +148,7 @@ impl Rendezvous {
         Ok(Rendezvous { file, path })
     }
 
-    /// The door, unless somebody has it now: for who must not wait, and would not remove the file.
+    /// The door, unless somebody has it now: for who must not wait. The file may have been removed.
     pub fn door_if_free(&self) -> Option<Door<'_>> {
         let how = libc::LOCK_EX | libc::LOCK_NB;
         // SAFETY: no memory arguments.
@@ -109,15 +161,28 @@ impl Rendezvous {
         // SAFETY: no memory arguments.
         unsafe { raw_call_again!(SYS_flock, self.file.as_raw_fd(), libc::LOCK_EX) }?;
         let door = Door(self);
+        Ok(self.is_named()?.then_some(door))
+    }
+
+    /// Removes the file's name if nobody has a lock of the file but `member`, a descriptor of it.
+    /// Who has the door is about to join, or removes it as well.
+    pub fn remove_unless_used(&self, member: RawFd) {
+        if let Some(door) = self.door_if_free()
+            && self.is_named() == Ok(true)
+            && !is_locked(member, lock_of(0, 0))
+        {
+            door.remove();
+        }
+    }
+
+    fn is_named(&self) -> Result<bool> {
         let own = status(self.file.as_raw_fd())?;
         // SAFETY: the path ends with NUL, and stat fills in the zeroed struct.
         let named = unsafe {
             let mut stat: libc::stat = core::mem::zeroed();
             raw_call!(SYS_stat, self.path.as_ptr(), &raw mut stat).map(|_| stat)
         };
-        let is_named =
-            named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino));
-        Ok(is_named.then_some(door))
+        Ok(named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)))
     }
 
     /// The same file, as another member: its locks are its own. For the child of a fork.
@@ -130,7 +195,7 @@ impl Rendezvous {
 
     /// Takes the lock of a byte, for as long as this is open. False: another has it.
     pub fn try_lock(&self, byte: usize) -> Result<bool> {
-        let mut lock = lock_of(byte, libc::F_WRLCK);
+        let mut lock = lock_of(byte, 1);
         let (fd, lock) = (self.file.as_raw_fd(), &raw mut lock);
         // SAFETY: the kernel reads a flock.
         match unsafe { raw_call_again!(SYS_fcntl, fd, libc::F_OFD_SETLK, lock) } {
@@ -142,12 +207,7 @@ impl Rendezvous {
 
     /// Whether another has the lock of a byte. In doubt it has.
     pub fn is_locked(&self, byte: usize) -> bool {
-        let mut lock = lock_of(byte, libc::F_WRLCK);
-        let at = &raw mut lock;
-        // SAFETY: the kernel reads and writes a flock.
-        let asked =
-            unsafe { raw_call_again!(SYS_fcntl, self.file.as_raw_fd(), libc::F_OFD_GETLK, at) };
-        asked.is_err() || i32::from(lock.l_type) != libc::F_UNLCK
+        is_locked(self.file.as_raw_fd(), lock_of(byte, 1))
     }
 
     /// Bytes of the file.
@@ -196,14 +256,23 @@ impl AsRawFd for Rendezvous {
     }
 }
 
-fn lock_of(byte: usize, kind: i32) -> libc::flock {
+/// The lock of so many bytes; 0: of all there can be.
+fn lock_of(byte: usize, bytes: i64) -> libc::flock {
     // SAFETY: zeroed is a valid flock; l_pid must be 0.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
-    lock.l_type = kind as i16;
+    lock.l_type = libc::F_WRLCK as i16;
     lock.l_whence = libc::SEEK_SET as i16;
     lock.l_start = byte as i64;
-    lock.l_len = 1;
+    lock.l_len = bytes;
     lock
+}
+
+/// Whether another open file has such a lock. In doubt it has.
+fn is_locked(descriptor: RawFd, mut lock: libc::flock) -> bool {
+    let at = &raw mut lock;
+    // SAFETY: the kernel reads and writes a flock.
+    let asked = unsafe { raw_call_again!(SYS_fcntl, descriptor, libc::F_OFD_GETLK, at) };
+    asked.is_err() || i32::from(lock.l_type) != libc::F_UNLCK
 }
 
 fn status(descriptor: RawFd) -> Result<libc::stat> {
@@ -219,14 +288,81 @@ fn status(descriptor: RawFd) -> Result<libc::stat> {
 mod tests {
     use super::*;
     use core::sync::atomic::Ordering::Relaxed;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn words_are_the_same_for_all_who_ask() {
         let name = format!("test-words-{}", std::process::id());
-        let [one, other] = [(); 2].map(|()| words::<2>(&name).unwrap());
+        let [(one, member), (other, last)] = [(); 2].map(|()| words::<2>(&name).unwrap());
         one[1].store(7, Relaxed);
         assert_eq!((other[0].load(Relaxed), other[1].load(Relaxed)), (0, 7));
-        Rendezvous::open(&name).unwrap().door().unwrap().expect("there").remove();
+        sweep(&name);
+        member.remove_unless_used(member.as_raw_fd());
+        drop(member);
+        assert_eq!(names(&name), Ok(vec![name.clone()]), "a member lives");
+        drop(last);
+        sweep(&name);
+        assert_eq!(names(&name), Ok(vec![]));
+    }
+
+    #[test]
+    fn who_joins_while_the_last_one_goes_is_in_the_file_that_is_there() {
+        let name = format!("test-race-{}", std::process::id());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        let (words, member) = words::<1>(&name).unwrap();
+                        words[0].fetch_add(1, Relaxed);
+                        assert!(member.is_named().unwrap());
+                        member.remove_unless_used(member.as_raw_fd());
+                        // The door may have been another's: then it stays for one that comes.
+                        drop(member);
+                        sweep(&name);
+                    }
+                });
+            }
+        });
+        sweep(&name);
+        assert_eq!(names(&name), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_name_that_somebody_else_has_taken_leads_to_the_other_place_and_all_stay_there() {
+        // SAFETY: no arguments.
+        let user = unsafe { libc::geteuid() };
+        let top = std::env::temp_dir().join(format!("test-places-{}", std::process::id()));
+        let places = ["one", "two"].map(|name| top.join(name));
+        let names = places.each_ref().map(|place| place.join(format!("deepheap-{user}")));
+        let squats: [fn(&Path); 3] = [
+            |at| std::fs::write(at, "").unwrap(),
+            |at| std::os::unix::fs::symlink("/", at).unwrap(),
+            |at| {
+                std::fs::create_dir(at).unwrap();
+                std::fs::set_permissions(at, Permissions::from_mode(0o777)).unwrap();
+            },
+        ];
+        let found = || {
+            let [one, two] = places.each_ref().map(|place| place.to_str().unwrap());
+            let found = folder_in([one, two], user);
+            found.map(|(path, refused)| (PathBuf::from(path.to_str().unwrap()), refused.is_some()))
+        };
+        for squat in squats {
+            places.iter().for_each(|place| std::fs::create_dir_all(place).unwrap());
+            squat(&names[0]);
+            assert_eq!(found(), Ok((names[1].clone(), true)));
+            std::fs::rename(&names[0], top.join("gone")).unwrap();
+            assert_eq!(found(), Ok((names[1].clone(), false)), "where the others are");
+            std::fs::remove_dir_all(&places[1]).unwrap();
+            assert_eq!(found(), Ok((names[0].clone(), false)));
+            std::fs::remove_dir(&names[0]).unwrap();
+            std::fs::rename(top.join("gone"), &names[0]).unwrap();
+            assert_eq!(found(), Err(Errno::EPERM));
+            std::fs::remove_dir_all(&top).unwrap();
+        }
+        assert_eq!(found(), Err(Errno::ENOENT));
     }
 
     #[test]
