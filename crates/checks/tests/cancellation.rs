@@ -38,9 +38,8 @@ const ROOMS: [&str; 5] = [
     "crates/pager/src/",
     "crates/maps/src/",
 ];
-/// Files of `runtime` and `maps` that use `std` under `Inside`, or that only commands call.
+/// Files of `runtime`, `maps` and `sys` that use `std` under `Inside`, or that only commands call.
 const INSIDE: [&str; 11] = [
-    "crates/maps/src/folder.rs",
     "crates/maps/src/log_create.rs",
     "crates/runtime/src/doctor.rs",
     "crates/runtime/src/doctor_store.rs",
@@ -51,6 +50,7 @@ const INSIDE: [&str; 11] = [
     "crates/runtime/src/observe.rs",
     "crates/runtime/src/stats_page.rs",
     "crates/runtime/src/store_location.rs",
+    "crates/sys/src/rendezvous_list.rs",
 ];
 /// Calls and symbols that are there behind `cancellation::Off`: io_uring's descriptor is closed by
 /// its crate, and `thread` joins.

@@ -142,8 +142,9 @@ impl fmt::Display for MapError {
                  lost; use a newer one",
             ),
             MapError::Folder(Errno::EPERM) => out.write_str(
-                "processes meet in /dev/shm/deepheap-UID or /run/user/UID/deepheap-UID, and neither is \
-                 this user's alone: remove the first one, or make it so (chmod 700)",
+                "the folders where processes may meet, /dev/shm/deepheap-UID and \
+                 /run/user/UID/deepheap-UID, are not this user's alone: remove the first one, or \
+                 make it so (chmod 700)",
             ),
             MapError::Folder(Errno::ENOSPC) => {
                 out.write_str("/dev/shm is full: the tables of a map do not fit")

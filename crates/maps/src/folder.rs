@@ -4,7 +4,7 @@
 //! Threads: any.
 
 use deepheap_sys::errno::Errno;
-use deepheap_sys::rendezvous;
+use deepheap_sys::rendezvous_list;
 use deepheap_sys::sparse_file::FileId;
 
 const PREFIX: &str = "map-";
@@ -16,10 +16,10 @@ pub fn name_of(id: FileId) -> String {
 
 /// The names of all that there are.
 pub fn names() -> Result<Vec<String>, Errno> {
-    rendezvous::names(PREFIX)
+    rendezvous_list::names(PREFIX)
 }
 
 /// Removes those whose processes have all died.
 pub fn sweep() {
-    rendezvous::sweep(PREFIX);
+    rendezvous_list::sweep(PREFIX);
 }

@@ -208,7 +208,7 @@ fn a_crash_at_any_write_or_sync_leaves_a_whole_commit() {
                     returned = Some(last);
                 }
             }
-            // Two kinds of loss at each point, all of them at any three in a row; and processes that
+            // Two kinds of loss at each point, all of them at any three in a row; and processes
             // are killed, and the power fails while the next one recovers what they have left.
             for turn in 0..4 {
                 let loss = Loss::ALL[(2 * at + turn) % Loss::ALL.len()];

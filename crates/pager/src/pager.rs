@@ -138,8 +138,8 @@ const SLOT_LEAST: usize = 128;
 const DESCRIPTORS_MAX: usize = 1 << 30;
 
 impl Pager {
-    /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd, unless it has one
-    /// that was opened for what the options want; registers nothing yet.
+    /// A pager for a heap whose spans are all plain so far. Opens the userfaultfd, unless one was
+    /// opened for what the options want; registers nothing yet.
     pub fn new(
         options: &Options,
         heap: &'static Heap,

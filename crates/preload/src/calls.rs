@@ -179,7 +179,7 @@ macro_rules! call {
     (provide () fn $name:ident
         ($($argument:ident: $type:ty $([$count:expr])?),*) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
-            $crate::rights::provide();
+            $crate::provision::provide();
             $crate::guarded::guard(
                 |_pins| { $($crate::calls::call!(@pin _pins $argument $($count)?);)* },
                 || real($($argument),*),

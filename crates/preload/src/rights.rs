@@ -1,8 +1,7 @@
 //! Rights: calls by which a program gives up what it may do: other users, groups and capabilities,
 //! another root, other name spaces, a filter of system calls.
 //!
-//! Guarantees: before such a call the runtime has opened what it may need later.
-//! Never: opens anything in a child of `vfork`.
+//! Guarantees: before such a call the runtime has opened what it may need later (`provision`).
 //!
 //! Threads: any.
 
@@ -13,7 +12,7 @@ use libc::{gid_t, size_t, uid_t};
 use crate::calls::{Text, calls};
 use crate::guarded::guard;
 use crate::pins::Pins;
-use crate::thread;
+use crate::provision::provide;
 
 calls! {
     fn setuid(user: uid_t) -> c_int = provide;
@@ -48,15 +47,6 @@ calls! {
 
 /// The longest of what `capset` reads: two structures of three words.
 const CAPSET_BYTES: usize = 24;
-
-/// Before the program gives up rights.
-pub fn provide() {
-    if !thread::shares_memory() {
-        let errno = crate::seam::errno();
-        deepheap::provide();
-        crate::seam::set_errno(errno);
-    }
-}
 
 /// Whether the system call of this number gives up rights.
 pub fn gives_up(number: c_long) -> bool {

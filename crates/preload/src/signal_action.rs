@@ -22,7 +22,7 @@ use libc::{
 use crate::calls::calls;
 use crate::real::real;
 use crate::signal_set::{without_fault, word};
-use crate::{seam, signal_relay, thread};
+use crate::{own_process, seam, signal_relay};
 
 type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
 
@@ -70,7 +70,7 @@ unsafe extern "C" fn sigaction_for_program(
             return change_action(signal, new, old);
         }
         // What the runtime keeps is the parent's in a child that shares our memory.
-        let kept = if thread::shares_memory() { null() } else { new };
+        let kept = if own_process::shares_memory() { null() } else { new };
         seam::change_fault_action(kept, old, || change_action(signal, new, old))
     }
 }
@@ -127,7 +127,7 @@ unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> 
         let wanted = new.as_ref().map(|asked| {
             // SIGBUS comes to the runtime's own handler as soon as there are faults.
             let is_none = [SIG_DFL, SIG_IGN].contains(&asked.sa_sigaction);
-            if !is_signal || is_none || signal == libc::SIGBUS || thread::shares_memory() {
+            if !is_signal || is_none || signal == libc::SIGBUS || own_process::shares_memory() {
                 return Action { sa_mask: without_fault(&asked.sa_mask), ..*asked };
             }
             signal_relay::relayed(signal, asked)

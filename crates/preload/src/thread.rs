@@ -16,7 +16,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use libc::{clockid_t, mqd_t, pthread_attr_t, pthread_key_t, pthread_t, sigevent, timespec};
 
@@ -25,7 +25,7 @@ use crate::guarded::guard;
 use crate::own_stack::{self, OwnStack};
 use crate::pins::Pins;
 use crate::real::real;
-use crate::{plain, seam, signal_mask, signal_stack, thread_state};
+use crate::{own_process, plain, seam, signal_mask, signal_stack, thread_state};
 
 type Posix = extern "C" fn(*mut c_void) -> *mut c_void;
 type C11 = extern "C" fn(*mut c_void) -> c_int;
@@ -46,9 +46,6 @@ static EXIT_KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
 /// Living threads of the program. libc's count includes the runtime's workers.
 static LIVING: AtomicUsize = AtomicUsize::new(1);
-
-/// The process whose memory this is; 0 before the constructor has run.
-static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// What a new thread runs; freed by it.
 struct Start {
@@ -260,21 +257,9 @@ extern "C" fn at_exit(round: *mut c_void) {
     signal_stack::leave();
 }
 
-/// Whether this is a child that uses the memory of its parent (`vfork`, `CLONE_VM`).
-pub fn shares_memory() -> bool {
-    let process = PROCESS.load(Ordering::Relaxed);
-    // SAFETY: no arguments.
-    process != 0 && process != unsafe { libc::getpid() }
-}
-
-fn note_process() {
-    // SAFETY: no arguments.
-    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-}
-
 /// In a forked child there is one thread.
 pub fn forked() {
-    note_process();
+    own_process::note();
     own_stack::forked();
     TIMERS.store(false, Ordering::Relaxed);
     QUEUES.store(false, Ordering::Relaxed);
@@ -284,7 +269,7 @@ pub fn forked() {
 /// Makes the key and prepares the first thread, which may have begun with SIGBUS blocked. Without a
 /// key, threads keep their caches when they end.
 pub fn prepare() {
-    note_process();
+    own_process::note();
     signal_mask::open_in_foreign_thread();
     let mut key: pthread_key_t = 0;
     // SAFETY: a place for the key and a destructor that lives as long as the process.

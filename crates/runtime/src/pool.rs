@@ -17,7 +17,8 @@ use std::os::fd::AsRawFd;
 use deepheap_pager::policy::fair_share::{Member, Want};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::own_descriptor::OwnDescriptor;
-use deepheap_sys::rendezvous::{self, Rendezvous};
+use deepheap_sys::rendezvous::Rendezvous;
+use deepheap_sys::rendezvous_list;
 
 /// What the names of the files begin with.
 const PREFIX: &str = "pool-";
@@ -61,7 +62,7 @@ pub(crate) struct Seen {
 impl Pool {
     /// Joins the pool of this name, or makes it, with so many bytes. ENOSPC: it is full.
     pub fn join(name: &str, bytes: u64) -> Result<Pool> {
-        rendezvous::sweep(PREFIX);
+        rendezvous_list::sweep(PREFIX);
         loop {
             let file = Rendezvous::open(&format!("{PREFIX}{name}"))?;
             let Some(door) = file.door()? else { continue };
@@ -195,8 +196,8 @@ mod tests {
         drop(first);
         let (_, seen) = second.look(u64::MAX / 2, &ME, |_| 9).unwrap();
         assert_eq!(told(&seen), [9]);
-        let names = || rendezvous::names(&format!("{PREFIX}{name}")).unwrap().len();
-        rendezvous::sweep(PREFIX);
+        let names = || rendezvous_list::names(&format!("{PREFIX}{name}")).unwrap().len();
+        rendezvous_list::sweep(PREFIX);
         assert_eq!(names(), 1, "it has a member");
         leave(&name);
         assert_eq!(names(), 0, "which is the last");

@@ -12,20 +12,19 @@ use std::path::Path;
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks, lanes_shift};
-use deepheap_store::{
-    Device, FileDevice, Key, ModelledDevice, Options as StoreOptions, Store, StoreError,
-};
+use deepheap_store::{Device, FileDevice, Key, ModelledDevice, Store, StoreError};
 use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
+use deepheap_sys::userfaultfd::Userfaultfd;
 use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
 
 use crate::config::Config;
-use crate::provision::Provision;
+use crate::provision::{Frames, Ground, Provision};
 use crate::runtime::{Growth, Inside, REGION_BYTES, Runtime};
 use crate::store_location::{StoreLocation, StoreLocationError, open_unnamed};
-use crate::{doctor, fault_handler, holds, workers};
+use crate::{doctor, fault_handler, holds, second_tier, workers};
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
 /// program's own stack may be small, and would keep what was touched of it.
@@ -94,7 +93,10 @@ impl Runtime {
         };
         let Ground { device, options, key } = ground;
         let mut store = Store::open_with_key(device, options, key).map_err(ManageError::Store)?;
-        self.add_second_tier(&mut store, tier);
+        if let Some(Ground { device, options, key }) = tier {
+            let added = store.add_second_tier(device, options, key).map_err(ManageError::Store);
+            let _ = added.map_err(say_tier_lacks);
+        }
         if !self.config.discard {
             store.stop_discards();
         }
@@ -142,16 +144,9 @@ impl Runtime {
     }
 }
 
-/// What a store is opened on.
-pub(crate) struct Ground {
-    pub(crate) device: Box<dyn Device>,
-    options: StoreOptions,
-    key: Option<Key>,
-}
-
 impl Runtime {
     /// Opens what these settings name as the store.
-    pub(crate) fn open_ground(
+    fn open_ground(
         &self,
         settings: &Config,
         buffers: usize,
@@ -169,20 +164,29 @@ impl Runtime {
         Ok(Ground { device: modelled(settings, Box::new(device)), options, key })
     }
 
-    /// Puts the second tier behind the store, if the settings have one. A store without it is as
-    /// good as one whose second tier is full.
-    fn add_second_tier(&self, store: &mut Store, tier: Option<Result<Ground, ManageError>>) {
-        let Some(tier) = tier else { return };
-        let added = tier.and_then(|ground| {
-            let Ground { device, options, key } = ground;
-            store.add_second_tier(device, options, key).map_err(ManageError::Store)
+    /// Opens all that the switch needs, for this process alone. A store without its second tier is
+    /// as good as one whose second tier is full.
+    pub(crate) fn open_provision(&self) -> Result<Provision, ManageError> {
+        let ground = self.open_ground(&self.config, self.segment_buffers(), self.rings())?;
+        let tier = self.config.of_tier().and_then(|settings| {
+            let opened = self.open_ground(&settings, second_tier::BUFFERS, second_tier::RINGS);
+            opened.map_err(say_tier_lacks).ok()
         });
-        if let Err(error) = added {
+        let (table, frames) = (self.table_device(), self.open_frames());
+        Ok(Provision { ground, tier, table, frames, token: None })
+    }
+
+    fn open_frames(&self) -> Frames {
+        let shared = self.config.micro_pages.then(Userfaultfd::open_sharing_frames);
+        if let Some(Err(errno)) = shared {
             say(&[
-                Piece::Text("the second tier cannot be used, so all goes to the store: "),
-                Piece::Text(&error.to_string()),
+                Piece::Text("no micro-pages, the kernel cannot map shared frames: "),
+                Piece::Error(errno),
             ]);
         }
+        let shared = shared.and_then(Result::ok);
+        let is_shared = shared.is_some();
+        Frames { userfaultfd: shared.or_else(|| Userfaultfd::open().ok()), is_shared }
     }
 
     /// A file without a name for the pages of the object table that leave RAM: beside the store, or
@@ -209,6 +213,13 @@ impl Runtime {
     pub(crate) fn is_lazy(&self) -> bool {
         self.config.overcommit == Overcommit::Lazy
     }
+}
+
+fn say_tier_lacks(error: ManageError) {
+    say(&[
+        Piece::Text("the second tier cannot be used, so all goes to the store: "),
+        Piece::Text(&error.to_string()),
+    ]);
 }
 
 /// The device of a store, as slow as its settings want it.

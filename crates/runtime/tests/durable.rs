@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use deepheap::{DurableHeap, DurableOptions, OpenError, free, usable_size};
+use deepheap_child::traced::{self, GoOn};
 use scene::memory::{PAGE, Random, seed};
 use scene::{Folder, act, finish, is_played, play, spawn, this_binary};
 
@@ -450,4 +451,47 @@ fn a_forked_child_does_not_have_the_heap_and_does_not_hold_its_file() {
         unsafe { libc::kill(lives, libc::SIGKILL) };
         status_of(lives);
     });
+}
+
+#[test]
+fn a_heap_is_durable_as_it_was_opened_and_by_its_name_before_it_is_written() {
+    const NAME: &str = "a_heap_is_durable_as_it_was_opened_and_by_its_name_before_it_is_written";
+    if is_played(NAME) {
+        act(CONF, || {
+            let heap = open(&scene::folder().join("heap"));
+            fill(&heap, &mut Random::new(seed()));
+            heap.checkpoint().unwrap_or_else(|error| panic!("{error}"));
+        });
+    }
+    let folder = Folder::new(NAME);
+    let path = folder.path().join("heap");
+    for has_heap in [false, true] {
+        let (mut is_synced, mut is_named, mut is_written) = (!has_heap, false, false);
+        // What is traced is a child of the thread that traces it, which has no others.
+        let status = std::thread::scope(|scope| {
+            let traced = || {
+                let mut command = Command::new(this_binary());
+                traced::prepare(&mut command);
+                traced::watch(spawn(NAME, folder.path(), command), |call| {
+                    let file = || call.path_of(call.arguments[0]);
+                    match (call.number, call.result) {
+                        (libc::SYS_fdatasync, Some(0)) => {
+                            is_synced |= file().as_ref() == Some(&path)
+                        }
+                        (libc::SYS_fsync, Some(0)) => {
+                            is_named |= file().as_deref() == Some(folder.path());
+                        }
+                        (libc::SYS_pwrite64, None) if file().as_ref() == Some(&path) => {
+                            assert!(is_synced && is_named, "{has_heap}: {is_synced}, {is_named}");
+                            is_written = true;
+                        }
+                        _ => {}
+                    }
+                    GoOn::Freely
+                })
+            };
+            scope.spawn(traced).join().expect("a tracer")
+        });
+        assert!(status.success() && is_written, "{status}");
+    }
 }

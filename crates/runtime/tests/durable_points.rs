@@ -1,6 +1,6 @@
 //! Durable points: what is done to a durable heap is ended by SIGKILL before and after system calls
 //! that change its file, chosen by what they change; and system calls are refused, one or all from
-//! one on. Each time the heap is opened again and compared. And what is synced before it is written.
+//! one on. Each time the heap is opened again and compared.
 //!
 //! `DEEPHEAP_POINTS=all` takes every call, or a sample of so many.
 
@@ -580,36 +580,6 @@ fn checkpoints_that_are_killed_anywhere_leave_what_was_durable() {
         }
         println!("{counts:?}: {ended} times ended, {went_on} times not, nothing lost");
         assert!(ended > went_on);
-    }
-}
-
-#[test]
-fn a_heap_is_durable_as_it_was_opened_and_by_its_name_before_it_is_written() {
-    const NAME: &str = "a_heap_is_durable_as_it_was_opened_and_by_its_name_before_it_is_written";
-    if is_played(NAME) {
-        play()
-    }
-    let folder = Folder::new(NAME);
-    perform(NAME, folder.path(), "work");
-    let start = log_start(&folder.path().join("heap"));
-    for has_heap in [false, true] {
-        let trial = copy_worked(&folder, has_heap);
-        let (mut is_synced, mut is_named, mut is_written) = (!has_heap, false, false);
-        let ended = perform_traced(NAME, &trial, "work", |call| {
-            match step(call, &trial.join("heap"), start) {
-                Some(Step::Sync) => is_synced |= call.result == Some(0),
-                Some(Step::Superblock | Step::Table | Step::Log) if !is_written => {
-                    assert!(is_synced && is_named, "{has_heap}: {is_synced}, {is_named}");
-                    is_written = true;
-                }
-                None if call.number == libc::SYS_fsync && call.result == Some(0) => {
-                    is_named |= call.path_of(call.arguments[0]).as_deref() == Some(&*trial);
-                }
-                _ => {}
-            }
-            GoOn::Freely
-        });
-        assert!(ended.status.success() && is_written, "{}\n{}", ended.status, ended.said);
     }
 }
 

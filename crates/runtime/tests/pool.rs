@@ -40,7 +40,7 @@ impl Drop for PoolFile {
 
 /// The files of pools whose names end like this.
 fn pool_files(end: &str) -> Vec<String> {
-    let names = deepheap_sys::rendezvous::names("pool-").expect("a folder");
+    let names = deepheap_sys::rendezvous_list::names("pool-").expect("a folder");
     names.into_iter().filter(|name| name.ends_with(end)).collect()
 }
 

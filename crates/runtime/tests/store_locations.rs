@@ -4,7 +4,7 @@
 mod scene;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -169,39 +169,4 @@ fn a_program_of_an_ordinary_user_outgrows_ram() {
     }
     let ending = finish(NAME, spawn(NAME, folder.path(), command));
     assert!(ending.status.success(), "{}\n{}", ending.status, ending.said);
-}
-
-#[test]
-fn a_program_with_more_rights_than_its_user_does_not_obey_the_environment() {
-    const NAME: &str = "a_program_with_more_rights_than_its_user_does_not_obey_the_environment";
-    const OBEYED: i32 = 3;
-    if is_played(NAME) {
-        let is_obeyed = Config::from_environment().is_err();
-        std::process::exit(if is_obeyed { OBEYED } else { 0 });
-    }
-    let folder = Folder::new(NAME);
-    let program = folder.path().join("program");
-    fs::copy(this_binary(), &program).expect("a copy");
-    let played = || {
-        let mut command = Command::new(&program);
-        command.args(["--exact", NAME]).env("DEEPHEAP_TEST_SCENE", NAME);
-        command.env("DEEPHEAP_CONF", "no_such_setting:1").output().expect("it runs")
-    };
-    assert_eq!(played().status.code(), Some(OBEYED));
-    // Of another user than ours, or of another of our groups: who may neither has no such program.
-    // SAFETY: room for the answers; no arguments.
-    let (groups, own) = unsafe {
-        let mut groups = [0; 64];
-        let count = libc::getgroups(64, groups.as_mut_ptr()).max(0) as usize;
-        (groups[..count].to_vec(), libc::getegid())
-    };
-    let other = groups.into_iter().find(|group| *group != own);
-    let is_another = chown(&program, Some(NOBODY), None)
-        .or_else(|error| other.map_or(Err(error), |group| chown(&program, None, Some(group))));
-    if is_another.is_ok() {
-        let rights = fs::Permissions::from_mode(0o6755);
-        fs::set_permissions(&program, rights).expect("chmod");
-        let output = played();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-    }
 }

@@ -23,6 +23,7 @@ use std::os::fd::AsRawFd;
 use deepheap_sys::clock;
 use deepheap_sys::errno::Result;
 use deepheap_sys::rendezvous::{self, Rendezvous};
+use deepheap_sys::rendezvous_list;
 use deepheap_sys::thread;
 
 use crate::device::{Device, Read, Write};
@@ -52,7 +53,7 @@ pub struct ModelledDevice {
 impl ModelledDevice {
     /// The device, as slow as one of this kind. Where nothing can be shared it is one of its own.
     pub fn new(device: Box<dyn Device>, kind: ModelKind, name: &str) -> ModelledDevice {
-        rendezvous::sweep(PREFIX);
+        rendezvous_list::sweep(PREFIX);
         let (shared, member) = match rendezvous::words(&file_name(kind, name)) {
             Ok((shared, member)) => (shared, Some(member)),
             Err(_) => (&*Box::leak(Box::default()), None),
@@ -207,7 +208,7 @@ mod tests {
         let seeks = Duration::from_millis(BLOCKS as u64);
         assert!(scattered >= seeks, "{scattered:?}");
         drop(device);
-        assert_eq!(rendezvous::names(&file_name(ModelKind::HardDisk, &name)), Ok(vec![]));
+        assert_eq!(rendezvous_list::names(&file_name(ModelKind::HardDisk, &name)), Ok(vec![]));
     }
 
     #[test]
@@ -224,7 +225,7 @@ mod tests {
         assert!(same.ends_at(Direction::Read, block()) > end_ns + 1_000_000, "a seek later");
         assert!(other.ends_at(Direction::Read, block()) < end_ns);
         drop(same);
-        let is_there = |name| rendezvous::names(&file_name(ModelKind::HardDisk, name));
+        let is_there = |name| rendezvous_list::names(&file_name(ModelKind::HardDisk, name));
         assert_eq!(is_there(&own).map(|names| names.len()), Ok(2), "one and other are members");
         drop((one, other));
         assert_eq!(is_there(&own), Ok(vec![]));

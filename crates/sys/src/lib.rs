@@ -45,6 +45,7 @@ pub mod process_status;
 pub mod random;
 pub mod raw_call;
 pub mod rendezvous;
+pub mod rendezvous_list;
 pub mod ring;
 pub mod schedule;
 pub mod signals;

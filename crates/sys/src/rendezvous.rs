@@ -17,9 +17,8 @@ use crate::own_descriptor::OwnDescriptor;
 use crate::raw_call::{Descriptor, raw_call, raw_call_again};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::ffi::{CString, OsStr};
+use std::ffi::CString;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
 
 /// Where the folder may lie; the user's number is put in. It is no matter of the environment:
 /// processes that share a file must find the same one. `/run/user` comes last, for it is taken away
@@ -75,26 +74,6 @@ fn check_folder(path: &CStr, user: u32) -> Result<()> {
     let stat = status(folder.as_raw_fd())?;
     let is_own = stat.st_uid == user && stat.st_mode & 0o077 == 0;
     if is_own { Ok(()) } else { Err(Errno::EPERM) }
-}
-
-/// The names of the files in the folder that begin so, in order.
-pub fn names(prefix: &str) -> Result<Vec<String>> {
-    let folder = std::fs::read_dir(OsStr::from_bytes(folder()?.as_bytes()))
-        .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
-    let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
-    names.sort();
-    Ok(names)
-}
-
-/// Removes those of which no member lives: they take RAM. What cannot be looked at stays; the next
-/// who wants the file makes it anew.
-pub fn sweep(prefix: &str) {
-    for name in names(prefix).unwrap_or_default() {
-        if let Ok(file) = Rendezvous::existing(&name) {
-            file.remove_unless_used(file.as_raw_fd());
-        }
-    }
 }
 
 /// Words of the file of this name, zeros when it is made, shared with all who ask for them. They
@@ -287,47 +266,9 @@ fn status(descriptor: RawFd) -> Result<libc::stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::Ordering::Relaxed;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
-
-    #[test]
-    fn words_are_the_same_for_all_who_ask() {
-        let name = format!("test-words-{}", std::process::id());
-        let [(one, member), (other, last)] = [(); 2].map(|()| words::<2>(&name).unwrap());
-        one[1].store(7, Relaxed);
-        assert_eq!((other[0].load(Relaxed), other[1].load(Relaxed)), (0, 7));
-        sweep(&name);
-        member.remove_unless_used(member.as_raw_fd());
-        drop(member);
-        assert_eq!(names(&name), Ok(vec![name.clone()]), "a member lives");
-        drop(last);
-        sweep(&name);
-        assert_eq!(names(&name), Ok(vec![]));
-    }
-
-    #[test]
-    fn who_joins_while_the_last_one_goes_is_in_the_file_that_is_there() {
-        let name = format!("test-race-{}", std::process::id());
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..300 {
-                        let (words, member) = words::<1>(&name).unwrap();
-                        words[0].fetch_add(1, Relaxed);
-                        assert!(member.is_named().unwrap());
-                        member.remove_unless_used(member.as_raw_fd());
-                        // The door may have been another's: then it stays for one that comes.
-                        drop(member);
-                        sweep(&name);
-                    }
-                });
-            }
-        });
-        sweep(&name);
-        assert_eq!(names(&name), Ok(vec![]));
-    }
 
     #[test]
     fn a_name_that_somebody_else_has_taken_leads_to_the_other_place_and_all_stay_there() {

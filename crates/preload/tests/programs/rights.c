@@ -1,6 +1,6 @@
 /* A program that fills memory, gives up its rights, and then outgrows RAM: the store is out of its
  * reach. With "fork" a child does so, as a daemon's does. If ALLOWED is defined, system calls are
- * what it gives up, all but those that are named there; with "fork" a child outgrows RAM as well. */
+ * given up, all but those that are named there; with "fork" a child outgrows RAM as well. */
 #define _GNU_SOURCE
 #include "pressure.h"
 #include <fcntl.h>
