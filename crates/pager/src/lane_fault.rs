@@ -208,8 +208,9 @@ impl Pager {
             }
             Found::Resident(seen) => return self.map_again(lanes, page, seen, attempt),
             Found::Stored(block) => {
+                // None: other threads have all that could leave the cache. The store is not full.
                 let Some(slot) = self.slot_for(page, moves).map_err(FaultError::NoRoom)? else {
-                    return Err(FaultError::NoRoom(StoreError::Full));
+                    return Ok(Step::Again);
                 };
                 let mut slot = Some(slot);
                 // It goes to the slot, and its reservation ends with that.

@@ -5,10 +5,11 @@
 //! needs a descriptor gets one of the lowest of its shard. The free ones gather at the end, where
 //! whole groups of them can give their RAM back.
 //!
-//! Guarantees: a descriptor is handed out once until it is given back. RAM is dropped only of groups
-//! of which none is handed out, nor handed out meanwhile.
+//! Guarantees: a descriptor is handed out once until it is given back. RAM is dropped only of
+//! groups of which none is handed out, nor handed out meanwhile.
 //! Never: allocates, waits.
-//! Threads: any; the words of a run belong to the lock of its shard (`lists`), the counts to nobody.
+//! Threads: any; the words of a run belong to the lock of its shard (`lists`), the counts to no
+//! lock.
 
 use deepheap_sys::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
