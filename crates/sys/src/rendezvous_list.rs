@@ -38,6 +38,14 @@ mod tests {
     use crate::rendezvous::words;
     use core::sync::atomic::Ordering::Relaxed;
 
+    /// A child that another test has forked has our descriptors, and so is a member while it lives.
+    fn sweep_until_gone(name: &str) {
+        while names(name) != Ok(vec![]) {
+            std::thread::yield_now();
+            sweep(name);
+        }
+    }
+
     #[test]
     fn words_are_the_same_for_all_who_ask() {
         let name = format!("test-words-{}", std::process::id());
@@ -49,8 +57,7 @@ mod tests {
         drop(member);
         assert_eq!(names(&name), Ok(vec![name.clone()]), "a member lives");
         drop(last);
-        sweep(&name);
-        assert_eq!(names(&name), Ok(vec![]));
+        sweep_until_gone(&name);
     }
 
     #[test]
@@ -71,7 +78,6 @@ mod tests {
                 });
             }
         });
-        sweep(&name);
-        assert_eq!(names(&name), Ok(vec![]));
+        sweep_until_gone(&name);
     }
 }
