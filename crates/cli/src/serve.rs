@@ -42,7 +42,7 @@ struct Server {
     looks: Mutex<HashMap<u32, Instant>>,
     /// Connections without a request, the oldest first.
     silent: Mutex<Vec<Arc<TcpStream>>>,
-    /// Answers to who has the token.
+    /// Answers that are being sent to clients with the token.
     answers: AtomicUsize,
 }
 
@@ -213,7 +213,7 @@ impl Server {
     }
 }
 
-/// The answer to who does not show the token.
+/// The answer to a client that does not show the token.
 fn refused() -> Answer {
     let text = "give the token that deepheap serve has printed: ?token=..., or a header \
                 Authorization: Bearer ...\n";

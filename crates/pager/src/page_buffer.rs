@@ -39,7 +39,7 @@ pub struct PageBuffer {
     unevictable: AtomicUsize,
     /// Threads that wait for a page, and pages that are reserved for them, which are never more.
     waiting: Padded<AtomicU64>,
-    /// Changes when a batch of eviction has ended, and when pages are reserved for who waits.
+    /// Changes when a batch of eviction has ended, and when pages are reserved for waiting threads.
     ended: AtomicU32,
 }
 

@@ -28,7 +28,7 @@ const RECLAIM_LEAST: usize = 128;
 /// the head of its tier, and the other tier's may have to be waited for.
 struct Log<'a> {
     tier: &'a Store,
-    /// Who waits for room; without it objects stay when there is none at once.
+    /// The pager, if a thread waits for room; otherwise objects stay when there is none at once.
     waits: Option<&'a Pager>,
     writer: Option<Writer<'a>>,
     failure: Option<StoreError>,

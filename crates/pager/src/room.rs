@@ -48,8 +48,9 @@ impl Pager {
             // find.
             let withheld = self.store.is_pinned();
             match self.evict_directly(moves) {
-                // Others evict. A lock that one of them lets go of would go to who runs just then,
-                // so one that sleeps for it could sleep for seconds; their pages go to who waits.
+                // Others evict, and their pages go to threads that wait here. To sleep for one of
+                // their locks could take seconds: a free lock goes to the thread that runs just
+                // then.
                 None => {
                     page_buffer.wait(seen);
                     continue;

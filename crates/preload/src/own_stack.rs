@@ -15,7 +15,7 @@
 //! when the next thread with such a stack is made, or joined.
 //! Never: allocates. Beyond `STACKS` such threads at a time, further stacks are pinned for good.
 //!
-//! Threads: any. Who exchanges the word of a slot for `TAKEN` owns the rest of it.
+//! Threads: any. The thread that exchanges the word of a slot for `TAKEN` owns the rest of it.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;

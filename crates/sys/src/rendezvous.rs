@@ -144,7 +144,7 @@ impl Rendezvous {
     }
 
     /// Removes the file's name if nobody has a lock of the file but `member`, a descriptor of it.
-    /// Who has the door is about to join, or removes it as well.
+    /// A process that has the door is about to join, or removes it as well.
     pub fn remove_unless_used(&self, member: RawFd) {
         if let Some(door) = self.door_if_free()
             && self.is_named() == Ok(true)

@@ -348,12 +348,14 @@ impl Descriptor {
         self.change(State::Arriving);
     }
 
-    /// Makes the generation of a free descriptor later than `last`, if it has no generation: it was
-    /// never used, or its RAM was dropped. The caller alone knows of it.
+    /// Makes the generation of a free descriptor later than `last`, which is later than all that
+    /// those had whose RAM was dropped. The descriptor may be one of them, and a thread that passes
+    /// it on late may have counted it up since.
     pub(super) fn begin_generation(&self, last: u32) {
-        if self.word.load(Ordering::Relaxed) == 0 {
-            let word = Word::of(StateWord(last).next() | State::Free as u32, 0);
-            self.word.store(word.0, Ordering::Relaxed);
+        if self.generation() <= last {
+            let later =
+                |old: Word| Word::of(StateWord(last).next() | State::Free as u32, old.slot());
+            self.wake_after(self.update(later).state());
         }
     }
 
