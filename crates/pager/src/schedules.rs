@@ -32,6 +32,8 @@ mod publication;
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
+use std::fs::File;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{Freed, Heap, PageNo, SPAN, Shortage, ThreadCache};
@@ -577,17 +579,26 @@ unsafe fn add_one(word: *mut u64, expected: &AtomicU64) {
 }
 
 fn is_present(address: usize) -> bool {
-    pagemap::is_present(address).expect("the page map")
+    const IS_PRESENT: u64 = 1 << 63;
+    page_map_entry(address) & IS_PRESENT != 0
 }
 
 /// Whether a page that is present may not be written: a cut is under way.
 fn is_protected(address: usize) -> bool {
-    use std::os::unix::fs::FileExt;
     const IS_PROTECTED: u64 = 1 << 57;
-    let pagemap = std::fs::File::open("/proc/self/pagemap").expect("the page map");
+    page_map_entry(address) & IS_PROTECTED != 0
+}
+
+/// What the kernel says of a page. Every touch asks: to open the file each time took most of the
+/// time of a schedule. No schedule forks the process, which would need a file of its own.
+fn page_map_entry(address: usize) -> u64 {
+    use std::os::unix::fs::FileExt;
+    static PAGE_MAP: OnceLock<File> = OnceLock::new();
+    let open = || File::open("/proc/self/pagemap").expect("the page map");
     let mut entry = [0; 8];
-    pagemap.read_exact_at(&mut entry, (address / PAGE * 8) as u64).expect("the page map");
-    u64::from_ne_bytes(entry) & IS_PROTECTED != 0
+    let page_map = PAGE_MAP.get_or_init(open);
+    page_map.read_exact_at(&mut entry, (address / PAGE * 8) as u64).expect("the page map");
+    u64::from_ne_bytes(entry)
 }
 
 /// Plays one schedule: all threads together, until all have ended.
