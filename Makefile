@@ -44,8 +44,8 @@ COMMIT ?=
 GUARD_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test fmt lint unit scripts install-check schedules hunt maps-hunt torture \
-	demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
+.PHONY: help deps build bench-build papers-build test fmt lint unit scripts install-check schedules \
+	hunt maps-hunt torture demo demo-short demo-durable demo-durable-short demo-cache demo-cache-short demos-short wheel \
 	deb release python-check numpy-check bench bench-objects bench-papers bench-flashvm bench-flashmap \
 	bench-hybridswap bench-durable guard book cast bench-real real-check real-deps apps apps-check \
 	memcached-check kernels conformance install uninstall clean
@@ -57,7 +57,13 @@ deps: ## Installs what building, testing and the demo need, or says what is miss
 	@scripts/deps.sh
 
 build: ## Builds the command and the libraries into target/release.
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release
+
+bench-build: build # The benchmarks, the hunt and the torture; not installed.
+	$(CARGO) build --release -p deepheap-bench -p libdeepheap-load
+
+papers-build: build # The papers' experiments, and real programs.
+	$(CARGO) build --release -p deepheap-papers
 
 test: deps fmt lint unit schedules scripts install-check python-check apps-check real-check hunt demos-short ## All of CI.
 
@@ -109,12 +115,12 @@ python-check: build ## Builds the Python package, installs it below target/, run
 numpy-check: build ## Runs NumPy's own tests with all arrays on deepheap and without: the same results.
 	scripts/python.sh numpy
 
-hunt: build ## Hunts for lost writes for a minute (SECONDS=60), half of it with a second tier.
+hunt: bench-build ## Hunts for lost writes for a minute (SECONDS=60), half of it with a second tier.
 	$(RELEASE)/deepheap-bench hunt --seconds $$(( ($(SECONDS) + 1) / 2 ))
 	$(RELEASE)/deepheap-bench hunt --seconds $$(( ($(SECONDS) + 1) / 2 )) --tier .
 
 # Its short form is among the tests of the crates.
-torture: build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FUZZ_SECONDS, DIR (root).
+torture: bench-build ## Durable heaps, long: CRASH_POINTS, KILLS, POWER_CUTS, FUZZ_SECONDS, DIR (root).
 	DEEPHEAP_CRASH_POINTS=$(CRASH_POINTS) DEEPHEAP_FLIPS=all DEEPHEAP_FUZZ_SECONDS=$(FUZZ_SECONDS) \
 		$(CARGO) test --release -p deepheap-store --test crash_points --test durable_failures \
 		--test durable_heap --test fuzz_recovery -- --nocapture
@@ -143,44 +149,44 @@ demo-cache-short: build ## The same, smaller.
 
 demos-short: demo-short demo-durable-short demo-cache-short ## All demos, smaller.
 
-bench: build ## Prints the benchmark table against swap and mmap; swap needs root.
+bench: bench-build ## Prints the benchmark table against swap and mmap; swap needs root.
 	$(RELEASE)/deepheap-bench table $(BENCH_OPTIONS)
 
-bench-objects: build ## Prints the benchmark table of objects; swap and mmap need root.
+bench-objects: bench-build ## Prints the benchmark table of objects; swap and mmap need root.
 	$(RELEASE)/deepheap-bench objects $(BENCH_OPTIONS)
 
 # Without the source of memcached, which is fetched, its points say so and the others go on.
-bench-papers: build apps ## Repeats what the papers measured, into docs/papers; swap, mmap: root.
+bench-papers: papers-build apps ## Repeats what the papers measured, into docs/papers; swap, mmap: root.
 	-OUT="$(abspath $(TARGET))/apps/memcached" DEEPHEAP="$(abspath $(RELEASE))" \
 		examples/papers/memcached/build.sh
-	$(RELEASE)/deepheap-bench papers $(BENCH_OPTIONS)
+	$(RELEASE)/deepheap-papers papers $(BENCH_OPTIONS)
 
-bench-flashvm: build ## Measures paging policies one by one, into docs/papers; swap: root.
-	$(RELEASE)/deepheap-bench flashvm --page docs/papers/flashvm.md $(BENCH_OPTIONS)
+bench-flashvm: papers-build ## Measures paging policies one by one, into docs/papers; swap: root.
+	$(RELEASE)/deepheap-papers flashvm --page docs/papers/flashvm.md $(BENCH_OPTIONS)
 
-bench-hybridswap: build ## Measures sequences of pages, into docs/papers; swap: root.
-	$(RELEASE)/deepheap-bench flashvm --only sequences --page docs/papers/hybridswap.md
-	$(RELEASE)/deepheap-bench hybridswap --page docs/papers/hybridswap.md $(BENCH_OPTIONS)
+bench-hybridswap: papers-build ## Measures sequences of pages, into docs/papers; swap: root.
+	$(RELEASE)/deepheap-papers flashvm --only sequences --page docs/papers/hybridswap.md
+	$(RELEASE)/deepheap-papers hybridswap --page docs/papers/hybridswap.md $(BENCH_OPTIONS)
 
-bench-flashmap: build ## Measures maps beside mmap, into docs/papers; root, half an hour.
-	$(RELEASE)/deepheap-bench flashmap --page docs/papers/flashmap.md $(BENCH_OPTIONS)
+bench-flashmap: papers-build ## Measures maps beside mmap, into docs/papers; root, half an hour.
+	$(RELEASE)/deepheap-papers flashmap --page docs/papers/flashmap.md $(BENCH_OPTIONS)
 
-bench-durable: build ## Compares a durable heap with LMDB and redb; needs root.
+bench-durable: bench-build ## Compares a durable heap with LMDB and redb; needs root.
 	$(RELEASE)/deepheap-bench durable $(BENCH_OPTIONS)
 
 guard: ## Compares speed with COMMIT (where the branch left main, or HEAD~1 on main); fails if slower.
 	scripts/guard.py $(if $(COMMIT),--commit "$(COMMIT)") $(GUARD_OPTIONS)
 
-bench-real: build ## Measures real programs against swap and zram, into docs; needs root, hours.
-	$(RELEASE)/deepheap-bench real $(BENCH_OPTIONS)
+bench-real: papers-build ## Measures real programs against swap and zram, into docs; needs root, hours.
+	$(RELEASE)/deepheap-papers real $(BENCH_OPTIONS)
 
-real-check: build ## Runs three real programs alone and on deepheap: the same answers.
-	$(RELEASE)/deepheap-bench real --quick --dir "$(abspath $(TARGET))"
+real-check: papers-build ## Runs three real programs alone and on deepheap: the same answers.
+	$(RELEASE)/deepheap-papers real --quick --dir "$(abspath $(TARGET))"
 
 real-deps: ## Installs the programs of `make bench-real`, or says which are missing.
 	@scripts/deps.sh real
 
-apps: build ## Builds the applications of the papers into target/apps.
+apps: bench-build ## Builds the applications of the papers into target/apps.
 	$(MAKE) -C examples/papers DEEPHEAP="$(abspath $(RELEASE))" OUT="$(abspath $(TARGET))/apps"
 
 apps-check: apps ## Runs the applications, small: malloc, pages and objects; all answers are right.
@@ -197,7 +203,7 @@ conformance: build ## Runs other programs' test suites under deepheap; fetches t
 	scripts/conformance.py $(CONFORMANCE_OPTIONS)
 
 $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so:
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release
 
 install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX (/usr/local).
 	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(PRELOADDIR)" \
@@ -206,7 +212,7 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 		"$(DESTDIR)$(DATADIR)/bash-completion/completions" \
 		"$(DESTDIR)$(DATADIR)/zsh/site-functions" \
 		"$(DESTDIR)$(DATADIR)/fish/vendor_completions.d"
-	install -m 755 $(RELEASE)/deepheap $(RELEASE)/deepheap-bench "$(DESTDIR)$(BINDIR)"
+	install -m 755 $(RELEASE)/deepheap "$(DESTDIR)$(BINDIR)"
 	install -m 644 $(RELEASE)/libdeepheap_preload.so "$(DESTDIR)$(PRELOADDIR)"
 	install -m 644 $(RELEASE)/libdeepheap.a "$(DESTDIR)$(LIBDIR)"
 	install -m 644 $(RELEASE)/libdeepheap.so "$(DESTDIR)$(LIBDIR)/libdeepheap.so.$(VERSION)"
@@ -254,7 +260,7 @@ install: $(RELEASE)/deepheap $(RELEASE)/libdeepheap.so ## Installs below PREFIX 
 	fi
 
 uninstall: ## Removes what install installed, with the same PREFIX and DESTDIR.
-	rm -f "$(DESTDIR)$(BINDIR)"/{deepheap,deepheap-bench}
+	rm -f "$(DESTDIR)$(BINDIR)"/deepheap
 	rm -rf "$(DESTDIR)$(PRELOADDIR)" "$(DESTDIR)$(LIBDIR)/cmake/deepheap"
 	rm -f "$(DESTDIR)$(LIBDIR)"/libdeepheap.{a,so,so.$(MAJOR),so.$(VERSION)}
 	rm -f "$(DESTDIR)$(LIBDIR)/pkgconfig/deepheap.pc"

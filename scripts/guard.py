@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "guard"
 SCRATCH = WORK / "scratch"
-PROGRAM = ROOT / "crates/bench/src/real/workloads/objects.py"
+PROGRAM = ROOT / "papers/src/real/workloads/objects.py"
 PACKAGES = ["-p", "deepheap-bench", "-p", "deepheap-cli", "-p", "deepheap-preload"]
 # Slower by less is noise, and a counter that grew by less is chance.
 SLOWER, GREW = 0.03, 0.10

@@ -37,7 +37,7 @@ prefix=$root/prefix
 
 # What must be there.
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-for file in bin/deepheap bin/deepheap-bench lib/libdeepheap.so lib/libdeepheap.so.0 \
+for file in bin/deepheap lib/libdeepheap.so lib/libdeepheap.so.0 \
     "lib/libdeepheap.so.$version" lib/libdeepheap.a lib/deepheap/libdeepheap_preload.so \
     include/deepheap.h include/deepheap.hpp include/deepheap/ssdalloc.h \
     include/deepheap/nvmalloc.h lib/pkgconfig/deepheap.pc \

@@ -111,8 +111,6 @@ build_debs() {
     find usr/share/man -type f -exec gzip -9n {} +
     strip --strip-unneeded usr/bin/* usr/lib/deepheap/*.so "usr/lib/$triplet"/libdeepheap.so.*.*
     strip --strip-debug "usr/lib/$triplet/libdeepheap.a"
-    # The benchmarks stay with the source: they have no manual page.
-    rm usr/bin/deepheap-bench
     cd - >/dev/null
 
     take "libdeepheap$major" "usr/lib/$triplet/libdeepheap.so.$version" \

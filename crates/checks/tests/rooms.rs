@@ -30,6 +30,7 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("deepheap-preload", &["deepheap", "deepheap-capi"]),
     ("deepheap-cli", &["deepheap"]),
     ("deepheap-bench", &["deepheap", "deepheap-load"]),
+    ("deepheap-papers", &["deepheap", "deepheap-bench", "deepheap-load"]),
     ("deepheap-load", &["deepheap-measure"]),
     ("libdeepheap-load", &["deepheap-load", "deepheap-measure"]),
     ("deepheap-sim", &["deepheap-store"]),
