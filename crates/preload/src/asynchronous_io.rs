@@ -14,8 +14,8 @@ use crate::calls::{Opaque, calls};
 use crate::refusal::{ASYNCHRONOUS_IO, ASYNCHRONOUS_NAMES, refuse};
 
 calls! {
-    fn io_setup(_requests: c_int, _context: Opaque) -> c_int = same(negative_refusal());
-    fn io_queue_init(_requests: c_int, _context: Opaque) -> c_int = same(negative_refusal());
+    fn io_setup, io_queue_init(_requests: c_int, _context: Opaque)
+        -> c_int = same(negative_refusal());
     fn io_uring_setup(_entries: c_int, _parameters: Opaque) -> c_int = same(negative_refusal());
     fn io_uring_queue_init(_entries: c_int, _ring: Opaque, _flags: c_int) -> c_int
         = same(negative_refusal());
@@ -25,19 +25,13 @@ calls! {
         _entries: c_int, _ring: Opaque, _parameters: Opaque, _memory: Opaque, _bytes: usize,
     ) -> c_int = same(negative_refusal());
 
-    fn aio_read(request: *mut aiocb) -> c_int = refuse(POSIX_AIO, ENOSYS if is_managed(request));
-    fn aio_read64(request: *mut aiocb) -> c_int = refuse(POSIX_AIO, ENOSYS if is_managed(request));
-    fn aio_write(request: *mut aiocb) -> c_int = refuse(POSIX_AIO, ENOSYS if is_managed(request));
-    fn aio_write64(request: *mut aiocb) -> c_int
-        = refuse(POSIX_AIO, ENOSYS if is_managed(request));
-    fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int
-        = refuse(POSIX_AIO, ENOSYS if is_any_managed(list, count));
-    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent)
-        -> c_int = refuse(POSIX_AIO, ENOSYS if is_any_managed(list, count));
-    fn aio_fsync(operation: c_int, request: *mut aiocb) -> c_int
-        = refuse(POSIX_AIO, ENOSYS if deepheap::may_leave(request as usize));
-    fn aio_fsync64(operation: c_int, request: *mut aiocb) -> c_int
-        = refuse(POSIX_AIO, ENOSYS if deepheap::may_leave(request as usize));
+    fn aio_read, aio_read64, aio_write, aio_write64(request: *mut aiocb)
+        -> c_int = refuse(POSIX_AIO, ENOSYS if is_managed(request));
+    fn lio_listio, lio_listio64(
+        mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent,
+    ) -> c_int = refuse(POSIX_AIO, ENOSYS if is_any_managed(list, count));
+    fn aio_fsync, aio_fsync64(operation: c_int, request: *mut aiocb)
+        -> c_int = refuse(POSIX_AIO, ENOSYS if deepheap::may_leave(request as usize));
 
     fn getaddrinfo_a(mode: c_int, list: *const *mut Question, count: c_int, event: *mut sigevent)
         -> c_int = by(|real| {

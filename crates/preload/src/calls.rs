@@ -8,6 +8,9 @@
 //!             = transfer(receiving(flags));
 //!     }
 //!
+//! Functions with the same prototype and strategy share a row: `fn open, open64(..)`. Each wrapper
+//! calls the function of its own name.
+//!
 //! The rows are in `files`, `paths`, `sockets`, `processes`, `clocks`, `polling`, `ipc`, `locks`
 //! and `mapping`. Rows with much code of their own are beside that code.
 //!
@@ -23,7 +26,7 @@
 //!
 //! - `pin`: pins them for the call once the heap is managed (see `guarded`);
 //! - `pin(|pins| body)`: the same, and `body` finds the buffers;
-//! - `provide`: the same, and before the call the runtime opens what it may need later;
+//! - `pin(provided)`: the same, and before the call the runtime opens what it may need later;
 //! - `hold`: keeps them in RAM for the whole call, also if management begins meanwhile. It is for
 //!   calls that may wait long, and for calls that lose something if they fail with EFAULT at their
 //!   end: `accept` a connection, `wait` a child, `mq_receive` a message;
@@ -155,36 +158,39 @@ pub fn hold_array<T>(start: *const T, count: usize) -> Hold {
 
 /// The table; this file's head says what its rows mean.
 macro_rules! calls {
-    ($(fn $name:ident $(@ $version:literal)?
-        ($($argument:ident: $type:ty $([$count:expr])?),* $(,)?) -> $result:ty
+    ($(fn $($name:ident $(@ $version:literal)?),+ ($($arguments:tt)*) -> $result:ty
         = $strategy:ident $(($($detail:tt)*))?;)*) => {$(
-        $crate::calls::call! { $strategy ($($($detail)*)?) fn $name $(@ $version)?
-            ($($argument: $type $([$count])?),*) -> $result }
+        $crate::calls::each! { [$($name $(@ $version)?),+]
+            (($($arguments)*) -> $result = $strategy ($($($detail)*)?)) }
     )*};
 }
 pub(crate) use calls;
 
-/// One row.
+/// One row, for each of its names.
+macro_rules! each {
+    ([$($name:ident $(@ $version:literal)?),+] $row:tt) => {$(
+        $crate::calls::call! { @row $name $(@ $version)? $row }
+    )+};
+}
+pub(crate) use each;
+
+/// One function.
 macro_rules! call {
-    (pin ($(open $mask:ident)?) fn $name:ident $(@ $version:literal)?
-        ($($argument:ident: $type:ty $([$count:expr])?),*) -> $result:ty) => {
-        $crate::calls::call! { by (|real| {
-            $($crate::calls::call!(@open $mask open);)?
-            $crate::guarded::guard(
-                |pins| { $($crate::calls::call!(@pin pins $argument $($count)?);)* },
-                || real($($argument),*),
-            )
-        }) fn $name $(@ $version)? ($($argument: $type),*) -> $result }
+    (@row $name:ident $(@ $version:literal)?
+        (($($argument:ident: $type:ty $([$count:expr])?),* $(,)?) -> $result:ty
+            = $strategy:ident $detail:tt)) => {
+        $crate::calls::call! { $strategy $detail fn $name $(@ $version)?
+            ($($argument: $type $([$count])?),*) -> $result }
     };
-    (provide () fn $name:ident
+    (pin ($($before:ident)*) fn $name:ident $(@ $version:literal)?
         ($($argument:ident: $type:ty $([$count:expr])?),*) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
-            $crate::provision::provide();
+            $crate::calls::call!(@before $($before)*);
             $crate::guarded::guard(
                 |_pins| { $($crate::calls::call!(@pin _pins $argument $($count)?);)* },
                 || real($($argument),*),
             )
-        }) fn $name($($argument: $type),*) -> $result }
+        }) fn $name $(@ $version)? ($($argument: $type),*) -> $result }
     };
     (pin (|$pins:ident| $buffers:expr) fn $name:ident
         ($($argument:ident: $type:ty),*) -> $result:ty) => {
@@ -193,22 +199,10 @@ macro_rules! call {
             $crate::guarded::guard(buffers, || real($($argument),*))
         }) fn $name($($argument: $type),*) -> $result }
     };
-    (pin (not own $descriptor:ident) fn $name:ident
-        ($($argument:ident: $type:ty),*) -> $result:ty) => {
-        $crate::calls::call! { by (|real| {
-            if let Some(refused) = $crate::refusal::refused_if_own($descriptor) {
-                return refused;
-            }
-            let buffers = |pins: &mut $crate::pins::Pins| {
-                $($crate::calls::Argument::pin($argument, pins);)*
-            };
-            $crate::guarded::guard(buffers, || real($($argument),*))
-        }) fn $name($($argument: $type),*) -> $result }
-    };
-    (hold ($(open $mask:ident)?) fn $name:ident $(@ $version:literal)?
+    (hold ($($before:ident)*) fn $name:ident $(@ $version:literal)?
         ($($argument:ident: $type:ty $([$count:expr])?),*) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
-            $($crate::calls::call!(@open $mask open);)?
+            $crate::calls::call!(@before $($before)*);
             // They share a name; each lives until the call is over.
             $(let _held = $crate::calls::call!(@hold $argument $($count)?);)*
             real($($argument),*)
@@ -216,12 +210,8 @@ macro_rules! call {
     };
     (wait () fn $name:ident $(@ $version:literal)?
         ($object:ident: $kind:ty $(, $argument:ident: $type:ty)*) -> $result:ty) => {
-        $crate::calls::call! { by (|real| {
-            $crate::waiting::pin_known($object);
-            let _held = $crate::calls::Argument::hold($object);
-            $(let _held = $crate::calls::Argument::hold($argument);)*
-            real($object $(, $argument)*)
-        }) fn $name $(@ $version)? ($object: $kind $(, $argument: $type)*) -> $result }
+        $crate::calls::call! { hold (known $object) fn $name $(@ $version)?
+            ($object: $kind $(, $argument: $type)*) -> $result }
     };
     (pin_known () fn $name:ident ($object:ident: $kind:ty) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
@@ -364,11 +354,19 @@ macro_rules! call {
     (@offset) => { None };
     // A negative one is the descriptor's own.
     (@offset $offset:ident) => { ($offset >= 0).then_some($offset) };
+    (@before) => {};
+    (@before provided) => { $crate::provision::provide() };
+    (@before known $object:ident) => { $crate::waiting::pin_known($object) };
+    (@before not own $descriptor:ident) => {
+        if let Some(refused) = $crate::refusal::refused_if_own($descriptor) {
+            return refused;
+        }
+    };
     // A copy of the mask without SIGBUS takes its place.
-    (@open $mask:ident $open:ident) => {
+    (@before open $mask:ident) => {
         // SAFETY: the program's own mask, or null; the copy lives until the call is over.
-        let $open = unsafe { $crate::signal_set::Unblocked::of($mask) };
-        let $mask = $open.pointer();
+        let open = unsafe { $crate::signal_set::Unblocked::of($mask) };
+        let $mask = open.pointer();
     };
     (@pin $pins:ident $argument:ident) => {
         $crate::calls::Argument::pin($argument, $pins)

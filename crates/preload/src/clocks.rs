@@ -18,8 +18,7 @@ calls! {
     fn gettimeofday(now: *mut timeval, zone: *mut c_void [8]) -> c_int = pin;
     fn settimeofday(now: *const timeval, zone: *const c_void [8]) -> c_int = pin;
     fn times(used: *mut tms) -> clock_t = pin;
-    fn adjtimex(state: *mut timex) -> c_int = pin;
-    fn ntp_adjtime(state: *mut timex) -> c_int = pin;
+    fn adjtimex, ntp_adjtime(state: *mut timex) -> c_int = pin;
     fn clock_adjtime(clock: clockid_t, state: *mut timex) -> c_int = pin;
     fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int = pin;
     fn getitimer(which: c_int, value: *mut itimerval) -> c_int = pin;

@@ -14,100 +14,52 @@
 use core::ffi::{c_int, c_uint};
 
 use crate::calls::calls;
-use crate::real::real;
 use crate::refusal::{refused, refused_if_own};
 
 calls! {
-    fn close(descriptor: c_int) -> c_int = program(close_of_program);
-    fn __close(descriptor: c_int) -> c_int = program(close_of_program);
-    fn dup(descriptor: c_int) -> c_int = program(dup_of_program);
-    fn dup2(old: c_int, new: c_int) -> c_int = program(dup2_of_program);
-    fn __dup2(old: c_int, new: c_int) -> c_int = program(dup2_of_program);
-    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int = program(dup3_of_program);
+    fn close, __close, dup(descriptor: c_int) -> c_int
+        = program(|real| refused_if_own(descriptor).unwrap_or_else(|| real(descriptor)));
+    fn dup2, __dup2(old: c_int, new: c_int) -> c_int
+        = program(|real| refused_to_replace(old, new).unwrap_or_else(|| real(old, new)));
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int
+        = program(|real| refused_to_replace(old, new).unwrap_or_else(|| real(old, new, flags)));
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int
-        = program(close_range_of_program);
+        = program(|real| close_around_ours(first, last, |first, last| real(first, last, flags)));
     fn closefrom(first: c_int) -> () = program(closefrom_of_program);
 }
 
-/// `dup` as the program means it.
-pub unsafe extern "C" fn dup_of_program(descriptor: c_int) -> c_int {
-    if let Some(refused) = refused_if_own(descriptor) {
-        return refused;
-    }
-    // SAFETY: a number.
-    unsafe { real!(dup: unsafe extern "C" fn(c_int) -> c_int)(descriptor) }
-}
-
-/// `close` as the program means it.
-pub unsafe extern "C" fn close_of_program(descriptor: c_int) -> c_int {
-    if let Some(refused) = refused_if_own(descriptor) {
-        return refused;
-    }
-    // SAFETY: a number.
-    unsafe { real!(close: unsafe extern "C" fn(c_int) -> c_int)(descriptor) }
-}
-
-/// `dup2` as the program means it.
-pub unsafe extern "C" fn dup2_of_program(old: c_int, new: c_int) -> c_int {
-    if let Some(refused) = refused_if_own(old) {
-        return refused;
-    }
-    if deepheap::is_own_descriptor(new) {
-        return refused(libc::EBUSY);
-    }
-    // SAFETY: numbers.
-    unsafe { real!(dup2: unsafe extern "C" fn(c_int, c_int) -> c_int)(old, new) }
-}
-
-/// `dup3` as the program means it.
-pub unsafe extern "C" fn dup3_of_program(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if let Some(refused) = refused_if_own(old) {
-        return refused;
-    }
-    if deepheap::is_own_descriptor(new) {
-        return refused(libc::EBUSY);
-    }
-    // SAFETY: numbers.
-    unsafe { real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int)(old, new, flags) }
+/// What the program is told that copies a descriptor to another number, if one of them is ours.
+fn refused_to_replace(old: c_int, new: c_int) -> Option<c_int> {
+    let is_taken = || deepheap::is_own_descriptor(new).then(|| refused(libc::EBUSY));
+    refused_if_own(old).or_else(is_taken)
 }
 
 /// Where our descriptors can be; above that none is known.
 const KNOWN_MAX: c_uint = 65_536;
 
-/// `close_range` as the program means it: the stretches between ours.
-pub unsafe extern "C" fn close_range_of_program(
-    first: c_uint,
-    last: c_uint,
-    flags: c_int,
-) -> c_int {
-    type CloseRange = unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int;
-    let real = real!(close_range: CloseRange);
+/// `close_range` as the program means it: `real` closes the stretches between ours.
+fn close_around_ours(first: c_uint, last: c_uint, real: impl Fn(c_uint, c_uint) -> c_int) -> c_int {
     if first > last {
-        // SAFETY: numbers; libc says what is wrong with them.
-        return unsafe { real(first, last, flags) };
+        // libc says what is wrong with them.
+        return real(first, last);
     }
     let mut start = first;
     for descriptor in first..=last.min(KNOWN_MAX) {
         if !deepheap::is_own_descriptor(descriptor as c_int) {
             continue;
         }
-        // SAFETY: numbers.
-        if descriptor > start && unsafe { real(start, descriptor - 1, flags) } != 0 {
+        if descriptor > start && real(start, descriptor - 1) != 0 {
             return -1;
         }
         start = descriptor + 1;
     }
-    if start > last {
-        return 0;
-    }
-    // SAFETY: numbers.
-    unsafe { real(start, last, flags) }
+    if start > last { 0 } else { real(start, last) }
 }
 
 unsafe extern "C" fn closefrom_of_program(first: c_int) {
     let first = first.max(0) as c_uint;
     // SAFETY: numbers.
-    if unsafe { close_range_of_program(first, c_uint::MAX, 0) } == 0 {
+    if unsafe { close_range::of_program(first, c_uint::MAX, 0) } == 0 {
         return;
     }
     // A kernel without close_range.
@@ -115,6 +67,6 @@ unsafe extern "C" fn closefrom_of_program(first: c_int) {
     let limit = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) }.max(0) as c_uint;
     for descriptor in first..limit {
         // SAFETY: a number; closing what is not open is no harm.
-        unsafe { close_of_program(descriptor as c_int) };
+        unsafe { close::of_program(descriptor as c_int) };
     }
 }

@@ -10,7 +10,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
-use libc::{flock64, iovec, off_t, off64_t, pid_t, size_t, ssize_t, stat as Status};
+use libc::{flock64, iovec, off_t, pid_t, size_t, ssize_t, stat as Status};
 use libc::{statfs as FileSystem, timespec};
 
 use crate::calls::{Opaque, calls};
@@ -20,54 +20,30 @@ use crate::vectors::{Vector, between};
 
 calls! {
     fn read(descriptor: c_int, buffer: *mut c_void, len: size_t) -> ssize_t = transfer(Read);
-    fn pread(descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t
-        = transfer(Read, offset);
-    fn pread64(descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off64_t) -> ssize_t
-        = transfer(Read, offset);
+    fn pread, pread64(descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off_t)
+        -> ssize_t = transfer(Read, offset);
     fn __read_chk(descriptor: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t
         = transfer(Read);
-    fn __pread_chk(
+    fn __pread_chk, __pread64_chk(
         descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off_t, room: size_t,
     ) -> ssize_t = transfer(Read, offset);
-    fn __pread64_chk(
-        descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off64_t, room: size_t,
-    ) -> ssize_t = transfer(Read, offset);
     fn write(descriptor: c_int, buffer: *mut c_void, len: size_t) -> ssize_t = transfer(Write);
-    fn pwrite(descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off_t) -> ssize_t
-        = transfer(Write, offset);
-    fn pwrite64(descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off64_t) -> ssize_t
-        = transfer(Write, offset);
+    fn pwrite, pwrite64(descriptor: c_int, buffer: *mut c_void, len: size_t, offset: off_t)
+        -> ssize_t = transfer(Write, offset);
 
     fn readv(descriptor: c_int, first: *const iovec, count: c_int) -> ssize_t = vector(Read);
-    fn preadv(descriptor: c_int, first: *const iovec, count: c_int, offset: off_t) -> ssize_t
-        = vector(Read, offset);
-    fn preadv64(descriptor: c_int, first: *const iovec, count: c_int, offset: off64_t) -> ssize_t
-        = vector(Read, offset);
-    fn preadv2(
+    fn preadv, preadv64(descriptor: c_int, first: *const iovec, count: c_int, offset: off_t)
+        -> ssize_t = vector(Read, offset);
+    fn preadv2, preadv64v2(
         descriptor: c_int, first: *const iovec, count: c_int, offset: off_t, flags: c_int,
-    ) -> ssize_t = vector(Read, offset);
-    fn preadv64v2(
-        descriptor: c_int, first: *const iovec, count: c_int, offset: off64_t, flags: c_int,
     ) -> ssize_t = vector(Read, offset);
     fn writev(descriptor: c_int, first: *const iovec, count: c_int) -> ssize_t = vector(Write);
-    fn pwritev(descriptor: c_int, first: *const iovec, count: c_int, offset: off_t) -> ssize_t
-        = vector(Write, offset);
-    fn pwritev64(descriptor: c_int, first: *const iovec, count: c_int, offset: off64_t) -> ssize_t
-        = vector(Write, offset);
-    fn pwritev2(
+    fn pwritev, pwritev64(descriptor: c_int, first: *const iovec, count: c_int, offset: off_t)
+        -> ssize_t = vector(Write, offset);
+    fn pwritev2, pwritev64v2(
         descriptor: c_int, first: *const iovec, count: c_int, offset: off_t, flags: c_int,
     ) -> ssize_t = vector(Write, offset);
-    fn pwritev64v2(
-        descriptor: c_int, first: *const iovec, count: c_int, offset: off64_t, flags: c_int,
-    ) -> ssize_t = vector(Write, offset);
-    fn process_vm_readv(
-        process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
-        remote_count: c_ulong, flags: c_ulong,
-    ) -> ssize_t = by(|real| {
-        let call = || real(process, local, local_count, remote, remote_count, flags);
-        between(process, (local, local_count), (remote, remote_count), call)
-    });
-    fn process_vm_writev(
+    fn process_vm_readv, process_vm_writev(
         process: pid_t, local: *const iovec, local_count: c_ulong, remote: *const iovec,
         remote_count: c_ulong, flags: c_ulong,
     ) -> ssize_t = by(|real| {
@@ -75,30 +51,20 @@ calls! {
         between(process, (local, local_count), (remote, remote_count), call)
     });
 
-    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t = pin;
-    fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t = pin;
-    fn splice(
-        from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, len: size_t,
-        flags: c_uint,
-    ) -> ssize_t = pin;
-    fn copy_file_range(
-        from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, len: size_t,
+    fn sendfile, sendfile64(to: c_int, from: c_int, offset: *mut off_t, len: size_t)
+        -> ssize_t = pin;
+    fn splice, copy_file_range(
+        from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, len: size_t,
         flags: c_uint,
     ) -> ssize_t = pin;
     fn vmsplice(descriptor: c_int, first: *const iovec, count: size_t, flags: c_uint) -> ssize_t
         = refuse(VMSPLICE, EINVAL if is_any_managed(first, count));
 
-    fn fstat(descriptor: c_int, status: *mut Status)
-        -> c_int = pin(not own descriptor);
-    fn fstat64(descriptor: c_int, status: *mut Status)
-        -> c_int = pin(not own descriptor);
-    fn fstatfs(descriptor: c_int, status: *mut FileSystem) -> c_int = pin;
-    fn fstatfs64(descriptor: c_int, status: *mut FileSystem) -> c_int = pin;
+    fn fstat, fstat64(descriptor: c_int, status: *mut Status) -> c_int = pin(not own descriptor);
+    fn fstatfs, fstatfs64(descriptor: c_int, status: *mut FileSystem) -> c_int = pin;
     fn futimens(descriptor: c_int, times: *const timespec [2]) -> c_int = pin;
     fn getdents64(descriptor: c_int, entries: *mut c_void [room], room: size_t) -> ssize_t = pin;
-    fn getdirentries(descriptor: c_int, entries: *mut c_char [room], room: size_t, position: Opaque)
-        -> ssize_t = pin;
-    fn getdirentries64(
+    fn getdirentries, getdirentries64(
         descriptor: c_int, entries: *mut c_char [room], room: size_t, position: Opaque,
     ) -> ssize_t = pin;
     // A count that was read is never lost.
@@ -107,9 +73,7 @@ calls! {
     fn pipe2(pair: *mut [c_int; 2], flags: c_int) -> c_int = pin;
 
     // Variadic in C; the third argument is a pointer for the locks, else a number.
-    fn fcntl(descriptor: c_int, command: c_int, argument: *mut flock64)
-        -> c_int = pin(not own descriptor);
-    fn fcntl64(descriptor: c_int, command: c_int, argument: *mut flock64)
+    fn fcntl, fcntl64(descriptor: c_int, command: c_int, argument: *mut flock64)
         -> c_int = pin(not own descriptor);
     fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int
         = pin(|pins| pin_argument(pins, request, argument));

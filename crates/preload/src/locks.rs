@@ -19,9 +19,9 @@ use crate::waiting::{hold, is_on_heap, pin_known};
 
 calls! {
     fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int = try_first(pthread_mutex_trylock);
-    fn pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int = pin_known;
-    fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int = pin_known;
-    fn pthread_mutex_consistent(mutex: *mut pthread_mutex_t) -> c_int = pin_known;
+    fn pthread_mutex_trylock, pthread_mutex_unlock, pthread_mutex_consistent(
+        mutex: *mut pthread_mutex_t,
+    ) -> c_int = pin_known;
     fn pthread_mutex_destroy(mutex: *mut pthread_mutex_t) -> c_int = destroy;
     fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int = wait;
     fn pthread_mutex_clocklock(
@@ -33,10 +33,10 @@ calls! {
     fn mtx_lock(mutex: *mut pthread_mutex_t) -> c_int = hold;
     fn mtx_timedlock(mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int = hold;
 
-    fn pthread_cond_wait @ c"GLIBC_2.3.2"(
+    fn pthread_cond_wait @ c"GLIBC_2.3.2", cnd_wait(
         condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t,
     ) -> c_int = wait;
-    fn pthread_cond_timedwait @ c"GLIBC_2.3.2"(
+    fn pthread_cond_timedwait @ c"GLIBC_2.3.2", cnd_timedwait(
         condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec,
     ) -> c_int = wait;
     fn pthread_cond_clockwait(
@@ -44,18 +44,12 @@ calls! {
         until: *const timespec,
     ) -> c_int = wait;
     // A signal may wait, too: for the last waiters of the group before.
-    fn pthread_cond_signal @ c"GLIBC_2.3.2"(condition: *mut pthread_cond_t) -> c_int = wait;
-    fn pthread_cond_broadcast @ c"GLIBC_2.3.2"(condition: *mut pthread_cond_t) -> c_int = wait;
-    fn cnd_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int = wait;
-    fn cnd_timedwait(
-        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec,
-    ) -> c_int = wait;
+    fn pthread_cond_signal @ c"GLIBC_2.3.2", pthread_cond_broadcast @ c"GLIBC_2.3.2", cnd_signal,
+        cnd_broadcast(condition: *mut pthread_cond_t) -> c_int = wait;
     fn cnd_destroy(condition: *mut pthread_cond_t) -> () = by(|real| {
         let _held = hold(condition);
         real(condition)
     });
-    fn cnd_signal(condition: *mut pthread_cond_t) -> c_int = wait;
-    fn cnd_broadcast(condition: *mut pthread_cond_t) -> c_int = wait;
     fn pthread_cond_destroy @ c"GLIBC_2.3.2"(condition: *mut pthread_cond_t) -> c_int = destroy;
 
     fn sem_wait(semaphore: *mut sem_t) -> c_int = by(|real| wait_for(semaphore, real));
@@ -71,24 +65,18 @@ calls! {
         = try_first(pthread_rwlock_trywrlock);
     fn pthread_rwlock_unlock(lock: *mut pthread_rwlock_t) -> c_int = pin_known;
     fn pthread_rwlock_destroy(lock: *mut pthread_rwlock_t) -> c_int = destroy;
-    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, until: *const timespec)
-        -> c_int = wait;
-    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, until: *const timespec)
-        -> c_int = wait;
-    fn pthread_rwlock_clockrdlock(
-        lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec,
+    fn pthread_rwlock_timedrdlock, pthread_rwlock_timedwrlock(
+        lock: *mut pthread_rwlock_t, until: *const timespec,
     ) -> c_int = wait;
-    fn pthread_rwlock_clockwrlock(
+    fn pthread_rwlock_clockrdlock, pthread_rwlock_clockwrlock(
         lock: *mut pthread_rwlock_t, clock: clockid_t, until: *const timespec,
     ) -> c_int = wait;
 
     fn pthread_barrier_wait(barrier: *mut pthread_barrier_t) -> c_int = wait;
     fn pthread_barrier_destroy(barrier: *mut pthread_barrier_t) -> c_int = destroy;
 
-    fn pthread_once(word: *mut pthread_once_t, body: Opaque) -> c_int
-        = by(|real| once(word, || real(word, body)));
-    fn call_once(word: *mut pthread_once_t, body: Opaque) -> c_int
-        = by(|real| once(word, || real(word, body)));
+    fn pthread_once, call_once(word: *mut pthread_once_t, body: Opaque)
+        -> c_int = by(|real| once(word, || real(word, body)));
 }
 
 unsafe extern "C" {

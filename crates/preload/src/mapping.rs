@@ -55,14 +55,7 @@ calls! {
     fn posix_madvise(address: *mut c_void, len: size_t, advice: c_int) -> c_int
         = program(|real| if is_managed(address) { 0 } else { real(address, len, advice) });
 
-    fn mmap(
-        address: *mut c_void, len: size_t, protection: c_int, flags: c_int, file: c_int,
-        offset: off_t,
-    ) -> *mut c_void = program(|real| {
-        let request = Mapping { address, len, protection, flags, file, offset };
-        map(&request, || real(address, len, protection, flags, file, offset))
-    });
-    fn mmap64(
+    fn mmap, mmap64(
         address: *mut c_void, len: size_t, protection: c_int, flags: c_int, file: c_int,
         offset: off_t,
     ) -> *mut c_void = program(|real| {

@@ -17,58 +17,36 @@ use crate::pins::PAGE;
 
 calls! {
     // Variadic in C, but the mode travels in the next argument register.
-    fn open(path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
-    fn open64(path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
-    fn openat(folder: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
-    fn openat64(folder: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
-    fn __open_2(path: Text, flags: c_int) -> c_int = pin;
-    fn __open64_2(path: Text, flags: c_int) -> c_int = pin;
-    fn __openat_2(folder: c_int, path: Text, flags: c_int) -> c_int = pin;
-    fn __openat64_2(folder: c_int, path: Text, flags: c_int) -> c_int = pin;
-    fn creat(path: Text, mode: mode_t) -> c_int = pin;
-    fn creat64(path: Text, mode: mode_t) -> c_int = pin;
+    fn open, open64(path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
+    fn openat, openat64(folder: c_int, path: Text, flags: c_int, mode: mode_t) -> c_int = pin;
+    fn __open_2, __open64_2, umount2, swapon(path: Text, flags: c_int) -> c_int = pin;
+    fn __openat_2, __openat64_2, unlinkat(folder: c_int, path: Text, flags: c_int) -> c_int = pin;
+    fn creat, creat64, mkdir, mkfifo, chmod, lchmod(path: Text, mode: mode_t) -> c_int = pin;
 
-    fn fopen(path: Text, mode: Opaque) -> *mut FILE = pin;
-    fn fopen64(path: Text, mode: Opaque) -> *mut FILE = pin;
-    fn freopen(path: Text, mode: Opaque, old: Opaque) -> *mut FILE = pin;
-    fn freopen64(path: Text, mode: Opaque, old: Opaque) -> *mut FILE = pin;
-    fn setmntent(path: Text, mode: Opaque) -> *mut FILE = pin;
+    fn fopen, fopen64, setmntent(path: Text, mode: Opaque) -> *mut FILE = pin;
+    fn freopen, freopen64(path: Text, mode: Opaque, old: Opaque) -> *mut FILE = pin;
     fn catopen(name: Text, flags: c_int) -> *mut c_void = pin;
     fn opendir(path: Text) -> *mut c_void = pin;
 
-    fn access(path: Text, mode: c_int) -> c_int = pin;
+    fn access, euidaccess, eaccess(path: Text, mode: c_int) -> c_int = pin;
     fn faccessat(folder: c_int, path: Text, mode: c_int, flags: c_int) -> c_int = pin;
-    fn euidaccess(path: Text, mode: c_int) -> c_int = pin;
-    fn eaccess(path: Text, mode: c_int) -> c_int = pin;
-    fn rename(old: Text, new: Text) -> c_int = pin;
+    fn rename, link(old: Text, new: Text) -> c_int = pin;
     fn renameat(from: c_int, old: Text, to: c_int, new: Text) -> c_int = pin;
-    fn renameat2(from: c_int, old: Text, to: c_int, new: Text, flags: c_uint) -> c_int = pin;
-    fn link(old: Text, new: Text) -> c_int = pin;
+    fn renameat2, move_mount(from: c_int, old: Text, to: c_int, new: Text, flags: c_uint)
+        -> c_int = pin;
     fn linkat(from: c_int, old: Text, to: c_int, new: Text, flags: c_int) -> c_int = pin;
     fn symlink(target: Text, path: Text) -> c_int = pin;
     fn symlinkat(target: Text, folder: c_int, path: Text) -> c_int = pin;
-    fn unlink(path: Text) -> c_int = pin;
-    fn unlinkat(folder: c_int, path: Text, flags: c_int) -> c_int = pin;
-    fn remove(path: Text) -> c_int = pin;
-    fn rmdir(path: Text) -> c_int = pin;
-    fn mkdir(path: Text, mode: mode_t) -> c_int = pin;
-    fn mkdirat(folder: c_int, path: Text, mode: mode_t) -> c_int = pin;
+    fn unlink, remove, rmdir, chdir, umount, swapoff, acct(path: Text) -> c_int = pin;
+    fn mkdirat, mkfifoat(folder: c_int, path: Text, mode: mode_t) -> c_int = pin;
     fn mknod(path: Text, mode: mode_t, device: dev_t) -> c_int = pin;
     fn mknodat(folder: c_int, path: Text, mode: mode_t, device: dev_t) -> c_int = pin;
-    fn mkfifo(path: Text, mode: mode_t) -> c_int = pin;
-    fn mkfifoat(folder: c_int, path: Text, mode: mode_t) -> c_int = pin;
-    fn chdir(path: Text) -> c_int = pin;
-    fn chmod(path: Text, mode: mode_t) -> c_int = pin;
-    fn lchmod(path: Text, mode: mode_t) -> c_int = pin;
     fn fchmodat(folder: c_int, path: Text, mode: mode_t, flags: c_int) -> c_int = pin;
-    fn chown(path: Text, owner: uid_t, group: gid_t) -> c_int = pin;
-    fn lchown(path: Text, owner: uid_t, group: gid_t) -> c_int = pin;
+    fn chown, lchown(path: Text, owner: uid_t, group: gid_t) -> c_int = pin;
     fn fchownat(folder: c_int, path: Text, owner: uid_t, group: gid_t, flags: c_int) -> c_int = pin;
-    fn truncate(path: Text, len: off_t) -> c_int = pin;
-    fn truncate64(path: Text, len: off_t) -> c_int = pin;
+    fn truncate, truncate64(path: Text, len: off_t) -> c_int = pin;
     fn utime(path: Text, times: *const utimbuf) -> c_int = pin;
-    fn utimes(path: Text, times: *const timeval [2]) -> c_int = pin;
-    fn lutimes(path: Text, times: *const timeval [2]) -> c_int = pin;
+    fn utimes, lutimes(path: Text, times: *const timeval [2]) -> c_int = pin;
     fn futimesat(folder: c_int, path: Text, times: *const timeval [2]) -> c_int = pin;
     fn utimensat(folder: c_int, path: Text, times: *const timespec [2], flags: c_int)
         -> c_int = pin;
@@ -88,51 +66,35 @@ calls! {
     fn realpath @ c"GLIBC_2.3"(path: Text, resolved: Opaque) -> *mut c_char = pin;
     fn __realpath_chk(path: Text, resolved: Opaque, size: size_t) -> *mut c_char = pin;
 
-    fn mktemp(template: Text) -> *mut c_char = pin;
-    fn tmpnam(name: *mut c_char [L_TMPNAM]) -> *mut c_char = pin;
-    fn tmpnam_r(name: *mut c_char [L_TMPNAM]) -> *mut c_char = pin;
+    fn mktemp, mkdtemp(template: Text) -> *mut c_char = pin;
+    fn tmpnam, tmpnam_r(name: *mut c_char [L_TMPNAM]) -> *mut c_char = pin;
     // Held, for it says no errno.
     fn tempnam(folder: Text, prefix: Opaque) -> *mut c_char = hold;
-    fn mkstemp(template: Text) -> c_int = pin;
-    fn mkstemp64(template: Text) -> c_int = pin;
-    fn mkostemp(template: Text, flags: c_int) -> c_int = pin;
-    fn mkostemp64(template: Text, flags: c_int) -> c_int = pin;
-    fn mkstemps(template: Text, suffix: c_int) -> c_int = pin;
-    fn mkstemps64(template: Text, suffix: c_int) -> c_int = pin;
-    fn mkostemps(template: Text, suffix: c_int, flags: c_int) -> c_int = pin;
-    fn mkostemps64(template: Text, suffix: c_int, flags: c_int) -> c_int = pin;
-    fn mkdtemp(template: Text) -> *mut c_char = pin;
+    fn mkstemp, mkstemp64(template: Text) -> c_int = pin;
+    fn mkostemp, mkostemp64(template: Text, flags: c_int) -> c_int = pin;
+    fn mkstemps, mkstemps64(template: Text, suffix: c_int) -> c_int = pin;
+    fn mkostemps, mkostemps64(template: Text, suffix: c_int, flags: c_int) -> c_int = pin;
 
-    fn glob @ c"GLIBC_2.27"(pattern: Text, flags: c_int, failed: Opaque, found: Opaque)
+    fn glob @ c"GLIBC_2.27", glob64 @ c"GLIBC_2.27"(
+        pattern: Text, flags: c_int, failed: Opaque, found: Opaque,
+    ) -> c_int = pin;
+    fn ftw, ftw64(path: Text, visit: Opaque, most: c_int) -> c_int = pin;
+    fn nftw64 @ c"GLIBC_2.3.3", nftw @ c"GLIBC_2.3.3"(
+        path: Text, visit: Opaque, most: c_int, flags: c_int,
+    ) -> c_int = pin;
+    fn scandir, scandir64(path: Text, found: Opaque, filter: Opaque, compare: Opaque)
         -> c_int = pin;
-    fn glob64 @ c"GLIBC_2.27"(pattern: Text, flags: c_int, failed: Opaque, found: Opaque)
-        -> c_int = pin;
-    fn ftw(path: Text, visit: Opaque, most: c_int) -> c_int = pin;
-    fn ftw64(path: Text, visit: Opaque, most: c_int) -> c_int = pin;
-    fn nftw64 @ c"GLIBC_2.3.3"(path: Text, visit: Opaque, most: c_int, flags: c_int)
-        -> c_int = pin;
-    fn nftw @ c"GLIBC_2.3.3"(path: Text, visit: Opaque, most: c_int, flags: c_int) -> c_int = pin;
-    fn scandir(path: Text, found: Opaque, filter: Opaque, compare: Opaque) -> c_int = pin;
-    fn scandir64(path: Text, found: Opaque, filter: Opaque, compare: Opaque) -> c_int = pin;
-    fn scandirat(folder: c_int, path: Text, found: Opaque, filter: Opaque, compare: Opaque)
-        -> c_int = pin;
-    fn scandirat64(folder: c_int, path: Text, found: Opaque, filter: Opaque, compare: Opaque)
-        -> c_int = pin;
+    fn scandirat, scandirat64(
+        folder: c_int, path: Text, found: Opaque, filter: Opaque, compare: Opaque,
+    ) -> c_int = pin;
 
     fn memfd_create(name: Text, flags: c_uint) -> c_int = pin;
     fn mount(source: Text, target: Text, kind: Text, flags: c_ulong, options: Text) -> c_int = pin;
-    fn umount(path: Text) -> c_int = pin;
-    fn umount2(path: Text, flags: c_int) -> c_int = pin;
-    fn swapon(path: Text, flags: c_int) -> c_int = pin;
-    fn swapoff(path: Text) -> c_int = pin;
-    fn acct(path: Text) -> c_int = pin;
     fn quotactl(command: c_int, device: Text, id: c_int, value: *mut c_void [PAGE]) -> c_int = pin;
     fn fsopen(kind: Text, flags: c_uint) -> c_int = pin;
     fn fsconfig(context: c_int, command: c_uint, key: Text, value: *const c_void [PAGE], aux: c_int)
         -> c_int = pin;
-    fn fspick(folder: c_int, path: Text, flags: c_uint) -> c_int = pin;
-    fn open_tree(folder: c_int, path: Text, flags: c_uint) -> c_int = pin;
-    fn move_mount(from: c_int, old: Text, to: c_int, new: Text, flags: c_uint) -> c_int = pin;
+    fn fspick, open_tree(folder: c_int, path: Text, flags: c_uint) -> c_int = pin;
     fn mount_setattr(
         folder: c_int, path: Text, flags: c_uint, attributes: *mut c_void [size], size: size_t,
     ) -> c_int = pin;
@@ -146,51 +108,38 @@ calls! {
         -> c_int = pin;
     fn inotify_add_watch(descriptor: c_int, path: Text, mask: u32) -> c_int = pin;
 
-    fn stat(path: Text, status: *mut Status) -> c_int = pin;
-    fn stat64(path: Text, status: *mut Status) -> c_int = pin;
-    fn lstat(path: Text, status: *mut Status) -> c_int = pin;
-    fn lstat64(path: Text, status: *mut Status) -> c_int = pin;
-    fn fstatat(folder: c_int, path: Text, status: *mut Status, flags: c_int) -> c_int = pin;
-    fn fstatat64(folder: c_int, path: Text, status: *mut Status, flags: c_int) -> c_int = pin;
+    fn stat, stat64, lstat, lstat64(path: Text, status: *mut Status) -> c_int = pin;
+    fn fstatat, fstatat64(folder: c_int, path: Text, status: *mut Status, flags: c_int)
+        -> c_int = pin;
     fn statx(folder: c_int, path: Text, flags: c_int, mask: c_uint, status: *mut Extended)
         -> c_int = pin;
 
     // For programs linked before glibc 2.33.
-    fn __xstat(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
-    fn __xstat64(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
-    fn __lxstat(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
-    fn __lxstat64(version: c_int, path: Text, status: *mut Status) -> c_int = pin;
-    fn __fxstat(version: c_int, descriptor: c_int, status: *mut Status)
-        -> c_int = pin(not own descriptor);
-    fn __fxstat64(version: c_int, descriptor: c_int, status: *mut Status)
+    fn __xstat, __xstat64, __lxstat, __lxstat64(version: c_int, path: Text, status: *mut Status)
+        -> c_int = pin;
+    fn __fxstat, __fxstat64(version: c_int, descriptor: c_int, status: *mut Status)
         -> c_int = pin(not own descriptor);
     fn __xmknod(version: c_int, path: Text, mode: mode_t, device: *mut dev_t) -> c_int = pin;
     fn __xmknodat(version: c_int, folder: c_int, path: Text, mode: mode_t, device: *mut dev_t)
         -> c_int = pin;
-    fn __fxstatat(version: c_int, folder: c_int, path: Text, status: *mut Status, flags: c_int)
-        -> c_int = pin;
-    fn __fxstatat64(version: c_int, folder: c_int, path: Text, status: *mut Status, flags: c_int)
-        -> c_int = pin;
+    fn __fxstatat, __fxstatat64(
+        version: c_int, folder: c_int, path: Text, status: *mut Status, flags: c_int,
+    ) -> c_int = pin;
 
-    fn statfs(path: Text, status: *mut FileSystem) -> c_int = pin;
-    fn statfs64(path: Text, status: *mut FileSystem) -> c_int = pin;
-    fn statvfs(path: Text, status: *mut FileSystemVector) -> c_int = pin;
-    fn statvfs64(path: Text, status: *mut FileSystemVector) -> c_int = pin;
+    fn statfs, statfs64(path: Text, status: *mut FileSystem) -> c_int = pin;
+    fn statvfs, statvfs64(path: Text, status: *mut FileSystemVector) -> c_int = pin;
 
-    fn getxattr(path: Text, name: Text, value: *mut c_void [room], room: size_t) -> ssize_t = pin;
-    fn lgetxattr(path: Text, name: Text, value: *mut c_void [room], room: size_t) -> ssize_t = pin;
+    fn getxattr, lgetxattr(path: Text, name: Text, value: *mut c_void [room], room: size_t)
+        -> ssize_t = pin;
     fn fgetxattr(file: c_int, name: Text, value: *mut c_void [room], room: size_t) -> ssize_t = pin;
-    fn setxattr(path: Text, name: Text, value: *const c_void [len], len: size_t, flags: c_int)
-        -> c_int = pin;
-    fn lsetxattr(path: Text, name: Text, value: *const c_void [len], len: size_t, flags: c_int)
-        -> c_int = pin;
+    fn setxattr, lsetxattr(
+        path: Text, name: Text, value: *const c_void [len], len: size_t, flags: c_int,
+    ) -> c_int = pin;
     fn fsetxattr(file: c_int, name: Text, value: *const c_void [len], len: size_t, flags: c_int)
         -> c_int = pin;
-    fn listxattr(path: Text, names: *mut c_char [room], room: size_t) -> ssize_t = pin;
-    fn llistxattr(path: Text, names: *mut c_char [room], room: size_t) -> ssize_t = pin;
+    fn listxattr, llistxattr(path: Text, names: *mut c_char [room], room: size_t) -> ssize_t = pin;
     fn flistxattr(file: c_int, names: *mut c_char [room], room: size_t) -> ssize_t = pin;
-    fn removexattr(path: Text, name: Text) -> c_int = pin;
-    fn lremovexattr(path: Text, name: Text) -> c_int = pin;
+    fn removexattr, lremovexattr(path: Text, name: Text) -> c_int = pin;
     fn fremovexattr(file: c_int, name: Text) -> c_int = pin;
 }
 

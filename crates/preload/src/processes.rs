@@ -25,18 +25,13 @@ calls! {
         -> c_int = hold;
 
     fn getrusage(who: c_int, usage: *mut rusage) -> c_int = pin;
-    fn getrlimit(resource: c_uint, limit: *mut rlimit) -> c_int = pin;
-    fn getrlimit64(resource: c_uint, limit: *mut rlimit) -> c_int = pin;
-    fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int = pin;
-    fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int = pin;
-    fn prlimit(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit)
-        -> c_int = pin;
-    fn prlimit64(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit)
+    fn getrlimit, getrlimit64(resource: c_uint, limit: *mut rlimit) -> c_int = pin;
+    fn setrlimit, setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int = pin;
+    fn prlimit, prlimit64(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit)
         -> c_int = pin;
     fn uname(name: *mut utsname) -> c_int = pin;
     fn sysinfo(information: *mut SystemInformation) -> c_int = pin;
-    fn sethostname(name: *const c_char [len], len: size_t) -> c_int = pin;
-    fn setdomainname(name: *const c_char [len], len: size_t) -> c_int = pin;
+    fn sethostname, setdomainname(name: *const c_char [len], len: size_t) -> c_int = pin;
     fn getgroups(room: c_int, groups: *mut gid_t [room]) -> c_int = pin;
     fn __getgroups_chk(room: c_int, groups: *mut gid_t [room], size: size_t) -> c_int = pin;
     fn getresuid(real: *mut uid_t, effective: *mut uid_t, saved: *mut uid_t) -> c_int = pin;
@@ -53,11 +48,9 @@ calls! {
         process: c_int, signal: c_int, information: *mut siginfo_t, flags: c_uint,
     ) -> c_int = pin;
     // The records of who is logged in.
-    fn pututline(record: *const utmpx) -> *mut utmpx = pin;
-    fn pututxline(record: *const utmpx) -> *mut utmpx = pin;
+    fn pututline, pututxline(record: *const utmpx) -> *mut utmpx = pin;
     // Held, for they say no errno.
-    fn updwtmp(path: Text, record: *const utmpx) -> () = hold;
-    fn updwtmpx(path: Text, record: *const utmpx) -> () = hold;
+    fn updwtmp, updwtmpx(path: Text, record: *const utmpx) -> () = hold;
 
     fn sched_setaffinity @ c"GLIBC_2.3.4"(
         process: pid_t, size: size_t, set: *const c_void [size],

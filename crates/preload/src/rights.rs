@@ -15,24 +15,20 @@ use crate::pins::Pins;
 use crate::provision::provide;
 
 calls! {
-    fn setuid(user: uid_t) -> c_int = provide;
-    fn seteuid(user: uid_t) -> c_int = provide;
-    fn setreuid(real: uid_t, effective: uid_t) -> c_int = provide;
-    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = provide;
-    fn setfsuid(user: uid_t) -> c_int = provide;
-    fn setgid(group: gid_t) -> c_int = provide;
-    fn setegid(group: gid_t) -> c_int = provide;
-    fn setregid(real: gid_t, effective: gid_t) -> c_int = provide;
-    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int = provide;
-    fn setfsgid(group: gid_t) -> c_int = provide;
-    fn setgroups(count: size_t, groups: *const gid_t [count]) -> c_int = provide;
-    fn initgroups(user: Text, group: gid_t) -> c_int = provide;
+    fn setuid, seteuid, setfsuid(user: uid_t) -> c_int = pin(provided);
+    fn setreuid(real: uid_t, effective: uid_t) -> c_int = pin(provided);
+    fn setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int = pin(provided);
+    fn setgid, setegid, setfsgid(group: gid_t) -> c_int = pin(provided);
+    fn setregid(real: gid_t, effective: gid_t) -> c_int = pin(provided);
+    fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int = pin(provided);
+    fn setgroups(count: size_t, groups: *const gid_t [count]) -> c_int = pin(provided);
+    fn initgroups(user: Text, group: gid_t) -> c_int = pin(provided);
     fn capset(header: *mut c_char [CAPSET_BYTES], data: *const c_char [CAPSET_BYTES]) -> c_int
-        = provide;
-    fn chroot(path: Text) -> c_int = provide;
-    fn pivot_root(new: Text, old: Text) -> c_int = provide;
-    fn unshare(flags: c_int) -> c_int = provide;
-    fn setns(space: c_int, kind: c_int) -> c_int = provide;
+        = pin(provided);
+    fn chroot(path: Text) -> c_int = pin(provided);
+    fn pivot_root(new: Text, old: Text) -> c_int = pin(provided);
+    fn unshare(flags: c_int) -> c_int = pin(provided);
+    fn setns(space: c_int, kind: c_int) -> c_int = pin(provided);
 
     // Variadic in C; the optional arguments travel where fixed ones would.
     fn prctl(option: c_int, second: usize, third: usize, fourth: usize, fifth: usize) -> c_int

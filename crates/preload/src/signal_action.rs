@@ -37,20 +37,12 @@ fn bit(signal: c_int) -> u64 {
 }
 
 calls! {
-    fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int
-        = program(sigaction_for_program);
-    fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int
-        = program(sigaction_for_program);
-    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t
-        = same(handle_and_restart(signal, handler));
-    fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t
-        = same(handle_and_restart(signal, handler));
-    fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t
-        = same(handle_and_restart(signal, handler));
-    fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t
-        = same(handle(signal, handler, SA_RESETHAND | SA_NODEFER));
-    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t
-        = same(handle(signal, handler, SA_RESETHAND | SA_NODEFER));
+    fn sigaction, __sigaction(signal: c_int, new: *const Action, old: *mut Action)
+        -> c_int = program(sigaction_for_program);
+    fn signal, bsd_signal, ssignal(signal: c_int, handler: sighandler_t)
+        -> sighandler_t = same(handle_and_restart(signal, handler));
+    fn sysv_signal, __sysv_signal(signal: c_int, handler: sighandler_t)
+        -> sighandler_t = same(handle(signal, handler, SA_RESETHAND | SA_NODEFER));
     fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int
         = same(interrupt(signal, interrupts != 0));
     fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t

@@ -79,16 +79,13 @@ pub fn open_in_foreign_thread() {
 }
 
 calls! {
-    fn sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int
-        = program(|real| change(real, how, new, old));
-    fn pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int
-        = program(|real| change(real, how, new, old));
+    fn sigprocmask, pthread_sigmask(how: c_int, new: *const sigset_t, old: *mut sigset_t)
+        -> c_int = program(|real| change(real, how, new, old));
     fn pthread_attr_setsigmask_np(attributes: Opaque, mask: *const sigset_t) -> c_int
         = hold(open mask);
     // BSD's masks are the low word of a set.
-    fn sigblock(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
-    fn sigsetmask(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
-    fn sigpause(mask: c_int) -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
+    fn sigblock, sigsetmask, sigpause(mask: c_int)
+        -> c_int = by(|real| real(mask & !(FAULT_BIT as c_int)));
     fn __sigpause(mask: c_int, is_signal: c_int) -> c_int = by(|real| {
         real(if is_signal == 0 { mask & !(FAULT_BIT as c_int) } else { mask }, is_signal)
     });

@@ -23,13 +23,11 @@ calls! {
     fn accept4(
         socket: c_int, peer: *mut c_void [room(peer, len)], len: *mut socklen_t, flags: c_int,
     ) -> c_int = hold;
-    fn getsockname(socket: c_int, name: *mut c_void [room(name, len)], len: *mut socklen_t)
-        -> c_int = pin;
-    fn getpeername(socket: c_int, name: *mut c_void [room(name, len)], len: *mut socklen_t)
-        -> c_int = pin;
-    fn bind(socket: c_int, name: *const c_void [len], len: socklen_t) -> c_int = pin;
+    fn getsockname, getpeername(
+        socket: c_int, name: *mut c_void [room(name, len)], len: *mut socklen_t,
+    ) -> c_int = pin;
+    fn bind, connect(socket: c_int, name: *const c_void [len], len: socklen_t) -> c_int = pin;
     fn bindresvport(socket: c_int, name: *mut [u8; 16]) -> c_int = pin;
-    fn connect(socket: c_int, name: *const c_void [len], len: socklen_t) -> c_int = pin;
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut [c_int; 2])
         -> c_int = pin;
     fn getsockopt(
@@ -93,19 +91,14 @@ calls! {
     });
 
     fn getaddrinfo(node: Text, service: Text, hints: Opaque, found: Opaque) -> Code = pin;
-    fn res_query(name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room], room: c_int)
-        -> c_int = hold;
-    fn res_search(name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room], room: c_int)
-        -> c_int = hold;
+    fn res_query, res_search(
+        name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room], room: c_int,
+    ) -> c_int = hold;
     fn res_querydomain(
         name: Opaque, domain: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room],
         room: c_int,
     ) -> c_int = hold;
-    fn res_nquery(
-        state: Opaque, name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room],
-        room: c_int,
-    ) -> c_int = hold;
-    fn res_nsearch(
+    fn res_nquery, res_nsearch(
         state: Opaque, name: Opaque, class: c_int, kind: c_int, answer: *mut c_void [room],
         room: c_int,
     ) -> c_int = hold;

@@ -60,16 +60,7 @@ fn held_settings(child: *const pid_t, actions: Actions, attributes: Attributes) 
 }
 
 calls! {
-    fn posix_spawn @ c"GLIBC_2.15"(
-        child: *mut pid_t, path: *const c_char, actions: Actions, attributes: Attributes,
-        arguments: List, environment: List,
-    ) -> c_int = by(|real| {
-        let _held = held_settings(child, actions, attributes);
-        held(path, [arguments, environment], || {
-            real(child, path, actions, attributes, arguments, environment)
-        })
-    });
-    fn posix_spawnp @ c"GLIBC_2.15"(
+    fn posix_spawn @ c"GLIBC_2.15", posix_spawnp @ c"GLIBC_2.15"(
         child: *mut pid_t, path: *const c_char, actions: Actions, attributes: Attributes,
         arguments: List, environment: List,
     ) -> c_int = by(|real| {

@@ -133,8 +133,9 @@ routes! { [a b c d e f]
     SYS_vmsplice files::vmsplice::of_program(a b c d);
     SYS_fstat files::fstat(a b); SYS_fcntl files::fcntl(a b c); SYS_ioctl files::ioctl(a b c);
 
-    SYS_close descriptors::close_of_program(a); SYS_dup descriptors::dup_of_program(a);
-    SYS_dup2 descriptors::dup2_of_program(a b); SYS_dup3 descriptors::dup3_of_program(a b c);
+    SYS_close descriptors::close::of_program(a); SYS_dup descriptors::dup::of_program(a);
+    SYS_dup2 descriptors::dup2::of_program(a b); SYS_dup3 descriptors::dup3::of_program(a b c);
+    SYS_close_range descriptors::close_range::of_program(a b c);
 
     SYS_getxattr paths::getxattr(a b c d); SYS_setxattr paths::setxattr(a b c d e);
     SYS_lgetxattr paths::lgetxattr(a b c d); SYS_lsetxattr paths::lsetxattr(a b c d e);
@@ -243,11 +244,6 @@ unsafe extern "C" fn syscall_of_program(
         libc::SYS_io_setup | libc::SYS_io_uring_setup => {
             c_long::from(refuse(&ASYNCHRONOUS_IO, libc::ENOSYS))
         }
-        // SAFETY: numbers.
-        libc::SYS_close_range => unsafe {
-            let (first, last) = (a as c_uint, b as c_uint);
-            c_long::from(descriptors::close_range_of_program(first, last, c as c_int))
-        },
         libc::SYS_execve => {
             exec::attempt(Word::of(a), &[Word::of(b), Word::of(c)], || call() as c_int).into()
         }

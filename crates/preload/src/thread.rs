@@ -72,10 +72,8 @@ calls! {
             _ => THRD_ERROR,
         }
     });
-    fn pthread_join(thread: pthread_t, result: Opaque) -> c_int
-        = by(|real| own_stack::joined(thread, real(thread, result)));
-    fn pthread_tryjoin_np(thread: pthread_t, result: Opaque) -> c_int
-        = by(|real| own_stack::joined(thread, real(thread, result)));
+    fn pthread_join, pthread_tryjoin_np(thread: pthread_t, result: Opaque)
+        -> c_int = by(|real| own_stack::joined(thread, real(thread, result)));
     fn pthread_timedjoin_np(thread: pthread_t, result: Opaque, until: *const timespec)
         -> c_int = by(|real| {
         let _held = until.hold();
