@@ -70,7 +70,6 @@ mod start_up;
 mod stdio;
 mod system_call;
 mod thread;
-mod thread_state;
 mod transfer;
 mod variadic;
 mod vectors;

@@ -20,7 +20,6 @@ use libc::sigset_t;
 use crate::calls::{Opaque, calls};
 use crate::real::real;
 use crate::signal_set::{FAULT_BIT, Unblocked, with_fault, word};
-use crate::thread_state;
 
 type SetMask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
 
@@ -32,9 +31,9 @@ fn change(
     old: *mut sigset_t,
 ) -> c_int {
     let mut before = MaybeUninit::<sigset_t>::zeroed();
-    // SAFETY: the program's sets, copied; this thread's own block.
+    // SAFETY: the program's sets, copied; this thread's own area.
     unsafe {
-        let state = thread_state::current();
+        let state = deepheap::thread_area();
         let asked = new.as_ref().map(word);
         let open = Unblocked::of(new);
         let outcome = set_mask(how, open.pointer(), before.as_mut_ptr());
@@ -68,12 +67,12 @@ pub fn open_in_foreign_thread() {
     let set_mask = real!(pthread_sigmask: SetMask);
     let mut fault = MaybeUninit::<sigset_t>::zeroed();
     let mut before = MaybeUninit::<sigset_t>::zeroed();
-    // SAFETY: sets on this stack, zeroed and so valid; this thread's own block.
+    // SAFETY: sets on this stack, zeroed and so valid; this thread's own area.
     unsafe {
         with_fault(fault.assume_init_mut());
         if set_mask(libc::SIG_UNBLOCK, fault.as_ptr(), before.as_mut_ptr()) == 0 {
             let was_blocked = word(before.assume_init_ref()) & FAULT_BIT != 0;
-            (*thread_state::current()).believes_blocked = was_blocked;
+            (*deepheap::thread_area()).believes_blocked = was_blocked;
         }
     }
 }
@@ -94,8 +93,8 @@ calls! {
         if signal != libc::SIGBUS {
             return real(signal);
         }
-        // SAFETY: this thread's own block.
-        unsafe { (*thread_state::current()).believes_blocked = true };
+        // SAFETY: this thread's own area.
+        unsafe { (*deepheap::thread_area()).believes_blocked = true };
         0
     });
 }

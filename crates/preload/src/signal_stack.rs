@@ -18,7 +18,6 @@ use libc::stack_t;
 use crate::calls::calls;
 use crate::pins::PAGE;
 use crate::real::real;
-use crate::thread_state;
 
 /// Usable bytes of a thread's signal stack.
 const STACK_BYTES: usize = 64 * 1024;
@@ -40,8 +39,8 @@ pub fn is_ours(stack: &stack_t) -> bool {
 
 /// The calling thread's signal stack, also while the kernel knows of one of the program's.
 pub fn own() -> Option<stack_t> {
-    // SAFETY: this thread's own block.
-    let mapping = unsafe { (*thread_state::current()).signal_stack };
+    // SAFETY: this thread's own area.
+    let mapping = unsafe { (*deepheap::thread_area()).signal_stack };
     (mapping != 0).then(|| description(mapping))
 }
 
@@ -90,9 +89,9 @@ pub fn give_back(mapping: usize) {
 /// Gives the calling thread a signal stack, unless it has one. Without memory for it the thread
 /// goes on with its own stack.
 pub fn enter() {
-    let state = thread_state::current();
+    let state = deepheap::thread_area();
     let mut old = stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: a query into this stack; this thread's own block.
+    // SAFETY: a query into this stack; this thread's own area.
     unsafe {
         if real!(sigaltstack: SetStack)(core::ptr::null(), &mut old) != 0
             || old.ss_flags & libc::SS_DISABLE == 0
@@ -109,8 +108,8 @@ pub fn enter() {
 
 /// Takes the calling thread's signal stack away at its end.
 pub fn leave() {
-    let state = thread_state::current();
-    // SAFETY: this thread's own block.
+    let state = deepheap::thread_area();
+    // SAFETY: this thread's own area.
     let mapping = unsafe { core::mem::take(&mut (*state).signal_stack) };
     // A thread that runs on it right now keeps it.
     if mapping != 0 {
@@ -129,8 +128,8 @@ fn change(
     old: *mut stack_t,
     set: impl Fn(*const stack_t, *mut stack_t) -> c_int,
 ) -> c_int {
-    // SAFETY: this thread's own block.
-    let mapping = unsafe { (*thread_state::current()).signal_stack };
+    // SAFETY: this thread's own area.
+    let mapping = unsafe { (*deepheap::thread_area()).signal_stack };
     let mut before = stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: the program's descriptions, copied so that the kernel sees plain memory.
     unsafe {

@@ -25,7 +25,7 @@ use crate::guarded::guard;
 use crate::own_stack::{self, OwnStack};
 use crate::pins::Pins;
 use crate::real::real;
-use crate::{own_process, plain, seam, signal_mask, signal_stack, thread_state};
+use crate::{own_process, plain, seam, signal_mask, signal_stack};
 
 type Posix = extern "C" fn(*mut c_void) -> *mut c_void;
 type C11 = extern "C" fn(*mut c_void) -> c_int;
@@ -107,10 +107,10 @@ fn create(
     pins.value(attributes);
     // SAFETY: the program's attributes, or null.
     let stack = unsafe { own_stack::hold(attributes) };
-    // SAFETY: this thread's own block; a plain record that the new thread owns and frees, or, if
+    // SAFETY: this thread's own area; a plain record that the new thread owns and frees, or, if
     // there is none, we do; the identity is handed over in user mode.
     unsafe {
-        let believes_blocked = (*thread_state::current()).believes_blocked;
+        let believes_blocked = (*deepheap::thread_area()).believes_blocked;
         let record = plain::malloc(size_of::<Start>()).cast::<Start>();
         let mut outcome = libc::EAGAIN;
         if !record.is_null() {
@@ -134,7 +134,7 @@ extern "C" fn start(record: *mut c_void) -> *mut c_void {
     let start = unsafe {
         let start = record.cast::<Start>().read();
         plain::free(record);
-        (*thread_state::current()).believes_blocked = start.believes_blocked;
+        (*deepheap::thread_area()).believes_blocked = start.believes_blocked;
         start
     };
     start.stack.inspect(|stack| stack.begin());

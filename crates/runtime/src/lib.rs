@@ -102,6 +102,7 @@ pub use deepheap_sys::fault_signal;
 pub use deepheap_sys::own_descriptor::is_own as is_own_descriptor;
 pub use deepheap_sys::pinned_allocator::PinnedAllocator;
 pub use deepheap_sys::stream_list;
+pub use deepheap_sys::tls::area as thread_area;
 pub use durable::DurableHeap;
 pub use durable_error::{CheckpointError, OpenError};
 pub use durable_options::DurableOptions;

@@ -25,6 +25,10 @@ pub struct ThreadArea {
     id: u32,
     /// Whether the thread was seen to have SIGBUS open (`signals::open_fault_signal`).
     pub(crate) is_open: bool,
+    /// Whether the program believes that the thread has SIGBUS blocked (preload library).
+    pub believes_blocked: bool,
+    /// The mapping of the signal stack that the preload library gave to the thread, or 0.
+    pub signal_stack: usize,
     /// Words that the runtime defines.
     pub spare: [usize; 30],
 }
