@@ -78,13 +78,13 @@ pub extern "C" fn dh_strerror(error: c_int) -> *const c_char {
 }
 
 /// Sets the calling thread's errno.
-pub(crate) fn set_errno(value: c_int) {
+pub fn set_errno(value: c_int) {
     // SAFETY: glibc's errno of this thread is always there to write.
     unsafe { *libc::__errno_location() = value };
 }
 
 /// Runs `call` and puts errno back to what it was before.
-pub(crate) fn keep_errno<T>(call: impl FnOnce() -> T) -> T {
+pub fn keep_errno<T>(call: impl FnOnce() -> T) -> T {
     // SAFETY: glibc's errno of this thread is always there to read.
     let before = unsafe { *libc::__errno_location() };
     let result = call();

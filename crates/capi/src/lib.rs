@@ -24,7 +24,7 @@ pub use durable::{
 };
 pub use error::{
     DH_EBOUNDS, DH_ECONF, DH_EFILE, DH_EINVAL, DH_EKERNEL, DH_EMEMORY, DH_ENOROOM, DH_EOBJECT,
-    DH_EREAD, DH_ESTARTED, DH_ESTORE, dh_strerror,
+    DH_EREAD, DH_ESTARTED, DH_ESTORE, dh_strerror, keep_errno, set_errno,
 };
 pub use maps::{
     DH_MAP_DONTNEED, DH_MAP_LOG, DH_MAP_PRIVATE, DH_MAP_RANDOM, DH_MAP_SEQUENTIAL, DH_MAP_SHARED,

@@ -193,9 +193,7 @@ unsafe extern "C" fn posix_memalign_from(
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
-    let errno = seam::errno();
-    let pointer = aligned(alignment, size, frame);
-    seam::set_errno(errno);
+    let pointer = seam::keep_errno(|| aligned(alignment, size, frame));
     if pointer.is_null() {
         return libc::ENOMEM;
     }

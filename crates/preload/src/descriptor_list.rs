@@ -68,11 +68,8 @@ fn is_hidden(folder: *mut DIR, entry: *const dirent64) -> bool {
     if !deepheap::is_own_descriptor(descriptor) {
         return false;
     }
-    let errno = seam::errno();
     // SAFETY: the program's own folder.
-    let lists = lists_ours(unsafe { libc::dirfd(folder) });
-    seam::set_errno(errno);
-    lists
+    seam::keep_errno(|| lists_ours(unsafe { libc::dirfd(folder) }))
 }
 
 fn number(name: &[u8]) -> Option<c_int> {

@@ -16,38 +16,31 @@ use core::mem::ManuallyDrop;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap::{Hold, stream_list};
+use deepheap::{Hold, fork_parent, fork_prepare, stream_list};
 use libc::pid_t;
 
 use crate::calls::calls;
 use crate::pins::PAGE;
 use crate::real::real;
+use crate::refusal::refused;
 use crate::{seam, signal_stack, thread};
 
-extern "C" fn prepare() {
-    deepheap::fork_prepare();
-}
-
-extern "C" fn parent() {
-    deepheap::fork_parent();
-}
-
-extern "C" fn child() {
+fn child() {
     deepheap::fork_child();
     thread::forked();
 }
 
-extern "C" fn prepare_with_streams() {
+extern "C" fn before_fork() {
     stream_list::fork_prepare();
-    prepare();
+    fork_prepare();
 }
 
-extern "C" fn parent_with_streams() {
-    parent();
+extern "C" fn in_parent() {
+    fork_parent();
     stream_list::fork_parent();
 }
 
-extern "C" fn child_with_streams() {
+extern "C" fn in_child() {
     child();
     stream_list::fork_child();
 }
@@ -65,16 +58,10 @@ pub fn register() -> bool {
     let (order, raw) = (Ordering::AcqRel, Ordering::Acquire);
     if STATE.compare_exchange(NOT_YET, DONE, order, raw).is_ok() {
         deepheap::process::host();
-        let (before, after) = (prepare_with_streams as extern "C" fn(), parent_with_streams);
+        let register = real!(__register_atfork: Register);
         // SAFETY: three functions that live as long as the process, of no library that is unloaded.
-        let outcome = unsafe {
-            real!(__register_atfork: Register)(
-                Some(before),
-                Some(after as extern "C" fn()),
-                Some(child_with_streams as extern "C" fn()),
-                null_mut(),
-            )
-        };
+        let outcome =
+            unsafe { register(Some(before_fork), Some(in_parent), Some(in_child), null_mut()) };
         if outcome != 0 {
             STATE.store(FAILED, Ordering::Release);
         }
@@ -100,10 +87,7 @@ calls! {
             real(Some(entry), stack, flags, argument, parent_id, storage, child_id)
         };
         match entry {
-            None => {
-                seam::set_errno(libc::EINVAL);
-                -1
-            }
+            None => refused(libc::EINVAL),
             Some(entry) if flags & libc::CLONE_VM != 0 => {
                 clone_sharing(entry, argument, stack, flags, call)
             }
@@ -114,15 +98,9 @@ calls! {
 
 /// Makes a forking call that runs no atfork handlers.
 pub fn bracketed(call: impl FnOnce() -> c_long) -> c_long {
-    prepare();
+    fork_prepare();
     let outcome = call();
-    let errno = seam::errno();
-    if outcome == 0 {
-        child()
-    } else {
-        parent()
-    }
-    seam::set_errno(errno);
+    seam::keep_errno(if outcome == 0 { child } else { fork_parent });
     outcome
 }
 
@@ -152,11 +130,9 @@ fn clone_apart(
     call: impl Fn(Entry, *mut c_void) -> c_int,
 ) -> c_int {
     let mut record = ManuallyDrop::new(Start { entry, argument });
-    prepare();
+    fork_prepare();
     let outcome = call(start, (&raw mut record).cast());
-    let errno = seam::errno();
-    parent();
-    seam::set_errno(errno);
+    seam::keep_errno(fork_parent);
     outcome
 }
 
@@ -205,8 +181,7 @@ fn clone_sharing(
     }
     let signal_stack = shared.signal_stack;
     if signal_stack == 0 {
-        seam::set_errno(libc::ENOMEM);
-        return -1;
+        return refused(libc::ENOMEM);
     }
     // The page that the child uses before it has a signal stack, and after it has lost it.
     Hold::for_good((stack as usize).wrapping_sub(PAGE), PAGE);
@@ -216,9 +191,7 @@ fn clone_sharing(
     unsafe { record.cast::<SharedStart>().write(shared) };
     let outcome = call(start_sharing, record);
     if outcome == -1 {
-        let errno = seam::errno();
-        signal_stack::give_back(signal_stack);
-        seam::set_errno(errno);
+        seam::keep_errno(|| signal_stack::give_back(signal_stack));
     }
     outcome
 }

@@ -53,7 +53,6 @@ mod placement;
 mod plain;
 mod polling;
 mod processes;
-mod provision;
 mod randomness;
 mod real;
 mod refusal;

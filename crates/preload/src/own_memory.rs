@@ -15,6 +15,7 @@ use libc::{off_t, ssize_t};
 
 use crate::pins::Pins;
 use crate::real::real;
+use crate::refusal::refused;
 use crate::seam;
 
 /// The answer of a call on a descriptor that moves up to `len` bytes at `offset`, or where the
@@ -44,8 +45,7 @@ fn again(
     // SAFETY: numbers. A file that cannot tell its offset has none of ours.
     let offset = offset.unwrap_or_else(|| unsafe { seek(descriptor, 0, libc::SEEK_CUR) });
     if !deepheap::may_leave(offset as usize) || !is_own_memory(descriptor) {
-        seam::set_errno(libc::EIO);
-        return -1;
+        return refused(libc::EIO) as ssize_t;
     }
     let mut pins = Pins::new();
     pins.bytes(offset as usize as *const u8, len);

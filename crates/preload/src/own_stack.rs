@@ -144,11 +144,9 @@ fn held() -> impl Iterator<Item = (&'static OwnStack, u32)> {
 
 /// Whether the kernel has ended the thread: then it has left its stack.
 fn is_gone(thread: u32) -> bool {
-    let errno = seam::errno();
     // SAFETY: two numbers; no signal is sent.
-    let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as pid_t, 0) };
-    seam::set_errno(errno);
-    found == -1
+    let ask = || unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as pid_t, 0) };
+    seam::keep_errno(ask) == -1
 }
 
 impl OwnStack {

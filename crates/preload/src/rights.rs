@@ -1,7 +1,9 @@
 //! Rights: calls by which a program gives up what it may do: other users, groups and capabilities,
 //! another root, other name spaces, a filter of system calls.
 //!
-//! Guarantees: before such a call the runtime has opened what it may need later (`provision`).
+//! Guarantees: before such a call the runtime has opened what it may need later.
+//! Never: opens anything in a child of `vfork`, which is in its parent's memory and has descriptors
+//! of its own.
 //!
 //! Threads: any.
 
@@ -12,7 +14,7 @@ use libc::{gid_t, size_t, uid_t};
 use crate::calls::{Text, calls};
 use crate::guarded::guard;
 use crate::pins::Pins;
-use crate::provision::provide;
+use crate::{own_process, seam};
 
 calls! {
     fn setuid, seteuid, setfsuid(user: uid_t) -> c_int = pin(provided);
@@ -39,6 +41,13 @@ calls! {
             let buffers = |pins: &mut Pins| pin_option(pins, option, second, third);
             guard(buffers, || real(option, second, third, fourth, fifth))
         });
+}
+
+/// Has the runtime open what it may need later, before the program gives up rights. Keeps errno.
+pub fn provide() {
+    if !own_process::shares_memory() {
+        seam::keep_errno(deepheap::provide);
+    }
 }
 
 /// The longest of what `capset` reads: two structures of three words.

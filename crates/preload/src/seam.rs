@@ -7,6 +7,7 @@
 use core::ffi::{CStr, c_int};
 use core::ops::RangeInclusive;
 
+pub use deepheap_capi::{keep_errno, set_errno};
 use libc::sigaction as Action;
 
 /// The name of the settings.
@@ -60,13 +61,6 @@ pub unsafe fn change_fault_action(
         }
     }
     0
-}
-
-/// Sets the calling thread's errno.
-#[inline]
-pub fn set_errno(code: c_int) {
-    // SAFETY: libc's pointer to the calling thread's errno is always valid.
-    unsafe { *libc::__errno_location() = code }
 }
 
 /// The calling thread's errno.

@@ -19,8 +19,8 @@ use crate::refusal::{ASYNCHRONOUS_IO, refuse};
 use crate::signal_set::FAULT_BIT;
 use crate::waiting::hold;
 use crate::{
-    descriptors, exec, files, fork, guarded, ipc, mapping, paths, polling, processes, provision,
-    rights, signal_action, signal_mask, signal_stack, sockets,
+    descriptors, exec, files, fork, guarded, ipc, mapping, paths, polling, processes, rights,
+    signal_action, signal_mask, signal_stack, sockets,
 };
 
 type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
@@ -237,7 +237,7 @@ unsafe extern "C" fn syscall_of_program(
     let call =
         || unsafe { real(number, words[0], words[1], words[2], words[3], words[4], words[5]) };
     if rights::gives_up(number) {
-        provision::provide();
+        rights::provide();
     }
     match number {
         libc::SYS_futex => futex(&[a, e], d, b, &call),

@@ -25,7 +25,8 @@ use crate::guarded::guard;
 use crate::own_stack::{self, OwnStack};
 use crate::pins::Pins;
 use crate::real::real;
-use crate::{own_process, plain, seam, signal_mask, signal_stack};
+use crate::refusal::refused;
+use crate::{own_process, plain, signal_mask, signal_stack};
 
 type Posix = extern "C" fn(*mut c_void) -> *mut c_void;
 type C11 = extern "C" fn(*mut c_void) -> c_int;
@@ -216,8 +217,7 @@ fn with_notice(
     unsafe {
         let record = plain::malloc(size_of::<Notice>()).cast::<Notice>();
         if record.is_null() {
-            seam::set_errno(libc::EAGAIN);
-            return -1;
+            return refused(libc::EAGAIN);
         }
         record.write(Notice { body: asked.body, value: asked.value });
         let ours = Event { body: notify, value: record as usize, ..*asked };

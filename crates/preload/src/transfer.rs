@@ -78,15 +78,8 @@ const SYNTHETIC: [i64; 7] = [
 ];
 
 impl Nature {
-    /// Asks the kernel.
+    /// Asks the kernel; changes errno.
     fn of(descriptor: c_int) -> Nature {
-        let errno = seam::errno();
-        let nature = Nature::ask(descriptor);
-        seam::set_errno(errno);
-        nature
-    }
-
-    fn ask(descriptor: c_int) -> Nature {
         let mut status = MaybeUninit::<libc::stat>::zeroed();
         let fstat = real!(fstat: unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int);
         // SAFETY: `status` has room for the answer.
@@ -164,7 +157,7 @@ pub fn drive(
     if is_new && (len <= PINNED_LEAST || direction == Direction::Peek) {
         return piece(0, usize::MAX).1;
     }
-    let nature = Nature::of(descriptor);
+    let nature = seam::keep_errno(|| Nature::of(descriptor));
     let one_answer = nature == Nature::Stream && direction == Direction::Read;
     if is_new {
         let is_one_call = match nature {
