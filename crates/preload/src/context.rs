@@ -13,6 +13,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_void};
 
+use crate::exec::touch_text;
 use crate::real::real;
 use crate::signal_set::FAULT_BIT;
 
@@ -83,16 +84,14 @@ jumps! {
     longjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
     _longjmp, |buffer, _second| touch(buffer, JUMP_BYTES);
     __longjmp_chk, |buffer, _second| touch(buffer, JUMP_BYTES);
-    dlopen, |path, _flags| touch_text(path), "and esi, ~8";
-    dlmopen, |_space, path| touch_text(path);
+    dlopen, |path, _flags| touch_path(path), "and esi, ~8";
+    dlmopen, |_space, path| touch_path(path);
 }
 
 const _: () = assert!(libc::RTLD_DEEPBIND == 8);
 
-fn touch_text(text: usize) {
-    if deepheap::is_managing() && deepheap::may_leave(text) {
-        // SAFETY: the program's own C string, read in user mode.
-        let len = unsafe { libc::strlen(text as *const c_char) } + 1;
-        deepheap::touch(text, len);
+fn touch_path(path: usize) {
+    if deepheap::is_managing() {
+        touch_text(path as *const c_char);
     }
 }

@@ -24,7 +24,7 @@ const SHORT_LIST: usize = 256;
 pub type List = *const *const c_char;
 
 /// Touches a managed string.
-fn touch_text(text: *const c_char) {
+pub fn touch_text(text: *const c_char) {
     if deepheap::may_leave(text as usize) {
         // SAFETY: the program's own C string, read in user mode.
         let len = unsafe { libc::strlen(text) } + 1;
@@ -55,10 +55,6 @@ pub fn each_of(list: List, visit: &mut dyn FnMut(usize, usize)) {
     }
 }
 
-fn touch_list(list: List) {
-    each_of(list, &mut deepheap::touch);
-}
-
 /// Makes an exec call; returns only if it failed.
 pub fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) -> c_int {
     let mut outcome = call();
@@ -71,7 +67,7 @@ pub fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) ->
         }
         touch_text(path);
         for list in lists {
-            touch_list(*list);
+            each_of(*list, &mut deepheap::touch);
         }
         outcome = call();
     }
@@ -88,28 +84,21 @@ pub fn environment() -> List {
 }
 
 calls! {
-    fn execve(path: *const c_char, arguments: List, environment: List) -> c_int
+    fn execve, execvpe(path: *const c_char, arguments: List, environment: List) -> c_int
         = by(|real| attempt(path, &[arguments, environment], || {
             real(path, arguments, environment)
         }));
-    fn execv(path: *const c_char, arguments: List) -> c_int
+    fn execv, execvp(path: *const c_char, arguments: List) -> c_int
         = by(|real| attempt(path, &[arguments, environment()], || real(path, arguments)));
-    fn execvp(file: *const c_char, arguments: List) -> c_int
-        = by(|real| attempt(file, &[arguments, environment()], || real(file, arguments)));
-    fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int
-        = by(|real| attempt(file, &[arguments, environment], || {
-            real(file, arguments, environment)
-        }));
     fn fexecve(descriptor: c_int, arguments: List, environment: List) -> c_int
         = by(|real| attempt(null(), &[arguments, environment], || {
             real(descriptor, arguments, environment)
         }));
     fn execveat(
         folder: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int,
-    ) -> c_int
-        = by(|real| attempt(path, &[arguments, environment], || {
-            real(folder, path, arguments, environment, flags)
-        }));
+    ) -> c_int = by(|real| attempt(path, &[arguments, environment], || {
+        real(folder, path, arguments, environment, flags)
+    }));
 }
 
 /// Gathers the arguments of an `execl` form and calls `exec` with them and what follows them.
@@ -118,37 +107,25 @@ unsafe fn with_list(
     rest: *mut VaList,
     exec: &dyn Fn(List, &mut VaList) -> c_int,
 ) -> c_int {
-    // SAFETY: the entry point's list.
-    let mut count = unsafe {
-        let mut ahead = *rest;
-        let mut count = 1;
-        while count > 0 && !first.is_null() && !ahead.pointer::<c_char>().is_null() {
-            count += 1;
-        }
-        count
-    };
-    if first.is_null() {
-        count = 0;
-    }
     let mut short = [null::<c_char>(); SHORT_LIST];
-    let bytes = (count + 1) * size_of::<*const c_char>();
-    // SAFETY: `list` has room for `count` arguments and the null behind them.
+    // SAFETY: the entry point's list, which ends with a null; `list` has room for `count` arguments
+    // and the null behind them.
     unsafe {
+        let (mut ahead, mut count, mut text) = (*rest, 0, first);
+        while !text.is_null() {
+            count += 1;
+            text = ahead.pointer();
+        }
         let is_short = count < SHORT_LIST;
+        let bytes = (count + 1) * size_of::<*const c_char>();
         let list: *mut *const c_char =
             if is_short { short.as_mut_ptr() } else { plain::malloc(bytes).cast() };
         if list.is_null() {
             return -1;
         }
-        if count > 0 {
-            *list = first;
-        }
-        for index in 1..count {
+        *list = first;
+        for index in 1..=count {
             *list.add(index) = (*rest).pointer();
-        }
-        *list.add(count) = null();
-        if count > 0 {
-            let _end: *const c_char = (*rest).pointer();
         }
         let outcome = exec(list, &mut *rest);
         if !is_short {

@@ -8,70 +8,51 @@
 //!
 //! Threads: any.
 
-use core::ffi::{c_char, c_int};
-use core::ptr::null;
+use core::ffi::c_int;
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use crate::calls::{Argument, Opaque, Text, calls};
 use crate::exec::{List, each_of, environment};
-use crate::pins::Pins;
 
-/// Pins of whole lists, however long.
-struct HeldLists<'a> {
-    lists: &'a [List],
-}
+/// Pins of whole lists, however long; only while something is under management.
+struct HeldLists<const N: usize>(Option<[List; N]>);
 
-impl<'a> HeldLists<'a> {
-    /// Pins the lists and their strings; only while something is under management.
-    fn all(lists: &'a [List]) -> HeldLists<'a> {
-        for list in lists {
-            each_of(*list, &mut |start, len| _ = deepheap::pin(start, len));
+impl<const N: usize> HeldLists<N> {
+    /// Pins the lists and their strings.
+    fn all(lists: [List; N]) -> Self {
+        let held = deepheap::is_managing().then_some(lists);
+        for list in held.into_iter().flatten() {
+            each_of(list, &mut |start, len| _ = deepheap::pin(start, len));
         }
-        HeldLists { lists }
+        HeldLists(held)
     }
 }
 
-impl Drop for HeldLists<'_> {
+impl<const N: usize> Drop for HeldLists<N> {
     fn drop(&mut self) {
-        for list in self.lists {
-            each_of(*list, &mut deepheap::unpin);
+        for list in self.0.into_iter().flatten() {
+            each_of(list, &mut deepheap::unpin);
         }
     }
-}
-
-/// Makes a call with a string and two lists pinned.
-fn held<R>(text: *const c_char, lists: [List; 2], call: impl Fn() -> R) -> R {
-    if !deepheap::is_managing() {
-        return call();
-    }
-    let mut pins = Pins::new();
-    pins.text(text);
-    let _held = HeldLists::all(&lists);
-    call()
-}
-
-type Actions = *const posix_spawn_file_actions_t;
-type Attributes = *const posix_spawnattr_t;
-
-/// What `posix_spawn` uses besides.
-fn held_settings(child: *const pid_t, actions: Actions, attributes: Attributes) -> impl Sized {
-    deepheap::is_managing().then(|| (child.hold(), actions.hold(), attributes.hold()))
 }
 
 calls! {
     fn posix_spawn @ c"GLIBC_2.15", posix_spawnp @ c"GLIBC_2.15"(
-        child: *mut pid_t, path: *const c_char, actions: Actions, attributes: Attributes,
-        arguments: List, environment: List,
+        child: *mut pid_t, path: Text, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, arguments: List, environment: List,
     ) -> c_int = by(|real| {
-        let _held = held_settings(child, actions, attributes);
-        held(path, [arguments, environment], || {
-            real(child, path, actions, attributes, arguments, environment)
-        })
+        let _held = (child.hold(), path.hold(), actions.hold(), attributes.hold());
+        let _lists = HeldLists::all([arguments, environment]);
+        real(child, path, actions, attributes, arguments, environment)
     });
-    fn system(command: *const c_char) -> c_int
-        = by(|real| held(command, [environment(), null()], || real(command)));
-    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE
-        = by(|real| held(command, [environment(), null()], || real(command, mode)));
+    fn system(command: Text) -> c_int = by(|real| {
+        let _held = (command.hold(), HeldLists::all([environment()]));
+        real(command)
+    });
+    fn popen(command: Text, mode: Opaque) -> *mut FILE = by(|real| {
+        let _held = (command.hold(), HeldLists::all([environment()]));
+        real(command, mode)
+    });
     fn wordexp(words: Text, found: Opaque, flags: c_int) -> c_int = pin;
 }
