@@ -15,11 +15,10 @@ use libc::{FILE, size_t, ssize_t, wchar_t};
 
 use crate::caller::is_all_plain;
 use crate::calls::calls;
+use crate::formatted::written;
 use crate::variadic::{VaList, into, into_checked, variadic};
 use crate::{plain, seam};
 
-/// Formatted results up to this length are formatted once.
-const SHORT_BYTES: usize = 512;
 /// What glibc's `getdelim` starts with.
 const LINE_BYTES: usize = 120;
 
@@ -73,10 +72,10 @@ calls! {
         = same(getdelim(line, size, c_int::from(b'\n'), stream));
 
     fn vasprintf(out: *mut *mut c_char, format: *const c_char, list: *mut VaList) -> c_int
-        = same(formatted(out, list, &into(format)));
+        = same(written(&to_result(out), list, &into(format)));
     fn __vasprintf_chk(
         out: *mut *mut c_char, flag: c_int, format: *const c_char, list: *mut VaList,
-    ) -> c_int = same(formatted(out, list, &into_checked(flag, format)));
+    ) -> c_int = same(written(&to_result(out), list, &into_checked(flag, format)));
 }
 
 variadic! {
@@ -104,32 +103,16 @@ fn start_line(line: *mut *mut c_char, size: *mut size_t) -> bool {
     true
 }
 
-/// `format(buffer, room, list)` formats like `vsnprintf`.
-unsafe fn formatted(
-    out: *mut *mut c_char,
-    list: *mut VaList,
-    format: &dyn Fn(*mut c_char, size_t, *mut VaList) -> c_int,
-) -> c_int {
-    let mut short = [0u8; SHORT_BYTES];
-    // SAFETY: the entry point or the program passes a list; a copy leaves the original for later.
-    let mut copy = unsafe { *list };
-    let length = format(short.as_mut_ptr().cast(), SHORT_BYTES, &raw mut copy);
-    let Ok(bytes) = usize::try_from(length) else {
-        return length;
-    };
-    let text = result(bytes + 1);
-    if text.is_null() {
-        return -1;
+/// Makes the result of a text: all of it, or more than there is if there is no memory.
+fn to_result(out: *mut *mut c_char) -> impl Fn(*const u8, usize) -> usize {
+    move |text, bytes| {
+        // SAFETY: `written` passes a text of that length.
+        let copy = unsafe { copy_of(text, bytes, 1) };
+        if copy.is_null() {
+            return usize::MAX;
+        }
+        // SAFETY: the program passes a place for the result.
+        unsafe { *out = copy.cast() };
+        bytes
     }
-    if bytes < SHORT_BYTES {
-        // SAFETY: the text and its NUL are in `short`, and `text` has room for them.
-        unsafe { copy_nonoverlapping(short.as_ptr(), text, bytes + 1) };
-    } else if format(text.cast(), bytes + 1, list) != length {
-        // SAFETY: allocated above, wherever.
-        unsafe { libc::free(text.cast()) };
-        return -1;
-    }
-    // SAFETY: the program passes a place for the result.
-    unsafe { *out = text.cast() };
-    length
 }

@@ -30,36 +30,28 @@ unsafe extern "C" {
 
 calls! {
     fn vfprintf(stream: *mut FILE, format: *const c_char, list: *mut VaList) -> c_int
-        = by(|real| {
-            if !deepheap::is_managing() {
-                return real(stream, format, list);
-            }
-            written(&to_stream(stream), list, &into(format))
+        = by(|real| match deepheap::is_managing() {
+            false => real(stream, format, list),
+            true => written(&to_stream(stream), list, &into(format)),
         });
     fn __vfprintf_chk(stream: *mut FILE, flag: c_int, format: *const c_char, list: *mut VaList)
-        -> c_int = by(|real| {
-            if !deepheap::is_managing() {
-                return real(stream, flag, format, list);
-            }
-            written(&to_stream(stream), list, &into_checked(flag, format))
+        -> c_int = by(|real| match deepheap::is_managing() {
+            false => real(stream, flag, format, list),
+            true => written(&to_stream(stream), list, &into_checked(flag, format)),
         });
     fn vprintf(format: *const c_char, list: *mut VaList) -> c_int
         = same(vfprintf(stdout, format, list));
     fn __vprintf_chk(flag: c_int, format: *const c_char, list: *mut VaList) -> c_int
         = same(__vfprintf_chk(stdout, flag, format, list));
     fn vdprintf(descriptor: c_int, format: *const c_char, list: *mut VaList) -> c_int
-        = by(|real| {
-            if !deepheap::is_managing() {
-                return real(descriptor, format, list);
-            }
-            written(&to_descriptor(descriptor), list, &into(format))
+        = by(|real| match deepheap::is_managing() {
+            false => real(descriptor, format, list),
+            true => written(&to_descriptor(descriptor), list, &into(format)),
         });
     fn __vdprintf_chk(descriptor: c_int, flag: c_int, format: *const c_char, list: *mut VaList)
-        -> c_int = by(|real| {
-            if !deepheap::is_managing() {
-                return real(descriptor, flag, format, list);
-            }
-            written(&to_descriptor(descriptor), list, &into_checked(flag, format))
+        -> c_int = by(|real| match deepheap::is_managing() {
+            false => real(descriptor, flag, format, list),
+            true => written(&to_descriptor(descriptor), list, &into_checked(flag, format)),
         });
 }
 
@@ -97,7 +89,7 @@ fn to_descriptor(descriptor: c_int) -> impl Fn(*const u8, usize) -> usize {
 }
 
 /// Formats with `into` and has the text written by `write`, which says how much it wrote.
-fn written(
+pub fn written(
     write: &dyn Fn(*const u8, usize) -> usize,
     list: *mut VaList,
     into: &dyn Fn(*mut c_char, size_t, *mut VaList) -> c_int,
