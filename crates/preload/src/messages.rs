@@ -12,11 +12,11 @@
 
 use core::ffi::{c_int, c_uint};
 
-use libc::{mmsghdr, msghdr, ssize_t};
+use libc::{iovec, mmsghdr, msghdr, ssize_t};
 
 use crate::pins::Pins;
-use crate::transfer::{Direction, drive, is_answer, receiving};
-use crate::vectors::{Held, Piece, Vector};
+use crate::transfer::{Direction, is_answer, receiving};
+use crate::vectors::{Held, Vector, managed};
 
 /// The parts of a header besides its buffers.
 fn envelope(pins: &mut Pins, header: *const msghdr) {
@@ -32,12 +32,11 @@ fn vector_of(header: *const msghdr) -> Vector {
     Vector::new(header.msg_iov, header.msg_iovlen as c_int)
 }
 
-/// A header for one piece. Only the first piece has address and control data.
+/// A header for some buffers. Only the first ones have address and control data.
 ///
 /// # Safety
 /// `header` is the program's own.
-unsafe fn part_of(header: *const msghdr, done: usize, piece: &Piece) -> msghdr {
-    let (parts, count) = piece.parts();
+unsafe fn part_of(header: *const msghdr, parts: *const iovec, count: c_int, done: usize) -> msghdr {
     // SAFETY: a copy of the program's header; zero is a valid one.
     let mut part = unsafe { if done == 0 { *header } else { core::mem::zeroed() } };
     part.msg_iov = parts.cast_mut();
@@ -74,21 +73,16 @@ pub fn receive(
         }
         done = moved.max(0) as usize;
     }
-    drive(socket, direction, vector.len(), done, &whole, &|done, most| {
-        if most == usize::MAX || vector.goes_whole(done, most) {
-            let _held = Held::all(vector);
-            return (vector.len(), whole());
-        }
-        let piece = Piece::of(vector, done, most);
+    managed(socket, direction, vector, done, &whole, &|parts, count, done| {
         // SAFETY: parts of the program's own buffers, and its own header for the answers.
         unsafe {
-            let mut part = part_of(header, done, &piece);
+            let mut part = part_of(header, parts, count, done);
             let moved = real(&mut part);
             if done == 0 && moved >= 0 {
                 (*header).msg_namelen = part.msg_namelen;
                 (*header).msg_flags = part.msg_flags;
             }
-            (piece.bytes(), moved)
+            moved
         }
     })
 }
@@ -111,19 +105,9 @@ pub fn send(
     let mut pins = Pins::new();
     pins.value(header);
     envelope(&mut pins, header);
-    let vector = vector_of(header);
-    if !vector.is_managed() {
-        return if done > 0 { done as ssize_t } else { whole() };
-    }
-    drive(socket, Direction::Write, vector.len(), done, &whole, &|done, most| {
-        if most == usize::MAX || vector.goes_whole(done, most) {
-            let _held = Held::all(vector);
-            return (vector.len(), whole());
-        }
-        let piece = Piece::of(vector, done, most);
+    managed(socket, Direction::Write, vector_of(header), done, &whole, &|parts, count, done| {
         // SAFETY: the program's own header.
-        let part = unsafe { part_of(header, done, &piece) };
-        (piece.bytes(), real(&part))
+        real(&unsafe { part_of(header, parts, count, done) })
     })
 }
 
