@@ -12,6 +12,7 @@ use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN, PageNo, SPAN_SHIFT};
 use crate::run_tags::RunState;
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SLAB, SLAB_SHIFT};
 use crate::slab::Slabs;
+use crate::table::Populated;
 
 /// What starts at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +33,12 @@ pub(crate) struct AddressMap {
 
 impl AddressMap {
     /// The tables of the region `[base, base + len)`, both multiples of a span.
-    pub fn new(base: usize, len: usize) -> Result<Self> {
+    pub fn new(base: usize, len: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
             base,
             len,
-            slabs: Slabs::new(len >> SLAB_SHIFT)?,
-            runs: Coalescing::new(len >> SPAN_SHIFT)?,
+            slabs: Slabs::new(len >> SLAB_SHIFT, populated)?,
+            runs: Coalescing::new(len >> SPAN_SHIFT, populated)?,
         })
     }
 

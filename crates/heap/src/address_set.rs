@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use deepheap_sys::errno::Result;
 
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 /// Levels enough for 2^30 members.
 const LEVELS_MAX: usize = 5;
@@ -27,7 +27,7 @@ pub(crate) struct AddressSet {
 
 impl AddressSet {
     /// An empty set of numbers below `bound`.
-    pub fn new(bound: usize) -> Result<Self> {
+    pub fn new(bound: usize, populated: &Populated) -> Result<Self> {
         let mut lengths = [0; LEVELS_MAX];
         let mut levels = 0;
         let mut length = bound.max(1);
@@ -45,7 +45,7 @@ impl AddressSet {
             starts[level] = next;
             next += lengths[level];
         }
-        Ok(Self { words: Table::new(next)?, starts, levels })
+        Ok(Self { words: Table::new(next, populated)?, starts, levels })
     }
 
     /// Adds `member`.
@@ -99,11 +99,6 @@ impl AddressSet {
         let word = self.words[self.starts[0] + member / 64].load(Ordering::Relaxed);
         word >> (member % 64) & 1 == 1
     }
-
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.words.populated_bytes()
-    }
 }
 
 #[cfg(test)]
@@ -115,7 +110,7 @@ mod tests {
     #[test]
     fn first_is_always_the_lowest_member() {
         for bound in [1, 64, 65, 4096, 4097, 1 << 20] {
-            let mut set = AddressSet::new(bound).expect("pinned memory");
+            let mut set = AddressSet::new(bound, &Populated::default()).expect("pinned memory");
             let mut model = BTreeSet::new();
             let mut seed = 0x9e37_79b9_7f4a_7c15u64 ^ bound as u64;
             for _ in 0..5000 {

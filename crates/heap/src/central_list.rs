@@ -18,6 +18,7 @@ use crate::address_set::AddressSet;
 use crate::outcome::{Freed, FreedPages, FreedRun, Shortage};
 use crate::page::{PAGE, PageNo};
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SizeClass};
+use crate::table::Populated;
 use crate::thread_cache::Filling;
 
 /// Empty slabs a class keeps.
@@ -27,8 +28,6 @@ const EMPTY_MAX: usize = 2;
 pub(crate) struct CentralList {
     class: u8,
     lock: Lock<Available>,
-    /// The last answer of `populated_bytes`.
-    populated: AtomicUsize,
     /// Allocated objects of the class, those in thread caches included.
     allocated: AtomicUsize,
     double_frees: AtomicUsize,
@@ -43,11 +42,10 @@ pub(crate) struct Available {
 
 impl CentralList {
     /// The list of `class`, for a region of `slabs` slabs.
-    pub fn new(class: u8, slabs: usize) -> Result<Self> {
+    pub fn new(class: u8, slabs: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
             class,
-            lock: Lock::new(Available { slabs: AddressSet::new(slabs)?, empty: 0 }),
-            populated: AtomicUsize::new(0),
+            lock: Lock::new(Available { slabs: AddressSet::new(slabs, populated)?, empty: 0 }),
             allocated: AtomicUsize::new(0),
             double_frees: AtomicUsize::new(0),
         })
@@ -194,16 +192,6 @@ impl CentralList {
     /// How many objects were freed that were free already.
     pub fn double_frees(&self) -> usize {
         self.double_frees.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of memory it takes; those of the last call while another thread has the lock. Does not
-    /// wait: the thread that has the lock may be in a signal handler of the program that waits for
-    /// the caller.
-    pub fn populated_bytes(&self) -> usize {
-        if let Some(available) = self.lock.try_lock() {
-            self.populated.store(available.slabs.populated_bytes(), Ordering::Relaxed);
-        }
-        self.populated.load(Ordering::Relaxed)
     }
 
     /// The lock, for `fork.rs`.

@@ -19,7 +19,7 @@ use crate::page::{PAGES_PER_SPAN, PageNo};
 use crate::page_bits::PageBits;
 use crate::run_tags::{RUN_PAGES_MAX, RunState, RunTags};
 use crate::size_class::{PAGES_PER_SLAB, SizeClass};
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 /// Most pages that one `take_purgeable` takes out of use (4 MiB).
 const PURGE_PAGES_MAX: usize = 1024;
@@ -75,16 +75,16 @@ impl Spans {
 
 impl Coalescing {
     /// An empty region of `spans` spans.
-    pub fn new(spans: usize) -> Result<Self> {
+    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
         let pages = spans * PAGES_PER_SPAN;
         Ok(Self {
-            tags: RunTags::new(pages)?,
-            free_runs: FreeRuns::new(spans)?,
-            live_pages: PageBits::new(pages)?,
-            dirty: PageBits::new(pages)?,
-            dirty_free: Table::new(spans)?,
-            huge: Table::new(spans)?,
-            parked_links: Table::new(pages)?,
+            tags: RunTags::new(pages, populated)?,
+            free_runs: FreeRuns::new(spans, populated)?,
+            live_pages: PageBits::new(pages, populated)?,
+            dirty: PageBits::new(pages, populated)?,
+            dirty_free: Table::new(spans, populated)?,
+            huge: Table::new(spans, populated)?,
+            parked_links: Table::new(pages, populated)?,
             lock: Lock::new(Spans::default()),
             end: AtomicUsize::new(0),
             had_areas: AtomicBool::new(false),
@@ -523,16 +523,5 @@ impl Coalescing {
     /// All published spans are below this one. Takes no lock: a handler asks too.
     pub fn spans_end(&self) -> usize {
         self.end.load(Ordering::Acquire)
-    }
-
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.tags.populated_bytes()
-            + self.free_runs.populated_bytes()
-            + self.live_pages.populated_bytes()
-            + self.dirty.populated_bytes()
-            + self.dirty_free.populated_bytes()
-            + self.huge.populated_bytes()
-            + self.parked_links.populated_bytes()
     }
 }

@@ -14,6 +14,7 @@ use deepheap_sys::errno::Result;
 use crate::address_set::AddressSet;
 use crate::object_map::PAGES_PER_GROUP;
 use crate::page::PAGES_PER_SPAN;
+use crate::table::Populated;
 
 /// Groups in a span.
 pub(crate) const GROUPS_PER_SPAN: usize = PAGES_PER_SPAN / PAGES_PER_GROUP;
@@ -31,10 +32,10 @@ pub(crate) struct Extents {
 
 impl Extents {
     /// Extents of a region of `spans` spans, with no address space yet.
-    pub fn new(spans: usize) -> Result<Self> {
+    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
         let mut sets = Vec::with_capacity(ORDERS);
         for order in 0..ORDERS {
-            sets.push(AddressSet::new((spans * GROUPS_PER_SPAN) >> order)?);
+            sets.push(AddressSet::new((spans * GROUPS_PER_SPAN) >> order, populated)?);
         }
         let free = sets.try_into().map_err(|_| deepheap_sys::errno::Errno::EINVAL)?;
         Ok(Self { free, spans_end: 0 })
@@ -143,11 +144,6 @@ impl Extents {
     pub fn spans_end(&self) -> usize {
         self.spans_end
     }
-
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.free.iter().map(AddressSet::populated_bytes).sum()
-    }
 }
 
 #[cfg(test)]
@@ -157,7 +153,7 @@ mod tests {
     #[test]
     fn extents_never_overlap_and_come_back_whole() {
         const SPANS: usize = 6;
-        let mut extents = Extents::new(SPANS + 2).expect("pinned memory");
+        let mut extents = Extents::new(SPANS + 2, &Populated::default()).expect("pinned memory");
         assert_eq!(extents.take(1), None);
         extents.add_spans(1..3);
         extents.add_spans(3..SPANS + 1);
@@ -195,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_span_serves_smaller_steps() {
-        let mut extents = Extents::new(1).expect("pinned memory");
+        let mut extents = Extents::new(1, &Populated::default()).expect("pinned memory");
         extents.add_spans(0..1);
         assert_eq!(extents.take_up_to(625, 157), Some((0, 625)));
         assert_eq!(extents.take_up_to(625, 157), Some((768, 256)));

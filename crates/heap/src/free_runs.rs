@@ -17,7 +17,7 @@ use deepheap_sys::errno::Result;
 
 use crate::page::PAGES_PER_SPAN;
 use crate::run_tags::{RunState, RunTags};
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 const BINS: usize = 97;
 /// The bin of an entirely free span.
@@ -72,13 +72,13 @@ fn ample_bin(pages: usize) -> u8 {
 
 impl FreeRuns {
     /// No free runs, for a region of `spans` spans.
-    pub fn new(spans: usize) -> Result<Self> {
+    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
-            links: Table::new(spans * PAGES_PER_SPAN)?,
-            heads: Table::new(spans * HEADS_STRIDE)?,
-            in_use: Table::new(spans * 2)?,
-            top: Table::new(spans)?,
-            group_top: Table::new(spans.div_ceil(SPANS_PER_GROUP))?,
+            links: Table::new(spans * PAGES_PER_SPAN, populated)?,
+            heads: Table::new(spans * HEADS_STRIDE, populated)?,
+            in_use: Table::new(spans * 2, populated)?,
+            top: Table::new(spans, populated)?,
+            group_top: Table::new(spans.div_ceil(SPANS_PER_GROUP), populated)?,
         })
     }
 
@@ -194,15 +194,6 @@ impl FreeRuns {
         let used = self.bins_in_use(span);
         let bins = (0..BINS).rev().filter(move |bin| used >> bin & 1 == 1);
         bins.flat_map(move |bin| self.entries(tags, span, bin))
-    }
-
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.links.populated_bytes()
-            + self.heads.populated_bytes()
-            + self.in_use.populated_bytes()
-            + self.top.populated_bytes()
-            + self.group_top.populated_bytes()
     }
 
     fn search_span(

@@ -26,6 +26,7 @@ use crate::size_class::{
     GRAIN, PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES, SMALL_MAX, aligned_class_of,
     medium_class_of, small_class_of,
 };
+use crate::table::Populated;
 use crate::thread_cache::{CacheMemory, Caches, Push, ThreadCache};
 
 /// Largest region: 2^30 pages.
@@ -41,6 +42,7 @@ pub struct Heap {
     report_free_pages: AtomicBool,
     /// The head page of a heap that is being loaded; see `durable.rs`.
     pub(crate) loading: Lock<Option<RawHead>>,
+    populated: Populated,
 }
 
 impl Heap {
@@ -56,17 +58,19 @@ impl Heap {
         if !aligned || !sane || region_base.checked_add(region_len).is_none() {
             return Err(Errno::EINVAL);
         }
+        let populated = Populated::default();
         let slabs = (region_len >> SPAN_SHIFT) * (PAGES_PER_SPAN / PAGES_PER_SLAB);
         let lists: Result<Box<[_]>> =
-            (1..=SMALL_CLASSES as u8).map(|class| CentralList::new(class, slabs)).collect();
+            (1..=SMALL_CLASSES as u8).map(|it| CentralList::new(it, slabs, &populated)).collect();
         Ok(Heap {
-            map: AddressMap::new(region_base, region_len)?,
+            map: AddressMap::new(region_base, region_len, &populated)?,
             lists: lists?,
             caches: Caches::new(),
-            objects: Objects::new(region_len >> SPAN_SHIFT)?,
+            objects: Objects::new(region_len >> SPAN_SHIFT, &populated)?,
             fork_guards: Lock::new(None),
             report_free_pages: AtomicBool::new(false),
             loading: Lock::new(None),
+            populated,
         })
     }
 
@@ -392,12 +396,7 @@ impl Heap {
 
     /// Bytes of memory the heap's own tables and caches take up.
     pub fn metadata_bytes(&self) -> usize {
-        let lists: usize = self.lists.iter().map(CentralList::populated_bytes).sum();
-        self.map.slabs.populated_bytes()
-            + self.map.runs.populated_bytes()
-            + lists
-            + self.caches.mapped_bytes()
-            + self.objects.populated_bytes()
+        self.populated.load(Ordering::Relaxed) * PAGE + self.caches.mapped_bytes()
     }
 
     /// Frees that named an object already free, seen too late to answer `NotAllocated`.

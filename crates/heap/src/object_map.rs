@@ -15,7 +15,7 @@ use crate::chunk::Chunk;
 use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN};
 use crate::page_bits::PageBits;
 use crate::shape::{LANE_BYTES, LANES, PAGES_PER_LANE};
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 /// Chunks start and end at multiples of so many pages. So the pager may install the fresh pages of
 /// such a group together: all have the same shape.
@@ -53,14 +53,14 @@ pub(crate) struct ObjectMap {
 
 impl ObjectMap {
     /// No objects, for `pages` pages.
-    pub fn new(pages: usize) -> Result<Self> {
+    pub fn new(pages: usize, populated: &Populated) -> Result<Self> {
         let groups = pages / PAGES_PER_GROUP;
         Ok(Self {
-            groups: Table::new(groups)?,
-            chunks: Table::new(groups + 1)?,
-            batches: Table::new(pages)?,
-            open: PageBits::new(pages)?,
-            lane_spans: Table::new(pages.div_ceil(PAGES_PER_SPAN).div_ceil(64))?,
+            groups: Table::new(groups, populated)?,
+            chunks: Table::new(groups + 1, populated)?,
+            batches: Table::new(pages, populated)?,
+            open: PageBits::new(pages, populated)?,
+            lane_spans: Table::new(pages.div_ceil(PAGES_PER_SPAN).div_ceil(64), populated)?,
             lane_span_count: AtomicUsize::new(0),
             lanes_shift: AtomicU32::new(0),
         })
@@ -199,14 +199,5 @@ impl ObjectMap {
     #[inline]
     pub fn batch(&self, page: usize) -> &AtomicU16 {
         &self.batches[page]
-    }
-
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.groups.populated_bytes()
-            + self.chunks.populated_bytes()
-            + self.batches.populated_bytes()
-            + self.open.populated_bytes()
-            + self.lane_spans.populated_bytes()
     }
 }

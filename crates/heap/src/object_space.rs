@@ -16,7 +16,7 @@ use crate::extents::{Extents, GROUPS_PER_SPAN};
 use crate::object_map::{ChunkId, ObjectMap, PAGES_PER_GROUP};
 use crate::outcome::{Shortage, SpanRange};
 use crate::shape::Shape;
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 /// Where address space is short, a step may be so many times shorter before more is asked for.
 const SHORTEST_STEP: usize = 16;
@@ -26,8 +26,6 @@ pub(crate) struct ObjectSpace {
     lock: Lock<Space>,
     /// A bit for each span that was added.
     pub(crate) spans: Table<AtomicU64>,
-    /// The last answer of `populated_bytes`.
-    populated: AtomicUsize,
     /// How many chunks are idle.
     idle: AtomicUsize,
 }
@@ -49,19 +47,18 @@ pub(crate) struct Space {
 
 impl ObjectSpace {
     /// The object space of a region of `spans` spans, with no space yet.
-    pub fn new(spans: usize) -> Result<Self> {
+    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
         let space = Space {
-            extents: Extents::new(spans)?,
-            lane_extents: Extents::new(spans)?,
+            extents: Extents::new(spans, populated)?,
+            lane_extents: Extents::new(spans, populated)?,
             chunks_end: 1,
             unused: 0,
             idle: 0,
             granted: 0,
             promised: 0,
         };
-        let [populated, idle] = [const { AtomicUsize::new(0) }; 2];
-        let spans = Table::new(spans.div_ceil(64))?;
-        Ok(Self { lock: Lock::new(space), spans, populated, idle })
+        let spans = Table::new(spans.div_ceil(64), populated)?;
+        Ok(Self { lock: Lock::new(space), spans, idle: AtomicUsize::new(0) })
     }
 
     /// Makes a chunk of `slots` strides, or of fewer if space is short, at least `least`, and
@@ -256,18 +253,6 @@ impl ObjectSpace {
     /// The lock, for `object_invariants.rs`.
     pub(crate) fn lock(&self) -> Guard<'_, Space> {
         self.lock.lock()
-    }
-
-    /// Bytes of memory it takes; those of the last call while another thread has the lock, for the
-    /// reason given at `CentralList::populated_bytes`.
-    pub fn populated_bytes(&self) -> usize {
-        if let Some(space) = self.lock.try_lock() {
-            let bytes = space.extents.populated_bytes()
-                + space.lane_extents.populated_bytes()
-                + self.spans.populated_bytes();
-            self.populated.store(bytes, Ordering::Relaxed);
-        }
-        self.populated.load(Ordering::Relaxed)
     }
 }
 

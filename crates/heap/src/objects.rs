@@ -22,6 +22,7 @@ use crate::page::{PAGES_PER_SPAN, PageNo};
 use crate::page_bits::PageBits;
 use crate::pool::{Ground, Pools, Put};
 use crate::shape::Shape;
+use crate::table::Populated;
 
 /// All objects of a region.
 pub(crate) struct Objects {
@@ -36,11 +37,11 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// The objects of a region of `spans` spans: none yet.
-    pub fn new(spans: usize) -> Result<Self> {
+    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
-            map: ObjectMap::new(spans * PAGES_PER_SPAN)?,
-            space: ObjectSpace::new(spans)?,
-            pools: Pools::new()?,
+            map: ObjectMap::new(spans * PAGES_PER_SPAN, populated)?,
+            space: ObjectSpace::new(spans, populated)?,
+            pools: Pools::new(populated)?,
             spans,
             array_objects: AtomicUsize::new(0),
             array_bytes: AtomicUsize::new(0),
@@ -159,10 +160,5 @@ impl Objects {
         let (objects, bytes) = self.pools.live();
         let array_objects = self.array_objects.load(Ordering::Relaxed);
         (objects + array_objects, bytes + self.array_bytes.load(Ordering::Relaxed))
-    }
-
-    /// Bytes of memory all of it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.map.populated_bytes() + self.space.populated_bytes() + self.pools.populated_bytes()
     }
 }

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
 
 use crate::page::PAGES_PER_SPAN;
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 const WORDS_PER_SPAN: usize = PAGES_PER_SPAN / 64;
 
@@ -29,9 +29,12 @@ pub(crate) struct PageBits {
 
 impl PageBits {
     /// All bits clear, for `pages` pages.
-    pub fn new(pages: usize) -> Result<Self> {
+    pub fn new(pages: usize, populated: &Populated) -> Result<Self> {
         let whole = pages.div_ceil(PAGES_PER_SPAN).div_ceil(64);
-        Ok(Self { words: Table::new(pages.div_ceil(64))?, whole: Table::new(whole)? })
+        Ok(Self {
+            words: Table::new(pages.div_ceil(64), populated)?,
+            whole: Table::new(whole, populated)?,
+        })
     }
 
     /// Whether the bit of `page` is set; false beyond the region.
@@ -187,11 +190,6 @@ impl PageBits {
         found
     }
 
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.words.populated_bytes() + self.whole.populated_bytes()
-    }
-
     #[inline]
     fn masked(&self, at: usize, mask: u64) -> u64 {
         self.words[at].load(Ordering::Acquire) & mask
@@ -227,10 +225,11 @@ mod tests {
     #[test]
     fn whole_spans_cost_a_bit_each_and_can_be_taken_apart() {
         const SPAN: usize = PAGES_PER_SPAN;
-        let bits = PageBits::new(4096 * SPAN).expect("address space");
+        let populated = Populated::default();
+        let bits = PageBits::new(4096 * SPAN, &populated).expect("address space");
         bits.set_run(0..4000 * SPAN + 100);
         assert_eq!(bits.count(0..4096 * SPAN), 4000 * SPAN + 100);
-        assert!(bits.populated_bytes() <= 2 * crate::page::PAGE, "{}", bits.populated_bytes());
+        assert!(populated.load(Ordering::Relaxed) <= 2, "{populated:?}");
         assert!(bits.get(0) && bits.get(4000 * SPAN + 99) && !bits.get(4000 * SPAN + 100));
         bits.clear(10 * SPAN + 5..10 * SPAN + 70);
         assert!(bits.get(10 * SPAN + 4) && !bits.get(10 * SPAN + 5));
@@ -249,7 +248,7 @@ mod tests {
 
     #[test]
     fn ranges_change_exactly_their_own_bits() {
-        let bits = PageBits::new(400).expect("pinned memory");
+        let bits = PageBits::new(400, &Populated::default()).expect("pinned memory");
         for (start, end) in [(0, 1), (0, 64), (3, 61), (63, 65), (60, 300), (5, 5), (128, 400)] {
             bits.set(start..end);
             assert_eq!(bits.count(0..400), end - start);

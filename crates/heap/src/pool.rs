@@ -32,7 +32,7 @@ use crate::outcome::Shortage;
 use crate::page::{PAGE, PAGES_PER_SPAN};
 use crate::page_bits::PageBits;
 use crate::shape::{OBJECT_GRAIN, Shape};
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 /// The largest object that has a pool; its pages fit in a group.
 pub(crate) const POOLED_MAX: usize = PAGES_PER_GROUP * PAGE;
@@ -120,9 +120,9 @@ pub(crate) fn pool_of(shape: Shape) -> Option<usize> {
 
 impl Pools {
     /// Empty pools.
-    pub fn new() -> Result<Self> {
+    pub fn new(populated: &Populated) -> Result<Self> {
         Ok(Self {
-            pools: Table::new(POOLS)?,
+            pools: Table::new(POOLS, populated)?,
             locks: (0..POOL_LOCKS).map(|_| Lock::new(())).collect(),
             used: [const { AtomicU64::new(0) }; POOLS / 64],
             step: AtomicUsize::new(POOL_STEP),
@@ -449,10 +449,5 @@ impl Pools {
     #[cfg(feature = "strict")]
     pub(crate) fn lock_of_pools(&self, lock: usize) -> Guard<'_, ()> {
         self.locks[lock].lock()
-    }
-
-    /// Bytes of memory they take up.
-    pub fn populated_bytes(&self) -> usize {
-        self.pools.populated_bytes()
     }
 }

@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use deepheap_sys::errno::Result;
 
 use crate::page::PAGE;
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 /// What a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub(crate) struct RunTags {
 
 impl RunTags {
     /// All pages `Inside`.
-    pub fn new(pages: usize) -> Result<Self> {
-        Ok(Self { tags: Table::new(pages)? })
+    pub fn new(pages: usize, populated: &Populated) -> Result<Self> {
+        Ok(Self { tags: Table::new(pages, populated)? })
     }
 
     /// RunState and length on the tag of `page`; `Inside` beyond the region.
@@ -113,11 +113,6 @@ impl RunTags {
     pub fn any_marked(&self, first: usize, pages: usize) -> bool {
         let cells = (first..first + pages).step_by(PAGE / size_of::<AtomicU32>());
         cells.into_iter().any(|cell| self.tags.is_marked(cell))
-    }
-
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.tags.populated_bytes()
     }
 }
 

@@ -16,7 +16,7 @@ use deepheap_sys::errno::Result;
 
 use crate::page::PAGE;
 use crate::size_class::{GRAIN, SIZE_CLASSES, SLAB, SizeClass};
-use crate::table::Table;
+use crate::table::{Populated, Table};
 
 pub(crate) const LINE_WORDS: usize = 8;
 const LINE_BITS: usize = LINE_WORDS * 64;
@@ -36,12 +36,12 @@ pub(crate) struct Slabs {
 
 impl Slabs {
     /// No slabs yet, room for `count`.
-    pub fn new(count: usize) -> Result<Self> {
+    pub fn new(count: usize, populated: &Populated) -> Result<Self> {
         Ok(Self {
-            classes: Table::new(count)?,
-            used: Table::new(count)?,
-            lines: Table::new(count * LINE_WORDS)?,
-            sheets: Table::new(count * SHEET_WORDS)?,
+            classes: Table::new(count, populated)?,
+            used: Table::new(count, populated)?,
+            lines: Table::new(count * LINE_WORDS, populated)?,
+            sheets: Table::new(count * SHEET_WORDS, populated)?,
         })
     }
 
@@ -157,14 +157,6 @@ impl Slabs {
     pub fn count_bits(&self, slab: usize, class: &SizeClass) -> usize {
         let words = self.bits(slab, class).iter();
         words.map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
-    }
-
-    /// Bytes of memory it takes up.
-    pub fn populated_bytes(&self) -> usize {
-        self.classes.populated_bytes()
-            + self.used.populated_bytes()
-            + self.lines.populated_bytes()
-            + self.sheets.populated_bytes()
     }
 
     #[inline(always)]

@@ -1,13 +1,15 @@
 //! Table: a big zeroed array of pinned memory that knows how much of itself is in use.
 //!
 //! Guarantees: cells never marked by [`Table::mark`] cost no memory as long as they are only
-//! read; `populated_bytes` counts the pages that were marked.
+//! read; the pages that were marked are counted, together with those of the heap's other tables.
 //! Never: moves, shrinks, allocates after `new`.
 //! Threads: shared; cells are atomics and `mark` is lock-free. [`Pages`] is for tables that do not
 //! change meanwhile.
 
 use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use std::sync::Arc;
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::pinned_array::{PinnedArray, Zeroed};
@@ -19,17 +21,20 @@ pub(crate) struct Table<T: Zeroed> {
     cells: PinnedArray<T>,
     /// One bit per page of `cells`.
     marked: PinnedArray<AtomicU64>,
-    marked_pages: AtomicUsize,
+    populated: Populated,
 }
+
+/// How many pages of a heap's tables have marked cells.
+pub(crate) type Populated = Arc<AtomicUsize>;
 
 impl<T: Zeroed> Table<T> {
     /// A table of `len` zero cells.
-    pub fn new(len: usize) -> Result<Self> {
+    pub fn new(len: usize, populated: &Populated) -> Result<Self> {
         let pages = (len * size_of::<T>()).div_ceil(PAGE);
         Ok(Self {
             cells: PinnedArray::new(len.max(1))?,
             marked: PinnedArray::new(pages.div_ceil(64).max(1))?,
-            marked_pages: AtomicUsize::new(0),
+            populated: populated.clone(),
         })
     }
 
@@ -45,7 +50,7 @@ impl<T: Zeroed> Table<T> {
             if word.load(Ordering::Relaxed) & bit == 0
                 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
             {
-                self.marked_pages.fetch_add(1, Ordering::Relaxed);
+                self.populated.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -56,10 +61,19 @@ impl<T: Zeroed> Table<T> {
         let page = cell * size_of::<T>() / PAGE;
         self.marked[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 1
     }
+}
 
-    /// Bytes of pages with marked cells.
-    pub fn populated_bytes(&self) -> usize {
-        self.marked_pages.load(Ordering::Relaxed) * PAGE
+impl Table<AtomicU64> {
+    /// Whether a bit is set; false beyond the end.
+    #[inline]
+    pub fn bit(&self, at: usize) -> bool {
+        self.get(at / 64).is_some_and(|word| word.load(Ordering::Acquire) >> (at % 64) & 1 == 1)
+    }
+
+    /// Sets a bit.
+    pub fn set_bit(&self, at: usize) {
+        self.mark(at / 64..at / 64 + 1);
+        self[at / 64].fetch_or(1 << (at % 64), Ordering::Release);
     }
 }
 
