@@ -96,8 +96,7 @@ impl AddressSet {
 
     /// Whether `member` is in.
     pub fn contains(&self, member: usize) -> bool {
-        let word = self.words[self.starts[0] + member / 64].load(Ordering::Relaxed);
-        word >> (member % 64) & 1 == 1
+        self.words.bit(self.starts[0] * 64 + member)
     }
 }
 

@@ -128,8 +128,7 @@ impl Heap {
             let chunk = self.objects.map.chunk(id);
             let end = (chunk.first() + chunk.pages()).min(self.map.len() / PAGE);
             for span in chunk.first() / PAGES_PER_SPAN..end.div_ceil(PAGES_PER_SPAN) {
-                spans.mark(span / 64..span / 64 + 1);
-                spans[span / 64].fetch_or(1 << (span % 64), Relaxed);
+                spans.set_bit(span);
             }
         }
     }

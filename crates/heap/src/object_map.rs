@@ -81,8 +81,7 @@ impl ObjectMap {
     /// Notes that objects of these spans lie in lanes.
     pub fn add_lane_spans(&self, spans: Range<usize>) {
         for span in spans {
-            self.lane_spans.mark(span / 64..span / 64 + 1);
-            self.lane_spans[span / 64].fetch_or(1 << (span % 64), Ordering::Release);
+            self.lane_spans.set_bit(span);
             self.lane_span_count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -97,12 +96,7 @@ impl ObjectMap {
     /// See `Heap::is_lane_page`.
     #[inline]
     pub fn is_lane_page(&self, page: usize) -> bool {
-        let span = page / PAGES_PER_SPAN;
-        self.has_lanes()
-            && self
-                .lane_spans
-                .get(span / 64)
-                .is_some_and(|word| word.load(Ordering::Acquire) >> (span % 64) & 1 == 1)
+        self.has_lanes() && self.lane_spans.bit(page / PAGES_PER_SPAN)
     }
 
     /// See `Heap::kept_offset`.

@@ -160,8 +160,7 @@ impl ObjectSpace {
         let mut space = self.lock.lock();
         let spans = range.first..range.first + range.count;
         for span in spans.clone() {
-            self.spans.mark(span / 64..span / 64 + 1);
-            self.spans[span / 64].fetch_or(1 << (span % 64), Ordering::Relaxed);
+            self.spans.set_bit(span);
         }
         if for_lanes {
             map.add_lane_spans(spans.clone());
@@ -173,8 +172,7 @@ impl ObjectSpace {
 
     /// Whether the span was added.
     pub fn has_span(&self, span: usize) -> bool {
-        let word = self.spans.get(span / 64).map_or(0, |word| word.load(Ordering::Relaxed));
-        word >> (span % 64) & 1 == 1
+        self.spans.bit(span)
     }
 
     /// Takes over a chunk of a loaded heap, with its pages.

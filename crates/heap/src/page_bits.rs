@@ -41,10 +41,7 @@ impl PageBits {
     #[inline]
     pub fn get(&self, page: usize) -> bool {
         // The word last: who takes a span's mark away has written its words before.
-        self.is_whole(page / PAGES_PER_SPAN) || {
-            let word = self.words.get(page / 64).map_or(0, |word| word.load(Ordering::Acquire));
-            word >> (page % 64) & 1 == 1
-        }
+        self.is_whole(page / PAGES_PER_SPAN) || self.words.bit(page)
     }
 
     /// How many bits of `range` are set.
@@ -85,8 +82,7 @@ impl PageBits {
                 self.set(inside);
                 continue;
             }
-            self.whole.mark(span / 64..span / 64 + 1);
-            self.whole[span / 64].fetch_or(1 << (span % 64), Ordering::Release);
+            self.whole.set_bit(span);
             if !self.is_untouched(span) {
                 self.clear_words(inside);
             }
@@ -123,8 +119,7 @@ impl PageBits {
 
     #[inline]
     fn is_whole(&self, span: usize) -> bool {
-        let word = self.whole.get(span / 64).map_or(0, |word| word.load(Ordering::Acquire));
-        word >> (span % 64) & 1 == 1
+        self.whole.bit(span)
     }
 
     /// Whether no word of the span was ever written.
