@@ -153,12 +153,6 @@ impl AddressMap {
             }
         }
     }
-
-    /// Spans in the region.
-    #[cfg(feature = "strict")]
-    pub fn spans(&self) -> usize {
-        self.len >> SPAN_SHIFT
-    }
 }
 
 const _: () = assert!(PAGES_PER_SPAN.is_multiple_of(PAGES_PER_SLAB));

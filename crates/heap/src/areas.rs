@@ -67,8 +67,8 @@ impl Heap {
 impl Coalescing {
     fn allocate_area(&self, pages: usize) -> Result<(usize, bool), Shortage> {
         let align = if pages < ALIGNED_PAGES { 1 } else { ALIGNED_PAGES };
-        self.note_area();
-        let mut lock = self.lock();
+        self.had_areas.store(true, Ordering::Relaxed);
+        let mut lock = self.lock.lock();
         let (at, _) = self.carve(&mut lock, pages, align, 0)?;
         let zeroed = self.dirty.count(at..at + pages) == 0;
         self.tags.set(at, pages, RunState::Area);
@@ -89,8 +89,8 @@ impl Coalescing {
     }
 
     fn mark_area_spans(&self, range: SpanRange, is_area: bool) {
-        self.note_area();
-        let _lock = self.lock();
+        self.had_areas.store(true, Ordering::Relaxed);
+        let _lock = self.lock.lock();
         let spans = range.first..range.first + range.count;
         self.huge.mark(spans.clone());
         for span in spans {
@@ -101,7 +101,7 @@ impl Coalescing {
 
     fn commit_area(&self, run: FreedRun) -> Result<(), Shortage> {
         let pages = run.first.index()..run.first.index() + run.pages;
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         self.commit(run.pages - self.dirty.count(pages.clone()))?;
         self.dirty.set_run(pages);
         Ok(())
@@ -109,7 +109,7 @@ impl Coalescing {
 
     fn uncommit_area(&self, run: FreedRun) {
         let pages = run.first.index()..run.first.index() + run.pages;
-        let _lock = self.lock();
+        let _lock = self.lock.lock();
         self.uncommit(self.dirty.count(pages.clone()));
         self.dirty.clear(pages);
         self.lower_grant();

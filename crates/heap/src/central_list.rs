@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::lock::Lock;
 
 use crate::address_map::AddressMap;
 use crate::address_set::AddressSet;
@@ -27,10 +27,9 @@ const EMPTY_MAX: usize = 2;
 /// One class's slabs.
 pub(crate) struct CentralList {
     class: u8,
-    lock: Lock<Available>,
+    pub(crate) lock: Lock<Available>,
     /// Allocated objects of the class, those in thread caches included.
-    allocated: AtomicUsize,
-    double_frees: AtomicUsize,
+    pub(crate) allocated: AtomicUsize,
 }
 
 /// Slabs with a free object.
@@ -47,7 +46,6 @@ impl CentralList {
             class,
             lock: Lock::new(Available { slabs: AddressSet::new(slabs, populated)?, empty: 0 }),
             allocated: AtomicUsize::new(0),
-            double_frees: AtomicUsize::new(0),
         })
     }
 
@@ -125,9 +123,6 @@ impl CentralList {
         self.put_word(map, &mut available, &mut freed, word, mask);
         self.allocated.fetch_sub(freed.count, Ordering::Relaxed);
         drop(available);
-        if freed.count < addresses.len() {
-            self.double_frees.fetch_add(addresses.len() - freed.count, Ordering::Relaxed);
-        }
         match (freed.run.or_else(|| map.runs.take_parked()), freed.pages) {
             (Some(run), _) => Freed::Run(run),
             (None, Some(pages)) if !pages.as_slice().is_empty() => Freed::Pages(pages),
@@ -187,27 +182,6 @@ impl CentralList {
     /// Bytes of allocated objects, those in thread caches included.
     pub fn allocated_bytes(&self) -> usize {
         self.allocated.load(Ordering::Relaxed) * self.size_class().size as usize
-    }
-
-    /// How many objects were freed that were free already.
-    pub fn double_frees(&self) -> usize {
-        self.double_frees.load(Ordering::Relaxed)
-    }
-
-    /// The lock, for `fork.rs`.
-    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, Available>> {
-        self.lock.lock_unless_mine()
-    }
-
-    /// The lock, for `durable.rs` and `invariants.rs`.
-    pub(crate) fn lock(&self) -> Guard<'_, Available> {
-        self.lock.lock()
-    }
-
-    /// Allocated objects.
-    #[cfg(feature = "strict")]
-    pub(crate) fn allocated(&self) -> usize {
-        self.allocated.load(Ordering::Relaxed)
     }
 }
 

@@ -40,17 +40,18 @@ pub(crate) struct Coalescing {
     pub(crate) huge: Table<AtomicU32>,
     /// Per page: the next parked run, as page + 1.
     parked_links: Table<AtomicU32>,
-    lock: Lock<Spans>,
+    pub(crate) lock: Lock<Spans>,
     /// All published spans are below.
     end: AtomicUsize,
     /// Set by the first area.
-    had_areas: AtomicBool,
+    pub(crate) had_areas: AtomicBool,
     /// Dirty pages of free runs, all spans; changed under the lock.
     dirty_free_pages: AtomicUsize,
     committed: AtomicUsize,
     granted: AtomicUsize,
     grant_follows: AtomicBool,
-    run_pages: AtomicUsize,
+    /// Pages of allocated runs.
+    pub(crate) run_pages: AtomicUsize,
     parked: AtomicUsize,
 }
 
@@ -61,16 +62,9 @@ pub(crate) const HUGE_BODY: u32 = u32::MAX;
 #[derive(Default)]
 pub(crate) struct Spans {
     /// The first span never begun.
-    next: usize,
+    pub next: usize,
     /// The first parked run, as page + 1.
     parked: u32,
-}
-
-impl Spans {
-    /// The first span never begun.
-    pub fn begun(&self) -> usize {
-        self.next
-    }
 }
 
 impl Coalescing {
@@ -380,31 +374,6 @@ impl Coalescing {
         self.dirty_free_pages.load(Ordering::Relaxed)
     }
 
-    /// The lock, for `fork.rs`.
-    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, Spans>> {
-        self.lock.lock_unless_mine()
-    }
-
-    /// The lock, for `resize.rs`, `rebuild_runs.rs` and `invariants.rs`.
-    pub(crate) fn lock(&self) -> Guard<'_, Spans> {
-        self.lock.lock()
-    }
-
-    /// Counts pages that an allocated run gained.
-    pub(crate) fn add_run_pages(&self, pages: usize) {
-        self.run_pages.fetch_add(pages, Ordering::Relaxed);
-    }
-
-    /// Counts pages that an allocated run lost.
-    pub(crate) fn sub_run_pages(&self, pages: usize) {
-        self.run_pages.fetch_sub(pages, Ordering::Relaxed);
-    }
-
-    /// Pages of allocated runs.
-    pub fn run_pages(&self) -> usize {
-        self.run_pages.load(Ordering::Relaxed)
-    }
-
     /// Committed pages.
     pub fn committed(&self) -> usize {
         self.committed.load(Ordering::Relaxed)
@@ -508,16 +477,6 @@ impl Coalescing {
         self.granted.store(committed, Ordering::Relaxed);
         self.run_pages.store(run_pages, Ordering::Relaxed);
         self.end.store(spans, Ordering::Release);
-    }
-
-    /// Notes that there is an area, or was one.
-    pub(crate) fn note_area(&self) {
-        self.had_areas.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether there ever was an area.
-    pub fn had_areas(&self) -> bool {
-        self.had_areas.load(Ordering::Relaxed)
     }
 
     /// All published spans are below this one. Takes no lock: a handler asks too.

@@ -12,6 +12,8 @@
 //! Threads: `save` while nothing changes; `load` and `loaded` by one thread, before others know the
 //! heap.
 
+use core::sync::atomic::Ordering;
+
 use crate::fork::ForkGuards;
 use crate::heap::Heap;
 use crate::page::{PAGE, SPAN_SHIFT};
@@ -34,7 +36,7 @@ impl Heap {
     /// lock of the caller's that every user of the heap takes. What is in a thread cache would be
     /// lost to the loaded heap: `flush` first. A heap that ever had an area cannot be saved.
     pub fn save(&self, page: &mut dyn FnMut(u32, u32, &[u8])) {
-        assert!(!self.map.runs.had_areas(), "areas are not saved");
+        assert!(!self.map.runs.had_areas.load(Ordering::Relaxed), "areas are not saved");
         page(saved::HEAD, 0, &self.head().page());
         for table in &TABLES[1..] {
             if let Some(pages) = self.pages_of(table.id) {
@@ -85,8 +87,8 @@ impl Heap {
         // `fork_prepare` takes the lock of the guards last, so it is not held for the others.
         let frozen = self.fork_guards.lock().as_ref().and_then(ForkGuards::ends);
         let (spans_begun, chunks_end) = frozen.unwrap_or_else(|| {
-            let spans_begun = self.map.runs.lock().begun();
-            (spans_begun, self.objects.space.lock().chunks_end as usize)
+            let spans_begun = self.map.runs.lock.lock().next;
+            (spans_begun, self.objects.space.lock.lock().chunks_end as usize)
         });
         let (region_base, region_bytes) = (self.map.base(), self.map.len());
         Head { region_base, region_bytes, spans_begun, chunks_end }
@@ -116,7 +118,8 @@ impl Heap {
     /// Gives every slab to the central list of its class.
     fn adopt_slabs(&self, rebuilt: &Rebuilt) -> Result<(), BadTables> {
         let slabs = &self.map.slabs;
-        let mut lists: [_; SMALL_CLASSES] = core::array::from_fn(|list| self.lists[list].lock());
+        let mut lists: [_; SMALL_CLASSES] =
+            core::array::from_fn(|list| self.lists[list].lock.lock());
         let mut found = 0;
         for slab in slabs.with_class() {
             let class = usize::from(slabs.class_of(slab));

@@ -27,7 +27,7 @@ pub(crate) struct Extents {
     /// Free blocks by order; block n of an order starts at group n << order.
     free: [AddressSet; ORDERS],
     /// No span from this one on was ever added.
-    spans_end: usize,
+    pub spans_end: usize,
 }
 
 impl Extents {
@@ -137,12 +137,6 @@ impl Extents {
     #[cfg(any(test, feature = "strict"))]
     pub fn is_free(&self, group: usize) -> bool {
         (0..ORDERS).any(|order| self.free[order].contains(group >> order))
-    }
-
-    /// No span from this one on was ever added.
-    #[cfg(feature = "strict")]
-    pub fn spans_end(&self) -> usize {
-        self.spans_end
     }
 }
 

@@ -42,11 +42,11 @@ impl ForkGuards {
         objects: &'static Objects,
     ) -> ForkGuards {
         ForkGuards {
-            lists: core::array::from_fn(|list| lists[list].lock_unless_mine()),
-            spans: map.runs.lock_unless_mine(),
-            caches: caches.lock_unless_mine(),
-            pools: core::array::from_fn(|lock| objects.pools.lock_of_pools_unless_mine(lock)),
-            objects: objects.space.lock_unless_mine(),
+            lists: core::array::from_fn(|list| lists[list].lock.lock_unless_mine()),
+            spans: map.runs.lock.lock_unless_mine(),
+            caches: caches.lock.lock_unless_mine(),
+            pools: core::array::from_fn(|lock| objects.pools.locks[lock].lock_unless_mine()),
+            objects: objects.space.lock.lock_unless_mine(),
         }
     }
 
@@ -61,6 +61,6 @@ impl ForkGuards {
 
     /// The first span never begun, and the first name that no chunk of objects ever had.
     pub(crate) fn ends(&self) -> Option<(usize, usize)> {
-        Some((self.spans.as_ref()?.begun(), self.objects.as_ref()?.chunks_end as usize))
+        Some((self.spans.as_ref()?.next, self.objects.as_ref()?.chunks_end as usize))
     }
 }

@@ -385,7 +385,8 @@ impl Heap {
     pub fn allocated_bytes(&self) -> usize {
         let objects: usize = self.lists.iter().map(CentralList::allocated_bytes).sum();
         let cached: usize = self.caches.taken().map(CacheMemory::held_bytes).sum();
-        let memory = (objects + self.map.runs.run_pages() * PAGE).saturating_sub(cached);
+        let memory = (objects + self.map.runs.run_pages.load(Ordering::Relaxed) * PAGE)
+            .saturating_sub(cached);
         memory + self.object_bytes()
     }
 
@@ -397,11 +398,6 @@ impl Heap {
     /// Bytes of memory the heap's own tables and caches take up.
     pub fn metadata_bytes(&self) -> usize {
         self.populated.load(Ordering::Relaxed) * PAGE + self.caches.mapped_bytes()
-    }
-
-    /// Frees that named an object already free, seen too late to answer `NotAllocated`.
-    pub fn double_frees(&self) -> usize {
-        self.lists.iter().map(CentralList::double_frees).sum()
     }
 
     /// Empties `cache` and pools it for the next thread. Then drain `take_freed`.

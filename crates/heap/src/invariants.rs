@@ -30,8 +30,8 @@ impl Heap {
     /// Panics if a structure contradicts itself. The heap must be otherwise idle.
     pub fn check_invariants(&self) {
         let lists: [Guard<'_, Available>; SMALL_CLASSES] =
-            core::array::from_fn(|list| self.lists[list].lock());
-        let _spans = self.map.runs.lock();
+            core::array::from_fn(|list| self.lists[list].lock.lock());
+        let _spans = self.map.runs.lock.lock();
         let mut sums = Sums {
             dirty: 0,
             dirty_free: 0,
@@ -40,16 +40,24 @@ impl Heap {
             empty: [0; SMALL_CLASSES + 1],
         };
         let mut span = 0;
-        while span < self.map.spans() {
+        while span < self.map.runs.huge.len() {
             span += self.check_span(span, &lists, &mut sums);
         }
         let runs = &self.map.runs;
         assert_eq!(sums.dirty, runs.committed(), "committed pages are the dirty ones");
         assert!(runs.committed() <= runs.granted(), "committed within the grant");
         assert_eq!(sums.dirty_free, self.map.runs.dirty_free_pages(), "dirty free pages");
-        assert_eq!(sums.run_pages, runs.run_pages(), "pages of allocated runs");
+        assert_eq!(
+            sums.run_pages,
+            runs.run_pages.load(Ordering::Relaxed),
+            "pages of allocated runs"
+        );
         for (class, available) in (1..).zip(&lists) {
-            assert_eq!(sums.objects[class], self.lists[class - 1].allocated(), "class {class}");
+            assert_eq!(
+                sums.objects[class],
+                self.lists[class - 1].allocated.load(Ordering::Relaxed),
+                "class {class}"
+            );
             assert_eq!(sums.empty[class], available.empty, "empty slabs of class {class}");
         }
         self.check_objects();

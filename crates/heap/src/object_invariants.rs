@@ -32,9 +32,9 @@ impl Heap {
     pub(crate) fn check_objects(&self) {
         let objects = &self.objects;
         let _pools: [Guard<'_, ()>; POOL_LOCKS] =
-            core::array::from_fn(|lock| objects.pools.lock_of_pools(lock));
-        let space = objects.space.lock();
-        let spans_end = space.extents.spans_end().max(space.lane_extents.spans_end());
+            core::array::from_fn(|lock| objects.pools.locks[lock].lock());
+        let space = objects.space.lock.lock();
+        let spans_end = space.extents.spans_end.max(space.lane_extents.spans_end);
         let mut owned = vec![false; spans_end * GROUPS_PER_SPAN];
         let mut pools: BTreeMap<usize, Sums> = BTreeMap::new();
         let mut blocks = 0;
@@ -69,9 +69,13 @@ impl Heap {
             assert!(objects.map.chunk_of(group * PAGES_PER_GROUP).is_none());
         }
         for number in objects.pools.used() {
-            let pool = objects.pools.pool(number);
+            let pool = &objects.pools.pools[number];
             let sums = pools.remove(&number).unwrap_or_default();
-            assert_eq!(sums.objects, objects.pools.objects(number), "objects of pool {number}");
+            assert_eq!(
+                sums.objects,
+                pool.objects.load(Relaxed) as usize,
+                "objects of pool {number}"
+            );
             assert_eq!(sums.live, pool.live.load(Relaxed), "live objects of pool {number}");
             let mut listed = Vec::new();
             let mut at = pool.head.load(Relaxed);

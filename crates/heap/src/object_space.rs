@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::lock::Lock;
 
 use crate::chunk::{Chunk, ChunkState};
 use crate::extents::{Extents, GROUPS_PER_SPAN};
@@ -23,7 +23,7 @@ const SHORTEST_STEP: usize = 16;
 
 /// The space of all objects of a region.
 pub(crate) struct ObjectSpace {
-    lock: Lock<Space>,
+    pub(crate) lock: Lock<Space>,
     /// A bit for each span that was added.
     pub(crate) spans: Table<AtomicU64>,
     /// How many chunks are idle.
@@ -241,16 +241,6 @@ impl ObjectSpace {
     pub fn blocks(&self) -> (u64, u64) {
         let space = self.lock.lock();
         (space.granted, space.promised)
-    }
-
-    /// The lock, for `fork.rs`.
-    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, Space>> {
-        self.lock.lock_unless_mine()
-    }
-
-    /// The lock, for `object_invariants.rs`.
-    pub(crate) fn lock(&self) -> Guard<'_, Space> {
-        self.lock.lock()
     }
 }
 

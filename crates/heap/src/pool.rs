@@ -57,7 +57,7 @@ pub(crate) struct Pool {
     /// The empty chunk that the pool keeps.
     pub kept: AtomicU32,
     /// Objects that all its chunks can hold.
-    objects: AtomicU32,
+    pub objects: AtomicU32,
 }
 
 // SAFETY: atomic integers, for which zero is a value, and which need no drop.
@@ -65,8 +65,8 @@ unsafe impl Zeroed for Pool {}
 
 /// All pools.
 pub(crate) struct Pools {
-    pools: Table<Pool>,
-    locks: Box<[Lock<()>]>,
+    pub(crate) pools: Table<Pool>,
+    pub(crate) locks: Box<[Lock<()>]>,
     /// A bit for each pool that ever had a chunk.
     used: [AtomicU64; POOLS / 64],
     step: AtomicUsize,
@@ -423,31 +423,8 @@ impl Pools {
         })
     }
 
-    /// The pool with that number.
-    #[cfg(feature = "strict")]
-    pub fn pool(&self, number: usize) -> &Pool {
-        &self.pools[number]
-    }
-
-    /// Objects that the pool's chunks can hold.
-    #[cfg(feature = "strict")]
-    pub fn objects(&self, number: usize) -> usize {
-        self.pools[number].objects.load(Relaxed) as usize
-    }
-
     /// The lock of pool `number`.
     fn lock(&self, number: usize) -> Guard<'_, ()> {
         self.locks[number % POOL_LOCKS].lock()
-    }
-
-    /// Lock `lock` of all, for `fork.rs`.
-    pub(crate) fn lock_of_pools_unless_mine(&self, lock: usize) -> Option<Guard<'_, ()>> {
-        self.locks[lock].lock_unless_mine()
-    }
-
-    /// Lock `lock` of all, for `object_invariants.rs`.
-    #[cfg(feature = "strict")]
-    pub(crate) fn lock_of_pools(&self, lock: usize) -> Guard<'_, ()> {
-        self.locks[lock].lock()
     }
 }

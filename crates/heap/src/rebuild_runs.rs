@@ -39,7 +39,7 @@ impl Coalescing {
         objects: &ObjectSpace,
         spans: usize,
     ) -> Result<Rebuilt, BadTables> {
-        let mut lock = self.lock();
+        let mut lock = self.lock.lock();
         let mut found = Rebuilt::default();
         let mut span = 0;
         while span < spans {

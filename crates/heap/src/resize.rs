@@ -19,7 +19,7 @@ impl Coalescing {
         if pages > RUN_PAGES_MAX {
             return Ok(false);
         }
-        let mut lock = self.lock();
+        let mut lock = self.lock.lock();
         let (RunState::Allocated, old) = self.tags.get(first) else {
             return Ok(false);
         };
@@ -63,7 +63,7 @@ impl Coalescing {
         }
         self.tags.set_inside(new_end - 1);
         self.live_pages.set_run(end..new_end);
-        self.add_run_pages(pages - old);
+        self.run_pages.fetch_add(pages - old, Ordering::Relaxed);
         drop(lock);
         // As in `Coalescing::allocate`.
         fence(Ordering::Release);
@@ -73,7 +73,7 @@ impl Coalescing {
     /// Shortens the allocated run at `first` to `pages` pages (at least one). A huge run gives
     /// back whole spans only.
     pub fn shrink(&self, first: usize, pages: usize) -> Shrunk {
-        let lock = self.lock();
+        let lock = self.lock.lock();
         let (RunState::Allocated, old) = self.tags.get(first) else {
             return Shrunk::NotAllocated;
         };
@@ -107,7 +107,7 @@ impl Coalescing {
             self.huge[span + kept_spans].store(cut_spans as u32, Ordering::Relaxed);
         }
         self.live_pages.clear(cut..first + old);
-        self.sub_run_pages(old - kept);
+        self.run_pages.fetch_sub(old - kept, Ordering::Relaxed);
         drop(lock);
         Shrunk::Run(FreedRun { first: PageNo::from(cut), pages: old - kept })
     }

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::{self, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::lock::Lock;
 use deepheap_sys::mapping;
 
 use crate::Heap;
@@ -283,7 +283,7 @@ impl CacheMemory {
 /// All caches of a heap, in use or pooled. Their memory is never unmapped: a heap lives as long as
 /// its process, and a thread-local slot may keep a handle.
 pub(crate) struct Caches {
-    lock: Lock<()>,
+    pub(crate) lock: Lock<()>,
     first: AtomicPtr<CacheMemory>,
     /// A stack of those that no thread has; changes under the lock.
     pooled: AtomicPtr<CacheMemory>,
@@ -353,11 +353,6 @@ impl Caches {
     /// Bytes of memory the caches take up.
     pub fn mapped_bytes(&self) -> usize {
         self.count.load(Relaxed) * size_of::<CacheMemory>()
-    }
-
-    /// The lock, for `fork.rs`.
-    pub(crate) fn lock_unless_mine(&self) -> Option<Guard<'_, ()>> {
-        self.lock.lock_unless_mine()
     }
 }
 
