@@ -30,19 +30,42 @@ impl Heap {
     /// `Shortage::Spans`.
     pub fn allocate_area(&self, pages: usize) -> Result<(FreedRun, bool), Shortage> {
         debug_assert!((1..PAGES_PER_SPAN).contains(&pages));
-        let (first, zeroed) = self.map.runs.allocate_area(pages)?;
-        Ok((FreedRun { first: PageNo::from(first), pages }, zeroed))
+        let runs = &self.map.runs;
+        let align = if pages < ALIGNED_PAGES { 1 } else { ALIGNED_PAGES };
+        runs.had_areas.store(true, Ordering::Relaxed);
+        let mut lock = runs.lock.lock();
+        let (at, _) = runs.carve(&mut lock, pages, align, 0)?;
+        let zeroed = runs.dirty.count(at..at + pages) == 0;
+        runs.tags.set(at, pages, RunState::Area);
+        runs.live_pages.set(at..at + pages);
+        drop(lock);
+        // As in `Coalescing::allocate`.
+        fence(Ordering::Release);
+        Ok((FreedRun { first: PageNo::from(at), pages }, zeroed))
     }
 
     /// Ends an area of `allocate_area`, all of whose pages read as zeros.
     pub fn free_area(&self, run: FreedRun) {
-        self.map.runs.free_area(run);
+        let (runs, first) = (&self.map.runs, run.first.index());
+        let held =
+            runs.tags.change(first, (RunState::Area, run.pages), (RunState::Held, run.pages));
+        debug_assert!(held);
+        runs.live_pages.clear(first..first + run.pages);
+        runs.recycle(run, true);
     }
 
     /// Makes spans that were begun an area, or ends it: then they are the caller's, to be made an
     /// area again.
     pub fn mark_area_spans(&self, range: SpanRange, is_area: bool) {
-        self.map.runs.mark_area_spans(range, is_area);
+        let runs = &self.map.runs;
+        runs.had_areas.store(true, Ordering::Relaxed);
+        let _lock = runs.lock.lock();
+        let spans = range.first..range.first + range.count;
+        runs.huge.mark(spans.clone());
+        for span in spans {
+            runs.huge[span].store(if is_area { AREA_SPAN } else { 0 }, Ordering::Relaxed);
+        }
+        fence(Ordering::Release);
     }
 
     /// Counts pages of an area as committed, those that were not.
@@ -50,12 +73,20 @@ impl Heap {
     /// # Errors
     /// `Shortage::Pages`; then nothing has changed.
     pub fn commit_area(&self, run: FreedRun) -> Result<(), Shortage> {
-        self.map.runs.commit_area(run)
+        let (runs, pages) = (&self.map.runs, run.first.index()..run.first.index() + run.pages);
+        let _lock = runs.lock.lock();
+        runs.commit(run.pages - runs.dirty.count(pages.clone()))?;
+        runs.dirty.set_run(pages);
+        Ok(())
     }
 
     /// Counts pages of an area as not committed. They read as zeros.
     pub fn uncommit_area(&self, run: FreedRun) {
-        self.map.runs.uncommit_area(run);
+        let (runs, pages) = (&self.map.runs, run.first.index()..run.first.index() + run.pages);
+        let _lock = runs.lock.lock();
+        runs.uncommit(runs.dirty.count(pages.clone()));
+        runs.dirty.clear(pages);
+        runs.lower_grant();
     }
 
     /// Address of the first byte of a page.
@@ -65,56 +96,6 @@ impl Heap {
 }
 
 impl Coalescing {
-    fn allocate_area(&self, pages: usize) -> Result<(usize, bool), Shortage> {
-        let align = if pages < ALIGNED_PAGES { 1 } else { ALIGNED_PAGES };
-        self.had_areas.store(true, Ordering::Relaxed);
-        let mut lock = self.lock.lock();
-        let (at, _) = self.carve(&mut lock, pages, align, 0)?;
-        let zeroed = self.dirty.count(at..at + pages) == 0;
-        self.tags.set(at, pages, RunState::Area);
-        self.live_pages.set(at..at + pages);
-        drop(lock);
-        // As in `Coalescing::allocate`.
-        fence(Ordering::Release);
-        Ok((at, zeroed))
-    }
-
-    fn free_area(&self, run: FreedRun) {
-        let first = run.first.index();
-        let held =
-            self.tags.change(first, (RunState::Area, run.pages), (RunState::Held, run.pages));
-        debug_assert!(held);
-        self.live_pages.clear(first..first + run.pages);
-        self.recycle(run, true);
-    }
-
-    fn mark_area_spans(&self, range: SpanRange, is_area: bool) {
-        self.had_areas.store(true, Ordering::Relaxed);
-        let _lock = self.lock.lock();
-        let spans = range.first..range.first + range.count;
-        self.huge.mark(spans.clone());
-        for span in spans {
-            self.huge[span].store(if is_area { AREA_SPAN } else { 0 }, Ordering::Relaxed);
-        }
-        fence(Ordering::Release);
-    }
-
-    fn commit_area(&self, run: FreedRun) -> Result<(), Shortage> {
-        let pages = run.first.index()..run.first.index() + run.pages;
-        let _lock = self.lock.lock();
-        self.commit(run.pages - self.dirty.count(pages.clone()))?;
-        self.dirty.set_run(pages);
-        Ok(())
-    }
-
-    fn uncommit_area(&self, run: FreedRun) {
-        let pages = run.first.index()..run.first.index() + run.pages;
-        let _lock = self.lock.lock();
-        self.uncommit(self.dirty.count(pages.clone()));
-        self.dirty.clear(pages);
-        self.lower_grant();
-    }
-
     /// Whether a page lies in a span that is all area.
     #[inline]
     pub(crate) fn is_area_span(&self, span: usize) -> bool {

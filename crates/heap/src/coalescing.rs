@@ -14,7 +14,7 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::lock::{Guard, Lock};
 
 use crate::free_runs::FreeRuns;
-use crate::outcome::{FreedRun, Shortage, SpanRange};
+use crate::outcome::{FreedRun, Shortage};
 use crate::page::{PAGES_PER_SPAN, PageNo};
 use crate::page_bits::PageBits;
 use crate::run_tags::{RUN_PAGES_MAX, RunState, RunTags};
@@ -42,14 +42,16 @@ pub(crate) struct Coalescing {
     parked_links: Table<AtomicU32>,
     pub(crate) lock: Lock<Spans>,
     /// All published spans are below.
-    end: AtomicUsize,
+    pub(crate) end: AtomicUsize,
     /// Set by the first area.
     pub(crate) had_areas: AtomicBool,
     /// Dirty pages of free runs, all spans; changed under the lock.
     dirty_free_pages: AtomicUsize,
     committed: AtomicUsize,
-    granted: AtomicUsize,
-    grant_follows: AtomicBool,
+    /// The limit on committed pages.
+    pub(crate) granted: AtomicUsize,
+    /// The limit falls to what is committed when pages leave use.
+    pub(crate) grant_follows: AtomicBool,
     /// Pages of allocated runs.
     pub(crate) run_pages: AtomicUsize,
     parked: AtomicUsize,
@@ -384,11 +386,6 @@ impl Coalescing {
         self.committed.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// The limit on committed pages.
-    pub fn granted(&self) -> usize {
-        self.granted.load(Ordering::Relaxed)
-    }
-
     /// Whether the page may be in use: committed, or part of an area.
     #[inline]
     pub fn is_handed_out(&self, page: usize) -> bool {
@@ -397,69 +394,10 @@ impl Coalescing {
             || self.is_area_span(page / PAGES_PER_SPAN)
     }
 
-    /// From now on the limit falls to what is committed when pages leave use.
-    pub fn grant_follows(&self) {
-        self.grant_follows.store(true, Ordering::Relaxed);
-    }
-
     /// After pages have left use, under the lock.
     pub(crate) fn lower_grant(&self) {
         if self.grant_follows.load(Ordering::Relaxed) {
             self.granted.store(self.committed(), Ordering::Relaxed);
-        }
-    }
-
-    /// Raises the limit.
-    pub fn grant(&self, pages: usize) {
-        let _lock = self.lock.lock();
-        let granted = self.granted.load(Ordering::Relaxed);
-        self.granted.store(granted.saturating_add(pages), Ordering::Relaxed);
-    }
-
-    /// Lowers the limit by up to `pages`, not below what is committed; returns by how much.
-    pub fn revoke(&self, pages: usize) -> usize {
-        let _lock = self.lock.lock();
-        let granted = self.granted.load(Ordering::Relaxed);
-        let revoked = pages.min(granted.saturating_sub(self.committed()));
-        self.granted.store(granted - revoked, Ordering::Relaxed);
-        revoked
-    }
-
-    /// Lowers the limit to `keep` above what is committed; returns by how much. Does nothing while
-    /// another thread has the lock.
-    pub fn try_revoke_but(&self, keep: usize) -> usize {
-        let Some(_lock) = self.lock.try_lock() else { return 0 };
-        let granted = self.granted.load(Ordering::Relaxed);
-        let revoked = granted.saturating_sub(self.committed()).saturating_sub(keep);
-        self.granted.store(granted - revoked, Ordering::Relaxed);
-        revoked
-    }
-
-    /// Reserves `count` spans for the caller to make usable.
-    pub fn begin_spans(&self, count: usize) -> Option<SpanRange> {
-        let mut lock = self.lock.lock();
-        let first = lock.next;
-        let end = first.checked_add(count).filter(|&end| end <= self.dirty_free.len())?;
-        lock.next = end;
-        Some(SpanRange { first, count })
-    }
-
-    /// Makes spans that were begun usable.
-    pub fn publish_spans(&self, range: SpanRange) {
-        let lock = self.lock.lock();
-        let end = range.first + range.count;
-        assert!(end <= lock.next, "publish_spans without begin_spans");
-        for span in range.first..end {
-            self.insert_free(span * PAGES_PER_SPAN, PAGES_PER_SPAN);
-        }
-        self.end.fetch_max(end, Ordering::Release);
-    }
-
-    /// Gives spans back that were begun and not published.
-    pub fn abandon_spans(&self, range: SpanRange) {
-        let mut lock = self.lock.lock();
-        if range.first + range.count == lock.next {
-            lock.next = range.first;
         }
     }
 

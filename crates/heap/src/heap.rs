@@ -19,7 +19,7 @@ use crate::address_map::{AddressMap, Found};
 use crate::central_list::CentralList;
 use crate::fork::ForkGuards;
 use crate::objects::Objects;
-use crate::outcome::{Allocated, Freed, FreedRun, Shortage, Shrunk, SpanRange};
+use crate::outcome::{Allocated, Freed, FreedRun, Shortage, Shrunk};
 use crate::page::{PAGE, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
 use crate::saved_tables::RawHead;
 use crate::size_class::{
@@ -324,60 +324,6 @@ impl Heap {
     #[inline]
     pub fn is_handed_out(&self, page: PageNo) -> bool {
         self.map.runs.is_handed_out(page.index())
-    }
-
-    /// From now on the limit falls to `committed_pages` when pages leave use, so that what is
-    /// allocated next has to be granted anew.
-    pub fn grant_follows(&self) {
-        self.map.runs.grant_follows();
-    }
-
-    /// Raises the number of pages that may be committed by `pages`.
-    pub fn grant(&self, pages: usize) {
-        self.map.runs.grant(pages);
-    }
-
-    /// Takes back up to `pages` of the grant that nothing uses; returns how many.
-    pub fn revoke(&self, pages: usize) -> usize {
-        self.map.runs.revoke(pages)
-    }
-
-    /// Lowers the limits to `pages` above `committed_pages` and `blocks` above what objects use,
-    /// and returns by how many pages and blocks of the store. For a thread that others wait for,
-    /// who may have a lock of the heap: rather than wait it leaves all as it is.
-    pub fn try_revoke_but(&self, pages: usize, blocks: u64) -> (usize, u64) {
-        (self.map.runs.try_revoke_but(pages), self.objects.space.try_revoke_but(blocks))
-    }
-
-    /// Pages that may hold bytes: handed out and not recycled as clean since. Object pages are not
-    /// among them.
-    pub fn committed_pages(&self) -> usize {
-        self.map.runs.committed()
-    }
-
-    /// The limit on `committed_pages`.
-    pub fn granted_pages(&self) -> usize {
-        self.map.runs.granted()
-    }
-
-    /// Reserves `count` consecutive spans, not usable yet; None if the region has no more.
-    pub fn begin_spans(&self, count: usize) -> Option<SpanRange> {
-        self.map.runs.begin_spans(count)
-    }
-
-    /// Makes them usable; their pages read as zeros.
-    pub fn publish_spans(&self, range: SpanRange) {
-        self.map.runs.publish_spans(range);
-    }
-
-    /// Gives back spans that could not be made usable. They are lost if others were begun since.
-    pub fn abandon_spans(&self, range: SpanRange) {
-        self.map.runs.abandon_spans(range);
-    }
-
-    /// All spans ever published have an index below this.
-    pub fn spans_end(&self) -> usize {
-        self.map.runs.spans_end()
     }
 
     /// Usable bytes of live allocations, objects included; those in thread caches are not live. A

@@ -45,7 +45,7 @@ impl Heap {
         }
         let runs = &self.map.runs;
         assert_eq!(sums.dirty, runs.committed(), "committed pages are the dirty ones");
-        assert!(runs.committed() <= runs.granted(), "committed within the grant");
+        assert!(runs.committed() <= self.granted_pages(), "committed within the grant");
         assert_eq!(sums.dirty_free, self.map.runs.dirty_free_pages(), "dirty free pages");
         assert_eq!(
             sums.run_pages,

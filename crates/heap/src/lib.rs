@@ -23,6 +23,7 @@ mod free_runs;
 mod heap;
 #[cfg(feature = "strict")]
 mod invariants;
+mod limits;
 mod mend;
 mod object_calls;
 #[cfg(feature = "strict")]

@@ -1,0 +1,91 @@
+//! Limits: how many pages may be committed, and which spans are there to allocate from.
+//!
+//! Guarantees: never fewer pages are granted than are committed.
+//! Never: touches the pages.
+//! Threads: any. What changes takes the lock of `Coalescing`; the counts are snapshots.
+
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+use crate::heap::Heap;
+use crate::outcome::SpanRange;
+use crate::page::PAGES_PER_SPAN;
+
+impl Heap {
+    /// From now on the limit falls to `committed_pages` when pages leave use, so that what is
+    /// allocated next has to be granted anew.
+    pub fn grant_follows(&self) {
+        self.map.runs.grant_follows.store(true, Relaxed);
+    }
+
+    /// Raises the number of pages that may be committed by `pages`.
+    pub fn grant(&self, pages: usize) {
+        let _lock = self.map.runs.lock.lock();
+        let granted = &self.map.runs.granted;
+        granted.store(granted.load(Relaxed).saturating_add(pages), Relaxed);
+    }
+
+    /// Takes back up to `pages` of the grant that nothing uses; returns how many.
+    pub fn revoke(&self, pages: usize) -> usize {
+        let _lock = self.map.runs.lock.lock();
+        let revoked = pages.min(self.granted_pages().saturating_sub(self.committed_pages()));
+        self.map.runs.granted.fetch_sub(revoked, Relaxed);
+        revoked
+    }
+
+    /// Lowers the limits to `pages` above `committed_pages` and `blocks` above what objects use,
+    /// and returns by how many pages and blocks of the store. For a thread that others wait for,
+    /// who may have a lock of the heap: rather than wait it leaves all as it is.
+    pub fn try_revoke_but(&self, pages: usize, blocks: u64) -> (usize, u64) {
+        let revoked = self.map.runs.lock.try_lock().map_or(0, |_lock| {
+            let unused = self.granted_pages().saturating_sub(self.committed_pages());
+            let revoked = unused.saturating_sub(pages);
+            self.map.runs.granted.fetch_sub(revoked, Relaxed);
+            revoked
+        });
+        (revoked, self.objects.space.try_revoke_but(blocks))
+    }
+
+    /// Pages that may hold bytes: handed out and not recycled as clean since. Object pages are not
+    /// among them.
+    pub fn committed_pages(&self) -> usize {
+        self.map.runs.committed()
+    }
+
+    /// The limit on `committed_pages`.
+    pub fn granted_pages(&self) -> usize {
+        self.map.runs.granted.load(Relaxed)
+    }
+
+    /// Reserves `count` consecutive spans, not usable yet; None if the region has no more.
+    pub fn begin_spans(&self, count: usize) -> Option<SpanRange> {
+        let mut lock = self.map.runs.lock.lock();
+        let first = lock.next;
+        let end = first.checked_add(count).filter(|&end| end <= self.map.runs.huge.len())?;
+        lock.next = end;
+        Some(SpanRange { first, count })
+    }
+
+    /// Makes them usable; their pages read as zeros.
+    pub fn publish_spans(&self, range: SpanRange) {
+        let lock = self.map.runs.lock.lock();
+        let end = range.first + range.count;
+        assert!(end <= lock.next, "publish_spans without begin_spans");
+        for span in range.first..end {
+            self.map.runs.insert_free(span * PAGES_PER_SPAN, PAGES_PER_SPAN);
+        }
+        self.map.runs.end.fetch_max(end, Release);
+    }
+
+    /// Gives back spans that could not be made usable. They are lost if others were begun since.
+    pub fn abandon_spans(&self, range: SpanRange) {
+        let mut lock = self.map.runs.lock.lock();
+        if range.first + range.count == lock.next {
+            lock.next = range.first;
+        }
+    }
+
+    /// All spans ever published have an index below this.
+    pub fn spans_end(&self) -> usize {
+        self.map.runs.spans_end()
+    }
+}
