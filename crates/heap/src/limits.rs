@@ -42,7 +42,12 @@ impl Heap {
             self.map.runs.granted.fetch_sub(revoked, Relaxed);
             revoked
         });
-        (revoked, self.objects.space.try_revoke_but(blocks))
+        let revoked_blocks = self.objects.space.lock.try_lock().map_or(0, |mut space| {
+            let revoked = (space.granted - space.promised).saturating_sub(blocks);
+            space.granted -= revoked;
+            revoked
+        });
+        (revoked, revoked_blocks)
     }
 
     /// Pages that may hold bytes: handed out and not recycled as clean since. Object pages are not

@@ -7,8 +7,11 @@
 //! Never: touches an object.
 //! Threads: any; no lock is held on return.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::chunk::ChunkState;
 use crate::heap::Heap;
+use crate::object_map::ObjectAt;
 use crate::outcome::{Allocated, FreedObjects, ObjectShape, Shortage, SpanRange};
 use crate::page::{PAGE, PageNo};
 use crate::pool::pool_of;
@@ -63,7 +66,24 @@ impl Heap {
     /// page buffer. Then pages that are to be `reshaped` are not reused, but come back from
     /// `take_idle_objects` for another try.
     pub fn recycle_objects(&self, freed: FreedObjects, still_resident: bool) {
-        self.objects.recycle(&self.map, freed, still_resident);
+        let (objects, page) = (&self.objects, freed.first.index());
+        let chunk = objects.map.chunk_of(page);
+        let ended = chunk.is_some_and(|(id, chunk)| match chunk.state() {
+            ChunkState::Pooled => {
+                let place = ObjectAt { chunk: id, page, slot: 0 };
+                objects.pools.recycle(objects.ground(&self.map), place)
+            }
+            ChunkState::Held if still_resident => {
+                objects.space.put_idle(&objects.map, id);
+                true
+            }
+            ChunkState::Held => {
+                objects.space.destroy(&objects.map, id);
+                true
+            }
+            _ => false,
+        });
+        debug_assert!(ended, "recycle of objects that are not in quarantine");
     }
 
     /// Takes the pages of a chunk that has no live object any more, and puts them in quarantine.
@@ -116,27 +136,31 @@ impl Heap {
 
     /// Promises `blocks` more blocks of the store to objects.
     pub fn grant_object_blocks(&self, blocks: u64) {
-        self.objects.space.grant(blocks);
+        let mut space = self.objects.space.lock.lock();
+        space.granted = space.granted.saturating_add(blocks);
     }
 
     /// Takes back up to `blocks` promised blocks that no chunk needs; returns how many.
     pub fn revoke_object_blocks(&self, blocks: u64) -> u64 {
-        self.objects.space.revoke(blocks)
+        let mut space = self.objects.space.lock.lock();
+        let revoked = blocks.min(space.granted - space.promised);
+        space.granted -= revoked;
+        revoked
     }
 
     /// Blocks of the store promised to objects.
     pub fn granted_object_blocks(&self) -> u64 {
-        self.objects.space.blocks().0
+        self.objects.space.lock.lock().granted
     }
 
     /// Blocks of the store that chunks of objects need; at most the granted ones.
     pub fn used_object_blocks(&self) -> u64 {
-        self.objects.space.blocks().1
+        self.objects.space.lock.lock().promised
     }
 
     /// Sets the most objects that a pool adds when it grows; `POOL_STEP` if it is never called.
     pub fn set_pool_step(&self, objects: usize) {
-        self.objects.pools.set_step(objects);
+        self.objects.pools.step.store(objects.max(1), Relaxed);
     }
 
     /// The kept bytes of a page: those of its object or objects if it is an object page, otherwise
@@ -144,7 +168,10 @@ impl Heap {
     /// Lock-free, for signal handlers too.
     #[inline]
     pub fn kept_bytes(&self, page: PageNo) -> usize {
-        self.objects.map.kept_bytes(page.index())
+        self.objects
+            .map
+            .place_of(page.index())
+            .map_or(PAGE, |(chunk, within)| chunk.shape().kept_bytes(within))
     }
 
     /// Whether a span holds objects, not memory.
@@ -156,7 +183,7 @@ impl Heap {
     /// handlers too.
     #[inline]
     pub fn is_object_page(&self, page: PageNo) -> bool {
-        self.objects.map.is_object_page(page.index())
+        self.objects.map.place_of(page.index()).is_some()
     }
 
     /// The live object or element of a live array that starts at `ptr`; None for anything else,

@@ -121,23 +121,12 @@ impl ObjectMap {
         if id == 0 { None } else { Some((id, self.chunk(id))) }
     }
 
-    /// See `Heap::kept_bytes`.
+    /// The chunk that page `page` is an object page of, and the page's number in it.
     #[inline]
-    pub fn kept_bytes(&self, page: usize) -> usize {
-        match self.chunk_of(page) {
-            None => PAGE,
-            Some((_, chunk)) => {
-                let within = page.wrapping_sub(chunk.first());
-                if within < chunk.pages() { chunk.shape().kept_bytes(within) } else { PAGE }
-            }
-        }
-    }
-
-    /// See `Heap::is_object_page`.
-    #[inline]
-    pub fn is_object_page(&self, page: usize) -> bool {
-        self.chunk_of(page)
-            .is_some_and(|(_, chunk)| page.wrapping_sub(chunk.first()) < chunk.pages())
+    pub fn place_of(&self, page: usize) -> Option<(&Chunk, usize)> {
+        let (_, chunk) = self.chunk_of(page)?;
+        let within = page.wrapping_sub(chunk.first());
+        (within < chunk.pages()).then_some((chunk, within))
     }
 
     /// The object, live or not, or array element that starts `offset` bytes into the region.

@@ -41,7 +41,7 @@ pub(crate) struct Space {
     unused: ChunkId,
     idle: ChunkId,
     /// Blocks of the store that may be promised to chunks; `promised` of them are.
-    granted: u64,
+    pub(crate) granted: u64,
     pub(crate) promised: u64,
 }
 
@@ -212,35 +212,6 @@ impl ObjectSpace {
             }
             taken_to = at;
         }
-    }
-
-    /// Raises the limit on promised blocks.
-    pub fn grant(&self, blocks: u64) {
-        let mut space = self.lock.lock();
-        space.granted = space.granted.saturating_add(blocks);
-    }
-
-    /// Lowers the limit by up to `blocks`, not below what is promised; returns by how much.
-    pub fn revoke(&self, blocks: u64) -> u64 {
-        let mut space = self.lock.lock();
-        let revoked = blocks.min(space.granted - space.promised);
-        space.granted -= revoked;
-        revoked
-    }
-
-    /// Lowers the limit to `keep` above what is promised; returns by how much. Does nothing while
-    /// another thread has the lock.
-    pub fn try_revoke_but(&self, keep: u64) -> u64 {
-        let Some(mut space) = self.lock.try_lock() else { return 0 };
-        let revoked = (space.granted - space.promised).saturating_sub(keep);
-        space.granted -= revoked;
-        revoked
-    }
-
-    /// Blocks granted, and those of them that are promised to chunks.
-    pub fn blocks(&self) -> (u64, u64) {
-        let space = self.lock.lock();
-        (space.granted, space.promised)
     }
 }
 

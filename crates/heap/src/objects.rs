@@ -128,26 +128,6 @@ impl Objects {
         }
     }
 
-    pub(crate) fn recycle(&self, map: &AddressMap, freed: FreedObjects, still_resident: bool) {
-        let page = freed.first.index();
-        let chunk = self.map.chunk_of(page);
-        let ended = chunk.is_some_and(|(id, chunk)| match chunk.state() {
-            ChunkState::Pooled => {
-                self.pools.recycle(self.ground(map), ObjectAt { chunk: id, page, slot: 0 })
-            }
-            ChunkState::Held if still_resident => {
-                self.space.put_idle(&self.map, id);
-                true
-            }
-            ChunkState::Held => {
-                self.space.destroy(&self.map, id);
-                true
-            }
-            _ => false,
-        });
-        debug_assert!(ended, "recycle of objects that are not in quarantine");
-    }
-
     /// Counts an array of a loaded heap.
     pub(crate) fn adopt_array(&self, chunk: &Chunk) {
         let slots = chunk.slots();

@@ -69,7 +69,8 @@ pub(crate) struct Pools {
     pub(crate) locks: Box<[Lock<()>]>,
     /// A bit for each pool that ever had a chunk.
     used: [AtomicU64; POOLS / 64],
-    step: AtomicUsize,
+    /// The most objects that later chunks have.
+    pub(crate) step: AtomicUsize,
 }
 
 /// The tables that pools share.
@@ -400,11 +401,6 @@ impl Pools {
             0 => pool.tail.store(previous, Relaxed),
             next => map.chunk(next).previous.store(previous, Relaxed),
         }
-    }
-
-    /// Sets the most objects that later chunks have.
-    pub fn set_step(&self, objects: usize) {
-        self.step.store(objects.max(1), Relaxed);
     }
 
     /// Live objects of all pools, and their bytes.
