@@ -226,12 +226,10 @@ impl Heap {
 
     /// Bytes the allocation at `ptr` can hold; None if `ptr` is not the start of a live one.
     pub fn allocation_size(&self, ptr: usize) -> Option<usize> {
-        match self.map.slot_at(ptr) {
-            Some(_) => match self.map.find(ptr)? {
-                Found::Object { class, .. } => Some(SIZE_CLASSES[class as usize].size as usize),
-                Found::Run { .. } => None,
-            },
-            None => self.run_size(ptr),
+        match self.map.find(ptr) {
+            Some(Found::Object { class, .. }) => Some(SIZE_CLASSES[class as usize].size as usize),
+            Some(Found::Run { pages, .. }) => Some(pages * PAGE),
+            None => self.object_size(ptr),
         }
     }
 
@@ -258,39 +256,28 @@ impl Heap {
         new_size: usize,
     ) -> core::result::Result<bool, Shortage> {
         match self.map.find(ptr) {
-            None => Ok(self.object_size(ptr).is_some_and(|usable| new_size <= usable)),
-            Some(Found::Object { class, .. }) => {
-                Ok(new_size <= SIZE_CLASSES[class as usize].size as usize)
+            Some(Found::Run { first, pages }) if new_size > pages * PAGE => {
+                self.map.runs.grow(first, run_pages_for(new_size).0)
             }
-            Some(Found::Run { pages, .. }) if new_size <= pages * PAGE => Ok(true),
-            Some(Found::Run { first, .. }) => self.map.runs.grow(first, run_pages_for(new_size).0),
+            _ => Ok(self.allocation_size(ptr).is_some_and(|usable| new_size <= usable)),
         }
     }
 
     /// Shrinks the allocation at `ptr` to `new_size` in place, if that saves an eighth.
     pub fn shrink_in_place(&self, ptr: usize, new_size: usize) -> Shrunk {
-        let Some(found) = self.map.find(ptr) else {
-            return match self.object_size(ptr) {
-                None => Shrunk::NotAllocated,
-                Some(usable) if new_size < usable / 2 => Shrunk::Wasteful,
-                Some(_) => Shrunk::Done,
-            };
-        };
-        let usable = match found {
-            Found::Object { class, .. } => SIZE_CLASSES[class as usize].size as usize,
-            Found::Run { pages, .. } => pages * PAGE,
-        };
-        let wasteful = new_size < usable / 2;
-        match found {
-            Found::Run { first, pages } if new_size > SMALL_MAX => {
+        match self.map.find(ptr) {
+            Some(Found::Run { first, pages }) if new_size > SMALL_MAX => {
                 let kept = run_pages_for(new_size).0;
                 if kept >= pages - pages / 8 {
                     return Shrunk::Done;
                 }
                 self.map.runs.shrink(first, kept)
             }
-            _ if wasteful => Shrunk::Wasteful,
-            _ => Shrunk::Done,
+            _ => match self.allocation_size(ptr) {
+                None => Shrunk::NotAllocated,
+                Some(usable) if new_size < usable / 2 => Shrunk::Wasteful,
+                Some(_) => Shrunk::Done,
+            },
         }
     }
 
@@ -330,10 +317,8 @@ impl Heap {
     /// snapshot, inexact while other threads allocate.
     pub fn allocated_bytes(&self) -> usize {
         let objects: usize = self.lists.iter().map(CentralList::allocated_bytes).sum();
-        let cached: usize = self.caches.taken().map(CacheMemory::held_bytes).sum();
-        let memory = (objects + self.map.runs.run_pages.load(Ordering::Relaxed) * PAGE)
-            .saturating_sub(cached);
-        memory + self.object_bytes()
+        let runs = self.map.runs.run_pages.load(Ordering::Relaxed) * PAGE;
+        (objects + runs).saturating_sub(self.cached_bytes()) + self.object_bytes()
     }
 
     /// Bytes in thread caches: counted by `committed_pages`, not by `allocated_bytes`.

@@ -152,41 +152,27 @@ const _: () = {
 
 const SMALL_GRAINS: usize = SMALL_MAX / GRAIN;
 
-const fn build_small() -> [u8; SMALL_GRAINS + 1] {
+/// The class of each size that is a multiple of `unit`, from class `first` on.
+const fn classes_of_sizes<const N: usize>(first: usize, unit: usize) -> [u8; N] {
     let classes = build_classes();
-    let mut table = [1; SMALL_GRAINS + 1];
-    let mut grains = 1;
-    let mut class = 1;
-    while grains <= SMALL_GRAINS {
-        while (classes[class].size as usize) < grains * GRAIN {
+    let mut table = [first as u8; N];
+    let mut class = first;
+    let mut at = 1;
+    while at < N {
+        while (classes[class].size as usize) < at * unit {
             class += 1;
         }
-        table[grains] = class as u8;
-        grains += 1;
+        table[at] = class as u8;
+        at += 1;
     }
     table
 }
 
 /// Class by size in grains, rounded up.
-static SMALL_CLASS_OF: [u8; SMALL_GRAINS + 1] = build_small();
-
-const fn build_medium() -> [u8; MEDIUM_MAX_PAGES + 1] {
-    let classes = build_classes();
-    let mut table = [(SMALL_CLASSES + 1) as u8; MEDIUM_MAX_PAGES + 1];
-    let mut pages = 1;
-    let mut class = SMALL_CLASSES + 1;
-    while pages <= MEDIUM_MAX_PAGES {
-        while (classes[class].size as usize) < pages * PAGE {
-            class += 1;
-        }
-        table[pages] = class as u8;
-        pages += 1;
-    }
-    table
-}
+static SMALL_CLASS_OF: [u8; SMALL_GRAINS + 1] = classes_of_sizes(1, GRAIN);
 
 /// Class by size in pages, rounded up.
-static MEDIUM_CLASS_OF: [u8; MEDIUM_MAX_PAGES + 1] = build_medium();
+static MEDIUM_CLASS_OF: [u8; MEDIUM_MAX_PAGES + 1] = classes_of_sizes(SMALL_CLASSES + 1, PAGE);
 
 /// The class of small objects of `size` bytes; None above [`SMALL_MAX`].
 #[inline(always)]
