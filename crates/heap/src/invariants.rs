@@ -13,7 +13,7 @@ use deepheap_sys::lock::Guard;
 use crate::central_list::Available;
 use crate::coalescing::HUGE_BODY;
 use crate::heap::Heap;
-use crate::page::PAGES_PER_SPAN;
+use crate::page::{PAGES_PER_SPAN, pages_of};
 use crate::run_tags::RunState;
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES};
 
@@ -68,10 +68,10 @@ impl Heap {
         let runs = &self.map.runs;
         let start = span * PAGES_PER_SPAN;
         if runs.free_runs.is_whole(span) {
-            let dirty = runs.dirty.count(start..start + PAGES_PER_SPAN);
+            let dirty = runs.dirty.count(pages_of(span));
             let counted = runs.dirty_free[span].load(Ordering::Relaxed) as usize;
             assert_eq!(counted, dirty, "dirty pages of a free span");
-            assert_eq!(runs.live_pages.count(start..start + PAGES_PER_SPAN), 0);
+            assert_eq!(runs.live_pages.count(pages_of(span)), 0);
             let (state, _) = runs.tags.get(start);
             assert!(matches!(state, RunState::Inside | RunState::Free), "the tag of a free span");
             sums.dirty += dirty;
@@ -80,7 +80,7 @@ impl Heap {
         }
         let (state, pages) = runs.tags.get(start);
         if state == RunState::Inside {
-            let dirty = runs.dirty.count(start..start + PAGES_PER_SPAN);
+            let dirty = runs.dirty.count(pages_of(span));
             assert!(dirty == 0 || runs.is_area_span(span), "unpublished, clean");
             sums.dirty += dirty;
             return 1;

@@ -24,11 +24,11 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::BTreeSet;
 
-use crate::chunk::ChunkState;
+use crate::chunk::{Chunk, ChunkState};
 use crate::coalescing::HUGE_BODY;
 use crate::heap::Heap;
 use crate::object_map::ChunkId;
-use crate::page::{PAGE, PAGES_PER_SPAN};
+use crate::page::{PAGE, PAGES_PER_SPAN, pages_of};
 use crate::run_tags::{RUN_PAGES_MAX, RunState};
 use crate::saved_tables::{self as saved, Head};
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES};
@@ -82,10 +82,6 @@ impl Lost {
     }
 }
 
-fn pages_of(span: usize) -> Range<usize> {
-    span * PAGES_PER_SPAN..(span + 1) * PAGES_PER_SPAN
-}
-
 impl Heap {
     /// Fills in what is lost: the table and the page of each. `is_stored` says whether there are
     /// bytes of a page in the store.
@@ -124,12 +120,9 @@ impl Heap {
     /// The chunks say which spans are theirs.
     fn mend_object_spans(&self) {
         let spans = &self.objects.space.spans;
-        for id in self.chunks_in_use() {
-            let chunk = self.objects.map.chunk(id);
-            let end = (chunk.first() + chunk.pages()).min(self.map.len() / PAGE);
-            for span in chunk.first() / PAGES_PER_SPAN..end.div_ceil(PAGES_PER_SPAN) {
-                spans.set_bit(span);
-            }
+        for (_, pages) in self.chunks_below(usize::MAX) {
+            let of_chunk = pages.start / PAGES_PER_SPAN..pages.end.div_ceil(PAGES_PER_SPAN);
+            of_chunk.for_each(|span| spans.set_bit(span));
         }
     }
 
@@ -141,6 +134,15 @@ impl Heap {
                 && chunks[id].state() != ChunkState::Unused
         };
         (1..chunks.len()).filter(is_used).map(|id| id as ChunkId)
+    }
+
+    /// The chunks in use with names below `end`, and the pages of each.
+    fn chunks_below(&self, end: usize) -> impl Iterator<Item = (&Chunk, Range<usize>)> {
+        let ids = self.chunks_in_use().take_while(move |&id| (id as usize) < end);
+        ids.map(|id| {
+            let chunk = self.objects.map.chunk(id);
+            (chunk, chunk.first()..(chunk.first() + chunk.pages()).min(self.map.len() / PAGE))
+        })
     }
 
     /// The ends that the head tells, or that the tables show.
@@ -332,39 +334,33 @@ impl Heap {
     fn mend_live_objects(&self, lost: &Lost, spans: usize, chunks_end: usize, mended: &mut Mended) {
         let live = &self.map.runs.live_pages;
         let mut of_chunks = BTreeSet::new();
-        for id in self.chunks_in_use().filter(|&id| (id as usize) < chunks_end) {
-            let chunk = self.objects.map.chunk(id);
-            let shape = chunk.shape();
-            let end = (chunk.first() + chunk.pages()).min(self.map.len() / PAGE);
-            let handed_out = chunk.fresh.load(Relaxed) as usize / shape.batch as usize;
-            for page in chunk.first()..end {
-                let known = live.get(page) && !lost.has_live(page);
+        for (chunk, pages) in self.chunks_below(chunks_end) {
+            let (shape, is_pooled) = (chunk.shape(), chunk.state() == ChunkState::Pooled);
+            let handed_out = chunk.fresh.load(Relaxed).div_ceil(shape.batch) as usize;
+            for page in pages {
+                let is_guess = is_pooled && lost.has_live(page);
                 let may_live = match chunk.state() {
                     ChunkState::Array => true,
-                    ChunkState::Pooled if lost.has_live(page) => {
-                        let stride = (page - chunk.first()) / shape.stride as usize;
-                        let has_part = !chunk.fresh.load(Relaxed).is_multiple_of(shape.batch);
-                        stride < handed_out + usize::from(has_part)
+                    ChunkState::Pooled if is_guess => {
+                        (page - chunk.first()) / (shape.stride as usize) < handed_out
                     }
-                    ChunkState::Pooled => known,
+                    ChunkState::Pooled => live.get(page),
                     _ => false,
                 };
                 if may_live {
                     of_chunks.insert(page);
-                    let is_guess = chunk.state() == ChunkState::Pooled && lost.has_live(page);
                     mended.pages_filled += usize::from(is_guess);
                 }
             }
         }
         for span in (0..spans).filter(|&span| self.objects.space.has_span(span)) {
-            for page in pages_of(span) {
-                let (is_live, lives) = (live.get(page), of_chunks.contains(&page));
-                if is_live && !lives {
-                    live.clear(page..page + 1);
-                    mended.pages_gone += 1;
-                } else if lives && !is_live {
-                    live.set(page..page + 1);
-                }
+            let is_gone = |page: &usize| live.get(*page) && !of_chunks.contains(page);
+            for page in pages_of(span).filter(is_gone) {
+                live.clear(page..page + 1);
+                mended.pages_gone += 1;
+            }
+            for &page in of_chunks.range(pages_of(span)).filter(|&&page| !live.get(page)) {
+                live.set(page..page + 1);
             }
         }
     }
@@ -372,15 +368,15 @@ impl Heap {
     /// Batches: all of those are allocated of which nothing is known.
     fn mend_batches(&self, lost: &Lost, chunks_end: usize, mended: &mut Mended) {
         let (map, live) = (&self.objects.map, &self.map.runs.live_pages);
-        for id in self.chunks_in_use().filter(|&id| (id as usize) < chunks_end) {
-            let chunk = map.chunk(id);
+        for (chunk, pages) in self.chunks_below(chunks_end) {
             let batch = chunk.shape().batch;
-            if chunk.state() != ChunkState::Pooled || !(2..=u16::BITS).contains(&batch) {
+            let is_batched =
+                chunk.state() == ChunkState::Pooled && (2..=u16::BITS).contains(&batch);
+            if !is_batched || pages.is_empty() {
                 continue;
             }
-            let end = (chunk.first() + chunk.pages()).min(self.map.len() / PAGE);
-            map.batches.mark(chunk.first()..end.max(chunk.first() + 1));
-            for page in chunk.first()..end {
+            map.batches.mark(pages.clone());
+            for page in pages {
                 let is_lost = lost.has(saved::BATCHES, page, 2);
                 if !is_lost && !lost.has_live(page) {
                     continue;

@@ -16,6 +16,11 @@ pub const SPAN: usize = 1 << SPAN_SHIFT;
 /// Pages in a span.
 pub const PAGES_PER_SPAN: usize = SPAN / PAGE;
 
+/// The pages of a span.
+pub(crate) fn pages_of(span: usize) -> core::ops::Range<usize> {
+    span * PAGES_PER_SPAN..(span + 1) * PAGES_PER_SPAN
+}
+
 /// A page's number in the region: `(address - region_base) / PAGE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(pub u32);

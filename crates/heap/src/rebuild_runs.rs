@@ -14,7 +14,7 @@ use deepheap_sys::lock::Guard;
 
 use crate::coalescing::{Coalescing, HUGE_BODY, Spans};
 use crate::object_space::ObjectSpace;
-use crate::page::PAGES_PER_SPAN;
+use crate::page::{PAGES_PER_SPAN, pages_of};
 use crate::run_tags::RunState;
 use crate::saved_tables::{BadTables, check};
 use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES};
@@ -185,8 +185,4 @@ impl Coalescing {
         self.add_dirty_free(lock, first, self.dirty.count(first..first + pages));
         self.insert_free(first, pages);
     }
-}
-
-fn pages_of(span: usize) -> core::ops::Range<usize> {
-    span * PAGES_PER_SPAN..(span + 1) * PAGES_PER_SPAN
 }
