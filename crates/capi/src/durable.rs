@@ -129,8 +129,7 @@ pub unsafe extern "C" fn dh_open(path: *const c_char, options: *const c_char) ->
         Ok(heap) => heap.base().cast(),
         Err(error) => {
             explain(&error);
-            // SAFETY: errno of this thread.
-            unsafe { *libc::__errno_location() = error.errno() };
+            set_errno(error.errno());
             null_mut()
         }
     }

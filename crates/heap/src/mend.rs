@@ -149,12 +149,10 @@ impl Heap {
     fn mend_head(&self, lost: &Lost) -> (usize, usize) {
         let (base, bytes) = (self.map.base(), self.map.len());
         let words = *self.loading.lock();
+        let chunks_end = self.chunks_in_use().last().map_or(1, |id| id as usize + 1);
         if let Some(Ok(head)) = words.map(|words| Head::parse(words, base, bytes)) {
-            if !lost.any(saved::CHUNKS) {
-                return (head.spans_begun, head.chunks_end);
-            }
-            let last = self.chunks_in_use().last().map_or(0, |id| id as usize);
-            return (head.spans_begun, head.chunks_end.max(last + 1));
+            let seen = if lost.any(saved::CHUNKS) { chunks_end } else { 1 };
+            return (head.spans_begun, head.chunks_end.max(seen));
         }
         let runs = &self.map.runs;
         let is_begun = |&span: &usize| {
@@ -165,7 +163,6 @@ impl Heap {
                 || runs.live_pages.count(pages_of(span)) + runs.dirty.count(pages_of(span)) > 0
         };
         let spans_begun = (0..bytes / PAGE / PAGES_PER_SPAN).rfind(is_begun).map_or(0, |at| at + 1);
-        let chunks_end = self.chunks_in_use().last().map_or(1, |id| id as usize + 1);
         let head = Head { region_base: base, region_bytes: bytes, spans_begun, chunks_end };
         *self.loading.lock() = Some(Head::words(&head.page()));
         (spans_begun, chunks_end)
