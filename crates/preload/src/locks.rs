@@ -46,10 +46,7 @@ calls! {
     // A signal may wait, too: for the last waiters of the group before.
     fn pthread_cond_signal @ c"GLIBC_2.3.2", pthread_cond_broadcast @ c"GLIBC_2.3.2", cnd_signal,
         cnd_broadcast(condition: *mut pthread_cond_t) -> c_int = wait;
-    fn cnd_destroy(condition: *mut pthread_cond_t) -> () = by(|real| {
-        let _held = hold(condition);
-        real(condition)
-    });
+    fn cnd_destroy(condition: *mut pthread_cond_t) -> () = hold;
     fn pthread_cond_destroy @ c"GLIBC_2.3.2"(condition: *mut pthread_cond_t) -> c_int = destroy;
 
     fn sem_wait(semaphore: *mut sem_t) -> c_int = by(|real| wait_for(semaphore, real));

@@ -17,6 +17,7 @@ use crate::pins::Pins;
 use crate::real::real;
 use crate::refusal::refused;
 use crate::seam;
+use crate::transfer::status_of;
 
 /// The answer of a call on a descriptor that moves up to `len` bytes at `offset`, or where the
 /// descriptor is. It is made again if it met evicted memory of this process.
@@ -55,16 +56,12 @@ fn again(
 /// Whether the descriptor is `/proc/self/mem`, which is the same file while it is open.
 fn is_own_memory(descriptor: c_int) -> bool {
     type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
-    type Fstat = unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int;
-    let (mut own, mut asked) = (MaybeUninit::<libc::stat>::zeroed(), MaybeUninit::zeroed());
-    // SAFETY: places for the answers; zeroed is a valid value of both.
-    unsafe {
-        real!(stat: Stat)(c"/proc/self/mem".as_ptr(), own.as_mut_ptr()) == 0
-            && real!(fstat: Fstat)(descriptor, asked.as_mut_ptr()) == 0
-            && {
-                let (own, asked): (libc::stat, libc::stat) =
-                    (own.assume_init(), asked.assume_init());
-                (own.st_dev, own.st_ino) == (asked.st_dev, asked.st_ino)
-            }
-    }
+    let mut own = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: a place for the answer; zeroed is a valid value of it.
+    let own = unsafe {
+        let outcome = real!(stat: Stat)(c"/proc/self/mem".as_ptr(), own.as_mut_ptr());
+        (outcome == 0).then(|| own.assume_init())
+    };
+    let file = |status: libc::stat| (status.st_dev, status.st_ino);
+    own.is_some() && own.map(file) == status_of(descriptor).map(file)
 }

@@ -10,7 +10,6 @@
 //! Threads: any.
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +20,7 @@ use libc::{
 
 use crate::calls::calls;
 use crate::real::real;
-use crate::signal_set::{without_fault, word};
+use crate::signal_set::{FAULT_BIT, action, of_word, without_fault, word};
 use crate::{own_process, seam, signal_relay};
 
 type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
@@ -83,28 +82,18 @@ pub unsafe fn change_by_word(
     new: *const KernelAction,
     old: *mut KernelAction,
 ) -> c_int {
-    // SAFETY: the program's own actions, read and written in user mode; zeroed is a valid action.
+    // SAFETY: the program's own actions, read and written in user mode.
     unsafe {
-        let mut wanted: Action = MaybeUninit::zeroed().assume_init();
-        let mut before: Action = MaybeUninit::zeroed().assume_init();
-        let asked = new.as_ref().map_or(core::ptr::null(), |new| {
-            wanted.sa_sigaction = new.handler;
-            wanted.sa_flags = new.flags as c_int;
-            *(&raw mut wanted.sa_mask).cast::<u64>() = new.mask;
-            &raw const wanted
-        });
-        let outcome = sigaction_for_program(signal, asked, &mut before);
+        let mut before = action(SIG_DFL, 0, 0);
+        let wanted = new.as_ref().map(|new| action(new.handler, new.flags as c_int, new.mask));
+        let wanted = wanted.as_ref().map_or(null(), core::ptr::from_ref);
+        let outcome = sigaction_for_program(signal, wanted, &mut before);
         if let Some(old) = old.as_mut()
             && outcome == 0
         {
-            let flags = before.sa_flags as u32;
-            let handler = before.sa_sigaction;
-            *old = KernelAction {
-                handler,
-                flags: flags.into(),
-                restorer: 0,
-                mask: word(&before.sa_mask),
-            };
+            let (handler, flags) = (before.sa_sigaction, before.sa_flags as u32);
+            let mask = word(&before.sa_mask);
+            *old = KernelAction { handler, flags: flags.into(), restorer: 0, mask };
         }
         outcome
     }
@@ -125,12 +114,11 @@ unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> 
             signal_relay::relayed(signal, asked)
         });
         let wanted = wanted.as_ref().map_or(null(), core::ptr::from_ref);
-        let mut before = MaybeUninit::<Action>::zeroed();
-        let outcome = real!(sigaction: SetAction)(signal, wanted, before.as_mut_ptr());
+        let mut before = action(SIG_DFL, 0, 0);
+        let outcome = real!(sigaction: SetAction)(signal, wanted, &mut before);
         if outcome == 0
             && let Some(old) = old.as_mut()
         {
-            let before = before.assume_init();
             let asked = asked_before.filter(|_| signal_relay::is_relay(&before));
             *old = asked.unwrap_or(before);
         }
@@ -140,72 +128,58 @@ unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> 
 
 /// `signal` and its kin: they block the signal itself in its handler, if anything.
 fn handle(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
-    // SAFETY: zeroed is a valid action; both actions are on this stack.
-    unsafe {
-        let mut new: Action = MaybeUninit::zeroed().assume_init();
-        let mut old: Action = MaybeUninit::zeroed().assume_init();
-        new.sa_sigaction = handler;
-        new.sa_flags = flags;
-        if flags & SA_RESETHAND == 0 {
-            libc::sigaddset(&mut new.sa_mask, signal);
-        }
-        if handler == SIG_ERR {
-            seam::set_errno(libc::EINVAL);
-            return SIG_ERR;
-        }
-        if sigaction_for_program(signal, &new, &mut old) != 0 {
-            return SIG_ERR;
-        }
-        old.sa_sigaction
+    if handler == SIG_ERR {
+        seam::set_errno(libc::EINVAL);
+        return SIG_ERR;
     }
+    let new = action(handler, flags, if flags & SA_RESETHAND == 0 { bit(signal) } else { 0 });
+    let mut old = action(SIG_DFL, 0, 0);
+    // SAFETY: both actions are on this stack.
+    let outcome = unsafe { sigaction_for_program(signal, &new, &mut old) };
+    if outcome == 0 { old.sa_sigaction } else { SIG_ERR }
 }
 
 /// As BSD means `signal`.
 fn handle_and_restart(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    handle(
-        signal,
-        handler,
-        if INTERRUPTING.load(Ordering::Relaxed) & bit(signal) != 0 { 0 } else { SA_RESTART },
-    )
+    let interrupts = INTERRUPTING.load(Ordering::Relaxed) & bit(signal) != 0;
+    handle(signal, handler, if interrupts { 0 } else { SA_RESTART })
 }
 
 /// `siginterrupt`: whether the signal interrupts system calls.
 unsafe fn interrupt(signal: c_int, interrupts: bool) -> c_int {
-    // SAFETY: zeroed is a valid action, on this stack.
+    let mut changed = action(SIG_DFL, 0, 0);
+    // SAFETY: an action on this stack.
     unsafe {
-        let mut action: Action = MaybeUninit::zeroed().assume_init();
-        if sigaction_for_program(signal, null(), &mut action) != 0 {
+        if sigaction_for_program(signal, null(), &mut changed) != 0 {
             return -1;
         }
         if interrupts {
             INTERRUPTING.fetch_or(bit(signal), Ordering::Relaxed);
-            action.sa_flags &= !SA_RESTART;
+            changed.sa_flags &= !SA_RESTART;
         } else {
             INTERRUPTING.fetch_and(!bit(signal), Ordering::Relaxed);
-            action.sa_flags |= SA_RESTART;
+            changed.sa_flags |= SA_RESTART;
         }
-        sigaction_for_program(signal, &action, null_mut())
+        sigaction_for_program(signal, &changed, null_mut())
     }
 }
 
 /// `sigset`: blocks the signal, or sets its handler and lets it in; answers what was before.
 unsafe fn hold_or_handle(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    // SAFETY: zeroed is a valid set and a valid action, all on this stack.
+    let (mut known, mut before) = (action(SIG_DFL, 0, 0), of_word(0));
+    // The program never blocks SIGBUS.
+    let changed = of_word(bit(signal) & !FAULT_BIT);
+    // SAFETY: sets and an action on this stack.
     unsafe {
-        let mut action: Action = MaybeUninit::zeroed().assume_init();
-        let mut before = MaybeUninit::<libc::sigset_t>::zeroed().assume_init();
-        let mut changed = before;
         let (how, handled) = if handler == SIG_HOLD {
-            let known = sigaction_for_program(signal, null(), &mut action) == 0;
-            (libc::SIG_BLOCK, if known { action.sa_sigaction } else { SIG_ERR })
+            let is_known = sigaction_for_program(signal, null(), &mut known) == 0;
+            (libc::SIG_BLOCK, if is_known { known.sa_sigaction } else { SIG_ERR })
         } else {
             (libc::SIG_UNBLOCK, handle(signal, handler, 0))
         };
         if handled == SIG_ERR {
             return SIG_ERR;
         }
-        // The program never blocks SIGBUS.
-        libc::sigaddset(&mut changed, if signal == libc::SIGBUS { 0 } else { signal });
         libc::sigprocmask(how, &changed, &mut before);
         if libc::sigismember(&before, signal) == 1 { SIG_HOLD } else { handled }
     }

@@ -12,14 +12,13 @@
 //! restored by `siglongjmp` or by returning from a handler does not change the belief.
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
 use core::ptr::null;
 
 use libc::sigset_t;
 
 use crate::calls::{Opaque, calls};
 use crate::real::real;
-use crate::signal_set::{FAULT_BIT, Unblocked, with_fault, word};
+use crate::signal_set::{FAULT_BIT, Unblocked, of_word, word};
 
 type SetMask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
 
@@ -30,13 +29,13 @@ fn change(
     new: *const sigset_t,
     old: *mut sigset_t,
 ) -> c_int {
-    let mut before = MaybeUninit::<sigset_t>::zeroed();
+    let mut before = of_word(0);
     // SAFETY: the program's sets, copied; this thread's own area.
     unsafe {
         let state = deepheap::thread_area();
         let asked = new.as_ref().map(word);
         let open = Unblocked::of(new);
-        let outcome = set_mask(how, open.pointer(), before.as_mut_ptr());
+        let outcome = set_mask(how, open.pointer(), &mut before);
         if outcome != 0 {
             return outcome;
         }
@@ -50,12 +49,8 @@ fn change(
             };
         }
         if !old.is_null() {
-            let mut shown = before.assume_init();
-            if believed {
-                with_fault(&mut shown);
-            }
             // The kernel's sets have one word; libc leaves the others of the program's set alone.
-            *old.cast::<u64>() = word(&shown);
+            *old.cast::<u64>() = word(&before) | if believed { FAULT_BIT } else { 0 };
         }
         outcome
     }
@@ -65,13 +60,11 @@ fn change(
 /// believing in that mask.
 pub fn open_in_foreign_thread() {
     let set_mask = real!(pthread_sigmask: SetMask);
-    let mut fault = MaybeUninit::<sigset_t>::zeroed();
-    let mut before = MaybeUninit::<sigset_t>::zeroed();
-    // SAFETY: sets on this stack, zeroed and so valid; this thread's own area.
+    let mut before = of_word(0);
+    // SAFETY: sets on this stack; this thread's own area.
     unsafe {
-        with_fault(fault.assume_init_mut());
-        if set_mask(libc::SIG_UNBLOCK, fault.as_ptr(), before.as_mut_ptr()) == 0 {
-            let was_blocked = word(before.assume_init_ref()) & FAULT_BIT != 0;
+        if set_mask(libc::SIG_UNBLOCK, &of_word(FAULT_BIT), &mut before) == 0 {
+            let was_blocked = word(&before) & FAULT_BIT != 0;
             (*deepheap::thread_area()).believes_blocked = was_blocked;
         }
     }
@@ -101,20 +94,15 @@ calls! {
 
 /// The system call, for programs that make it through `syscall`: sets of one word.
 pub unsafe fn change_word(how: c_int, new: *const u64, old: *mut u64) -> c_int {
-    let mut wanted = MaybeUninit::<sigset_t>::zeroed();
-    let mut before = MaybeUninit::<sigset_t>::zeroed();
-    // SAFETY: one-word sets of the program; zeroed is a valid set.
+    let set_mask = real!(sigprocmask: SetMask);
+    let mut before = of_word(0);
+    // SAFETY: one-word sets of the program.
     unsafe {
-        let mut asked = null();
-        if !new.is_null() {
-            *wanted.as_mut_ptr().cast::<u64>() = *new;
-            asked = wanted.as_ptr();
-        }
-        let set_mask = real!(sigprocmask: SetMask);
-        let before_word = before.as_mut_ptr();
-        let outcome = change(|how, new, old| set_mask(how, new, old), how, asked, before_word);
+        let asked = new.as_ref().map(|word| of_word(*word));
+        let asked = asked.as_ref().map_or(null(), core::ptr::from_ref);
+        let outcome = change(|how, new, old| set_mask(how, new, old), how, asked, &mut before);
         if outcome == 0 && !old.is_null() {
-            *old = word(&before.assume_init());
+            *old = word(&before);
         }
         outcome
     }

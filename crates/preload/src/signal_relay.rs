@@ -34,7 +34,7 @@ use libc::{
 };
 
 use crate::real::real;
-use crate::signal_set::{FAULT_BIT, of_word, word};
+use crate::signal_set::{FAULT_BIT, action, of_word, word};
 use crate::signal_stack;
 
 /// Signals are below this number.
@@ -85,26 +85,17 @@ pub fn is_relay(action: &Action) -> bool {
 /// The action that the program asked for, last, with a handler of its own.
 pub fn asked(signal: c_int) -> Action {
     let asked = &ASKED[signal as usize];
-    Action {
-        sa_sigaction: asked.handler.load(Ordering::Relaxed),
-        sa_mask: of_word(asked.mask.load(Ordering::Relaxed)),
-        sa_flags: asked.flags.load(Ordering::Relaxed),
-        sa_restorer: None,
-    }
+    let handler = asked.handler.load(Ordering::Relaxed);
+    action(handler, asked.flags.load(Ordering::Relaxed), asked.mask.load(Ordering::Relaxed))
 }
 
 /// Takes the program's action for a signal, which has a handler, and answers the kernel's.
-pub fn relayed(signal: c_int, action: &Action) -> Action {
+pub fn relayed(signal: c_int, wanted: &Action) -> Action {
     let asked = &ASKED[signal as usize];
-    asked.mask.store(word(&action.sa_mask), Ordering::Relaxed);
-    asked.flags.store(action.sa_flags, Ordering::Relaxed);
-    asked.handler.store(action.sa_sigaction, Ordering::Relaxed);
-    Action {
-        sa_sigaction: relay as *const () as sighandler_t,
-        sa_mask: of_word(SENT),
-        sa_flags: action.sa_flags | SA_ONSTACK,
-        sa_restorer: None,
-    }
+    asked.mask.store(word(&wanted.sa_mask), Ordering::Relaxed);
+    asked.flags.store(wanted.sa_flags, Ordering::Relaxed);
+    asked.handler.store(wanted.sa_sigaction, Ordering::Relaxed);
+    action(relay as *const () as sighandler_t, wanted.sa_flags | SA_ONSTACK, SENT)
 }
 
 fn set_mask(how: c_int, mask: u64) {

@@ -1,13 +1,14 @@
-//! Signal set: a set with SIGBUS in it, or without.
+//! Signal set: sets of one word, with SIGBUS or without, and actions with such a mask.
 //!
 //! Guarantees: the program's own set is never changed.
 //! Never: allocates; safe in signal handlers.
 //!
 //! Threads: any.
 
+use core::ffi::c_int;
 use core::ptr::null;
 
-use libc::sigset_t;
+use libc::{sigaction as Action, sighandler_t, sigset_t};
 
 /// SIGBUS's bit in the first word of a set.
 pub const FAULT_BIT: u64 = 1 << (libc::SIGBUS - 1);
@@ -36,10 +37,10 @@ pub fn without_fault(set: &sigset_t) -> sigset_t {
     open
 }
 
-/// Adds SIGBUS to a set of ours.
-pub fn with_fault(set: &mut sigset_t) {
-    // SAFETY: as `word`.
-    unsafe { *(&raw mut *set).cast::<u64>() |= FAULT_BIT };
+/// An action with a mask of that first word.
+pub fn action(handler: sighandler_t, flags: c_int, mask: u64) -> Action {
+    let sa_mask = of_word(mask);
+    Action { sa_sigaction: handler, sa_mask, sa_flags: flags, sa_restorer: None }
 }
 
 /// A program's mask without SIGBUS, or none.

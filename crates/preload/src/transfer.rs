@@ -80,15 +80,8 @@ const SYNTHETIC: [i64; 7] = [
 impl Nature {
     /// Asks the kernel; changes errno.
     fn of(descriptor: c_int) -> Nature {
-        let mut status = MaybeUninit::<libc::stat>::zeroed();
-        let fstat = real!(fstat: unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int);
-        // SAFETY: `status` has room for the answer.
-        if unsafe { fstat(descriptor, status.as_mut_ptr()) } != 0 {
-            return Nature::Message;
-        }
-        // SAFETY: zeroed is a valid stat, and the kernel filled it in.
-        let mode = unsafe { status.assume_init() }.st_mode & libc::S_IFMT;
-        match mode {
+        let Some(status) = status_of(descriptor) else { return Nature::Message };
+        match status.st_mode & libc::S_IFMT {
             libc::S_IFREG if is_synthetic(descriptor) => Nature::Stream,
             libc::S_IFREG | libc::S_IFBLK if is_direct(descriptor) => Nature::DirectFile,
             libc::S_IFREG | libc::S_IFBLK => Nature::File,
@@ -98,6 +91,14 @@ impl Nature {
             _ => Nature::Message,
         }
     }
+}
+
+/// What the kernel says of a descriptor.
+pub fn status_of(descriptor: c_int) -> Option<libc::stat> {
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    let fstat = real!(fstat: unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int);
+    // SAFETY: `status` has room for the answer; zeroed is a valid value of it.
+    unsafe { (fstat(descriptor, status.as_mut_ptr()) == 0).then(|| status.assume_init()) }
 }
 
 fn is_synthetic(descriptor: c_int) -> bool {
