@@ -8,7 +8,7 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use crate::exec::{List, environment};
+use crate::exec::{List, environment, strings};
 use crate::real::real;
 use crate::seam;
 
@@ -47,17 +47,9 @@ pub extern "C" fn __asan_default_options() -> *const c_char {
 
 /// Takes this library out of LD_PRELOAD in an environment; false if it was not there.
 fn leave(list: List) -> bool {
-    if list.is_null() {
-        return false;
-    }
-    let (mut index, mut was_there) = (0, false);
-    loop {
-        // SAFETY: the environment is a null-terminated array of C strings.
-        let entry = unsafe { *list.add(index) };
-        if entry.is_null() {
-            return was_there;
-        }
-        // SAFETY: as above.
+    let mut was_there = false;
+    for entry in strings(list) {
+        // SAFETY: a C string of the environment.
         let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
         if text.starts_with(VARIABLE) {
             // SAFETY: the environment's strings are writable and the process has one thread.
@@ -67,8 +59,8 @@ fn leave(list: List) -> bool {
             };
             was_there |= strip(value);
         }
-        index += 1;
     }
+    was_there
 }
 
 /// Removes our own entries from a NUL-terminated list separated by colons or spaces; false if there

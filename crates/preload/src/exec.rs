@@ -32,21 +32,24 @@ pub fn touch_text(text: *const c_char) {
     }
 }
 
+/// The strings of a list, which may be null.
+pub fn strings(list: List) -> impl Iterator<Item = *const c_char> {
+    let mut next = list;
+    core::iter::from_fn(move || {
+        // SAFETY: null, or the program's own null-terminated array of C strings.
+        let text = unsafe { *next.as_ref()? };
+        next = next.wrapping_add(1);
+        (!text.is_null()).then_some(text)
+    })
+}
+
 /// Calls `visit` for every string of a list, then for the list itself.
 pub fn each_of(list: List, visit: &mut dyn FnMut(usize, usize)) {
-    if list.is_null() {
-        return;
-    }
-    let mut count = 0;
-    loop {
-        // SAFETY: the program's own null-terminated array of C strings.
-        let text = unsafe { *list.add(count) };
+    let mut count = 1;
+    for text in strings(list) {
         count += 1;
-        if text.is_null() {
-            break;
-        }
         if deepheap::may_leave(text as usize) {
-            // SAFETY: as above.
+            // SAFETY: a C string of the program.
             visit(text as usize, unsafe { libc::strlen(text) } + 1);
         }
     }
