@@ -23,10 +23,10 @@ const PAGE: usize = 4096;
 
 /// Entry points that pass a pointer to their return address as one more argument.
 macro_rules! entry {
-    ($($name:ident($($argument:ident),*), $register:literal => $body:ident;)*) => {$(
+    ($($name:ident($($argument:ident),*) -> $result:ty, $register:literal => $body:ident;)*) => {$(
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: usize),*) -> *mut c_void {
+        pub unsafe extern "C" fn $name($($argument: usize),*) -> $result {
             naked_asm!(
                 concat!("mov ", $register, ", rsp"),
                 "jmp {body}",
@@ -37,14 +37,15 @@ macro_rules! entry {
 }
 
 entry! {
-    malloc(_size), "rsi" => malloc_from;
-    calloc(_count, _size), "rdx" => calloc_from;
-    realloc(_pointer, _size), "rdx" => realloc_from;
-    reallocarray(_pointer, _count, _size), "rcx" => reallocarray_from;
-    aligned_alloc(_alignment, _size), "rdx" => memalign_from;
-    memalign(_alignment, _size), "rdx" => memalign_from;
-    valloc(_size), "rsi" => valloc_from;
-    pvalloc(_size), "rsi" => pvalloc_from;
+    malloc(_size) -> *mut c_void, "rsi" => malloc_from;
+    calloc(_count, _size) -> *mut c_void, "rdx" => calloc_from;
+    realloc(_pointer, _size) -> *mut c_void, "rdx" => realloc_from;
+    reallocarray(_pointer, _count, _size) -> *mut c_void, "rcx" => reallocarray_from;
+    aligned_alloc(_alignment, _size) -> *mut c_void, "rdx" => memalign_from;
+    memalign(_alignment, _size) -> *mut c_void, "rdx" => memalign_from;
+    valloc(_size) -> *mut c_void, "rsi" => valloc_from;
+    pvalloc(_size) -> *mut c_void, "rsi" => pvalloc_from;
+    posix_memalign(_out, _alignment, _size) -> c_int, "rcx" => posix_memalign_from;
 }
 
 /// Points to the return address of an entry point.
@@ -172,16 +173,6 @@ unsafe extern "C" fn pvalloc_from(size: usize, frame: Frame) -> *mut c_void {
         Some(size) => aligned(PAGE, size, frame),
         None => refused(libc::ENOMEM),
     }
-}
-
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(
-    _out: *mut *mut c_void,
-    _alignment: usize,
-    _size: usize,
-) -> c_int {
-    naked_asm!("mov rcx, rsp", "jmp {body}", body = sym posix_memalign_from)
 }
 
 unsafe extern "C" fn posix_memalign_from(

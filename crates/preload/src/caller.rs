@@ -89,22 +89,14 @@ pub fn all_are_special() {
 /// Finds libc and the dynamic linker among the loaded objects. Where libc is not found everything
 /// stays plain.
 pub fn learn() {
-    let mut found = Found { libc: None, linker: None, own: None };
-    // SAFETY: the callback matches dl_iterate_phdr's contract and `found` outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    if let Some((start, len)) = found.own {
-        OWN.set(start, len);
+    // SAFETY: the callback matches dl_iterate_phdr's contract.
+    unsafe { libc::dl_iterate_phdr(Some(visit), null_mut()) };
+    if is_all_plain() {
+        return;
     }
-    if let Some((start, len)) = found.linker {
-        LIBRARIES.linker.set(start, len);
-    }
-    if let Some((start, len)) = found.libc {
-        LIBC.set(start, len);
-        LIBRARIES.special.set(start, len);
-        for (name, code) in USERS.into_iter().zip(&USERS_CODE) {
-            if let Some((start, len)) = function(name).filter(|(start, _)| LIBC.contains(*start)) {
-                code.set(start, len);
-            }
+    for (name, code) in USERS.into_iter().zip(&USERS_CODE) {
+        if let Some((start, len)) = function(name).filter(|(start, _)| LIBC.contains(*start)) {
+            code.set(start, len);
         }
     }
 }
@@ -131,34 +123,25 @@ fn function(name: &CStr) -> Option<(usize, usize)> {
     }
 }
 
-struct Found {
-    libc: Option<(usize, usize)>,
-    linker: Option<(usize, usize)>,
-    own: Option<(usize, usize)>,
-}
-
-unsafe extern "C" fn visit(
-    object: *mut libc::dl_phdr_info,
-    _size: usize,
-    found: *mut c_void,
-) -> c_int {
-    // SAFETY: dl_iterate_phdr passes a valid object description and `learn`'s own pointer.
-    let (object, found) = unsafe { (&*object, &mut *found.cast::<Found>()) };
+unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, _: *mut c_void) -> c_int {
+    // SAFETY: dl_iterate_phdr passes a valid object description.
+    let object = unsafe { &*object };
     if object.dlpi_name.is_null() {
         return 0;
     }
     let (start, len) = extent(object);
     if (&raw const OWN as usize).wrapping_sub(start) < len {
-        found.own = Some((start, len));
+        OWN.set(start, len);
         return 0;
     }
     // SAFETY: dlpi_name is a C string while the callback runs.
     let path = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     if name.starts_with(b"libc.so.") {
-        found.libc = Some((start, len));
+        LIBC.set(start, len);
+        LIBRARIES.special.set(start, len);
     } else if name.starts_with(b"ld-linux") || name.starts_with(b"ld.so") {
-        found.linker = Some((start, len));
+        LIBRARIES.linker.set(start, len);
     }
     0
 }

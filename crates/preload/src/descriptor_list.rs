@@ -20,42 +20,26 @@ const LINK_BYTES: usize = 64;
 /// Digits of the largest descriptor.
 const DIGITS: usize = 10;
 
+// The two kinds of entries are the same.
+const _: () = assert!(size_of::<dirent>() == size_of::<dirent64>());
+
 calls! {
-    fn readdir(folder: *mut DIR) -> *mut dirent = by(|real| loop {
-        let entry = real(folder);
-        if !is_hidden(folder, entry.cast()) {
-            return entry;
-        }
-    });
-    fn readdir64(folder: *mut DIR) -> *mut dirent64 = by(|real| loop {
+    fn readdir, readdir64(folder: *mut DIR) -> *mut dirent64 = by(|real| loop {
         let entry = real(folder);
         if !is_hidden(folder, entry) {
             return entry;
         }
     });
-    fn readdir_r(folder: *mut DIR, entry: *mut dirent, result: *mut *mut dirent) -> c_int
-        = by(|real| loop {
-            let outcome = real(folder, entry, result);
-            if outcome != 0 || !is_hidden(folder, first_of(result).cast()) {
-                return outcome;
-            }
-        });
-    fn readdir64_r(folder: *mut DIR, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int
-        = by(|real| loop {
-            let outcome = real(folder, entry, result);
-            if outcome != 0 || !is_hidden(folder, first_of(result)) {
-                return outcome;
-            }
-        });
+    fn readdir_r, readdir64_r(
+        folder: *mut DIR, entry: *mut dirent64, result: *mut *mut dirent64,
+    ) -> c_int = by(|real| loop {
+        let outcome = real(folder, entry, result);
+        // SAFETY: the program passes a place for the answer, which libc has filled.
+        if outcome != 0 || !is_hidden(folder, unsafe { *result }) {
+            return outcome;
+        }
+    });
 }
-
-/// What `readdir_r` found.
-fn first_of<T>(result: *mut *mut T) -> *mut T {
-    // SAFETY: the program passes a place for the answer, which libc has filled.
-    unsafe { *result }
-}
-
-const _: () = assert!(size_of::<dirent>() == size_of::<dirent64>());
 
 /// Whether an entry of that folder, if there is one, is one of our descriptors.
 fn is_hidden(folder: *mut DIR, entry: *const dirent64) -> bool {

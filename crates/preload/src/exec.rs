@@ -36,8 +36,11 @@ pub fn touch_text(text: *const c_char) {
 pub fn strings(list: List) -> impl Iterator<Item = *const c_char> {
     let mut next = list;
     core::iter::from_fn(move || {
-        // SAFETY: null, or the program's own null-terminated array of C strings.
-        let text = unsafe { *next.as_ref()? };
+        if next.is_null() {
+            return None;
+        }
+        // SAFETY: the program's own null-terminated array of C strings.
+        let text = unsafe { *next };
         next = next.wrapping_add(1);
         (!text.is_null()).then_some(text)
     })

@@ -76,21 +76,19 @@ calls! {
         }
     });
     fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int = program(|real| {
-        if is_managed(address)
-            && deepheap::before_protect(address as usize, len, protection).is_err()
-        {
-            return refused(libc::ENOMEM);
+        if may_protect(address, len, protection) {
+            real(address, len, protection)
+        } else {
+            refused(libc::ENOMEM)
         }
-        real(address, len, protection)
     });
     fn pkey_mprotect(address: *mut c_void, len: size_t, protection: c_int, key: c_int) -> c_int
         = program(|real| {
-            if is_managed(address)
-                && deepheap::before_protect(address as usize, len, protection).is_err()
-            {
-                return refused(libc::ENOMEM);
+            if may_protect(address, len, protection) {
+                real(address, len, protection, key)
+            } else {
+                refused(libc::ENOMEM)
             }
-            real(address, len, protection, key)
         });
     // Not libc's, which glibc has since 2.36 only. The kernel refuses to advise another process to
     // lose memory; for this one there is `madvise`.
@@ -308,6 +306,11 @@ unsafe fn copy_page(from: *const u8, to: *mut u8) {
 fn failed(answer: c_int) -> *mut c_void {
     debug_assert_eq!(answer, -1);
     libc::MAP_FAILED
+}
+
+/// Whether there is room for what the program wants to do with memory of the heap.
+fn may_protect(address: *const c_void, len: size_t, protection: c_int) -> bool {
+    !is_managed(address) || deepheap::before_protect(address as usize, len, protection).is_ok()
 }
 
 /// Whether a call of the program names memory of the heap.
