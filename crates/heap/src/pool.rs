@@ -293,9 +293,7 @@ impl Pools {
         number: usize,
         shape: Shape,
     ) -> core::result::Result<(), Shortage> {
-        self.pools.mark(number..number + 1);
-        let pool = &self.pools[number];
-        let have = pool.objects.load(Relaxed) as usize;
+        let have = self.pools[number].objects.load(Relaxed) as usize;
         let create = |shape: Shape, in_lanes: bool| {
             let (stride, batch) = (shape.stride as usize, shape.batch as usize);
             let step = self.step.load(Relaxed) / stride;
@@ -328,51 +326,35 @@ impl Pools {
             starts.for_each(|page| ground.map.open.set(page..page + 1));
         }
         chunk.pool.store(number as u32, Relaxed);
-        chunk.open.store(slots as u32, Relaxed);
-        for count in [&chunk.busy, &chunk.hint, &chunk.fresh] {
-            count.store(0, Relaxed);
-        }
+        chunk.fresh.store(0, Relaxed);
         chunk.set_state(ChunkState::Pooled);
-        add(&pool.objects, slots as u32 * shape.batch);
-        self.used[number / 64].fetch_or(1 << (number % 64), Relaxed);
-        self.list(ground.map, pool, id);
+        self.take_in(ground.map, number, id, Counts { open: slots, busy: 0, live: 0 });
         Ok(())
+    }
+
+    /// Adds a chunk, whose open pages are marked, to a pool.
+    fn take_in(&self, map: &ObjectMap, number: usize, id: ChunkId, counts: Counts) {
+        self.pools.mark(number..number + 1);
+        self.used[number / 64].fetch_or(1 << (number % 64), Relaxed);
+        let (pool, chunk) = (&self.pools[number], map.chunk(id));
+        add(&pool.objects, chunk.slots() as u32 * chunk.shape().batch);
+        pool.live.fetch_add(counts.live, Relaxed);
+        chunk.open.store(counts.open as u32, Relaxed);
+        chunk.busy.store(counts.busy as u32, Relaxed);
+        chunk.hint.store(0, Relaxed);
+        if counts.open > 0 {
+            self.list(map, pool, id);
+        }
     }
 
     /// Takes over a chunk of a loaded heap, whose open pages are marked.
     pub fn adopt(&self, ground: Ground<'_>, number: usize, id: ChunkId, counts: Counts) {
         let _lock = self.lock(number);
-        self.pools.mark(number..number + 1);
-        self.used[number / 64].fetch_or(1 << (number % 64), Relaxed);
-        let (pool, chunk) = (&self.pools[number], ground.map.chunk(id));
-        add(&pool.objects, chunk.slots() as u32 * chunk.shape().batch);
-        pool.live.fetch_add(counts.live, Relaxed);
-        let pages = chunk.first()..chunk.first() + chunk.pages();
-        let lowest = if counts.open > 0 { ground.map.open.first(pages) } else { None };
-        let hint = lowest.map_or(0, |page| page - chunk.first());
-        chunk.hint.store(hint as u32, Relaxed);
-        chunk.open.store(counts.open as u32, Relaxed);
-        chunk.busy.store(counts.busy as u32, Relaxed);
-        if counts.open > 0 {
-            self.list(ground.map, pool, id);
-        }
+        self.take_in(ground.map, number, id, counts);
         if counts.busy == 0 {
-            match pool.kept.load(Relaxed) {
-                0 => pool.kept.store(id, Relaxed),
-                _ => self.retire(ground, pool, id),
-            }
-        }
-    }
-
-    /// Ends the loading of pools: each uses the empty chunk that it keeps last.
-    pub fn settle(&self, ground: Ground<'_>) {
-        for number in self.used() {
-            let _lock = self.lock(number);
-            let pool = &self.pools[number];
-            let kept = pool.kept.load(Relaxed);
-            if kept != 0 {
-                self.unlist(ground.map, pool, kept);
-                self.list(ground.map, pool, kept);
+            match self.pools[number].kept.load(Relaxed) {
+                0 => self.pools[number].kept.store(id, Relaxed),
+                _ => self.retire(ground, &self.pools[number], id),
             }
         }
     }

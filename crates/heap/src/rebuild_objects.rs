@@ -56,7 +56,6 @@ impl Objects {
                 }
             }
         }
-        self.pools.settle(ground);
         self.space.adopt_spans(&self.map, spans, chunks_end as ChunkId);
         Ok(live_pages)
     }
