@@ -53,9 +53,9 @@ impl AddressSet {
         let mut position = member;
         for level in 0..self.levels {
             let at = self.starts[level] + position / 64;
-            self.words.mark(at..at + 1);
-            let word = self.words[at].load(Ordering::Relaxed);
-            self.words[at].store(word | 1 << (position % 64), Ordering::Relaxed);
+            let cell = self.words.cell(at);
+            let word = cell.load(Ordering::Relaxed);
+            cell.store(word | 1 << (position % 64), Ordering::Relaxed);
             if word != 0 {
                 return;
             }

@@ -61,9 +61,8 @@ impl Heap {
         runs.had_areas.store(true, Ordering::Relaxed);
         let _lock = runs.lock.lock();
         let spans = range.first..range.first + range.count;
-        runs.huge.mark(spans.clone());
         for span in spans {
-            runs.huge[span].store(if is_area { AREA_SPAN } else { 0 }, Ordering::Relaxed);
+            runs.huge.cell(span).store(if is_area { AREA_SPAN } else { 0 }, Ordering::Relaxed);
         }
         fence(Ordering::Release);
     }

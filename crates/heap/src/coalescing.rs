@@ -156,8 +156,7 @@ impl Coalescing {
     pub fn park(&self, run: FreedRun) {
         let mut lock = self.lock.lock();
         let first = run.first.index();
-        self.parked_links.mark(first..first + 1);
-        self.parked_links[first].store(lock.parked, Ordering::Relaxed);
+        self.parked_links.cell(first).store(lock.parked, Ordering::Relaxed);
         lock.parked = run.first.0 + 1;
         self.parked.fetch_add(1, Ordering::Relaxed);
     }
@@ -297,8 +296,7 @@ impl Coalescing {
             let inside = start..(start + PAGES_PER_SPAN).min(end);
             self.free_runs.remove(start, PAGES_PER_SPAN);
             self.sub_dirty_free(lock, start, self.dirty.count(inside));
-            self.huge.mark(span..span + 1);
-            self.huge[span].store(HUGE_BODY, Ordering::Relaxed);
+            self.huge.cell(span).store(HUGE_BODY, Ordering::Relaxed);
         }
     }
 
@@ -358,8 +356,7 @@ impl Coalescing {
     pub(crate) fn add_dirty_free(&self, _lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
         if dirty > 0 {
             let span = page / PAGES_PER_SPAN;
-            self.dirty_free.mark(span..span + 1);
-            self.dirty_free[span].fetch_add(dirty as u32, Ordering::Relaxed);
+            self.dirty_free.cell(span).fetch_add(dirty as u32, Ordering::Relaxed);
             self.dirty_free_pages.fetch_add(dirty, Ordering::Relaxed);
         }
     }

@@ -91,22 +91,22 @@ impl FreeRuns {
         }
         let head_at = span * HEADS_STRIDE + bin as usize;
         let name = (first % PAGES_PER_SPAN + 1) as u16;
-        self.heads.mark(head_at..head_at + 1);
-        let next = self.heads[head_at].load(Relaxed);
+        let head = self.heads.cell(head_at);
+        let next = head.load(Relaxed);
         self.set_links(first, next, 0);
         if next != 0 {
             let page = span * PAGES_PER_SPAN + next as usize - 1;
             let (after, _) = self.links(page);
             self.set_links(page, after, name);
         }
-        self.heads[head_at].store(name, Relaxed);
+        head.store(name, Relaxed);
         self.set_in_use(span, bin);
     }
 
     fn set_in_use(&self, span: usize, bin: u8) {
         let at = span * 2 + bin as usize / 64;
-        self.in_use.mark(at..at + 1);
-        self.in_use[at].store(self.in_use[at].load(Relaxed) | 1 << (bin % 64), Relaxed);
+        let word = self.in_use.cell(at);
+        word.store(word.load(Relaxed) | 1 << (bin % 64), Relaxed);
         if bin > self.top[span].load(Relaxed) {
             self.set_top(span, bin);
         }
@@ -269,12 +269,10 @@ impl FreeRuns {
     }
 
     fn set_top(&self, span: usize, bin: u8) {
-        self.top.mark(span..span + 1);
-        self.top[span].store(bin, Relaxed);
+        self.top.cell(span).store(bin, Relaxed);
         let group = span / SPANS_PER_GROUP;
         if bin > self.group_top[group].load(Relaxed) {
-            self.group_top.mark(group..group + 1);
-            self.group_top[group].store(bin, Relaxed);
+            self.group_top.cell(group).store(bin, Relaxed);
         }
     }
 
@@ -284,8 +282,7 @@ impl FreeRuns {
     }
 
     fn set_links(&self, page: usize, next: u16, previous: u16) {
-        self.links.mark(page..page + 1);
-        self.links[page].store(u32::from(previous) << 16 | u32::from(next), Relaxed);
+        self.links.cell(page).store(u32::from(previous) << 16 | u32::from(next), Relaxed);
     }
 }
 

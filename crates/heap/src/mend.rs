@@ -171,10 +171,7 @@ impl Heap {
     /// Only huge runs are longer than a span.
     fn mend_huge(&self, spans: usize) {
         let huge = &self.map.runs.huge;
-        let store = |span: usize, value: u32| {
-            huge.mark(span..span + 1);
-            huge[span].store(value, Relaxed);
-        };
+        let store = |span: usize, value: u32| huge.cell(span).store(value, Relaxed);
         for span in 0..huge.len() {
             if huge.is_marked(span) {
                 store(span, 0);
@@ -321,8 +318,7 @@ impl Heap {
             let bits = if is_line { &slabs.lines } else { &slabs.sheets };
             let bits = bits[slab * words..(slab + 1) * words].iter();
             let used: u32 = bits.map(|word| word.load(Relaxed).count_ones()).sum();
-            slabs.used.mark(slab..slab + 1);
-            slabs.used[slab].store(used as u16, Relaxed);
+            slabs.used.cell(slab).store(used as u16, Relaxed);
         }
     }
 

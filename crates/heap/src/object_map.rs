@@ -173,11 +173,6 @@ impl ObjectMap {
         }
     }
 
-    /// Notes that `id` is about to be written for the first time.
-    pub fn mark_chunk(&self, id: ChunkId) {
-        self.chunks.mark(id as usize..id as usize + 1);
-    }
-
     /// Which objects of a page of batched objects are live.
     #[inline]
     pub fn batch(&self, page: usize) -> &AtomicU16 {

@@ -95,7 +95,6 @@ impl ObjectSpace {
         space.promised += blocks;
         let id = match space.unused {
             0 => {
-                map.mark_chunk(space.chunks_end);
                 space.chunks_end += 1;
                 space.chunks_end - 1
             }
@@ -104,7 +103,7 @@ impl ObjectSpace {
                 id
             }
         };
-        map.chunk(id).shape_as(first * PAGES_PER_GROUP, slots, shape, blocks);
+        map.chunks.cell(id as usize).shape_as(first * PAGES_PER_GROUP, slots, shape, blocks);
         map.enter(id);
         Ok(id)
     }
@@ -187,8 +186,7 @@ impl ObjectSpace {
     pub fn adopt_unused(&self, map: &ObjectMap, id: ChunkId) {
         let mut space = self.lock.lock();
         // Its page may have been all zero, and not been kept.
-        map.mark_chunk(id);
-        map.chunk(id).next.store(space.unused, Ordering::Relaxed);
+        map.chunks.cell(id as usize).next.store(space.unused, Ordering::Relaxed);
         space.unused = id;
     }
 

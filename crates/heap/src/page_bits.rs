@@ -143,8 +143,7 @@ impl PageBits {
             for (at, mask) in pieces(inside) {
                 let bits = mask & !other.words[at].load(Ordering::Relaxed);
                 if bits != 0 {
-                    self.words.mark(at..at + 1);
-                    self.words[at].fetch_or(bits, Ordering::Release);
+                    self.words.cell(at).fetch_or(bits, Ordering::Release);
                 }
             }
         }

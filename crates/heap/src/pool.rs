@@ -334,9 +334,8 @@ impl Pools {
 
     /// Adds a chunk, whose open pages are marked, to a pool.
     fn take_in(&self, map: &ObjectMap, number: usize, id: ChunkId, counts: Counts) {
-        self.pools.mark(number..number + 1);
         self.used[number / 64].fetch_or(1 << (number % 64), Relaxed);
-        let (pool, chunk) = (&self.pools[number], map.chunk(id));
+        let (pool, chunk) = (self.pools.cell(number), map.chunk(id));
         add(&pool.objects, chunk.slots() as u32 * chunk.shape().batch);
         pool.live.fetch_add(counts.live, Relaxed);
         chunk.open.store(counts.open as u32, Relaxed);

@@ -69,11 +69,9 @@ impl RunTags {
     /// Tags the run `[first, first + pages)`, both ends. Its pages are the caller's.
     pub fn set(&self, first: usize, pages: usize, state: RunState) {
         let last = first + pages - 1;
-        self.tags.mark(first..first + 1);
-        self.tags.mark(last..last + 1);
         let end = if state == RunState::Free { pack(state, pages) } else { 0 };
-        self.tags[last].store(end, Ordering::Relaxed);
-        self.tags[first].store(pack(state, pages), Ordering::Release);
+        self.tags.cell(last).store(end, Ordering::Relaxed);
+        self.tags.cell(first).store(pack(state, pages), Ordering::Release);
     }
 
     /// The page is the first of an entirely free span, of which the tags say nothing.
@@ -85,8 +83,7 @@ impl RunTags {
 
     /// Tags `page` as the last one of a run that is neither free nor one page long.
     pub fn set_inside(&self, page: usize) {
-        self.tags.mark(page..page + 1);
-        self.tags[page].store(0, Ordering::Relaxed);
+        self.tags.cell(page).store(0, Ordering::Relaxed);
     }
 
     /// Changes the run's tag if it is exactly `from` now; of two threads one succeeds.

@@ -57,9 +57,8 @@ impl Slabs {
     /// Makes `slab` one of `class`. The caller owns its pages, and it has no class yet.
     pub fn open(&self, slab: usize, class: u8) {
         debug_assert!(self.class_of(slab) == 0 && self.used(slab) == 0);
-        self.classes.mark(slab..slab + 1);
         self.mark(slab, class);
-        self.classes[slab].store(class, Ordering::Release);
+        self.classes.cell(slab).store(class, Ordering::Release);
     }
 
     /// Notes that objects of the slab, which is of `class`, may be allocated from now on.

@@ -55,6 +55,13 @@ impl<T: Zeroed> Table<T> {
         }
     }
 
+    /// A cell that is about to be written.
+    #[inline]
+    pub fn cell(&self, at: usize) -> &T {
+        self.mark(at..at + 1);
+        &self.cells[at]
+    }
+
     /// Whether a cell of the page of this one was marked.
     #[inline]
     pub fn is_marked(&self, cell: usize) -> bool {
@@ -72,8 +79,7 @@ impl Table<AtomicU64> {
 
     /// Sets a bit.
     pub fn set_bit(&self, at: usize) {
-        self.mark(at / 64..at / 64 + 1);
-        self[at / 64].fetch_or(1 << (at % 64), Ordering::Release);
+        self.cell(at / 64).fetch_or(1 << (at % 64), Ordering::Release);
     }
 }
 
