@@ -18,6 +18,7 @@
 //! chunk.
 
 use core::mem::offset_of;
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,6 +26,10 @@ use deepheap_sys::pinned_array::Zeroed;
 
 use crate::shape::Shape;
 use crate::table::Saved;
+
+/// Chunks start and end at multiples of so many pages. So the pager may install the fresh pages of
+/// such a group together: all have the same shape.
+pub const PAGES_PER_GROUP: usize = 16;
 
 /// What a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +106,16 @@ impl Chunk {
     #[inline]
     pub fn pages(&self) -> usize {
         self.pages.load(Relaxed) as usize
+    }
+
+    /// The pages that its objects lie on.
+    pub fn range(&self) -> Range<usize> {
+        self.first()..self.first() + self.pages()
+    }
+
+    /// The groups of pages that it has.
+    pub fn groups(&self) -> Range<usize> {
+        self.first() / PAGES_PER_GROUP..self.range().end.div_ceil(PAGES_PER_GROUP)
     }
 
     /// How its objects lie.

@@ -54,7 +54,8 @@ pub(crate) struct Coalescing {
     pub(crate) grant_follows: AtomicBool,
     /// Pages of allocated runs.
     pub(crate) run_pages: AtomicUsize,
-    parked: AtomicUsize,
+    /// The first parked run, as page + 1; changed under the lock.
+    parked: AtomicU32,
 }
 
 /// Marks the second and later spans of a huge run.
@@ -65,8 +66,6 @@ pub(crate) const HUGE_BODY: u32 = u32::MAX;
 pub(crate) struct Spans {
     /// The first span never begun.
     pub next: usize,
-    /// The first parked run, as page + 1.
-    parked: u32,
 }
 
 impl Coalescing {
@@ -89,7 +88,7 @@ impl Coalescing {
             granted: AtomicUsize::new(0),
             grant_follows: AtomicBool::new(false),
             run_pages: AtomicUsize::new(0),
-            parked: AtomicUsize::new(0),
+            parked: AtomicU32::new(0),
         })
     }
 
@@ -154,11 +153,10 @@ impl Coalescing {
 
     /// Parks a run in quarantine for the next `take_parked`.
     pub fn park(&self, run: FreedRun) {
-        let mut lock = self.lock.lock();
-        let first = run.first.index();
-        self.parked_links.cell(first).store(lock.parked, Ordering::Relaxed);
-        lock.parked = run.first.0 + 1;
-        self.parked.fetch_add(1, Ordering::Relaxed);
+        let _lock = self.lock.lock();
+        let next = self.parked.load(Ordering::Relaxed);
+        self.parked_links.cell(run.first.index()).store(next, Ordering::Relaxed);
+        self.parked.store(run.first.0 + 1, Ordering::Relaxed);
     }
 
     /// A parked run, if there is one; costs one load if there is none.
@@ -167,10 +165,9 @@ impl Coalescing {
         if self.parked.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let mut lock = self.lock.lock();
-        let first = lock.parked.checked_sub(1)? as usize;
-        lock.parked = self.parked_links[first].load(Ordering::Relaxed);
-        self.parked.fetch_sub(1, Ordering::Relaxed);
+        let _lock = self.lock.lock();
+        let first = self.parked.load(Ordering::Relaxed).checked_sub(1)? as usize;
+        self.parked.store(self.parked_links[first].load(Ordering::Relaxed), Ordering::Relaxed);
         let (state, pages) = self.tags.get(first);
         debug_assert_eq!(state, RunState::Held);
         Some(FreedRun { first: PageNo::from(first), pages })

@@ -12,7 +12,7 @@ use core::ops::Range;
 use deepheap_sys::errno::Result;
 
 use crate::address_set::AddressSet;
-use crate::object_map::PAGES_PER_GROUP;
+use crate::chunk::PAGES_PER_GROUP;
 use crate::page::PAGES_PER_SPAN;
 use crate::table::Populated;
 
@@ -26,8 +26,8 @@ const ORDERS: usize = SPAN_ORDER as usize + 1;
 pub(crate) struct Extents {
     /// Free blocks by order; block n of an order starts at group n << order.
     free: [AddressSet; ORDERS],
-    /// No span from this one on was ever added.
-    pub spans_end: usize,
+    /// No group of this span or a later one was ever given.
+    spans_end: usize,
 }
 
 impl Extents {
@@ -39,17 +39,6 @@ impl Extents {
         }
         let free = sets.try_into().map_err(|_| deepheap_sys::errno::Errno::EINVAL)?;
         Ok(Self { free, spans_end: 0 })
-    }
-
-    /// Adds whole spans.
-    pub fn add_spans(&mut self, spans: Range<usize>) {
-        self.spans_end = self.spans_end.max(spans.end);
-        self.give(spans.start * GROUPS_PER_SPAN..spans.end * GROUPS_PER_SPAN);
-    }
-
-    /// Takes over a span of a loaded heap, whose free groups are given later.
-    pub fn adopt_span(&mut self, span: usize) {
-        self.spans_end = self.spans_end.max(span + 1);
     }
 
     /// Takes `count` consecutive groups; None if no free block or run of spans holds them.
@@ -85,6 +74,7 @@ impl Extents {
 
     /// Gives back groups that were taken, or adds new ones.
     pub fn give(&mut self, groups: Range<usize>) {
+        self.spans_end = self.spans_end.max(groups.end.div_ceil(GROUPS_PER_SPAN));
         let mut at = groups.start;
         while at < groups.end {
             let aligned = if at == 0 { SPAN_ORDER } else { at.trailing_zeros() };
@@ -149,8 +139,8 @@ mod tests {
         const SPANS: usize = 6;
         let mut extents = Extents::new(SPANS + 2, &Populated::default()).expect("pinned memory");
         assert_eq!(extents.take(1), None);
-        extents.add_spans(1..3);
-        extents.add_spans(3..SPANS + 1);
+        extents.give(GROUPS_PER_SPAN..3 * GROUPS_PER_SPAN);
+        extents.give(3 * GROUPS_PER_SPAN..(SPANS + 1) * GROUPS_PER_SPAN);
         let mut used = vec![false; (SPANS + 2) * GROUPS_PER_SPAN];
         let mut held: Vec<Range<usize>> = Vec::new();
         let mut seed = 0x2545_f491_4f6c_dd1du64;
@@ -186,7 +176,7 @@ mod tests {
     #[test]
     fn what_is_left_of_a_span_serves_smaller_steps() {
         let mut extents = Extents::new(1, &Populated::default()).expect("pinned memory");
-        extents.add_spans(0..1);
+        extents.give(0..GROUPS_PER_SPAN);
         assert_eq!(extents.take_up_to(625, 157), Some((0, 625)));
         assert_eq!(extents.take_up_to(625, 157), Some((768, 256)));
         assert_eq!(extents.take_up_to(625, 157), None);

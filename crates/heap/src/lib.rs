@@ -46,9 +46,9 @@ mod slab;
 mod table;
 mod thread_cache;
 
+pub use chunk::PAGES_PER_GROUP;
 pub use heap::Heap;
 pub use mend::Mended;
-pub use object_map::PAGES_PER_GROUP;
 pub use outcome::{
     Allocated, Freed, FreedObjects, FreedPages, FreedRun, ObjectShape, Shortage, Shrunk, SpanRange,
 };

@@ -141,7 +141,7 @@ impl Heap {
         let ids = self.chunks_in_use().take_while(move |&id| (id as usize) < end);
         ids.map(|id| {
             let chunk = self.objects.map.chunk(id);
-            (chunk, chunk.first()..(chunk.first() + chunk.pages()).min(self.map.len() / PAGE))
+            (chunk, chunk.first()..chunk.range().end.min(self.map.len() / PAGE))
         })
     }
 

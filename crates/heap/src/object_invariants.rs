@@ -10,11 +10,10 @@ use std::collections::BTreeMap;
 
 use deepheap_sys::lock::Guard;
 
-use crate::chunk::{Chunk, ChunkState};
+use crate::chunk::{Chunk, ChunkState, PAGES_PER_GROUP};
 use crate::extents::GROUPS_PER_SPAN;
 use crate::heap::Heap;
-use crate::object_map::{ChunkId, PAGES_PER_GROUP};
-use crate::object_space::groups_of;
+use crate::object_map::ChunkId;
 use crate::pool::{POOL_LOCKS, pool_of};
 use crate::shape::BATCH_MAX;
 
@@ -34,8 +33,7 @@ impl Heap {
         let _pools: [Guard<'_, ()>; POOL_LOCKS] =
             core::array::from_fn(|lock| objects.pools.locks[lock].lock());
         let space = objects.space.lock.lock();
-        let spans_end = space.extents.spans_end.max(space.lane_extents.spans_end);
-        let mut owned = vec![false; spans_end * GROUPS_PER_SPAN];
+        let mut owned = vec![false; self.map.runs.huge.len() * GROUPS_PER_SPAN];
         let mut pools: BTreeMap<usize, Sums> = BTreeMap::new();
         let mut blocks = 0;
         for id in 1..space.chunks_end {
@@ -44,7 +42,7 @@ impl Heap {
                 continue;
             }
             blocks += chunk.blocks();
-            for group in groups_of(chunk) {
+            for group in chunk.groups() {
                 assert!(!owned[group], "chunks do not overlap");
                 owned[group] = true;
                 let is_free = space.extents.is_free(group) || space.lane_extents.is_free(group);
@@ -52,7 +50,7 @@ impl Heap {
                 let of = objects.map.chunk_of(group * PAGES_PER_GROUP).map(|(of, _)| of);
                 assert_eq!(of, Some(id));
             }
-            let pages = chunk.first()..chunk.first() + chunk.pages();
+            let pages = chunk.range();
             let live = self.map.runs.live_pages.count(pages.clone());
             match chunk.state() {
                 ChunkState::Pooled => {

@@ -11,15 +11,11 @@ use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use deepheap_sys::errno::Result;
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, PAGES_PER_GROUP};
 use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN};
 use crate::page_bits::PageBits;
 use crate::shape::{LANE_BYTES, LANES, PAGES_PER_LANE};
 use crate::table::{Populated, Table};
-
-/// Chunks start and end at multiples of so many pages. So the pager may install the fresh pages of
-/// such a group together: all have the same shape.
-pub const PAGES_PER_GROUP: usize = 16;
 
 /// Names a chunk; 0 names none.
 pub(crate) type ChunkId = u32;
@@ -153,22 +149,18 @@ impl ObjectMap {
     /// Enters the pages of the chunk, which the caller owns. The chunk has its shape already.
     pub fn enter(&self, id: ChunkId) {
         let chunk = self.chunk(id);
-        let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
-        let groups = first / PAGES_PER_GROUP..end.div_ceil(PAGES_PER_GROUP);
         if chunk.shape().batch > 1 {
-            self.batches.mark(first..end);
+            self.batches.mark(chunk.range());
         }
-        self.groups.mark(groups.clone());
-        for group in &self.groups[groups] {
+        self.groups.mark(chunk.groups());
+        for group in &self.groups[chunk.groups()] {
             group.store(id, Ordering::Release);
         }
     }
 
     /// Removes the pages of the chunk.
     pub fn leave(&self, id: ChunkId) {
-        let chunk = self.chunk(id);
-        let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
-        for group in &self.groups[first / PAGES_PER_GROUP..end.div_ceil(PAGES_PER_GROUP)] {
+        for group in &self.groups[self.chunk(id).groups()] {
             group.store(0, Ordering::Release);
         }
     }

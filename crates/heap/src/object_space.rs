@@ -6,14 +6,14 @@
 //! Threads: any. One lock, taken after a pool's and held for tens of nanoseconds, or for as long as
 //! it takes to enter a new chunk in the map.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
 
-use crate::chunk::{Chunk, ChunkState};
+use crate::chunk::{ChunkState, PAGES_PER_GROUP};
 use crate::extents::{Extents, GROUPS_PER_SPAN};
-use crate::object_map::{ChunkId, ObjectMap, PAGES_PER_GROUP};
+use crate::object_map::{ChunkId, ObjectMap};
 use crate::outcome::{Shortage, SpanRange};
 use crate::shape::Shape;
 use crate::table::{Populated, Table};
@@ -26,8 +26,8 @@ pub(crate) struct ObjectSpace {
     pub(crate) lock: Lock<Space>,
     /// A bit for each span that was added.
     pub(crate) spans: Table<AtomicU64>,
-    /// How many chunks are idle.
-    idle: AtomicUsize,
+    /// The first idle chunk, under the lock; they are linked by `next`, and 0 is the end.
+    idle: AtomicU32,
 }
 
 /// What the lock guards.
@@ -37,9 +37,8 @@ pub(crate) struct Space {
     pub(crate) lane_extents: Extents,
     /// The names from 1 to the one before this are chunks, in use or in the list `unused`.
     pub(crate) chunks_end: ChunkId,
-    /// Heads of lists of chunks, linked by `next`; 0 is the end.
+    /// The first unused chunk, of a list as that of the idle ones.
     unused: ChunkId,
-    idle: ChunkId,
     /// Blocks of the store that may be promised to chunks; `promised` of them are.
     pub(crate) granted: u64,
     pub(crate) promised: u64,
@@ -53,12 +52,11 @@ impl ObjectSpace {
             lane_extents: Extents::new(spans, populated)?,
             chunks_end: 1,
             unused: 0,
-            idle: 0,
             granted: 0,
             promised: 0,
         };
         let spans = Table::new(spans.div_ceil(64), populated)?;
-        Ok(Self { lock: Lock::new(space), spans, idle: AtomicUsize::new(0) })
+        Ok(Self { lock: Lock::new(space), spans, idle: AtomicU32::new(0) })
     }
 
     /// Makes a chunk of `slots` strides, or of fewer if space is short, at least `least`, and
@@ -118,8 +116,8 @@ impl ObjectSpace {
         }
         map.leave(id);
         match map.is_lane_page(chunk.first()) {
-            true => space.lane_extents.give(groups_of(chunk)),
-            false => space.extents.give(groups_of(chunk)),
+            true => space.lane_extents.give(chunk.groups()),
+            false => space.extents.give(chunk.groups()),
         }
         space.promised -= chunk.blocks();
         chunk.next.store(space.unused, Ordering::Relaxed);
@@ -129,11 +127,10 @@ impl ObjectSpace {
     /// Makes a chunk idle: it has no live object, and waits for its bytes to be ended.
     pub fn put_idle(&self, map: &ObjectMap, id: ChunkId) {
         let chunk = map.chunk(id);
-        let mut space = self.lock.lock();
+        let _lock = self.lock.lock();
         chunk.set_state(ChunkState::Idle);
-        chunk.next.store(space.idle, Ordering::Relaxed);
-        space.idle = id;
-        self.idle.fetch_add(1, Ordering::Relaxed);
+        chunk.next.store(self.idle.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.idle.store(id, Ordering::Relaxed);
     }
 
     /// Takes an idle chunk, which the caller holds from now on; costs one load if there is none.
@@ -142,14 +139,13 @@ impl ObjectSpace {
         if self.idle.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let mut space = self.lock.lock();
-        let id = space.idle;
+        let _lock = self.lock.lock();
+        let id = self.idle.load(Ordering::Relaxed);
         if id == 0 {
             return None;
         }
         let chunk = map.chunk(id);
-        space.idle = chunk.next.load(Ordering::Relaxed);
-        self.idle.fetch_sub(1, Ordering::Relaxed);
+        self.idle.store(chunk.next.load(Ordering::Relaxed), Ordering::Relaxed);
         chunk.set_state(ChunkState::Held);
         Some(id)
     }
@@ -158,14 +154,15 @@ impl ObjectSpace {
     pub fn add_spans(&self, map: &ObjectMap, range: SpanRange, for_lanes: bool) {
         let mut space = self.lock.lock();
         let spans = range.first..range.first + range.count;
+        let groups = spans.start * GROUPS_PER_SPAN..spans.end * GROUPS_PER_SPAN;
         for span in spans.clone() {
             self.spans.set_bit(span);
         }
         if for_lanes {
-            map.add_lane_spans(spans.clone());
-            space.lane_extents.add_spans(spans);
+            map.add_lane_spans(spans);
+            space.lane_extents.give(groups);
         } else {
-            space.extents.add_spans(spans);
+            space.extents.give(groups);
         }
     }
 
@@ -196,12 +193,11 @@ impl ObjectSpace {
         space.chunks_end = chunks_end;
         let mut taken_to = 0;
         for span in (0..spans).filter(|&span| self.has_span(span)) {
-            space.extents.adopt_span(span);
             let (mut at, end) =
                 (taken_to.max(span * GROUPS_PER_SPAN), (span + 1) * GROUPS_PER_SPAN);
             while at < end {
                 if let Some((_, chunk)) = map.chunk_of(at * PAGES_PER_GROUP) {
-                    at = groups_of(chunk).end;
+                    at = chunk.groups().end;
                     continue;
                 }
                 let first = at;
@@ -211,10 +207,4 @@ impl ObjectSpace {
             taken_to = at;
         }
     }
-}
-
-/// The groups of pages that a chunk has.
-pub(crate) fn groups_of(chunk: &Chunk) -> core::ops::Range<usize> {
-    let (first, end) = (chunk.first(), chunk.first() + chunk.pages());
-    first / PAGES_PER_GROUP..end.div_ceil(PAGES_PER_GROUP)
 }

@@ -66,7 +66,7 @@ impl Objects {
         }
         let id = self.space.create(&self.map, (shape, false), count, count)?;
         let chunk = self.map.chunk(id);
-        live.set(chunk.first()..chunk.first() + chunk.pages());
+        live.set(chunk.range());
         self.array_objects.fetch_add(count, Ordering::Relaxed);
         self.array_bytes.fetch_add(count * shape.size(), Ordering::Relaxed);
         chunk.set_state(ChunkState::Array);

@@ -25,8 +25,8 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::lock::{Guard, Lock};
 use deepheap_sys::pinned_array::Zeroed;
 
-use crate::chunk::{Chunk, ChunkState, add, subtract};
-use crate::object_map::{ChunkId, ObjectAt, ObjectMap, PAGES_PER_GROUP};
+use crate::chunk::{Chunk, ChunkState, PAGES_PER_GROUP, add, subtract};
+use crate::object_map::{ChunkId, ObjectAt, ObjectMap};
 use crate::object_space::ObjectSpace;
 use crate::outcome::Shortage;
 use crate::page::{PAGE, PAGES_PER_SPAN};
@@ -280,7 +280,7 @@ impl Pools {
         let chunk = ground.map.chunk(id);
         debug_assert_eq!(chunk.busy.load(Relaxed), 0);
         self.unlist(ground.map, pool, id);
-        ground.map.open.clear(chunk.first()..chunk.first() + chunk.pages());
+        ground.map.open.clear(chunk.range());
         let objects = chunk.slots() as u32 * chunk.shape().batch;
         subtract(&pool.objects, objects);
         ground.space.put_idle(ground.map, id);

@@ -12,9 +12,8 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::chunk::{Chunk, ChunkState};
-use crate::object_map::{ChunkId, ObjectMap, PAGES_PER_GROUP};
-use crate::object_space::groups_of;
+use crate::chunk::{Chunk, ChunkState, PAGES_PER_GROUP};
+use crate::object_map::{ChunkId, ObjectMap};
 use crate::objects::Objects;
 use crate::page::{PAGE, PAGES_PER_SPAN};
 use crate::page_bits::PageBits;
@@ -41,13 +40,12 @@ impl Objects {
             }
             self.check_place(chunk, id, spans)?;
             self.space.adopt(&self.map, id);
-            let pages = chunk.first()..chunk.first() + chunk.pages();
-            let live = ground.live.count(pages.clone());
+            let live = ground.live.count(chunk.range());
             live_pages += live;
             match chunk.state() {
                 ChunkState::Pooled => self.rebuild_pooled(ground, chunk, id, live)?,
                 ChunkState::Array => {
-                    check(live == pages.len(), "not whole: the array in chunk", id as usize)?;
+                    check(live == chunk.pages(), "not whole: the array in chunk", id as usize)?;
                     self.adopt_array(chunk);
                 }
                 _ => {
@@ -82,7 +80,7 @@ impl Objects {
         let of_spans = first / PAGES_PER_SPAN..(first + pages).div_ceil(PAGES_PER_SPAN);
         let owned = of_spans.into_iter().all(|span| self.space.has_span(span));
         check(owned, "outside of the object spans: chunk", number)?;
-        let free = groups_of(chunk).all(|group| self.map.is_free(group));
+        let free = chunk.groups().all(|group| self.map.is_free(group));
         check(free, "overlaps another one: chunk", number)
     }
 
@@ -95,7 +93,7 @@ impl Objects {
     ) -> Result<(), BadTables> {
         let number = id as usize;
         let shape = chunk.shape();
-        let pages = chunk.first()..chunk.first() + chunk.pages();
+        let pages = chunk.range();
         let pool = pool_of(shape).filter(|&pool| pool == chunk.pool.load(Relaxed) as usize);
         let of_span = |page| page / PAGES_PER_SPAN;
         let one_span = of_span(pages.start) == of_span(pages.end - 1);

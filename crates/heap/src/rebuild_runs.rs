@@ -94,6 +94,10 @@ impl Coalescing {
             let fits = pages > 0 && at + pages <= end;
             check(fits, "the runs do not tile span", span)?;
             let run = at..at + pages;
+            let is_free = matches!(state, RunState::Free | RunState::Held | RunState::Cached);
+            if !is_free && let Some(first) = free_from.take() {
+                self.make_free(lock, first, at - first);
+            }
             match state {
                 RunState::Free | RunState::Held | RunState::Cached => {
                     if state == RunState::Cached {
@@ -101,8 +105,6 @@ impl Coalescing {
                     }
                     check(self.live_pages.count(run) == 0, "live and free: the run at page", at)?;
                     free_from = free_from.or(Some(at));
-                    at += pages;
-                    continue;
                 }
                 RunState::Slab => {
                     self.check_slab_run(slabs, at, pages)?;
@@ -115,9 +117,6 @@ impl Coalescing {
                 RunState::Inside | RunState::Area => {
                     check(false, "no run of memory starts at page", at)?;
                 }
-            }
-            if let Some(first) = free_from.take() {
-                self.make_free(lock, first, at - first);
             }
             at += pages;
         }

@@ -11,8 +11,7 @@
 
 use core::fmt;
 
-use crate::chunk::Chunk;
-use crate::object_map::PAGES_PER_GROUP;
+use crate::chunk::{Chunk, PAGES_PER_GROUP};
 use crate::page::{PAGE, PAGES_PER_SPAN};
 use crate::size_class::PAGES_PER_SLAB;
 use crate::slab::{LINE_WORDS, SHEET_WORDS};
