@@ -17,9 +17,8 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 use crate::caller::{is_for_libc, is_libc, is_special};
+use crate::pins::PAGE;
 use crate::{placement, plain, seam};
-
-const PAGE: usize = 4096;
 
 /// Entry points that pass a pointer to their return address as one more argument.
 macro_rules! entry {

@@ -11,13 +11,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap::objects;
 
+use crate::pins::PAGE;
 use crate::{caller, seam};
 
 /// What malloc(3) aligns to; objects that share a page are aligned by their size.
 const ALIGN: usize = 16;
 /// From this size on objects stand at the start of a page.
 const ALONE_MIN: usize = 128;
-const PAGE: usize = 4096;
 
 /// Sizes that become objects: `min..min + len`.
 static MIN: AtomicUsize = AtomicUsize::new(0);

@@ -16,7 +16,6 @@ use core::ptr::null_mut;
 
 use libc::{_IOFBF, _IONBF, BUFSIZ, FILE, size_t};
 
-use self::Locking::{Locks, Plain};
 use crate::calls::calls;
 use crate::pins::{PINNED_MAX, Pins};
 use crate::real::real;
@@ -24,13 +23,12 @@ use crate::seam;
 
 calls! {
     fn fread(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
-        = by(|real| block(start, size, count, stream, real, (real!(fread_unlocked: Move), Locks)));
-    fn fread_unlocked(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
-        = by(|real| block(start, size, count, stream, real, (real!(fread_unlocked: Move), Plain)));
+        = by(|real| block(start, size, count, stream, real, Some(real!(fread_unlocked: Move))));
     fn fwrite(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
-        = by(|real| block(start, size, count, stream, real, (real!(fwrite_unlocked: Move), Locks)));
-    fn fwrite_unlocked(start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t
-        = by(|real| block(start, size, count, stream, real, (real!(fwrite_unlocked: Move), Plain)));
+        = by(|real| block(start, size, count, stream, real, Some(real!(fwrite_unlocked: Move))));
+    fn fread_unlocked, fwrite_unlocked(
+        start: *mut c_void, size: size_t, count: size_t, stream: *mut FILE,
+    ) -> size_t = by(|real| block(start, size, count, stream, real, None));
     fn __fread_chk(
         start: *mut c_void, room: size_t, size: size_t, count: size_t, stream: *mut FILE,
     ) -> size_t = checked(fits(start, size, count, room) => fread(start, size, count, stream));
@@ -90,21 +88,16 @@ unsafe fn is_direct(stream: *mut FILE, len: usize) -> bool {
     unsafe { __fbufsize(stream) <= len.max(BLOCK_MIN) }
 }
 
-/// Moves `len` bytes in pinned pieces; returns how many.
-///
-/// # Safety
-/// `step` is libc's `fread` or `fwrite` in an unlocked form, and the arguments are a call of it.
-unsafe fn pieces(start: *mut c_void, len: usize, stream: *mut FILE, step: Move) -> usize {
+/// Moves `len` bytes in pinned pieces by `step`, which takes their start and number; returns how
+/// many.
+fn pieces(start: *mut c_void, len: usize, step: impl Fn(*mut c_void, usize) -> usize) -> usize {
     let mut done = 0;
     while done < len {
         let piece = (len - done).min(PINNED_MAX);
         let mut pins = Pins::new();
-        // SAFETY: within the caller's buffer.
-        let moved = unsafe {
-            let at = start.byte_add(done);
-            pins.bytes(at.cast_const(), piece);
-            step(at, 1, piece, stream)
-        };
+        let at = start.wrapping_byte_add(done);
+        pins.bytes(at.cast_const(), piece);
+        let moved = step(at, piece);
         done += moved;
         if moved < piece {
             break;
@@ -129,21 +122,15 @@ unsafe fn locked<R>(stream: *mut FILE, body: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Whether a call takes the stream's lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Locking {
-    Locks,
-    Plain,
-}
-
-/// `fread` or `fwrite`, where `real` is libc's, and `step` its unlocked form.
+/// `fread` or `fwrite`, where `real` is libc's. If it takes the stream's lock, `unlocked` is the form
+/// that does not.
 fn block(
     start: *mut c_void,
     size: size_t,
     count: size_t,
     stream: *mut FILE,
     real: impl Fn(*mut c_void, size_t, size_t, *mut FILE) -> size_t,
-    (step, locking): (Move, Locking),
+    unlocked: Option<Move>,
 ) -> size_t {
     let len = size.saturating_mul(count);
     if len == 0 || !deepheap::may_leave(start as usize) {
@@ -162,8 +149,11 @@ fn block(
             // Management has begun meanwhile; the stream has no error of its own.
             clearerr_unlocked(stream);
         }
-        let rest = || pieces(start.byte_add(done), len - done, stream, step);
-        let moved = if locking == Locks { locked(stream, rest) } else { rest() };
+        let (rest, left) = (start.byte_add(done), len - done);
+        let moved = match unlocked {
+            Some(step) => locked(stream, || pieces(rest, left, |at, len| step(at, 1, len, stream))),
+            None => pieces(rest, left, |at, len| real(at, 1, len, stream)),
+        };
         (done + moved) / size
     }
 }
@@ -197,7 +187,8 @@ fn put_line(text: *const c_char) -> c_int {
         let len = libc::strlen(text);
         let step = real!(fwrite_unlocked: Move);
         let ended = locked(stdout, || {
-            let done = pieces(text.cast_mut().cast(), len, stdout, step);
+            let put = |at, len| step(at, 1, len, stdout);
+            let done = pieces(text.cast_mut().cast(), len, put);
             done == len && step(c"\n".as_ptr().cast_mut().cast(), 1, 1, stdout) == 1
         });
         if ended { c_int::try_from(len + 1).unwrap_or(c_int::MAX) } else { libc::EOF }
