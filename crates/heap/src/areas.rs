@@ -87,11 +87,6 @@ impl Heap {
         runs.dirty.clear(pages);
         runs.lower_grant();
     }
-
-    /// Address of the first byte of a page.
-    pub fn address_of_page(&self, page: PageNo) -> usize {
-        self.map.address_of_page(page.index())
-    }
 }
 
 impl Coalescing {
@@ -142,7 +137,7 @@ mod tests {
         let mut cache = ThreadCache::new_in(&heap).unwrap();
         let (run, _) = heap.allocate_area(600).unwrap();
         assert_eq!(run.first.index() % 512, 0, "aligned as the kernel's");
-        let address = heap.address_of_page(run.first);
+        let address = heap.map.address_of_page(run.first.index());
         assert_eq!(heap.free(&mut cache, address), Freed::NotAllocated);
         assert!(!heap.page_is_free(run.first));
         heap.free_area(run);
@@ -152,7 +147,10 @@ mod tests {
         heap.mark_area_spans(spans, true);
         let last = PageNo::from((spans.first + 3) * PAGES_PER_SPAN - 1);
         assert!(!heap.page_is_free(last));
-        assert_eq!(heap.free(&mut cache, heap.address_of_page(last)), Freed::NotAllocated);
+        assert_eq!(
+            heap.free(&mut cache, heap.map.address_of_page(last.index())),
+            Freed::NotAllocated
+        );
         heap.mark_area_spans(spans, false);
         assert!(heap.page_is_free(last));
     }

@@ -173,8 +173,7 @@ impl Heap {
     #[inline(never)]
     fn free_run(&self, cache: &mut ThreadCache, ptr: usize) -> Freed {
         let Some((first, pages)) = self.map.run_at(ptr) else {
-            let offset = self.map.offset_of(ptr);
-            return offset.map_or(Freed::NotAllocated, |at| self.objects.free(&self.map, at));
+            return self.free_object(ptr);
         };
         if let Some(class) = medium_class_of(pages)
             && SIZE_CLASSES[class as usize].run_pages() == pages
@@ -239,10 +238,6 @@ impl Heap {
             Some((_, pages)) => Some(pages * PAGE),
             None => self.object_size(ptr),
         }
-    }
-
-    fn object_size(&self, ptr: usize) -> Option<usize> {
-        self.objects.size_at(&self.map, self.map.offset_of(ptr)?)
     }
 
     /// Grows the allocation at `ptr` to `new_size` bytes without moving it; returns whether it did.

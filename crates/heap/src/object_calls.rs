@@ -3,18 +3,21 @@
 //! SSDAlloc calls this object per page (sections 3.1 and 3.4). `Heap::free`, `usable_size` and the
 //! calls to resize take objects, too.
 //!
-//! Guarantees: a freed object's pages are handed out again only after `recycle_objects`.
-//! Never: touches an object.
-//! Threads: any; no lock is held on return.
+//! Guarantees: a freed object's pages are handed out again only after `recycle_objects`; for a
+//! pointer that is not the start of a live object the answer says so, and nothing changes.
+//! Never: touches an object; allocates; takes more time in a larger heap, except for arrays longer
+//! than a span.
+//! Threads: any. Locks in order: a pool's, `ObjectSpace`; none is held on return.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::fence;
 
 use crate::chunk::ChunkState;
 use crate::heap::Heap;
 use crate::object_map::ObjectAt;
-use crate::outcome::{Allocated, FreedObjects, ObjectShape, Shortage, SpanRange};
-use crate::page::{PAGE, PageNo};
-use crate::pool::pool_of;
+use crate::outcome::{Allocated, Freed, FreedObjects, ObjectShape, Shortage, SpanRange};
+use crate::page::{PAGE, PAGES_PER_SPAN, PageNo};
+use crate::pool::{Put, pool_of};
 use crate::shape::{BATCH_BELOW, Shape};
 
 impl Heap {
@@ -35,8 +38,7 @@ impl Heap {
             let ptr = self.map.address_of_page(taken.page) + taken.byte;
             return Ok(Allocated { ptr, zeroed: taken.fresh });
         }
-        let first = self.objects.allocate_array(&self.map.runs.live_pages, 1, shape)?;
-        Ok(Allocated { ptr: self.map.address_of_page(first), zeroed: true })
+        self.allocate_array(1, shape)
     }
 
     /// An array of `count` objects of `size` bytes, each on pages of its own,
@@ -57,8 +59,79 @@ impl Heap {
         if shape.size() < BATCH_BELOW {
             return Err(Shortage::TooLarge);
         }
-        let first = self.objects.allocate_array(&self.map.runs.live_pages, count, shape)?;
-        Ok(Allocated { ptr: self.map.address_of_page(first), zeroed: true })
+        self.allocate_array(count, shape)
+    }
+
+    fn allocate_array(
+        &self,
+        count: usize,
+        shape: Shape,
+    ) -> core::result::Result<Allocated, Shortage> {
+        let (objects, runs) = (&self.objects, &self.map.runs);
+        let pages = count.checked_mul(shape.stride as usize);
+        let fits = pages.is_some_and(|pages| pages.div_ceil(PAGES_PER_SPAN) <= runs.huge.len());
+        if !fits {
+            return Err(Shortage::TooLarge);
+        }
+        let id = objects.space.create(&objects.map, (shape, false), count, count)?;
+        let chunk = objects.map.chunk(id);
+        runs.live_pages.set(chunk.range());
+        objects.count_array(chunk);
+        chunk.set_state(ChunkState::Array);
+        // As in `Pools::take`.
+        fence(Release);
+        Ok(Allocated { ptr: self.map.address_of_page(chunk.first()), zeroed: true })
+    }
+
+    /// The live object or array that starts at `ptr`; with `elements`, also any element of an
+    /// array.
+    fn find_object(&self, ptr: usize, elements: bool) -> Option<(ObjectAt, Shape)> {
+        let map = &self.objects.map;
+        let place = map.locate(self.map.offset_of(ptr)?)?;
+        let chunk = map.chunk(place.chunk);
+        let shape = chunk.shape();
+        let lives = match shape.batch {
+            1 => self.map.runs.live_pages.get(place.page),
+            _ => map.batch(place.page).load(Acquire) >> place.slot & 1 == 1,
+        };
+        let starts = elements || chunk.state() != ChunkState::Array || place.page == chunk.first();
+        (lives && starts).then_some((place, shape))
+    }
+
+    /// Bytes that the live object, or an element of the live array, that starts at `ptr` holds.
+    pub(crate) fn object_size(&self, ptr: usize) -> Option<usize> {
+        Some(self.find_object(ptr, false)?.1.size())
+    }
+
+    /// Takes back the object or array that starts at `ptr`.
+    pub(crate) fn free_object(&self, ptr: usize) -> Freed {
+        let (objects, offset) = (&self.objects, self.map.offset_of(ptr));
+        let Some(place) = offset.and_then(|at| objects.map.locate(at)) else {
+            return Freed::NotAllocated;
+        };
+        let chunk = objects.map.chunk(place.chunk);
+        let first = PageNo::from(place.page);
+        match chunk.state() {
+            ChunkState::Pooled => {
+                match objects.pools.put(objects.ground(&self.map), chunk, place) {
+                    Put::Not => Freed::NotAllocated,
+                    Put::Slot => Freed::Done,
+                    Put::Pages => {
+                        let pages = chunk.shape().stride as usize;
+                        Freed::Objects(FreedObjects { first, pages, reshaped: false })
+                    }
+                }
+            }
+            ChunkState::Array
+                if place.page == chunk.first()
+                    && chunk.change_state(ChunkState::Array, ChunkState::Held) =>
+            {
+                self.map.runs.live_pages.clear(chunk.range());
+                objects.uncount_array(chunk);
+                Freed::Objects(FreedObjects { first, pages: chunk.pages(), reshaped: true })
+            }
+            _ => Freed::NotAllocated,
+        }
     }
 
     /// Ends the quarantine of pages that `free` or `take_idle_objects` has answered, after the
@@ -189,8 +262,7 @@ impl Heap {
     /// The live object or element of a live array that starts at `ptr`; None for anything else,
     /// also for memory of `Heap::allocate`.
     pub fn object_at(&self, ptr: usize) -> Option<ObjectShape> {
-        let live = &self.map.runs.live_pages;
-        let (place, shape) = self.objects.find(live, self.map.offset_of(ptr)?, true)?;
+        let (place, shape) = self.find_object(ptr, true)?;
         let chunk = self.objects.map.chunk(place.chunk);
         let array = chunk.state() == ChunkState::Array;
         let stride = shape.stride as usize;

@@ -46,7 +46,7 @@ impl Objects {
                 ChunkState::Pooled => self.rebuild_pooled(ground, chunk, id, live)?,
                 ChunkState::Array => {
                     check(live == chunk.pages(), "not whole: the array in chunk", id as usize)?;
-                    self.adopt_array(chunk);
+                    self.count_array(chunk);
                 }
                 _ => {
                     check(live == 0, "live objects in the idle chunk", id as usize)?;
