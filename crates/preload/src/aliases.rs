@@ -1,7 +1,6 @@
 //! Aliases: further names under which libc exports a wrapped function.
 //!
 //! Guarantees: each is the wrapper of the other name, for whoever calls it.
-//!
 //! Threads: any.
 
 use crate::{

@@ -5,7 +5,6 @@
 //! `free`, `realloc` and `malloc_usable_size` look at the address. A null answer sets errno to
 //! ENOMEM. `free` keeps errno.
 //! Never: touches a block (`free` of an evicted block does not read it in).
-//!
 //! Threads: any, from the first instruction of the process on: before our constructor has run
 //! everything is plain.
 //!

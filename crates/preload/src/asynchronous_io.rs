@@ -3,7 +3,6 @@
 //! Guarantees: `libaio`, `liburing` and POSIX aio on managed memory fail with ENOSYS and a logged
 //! reason; programs that can do without do. `getaddrinfo_a` likewise, whose threads are as those of
 //! POSIX aio. A program that makes the system calls with its own instructions is not seen.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int};

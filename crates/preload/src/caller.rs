@@ -4,7 +4,6 @@
 //! our constructor is plain. The fast path asks one question, `is_special`: until `all_are_special`
 //! it means libc's own calls. A few functions of libc count as the program (`USERS`).
 //! Never: allocates, locks; a check is two subtractions and two compares.
-//!
 //! Threads: `learn` and `all_are_special` once, from the constructor, before the program has
 //! threads; checks from any.
 

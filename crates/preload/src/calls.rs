@@ -64,7 +64,6 @@
 //!
 //! Guarantees: a wrapper has the name, the arguments and the result of libc's function.
 //! Never: allocates.
-//!
 //! Threads: any; also in the fault handler.
 
 use core::ffi::c_char;

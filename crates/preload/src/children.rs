@@ -3,7 +3,6 @@
 //! Guarantees: with `children:no` this library, and nothing else, leaves LD_PRELOAD in the
 //! environment that children inherit. A program with AddressSanitizer runs without it.
 //! Never: allocates; the variable is shortened in place.
-//!
 //! Threads: once, from the constructor or before.
 
 use core::ffi::{CStr, c_char, c_int};

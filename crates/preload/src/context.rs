@@ -7,7 +7,6 @@
 //! it. It ignores RTLD_DEEPBIND: such a library would find libc's `free` before ours, and the
 //! program hands it memory of ours (PHP does so with its extensions).
 //! Never: pins, since nothing runs after the jump. The pages were touched a moment before.
-//!
 //! Threads: any.
 
 use core::arch::naked_asm;

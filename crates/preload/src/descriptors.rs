@@ -8,7 +8,6 @@
 //! `fstat` answer EBADF), and its number is taken (`dup2` onto it answers EBUSY). Ranges are closed
 //! around ours. The same holds in a child of `vfork`, which needs them for its own faults.
 //! Never: allocates; safe in signal handlers.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_uint};

@@ -5,7 +5,6 @@
 //! libc. Only user-mode code touches the results here, so faults are resolved as everywhere.
 //! Never: changes what libc allocates for itself; its own calls of these functions do not come
 //! here.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int};

@@ -4,7 +4,6 @@
 //! is made again after touching them, `ATTEMPTS` times at most. They are not pinned: in a child of
 //! `vfork` the pins would outlive the call in the parent's memory.
 //! Never: allocates managed memory.
-//!
 //! Threads: any; also in a child of `vfork`.
 
 use core::ffi::{c_char, c_int};

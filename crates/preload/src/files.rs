@@ -5,7 +5,6 @@
 //! argument of FIEMAP, FIDEDUPERANGE and GETFSMAP resident, and the buffer that SIOCGIFCONF names;
 //! other requests with a second buffer may answer EFAULT. `vmsplice` of managed memory is refused:
 //! the pipe would keep physical pages that eviction gives away.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};

@@ -8,7 +8,6 @@
 //! fork and first after it: another handler in the child would read zeros from evicted pages.
 //! Children that share the memory (`vfork`, `CLONE_VM`) share the userfaultfd too, and need only a
 //! signal stack.
-//!
 //! Threads: any; the runtime holds its locks between prepare and parent or child.
 
 use core::ffi::{c_int, c_long, c_void};

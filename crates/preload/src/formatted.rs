@@ -7,7 +7,6 @@
 //! under the stream's lock.
 //! Never: allocates managed memory. A text that does not fit the stack is formatted into plain
 //! memory.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_void};

@@ -6,7 +6,6 @@
 //! Guarantees: the call is made once. It is made a second time only if it met EFAULT because
 //! management began while it ran. An EFAULT that is the program's own fault stays EFAULT.
 //! Never: loops. Costs one load while everything is plain.
-//!
 //! Threads: any.
 
 use core::ffi::c_int;

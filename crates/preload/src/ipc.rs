@@ -1,7 +1,6 @@
 //! IPC: POSIX and System V message queues, System V semaphores and shared memory.
 //!
 //! Guarantees: as `calls` says of each row; a message that was taken from a queue is never lost.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ushort, c_void};

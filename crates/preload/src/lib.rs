@@ -5,7 +5,6 @@
 //! dynamic linker allocates for itself stays plain (glibc's own heap); everything else is managed.
 //! A system call made through libc on managed memory behaves as on ordinary memory, or is refused
 //! with an error and a logged reason.
-//!
 //! Never: uses std threads, std thread-locals or formatted printing; allocates managed memory for
 //! itself.
 //!

@@ -2,7 +2,6 @@
 //! heap, under their POSIX and C11 names.
 //!
 //! Guarantees: as `waiting`. Error-checking, recursive and robust mutexes answer as libc's do.
-//!
 //! Threads: any.
 
 use core::ffi::c_int;

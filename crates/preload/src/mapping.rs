@@ -6,7 +6,6 @@
 //! memory out of core dumps, in RAM or out of it. Mappings over memory of `malloc` and locked
 //! memory are refused.
 //! Never: looks at hints: a mapping of the heap is where the heap has room.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_long, c_uchar, c_uint, c_void};

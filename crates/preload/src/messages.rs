@@ -7,7 +7,6 @@
 //! bytes, and of many messages the first `MESSAGES`. A blocking send on a stream that stops in the
 //! middle goes on. So does a receipt with MSG_WAITALL, unless it takes control data too: then it
 //! may be short beyond `PINNED_MAX`.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_uint};

@@ -5,7 +5,6 @@
 //! Guarantees: a call that moves nothing for that reason is made again with up to `PINNED_MAX`
 //! bytes at its offset pinned. A call that moved something is short, as at the end of a mapping.
 //! Never: asks the kernel about a descriptor unless a call on it failed with EIO.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int};

@@ -1,5 +1,4 @@
 //! Own process: whether this process has its memory to itself.
-//!
 //! Threads: any; `note` from the constructor, and in a child that was forked off.
 
 use core::sync::atomic::{AtomicI32, Ordering};

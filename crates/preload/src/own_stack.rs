@@ -14,7 +14,6 @@
 //! Guarantees: the pin ends before `pthread_join` returns. That of a thread that nobody joins ends
 //! when the next thread with such a stack is made, or joined.
 //! Never: allocates. Beyond `STACKS` such threads at a time, further stacks are pinned for good.
-//!
 //! Threads: any. The thread that exchanges the word of a slot for `TAKEN` owns the rest of it.
 
 use core::cell::UnsafeCell;

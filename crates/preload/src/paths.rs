@@ -1,7 +1,6 @@
 //! Paths: the calls that take a file name.
 //!
 //! Guarantees: as `calls` says of each row.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};

@@ -3,7 +3,6 @@
 //! Guarantees: they stay resident also if management begins while the call runs. A foreign address
 //! costs one compare. All pins end on drop.
 //! Never: pins more than `PINNED_MAX` bytes of one buffer.
-//!
 //! Threads: any; lives on one stack.
 
 use core::ffi::{c_char, c_void};

@@ -4,7 +4,6 @@
 //! and then only libc's own calls are special. What cannot be an object is an ordinary allocation.
 //! Objects have malloc's alignment.
 //! Never: decides for a call of libc or of the dynamic linker.
-//!
 //! Threads: `learn` once, from the constructor; the rest from any.
 
 use core::sync::atomic::{AtomicUsize, Ordering};

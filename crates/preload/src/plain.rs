@@ -1,7 +1,6 @@
 //! Plain memory: glibc's own heap, reached past our symbols.
 //!
 //! Guarantees: works before any constructor ran. Memory from here is never managed, never evicted.
-//!
 //! Threads: any.
 
 use core::ffi::c_void;

@@ -3,7 +3,6 @@
 //! Guarantees: as `calls` says of each row. The small arrays that these calls write when they wake
 //! are pinned while they wait. SIGBUS is never waited for, and never blocked meanwhile. An evicted
 //! buffer never loses a signal that was taken.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_void};

@@ -2,7 +2,6 @@
 //! the program may do are in `rights`.
 //!
 //! Guarantees: as `calls` says of each row. A child that was waited for never loses its status.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};

@@ -2,7 +2,6 @@
 //!
 //! Guarantees: `arc4random_buf` fills every byte, or the process ends; it asks the kernel, as
 //! glibc's does, in pieces of `PINNED_MAX` bytes, and no cancelled thread ends there.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_long, c_uint, c_void};

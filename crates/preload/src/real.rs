@@ -3,7 +3,6 @@
 //! Guarantees: `resolve_all` fills every entry at start-up; an entry used earlier (constructors of
 //! libraries that ran before ours) resolves itself. After that a call costs one load.
 //! Never: allocates managed memory (dlsym's own allocations come from libc and stay plain).
-//!
 //! Threads: any; entries only ever change from null to one value.
 
 use core::ffi::{CStr, c_long, c_void};

@@ -2,7 +2,6 @@
 //!
 //! Guarantees: one line on stderr for each kind of refusal, then only the error.
 //! Never: allocates; safe in signal handlers.
-//!
 //! Threads: any.
 
 use core::ffi::c_int;

@@ -4,7 +4,6 @@
 //! Guarantees: before such a call the runtime has opened what it may need later.
 //! Never: opens anything in a child of `vfork`, which is in its parent's memory and has descriptors
 //! of its own.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_long};

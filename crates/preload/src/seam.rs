@@ -1,7 +1,6 @@
 //! Seam: the few things this library needs from the runtime beyond memory and residency.
 //!
 //! Guarantees: only this file depends on the runtime's settings and fault signal.
-//!
 //! Threads: any; `children_inherit` and `objects` before the program has threads.
 
 use core::ffi::{CStr, c_int};

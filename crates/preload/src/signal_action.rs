@@ -6,7 +6,6 @@
 //! not ours. A child that shares our memory (`vfork`) changes the kernel's actions, which are its
 //! own, and nothing that we remember.
 //! Never: allocates; safe in signal handlers.
-//!
 //! Threads: any.
 
 use core::ffi::c_int;

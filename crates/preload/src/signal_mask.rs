@@ -7,7 +7,6 @@
 //! Guarantees: the kernel only ever sees sets on this stack, so a set on the heap cannot meet
 //! EFAULT.
 //! Never: allocates; safe in signal handlers.
-//!
 //! Threads: any, each for itself; one that libc made begins with `open_in_foreign_thread`. A mask
 //! restored by `siglongjmp` or by returning from a handler does not change the belief.
 

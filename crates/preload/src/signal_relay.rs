@@ -19,7 +19,6 @@
 //! Guarantees: a handler runs where it would run without us. The kernel finds the frame that a
 //! handler returns from resident, with SIGBUS open in its mask, whatever the handler wrote there.
 //! Never: allocates, locks.
-//!
 //! Threads: any, each for itself; a handler may return in another thread than it began in.
 
 use core::arch::global_asm;

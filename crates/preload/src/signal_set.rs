@@ -2,7 +2,6 @@
 //!
 //! Guarantees: the program's own set is never changed.
 //! Never: allocates; safe in signal handlers.
-//!
 //! Threads: any.
 
 use core::ffi::c_int;

@@ -6,7 +6,6 @@
 //! Guarantees: every thread has an alternate stack of plain memory with a guard page below it,
 //! until the program sets a stack of its own. The program's is pinned if it is managed. A program
 //! that disables its stack gets ours back, and is told that it has none.
-//!
 //! Threads: each for itself.
 
 use core::ffi::{c_int, c_void};

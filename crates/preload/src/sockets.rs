@@ -3,7 +3,6 @@
 //! Guarantees: an evicted buffer never loses an accepted connection, a message or a server's
 //! answer. SO_ZEROCOPY is refused: the network card would read physical pages after eviction gave
 //! them away.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_uint, c_void};

@@ -5,7 +5,6 @@
 //!
 //! Guarantees: path, arguments, environment, file actions, attributes and the command are resident
 //! for the whole call.
-//!
 //! Threads: any.
 
 use core::ffi::c_int;

@@ -3,7 +3,6 @@
 //! Guarantees: before the constructor has run everything is plain memory and libc's own behaviour;
 //! for ever where the heap can have no address space.
 //! Never: starts the runtime; the first managed allocation does.
-//!
 //! Threads: the dynamic linker's, alone.
 
 use crate::{caller, children, fork, placement, real, thread};

@@ -7,7 +7,6 @@
 //! under the stream's lock. A call that is under way when management begins goes on like that and
 //! takes the lock anew. A stream buffer on the heap (`setvbuf`) is replaced by one of libc's own.
 //! Never: pins more than `PINNED_MAX` bytes.
-//!
 //! Threads: any; the stream's lock is held across the pieces, as libc holds it across the call, and
 //! given back if the thread is cancelled meanwhile.
 

@@ -5,7 +5,6 @@
 //! resident. Forks by number are bracketed like `fork`. Masks and handlers by number keep SIGBUS
 //! open and ours. Asynchronous I/O is refused. Any other call is made with a page behind each of
 //! its arguments pinned, once the heap is managed.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_long, c_uint};

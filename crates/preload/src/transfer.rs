@@ -17,7 +17,6 @@
 //!
 //! Never: waits for input with more than `EAGER` bytes pinned, except for a datagram, or with
 //! MSG_WAITALL (`PINNED_MAX`).
-//!
 //! Threads: any.
 //!
 //! Two differences from the kernel: a signal whose handler restarts calls may come between two

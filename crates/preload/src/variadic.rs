@@ -3,7 +3,6 @@
 //! Guarantees: `variadic!` defines an entry point that lays its arguments out as a System V
 //! `va_list` and calls a Rust function with the fixed arguments and a pointer to the list. A
 //! cancelled thread unwinds through its frame.
-//!
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_void};

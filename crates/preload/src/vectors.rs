@@ -4,7 +4,6 @@
 //! `process_vm_writev` find `PINNED_MAX` bytes of the local buffers resident, and may be short
 //! beyond that. So it is with the remote buffers if the process is this one; pages of another
 //! process that left RAM are not brought back.
-//!
 //! Threads: any.
 
 use core::ffi::{c_int, c_ulong};

@@ -12,7 +12,6 @@
 //!
 //! Guarantees: an uncontended call costs two loads and two compares more than libc's.
 //! Never: pins a page around a call that libc answers without waiting, if it has a `try` form.
-//!
 //! Threads: any. The pin of a thread that is cancelled while it waits ends with the thread.
 
 use core::ffi::c_int;
