@@ -47,7 +47,7 @@ pub(crate) struct Coalescing {
     pub(crate) had_areas: AtomicBool,
     /// Dirty pages of free runs, all spans; changed under the lock.
     dirty_free_pages: AtomicUsize,
-    committed: AtomicUsize,
+    pub(crate) committed: AtomicUsize,
     /// The limit on committed pages.
     pub(crate) granted: AtomicUsize,
     /// The limit falls to what is committed when pages leave use.
@@ -393,22 +393,6 @@ impl Coalescing {
         if self.grant_follows.load(Ordering::Relaxed) {
             self.granted.store(self.committed(), Ordering::Relaxed);
         }
-    }
-
-    /// Takes over the spans below `spans` of a loaded heap, and what was counted in them. The grant
-    /// is what is committed.
-    pub(crate) fn adopt(
-        &self,
-        lock: &mut Guard<'_, Spans>,
-        spans: usize,
-        committed: usize,
-        run_pages: usize,
-    ) {
-        lock.next = spans;
-        self.committed.store(committed, Ordering::Relaxed);
-        self.granted.store(committed, Ordering::Relaxed);
-        self.run_pages.store(run_pages, Ordering::Relaxed);
-        self.end.store(spans, Ordering::Release);
     }
 
     /// All published spans are below this one. Takes no lock: a handler asks too.

@@ -45,7 +45,7 @@ impl Heap {
             for group in chunk.groups() {
                 assert!(!owned[group], "chunks do not overlap");
                 owned[group] = true;
-                let is_free = space.extents.is_free(group) || space.lane_extents.is_free(group);
+                let is_free = space.extents.iter().any(|it| it.is_free(group));
                 assert!(!is_free, "a chunk's group is not free");
                 let of = objects.map.chunk_of(group * PAGES_PER_GROUP).map(|(of, _)| of);
                 assert_eq!(of, Some(id));

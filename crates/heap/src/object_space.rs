@@ -32,9 +32,8 @@ pub(crate) struct ObjectSpace {
 
 /// What the lock guards.
 pub(crate) struct Space {
-    pub(crate) extents: Extents,
-    /// Those of spans whose objects lie in lanes.
-    pub(crate) lane_extents: Extents,
+    /// Those of spans whose objects lie in lanes are the second ones.
+    pub(crate) extents: [Extents; 2],
     /// The names from 1 to the one before this are chunks, in use or in the list `unused`.
     pub(crate) chunks_end: ChunkId,
     /// The first unused chunk, of a list as that of the idle ones.
@@ -48,8 +47,7 @@ impl ObjectSpace {
     /// The object space of a region of `spans` spans, with no space yet.
     pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
         let space = Space {
-            extents: Extents::new(spans, populated)?,
-            lane_extents: Extents::new(spans, populated)?,
+            extents: [Extents::new(spans, populated)?, Extents::new(spans, populated)?],
             chunks_end: 1,
             unused: 0,
             granted: 0,
@@ -83,11 +81,9 @@ impl ObjectSpace {
         let groups = groups_of(slots);
         let fewest = (groups / SHORTEST_STEP).max(groups_of(least));
         let spans = groups.div_ceil(GROUPS_PER_SPAN);
-        let (extents, shortage) = match in_lanes {
-            true => (&mut space.lane_extents, Shortage::LaneSpans(spans)),
-            false => (&mut space.extents, Shortage::ObjectSpans(spans)),
-        };
-        let (first, groups) = extents.take_up_to(groups, fewest).ok_or(shortage)?;
+        let shortage = if in_lanes { Shortage::LaneSpans } else { Shortage::ObjectSpans };
+        let taken = space.extents[usize::from(in_lanes)].take_up_to(groups, fewest);
+        let (first, groups) = taken.ok_or(shortage(spans))?;
         slots = slots.min(groups * PAGES_PER_GROUP / stride);
         let blocks = shape.blocks(slots);
         space.promised += blocks;
@@ -115,10 +111,7 @@ impl ObjectSpace {
             return;
         }
         map.leave(id);
-        match map.is_lane_page(chunk.first()) {
-            true => space.lane_extents.give(chunk.groups()),
-            false => space.extents.give(chunk.groups()),
-        }
+        space.extents[usize::from(map.is_lane_page(chunk.first()))].give(chunk.groups());
         space.promised -= chunk.blocks();
         chunk.next.store(space.unused, Ordering::Relaxed);
         space.unused = id;
@@ -160,10 +153,8 @@ impl ObjectSpace {
         }
         if for_lanes {
             map.add_lane_spans(spans);
-            space.lane_extents.give(groups);
-        } else {
-            space.extents.give(groups);
         }
+        space.extents[usize::from(for_lanes)].give(groups);
     }
 
     /// Whether the span was added.
@@ -202,7 +193,7 @@ impl ObjectSpace {
                 }
                 let first = at;
                 at = (at..end).find(|&at| !map.is_free(at)).unwrap_or(end);
-                space.extents.give(first..at);
+                space.extents[0].give(first..at);
             }
             taken_to = at;
         }

@@ -32,7 +32,8 @@ pub(crate) struct Rebuilt {
 }
 
 impl Coalescing {
-    /// Checks the runs in the spans below `spans`, and makes the rest from them.
+    /// Checks the runs in the spans below `spans`, and makes the rest from them. The grant is what
+    /// is committed.
     pub fn rebuild(
         &self,
         slabs: &Slabs,
@@ -64,7 +65,11 @@ impl Coalescing {
         }
         let all = 0..self.huge.len() * PAGES_PER_SPAN;
         check(self.dirty.count(all) == found.dirty, "committed pages above span", spans)?;
-        self.adopt(&mut lock, spans, found.dirty, found.run_pages);
+        lock.next = spans;
+        self.committed.store(found.dirty, Ordering::Relaxed);
+        self.granted.store(found.dirty, Ordering::Relaxed);
+        self.run_pages.store(found.run_pages, Ordering::Relaxed);
+        self.end.store(spans, Ordering::Release);
         Ok(found)
     }
 
