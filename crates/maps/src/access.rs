@@ -17,7 +17,7 @@ use crate::gather::{ROWS_MAX, Row};
 use crate::region::Region;
 use crate::staging::BUFFER_PAGES;
 use crate::streams::Pattern;
-use crate::table::{ask_ahead, bring, drop_pages, find, gather, wake_folding};
+use crate::table::{ask_ahead, find, wake_evictor};
 
 /// What is known of how a map will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,8 @@ pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
     let (region, pages) = pages_of(address as usize, length)?;
     let _blocked = Blocked::all();
     let synced = region.sync(pages).map_err(MapError::Sync);
-    wake_folding(region);
+    // What it has committed may be too much for the log.
+    wake_evictor(region);
     synced
 }
 
@@ -117,7 +118,10 @@ pub fn advise(address: *const u8, length: usize, advice: Advice) -> Result<(), M
         Advice::WillNeed => {
             ask_ahead(address as usize, pages);
         }
-        Advice::DontNeed => drop_pages(region, &pages),
+        Advice::DontNeed => {
+            let _blocked = Blocked::all();
+            region.evict_range(&pages);
+        }
         Advice::Random => region.streams.set_pattern(Pattern::Random),
         Advice::Sequential => region.streams.set_pattern(Pattern::Sequential),
     }
@@ -146,7 +150,10 @@ pub fn bring_in(addresses: impl Iterator<Item = usize>, length: usize) {
             }
         }
         if let Some(region) = region.filter(|_| unique > 1) {
-            bring(region, &pages[..unique]);
+            let _blocked = Blocked::all();
+            // Who touches a page is told what is wrong.
+            let _ = region.fill_many(&pages[..unique]);
+            wake_evictor(region);
         }
     };
     for address in addresses {
@@ -181,7 +188,9 @@ pub fn gather_absent(addresses: &[usize], length: usize, into: &mut [u8]) -> u64
         }
     }
     rows[..count].sort_unstable_by_key(|row| row.page);
-    let copied = gather(region, &rows[..count], length, into);
+    let _blocked = Blocked::all();
+    let copied = region.gather(&rows[..count], length, into);
+    wake_evictor(region);
     if count < addresses.len() {
         bring_in(addresses.iter().copied().filter(|address| !in_a_page(*address)), length);
     }

@@ -10,7 +10,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::zap::Zapper;
 
 use crate::control::{BATCH, CHUNK_PAGES, ENTRIES};
 use crate::error::SyncError;
@@ -50,12 +49,12 @@ impl Region {
     }
 
     /// Has these pages leave RAM, as far as they can.
-    pub(crate) fn evict_range(&self, zapper: &Zapper, pages: &Range<u32>) {
+    pub(crate) fn evict_range(&self, pages: &Range<u32>) {
         for owned in self.shards_of(pages.clone()) {
             let mut wanted = owned.entries_in(pages);
             for some in wanted.pages().chunks_mut(BATCH) {
                 let count = self.unpinned(some);
-                owned.evict(zapper, &mut some[..count]);
+                owned.evict(&mut some[..count]);
             }
         }
     }

@@ -15,7 +15,6 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 
-use deepheap_sys::zap::Zapper;
 use deepheap_sys::{PAGE, thread};
 
 use crate::control::{BATCH, PIPES, journal};
@@ -34,7 +33,7 @@ pub struct NoRoom;
 
 impl Region {
     /// Counts `pages` as in RAM, and evicts if that is too much.
-    pub(crate) fn make_room(&self, zapper: &Zapper, pages: u64) -> Result<(), NoRoom> {
+    pub(crate) fn make_room(&self, pages: u64) -> Result<(), NoRoom> {
         let header = self.control.header();
         header.resident.fetch_add(pages, Relaxed);
         let shards = self.control.shards();
@@ -44,7 +43,7 @@ impl Region {
             // Others may own all of them, to write what leaves, and that takes its time: only a
             // shard that was looked at tells that nothing can leave it.
             let owned = if busy < shards { self.try_own(next) } else { Some(self.own(next)) };
-            match owned.map(|owned| owned.evict_oldest(zapper)) {
+            match owned.map(|owned| owned.evict_oldest()) {
                 Some(Settled { gone: 1.., .. }) => {
                     header.counts.direct_evictions.fetch_add(1, Relaxed);
                     (idle, busy) = (0, 0);
@@ -84,10 +83,10 @@ impl Region {
     }
 
     /// Evicts the oldest pages of the next shard; answers how many went.
-    pub(crate) fn evict_some(&self, zapper: &Zapper) -> usize {
+    pub(crate) fn evict_some(&self) -> usize {
         let next = self.control.header().hand.fetch_add(1, Relaxed);
         match self.try_own(next & (self.control.shards() - 1)) {
-            Some(owned) => owned.evict_oldest(zapper).gone,
+            Some(owned) => owned.evict_oldest().gone,
             None => 0,
         }
     }
@@ -95,7 +94,7 @@ impl Region {
 
 impl Owned<'_> {
     /// Evicts the oldest quarter, at most a batch.
-    pub(crate) fn evict_oldest(&self, zapper: &Zapper) -> Settled {
+    pub(crate) fn evict_oldest(&self) -> Settled {
         let wanted = self.used().div_ceil(4).clamp(1, BATCH);
         // Where the oldest are pinned, younger ones go.
         for _ in 0..self.used().div_ceil(wanted) {
@@ -103,7 +102,7 @@ impl Owned<'_> {
             let count = self.find_oldest(&mut victims[..wanted]);
             let count = self.region.unpinned(&mut victims[..count]);
             if count > 0 {
-                return self.evict(zapper, &mut victims[..count]);
+                return self.evict(&mut victims[..count]);
             }
         }
         Settled::default()
@@ -124,19 +123,19 @@ impl Owned<'_> {
     }
 
     /// Evicts these pages, all of which have entries and no pin.
-    pub(crate) fn evict(&self, zapper: &Zapper, victims: &mut [u32]) -> Settled {
+    pub(crate) fn evict(&self, victims: &mut [u32]) -> Settled {
         victims.sort_unstable();
         let header = self.region.control.header();
         let is_clean = header.was_writable.load(Acquire) == 0;
         let settled = if is_clean {
-            self.region.unmap(zapper, victims);
+            self.region.unmap(victims);
             self.drop_clean(victims)
         } else {
             let Some(pipe) = self.claim_pipe() else {
                 return Settled { has_no_pipe: true, ..Settled::default() };
             };
             let count = self.choose(pipe, victims);
-            self.region.unmap(zapper, &victims[..count]);
+            self.region.unmap(&victims[..count]);
             self.take_out(pipe, &victims[..count])
         };
         self.region.uncount(settled.gone as u64);

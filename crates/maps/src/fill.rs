@@ -21,7 +21,6 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::ring::{ReadRequest, Ring};
 use deepheap_sys::userfaultfd::Copy;
-use deepheap_sys::zap::Zapper;
 use std::os::fd::AsRawFd;
 
 use crate::backing::{Backing, ReadError};
@@ -111,7 +110,7 @@ impl<'a, const N: usize> Owners<'a, N> {
 
     /// Plans to fill a page: its shard is owned or free, it is not there, and there is a place for
     /// its entry. Places are made before any of the planned entries exists.
-    pub(crate) fn plan(&mut self, region: &'a Region, page: u32, zapper: &Zapper) -> bool {
+    pub(crate) fn plan(&mut self, region: &'a Region, page: u32) -> bool {
         self.had_no_pipe = false;
         if !self.claim(region, page) {
             return false;
@@ -122,7 +121,7 @@ impl<'a, const N: usize> Owners<'a, N> {
             return false;
         };
         while owned.used() + *planned >= ENTRIES {
-            let settled = owned.evict_oldest(zapper);
+            let settled = owned.evict_oldest();
             self.had_no_pipe = settled.has_no_pipe;
             if settled.gone == 0 {
                 return false;
@@ -136,18 +135,18 @@ impl<'a, const N: usize> Owners<'a, N> {
 impl Region {
     /// Brings the page into RAM, if it is not there, and up to `window` pages from it on. Answers
     /// how many came.
-    pub(crate) fn fill(&self, zapper: &Zapper, page: u32, window: u32) -> Result<u32, FillError> {
+    pub(crate) fn fill(&self, page: u32, window: u32) -> Result<u32, FillError> {
         let end = self.mapped_pages();
         if page >= end {
             return Err(FillError::Beyond);
         }
         let budget = self.control.header().budget_pages.load(Relaxed) as u32;
         let window = window.min(end - page).min(budget / 8).clamp(1, WINDOW_MAX);
-        let room = self.make_room(zapper, u64::from(window));
+        let room = self.make_room(u64::from(window));
         let once = || {
             // Before any shard: who waits for a buffer must not keep others from ending.
             let buffer = Buffer::take();
-            self.fill_counted(zapper, page, window, &buffer)
+            self.fill_counted(page, window, &buffer)
         };
         let filled = room.map_err(FillError::from).and_then(|()| match once() {
             // With a log, what is committed makes room in its index for what is not.
@@ -159,13 +158,7 @@ impl Region {
         filled
     }
 
-    fn fill_counted(
-        &self,
-        zapper: &Zapper,
-        page: u32,
-        window: u32,
-        buffer: &Buffer,
-    ) -> Result<u32, FillError> {
+    fn fill_counted(&self, page: u32, window: u32, buffer: &Buffer) -> Result<u32, FillError> {
         let mut owners = Owners::<SHARDS_OF_SCAN>::new();
         let first = self.own(self.control.shard_of(page));
         if let Some(entry) = first.find(page) {
@@ -180,14 +173,14 @@ impl Region {
             return Err(FillError::Beyond);
         }
         owners.add(first);
-        while !owners.plan(self, page, zapper) {
+        while !owners.plan(self, page) {
             // Who has a pipe needs nothing of ours to end.
             if !owners.had_no_pipe {
                 return Err(FillError::NoRoom);
             }
         }
         let mut count = 1;
-        while count < window && owners.plan(self, page + count, zapper) {
+        while count < window && owners.plan(self, page + count) {
             count += 1;
         }
         let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
@@ -327,15 +320,15 @@ impl Region {
     /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages, in
     /// ascending order, that are not there and whose shards are free. Answers which were passed
     /// over since theirs are not, a bit for each.
-    pub(crate) fn fill_many(&self, zapper: &Zapper, pages: &[u32]) -> Result<u64, FillError> {
+    pub(crate) fn fill_many(&self, pages: &[u32]) -> Result<u64, FillError> {
         let pages = &pages[..pages.len().min(BUFFER_PAGES)];
         let counted = pages.len() as u64;
-        let room = self.make_room(zapper, counted);
+        let room = self.make_room(counted);
         let filled = room.map_err(FillError::from).map(|()| {
             let buffer = Buffer::take();
             // Now, for nothing may allocate while shards are owned.
             let mut requests = Vec::with_capacity(BUFFER_PAGES);
-            self.fill_planned(zapper, pages, &buffer, &mut requests)
+            self.fill_planned(pages, &buffer, &mut requests)
         });
         self.uncount(counted - u64::from(filled.map_or(0, |(came, _)| came)));
         filled.map(|(_, passed)| passed)
@@ -343,7 +336,6 @@ impl Region {
 
     fn fill_planned(
         &self,
-        zapper: &Zapper,
         pages: &[u32],
         buffer: &Buffer,
         requests: &mut Vec<ReadRequest<'_>>,
@@ -352,7 +344,7 @@ impl Region {
         let mut owners = Owners::<BUFFER_PAGES>::new();
         let (mut planned, mut count, mut passed) = ([0u32; BUFFER_PAGES], 0, 0);
         for (index, &page) in pages.iter().enumerate() {
-            if page < self.mapped_pages() && owners.plan(self, page, zapper) {
+            if page < self.mapped_pages() && owners.plan(self, page) {
                 planned[count] = page;
                 count += 1;
             } else if owners.of(self, page).is_none() {

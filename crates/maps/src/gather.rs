@@ -15,7 +15,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
 use deepheap_sys::ring::ReadRequest;
-use deepheap_sys::zap::Zapper;
 
 use crate::fill::Owners;
 use crate::region::Region;
@@ -49,13 +48,7 @@ impl Region {
     /// Copies rows of `length` bytes to `into`, each to the place of its index, as far as their
     /// pages are not in RAM and their shards are free; answers which, a bit for each index. `rows`
     /// are in the order of their pages, at most `ROWS_MAX`.
-    pub(crate) fn gather(
-        &self,
-        zapper: &Zapper,
-        rows: &[Row],
-        length: usize,
-        into: &mut [u8],
-    ) -> u64 {
+    pub(crate) fn gather(&self, rows: &[Row], length: usize, into: &mut [u8]) -> u64 {
         const _: () = assert!(ROWS_MAX <= u64::BITS as usize);
         let buffer = Buffer::take();
         // Now, for nothing may allocate while shards are owned.
@@ -65,7 +58,7 @@ impl Region {
         let mut last = None;
         for page in rows.iter().map(|row| row.page) {
             if last.replace(page) != Some(page) && owners.claim(self, page) {
-                wanted[count] = Wanted { page, takes_ram: self.admit(zapper, &mut owners, page) };
+                wanted[count] = Wanted { page, takes_ram: self.admit(&mut owners, page) };
                 count += 1;
             }
         }
@@ -103,17 +96,12 @@ impl Region {
     }
 
     /// Whether a page that is read takes RAM; if so it is counted, and planned.
-    fn admit<'a>(
-        &'a self,
-        zapper: &Zapper,
-        owners: &mut Owners<'a, BUFFER_PAGES>,
-        page: u32,
-    ) -> bool {
+    fn admit<'a>(&'a self, owners: &mut Owners<'a, BUFFER_PAGES>, page: u32) -> bool {
         let was_there = owners.of(self, page).is_some_and(|owned| owned.is_ghost(page));
         let resident = &self.control.header().resident;
         resident.fetch_add(1, Relaxed);
         let spare = if was_there { 0 } else { RAM_TO_SPARE * self.spare() };
-        let admitted = self.excess(spare) == 0 && owners.plan(self, page, zapper);
+        let admitted = self.excess(spare) == 0 && owners.plan(self, page);
         if !admitted {
             self.uncount(1);
         }

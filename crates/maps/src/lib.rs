@@ -62,7 +62,7 @@ pub use access::{
     Advice, Stats, advise, bring_in, bytes_from, check_invariants, gather_absent, owns, prefetch,
     stats, sync,
 };
-pub use control::{BUDGET_MIN, PARTICIPANTS_MAX};
+pub use control::{BUDGET_MIN, PARTICIPANTS_MAX, Writes};
 pub use error::{MapError, SyncError};
 pub use gather::ROWS_MAX;
 pub use join::Request;
@@ -70,6 +70,6 @@ pub use list::{Listed, Process, list};
 pub use log_look::{Look, look};
 pub use pins::{PinKind, TooMuch};
 pub use table::{
-    MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, open_log, pin,
-    resize, unpin, unpin_thread, write_all,
+    MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, pin, resize,
+    unpin, unpin_thread, write_all,
 };

@@ -23,7 +23,6 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::time::Duration;
 
-use deepheap_sys::zap::Zapper;
 use deepheap_sys::{thread, tls};
 
 use crate::control::{PINS_MAX, PinSlot};
@@ -59,13 +58,7 @@ impl Region {
     /// Has `count` pages from `first` on come, and keeps them until `unpin` of the same ones. What
     /// cannot come is behind the end or cannot be read: then a call finds what it finds in a
     /// mapping of the kernel's.
-    pub(crate) fn pin(
-        &self,
-        zapper: &Zapper,
-        first: u32,
-        count: u32,
-        kind: PinKind,
-    ) -> Result<(), TooMuch> {
+    pub(crate) fn pin(&self, first: u32, count: u32, kind: PinKind) -> Result<(), TooMuch> {
         let pages = self.control.header().budget_pages.load(Relaxed);
         let (slots, most) = match kind {
             PinKind::Call | PinKind::Object => (PINS_MAX, pages / 2),
@@ -91,7 +84,7 @@ impl Region {
         }
         let mut page = first;
         while page < first + count {
-            match self.fill(zapper, page, (first + count - page).min(WINDOW_MAX)) {
+            match self.fill(page, (first + count - page).min(WINDOW_MAX)) {
                 Ok(came) => page += came.max(1),
                 Err(FillError::Beyond) => break,
                 Err(_) => page += 1,

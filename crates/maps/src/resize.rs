@@ -18,7 +18,6 @@ use core::time::Duration;
 
 use deepheap_sys::errno::Errno;
 use deepheap_sys::sparse_file::Placement;
-use deepheap_sys::zap::Zapper;
 use deepheap_sys::{PAGE, mapping, thread};
 
 use crate::control::ENTRIES;
@@ -35,7 +34,7 @@ impl Region {
     /// Makes the file `length` bytes long, or takes the length that it has (0), and maps all of it
     /// here: where it was, if there is room. After an error the map is as it was, but for the
     /// length of the file.
-    pub(crate) fn resize(&mut self, zapper: &Zapper, length: u64) -> Result<(), MapError> {
+    pub(crate) fn resize(&mut self, length: u64) -> Result<(), MapError> {
         let now = self.backing.bytes().map_err(MapError::Resources)?;
         let length = if length == 0 { now } else { length };
         if length == 0 {
@@ -58,7 +57,7 @@ impl Region {
         let door = rendezvous.door().map_err(MapError::Folder)?;
         let noted = self.file_bytes();
         if length < noted {
-            self.note_length(zapper, noted, length)?;
+            self.note_length(noted, length)?;
             self.drop_behind(length);
         }
         if length != now {
@@ -67,7 +66,7 @@ impl Region {
         if length > noted {
             let pages = length.next_multiple_of(PAGE as u64);
             self.memory.grow(pages).map_err(MapError::Resources)?;
-            self.note_length(zapper, noted, length)?;
+            self.note_length(noted, length)?;
         }
         drop(door);
         self.map_anew(length.next_multiple_of(PAGE as u64) as usize)
@@ -75,7 +74,7 @@ impl Region {
 
     /// Notes the new length. A page that the shorter of the two ends in is not in RAM then: it has
     /// been written as far as it reached, and comes back with what the file has behind that.
-    fn note_length(&self, zapper: &Zapper, noted: u64, length: u64) -> Result<(), MapError> {
+    fn note_length(&self, noted: u64, length: u64) -> Result<(), MapError> {
         let end = noted.min(length);
         if end.is_multiple_of(PAGE as u64) {
             self.control.header().file_bytes.store(length, SeqCst);
@@ -86,7 +85,7 @@ impl Region {
             let owned = self.own(self.control.shard_of(page));
             let mut last = [page];
             let is_out = owned.find(page).is_none()
-                || self.unpinned(&mut last) == 1 && owned.evict(zapper, &mut last).gone == 1;
+                || self.unpinned(&mut last) == 1 && owned.evict(&mut last).gone == 1;
             if is_out {
                 self.control.header().file_bytes.store(length, SeqCst);
                 return Ok(());

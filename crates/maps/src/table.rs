@@ -28,12 +28,12 @@ use crate::backing::ReadError;
 use crate::control::Writes;
 use crate::error::MapError;
 use crate::fill::{FillError, forget_rings, prepare_rings};
-use crate::gather::Row;
 use crate::join::Request;
 use crate::pins::{PinKind, TooMuch};
 use crate::region::Region;
 use crate::staging::{self, BUFFER_PAGES};
 use crate::streams::{AHEAD, WINDOW_MAX};
+use crate::unmap::ZAPPER;
 use crate::writers::forget_writers;
 
 /// Maps that a process can have.
@@ -75,7 +75,6 @@ static MAPPINGS: [Mapping; MAPS_MAX] = [const {
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Held while maps come, go, are forked, or begin to be used by a thread of ours.
 static CHANGING: Lock<()> = Lock::new(());
-static ZAPPER: AtomicPtr<Zapper> = AtomicPtr::new(core::ptr::null_mut());
 /// The process whose threads run.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
@@ -112,42 +111,52 @@ fn find_mapping(address: usize) -> Option<(usize, &'static Region)> {
     None
 }
 
-fn zapper() -> &'static Zapper {
-    // SAFETY: set once, before the first map, to a leaked box.
-    unsafe { &*ZAPPER.load(Acquire) }
+impl Mapping {
+    /// From now on the map is found; answers where it begins.
+    fn show(&self, region: Box<Region>) -> *mut u8 {
+        let (start, end) = (region.base, region.base + region.bytes);
+        self.region.store(Box::into_raw(region), Release);
+        self.start.store(start, Release);
+        self.end.store(end, Release);
+        start as *mut u8
+    }
 }
 
-/// Maps a file; answers where. The caller has `on_fault` called for what faults there.
-pub fn open(request: &Request<'_>) -> Result<*mut u8, MapError> {
-    open_as(request, Writes::InPlace)
+/// Takes the map that begins at an address out of the table, once no thread of ours uses it. The
+/// caller has `CHANGING`, and the program uses the map no more.
+fn take(address: *mut u8) -> Result<(&'static Mapping, Box<Region>), MapError> {
+    let found =
+        find_mapping(address as usize).filter(|(_, region)| region.base == address as usize);
+    let mapping = &MAPPINGS[found.ok_or(MapError::NotAMap)?.0];
+    mapping.start.store(0, Release);
+    mapping.end.store(0, Release);
+    // Threads of ours begin to use a map under the lock only.
+    while mapping.users.load(SeqCst) != 0 {
+        thread::sleep(PAUSE);
+    }
+    // SAFETY: `show` was given a box; nobody uses it by the caller's promise and the wait.
+    Ok((mapping, unsafe { Box::from_raw(mapping.region.swap(core::ptr::null_mut(), AcqRel)) }))
 }
 
-/// As `open`, for a file with a log. It is made, all zeros, if it is not there and the program
-/// writes; it is as long as it was made.
-pub fn open_log(request: &Request<'_>) -> Result<*mut u8, MapError> {
-    open_as(request, Writes::Log)
-}
-
-fn open_as(request: &Request<'_>, writes: Writes) -> Result<*mut u8, MapError> {
+/// Maps a file; answers where. The caller has `on_fault` called for what faults there. A file with
+/// a log is made, all zeros, if it is not there and the program writes; it is as long as it was
+/// made.
+pub fn open(request: &Request<'_>, writes: Writes) -> Result<*mut u8, MapError> {
     let _blocked = Blocked::all();
     let _changing = CHANGING.lock();
     prepare()?;
     let free = MAPPINGS.iter().position(|mapping| mapping.region.load(Relaxed).is_null());
     let Some(free) = free else { return Err(MapError::TooManyMaps) };
     let region = Region::open(request, writes)?;
-    let (start, bytes) = (region.base, region.bytes);
-    let mapping = &MAPPINGS[free];
-    mapping.region.store(Box::into_raw(Box::new(region)), Release);
-    mapping.start.store(start, Release);
-    mapping.end.store(start + bytes, Release);
+    let start = MAPPINGS[free].show(Box::new(region));
     USED.fetch_max(free + 1, AcqRel);
     start_threads();
-    Ok(start as *mut u8)
+    Ok(start)
 }
 
 /// What the first map needs.
 fn prepare() -> Result<(), MapError> {
-    if !ZAPPER.load(Acquire).is_null() {
+    if ZAPPER.get().is_some() {
         return Ok(());
     }
     match pipe_sees_stores() {
@@ -157,7 +166,7 @@ fn prepare() -> Result<(), MapError> {
     }
     staging::prepare().map_err(MapError::Resources)?;
     prepare_rings();
-    ZAPPER.store(Box::into_raw(Box::new(Zapper::new())), Release);
+    ZAPPER.get_or_init(Zapper::new);
     Ok(())
 }
 
@@ -167,29 +176,12 @@ fn prepare() -> Result<(), MapError> {
 /// No thread uses the memory any more.
 pub unsafe fn close(address: *mut u8) -> Result<(), MapError> {
     let _blocked = Blocked::all();
-    let changing = CHANGING.lock();
-    let found =
-        find_mapping(address as usize).filter(|(_, region)| region.base == address as usize);
-    let Some((index, region)) = found else { return Err(MapError::NotAMap) };
-    let mapping = &MAPPINGS[index];
-    let bounds = (region.base, region.base + region.bytes);
-    mapping.start.store(0, Release);
-    mapping.end.store(0, Release);
-    // Threads of ours begin to use a map under the lock only.
-    while mapping.users.load(SeqCst) != 0 {
-        thread::sleep(PAUSE);
-    }
-    // SAFETY: `open` made it of a box; by the caller's promise nobody uses it.
-    let region = unsafe { Box::from_raw(mapping.region.swap(core::ptr::null_mut(), AcqRel)) };
-    let closed = region.close();
-    let answer = closed.map_err(|(error, region)| {
-        mapping.region.store(Box::into_raw(region), Release);
-        mapping.start.store(bounds.0, Release);
-        mapping.end.store(bounds.1, Release);
+    let _changing = CHANGING.lock();
+    let (mapping, region) = take(address)?;
+    region.close().map_err(|(error, region)| {
+        mapping.show(region);
         error
-    });
-    drop(changing);
-    answer
+    })
 }
 
 /// Makes the file of the map that begins at `address` `length` bytes long, or takes the length that
@@ -200,22 +192,10 @@ pub unsafe fn close(address: *mut u8) -> Result<(), MapError> {
 pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError> {
     let _blocked = Blocked::all();
     let _changing = CHANGING.lock();
-    let found =
-        find_mapping(address as usize).filter(|(_, region)| region.base == address as usize);
-    let Some((index, _)) = found else { return Err(MapError::NotAMap) };
-    let mapping = &MAPPINGS[index];
-    mapping.start.store(0, Release);
-    mapping.end.store(0, Release);
-    // Threads of ours begin to use a map under the lock only.
-    while mapping.users.load(SeqCst) != 0 {
-        thread::sleep(PAUSE);
-    }
-    // SAFETY: `open` made it of a box; by the caller's promise and the wait nobody uses it.
-    let region = unsafe { &mut *mapping.region.load(Acquire) };
-    let resized = region.resize(zapper(), length);
-    mapping.start.store(region.base, Release);
-    mapping.end.store(region.base + region.bytes, Release);
-    resized.map(|()| region.base as *mut u8)
+    let (mapping, mut region) = take(address)?;
+    let resized = region.resize(length);
+    let start = mapping.show(region);
+    resized.map(|()| start)
 }
 
 /// Writes what was changed in maps that no other process can write: the process ends.
@@ -240,7 +220,7 @@ pub fn on_fault(fault: &Fault) -> Verdict {
     if window == WINDOW_MAX {
         read_behind(region, fault.address, page);
     }
-    let filled = region.fill(zapper(), page, window);
+    let filled = region.fill(page, window);
     wake_evictor(region);
     match filled {
         Ok(0) if region.streams.repeats(page) > REPEATS_MAX => {
@@ -313,7 +293,8 @@ fn explain(region: &Region, address: usize, error: FillError) {
     }
 }
 
-fn wake_evictor(region: &Region) {
+/// Has pages leave that are too many, and a log folded that is too long.
+pub(crate) fn wake_evictor(region: &Region) {
     let wants_folding = || region.log().is_some_and(|log| log.wants_folding());
     if region.excess(region.spare()) > 0 || wants_folding() {
         let may_write = region.control.header().was_writable.load(Relaxed) != 0;
@@ -389,7 +370,7 @@ fn evict_forever(evictor: usize) {
             with(index, |region| {
                 let mut idle = 0;
                 while region.excess(2 * region.spare()) > 0 && idle < IDLE_LOOKS {
-                    idle = if region.evict_some(zapper()) > 0 { 0 } else { idle + 1 };
+                    idle = if region.evict_some() > 0 { 0 } else { idle + 1 };
                 }
                 if let Some(log) = region.log().filter(|log| evictor == 0 && log.wants_folding()) {
                     log.fold_all();
@@ -432,45 +413,18 @@ fn read_forever(_: usize) {
         }
         with(index, |region| {
             // Who touches a page is told what is wrong.
-            let mut passed = region.fill_many(zapper(), &pages[..count]).unwrap_or(0);
+            let mut passed = region.fill_many(&pages[..count]).unwrap_or(0);
             while passed != 0 {
                 let index = passed.trailing_zeros() as usize;
                 let together = (passed >> index).trailing_ones() as usize;
                 let run = pages[index..index + together].windows(2);
                 let run = run.take_while(|pair| pair[0] + 1 == pair[1]).count() as u32 + 1;
-                let came = region.fill(zapper(), pages[index], run).unwrap_or(0).clamp(1, run);
+                let came = region.fill(pages[index], run).unwrap_or(0).clamp(1, run);
                 passed &= !(u64::MAX >> (u64::BITS - came) << index);
             }
             wake_evictor(region);
         });
     }
-}
-
-/// After a sync: what it has committed may be too much for the log.
-pub(crate) fn wake_folding(region: &Region) {
-    wake_evictor(region);
-}
-
-/// Brings pages in now, side by side; ascending, `BUFFER_PAGES` at most.
-pub(crate) fn bring(region: &Region, pages: &[u32]) {
-    let _blocked = Blocked::all();
-    // Who touches the page is told what is wrong.
-    let _ = region.fill_many(zapper(), pages);
-    wake_evictor(region);
-}
-
-/// `Region::gather`.
-pub(crate) fn gather(region: &Region, rows: &[Row], length: usize, into: &mut [u8]) -> u64 {
-    let _blocked = Blocked::all();
-    let copied = region.gather(zapper(), rows, length, into);
-    wake_evictor(region);
-    copied
-}
-
-/// Has pages leave RAM.
-pub(crate) fn drop_pages(region: &Region, pages: &Range<u32>) {
-    let _blocked = Blocked::all();
-    region.evict_range(zapper(), pages);
 }
 
 /// Whether this process has, or has had, a map.
@@ -492,7 +446,7 @@ fn pages_from(address: usize, length: usize) -> Option<(&'static Region, u32, u3
 pub fn pin(address: usize, length: usize, kind: PinKind) -> Result<(), TooMuch> {
     let Some((region, first, count)) = pages_from(address, length) else { return Ok(()) };
     let _blocked = Blocked::all();
-    let pinned = region.pin(zapper(), first, count, kind);
+    let pinned = region.pin(first, count, kind);
     wake_evictor(region);
     pinned
 }
@@ -544,9 +498,7 @@ pub unsafe fn fork_child() -> Result<(), Errno> {
     QUEUE.lock().count = 0;
     QUEUED.store(0, Relaxed);
     // Also if no file could be mapped so far: the next one uses what `prepare` has made.
-    if ZAPPER.load(Acquire).is_null() {
-        return Ok(());
-    }
+    let Some(zapper) = ZAPPER.get() else { return Ok(()) };
     // SAFETY: the caller's promise; nobody forks while a buffer is in use by the same thread.
     unsafe { staging::after_fork() }?;
     // SAFETY: the caller's promise.
@@ -555,7 +507,7 @@ pub unsafe fn fork_child() -> Result<(), Errno> {
     unsafe { forget_writers() };
     EVICTOR.forget_others();
     READER.forget_others();
-    zapper().after_fork();
+    zapper.after_fork();
     let mut has_maps = false;
     for mapping in &MAPPINGS[..USED.load(Acquire)] {
         mapping.users.store(0, Relaxed);

@@ -19,6 +19,7 @@ use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::pagemap::is_present;
 use deepheap_sys::{PAGE, fault_signal};
 
+use crate::control::Writes;
 use crate::join::Request;
 use crate::region::Region;
 use crate::tap::{self, note};
@@ -48,7 +49,7 @@ impl Mapped {
     fn open(path: &std::path::Path) -> *mut u8 {
         let length = (PAGES * PAGE) as u64;
         let request = Request { path, length, writes: true, budget_bytes: RAM };
-        table::open_log(&request).expect("a map")
+        table::open(&request, Writes::Log).expect("a map")
     }
 
     fn word(&self, page: usize, word: usize) -> &AtomicU64 {
@@ -299,7 +300,7 @@ fn a_page_comes_into_no_page_table_until_it_is_touched() {
     map.word(3, 1).store(77, Relaxed);
     access::advise(map.at, 8 * PAGE, access::Advice::DontNeed).expect("it leaves");
     assert!(!region.is_in_memory(3));
-    table::bring(region, &[2, 3]);
+    let _ = region.fill_many(&[2, 3]);
     assert!(region.is_in_memory(3));
     let address = region.base + 3 * PAGE;
     assert_eq!(is_present(address), Ok(false));

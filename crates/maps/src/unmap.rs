@@ -14,6 +14,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use std::sync::OnceLock;
+
 use deepheap_sys::PAGE;
 use deepheap_sys::zap::Zapper;
 use libc::iovec;
@@ -22,6 +24,9 @@ use crate::control::BATCH;
 use crate::fill::FILLED_TOGETHER;
 use crate::ranges::RANGE;
 use crate::region::Region;
+
+/// The process's, since its first map.
+pub static ZAPPER: OnceLock<Zapper> = OnceLock::new();
 
 /// The part of RAM that leaves before a range is unmapped as a whole again.
 const PART: u32 = 2;
@@ -34,7 +39,8 @@ fn is_of_scan(victims: &[u32]) -> bool {
 
 impl Region {
     /// Unmaps pages, in ascending order. What is touched again meanwhile leaves with the hole.
-    pub(crate) fn unmap(&self, zapper: &Zapper, victims: &[u32]) {
+    pub(crate) fn unmap(&self, victims: &[u32]) {
+        let Some(zapper) = ZAPPER.get() else { return };
         const NONE: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let mut ranges = [NONE; BATCH];
         let header = self.control.header();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-use deepheap_maps::{self as maps, MapError, Request};
+use deepheap_maps::{self as maps, MapError, Request, Writes};
 use scene::{
     Mapped, PAGE, Random, Scratch, WORDS, alone, ended, kill, process, seed, shared_words,
 };
@@ -26,7 +26,7 @@ fn nowhere() -> Scratch {
 
 fn open(path: &Path, length: usize, writes: bool) -> Result<Mapped, MapError> {
     let request = Request { path, length: length as u64, writes, budget_bytes: RAM };
-    maps::open_log(&request).map(|at| Mapped { at })
+    maps::open(&request, Writes::Log).map(|at| Mapped { at })
 }
 
 fn mapped(file: &Scratch) -> Mapped {
@@ -266,7 +266,7 @@ fn commits_make_room_for_changes_and_what_finds_none_stops() {
                 writes: true,
                 budget_bytes: maps::BUDGET_MIN,
             };
-            let map = Mapped { at: maps::open_log(&request).unwrap() };
+            let map = Mapped { at: maps::open(&request, Writes::Log).unwrap() };
             for page in 0..MANY {
                 map.word(page, 0).fetch_add(1, SeqCst);
                 stored[0].store(page as u64, SeqCst);

@@ -309,7 +309,7 @@ fn behind_the_end_and_in_a_file_cut_short_there_is_sigbus() {
     let behind = process(|| {
         let path = file.0.as_path();
         let request = maps::Request { path, length: 200 << 12, writes: false, budget_bytes: RAM };
-        let at = maps::open(&request).unwrap();
+        let at = maps::open(&request, maps::Writes::InPlace).unwrap();
         // SAFETY: addresses of the map.
         unsafe {
             assert_eq!(at.add(99 * PAGE).cast::<u64>().read_volatile(), number_at(99, 0));

@@ -6,12 +6,12 @@ mod scene;
 
 use std::path::Path;
 
-use deepheap_maps::{self as maps, MapError, Request};
+use deepheap_maps::{self as maps, MapError, Request, Writes};
 use scene::{Mapped, PAGE, Scratch, alone, ended, process};
 
 fn refusal(path: &Path, length: u64, budget_bytes: u64) -> String {
     let request = Request { path, length, writes: true, budget_bytes };
-    maps::open(&request).unwrap_err().to_string()
+    maps::open(&request, Writes::InPlace).unwrap_err().to_string()
 }
 
 #[test]

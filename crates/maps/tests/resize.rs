@@ -42,7 +42,7 @@ fn what_a_file_gains_is_zeros_and_what_it_loses_is_gone_for_all() {
     let other = process(|| {
         let request =
             maps::Request { path: &file.0, length: 1 << 20, writes: true, budget_bytes: RAM };
-        let map = Mapped { at: maps::open(&request).unwrap() };
+        let map = Mapped { at: maps::open(&request, maps::Writes::InPlace).unwrap() };
         assert!(stops(|| assert_eq!(map.word(150, 0).load(SeqCst), 0)), "behind the end");
         turn[0].store(1, SeqCst);
         wait(2);

@@ -19,7 +19,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
 
-use deepheap_maps::{self as maps, Request};
+use deepheap_maps::{self as maps, Request, Writes};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::fault_signal;
 
@@ -107,7 +107,7 @@ pub fn map(path: &Path, options: MapOptions) -> Result<*mut u8, MapFailure> {
     fault_signal::install(fault_handler::on_fault).map_err(resources)?;
     let MapOptions { writes, length, has_log, .. } = options;
     let request = Request { path, length, writes, budget_bytes };
-    Ok(if has_log { maps::open_log(&request)? } else { maps::open(&request)? })
+    Ok(maps::open(&request, if has_log { Writes::Log } else { Writes::InPlace })?)
 }
 
 /// What the settings give a map: DEEPHEAP_MAP_RAM, or `ram` of DEEPHEAP_CONF, or a part of what

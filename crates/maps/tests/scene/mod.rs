@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, Once};
 
 pub use deepheap_child::{fork as process, kill, wait as ended};
-use deepheap_maps::{self as maps, MapError, Request};
+use deepheap_maps::{self as maps, MapError, Request, Writes};
 use deepheap_sys::fault_signal;
 
 pub const PAGE: usize = 4096;
@@ -113,7 +113,8 @@ impl Mapped {
     }
 
     pub fn of(path: &Path, budget_bytes: u64, writes: bool) -> Result<Mapped, MapError> {
-        maps::open(&Request { path, length: 0, writes, budget_bytes }).map(|at| Mapped { at })
+        maps::open(&Request { path, length: 0, writes, budget_bytes }, Writes::InPlace)
+            .map(|at| Mapped { at })
     }
 
     pub fn word(&self, page: usize, word: usize) -> &AtomicU64 {
