@@ -151,19 +151,10 @@ impl Owned<'_> {
     /// Without pipe: the file has all of it.
     fn drop_clean(&self, victims: &[u32]) -> Settled {
         let mut settled = Settled::default();
-        let mut index = 0;
-        while index < victims.len() {
-            let run = run_length(&victims[index..]);
-            let offset = Region::offset_of(victims[index]);
-            let is_out = self.region.memory.punch(offset, run * PAGE).is_ok();
-            for &page in &victims[index..index + run] {
-                if let Some(entry) = self.find(page).filter(|_| is_out) {
-                    self.remove(entry);
-                    self.note_ghost(page);
-                    settled.gone += 1;
-                }
+        for run in victims.chunk_by(are_neighbours) {
+            if self.region.memory.punch(Region::offset_of(run[0]), run.len() * PAGE).is_ok() {
+                run.iter().for_each(|page| self.end(*page, &mut settled));
             }
-            index += run;
         }
         settled
     }
@@ -223,25 +214,15 @@ impl Owned<'_> {
         self.shard.journal.store(journal::SPLICING, Release);
         let spliced = self.splice(pipe, victims);
         if spliced == 0 {
-            // SAFETY: the slot is ours, with the pipe.
-            let emptied =
-                unsafe { self.region.pipes[pipe].discard(self.region.control.slot(pipe)) };
-            if let Err(errno) = emptied {
-                Region::broken("pipe", errno);
-            }
-            self.shard.journal.store(journal::IDLE, Release);
-            self.give_pipe_back(pipe);
+            self.drop_pipe(pipe);
             return Settled::default();
         }
         self.shard.batch.store(spliced as u32, Relaxed);
         self.shard.journal.store(journal::TAKEN, Release);
         let mut all_out = true;
-        let mut index = 0;
-        while index < spliced {
-            let run = run_length(&victims[index..spliced]);
-            let offset = Region::offset_of(victims[index]);
-            all_out &= self.region.memory.punch(offset, run * PAGE).is_ok();
-            index += run;
+        for run in victims[..spliced].chunk_by(are_neighbours) {
+            let offset = Region::offset_of(run[0]);
+            all_out &= self.region.memory.punch(offset, run.len() * PAGE).is_ok();
         }
         self.settle(!all_out)
     }
@@ -250,21 +231,18 @@ impl Owned<'_> {
     /// also if that is not known.
     fn splice(&self, pipe: usize, victims: &[u32]) -> usize {
         let pipe = &self.region.pipes[pipe];
-        let mut index = 0;
-        while index < victims.len() {
-            let run = run_length(&victims[index..]);
-            let offset = Region::offset_of(victims[index]);
-            let put = pipe.put(&self.region.memory, offset, run).unwrap_or(0);
-            index += put;
-            if put < run {
+        let mut count = 0;
+        for run in victims.chunk_by(are_neighbours) {
+            let put = pipe.put(&self.region.memory, Region::offset_of(run[0]), run.len());
+            count += put.unwrap_or(0);
+            if put != Ok(run.len()) {
                 break;
             }
         }
-        if pipe.held_bytes() == Ok(index * PAGE) { index } else { 0 }
+        if pipe.held_bytes() == Ok(count * PAGE) { count } else { 0 }
     }
 }
 
-/// How many of the pages, from the first on, are neighbours.
-fn run_length(pages: &[u32]) -> usize {
-    pages.windows(2).take_while(|pair| pair[1] == pair[0] + 1).count() + 1
+fn are_neighbours(one: &u32, next: &u32) -> bool {
+    one + 1 == *next
 }

@@ -10,9 +10,7 @@
 //! Never: allocates | waits for another shard.
 //! Threads: any, also in a signal handler, with all signals blocked.
 
-use core::sync::atomic::Ordering::{Relaxed, Release};
-
-use deepheap_sys::errno::Errno;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::control::{ENTRIES, journal};
 use crate::ownership::Owned;
@@ -60,14 +58,7 @@ impl Owned<'_> {
         }
         for (pipe, user) in header.pipe_users.iter().enumerate() {
             if user.load(Relaxed) == self.index + 1 {
-                // SAFETY: the pipe and so its slot are this shard's.
-                let emptied =
-                    unsafe { self.region.pipes[pipe].discard(self.region.control.slot(pipe)) };
-                if emptied.is_err() {
-                    Region::broken("pipe", Errno::EPIPE);
-                }
-                self.shard.journal.store(journal::IDLE, Release);
-                self.give_pipe_back(pipe);
+                self.drop_pipe(pipe);
             }
         }
         for entry in 0..ENTRIES {

@@ -34,16 +34,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Tries; then the process ends, and another one goes on.
 const TRIES: u32 = 2000;
 
-/// Pages of a batch that were changed, with consecutive numbers.
-#[derive(Clone, Copy, Default)]
-struct Run {
-    /// Where in the batch.
-    from: usize,
-    pages: usize,
-    /// The first one's number.
-    page: u32,
-}
-
 /// What an eviction did.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Settled {
@@ -51,8 +41,6 @@ pub struct Settled {
     pub gone: usize,
     /// Those among them that were written first.
     pub written: usize,
-    /// Pages that were put back, since they could not be written.
-    pub put_back: usize,
     /// Nothing was tried: all pipes are in use. The thread has slept for a moment.
     pub has_no_pipe: bool,
 }
@@ -65,42 +53,58 @@ impl Owned<'_> {
         let count = (self.shard.batch.load(Relaxed) as usize).min(BATCH);
         let slot = self.region.control.slot(pipe);
         self.read_pipe(pipe, slot, count * PAGE);
-        // A page that is still there has not left: its bytes in the slot may be old.
-        let mut left = [false; BATCH];
-        for (index, left) in left[..count].iter_mut().enumerate() {
-            let page = self.shard.batch_pages[index].load(Relaxed);
-            *left = !(may_be_there && self.region.is_in_memory(page));
-        }
-        let mut runs = [Run::default(); BATCH];
-        let run_count = self.find_changed(slot, &left[..count], &mut runs);
-        let runs = &runs[..run_count];
-        let written = self.write_together(slot, runs);
+        let pages: [u32; BATCH] =
+            core::array::from_fn(|index| self.shard.batch_pages[index].load(Relaxed));
         let mut settled = Settled::default();
-        let (mut index, mut next) = (0, 0);
-        while index < count {
-            match runs.get(next).filter(|run| run.from == index) {
-                Some(run) => {
-                    let is_written = written >> next & 1 != 0;
-                    self.write_or_put_back(slot, *run, is_written, &mut settled);
-                    index += run.pages;
-                    next += 1;
-                }
-                None => {
-                    if left[index] {
-                        self.end(index, &mut settled);
-                    }
-                    index += 1;
-                }
+        let (mut changed, mut changed_count) = ([0; BATCH], 0);
+        for (index, &page) in pages[..count].iter().enumerate() {
+            // A page that is still there has not left: its bytes in the slot may be old.
+            if may_be_there && self.region.is_in_memory(page) {
+                continue;
+            }
+            let is_changed = self.find(page).is_some_and(|entry| {
+                // SAFETY: a page of the slot, which nobody changes now.
+                self.hash(entry) != unsafe { self.region.hash(slot.add(index * PAGE)) }
+                    || self.is_logged_in_parts(page)
+            });
+            if is_changed {
+                changed[changed_count] = index;
+                changed_count += 1;
+            } else {
+                self.end(page, &mut settled);
             }
         }
-        self.shard.journal.store(journal::IDLE, Release);
+        let changed = &changed[..changed_count];
+        let written = match self.region.log() {
+            Some(log) => self.log_pages(&log, slot, &pages, changed),
+            None => self.write_pages(slot, &pages, changed),
+        };
+        for &index in changed {
+            if written >> index & 1 != 0 {
+                settled.written += 1;
+                self.end(pages[index], &mut settled);
+            } else {
+                self.put_back(slot.wrapping_add(index * PAGE), pages[index]);
+            }
+        }
         self.give_pipe_back(pipe);
         settled
     }
 
-    /// Gives back a pipe that is empty, and a journal that is idle.
-    pub(crate) fn give_pipe_back(&self, pipe: usize) {
+    /// Ends the journal, and gives back a pipe that is empty.
+    fn give_pipe_back(&self, pipe: usize) {
+        self.shard.journal.store(journal::IDLE, Release);
         self.region.control.header().pipe_users[pipe].store(0, Release);
+    }
+
+    /// Ends an eviction of which no page has left RAM.
+    pub(crate) fn drop_pipe(&self, pipe: usize) {
+        // SAFETY: the slot is ours, with the pipe.
+        let emptied = unsafe { self.region.pipes[pipe].discard(self.region.control.slot(pipe)) };
+        if let Err(errno) = emptied {
+            Region::broken("pipe", errno);
+        }
+        self.give_pipe_back(pipe);
     }
 
     /// Brings what is left in the pipe into the slot, behind what is there already.
@@ -116,117 +120,69 @@ impl Owned<'_> {
         }
     }
 
-    /// Finds the pages that were changed; neighbours are one run. Answers how many runs.
-    fn find_changed(&self, slot: *mut u8, left: &[bool], runs: &mut [Run; BATCH]) -> usize {
-        let mut count = 0;
-        for index in (0..left.len()).filter(|index| left[*index]) {
-            let page = self.shard.batch_pages[index].load(Relaxed);
-            let is_changed = self.find(page).is_some_and(|entry| {
-                // SAFETY: a page of the slot, which nobody changes now.
-                self.hash(entry) != unsafe { self.region.hash(slot.add(index * PAGE)) }
-                    || self.is_logged_in_parts(page)
-            });
-            if !is_changed {
-                continue;
-            }
-            match runs[..count].last_mut() {
-                Some(run)
-                    if run.from + run.pages == index && run.page + run.pages as u32 == page =>
-                {
-                    run.pages += 1;
-                }
-                _ => {
-                    runs[count] = Run { from: index, pages: 1, page };
-                    count += 1;
-                }
-            }
-        }
-        count
-    }
-
-    /// Writes runs side by side, if that can be; answers which are written, a bit for each. The
-    /// others are to be written one by one.
-    fn write_together(&self, slot: *mut u8, runs: &[Run]) -> u32 {
+    /// Writes pages of the slot, neighbours together, and all side by side if that can be; answers
+    /// which are in the file, a bit for each.
+    fn write_pages(&self, slot: *mut u8, pages: &[u32; BATCH], changed: &[usize]) -> u32 {
         const NONE: JointWrite = JointWrite { from: core::ptr::null(), bytes: 0, offset: 0 };
-        const _: () = assert!(BATCH <= WRITES_MAX && BATCH <= u32::BITS as usize);
-        if runs.len() < 2 || self.region.log().is_some() {
-            return 0;
-        }
-        let mut writes = [NONE; BATCH];
-        for (write, run) in writes.iter_mut().zip(runs) {
-            *write = JointWrite {
-                from: slot.wrapping_add(run.from * PAGE),
-                bytes: run.pages * PAGE,
-                offset: Region::offset_of(run.page),
+        const _: () = assert!(BATCH <= WRITES_MAX && BATCH < u32::BITS as usize);
+        let (mut writes, mut count) = ([NONE; BATCH], 0);
+        for run in changed.chunk_by(|&one, &next| one + 1 == next && pages[one] + 1 == pages[next])
+        {
+            writes[count] = JointWrite {
+                from: slot.wrapping_add(run[0] * PAGE),
+                bytes: run.len() * PAGE,
+                offset: Region::offset_of(pages[run[0]]),
             };
+            count += 1;
         }
-        let (writes, file_bytes) = (&writes[..runs.len()], self.region.file_bytes());
+        let (writes, file_bytes) = (&writes[..count], self.region.file_bytes());
+        let (backing, counts) = (&self.region.backing, &self.region.control.header().counts);
         // SAFETY: pages of the slot, which nobody changes now.
-        let write = |writer: &mut _| unsafe {
-            self.region.backing.write_together(writer, writes, file_bytes)
-        };
-        with_writer(write).unwrap_or(0)
+        let together =
+            |writer: &mut _| unsafe { backing.write_together(writer, writes, file_bytes) };
+        let together = if count < 2 { None } else { with_writer(together) }.unwrap_or(0);
+        let mut written = 0;
+        for (number, &JointWrite { from, bytes, offset }) in writes.iter().enumerate() {
+            let count = bytes / PAGE;
+            let is_written = together >> number & 1 != 0
+                // SAFETY: as above.
+                || unsafe { backing.write(from, count, offset, file_bytes) }.is_ok();
+            if is_written {
+                counts.pages_written.fetch_add(count as u64, Relaxed);
+                written |= ((1 << count) - 1) << ((from as usize - slot as usize) / PAGE);
+            } else if backing.can_write() {
+                // Who cannot write at all is no error of the device.
+                counts.write_errors.fetch_add(1, Relaxed);
+            }
+        }
+        written
     }
 
-    fn write_or_put_back(
+    /// As `write_pages`, to the log.
+    fn log_pages(
         &self,
+        log: &Log<'_>,
         slot: *mut u8,
-        Run { from, pages, page }: Run,
-        is_written: bool,
-        settled: &mut Settled,
-    ) {
-        if let Some(log) = self.region.log() {
-            return (from..from + pages)
-                .for_each(|index| self.log_or_put_back(&log, slot, index, settled));
-        }
-        let offset = Region::offset_of(page);
-        let bytes = slot.wrapping_add(from * PAGE);
-        let file_bytes = self.region.file_bytes();
-        let written = match is_written {
-            true => Ok(()),
-            // SAFETY: pages of the slot, which nobody changes now.
-            false => unsafe { self.region.backing.write(bytes, pages, offset, file_bytes) },
-        };
-        let counts = &self.region.control.header().counts;
-        for index in from..from + pages {
-            if written.is_ok() {
-                counts.pages_written.fetch_add(1, Relaxed);
-                settled.written += 1;
-                self.end(index, settled);
-            } else {
-                self.put_back(slot, index);
-                settled.put_back += 1;
-            }
-        }
-        // Who cannot write at all is no error of the device.
-        if written.is_err() && self.region.backing.can_write() {
-            counts.write_errors.fetch_add(1, Relaxed);
-        }
-    }
-
-    fn log_or_put_back(&self, log: &Log<'_>, slot: *mut u8, index: usize, settled: &mut Settled) {
-        let page = self.shard.batch_pages[index].load(Relaxed);
-        // SAFETY: a page of the slot, which nobody changes now.
-        let bytes = unsafe { core::slice::from_raw_parts(slot.add(index * PAGE), PAGE) };
-        match self.log_evicted(log, page, bytes) {
-            Ok(()) => {
-                settled.written += 1;
-                self.end(index, settled);
-            }
-            Err(errno) => {
-                self.put_back(slot, index);
-                settled.put_back += 1;
-                if errno != Errno::ENOSPC {
+        pages: &[u32; BATCH],
+        changed: &[usize],
+    ) -> u32 {
+        let mut written = 0;
+        for &index in changed {
+            // SAFETY: a page of the slot, which nobody changes now.
+            let bytes = unsafe { core::slice::from_raw_parts(slot.add(index * PAGE), PAGE) };
+            match self.log_evicted(log, pages[index], bytes) {
+                Ok(()) => written |= 1 << index,
+                Err(Errno::ENOSPC) => {}
+                Err(_) => {
                     let counts = &self.region.control.header().counts;
                     counts.write_errors.fetch_add(1, Relaxed);
                 }
             }
         }
+        written
     }
 
-    fn put_back(&self, slot: *mut u8, index: usize) {
-        let page = self.shard.batch_pages[index].load(Relaxed);
-        let from = slot.wrapping_add(index * PAGE);
+    fn put_back(&self, from: *const u8, page: u32) {
         for _ in 0..TRIES {
             // SAFETY: a page of the slot, which nobody changes now.
             match unsafe { self.region.memory.write_page(from, Region::offset_of(page)) } {
@@ -244,8 +200,7 @@ impl Owned<'_> {
     }
 
     /// The page has left, and the file has its bytes.
-    fn end(&self, index: usize, settled: &mut Settled) {
-        let page = self.shard.batch_pages[index].load(Relaxed);
+    pub(crate) fn end(&self, page: u32, settled: &mut Settled) {
         if let Some(entry) = self.find(page) {
             self.remove(entry);
             self.note_ghost(page);
