@@ -208,6 +208,9 @@ impl Backing {
 
     /// Makes durable what was written, by whoever.
     pub fn sync(&self) -> Result<()> {
-        self.file.sync()
+        match &self.log {
+            Some(log) => log.device().sync(),
+            None => self.file.sync(),
+        }
     }
 }

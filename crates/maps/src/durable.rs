@@ -14,7 +14,7 @@ use deepheap_sys::errno::Errno;
 use crate::control::{BATCH, CHUNK_PAGES, ENTRIES};
 use crate::error::SyncError;
 use crate::ownership::Owned;
-use crate::region::Region;
+use crate::region::{Hash, Region};
 use crate::staging::{BUFFER_PAGES, Buffer};
 
 impl Region {
@@ -37,22 +37,29 @@ impl Region {
             return self.log_sync(&log, pages);
         }
         self.write_changed(pages)?;
-        let failed = &self.control.header().sync_error;
-        match failed.load(Relaxed) {
-            0 => {}
-            errno => return Err(SyncError::Sync(Errno::from_raw(errno as i32))),
+        self.sync_device().map_err(SyncError::Sync)
+    }
+
+    /// Err: a sync has failed before, and nobody knows what is durable.
+    pub(crate) fn check_synced(&self) -> Result<(), Errno> {
+        match self.control.header().sync_error.load(Relaxed) {
+            0 => Ok(()),
+            errno => Err(Errno::from_raw(errno as i32)),
         }
-        self.backing.sync().map_err(|errno| {
-            failed.store(errno.raw() as u32, Relaxed);
-            SyncError::Sync(errno)
-        })
+    }
+
+    /// Has the device make durable what was written.
+    pub(crate) fn sync_device(&self) -> Result<(), Errno> {
+        self.check_synced()?;
+        let failed = &self.control.header().sync_error;
+        self.backing.sync().inspect_err(|errno| failed.store(errno.raw() as u32, Relaxed))
     }
 
     /// Has these pages leave RAM, as far as they can.
     pub(crate) fn evict_range(&self, pages: &Range<u32>) {
         for owned in self.shards_of(pages.clone()) {
-            let mut wanted = owned.entries_in(pages);
-            for some in wanted.pages().chunks_mut(BATCH) {
+            let mut places = [0; ENTRIES];
+            for some in owned.pages_in(pages, &mut places).chunks_mut(BATCH) {
                 let count = self.unpinned(some);
                 owned.evict(&mut some[..count]);
             }
@@ -71,66 +78,58 @@ impl Region {
     }
 }
 
-/// Pages of a shard.
-struct Present {
-    pages: [u32; ENTRIES],
-    count: usize,
-}
-
-impl Present {
-    fn pages(&mut self) -> &mut [u32] {
-        &mut self.pages[..self.count]
-    }
-}
-
 impl Owned<'_> {
     /// The pages of the range that are in RAM, in ascending order.
-    fn entries_in(&self, pages: &Range<u32>) -> Present {
-        let mut some = Present { pages: [0; ENTRIES], count: 0 };
-        for page in (0..ENTRIES).filter_map(|entry| self.page(entry)) {
-            if pages.contains(&page) {
-                some.pages[some.count] = page;
-                some.count += 1;
-            }
+    fn pages_in<'a>(&self, range: &Range<u32>, places: &'a mut [u32; ENTRIES]) -> &'a mut [u32] {
+        let pages = (0..ENTRIES).filter_map(|entry| self.page(entry));
+        let mut count = 0;
+        for page in pages.filter(|page| range.contains(page)) {
+            places[count] = page;
+            count += 1;
         }
-        some.pages().sort_unstable();
-        some
+        places[..count].sort_unstable();
+        &mut places[..count]
+    }
+
+    /// Copies an entry's page; answers its hash if that is not what the file has of it. A hole has
+    /// been dropped by the program, and is not zeros.
+    ///
+    /// # Safety
+    /// `into` is a page that can be written and that nobody else uses.
+    pub(crate) unsafe fn read_changed(
+        &self,
+        entry: usize,
+        page: u32,
+        into: *mut u8,
+    ) -> Result<Option<Hash>, Errno> {
+        // SAFETY: the caller's promise.
+        let hash = unsafe {
+            self.region.memory.read_page(into, Region::offset_of(page))?;
+            self.region.hash(into)
+        };
+        Ok((self.hash(entry) != hash && self.region.is_in_memory(page)).then_some(hash))
     }
 
     fn write_changed(&self, pages: &Range<u32>, buffer: &Buffer) -> Result<(), SyncError> {
-        let mut wanted = self.entries_in(pages);
         // A run of changed neighbours, in the buffer.
         let (mut first, mut run) = (0, 0);
-        for &page in wanted.pages().iter() {
-            if run > 0 && (page != first + run as u32 || run == BUFFER_PAGES) {
+        for &mut page in self.pages_in(pages, &mut [0; ENTRIES]) {
+            if page != first + run as u32 || run == BUFFER_PAGES {
                 self.write_run(first, run, buffer)?;
-                run = 0;
+                (first, run) = (page, 0);
             }
             let Some(entry) = self.find(page) else { continue };
-            let into = buffer.page(run);
-            let offset = Region::offset_of(page);
             // SAFETY: a page of the buffer, which is ours.
-            let hash = unsafe {
-                self.region.memory.read_page(into, offset).map_err(SyncError::Write)?;
-                self.region.hash(into)
-            };
-            if self.hash(entry) != hash && self.region.is_in_memory(page) {
-                if run == 0 {
-                    first = page;
-                }
-                run += 1;
-            } else if run > 0 {
-                self.write_run(first, run, buffer)?;
-                run = 0;
-            }
+            let changed = unsafe { self.read_changed(entry, page, buffer.page(run)) };
+            run += usize::from(changed.map_err(SyncError::Write)?.is_some());
         }
-        if run > 0 {
-            self.write_run(first, run, buffer)?;
-        }
-        Ok(())
+        self.write_run(first, run, buffer)
     }
 
     fn write_run(&self, first: u32, run: usize, buffer: &Buffer) -> Result<(), SyncError> {
+        if run == 0 {
+            return Ok(());
+        }
         let header = self.region.control.header();
         let offset = Region::offset_of(first);
         let file_bytes = self.region.file_bytes();

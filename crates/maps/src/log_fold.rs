@@ -25,7 +25,6 @@ use crate::log::Log;
 use crate::log_append::RECORD_PAGES;
 use crate::log_tables::{FoldState, INDEX, Tail};
 use crate::ownership::Owned;
-use crate::region::Region;
 use crate::staging::{BUFFER_PAGES, Buffer};
 
 /// Bytes of the log in use from which on it is folded.
@@ -120,16 +119,12 @@ impl Log<'_> {
                 return Ok(false);
             }
         }
-        let failed = &self.region.control.header().sync_error;
-        if failed.load(Relaxed) != 0 {
+        if self.region.check_synced().is_err() {
             return Ok(false);
         }
-        let sync = || {
-            self.file.device().sync().inspect_err(|errno| failed.store(errno.raw() as u32, Relaxed))
-        };
-        sync()?;
+        self.region.sync_device()?;
         self.write_superblock(target, false)?;
-        sync()?;
+        self.region.sync_device()?;
         let start = self.words.start.swap(target, Release);
         FoldState { target: None, ..FoldState::of(self.words) }.store(self.words);
         self.discard(start, target);
@@ -167,9 +162,8 @@ impl Log<'_> {
         let start = self.words.start.load(Relaxed);
         let tail = Tail::of(self.words);
         if tail.is_empty() && tail.position == start {
-            let sync = || self.file.device().sync().map_err(SyncError::Sync);
             self.write_superblock(start, true).map_err(SyncError::Write)?;
-            sync()?;
+            self.region.sync_device().map_err(SyncError::Sync)?;
         }
         Ok(())
     }
@@ -213,15 +207,12 @@ impl Owned<'_> {
     /// A page in RAM. False: it has changes that were not logged.
     fn fold_present(&self, log: &Log<'_>, page: u32, buffer: &Buffer) -> Result<bool, Errno> {
         let Some(entry) = self.find(page) else { return Ok(false) };
-        let bytes = buffer.page(0);
         // SAFETY: a page of the buffer, which is ours.
-        let bytes = unsafe {
-            self.region.memory.read_page(bytes, Region::offset_of(page))?;
-            core::slice::from_raw_parts(bytes, PAGE)
+        let (changed, bytes) = unsafe {
+            let changed = self.read_changed(entry, page, buffer.page(0))?.is_some();
+            (changed, core::slice::from_raw_parts(buffer.page(0), PAGE))
         };
-        // SAFETY: as above.
-        let hash = unsafe { self.region.hash(bytes.as_ptr()) };
-        if hash != self.hash(entry) || !self.region.is_in_memory(page) {
+        if changed || !self.region.is_in_memory(page) {
             return Ok(false);
         }
         log.write_base(page, bytes)?;

@@ -57,11 +57,7 @@ impl Region {
 impl Log<'_> {
     fn commit(&self, pages: Range<u32>) -> Result<(), SyncError> {
         let _held = self.hold(&self.words.commit_lock);
-        let failed = &self.region.control.header().sync_error;
-        match failed.load(Relaxed) {
-            0 => {}
-            errno => return Err(SyncError::Sync(Errno::from_raw(errno as i32))),
-        }
+        self.region.check_synced().map_err(SyncError::Sync)?;
         let was_relogging = self.words.is_relogging.load(Relaxed) != 0;
         let is_all = pages.start == 0 && pages.end >= self.region.file_pages();
         {
@@ -80,10 +76,7 @@ impl Log<'_> {
             }
             frame.seal(Some(pages.clone())).map_err(SyncError::Write)?
         };
-        self.file.device().sync().map_err(|errno| {
-            failed.store(errno.raw() as u32, Relaxed);
-            SyncError::Sync(errno)
-        })?;
+        self.region.sync_device().map_err(SyncError::Sync)?;
         self.words.acknowledged.fetch_max(end, Release);
         self.note_commit((!is_all).then_some(pages), end);
         if is_all || !was_relogging {
@@ -120,15 +113,11 @@ impl Owned<'_> {
             self.set_doubtful(entry, self.region.unpinned(&mut [page]) == 0);
             let bytes = buffer.page(0);
             // SAFETY: a page of the buffer, which is ours.
-            let (hash, bytes) = unsafe {
-                let offset = Region::offset_of(page);
-                self.region.memory.read_page(bytes, offset).map_err(SyncError::Write)?;
-                (self.region.hash(bytes), core::slice::from_raw_parts(bytes, PAGE))
+            let (read, bytes) = unsafe {
+                let read = self.read_changed(entry, page, bytes);
+                (read, core::slice::from_raw_parts(bytes, PAGE))
             };
-            // A hole has been dropped by the program, and is not zeros.
-            if self.hash(entry) == hash || !self.region.is_in_memory(page) {
-                continue;
-            }
+            let Some(hash) = read.map_err(SyncError::Write)? else { continue };
             let (changed, hashes) = self.changed_pieces(entry, bytes);
             let fold = FoldState::of(log.words);
             let logged = self.logged(page);
