@@ -207,17 +207,13 @@ impl Region {
         let header = self.control.header();
         let counts = &header.counts;
         let resident = self.memory.resident_bytes();
-        let places = self.control.participants().iter().enumerate();
-        let living = places.filter(|(place, participant)| {
-            participant.pid.load(Relaxed) != 0
-                && (*place == self.place || self.rendezvous.is_locked(*place))
-        });
+        let others = self.control.living(&self.rendezvous).count();
         Stats {
             file_bytes: self.file_bytes(),
             budget_bytes: header.budget_bytes.load(Relaxed),
             resident_bytes: resident
                 .unwrap_or_else(|_| header.resident.load(Relaxed) * PAGE as u64),
-            processes: living.count() as u64,
+            processes: 1 + others as u64,
             faults: counts.faults.load(Relaxed),
             pages_read: counts.pages_read.load(Relaxed),
             evicted_clean: counts.evicted_clean.load(Relaxed),

@@ -13,10 +13,12 @@
 //! Never: decides anything; knows who may change what (`ownership`).
 //! Threads: any, of any process.
 
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
 use deepheap_store::format::map_log::FRAME_BYTES;
 use deepheap_sys::page_pipe::PIPE_PAGES;
+use deepheap_sys::rendezvous::Rendezvous;
 use deepheap_sys::{PAGE, mapping};
 
 use crate::log_tables::{LogShard, LogWords, SHARD_ENTRIES};
@@ -24,7 +26,7 @@ use crate::log_tables::{LogShard, LogWords, SHARD_ENTRIES};
 /// What the file begins with.
 pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
 /// Changes with the layout.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Processes that can have a map at a time.
 pub const PARTICIPANTS_MAX: usize = 128;
 /// Pages of a chunk: neighbours that one shard has.
@@ -57,9 +59,6 @@ pub struct Header {
     pub shards: AtomicU32,
     /// Not 0: it has a log.
     pub has_log: AtomicU32,
-    /// Which file is mapped.
-    pub device: AtomicU64,
-    pub inode: AtomicU64,
     /// Bytes of the file when it was mapped last.
     pub file_bytes: AtomicU64,
     /// The RAM, a sparse file.
@@ -255,6 +254,17 @@ impl Control {
     pub fn participants(&self) -> &[Participant; PARTICIPANTS_MAX] {
         // SAFETY: as above; it lies behind the header.
         unsafe { &*self.base.add(PARTICIPANTS_AT).cast() }
+    }
+
+    /// Those but this process that have the map, all of what is said of them. `rendezvous` is its
+    /// file, or by which it has entered.
+    pub fn living(&self, rendezvous: &Rendezvous) -> impl Iterator<Item = &Participant> {
+        let places = self.participants().iter().enumerate();
+        // One that is just coming or leaving has no number.
+        let living = places.filter(|(place, participant)| {
+            participant.pid.load(Acquire) != 0 && rendezvous.is_locked(*place)
+        });
+        living.map(|(_, participant)| participant)
     }
 
     pub fn pins(&self) -> &[PinSlot; PINS_MAX] {

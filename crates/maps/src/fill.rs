@@ -243,7 +243,7 @@ impl Region {
                 owned.note_pieces(page + index, bytes);
             }
         }
-        if self.comes_clean && (count < FILLED_TOGETHER || self.is_tracked) {
+        if self.watch.comes_clean && (count < FILLED_TOGETHER || self.watch.is_tracked) {
             return match self.copy_in(page, count, buffer, at) {
                 came if came == count => Ok(()),
                 came => self.install_singly(owners, page, count, came, bytes),
@@ -252,7 +252,7 @@ impl Region {
         let to = self.base + page as usize * PAGE;
         let length = count as usize * PAGE;
         // SAFETY: pages of the map; the buffer is so long, and nobody changes it now.
-        match unsafe { self.uffd.copy(to, bytes, length) } {
+        match unsafe { self.watch.uffd.copy(to, bytes, length) } {
             Ok(Copy::Done) => Ok(()),
             Err(errno) => self.install_rest(owners, page, count, 0, errno),
             Ok(Copy::Exists) => self.install_singly(owners, page, count, 0, bytes),
@@ -285,7 +285,7 @@ impl Region {
         for index in from..count {
             let at = self.base + (page + index) as usize * PAGE;
             // SAFETY: as in `install`.
-            match unsafe { self.uffd.copy(at, bytes.add(index as usize * PAGE), PAGE) } {
+            match unsafe { self.watch.uffd.copy(at, bytes.add(index as usize * PAGE), PAGE) } {
                 Ok(Copy::Done) => {}
                 Ok(_) => {
                     if let Some((owned, entry)) = owners.entry_of(self, page + index) {

@@ -19,22 +19,20 @@ use deepheap_sys::direct_file::{OpenError, file_system_is_memory};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::page_pipe::PagePipe;
 use deepheap_sys::rendezvous::{Door, Rendezvous};
-use deepheap_sys::sparse_file::{FileId, SparseFile};
-use deepheap_sys::userfaultfd::Userfaultfd;
+use deepheap_sys::sparse_file::{FileId, Placement, SparseFile};
 use deepheap_sys::{PAGE, mapping, random, thread};
 
 use crate::backing::Backing;
 use crate::control::{
-    BUDGET_MIN, Control, Header, MAGIC, PARTICIPANTS_MAX, PATH_BYTES, PIPES, Participant, VERSION,
-    Writes, bytes_of, bytes_told, plan,
+    BUDGET_MIN, Control, Header, MAGIC, PATH_BYTES, PIPES, Participant, VERSION, Writes, bytes_of,
+    bytes_told, plan,
 };
 use crate::error::MapError;
 use crate::folder;
 use crate::log_create;
 use crate::ownership::mark_of;
 use crate::ranges::Ranges;
-use crate::region::Region;
-use crate::staging;
+use crate::region::{Region, Watch};
 use crate::streams::Streams;
 
 /// The most pages of a file: a page plus one fits in 32 bits.
@@ -92,36 +90,40 @@ impl Region {
             return Err(MapError::Budget(request.budget_bytes));
         }
         let bytes = (length as usize).next_multiple_of(PAGE);
-        let watch = Watch::open(writes, request.writes).map_err(MapError::Kernel)?;
+        let watch = Watch::open(writes == Writes::Log, request.writes).map_err(MapError::Kernel)?;
         let id = backing.id().map_err(MapError::Resources)?;
         folder::sweep();
         let mut patience = TRIES;
         loop {
             let rendezvous = Rendezvous::open(&folder::name_of(id)).map_err(MapError::Folder)?;
             let Some(door) = rendezvous.door().map_err(MapError::Folder)? else { continue };
-            let (control, means) = match Self::find_living(&rendezvous)? {
-                Some(control) => match Self::means_of_living(&rendezvous, &control) {
-                    Ok(means) => (control, means),
-                    // One that is being killed gives its descriptors up before its lock.
-                    Err(MapError::Unreachable(_)) if patience > 0 => {
-                        patience -= 1;
-                        drop(door);
-                        thread::sleep(PAUSE);
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                },
+            let (control, means) = match Self::find_living(&rendezvous) {
+                Ok(Some(found)) => found,
+                // One that is being killed gives its descriptors up before its lock.
+                Err(MapError::Unreachable(_)) if patience > 0 => {
+                    patience -= 1;
+                    drop(door);
+                    thread::sleep(PAUSE);
+                    continue;
+                }
+                Err(error) => return Err(error),
                 // Not truncated: somebody may be looking at it.
-                None if rendezvous.bytes().map_err(MapError::Folder)? > 0 => {
+                Ok(None) if rendezvous.bytes().map_err(MapError::Folder)? > 0 => {
                     door.remove();
                     continue;
                 }
-                None => Self::begin(&rendezvous, &door, request, writes, id, file_bytes)?,
+                Ok(None) => Self::begin(&rendezvous, &door, request, writes, file_bytes)?,
             };
             if let (Some(log), Some(words)) = (backing.log(), control.log_words()) {
                 log.prepare(words, backing.can_write())?;
             }
-            let (place, mark) = enter(&rendezvous, &control, &means, request, &backing)?;
+            let Means { memory, pipes } = means;
+            let entered =
+                enter(&rendezvous, &control, &memory, &pipes, request.writes, backing.can_write());
+            let (place, mark) = entered.map_err(|errno| match errno {
+                Errno::EAGAIN => MapError::TooMany,
+                errno => MapError::Folder(errno),
+            })?;
             let header = control.header();
             // A file that has grown is longer for all. One that was cut is read up to its end.
             // Asked again, for at the door nobody makes it shorter.
@@ -129,10 +131,8 @@ impl Region {
             header.file_bytes.fetch_max(file_bytes, Relaxed);
             drop(door);
             let of_file = file_bytes.next_multiple_of(PAGE as u64);
-            means.memory.grow(of_file).map_err(MapError::Resources)?;
-            let protection = if request.writes { libc::PROT_WRITE } else { 0 } | libc::PROT_READ;
-            let base = means.memory.map(bytes, protection).map_err(MapError::Resources)? as usize;
-            let Means { memory, pipes } = means;
+            memory.grow(of_file).map_err(MapError::Resources)?;
+            let base = watch.map(&memory, 0, bytes, request.writes, Placement::Anywhere)?;
             let ranges = Ranges::new(header.budget_pages.load(Relaxed));
             let region = Region {
                 base,
@@ -142,60 +142,37 @@ impl Region {
                 memory,
                 pipes,
                 backing,
-                comes_clean: watch.comes_clean(request.writes),
-                uffd: watch.uffd,
-                is_tracked: watch.is_tracked,
-                is_protectable: watch.is_protectable,
+                watch,
                 had_changes: AtomicBool::new(false),
                 ranges,
                 place,
                 mark,
                 streams: Streams::default(),
             };
-            region.register(base, bytes).map_err(MapError::Kernel)?;
             region.announce_writer(request.writes);
             return Ok(region);
         }
     }
 
-    /// Has the kernel tell of touches of what is not in RAM, in a range that was mapped for it.
-    pub(crate) fn register(&self, base: usize, bytes: usize) -> Result<(), Errno> {
-        match self.is_protectable {
-            true => self.uffd.register_protectable(base, bytes),
-            false => self.uffd.register_missing(base, bytes),
-        }
-    }
-
-    /// The tables, if a process that has them lives.
-    fn find_living(rendezvous: &Rendezvous) -> Result<Option<Control>, MapError> {
+    /// Tables, and RAM and pipes by the descriptors of a process that has them; none if none lives.
+    fn find_living(rendezvous: &Rendezvous) -> Result<Option<(Control, Means)>, MapError> {
         let Some(control) = tables_of(rendezvous).map_err(MapError::Folder)? else {
             return Ok(None);
         };
         let Some(control) = control else {
-            let has_members = (0..PARTICIPANTS_MAX).any(|place| rendezvous.is_locked(place));
-            return if has_members { Err(MapError::Version) } else { Ok(None) };
+            return if rendezvous.has_others() { Err(MapError::Version) } else { Ok(None) };
         };
-        // One that is just leaving has no number any more.
-        let lives = |(place, participant): (usize, &Participant)| {
-            participant.pid.load(Acquire) != 0 && rendezvous.is_locked(place)
-        };
-        let is_living = control.participants().iter().enumerate().any(lives);
-        Ok(is_living.then_some(control))
-    }
-
-    /// Opens RAM and pipes by the descriptors of somebody who lives.
-    fn means_of_living(rendezvous: &Rendezvous, control: &Control) -> Result<Means, MapError> {
-        let mut answer = Err(MapError::Unreachable(Errno::ESRCH));
-        for (place, participant) in control.participants().iter().enumerate() {
-            if participant.pid.load(Acquire) != 0 && rendezvous.is_locked(place) {
-                match means_of(control.header(), participant) {
-                    Ok(means) => return Ok(means),
-                    Err(Errno::EMFILE) => answer = Err(MapError::Resources(Errno::EMFILE)),
-                    Err(errno) => answer = Err(MapError::Unreachable(errno)),
-                }
-            }
+        let mut failure = None;
+        let means = control.living(rendezvous).find_map(|participant| {
+            let means = means_of(control.header(), participant);
+            means.map_err(|errno| failure = Some(errno)).ok()
+        });
+        match (means, failure) {
+            (Some(means), _) => Ok(Some((control, means))),
+            (None, None) => Ok(None),
+            (None, Some(Errno::EMFILE)) => Err(MapError::Resources(Errno::EMFILE)),
+            (None, Some(errno)) => Err(MapError::Unreachable(errno)),
         }
-        answer
     }
 
     /// Makes tables, RAM and pipes.
@@ -204,7 +181,6 @@ impl Region {
         door: &Door<'_>,
         request: &Request<'_>,
         writes: Writes,
-        id: FileId,
         file_bytes: u64,
     ) -> Result<(Control, Means), MapError> {
         let (pages, shards) = plan(request.budget_bytes, writes);
@@ -218,8 +194,6 @@ impl Region {
         header.version.store(VERSION, Relaxed);
         header.shards.store(shards, Relaxed);
         header.has_log.store(u32::from(writes == Writes::Log), Relaxed);
-        header.device.store(id.device, Relaxed);
-        header.inode.store(id.inode, Relaxed);
         header.file_bytes.store(file_bytes, Relaxed);
         let memory = means.memory.id().map_err(MapError::Resources)?;
         header.memory_device.store(memory.device, Relaxed);
@@ -229,8 +203,9 @@ impl Region {
             header.pipe_device.store(pipe.device, Relaxed);
             inode.store(pipe.inode, Relaxed);
         }
-        let [low, high] = random_words();
-        header.seed.store(low ^ high.rotate_left(32) ^ memory.inode, Relaxed);
+        let random = u128::from_ne_bytes(random::of_process());
+        let random = random as u64 ^ ((random >> 64) as u64).rotate_left(32);
+        header.seed.store(random ^ memory.inode, Relaxed);
         header.budget_bytes.store(request.budget_bytes, Relaxed);
         header.budget_pages.store(pages, Relaxed);
         let path = request.path.canonicalize().unwrap_or_else(|_| request.path.into());
@@ -263,9 +238,7 @@ impl Region {
             let door = by.door().map_err(MapError::Folder)?;
             self.write_if_last()?;
             self.participant().pid.store(0, Release);
-            if !self.has_others()
-                && let Some(door) = &door
-            {
+            if let Some(door) = door.filter(|_| !self.rendezvous.has_others()) {
                 door.remove();
             }
             Ok(())
@@ -278,13 +251,8 @@ impl Region {
 
     /// Writes what was changed, if this process can and no other one that lives.
     pub(crate) fn write_if_last(&self) -> Result<(), MapError> {
-        let others = self.control.participants().iter().enumerate();
-        let mut others = others.filter(|(place, _)| *place != self.place);
-        let is_covered = others.any(|(place, participant)| {
-            participant.pid.load(Acquire) != 0
-                && participant.can_write.load(Relaxed) != 0
-                && self.rendezvous.is_locked(place)
-        });
+        let mut others = self.control.living(&self.rendezvous);
+        let is_covered = others.any(|other| other.can_write.load(Relaxed) != 0);
         if is_covered || !self.backing.can_write() {
             return Ok(());
         }
@@ -298,8 +266,9 @@ impl Region {
         .map_err(MapError::Sync)
     }
 
-    fn has_others(&self) -> bool {
-        (0..PARTICIPANTS_MAX).any(|place| place != self.place && self.rendezvous.is_locked(place))
+    /// Whether this process has mapped the file to write.
+    pub(crate) fn is_writer(&self) -> bool {
+        self.participant().is_writer.load(Relaxed) != 0
     }
 
     fn participant(&self) -> &Participant {
@@ -311,24 +280,12 @@ impl Region {
     pub(crate) fn after_fork(&mut self) -> Result<(), Errno> {
         let rendezvous = self.rendezvous.reopened()?;
         let door = rendezvous.door()?;
-        let (was_writer, can_write) = {
-            let parent = self.participant();
-            (parent.is_writer.load(Relaxed), parent.can_write.load(Relaxed))
-        };
-        let descriptors = (self.memory.as_raw_fd(), &self.pipes);
-        let (place, mark) = take_place(&rendezvous, &self.control, descriptors)?;
-        let participant = &self.control.participants()[place];
-        participant.is_writer.store(was_writer, Relaxed);
-        participant.can_write.store(can_write, Relaxed);
-        participant.pid.store(std::process::id(), Release);
+        let (writes, can_write) = (self.is_writer(), self.backing.can_write());
+        let (memory, pipes) = (&self.memory, &self.pipes);
+        let (place, mark) = enter(&rendezvous, &self.control, memory, pipes, writes, can_write)?;
         drop(door);
-        let writes = if self.log().is_some() { Writes::Log } else { Writes::InPlace };
-        let watch = Watch::open(writes, was_writer != 0)?;
-        self.comes_clean = watch.comes_clean(was_writer != 0);
-        self.is_tracked = watch.is_tracked;
-        self.is_protectable = watch.is_protectable;
-        self.uffd = watch.uffd;
-        self.register(self.base, self.bytes)?;
+        self.watch = Watch::open(self.log().is_some(), writes)?;
+        self.watch.register(self.base, self.bytes)?;
         // The parent's death is seen when nobody has its open file any more: neither the descriptor
         // nor a mapping that was made by it.
         let (bytes, shards) = (self.control.bytes(), self.control.shards());
@@ -376,36 +333,6 @@ pub fn tables_of(rendezvous: &Rendezvous) -> Result<Option<Option<Control>>, Err
     Ok(Some(Some(unsafe { Control::new(base, bytes, shards) })))
 }
 
-/// How the kernel watches a map.
-struct Watch {
-    uffd: Userfaultfd,
-    /// It can tell what is written.
-    is_tracked: bool,
-    /// Writes can be faults that it resolves.
-    is_protectable: bool,
-}
-
-impl Watch {
-    /// `writes`: how the map does, if this process does.
-    fn open(writes: Writes, process_writes: bool) -> Result<Watch, Errno> {
-        if writes == Writes::Log
-            && let Ok(uffd) = Userfaultfd::open_shared_tracking()
-        {
-            return Ok(Watch { uffd, is_tracked: true, is_protectable: true });
-        }
-        if process_writes && let Ok(uffd) = Userfaultfd::open_shared_protecting() {
-            return Ok(Watch { uffd, is_tracked: false, is_protectable: true });
-        }
-        let uffd = Userfaultfd::open_shared()?;
-        Ok(Watch { uffd, is_tracked: false, is_protectable: false })
-    }
-
-    /// Whether a page that is only touched to be read stays clean in the page table.
-    fn comes_clean(&self, process_writes: bool) -> bool {
-        staging::can_copy() && (self.is_protectable || !process_writes)
-    }
-}
-
 fn make_means(file_bytes: u64) -> Result<Means, Errno> {
     let bytes = file_bytes.next_multiple_of(PAGE as u64);
     let memory = SparseFile::create(c"deepheap-map", bytes)?;
@@ -434,33 +361,14 @@ fn pipes_by(make: impl Fn(usize) -> Result<PagePipe, Errno>) -> Result<[PagePipe
     pipes.try_into().map_err(|_| Errno::EINVAL)
 }
 
-/// Becomes a participant: place and mark.
+/// Becomes a participant: place and mark. EAGAIN: there is no free place. The caller is at the door.
 fn enter(
     rendezvous: &Rendezvous,
     control: &Control,
-    means: &Means,
-    request: &Request<'_>,
-    backing: &Backing,
-) -> Result<(usize, u32), MapError> {
-    let descriptors = (means.memory.as_raw_fd(), &means.pipes);
-    let taken = take_place(rendezvous, control, descriptors);
-    let (place, mark) = taken.map_err(|errno| match errno {
-        Errno::EAGAIN => MapError::TooMany,
-        errno => MapError::Folder(errno),
-    })?;
-    let participant = &control.participants()[place];
-    participant.is_writer.store(u32::from(request.writes), Relaxed);
-    participant.can_write.store(u32::from(backing.can_write()), Relaxed);
-    participant.pid.store(std::process::id(), Release);
-    Ok((place, mark))
-}
-
-/// Takes a free place; EAGAIN: there is none. The caller is at the door, and fills in the rest, the
-/// process last.
-fn take_place(
-    rendezvous: &Rendezvous,
-    control: &Control,
-    (memory, pipes): (i32, &[PagePipe; PIPES]),
+    memory: &SparseFile,
+    pipes: &[PagePipe; PIPES],
+    is_writer: bool,
+    can_write: bool,
 ) -> Result<(usize, u32), Errno> {
     for (place, participant) in control.participants().iter().enumerate() {
         if !rendezvous.try_lock(place)? {
@@ -471,16 +379,14 @@ fn take_place(
         control.header().writers_began.fetch_add(1, SeqCst);
         // From here on locks of who was here before are those of a dead one.
         let epoch = participant.epoch.fetch_add(1, Release) + 1;
-        participant.memory.store(memory, Relaxed);
+        participant.memory.store(memory.as_raw_fd(), Relaxed);
         for (number, pipe) in participant.pipes.iter().zip(pipes) {
             number.store(pipe.as_raw_fd(), Relaxed);
         }
+        participant.is_writer.store(u32::from(is_writer), Relaxed);
+        participant.can_write.store(u32::from(can_write), Relaxed);
+        participant.pid.store(std::process::id(), Release);
         return Ok((place, mark_of(place, epoch)));
     }
     Err(Errno::EAGAIN)
-}
-
-fn random_words() -> [u64; 2] {
-    let bytes = u128::from_ne_bytes(random::of_process());
-    [bytes as u64, (bytes >> 64) as u64]
 }

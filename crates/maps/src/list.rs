@@ -53,15 +53,11 @@ fn listed(name: &str) -> Option<Listed> {
     let rendezvous = Rendezvous::existing(name).ok()?;
     let control = tables_of(&rendezvous).ok()???;
     let header = control.header();
-    let places = control.participants().iter().enumerate();
-    let processes: Vec<Process> = places
-        .filter(|(place, _)| rendezvous.is_locked(*place))
-        .map(|(_, participant)| Process {
-            pid: participant.pid.load(Relaxed),
-            is_writer: participant.is_writer.load(Relaxed) != 0,
-        })
-        .filter(|process| process.pid != 0)
-        .collect();
+    let living = control.living(&rendezvous).map(|participant| Process {
+        pid: participant.pid.load(Relaxed),
+        is_writer: participant.is_writer.load(Relaxed) != 0,
+    });
+    let processes: Vec<Process> = living.collect();
     (!processes.is_empty()).then(|| Listed {
         path: PathBuf::from(OsString::from_vec(control.path())),
         processes,

@@ -82,7 +82,6 @@ impl Frame<'_> {
         let mut writes = [Write::new(shape.place_of(tail.position), frame)];
         device.write(&mut writes);
         writes[0].result?;
-        words.frame_bytes.fetch_add(length as u64, Relaxed);
         Tail::empty(shape.frame_after(tail.end())).store(words);
         Ok(tail.end())
     }

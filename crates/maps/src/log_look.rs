@@ -11,7 +11,6 @@ use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::rendezvous::Rendezvous;
 
-use crate::control::PARTICIPANTS_MAX;
 use crate::error::MapError;
 use crate::folder;
 
@@ -43,7 +42,7 @@ pub fn look(path: &Path) -> Result<Option<Look>, MapError> {
         return Err(MapError::Cut { needed, bytes });
     }
     let is_mapped = Rendezvous::existing(&folder::name_of(id.map_err(MapError::Resources)?))
-        .is_ok_and(|it| (0..PARTICIPANTS_MAX).any(|place| it.is_locked(place)));
+        .is_ok_and(|it| it.has_others());
     let survey = match is_mapped {
         true => None,
         // Without memory nothing can be said of the file.

@@ -57,8 +57,6 @@ pub struct LogWords {
     /// Of the superblock that counts.
     pub sequence: AtomicU64,
     pub epoch: AtomicU64,
-    /// Bytes of frames that were written.
-    pub frame_bytes: AtomicU64,
     /// Pages that folding wrote into the base.
     pub pages_folded: AtomicU64,
 }

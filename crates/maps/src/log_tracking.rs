@@ -77,7 +77,7 @@ impl Log<'_> {
     /// kernel does not track.
     fn token(&self) -> u64 {
         let region = self.region;
-        if !region.is_tracked {
+        if !region.watch.is_tracked {
             return 0;
         }
         let began = region.control.header().writers_began.load(SeqCst);

@@ -12,15 +12,18 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
+use deepheap_sys::mapping;
 use deepheap_sys::page_pipe::PagePipe;
 use deepheap_sys::rendezvous::Rendezvous;
-use deepheap_sys::sparse_file::SparseFile;
+use deepheap_sys::sparse_file::{Placement, SparseFile};
 use deepheap_sys::userfaultfd::Userfaultfd;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::backing::Backing;
 use crate::control::{Control, PIPES};
+use crate::error::MapError;
 use crate::ranges::Ranges;
+use crate::staging;
 use crate::streams::Streams;
 
 /// One map of this process.
@@ -33,14 +36,7 @@ pub struct Region {
     pub(crate) memory: SparseFile,
     pub(crate) pipes: [PagePipe; PIPES],
     pub(crate) backing: Backing,
-    pub(crate) uffd: Userfaultfd,
-    /// Whether the kernel can tell what this process has written (`log_tracking`).
-    pub(crate) is_tracked: bool,
-    /// Whether writes can be faults that the kernel resolves (`register`).
-    pub(crate) is_protectable: bool,
-    /// Whether a page that comes through the memory file is clean in the page table until it is
-    /// written: then it leaves without a TLB flush of its own.
-    pub(crate) comes_clean: bool,
+    pub(crate) watch: Watch,
     /// Whether the last eviction found pages that were changed, and when ranges left page tables
     /// (`unmap`).
     pub(crate) had_changes: AtomicBool,
@@ -50,6 +46,63 @@ pub struct Region {
     /// How its locks are marked: place and epoch.
     pub(crate) mark: u32,
     pub(crate) streams: Streams,
+}
+
+/// How the kernel watches a map.
+pub struct Watch {
+    pub(crate) uffd: Userfaultfd,
+    /// Whether it can tell what this process has written (`log_tracking`).
+    pub(crate) is_tracked: bool,
+    /// Whether writes can be faults that it resolves.
+    is_protectable: bool,
+    /// Whether a page that comes through the memory file is clean in the page table until it is
+    /// written: then it leaves without a TLB flush of its own.
+    pub(crate) comes_clean: bool,
+}
+
+impl Watch {
+    /// For a map that has a log or not, in a process that writes or not.
+    pub(crate) fn open(has_log: bool, writes: bool) -> Result<Watch, Errno> {
+        let watch = |uffd, is_tracked, is_protectable| {
+            let comes_clean = staging::can_copy() && (is_protectable || !writes);
+            Watch { uffd, is_tracked, is_protectable, comes_clean }
+        };
+        if has_log && let Ok(uffd) = Userfaultfd::open_shared_tracking() {
+            return Ok(watch(uffd, true, true));
+        }
+        if writes && let Ok(uffd) = Userfaultfd::open_shared_protecting() {
+            return Ok(watch(uffd, false, true));
+        }
+        Ok(watch(Userfaultfd::open_shared()?, false, false))
+    }
+
+    /// Has the kernel tell of touches of what is not in RAM, in a range that was mapped for it.
+    pub(crate) fn register(&self, base: usize, bytes: usize) -> Result<(), Errno> {
+        match self.is_protectable {
+            true => self.uffd.register_protectable(base, bytes),
+            false => self.uffd.register_missing(base, bytes),
+        }
+    }
+
+    /// Maps a part of the RAM, watched.
+    pub(crate) fn map(
+        &self,
+        memory: &SparseFile,
+        offset: usize,
+        bytes: usize,
+        writes: bool,
+        placement: Placement,
+    ) -> Result<usize, MapError> {
+        let protection = if writes { libc::PROT_WRITE } else { 0 } | libc::PROT_READ;
+        let at = memory.map_part(offset as u64, bytes, protection, placement);
+        let at = at.map_err(MapError::Resources)?;
+        if let Err(errno) = self.register(at as usize, bytes) {
+            // SAFETY: just mapped, and unknown to all.
+            let _ = unsafe { mapping::unmap(at, bytes) };
+            return Err(MapError::Kernel(errno));
+        }
+        Ok(at as usize)
+    }
 }
 
 /// What a page holds, in 128 bits.

@@ -13,7 +13,7 @@
 //! Threads: one at a time in a process (`table`), one process at a time (the door); other processes
 //! use the map meanwhile, this one does not.
 
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 use core::time::Duration;
 
 use deepheap_sys::errno::Errno;
@@ -123,39 +123,17 @@ impl Region {
             self.bytes = bytes;
             return unmapped.map_err(MapError::Resources);
         }
-        let protection = match self.is_writer() {
-            true => libc::PROT_READ | libc::PROT_WRITE,
-            false => libc::PROT_READ,
-        };
+        let (memory, writes) = (&self.memory, self.is_writer());
         let behind = Placement::At(base + old);
-        match self.memory.map_part(old as u64, bytes - old, protection, behind) {
-            Ok(_) => {
-                let watched = self.register(base + old, bytes - old);
-                if let Err(errno) = watched {
-                    // SAFETY: just mapped, and unknown to all.
-                    let _ = unsafe { mapping::unmap((base + old) as *mut u8, bytes - old) };
-                    return Err(MapError::Kernel(errno));
-                }
-            }
-            Err(Errno::EEXIST) => {
-                let moved = self.memory.map_part(0, bytes, protection, Placement::Anywhere);
-                let moved = moved.map_err(MapError::Resources)?;
-                if let Err(errno) = self.register(moved as usize, bytes) {
-                    // SAFETY: just mapped, and unknown to all.
-                    let _ = unsafe { mapping::unmap(moved, bytes) };
-                    return Err(MapError::Kernel(errno));
-                }
+        match self.watch.map(memory, old, bytes - old, writes, behind) {
+            Err(MapError::Resources(Errno::EEXIST)) => {
+                self.base = self.watch.map(memory, 0, bytes, writes, Placement::Anywhere)?;
                 // SAFETY: the old mapping, which the program uses no more.
                 let _ = unsafe { mapping::unmap(base as *mut u8, old) };
-                self.base = moved as usize;
             }
-            Err(errno) => return Err(MapError::Resources(errno)),
+            mapped => drop(mapped?),
         }
         self.bytes = bytes;
         Ok(())
-    }
-
-    fn is_writer(&self) -> bool {
-        self.control.participants()[self.place].is_writer.load(Relaxed) != 0
     }
 }

@@ -282,7 +282,7 @@ fn a_commit_looks_only_at_what_was_written_and_misses_nothing() {
             owned.check_logged();
         }
     }
-    if map.region().is_tracked {
+    if map.region().watch.is_tracked {
         assert!(known > 50, "{known}");
     }
     map.check();
@@ -293,7 +293,7 @@ fn a_page_comes_into_no_page_table_until_it_is_touched() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let map = Mapped::new("clean");
     let region = map.region();
-    if !region.comes_clean {
+    if !region.watch.comes_clean {
         println!("skipped: this kernel makes its entries dirty");
         return;
     }

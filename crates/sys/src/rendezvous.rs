@@ -189,6 +189,11 @@ impl Rendezvous {
         is_locked(self.file.as_raw_fd(), lock_of(byte, 1))
     }
 
+    /// Whether another has the lock of any byte. In doubt it has.
+    pub fn has_others(&self) -> bool {
+        is_locked(self.file.as_raw_fd(), lock_of(0, 0))
+    }
+
     /// Bytes of the file.
     pub fn bytes(&self) -> Result<usize> {
         Ok(status(self.file.as_raw_fd())?.st_size as usize)
