@@ -375,7 +375,9 @@ fn enter(
             continue;
         }
         participant.pid.store(0, Relaxed);
-        // Before it can write: who commits must not rely on what it knew.
+        // Before it can write: who commits must not rely on what it knew, and finds a writer here
+        // if it finds this count.
+        participant.is_writer.store(1, Relaxed);
         control.header().writers_began.fetch_add(1, SeqCst);
         // From here on locks of who was here before are those of a dead one.
         let epoch = participant.epoch.fetch_add(1, Release) + 1;
