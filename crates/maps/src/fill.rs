@@ -243,78 +243,45 @@ impl Region {
                 owned.note_pieces(page + index, bytes);
             }
         }
-        if self.watch.comes_clean && (count < FILLED_TOGETHER || self.watch.is_tracked) {
-            return match self.copy_in(page, count, buffer, at) {
-                came if came == count => Ok(()),
-                came => self.install_singly(owners, page, count, came, bytes),
-            };
-        }
-        let to = self.base + page as usize * PAGE;
-        let length = count as usize * PAGE;
-        // SAFETY: pages of the map; the buffer is so long, and nobody changes it now.
-        match unsafe { self.watch.uffd.copy(to, bytes, length) } {
-            Ok(Copy::Done) => Ok(()),
-            Err(errno) => self.install_rest(owners, page, count, 0, errno),
-            Ok(Copy::Exists) => self.install_singly(owners, page, count, 0, bytes),
-            Ok(Copy::Partial(done)) => {
-                self.install_singly(owners, page, count, (done / PAGE) as u32, bytes)
+        let came = if self.watch.comes_clean && (count < FILLED_TOGETHER || self.watch.is_tracked) {
+            // They come into nobody's page table: who touches one has the kernel map it, clean.
+            // Unlike `UFFDIO_COPY` this would replace a page that is there. None is: a page that is
+            // in RAM has an entry (`entries`), these had none, and only the owner of the shard
+            // brings one, for a touch of a hole is a fault of ours in every process.
+            buffer.copy_to(at, count as usize, &self.memory, Self::offset_of(page)) as u32
+        } else {
+            let to = self.base + page as usize * PAGE;
+            // SAFETY: pages of the map; the buffer is so long, and nobody changes it now.
+            match unsafe { self.watch.uffd.copy(to, bytes, count as usize * PAGE) } {
+                Ok(Copy::Done) => count,
+                Ok(Copy::Partial(done)) => (done / PAGE) as u32,
+                Ok(Copy::Exists) | Err(_) => 0,
             }
-        }
-    }
-
-    /// Brings pages into RAM, and into nobody's page table: who touches one has the kernel map it,
-    /// clean. Answers how many came, from the first on.
-    ///
-    /// Unlike `UFFDIO_COPY` this would replace a page that is there. None is: a page that is in RAM
-    /// has an entry (`entries`), these had none, and only the owner of the shard brings one, for a
-    /// touch of a hole is a fault of ours in every process.
-    fn copy_in(&self, page: u32, count: u32, buffer: &Buffer, at: usize) -> u32 {
-        buffer.copy_to(at, count as usize, &self.memory, Self::offset_of(page)) as u32
-    }
-
-    /// A page without an entry was there: nobody knows what the file has of it, so it counts as
-    /// changed.
-    fn install_singly<const N: usize>(
-        &self,
-        owners: &Owners<'_, N>,
-        page: u32,
-        count: u32,
-        from: u32,
-        bytes: *const u8,
-    ) -> Result<(), FillError> {
-        for index in from..count {
-            let at = self.base + (page + index) as usize * PAGE;
-            // SAFETY: as in `install`.
-            match unsafe { self.watch.uffd.copy(at, bytes.add(index as usize * PAGE), PAGE) } {
+        };
+        for index in came..count {
+            let to = self.base + (page + index) as usize * PAGE;
+            // SAFETY: as above.
+            match unsafe { self.watch.uffd.copy(to, bytes.add(index as usize * PAGE), PAGE) } {
                 Ok(Copy::Done) => {}
+                // A page without an entry was there: nobody knows what the file has of it, so it
+                // counts as changed.
                 Ok(_) => {
                     if let Some((owned, entry)) = owners.entry_of(self, page + index) {
                         owned.distrust(entry);
                     }
                 }
-                Err(errno) => return self.install_rest(owners, page, count, index, errno),
+                Err(errno) => {
+                    for missing in (page + index..page + count).filter(|it| !self.is_in_memory(*it))
+                    {
+                        if let Some((owned, entry)) = owners.entry_of(self, missing) {
+                            owned.remove(entry);
+                        }
+                    }
+                    return Err(FillError::Install(errno));
+                }
             }
         }
         Ok(())
-    }
-
-    /// Ends the entries of pages that did not come.
-    fn install_rest<const N: usize>(
-        &self,
-        owners: &Owners<'_, N>,
-        page: u32,
-        count: u32,
-        from: u32,
-        errno: Errno,
-    ) -> Result<(), FillError> {
-        for missing in (page + from)..(page + count) {
-            if let Some((owned, entry)) = owners.entry_of(self, missing)
-                && !self.is_in_memory(missing)
-            {
-                owned.remove(entry);
-            }
-        }
-        Err(FillError::Install(errno))
     }
 
     /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages, in
