@@ -43,8 +43,6 @@ pub struct Owned<'a> {
     pub(crate) region: &'a Region,
     pub(crate) shard: &'a Shard,
     pub(crate) index: u32,
-    /// Its owner before has died with it.
-    pub(crate) is_inherited: bool,
 }
 
 /// A lock of the map's that is no shard's; free again on drop.
@@ -80,30 +78,20 @@ impl Region {
         place == self.place || self.rendezvous.is_locked(place)
     }
 
-    /// Waits for a shard.
-    pub(crate) fn lock(&self, index: u32) -> Owned<'_> {
-        let shard = self.control.shard(index);
-        let is_inherited = self.acquire(&shard.lock);
-        Owned { region: self, shard, index, is_inherited }
-    }
-
-    /// Takes a shard that nobody has, or that a dead process has.
-    pub(crate) fn try_lock(&self, index: u32) -> Option<Owned<'_>> {
-        let shard = self.control.shard(index);
-        let owned = |is_inherited| Owned { region: self, shard, index, is_inherited };
-        match shard.lock.compare_exchange(0, self.mark, Acquire, Relaxed) {
-            Ok(_) => Some(owned(false)),
+    /// Takes a lock that nobody has, or that a dead process has; then true.
+    pub(crate) fn try_acquire(&self, word: &AtomicU32) -> Option<bool> {
+        match word.compare_exchange(0, self.mark, Acquire, Relaxed) {
+            Ok(_) => Some(false),
             Err(seen) if seen != 0 && !self.is_alive(seen) => {
                 let mark = self.mark | WAITERS;
-                shard.lock.compare_exchange(seen, mark, Acquire, Relaxed).ok()?;
-                Some(owned(true))
+                word.compare_exchange(seen, mark, Acquire, Relaxed).ok().map(|_| true)
             }
             Err(_) => None,
         }
     }
 
-    /// True: the owner before has died.
-    fn acquire(&self, word: &AtomicU32) -> bool {
+    /// Waits for a lock. True: the owner before has died.
+    pub(crate) fn acquire(&self, word: &AtomicU32) -> bool {
         for _ in 0..SPINS_MAX {
             if word.load(Relaxed) == 0
                 && word.compare_exchange(0, self.mark, Acquire, Relaxed).is_ok()

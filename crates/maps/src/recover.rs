@@ -19,20 +19,21 @@ use crate::region::Region;
 impl Region {
     /// Waits for a shard; whole.
     pub(crate) fn own(&self, index: u32) -> Owned<'_> {
-        let owned = self.lock(index);
-        if owned.is_inherited {
-            owned.repair();
-        }
-        owned
+        self.owned(index, self.acquire(&self.control.shard(index).lock))
     }
 
     /// A shard that nobody has now; whole.
     pub(crate) fn try_own(&self, index: u32) -> Option<Owned<'_>> {
-        let owned = self.try_lock(index)?;
-        if owned.is_inherited {
+        Some(self.owned(index, self.try_acquire(&self.control.shard(index).lock)?))
+    }
+
+    /// A shard that was taken; if its owner before has died with it, it is repaired.
+    fn owned(&self, index: u32, is_inherited: bool) -> Owned<'_> {
+        let owned = Owned { region: self, shard: self.control.shard(index), index };
+        if is_inherited {
             owned.repair();
         }
-        Some(owned)
+        owned
     }
 
     /// Ends the evictions of dead processes, whose pipes others wait for.
