@@ -92,23 +92,14 @@ impl Streams {
             || lane.streams.iter().any(|stream| stream.load(Relaxed) == word)
     }
 
-    /// So many pages behind a full window were asked for.
-    pub fn asked(&self, page: u32, pages: u32) {
-        let lane = &self.lanes[tls::lane()];
-        let word = word_of(page.wrapping_add(WINDOW_MAX), WINDOW_MAX);
-        let further = word_of(page.wrapping_add(WINDOW_MAX + pages), WINDOW_MAX);
-        for stream in &lane.streams {
-            let _ = stream.compare_exchange(word, further, Relaxed, Relaxed);
-        }
-    }
-
-    /// Fewer pages than asked were read, so the stream goes on earlier.
-    pub fn came(&self, page: u32, window: u32, pages: u32) {
+    /// The stream that read this window goes on so many pages behind this one: fewer than asked
+    /// were read, or those behind the window were asked for ahead.
+    pub fn goes_on(&self, page: u32, window: u32, pages: u32) {
         let lane = &self.lanes[tls::lane()];
         let word = word_of(page.wrapping_add(window), window);
-        let shorter = word_of(page.wrapping_add(pages), window);
+        let other = word_of(page.wrapping_add(pages), window);
         for stream in &lane.streams {
-            let _ = stream.compare_exchange(word, shorter, Relaxed, Relaxed);
+            let _ = stream.compare_exchange(word, other, Relaxed, Relaxed);
         }
     }
 
@@ -157,12 +148,12 @@ mod tests {
         assert_eq!(windows, [1, 4, 8, 16, 32, 63, 64], "the sixth ends with a chunk");
         assert_eq!(streams.window(7000), 1);
         assert_eq!(streams.window(page), 64, "the scan goes on beside it");
-        streams.came(page, 64, 10);
+        streams.goes_on(page, 64, 10);
         assert_eq!(streams.window(page + 10), 54, "to the end of a chunk again");
         let page = page + 64;
         assert_eq!(streams.window(page), 64);
         assert!(streams.is_foremost(page));
-        streams.asked(page, AHEAD);
+        streams.goes_on(page, 64, 64 + AHEAD);
         assert_eq!(streams.window(page + 70), 64, "faster than who reads ahead");
         assert!(!streams.is_foremost(page + 70));
         assert_eq!(streams.window(page + 64 + AHEAD - 5), 5);

@@ -11,7 +11,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::time::Duration;
 
 use deepheap_sys::errno::Errno;
@@ -83,7 +83,8 @@ static EVICTOR: Parking = Parking::new();
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static READER: Parking = Parking::new();
 static QUEUE: Lock<Queue> = Lock::new(Queue { pages: [0; AHEAD_MAX], first: 0, count: 0 });
-static QUEUED: AtomicU64 = AtomicU64::new(0);
+/// Its count, for who does not have it.
+static QUEUED: AtomicUsize = AtomicUsize::new(0);
 
 /// Pages to read ahead: the mapping's index in the upper half, the page in the lower.
 struct Queue {
@@ -229,7 +230,7 @@ pub fn on_fault(fault: &Fault) -> Verdict {
         }
         Ok(came) => {
             if came > 0 && came < window {
-                region.streams.came(page, window, came);
+                region.streams.goes_on(page, window, came);
             }
             Verdict::Retry
         }
@@ -251,7 +252,7 @@ fn read_behind(region: &Region, address: usize, page: u32) {
         && region.streams.is_foremost(page)
     {
         let asked = ask_ahead(address, first..first.saturating_add(AHEAD));
-        region.streams.asked(page, asked as u32);
+        region.streams.goes_on(page, WINDOW_MAX, WINDOW_MAX + asked as u32);
     }
 }
 
@@ -321,8 +322,8 @@ pub fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
         queue.count += 1;
         asked += 1;
     }
+    QUEUED.store(queue.count, SeqCst);
     drop(queue);
-    QUEUED.fetch_add(asked as u64, SeqCst);
     READER.notify(1);
     asked
 }
@@ -398,14 +399,10 @@ fn read_forever(_: usize) {
                 queue.first = (queue.first + 1) % AHEAD_MAX;
                 queue.count -= 1;
             }
+            QUEUED.store(queue.count, SeqCst);
             queue.count > 0
         };
         if count == 0 {
-            QUEUED.store(0, SeqCst);
-            // One that came in between has its page in the queue.
-            if QUEUE.lock().count > 0 {
-                QUEUED.fetch_add(1, SeqCst);
-            }
             continue;
         }
         if has_more {
