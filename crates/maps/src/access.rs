@@ -87,14 +87,16 @@ fn pages_of(address: usize, length: usize) -> Result<(&'static Region, Range<u32
     Ok((region, first..last.min(region.mapped_pages()).max(first)))
 }
 
+/// As `pages_of`; a length of 0: all from `address` on.
+fn pages_or_rest(address: usize, length: usize) -> Result<(&'static Region, Range<u32>), MapError> {
+    let rest = || find(address).map_or(0, |region| region.base + region.bytes - address);
+    pages_of(address, if length == 0 { rest() } else { length })
+}
+
 /// Makes durable what every process has stored there until now; a length of 0: all from `address`
 /// on.
 pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
-    let length = match length {
-        0 => bytes_to_end(address as usize),
-        length => length,
-    };
-    let (region, pages) = pages_of(address as usize, length)?;
+    let (region, pages) = pages_or_rest(address as usize, length)?;
     let _blocked = Blocked::all();
     let synced = region.sync(pages).map_err(MapError::Sync);
     // What it has committed may be too much for the log.
@@ -102,18 +104,10 @@ pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
     synced
 }
 
-fn bytes_to_end(address: usize) -> usize {
-    find(address).map_or(0, |region| region.base + region.bytes - address)
-}
-
 /// Tells how a part of a map will be used; a length of 0: all from `address` on. `Random` and
 /// `Sequential` are of the whole map, in this process.
 pub fn advise(address: *const u8, length: usize, advice: Advice) -> Result<(), MapError> {
-    let length = match length {
-        0 => bytes_to_end(address as usize),
-        length => length,
-    };
-    let (region, pages) = pages_of(address as usize, length)?;
+    let (region, pages) = pages_or_rest(address as usize, length)?;
     match advice {
         Advice::WillNeed => {
             ask_ahead(address as usize, pages);
