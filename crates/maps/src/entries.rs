@@ -44,18 +44,17 @@ impl Owned<'_> {
         high.store(hash.1, Relaxed);
     }
 
-    /// Makes an entry for a page that has none. False: all places are taken.
-    pub(crate) fn insert(&self, page: u32, hash: Hash) -> bool {
+    /// Makes an entry for a page that has none. There is a place (`used`).
+    pub(crate) fn insert(&self, page: u32, hash: Hash) {
         let newest = self.shard.newest.load(Relaxed) as usize;
         let mut places = (newest..newest + ENTRIES).map(|place| place % ENTRIES);
         let free = places.find(|&place| self.shard.pages[place].load(Relaxed) == 0);
-        let Some(place) = free else { return false };
+        let Some(place) = free else { return };
         self.shard.chances[place].store(u8::from(self.is_ghost(page)), Relaxed);
         self.set_hash(place, hash);
         self.shard.pages[place].store(page + 1, Release);
         self.shard.newest.store((place + 1) as u32, Relaxed);
         self.shard.used.fetch_add(1, Relaxed);
-        true
     }
 
     /// Ends the entry of a page that has left RAM, or never came.

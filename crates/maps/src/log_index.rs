@@ -39,19 +39,15 @@ impl Owned<'_> {
         free.is_some()
     }
 
-    /// Notes it. False: all places are taken.
-    pub(crate) fn set_logged(&self, page: u32, logged: Logged) -> bool {
-        let Some(shard) = self.log_shard() else { return false };
+    /// Notes it. There is a place (`has_log_place`).
+    pub(crate) fn set_logged(&self, page: u32, logged: Logged) {
+        let Some(shard) = self.log_shard() else { return };
         if let Some(place) = self.place_of(page) {
             shard.places[place].store(logged.word(), Release);
-            return true;
+        } else if let Some(free) = shard.keys.iter().position(|key| key.load(Relaxed) == 0) {
+            shard.places[free].store(logged.word(), Relaxed);
+            shard.keys[free].store(page + 1, Release);
         }
-        let Some(free) = shard.keys.iter().position(|key| key.load(Relaxed) == 0) else {
-            return false;
-        };
-        shard.places[free].store(logged.word(), Relaxed);
-        shard.keys[free].store(page + 1, Release);
-        true
     }
 
     /// The base has all of the page that is logged.
