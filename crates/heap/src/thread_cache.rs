@@ -365,7 +365,7 @@ impl Drop for Caches {
             unsafe {
                 let memory = next;
                 next = (*memory).next.load(Relaxed);
-                let _ = mapping::unmap_pinned(memory.cast(), size_of::<CacheMemory>());
+                let _ = mapping::unmap(memory.cast(), size_of::<CacheMemory>());
             }
         }
     }

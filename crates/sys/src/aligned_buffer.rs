@@ -118,7 +118,7 @@ impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         // SAFETY: the mapping came from `map_pinned(self.len)` in `new`, is unmapped only here,
         // and `&mut self` shows that no right, and so no reference into it, exists.
-        let _ = unsafe { mapping::unmap_pinned(self.base, self.len) };
+        let _ = unsafe { mapping::unmap(self.base, self.len) };
     }
 }
 

@@ -27,24 +27,16 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// True if the instruction wanted to write.
-    pub fn is_write(&self) -> bool {
-        const WRITE: i64 = 1 << 1; // bit 1 of the page fault error code
-        // SAFETY: the kernel made the context, and it lives while the handler runs.
-        let context = unsafe { &*self.context.cast::<ucontext_t>() };
-        context.uc_mcontext.gregs[libc::REG_ERR as usize] & WRITE != 0
-    }
-
     /// The address of the instruction.
     pub fn instruction(&self) -> usize {
-        // SAFETY: as in is_write.
+        // SAFETY: the kernel made the context, and it lives while the handler runs.
         let context = unsafe { &*self.context.cast::<ucontext_t>() };
         context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
     }
 
     /// The signals that the interrupted code had blocked.
     pub fn blocked_signals(&self) -> Mask {
-        // SAFETY: as in is_write; the kernel's mask is the first 8 bytes of libc's.
+        // SAFETY: as above; the kernel's mask is the first 8 bytes of libc's.
         unsafe {
             (&raw const (*self.context.cast::<ucontext_t>()).uc_sigmask).cast::<Mask>().read()
         }

@@ -29,7 +29,7 @@ pub fn call(bytes: usize, run: extern "C" fn(*mut c_void), argument: *mut c_void
     // SAFETY: the stack is ours alone and large enough by the caller's word.
     unsafe { stack_switch::call(top as usize, run, argument) };
     // SAFETY: mapped above, and nobody is on it any more. The kernel has no reason to refuse.
-    let _ = unsafe { mapping::unmap_pinned(memory, length) };
+    let _ = unsafe { mapping::unmap(memory, length) };
     Ok(())
 }
 

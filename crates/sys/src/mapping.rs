@@ -1,17 +1,12 @@
 //! Mapping: address space and memory from the kernel, and advice about it.
 //!
-//! Guarantees: every byte of `map_pinned` is counted in `pinned_bytes()` until `unmap_pinned`.
 //! Never: allocates | takes a deepheap lock. Lengths and addresses are whole pages; EINVAL
 //! otherwise.
 //! Threads: any.
 
 use crate::PAGE;
 use crate::errno::{Errno, Result, check};
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
 use libc::c_void;
-
-static PINNED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// What the kernel should do with a range: see madvise(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +133,7 @@ pub unsafe fn replace_page(page: *mut u8, fill: impl FnOnce(*mut u8)) -> Result<
 
 /// Maps `len` bytes (rounded up to pages) of zeroed private memory, populated when first touched,
 /// in small pages. It is never managed, so touching it never enters our fault path. Core dumps do
-/// not hold it, since it may have a copy of what the program keeps out of them. Counted in
-/// `pinned_bytes`.
+/// not hold it, since it may have a copy of what the program keeps out of them.
 pub fn map_pinned(len: usize) -> Result<*mut u8> {
     let len = len.checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?.max(PAGE);
     let got = map(0, len, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS)?;
@@ -148,28 +142,10 @@ pub fn map_pinned(len: usize) -> Result<*mut u8> {
     let _ = unsafe { advise(got as *mut u8, len, Advice::NoHugePage) };
     // SAFETY: as above.
     let _ = unsafe { advise(got as *mut u8, len, Advice::DontDump) };
-    PINNED_BYTES.fetch_add(len, Relaxed);
     Ok(got as *mut u8)
 }
 
-/// Gives back memory of `map_pinned`.
-///
-/// # Safety
-/// `ptr` and `len` are those of one `map_pinned`, and nothing uses the memory any more.
-pub unsafe fn unmap_pinned(ptr: *mut u8, len: usize) -> Result<()> {
-    let len = len.next_multiple_of(PAGE).max(PAGE);
-    // SAFETY: the caller's promise.
-    unsafe { unmap(ptr, len) }?;
-    PINNED_BYTES.fetch_sub(len, Relaxed);
-    Ok(())
-}
-
-/// Bytes mapped by `map_pinned` now (address space: an upper bound of what is resident).
-pub fn pinned_bytes() -> usize {
-    PINNED_BYTES.load(Relaxed)
-}
-
-/// Unmaps a reservation or a part of one. For memory of `map_pinned` use `unmap_pinned`.
+/// Unmaps memory, a reservation or a part of one.
 ///
 /// # Safety
 /// The caller owns the range, and nothing uses it any more.
@@ -291,7 +267,7 @@ mod tests {
         let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
         assert!(flags.contains(" nh"), "{flags}");
         // SAFETY: ours and unused from now on.
-        unsafe { unmap_pinned(memory, len) }.unwrap();
+        unsafe { unmap(memory, len) }.unwrap();
     }
 
     #[test]
@@ -342,14 +318,13 @@ mod tests {
     fn pinned_memory_is_zeroed_and_resident_only_where_touched() {
         let len = 1 << 20;
         let memory = map_pinned(len).unwrap();
-        assert!(pinned_bytes() >= len);
         assert_eq!(resident_bytes(memory, len).unwrap(), 0);
         // SAFETY: mapped above, one mebibyte long.
         unsafe {
             assert_eq!(memory.add(5 * PAGE).read(), 0);
             memory.write(1);
             assert!(resident_bytes(memory, len).unwrap() <= 2 * PAGE);
-            unmap_pinned(memory, len).unwrap();
+            unmap(memory, len).unwrap();
         }
     }
 }

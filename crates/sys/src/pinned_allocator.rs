@@ -1,6 +1,6 @@
 //! Pinned allocator: memory for deepheap's own Rust values, so that it never faults on itself.
 //!
-//! Guarantees: memory comes from `map_pinned` only; `pinned_bytes` counts every byte it has mapped.
+//! Guarantees: memory comes from `map_pinned` only.
 //! Never: is called in a signal handler or on the fault path | calls malloc.
 //! Threads: any; one lock. A fork takes it before and frees it after (`fork_prepare`,
 //! `fork_parent`, `fork_child`).
@@ -15,8 +15,6 @@ use crate::mapping;
 use crate::signals::Blocked;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
 
 const SMALL_SHIFT_MIN: u32 = 4;
 const SMALL_SHIFT_MAX: u32 = 14;
@@ -27,14 +25,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PinnedAllocator;
 
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
 static SMALL: Lock<Small> =
     Lock::new(Small { free: [ptr::null_mut(); CLASSES], chunk: ptr::null_mut(), chunk_left: 0 });
-
-/// Bytes that the allocator has mapped now (part of `mapping::pinned_bytes`).
-pub fn pinned_bytes() -> usize {
-    MAPPED.load(Relaxed)
-}
 
 struct Small {
     /// By class: the first free block. The first word of a free block points to the next one.
@@ -102,7 +94,6 @@ impl Small {
 
     fn allocate_from_new_chunk(&mut self, bytes: usize) -> *mut u8 {
         let Ok(chunk) = mapping::map_pinned(CHUNK_BYTES) else { return ptr::null_mut() };
-        MAPPED.fetch_add(CHUNK_BYTES, Relaxed);
         (self.chunk, self.chunk_left) = (chunk, CHUNK_BYTES);
         let skip = (chunk as usize).wrapping_neg() % bytes;
         self.cut(skip, bytes)
@@ -144,9 +135,7 @@ unsafe impl GlobalAlloc for PinnedAllocator {
             return small().0.allocate(class);
         }
         let Some(bytes) = large_bytes(layout) else { return ptr::null_mut() };
-        let Ok(memory) = mapping::map_pinned(bytes) else { return ptr::null_mut() };
-        MAPPED.fetch_add(bytes, Relaxed);
-        memory
+        mapping::map_pinned(bytes).unwrap_or(ptr::null_mut())
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -155,9 +144,7 @@ unsafe impl GlobalAlloc for PinnedAllocator {
             unsafe { small().0.free(class, block) };
         } else if let Some(bytes) = large_bytes(layout) {
             // SAFETY: the caller's promise: a mapping of its own, of this length.
-            if unsafe { mapping::unmap_pinned(block, bytes) }.is_ok() {
-                MAPPED.fetch_sub(bytes, Relaxed);
-            }
+            let _ = unsafe { mapping::unmap(block, bytes) };
         }
     }
 
@@ -201,12 +188,13 @@ mod tests {
                 assert_eq!(unsafe { block.add(at).read() }, *round);
             }
         }
-        let mapped = pinned_bytes();
+        let mut given_back = 0;
         for (block, layout, _) in blocks {
             // SAFETY: allocated above with this layout.
             unsafe { PinnedAllocator.dealloc(block, layout) };
+            given_back += usize::from(mapping::resident_bytes(block, PAGE).is_err());
         }
-        assert!(pinned_bytes() < mapped, "large blocks are given back");
+        assert!(given_back > 0, "large blocks are unmapped");
         let layout = Layout::new::<[u8; 100]>();
         // SAFETY: allocated and freed with one layout, as long as it says.
         unsafe {

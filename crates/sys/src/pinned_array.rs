@@ -90,8 +90,7 @@ impl<T: Zeroed> DerefMut for PinnedArray<T> {
 impl<T: Zeroed> Drop for PinnedArray<T> {
     fn drop(&mut self) {
         // SAFETY: start and length are those of `new`'s map_pinned; no borrow outlives self.
-        let unmapped =
-            unsafe { mapping::unmap_pinned(self.start.as_ptr().cast(), self.mapped_bytes()) };
+        let unmapped = unsafe { mapping::unmap(self.start.as_ptr().cast(), self.mapped_bytes()) };
         debug_assert!(unmapped.is_ok());
     }
 }

@@ -224,11 +224,6 @@ impl Ring {
         Ring::new(2).is_ok()
     }
 
-    /// Requests in flight at most.
-    pub fn entries(&self) -> usize {
-        self.entries
-    }
-
     /// Reads all and waits for all. Each request's `result` tells how it ended; Err only if nothing
     /// was begun.
     pub fn read_many(&mut self, fd: RawFd, requests: &mut [ReadRequest<'_>]) -> Result<()> {

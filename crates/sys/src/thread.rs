@@ -73,7 +73,7 @@ fn spawn_on(stack_bytes: usize, start: &Start) -> Result<ThreadId> {
         Ok(thread) => Ok(ThreadId { thread, memory, stack_bytes }),
         Err(errno) => {
             // SAFETY: no thread was made that could use it.
-            let _ = unsafe { mapping::unmap_pinned(memory, mapped_bytes(stack_bytes)) };
+            let _ = unsafe { mapping::unmap(memory, mapped_bytes(stack_bytes)) };
             Err(errno)
         }
     }
@@ -154,7 +154,7 @@ impl ThreadId {
             return Err(Errno::from_raw(error));
         }
         // SAFETY: the thread has ended: nobody uses its stack.
-        unsafe { mapping::unmap_pinned(this.memory, mapped_bytes(this.stack_bytes)) }
+        unsafe { mapping::unmap(this.memory, mapped_bytes(this.stack_bytes)) }
     }
 }
 

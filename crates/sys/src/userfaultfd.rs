@@ -13,11 +13,9 @@ use std::os::fd::{AsRawFd, RawFd};
 const API: u64 = 0xAA;
 const IOCTL_API: libc::c_ulong = 0xc018_aa3f;
 const IOCTL_REGISTER: libc::c_ulong = 0xc020_aa00;
-const IOCTL_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const IOCTL_COPY: libc::c_ulong = 0xc028_aa03;
 const IOCTL_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
 const IOCTL_CONTINUE: libc::c_ulong = 0xc020_aa07;
-const IOCTL_POISON: libc::c_ulong = 0xc020_aa08;
 const IOCTL_DEVICE_NEW: libc::c_ulong = 0xaa00;
 
 const USER_MODE_ONLY: i32 = 1;
@@ -94,14 +92,6 @@ struct ContinueArgument {
     mode: u64,
     /// Out: bytes mapped, or a negative errno.
     mapped: i64,
-}
-
-#[repr(C)]
-struct PoisonArgument {
-    range: Range,
-    mode: u64,
-    /// Out: bytes poisoned, or a negative errno.
-    updated: i64,
 }
 
 const _: () = assert!(size_of::<CopyArgument>() == 40 && size_of::<RegisterArgument>() == 32);
@@ -244,12 +234,6 @@ impl Userfaultfd {
         }
     }
 
-    /// From now on missing pages of the range read as zeros again.
-    pub fn unregister(&self, addr: usize, len: usize) -> Result<()> {
-        let mut range = Range { start: addr as u64, len: len as u64 };
-        ioctl(&self.fd, IOCTL_UNREGISTER, &mut range)
-    }
-
     /// Installs `len` bytes (whole pages) from `src` at `dst`, each page at once and never over a
     /// page that is there. Retries EAGAIN. ENOENT: `dst` is not registered; EFAULT: `src` is not
     /// readable; ENOSPC, ENOMEM: no memory.
@@ -285,30 +269,6 @@ impl Userfaultfd {
                 (Ok(()), _) => return Ok(Copy::Done),
             }
         }
-    }
-
-    /// Makes every access to the missing pages of the range raise SIGBUS for good, in every process
-    /// that forks off. ENOTSUP where the kernel cannot. Ok also if a page is present: it stays.
-    ///
-    /// # Safety
-    /// The range is registered memory of the caller's.
-    pub unsafe fn poison(&self, addr: usize, len: usize) -> Result<()> {
-        if self.features & feature::POISON == 0 {
-            return Err(Errno::ENOTSUP);
-        }
-        let mut done = 0;
-        while done < len {
-            let range = Range { start: (addr + done) as u64, len: (len - done) as u64 };
-            let mut argument = PoisonArgument { range, mode: 0, updated: 0 };
-            match (ioctl(&self.fd, IOCTL_POISON, &mut argument), argument.updated) {
-                (Ok(()), _) => return Ok(()),
-                (Err(Errno::EAGAIN), bytes) if bytes > 0 => done += bytes as usize,
-                (Err(Errno::EAGAIN), _) => {}
-                (Err(Errno::EEXIST), _) => done += crate::PAGE,
-                (Err(errno), _) => return Err(errno),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -449,16 +409,12 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_get_efault_on_missing_and_on_poisoned_pages() {
+    fn system_calls_get_efault_on_missing_pages() {
         let (uffd, memory) = registered(2);
         assert_eq!(kernel_writes(memory.as_ptr()), Err(Errno::EFAULT));
-        uffd.unregister(memory.as_ptr() as usize, PAGE).unwrap();
+        // SAFETY: registered above; a page of bytes.
+        let copied = unsafe { uffd.copy(memory.as_ptr() as usize, [7; PAGE].as_ptr(), PAGE) };
+        assert_eq!(copied, Ok(Copy::Done));
         assert_eq!(kernel_writes(memory.as_ptr()), Ok(()));
-        if uffd.features() & feature::POISON != 0 {
-            let second = memory.as_ptr().wrapping_add(PAGE);
-            // SAFETY: the second page is still registered.
-            unsafe { uffd.poison(second as usize, PAGE) }.unwrap();
-            assert_eq!(kernel_writes(second), Err(Errno::EFAULT));
-        }
     }
 }

@@ -123,7 +123,7 @@ impl Zapper {
         let zapped = unsafe { self.zap(&ranges) };
         let after = page_table_kib();
         // SAFETY: mapped above and used here only.
-        let _ = unsafe { mapping::unmap_pinned(memory, (RANGES + 1) * RANGE) };
+        let _ = unsafe { mapping::unmap(memory, (RANGES + 1) * RANGE) };
         zapped.ok()?;
         // Other threads may touch some memory meanwhile.
         Some(before?.saturating_sub(after?) >= (RANGES * PAGE / 1024 / 2) as u64)
@@ -151,7 +151,7 @@ impl Zapper {
             self.populate_target.store(target, Release);
         }
         // SAFETY: mapped above and used here only.
-        let _ = unsafe { mapping::unmap_pinned(page, PAGE) };
+        let _ = unsafe { mapping::unmap(page, PAGE) };
     }
 }
 

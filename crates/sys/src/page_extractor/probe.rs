@@ -51,7 +51,7 @@ pub fn pipe_sees_stores() -> Result<bool> {
         Ok(sees & sees_store(*way, memory.add(index * PAGE), memory, &reader, &writer)?)
     });
     // SAFETY: as mapped above; the pipe, if it still holds a page, has a reference of its own.
-    unsafe { mapping::unmap_pinned(memory, bytes) }?;
+    unsafe { mapping::unmap(memory, bytes) }?;
     sees
 }
 
