@@ -176,7 +176,8 @@ impl DirectFile {
     /// Some file systems take O_DIRECT when opening and refuse it when reading.
     fn direct_works(&self) -> Result<bool> {
         let mut page = PinnedArray::<u8>::new(self.alignment.max(crate::PAGE))?;
-        match self.read_some(&mut page, 0) {
+        // SAFETY: a mutable borrow of so many bytes.
+        match unsafe { self.read_up_to(page.as_mut_ptr(), page.len(), 0) } {
             Err(Errno::EINVAL) => Ok(false),
             answer => answer.map(|_| true),
         }
@@ -185,42 +186,16 @@ impl DirectFile {
     /// What the first bytes say that it holds; None: nothing that we must not overwrite.
     fn contents(&self) -> Result<Option<&'static str>> {
         let mut head = PinnedArray::<u8>::new(signature::HEAD_BYTES)?;
-        let mut done = 0;
-        while done < head.len() {
-            match self.read_some(&mut head[done..], done as u64)? {
-                0 => break,
-                bytes => done += bytes,
-            }
-            if !done.is_multiple_of(self.alignment) {
-                break; // the end of a file
-            }
-        }
+        // SAFETY: a mutable borrow of so many bytes.
+        let done = unsafe { self.read_up_to(head.as_mut_ptr(), head.len(), 0) }?;
         Ok(signature::recognise(&head[..done]))
     }
 
     /// Fills `buf` from `offset`. ENODATA: the file ends before that.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        // SAFETY: a mutable borrow is as much as the contract asks.
-        unsafe { self.read_raw_at(buf.as_mut_ptr(), buf.len(), offset) }
-    }
-
-    /// Fills `len` bytes at `buf` from `offset`. ENODATA: the file ends before that.
-    ///
-    /// # Safety
-    /// The bytes are writable and used by nobody else.
-    pub unsafe fn read_raw_at(&self, buf: *mut u8, len: usize, offset: u64) -> Result<()> {
-        let mut done = 0;
-        while done < len {
-            // SAFETY: the caller's promise; the kernel writes `len - done` bytes at most.
-            match unsafe { self.pread(buf.add(done), len - done, offset + done as u64) } {
-                Ok(0) => return Err(Errno::ENODATA),
-                Ok(bytes) => done += bytes,
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        self.drop_cached(offset, len);
-        Ok(())
+        // SAFETY: a mutable borrow of so many bytes.
+        let read = unsafe { self.read_up_to(buf.as_mut_ptr(), buf.len(), offset) }?;
+        if read == buf.len() { Ok(()) } else { Err(Errno::ENODATA) }
     }
 
     /// Fills up to `len` bytes at `buf` from `offset`, fewer only at the end of the file; answers
@@ -231,12 +206,11 @@ impl DirectFile {
     pub unsafe fn read_up_to(&self, buf: *mut u8, len: usize, offset: u64) -> Result<usize> {
         let mut done = 0;
         while done < len {
+            let (fd, at) = (self.as_raw_fd(), offset + done as u64);
             // SAFETY: the caller's promise; the kernel writes `len - done` bytes at most.
-            match unsafe { self.pread(buf.add(done), len - done, offset + done as u64) } {
-                Ok(0) => break,
-                Ok(bytes) => done += bytes,
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
+            match unsafe { raw_call_again!(SYS_pread64, fd, buf.add(done), len - done, at) }? {
+                0 => break,
+                bytes => done += bytes,
             }
             // Only the end of the file is no whole block.
             if !done.is_multiple_of(self.alignment) {
@@ -389,23 +363,6 @@ impl DirectFile {
         // SAFETY: no memory arguments.
         unsafe { raw_call_again!(SYS_fallocate, self.as_raw_fd(), mode, offset, len) }?;
         Ok(())
-    }
-
-    fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        loop {
-            // SAFETY: the buffer is borrowed mutably for the call.
-            match unsafe { self.pread(buf.as_mut_ptr(), buf.len(), offset) } {
-                Err(Errno::EINTR) => {}
-                answer => return answer,
-            }
-        }
-    }
-
-    /// # Safety
-    /// `len` bytes at `buf` are writable and used by nobody else.
-    unsafe fn pread(&self, buf: *mut u8, len: usize, offset: u64) -> Result<usize> {
-        // SAFETY: the caller's promise.
-        unsafe { raw_call!(SYS_pread64, self.as_raw_fd(), buf, len, offset) }
     }
 
     fn drop_cached(&self, offset: u64, len: usize) {
