@@ -15,8 +15,8 @@ use std::path::Path;
 use deepheap_sys::PAGE;
 use deepheap_sys::direct_file::{DirectFile, OpenError};
 use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::file_status::FileId;
 use deepheap_sys::joint_writes::{JointWrite, JointWriter};
-use deepheap_sys::sparse_file::FileId;
 
 use crate::error::MapError;
 use crate::log_file::LogFile;

@@ -4,8 +4,8 @@
 //! Threads: any.
 
 use deepheap_sys::errno::Errno;
+use deepheap_sys::file_status::FileId;
 use deepheap_sys::rendezvous_list;
-use deepheap_sys::sparse_file::FileId;
 
 const PREFIX: &str = "map-";
 

@@ -17,9 +17,10 @@ use std::path::Path;
 
 use deepheap_sys::direct_file::{OpenError, file_system_is_memory};
 use deepheap_sys::errno::Errno;
+use deepheap_sys::file_status::FileId;
 use deepheap_sys::page_pipe::PagePipe;
 use deepheap_sys::rendezvous::{Door, Rendezvous};
-use deepheap_sys::sparse_file::{FileId, Placement, SparseFile};
+use deepheap_sys::sparse_file::{Placement, SparseFile};
 use deepheap_sys::{PAGE, mapping, random, thread};
 
 use crate::backing::Backing;

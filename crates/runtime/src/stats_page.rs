@@ -17,6 +17,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
+use deepheap_sys::file_status::FileId;
 use deepheap_sys::memory_file;
 use deepheap_sys::own_descriptor::OwnDescriptor;
 
@@ -105,7 +106,7 @@ impl StatsPage {
     /// As `create`; the child then still shares its parent's page.
     pub fn become_child(&'static self) -> Result<()> {
         let (descriptor, inode) = (self.descriptor.load(Relaxed), self.inode.load(Relaxed));
-        let is_ours = memory_file::inode(descriptor).is_ok_and(|found| found == inode);
+        let is_ours = FileId::of(descriptor).is_ok_and(|found| found.inode == inode);
         // SAFETY: `map_new` kept it, in the parent, and it is still open; taken back once, since
         // the page that names it is replaced below or the child has no statistics.
         let inherited = is_ours.then(|| unsafe { OwnDescriptor::take_back(descriptor) });
@@ -124,7 +125,7 @@ impl StatsPage {
     /// `at` is null or the address of a page mapped by this function.
     unsafe fn map_new(at: *mut StatsPage) -> Result<*mut StatsPage> {
         let file = memory_file::create(STATS_PAGE_NAME, size_of::<StatsPage>())?;
-        let inode = memory_file::inode(file.as_raw_fd())?;
+        let inode = FileId::of(file.as_raw_fd())?.inode;
         let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
         // SAFETY: without `at` the kernel chooses a free address; with it the caller vouches that
         // a page of this length is there to be replaced.

@@ -7,8 +7,7 @@
 
 use crate::errno::{Errno, Result};
 use crate::own_descriptor::OwnDescriptor;
-use crate::raw_call::{Descriptor, raw_call};
-use std::ffi::CString;
+use crate::raw_call::{Descriptor, c_string, raw_call};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,7 +22,7 @@ pub struct AppendFile(OwnDescriptor);
 impl AppendFile {
     /// Makes the file, or empties the one that is there.
     pub fn create(path: &Path) -> Result<AppendFile> {
-        let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+        let path = c_string(path.as_os_str().as_bytes())?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
         let file = Descriptor::open(&path, flags | libc::O_CLOEXEC, MODE)?;
         Ok(AppendFile(OwnDescriptor::adopt(file)))

@@ -8,12 +8,12 @@
 //! Threads: any, all operations are `&self`.
 
 use crate::errno::{Errno, Result};
+use crate::file_status::{self, FileId, filled};
 use crate::own_descriptor::OwnDescriptor;
 use crate::pinned_array::PinnedArray;
-use crate::raw_call::{Descriptor, raw_call, raw_call_again};
+use crate::raw_call::{Descriptor, c_string, raw_call, raw_call_again};
 use crate::signals::NoFileSizeSignal;
 use crate::signature;
-use crate::sparse_file::FileId;
 use core::ffi::CStr;
 use core::fmt;
 use std::ffi::CString;
@@ -146,18 +146,17 @@ impl DirectFile {
 
     /// The same file through the page cache: for what is no multiple of `alignment()`.
     pub fn buffered(&self) -> Result<Self> {
-        let name = CString::new(format!("/proc/self/fd/{}", self.as_raw_fd()));
-        let fd = open(&name.map_err(|_| Errno::EINVAL)?, libc::O_RDWR)?;
+        let fd = Descriptor::reopen(self.as_raw_fd(), libc::O_RDWR)?;
         let (fd, is_device) = (OwnDescriptor::adopt(fd), self.is_device);
         Ok(DirectFile { fd, is_direct: false, is_device, alignment: 1 })
     }
 
     /// Which file or device it is, whatever its name.
     pub fn id(&self) -> Result<FileId> {
-        let stat = self.status()?;
+        let stat = file_status::of(self.as_raw_fd())?;
         Ok(match self.is_device {
             true => FileId { device: stat.st_rdev, inode: 0 },
-            false => FileId { device: stat.st_dev, inode: stat.st_ino },
+            false => stat.into(),
         })
     }
 
@@ -299,7 +298,7 @@ impl DirectFile {
         if self.is_device {
             return device_len(&self.fd);
         }
-        Ok(self.status()?.st_size as u64)
+        Ok(file_status::of(self.as_raw_fd())?.st_size as u64)
     }
 
     /// Makes the file so long; what it gains is zeros.
@@ -310,24 +309,13 @@ impl DirectFile {
         Ok(())
     }
 
-    fn status(&self) -> Result<libc::stat> {
-        // SAFETY: fstat fills in the zeroed struct.
-        unsafe {
-            let mut stat: libc::stat = core::mem::zeroed();
-            raw_call!(SYS_fstat, self.as_raw_fd(), &raw mut stat)?;
-            Ok(stat)
-        }
-    }
-
     /// Bytes of the file system that the file is on: free for this user, and in all.
     pub fn file_system_bytes(&self) -> Result<(u64, u64)> {
-        // SAFETY: fstatfs fills in the zeroed struct.
-        unsafe {
-            let mut statfs: libc::statfs = core::mem::zeroed();
-            raw_call!(SYS_fstatfs, self.as_raw_fd(), &raw mut statfs)?;
-            let bytes = |blocks: u64| blocks.saturating_mul(statfs.f_frsize as u64);
-            Ok((bytes(statfs.f_bavail), bytes(statfs.f_blocks)))
-        }
+        let fd = self.as_raw_fd();
+        // SAFETY: zeros are a statfs, and the kernel writes one.
+        let statfs = unsafe { filled(|it: *mut libc::statfs| raw_call!(SYS_fstatfs, fd, it)) }?;
+        let bytes = |blocks: u64| blocks.saturating_mul(statfs.f_frsize as u64);
+        Ok((bytes(statfs.f_bavail), bytes(statfs.f_blocks)))
     }
 
     /// True if it has no bytes.
@@ -383,13 +371,7 @@ impl AsRawFd for DirectFile {
 /// Whether it is a block device; WrongKind if it is no regular file either. Looks before anybody
 /// opens: opening a FIFO or a tape can have effects.
 fn is_device(name: &CStr) -> core::result::Result<bool, OpenError> {
-    // SAFETY: `name` ends with NUL, and stat fills in the zeroed struct.
-    let mode = unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        raw_call!(SYS_stat, name.as_ptr(), &raw mut stat)?;
-        stat.st_mode & libc::S_IFMT
-    };
-    match mode {
+    match file_status::at(name)?.st_mode & libc::S_IFMT {
         libc::S_IFREG => Ok(false),
         libc::S_IFBLK => Ok(true),
         _ => Err(OpenError::WrongKind),
@@ -411,13 +393,10 @@ fn lock(fd: &Descriptor, kind: i32) -> core::result::Result<(), OpenError> {
 pub fn file_system_is_memory(path: &Path) -> Result<bool> {
     const MAGICS: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
     let name = c_path(path)?;
-    // SAFETY: `name` ends with NUL, and statfs fills in the zeroed struct.
-    let magic = unsafe {
-        let mut statfs: libc::statfs = core::mem::zeroed();
-        raw_call!(SYS_statfs, name.as_ptr(), &raw mut statfs)?;
-        statfs.f_type as u64
-    };
-    Ok(MAGICS.contains(&(magic & 0xffff_ffff)))
+    // SAFETY: zeros are a statfs, and the kernel writes one; the name ends with NUL.
+    let statfs =
+        unsafe { filled(|it: *mut libc::statfs| raw_call!(SYS_statfs, name.as_ptr(), it)) }?;
+    Ok(MAGICS.contains(&(statfs.f_type as u64 & 0xffff_ffff)))
 }
 
 /// Makes durable that a file has its name.
@@ -441,7 +420,7 @@ pub fn sync_name(path: &Path) -> Result<()> {
 }
 
 fn c_path(path: &Path) -> Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)
+    c_string(path.as_os_str().as_bytes())
 }
 
 /// Opens with O_DIRECT, or without if only that is refused.
@@ -496,14 +475,12 @@ fn alignment(fd: &Descriptor, is_device: bool) -> usize {
             _ => ALIGNMENT_DEFAULT,
         };
     }
-    // SAFETY: an empty path names the descriptor; statx fills in the zeroed struct.
-    let (answer, statx) = unsafe {
-        let mut statx: libc::statx = core::mem::zeroed();
-        let (fd, path, mask) = (fd.as_raw_fd(), c"".as_ptr(), libc::STATX_DIOALIGN);
-        let answer = raw_call!(SYS_statx, fd, path, libc::AT_EMPTY_PATH, mask, &raw mut statx);
-        (answer, statx)
+    let (fd, path, mask) = (fd.as_raw_fd(), c"".as_ptr(), libc::STATX_DIOALIGN);
+    // SAFETY: an empty path names the descriptor; zeros are a statx, and the kernel writes one.
+    let told = unsafe {
+        filled(|it: *mut libc::statx| raw_call!(SYS_statx, fd, path, libc::AT_EMPTY_PATH, mask, it))
     };
-    let told = statx.stx_dio_mem_align.max(statx.stx_dio_offset_align) as usize;
-    let known = answer.is_ok() && statx.stx_mask & libc::STATX_DIOALIGN != 0;
-    if known && told.is_power_of_two() { told.max(512) } else { ALIGNMENT_DEFAULT }
+    let known = told.ok().filter(|told| told.stx_mask & mask != 0);
+    let most = known.map(|told| told.stx_dio_mem_align.max(told.stx_dio_offset_align) as usize);
+    most.filter(|most| most.is_power_of_two()).map_or(ALIGNMENT_DEFAULT, |most| most.max(512))
 }

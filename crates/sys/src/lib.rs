@@ -19,6 +19,7 @@ pub mod direct_file;
 pub mod environment;
 pub mod errno;
 pub mod fault_signal;
+pub mod file_status;
 pub mod futex;
 pub mod generation_lock;
 pub mod handler_stack;

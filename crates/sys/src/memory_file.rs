@@ -31,14 +31,3 @@ pub fn keeps_length(descriptor: RawFd) -> bool {
     let seals = unsafe { raw_call!(SYS_fcntl, descriptor, libc::F_GET_SEALS) };
     seals.is_ok_and(|seals| seals & libc::F_SEAL_SHRINK as usize != 0)
 }
-
-/// The inode behind a descriptor: tells a file of ours from one that the program has opened under
-/// the same number.
-pub fn inode(descriptor: RawFd) -> Result<u64> {
-    // SAFETY: zeroed is a valid stat, which the kernel fills in.
-    unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        raw_call!(SYS_fstat, descriptor, &raw mut stat)?;
-        Ok(stat.st_ino)
-    }
-}

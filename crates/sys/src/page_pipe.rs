@@ -10,9 +10,10 @@
 
 use crate::PAGE;
 use crate::errno::{Errno, Result};
+use crate::file_status::FileId;
 use crate::own_descriptor::OwnDescriptor;
 use crate::raw_call::{Descriptor, raw_call, raw_call_again};
-use crate::sparse_file::{FileId, SparseFile, open_of_process};
+use crate::sparse_file::{SparseFile, open_of_process};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -28,9 +29,9 @@ impl PagePipe {
     /// (fs.pipe-user-pages-soft).
     pub fn create() -> Result<PagePipe> {
         let (reader, _writer) = Descriptor::pipe()?;
-        let id = FileId::of(reader.as_raw_fd())?;
         // One descriptor for both ends.
-        let pipe = PagePipe(open_of_process(std::process::id(), reader.as_raw_fd(), id)?);
+        let both = Descriptor::reopen(reader.as_raw_fd(), libc::O_RDWR | libc::O_NONBLOCK)?;
+        let pipe = PagePipe(OwnDescriptor::adopt(both));
         // SAFETY: fcntl without a memory argument.
         let granted = unsafe { raw_call!(SYS_fcntl, pipe.as_raw_fd(), libc::F_GETPIPE_SZ) }?;
         if granted >= PIPE_PAGES * PAGE { Ok(pipe) } else { Err(Errno::ENFILE) }

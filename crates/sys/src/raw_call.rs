@@ -17,6 +17,7 @@
 
 use crate::errno::{Errno, Result};
 use core::arch::asm;
+use std::ffi::CString;
 use std::os::fd::{AsRawFd, RawFd};
 
 /// The largest number of an error that the kernel answers.
@@ -75,6 +76,11 @@ macro_rules! raw_call_again {
 }
 pub(crate) use raw_call_again;
 
+/// A string for the kernel. EINVAL: it has a NUL.
+pub(crate) fn c_string(bytes: impl Into<Vec<u8>>) -> Result<CString> {
+    CString::new(bytes).map_err(|_| Errno::EINVAL)
+}
+
 /// An open descriptor; closed when dropped, by a raw call.
 #[derive(Debug)]
 pub struct Descriptor(RawFd);
@@ -96,6 +102,11 @@ impl Descriptor {
             let opened = raw_call_again!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode)?;
             Ok(Descriptor::new(opened))
         }
+    }
+
+    /// Opens the file behind a descriptor of this process anew.
+    pub(crate) fn reopen(descriptor: RawFd, flags: i32) -> Result<Descriptor> {
+        Self::open(&c_string(format!("/proc/self/fd/{descriptor}"))?, flags, 0)
     }
 
     /// A close-on-exec pipe that never blocks: the end to read from, and the one to write to.

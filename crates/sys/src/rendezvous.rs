@@ -12,9 +12,10 @@
 
 use crate::PAGE;
 use crate::errno::{Errno, Result};
+use crate::file_status::{self, FileId};
 use crate::log::{Piece, say};
 use crate::own_descriptor::OwnDescriptor;
-use crate::raw_call::{Descriptor, raw_call, raw_call_again};
+use crate::raw_call::{Descriptor, c_string, raw_call, raw_call_again};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
@@ -55,8 +56,7 @@ fn folder_in(places: [&str; 2], user: u32) -> Result<(CString, Option<(CString, 
     for makes in [false, true] {
         for place in places {
             let place = place.replace("{uid}", &user.to_string());
-            let path = CString::new(format!("{place}/deepheap-{user}"));
-            let path = path.map_err(|_| Errno::EINVAL)?;
+            let path = c_string(format!("{place}/deepheap-{user}"))?;
             // SAFETY: the path ends with NUL.
             let made = makes.then(|| unsafe { raw_call!(SYS_mkdir, path.as_ptr(), 0o700) });
             match check_folder(&path, user) {
@@ -71,7 +71,7 @@ fn folder_in(places: [&str; 2], user: u32) -> Result<(CString, Option<(CString, 
 
 fn check_folder(path: &CStr, user: u32) -> Result<()> {
     let folder = Descriptor::open(path, libc::O_DIRECTORY | libc::O_NOFOLLOW, 0)?;
-    let stat = status(folder.as_raw_fd())?;
+    let stat = file_status::of(folder.as_raw_fd())?;
     let is_own = stat.st_uid == user && stat.st_mode & 0o077 == 0;
     if is_own { Ok(()) } else { Err(Errno::EPERM) }
 }
@@ -111,17 +111,16 @@ pub struct Door<'a>(&'a Rendezvous);
 impl Rendezvous {
     /// Opens the file of this name in the folder, made if need be.
     pub fn open(name: &str) -> Result<Rendezvous> {
-        let path = CString::new(format!("{}/{name}", folder()?.to_string_lossy()));
-        Self::open_path(path.map_err(|_| Errno::EINVAL)?, libc::O_CREAT)
+        Self::open_named(name, libc::O_CREAT)
     }
 
     /// Opens the file of this name, which is there.
     pub fn existing(name: &str) -> Result<Rendezvous> {
-        let path = CString::new(format!("{}/{name}", folder()?.to_string_lossy()));
-        Self::open_path(path.map_err(|_| Errno::EINVAL)?, 0)
+        Self::open_named(name, 0)
     }
 
-    fn open_path(path: CString, create: i32) -> Result<Rendezvous> {
+    fn open_named(name: &str, create: i32) -> Result<Rendezvous> {
+        let path = c_string(format!("{}/{name}", folder()?.to_string_lossy()))?;
         let flags = libc::O_RDWR | libc::O_NOFOLLOW | create;
         let file = OwnDescriptor::adopt(Descriptor::open(&path, flags, 0o600)?);
         Ok(Rendezvous { file, path })
@@ -155,21 +154,14 @@ impl Rendezvous {
     }
 
     fn is_named(&self) -> Result<bool> {
-        let own = status(self.file.as_raw_fd())?;
-        // SAFETY: the path ends with NUL, and stat fills in the zeroed struct.
-        let named = unsafe {
-            let mut stat: libc::stat = core::mem::zeroed();
-            raw_call!(SYS_stat, self.path.as_ptr(), &raw mut stat).map(|_| stat)
-        };
-        Ok(named.is_ok_and(|named| (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino)))
+        let own = FileId::of(self.file.as_raw_fd())?;
+        Ok(file_status::at(&self.path).is_ok_and(|named| FileId::from(named) == own))
     }
 
     /// The same file, as another member: its locks are its own. For the child of a fork.
     pub fn reopened(&self) -> Result<Rendezvous> {
-        let path = CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        let path = path.map_err(|_| Errno::EINVAL)?;
-        let file = OwnDescriptor::adopt(Descriptor::open(&path, libc::O_RDWR, 0)?);
-        Ok(Rendezvous { file, path: self.path.clone() })
+        let file = Descriptor::reopen(self.file.as_raw_fd(), libc::O_RDWR)?;
+        Ok(Rendezvous { file: OwnDescriptor::adopt(file), path: self.path.clone() })
     }
 
     /// Takes the lock of a byte, for as long as this is open. False: another has it.
@@ -196,7 +188,7 @@ impl Rendezvous {
 
     /// Bytes of the file.
     pub fn bytes(&self) -> Result<usize> {
-        Ok(status(self.file.as_raw_fd())?.st_size as usize)
+        Ok(file_status::of(self.file.as_raw_fd())?.st_size as usize)
     }
 
     /// Maps the whole file, shared.
@@ -257,15 +249,6 @@ fn is_locked(descriptor: RawFd, mut lock: libc::flock) -> bool {
     // SAFETY: the kernel reads and writes a flock.
     let asked = unsafe { raw_call_again!(SYS_fcntl, descriptor, libc::F_OFD_GETLK, at) };
     asked.is_err() || i32::from(lock.l_type) != libc::F_UNLCK
-}
-
-fn status(descriptor: RawFd) -> Result<libc::stat> {
-    // SAFETY: zeroed is a valid stat, which the kernel fills in.
-    unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        raw_call!(SYS_fstat, descriptor, &raw mut stat)?;
-        Ok(stat)
-    }
 }
 
 #[cfg(test)]

@@ -16,29 +16,12 @@
 
 use crate::PAGE;
 use crate::errno::{Errno, Result};
+use crate::file_status::{self, FileId};
 use crate::mapping::{self, Advice};
 use crate::own_descriptor::OwnDescriptor;
-use crate::raw_call::{Descriptor, raw_call, raw_call_again};
+use crate::raw_call::{Descriptor, c_string, raw_call, raw_call_again};
 use core::ffi::CStr;
-use std::ffi::CString;
 use std::os::fd::{AsRawFd, RawFd};
-
-/// Which file it is, whatever its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct FileId {
-    /// The device that it is on.
-    pub device: u64,
-    /// Its number there.
-    pub inode: u64,
-}
-
-impl FileId {
-    /// That of an open file.
-    pub fn of(descriptor: RawFd) -> Result<FileId> {
-        let stat = status(descriptor)?;
-        Ok(FileId { device: stat.st_dev, inode: stat.st_ino })
-    }
-}
 
 /// Where a mapping goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +61,7 @@ impl SparseFile {
 
     /// Makes it so long; it is never made shorter.
     pub fn grow(&self, bytes: u64) -> Result<()> {
-        if status(self.as_raw_fd())?.st_size as u64 >= bytes {
+        if file_status::of(self.as_raw_fd())?.st_size as u64 >= bytes {
             return Ok(());
         }
         // SAFETY: no memory arguments.
@@ -88,7 +71,7 @@ impl SparseFile {
 
     /// Bytes of all pages that are there.
     pub fn resident_bytes(&self) -> Result<u64> {
-        Ok(status(self.as_raw_fd())?.st_blocks as u64 * 512)
+        Ok(file_status::of(self.as_raw_fd())?.st_blocks as u64 * 512)
     }
 
     /// Whether the page at this offset is there.
@@ -268,26 +251,11 @@ fn has_huge_pages_by_itself() -> bool {
     }
 }
 
-fn status(descriptor: RawFd) -> Result<libc::stat> {
-    // SAFETY: zeroed is a valid stat, which the kernel fills in.
-    unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        raw_call!(SYS_fstat, descriptor, &raw mut stat)?;
-        Ok(stat)
-    }
-}
-
 /// Opens what a process has under a number, to read and write; ENOENT if it is not `id`.
 pub(crate) fn open_of_process(pid: u32, number: RawFd, id: FileId) -> Result<OwnDescriptor> {
-    let path = CString::new(format!("/proc/{pid}/fd/{number}")).map_err(|_| Errno::EINVAL)?;
+    let path = c_string(format!("/proc/{pid}/fd/{number}"))?;
     // Look before opening: the number may by now be a terminal or a device.
-    // SAFETY: `path` ends with NUL, and stat fills in the zeroed struct.
-    let seen = unsafe {
-        let mut stat: libc::stat = core::mem::zeroed();
-        raw_call!(SYS_stat, path.as_ptr(), &raw mut stat)?;
-        FileId { device: stat.st_dev, inode: stat.st_ino }
-    };
-    if seen != id {
+    if FileId::from(file_status::at(&path)?) != id {
         return Err(Errno::ENOENT);
     }
     let opened = Descriptor::open(&path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY, 0)?;
