@@ -23,7 +23,8 @@ pub enum Woken {
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Woken {
     #[cfg(feature = "schedules")]
     if let Some(scheduler) = crate::schedule::current() {
-        return wait_by(scheduler, word, expected, timeout.is_some());
+        let is_over = crate::schedules::wait(scheduler, word, expected, timeout.is_some());
+        return if is_over { Woken::TimedOut } else { Woken::Look };
     }
     wait_on(word, expected, timeout, libc::FUTEX_PRIVATE_FLAG)
 }
@@ -67,27 +68,6 @@ pub fn wake(word: &AtomicU32, n: u32) -> usize {
         raw_call!(SYS_futex, word.as_ptr(), operation, n)
     };
     answer.unwrap_or(0)
-}
-
-#[cfg(feature = "schedules")]
-fn wait_by(
-    scheduler: &dyn crate::schedule::Scheduler,
-    word: &AtomicU32,
-    expected: u32,
-    has_limit: bool,
-) -> Woken {
-    // SAFETY: the word is borrowed; the threads of a scheduler run one at a time.
-    let now = unsafe { word.as_ptr().read() };
-    if now != expected {
-        return Woken::Look;
-    }
-    if has_limit {
-        // Time passes only when other threads run.
-        scheduler.point(true);
-        return Woken::TimedOut;
-    }
-    scheduler.sleep(word.as_ptr() as usize);
-    Woken::Look
 }
 
 #[cfg(test)]

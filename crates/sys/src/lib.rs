@@ -49,6 +49,8 @@ pub mod rendezvous;
 pub mod rendezvous_list;
 pub mod ring;
 pub mod schedule;
+#[cfg(feature = "schedules")]
+mod schedules;
 pub mod signals;
 mod signature;
 pub mod sparse_file;
