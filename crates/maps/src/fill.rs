@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::lock::Lock;
-use deepheap_sys::ring::{ReadRequest, Ring};
+use deepheap_sys::ring::{Request, Ring};
 use deepheap_sys::userfaultfd::Copy;
 use std::os::fd::AsRawFd;
 
@@ -305,7 +305,7 @@ impl Region {
         &self,
         pages: &[u32],
         buffer: &Buffer,
-        requests: &mut Vec<ReadRequest<'_>>,
+        requests: &mut Vec<Request<'_>>,
     ) -> (u32, u64) {
         const _: () = assert!(BUFFER_PAGES <= u64::BITS as usize);
         let mut owners = Owners::<BUFFER_PAGES>::new();
@@ -332,7 +332,7 @@ impl Region {
         for &(first, length) in runs {
             let at = self.backing.place_of(Self::offset_of(planned[first]));
             // SAFETY: pages of the buffer for each request, until this returns.
-            requests.push(unsafe { ReadRequest::from_raw(at, buffer.page(first), length * PAGE) });
+            requests.push(unsafe { Request::read_raw(at, buffer.page(first), length * PAGE) });
         }
         let mut came = 0;
         self.read_each(requests, |index, got| {
@@ -348,17 +348,13 @@ impl Region {
     /// Reads side by side, if this process may and a ring is free, and calls `act` for each
     /// request, by its index, with the bytes that were read; with a negative number where they were
     /// not. Others are read meanwhile.
-    pub(crate) fn read_each(
-        &self,
-        requests: &mut [ReadRequest<'_>],
-        mut act: impl FnMut(usize, i32),
-    ) {
+    pub(crate) fn read_each(&self, requests: &mut [Request<'_>], mut act: impl FnMut(usize, i32)) {
         let fd = self.backing.file().as_raw_fd();
         let mut ring = RING_POOL.iter().find_map(Lock::try_lock);
         let ring = ring.as_mut().and_then(|ring| (**ring).as_mut());
-        let ring = ring.filter(|_| requests.len() > 1);
-        if ring.is_none_or(|ring| ring.read_each(fd, requests, &mut act).is_err()) {
-            (0..requests.len()).for_each(|index| act(index, -1));
+        match ring.filter(|_| requests.len() > 1) {
+            Some(ring) => ring.do_each(fd, requests, act),
+            None => (0..requests.len()).for_each(|index| act(index, -1)),
         }
     }
 

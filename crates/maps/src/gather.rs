@@ -14,7 +14,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
-use deepheap_sys::ring::ReadRequest;
+use deepheap_sys::ring::Request;
 
 use crate::fill::Owners;
 use crate::region::Region;
@@ -65,7 +65,7 @@ impl Region {
         for (at, Wanted { page, .. }) in wanted[..count].iter().enumerate() {
             let from = self.backing.place_of(Self::offset_of(*page));
             // SAFETY: a page of the buffer for each request, until this returns.
-            requests.push(unsafe { ReadRequest::from_raw(from, buffer.page(at), PAGE) });
+            requests.push(unsafe { Request::read_raw(from, buffer.page(at), PAGE) });
         }
         let (mut copied, mut pages_read) = (0, 0);
         self.read_each(&mut requests, |at, got| {

@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::ring::{ReadRequest, Ring, WriteRequest};
+use deepheap_sys::ring::{Request, Ring};
 
 use crate::device::{Device, Read, Write};
 
@@ -92,7 +92,7 @@ impl FileDevice {
     /// took nothing.
     fn read_by_ring(&self, ring: &mut Ring, pieces: &mut [Read<'_>]) -> bool {
         let mut requests: [_; RING_ENTRIES as usize] =
-            core::array::from_fn(|_| ReadRequest::new(0, &mut []));
+            core::array::from_fn(|_| Request::read(0, &mut []));
         // Which request each piece is in, and how long that is.
         let mut request_of = [0; RING_ENTRIES as usize];
         let mut lengths = [0; RING_ENTRIES as usize];
@@ -103,22 +103,20 @@ impl FileDevice {
                 Ok(()) if count > 0 => {}
                 Ok(()) => return false, // an empty piece at offset 0: nobody asks for that
                 Err(buf) => {
-                    requests[count] = ReadRequest::new(read.offset, buf);
+                    requests[count] = Request::read(read.offset, buf);
                     count += 1;
                 }
             }
             *request = count - 1;
             lengths[count - 1] += length;
         }
-        let begun = ring.read_many(self.file.as_raw_fd(), &mut requests[..count]).is_ok();
+        ring.do_all(self.file.as_raw_fd(), &mut requests[..count]);
         let results: [_; RING_ENTRIES as usize] =
             core::array::from_fn(|at| outcome(requests[at].result(), lengths[at]));
-        if begun {
-            for (read, request) in pieces.iter_mut().zip(request_of) {
-                read.result = results[request];
-            }
+        for (read, request) in pieces.iter_mut().zip(request_of) {
+            read.result = results[request];
         }
-        begun
+        true
     }
 
     /// Reads a stretch without a gap in one request, or in as few as it takes.
@@ -183,17 +181,16 @@ impl Device for FileDevice {
             let ring = if chunk.len() > 1 { self.ring() } else { None };
             if let Some(mut ring) = ring {
                 let mut requests: [_; RING_ENTRIES as usize] =
-                    core::array::from_fn(|_| WriteRequest::new(0, &[]));
+                    core::array::from_fn(|_| Request::write(0, &[]));
                 for (request, write) in requests.iter_mut().zip(chunk.iter()) {
-                    *request = WriteRequest::new(write.offset, write.data);
+                    *request = Request::write(write.offset, write.data);
                 }
                 let count = chunk.len();
-                if ring.write_many(self.file.as_raw_fd(), &mut requests[..count]).is_ok() {
-                    for (write, request) in chunk.iter_mut().zip(&requests) {
-                        write.result = outcome(request.result(), write.data.len());
-                    }
-                    continue;
+                ring.do_all(self.file.as_raw_fd(), &mut requests[..count]);
+                for (write, request) in chunk.iter_mut().zip(&requests) {
+                    write.result = outcome(request.result(), write.data.len());
                 }
+                continue;
             }
             for write in chunk {
                 write.result = self.file.write_at(write.data, write.offset);

@@ -14,47 +14,43 @@ use core::mem::ManuallyDrop;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::os::fd::{AsRawFd, RawFd};
 
-/// One read, and its result.
+/// One read or write, and its result.
 #[derive(Debug)]
-pub struct ReadRequest<'a> {
+pub struct Request<'a> {
     offset: u64,
+    /// Of a write, it is only read.
     buf: *mut u8,
     len: u32,
     done: u32,
     result: i32,
+    is_write: bool,
     _borrows: PhantomData<&'a mut [u8]>,
 }
 
-/// One write, and its result.
-#[derive(Debug)]
-pub struct WriteRequest<'a> {
-    offset: u64,
-    buf: *const u8,
-    len: u32,
-    done: u32,
-    result: i32,
-    _borrows: PhantomData<&'a [u8]>,
-}
+// SAFETY: it is a borrow of bytes, which may be sent.
+unsafe impl Send for Request<'_> {}
 
-// SAFETY: it is a mutable borrow of bytes, which may be sent.
-unsafe impl Send for ReadRequest<'_> {}
-// SAFETY: it is a shared borrow of bytes, which may be sent.
-unsafe impl Send for WriteRequest<'_> {}
-
-impl<'a> ReadRequest<'a> {
+impl<'a> Request<'a> {
     /// A request to fill `buf` from `offset`. At most 1 GiB.
-    pub fn new(offset: u64, buf: &'a mut [u8]) -> Self {
+    pub fn read(offset: u64, buf: &'a mut [u8]) -> Self {
         // SAFETY: a mutable borrow for 'a is as much as the contract asks.
-        unsafe { Self::from_raw(offset, buf.as_mut_ptr(), buf.len()) }
+        unsafe { Self::read_raw(offset, buf.as_mut_ptr(), buf.len()) }
     }
 
     /// A request to fill `len` bytes at `buf` from `offset`.
     ///
     /// # Safety
     /// The bytes are writable and used by nobody else during 'a.
-    pub unsafe fn from_raw(offset: u64, buf: *mut u8, len: usize) -> Self {
-        let len = len.min(REQUEST_BYTES_MAX) as u32;
-        ReadRequest { offset, buf, len, done: 0, result: 0, _borrows: PhantomData }
+    pub unsafe fn read_raw(offset: u64, buf: *mut u8, len: usize) -> Self {
+        let (len, is_write) = (len.min(REQUEST_BYTES_MAX) as u32, false);
+        Request { offset, buf, len, done: 0, result: 0, is_write, _borrows: PhantomData }
+    }
+
+    /// A request to write `buf` at `offset`. At most 1 GiB.
+    pub fn write(offset: u64, buf: &'a [u8]) -> Self {
+        // SAFETY: nothing is stored there, for it is a write.
+        let read = unsafe { Self::read_raw(offset, buf.as_ptr().cast_mut(), buf.len()) };
+        Request { is_write: true, ..read }
     }
 
     /// Merges another read into this one, if it begins where this one ends, in the file and in
@@ -75,23 +71,40 @@ impl<'a> ReadRequest<'a> {
         Ok(())
     }
 
-    /// Bytes read (less than asked only at the end of the file), or a negative errno.
+    /// Bytes read (less than asked only at the end of the file) or written (always all), or a
+    /// negative errno.
     pub fn result(&self) -> i32 {
         self.result
     }
-}
 
-impl<'a> WriteRequest<'a> {
-    /// A request to write `buf` at `offset`. At most 1 GiB.
-    pub fn new(offset: u64, buf: &'a [u8]) -> Self {
-        let len = buf.len().min(REQUEST_BYTES_MAX) as u32;
-        let buf = buf.as_ptr();
-        WriteRequest { offset, buf, len, done: 0, result: 0, _borrows: PhantomData }
+    /// The rest of the request as the kernel wants it.
+    fn entry(&self, fd: types::Fd) -> squeue::Entry {
+        let buf = self.buf.wrapping_add(self.done as usize);
+        let (left, offset) = (self.len - self.done, self.offset + u64::from(self.done));
+        match self.is_write {
+            true => opcode::Write::new(fd, buf, left).offset(offset).build(),
+            false => opcode::Read::new(fd, buf, left).offset(offset).build(),
+        }
     }
 
-    /// Bytes written (always all), or a negative errno.
-    pub fn result(&self) -> i32 {
-        self.result
+    /// Takes an answer in. True: it is over.
+    fn answer(&mut self, answer: i32) -> bool {
+        match answer {
+            _ if answer == -libc::EINTR || answer == -libc::EAGAIN => return false,
+            // A device that takes nothing and gives no reason would be asked for ever.
+            0 if self.done < self.len && self.is_write => self.result = -libc::EIO,
+            // The file ends here.
+            0 if self.done < self.len => self.result = self.done as i32,
+            1.. => {
+                self.done += (answer as u32).min(self.len - self.done);
+                if self.done < self.len {
+                    return false;
+                }
+                self.result = self.len as i32;
+            }
+            _ => self.result = answer,
+        }
+        true
     }
 }
 
@@ -101,64 +114,6 @@ const REQUEST_BYTES_MAX: usize = 1 << 30;
 /// So many requests are handed to the device together: it begins with them while the kernel still
 /// makes the others of the call.
 const BEGIN_TOGETHER: usize = 16;
-
-/// What reads and writes have in common.
-trait Request {
-    /// The rest of the request as the kernel wants it.
-    fn entry(&self, fd: types::Fd) -> squeue::Entry;
-    /// Takes an answer in. True: it is over.
-    fn answer(&mut self, answer: i32) -> bool;
-}
-
-/// Adds `answer` to a request of which `done` of `len` bytes are done. True: it is over.
-fn progress(len: u32, done: &mut u32, result: &mut i32, answer: i32, end: i32) -> bool {
-    match answer {
-        _ if answer == -libc::EINTR || answer == -libc::EAGAIN => return false,
-        0 if *done < len => *result = end,
-        1.. => {
-            *done += (answer as u32).min(len - *done);
-            if *done < len {
-                return false;
-            }
-            *result = len as i32;
-        }
-        _ => *result = answer,
-    }
-    true
-}
-
-impl Request for ReadRequest<'_> {
-    fn entry(&self, fd: types::Fd) -> squeue::Entry {
-        let buf = self.buf.wrapping_add(self.done as usize);
-        let offset = self.offset + u64::from(self.done);
-        opcode::Read::new(fd, buf, self.len - self.done).offset(offset).build()
-    }
-
-    fn answer(&mut self, answer: i32) -> bool {
-        let end = self.done as i32; // the file ends here
-        progress(self.len, &mut self.done, &mut self.result, answer, end)
-    }
-}
-
-impl Request for WriteRequest<'_> {
-    fn entry(&self, fd: types::Fd) -> squeue::Entry {
-        let buf = self.buf.wrapping_add(self.done as usize);
-        let offset = self.offset + u64::from(self.done);
-        opcode::Write::new(fd, buf, self.len - self.done).offset(offset).build()
-    }
-
-    fn answer(&mut self, answer: i32) -> bool {
-        // Otherwise a device that takes nothing and gives no reason would be asked for ever.
-        progress(self.len, &mut self.done, &mut self.result, answer, -libc::EIO)
-    }
-}
-
-/// For how many requests in flight a thread sleeps.
-#[derive(Clone, Copy)]
-enum WaitFor {
-    One,
-    All,
-}
 
 /// An io_uring instance.
 pub struct Ring {
@@ -224,40 +179,35 @@ impl Ring {
         Ring::new(2).is_ok()
     }
 
-    /// Reads all and waits for all. Each request's `result` tells how it ended; Err only if nothing
-    /// was begun.
-    pub fn read_many(&mut self, fd: RawFd, requests: &mut [ReadRequest<'_>]) -> Result<()> {
-        self.run(fd, requests, WaitFor::All, |_, _| {})
+    /// Does all and waits for all. Each request's `result` tells how it ended.
+    pub fn do_all(&mut self, fd: RawFd, requests: &mut [Request<'_>]) {
+        self.run(fd, requests, usize::MAX, |_, _| {});
     }
 
-    /// Reads all, and calls `act` for each request, by its index, as soon as it is over, while
-    /// others are in flight. Err only if nothing was begun.
+    /// Does all, and calls `act` for each request, by its index, with its result as soon as it is
+    /// over, while others are in flight.
     ///
     /// `act` must not unwind: the buffers of the others are being written.
-    pub fn read_each(
+    pub fn do_each(
         &mut self,
         fd: RawFd,
-        requests: &mut [ReadRequest<'_>],
+        requests: &mut [Request<'_>],
+        act: impl FnMut(usize, i32),
+    ) {
+        self.run(fd, requests, 1, act);
+    }
+
+    /// Sleeps for at most `wait_for` of the requests at a time.
+    fn run(
+        &mut self,
+        fd: RawFd,
+        requests: &mut [Request<'_>],
+        wait_for: usize,
         mut act: impl FnMut(usize, i32),
-    ) -> Result<()> {
-        self.run(fd, requests, WaitFor::One, |index, request| act(index, request.result()))
-    }
-
-    /// Writes all and waits for all. Each request's `result` tells how it ended; Err only if
-    /// nothing was begun.
-    pub fn write_many(&mut self, fd: RawFd, requests: &mut [WriteRequest<'_>]) -> Result<()> {
-        let _no_signal = NoFileSizeSignal::new();
-        self.run(fd, requests, WaitFor::All, |_, _| {})
-    }
-
-    fn run<R: Request>(
-        &mut self,
-        fd: RawFd,
-        requests: &mut [R],
-        wait_for: WaitFor,
-        mut act: impl FnMut(usize, &R),
-    ) -> Result<()> {
+    ) {
         let _errno = Saved::new();
+        let has_writes = requests.iter().any(|request| request.is_write);
+        let _no_signal = has_writes.then(NoFileSizeSignal::new);
         let entries = self.entries;
         for (number, chunk) in requests.chunks_mut(entries).enumerate() {
             for index in 0..chunk.len() {
@@ -269,25 +219,21 @@ impl Ring {
             }
             let mut left = chunk.len();
             while left > 0 {
-                self.enter(match wait_for {
-                    WaitFor::All => left,
-                    WaitFor::One => 1,
-                });
+                self.enter(left.min(wait_for));
                 while let Some((index, answer)) = self.completion() {
                     // If the request is not finished, a part of it is left to do.
                     if chunk[index].answer(answer) {
                         left -= 1;
-                        act(number * entries + index, &chunk[index]);
+                        act(number * entries + index, chunk[index].result);
                     } else {
                         self.push(fd, chunk, index);
                     }
                 }
             }
         }
-        Ok(())
     }
 
-    fn push<R: Request>(&mut self, fd: RawFd, chunk: &[R], index: usize) {
+    fn push(&mut self, fd: RawFd, chunk: &[Request<'_>], index: usize) {
         let entry = chunk[index].entry(types::Fd(fd)).user_data(index as u64);
         // SAFETY: the buffer is borrowed until `run` returns, and `run` returns when all are over.
         let pushed = unsafe { self.ring.submission().push(&entry) };

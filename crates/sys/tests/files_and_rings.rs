@@ -5,7 +5,7 @@
 
 use deepheap_sys::direct_file::{self, DirectFile, Existing, OpenError};
 use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::ring::{ReadRequest, Ring, WriteRequest};
+use deepheap_sys::ring::{Request, Ring};
 use deepheap_sys::{Errno, PAGE};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -127,18 +127,18 @@ fn many_requests_are_all_done_and_each_tells() {
     let mut writes: Vec<_> = source
         .iter()
         .enumerate()
-        .map(|(index, page)| WriteRequest::new((index * PAGE) as u64, page))
+        .map(|(index, page)| Request::write((index * PAGE) as u64, page))
         .collect();
-    ring.write_many(file.as_raw_fd(), &mut writes).unwrap();
+    ring.do_all(file.as_raw_fd(), &mut writes);
     assert!(writes.iter().all(|write| write.result() == PAGE as i32));
     let mut buffer = pages(2 * REQUESTS, 0xff);
     let mut reads: Vec<_> = buffer
         .chunks_mut(2 * PAGE)
         .enumerate()
-        .map(|(index, chunk)| ReadRequest::new(((REQUESTS - 1 - index) * PAGE) as u64, chunk))
+        .map(|(index, chunk)| Request::read(((REQUESTS - 1 - index) * PAGE) as u64, chunk))
         .collect();
-    ring.read_many(file.as_raw_fd(), &mut reads).unwrap();
-    let results: Vec<_> = reads.iter().map(ReadRequest::result).collect();
+    ring.do_all(file.as_raw_fd(), &mut reads);
+    let results: Vec<_> = reads.iter().map(Request::result).collect();
     assert_eq!(results[0], PAGE as i32, "the file ends there");
     assert!(results[1..].iter().all(|result| *result == 2 * PAGE as i32));
     for (index, chunk) in buffer.chunks(2 * PAGE).enumerate() {
@@ -147,16 +147,16 @@ fn many_requests_are_all_done_and_each_tells() {
     let mut reads: Vec<_> = buffer
         .chunks_mut(2 * PAGE)
         .enumerate()
-        .map(|(index, chunk)| ReadRequest::new((index * PAGE) as u64, chunk))
+        .map(|(index, chunk)| Request::read((index * PAGE) as u64, chunk))
         .collect();
     let mut seen = [0; REQUESTS];
-    ring.read_each(file.as_raw_fd(), &mut reads, |index, result| seen[index] += result).unwrap();
+    ring.do_each(file.as_raw_fd(), &mut reads, |index, result| seen[index] += result);
     assert_eq!(seen[REQUESTS - 1], PAGE as i32, "each once");
     assert!(seen[..REQUESTS - 1].iter().all(|result| *result == 2 * PAGE as i32));
-    let mut bad = [ReadRequest::new(0, &mut buffer)];
-    ring.read_many(-1, &mut bad).unwrap();
+    let mut bad = [Request::read(0, &mut buffer)];
+    ring.do_all(-1, &mut bad);
     assert_eq!(bad[0].result(), -libc::EBADF);
-    ring.read_many(file.as_raw_fd(), &mut []).unwrap();
+    ring.do_all(file.as_raw_fd(), &mut []);
 }
 
 /// Times that the handler below ran.
@@ -182,9 +182,9 @@ fn write_beyond_the_limit(file: &DirectFile, ring: &mut Ring, data: &PinnedArray
     if file.allocate(0, 2 * end) != Err(Errno::EFBIG) {
         return false;
     }
-    let mut writes = [WriteRequest::new(end, data), WriteRequest::new(2 * end, data)];
-    let done = ring.write_many(file.as_raw_fd(), &mut writes);
-    if done.is_err() || writes.iter().any(|write| write.result() != -libc::EFBIG) {
+    let mut writes = [Request::write(end, data), Request::write(2 * end, data)];
+    ring.do_all(file.as_raw_fd(), &mut writes);
+    if writes.iter().any(|write| write.result() != -libc::EFBIG) {
         return false;
     }
     if signals() != 0 {
