@@ -16,7 +16,7 @@ use deepheap_sys::mapping;
 use deepheap_sys::page_pipe::PagePipe;
 use deepheap_sys::rendezvous::Rendezvous;
 use deepheap_sys::sparse_file::{Placement, SparseFile};
-use deepheap_sys::userfaultfd::Userfaultfd;
+use deepheap_sys::userfaultfd::{Userfaultfd, feature};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::backing::Backing;
@@ -67,13 +67,13 @@ impl Watch {
             let comes_clean = staging::can_copy() && (is_protectable || !writes);
             Watch { uffd, is_tracked, is_protectable, comes_clean }
         };
-        if has_log && let Ok(uffd) = Userfaultfd::open_shared_tracking() {
+        if has_log && let Ok(uffd) = Userfaultfd::open_with(feature::TRACKS_SHARED) {
             return Ok(watch(uffd, true, true));
         }
-        if writes && let Ok(uffd) = Userfaultfd::open_shared_protecting() {
+        if writes && let Ok(uffd) = Userfaultfd::open_with(feature::CLEAN_SHARED) {
             return Ok(watch(uffd, false, true));
         }
-        Ok(watch(Userfaultfd::open_shared()?, false, false))
+        Ok(watch(Userfaultfd::open_with(feature::MISSING_SHARED)?, false, false))
     }
 
     /// Has the kernel tell of touches of what is not in RAM, in a range that was mapped for it.

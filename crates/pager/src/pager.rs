@@ -16,7 +16,7 @@ use deepheap_sys::lock::Lock;
 use deepheap_sys::padded::Padded;
 use deepheap_sys::page_extractor::pipe_sees_stores;
 use deepheap_sys::parking::Parking;
-use deepheap_sys::userfaultfd::Userfaultfd;
+use deepheap_sys::userfaultfd::{Userfaultfd, feature};
 
 use crate::PAGE;
 use crate::balancer::Balancer;
@@ -149,7 +149,7 @@ impl Pager {
         let has_lanes = options.lanes_shift.is_some();
         let userfaultfd = match userfaultfd {
             Some(opened) => Ok(opened),
-            None if options.makes_checkpoints => Userfaultfd::open_protecting(),
+            None if options.makes_checkpoints => Userfaultfd::open_with(feature::PROTECTS),
             None if has_lanes => Userfaultfd::open_sharing_frames(),
             None => Userfaultfd::open(),
         };

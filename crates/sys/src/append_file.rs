@@ -5,9 +5,9 @@
 //! Never: is a cancellation point | allocates after `create`.
 //! Threads: any; the caller serialises.
 
-use crate::errno::{Errno, Result};
+use crate::errno::Result;
 use crate::own_descriptor::OwnDescriptor;
-use crate::raw_call::{Descriptor, c_string, raw_call};
+use crate::raw_call::{Descriptor, c_string, write_all};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -29,23 +29,15 @@ impl AppendFile {
     }
 
     /// Writes all of the bytes at the end of the file.
-    pub fn append(&self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            // SAFETY: the kernel reads the borrowed bytes.
-            match unsafe { raw_call!(SYS_write, self.0.as_raw_fd(), bytes.as_ptr(), bytes.len()) } {
-                Ok(0) => return Err(Errno::EIO),
-                Ok(written) => bytes = &bytes[written..],
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
+    pub fn append(&self, bytes: &[u8]) -> Result<()> {
+        write_all(self.0.as_raw_fd(), bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errno::Errno;
 
     #[test]
     fn bytes_come_one_after_the_other_and_a_full_device_is_told() {

@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicI32, Ordering};
 
 use crate::own_descriptor::{OwnDescriptor, is_open};
-use crate::raw_call::raw_call;
+use crate::raw_call;
 
 const NONE: i32 = -1;
 static KEPT: AtomicI32 = AtomicI32::new(NONE);
@@ -32,16 +32,8 @@ pub fn forget() {
 
 /// Writes to stderr, or to what was kept if that is closed. What cannot be written is left out:
 /// nobody is there to read it.
-pub fn write_all(mut bytes: &[u8]) {
+pub fn write_all(bytes: &[u8]) {
     let kept = KEPT.load(Ordering::Relaxed);
     let closed = kept != NONE && !is_open(libc::STDERR_FILENO);
-    let to = if closed { kept } else { libc::STDERR_FILENO };
-    while !bytes.is_empty() {
-        // SAFETY: the bytes are readable.
-        match unsafe { raw_call!(SYS_write, to, bytes.as_ptr(), bytes.len()) } {
-            Ok(written) if written > 0 => bytes = &bytes[written.min(bytes.len())..],
-            Err(errno) if errno.raw() == libc::EINTR => {}
-            _ => return,
-        }
-    }
+    let _ = raw_call::write_all(if closed { kept } else { libc::STDERR_FILENO }, bytes);
 }

@@ -86,7 +86,7 @@ pub fn is_present(addr: usize) -> Result<bool> {
 /// rising address. From now on it looks anew: a page that was reported, or whose content is looked
 /// at after this call, has the same content when it is reported next, if nobody else writes it.
 ///
-/// The memory is registered with a userfaultfd of `open_shared_tracking`, as one to be protected.
+/// The memory is registered with a userfaultfd that `TRACKS_SHARED`, as one to be protected.
 /// ENOTSUP where the kernel cannot say (before Linux 6.7, and without /proc/self/pagemap).
 pub fn untouched_pages(addr: usize, len: usize, each: &mut dyn FnMut(usize, usize)) -> Result<()> {
     let _errno = Saved::new();
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::mapping;
     use crate::pinned_array::PinnedArray;
-    use crate::userfaultfd::Userfaultfd;
+    use crate::userfaultfd::{Userfaultfd, feature};
 
     /// Every third page written, the pages after them read: zero pages.
     fn touched(pages: usize) -> PinnedArray<u8> {
@@ -314,7 +314,7 @@ mod tests {
         let pages = 600;
         let file = crate::sparse_file::SparseFile::create(c"test", (pages * PAGE) as u64).unwrap();
         let at = file.map(pages * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
-        let userfaultfd = match Userfaultfd::open_shared_tracking() {
+        let userfaultfd = match Userfaultfd::open_with(feature::TRACKS_SHARED) {
             Err(Errno::ENOTSUP) => return, // an older kernel
             opened => opened.unwrap(),
         };

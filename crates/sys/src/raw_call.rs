@@ -76,6 +76,18 @@ macro_rules! raw_call_again {
 }
 pub(crate) use raw_call_again;
 
+/// Writes all of the bytes to a descriptor. EIO: it takes nothing and gives no reason.
+pub(crate) fn write_all(descriptor: RawFd, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the kernel reads the borrowed bytes.
+        match unsafe { raw_call_again!(SYS_write, descriptor, bytes.as_ptr(), bytes.len()) }? {
+            0 => return Err(Errno::EIO),
+            written => bytes = &bytes[written..],
+        }
+    }
+    Ok(())
+}
+
 /// A string for the kernel. EINVAL: it has a NUL.
 pub(crate) fn c_string(bytes: impl Into<Vec<u8>>) -> Result<CString> {
     CString::new(bytes).map_err(|_| Errno::EINVAL)

@@ -47,6 +47,13 @@ pub mod feature {
     pub const WP_ASYNC: u64 = 1 << 15;
     /// Pages can be moved (6.8).
     pub const MOVE: u64 = 1 << 16;
+
+    /// For shared memory of which page-table entries stay clean until it is written: registered by
+    /// `register_protectable`, the kernel maps a page that is read so that the first write is a
+    /// fault, which it resolves by itself (5.19).
+    pub const CLEAN_SHARED: u64 = MISSING_SHARED | PROTECTS | PROTECTS_SHARED;
+    /// For shared memory of which is to be known what was written (`pagemap::untouched_pages`; 6.7).
+    pub const TRACKS_SHARED: u64 = CLEAN_SHARED | WP_ASYNC;
 }
 
 #[repr(C)]
@@ -80,12 +87,14 @@ struct CopyArgument {
     copied: i64,
 }
 
+#[derive(Clone)]
 #[repr(C)]
 struct ProtectArgument {
     range: Range,
     mode: u64,
 }
 
+#[derive(Clone)]
 #[repr(C)]
 struct ContinueArgument {
     range: Range,
@@ -120,42 +129,18 @@ impl Userfaultfd {
     /// Opens it. EPERM: the administrator forbids it; ENOSYS: no such kernel or a seccomp filter;
     /// EOPNOTSUPP: too old for SIGBUS mode.
     pub fn open() -> Result<Self> {
-        Self::open_with(feature::SIGBUS)
-    }
-
-    /// As `open`, for memory that is to be protected against writes (`protect`).
-    pub fn open_protecting() -> Result<Self> {
-        Self::open_with(feature::SIGBUS | feature::PROTECTS)
-    }
-
-    /// As `open`, for memory that processes share.
-    pub fn open_shared() -> Result<Self> {
-        Self::open_with(feature::SIGBUS | feature::MISSING_SHARED)
-    }
-
-    /// As `open_shared`, for memory of which page-table entries stay clean until it is written:
-    /// registered by `register_protectable`, the kernel maps a page that is read so that the first
-    /// write is a fault, which it resolves by itself. ENOTSUP before Linux 5.19.
-    pub fn open_shared_protecting() -> Result<Self> {
-        let shared = feature::SIGBUS | feature::MISSING_SHARED;
-        Self::open_with(shared | feature::PROTECTS | feature::PROTECTS_SHARED)
-    }
-
-    /// As `open_shared`, for memory of which is to be known what was written
-    /// (`pagemap::untouched_pages`). ENOTSUP before Linux 6.7.
-    pub fn open_shared_tracking() -> Result<Self> {
-        let shared = feature::SIGBUS | feature::MISSING_SHARED;
-        let tracking = feature::PROTECTS | feature::PROTECTS_SHARED | feature::WP_ASYNC;
-        Self::open_with(shared | tracking)
+        Self::open_with(0)
     }
 
     /// As `open`, for shared memory of which no page is mapped but by `map_present`. ENOTSUP before
     /// Linux 5.14.
     pub fn open_sharing_frames() -> Result<Self> {
-        Self::open_with(feature::SIGBUS | feature::MISSING_SHARED | feature::MINOR_SHARED)
+        Self::open_with(feature::MISSING_SHARED | feature::MINOR_SHARED)
     }
 
-    fn open_with(features: u64) -> Result<Self> {
+    /// As `open`, with these features besides. ENOTSUP: the kernel lacks one of them.
+    pub fn open_with(features: u64) -> Result<Self> {
+        let features = features | feature::SIGBUS;
         let fd = OwnDescriptor::adopt(open_descriptor()?);
         let mut argument = ApiArgument { api: API, features, ioctls: 0 };
         match ioctl(&fd, IOCTL_API, &mut argument) {
@@ -192,20 +177,12 @@ impl Userfaultfd {
 
     /// Maps a page that the file behind it has. EFAULT: it has not.
     pub fn map_present(&self, addr: usize) -> Result<Copy> {
-        loop {
-            let range = Range { start: addr as u64, len: crate::PAGE as u64 };
-            let mode = CONTINUE_MODE_DONTWAKE;
-            let mut argument = ContinueArgument { range, mode, mapped: 0 };
-            match ioctl(&self.fd, IOCTL_CONTINUE, &mut argument) {
-                Ok(()) => return Ok(Copy::Done),
-                Err(Errno::EEXIST) => return Ok(Copy::Exists),
-                // As in `copy`.
-                // SAFETY: no arguments.
-                Err(Errno::EAGAIN) => unsafe {
-                    libc::sched_yield();
-                },
-                Err(errno) => return Err(errno),
-            }
+        let range = Range { start: addr as u64, len: crate::PAGE as u64 };
+        let argument = ContinueArgument { range, mode: CONTINUE_MODE_DONTWAKE, mapped: 0 };
+        match ioctl_again(&self.fd, IOCTL_CONTINUE, argument) {
+            Ok(()) => Ok(Copy::Done),
+            Err(Errno::EEXIST) => Ok(Copy::Exists),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -221,17 +198,7 @@ impl Userfaultfd {
     pub fn protect(&self, addr: usize, len: usize, on: bool) -> Result<()> {
         let range = Range { start: addr as u64, len: len as u64 };
         let mode = if on { PROTECT_MODE_ON } else { PROTECT_MODE_DONTWAKE };
-        loop {
-            let mut argument = ProtectArgument { range, mode };
-            match ioctl(&self.fd, IOCTL_WRITEPROTECT, &mut argument) {
-                // The address space is changing (a fork, an mremap): soon over.
-                // SAFETY: no arguments.
-                Err(Errno::EAGAIN) => unsafe {
-                    libc::sched_yield();
-                },
-                answer => return answer,
-            }
-        }
+        ioctl_again(&self.fd, IOCTL_WRITEPROTECT, ProtectArgument { range, mode })
     }
 
     /// Installs `len` bytes (whole pages) from `src` at `dst`, each page at once and never over a
@@ -257,12 +224,7 @@ impl Userfaultfd {
             }
             match (answer, usize::try_from(argument.copied)) {
                 (Err(Errno::EAGAIN), Ok(bytes)) => done += bytes,
-                // The address space is changing (a fork, an mremap): try again, it will soon be
-                // over.
-                (Err(Errno::EAGAIN), Err(_)) => {
-                    // SAFETY: no arguments.
-                    unsafe { libc::sched_yield() };
-                }
+                (Err(Errno::EAGAIN), Err(_)) => let_it_change(),
                 _ if done > 0 => return Ok(Copy::Partial(done)),
                 (Err(Errno::EEXIST), _) => return Ok(Copy::Exists),
                 (Err(errno), _) => return Err(errno),
@@ -311,6 +273,22 @@ fn ioctl<T>(fd: &OwnDescriptor, request: libc::c_ulong, argument: &mut T) -> Res
     // SAFETY: every caller pairs a request with the argument whose size the request encodes.
     unsafe { raw_call_again!(SYS_ioctl, fd.as_raw_fd(), request, argument) }?;
     Ok(())
+}
+
+/// As `ioctl`, and again as long as the address space is changing.
+fn ioctl_again<T: Clone>(fd: &OwnDescriptor, request: libc::c_ulong, argument: T) -> Result<()> {
+    loop {
+        match ioctl(fd, request, &mut argument.clone()) {
+            Err(Errno::EAGAIN) => let_it_change(),
+            answer => return answer,
+        }
+    }
+}
+
+/// The address space is changing (a fork, an mremap): that will soon be over.
+fn let_it_change() {
+    // SAFETY: no arguments.
+    unsafe { libc::sched_yield() };
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! Threads: any, also in a signal handler.
 
 use crate::PAGE;
-use crate::errno::{Errno, Result, Saved};
+use crate::errno::{Result, Saved};
 use crate::lock::Lock;
 use crate::mapping::{self, Advice};
 use crate::own_descriptor::OwnDescriptor;
@@ -78,19 +78,8 @@ impl Zapper {
     pub unsafe fn zap(&self, ranges: &[iovec]) -> Result<()> {
         let _errno = Saved::new();
         let target = self.zap_target.load(Acquire);
-        for_all(target, ranges, Advice::DontNeed, |range| {
-            // SAFETY: the caller's promise.
-            match unsafe { mapping::advise(range.iov_base.cast(), range.iov_len, Advice::DontNeed) }
-            {
-                // The program locked its memory (mlockall): that needs the other advice. SAFETY:
-                // the caller's promise.
-                Err(Errno::EINVAL) => unsafe {
-                    let start = range.iov_base.cast();
-                    mapping::advise(start, range.iov_len, Advice::DontNeedLocked)
-                },
-                answer => answer,
-            }
-        })
+        // SAFETY: the caller's promise.
+        unsafe { for_all(target, ranges, Advice::DontNeed) }
     }
 
     /// Makes every page of all ranges present, writable and unshared. Tries all; the first error is
@@ -98,10 +87,8 @@ impl Zapper {
     pub fn populate_write(&self, ranges: &[iovec]) -> Result<()> {
         let _errno = Saved::new();
         let target = self.populate_target.load(Acquire);
-        for_all(target, ranges, Advice::PopulateWrite, |range| {
-            // SAFETY: populating changes neither rights nor contents.
-            unsafe { mapping::advise(range.iov_base.cast(), range.iov_len, Advice::PopulateWrite) }
-        })
+        // SAFETY: populating changes neither rights nor contents.
+        unsafe { for_all(target, ranges, Advice::PopulateWrite) }
     }
 
     /// Touches a page in each of some ranges, drops the ranges, and compares the kernel's count of
@@ -117,6 +104,7 @@ impl Zapper {
             // SAFETY: as above.
             unsafe { ((first + range * RANGE) as *mut u8).write_volatile(1) };
         }
+        let page_table_kib = || process_status::kilobytes(["VmPTE:"])?[0];
         let before = page_table_kib();
         let ranges = [iovec { iov_base: first as *mut libc::c_void, iov_len: RANGES * RANGE }];
         // SAFETY: as above.
@@ -178,14 +166,12 @@ fn batched(target: i32, ranges: &[iovec], advice: Advice) -> Result<usize> {
     }
 }
 
-/// Gives the advice for all ranges: in batches as far as `target` takes them, and by `alone` for a
-/// range that stops a batch. Goes on after an error; answers the first one.
-fn for_all(
-    target: i32,
-    mut ranges: &[iovec],
-    advice: Advice,
-    alone: impl Fn(&iovec) -> Result<()>,
-) -> Result<()> {
+/// Gives the advice for all ranges: in batches as far as `target` takes them, and alone for a range
+/// that stops a batch. Goes on after an error; answers the first one.
+///
+/// # Safety
+/// The ranges are the caller's, and what the advice drops is needed no more.
+unsafe fn for_all(target: i32, mut ranges: &[iovec], advice: Advice) -> Result<()> {
     let mut answer = Ok(());
     while let Some(first) = ranges.first() {
         // One range is cheaper without the vector.
@@ -202,20 +188,23 @@ fn for_all(
                 continue;
             }
         }
-        answer = answer.and(alone(first));
+        let start = first.iov_base.cast();
+        // SAFETY: the caller's promise.
+        answer = answer.and(unsafe {
+            match advice {
+                Advice::DontNeed => mapping::give_back(start, first.iov_len),
+                advice => mapping::advise(start, first.iov_len, advice),
+            }
+        });
         ranges = &ranges[1..];
     }
     answer
 }
 
-/// Kilobytes of page tables of this process, as /proc counts them. Allocates nothing.
-fn page_table_kib() -> Option<u64> {
-    process_status::kilobytes(["VmPTE:"])?[0]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::errno::Errno;
     use crate::pinned_array::PinnedArray;
 
     fn ranges(memory: &PinnedArray<u8>, step: usize) -> Vec<iovec> {
