@@ -52,11 +52,6 @@ impl From<i32> for Piece<'_> {
         Piece::Signed(number.into())
     }
 }
-impl From<i64> for Piece<'_> {
-    fn from(number: i64) -> Self {
-        Piece::Signed(number)
-    }
-}
 impl From<Errno> for Piece<'_> {
     fn from(errno: Errno) -> Self {
         Piece::Error(errno)
