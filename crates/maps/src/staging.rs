@@ -40,7 +40,7 @@ impl Memory {
         let bytes = BUFFERS * ALL_PAGES * PAGE;
         let in_file = || -> Result<Memory> {
             let file = SparseFile::create(c"deepheap-staging", bytes as u64)?;
-            let at = file.map(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+            let at = file.map(bytes)?;
             Ok(Memory { at, file: Some(file) })
         };
         match can_copy_pages() {

@@ -89,7 +89,7 @@ impl Lanes {
         let shift = shift.clamp(SHIFT_TESTED, SHIFT_MOST);
         let frames = 1usize << shift;
         let file = SparseFile::create(c"deepheap-lanes", (frames * PAGE) as u64)?;
-        let alias = file.map(frames * PAGE, libc::PROT_READ | libc::PROT_WRITE)?.addr();
+        let alias = file.map(frames * PAGE)?.addr();
         Ok(Lanes {
             shift,
             file: Lock::new(file),

@@ -206,12 +206,6 @@ impl IndexPool {
         })
     }
 
-    /// Numbers that are held now.
-    pub fn held(&self) -> usize {
-        let count = |group: &Padded<Group>| group.taken.load(Ordering::Relaxed).count_ones();
-        self.groups.iter().map(|group| count(group) as usize).sum()
-    }
-
     /// In a forked child: what threads of the parent held is free.
     pub fn forget_others(&self) {
         for group in &self.groups {
@@ -230,6 +224,14 @@ mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
     use core::time::Duration;
+
+    impl IndexPool {
+        /// Numbers that are held now.
+        pub(crate) fn held(&self) -> usize {
+            let count = |group: &Padded<Group>| group.taken.load(Ordering::Relaxed).count_ones();
+            self.groups.iter().map(|group| count(group) as usize).sum()
+        }
+    }
 
     #[test]
     fn who_finds_no_number_sleeps_until_one_is_given_back() {

@@ -15,12 +15,9 @@ use libc::c_void;
 pub enum Advice {
     DontNeed = libc::MADV_DONTNEED,
     DontNeedLocked = 24,
-    Free = libc::MADV_FREE,
     NoHugePage = libc::MADV_NOHUGEPAGE,
-    HugePage = libc::MADV_HUGEPAGE,
     Unmergeable = libc::MADV_UNMERGEABLE,
     DontFork = libc::MADV_DONTFORK,
-    DoFork = libc::MADV_DOFORK,
     WipeOnFork = libc::MADV_WIPEONFORK,
     KeepOnFork = libc::MADV_KEEPONFORK,
     DontDump = libc::MADV_DONTDUMP,
@@ -31,11 +28,24 @@ pub enum Advice {
 
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-fn map(at: usize, len: usize, protection: i32, flags: i32) -> Result<usize> {
+/// Maps anonymous memory.
+///
+/// # Safety
+/// With MAP_FIXED the caller owns what is there, and nobody needs it any more.
+unsafe fn map(at: usize, len: usize, protection: i32, flags: i32) -> Result<usize> {
     // SAFETY: without MAP_FIXED no existing mapping is touched, and the memory belongs to no one
-    // yet.
-    let got = unsafe { libc::mmap(at as *mut c_void, len, protection, flags, -1, 0) };
+    // yet; else the caller's promise.
+    let got = unsafe { libc::mmap(at as *mut c_void, len, protection, ANONYMOUS | flags, -1, 0) };
     if got == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(got as usize) }
+}
+
+/// Maps memory wherever the kernel likes, readable and writable, in small pages.
+fn map_small_pages(len: usize) -> Result<*mut u8> {
+    // SAFETY: in place of nothing.
+    let got = unsafe { map(0, len, libc::PROT_READ | libc::PROT_WRITE, 0) }? as *mut u8;
+    // A kernel without huge pages refuses, and gives none. SAFETY: just mapped.
+    let _ = unsafe { advise(got, len, Advice::NoHugePage) };
+    Ok(got)
 }
 
 /// Reserves `len` bytes of address space aligned to `align` (a power of two, at least a page): no
@@ -47,7 +57,9 @@ pub fn reserve(len: usize, align: usize, hint: usize) -> Result<*mut u8> {
     }
     if hint != 0 && hint.is_multiple_of(align) {
         // Kernels before 4.17 take MAP_FIXED_NOREPLACE for a mere hint: check the address.
-        if let Ok(got) = map(hint, len, libc::PROT_NONE, ANONYMOUS | libc::MAP_FIXED_NOREPLACE) {
+        // SAFETY: in place of nothing.
+        let got = unsafe { map(hint, len, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE) };
+        if let Ok(got) = got {
             if got == hint {
                 return Ok(hint as *mut u8);
             }
@@ -56,7 +68,8 @@ pub fn reserve(len: usize, align: usize, hint: usize) -> Result<*mut u8> {
     }
     let slack = align - PAGE;
     let all = len.checked_add(slack).ok_or(Errno::ENOMEM)?;
-    let got = map(0, all, libc::PROT_NONE, ANONYMOUS)?;
+    // SAFETY: as above.
+    let got = unsafe { map(0, all, libc::PROT_NONE, 0) }?;
     let start = got.next_multiple_of(align);
     trim(got, start - got);
     trim(start + len, got + all - start - len);
@@ -77,8 +90,7 @@ fn trim(at: usize, len: usize) {
 /// `ptr..ptr+len` lies in a reservation of the caller's.
 pub unsafe fn commit(ptr: *mut u8, len: usize) -> Result<()> {
     // SAFETY: the caller owns the range; more rights cannot break anyone who uses it.
-    check(unsafe { libc::mprotect(ptr.cast(), len, libc::PROT_READ | libc::PROT_WRITE) }.into())?;
-    Ok(())
+    unsafe { protect(ptr, len, libc::PROT_READ | libc::PROT_WRITE) }
 }
 
 /// Changes what may be done with a range: `PROT_READ` and its kin, see mprotect(2).
@@ -96,12 +108,8 @@ pub unsafe fn protect(ptr: *mut u8, len: usize, protection: i32) -> Result<()> {
 /// # Safety
 /// `ptr..ptr+len` lies in a reservation of the caller's; nothing there is needed any more.
 pub unsafe fn replace(ptr: *mut u8, len: usize) -> Result<()> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS | libc::MAP_FIXED);
     // SAFETY: the caller's promise.
-    let got = unsafe { libc::mmap(ptr.cast(), len, protection, flags, -1, 0) };
-    if got == libc::MAP_FAILED {
-        return Err(Errno::last());
-    }
+    unsafe { map(ptr as usize, len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED) }?;
     // SAFETY: as above. A kernel without huge pages refuses, and gives none.
     let _ = unsafe { advise(ptr, len, Advice::NoHugePage) };
     Ok(())
@@ -116,9 +124,7 @@ pub unsafe fn replace(ptr: *mut u8, len: usize) -> Result<()> {
 /// # Safety
 /// `page` is a page of a reservation of the caller's; nothing that is there is needed any more.
 pub unsafe fn replace_page(page: *mut u8, fill: impl FnOnce(*mut u8)) -> Result<()> {
-    let made = map(0, PAGE, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS)? as *mut u8;
-    // SAFETY: just mapped. A kernel without huge pages refuses, and gives none.
-    let _ = unsafe { advise(made, PAGE, Advice::NoHugePage) };
+    let made = map_small_pages(PAGE)?;
     fill(made);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the page that was made moves to the caller's, by the caller's promise.
@@ -136,13 +142,10 @@ pub unsafe fn replace_page(page: *mut u8, fill: impl FnOnce(*mut u8)) -> Result<
 /// not hold it, since it may have a copy of what the program keeps out of them.
 pub fn map_pinned(len: usize) -> Result<*mut u8> {
     let len = len.checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)?.max(PAGE);
-    let got = map(0, len, libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS)?;
-    // A refusal (a kernel without huge pages) does no harm. SAFETY: the range is ours, and the
-    // advice does not change what it holds.
-    let _ = unsafe { advise(got as *mut u8, len, Advice::NoHugePage) };
-    // SAFETY: as above.
-    let _ = unsafe { advise(got as *mut u8, len, Advice::DontDump) };
-    Ok(got as *mut u8)
+    let got = map_small_pages(len)?;
+    // SAFETY: just mapped; the advice does not change what it holds.
+    let _ = unsafe { advise(got, len, Advice::DontDump) };
+    Ok(got)
 }
 
 /// Unmaps memory, a reservation or a part of one.
@@ -273,7 +276,7 @@ mod tests {
     #[test]
     fn a_page_of_a_shared_mapping_is_replaced_by_a_private_one() {
         let file = crate::sparse_file::SparseFile::create(c"test", 4 * PAGE as u64).unwrap();
-        let at = file.map(4 * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let at = file.map(4 * PAGE).unwrap();
         // SAFETY: mapped above, and nobody else's.
         unsafe {
             at.write_bytes(1, 4 * PAGE);

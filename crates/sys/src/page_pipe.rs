@@ -122,7 +122,7 @@ impl AsRawFd for PagePipe {
 /// shows stores that were made after it went in.
 pub fn pipe_sees_stores() -> Result<bool> {
     let file = SparseFile::create(c"deepheap-probe", PAGE as u64)?;
-    let at = file.map(PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
+    let at = file.map(PAGE)?;
     // SAFETY: mapped above; nobody else knows of it.
     let byte = unsafe { AtomicU8::from_ptr(at) };
     byte.store(1, Ordering::SeqCst);
@@ -148,7 +148,7 @@ mod tests {
     fn what_is_stored_before_the_punch_comes_out() {
         assert_eq!(pipe_sees_stores(), Ok(true));
         let file = SparseFile::create(c"test", 4 * PAGE as u64).unwrap();
-        let at = file.map(4 * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let at = file.map(4 * PAGE).unwrap();
         let pipe = PagePipe::create().unwrap();
         let id = pipe.id().unwrap();
         let pid = std::process::id();

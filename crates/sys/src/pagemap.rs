@@ -313,7 +313,7 @@ mod tests {
     fn pages_that_nobody_has_written_since_the_last_look_are_told() {
         let pages = 600;
         let file = crate::sparse_file::SparseFile::create(c"test", (pages * PAGE) as u64).unwrap();
-        let at = file.map(pages * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let at = file.map(pages * PAGE).unwrap();
         let userfaultfd = match Userfaultfd::open_with(feature::TRACKS_SHARED) {
             Err(Errno::ENOTSUP) => return, // an older kernel
             opened => opened.unwrap(),

@@ -85,21 +85,12 @@ impl Small {
         }
         let bytes = class_bytes(class);
         // Blocks are aligned to their size: skip what is in the way, at most a block.
-        let skip = (self.chunk as usize).wrapping_neg() % bytes;
-        if self.chunk_left < skip + bytes {
-            return self.allocate_from_new_chunk(bytes);
+        let skip = |chunk: *mut u8| (chunk as usize).wrapping_neg() % bytes;
+        if self.chunk_left < skip(self.chunk) + bytes {
+            let Ok(chunk) = mapping::map_pinned(CHUNK_BYTES) else { return ptr::null_mut() };
+            (self.chunk, self.chunk_left) = (chunk, CHUNK_BYTES);
         }
-        self.cut(skip, bytes)
-    }
-
-    fn allocate_from_new_chunk(&mut self, bytes: usize) -> *mut u8 {
-        let Ok(chunk) = mapping::map_pinned(CHUNK_BYTES) else { return ptr::null_mut() };
-        (self.chunk, self.chunk_left) = (chunk, CHUNK_BYTES);
-        let skip = (chunk as usize).wrapping_neg() % bytes;
-        self.cut(skip, bytes)
-    }
-
-    fn cut(&mut self, skip: usize, bytes: usize) -> *mut u8 {
+        let skip = skip(self.chunk);
         let block = self.chunk.wrapping_add(skip);
         self.chunk = block.wrapping_add(bytes);
         self.chunk_left -= skip + bytes;

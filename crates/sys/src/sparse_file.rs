@@ -149,9 +149,9 @@ impl SparseFile {
         }
     }
 
-    /// Maps its first `bytes` bytes, shared with whoever else maps it.
-    pub fn map(&self, bytes: usize, protection: i32) -> Result<*mut u8> {
-        self.map_part(0, bytes, protection, Placement::Anywhere)
+    /// Maps its first `bytes` bytes, readable and writable, shared with whoever else maps it.
+    pub fn map(&self, bytes: usize) -> Result<*mut u8> {
+        self.map_part(0, bytes, libc::PROT_READ | libc::PROT_WRITE, Placement::Anywhere)
     }
 
     /// Maps `bytes` bytes from this offset on, shared with whoever else maps them.
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn pages_are_there_from_the_first_byte_until_they_are_punched() {
         let file = SparseFile::create(c"test", 8 * PAGE as u64).unwrap();
-        let at = file.map(8 * PAGE, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let at = file.map(8 * PAGE).unwrap();
         let third = 3 * PAGE as u64;
         assert!(!file.has_page(third).unwrap());
         // SAFETY: mapped above.

@@ -345,7 +345,7 @@ mod tests {
             opened => opened.unwrap(),
         };
         let file = crate::sparse_file::SparseFile::create(c"test", bytes as u64).unwrap();
-        let map = || file.map(bytes, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let map = || file.map(bytes).unwrap();
         let (alias, one, other) = (map(), map(), map());
         for window in [one, other] {
             uffd.register_unmapped(window as usize, bytes).unwrap();
