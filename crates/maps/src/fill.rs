@@ -11,7 +11,7 @@
 //!
 //! Guarantees: a page is filled by one thread of one process, from the file, and never over another
 //! one.
-//! Never: allocates, in `fill`; touches the map's memory.
+//! Never: allocates; touches the map's memory.
 //! Threads: any; `fill` also in a signal handler, with all signals blocked.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -64,27 +64,40 @@ impl From<NoRoom> for FillError {
     }
 }
 
-/// Shards that a thread owns together. It waits for the first one only.
-pub(crate) struct Owners<'a, const N: usize> {
+/// Neighbours that are read together, and which page of the buffer the first one comes to.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Run {
+    pub(crate) page: u32,
+    pub(crate) count: u32,
+    pub(crate) at: usize,
+}
+
+/// Pages on their way: the shards that a thread owns together for them, of which it waits for the
+/// first one only, and the buffer that they are read into.
+pub(crate) struct Filling<'a, const N: usize> {
+    region: &'a Region,
     owned: [Option<(Owned<'a>, usize)>; N],
     /// The last plan failed for want of a pipe.
     had_no_pipe: bool,
+    pub(crate) buffer: Buffer,
 }
 
-impl<'a, const N: usize> Owners<'a, N> {
-    pub(crate) fn new() -> Self {
-        Owners { owned: [const { None }; N], had_no_pipe: false }
+impl<'a, const N: usize> Filling<'a, N> {
+    /// Waits for a buffer; before any shard is owned, for it must not keep others from ending.
+    pub(crate) fn new(region: &'a Region) -> Self {
+        let owned = [const { None }; N];
+        Filling { region, owned, had_no_pipe: false, buffer: Buffer::take() }
     }
 
     /// The owned shard of a page.
-    pub(crate) fn of(&self, region: &Region, page: u32) -> Option<&Owned<'a>> {
-        let index = region.control.shard_of(page);
+    pub(crate) fn of(&self, page: u32) -> Option<&Owned<'a>> {
+        let index = self.region.control.shard_of(page);
         self.owned.iter().flatten().map(|(owned, _)| owned).find(|owned| owned.index == index)
     }
 
     /// The owned shard of a page that has an entry, and the entry.
-    fn entry_of(&self, region: &Region, page: u32) -> Option<(&Owned<'a>, usize)> {
-        let owned = self.of(region, page)?;
+    fn entry_of(&self, page: u32) -> Option<(&Owned<'a>, usize)> {
+        let owned = self.of(page)?;
         Some((owned, owned.find(page)?))
     }
 
@@ -96,26 +109,27 @@ impl<'a, const N: usize> Owners<'a, N> {
     }
 
     /// Owns the shard of a page that is not there. False: it is, or the shard is another's.
-    pub(crate) fn claim(&mut self, region: &'a Region, page: u32) -> bool {
-        if self.of(region, page).is_none() {
+    pub(crate) fn claim(&mut self, page: u32) -> bool {
+        if self.of(page).is_none() {
             if self.owned.iter().all(Option::is_some) {
                 return false;
             }
-            let Some(owned) = region.try_own(region.control.shard_of(page)) else { return false };
+            let shard = self.region.control.shard_of(page);
+            let Some(owned) = self.region.try_own(shard) else { return false };
             self.add(owned);
         }
         // Not behind the end: the file may have been cut before the shard was owned.
-        self.entry_of(region, page).is_none() && page < region.mapped_pages()
+        self.entry_of(page).is_none() && page < self.region.mapped_pages()
     }
 
     /// Plans to fill a page: its shard is owned or free, it is not there, and there is a place for
     /// its entry. Places are made before any of the planned entries exists.
-    pub(crate) fn plan(&mut self, region: &'a Region, page: u32) -> bool {
+    pub(crate) fn plan(&mut self, page: u32) -> bool {
         self.had_no_pipe = false;
-        if !self.claim(region, page) {
+        if !self.claim(page) {
             return false;
         }
-        let index = region.control.shard_of(page);
+        let index = self.region.control.shard_of(page);
         let mut all = self.owned.iter_mut().flatten();
         let Some((owned, planned)) = all.find(|(owned, _)| owned.index == index) else {
             return false;
@@ -130,6 +144,201 @@ impl<'a, const N: usize> Owners<'a, N> {
         *planned += 1;
         true
     }
+
+    /// Fills a page that is not there, and up to `window` pages from it on; answers how many came.
+    fn fill(mut self, page: u32, window: u32) -> Result<u32, FillError> {
+        let region = self.region;
+        let first = region.own(region.control.shard_of(page));
+        if let Some(entry) = first.find(page) {
+            if region.is_in_memory(page) {
+                return Ok(0);
+            }
+            // The program has dropped it (MADV_REMOVE).
+            first.remove(entry);
+            region.uncount(1);
+        }
+        if page >= region.mapped_pages() {
+            return Err(FillError::Beyond);
+        }
+        self.add(first);
+        while !self.plan(page) {
+            // Who has a pipe needs nothing of ours to end.
+            if !self.had_no_pipe {
+                return Err(FillError::NoRoom);
+            }
+        }
+        let mut run = Run { page, count: 1, at: 0 };
+        while run.count < window && self.plan(page + run.count) {
+            run.count += 1;
+        }
+        if self.read(run).is_err() {
+            // The others may be to blame.
+            run.count = 1;
+            self.read(run).map_err(FillError::Read)?;
+        }
+        run.count = self.apply_log(run)?;
+        self.install(run)?;
+        region.control.header().counts.pages_read.fetch_add(u64::from(run.count), Relaxed);
+        Ok(run.count)
+    }
+
+    /// Reads planned pages of the file.
+    fn read(&self, Run { page, count, at }: Run) -> Result<(), ReadError> {
+        let (offset, file_bytes) = (Region::offset_of(page), self.region.file_bytes());
+        let into = self.buffer.page(at);
+        // SAFETY: so many pages of the buffer, which is ours.
+        unsafe { self.region.backing.read(into, count as usize, offset, file_bytes) }
+    }
+
+    /// Reads runs of pages whose shards are owned side by side, if this process may and a ring is
+    /// free. Calls `act` for each, by its index, with how many of its pages are whole, the log's
+    /// part as well, from the first on; others are read meanwhile. Who touches one that is not is
+    /// told why it cannot come.
+    pub(crate) fn read_each(&self, runs: &[Run], mut act: impl FnMut(usize, u32)) {
+        let backing = &self.region.backing;
+        let mut requests: [_; BUFFER_PAGES] = core::array::from_fn(|_| Request::read(0, &mut []));
+        let requests = &mut requests[..runs.len()];
+        for (request, &Run { page, count, at }) in requests.iter_mut().zip(runs) {
+            let from = backing.place_of(Region::offset_of(page));
+            let (into, length) = (self.buffer.page(at), count as usize * PAGE);
+            // SAFETY: pages of the buffer for each request, until this returns.
+            *request = unsafe { Request::read_raw(from, into, length) };
+        }
+        // Of a negative number of bytes nothing was read.
+        let mut end = |index: usize, got: i32| {
+            let Run { page, count, at } = runs[index];
+            let (into, offset) = (self.buffer.page(at), Region::offset_of(page));
+            let file_bytes = self.region.file_bytes();
+            let read = match usize::try_from(got) {
+                // SAFETY: as above; the request for them is over.
+                Ok(got) => unsafe { Backing::check(into, count as usize, got, offset, file_bytes) },
+                Err(_) => self.read(runs[index]),
+            };
+            act(index, read.map_or(0, |()| self.apply_log(runs[index]).unwrap_or(0)));
+        };
+        let mut ring = RING_POOL.iter().find_map(Lock::try_lock);
+        let ring = ring.as_mut().and_then(|ring| (**ring).as_mut());
+        match ring.filter(|_| runs.len() > 1) {
+            Some(ring) => ring.do_each(backing.file().as_raw_fd(), requests, end),
+            None => (0..runs.len()).for_each(|index| end(index, -1)),
+        }
+    }
+
+    /// Puts over what was read of planned pages what the log has of them; answers how many could
+    /// be, from the first on.
+    fn apply_log(&self, Run { page, count, at }: Run) -> Result<u32, FillError> {
+        if self.region.log().is_none() {
+            return Ok(count);
+        }
+        for index in 0..count {
+            let Some(owned) = self.of(page + index) else { return Ok(index) };
+            let into = self.buffer.page(at + index as usize);
+            // SAFETY: pages of the buffer, which is ours.
+            match unsafe { owned.apply_logged(page + index, into, self.buffer.scratch()) } {
+                Ok(()) => {}
+                // The others may be to blame.
+                Err(_) if index > 0 => return Ok(index),
+                Err(error) => return Err(FillError::Read(error)),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Makes entries for planned pages and brings them in.
+    fn install(&self, Run { page, count, at }: Run) -> Result<(), FillError> {
+        let (region, bytes) = (self.region, self.buffer.page(at));
+        for index in 0..count {
+            let Some(owned) = self.of(page + index) else { return Err(FillError::NoRoom) };
+            // SAFETY: a page of the buffer, which nobody changes now.
+            unsafe {
+                let bytes = bytes.add(index as usize * PAGE);
+                owned.insert(page + index, region.hash(bytes));
+                owned.note_pieces(page + index, bytes);
+            }
+        }
+        let watch = &region.watch;
+        let came = if watch.comes_clean && (count < FILLED_TOGETHER || watch.is_tracked) {
+            // They come into nobody's page table: who touches one has the kernel map it, clean.
+            // Unlike `UFFDIO_COPY` this would replace a page that is there. None is: a page that is
+            // in RAM has an entry (`entries`), these had none, and only the owner of the shard
+            // brings one, for a touch of a hole is a fault of ours in every process.
+            let offset = Region::offset_of(page);
+            self.buffer.copy_to(at, count as usize, &region.memory, offset) as u32
+        } else {
+            let to = region.base + page as usize * PAGE;
+            // SAFETY: pages of the map; the buffer is so long, and nobody changes it now.
+            match unsafe { watch.uffd.copy(to, bytes, count as usize * PAGE) } {
+                Ok(Copy::Done) => count,
+                Ok(Copy::Partial(done)) => (done / PAGE) as u32,
+                Ok(Copy::Exists) | Err(_) => 0,
+            }
+        };
+        for index in came..count {
+            let to = region.base + (page + index) as usize * PAGE;
+            // SAFETY: as above.
+            match unsafe { watch.uffd.copy(to, bytes.add(index as usize * PAGE), PAGE) } {
+                Ok(Copy::Done) => {}
+                // A page without an entry was there: nobody knows what the file has of it, so it
+                // counts as changed.
+                Ok(_) => {
+                    if let Some((owned, entry)) = self.entry_of(page + index) {
+                        owned.distrust(entry);
+                    }
+                }
+                Err(errno) => {
+                    let rest = page + index..page + count;
+                    for missing in rest.filter(|page| !region.is_in_memory(*page)) {
+                        if let Some((owned, entry)) = self.entry_of(missing) {
+                            owned.remove(entry);
+                        }
+                    }
+                    return Err(FillError::Install(errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings in planned pages; answers how many came.
+    pub(crate) fn bring(&self, run: Run) -> u32 {
+        match self.install(run) {
+            Ok(()) => run.count,
+            // Those before the one that the kernel refused are there.
+            Err(_) => {
+                let pages = run.page..run.page + run.count;
+                pages.filter(|page| self.region.is_in_memory(*page)).count() as u32
+            }
+        }
+    }
+}
+
+impl Filling<'_, BUFFER_PAGES> {
+    /// See `fill_many`; answers also how many came.
+    fn fill_free(mut self, pages: &[u32]) -> (u32, u64) {
+        const _: () = assert!(BUFFER_PAGES <= u64::BITS as usize);
+        let (mut runs, mut count) = ([Run::default(); BUFFER_PAGES], 0);
+        let (mut at, mut passed) = (0, 0);
+        for (index, &page) in pages.iter().enumerate() {
+            if self.plan(page) {
+                match runs[..count].last_mut() {
+                    Some(run) if run.page + run.count == page => run.count += 1,
+                    _ => {
+                        runs[count] = Run { page, count: 1, at };
+                        count += 1;
+                    }
+                }
+                at += 1;
+            } else if self.of(page).is_none() {
+                passed |= 1 << index;
+            }
+        }
+        let mut came = 0;
+        self.read_each(&runs[..count], |index, whole| {
+            came += self.bring(Run { count: whole, ..runs[index] });
+        });
+        self.region.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
+        (came, passed)
+    }
 }
 
 impl Region {
@@ -143,11 +352,7 @@ impl Region {
         let budget = self.control.header().budget_pages.load(Relaxed) as u32;
         let window = window.min(end - page).min(budget / 8).clamp(1, WINDOW_MAX);
         let room = self.make_room(u64::from(window));
-        let once = || {
-            // Before any shard: who waits for a buffer must not keep others from ending.
-            let buffer = Buffer::take();
-            self.fill_counted(page, window, &buffer)
-        };
+        let once = || Filling::<SHARDS_OF_SCAN>::new(self).fill(page, window);
         let filled = room.map_err(FillError::from).and_then(|()| match once() {
             // With a log, what is committed makes room in its index for what is not.
             Err(FillError::NoRoom) if self.log().is_some_and(|log| log.fold_all()) => once(),
@@ -158,132 +363,6 @@ impl Region {
         filled
     }
 
-    fn fill_counted(&self, page: u32, window: u32, buffer: &Buffer) -> Result<u32, FillError> {
-        let mut owners = Owners::<SHARDS_OF_SCAN>::new();
-        let first = self.own(self.control.shard_of(page));
-        if let Some(entry) = first.find(page) {
-            if self.is_in_memory(page) {
-                return Ok(0);
-            }
-            // The program has dropped it (MADV_REMOVE).
-            first.remove(entry);
-            self.uncount(1);
-        }
-        if page >= self.mapped_pages() {
-            return Err(FillError::Beyond);
-        }
-        owners.add(first);
-        while !owners.plan(self, page) {
-            // Who has a pipe needs nothing of ours to end.
-            if !owners.had_no_pipe {
-                return Err(FillError::NoRoom);
-            }
-        }
-        let mut count = 1;
-        while count < window && owners.plan(self, page + count) {
-            count += 1;
-        }
-        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
-        // SAFETY: the buffer is ours, and has room for a window.
-        let read = |pages| unsafe { self.backing.read(buffer.page(0), pages, offset, file_bytes) };
-        if read(count as usize).is_err() {
-            // The others may be to blame.
-            count = 1;
-            read(1).map_err(FillError::Read)?;
-        }
-        let count = self.apply_all(&owners, page, count, buffer, 0)?;
-        self.install(&owners, page, count, buffer, 0)?;
-        self.control.header().counts.pages_read.fetch_add(u64::from(count), Relaxed);
-        Ok(count)
-    }
-
-    /// Puts over what was read of planned pages, from the buffer's page `at` on, what the log has
-    /// of them; answers how many could be, from the first on.
-    fn apply_all<const N: usize>(
-        &self,
-        owners: &Owners<'_, N>,
-        page: u32,
-        count: u32,
-        buffer: &Buffer,
-        at: usize,
-    ) -> Result<u32, FillError> {
-        if self.log().is_none() {
-            return Ok(count);
-        }
-        for index in 0..count {
-            let Some(owned) = owners.of(self, page + index) else { return Ok(index) };
-            let into = buffer.page(at + index as usize);
-            // SAFETY: pages of the buffer, which is ours.
-            match unsafe { owned.apply_logged(page + index, into, buffer.scratch()) } {
-                Ok(()) => {}
-                // The others may be to blame.
-                Err(_) if index > 0 => return Ok(index),
-                Err(error) => return Err(FillError::Read(error)),
-            }
-        }
-        Ok(count)
-    }
-
-    /// Makes entries for planned pages and brings them in, from the buffer's page `at` on.
-    fn install<const N: usize>(
-        &self,
-        owners: &Owners<'_, N>,
-        page: u32,
-        count: u32,
-        buffer: &Buffer,
-        at: usize,
-    ) -> Result<(), FillError> {
-        let bytes = buffer.page(at);
-        for index in 0..count {
-            let Some(owned) = owners.of(self, page + index) else { return Err(FillError::NoRoom) };
-            // SAFETY: a page of the buffer, which nobody changes now.
-            unsafe {
-                let bytes = bytes.add(index as usize * PAGE);
-                owned.insert(page + index, self.hash(bytes));
-                owned.note_pieces(page + index, bytes);
-            }
-        }
-        let came = if self.watch.comes_clean && (count < FILLED_TOGETHER || self.watch.is_tracked) {
-            // They come into nobody's page table: who touches one has the kernel map it, clean.
-            // Unlike `UFFDIO_COPY` this would replace a page that is there. None is: a page that is
-            // in RAM has an entry (`entries`), these had none, and only the owner of the shard
-            // brings one, for a touch of a hole is a fault of ours in every process.
-            buffer.copy_to(at, count as usize, &self.memory, Self::offset_of(page)) as u32
-        } else {
-            let to = self.base + page as usize * PAGE;
-            // SAFETY: pages of the map; the buffer is so long, and nobody changes it now.
-            match unsafe { self.watch.uffd.copy(to, bytes, count as usize * PAGE) } {
-                Ok(Copy::Done) => count,
-                Ok(Copy::Partial(done)) => (done / PAGE) as u32,
-                Ok(Copy::Exists) | Err(_) => 0,
-            }
-        };
-        for index in came..count {
-            let to = self.base + (page + index) as usize * PAGE;
-            // SAFETY: as above.
-            match unsafe { self.watch.uffd.copy(to, bytes.add(index as usize * PAGE), PAGE) } {
-                Ok(Copy::Done) => {}
-                // A page without an entry was there: nobody knows what the file has of it, so it
-                // counts as changed.
-                Ok(_) => {
-                    if let Some((owned, entry)) = owners.entry_of(self, page + index) {
-                        owned.distrust(entry);
-                    }
-                }
-                Err(errno) => {
-                    for missing in (page + index..page + count).filter(|it| !self.is_in_memory(*it))
-                    {
-                        if let Some((owned, entry)) = owners.entry_of(self, missing) {
-                            owned.remove(entry);
-                        }
-                    }
-                    return Err(FillError::Install(errno));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages, in
     /// ascending order, that are not there and whose shards are free. Answers which were passed
     /// over since theirs are not, a bit for each.
@@ -291,114 +370,9 @@ impl Region {
         let pages = &pages[..pages.len().min(BUFFER_PAGES)];
         let counted = pages.len() as u64;
         let room = self.make_room(counted);
-        let filled = room.map_err(FillError::from).map(|()| {
-            let buffer = Buffer::take();
-            // Now, for nothing may allocate while shards are owned.
-            let mut requests = Vec::with_capacity(BUFFER_PAGES);
-            self.fill_planned(pages, &buffer, &mut requests)
-        });
+        let filled = room.map_err(FillError::from).map(|()| Filling::new(self).fill_free(pages));
         self.uncount(counted - u64::from(filled.map_or(0, |(came, _)| came)));
         filled.map(|(_, passed)| passed)
-    }
-
-    fn fill_planned(
-        &self,
-        pages: &[u32],
-        buffer: &Buffer,
-        requests: &mut Vec<Request<'_>>,
-    ) -> (u32, u64) {
-        const _: () = assert!(BUFFER_PAGES <= u64::BITS as usize);
-        let mut owners = Owners::<BUFFER_PAGES>::new();
-        let (mut planned, mut count, mut passed) = ([0u32; BUFFER_PAGES], 0, 0);
-        for (index, &page) in pages.iter().enumerate() {
-            if page < self.mapped_pages() && owners.plan(self, page) {
-                planned[count] = page;
-                count += 1;
-            } else if owners.of(self, page).is_none() {
-                passed |= 1 << index;
-            }
-        }
-        // Neighbours are read together. Each run: its first page's place, and how many they are.
-        let (mut runs, mut run_count) = ([(0, 0); BUFFER_PAGES], 0);
-        for (index, &page) in planned[..count].iter().enumerate() {
-            if index > 0 && planned[index - 1] + 1 == page {
-                runs[run_count - 1].1 += 1;
-            } else {
-                runs[run_count] = (index, 1);
-                run_count += 1;
-            }
-        }
-        let runs = &runs[..run_count];
-        for &(first, length) in runs {
-            let at = self.backing.place_of(Self::offset_of(planned[first]));
-            // SAFETY: pages of the buffer for each request, until this returns.
-            requests.push(unsafe { Request::read_raw(at, buffer.page(first), length * PAGE) });
-        }
-        let mut came = 0;
-        self.read_each(requests, |index, got| {
-            let (first, length) = runs[index];
-            let page = planned[first];
-            let whole = self.end_read(&owners, page, length, buffer, first, got);
-            came += self.bring_planned(&owners, page, whole, buffer, first);
-        });
-        self.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
-        (came, passed)
-    }
-
-    /// Reads side by side, if this process may and a ring is free, and calls `act` for each
-    /// request, by its index, with the bytes that were read; with a negative number where they were
-    /// not. Others are read meanwhile.
-    pub(crate) fn read_each(&self, requests: &mut [Request<'_>], mut act: impl FnMut(usize, i32)) {
-        let fd = self.backing.file().as_raw_fd();
-        let mut ring = RING_POOL.iter().find_map(Lock::try_lock);
-        let ring = ring.as_mut().and_then(|ring| (**ring).as_mut());
-        match ring.filter(|_| requests.len() > 1) {
-            Some(ring) => ring.do_each(fd, requests, act),
-            None => (0..requests.len()).for_each(|index| act(index, -1)),
-        }
-    }
-
-    /// Ends a read of `length` pages, whose shards are owned, into the buffer's pages from `first`
-    /// on, of which `got` bytes were read; negative: they are read now. Answers how many are whole,
-    /// the log's part as well, from the first on. Who touches one of the others is told why it
-    /// cannot come.
-    pub(crate) fn end_read<const N: usize>(
-        &self,
-        owners: &Owners<'_, N>,
-        page: u32,
-        length: usize,
-        buffer: &Buffer,
-        first: usize,
-        got: i32,
-    ) -> u32 {
-        let (offset, file_bytes) = (Self::offset_of(page), self.file_bytes());
-        let into = buffer.page(first);
-        // SAFETY: pages of the buffer; no request for them is under way any more.
-        let is_read = unsafe {
-            match usize::try_from(got) {
-                Ok(got) => Backing::check(into, length, got, offset, file_bytes),
-                Err(_) => self.backing.read(into, length, offset, file_bytes),
-            }
-        };
-        let apply = |()| self.apply_all(owners, page, length as u32, buffer, first).unwrap_or(0);
-        is_read.map_or(0, apply)
-    }
-
-    /// Brings in `count` planned neighbours from the buffer's page `first` on; answers how many
-    /// came.
-    pub(crate) fn bring_planned<const N: usize>(
-        &self,
-        owners: &Owners<'_, N>,
-        page: u32,
-        count: u32,
-        buffer: &Buffer,
-        first: usize,
-    ) -> u32 {
-        match self.install(owners, page, count, buffer, first) {
-            Ok(()) => count,
-            // Those before the one that the kernel refused are there.
-            Err(_) => (page..page + count).filter(|page| self.is_in_memory(*page)).count() as u32,
-        }
     }
 }
 

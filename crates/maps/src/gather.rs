@@ -13,12 +13,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use deepheap_sys::PAGE;
-use deepheap_sys::ring::Request;
-
-use crate::fill::Owners;
+use crate::fill::{Filling, Run};
 use crate::region::Region;
-use crate::staging::{BUFFER_PAGES, Buffer};
+use crate::staging::BUFFER_PAGES;
 
 /// Rows of one call.
 pub const ROWS_MAX: usize = BUFFER_PAGES;
@@ -37,57 +34,42 @@ pub(crate) struct Row {
     pub(crate) index: usize,
 }
 
-/// A page that is read, and whether it takes RAM.
-#[derive(Clone, Copy, Default)]
-struct Wanted {
-    page: u32,
-    takes_ram: bool,
-}
-
 impl Region {
     /// Copies rows of `length` bytes to `into`, each to the place of its index, as far as their
     /// pages are not in RAM and their shards are free; answers which, a bit for each index. `rows`
     /// are in the order of their pages, at most `ROWS_MAX`.
     pub(crate) fn gather(&self, rows: &[Row], length: usize, into: &mut [u8]) -> u64 {
         const _: () = assert!(ROWS_MAX <= u64::BITS as usize);
-        let buffer = Buffer::take();
-        // Now, for nothing may allocate while shards are owned.
-        let mut requests = Vec::with_capacity(BUFFER_PAGES);
-        let mut owners = Owners::<BUFFER_PAGES>::new();
-        let (mut wanted, mut count) = ([Wanted::default(); BUFFER_PAGES], 0);
+        let mut filling = Filling::<BUFFER_PAGES>::new(self);
+        let (mut runs, mut count) = ([Run::default(); BUFFER_PAGES], 0);
+        // A bit for each page that takes RAM.
+        let mut takes_ram = 0u64;
         let mut last = None;
         for page in rows.iter().map(|row| row.page) {
-            if last.replace(page) != Some(page) && owners.claim(self, page) {
-                wanted[count] = Wanted { page, takes_ram: self.admit(&mut owners, page) };
+            if last.replace(page) != Some(page) && filling.claim(page) {
+                takes_ram |= u64::from(self.admit(&mut filling, page)) << count;
+                runs[count] = Run { page, count: 1, at: count };
                 count += 1;
             }
         }
-        for (at, Wanted { page, .. }) in wanted[..count].iter().enumerate() {
-            let from = self.backing.place_of(Self::offset_of(*page));
-            // SAFETY: a page of the buffer for each request, until this returns.
-            requests.push(unsafe { Request::read_raw(from, buffer.page(at), PAGE) });
-        }
         let (mut copied, mut pages_read) = (0, 0);
-        self.read_each(&mut requests, |at, got| {
-            let Wanted { page, takes_ram } = wanted[at];
-            let whole = self.end_read(&owners, page, 1, &buffer, at, got);
+        filling.read_each(&runs[..count], |at, whole| {
+            let page = runs[at].page;
             if whole > 0 {
                 let first = rows.partition_point(|row| row.page < page);
                 for row in rows[first..].iter().take_while(|row| row.page == page) {
                     let to = &mut into[row.index * length..][..length];
+                    let from = filling.buffer.page(at).wrapping_add(row.offset);
                     // SAFETY: the row lies in a page of the buffer, which nobody changes now.
-                    let from = unsafe {
-                        core::slice::from_raw_parts(buffer.page(at).add(row.offset), length)
-                    };
-                    to.copy_from_slice(from);
+                    to.copy_from_slice(unsafe { core::slice::from_raw_parts(from, length) });
                     copied |= 1 << row.index;
                 }
             }
             pages_read += u64::from(whole);
-            if takes_ram {
-                let came = self.bring_planned(&owners, page, whole, &buffer, at);
+            if takes_ram >> at & 1 != 0 {
+                let came = filling.bring(Run { count: whole, ..runs[at] });
                 self.uncount(u64::from(1 - came));
-            } else if let Some(owned) = owners.of(self, page).filter(|_| whole > 0) {
+            } else if let Some(owned) = filling.of(page).filter(|_| whole > 0) {
                 owned.note_ghost(page);
             }
         });
@@ -96,12 +78,12 @@ impl Region {
     }
 
     /// Whether a page that is read takes RAM; if so it is counted, and planned.
-    fn admit<'a>(&'a self, owners: &mut Owners<'a, BUFFER_PAGES>, page: u32) -> bool {
-        let was_there = owners.of(self, page).is_some_and(|owned| owned.is_ghost(page));
+    fn admit(&self, filling: &mut Filling<'_, BUFFER_PAGES>, page: u32) -> bool {
+        let was_there = filling.of(page).is_some_and(|owned| owned.is_ghost(page));
         let resident = &self.control.header().resident;
         resident.fetch_add(1, Relaxed);
         let spare = if was_there { 0 } else { RAM_TO_SPARE * self.spare() };
-        let admitted = self.excess(spare) == 0 && owners.plan(self, page);
+        let admitted = self.excess(spare) == 0 && filling.plan(page);
         if !admitted {
             self.uncount(1);
         }
