@@ -14,6 +14,7 @@ use deepheap_store::device::Device;
 use deepheap_store::format::map_log::{LogKey, MAGIC, MapShape, MapSuperblock};
 use deepheap_store::{FileDevice, MapLog, MapLogError};
 use deepheap_sys::direct_file::{self, DirectFile};
+use deepheap_sys::errno::Errno;
 
 use crate::error::MapError;
 use crate::log_tables::{LogWords, Tail};
@@ -80,12 +81,7 @@ impl LogFile {
 
     /// Writes a superblock by which the log begins at `start`. The caller syncs before and after,
     /// and has the lock of folding.
-    pub fn begin_at(
-        &self,
-        words: &LogWords,
-        start: u64,
-        is_clean: bool,
-    ) -> Result<(), MapLogError> {
+    pub fn begin_at(&self, words: &LogWords, start: u64, is_clean: bool) -> Result<(), Errno> {
         let epoch = words.epoch.load(Relaxed);
         let superblock = MapSuperblock {
             shape: self.shape,
@@ -96,7 +92,10 @@ impl LogFile {
             is_clean,
         };
         let mut log = MapLog { superblock, damaged: None };
-        log.write_next(&*self.device, superblock)?;
+        log.write_next(&*self.device, superblock).map_err(|error| match error {
+            MapLogError::Io(errno) => errno,
+            _ => Errno::EIO,
+        })?;
         // If this process dies before, the next one writes this superblock again, at this place.
         words.sequence.store(log.superblock.sequence, Release);
         Ok(())

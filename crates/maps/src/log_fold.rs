@@ -78,9 +78,7 @@ impl Log<'_> {
         {
             let buffer = Buffer::take();
             for shard in 0..self.region.control.shards() {
-                let pass = self.region.own(shard).fold_old(self, &buffer)?;
-                all.folded += pass.folded;
-                all.left += pass.left;
+                self.region.own(shard).fold_old(self, &buffer, &mut all)?;
             }
         }
         self.words.pages_folded.fetch_add(all.folded, Relaxed);
@@ -123,20 +121,12 @@ impl Log<'_> {
             return Ok(false);
         }
         self.region.sync_device()?;
-        self.write_superblock(target, false)?;
+        self.file.begin_at(self.words, target, false)?;
         self.region.sync_device()?;
         let start = self.words.start.swap(target, Release);
         FoldState { target: None, ..FoldState::of(self.words) }.store(self.words);
         self.discard(start, target);
         Ok(true)
-    }
-
-    fn write_superblock(&self, start: u64, is_clean: bool) -> Result<(), Errno> {
-        use deepheap_store::MapLogError;
-        self.file.begin_at(self.words, start, is_clean).map_err(|error| match error {
-            MapLogError::Io(errno) => errno,
-            _ => Errno::EIO,
-        })
     }
 
     /// Gives back the space of the log between two positions. Where that cannot be it stays.
@@ -162,7 +152,7 @@ impl Log<'_> {
         let start = self.words.start.load(Relaxed);
         let tail = Tail::of(self.words);
         if tail.is_empty() && tail.position == start {
-            self.write_superblock(start, true).map_err(SyncError::Write)?;
+            self.file.begin_at(self.words, start, true).map_err(SyncError::Write)?;
             self.region.sync_device().map_err(SyncError::Sync)?;
         }
         Ok(())
@@ -171,8 +161,7 @@ impl Log<'_> {
 
 impl Owned<'_> {
     /// Writes pages with old records into the base, as far as they are committed.
-    fn fold_old(&self, log: &Log<'_>, buffer: &Buffer) -> Result<Pass, Errno> {
-        let mut pass = Pass::default();
+    fn fold_old(&self, log: &Log<'_>, buffer: &Buffer, pass: &mut Pass) -> Result<(), Errno> {
         let (mut batch, mut count) = ([0u32; BATCH], 0);
         let generation = FoldState::of(log.words).generation;
         for place in 0..INDEX {
@@ -194,14 +183,12 @@ impl Owned<'_> {
             batch[count] = page;
             count += 1;
             if count == BATCH {
-                self.fold_absent(log, &batch, buffer)?;
-                pass.folded += count as u64;
+                pass.folded += self.fold_absent(log, &batch, buffer)?;
                 count = 0;
             }
         }
-        self.fold_absent(log, &batch[..count], buffer)?;
-        pass.folded += count as u64;
-        Ok(pass)
+        pass.folded += self.fold_absent(log, &batch[..count], buffer)?;
+        Ok(())
     }
 
     /// A page in RAM. False: it has changes that were not logged.
@@ -220,10 +207,10 @@ impl Owned<'_> {
         Ok(true)
     }
 
-    /// Pages that are not in RAM: `BATCH` at most.
-    fn fold_absent(&self, log: &Log<'_>, pages: &[u32], buffer: &Buffer) -> Result<(), Errno> {
+    /// Pages that are not in RAM, `BATCH` at most; answers how many they are.
+    fn fold_absent(&self, log: &Log<'_>, pages: &[u32], buffer: &Buffer) -> Result<u64, Errno> {
         if pages.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let shape = *log.file.shape();
         let all = buffer.page(0);
@@ -257,6 +244,6 @@ impl Owned<'_> {
         for page in pages {
             self.forget_logged(*page);
         }
-        Ok(())
+        Ok(pages.len() as u64)
     }
 }
