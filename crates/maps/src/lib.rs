@@ -52,8 +52,6 @@ mod staging;
 mod streams;
 mod table;
 #[cfg(test)]
-mod tap;
-#[cfg(test)]
 mod tests;
 mod unmap;
 mod writers;

@@ -122,7 +122,7 @@ pub fn device_of(path: &Path, writes: bool) -> Result<Box<dyn Device>, MapError>
     let file = DirectFile::open_in_place(path, writes).map_err(MapError::Open)?;
     let device = FileDevice::with_rings(file, RINGS).map_err(MapError::Resources)?;
     #[cfg(test)]
-    let device = crate::tap::Tap::over(device);
+    let device = crate::tests::tap::Tap::over(device);
     Ok(Box::new(device))
 }
 

@@ -22,8 +22,11 @@ use deepheap_sys::{PAGE, fault_signal};
 use crate::control::Writes;
 use crate::join::Request;
 use crate::region::Region;
-use crate::tap::{self, note};
 use crate::{access, table};
+
+pub(crate) mod tap;
+
+use tap::note;
 
 static ALONE: Mutex<()> = Mutex::new(());
 static INSTALL: Once = Once::new();
