@@ -100,12 +100,7 @@ impl DirectFile {
         let is_device = is_device(&name)?;
         // O_EXCL on a device: refuses if it is mounted or claimed.
         let exclusive = if is_device { libc::O_EXCL } else { 0 };
-        let (fd, is_direct) = match open_direct(&name, libc::O_RDWR | exclusive) {
-            Err(Errno::EBUSY | Errno::ETXTBSY) => return Err(OpenError::InUse),
-            answer => answer?,
-        };
-        lock(&fd, libc::LOCK_EX)?;
-        let file = Self::finish(fd, is_direct, is_device)?;
+        let file = Self::open_locked(&name, libc::O_RDWR | exclusive, is_device, libc::LOCK_EX)?;
         if existing == Existing::Refuse
             && let Some(what) = file.contents()?
         {
@@ -136,11 +131,20 @@ impl DirectFile {
         let name = c_path(path)?;
         let is_device = is_device(&name)?;
         let access = if writes { libc::O_RDWR } else { libc::O_RDONLY };
-        let (fd, is_direct) = match open_direct(&name, access) {
+        Self::open_locked(&name, access, is_device, libc::LOCK_SH)
+    }
+
+    fn open_locked(
+        name: &CStr,
+        flags: i32,
+        is_device: bool,
+        kind: i32,
+    ) -> core::result::Result<Self, OpenError> {
+        let (fd, is_direct) = match open_direct(name, flags) {
             Err(Errno::EBUSY | Errno::ETXTBSY) => return Err(OpenError::InUse),
             answer => answer?,
         };
-        lock(&fd, libc::LOCK_SH)?;
+        lock(&fd, kind)?;
         Ok(Self::finish(fd, is_direct, is_device)?)
     }
 

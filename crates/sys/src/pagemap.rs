@@ -67,7 +67,12 @@ pub fn present_pages(
 ) -> Result<()> {
     let _errno = Saved::new();
     let Ok(pagemap) = open() else { return look(addr, len, each) };
-    match scan(&pagemap, addr, len, each) {
+    let wanted = IS_PRESENT | IS_SWAPPED;
+    let scan = Scan { flags: 0, wanted, told: wanted | IS_ZERO_PAGE };
+    let scanned = scan.run(&pagemap, addr, len, &mut |first, pages, categories| {
+        each(first, pages, categories & IS_ZERO_PAGE != 0);
+    });
+    match scanned {
         // An unknown ioctl: nothing has been reported yet.
         Err(Errno::ENOTTY | Errno::EINVAL) => read_entries(&pagemap, addr, len, each),
         answer => answer,
@@ -110,19 +115,6 @@ pub fn untouched_pages(addr: usize, len: usize, each: &mut dyn FnMut(usize, usiz
 
 fn open() -> Result<Descriptor> {
     Descriptor::open(c"/proc/self/pagemap", libc::O_RDONLY, 0)
-}
-
-fn scan(
-    pagemap: &Descriptor,
-    addr: usize,
-    len: usize,
-    each: &mut dyn FnMut(usize, usize, bool),
-) -> Result<()> {
-    let wanted = IS_PRESENT | IS_SWAPPED;
-    let scan = Scan { flags: 0, wanted, told: wanted | IS_ZERO_PAGE };
-    scan.run(pagemap, addr, len, &mut |first, pages, categories| {
-        each(first, pages, categories & IS_ZERO_PAGE != 0);
-    })
 }
 
 /// What the kernel is asked.

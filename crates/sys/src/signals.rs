@@ -100,7 +100,7 @@ impl Drop for Blocked {
 /// the runtime; a SIGXFSZ that was pending before stays so.
 #[derive(Debug)]
 #[must_use = "the signal is let in again when the guard is dropped"]
-pub struct NoFileSizeSignal {
+pub(crate) struct NoFileSizeSignal {
     before: Mask,
     was_pending: bool,
     _stays_on_its_thread: PhantomData<*const ()>,
@@ -108,16 +108,10 @@ pub struct NoFileSizeSignal {
 
 impl NoFileSizeSignal {
     /// Keeps the signal away from now on.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let before = change(libc::SIG_BLOCK, &bit(libc::SIGXFSZ));
         let was_pending = pending() & bit(libc::SIGXFSZ) != 0;
         NoFileSizeSignal { before, was_pending, _stays_on_its_thread: PhantomData }
-    }
-}
-
-impl Default for NoFileSizeSignal {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
