@@ -16,7 +16,7 @@ use crate::error::MapError;
 use crate::gather::{ROWS_MAX, Row};
 use crate::region::Region;
 use crate::staging::BUFFER_PAGES;
-use crate::streams::Pattern;
+use crate::streams::WINDOW_MAX;
 use crate::table::{ask_ahead, find, wake_evictor};
 
 /// What is known of how a map will be used.
@@ -116,8 +116,8 @@ pub fn advise(address: *const u8, length: usize, advice: Advice) -> Result<(), M
             let _blocked = Blocked::all();
             region.evict_range(&pages);
         }
-        Advice::Random => region.streams.set_pattern(Pattern::Random),
-        Advice::Sequential => region.streams.set_pattern(Pattern::Sequential),
+        Advice::Random => region.streams.fix(1),
+        Advice::Sequential => region.streams.fix(WINDOW_MAX),
     }
     Ok(())
 }

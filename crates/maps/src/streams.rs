@@ -26,16 +26,6 @@ pub const WINDOW_MAX: u32 = BUFFER_PAGES as u32;
 /// Pages that are asked for behind a full window, so that the device is kept busy.
 pub const AHEAD: u32 = 6 * WINDOW_MAX;
 
-/// What the program has said of its accesses; before it has, faults tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Pattern {
-    /// Pages are read one by one.
-    Random = 1,
-    /// As many as possible are read together.
-    Sequential = 2,
-}
-
 #[derive(Default)]
 struct Lane {
     /// The expected page, and from bit 32 on the window.
@@ -49,18 +39,16 @@ struct Lane {
 #[derive(Default)]
 pub struct Streams {
     lanes: [Lane; LANES],
-    pattern: AtomicU32,
+    /// The window that the program wants; 0: faults tell.
+    fixed: AtomicU32,
 }
 
 impl Streams {
     /// How many pages to read for a fault on this one.
     pub fn window(&self, page: u32) -> u32 {
-        let pattern = self.pattern.load(Relaxed);
-        if pattern == Pattern::Random as u32 {
-            return 1;
-        }
-        if pattern == Pattern::Sequential as u32 {
-            return WINDOW_MAX;
+        match self.fixed.load(Relaxed) {
+            0 => {}
+            window => return window,
         }
         let lane = &self.lanes[tls::lane()];
         // How many pages come before the expected one.
@@ -88,7 +76,7 @@ impl Streams {
     pub fn is_foremost(&self, page: u32) -> bool {
         let word = word_of(page.wrapping_add(WINDOW_MAX), WINDOW_MAX);
         let lane = &self.lanes[tls::lane()];
-        self.pattern.load(Relaxed) == Pattern::Sequential as u32
+        self.fixed.load(Relaxed) == WINDOW_MAX
             || lane.streams.iter().any(|stream| stream.load(Relaxed) == word)
     }
 
@@ -103,9 +91,9 @@ impl Streams {
         }
     }
 
-    /// What the program says.
-    pub fn set_pattern(&self, pattern: Pattern) {
-        self.pattern.store(pattern as u32, Relaxed);
+    /// From now on so many pages are read for each fault, `WINDOW_MAX` at most.
+    pub fn fix(&self, window: u32) {
+        self.fixed.store(window, Relaxed);
     }
 
     /// Counts a fault on a page that was there; answers how many there were in a row.
@@ -158,7 +146,7 @@ mod tests {
         assert!(!streams.is_foremost(page + 70));
         assert_eq!(streams.window(page + 64 + AHEAD - 5), 5);
         assert_eq!(streams.window(page + 64 + AHEAD), 64, "the scan goes on behind it");
-        streams.set_pattern(Pattern::Random);
+        streams.fix(1);
         assert_eq!(streams.window(page + 74), 1);
     }
 }
