@@ -43,28 +43,40 @@ pub struct Owned<'a> {
     pub(crate) region: &'a Region,
     pub(crate) shard: &'a Shard,
     pub(crate) index: u32,
+    pub(crate) held: Held<'a>,
 }
 
-/// A lock of the map's that is no shard's; free again on drop.
-pub(crate) struct Held<'a>(&'a AtomicU32);
+/// A lock of the map's; free again on drop.
+pub(crate) struct Held<'a> {
+    word: &'a AtomicU32,
+    /// Its owner before has died with it. Only a shard is not whole then.
+    pub(crate) is_inherited: bool,
+}
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let_go(self.0);
-    }
-}
-
-fn let_go(word: &AtomicU32) {
-    if word.swap(0, Release) & WAITERS != 0 {
-        futex::wake_shared(word, 1);
+        if self.word.swap(0, Release) & WAITERS != 0 {
+            futex::wake_shared(self.word, 1);
+        }
     }
 }
 
 impl Region {
-    /// Waits for a lock that is no shard's. What it guards is whole also if its owner has died.
+    /// Waits for a lock.
     pub(crate) fn hold<'a>(&self, word: &'a AtomicU32) -> Held<'a> {
-        self.acquire(word);
-        Held(word)
+        Held { word, is_inherited: self.acquire(word) }
+    }
+
+    /// Takes a lock that nobody has, or that a dead process has.
+    pub(crate) fn try_hold<'a>(&self, word: &'a AtomicU32) -> Option<Held<'a>> {
+        match word.compare_exchange(0, self.mark, Acquire, Relaxed) {
+            Ok(_) => Some(Held { word, is_inherited: false }),
+            Err(seen) if seen != 0 && !self.is_alive(seen) => {
+                word.compare_exchange(seen, self.mark | WAITERS, Acquire, Relaxed).ok()?;
+                Some(Held { word, is_inherited: true })
+            }
+            Err(_) => None,
+        }
     }
 
     /// Whether the participant that a word names lives.
@@ -78,20 +90,8 @@ impl Region {
         place == self.place || self.rendezvous.is_locked(place)
     }
 
-    /// Takes a lock that nobody has, or that a dead process has; then true.
-    pub(crate) fn try_acquire(&self, word: &AtomicU32) -> Option<bool> {
-        match word.compare_exchange(0, self.mark, Acquire, Relaxed) {
-            Ok(_) => Some(false),
-            Err(seen) if seen != 0 && !self.is_alive(seen) => {
-                let mark = self.mark | WAITERS;
-                word.compare_exchange(seen, mark, Acquire, Relaxed).ok().map(|_| true)
-            }
-            Err(_) => None,
-        }
-    }
-
-    /// Waits for a lock. True: the owner before has died.
-    pub(crate) fn acquire(&self, word: &AtomicU32) -> bool {
+    /// True: the owner before has died.
+    fn acquire(&self, word: &AtomicU32) -> bool {
         for _ in 0..SPINS_MAX {
             if word.load(Relaxed) == 0
                 && word.compare_exchange(0, self.mark, Acquire, Relaxed).is_ok()
@@ -120,11 +120,5 @@ impl Region {
                 return true;
             }
         }
-    }
-}
-
-impl Drop for Owned<'_> {
-    fn drop(&mut self) {
-        let_go(&self.shard.lock);
     }
 }

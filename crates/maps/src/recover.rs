@@ -13,24 +13,23 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::control::{ENTRIES, journal};
-use crate::ownership::Owned;
+use crate::ownership::{Held, Owned};
 use crate::region::Region;
 
 impl Region {
     /// Waits for a shard; whole.
     pub(crate) fn own(&self, index: u32) -> Owned<'_> {
-        self.owned(index, self.acquire(&self.control.shard(index).lock))
+        self.owned(index, self.hold(&self.control.shard(index).lock))
     }
 
     /// A shard that nobody has now; whole.
     pub(crate) fn try_own(&self, index: u32) -> Option<Owned<'_>> {
-        Some(self.owned(index, self.try_acquire(&self.control.shard(index).lock)?))
+        Some(self.owned(index, self.try_hold(&self.control.shard(index).lock)?))
     }
 
-    /// A shard that was taken; if its owner before has died with it, it is repaired.
-    fn owned(&self, index: u32, is_inherited: bool) -> Owned<'_> {
-        let owned = Owned { region: self, shard: self.control.shard(index), index };
-        if is_inherited {
+    fn owned<'a>(&'a self, index: u32, held: Held<'a>) -> Owned<'a> {
+        let owned = Owned { region: self, shard: self.control.shard(index), index, held };
+        if owned.held.is_inherited {
             owned.repair();
         }
         owned
