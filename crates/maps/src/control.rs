@@ -21,7 +21,8 @@ use deepheap_sys::page_pipe::PIPE_PAGES;
 use deepheap_sys::rendezvous::Rendezvous;
 use deepheap_sys::{PAGE, mapping};
 
-use crate::log_tables::{LogShard, LogWords, SHARD_ENTRIES};
+pub use crate::log_tables::ENTRIES;
+use crate::log_tables::{LogShard, LogWords};
 
 /// What the file begins with.
 pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"
@@ -33,9 +34,6 @@ pub const PARTICIPANTS_MAX: usize = 128;
 pub const CHUNK_PAGES: u32 = 16;
 /// Pipes of a map: evictions at a time, of all processes.
 pub const PIPES: usize = 8;
-/// Entries of a shard.
-pub const ENTRIES: usize = 128;
-const _: () = assert!(ENTRIES == SHARD_ENTRIES);
 /// Entries of a shard that are in use if all shards have as many.
 const ENTRIES_USUAL: u64 = ENTRIES as u64 / 2;
 /// Twice as many shards as this power of two are never made.

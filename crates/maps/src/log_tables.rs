@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use deepheap_store::format::map_log::{FRAME_BYTES, FRAME_HEADER, PIECES};
 
 /// Entries of a shard (`control`).
-pub const SHARD_ENTRIES: usize = 128;
+pub const ENTRIES: usize = 128;
 /// Pages of a shard whose content may be in the log alone.
 pub const INDEX: usize = 1024;
 /// Commits of parts that are remembered, each of another part.
@@ -73,9 +73,9 @@ pub struct PartCommit {
 #[repr(C, align(64))]
 pub struct LogShard {
     /// Hashes of the pieces of each entry's page, as log and base have them; 0: unknown.
-    pub pieces: [[AtomicU64; PIECES]; SHARD_ENTRIES],
+    pub pieces: [[AtomicU64; PIECES]; ENTRIES],
     /// Not 0: the kernel may write the entry's page, or have written it, without telling.
-    pub doubts: [AtomicU8; SHARD_ENTRIES],
+    pub doubts: [AtomicU8; ENTRIES],
     /// The page of each place of the index plus one; 0: free.
     pub keys: [AtomicU32; INDEX],
     /// See `Logged`.
