@@ -1,7 +1,7 @@
 //! Backing: the file that is mapped; its pages are read and written where they are.
 //!
 //! In a file with a log (`log`) that is the base, which begins behind the log. The base alone is
-//! neither what is current nor what a sync makes durable: `apply_logged`, `log_evicted` and
+//! neither what is current nor what a sync makes durable: `Log::apply`, `log_evicted` and
 //! `log_sync` have the rest.
 //!
 //! Guarantees: bytes behind the end of the file are zeros and are never written; the page cache is

@@ -27,13 +27,10 @@ const ROUNDS: u32 = 4;
 /// How long a thread sleeps that finds no pipe.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// RAM is full, and nothing can leave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRoom;
-
 impl Region {
-    /// Counts `pages` as in RAM, and evicts if that is too much.
-    pub(crate) fn make_room(&self, pages: u64) -> Result<(), NoRoom> {
+    /// Counts `pages` as in RAM, and evicts if that is too much. False: RAM is full, and nothing can
+    /// leave it.
+    pub(crate) fn make_room(&self, pages: u64) -> bool {
         let header = self.control.header();
         header.resident.fetch_add(pages, Relaxed);
         let shards = self.control.shards();
@@ -55,12 +52,12 @@ impl Region {
                 self.recount();
                 // With a log, what is committed makes room there for what is not.
                 if self.excess(0) > 0 && !self.log().is_some_and(|log| log.fold_all()) {
-                    return Err(NoRoom);
+                    return false;
                 }
                 idle = 0;
             }
         }
-        Ok(())
+        true
     }
 
     /// Gives back what `make_room` has counted and did not come.

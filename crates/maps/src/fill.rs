@@ -25,10 +25,9 @@ use std::os::fd::AsRawFd;
 
 use crate::backing::{Backing, ReadError};
 use crate::control::{CHUNK_PAGES, ENTRIES};
-use crate::evict::NoRoom;
 use crate::ownership::Owned;
 use crate::region::Region;
-use crate::staging::{BUFFER_PAGES, Buffer};
+use crate::staging::{BUFFER_PAGES, Buffer, SCRATCH_PAGES};
 use crate::streams::WINDOW_MAX;
 
 /// Shards of the pages of a scan that are read together: their chunks, and one more if the first
@@ -56,12 +55,6 @@ pub enum FillError {
     Install(Errno),
     /// It is there, and the program faults all the same.
     Stuck,
-}
-
-impl From<NoRoom> for FillError {
-    fn from(_: NoRoom) -> Self {
-        FillError::NoRoom
-    }
 }
 
 /// Neighbours that are read together, and which page of the buffer the first one comes to.
@@ -227,14 +220,19 @@ impl<'a, const N: usize> Filling<'a, N> {
     /// Puts over what was read of planned pages what the log has of them; answers how many could
     /// be, from the first on.
     fn apply_log(&self, Run { page, count, at }: Run) -> Result<u32, FillError> {
-        if self.region.log().is_none() {
-            return Ok(count);
-        }
+        let Some(log) = self.region.log() else { return Ok(count) };
         for index in 0..count {
             let Some(owned) = self.of(page + index) else { return Ok(index) };
-            let into = self.buffer.page(at + index as usize);
+            let Some(logged) = owned.logged(page + index) else { continue };
+            let (into, scratch) = (self.buffer.page(at + index as usize), self.buffer.scratch());
             // SAFETY: pages of the buffer, which is ours.
-            match unsafe { owned.apply_logged(page + index, into, self.buffer.scratch()) } {
+            let (into, scratch) = unsafe {
+                (
+                    core::slice::from_raw_parts_mut(into, PAGE),
+                    core::slice::from_raw_parts_mut(scratch, SCRATCH_PAGES * PAGE),
+                )
+            };
+            match log.apply(page + index, logged, into, scratch) {
                 Ok(()) => {}
                 // The others may be to blame.
                 Err(_) if index > 0 => return Ok(index),
@@ -351,13 +349,15 @@ impl Region {
         }
         let budget = self.control.header().budget_pages.load(Relaxed) as u32;
         let window = window.min(end - page).min(budget / 8).clamp(1, WINDOW_MAX);
-        let room = self.make_room(u64::from(window));
         let once = || Filling::<SHARDS_OF_SCAN>::new(self).fill(page, window);
-        let filled = room.map_err(FillError::from).and_then(|()| match once() {
+        let mut filled = Err(FillError::NoRoom);
+        if self.make_room(u64::from(window)) {
+            filled = once();
             // With a log, what is committed makes room in its index for what is not.
-            Err(FillError::NoRoom) if self.log().is_some_and(|log| log.fold_all()) => once(),
-            answer => answer,
-        });
+            if filled == Err(FillError::NoRoom) && self.log().is_some_and(|log| log.fold_all()) {
+                filled = once();
+            }
+        }
         let came = filled.unwrap_or(0);
         self.uncount(u64::from(window - came));
         filled
@@ -369,10 +369,10 @@ impl Region {
     pub(crate) fn fill_many(&self, pages: &[u32]) -> Result<u64, FillError> {
         let pages = &pages[..pages.len().min(BUFFER_PAGES)];
         let counted = pages.len() as u64;
-        let room = self.make_room(counted);
-        let filled = room.map_err(FillError::from).map(|()| Filling::new(self).fill_free(pages));
+        let has_room = self.make_room(counted);
+        let filled = has_room.then(|| Filling::new(self).fill_free(pages));
         self.uncount(counted - u64::from(filled.map_or(0, |(came, _)| came)));
-        filled.map(|(_, passed)| passed)
+        filled.map(|(_, passed)| passed).ok_or(FillError::NoRoom)
     }
 }
 

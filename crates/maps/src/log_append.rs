@@ -19,10 +19,11 @@ use deepheap_sys::errno::Errno;
 use crate::backing::ReadError;
 use crate::log::Log;
 use crate::log_tables::{Logged, Tail};
-use crate::ownership::{Held, Owned};
+use crate::ownership::Held;
+use crate::staging::SCRATCH_PAGES;
 
 /// Pages that a record can lie on.
-pub(crate) const RECORD_PAGES: usize = 2;
+pub(crate) const RECORD_PAGES: usize = SCRATCH_PAGES;
 
 /// The frame that is being filled, which this thread has alone.
 pub(crate) struct Frame<'a> {
@@ -88,31 +89,6 @@ impl Frame<'_> {
 
     pub(crate) fn tail(&self) -> Tail {
         Tail::of(self.log.words)
-    }
-}
-
-impl Owned<'_> {
-    /// Puts over the base's bytes of a page what the log has of it.
-    ///
-    /// # Safety
-    /// `into` is a page and `scratch` are `RECORD_PAGES`, aligned to one; nobody else uses them.
-    pub(crate) unsafe fn apply_logged(
-        &self,
-        page: u32,
-        into: *mut u8,
-        scratch: *mut u8,
-    ) -> Result<(), ReadError> {
-        let (Some(log), Some(logged)) = (self.region.log(), self.logged(page)) else {
-            return Ok(());
-        };
-        // SAFETY: the caller's promise.
-        let (into, scratch) = unsafe {
-            (
-                core::slice::from_raw_parts_mut(into, PAGE),
-                core::slice::from_raw_parts_mut(scratch, RECORD_PAGES * PAGE),
-            )
-        };
-        log.apply(page, logged, into, scratch)
     }
 }
 
