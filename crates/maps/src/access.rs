@@ -135,18 +135,11 @@ pub fn bring_in(addresses: impl Iterator<Item = usize>, length: usize) {
     let (mut pages, mut count) = ([0u32; BUFFER_PAGES], 0);
     let mut of: Option<&'static Region> = None;
     let flush = |region: Option<&'static Region>, pages: &mut [u32]| {
-        pages.sort_unstable();
-        let mut unique = 0;
-        for index in 0..pages.len() {
-            if unique == 0 || pages[unique - 1] != pages[index] {
-                pages[unique] = pages[index];
-                unique += 1;
-            }
-        }
-        if let Some(region) = region.filter(|_| unique > 1) {
+        if let Some(region) = region.filter(|_| pages.len() > 1) {
+            pages.sort_unstable();
             let _blocked = Blocked::all();
             // Who touches a page is told what is wrong.
-            let _ = region.fill_many(&pages[..unique]);
+            let _ = region.fill_many(pages);
             wake_evictor(region);
         }
     };

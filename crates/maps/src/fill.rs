@@ -317,6 +317,11 @@ impl Filling<'_, BUFFER_PAGES> {
         let (mut runs, mut count) = ([Run::default(); BUFFER_PAGES], 0);
         let (mut at, mut passed) = (0, 0);
         for (index, &page) in pages.iter().enumerate() {
+            // Two copies of one page would be two entries, and the second would come over stores.
+            let is_of = |run: &Run| (run.page..run.page + run.count).contains(&page);
+            if runs[..count].iter().any(is_of) {
+                continue;
+            }
             if self.plan(page) {
                 match runs[..count].last_mut() {
                     Some(run) if run.page + run.count == page => run.count += 1,
@@ -363,9 +368,9 @@ impl Region {
         filled
     }
 
-    /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages, in
-    /// ascending order, that are not there and whose shards are free. Answers which were passed
-    /// over since theirs are not, a bit for each.
+    /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages that are not
+    /// there and whose shards are free; neighbours that are named in order by one read. Answers
+    /// which were passed over since their shards are not free, a bit for each.
     pub(crate) fn fill_many(&self, pages: &[u32]) -> Result<u64, FillError> {
         let pages = &pages[..pages.len().min(BUFFER_PAGES)];
         let counted = pages.len() as u64;

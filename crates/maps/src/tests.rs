@@ -338,3 +338,20 @@ fn canary_a_log_that_loses_a_commit_is_told() {
     assert!(writes.is_empty(), "a damaged log is left as it is");
     drop(Arc::new(writes));
 }
+
+#[test]
+fn a_page_that_is_asked_for_twice_at_a_time_comes_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let map = Mapped::new("twice");
+    let region = map.region();
+    for page in [2, 5] {
+        map.word(page, 1).store(page as u64, Relaxed);
+    }
+    access::sync(map.at, 0).expect("synced");
+    access::advise(map.at, 8 * PAGE, access::Advice::DontNeed).expect("they leave");
+    let read = access::stats(map.at).expect("a map").pages_read;
+    assert_eq!(region.fill_many(&[2, 5, 2, 2, 6]), Ok(0));
+    assert_eq!(access::stats(map.at).expect("a map").pages_read, read + 3);
+    map.check();
+    assert_eq!((map.word(2, 1).load(Relaxed), map.word(5, 1).load(Relaxed)), (2, 5));
+}
