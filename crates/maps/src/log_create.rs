@@ -41,11 +41,10 @@ pub fn create(path: &Path, data_bytes: u64) -> Result<(), MapError> {
     file.and_then(|file| file.set_len(shape.file_bytes())).map_err(system)?;
     let device = device_of(&unfinished.0, true)?;
     MapLog::create(&*device, shape, now()).map_err(MapError::Log)?;
-    match std::fs::hard_link(&unfinished.0, path) {
+    match std::fs::hard_link(&unfinished.0, path).map_err(Errno::from) {
         // Another process was first.
-        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
-        Err(error) => Err(system(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))),
-        Ok(()) => Ok(()),
+        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(system(errno)),
     }
 }
 

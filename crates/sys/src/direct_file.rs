@@ -405,9 +405,8 @@ pub fn file_system_is_memory(path: &Path) -> Result<bool> {
 
 /// Makes durable that a file has its name.
 pub fn sync_name(path: &Path) -> Result<()> {
-    let failed = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
     // A name may lead to a file in another folder.
-    let path = path.canonicalize().map_err(failed)?;
+    let path = path.canonicalize()?;
     let folder = c_path(path.parent().unwrap_or(&path))?;
     // SAFETY: no memory arguments.
     unsafe {

@@ -126,6 +126,12 @@ impl From<Errno> for std::io::Error {
     }
 }
 
+impl From<std::io::Error> for Errno {
+    fn from(error: std::io::Error) -> Self {
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
 /// Keeps the calling thread's errno as it was: saved now, put back on drop.
 #[derive(Debug)]
 pub struct Saved {

@@ -9,13 +9,12 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::errno::{Errno, Result};
+use crate::errno::Result;
 use crate::rendezvous::{Rendezvous, folder};
 
 /// The names of the files in the folder that begin so, in order.
 pub fn names(prefix: &str) -> Result<Vec<String>> {
-    let folder = std::fs::read_dir(OsStr::from_bytes(folder()?.as_bytes()))
-        .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let folder = std::fs::read_dir(OsStr::from_bytes(folder()?.as_bytes()))?;
     let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| name.starts_with(prefix)).collect();
     names.sort();

@@ -150,8 +150,7 @@ impl Ring {
             .clone()
             .setup_coop_taskrun()
             .build(entries)
-            .or_else(|_| builder.build(entries))
-            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+            .or_else(|_| builder.build(entries))?;
         let mut probe = io_uring::Probe::new();
         // Plain reads and writes exist since 5.6, and so does the probe.
         let known = ring.submitter().register_probe(&mut probe).is_ok()
@@ -165,8 +164,7 @@ impl Ring {
         let ring = match own_descriptor::high_duplicate(ring.as_raw_fd()) {
             // SAFETY: a descriptor of this very ring, nobody else's, with its own parameters. The
             // low one goes away with its mapping, in which nothing was ever submitted.
-            Some(high) => unsafe { IoUring::from_fd(high.into_raw(), parameters) }
-                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?,
+            Some(high) => unsafe { IoUring::from_fd(high.into_raw(), parameters) }?,
             None => ring,
         };
         let entries = ring.params().sq_entries() as usize;
@@ -250,13 +248,14 @@ impl Ring {
     /// so it cannot return on an error: errors are transient, or the ring is gone.
     fn enter(&mut self, wanted: usize) {
         let Err(error) = self.ring.submit_and_wait(wanted) else { return };
-        match error.raw_os_error().unwrap_or(libc::EIO) {
+        let errno = Errno::from(error);
+        match errno.raw() {
             libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ETIME => {
                 // SAFETY: no arguments.
                 unsafe { libc::sched_yield() };
             }
-            errno => {
-                crate::say!("fatal: io_uring is gone: ", Errno::from_raw(errno));
+            _ => {
+                crate::say!("fatal: io_uring is gone: ", errno);
                 // SAFETY: no arguments.
                 unsafe { libc::abort() }
             }
