@@ -13,7 +13,6 @@
 use crate::PAGE;
 use crate::errno::{Errno, Result};
 use crate::file_status::{self, FileId};
-use crate::log::{Piece, say};
 use crate::own_descriptor::OwnDescriptor;
 use crate::raw_call::{Descriptor, c_string, raw_call, raw_call_again};
 use core::ffi::CStr;
@@ -37,13 +36,13 @@ pub fn folder() -> Result<CString> {
     if let Some((name, errno)) = refused
         && !HAS_TOLD.swap(true, Ordering::Relaxed)
     {
-        say(&[
-            Piece::Text(&name.to_string_lossy()),
-            Piece::Text(" is not a folder of this user's alone ("),
-            Piece::Error(errno),
-            Piece::Text("), so processes meet in "),
-            Piece::Text(&folder.to_string_lossy()),
-        ]);
+        crate::say!(
+            &*name.to_string_lossy(),
+            " is not a folder of this user's alone (",
+            errno,
+            "), so processes meet in ",
+            &*folder.to_string_lossy(),
+        );
     }
     Ok(folder)
 }
