@@ -40,7 +40,7 @@ const ROOMS: [&str; 5] = [
 ];
 /// Files of `runtime`, `maps` and `sys` that use `std` under `Inside`, or that only commands call.
 const INSIDE: [&str; 11] = [
-    "crates/maps/src/log_create.rs",
+    "crates/maps/src/log/create.rs",
     "crates/runtime/src/doctor.rs",
     "crates/runtime/src/doctor_store.rs",
     "crates/runtime/src/durable_inspect.rs",

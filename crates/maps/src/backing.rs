@@ -19,7 +19,7 @@ use deepheap_sys::file_status::FileId;
 use deepheap_sys::joint_writes::{JointWrite, JointWriter};
 
 use crate::error::MapError;
-use crate::log_file::LogFile;
+use crate::log::file::LogFile;
 
 /// Why a page cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

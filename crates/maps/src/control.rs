@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header | participants | pins | shards | slots: what was read from each pipe
-//!     | of a log: `log_tables`
+//!     | of a log: `log/tables`
 //! ```
 //!
 //! A page of the file belongs to a chunk of 16, a chunk by its hash to a shard. A shard has a lock,
@@ -21,8 +21,8 @@ use deepheap_sys::page_pipe::PIPE_PAGES;
 use deepheap_sys::rendezvous::Rendezvous;
 use deepheap_sys::{PAGE, mapping};
 
-pub use crate::log_tables::ENTRIES;
-use crate::log_tables::{LogShard, LogWords};
+pub use crate::log::tables::ENTRIES;
+use crate::log::tables::{LogShard, LogWords};
 
 /// What the file begins with.
 pub const MAGIC: u64 = 0x3150_414D_4850_4544; // "DEPHMAP1"

@@ -30,7 +30,7 @@ use crate::control::{
 };
 use crate::error::MapError;
 use crate::folder;
-use crate::log_create;
+use crate::log::create::create;
 use crate::ownership::mark_of;
 use crate::ranges::Ranges;
 use crate::region::{Region, Watch};
@@ -66,7 +66,7 @@ impl Region {
     /// Joins, and maps the file. Nothing is read. With a log, it is made if it is not there.
     pub(crate) fn open(request: &Request<'_>, writes: Writes) -> Result<Region, MapError> {
         if writes == Writes::Log && request.writes {
-            log_create::create(request.path, request.length)?;
+            create(request.path, request.length)?;
         }
         let is_memory = file_system_is_memory(request.path);
         let is_memory = is_memory.map_err(|errno| MapError::Open(OpenError::System(errno)))?;

@@ -31,16 +31,6 @@ mod gather;
 mod join;
 mod list;
 mod log;
-mod log_append;
-mod log_create;
-mod log_evict;
-mod log_file;
-mod log_fold;
-mod log_index;
-mod log_look;
-mod log_sync;
-mod log_tables;
-mod log_tracking;
 mod ownership;
 mod pins;
 mod ranges;
@@ -65,7 +55,7 @@ pub use error::{MapError, SyncError};
 pub use gather::ROWS_MAX;
 pub use join::Request;
 pub use list::{Listed, Process, list};
-pub use log_look::{Look, look};
+pub use log::look::{Look, look};
 pub use pins::{PinKind, TooMuch};
 pub use table::{
     MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, pin, resize,

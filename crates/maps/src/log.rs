@@ -1,8 +1,8 @@
 //! Log: a map whose changes go out of place, so that a sync is atomic over all of them.
 //!
 //! ```text
-//!   log_sync ──┬─► log_evict ─► log_append ─► log_index ─► log (file and words)
-//!   log_fold ──┘                                           log_file, log_tables
+//!   sync ──┬─► evict ─► append ─► index ─► log (file and words)
+//!   fold ──┘                                file, tables
 //! ```
 //!
 //! The file has the *base*, one place for each page, and the log. A record in the log has the
@@ -23,6 +23,17 @@
 //! Never: allocates after the map was opened.
 //! Threads: any. Locks, outer to inner: folding, commits, a shard, the frame.
 
+mod append;
+pub mod create;
+mod evict;
+pub mod file;
+mod fold;
+mod index;
+pub mod look;
+mod sync;
+pub mod tables;
+mod tracking;
+
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -31,8 +42,8 @@ use deepheap_store::format::map_log::{LogKey, PIECE_BYTES, PIECES};
 use deepheap_sys::PAGE;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::log_file::LogFile;
-use crate::log_tables::{LogShard, LogWords, PARTS, Tail};
+use crate::log::file::LogFile;
+use crate::log::tables::{LogShard, LogWords, PARTS, Tail};
 use crate::ownership::{Held, Owned};
 use crate::region::{Hash, Region};
 
@@ -167,7 +178,7 @@ impl Owned<'_> {
         self.set_pieces(entry, &[0; PIECES]);
     }
 
-    /// Whether an entry's page may have been written without the kernel's telling (`log_tracking`).
+    /// Whether an entry's page may have been written without the kernel's telling (`log/tracking`).
     pub(crate) fn is_doubtful(&self, entry: usize) -> bool {
         self.log_shard().is_some_and(|shard| shard.doubts[entry].load(Relaxed) != 0)
     }

@@ -51,7 +51,7 @@ pub struct Region {
 /// How the kernel watches a map.
 pub struct Watch {
     pub(crate) uffd: Userfaultfd,
-    /// Whether it can tell what this process has written (`log_tracking`).
+    /// Whether it can tell what this process has written (`log/tracking`).
     pub(crate) is_tracked: bool,
     /// Whether writes can be faults that it resolves.
     is_protectable: bool,

@@ -1,4 +1,4 @@
-//! Log look: what a file with a log holds, for who looks from outside.
+//! Look: what a file with a log holds, for who looks from outside.
 //!
 //! Never: changes anything; reads the log of a file that somebody has mapped.
 //! Threads: any.

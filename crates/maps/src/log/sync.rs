@@ -1,4 +1,4 @@
-//! Log sync: a commit of what was changed, by all processes.
+//! Sync: a commit of what was changed, by all processes.
 //!
 //! 1. What was changed in RAM is logged, shard by shard; what left RAM changed was logged then.
 //! 2. A frame says that all of it, up to itself, is committed.
@@ -23,9 +23,9 @@ use deepheap_sys::errno::Errno;
 
 use crate::control::ENTRIES;
 use crate::error::SyncError;
+use crate::log::tables::{FoldState, Logged, Tail};
+use crate::log::tracking::Tracking;
 use crate::log::{DISTRUSTED, Log};
-use crate::log_tables::{FoldState, Logged, Tail};
-use crate::log_tracking::Tracking;
 use crate::ownership::Owned;
 use crate::region::Region;
 use crate::staging::Buffer;
@@ -147,7 +147,7 @@ impl Owned<'_> {
         bytes: &[u8],
         generation: bool,
     ) -> Result<(), Errno> {
-        // Until the commit they are: the log must not begin later (`log_fold`).
+        // Until the commit they are: the log must not begin later (`fold`).
         log.words.is_relogging.store(1, Release);
         let position = log.append(page, ALL_PIECES, bytes)?;
         self.set_logged(page, Logged { position, is_whole: true, generation, pieces: ALL_PIECES });

@@ -1,4 +1,4 @@
-//! Log tracking: which pages in RAM nobody has written since the last commit looked at them.
+//! Tracking: which pages in RAM nobody has written since the last commit looked at them.
 //!
 //! The kernel protects pages against writes, and lifts that by itself at the first one
 //! (userfaultfd's asynchronous protection). A commit asks which are protected still, and has all

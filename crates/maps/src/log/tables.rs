@@ -1,4 +1,4 @@
-//! Log tables: what the processes of a map with a log share beside the tables of every map.
+//! Tables: what the processes of a map with a log share beside the tables of every map.
 //!
 //! ```text
 //!   ... | the frame that is being filled | for each shard: pieces of its entries, index of the log
@@ -45,7 +45,7 @@ pub struct LogWords {
     pub next_part: AtomicU32,
     /// Not 0: a sync has begun to log pages anew, and has not committed them.
     pub is_relogging: AtomicU32,
-    /// What the commits know of pages that were not written; see `log_tracking`.
+    /// What the commits know of pages that were not written; see `tracking`.
     pub tracked: AtomicU64,
     /// Which half of the log is being made needless; see `FoldState`.
     pub fold: AtomicU64,

@@ -1,4 +1,4 @@
-//! Log append: records come into the frame that is being filled, frames into the file.
+//! Append: records come into the frame that is being filled, frames into the file.
 //!
 //! The frame is in memory that all processes share: what is in it is in RAM, and survives its
 //! process. It is written when it is full, or when a sync commits.
@@ -18,7 +18,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::backing::ReadError;
 use crate::log::Log;
-use crate::log_tables::{Logged, Tail};
+use crate::log::tables::{Logged, Tail};
 use crate::ownership::Held;
 use crate::staging::SCRATCH_PAGES;
 

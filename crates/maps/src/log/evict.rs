@@ -1,4 +1,4 @@
-//! Log evict: what is written when a page of a map with a log leaves RAM.
+//! Evict: what is written when a page of a map with a log leaves RAM.
 //!
 //! | the page | is written |
 //! |---|---|
@@ -19,7 +19,7 @@ use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
 
 use crate::log::Log;
-use crate::log_tables::{FoldState, Logged};
+use crate::log::tables::{FoldState, Logged};
 use crate::ownership::Owned;
 
 impl Owned<'_> {

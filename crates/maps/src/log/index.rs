@@ -1,4 +1,4 @@
-//! Log index: for each page of a shard that has records which the base lacks, where the last is.
+//! Index: for each page of a shard that has records which the base lacks, where the last is.
 //!
 //! Guarantees: a change of a place is one store; so whoever goes on after a death finds it before
 //! or after.
@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use crate::log_tables::{INDEX, Logged, Tail};
+use crate::log::tables::{INDEX, Logged, Tail};
 use crate::ownership::Owned;
 
 /// Places of an index that are taken when it is nearly full.

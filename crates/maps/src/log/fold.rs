@@ -1,4 +1,4 @@
-//! Log fold: what is committed goes from the log into the base, so that the log can begin later.
+//! Fold: what is committed goes from the log into the base, so that the log can begin later.
 //!
 //! ```text
 //!   nothing to do -> target [begin]    the other generation begins; records before are old
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A page with changes that are not committed is left for the pass after the next commit. If it is
-//! changed all the time, the next commit logs all of it anew (`log_sync`).
+//! changed all the time, the next commit logs all of it anew (`sync`).
 //!
 //! Guarantees: what the log begins behind is in the durable base, or was never committed. A process
 //! that dies at any point leaves what the next one goes on with.
@@ -22,8 +22,8 @@ use deepheap_sys::errno::Errno;
 
 use crate::error::SyncError;
 use crate::log::Log;
-use crate::log_append::RECORD_PAGES;
-use crate::log_tables::{FoldState, INDEX, Tail};
+use crate::log::append::RECORD_PAGES;
+use crate::log::tables::{FoldState, INDEX, Tail};
 use crate::ownership::Owned;
 use crate::staging::{BUFFER_PAGES, Buffer};
 

@@ -1,4 +1,4 @@
-//! Log file: the file of a map with a log, opened and recovered; its superblocks.
+//! File: the file of a map with a log, opened and recovered; its superblocks.
 //!
 //! Guarantees: the log is recovered once, by the first process that may write, before anybody reads
 //! a page. The name of a file that can be written is durable, whoever made it.
@@ -17,7 +17,7 @@ use deepheap_sys::direct_file::{self, DirectFile};
 use deepheap_sys::errno::Errno;
 
 use crate::error::MapError;
-use crate::log_tables::{LogWords, Tail};
+use crate::log::tables::{LogWords, Tail};
 
 /// Rings of its device: batches that folding and recovery have under way.
 const RINGS: usize = 1;

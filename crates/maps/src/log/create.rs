@@ -1,7 +1,7 @@
-//! Log create: a new file of a map with a log.
+//! Create: a new file of a map with a log.
 //!
 //! Guarantees: it comes into being whole, or not at all, whoever makes one of the same name. Its
-//! name is not durable yet (`log_file`).
+//! name is not durable yet (`file`).
 //! Never: changes a file that is there | runs in a signal handler, nor while a shard is owned: it
 //! gives it its name through `std`.
 //! Threads: one at a time in a process (`table`).
@@ -15,7 +15,7 @@ use deepheap_sys::direct_file::{DirectFile, OpenError, file_system_is_memory};
 use deepheap_sys::errno::Errno;
 
 use crate::error::MapError;
-use crate::log_file::{device_of, now};
+use crate::log::file::{device_of, now};
 
 /// Makes a file of so many bytes of data, all zeros, unless there is one.
 pub fn create(path: &Path, data_bytes: u64) -> Result<(), MapError> {
