@@ -19,8 +19,6 @@
 //! Threads: plain functions over bytes.
 
 pub(crate) mod directory;
-#[cfg(test)]
-mod fuzz;
 pub(crate) mod geometry;
 pub(crate) mod index;
 pub mod map_log;
@@ -28,6 +26,8 @@ pub mod packed;
 pub(crate) mod saved;
 pub(crate) mod sealed_secrets;
 pub(crate) mod superblock;
+#[cfg(test)]
+mod tests;
 
 /// Bytes of a block: what the store reads, checks and counts.
 pub const BLOCK_BYTES: usize = 4096;

@@ -1,4 +1,4 @@
-//! Fuzz: the readers of the format meet damaged and forged bytes.
+//! Tests: the readers of the format meet damaged and forged bytes.
 //!
 //! Each round makes a valid directory or packed block and changes some of it, mostly in its header
 //! and entries. Then it makes the checksum right again: otherwise the checksum would refuse all of
