@@ -78,22 +78,14 @@ impl Entry {
         self.word.get() >> 1
     }
 
-    /// As two numbers, for a table in RAM.
+    /// As numbers, for a table in RAM.
     pub(crate) fn to_words(self) -> [u64; 4] {
-        let [low, high] = [0, 8].map(|at| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&self.tag[at..at + 8]);
-            u64::from_le_bytes(word)
-        });
-        [self.checksum.get(), self.word.get(), low, high]
+        zerocopy::transmute!(self)
     }
 
     /// The entry of `to_words`.
     pub(crate) fn from_words(words: [u64; 4]) -> Self {
-        let mut tag = [0; TAG_BYTES];
-        tag[..8].copy_from_slice(&words[2].to_le_bytes());
-        tag[8..].copy_from_slice(&words[3].to_le_bytes());
-        Self { checksum: U64::new(words[0]), word: U64::new(words[1]), tag }
+        zerocopy::transmute!(words)
     }
 }
 

@@ -31,28 +31,19 @@ const _: () = assert!(size_of::<SealedSecrets>() == SECRETS_BYTES + TAG_BYTES);
 impl SealedSecrets {
     /// Encrypts the secrets of the heap with this id under the user's key.
     pub(crate) fn new(user: &Key, id: u64, secret: &Secret, key: &Key) -> Self {
-        let mut bytes = [0; SECRETS_BYTES];
-        bytes[..SECRET_BYTES].copy_from_slice(secret.bytes());
-        bytes[SECRET_BYTES..].copy_from_slice(key.bytes());
-        let tag = Cipher::new(user).seal(Piece::Secrets { id }, &mut bytes);
-        let mut this = Self { secret: [0; SECRET_BYTES], key: [0; KEY_BYTES], tag };
-        this.secret.copy_from_slice(&bytes[..SECRET_BYTES]);
-        this.key.copy_from_slice(&bytes[SECRET_BYTES..]);
+        let (secret, key) = (*secret.bytes(), *key.bytes());
+        let mut this = Self { secret, key, tag: [0; TAG_BYTES] };
+        let secrets = &mut this.as_mut_bytes()[..SECRETS_BYTES];
+        this.tag = Cipher::new(user).seal(Piece::Secrets { id }, secrets);
         this
     }
 
     /// The secrets; none if this is not the user's key.
     pub(crate) fn open(&self, user: &Key, id: u64) -> Option<(Secret, Key)> {
-        let mut bytes = [0; SECRETS_BYTES];
-        bytes[..SECRET_BYTES].copy_from_slice(&self.secret);
-        bytes[SECRET_BYTES..].copy_from_slice(&self.key);
-        if !Cipher::new(user).open(Piece::Secrets { id }, &mut bytes, &self.tag) {
-            return None;
-        }
-        let (mut secret, mut key) = ([0; SECRET_BYTES], [0; KEY_BYTES]);
-        secret.copy_from_slice(&bytes[..SECRET_BYTES]);
-        key.copy_from_slice(&bytes[SECRET_BYTES..]);
-        Some((Secret::from_bytes(secret), Key::from_bytes(key)))
+        let mut plain = *self;
+        let secrets = &mut plain.as_mut_bytes()[..SECRETS_BYTES];
+        let is_right = Cipher::new(user).open(Piece::Secrets { id }, secrets, &self.tag);
+        is_right.then(|| (Secret::from_bytes(plain.secret), Key::from_bytes(plain.key)))
     }
 }
 
