@@ -78,32 +78,4 @@ impl Index {
     }
 }
 
-/// Index pages that a checkpoint has to write: a bit for each page of the index.
-pub(crate) struct Changed {
-    /// The first page of the index.
-    first: u32,
-    bits: Box<[u64]>,
-}
-
-impl Changed {
-    /// None so far.
-    pub(crate) fn new(layout: &Layout) -> Self {
-        let first = layout.levels()[0].pages;
-        let pages = layout.nodes() - first;
-        Self { first, bits: vec![0; pages.div_ceil(64) as usize].into_boxed_slice() }
-    }
-
-    /// The page of the index has to be written.
-    pub(crate) fn add(&mut self, node: Node) {
-        let at = node.0 - self.first;
-        self.bits[at as usize / 64] |= 1 << (at % 64);
-    }
-
-    /// Whether it has to be.
-    pub(crate) fn has(&self, node: Node) -> bool {
-        let at = node.0 - self.first;
-        self.bits[at as usize / 64] & (1 << (at % 64)) != 0
-    }
-}
-
 const _: () = assert!(FANOUT as usize * size_of::<[u64; 4]>() == BLOCK_BYTES);

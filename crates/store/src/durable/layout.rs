@@ -126,11 +126,10 @@ impl Layout {
         (at, node.0 - self.levels[at].first)
     }
 
-    /// The index page that tells of this one, and its entry there; none for the topmost.
-    pub(crate) fn parent(&self, node: Node) -> Option<(Node, usize)> {
+    /// The index page that tells of this one; none for the topmost.
+    pub(crate) fn parent(&self, node: Node) -> Option<Node> {
         let (level, page) = self.place(node);
-        let above = self.levels.get(level + 1)?;
-        Some((Node(above.first + page / FANOUT), (page % FANOUT) as usize))
+        self.levels.get(level + 1).map(|above| Node(above.first + page / FANOUT))
     }
 
     /// The pages that page `page` of index level `level` tells of, in the order of its entries.
@@ -243,10 +242,9 @@ mod tests {
             let mut told = vec![0; layout.nodes() as usize];
             for (level, pages) in layout.levels().iter().enumerate().skip(1) {
                 for page in 0..pages.pages {
-                    for (at, node) in layout.children(level, page).enumerate() {
+                    for node in layout.children(level, page) {
                         told[node.0 as usize] += 1;
-                        let parent = Node(pages.first + page);
-                        assert_eq!(layout.parent(node), Some((parent, at)));
+                        assert_eq!(layout.parent(node), Some(Node(pages.first + page)));
                     }
                 }
             }

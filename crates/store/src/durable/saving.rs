@@ -14,14 +14,16 @@
 //!
 //! Guarantees: until the superblock is written the last checkpoint is untouched.
 //! Never: repeats a sync that failed; asks for a table after `page`; takes more memory than a
-//! buffer of 1 MiB and a bit for each index page.
+//! buffer of 1 MiB and the numbers of the index pages that change.
 //! Threads: one at a time.
+
+use std::collections::BTreeSet;
 
 use deepheap_sys::errno::Errno;
 
 use crate::durable::error::DurableError;
 use crate::durable::file::{Condition, DurableFile, write_superblock};
-use crate::durable::index::{Changed, checksum};
+use crate::durable::index::checksum;
 use crate::durable::layout::Node;
 use crate::durable::pages::PageWriter;
 use crate::format::BLOCK_BYTES;
@@ -34,8 +36,8 @@ pub struct Saving<'a> {
     writer: PageWriter,
     /// Its number.
     checkpoint: u64,
-    /// Index pages above pages that were written.
-    changed: Changed,
+    /// Index pages that have to be written.
+    changed: BTreeSet<Node>,
     changed_bytes: u64,
     /// Why it cannot be committed any more.
     failure: Option<DurableError>,
@@ -58,7 +60,7 @@ impl DurableFile {
         self.condition = Condition::Unsettled;
         Ok(Saving {
             checkpoint: self.superblock.checkpoint + 1,
-            changed: Changed::new(&self.layout),
+            changed: BTreeSet::new(),
             file: self,
             writer,
             changed_bytes: 0,
@@ -91,7 +93,7 @@ impl Saving<'_> {
 
     /// A page of the index is written in any case: what is there is damaged.
     pub(crate) fn rewrite_index(&mut self, node: Node) {
-        self.changed.add(node);
+        self.changed.insert(node);
     }
 
     /// Bytes of pages that were written, or are about to be.
@@ -136,17 +138,14 @@ impl Saving<'_> {
         Ok(self.checkpoint)
     }
 
-    /// Writes the index pages above what was written, level by level.
+    /// Writes the index pages above what was written. A page has a lower number than the one that
+    /// tells of it.
     fn write_index(&mut self) -> Result<(), DurableError> {
-        for level in 1..self.file.layout.levels().len() {
-            let pages = self.file.layout.levels()[level];
-            for (page, node) in (0..).zip(pages.nodes()) {
-                if self.changed.has(node) {
-                    let bytes = self.file.index.write(&self.file.layout, level, page);
-                    let sum = checksum(&self.file.superblock.identity.secret, node, &bytes);
-                    self.write(node, sum, &bytes)?;
-                }
-            }
+        while let Some(node) = self.changed.pop_first() {
+            let (level, page) = self.file.layout.place(node);
+            let bytes = self.file.index.write(&self.file.layout, level, page);
+            let sum = checksum(&self.file.superblock.identity.secret, node, &bytes);
+            self.write(node, sum, &bytes)?;
         }
         Ok(())
     }
@@ -171,9 +170,7 @@ impl Saving<'_> {
         copy.copy_from_slice(bytes);
         let tag = self.file.seal_page(self.checkpoint, node, &mut copy);
         self.file.index.set(node, Entry::new(sum, slot, self.checkpoint).with_tag(tag));
-        if let Some((parent, _)) = self.file.layout.parent(node) {
-            self.changed.add(parent);
-        }
+        self.changed.extend(self.file.layout.parent(node));
         self.changed_bytes += BLOCK_BYTES as u64;
         let pushed = self.writer.push(&*device, self.file.layout.offset(node, slot), &copy);
         self.note(pushed)
