@@ -18,7 +18,7 @@ use crate::device::{Device, Write};
 use crate::durable::error::DurableError;
 use crate::durable::index::Index;
 use crate::durable::layout::{Layout, Node};
-use crate::durable::pages::{BATCH_PAGES, Lack, PageReader, read_bare};
+use crate::durable::pages::{BATCH_PAGES, PageReader, read_bare};
 use crate::durable::shifted::ShiftedDevice;
 use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
@@ -30,6 +30,7 @@ use crate::format::superblock::{
 };
 use crate::identity::Identity;
 use crate::options::Options;
+use crate::table_file::PageLack;
 
 /// Which of the two superblocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,8 +117,8 @@ impl Superblocks {
             let page = buffer.as_mut_slice();
             match read_bare(device, which.offset(), page) {
                 Ok(()) => Ok(Some(Box::from(&*page))),
-                Err(Lack::Damaged) => Ok(None),
-                Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
+                Err(PageLack::Damaged) => Ok(None),
+                Err(PageLack::Refused(errno)) => Err(DurableError::Io(errno)),
             }
         };
         Ok(Self([read(SuperblockId::A)?, read(SuperblockId::B)?]))
@@ -437,7 +438,7 @@ impl DurableFile {
     /// As `load_index`; `lacking` decides whether to go on without a page.
     pub(crate) fn load_index_with(
         &self,
-        lacking: &mut dyn FnMut(Node, Lack) -> Result<(), DurableError>,
+        lacking: &mut dyn FnMut(Node, PageLack) -> Result<(), DurableError>,
     ) -> Result<Index, DurableError> {
         let mut index = Index::new(&self.layout)?;
         index.set(self.layout.root(), self.superblock.root);
@@ -451,7 +452,7 @@ impl DurableFile {
                     let checkpoint = self.superblock.checkpoint;
                     match page {
                         Ok(page) if index.read(&self.layout, place, checkpoint, page) => Ok(()),
-                        Ok(_) => lacking(node, Lack::Damaged),
+                        Ok(_) => lacking(node, PageLack::Damaged),
                         Err(lack) => lacking(node, lack),
                     }
                 })?;
@@ -519,8 +520,8 @@ pub(crate) fn read_superblock(
     let page = buffer.as_mut_slice();
     match read_bare(device, offset, page) {
         Ok(()) => Ok(Superblock::read(page, user).map_err(Some)),
-        Err(Lack::Damaged) => Ok(Err(None)),
-        Err(Lack::Refused(errno)) => Err(DurableError::Io(errno)),
+        Err(PageLack::Damaged) => Ok(Err(None)),
+        Err(PageLack::Refused(errno)) => Err(DurableError::Io(errno)),
     }
 }
 

@@ -16,43 +16,47 @@ use crate::durable::index::checksum;
 use crate::durable::layout::{Layout, Node};
 use crate::format::BLOCK_BYTES;
 use crate::format::index::Entry;
+use crate::table_file::PageLack;
 
 /// Pages that are read or written together.
 pub(crate) const BATCH_PAGES: usize = 256;
 
-/// Why a page cannot be had.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lack {
-    /// The device refused.
-    Refused(Errno),
-    /// It is not what was saved.
-    Damaged,
-}
-
-impl Lack {
+impl PageLack {
     /// As an error.
     pub(crate) fn of(self, layout: &Layout, node: Node) -> DurableError {
         match self {
-            Lack::Refused(errno) => DurableError::Io(errno),
-            Lack::Damaged => layout.damaged(node),
+            PageLack::Refused(errno) => DurableError::Io(errno),
+            PageLack::Damaged => layout.damaged(node),
         }
     }
 }
 
 /// What the device says of a read. What was written lies before the end of the file: an end is
 /// damage.
-fn lack_of(errno: Errno) -> Lack {
-    if errno == Errno::ENODATA { Lack::Damaged } else { Lack::Refused(errno) }
+fn lack_of(errno: Errno) -> PageLack {
+    if errno == Errno::ENODATA { PageLack::Damaged } else { PageLack::Refused(errno) }
 }
 
 /// Reads 4096 bytes that have no checksum of ours; twice if need be.
-pub(crate) fn read_bare(device: &dyn Device, offset: u64, page: &mut [u8]) -> Result<(), Lack> {
+pub(crate) fn read_bare(device: &dyn Device, offset: u64, page: &mut [u8]) -> Result<(), PageLack> {
     let once = |page: &mut [u8]| {
         let mut reads = [Read::new(offset, page)];
         device.read(&mut reads);
         reads[0].result
     };
     once(page).or_else(|_| once(page)).map_err(lack_of)
+}
+
+/// Whether the bytes are those of the page that the entry tells of; decrypts them.
+pub(crate) fn is_right(
+    secret: &Secret,
+    cipher: Option<&Cipher>,
+    (node, entry): (Node, Entry),
+    page: &mut [u8],
+) -> bool {
+    let piece = Piece::Page { checkpoint: entry.checkpoint(), node: node.0 };
+    cipher.is_none_or(|cipher| cipher.open(piece, page, entry.tag()))
+        && checksum(secret, node, page) == entry.checksum()
 }
 
 /// Reads pages and verifies them.
@@ -82,7 +86,7 @@ impl<'a> PageReader<'a> {
     pub(crate) fn read(
         &mut self,
         wanted: &[(Node, Entry)],
-        mut visit: impl FnMut(Node, Result<&[u8], Lack>) -> Result<(), DurableError>,
+        mut visit: impl FnMut(Node, Result<&[u8], PageLack>) -> Result<(), DurableError>,
     ) -> Result<(), DurableError> {
         let bytes = &mut self.buffer.as_mut_slice()[..wanted.len() * BLOCK_BYTES];
         let offset = |&(node, entry): &(Node, Entry)| self.layout.offset(node, entry.slot());
@@ -101,18 +105,15 @@ impl<'a> PageReader<'a> {
         drop(reads);
         for (page, wanted) in bytes.chunks_mut(BLOCK_BYTES).zip(wanted) {
             let &(node, entry) = wanted;
-            let piece = Piece::Page { checkpoint: entry.checkpoint(), node: node.0 };
-            let is_right = |page: &mut [u8]| {
-                self.cipher.is_none_or(|cipher| cipher.open(piece, page, entry.tag()))
-                    && checksum(self.secret, node, page) == entry.checksum()
-            };
+            let is_right =
+                |page: &mut [u8]| is_right(self.secret, self.cipher, (node, entry), page);
             let mut outcome = Ok(());
             if !is_right(page) {
                 let again = &mut [Read::new(offset(wanted), page)];
                 self.device.read(again);
                 outcome = again[0].result.map_err(lack_of);
                 if outcome.is_ok() && !is_right(page) {
-                    outcome = Err(Lack::Damaged);
+                    outcome = Err(PageLack::Damaged);
                 }
             }
             visit(node, outcome.map(|()| &*page))?;
@@ -125,7 +126,7 @@ impl<'a> PageReader<'a> {
         &mut self,
         nodes: impl Iterator<Item = Node>,
         entry: impl Fn(Node) -> Entry,
-        mut visit: impl FnMut(Node, Result<&[u8], Lack>) -> Result<(), DurableError>,
+        mut visit: impl FnMut(Node, Result<&[u8], PageLack>) -> Result<(), DurableError>,
     ) -> Result<(), DurableError> {
         let mut batch = Vec::with_capacity(BATCH_PAGES);
         for node in nodes {

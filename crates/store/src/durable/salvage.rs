@@ -26,11 +26,12 @@ use crate::durable::file::{
 };
 use crate::durable::index::{Index, checksum};
 use crate::durable::layout::Node;
-use crate::durable::pages::{Lack, read_bare};
+use crate::durable::pages::read_bare;
 use crate::durable::saving::Saving;
 use crate::format::BLOCK_BYTES;
 use crate::format::index::{self, Entry, entries};
 use crate::format::superblock::{BIRTH_OFFSETS, Superblock, Unreadable};
+use crate::table_file::PageLack;
 
 /// A heap at one checkpoint, as far as it can be read.
 pub struct Salvage {
@@ -368,8 +369,8 @@ fn has_bytes(file: &DurableFile, node: Node) -> Result<bool, DurableError> {
         match read_bare(&*file.device, file.layout.offset(node, slot), page) {
             Ok(()) if page.iter().all(|&byte| byte == 0) => {}
             // Behind the end of the file.
-            Err(Lack::Damaged) => {}
-            Ok(()) | Err(Lack::Refused(_)) => return Ok(true),
+            Err(PageLack::Damaged) => {}
+            Ok(()) | Err(PageLack::Refused(_)) => return Ok(true),
         }
     }
     Ok(false)

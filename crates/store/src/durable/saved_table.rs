@@ -15,12 +15,12 @@ use std::sync::Arc;
 use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::checksum::Secret;
-use crate::cipher::{Cipher, Piece};
+use crate::cipher::Cipher;
 use crate::device::{Device, Read};
 use crate::durable::error::DurableError;
 use crate::durable::file::DurableFile;
-use crate::durable::index::checksum;
 use crate::durable::layout::{Layout, Node};
+use crate::durable::pages::is_right;
 use crate::format::index::Entry;
 use crate::table_file::PageLack;
 
@@ -86,10 +86,7 @@ impl SavedTable {
         let mut reads = [Read::new(self.layout.offset(node, entry.slot()), &mut *bytes)];
         self.device.read(&mut reads);
         reads[0].result.map_err(PageLack::Refused)?;
-        let piece = Piece::Page { checkpoint: entry.checkpoint(), node: node.0 };
-        let is_right = self.cipher.as_ref().is_none_or(|it| it.open(piece, bytes, entry.tag()))
-            && checksum(&self.secret, node, bytes) == entry.checksum();
-        match is_right {
+        match is_right(&self.secret, self.cipher.as_deref(), (node, entry), bytes) {
             true => Ok(()),
             false => Err(PageLack::Damaged),
         }

@@ -17,7 +17,6 @@ use crate::durable::error::DurableError;
 use crate::durable::file::{Condition, DurableFile, SuperblockId, read_superblock};
 use crate::durable::index::Index;
 use crate::durable::layout::Node;
-use crate::durable::pages::Lack;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
@@ -25,6 +24,7 @@ use crate::format::superblock::BIRTH_OFFSETS;
 use crate::read::BlockRead;
 use crate::segment::State;
 use crate::store::Store;
+use crate::table_file::PageLack;
 
 /// Findings that a report lists; more are only counted.
 pub const FINDINGS_MAX: usize = 1000;
@@ -124,7 +124,7 @@ impl Report {
         }
     }
 
-    fn note_lack(&mut self, file: &DurableFile, node: Node, lack: Lack) {
+    fn note_lack(&mut self, file: &DurableFile, node: Node, lack: PageLack) {
         self.note(match lack.of(&file.layout, node) {
             DurableError::PageDamaged { table, page } => Finding::TablePage { table, page },
             DurableError::IndexDamaged { level, page } => Finding::IndexPage { level, page },
@@ -157,8 +157,8 @@ pub fn verify_tables(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Repo
         let then = file.snapshot_without_index(&snapshot)?;
         verify_pages(&then, &mut report, |report, _, lack| {
             report.note(match lack {
-                Lack::Damaged => Finding::Snapshot(snapshot.checkpoint),
-                Lack::Refused(errno) => Finding::Refused(DurableError::Io(errno)),
+                PageLack::Damaged => Finding::Snapshot(snapshot.checkpoint),
+                PageLack::Refused(errno) => Finding::Refused(DurableError::Io(errno)),
             });
         })?;
     }
@@ -169,7 +169,7 @@ pub fn verify_tables(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Repo
 fn verify_pages(
     file: &DurableFile,
     report: &mut Report,
-    mut lacking: impl FnMut(&mut Report, Node, Lack),
+    mut lacking: impl FnMut(&mut Report, Node, PageLack),
 ) -> Result<Index, DurableError> {
     let index = file.load_index_with(&mut |node, lack| {
         lacking(report, node, lack);
