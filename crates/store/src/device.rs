@@ -5,7 +5,10 @@
 //! Never: (for implementers) allocates or locks anything that program code can hold in `read`.
 //! Threads: any, at the same time; no two concurrent writes overlap.
 
+use deepheap_sys::aligned_buffer::AlignedBuffer;
 pub use deepheap_sys::errno::{Errno, Result};
+
+use crate::format::BLOCK_BYTES;
 
 /// One read of a batch. Offset, address and length are multiples of 4096.
 #[derive(Debug)]
@@ -50,6 +53,20 @@ impl<'a> Write<'a> {
 
 /// Where the bytes of the store go: five methods, and some that most devices need not change.
 pub trait Device: Send + Sync {
+    /// Makes one read.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let mut reads = [Read::new(offset, buf)];
+        self.read(&mut reads);
+        reads[0].result
+    }
+
+    /// Makes one write.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut writes = [Write::new(offset, data)];
+        self.write(&mut writes);
+        writes[0].result
+    }
+
     /// Reads the batch; each request's `result` says what became of it.
     fn read(&self, batch: &mut [Read<'_>]);
 
@@ -89,6 +106,17 @@ pub trait Device: Send + Sync {
     /// Called in a forked child before it uses an inherited device: whatever the parent shares
     /// with it (rings, worker threads) must not be used from here on. Reads must go on working.
     fn after_fork(&self) {}
+}
+
+/// Writes a superblock, which need not be aligned. Errors: those of the device; ENOMEM.
+pub(crate) fn write_superblock(
+    device: &dyn Device,
+    offset: u64,
+    bytes: &[u8; BLOCK_BYTES],
+) -> Result<()> {
+    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
+    buffer.as_mut_slice().copy_from_slice(bytes);
+    device.write_at(offset, buffer.as_mut_slice())
 }
 
 /// A device without any space: nothing can be written, so there is nothing to read.

@@ -15,7 +15,6 @@ use core::time::Duration;
 
 use crate::block::{Block, Segment};
 use crate::checksum::ContentHash;
-use crate::device::Read;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
@@ -61,9 +60,8 @@ impl<'a> Victim<'a> {
         let geometry = self.store.geometry;
         let blocks = geometry.directory_blocks + filling.count;
         let offset = self.store.segment_offset(self.segment);
-        let mut reads = [Read::new(offset, &mut buffer[..blocks as usize * BLOCK_BYTES])];
-        self.store.device(self.store.segments.device(self.segment)).read(&mut reads);
-        reads[0].result?;
+        let device = self.store.device(self.store.segments.device(self.segment));
+        device.read_at(offset, &mut buffer[..blocks as usize * BLOCK_BYTES])?;
         self.store.counters.read_from_device(1, blocks as usize * BLOCK_BYTES);
         if directory::verify(&mut buffer[..geometry.directory_bytes()], filling) {
             Ok(())

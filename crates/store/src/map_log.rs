@@ -16,7 +16,7 @@ use core::ops::Range;
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::errno::Errno;
 
-use crate::device::{Device, Read, Write};
+use crate::device::{Device, Read, Write, write_superblock};
 use crate::format::BLOCK_BYTES;
 use crate::format::map_log::{
     FRAME_BYTES, FRAME_HEADER, FrameNote, LogKey, MapShape, MapSuperblock, Record,
@@ -131,7 +131,7 @@ impl MapLog {
         let superblock =
             MapSuperblock { shape, sequence: 1, time, epoch: 1, start: 0, is_clean: true };
         let mut log = MapLog { superblock, damaged: None };
-        write_superblock(device, &superblock)?;
+        write_superblock(device, superblock.place(), &superblock.write())?;
         log.write_next(device, superblock)?;
         device.sync()?;
         Ok(log)
@@ -144,13 +144,12 @@ impl MapLog {
         use Unreadable::{Damaged, Foreign, OtherVersion};
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
         let mut read = |place: usize| {
-            let mut reads = [Read::new(SUPERBLOCK_OFFSETS[place], buffer.as_mut_slice())];
-            device.read(&mut reads);
-            match reads[0].result {
+            let page = buffer.as_mut_slice();
+            match device.read_at(SUPERBLOCK_OFFSETS[place], page) {
                 // The file ends before it.
                 Err(Errno::ENODATA) => Ok(Err(Foreign)),
                 Err(errno) => Err(MapLogError::Io(errno)),
-                Ok(()) => Ok(MapSuperblock::read(reads[0].buf)),
+                Ok(()) => Ok(MapSuperblock::read(page)),
             }
         };
         let (a, b) = (read(0)?, read(1)?);
@@ -185,7 +184,7 @@ impl MapLog {
         next: MapSuperblock,
     ) -> Result<(), MapLogError> {
         let next = MapSuperblock { sequence: self.superblock.sequence + 1, ..next };
-        write_superblock(device, &next)?;
+        write_superblock(device, next.place(), &next.write())?;
         self.superblock = next;
         Ok(())
     }
@@ -325,14 +324,6 @@ impl MapLog {
     }
 }
 
-fn write_superblock(device: &dyn Device, superblock: &MapSuperblock) -> Result<(), Errno> {
-    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
-    buffer.as_mut_slice().copy_from_slice(&superblock.write());
-    let mut writes = [Write::new(superblock.place(), buffer.as_mut_slice())];
-    device.write(&mut writes);
-    writes[0].result
-}
-
 /// A part of the log in memory.
 struct LogReader<'a> {
     device: &'a dyn Device,
@@ -355,9 +346,7 @@ impl<'a> LogReader<'a> {
             let length = left.min(READER_BYTES as u64);
             let bytes = &mut self.buffer.as_mut_slice()[..length as usize];
             self.held = 0..0;
-            let mut reads = [Read::new(self.shape.place_of(position), bytes)];
-            self.device.read(&mut reads);
-            reads[0].result?;
+            self.device.read_at(self.shape.place_of(position), bytes)?;
             self.held = position..position + length;
         }
         let at = (position - self.held.start) as usize;

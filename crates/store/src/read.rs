@@ -118,10 +118,9 @@ impl Store {
         }
         if !self.read_from_memory(request) {
             let offset = self.block_offset(request.block);
-            let mut reads = [Read::new(offset, request.buf)];
-            self.device(self.device_of(request.block)).read(&mut reads);
+            let read = self.device(self.device_of(request.block)).read_at(offset, request.buf);
             self.counters.read_from_device(1, BLOCK_BYTES);
-            if reads[0].result.is_err() {
+            if read.is_err() {
                 return false;
             }
             self.verify(request);

@@ -10,7 +10,7 @@
 use deepheap_sys::errno::Errno;
 
 use crate::checksum::Secret;
-use crate::device::{Device, Read, Write};
+use crate::device::{Device, Write};
 use crate::format::BLOCK_BYTES;
 
 /// Pages that are written together, at most.
@@ -49,9 +49,7 @@ impl TableFile {
     }
 
     fn read_once(&self, page: u32, checksum: u64, bytes: &mut [u8]) -> Result<(), PageLack> {
-        let mut reads = [Read::new(offset(page), &mut *bytes)];
-        self.device.read(&mut reads);
-        reads[0].result.map_err(PageLack::Refused)?;
+        self.device.read_at(offset(page), bytes).map_err(PageLack::Refused)?;
         match self.checksum(page, bytes) == checksum {
             true => Ok(()),
             false => Err(PageLack::Damaged),

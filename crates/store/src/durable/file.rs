@@ -10,11 +10,10 @@
 use std::sync::Arc;
 
 use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::errno::Errno;
 use zerocopy::FromBytes;
 
 use crate::cipher::{Cipher, Key, Piece, TAG_BYTES, Tag};
-use crate::device::{Device, Write};
+use crate::device::{Device, write_superblock};
 use crate::durable::error::DurableError;
 use crate::durable::index::Index;
 use crate::durable::layout::{Layout, Node};
@@ -486,19 +485,6 @@ fn check_length(device: &dyn Device, superblock: &Superblock) -> Result<(), Dura
     let needed = superblock.log_start.saturating_add(superblock.shape.capacity_bytes);
     let found = device.len();
     if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
-}
-
-/// Writes a superblock at this offset, bytes.
-pub(crate) fn write_superblock(
-    device: &dyn Device,
-    offset: u64,
-    bytes: &[u8; BLOCK_BYTES],
-) -> Result<(), Errno> {
-    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
-    buffer.as_mut_slice().copy_from_slice(bytes);
-    let mut writes = [Write::new(offset, buffer.as_mut_slice())];
-    device.write(&mut writes);
-    writes[0].result
 }
 
 /// Both superblocks.

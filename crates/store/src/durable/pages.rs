@@ -39,12 +39,7 @@ fn lack_of(errno: Errno) -> PageLack {
 
 /// Reads 4096 bytes that have no checksum of ours; twice if need be.
 pub(crate) fn read_bare(device: &dyn Device, offset: u64, page: &mut [u8]) -> Result<(), PageLack> {
-    let once = |page: &mut [u8]| {
-        let mut reads = [Read::new(offset, page)];
-        device.read(&mut reads);
-        reads[0].result
-    };
-    once(page).or_else(|_| once(page)).map_err(lack_of)
+    device.read_at(offset, page).or_else(|_| device.read_at(offset, page)).map_err(lack_of)
 }
 
 /// Whether the bytes are those of the page that the entry tells of; decrypts them.
@@ -109,9 +104,7 @@ impl<'a> PageReader<'a> {
                 |page: &mut [u8]| is_right(self.secret, self.cipher, (node, entry), page);
             let mut outcome = Ok(());
             if !is_right(page) {
-                let again = &mut [Read::new(offset(wanted), page)];
-                self.device.read(again);
-                outcome = again[0].result.map_err(lack_of);
+                outcome = self.device.read_at(offset(wanted), page).map_err(lack_of);
                 if outcome.is_ok() && !is_right(page) {
                     outcome = Err(PageLack::Damaged);
                 }

@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::{BLOCK_UNITS, Block, Segment};
 use crate::cipher::{Cipher, TAG_BYTES, Tag};
-use crate::device::{Device, Read};
+use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::salvage::Salvage;
 use crate::format::BLOCK_BYTES;
@@ -202,12 +202,7 @@ impl<'a> RebuiltLog<'a> {
     /// Reads from the start of a place; false if that cannot be.
     fn read(&self, place: Segment, bytes: &mut [u8]) -> bool {
         let offset = place.0 as u64 * self.geometry.segment_bytes() as u64;
-        let mut once = || {
-            let mut reads = [Read::new(offset, &mut *bytes)];
-            self.device.read(&mut reads);
-            reads[0].result.is_ok()
-        };
-        once() || once()
+        (0..2).any(|_| self.device.read_at(offset, bytes).is_ok())
     }
 
     /// Segments that should have a directory and have none that is right.

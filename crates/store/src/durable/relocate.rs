@@ -17,7 +17,6 @@ use deepheap_sys::aligned_buffer::AlignedBuffer;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-use crate::device::{Read, Write};
 use crate::durable::error::DurableError;
 use crate::durable::file::DurableFile;
 use crate::durable::snapshots::record;
@@ -77,12 +76,8 @@ impl DurableFile {
 
     fn copy_segment(&self, from: u32, to: u32, bytes: &mut [u8]) -> Result<(), DurableError> {
         let offset = |place: u32| self.log_start() + place as u64 * self.shape().segment_bytes;
-        let mut reads = [Read::new(offset(from), &mut *bytes)];
-        self.device.read(&mut reads);
-        reads[0].result?;
-        let mut writes = [Write::new(offset(to), bytes)];
-        self.device.write(&mut writes);
-        Ok(writes[0].result?)
+        self.device.read_at(offset(from), bytes)?;
+        Ok(self.device.write_at(offset(to), bytes)?)
     }
 
     /// Makes a checkpoint that differs from the last one in the places of segments alone.

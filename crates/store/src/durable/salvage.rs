@@ -18,11 +18,11 @@ use std::sync::Arc;
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 
 use crate::cipher::Key;
-use crate::device::Device;
+use crate::device::{Device, write_superblock};
 use crate::durable::error::DurableError;
 use crate::durable::file::{
     Condition, DurableFile, Found, SuperblockId, VisitPage, choose, read_superblock,
-    read_superblocks, write_superblock,
+    read_superblocks,
 };
 use crate::durable::index::{Index, checksum};
 use crate::durable::layout::Node;

@@ -16,7 +16,7 @@ use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::checksum::Secret;
 use crate::cipher::Cipher;
-use crate::device::{Device, Read};
+use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::file::DurableFile;
 use crate::durable::layout::{Layout, Node};
@@ -83,9 +83,8 @@ impl SavedTable {
 
     fn read_once(&self, page: u32, bytes: &mut [u8]) -> Result<(), PageLack> {
         let (node, entry) = (Node(self.first + page), self.entry(page));
-        let mut reads = [Read::new(self.layout.offset(node, entry.slot()), &mut *bytes)];
-        self.device.read(&mut reads);
-        reads[0].result.map_err(PageLack::Refused)?;
+        let offset = self.layout.offset(node, entry.slot());
+        self.device.read_at(offset, bytes).map_err(PageLack::Refused)?;
         match is_right(&self.secret, self.cipher.as_deref(), (node, entry), bytes) {
             true => Ok(()),
             false => Err(PageLack::Damaged),

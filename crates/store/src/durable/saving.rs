@@ -21,8 +21,9 @@ use std::collections::BTreeSet;
 
 use deepheap_sys::errno::Errno;
 
+use crate::device::write_superblock;
 use crate::durable::error::DurableError;
-use crate::durable::file::{Condition, DurableFile, write_superblock};
+use crate::durable::file::{Condition, DurableFile};
 use crate::durable::index::checksum;
 use crate::durable::layout::Node;
 use crate::durable::pages::PageWriter;

@@ -12,7 +12,7 @@ use deepheap_sys::aligned_buffer::AlignedBuffer;
 
 use crate::block::{Block, Segment};
 use crate::cipher::Key;
-use crate::device::{Device, Read};
+use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::file::{Condition, DurableFile, SuperblockId, read_superblock};
 use crate::durable::index::Index;
@@ -221,14 +221,12 @@ fn verify_segment(store: &Store, segment: Segment, buffer: &mut [u8], report: &m
     let bytes = &mut buffer[..blocks as usize * BLOCK_BYTES];
     let directory_bytes = geometry.directory_bytes();
     let mut once = || {
-        let mut reads = [Read::new(store.segment_offset(segment), &mut *bytes)];
-        store.device(store.segments.device(segment)).read(&mut reads);
-        let refused = reads[0].result.err();
-        match refused {
-            Some(errno) => Err(Finding::Refused(DurableError::Io(errno))),
-            None if directory::verify(&mut bytes[..directory_bytes], filling) => Ok(()),
+        let device = store.device(store.segments.device(segment));
+        match device.read_at(store.segment_offset(segment), bytes) {
+            Err(errno) => Err(Finding::Refused(DurableError::Io(errno))),
+            Ok(()) if directory::verify(&mut bytes[..directory_bytes], filling) => Ok(()),
             // Without it nobody knows what the blocks are called.
-            None => Err(Finding::Directory { block: geometry.block(segment, 0) }),
+            Ok(()) => Err(Finding::Directory { block: geometry.block(segment, 0) }),
         }
     };
     if let Err(finding) = once().or_else(|_| once()) {
