@@ -31,3 +31,10 @@ mod tests;
 
 /// Bytes of a block: what the store reads, checks and counts.
 pub const BLOCK_BYTES: usize = 4096;
+
+/// A page that begins with these bytes; zeros follow.
+pub(crate) fn page_of(bytes: &[u8]) -> [u8; BLOCK_BYTES] {
+    let mut page = [0; BLOCK_BYTES];
+    page[..bytes.len()].copy_from_slice(bytes);
+    page
+}

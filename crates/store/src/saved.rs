@@ -302,29 +302,18 @@ impl Store {
         let mut pins = Vec::with_capacity(file.snapshots().len());
         for snapshot in file.snapshots() {
             let then = file.open_snapshot(&snapshot.name)?;
-            let mut sequence = 0;
-            then.load_table(SCALARS, &mut |_, page| {
-                sequence = Scalars::read_from_prefix(page).map_or(0, |(it, _)| it.sequence.get());
-                Ok(())
-            })?;
-            let mut needed = vec![false; self.geometry.segments as usize];
-            then.load_table(SEGMENTS, &mut |page, bytes| {
-                let records = bytes.chunks_exact(size_of::<SegmentRecord>());
-                for (number, bytes) in (page * RECORDS_PER_PAGE..).zip(records) {
-                    let Ok(record) = SegmentRecord::read_from_bytes(bytes) else { continue };
-                    if !record.holds_blocks() {
-                        continue;
-                    }
-                    let is_there = number < self.space.lock().frontier()
-                        && record.is_same_filling(&self.record(Segment(number)))
-                        && record.sequence.get() <= sequence;
-                    check(is_there, "a segment of a snapshot")?;
-                    needed[number as usize] = true;
-                }
-                Ok(())
-            })?;
+            let sequence = then.scalars()?.map_or(0, |scalars| scalars.sequence.get());
+            let records = then.segments()?;
             let mut space = self.space.lock();
-            let slot = space.hold(&self.segments, sequence, true, |it| needed[it.index()]);
+            for (number, record) in (0..).zip(&records).filter(|(_, it)| it.holds_blocks()) {
+                let is_there = number < space.frontier()
+                    && record.is_same_filling(&self.record(Segment(number)))
+                    && record.sequence.get() <= sequence;
+                check(is_there, "a segment of a snapshot")?;
+            }
+            let is_needed =
+                |it: Segment| records.get(it.index()).is_some_and(|it| it.holds_blocks());
+            let slot = space.hold(&self.segments, sequence, true, is_needed);
             let slot = slot.ok_or(StoreError::TooManyForks)?;
             pins.push((snapshot.checkpoint, PinToken { slot, generation: 0, second_slot: None }));
         }
@@ -376,13 +365,9 @@ impl Store {
     /// Takes a page of records.
     fn load_segments(&self, page: u32, frontier: u32, bytes: &[u8]) -> Result<(), DurableError> {
         let first = page as u64 * RECORDS_PER_PAGE as u64;
-        let numbers = first..first + RECORDS_PER_PAGE as u64;
-        for (number, bytes) in numbers.zip(bytes.chunks_exact(size_of::<SegmentRecord>())) {
-            let Ok(record) = SegmentRecord::read_from_bytes(bytes) else {
-                return Err(DurableError::Inconsistent("a page is too short"));
-            };
+        for (number, record) in (first..).zip(SegmentRecord::all_of(bytes)) {
             if number >= frontier as u64 {
-                check(bytes.iter().all(|&byte| byte == 0), "a segment that was never used")?;
+                check(*record == SegmentRecord::NONE, "a segment that was never used")?;
                 continue;
             }
             let segment = Segment(number as u32);

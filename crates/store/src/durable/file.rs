@@ -311,7 +311,7 @@ impl DurableFile {
         {
             return Err(DurableError::Inconsistent("the place of its log"));
         }
-        check_length(&*device, &superblock)?;
+        check_length(&*device, superblock.log_start.saturating_add(shape.capacity_bytes))?;
         let cipher = superblock.identity.key.as_ref().map(|key| Arc::new(Cipher::new(key)));
         Ok(Self {
             device,
@@ -480,9 +480,8 @@ impl Snapshot {
     }
 }
 
-/// Errors: `Truncated` if the device ends before the heap does.
-fn check_length(device: &dyn Device, superblock: &Superblock) -> Result<(), DurableError> {
-    let needed = superblock.log_start.saturating_add(superblock.shape.capacity_bytes);
+/// Errors: `Truncated` if the device ends before this byte.
+pub(crate) fn check_length(device: &dyn Device, needed: u64) -> Result<(), DurableError> {
     let found = device.len();
     if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
 }

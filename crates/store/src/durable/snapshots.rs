@@ -17,18 +17,19 @@
 //! Threads: one at a time, as for all of the file.
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::durable::error::DurableError;
-use crate::durable::file::{Condition, DurableFile, Snapshot};
-use crate::durable::layout::{Layout, Node};
+use crate::durable::file::{Condition, DurableFile, Snapshot, check_length};
+use crate::durable::layout::Node;
 use crate::durable::pages::PageWriter;
-use crate::format::BLOCK_BYTES;
+use crate::durable::saving::Saving;
 use crate::format::saved::{
-    CHECKSUMS, SCALARS, SEGMENTS, SHARERS, SNAPSHOT_NAME_BYTES, SNAPSHOTS, SNAPSHOTS_MAX,
-    SNAPSHOTS_PER_PAGE, Scalars, SegmentRecord, SnapshotRecord, TAGS,
+    CHECKSUMS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS, SNAPSHOT_NAME_BYTES, SNAPSHOTS,
+    SNAPSHOTS_MAX, Scalars, SegmentRecord, SnapshotRecord, TAGS,
 };
 use crate::format::superblock::Stamp;
+use crate::format::{BLOCK_BYTES, page_of};
 
 /// Whether a snapshot can have this name.
 pub fn is_snapshot_name(name: &str) -> bool {
@@ -48,6 +49,17 @@ impl Snapshot {
             area: U32::new(self.area),
             reserved: [0; 12],
         }
+    }
+}
+
+impl Saving<'_> {
+    /// The table of segments, as the checkpoint is to have it.
+    ///
+    /// Errors: as `page`.
+    pub(crate) fn segments(&mut self, records: &[SegmentRecord]) -> Result<(), DurableError> {
+        let mut pages = (0..).zip(records.chunks(RECORDS_PER_PAGE as usize));
+        pages
+            .try_for_each(|(page, records)| self.page(SEGMENTS, page, &page_of(records.as_bytes())))
     }
 }
 
@@ -132,57 +144,54 @@ impl DurableFile {
         for (table, page) in gone {
             saving.page(table, page, &[0; BLOCK_BYTES])?;
         }
-        saving.page(SCALARS, 0, &scalars)?;
-        for (page, bytes) in (0..).zip(&segments) {
-            saving.page(SEGMENTS, page, bytes)?;
-        }
+        saving.page(SCALARS, 0, &page_of(scalars.as_bytes()))?;
+        saving.segments(&segments)?;
         saving.commit(stamp)
     }
 
     /// The store's tables with what lives in the snapshot alive, and all fillings of now. What it
     /// tells of blocks (checksums, sharers) is as it was: their segments were not filled again.
-    fn merged(&self, then: &Self) -> Result<(Vec<u8>, Vec<Vec<u8>>), DurableError> {
-        let (mut now_pages, then_pages) = (self.pages_of(SEGMENTS)?, then.pages_of(SEGMENTS)?);
-        let mut live = 0;
-        for (page, bytes) in now_pages.iter_mut().enumerate() {
-            let of_then = then_pages.get(page).map_or(&[][..], |bytes| bytes);
-            let mut of_then = of_then.chunks_exact(size_of::<SegmentRecord>());
-            for bytes in bytes.chunks_exact_mut(size_of::<SegmentRecord>()) {
-                let now = record(bytes)?;
-                let then = of_then.next().map(record).transpose()?;
-                let merged = match then.filter(SegmentRecord::holds_blocks) {
-                    Some(then) if now.is_same_filling(&then) => then,
-                    Some(_) => return Err(LOST),
-                    None if now.holds_blocks() => {
-                        SegmentRecord { live: U32::ZERO, kind: SegmentRecord::FREE, ..now }
-                    }
-                    None => now,
-                };
-                live += merged.live.get() as u64;
-                bytes.copy_from_slice(merged.as_bytes());
+    fn merged(&self, then: &Self) -> Result<(Scalars, Vec<SegmentRecord>), DurableError> {
+        let (mut segments, of_then) = (self.segments()?, then.segments()?);
+        let mut live_units = 0;
+        for (at, now) in segments.iter_mut().enumerate() {
+            match of_then.get(at).filter(|then| then.holds_blocks()) {
+                Some(then) if now.is_same_filling(then) => *now = *then,
+                Some(_) => return Err(LOST),
+                None if now.holds_blocks() => {
+                    (now.live, now.kind) = (U32::ZERO, SegmentRecord::FREE);
+                }
+                None => {}
             }
+            live_units += u64::from(now.live.get());
         }
-        let more = then_pages.get(now_pages.len()..).unwrap_or_default();
-        if more.iter().flatten().any(|&byte| byte != 0) {
+        let more = of_then.get(segments.len()..).unwrap_or_default();
+        if more.iter().any(|record| *record != SegmentRecord::NONE) {
             return Err(LOST);
         }
-        let mut scalars = self.pages_of(SCALARS)?.pop().unwrap_or(vec![0; BLOCK_BYTES]);
-        let bytes = &mut scalars[..size_of::<Scalars>()];
-        let read = Scalars::read_from_bytes(bytes);
-        let read = read.map_err(|_| DurableError::Inconsistent("a page is too short"))?;
-        bytes.copy_from_slice(Scalars { live_units: U64::new(live), ..read }.as_bytes());
-        Ok((scalars, now_pages))
+        let scalars = self.scalars()?.unwrap_or(Scalars::new_zeroed());
+        Ok((Scalars { live_units: U64::new(live_units), ..scalars }, segments))
     }
 
-    /// The pages of a table, up to the last that was saved.
-    pub(crate) fn pages_of(&self, table: u32) -> Result<Vec<Vec<u8>>, DurableError> {
-        let mut pages = Vec::new();
-        self.load_table(table, &mut |page, bytes| {
-            pages.resize(page as usize, vec![0; BLOCK_BYTES]);
-            pages.push(bytes.to_vec());
+    /// The records of all segments, up to the last page of them that was saved.
+    pub(crate) fn segments(&self) -> Result<Vec<SegmentRecord>, DurableError> {
+        let mut records = Vec::new();
+        self.load_table(SEGMENTS, &mut |page, bytes| {
+            records.resize((page * RECORDS_PER_PAGE) as usize, SegmentRecord::NONE);
+            records.extend_from_slice(SegmentRecord::all_of(bytes));
             Ok(())
         })?;
-        Ok(pages)
+        Ok(records)
+    }
+
+    /// The numbers of which there is one; none if they were never saved.
+    pub(crate) fn scalars(&self) -> Result<Option<Scalars>, DurableError> {
+        let mut found = None;
+        self.load_table(SCALARS, &mut |_, page| {
+            found = Scalars::read_from_prefix(page).ok().map(|(scalars, _)| scalars);
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// Which places of segments hold blocks of the last checkpoint, or of a snapshot.
@@ -206,10 +215,7 @@ impl DurableFile {
     }
 
     fn note_places(&self, held: &mut Vec<bool>) -> Result<(), DurableError> {
-        let pages = self.pages_of(SEGMENTS)?;
-        let records = pages.iter().flat_map(|page| page.chunks_exact(size_of::<SegmentRecord>()));
-        for (segment, bytes) in (0..).zip(records) {
-            let record = record(bytes)?;
+        for (segment, record) in (0..).zip(self.segments()?) {
             if record.holds_blocks() {
                 let place = (segment ^ record.place.get()) as usize;
                 held.resize(held.len().max(place + 1), false);
@@ -265,7 +271,7 @@ impl DurableFile {
     /// Copies all pages of the last checkpoint into an area.
     fn copy_tables(&self, area: u32) -> Result<(), DurableError> {
         let to = self.layout.in_area(area);
-        check_room(self, &to, area)?;
+        check_length(&*self.device, to.area_start(area + 1))?;
         let mut writer = PageWriter::new()?;
         let mut reader = self.reader()?;
         reader.read_all(
@@ -292,14 +298,12 @@ impl DurableFile {
         snapshots.sort_unstable_by_key(|snapshot| snapshot.checkpoint);
         let stamp = self.stamp().clone();
         let mut saving = self.begin()?;
-        for page in 0..SNAPSHOTS_MAX / SNAPSHOTS_PER_PAGE {
-            let mut bytes = [0; BLOCK_BYTES];
-            let of_page = snapshots.iter().skip((page * SNAPSHOTS_PER_PAGE) as usize);
-            let records = bytes.chunks_exact_mut(size_of::<SnapshotRecord>());
-            for (out, snapshot) in records.zip(of_page) {
-                out.copy_from_slice(snapshot.record().as_bytes());
-            }
-            saving.page(SNAPSHOTS, page, &bytes)?;
+        let mut records = [SnapshotRecord::new_zeroed(); SNAPSHOTS_MAX as usize];
+        for (record, snapshot) in records.iter_mut().zip(&snapshots) {
+            *record = snapshot.record();
+        }
+        for (page, bytes) in (0..).zip(records.as_bytes().chunks(BLOCK_BYTES)) {
+            saving.page(SNAPSHOTS, page, bytes)?;
         }
         let made = saving.commit(stamp)?;
         self.snapshots = snapshots;
@@ -309,14 +313,3 @@ impl DurableFile {
 
 /// What a snapshot needs was written over.
 const LOST: DurableError = DurableError::Inconsistent("a segment of a snapshot");
-
-/// Errors: `Truncated` if the device ends before the area does.
-fn check_room(file: &DurableFile, layout: &Layout, area: u32) -> Result<(), DurableError> {
-    let (needed, found) = (layout.area_start(area + 1), file.device.len());
-    if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
-}
-
-pub(crate) fn record(bytes: &[u8]) -> Result<SegmentRecord, DurableError> {
-    SegmentRecord::read_from_bytes(bytes)
-        .map_err(|_| DurableError::Inconsistent("a page is too short"))
-}

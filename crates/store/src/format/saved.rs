@@ -102,6 +102,21 @@ impl SegmentRecord {
     /// It has a place that the device refused, and is never used again.
     pub(crate) const LOST: u8 = 2;
 
+    /// Nothing was ever in it.
+    pub(crate) const NONE: Self = Self {
+        live: U32::ZERO,
+        place: U32::ZERO,
+        sequence: U64::ZERO,
+        count: U16::ZERO,
+        kind: Self::FREE,
+        reserved: [0; 13],
+    };
+
+    /// The records of a page.
+    pub(crate) fn all_of(page: &[u8]) -> &[Self] {
+        <[Self]>::ref_from_bytes(page).unwrap_or_default()
+    }
+
     /// Whether something lives in it.
     pub(crate) fn holds_blocks(&self) -> bool {
         self.kind == Self::HOLDS_BLOCKS
