@@ -29,13 +29,13 @@ use crate::durable::error::DurableError;
 use crate::durable::file::{DurableFile, VisitPage};
 use crate::error::StoreError;
 use crate::fork::PinToken;
-use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
 use crate::format::saved::{
-    self, CHECKSUMS, CHECKSUMS_PER_PAGE, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS,
-    SHARERS_PER_PAGE, Scalars, SegmentRecord, TAGS, TAGS_PER_PAGE,
+    self, CHECKSUMS, OF_BLOCKS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS, Scalars,
+    SegmentRecord, TAGS,
 };
 use crate::format::superblock::TableShape;
+use crate::format::{BLOCK_BYTES, page_of};
 use crate::identity::Identity;
 use crate::options::Options;
 use crate::segment::State;
@@ -124,48 +124,55 @@ impl Store {
         self.save_scalars(frontier, sequence, visit)?;
         self.save_segments(frontier, visit)?;
         let blocks = frontier * self.geometry.blocks();
-        for page in 0..blocks.div_ceil(CHECKSUMS_PER_PAGE) {
-            if self.is_newer(page, CHECKSUMS_PER_PAGE, frontier, since) {
-                let mut bytes: Page = [0; BLOCK_BYTES];
-                let first = page * CHECKSUMS_PER_PAGE;
-                for (block, out) in (first..blocks).zip(bytes.chunks_exact_mut(4)) {
-                    out.copy_from_slice(&self.checksums.get(Block(block)).to_le_bytes());
+        for (table, size) in self.tables_of_blocks() {
+            let per_page = (BLOCK_BYTES / size) as u32;
+            for page in 0..blocks.div_ceil(per_page) {
+                if self.is_newer(page, per_page, frontier, since) {
+                    let mut bytes: Page = [0; BLOCK_BYTES];
+                    let of_page = (page * per_page..blocks).map(Block);
+                    for (block, out) in of_page.zip(bytes.chunks_exact_mut(size)) {
+                        match (table, &self.seal) {
+                            (CHECKSUMS, _) => {
+                                out.copy_from_slice(&self.checksums.get(block).to_le_bytes());
+                            }
+                            (SHARERS, _) => out[0] = self.sharers.pages(block),
+                            (_, Some(seal)) => out.copy_from_slice(&seal.tag(block)),
+                            (_, None) => {}
+                        }
+                    }
+                    visit(table, page, &bytes)?;
                 }
-                visit(CHECKSUMS, page, &bytes)?;
             }
         }
-        for page in 0..blocks.div_ceil(SHARERS_PER_PAGE) {
-            if self.is_newer(page, SHARERS_PER_PAGE, frontier, since) {
-                let mut bytes: Page = [0; BLOCK_BYTES];
-                for (block, out) in (page * SHARERS_PER_PAGE..blocks).zip(&mut bytes) {
-                    *out = self.sharers.pages(Block(block));
-                }
-                visit(SHARERS, page, &bytes)?;
-            }
-        }
-        self.save_tags(frontier, since, visit)?;
         Ok(SavedUpTo(up_to))
     }
 
-    fn save_tags(
-        &self,
-        frontier: u32,
-        since: SavedUpTo,
-        visit: &mut VisitSaved<'_>,
-    ) -> Result<(), DurableError> {
-        let Some(seal) = &self.seal else { return Ok(()) };
-        let blocks = frontier * self.geometry.blocks();
-        for page in 0..blocks.div_ceil(TAGS_PER_PAGE) {
-            if self.is_newer(page, TAGS_PER_PAGE, frontier, since) {
-                let mut bytes: Page = [0; BLOCK_BYTES];
-                let tags = bytes.as_chunks_mut::<TAG_BYTES>().0;
-                for (block, out) in (page * TAGS_PER_PAGE..blocks).zip(tags) {
-                    *out = seal.tag(Block(block));
+    /// The tables that tell something of each block, and in how many bytes.
+    pub(crate) fn tables_of_blocks(&self) -> impl Iterator<Item = (u32, usize)> {
+        let is_there = |table: &(u32, usize)| table.0 != TAGS || self.is_encrypted();
+        OF_BLOCKS.into_iter().filter(is_there)
+    }
+
+    /// Takes a page of one of these tables, which tells of blocks from `first` on, below `end`.
+    pub(crate) fn load_blocks(&self, table: u32, first: u32, end: u32, bytes: &[u8]) {
+        let size = OF_BLOCKS.into_iter().find(|it| it.0 == table).map_or(BLOCK_BYTES, |it| it.1);
+        for (block, bytes) in (first..end).map(Block).zip(bytes.chunks_exact(size)) {
+            match (table, &self.seal) {
+                (CHECKSUMS, _) => {
+                    let checksum = U32::read_from_bytes(bytes).map_or(0, U32::get);
+                    self.checksums.set(block, checksum);
                 }
-                visit(TAGS, page, &bytes)?;
+                (SHARERS, _) => {
+                    let pages = bytes[0] as usize;
+                    self.sharers.set(block, (pages > 0).then_some(pages));
+                }
+                (_, Some(seal)) => {
+                    let tag = bytes.as_array().unwrap_or(&[0; TAG_BYTES]);
+                    seal.set_tag(block, tag);
+                }
+                (_, None) => {}
             }
         }
-        Ok(())
     }
 
     /// Whether a page that tells of so many blocks tells of one that was appended later.
@@ -191,9 +198,7 @@ impl Store {
             reserved: [0; 4],
             appended: U64::new(self.appended.load(Ordering::Relaxed)),
         };
-        let mut bytes: Page = [0; BLOCK_BYTES];
-        bytes[..size_of::<Scalars>()].copy_from_slice(scalars.as_bytes());
-        visit(SCALARS, 0, &bytes)
+        visit(SCALARS, 0, &page_of(scalars.as_bytes()))
     }
 
     fn save_segments(&self, frontier: u32, visit: &mut VisitSaved<'_>) -> Result<(), DurableError> {
@@ -252,30 +257,11 @@ impl Store {
         };
         load(SEGMENTS, &mut |page, bytes| store.load_segments(page, frontier, bytes))?;
         let blocks = frontier * store.geometry.blocks();
-        load(CHECKSUMS, &mut |page, bytes| {
-            let first = page as u64 * CHECKSUMS_PER_PAGE as u64;
-            check(first < blocks as u64, "checksums of blocks that never were")?;
-            for (block, bytes) in (first as u32..blocks).zip(bytes.chunks_exact(4)) {
-                let checksum = U32::read_from_bytes(bytes).map_or(0, U32::get);
-                store.checksums.set(Block(block), checksum);
-            }
-            Ok(())
-        })?;
-        load(SHARERS, &mut |page, bytes| {
-            let first = page as u64 * SHARERS_PER_PAGE as u64;
-            check(first < blocks as u64, "sharers of blocks that never were")?;
-            for (block, &pages) in (first as u32..blocks).zip(bytes) {
-                store.sharers.set(Block(block), (pages > 0).then_some(pages as usize));
-            }
-            Ok(())
-        })?;
-        if let Some(seal) = &store.seal {
-            load(TAGS, &mut |page, bytes| {
-                let first = page as u64 * TAGS_PER_PAGE as u64;
-                check(first < blocks as u64, "tags of blocks that never were")?;
-                for (block, tag) in (first as u32..blocks).zip(bytes.as_chunks::<TAG_BYTES>().0) {
-                    seal.set_tag(Block(block), tag);
-                }
+        for (table, size) in store.tables_of_blocks() {
+            load(table, &mut |page, bytes| {
+                let first = page as u64 * (BLOCK_BYTES / size) as u64;
+                check(first < blocks as u64, "what is told of blocks that never were")?;
+                store.load_blocks(table, first as u32, blocks, bytes);
                 Ok(())
             })?;
         }
@@ -387,13 +373,18 @@ impl Store {
             )?;
             let place = segment.0 ^ record.place.get();
             check(place < frontier, "the place of a segment")?;
-            self.segments.set_live(segment, live);
-            self.segments.set_count(segment, count);
-            self.segments.set_sequence(segment, record.sequence.get());
-            self.segments.set_place(segment, Segment(place));
-            self.segments.set_state(segment, state);
+            self.set_record(segment, record, state);
         }
         Ok(())
+    }
+
+    /// The segment, which nobody uses yet, is what the record tells, in this state.
+    pub(crate) fn set_record(&self, segment: Segment, record: &SegmentRecord, state: State) {
+        self.segments.set_live(segment, record.live.get());
+        self.segments.set_count(segment, record.count.get().into());
+        self.segments.set_sequence(segment, record.sequence.get());
+        self.segments.set_place(segment, Segment(segment.0 ^ record.place.get()));
+        self.segments.set_state(segment, state);
     }
 
     /// Whether all records together can be; the units that live.

@@ -6,18 +6,17 @@
 //! without a right directory nothing is known but what is in the tables.
 //!
 //! Guarantees: blocks of the segments that count keep their numbers and places. Nothing is written.
-//! Never: takes more memory than the tables of the store, a directory and a segment.
+//! Never: takes more memory than a store, a directory and a segment.
 //! Threads: one.
 
 use std::collections::BTreeSet;
 
 use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::atomic::Ordering;
+use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
 
-use crate::block::{BLOCK_UNITS, Block, Segment};
-use crate::cipher::{Cipher, TAG_BYTES, Tag};
-use crate::device::Device;
+use crate::block::{Block, Segment};
 use crate::durable::error::DurableError;
 use crate::durable::salvage::Salvage;
 use crate::format::BLOCK_BYTES;
@@ -25,14 +24,12 @@ use crate::format::directory::{self, Filling, Told};
 use crate::format::geometry::Geometry;
 use crate::format::packed::{self, Content, PACKED_NAME};
 use crate::format::saved::{
-    CHECKSUMS, CHECKSUMS_PER_PAGE, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS, SHARERS_PER_PAGE,
-    Scalars, SegmentRecord, TAGS, TAGS_PER_PAGE,
+    OF_BLOCKS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, Scalars, SegmentRecord,
 };
-use crate::seal;
-use crate::sharers::share;
-
-/// Takes a page of a table: table, page, and its 4096 bytes.
-pub type Visit<'a> = dyn FnMut(u32, u32, &[u8]) -> Result<(), DurableError> + 'a;
+use crate::options::BUFFERS_MIN;
+use crate::saved::{SavedUpTo, VisitSaved};
+use crate::segment::State;
+use crate::store::Store;
 
 /// A copy of an object in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,16 +46,12 @@ pub struct ObjectCopy {
 pub struct RebuiltLog<'a> {
     salvage: &'a Salvage,
     geometry: Geometry,
-    device: Box<dyn Device>,
+    /// What its tables tell of blocks: as far as those that were saved tell it, and directories.
+    store: Store,
     /// By number, up to the frontier. What lives in them is not counted here.
     segments: Vec<SegmentRecord>,
     /// Those with a right directory.
     has_directory: Vec<bool>,
-    /// Pages in each block of compressed pages.
-    sharers: Vec<u8>,
-    /// What blocks are encrypted with, and their tags, as far as the tables tell.
-    cipher: Option<Cipher>,
-    tags: Vec<Tag>,
     sequence: u64,
     appended: u64,
 }
@@ -71,38 +64,35 @@ impl<'a> RebuiltLog<'a> {
     ///
     /// Errors: `Io`; `Inconsistent` for tables that cannot be.
     pub fn new(salvage: &'a Salvage) -> Result<Self, DurableError> {
-        let shape = salvage.file.shape();
-        let geometry = Geometry::new(shape.segment_bytes, shape.capacity_bytes)?;
+        let options = salvage.file.store_options(BUFFERS_MIN, 2);
+        let (device, identity) = (salvage.file.log_device(), salvage.file.identity().clone());
+        let store = Store::open_as(device, options, identity)?;
+        let geometry = store.geometry;
         let scalars = scalars(salvage)?;
-        let (known, tables_end) = known_segments(salvage, &geometry)?;
+        let known = known_segments(salvage, &geometry)?;
         let mut this = Self {
             salvage,
             geometry,
-            device: salvage.file.log_device(),
+            store,
             segments: Vec::new(),
             has_directory: Vec::new(),
-            sharers: Vec::new(),
-            cipher: salvage.file.identity().key.as_ref().map(Cipher::new),
-            tags: Vec::new(),
             sequence: scalars.map_or(0, |scalars| scalars.sequence.get()),
             appended: scalars.map_or(0, |scalars| scalars.appended.get()),
         };
         let frontier = scalars.map_or(geometry.segments, |it| it.frontier.get());
         let found = this.find_fillings(frontier.min(geometry.segments), &known)?;
+        let tables_end = this.load_blocks()?;
         let used = |record: &SegmentRecord| record.sequence.get() > 0 || record.place.get() > 0;
         let is_known = |at: &usize| known.get(*at).is_some_and(|it| it.as_ref().is_some_and(used));
         let last = (0..found.len()).rfind(|at| found[*at].is_some() || is_known(at));
         let end = last.map_or(0, |last| last as u32 + 1).max(tables_end);
         let frontier = scalars.map_or(end, |scalars| scalars.frontier.get().max(end));
         this.settle(frontier.min(geometry.segments), &known, &found);
-        this.load_sharers()?;
-        if this.cipher.is_some() {
-            this.load_tags()?;
-        }
         Ok(this)
     }
 
-    /// The directories in the file that may count, by the numbers of their segments.
+    /// The directories in the file that may count, by the numbers of their segments. Notes the
+    /// checksums of their blocks.
     fn find_fillings(
         &self,
         places: u32,
@@ -133,6 +123,11 @@ impl<'a> RebuiltLog<'a> {
             };
             if counts {
                 found[at] = Some((place, filling));
+                for index in 0..self.geometry.data_blocks() {
+                    let told = directory::entry(bytes, index as usize);
+                    let block = self.geometry.block(filling.segment, index);
+                    self.store.checksums.set(block, told.map_or(0, |told| told.checksum));
+                }
             }
         }
         Ok(found)
@@ -151,11 +146,11 @@ impl<'a> RebuiltLog<'a> {
                     place: U32::new(place.0 ^ number),
                     sequence: U64::new(filling.sequence),
                     count: U16::new(filling.count as u16),
-                    ..NO_RECORD
+                    ..SegmentRecord::NONE
                 },
                 (None, None) => {
                     homeless.insert(number);
-                    NO_RECORD
+                    SegmentRecord::NONE
                 }
             };
             self.sequence = self.sequence.max(record.sequence.get());
@@ -173,36 +168,24 @@ impl<'a> RebuiltLog<'a> {
         }
     }
 
-    /// The sharers that the tables still tell.
-    fn load_sharers(&mut self) -> Result<(), DurableError> {
-        let mut sharers = vec![0; self.segments.len() * self.geometry.blocks() as usize];
-        self.salvage.load_table(SHARERS, &mut |page, bytes| {
-            let first = (page as usize * BLOCK_BYTES).min(sharers.len());
-            let of_page = &mut sharers[first..];
-            let count = of_page.len().min(bytes.len());
-            of_page[..count].copy_from_slice(&bytes[..count]);
-            Ok(())
-        })?;
-        self.sharers = sharers;
-        Ok(())
-    }
-
-    fn load_tags(&mut self) -> Result<(), DurableError> {
-        let mut tags = vec![[0; TAG_BYTES]; self.sharers.len()];
-        self.salvage.load_table(TAGS, &mut |page, bytes| {
-            let first = page as usize * TAGS_PER_PAGE as usize;
-            let of_page = tags.iter_mut().skip(first);
-            of_page.zip(bytes.as_chunks::<TAG_BYTES>().0).for_each(|(tag, bytes)| *tag = *bytes);
-            Ok(())
-        })?;
-        self.tags = tags;
-        Ok(())
+    /// Takes what the tables still tell of blocks; returns of how many segments at least.
+    fn load_blocks(&self) -> Result<u32, DurableError> {
+        let mut end = 0;
+        for (table, size) in self.store.tables_of_blocks() {
+            self.salvage.load_table(table, &mut |page, bytes| {
+                let first = page * (BLOCK_BYTES / size) as u32;
+                end = end.max(first / self.geometry.blocks() + 1);
+                self.store.load_blocks(table, first, self.geometry.all_blocks() as u32, bytes);
+                Ok(())
+            })?;
+        }
+        Ok(end)
     }
 
     /// Reads from the start of a place; false if that cannot be.
     fn read(&self, place: Segment, bytes: &mut [u8]) -> bool {
-        let offset = place.0 as u64 * self.geometry.segment_bytes() as u64;
-        (0..2).any(|_| self.device.read_at(offset, bytes).is_ok())
+        let offset = self.geometry.segment_offset(place);
+        (0..2).any(|_| self.store.device_now().read_at(offset, bytes).is_ok())
     }
 
     /// Segments that should have a directory and have none that is right.
@@ -251,10 +234,9 @@ impl<'a> RebuiltLog<'a> {
         if told.name != PACKED_NAME {
             return visit(ObjectCopy { name: told.name as u32, block, order });
         }
-        if let Some(cipher) = &self.cipher {
-            let record = self.segments[self.segment_of(block)];
-            let piece = seal::piece(record.sequence.get(), block, PACKED_NAME);
-            if !cipher.open(piece, bytes, &self.tags[block.0 as usize]) {
+        if let Some(seal) = &self.store.seal {
+            let filling = self.segments[self.segment_of(block)].sequence.get();
+            if !seal.open(filling, block, PACKED_NAME, bytes) {
                 return;
             }
         }
@@ -269,18 +251,15 @@ impl<'a> RebuiltLog<'a> {
                 pages += 1;
             }
             if content == Content::Pages && pages > 0 {
-                self.sharers[block.0 as usize] = pages;
+                self.store.sharers.set(block, Some(pages.min(255)));
             }
         }
     }
 
     /// What the object of so many bytes costs in this block, units; none if there is no such block.
     pub fn cost_in(&self, block: Block, bytes: usize) -> Option<u32> {
-        match *self.sharers.get(block.0 as usize)? {
-            0 if bytes > packed::PACKED_MAX => Some(BLOCK_UNITS),
-            0 => Some(packed::cost(bytes)),
-            pages => Some(share(pages as usize)),
-        }
+        let is_there = self.segment_of(block) < self.segments.len();
+        is_there.then(|| self.store.share_in(block).unwrap_or(packed::cost(bytes)))
     }
 
     /// The segment of a block.
@@ -307,41 +286,25 @@ impl<'a> RebuiltLog<'a> {
     /// in each segment.
     ///
     /// Errors: those of `visit`; `Io`.
-    pub fn save(&self, live: &[u64], visit: &mut Visit<'_>) -> Result<(), DurableError> {
+    pub fn save(&self, live: &[u64], visit: &mut VisitSaved<'_>) -> Result<(), DurableError> {
+        for (segment, (record, live)) in (0..).map(Segment).zip(self.segments.iter().zip(live)) {
+            let record = self.with_live(*record, *live);
+            let state = match record.kind {
+                SegmentRecord::LOST => State::Lost,
+                SegmentRecord::HOLDS_BLOCKS => State::Written,
+                _ => State::Bare,
+            };
+            self.store.set_record(segment, &record, state);
+        }
         let frontier = self.segments.len() as u32;
-        let scalars = Scalars {
-            sequence: U64::new(self.sequence),
-            live_units: U64::new(live.iter().sum()),
-            frontier: U32::new(frontier),
-            segments: U32::new(self.geometry.segments),
-            segment_blocks: U32::new(self.geometry.blocks()),
-            reserved: [0; 4],
-            appended: U64::new(self.appended),
-        };
-        let mut page = [0; BLOCK_BYTES];
-        page[..size_of::<Scalars>()].copy_from_slice(scalars.as_bytes());
-        visit(SCALARS, 0, &page)?;
-        let per_page = RECORDS_PER_PAGE as usize;
-        for (number, records) in (0..).zip(self.segments.chunks(per_page)) {
-            let mut page = [0; BLOCK_BYTES];
-            let bytes = page.chunks_exact_mut(size_of::<SegmentRecord>());
-            let live = live.iter().skip(number as usize * per_page);
-            for ((record, live), out) in records.iter().zip(live).zip(bytes) {
-                out.copy_from_slice(self.with_live(*record, *live).as_bytes());
-            }
-            visit(SEGMENTS, number, &page)?;
-        }
-        let blocks = frontier * self.geometry.blocks();
-        for number in self.salvage.lost_pages(CHECKSUMS) {
-            visit(CHECKSUMS, number, &self.checksums_page(number, blocks)?)?;
-        }
-        for number in self.salvage.lost_pages(SHARERS) {
-            let mut page = [0; BLOCK_BYTES];
-            let first = (number * SHARERS_PER_PAGE).min(blocks) as usize;
-            let count = (blocks as usize - first).min(BLOCK_BYTES);
-            page[..count].copy_from_slice(&self.sharers[first..first + count]);
-            visit(SHARERS, number, &page)?;
-        }
+        self.store.space.lock().reopen(&self.store.segments, frontier, self.sequence);
+        self.store.appended.store(self.appended, Ordering::Relaxed);
+        let lost = OF_BLOCKS.map(|(table, _)| (table, self.salvage.lost_pages(table)));
+        self.store.save(SavedUpTo::default(), &mut |table, page, bytes| {
+            // What is there of the tables of blocks stays.
+            let stays = lost.iter().any(|(of, lost)| *of == table && !lost.contains(&page));
+            if stays { Ok(()) } else { visit(table, page, bytes) }
+        })?;
         Ok(())
     }
 
@@ -367,34 +330,6 @@ impl<'a> RebuiltLog<'a> {
         }
     }
 
-    /// A page of checksums, from the directories.
-    fn checksums_page(&self, page: u32, blocks: u32) -> Result<[u8; BLOCK_BYTES], DurableError> {
-        let mut out = [0; BLOCK_BYTES];
-        let mut buffer = AlignedBuffer::new(self.geometry.directory_bytes(), 0)?;
-        let mut loaded = None;
-        let first = page * CHECKSUMS_PER_PAGE;
-        for (number, out) in (first..blocks).zip(out.chunks_exact_mut(4)) {
-            let segment = self.geometry.segment_of(Block(number));
-            if !self.has_directory[segment.index()] {
-                continue;
-            }
-            if loaded != Some(segment) {
-                if !self.read(self.place(segment), buffer.as_mut_slice()) {
-                    continue;
-                }
-                loaded = Some(segment);
-            }
-            let index = number % self.geometry.blocks();
-            let Some(index) = index.checked_sub(self.geometry.directory_blocks) else { continue };
-            if index < self.count(segment)
-                && let Some(told) = directory::entry(buffer.as_mut_slice(), index as usize)
-            {
-                out.copy_from_slice(&told.checksum.to_le_bytes());
-            }
-        }
-        Ok(out)
-    }
-
     fn count(&self, segment: Segment) -> u32 {
         self.segments[segment.index()].count.get() as u32
     }
@@ -403,16 +338,6 @@ impl<'a> RebuiltLog<'a> {
         Segment(self.segments[segment.index()].place.get() ^ segment.0)
     }
 }
-
-/// Nothing was ever in it.
-const NO_RECORD: SegmentRecord = SegmentRecord {
-    live: U32::ZERO,
-    place: U32::ZERO,
-    sequence: U64::ZERO,
-    count: U16::ZERO,
-    kind: SegmentRecord::FREE,
-    reserved: [0; 13],
-};
 
 /// The scalars, if they are there and can be those of this log.
 fn scalars(salvage: &Salvage) -> Result<Option<Scalars>, DurableError> {
@@ -424,32 +349,23 @@ fn scalars(salvage: &Salvage) -> Result<Option<Scalars>, DurableError> {
     Ok(found)
 }
 
-/// The records of segments that are there, by number; and how many segments at least the other
-/// tables tell of.
+/// The records of segments that are there, by number.
 fn known_segments(
     salvage: &Salvage,
     geometry: &Geometry,
-) -> Result<(Vec<Option<SegmentRecord>>, u32), DurableError> {
+) -> Result<Vec<Option<SegmentRecord>>, DurableError> {
     let mut known: Vec<Option<SegmentRecord>> = Vec::new();
     let lost = salvage.lost_pages(SEGMENTS);
     salvage.load_table(SEGMENTS, &mut |page, bytes| {
-        known.resize(page as usize * RECORDS_PER_PAGE as usize, Some(NO_RECORD));
-        let records = bytes.chunks_exact(size_of::<SegmentRecord>());
-        known.extend(records.map(|record| SegmentRecord::read_from_bytes(record).ok()));
+        known.resize(page as usize * RECORDS_PER_PAGE as usize, Some(SegmentRecord::NONE));
+        known.extend(SegmentRecord::all_of(bytes).iter().copied().map(Some));
         Ok(())
     })?;
-    known.resize(geometry.segments as usize, Some(NO_RECORD));
+    known.resize(geometry.segments as usize, Some(SegmentRecord::NONE));
     for page in lost {
         let first = page as usize * RECORDS_PER_PAGE as usize;
         let end = (first + RECORDS_PER_PAGE as usize).min(known.len());
         known[first.min(end)..end].fill(None);
     }
-    let mut end = 0;
-    for (table, per_page) in [(CHECKSUMS, CHECKSUMS_PER_PAGE), (SHARERS, SHARERS_PER_PAGE)] {
-        salvage.load_table(table, &mut |page, _| {
-            end = end.max((page * per_page) / geometry.blocks() + 1);
-            Ok(())
-        })?;
-    }
-    Ok((known, end))
+    Ok(known)
 }

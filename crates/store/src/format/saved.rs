@@ -47,12 +47,8 @@ pub const SNAPSHOT_NAME_BYTES: usize = 64;
 pub(crate) const SNAPSHOTS_PER_PAGE: u32 = (BLOCK_BYTES / size_of::<SnapshotRecord>()) as u32;
 /// Records in a page of the table of segments.
 pub(crate) const RECORDS_PER_PAGE: u32 = (BLOCK_BYTES / size_of::<SegmentRecord>()) as u32;
-/// Blocks that a page of checksums tells of.
-pub(crate) const CHECKSUMS_PER_PAGE: u32 = BLOCK_BYTES as u32 / 4;
-/// Blocks that a page of sharers tells of.
-pub(crate) const SHARERS_PER_PAGE: u32 = BLOCK_BYTES as u32;
-/// Blocks that a page of tags tells of.
-pub(crate) const TAGS_PER_PAGE: u32 = (BLOCK_BYTES / TAG_BYTES) as u32;
+/// The tables that tell something of each block, and in how many bytes.
+pub(crate) const OF_BLOCKS: [(u32, usize); 3] = [(CHECKSUMS, 4), (SHARERS, 1), (TAGS, TAG_BYTES)];
 
 /// The numbers of which there is one: the start of the page of `SCALARS`.
 #[derive(
@@ -167,21 +163,24 @@ const _: () = assert!(offset_of!(SegmentRecord, kind) == 18);
 
 /// The store's tables, for a log of this shape.
 pub(crate) fn table_shapes(geometry: &Geometry) -> [TableShape; 5] {
-    // At most 2^30 blocks: it fits.
-    let blocks = geometry.segments * geometry.blocks();
+    let [checksums, sharers, _] = OF_BLOCKS.map(|table| shape_of_blocks(geometry, table));
     [
         TableShape { id: SCALARS, pages: 1 },
         TableShape { id: SEGMENTS, pages: geometry.segments.div_ceil(RECORDS_PER_PAGE) },
-        TableShape { id: CHECKSUMS, pages: blocks.div_ceil(CHECKSUMS_PER_PAGE) },
-        TableShape { id: SHARERS, pages: blocks.div_ceil(SHARERS_PER_PAGE) },
+        checksums,
+        sharers,
         TableShape { id: SNAPSHOTS, pages: SNAPSHOTS_MAX / SNAPSHOTS_PER_PAGE },
     ]
 }
 
 /// The table that an encrypted store has beside.
 pub(crate) fn tags_shape(geometry: &Geometry) -> TableShape {
-    let blocks = geometry.segments * geometry.blocks();
-    TableShape { id: TAGS, pages: blocks.div_ceil(TAGS_PER_PAGE) }
+    shape_of_blocks(geometry, (TAGS, TAG_BYTES))
+}
+
+fn shape_of_blocks(geometry: &Geometry, (id, bytes): (u32, usize)) -> TableShape {
+    // At most 2^30 blocks: it fits.
+    TableShape { id, pages: geometry.all_blocks().div_ceil(BLOCK_BYTES / bytes) as u32 }
 }
 
 #[cfg(test)]
