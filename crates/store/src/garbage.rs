@@ -41,33 +41,10 @@ impl<'a> Victim<'a> {
     /// Errors: `Io`, or `Corrupt` if the directory is not the one that was written; both after a
     /// second attempt. Single blocks can then still be read, as ever.
     pub fn load<'b>(&self, buffer: &'b mut [u8]) -> Result<Objects<'a, 'b>, StoreError> {
-        let geometry = self.store.geometry;
-        if buffer.len() < geometry.segment_bytes() {
+        if buffer.len() < self.store.segment_bytes() {
             return Err(StoreError::Options("a victim needs a buffer as long as a segment"));
         }
-        let filling = Filling {
-            segment: self.segment,
-            sequence: self.store.segments.sequence(self.segment),
-            store: self.store.id,
-            count: self.store.segments.count(self.segment),
-        };
-        self.load_once(buffer, filling).or_else(|_| self.load_once(buffer, filling))?;
-        let (directory, rest) = buffer.split_at_mut(geometry.directory_bytes());
-        Ok(Objects { store: self.store, filling, directory, rest, next: 0, packed: None })
-    }
-
-    fn load_once(&self, buffer: &mut [u8], filling: Filling) -> Result<(), StoreError> {
-        let geometry = self.store.geometry;
-        let blocks = geometry.directory_blocks + filling.count;
-        let offset = self.store.segment_offset(self.segment);
-        let device = self.store.device(self.store.segments.device(self.segment));
-        device.read_at(offset, &mut buffer[..blocks as usize * BLOCK_BYTES])?;
-        self.store.counters.read_from_device(1, blocks as usize * BLOCK_BYTES);
-        if directory::verify(&mut buffer[..geometry.directory_bytes()], filling) {
-            Ok(())
-        } else {
-            Err(StoreError::Corrupt(geometry.block(self.segment, 0)))
-        }
+        self.store.load_segment(self.segment, buffer)
     }
 }
 
@@ -218,6 +195,34 @@ pub struct PackedObject<'b> {
 }
 
 impl Store {
+    /// As `Victim::load`, of any segment on the device.
+    pub(crate) fn load_segment<'b>(
+        &self,
+        segment: Segment,
+        buffer: &'b mut [u8],
+    ) -> Result<Objects<'_, 'b>, StoreError> {
+        let filling = Filling {
+            segment,
+            sequence: self.segments.sequence(segment),
+            store: self.id,
+            count: self.segments.count(segment),
+        };
+        let directory_bytes = self.geometry.directory_bytes();
+        let bytes = directory_bytes + filling.count as usize * BLOCK_BYTES;
+        let mut once = || {
+            let device = self.device(self.segments.device(segment));
+            device.read_at(self.segment_offset(segment), &mut buffer[..bytes])?;
+            self.counters.read_from_device(1, bytes);
+            match directory::verify(&mut buffer[..directory_bytes], filling) {
+                true => Ok(()),
+                false => Err(StoreError::Corrupt(self.geometry.block(segment, 0))),
+            }
+        };
+        once().or_else(|_| once())?;
+        let (directory, rest) = buffer.split_at_mut(directory_bytes);
+        Ok(Objects { store: self, filling, directory, rest, next: 0, packed: None })
+    }
+
     /// The segment to empty next; none while there is no need to, nothing to win, or as many
     /// victims about as the survivors' reserve allows.
     pub fn victim(&self) -> Option<Victim<'_>> {

@@ -18,10 +18,8 @@ use crate::durable::file::{Condition, DurableFile, SuperblockId, read_superblock
 use crate::durable::index::Index;
 use crate::durable::layout::Node;
 use crate::error::StoreError;
-use crate::format::BLOCK_BYTES;
-use crate::format::directory::{self, Filling};
 use crate::format::superblock::BIRTH_OFFSETS;
-use crate::read::BlockRead;
+use crate::garbage::{VictimObject, WholeObject};
 use crate::segment::State;
 use crate::store::Store;
 use crate::table_file::PageLack;
@@ -210,45 +208,27 @@ pub fn verify_blocks(store: &Store, report: &mut Report) -> Result<(), StoreErro
 }
 
 fn verify_segment(store: &Store, segment: Segment, buffer: &mut [u8], report: &mut Report) {
-    let geometry = store.geometry;
-    let filling = Filling {
-        segment,
-        sequence: store.segments.sequence(segment),
-        store: store.id,
-        count: store.segments.count(segment),
-    };
-    let blocks = geometry.directory_blocks + filling.count;
-    let bytes = &mut buffer[..blocks as usize * BLOCK_BYTES];
-    let directory_bytes = geometry.directory_bytes();
-    let mut once = || {
-        let device = store.device(store.segments.device(segment));
-        match device.read_at(store.segment_offset(segment), bytes) {
-            Err(errno) => Err(Finding::Refused(DurableError::Io(errno))),
-            Ok(()) if directory::verify(&mut bytes[..directory_bytes], filling) => Ok(()),
-            // Without it nobody knows what the blocks are called.
-            Ok(()) => Err(Finding::Directory { block: geometry.block(segment, 0) }),
+    let refused = |errno| Finding::Refused(DurableError::Io(errno));
+    let objects = match store.load_segment(segment, buffer) {
+        Ok(objects) => objects,
+        Err(StoreError::Io(errno)) => return report.note(refused(errno)),
+        // Without it nobody knows what the blocks are called.
+        Err(_) => {
+            let block = store.geometry.block(segment, 0);
+            return report.note(Finding::Directory { block });
         }
     };
-    if let Err(finding) = once().or_else(|_| once()) {
-        report.note(finding);
-        return;
-    }
-    let (directory, data) = bytes.split_at_mut(directory_bytes);
-    for (index, bytes) in (0..).zip(data.chunks_mut(BLOCK_BYTES)) {
-        report.blocks += 1;
-        let block = geometry.block(segment, index);
-        let Some(told) = directory::entry(directory, index as usize) else { continue };
-        let name = told.name;
-        if store.verify_block(block, name, bytes).is_err() {
-            let mut again = [BlockRead::new(block, name, bytes)];
-            store.read(&mut again);
-            match again[0].result {
-                Ok(_) => {}
-                Err(StoreError::Io(errno)) => {
-                    report.note(Finding::Refused(DurableError::Io(errno)));
-                }
-                Err(_) => report.note(Finding::Block(block)),
+    report.blocks += u64::from(store.segments.count(segment));
+    for object in objects {
+        match object {
+            VictimObject::Unreadable { error: StoreError::Io(errno), .. } => {
+                report.note(refused(errno));
             }
+            VictimObject::Unreadable { block, .. }
+            | VictimObject::Whole(WholeObject { block, hash: None, .. }) => {
+                report.note(Finding::Block(block));
+            }
+            VictimObject::Whole(_) | VictimObject::Packed(_) => {}
         }
     }
 }
