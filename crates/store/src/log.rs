@@ -185,7 +185,7 @@ impl<'a> Writer<'a> {
         {
             let mut space = store.space.lock();
             space.change(&store.segments, open.segment, State::Sealed);
-            space.sealed.push(open.segment);
+            space.sealed.push_back(open.segment);
         }
         store.sealed.notify();
     }
@@ -347,7 +347,7 @@ impl Store {
         let (mut count, mut skipped) = (0, false);
         let mut space = self.space.lock();
         while count < WRITE_BATCH_SEGMENTS {
-            let Some(segment) = space.sealed.pop() else {
+            let Some(segment) = space.sealed.pop_front() else {
                 break;
             };
             if self.segments.live(segment) == 0 {

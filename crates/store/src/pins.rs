@@ -11,54 +11,53 @@
 /// Pins that can be held at the same time.
 pub(crate) const PINS_MAX: usize = 1024;
 
-/// The pins that are held: for each the last filling that it covers.
+/// A pin.
+#[derive(Clone, Copy, Default)]
+struct Pin {
+    /// The first filling that it does not cover; 0: the slot is free.
+    end: u64,
+    /// The moment at which it was taken.
+    taken_at: u64,
+    /// Whether it is that of a snapshot.
+    is_named: bool,
+}
+
+/// The pins that are held.
 pub(crate) struct Pins {
-    covered: Box<[u64]>,
-    /// For each the moment at which it was taken.
-    taken_at: Box<[u64]>,
-    /// For each whether it is that of a snapshot.
-    is_named: Box<[bool]>,
+    slots: Box<[Pin]>,
     newest: u64,
     /// The moment of the last pin: so many were taken.
     now: u64,
 }
 
-/// Marks a free slot; a pin covers at least this many fillings, and one more for the marking.
-const FREE: u64 = 0;
-
 impl Pins {
     pub(crate) fn new() -> Self {
-        let of_each = || vec![FREE; PINS_MAX].into_boxed_slice();
-        let is_named = vec![false; PINS_MAX].into_boxed_slice();
-        Self { covered: of_each(), taken_at: of_each(), is_named, newest: 0, now: 0 }
+        Self { slots: vec![Pin::default(); PINS_MAX].into_boxed_slice(), newest: 0, now: 0 }
     }
 
     /// Covers the fillings up to `sequence`; none if there are too many pins.
     pub(crate) fn add(&mut self, sequence: u64) -> Option<u32> {
-        let slot = self.covered.iter().position(|&covered| covered == FREE)?;
+        let slot = self.slots.iter().position(|pin| pin.end == 0)?;
         self.now += 1;
-        self.covered[slot] = sequence + 1;
-        self.taken_at[slot] = self.now;
+        self.slots[slot] = Pin { end: sequence + 1, taken_at: self.now, is_named: false };
         self.newest = self.newest.max(sequence);
         Some(slot as u32)
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {
-        self.covered[slot as usize] = FREE;
-        self.is_named[slot as usize] = false;
-        self.newest = self.covered.iter().fold(1, |max, &covered| max.max(covered)) - 1;
+        self.slots[slot as usize] = Pin::default();
+        self.newest = self.newest_that(|_| true);
     }
 
     /// No pin is left.
     pub(crate) fn clear(&mut self) {
-        self.covered.fill(FREE);
-        self.is_named.fill(false);
+        self.slots.fill(Pin::default());
         self.newest = 0;
     }
 
     /// Whether anyone holds a pin.
     pub(crate) fn any(&self) -> bool {
-        self.covered.iter().any(|&covered| covered != FREE)
+        self.slots.iter().any(|pin| pin.end > 0)
     }
 
     /// The last filling that any pin covers; 0 if none does.
@@ -68,7 +67,7 @@ impl Pins {
 
     /// The pin is that of a snapshot from now on, or not any more.
     pub(crate) fn set_named(&mut self, slot: u32, is_named: bool) {
-        self.is_named[slot as usize] = is_named;
+        self.slots[slot as usize].is_named = is_named;
     }
 
     /// The last filling that the pin of a snapshot covers; 0 if none does.
@@ -78,9 +77,7 @@ impl Pins {
 
     /// The same, of those that were there at `moment`.
     pub(crate) fn newest_named_of(&self, moment: u64) -> u64 {
-        let pins = self.covered.iter().zip(&self.taken_at).zip(&self.is_named);
-        let named = pins.filter(|((_, taken_at), is_named)| **is_named && **taken_at <= moment);
-        named.fold(1, |max, ((&covered, _), _)| max.max(covered)) - 1
+        self.newest_that(|pin| pin.is_named && pin.taken_at <= moment)
     }
 
     /// The moment, for `newest_of`.
@@ -90,9 +87,12 @@ impl Pins {
 
     /// The last filling that any pin covers that was there at `moment`; 0 if none does.
     pub(crate) fn newest_of(&self, moment: u64) -> u64 {
-        let pins = self.covered.iter().zip(&self.taken_at);
-        let there = pins.filter(|(_, taken_at)| **taken_at <= moment);
-        there.fold(1, |max, (&covered, _)| max.max(covered)) - 1
+        self.newest_that(|pin| pin.taken_at <= moment)
+    }
+
+    fn newest_that(&self, counts: impl Fn(&Pin) -> bool) -> u64 {
+        let counted = self.slots.iter().filter(|pin| counts(pin));
+        counted.fold(1, |max, pin| max.max(pin.end)) - 1
     }
 }
 

@@ -11,13 +11,15 @@ mod buckets;
 mod reopening;
 mod snapshots;
 
+use std::collections::VecDeque;
+
 pub(crate) use buckets::level_of;
 
 use crate::block::Segment;
 use crate::discards::Discards;
 use crate::error::StoreError;
 use crate::format::geometry::Geometry;
-use crate::head::{Head, SealedQueue};
+use crate::head::Head;
 use crate::list::{List, Lists};
 use crate::options::BUFFERS_MAX;
 use crate::pins::Pins;
@@ -92,7 +94,8 @@ pub(crate) struct Space {
     /// The last segment in each buffer.
     pub(crate) in_buffer: [Segment; BUFFERS_MAX],
     pub(crate) retries: RetrySchedule,
-    pub(crate) sealed: SealedQueue,
+    /// Sealed segments, oldest first. There are never more than buffers, for which it has room.
+    pub(crate) sealed: VecDeque<Segment>,
     pub(crate) pins: Pins,
     /// What the last checkpoint keeps; only of a durable log, whose pins are its checkpoints.
     pub(crate) kept: Option<Kept>,
@@ -150,7 +153,7 @@ impl Space {
             free_buffers,
             in_buffer: [Segment(0); BUFFERS_MAX],
             retries: RetrySchedule::new(),
-            sealed: SealedQueue::new(),
+            sealed: VecDeque::with_capacity(BUFFERS_MAX),
             pins: Pins::new(),
             kept: None,
             held: 0,
@@ -410,7 +413,7 @@ impl Space {
     /// are free on the child's own device, which is that of `generation`.
     pub(crate) fn become_child(&mut self, table: &SegmentTable, generation: u8) {
         self.lists.clear();
-        self.sealed = SealedQueue::new();
+        self.sealed.clear();
         self.retries = RetrySchedule::new();
         self.pins.clear();
         self.growing = false;
@@ -437,7 +440,7 @@ impl Space {
                 State::Open => table.set_device(segment, generation),
                 State::Sealed => {
                     table.set_device(segment, generation);
-                    self.sealed.push(segment);
+                    self.sealed.push_back(segment);
                 }
                 State::Written => self.put_in_bucket(table, segment),
                 State::Bare => self.lists.push_back(BARE, segment),
