@@ -24,7 +24,6 @@ use crate::block::{BLOCK_UNITS, Block, Segment};
 use crate::checksum::ContentHash;
 use crate::device::Write;
 use crate::error::StoreError;
-use crate::event::Ticket;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
 use crate::format::packed::PACKED_NAME;
@@ -201,9 +200,13 @@ impl Store {
     pub fn writer(&self, head: Head) -> Result<Writer<'_>, StoreError> {
         loop {
             let ticket = self.progress.ticket();
-            match self.open_writer(head) {
+            let wait = match self.open_writer(head) {
                 Ok(writer) => return Ok(writer),
-                Err(missing) => self.supply(missing, ticket)?,
+                Err(Missing::Buffer) if self.write_sealed(false) => None,
+                Err(missing) => self.supply(missing)?,
+            };
+            if wait.is_some() {
+                self.progress.wait(ticket, wait);
             }
         }
     }
@@ -214,42 +217,31 @@ impl Store {
         loop {
             match self.open_writer(head) {
                 Ok(writer) => return Ok(Some(writer)),
-                Err(Missing::Unavailable(error)) => return Err(error),
-                Err(Missing::DeviceSpace { last }) => match self.grow(1) {
-                    Growth::Assured | Growth::Smaller => {}
-                    Growth::Refused(_) if last => return Err(StoreError::Full),
-                    Growth::Refused(_) => {}
-                    Growth::Busy => return Ok(None),
-                },
-                Err(Missing::FreeSegment) => {
-                    self.work.notify();
-                    return Ok(None);
+                Err(missing) => {
+                    if self.supply(missing)?.is_some() {
+                        return Ok(None);
+                    }
                 }
-                Err(_) => return Ok(None),
             }
         }
     }
 
-    /// Gets what a writer is missing, or waits for it.
-    fn supply(&self, missing: Missing, ticket: Ticket) -> Result<(), StoreError> {
-        let wait = match missing {
-            Missing::Unavailable(error) => return Err(error),
+    /// Gets what a writer is missing; how long to wait for it, if it has to be waited for.
+    fn supply(&self, missing: Missing) -> Result<Option<Duration>, StoreError> {
+        match missing {
+            Missing::Unavailable(error) => Err(error),
             Missing::DeviceSpace { last } => match self.grow(1) {
-                Growth::Assured | Growth::Smaller => return Ok(()),
-                Growth::Refused(_) if last => return Err(StoreError::Full),
-                Growth::Refused(_) => return Ok(()),
-                Growth::Busy => WRITER_WAIT,
+                Growth::Refused(_) if last => Err(StoreError::Full),
+                Growth::Changed | Growth::Refused(_) => Ok(None),
+                Growth::Busy => Ok(Some(WRITER_WAIT)),
             },
-            Missing::Buffer if self.write_sealed(false) => return Ok(()),
-            Missing::Buffer => WRITER_WAIT,
-            Missing::UnreadBuffer => READERS_WAIT,
+            Missing::Buffer => Ok(Some(WRITER_WAIT)),
+            Missing::UnreadBuffer => Ok(Some(READERS_WAIT)),
             Missing::FreeSegment => {
                 self.work.notify();
-                WRITER_WAIT
+                Ok(Some(WRITER_WAIT))
             }
-        };
-        self.progress.wait(ticket, Some(wait));
-        Ok(())
+        }
     }
 
     /// A writer on the head's open segment, opened if need be.

@@ -108,7 +108,7 @@ impl Store {
             self.space.lock().take_spare(&self.segments, live_units)
         };
         take().or_else(|| match self.grow(1) {
-            Growth::Assured | Growth::Smaller => take(),
+            Growth::Changed => take(),
             Growth::Busy | Growth::Refused(_) => {
                 self.work.notify();
                 None

@@ -368,20 +368,11 @@ impl Space {
     pub(crate) fn unpin(&mut self, table: &SegmentTable, slot: u32) {
         self.pins.remove(slot);
         self.exhausted = false;
-        let newest = self.pins.newest();
-        for level in 0..=LEVELS {
-            let (from, to) = (List(PINNED_BUCKETS + level), List(BUCKETS + level));
-            if newest == 0 {
-                self.lists.splice(from, to);
-            } else {
-                let mut next = self.lists.front(from);
-                while let Some(segment) = next {
-                    next = self.lists.after(segment);
-                    if table.sequence(segment) > newest {
-                        self.lists.unlink(segment);
-                        self.lists.push_back(to, segment);
-                    }
-                }
+        if self.pins.newest() > 0 {
+            self.sort_buckets(table, &[PINNED_BUCKETS]);
+        } else {
+            for level in 0..=LEVELS {
+                self.lists.splice(List(PINNED_BUCKETS + level), List(BUCKETS + level));
             }
         }
         self.release_withheld(table);

@@ -54,10 +54,8 @@ const NAP: Duration = Duration::from_micros(20);
 /// What came of asking the device for space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Growth {
-    /// More segments are free.
-    Assured,
-    /// Not so much; less may be had.
-    Smaller,
+    /// More segments are free, or less than what was asked for may be had: try again.
+    Changed,
     /// Another thread is asking.
     Busy,
     /// Nothing.
@@ -229,7 +227,7 @@ impl Store {
                 return Ok(());
             }
             match self.grow(missing) {
-                Growth::Assured | Growth::Smaller => {}
+                Growth::Changed => {}
                 Growth::Busy => self.progress.wait(ticket, None),
                 Growth::Refused(error) => return Err(error),
             }
@@ -267,8 +265,8 @@ impl Store {
         let more = self.space.lock().end_growth(&self.segments, run, answer.is_ok());
         self.progress.notify();
         match answer {
-            Ok(()) => Growth::Assured,
-            Err(_) if more => Growth::Smaller,
+            Ok(()) => Growth::Changed,
+            Err(_) if more => Growth::Changed,
             Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Growth::Refused(StoreError::Full),
             Err(errno) => Growth::Refused(StoreError::Io(errno)),
         }

@@ -7,7 +7,7 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: under the lock of the space.
 
-use super::{BUCKETS, Kept, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
+use super::{BUCKETS, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
 use crate::block::Segment;
 use crate::format::geometry::Geometry;
 use crate::list::List;
@@ -46,9 +46,9 @@ impl Space {
         }
     }
 
-    /// Puts all segments into the buckets that are theirs by the pins of now.
-    pub(super) fn sort_buckets(&self, table: &SegmentTable) {
-        for first in [BUCKETS, PINNED_BUCKETS, SNAPSHOT_BUCKETS] {
+    /// Puts the segments of these buckets into those that are theirs by the pins of now.
+    pub(super) fn sort_buckets(&self, table: &SegmentTable, firsts: &[u32]) {
+        for &first in firsts {
             for level in 0..=LEVELS {
                 let mut next = self.lists.front(List(first + level));
                 while let Some(segment) = next {
@@ -105,17 +105,14 @@ impl Space {
             let candidates = fronts.map(|segment| (segment, table.live(segment)));
             policy::victim(candidates, capacity)
         };
-        let mut chosen = match self.kept {
-            None => best_of(BUCKETS, capacity),
-            // The last checkpoint may keep most of the space: to move what is nearly all alive
-            // would win nothing, again and again.
-            Some(_) => best_of(BUCKETS, capacity / 8 * 7),
-        };
-        if chosen.is_none() && self.may_compact() {
-            chosen = best_of(PINNED_BUCKETS, capacity / 8 * 7);
-        } else if chosen.is_none() && self.may_empty_kept() {
-            chosen = best_of(PINNED_BUCKETS, capacity / 8 * 7);
-            if let (Some(_), Some(kept)) = (chosen, &mut self.kept) {
+        // The last checkpoint may keep most of the space: to move what is nearly all alive would
+        // win nothing, again and again.
+        let worth = capacity / 8 * 7;
+        let mut chosen = best_of(BUCKETS, if self.kept.is_some() { worth } else { capacity });
+        let may_compact = self.may_compact();
+        if chosen.is_none() && (may_compact || self.may_empty_kept()) {
+            chosen = best_of(PINNED_BUCKETS, worth);
+            if let (Some(_), Some(kept), false) = (chosen, &mut self.kept, may_compact) {
                 kept.may_empty -= 1;
             }
         }
@@ -165,18 +162,19 @@ impl Space {
 
     /// Whether a segment may be emptied that need not be: there is room for what lives in it.
     fn may_compact(&self) -> bool {
-        let room = u64::from(self.count(State::Ready) + self.count(State::Bare));
-        let taken = u64::from(self.count(State::Collecting) + self.reserve + 1);
-        self.compacting && room > taken + self.kept.map_or(0, |kept| kept.for_next)
+        self.compacting && self.spare() > self.kept.map_or(0, |kept| kept.for_next)
     }
 
     /// Whether segments that the last checkpoint keeps should be emptied, so that the next one lets
     /// go of them. Each takes space until then.
     fn may_empty_kept(&self) -> bool {
-        let room = u64::from(self.count(State::Ready) + self.count(State::Bare));
-        let taken = u64::from(self.count(State::Collecting) + self.reserve + 1);
-        let is_left = |kept: Kept| kept.may_empty > 0 && room > taken + 2 * kept.for_next;
-        self.kept.is_some_and(is_left)
+        self.kept.is_some_and(|kept| kept.may_empty > 0 && self.spare() > 2 * kept.for_next)
+    }
+
+    /// Free segments beside those that collection works with.
+    fn spare(&self) -> u64 {
+        let room = self.count(State::Ready) + self.count(State::Bare);
+        room.saturating_sub(self.count(State::Collecting) + self.reserve + 1).into()
     }
 
     /// Whether nothing that is under way, and nothing that could be begun, will free a segment.

@@ -10,7 +10,7 @@
 //! Never: allocates, blocks, does I/O. Naming walks all segments.
 //! Threads: under the lock of the space.
 
-use super::{Space, WITHHELD};
+use super::{BUCKETS, PINNED_BUCKETS, SNAPSHOT_BUCKETS, Space, WITHHELD};
 use crate::block::Segment;
 use crate::error::StoreError;
 use crate::segment::{SegmentTable, State};
@@ -44,7 +44,7 @@ impl Space {
     fn names_changed(&mut self, table: &SegmentTable) {
         self.exhausted = false;
         (self.held, self.held_dead) = self.count_held(table);
-        self.sort_buckets(table);
+        self.sort_buckets(table, &[BUCKETS, PINNED_BUCKETS, SNAPSHOT_BUCKETS]);
     }
 
     /// Segments that snapshots keep, and how many of them are Withheld.
