@@ -8,7 +8,6 @@
 
 mod assurance;
 mod buckets;
-mod reopening;
 mod snapshots;
 
 use std::collections::VecDeque;
@@ -414,23 +413,41 @@ impl Space {
         self.spared = 0;
         self.generation = generation;
         self.inherited = self.reserved;
+        self.recount(table, |state| match state {
+            // Not on any device yet, but in our memory: ours to write.
+            State::Writing | State::Failed => State::Sealed,
+            // The collector that had it is not here.
+            State::Collecting | State::Shelved => State::Written,
+            state if state.holds_blocks() => state,
+            _ => State::Bare,
+        });
+    }
+
+    /// A log that was saved is opened again. The segments below `frontier` are what the table says:
+    /// Written, Lost, or Bare; whether the device still has the space of a free one is not known, so
+    /// it is assured again. The last filling was `sequence`. From here on pins are those of
+    /// checkpoints.
+    pub(crate) fn reopen(&mut self, table: &SegmentTable, frontier: u32, sequence: u64) {
+        self.frontier = frontier;
+        self.sequence = sequence;
+        self.kept = Some(Kept::default());
+        let was_filled = |segment: &u32| table.sequence(Segment(*segment)) > 0;
+        self.ever_filled = (0..frontier).filter(was_filled).count() as u32;
+        self.recount(table, |state| state);
+    }
+
+    /// All segments, which are on no list, are in these states from here on.
+    fn recount(&mut self, table: &SegmentTable, state_of: impl Fn(State) -> State) {
         self.counts = [0; STATES];
         self.counts[State::Bare as usize] = self.geometry.segments - self.frontier;
         for segment in (0..self.frontier).map(Segment) {
-            let state = match table.state(segment) {
-                // Not on any device yet, but in our memory: ours to write.
-                State::Writing | State::Failed => State::Sealed,
-                // The collector that had it is not here.
-                State::Collecting | State::Shelved => State::Written,
-                state if state.holds_blocks() => state,
-                _ => State::Bare,
-            };
+            let state = state_of(table.state(segment));
             self.counts[state as usize] += 1;
             table.set_state(segment, state);
             match state {
-                State::Open => table.set_device(segment, generation),
+                State::Open => table.set_device(segment, self.generation),
                 State::Sealed => {
-                    table.set_device(segment, generation);
+                    table.set_device(segment, self.generation);
                     self.sealed.push_back(segment);
                 }
                 State::Written => self.put_in_bucket(table, segment),
