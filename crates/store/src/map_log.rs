@@ -385,44 +385,28 @@ impl<'a> Sorter<'a> {
     fn flush(&mut self) -> Result<(), MapLogError> {
         // Stable: the records of a page stay in the order of the log.
         self.records.sort_by_key(|(page, _)| *page);
-        let mut rest = &self.records[..];
-        while !rest.is_empty() {
-            let (mut numbers, mut count, mut taken) = ([0u32; BATCH_PAGES], 0, 0);
-            for (page, _) in rest {
-                if count == 0 || numbers[count - 1] != *page {
-                    if count == BATCH_PAGES {
-                        break;
-                    }
-                    numbers[count] = *page;
-                    count += 1;
-                }
-                taken += 1;
-            }
-            let (records, later) = rest.split_at(taken);
-            rest = later;
-            let numbers = &numbers[..count];
+        let by_page: Vec<_> = self.records.chunk_by(|(one, _), (next, _)| one == next).collect();
+        for batch in by_page.chunks(BATCH_PAGES) {
+            let place = |records: &[(u32, usize)]| self.shape.place_of_page(records[0].0);
             let pages = self.pages.as_mut_slice();
             let mut reads: Vec<Read<'_>> = pages
                 .chunks_mut(BLOCK_BYTES)
-                .zip(numbers)
-                .map(|(page, number)| Read::new(self.shape.place_of_page(*number), page))
+                .zip(batch)
+                .map(|(page, records)| Read::new(place(records), page))
                 .collect();
             self.device.read(&mut reads);
             reads.iter().try_for_each(|read| read.result)?;
-            let mut at = 0;
-            for (page, start) in records {
-                while numbers[at] != *page {
-                    at += 1;
+            for (page, records) in pages.chunks_mut(BLOCK_BYTES).zip(batch) {
+                for &(number, start) in *records {
+                    let content = &self.contents[start..];
+                    let pieces = u16::from_le_bytes([content[0], content[1]]);
+                    Record::of(number, pieces, &content[2..]).apply(page);
                 }
-                let content = &self.contents[*start..];
-                let pieces = u16::from_le_bytes([content[0], content[1]]);
-                Record::of(*page, pieces, &content[2..])
-                    .apply(&mut pages[at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES]);
             }
             let mut writes: Vec<Write<'_>> = pages
                 .chunks(BLOCK_BYTES)
-                .zip(numbers)
-                .map(|(page, number)| Write::new(self.shape.place_of_page(*number), page))
+                .zip(batch)
+                .map(|(page, records)| Write::new(place(records), page))
                 .collect();
             self.device.write(&mut writes);
             writes.iter().try_for_each(|write| write.result)?;
