@@ -12,12 +12,12 @@
 use core::mem::offset_of;
 use core::ops::Range;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::BLOCK_BYTES;
-use super::superblock::Unreadable;
+use super::superblock::{CHECKSUM_AT, Unreadable, read_whole, with_checksum};
 
 /// First bytes of every superblock: "dheapmap".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapmap");
@@ -146,8 +146,6 @@ struct SuperblockBytes {
     checksum: U64,
 }
 
-/// Where the checksum lies, in every version.
-const CHECKSUM_AT: usize = 4088;
 /// Set in the flags of a superblock whose log is empty.
 const CLEAN: u32 = 1;
 
@@ -179,27 +177,12 @@ impl MapSuperblock {
             rest: [0; 4008],
             checksum: U64::ZERO,
         };
-        let mut page = [0; BLOCK_BYTES];
-        page.copy_from_slice(bytes.as_bytes());
-        let sum = xxh3_64(&page[..CHECKSUM_AT]);
-        page[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
-        page
+        with_checksum(&bytes)
     }
 
     /// The superblock that these 4096 bytes are.
     pub(crate) fn read(page: &[u8]) -> Result<Self, Unreadable> {
-        let Ok(bytes) = SuperblockBytes::read_from_bytes(page) else {
-            return Err(Unreadable::Damaged);
-        };
-        if bytes.magic.get() != MAGIC {
-            return Err(Unreadable::Foreign);
-        }
-        if bytes.checksum.get() != xxh3_64(&page[..CHECKSUM_AT]) {
-            return Err(Unreadable::Damaged);
-        }
-        if bytes.version.get() != VERSION {
-            return Err(Unreadable::OtherVersion(bytes.version.get()));
-        }
+        let bytes: SuperblockBytes = read_whole(page, MAGIC, VERSION)?;
         let shape = MapShape {
             id: bytes.id.get(),
             data_bytes: bytes.data_bytes.get(),
@@ -420,6 +403,7 @@ impl<'a> Record<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xxhash_rust::xxh3::xxh3_64;
 
     const KEY: LogKey = LogKey { id: 7, epoch: 3 };
 

@@ -12,9 +12,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::BLOCK_BYTES;
 use super::index::Entry;
 use super::sealed_secrets::SealedSecrets;
+use super::{BLOCK_BYTES, page_of};
 use crate::checksum::{SECRET_BYTES, Secret};
 use crate::cipher::{KEY_BYTES, Key, TAG_BYTES};
 use crate::identity::Identity;
@@ -152,8 +152,47 @@ struct Table {
     pages: U32,
 }
 
-/// Where the checksum lies, in every version.
-const CHECKSUM_AT: usize = 4088;
+/// Where the checksum lies, in every version; also of superblocks of maps.
+pub(super) const CHECKSUM_AT: usize = 4088;
+
+/// What all superblocks have in all versions, those of maps, too.
+#[derive(FromBytes)]
+#[repr(C)]
+struct Frame {
+    magic: U64,
+    version: U32,
+    rest: [u8; CHECKSUM_AT - 12],
+    checksum: U64,
+}
+
+/// A page with these bytes, the last of which are the checksum of the others.
+pub(super) fn with_checksum(bytes: &(impl IntoBytes + Immutable)) -> [u8; BLOCK_BYTES] {
+    let mut page = page_of(bytes.as_bytes());
+    let sum = xxh3_64(&page[..CHECKSUM_AT]);
+    page[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+    page
+}
+
+/// The superblock that these bytes are, if they are whole, and of this kind and version.
+pub(super) fn read_whole<T: FromBytes>(
+    page: &[u8],
+    magic: u64,
+    version: u32,
+) -> Result<T, Unreadable> {
+    let (Ok(frame), Ok(bytes)) = (Frame::read_from_bytes(page), T::read_from_bytes(page)) else {
+        return Err(Unreadable::Damaged);
+    };
+    if frame.magic.get() != magic {
+        return Err(Unreadable::Foreign);
+    }
+    if frame.checksum.get() != xxh3_64(&page[..CHECKSUM_AT]) {
+        return Err(Unreadable::Damaged);
+    }
+    match frame.version.get() {
+        found if found == version => Ok(bytes),
+        other => Err(Unreadable::OtherVersion(other)),
+    }
+}
 
 const _: () = assert!(size_of::<Bytes>() == BLOCK_BYTES);
 const _: () = assert!(offset_of!(Bytes, version) == 8);
@@ -218,25 +257,12 @@ impl Superblock {
             rest: [0; 2696],
             checksum: U64::ZERO,
         };
-        let mut page = [0; BLOCK_BYTES];
-        page.copy_from_slice(bytes.as_bytes());
-        let sum = xxh3_64(&page[..CHECKSUM_AT]);
-        page[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
-        page
+        with_checksum(&bytes)
     }
 
     /// The superblock that these 4096 bytes are. The user's key is that of an encrypted heap.
     pub(crate) fn read(page: &[u8], user: Option<&Key>) -> Result<Self, Unreadable> {
-        let Ok(bytes) = Bytes::read_from_bytes(page) else { return Err(Unreadable::Damaged) };
-        if bytes.magic.get() != MAGIC {
-            return Err(Unreadable::Foreign);
-        }
-        if bytes.checksum.get() != xxh3_64(&page[..CHECKSUM_AT]) {
-            return Err(Unreadable::Damaged);
-        }
-        if bytes.version.get() != VERSION {
-            return Err(Unreadable::OtherVersion(bytes.version.get()));
-        }
+        let bytes: Bytes = read_whole(page, MAGIC, VERSION)?;
         let Some(tables) = bytes.tables.get(..bytes.table_count.get() as usize) else {
             return Err(Unreadable::Damaged);
         };
