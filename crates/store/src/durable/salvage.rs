@@ -12,6 +12,7 @@
 //! Never: takes a heap of another version, or no heap, for a damaged one.
 //! Threads: one; nobody else uses the file.
 
+use core::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -53,35 +54,26 @@ impl Salvage {
         // What an ended process has left in caches alone must not be lost once it is built on.
         device.sync()?;
         let found = read_superblocks(&**device, user)?;
-        let whole = found.iter().filter_map(|found| found.as_ref().ok());
-        let mut known: Vec<Superblock> = whole.cloned().collect();
-        let template = match template(&**device, user, found)? {
-            Some(birth) => birth,
-            None => match known.iter().max_by_key(|superblock| superblock.checkpoint) {
-                Some(newest) => newest.clone(),
-                None => return Err(DurableError::SuperblocksDamaged),
-            },
-        };
+        let placed = SuperblockId::ALL.into_iter().zip(&found);
+        let whole = placed.filter_map(|(at, found)| Some((at, found.as_ref().ok()?.clone())));
+        let mut known: Vec<(SuperblockId, Superblock)> = whole.collect();
+        known.sort_by_key(|(_, superblock)| Reverse(superblock.checkpoint));
+        let newest = known.first().map(|(_, superblock)| superblock.clone());
+        let template = template(&**device, user, found)?.or(newest);
+        let template = template.ok_or(DurableError::SuperblocksDamaged)?;
         let is_ours =
             |it: &Superblock| it.identity == template.identity && it.shape == template.shape;
-        known.retain(is_ours);
-        let led_to = known.len();
-        let last = known.iter().max_by_key(|superblock| superblock.checkpoint);
-        let spared =
-            last.map_or(Ok(SuperblockId::A), |last| superblock_id(&**device, user, last))?;
+        known.retain(|(_, superblock)| is_ours(superblock));
+        let spared = known.first().map_or(SuperblockId::A, |(at, _)| *at);
         let bare = DurableFile::of_superblock(device.clone(), template.clone(), spared)?;
+        let mut led_to: Vec<_> = known.into_iter().map(|(at, it)| (at, it, true)).collect();
         for (root, checkpoint) in roots(&bare)? {
-            if known.iter().all(|superblock| superblock.root != root) {
-                known.push(Superblock { root, checkpoint, ..template.clone() });
+            if led_to.iter().all(|(_, superblock, _)| superblock.root != root) {
+                led_to.push((spared, Superblock { root, checkpoint, ..template.clone() }, false));
             }
         }
-        let mut all: Vec<Self> = Vec::with_capacity(known.len());
-        for (number, superblock) in known.into_iter().enumerate() {
-            let has_superblock = number < led_to;
-            let at = match has_superblock {
-                true => superblock_id(&**device, user, &superblock)?,
-                false => spared,
-            };
+        let mut all: Vec<Self> = Vec::with_capacity(led_to.len());
+        for (at, superblock, has_superblock) in led_to {
             let file = DurableFile::of_superblock(device.clone(), superblock, at)?;
             let salvage = Self::load(file, has_superblock)?;
             // Bytes to which no superblock leads have to be proven by all that is below them.
@@ -95,7 +87,7 @@ impl Salvage {
         if all.is_empty() {
             return Err(DurableError::SuperblocksDamaged);
         }
-        all.sort_by_key(|salvage| core::cmp::Reverse(salvage.checkpoint));
+        all.sort_by_key(|salvage| Reverse(salvage.checkpoint));
         Ok(all)
     }
 
@@ -212,13 +204,14 @@ impl Salvage {
     ///
     /// Errors: `Io`.
     pub fn lacks_superblock(&self) -> Result<bool, DurableError> {
-        for which in SuperblockId::ALL {
-            let found = read_superblock(&*self.file.device, which.offset(), None)?;
-            if !matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let [a, b] = SuperblockId::ALL.map(|which| self.lacks_superblock_at(which.offset()));
+        Ok(a? || b?)
+    }
+
+    fn lacks_superblock_at(&self, offset: u64) -> Result<bool, DurableError> {
+        let found = read_superblock(&*self.file.device, offset, None)?;
+        // One of an encrypted heap is whole, and needs its key.
+        Ok(!matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))))
     }
 
     /// Begins the checkpoint that has whole tables again. Each lost page has to be handed in.
@@ -229,9 +222,7 @@ impl Salvage {
     pub fn begin(&mut self) -> Result<Saving<'_>, DurableError> {
         let first = Superblock { checkpoint: 1, root: Entry::NONE, ..self.file.superblock.clone() };
         for offset in BIRTH_OFFSETS {
-            let found = read_superblock(&*self.file.device, offset, None)?;
-            // One of an encrypted heap is whole, and needs its key.
-            if !matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))) {
+            if self.lacks_superblock_at(offset)? {
                 write_superblock(&*self.file.device, offset, &first.write())?;
             }
         }
@@ -258,37 +249,32 @@ fn template(
     choose(found).map(|_| None)
 }
 
-/// Which of the two a superblock is.
-fn superblock_id(
-    device: &dyn Device,
-    user: Option<&Key>,
-    superblock: &Superblock,
-) -> Result<SuperblockId, DurableError> {
-    let [a, b] = read_superblocks(device, user)?.map(|found| found.as_ref() == Ok(superblock));
-    Ok(if b && !a { SuperblockId::B } else { SuperblockId::A })
-}
-
 /// The topmost index pages in the file, each with an entry for it, and the checkpoint that wrote
-/// it: the newest that wrote anything which it tells of.
+/// it.
 fn roots(file: &DurableFile) -> Result<Vec<(Entry, u64)>, DurableError> {
-    let (root, secret) = (file.layout.root(), &file.superblock.identity.secret);
-    let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
-    let mut found = Vec::new();
     if file.is_encrypted() {
         // Their tags are in the superblocks alone.
-        return Ok(found);
+        return Ok(Vec::new());
     }
-    for slot in [0, 1] {
+    let entries =
+        slots_of_index(file, file.layout.root(), &mut AlignedBuffer::new(BLOCK_BYTES, 0)?);
+    Ok(entries.into_iter().flatten().map(|entry| (entry, entry.checkpoint())).collect())
+}
+
+/// The entries of what is in the two slots of an index page. The checkpoint that wrote it is the
+/// newest that wrote anything which it tells of.
+fn slots_of_index(
+    file: &DurableFile,
+    node: Node,
+    buffer: &mut AlignedBuffer,
+) -> [Option<Entry>; 2] {
+    let secret = &file.superblock.identity.secret;
+    [0, 1].map(|slot| {
         let page = buffer.as_mut_slice();
-        if read_bare(&*file.device, file.layout.offset(root, slot), page).is_err() {
-            continue;
-        }
-        let checkpoint = entries(page).map(Entry::checkpoint).max().unwrap_or(0);
-        if checkpoint > 0 {
-            found.push((Entry::new(checksum(secret, root, page), slot, checkpoint), checkpoint));
-        }
-    }
-    Ok(found)
+        read_bare(&*file.device, file.layout.offset(node, slot), page).ok()?;
+        let checkpoint = entries(page).map(Entry::checkpoint).max().filter(|it| *it > 0)?;
+        Some(Entry::new(checksum(secret, node, page), slot, checkpoint))
+    })
 }
 
 /// Makes a damaged page of the index anew, if all that it tells of are pages of the index: such a
@@ -312,17 +298,9 @@ fn remake_index_page(
         if child.0 < tables {
             return Ok(false);
         }
-        let mut newest = Entry::NONE;
-        for slot in [0, 1] {
-            let bytes = buffer.as_mut_slice();
-            if read_bare(&*file.device, file.layout.offset(child, slot), bytes).is_err() {
-                continue;
-            }
-            let checkpoint = entries(bytes).map(Entry::checkpoint).max().unwrap_or(0);
-            if newest.checkpoint() < checkpoint && checkpoint <= entry.checkpoint() {
-                newest = Entry::new(checksum(secret, child, bytes), slot, checkpoint);
-            }
-        }
+        let slots = slots_of_index(file, child, &mut buffer).into_iter().flatten().rev();
+        let older = slots.filter(|slot| slot.checkpoint() <= entry.checkpoint());
+        let newest = older.max_by_key(|slot| slot.checkpoint()).unwrap_or(Entry::NONE);
         index::set_entry(&mut page, at, newest);
         below.push((child, newest));
     }
