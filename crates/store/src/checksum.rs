@@ -6,8 +6,8 @@
 //!
 //! Hashes decide whether an object has changed, and whether a block is the right one. A program may
 //! keep bytes that others sent it, and they could send bytes of equal hash on purpose. So the hash
-//! has a secret. Each process has its own; forked children inherit it. A durable heap has one that
-//! is kept with it, since its blocks outlive the process.
+//! has a secret. Each store has its own; forked children inherit it. That of a durable heap is kept
+//! with it, since its blocks outlive the process.
 //!
 //! Guarantees: nobody can prepare bytes of equal hash without the secret. The bytes are hashed
 //! once; the checksum only mixes the hash with the name. A thread that holds a block sees its
@@ -20,13 +20,10 @@
 //! Threads: any.
 
 use core::fmt;
-use core::hash::Hasher;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::hash::{BuildHasher, DefaultHasher, RandomState};
-use std::sync::OnceLock;
+use std::hash::{BuildHasher, RandomState};
 
 use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::random;
 use twox_hash::xxhash3_128::Hasher as LongHasher;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
@@ -45,19 +42,11 @@ const SHORT_BYTES: usize = 240;
 /// As many bytes as xxh3's own secret has.
 pub const SECRET_BYTES: usize = 192;
 
-/// The secret of this process, from its first hash on.
-static OF_PROCESS: OnceLock<Secret> = OnceLock::new();
-
 /// What xxh3 mixes the bytes with, in place of the constants that everybody knows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    /// The secret of this process, and of its forked children.
-    pub(crate) fn of_process() -> &'static Self {
-        OF_PROCESS.get_or_init(|| Self::derive(&random::of_process()))
-    }
-
     /// A secret that nobody had before: the bytes are random and tell nothing of other secrets.
     pub fn random() -> Self {
         // Each word is a SipHash under random keys of its own.
@@ -76,18 +65,6 @@ impl Secret {
     /// The bytes of the secret, to be kept with what they protect.
     pub(crate) fn bytes(&self) -> &[u8; SECRET_BYTES] {
         &self.0
-    }
-
-    /// The secret that these random bytes make.
-    fn derive(random: &[u8]) -> Self {
-        let mut secret = [0; SECRET_BYTES];
-        for (number, word) in secret.chunks_mut(8).enumerate() {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(random);
-            hasher.write_usize(number);
-            word.copy_from_slice(&hasher.finish().to_le_bytes());
-        }
-        Self(secret)
     }
 
     /// Hashes the bytes.
@@ -167,8 +144,7 @@ mod tests {
 
     #[test]
     fn another_secret_changes_both_halves_of_every_hash_and_the_checksum() {
-        let secrets = [1, 2].map(|byte| Secret::derive(&[byte; random::RANDOM_BYTES]));
-        assert_eq!(secrets[0], Secret::derive(&[1; random::RANDOM_BYTES]));
+        let secrets = [1, 2].map(|_| Secret::random());
         for length in [1, 8, 16, 17, 100, 128, 129, 240, 241, 1024, 4096] {
             for byte in [0, 0xa5] {
                 let data = vec![byte; length];
@@ -182,7 +158,7 @@ mod tests {
 
     #[test]
     fn objects_of_all_sizes_have_the_hashes_of_xxh3() {
-        let secret = Secret::derive(&[9; random::RANDOM_BYTES]);
+        let secret = Secret::random();
         let data: Vec<u8> = (0..4096u32).map(|at| ((at * at) >> 3) as u8).collect();
         for length in 0..=data.len() {
             let (bytes, right) =
@@ -192,25 +168,17 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_an_object_has_a_secret_of_this_process() {
-        let data = [0x5au8; 4096];
-        let own = Secret::derive(&random::of_process());
-        assert_eq!(Secret::of_process().hash(&data), own.hash(&data));
-        assert_ne!(Secret::of_process().hash(&data).0, xxhash_rust::xxh3::xxh3_128(&data));
-    }
-
-    #[test]
     fn one_flipped_bit_or_another_name_changes_the_checksum() {
-        let mut data = [0x5au8; 4096];
-        let sum = Secret::of_process().hash(&data).checksum(7);
+        let (mut data, secret) = ([0x5au8; 4096], Secret::random());
+        let sum = secret.hash(&data).checksum(7);
         for bit in [0, 1, 9, 4095 * 8 + 7] {
             data[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(Secret::of_process().hash(&data).checksum(7), sum);
+            assert_ne!(secret.hash(&data).checksum(7), sum);
             data[bit / 8] ^= 1 << (bit % 8);
         }
         for name in (0..4096u64).filter(|&name| name != 7) {
-            assert_ne!(Secret::of_process().hash(&data).checksum(name), sum);
+            assert_ne!(secret.hash(&data).checksum(name), sum);
         }
-        assert_eq!(Secret::of_process().hash(&data).checksum(7), sum);
+        assert_eq!(secret.hash(&data).checksum(7), sum);
     }
 }

@@ -25,10 +25,4 @@ impl Identity {
     pub fn random() -> Self {
         Self { id: RandomState::new().hash_one(0u64), secret: Secret::random(), key: None }
     }
-
-    /// One of a store that ends with its process: its blocks hash as all those of the process.
-    pub(crate) fn of_process(key: Option<Key>) -> Self {
-        let id = RandomState::new().hash_one(0u64);
-        Self { id, secret: Secret::of_process().clone(), key }
-    }
 }

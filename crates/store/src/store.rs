@@ -71,7 +71,7 @@ pub struct Store {
     /// Tells this store's directories from those of others on the same device.
     pub(crate) id: u64,
     /// What the bytes of blocks are hashed with.
-    secret: Secret,
+    pub(crate) secret: Secret,
     /// The device of each generation of forked children up to ours.
     pub(crate) devices: [OnceLock<Box<dyn Device>>; GENERATIONS_MAX],
     generation: AtomicUsize,
@@ -120,7 +120,7 @@ impl Store {
         options: Options,
         key: Option<Key>,
     ) -> Result<Self, StoreError> {
-        Self::open_as(device, options, Identity::of_process(key))
+        Self::open_as(device, options, Identity { key, ..Identity::random() })
     }
 
     /// As `open`, with an identity that is known to others.

@@ -32,7 +32,8 @@ impl Store {
         options: Options,
         key: Option<Key>,
     ) -> Result<(), StoreError> {
-        let identity = Identity::of_process(key);
+        // An object hashes to the same in both.
+        let identity = Identity { secret: self.secret.clone(), key, ..Identity::random() };
         let second = Store::open_behind(Some(&self.geometry), device, options, identity)?;
         self.second = Some(Box::new(second));
         Ok(())
