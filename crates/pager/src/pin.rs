@@ -235,7 +235,7 @@ mod tests {
             reserve_segments: 2,
         };
         let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 1);
-        let store = Store::open(Box::new(device), options).expect("a store");
+        let store = Store::open(Box::new(device), options, None).expect("a store");
         let options = Options {
             region_base,
             region_pages: 2 * SPAN / PAGE,

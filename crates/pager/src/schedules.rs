@@ -143,7 +143,7 @@ impl World {
             buffers: 4,
             reserve_segments: 2,
         };
-        let store = Store::open(Box::new(device), options).expect("store");
+        let store = Store::open(Box::new(device), options, None).expect("store");
         let options = Options {
             region_base,
             region_pages: SPANS * SPAN / PAGE,

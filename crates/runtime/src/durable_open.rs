@@ -174,7 +174,7 @@ fn open_file<'a>(
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
     if found == Found::Filled {
-        let file = DurableFile::open_with_key(device, key.as_ref())?;
+        let file = DurableFile::open(device, key.as_ref())?;
         expect_tables(&file)?;
         return Ok((file, descriptor, Made(path, Found::Filled)));
     }
@@ -189,7 +189,7 @@ fn open_file<'a>(
         capacity_bytes,
     };
     let (identity, stamp) = (Identity::random(), stamp(true));
-    let created = DurableFile::create_with_key(device, shape, identity, stamp, key.as_ref())?;
+    let created = DurableFile::create(device, shape, identity, stamp, key.as_ref())?;
     Ok((created, descriptor, made))
 }
 

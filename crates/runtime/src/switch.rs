@@ -92,7 +92,7 @@ impl Runtime {
             None => self.open_provision()?,
         };
         let Ground { device, options, key } = ground;
-        let mut store = Store::open_with_key(device, options, key).map_err(ManageError::Store)?;
+        let mut store = Store::open(device, options, key).map_err(ManageError::Store)?;
         if let Some(Ground { device, options, key }) = tier {
             let added = store.add_second_tier(device, options, key).map_err(ManageError::Store);
             let _ = added.map_err(say_tier_lacks);

@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Arc::new(FileDevice::new(DirectFile::open_unlinked(&directory)?)?);
     println!("direct: {}, rings: {}", device.file().is_direct(), device.has_rings());
     let options = Options { buffers: 16, ..Options::new((gibibytes << 30) * 2) };
-    let store = Store::open(Box::new(device.clone()), options)?;
+    let store = Store::open(Box::new(device.clone()), options, None)?;
     store.reserve(blocks)?;
 
     let mut source = AlignedBuffer::new(256 * PAGE, 0)?;
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let hashes: Vec<ContentHash> = pages.iter().map(|page| store.hash(page)).collect();
     println!("hash: {:.2} GB/s", rate(256, hash_start));
 
-    let null = Store::open(Box::new(NullDevice), options)?;
+    let null = Store::open(Box::new(NullDevice), options, None)?;
     let start = Instant::now();
     for name in 0..blocks {
         // `writer` writes sealed segments itself where there is no thread to do it.

@@ -105,17 +105,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store without blocks; whatever the device holds is of no interest.
+    /// A store without blocks; whatever the device holds is of no interest. What it writes is
+    /// encrypted, if there is a key. Nobody else need have the key.
     ///
     /// Errors: `Options` for those that cannot work, `Io` if memory is lacking.
-    pub fn open(device: Box<dyn Device>, options: Options) -> Result<Self, StoreError> {
-        Self::open_with_key(device, options, None)
-    }
-
-    /// As `open`; what it writes is encrypted, if there is a key. Nobody else need have the key.
-    ///
-    /// Errors: as `open`.
-    pub fn open_with_key(
+    pub fn open(
         device: Box<dyn Device>,
         options: Options,
         key: Option<Key>,

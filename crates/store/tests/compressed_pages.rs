@@ -37,7 +37,7 @@ struct Pages {
 impl Pages {
     fn new(most: u64) -> Pages {
         let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 3);
-        let store = Store::open(Box::new(device), options(SEGMENTS)).expect("a store");
+        let store = Store::open(Box::new(device), options(SEGMENTS), None).expect("a store");
         let buffer = RefCell::new(AlignedBuffer::new(store.segment_bytes(), 0).expect("memory"));
         Pages { store, map: RefCell::default(), buffer, most }
     }

@@ -251,7 +251,7 @@ fn stress(store: &Store, sizes: Sizes, seed: u64, time: Duration) {
 }
 
 fn open(device: Box<dyn Device>) -> Store {
-    Store::open(device, options(SEGMENTS)).expect("a store")
+    Store::open(device, options(SEGMENTS), None).expect("a store")
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_checkpoint_writes_what_changed_and_little_more() {
     let written = &device.events()[before..];
     // The page, two index pages above it, the superblock, two syncs.
     assert!(written.len() <= 6, "{}", written.len());
-    let reopened = DurableFile::open(shared).expect("a heap");
+    let reopened = DurableFile::open(shared, None).expect("a heap");
     let mut seen = None;
     reopened
         .load_table(OBJECTS, &mut |page, bytes| {
@@ -195,10 +195,10 @@ fn what_is_no_heap_is_refused_by_name() {
     let device = |image: &Image| -> Arc<dyn Device> {
         Arc::new(Recorder::over(device_len(SEGMENTS), image.clone()))
     };
-    let open = |image: &Image| DurableFile::open(device(image)).map(drop);
+    let open = |image: &Image| DurableFile::open(device(image), None).map(drop);
     assert_eq!(open(&Image::default()), Err(DurableError::NotAHeap));
     let small = Arc::new(Recorder::over(4096, Image::default()));
-    assert!(matches!(DurableFile::open(small).map(drop), Err(DurableError::Io(_))));
+    assert!(matches!(DurableFile::open(small, None).map(drop), Err(DurableError::Io(_))));
 
     let (recorder, shared) = recorder();
     let log_start = heap(&shared, model::seed(36), Sizes::Whole, 2).file.log_start();
@@ -209,7 +209,7 @@ fn what_is_no_heap_is_refused_by_name() {
     damaged.flip((64 << 10) + 3000, 1);
     assert_eq!(open(&damaged), Err(DurableError::SuperblocksDamaged));
     let cut_off = Arc::new(Recorder::over(log_start + (1 << 20), good));
-    let error = DurableFile::open(cut_off).map(drop);
+    let error = DurableFile::open(cut_off, None).map(drop);
     assert!(matches!(error, Err(DurableError::Truncated { .. })), "{error:?}");
 }
 
@@ -219,7 +219,8 @@ fn shapes_that_cannot_be_are_refused() {
     let table = |id, pages| TableShape { id, pages };
     let create = |shape: HeapShape| {
         let (_, device) = recorder();
-        DurableFile::create(device, shape, Identity::random(), stamp(&Map::new(), 0)).map(drop)
+        DurableFile::create(device, shape, Identity::random(), stamp(&Map::new(), 0), None)
+            .map(drop)
     };
     assert_eq!(create(good.clone()), Ok(()));
     for tables in [
@@ -257,7 +258,7 @@ fn report(image: &Image) -> Report {
     let device: Arc<dyn Device> = Arc::new(Recorder::over(device_len(SEGMENTS), image.clone()));
     let mut report = verify_tables(device.clone(), None).expect("a superblock is left");
     if report.findings.iter().all(|finding| matches!(finding, Finding::Superblock(_))) {
-        let file = DurableFile::open(device).expect("a heap");
+        let file = DurableFile::open(device, None).expect("a heap");
         let (store, _) = open_store(&file).expect("a store");
         verify_blocks(&store, &mut report).expect("memory");
     }

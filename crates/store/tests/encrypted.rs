@@ -35,7 +35,7 @@ fn an_encrypted_heap_opens_with_its_key_and_no_other() {
     let (heap, device, _) = heap(model::seed(51));
     let map = heap.model.map.clone();
     drop(heap);
-    let open = |key: Option<&Key>| DurableFile::open_with_key(device.clone(), key).map(drop);
+    let open = |key: Option<&Key>| DurableFile::open(device.clone(), key).map(drop);
     assert_eq!(open(None), Err(DurableError::NeedsKey));
     assert_eq!(open(Some(&Key::from_bytes([8; KEY_BYTES]))), Err(DurableError::WrongKey));
     let key = key_of(Sizes::Encrypted);
@@ -48,6 +48,6 @@ fn an_encrypted_heap_opens_with_its_key_and_no_other() {
     assert!(report.is_clean() && report.blocks > 0, "{report:?}");
     let plain: Arc<dyn Device> = Arc::new(Recorder::over(device_len(SEGMENTS), Image::default()));
     drop(SavedHeap::create(plain.clone(), SEGMENTS, Sizes::Mixed).expect("a correct device"));
-    let opened = DurableFile::open_with_key(plain, key.as_ref()).map(drop);
+    let opened = DurableFile::open(plain, key.as_ref()).map(drop);
     assert_eq!(opened, Err(DurableError::NotEncrypted));
 }

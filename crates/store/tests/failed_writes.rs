@@ -32,7 +32,8 @@ impl Drop for Stop<'_> {
 fn the_writer_writes_by_itself_what_was_refused_once_the_device_is_well() {
     for errno in [Errno::EIO, Errno::ENOSPC] {
         let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, 1);
-        let store = Store::open(Box::new(device.clone()), options(SEGMENTS)).expect("a store");
+        let store =
+            Store::open(Box::new(device.clone()), options(SEGMENTS), None).expect("a store");
         refuse_all(&device, errno);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {

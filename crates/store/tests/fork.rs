@@ -28,7 +28,7 @@ fn parent_and_child_keep_every_block_while_both_rewrite_everything() {
     {
         // Operations on packed objects are batches.
         let steps = if sizes == Sizes::Mixed { 600 } else { 4000 };
-        let store = Store::open(file(), options(SEGMENTS));
+        let store = Store::open(file(), options(SEGMENTS), None);
         let mut model = Model::over(store.expect("a store"));
         model.sizes = sizes;
         work(&mut model, seed, steps * 3 / 4);
@@ -52,7 +52,7 @@ fn parent_and_child_keep_every_block_while_both_rewrite_everything() {
 #[test]
 fn children_of_children_keep_every_block() {
     let seed = model::seed(42);
-    let store = Store::open(file(), options(SEGMENTS));
+    let store = Store::open(file(), options(SEGMENTS), None);
     let mut model = Model::over(store.expect("a store"));
     work(&mut model, seed, 2500);
     let pin = model.store.pin_all().expect("a pin");
@@ -83,7 +83,7 @@ fn a_child_reads_what_went_elsewhere_and_writes_what_its_parent_could_not() {
     let seed = model::seed(43);
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
     device.break_place(5 * SEGMENT_BYTES..7 * SEGMENT_BYTES);
-    let store = Store::open(Box::new(device.clone()), options(SEGMENTS));
+    let store = Store::open(Box::new(device.clone()), options(SEGMENTS), None);
     let mut model = Model::over(store.expect("a store"));
     work(&mut model, seed, 2500);
     for _ in 0..5 {
@@ -110,7 +110,7 @@ fn a_child_reads_what_went_elsewhere_and_writes_what_its_parent_could_not() {
 
 #[test]
 fn an_inherited_pin_means_nothing_in_the_child() {
-    let store = Store::open(file(), options(SEGMENTS));
+    let store = Store::open(file(), options(SEGMENTS), None);
     let mut model = Model::over(store.expect("a store"));
     work(&mut model, 1, 500);
     let pin = model.store.pin_all().expect("a pin");
@@ -130,7 +130,7 @@ fn an_inherited_pin_means_nothing_in_the_child() {
 
 #[test]
 fn generations_are_bounded_and_the_last_refusal_is_an_error() {
-    let store = Store::open(file(), options(SEGMENTS)).expect("a store");
+    let store = Store::open(file(), options(SEGMENTS), None).expect("a store");
     let mut model = Model::over(store);
     for name in 0..50 {
         model.put(name).expect("room");

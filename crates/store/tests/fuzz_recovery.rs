@@ -120,7 +120,7 @@ fn forge_superblocks(random: &mut Random, device: &Recorder) {
 
 /// Changes tables, and saves them as a checkpoint of which all checksums are right.
 fn forge_tables(random: &mut Random, device: &Recorder) {
-    let mut file = DurableFile::open(Arc::new(device.clone())).expect("a good heap");
+    let mut file = DurableFile::open(Arc::new(device.clone()), None).expect("a good heap");
     let mut pages = Vec::new();
     for table in file.shape().tables.clone() {
         let mut keep = |number: u32, bytes: &[u8]| {
@@ -148,7 +148,7 @@ fn open(
 ) -> Result<(), DurableError> {
     let shared: Arc<dyn Device> = Arc::new(device.clone());
     let mut report = verify_tables(shared.clone(), None)?;
-    let file = DurableFile::open(shared)?;
+    let file = DurableFile::open(shared, None)?;
     let known = saved_heap::shape(SEGMENTS);
     file.expect_tables(&known.tables)?;
     if file.shape().capacity_bytes != known.capacity_bytes {

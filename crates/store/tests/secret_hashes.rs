@@ -25,7 +25,7 @@ fn hash_of_another_process() -> String {
 #[test]
 fn each_process_has_hashes_of_its_own() {
     let device = SimDevice::new(32 << 20, 1);
-    let store = Store::open(Box::new(device), Options::new(32 << 20)).expect("a store");
+    let store = Store::open(Box::new(device), Options::new(32 << 20), None).expect("a store");
     let own = format!("{:032x}", store.hash(&[0; 4096]).0);
     if std::env::var_os(TELL).is_some() {
         return println!("hash {own}");

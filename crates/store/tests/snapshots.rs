@@ -32,10 +32,10 @@ fn work(heap: &mut SavedHeap, random: &mut Random, steps: u32) {
 
 fn is_clean(device: &Arc<dyn Device>) -> bool {
     let mut report = verify_tables(device.clone(), None).expect("a heap");
-    let file = DurableFile::open(device.clone()).expect("a heap");
+    let file = DurableFile::open(device.clone(), None).expect("a heap");
     let names = file.snapshots().iter().map(|snapshot| snapshot.name.as_str());
     let mut files: Vec<_> = names.map(|name| file.open_snapshot(name).expect("whole")).collect();
-    files.push(DurableFile::open(device.clone()).expect("a heap"));
+    files.push(DurableFile::open(device.clone(), None).expect("a heap"));
     for file in files {
         let (store, _) = open_store(&file).expect("a store");
         verify_blocks(&store, &mut report).expect("memory");
@@ -280,7 +280,7 @@ fn space_that_nothing_needs_is_given_back_and_the_rest_is_as_it_was() {
     let map = heap.model.map.clone();
     drop(heap);
     let before = recorder.image().pages().len();
-    let file = DurableFile::open(device.clone()).expect("a heap");
+    let file = DurableFile::open(device.clone(), None).expect("a heap");
     let end = file.give_back_free().expect("a correct device");
     let pages = recorder.image().pages();
     println!("{before} pages, then {}", pages.len());
@@ -319,7 +319,7 @@ fn segments_that_move_down_take_everything_with_them_and_a_crash_undoes_it() {
         drop(heap);
         let key = saved_heap::key_of(sizes);
         let before = recorder.events().len();
-        let mut file = DurableFile::open_with_key(device.clone(), key.as_ref()).expect("a heap");
+        let mut file = DurableFile::open(device.clone(), key.as_ref()).expect("a heap");
         let moved = file.move_down().expect("a correct device");
         let end = file.give_back_free().expect("a correct device");
         drop(file);

@@ -12,7 +12,7 @@ use model::{Model, SEGMENT_BYTES, Sizes, options};
 
 fn open(segments: u64) -> (SimDevice, Store) {
     let device = SimDevice::new(segments * SEGMENT_BYTES, 1);
-    let store = Store::open(Box::new(device.clone()), options(segments));
+    let store = Store::open(Box::new(device.clone()), options(segments), None);
     (device, store.expect("a store"))
 }
 
@@ -273,7 +273,7 @@ fn a_device_that_knows_no_discard_is_asked_once_and_who_wants_none_never_asks() 
 #[test]
 fn options_that_cannot_work_are_refused() {
     let good = Options::new(64 << 20);
-    let open = |options| Store::open(Box::new(SimDevice::new(64 << 20, 1)), options).err();
+    let open = |options| Store::open(Box::new(SimDevice::new(64 << 20, 1)), options, None).err();
     assert_eq!(open(good), None);
     for bad in [
         Options { segment_bytes: 100_000, ..good },
@@ -289,7 +289,7 @@ fn options_that_cannot_work_are_refused() {
 #[test]
 fn memory_is_bounded_and_reported() {
     let device = SimDevice::new(1 << 40, 1);
-    let store = Store::open(Box::new(device), Options::new(1 << 40)).expect("a store");
+    let store = Store::open(Box::new(device), Options::new(1 << 40), None).expect("a store");
     let before = store.memory_bytes();
     assert!(before < 9 << 20, "eight buffers of 1 MiB and little else: {before}");
     store.reserve(20 << 20).expect("80 GiB of a TiB");

@@ -17,7 +17,7 @@ const NAMES: u64 = 1000;
 /// A model of two tiers, the second one of larger segments.
 fn tiers(first: Box<dyn Device>, second: Box<dyn Device>, sizes: Sizes) -> Model {
     let behind = Options { segment_bytes: 512 << 10, ..options(BEHIND) };
-    let mut store = Store::open(first, options(SEGMENTS)).expect("a store");
+    let mut store = Store::open(first, options(SEGMENTS), None).expect("a store");
     store.add_second_tier(second, behind, None).expect("a tier");
     let mut model = Model::over(store);
     model.sizes = sizes;
@@ -77,7 +77,7 @@ fn a_second_tier_that_refuses_all_writes_costs_nothing_that_was_stored() {
 #[test]
 fn a_full_second_tier_leaves_the_rest_to_the_first() {
     let mut random = Random::new(model::seed(63));
-    let mut store = Store::open(file(), options(SEGMENTS)).expect("a store");
+    let mut store = Store::open(file(), options(SEGMENTS), None).expect("a store");
     store.add_second_tier(file(), options(8), None).expect("a tier");
     let mut model = Model::over(store);
     work(&mut model, &mut random, 8000);
@@ -108,7 +108,7 @@ fn a_forked_child_reads_the_second_tier_and_writes_to_the_first() {
 #[test]
 fn a_store_with_all_block_numbers_has_none_for_a_second_tier() {
     let all = Options { capacity_bytes: 4 << 40, segment_bytes: 8 << 20, ..options(1) };
-    let mut store = Store::open(file(), all).expect("a store");
+    let mut store = Store::open(file(), all, None).expect("a store");
     let refused = store.add_second_tier(file(), options(SEGMENTS), None);
     assert!(matches!(refused, Err(StoreError::Options(_))));
     assert!(store.second_tier().is_none());

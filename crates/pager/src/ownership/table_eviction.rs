@@ -238,7 +238,7 @@ mod tests {
             buffers: 4,
             reserve_segments: 2,
         };
-        Store::open(Box::new(SimDevice::new(2 << 20, 1)), options).expect("a store")
+        Store::open(Box::new(SimDevice::new(2 << 20, 1)), options, None).expect("a store")
     }
 
     /// A table that wants no page in RAM, and the device that its pages go to.

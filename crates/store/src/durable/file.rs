@@ -131,23 +131,12 @@ pub type VisitPage<'a> = dyn FnMut(u32, &[u8]) -> Result<(), DurableError> + 'a;
 pub(crate) type Found = Result<Superblock, Option<Unreadable>>;
 
 impl DurableFile {
-    /// Makes an empty heap of this shape: checkpoint 1. Whatever the device holds is lost.
+    /// Makes an empty heap of this shape: checkpoint 1. Whatever the device holds is lost. With a
+    /// user's key the heap is encrypted.
     ///
     /// Errors: `Shape`; `Store` for a log that cannot be; `Truncated` if the device is too small;
-    /// `Io`, and then there is no heap.
+    /// `Io`, and then there is no heap; that the system has no random bytes.
     pub fn create(
-        device: Arc<dyn Device>,
-        shape: HeapShape,
-        identity: Identity,
-        stamp: Stamp,
-    ) -> Result<Self, DurableError> {
-        Self::create_with_key(device, shape, identity, stamp, None)
-    }
-
-    /// As `create`; with a user's key the heap is encrypted.
-    ///
-    /// Errors: as `create`; that the system has no random bytes.
-    pub fn create_with_key(
         device: Arc<dyn Device>,
         shape: HeapShape,
         mut identity: Identity,
@@ -181,22 +170,12 @@ impl DurableFile {
         Ok(this)
     }
 
-    /// Opens the heap at its last checkpoint.
+    /// Opens the heap at its last checkpoint; an encrypted one with its user's key.
     ///
     /// Errors: all but those of checkpoints. A device that fails is an error, too: the superblock
     /// that it does not show may be the newest. If its sync fails the heap can still be opened to
     /// read.
-    pub fn open(device: Arc<dyn Device>) -> Result<Self, DurableError> {
-        Self::open_with_key(device, None)
-    }
-
-    /// As `open`, with the key of an encrypted heap.
-    ///
-    /// Errors: as `open`; `NeedsKey`, `WrongKey`, `NotEncrypted`.
-    pub fn open_with_key(
-        device: Arc<dyn Device>,
-        user: Option<&Key>,
-    ) -> Result<Self, DurableError> {
+    pub fn open(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Self, DurableError> {
         let mut this = Self::open_to_read(device, user)?;
         // Before anything is overwritten that the checkpoint before this one needs.
         this.device.sync()?;

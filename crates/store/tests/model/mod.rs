@@ -159,7 +159,7 @@ pub struct Model {
 
 impl Model {
     pub fn new(device: Box<dyn Device>, options: Options) -> Self {
-        Self::over(Store::open(device, options).expect("a store"))
+        Self::over(Store::open(device, options, None).expect("a store"))
     }
 
     pub fn over(store: Store) -> Self {

@@ -85,14 +85,13 @@ impl SavedHeap {
         if key.is_some() {
             shape.tables.push(Store::tags_shape(&model::options(segments))?);
         }
-        let file =
-            DurableFile::create_with_key(device.clone(), shape, identity, stamp, key.as_ref())?;
+        let file = DurableFile::create(device.clone(), shape, identity, stamp, key.as_ref())?;
         Self::over(file, sizes, device)
     }
 
     pub fn open(device: Arc<dyn Device>, sizes: Sizes) -> Result<Self, DurableError> {
         let key = key_of(sizes);
-        Self::over(DurableFile::open_with_key(device.clone(), key.as_ref())?, sizes, device)
+        Self::over(DurableFile::open(device.clone(), key.as_ref())?, sizes, device)
     }
 
     pub fn open_to_read(device: Arc<dyn Device>, sizes: Sizes) -> Result<Self, DurableError> {
