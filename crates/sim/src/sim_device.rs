@@ -45,6 +45,11 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
+    /// How many clones of it there are, itself included.
+    pub fn handles(&self) -> usize {
+        Arc::strong_count(&self.state)
+    }
+
     /// A device of `len` bytes, without faults so far, whose chances the seed determines.
     pub fn new(len: u64, seed: u64) -> Self {
         let state = DeviceState {

@@ -11,6 +11,35 @@ use deepheap_sys::direct_file::DirectFile;
 
 const PAGE: usize = 4096;
 
+/// The device of the store, which is read without it, too.
+struct Shared(Arc<FileDevice>);
+
+impl Device for Shared {
+    fn read(&self, batch: &mut [Read<'_>]) {
+        self.0.read(batch);
+    }
+
+    fn write(&self, batch: &mut [Write<'_>]) {
+        self.0.write(batch);
+    }
+
+    fn sync(&self) -> DeviceResult<()> {
+        self.0.sync()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DeviceResult<()> {
+        self.0.discard(offset, len)
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> DeviceResult<()> {
+        self.0.reserve(offset, len)
+    }
+}
+
 /// A device that costs nothing: what is left is the store.
 struct NullDevice;
 
@@ -38,9 +67,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gibibytes: u64 = arguments.next().map_or(Ok(1), |text| text.parse())?;
     let blocks = (gibibytes << 30) / PAGE as u64;
     let device = Arc::new(FileDevice::new(DirectFile::open_unlinked(&directory)?)?);
-    println!("direct: {}, rings: {}", device.file().is_direct(), device.has_rings());
+    println!("direct: {}, rings: {}", device.file().is_direct(), device.memory_bytes() > 0);
     let options = Options { buffers: 16, ..Options::new((gibibytes << 30) * 2) };
-    let store = Store::open(Box::new(device.clone()), options, None)?;
+    let store = Store::open(Box::new(Shared(device.clone())), options, None)?;
     store.reserve(blocks)?;
 
     let mut source = AlignedBuffer::new(256 * PAGE, 0)?;

@@ -78,11 +78,6 @@ impl FileDevice {
         Self { floor_bytes, ..self }
     }
 
-    /// Whether batches go through io_uring.
-    pub fn has_rings(&self) -> bool {
-        !self.rings.is_empty()
-    }
-
     /// The file.
     pub fn file(&self) -> &DirectFile {
         &self.file

@@ -15,9 +15,10 @@ use xxhash_rust::xxh3::xxh3_64;
 const SEGMENTS: u64 = 24;
 
 /// A device that forges what it reads, while there are numbers to forge by.
+#[derive(Clone)]
 struct Forger {
     device: SimDevice,
-    random: Mutex<Option<Random>>,
+    random: Arc<Mutex<Option<Random>>>,
 }
 
 impl Device for Forger {
@@ -110,7 +111,7 @@ fn a_forged_directory_gives_no_object_that_was_not_appended_under_its_name() {
     let seed = model::seed(86);
     let mut random = Random::new(seed);
     let device = SimDevice::new(SEGMENTS * SEGMENT_BYTES, seed);
-    let forger = Arc::new(Forger { device, random: Mutex::new(None) });
+    let forger = Forger { device, random: Arc::new(Mutex::new(None)) };
     let mut model = Model::new(Box::new(forger.clone()), options(SEGMENTS));
     model.sizes = Sizes::Mixed;
     let mut buffer = AlignedBuffer::new(SEGMENT_BYTES as usize, 0).expect("memory");

@@ -217,7 +217,6 @@ fn put_back(entries: &[AtomicU32], copy: &[u8]) {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
     use deepheap_sim::{Random, SimDevice};
@@ -242,8 +241,8 @@ mod tests {
     }
 
     /// A table that wants no page in RAM, and the device that its pages go to.
-    fn table(store: &Store) -> (ObjectTable, Arc<SimDevice>) {
-        let device = Arc::new(SimDevice::new((TABLE_PAGES * PAGE) as u64, 1));
+    fn table(store: &Store) -> (ObjectTable, SimDevice) {
+        let device = SimDevice::new((TABLE_PAGES * PAGE) as u64, 1);
         let table = ObjectTable::new(PAGES).expect("memory");
         table.add_file(store.table_file(Box::new(device.clone())));
         table.set_limit(0);
@@ -403,7 +402,7 @@ mod tests {
         let writes = before.count(deepheap_sim::Operation::Write);
         assert!(table.replace(page, stored(4), stored(5)));
         assert_eq!(table.evict(&zapper), 0, "there is no file");
-        let after = Arc::new(SimDevice::new((TABLE_PAGES * PAGE) as u64, 1));
+        let after = SimDevice::new((TABLE_PAGES * PAGE) as u64, 1);
         table.add_file(store.table_file(Box::new(after)));
         table.set_limit(0);
         assert_eq!(table.evict(&zapper), 1);
@@ -412,9 +411,9 @@ mod tests {
         // Once no page is there any more the file is closed.
         assert!(table.replace(other, stored(4), stored(6)));
         assert_eq!(table.evict(&zapper), 2);
-        assert!(Arc::strong_count(&before) > 1);
+        assert!(before.handles() > 1);
         assert!(table.freeze());
-        assert_eq!(Arc::strong_count(&before), 1);
+        assert_eq!(before.handles(), 1);
         assert_eq!((table.load(page), table.load(other)), (stored(5), stored(6)));
     }
 }

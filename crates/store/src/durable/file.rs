@@ -356,11 +356,6 @@ impl DurableFile {
         self.damaged
     }
 
-    /// Whether this process can make no more checkpoints.
-    pub fn is_stopped(&self) -> bool {
-        self.condition == Condition::Stopped
-    }
-
     /// Bytes of RAM, the device's not counted.
     pub fn memory_bytes(&self) -> u64 {
         self.index.memory_bytes() + size_of::<Self>() as u64
