@@ -45,12 +45,13 @@
 
 use deepheap_sys::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::pinned_array::PinnedArray;
+use zerocopy::TryFromBytes;
 
 use crate::block::Segment;
 use crate::error::StoreError;
 
 /// Where a segment is in its life. See the file's header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum State {
     Bare,
@@ -70,24 +71,7 @@ pub(crate) enum State {
 }
 
 /// Number of states.
-pub(crate) const STATES: usize = 14;
-
-const ALL: [State; STATES] = [
-    State::Bare,
-    State::Growing,
-    State::Ready,
-    State::Open,
-    State::Sealed,
-    State::Writing,
-    State::Written,
-    State::Collecting,
-    State::Shelved,
-    State::Failed,
-    State::Spare,
-    State::Lost,
-    State::Withheld,
-    State::Discarding,
-];
+pub(crate) const STATES: usize = State::Discarding as usize + 1;
 
 impl State {
     /// Whether the table in the file's header has this line.
@@ -217,7 +201,10 @@ impl SegmentTable {
 
     /// The state; stable only under the lock of the space.
     pub(crate) fn state(&self, segment: Segment) -> State {
-        ALL[self.state[segment.index()].load(Ordering::Relaxed) as usize]
+        match State::try_read_from_bytes(&[self.state[segment.index()].load(Ordering::Relaxed)]) {
+            Ok(state) => state,
+            Err(_) => unreachable!("only `set_state` writes them"),
+        }
     }
 
     /// Changes the state without asking; only `Space`, the child of a fork, and who opens
@@ -277,20 +264,17 @@ impl SegmentTable {
 mod tests {
     use super::*;
 
-    #[test]
-    fn states_have_their_numbers() {
-        for (number, state) in ALL.into_iter().enumerate() {
-            assert_eq!(state as usize, number);
-        }
+    fn all() -> impl Iterator<Item = State> {
+        (0..STATES as u8).map(|number| State::try_read_from_bytes(&[number]).expect("a state"))
     }
 
     #[test]
     fn every_state_but_lost_leads_back_to_a_free_segment() {
-        for start in ALL.into_iter().filter(|&state| !matches!(state, State::Lost)) {
+        for start in all().filter(|&state| !matches!(state, State::Lost)) {
             let mut reached = vec![start];
             let mut at = 0;
             while at < reached.len() {
-                for next in ALL {
+                for next in all() {
                     if reached[at].may_become(next) && !reached.contains(&next) {
                         reached.push(next);
                     }
@@ -315,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_segment_with_blocks_is_never_simply_reused() {
-        for state in ALL.into_iter().filter(|state| state.holds_blocks()) {
+        for state in all().filter(|state| state.holds_blocks()) {
             assert!(!state.may_become(State::Open) && !state.may_become(State::Growing));
         }
     }
