@@ -111,15 +111,7 @@ impl Superblocks {
     ///
     /// Errors: `Io`.
     pub fn of(device: &dyn Device) -> Result<Self, DurableError> {
-        let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
-        let mut read = |which: SuperblockId| {
-            let page = buffer.as_mut_slice();
-            match read_bare(device, which.offset(), page) {
-                Ok(()) => Ok(Some(Box::from(&*page))),
-                Err(PageLack::Damaged) => Ok(None),
-                Err(PageLack::Refused(errno)) => Err(DurableError::Io(errno)),
-            }
-        };
+        let read = |which: SuperblockId| read_page(device, which.offset());
         Ok(Self([read(SuperblockId::A)?, read(SuperblockId::B)?]))
     }
 }
@@ -416,15 +408,14 @@ impl DurableFile {
         let mut index = Index::new(&self.layout)?;
         index.set(self.layout.root(), self.superblock.root);
         let mut reader = self.reader()?;
-        for (number, level) in self.layout.levels().iter().enumerate().skip(1).rev() {
+        for level in self.layout.levels().iter().skip(1).rev() {
             let known = level.nodes().map(|node| (node, index.get(node)));
             let wanted: Vec<_> = known.filter(|(_, entry)| !entry.is_none()).collect();
             for batch in wanted.chunks(BATCH_PAGES) {
                 reader.read(batch, |node, page| {
-                    let place = (number, node.0 - level.first);
                     let checkpoint = self.superblock.checkpoint;
                     match page {
-                        Ok(page) if index.read(&self.layout, place, checkpoint, page) => Ok(()),
+                        Ok(page) if index.read(&self.layout, node, checkpoint, page) => Ok(()),
                         Ok(_) => lacking(node, PageLack::Damaged),
                         Err(lack) => lacking(node, lack),
                     }
@@ -475,11 +466,17 @@ pub(crate) fn read_superblock(
     offset: u64,
     user: Option<&Key>,
 ) -> Result<Found, DurableError> {
+    let page = read_page(device, offset)?;
+    Ok(page.ok_or(None).and_then(|page| Superblock::read(&page, user).map_err(Some)))
+}
+
+/// A page without a checksum of ours; `None` if it is behind the end of the device.
+fn read_page(device: &dyn Device, offset: u64) -> Result<Option<Box<[u8]>>, DurableError> {
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES, 0)?;
     let page = buffer.as_mut_slice();
     match read_bare(device, offset, page) {
-        Ok(()) => Ok(Superblock::read(page, user).map_err(Some)),
-        Err(PageLack::Damaged) => Ok(Err(None)),
+        Ok(()) => Ok(Some(Box::from(&*page))),
+        Err(PageLack::Damaged) => Ok(None),
         Err(PageLack::Refused(errno)) => Err(DurableError::Io(errno)),
     }
 }

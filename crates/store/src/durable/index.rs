@@ -45,25 +45,25 @@ impl Index {
         self.used * size_of::<[u64; 4]>() as u64
     }
 
-    /// The bytes of page `page` of index level `level`.
-    pub(crate) fn write(&self, layout: &Layout, level: usize, page: u32) -> [u8; BLOCK_BYTES] {
+    /// The bytes of a page of the index.
+    pub(crate) fn write(&self, layout: &Layout, node: Node) -> [u8; BLOCK_BYTES] {
         let mut bytes = [0; BLOCK_BYTES];
-        for (at, child) in layout.children(level, page).enumerate() {
+        for (at, child) in layout.children(node).enumerate() {
             index::set_entry(&mut bytes, at, self.get(child));
         }
         bytes
     }
 
-    /// Takes the entries of page `page` of index level `level`, which was written by `checkpoint`
-    /// or before; false if they cannot be.
+    /// Takes the entries of a page of the index, which was written by `checkpoint` or before; false
+    /// if they cannot be.
     pub(crate) fn read(
         &mut self,
         layout: &Layout,
-        (level, page): (usize, u32),
+        node: Node,
         checkpoint: u64,
         bytes: &[u8],
     ) -> bool {
-        let mut children = layout.children(level, page);
+        let mut children = layout.children(node);
         for entry in index::entries(bytes) {
             match children.next() {
                 Some(_) if entry.checkpoint() > checkpoint => return false,

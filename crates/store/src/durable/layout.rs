@@ -132,17 +132,16 @@ impl Layout {
         self.levels.get(level + 1).map(|above| Node(above.first + page / FANOUT))
     }
 
-    /// The pages that page `page` of index level `level` tells of, in the order of its entries.
-    pub(crate) fn children(&self, level: usize, page: u32) -> impl Iterator<Item = Node> {
-        let below = self.levels[level - 1];
-        let end = ((page + 1) * FANOUT).min(below.pages);
-        (below.first + page * FANOUT..below.first + end).map(Node)
-    }
-
-    /// The pages that a page of the index tells of; none if it is one of a table.
-    pub(crate) fn children_of(&self, node: Node) -> impl Iterator<Item = Node> {
+    /// The pages that a page of the index tells of, in the order of its entries; none if it is one
+    /// of a table.
+    pub(crate) fn children(&self, node: Node) -> impl Iterator<Item = Node> {
         let (level, page) = self.place(node);
-        (level > 0).then(|| self.children(level, page)).into_iter().flatten()
+        let below = level.checked_sub(1).map(|below| self.levels[below]);
+        let nodes = below.map(|below| {
+            let end = ((page + 1) * FANOUT).min(below.pages);
+            (below.first + page * FANOUT..below.first + end).map(Node)
+        });
+        nodes.into_iter().flatten()
     }
 
     /// The same pages in an area, where each has one place, whatever its slot.
@@ -240,12 +239,10 @@ mod tests {
     fn every_page_but_the_topmost_is_told_of_once() {
         for layout in [layout(&[1]), layout(&[128]), layout(&[129]), layout(&[70_000, 5])] {
             let mut told = vec![0; layout.nodes() as usize];
-            for (level, pages) in layout.levels().iter().enumerate().skip(1) {
-                for page in 0..pages.pages {
-                    for node in layout.children(level, page) {
-                        told[node.0 as usize] += 1;
-                        assert_eq!(layout.parent(node), Some(Node(pages.first + page)));
-                    }
+            for parent in (0..layout.nodes()).map(Node) {
+                for node in layout.children(parent) {
+                    told[node.0 as usize] += 1;
+                    assert_eq!(layout.parent(node), Some(parent));
                 }
             }
             assert_eq!(told.pop(), Some(0), "the topmost");

@@ -127,7 +127,7 @@ impl Salvage {
         // Below an index page that is lost: everything of which there is something.
         let mut unknown: Vec<Node> = lost_index.clone();
         while let Some(node) = unknown.pop() {
-            for child in file.layout.children_of(node) {
+            for child in file.layout.children(node) {
                 if !index.get(child).is_none() || !has_bytes(&file, child)? {
                     continue;
                 }
@@ -294,7 +294,7 @@ fn remake_index_page(
     let secret = &file.superblock.identity.secret;
     let mut page = [0; BLOCK_BYTES];
     let mut below = Vec::new();
-    for (at, child) in file.layout.children_of(node).enumerate() {
+    for (at, child) in file.layout.children(node).enumerate() {
         if child.0 < tables {
             return Ok(false);
         }
@@ -319,17 +319,17 @@ fn load_below(
     damaged: &mut Vec<Node>,
 ) -> Result<(), DurableError> {
     let mut reader = file.reader()?;
-    let mut next: Vec<Node> = file.layout.children_of(node).collect();
+    let mut next: Vec<Node> = file.layout.children(node).collect();
     while let Some(node) = next.pop() {
-        let (place, entry) = (file.layout.place(node), index.get(node));
-        if place.0 == 0 || entry.is_none() {
+        let entry = index.get(node);
+        if node.0 < file.layout.levels()[0].pages || entry.is_none() {
             continue;
         }
         let checkpoint = file.superblock.checkpoint;
         reader.read(&[(node, entry)], |node, page| {
             match page {
-                Ok(page) if index.read(&file.layout, place, checkpoint, page) => {
-                    next.extend(file.layout.children_of(node));
+                Ok(page) if index.read(&file.layout, node, checkpoint, page) => {
+                    next.extend(file.layout.children(node));
                 }
                 _ => damaged.push(node),
             }

@@ -45,17 +45,31 @@ pub struct Saving<'a> {
 }
 
 impl DurableFile {
+    /// Errors: `Stopped`, `ReadOnly`.
+    pub(crate) fn may_write(&self) -> Result<(), DurableError> {
+        match self.condition {
+            Condition::Stopped => Err(DurableError::Stopped),
+            Condition::ReadOnly => Err(DurableError::ReadOnly),
+            Condition::Settled | Condition::Unsettled => Ok(()),
+        }
+    }
+
+    /// Reads the index again if a checkpoint was given up.
+    pub(crate) fn settle(&mut self) -> Result<(), DurableError> {
+        self.may_write()?;
+        if self.condition == Condition::Unsettled {
+            self.index = self.load_index()?;
+            self.condition = Condition::Settled;
+        }
+        Ok(())
+    }
+
     /// Begins a checkpoint.
     ///
     /// Errors: `Stopped`; `Io` if memory is lacking; if a checkpoint was given up before, those of
     /// `open`.
     pub fn begin(&mut self) -> Result<Saving<'_>, DurableError> {
-        match self.condition {
-            Condition::Stopped => return Err(DurableError::Stopped),
-            Condition::ReadOnly => return Err(DurableError::ReadOnly),
-            Condition::Unsettled => self.index = self.load_index()?,
-            Condition::Settled => {}
-        }
+        self.settle()?;
         let writer = PageWriter::new()?;
         // Until the commit.
         self.condition = Condition::Unsettled;
@@ -143,8 +157,7 @@ impl Saving<'_> {
     /// tells of it.
     fn write_index(&mut self) -> Result<(), DurableError> {
         while let Some(node) = self.changed.pop_first() {
-            let (level, page) = self.file.layout.place(node);
-            let bytes = self.file.index.write(&self.file.layout, level, page);
+            let bytes = self.file.index.write(&self.file.layout, node);
             let sum = checksum(&self.file.superblock.identity.secret, node, &bytes);
             self.write(node, sum, &bytes)?;
         }

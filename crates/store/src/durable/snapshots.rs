@@ -20,7 +20,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::durable::error::DurableError;
-use crate::durable::file::{Condition, DurableFile, Snapshot, check_length};
+use crate::durable::file::{DurableFile, Snapshot, check_length};
 use crate::durable::layout::Node;
 use crate::durable::pages::PageWriter;
 use crate::durable::saving::Saving;
@@ -68,11 +68,7 @@ impl DurableFile {
     ///
     /// Errors: `SnapshotName`, `SnapshotExists`, `TooManySnapshots`; `Stopped`, `ReadOnly`.
     pub fn may_keep(&self, name: &str) -> Result<(), DurableError> {
-        match self.condition {
-            Condition::ReadOnly => return Err(DurableError::ReadOnly),
-            Condition::Stopped => return Err(DurableError::Stopped),
-            Condition::Settled | Condition::Unsettled => {}
-        }
+        self.may_write()?;
         if !is_snapshot_name(name) {
             return Err(DurableError::SnapshotName);
         }
@@ -254,18 +250,6 @@ impl DurableFile {
             Some(area) => self.layout.area_start(area + 1),
             None => start_of(held.len() as u64),
         })
-    }
-
-    /// Reads the index again if a checkpoint was given up.
-    fn settle(&mut self) -> Result<(), DurableError> {
-        match self.condition {
-            Condition::Settled => return Ok(()),
-            Condition::Stopped => return Err(DurableError::Stopped),
-            Condition::ReadOnly => return Err(DurableError::ReadOnly),
-            Condition::Unsettled => self.index = self.load_index()?,
-        }
-        self.condition = Condition::Settled;
-        Ok(())
     }
 
     /// Copies all pages of the last checkpoint into an area.
