@@ -11,7 +11,7 @@
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
 use deepheap_store::packed::{self, CAPACITY, WELL_FILLED, footprint};
-use deepheap_store::{PackedBlock, Writer};
+use deepheap_store::{Content, PackedBlock, Writer};
 
 use crate::PAGE;
 use crate::access::{AccessBuffer, Piece, Pieces};
@@ -74,7 +74,7 @@ impl Pager {
         let staging = self.take_staging(PAGE);
         // SAFETY: the staging page is ours alone.
         let block = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-        let mut packed = PackedBlock::begin(block);
+        let mut packed = PackedBlock::begin_with(block, Content::Objects);
         let mut objects = OwnedList::<CALL_PIECES>::new();
         let (mut cost, mut done) = (0, 0);
         for at in which {

@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::format::BLOCK_BYTES;
-    use crate::format::packed::PackedBlock;
+    use crate::format::packed::{Content, PackedBlock};
 
     /// Packs as planned; how many blocks, and the bytes used in them.
     fn pack(plan: &mut Plan, sizes: &[u16]) -> (usize, usize) {
@@ -220,7 +220,7 @@ mod tests {
         let mut used_bytes = 0;
         for block in 0..blocks {
             let mut buf = [0; BLOCK_BYTES];
-            let mut packed = PackedBlock::begin(&mut buf);
+            let mut packed = PackedBlock::begin_with(&mut buf, Content::Objects);
             for object in plan.objects(block) {
                 assert!(!core::mem::replace(&mut seen[object], true), "in two blocks");
                 assert_eq!(plan.block_of(object), block);

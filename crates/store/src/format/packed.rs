@@ -108,18 +108,10 @@ pub struct PackedBlock<'a> {
 }
 
 impl<'a> PackedBlock<'a> {
-    /// Begins an empty block of objects in the buffer, whose bytes are of no interest.
+    /// Begins an empty block of this content in the buffer, whose bytes are of no interest.
     ///
     /// # Panics
     /// If the buffer is not one block.
-    pub fn begin(buf: &'a mut [u8]) -> Self {
-        Self::begin_with(buf, Content::Objects)
-    }
-
-    /// As `begin`, for this content.
-    ///
-    /// # Panics
-    /// As `begin`.
     pub fn begin_with(buf: &'a mut [u8], content: Content) -> Self {
         let Ok(buf) = buf.try_into() else {
             panic!("objects are packed into blocks of 4 KiB");
@@ -249,7 +241,7 @@ mod tests {
     fn what_is_pushed_is_found_and_nothing_else() {
         let mut buf = vec![0xee; BLOCK_BYTES];
         let sizes = [1, 7, 8, 9, 100, 129, 512, 1000, 0];
-        let mut block = PackedBlock::begin(&mut buf);
+        let mut block = PackedBlock::begin_with(&mut buf, Content::Objects);
         for (name, &size) in (100..).zip(&sizes) {
             assert!(block.fits(size));
             block.push(name, &bytes(name, size));
@@ -281,7 +273,7 @@ mod tests {
     fn as_many_objects_of_a_size_fit_as_the_cost_assumes() {
         for size in 0..=BLOCK_BYTES {
             let mut buf = vec![0; BLOCK_BYTES];
-            let mut block = PackedBlock::begin(&mut buf);
+            let mut block = PackedBlock::begin_with(&mut buf, Content::Objects);
             let data = vec![1; size];
             while block.fits(size) {
                 block.push(block.count() as u32, &data);
@@ -307,7 +299,7 @@ mod tests {
         for sizes in [&[][..], &[1], &[3, 5, 1000], &[PACKED_MAX], &[2000, 2049]] {
             let finish = |old: u8| {
                 let mut buf = vec![old; BLOCK_BYTES];
-                let mut block = PackedBlock::begin(&mut buf);
+                let mut block = PackedBlock::begin_with(&mut buf, Content::Objects);
                 sizes.iter().for_each(|&size| block.push(7, &bytes(7, size)));
                 block.finish().to_vec()
             };
@@ -318,7 +310,7 @@ mod tests {
     #[test]
     fn the_bytes_are_where_the_document_draws_them() {
         let mut buf = vec![0xff; BLOCK_BYTES];
-        let mut block = PackedBlock::begin(&mut buf);
+        let mut block = PackedBlock::begin_with(&mut buf, Content::Objects);
         block.push(0x0102_0304, &[9; 10]);
         let block = block.finish();
         assert_eq!(&block[..4], b"dhp1");

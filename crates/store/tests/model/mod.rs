@@ -11,8 +11,8 @@ use deepheap_child as child;
 use deepheap_sim::Random;
 use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_BYTES, Block, BlockRead, Device, FileDevice, Head, Options, PACKED_MAX, PackedBlock,
-    Plan, Store, StoreError, VictimObject, Writer, packed,
+    BLOCK_BYTES, Block, BlockRead, Content, Device, FileDevice, Head, Options, PACKED_MAX,
+    PackedBlock, Plan, Store, StoreError, VictimObject, Writer, packed,
 };
 use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::direct_file::DirectFile;
@@ -107,7 +107,7 @@ pub fn pack(
         plan.assign(&sizes);
         for at in 0..plan.blocks() {
             let mut page = Page([0xbb; BLOCK_BYTES]);
-            let mut packed = PackedBlock::begin(&mut page.0);
+            let mut packed = PackedBlock::begin_with(&mut page.0, Content::Objects);
             for object in plan.objects(at) {
                 packed.push(batch[object].0, &batch[object].1);
             }
