@@ -74,30 +74,19 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    /// Its number among all pieces: 12 bytes.
-    fn nonce(self) -> [u8; 12] {
-        let (high, low) = match self {
-            Self::Block { filling, block, .. } => (filling, block),
-            Self::Page { checkpoint, node } => (checkpoint, node),
-            Self::Secrets { id } => (id, 0),
+    /// Its number among all pieces, and what is bound to it: the version, its kind, and its name.
+    fn nonce_and_bound(self) -> ([u8; 12], [u8; 16]) {
+        let (high, low, kind, name) = match self {
+            Self::Block { filling, block, name } => (filling, block, 0, name),
+            Self::Page { checkpoint, node } => (checkpoint, node, 1, 0),
+            Self::Secrets { id } => (id, 0, 2, 0),
         };
-        let mut nonce = [0; 12];
+        let (mut nonce, mut bound) = ([0; 12], [0; 16]);
         nonce[..8].copy_from_slice(&high.to_le_bytes());
         nonce[8..].copy_from_slice(&low.to_le_bytes());
-        nonce
-    }
-
-    /// What is bound to it: the version, its kind, and its name.
-    fn associated(self) -> [u8; 16] {
-        let (kind, name) = match self {
-            Self::Block { name, .. } => (0, name),
-            Self::Page { .. } => (1, 0),
-            Self::Secrets { .. } => (2, 0),
-        };
-        let mut bytes = [0; 16];
-        (bytes[0], bytes[1]) = (VERSION, kind);
-        bytes[8..].copy_from_slice(&name.to_le_bytes());
-        bytes
+        (bound[0], bound[1]) = (VERSION, kind);
+        bound[8..].copy_from_slice(&name.to_le_bytes());
+        (nonce, bound)
     }
 }
 
@@ -111,7 +100,7 @@ impl Cipher {
 
     /// Encrypts the bytes in place.
     pub(crate) fn seal(&self, piece: Piece, bytes: &mut [u8]) -> Tag {
-        let (nonce, bound) = (piece.nonce(), piece.associated());
+        let (nonce, bound) = piece.nonce_and_bound();
         match self.0.encrypt_inout_detached(&nonce.into(), &bound, InOutBuf::from(bytes)) {
             Ok(tag) => tag.into(),
             Err(_) => unreachable!("a piece is shorter than 2^36 bytes"),
@@ -121,7 +110,7 @@ impl Cipher {
     /// Decrypts the bytes in place; false, and they stay, if they are not what was sealed.
     #[must_use]
     pub(crate) fn open(&self, piece: Piece, bytes: &mut [u8], tag: &Tag) -> bool {
-        let (nonce, bound) = (piece.nonce(), piece.associated());
+        let (nonce, bound) = piece.nonce_and_bound();
         let bytes = InOutBuf::from(bytes);
         self.0.decrypt_inout_detached(&nonce.into(), &bound, bytes, &(*tag).into()).is_ok()
     }

@@ -31,7 +31,7 @@ use crate::head::{Head, HeadState, OpenSegment};
 use crate::segment::State;
 use crate::sharers::share;
 use crate::space::Space;
-use crate::store::{Growth, Store};
+use crate::store::Store;
 
 /// Bytes of one write while the device keeps up with the pager.
 const GENTLE_BYTES: usize = 256 << 10;
@@ -103,7 +103,7 @@ impl<'a> Writer<'a> {
     /// collection finds damaged moves with the checksum it ought to have, and stays unreadable.
     pub fn append_as(&mut self, name: u64, data: &[u8], checksum: u32) -> Block {
         debug_assert!(name < u32::MAX as u64, "the name of packed blocks, or of no page");
-        self.append_block(name, data, checksum, BLOCK_UNITS, None)
+        self.append_block(name, data, checksum, BLOCK_UNITS, 0)
     }
 
     /// Appends a packed block whose objects cost `cost_sum` together (each of them `packed::cost`
@@ -113,18 +113,19 @@ impl<'a> Writer<'a> {
     /// As `append`.
     pub fn append_packed(&mut self, block: &[u8], cost_sum: u32) -> Block {
         let checksum = self.store.hash(block).checksum(PACKED_NAME);
-        self.append_block(PACKED_NAME, block, checksum, cost_sum, None)
+        self.append_block(PACKED_NAME, block, checksum, cost_sum, 0)
     }
 
     /// Appends a packed block of so many compressed pages, and returns where they are from now on.
     /// Each costs its `share` of the block, and is live until it is retired.
     ///
     /// # Panics
-    /// As `append`; or if there is no page.
+    /// As `append`; or if there is no page, or more than a block can have.
     pub fn append_pages(&mut self, block: &[u8], pages: usize) -> Block {
+        assert!((1..=255).contains(&pages), "a block of no pages, or of too many");
         let checksum = self.store.hash(block).checksum(PACKED_NAME);
         let units = share(pages) * pages as u32;
-        self.append_block(PACKED_NAME, block, checksum, units, Some(pages))
+        self.append_block(PACKED_NAME, block, checksum, units, pages as u8)
     }
 
     fn append_block(
@@ -133,7 +134,7 @@ impl<'a> Writer<'a> {
         data: &[u8],
         checksum: u32,
         units: u32,
-        pages: Option<usize>,
+        pages: u8,
     ) -> Block {
         assert_eq!(data.len(), BLOCK_BYTES, "the store keeps blocks of 4 KiB");
         let state = &mut *self.state;
@@ -231,9 +232,9 @@ impl Store {
         match missing {
             Missing::Unavailable(error) => Err(error),
             Missing::DeviceSpace { last } => match self.grow(1) {
-                Growth::Refused(_) if last => Err(StoreError::Full),
-                Growth::Changed | Growth::Refused(_) => Ok(None),
-                Growth::Busy => Ok(Some(WRITER_WAIT)),
+                Err(_) if last => Err(StoreError::Full),
+                Ok(true) | Err(_) => Ok(None),
+                Ok(false) => Ok(Some(WRITER_WAIT)),
             },
             Missing::Buffer => Ok(Some(WRITER_WAIT)),
             Missing::UnreadBuffer => Ok(Some(READERS_WAIT)),

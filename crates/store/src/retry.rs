@@ -24,7 +24,7 @@ use crate::device::Write;
 use crate::format::BLOCK_BYTES;
 use crate::retry_schedule::Buffers;
 use crate::segment::State;
-use crate::store::{Growth, Store};
+use crate::store::Store;
 
 /// Refusals after which a segment may go to another place.
 const REFUSALS_IN_PLACE: u8 = 3;
@@ -108,8 +108,8 @@ impl Store {
             self.space.lock().take_spare(&self.segments, live_units)
         };
         take().or_else(|| match self.grow(1) {
-            Growth::Changed => take(),
-            Growth::Busy | Growth::Refused(_) => {
+            Ok(true) => take(),
+            Ok(false) | Err(_) => {
                 self.work.notify();
                 None
             }

@@ -162,10 +162,7 @@ impl Store {
                     let checksum = U32::read_from_bytes(bytes).map_or(0, U32::get);
                     self.checksums.set(block, checksum);
                 }
-                (SHARERS, _) => {
-                    let pages = bytes[0] as usize;
-                    self.sharers.set(block, (pages > 0).then_some(pages));
-                }
+                (SHARERS, _) => self.sharers.set(block, bytes[0]),
                 (_, Some(seal)) => {
                     let tag = bytes.as_array().unwrap_or(&[0; TAG_BYTES]);
                     seal.set_tag(block, tag);

@@ -18,9 +18,6 @@ use crate::format::geometry::Geometry;
 /// Bytes of RAM for each block, once its segment was ever filled.
 pub(crate) const SHARERS_BYTES_PER_BLOCK: usize = 1;
 
-/// In the table: no block of compressed pages.
-const NONE: u8 = 0;
-
 /// See the file's header.
 pub(crate) struct SharerTable {
     of: PinnedArray<AtomicU8>,
@@ -40,10 +37,8 @@ impl SharerTable {
 
     /// What each page of the block costs; none if the block is not one of compressed pages.
     pub(crate) fn share(&self, block: Block) -> Option<u32> {
-        match self.of.get(self.geometry.index(block))?.load(Ordering::Relaxed) {
-            NONE => None,
-            pages => Some(share(pages as usize)),
-        }
+        let pages = self.of.get(self.geometry.index(block))?.load(Ordering::Relaxed);
+        (pages > 0).then(|| share(pages.into()))
     }
 
     /// How many pages the block has; 0 if it is not one of compressed pages.
@@ -51,15 +46,8 @@ impl SharerTable {
         self.of[self.geometry.index(block)].load(Ordering::Relaxed)
     }
 
-    /// Notes how many pages the block has; none if it is not one of compressed pages.
-    ///
-    /// # Panics
-    /// If they are more than a block can have.
-    pub(crate) fn set(&self, block: Block, pages: Option<usize>) {
-        let pages = pages.map_or(NONE, |pages| {
-            assert!((1..=255).contains(&pages), "a block of no pages, or of too many");
-            pages as u8
-        });
+    /// Notes how many pages the block has; 0 if it is not one of compressed pages.
+    pub(crate) fn set(&self, block: Block, pages: u8) {
         self.of[self.geometry.index(block)].store(pages, Ordering::Relaxed);
     }
 }

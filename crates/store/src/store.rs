@@ -20,7 +20,7 @@ use deepheap_sys::moving_mean::MovingMean;
 use crate::block::{Block, Segment};
 use crate::busy::Busy;
 use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
-use crate::cipher::Key;
+use crate::cipher::{Key, TAG_BYTES};
 use crate::device::Device;
 use crate::discards::BYTES_MAX;
 use crate::error::StoreError;
@@ -30,7 +30,7 @@ use crate::head::{Head, HeadState};
 use crate::identity::Identity;
 use crate::options::{BUFFERS_MAX, BUFFERS_MIN, Options};
 use crate::recent::Recent;
-use crate::seal::{Seal, TAG_BYTES_PER_BLOCK};
+use crate::seal::Seal;
 use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
 use crate::sharers::{SHARERS_BYTES_PER_BLOCK, SharerTable};
 use crate::space::{Space, level_of};
@@ -50,17 +50,6 @@ pub const GENERATIONS_MAX: usize = 64;
 
 /// How long a thread sleeps before it looks again at a buffer that is closed for a moment.
 const NAP: Duration = Duration::from_micros(20);
-
-/// What came of asking the device for space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Growth {
-    /// More segments are free, or less than what was asked for may be had: try again.
-    Changed,
-    /// Another thread is asking.
-    Busy,
-    /// Nothing.
-    Refused(StoreError),
-}
 
 /// Bytes of RAM that a block of the log costs, once its segment was ever filled.
 pub const TABLE_BYTES_PER_BLOCK: usize = CHECKSUM_BYTES_PER_BLOCK + SHARERS_BYTES_PER_BLOCK;
@@ -190,7 +179,7 @@ impl Store {
 
     /// Bytes of RAM that a block of the log costs, once its segment was ever filled.
     pub fn table_bytes_per_block(&self) -> usize {
-        TABLE_BYTES_PER_BLOCK + if self.seal.is_some() { TAG_BYTES_PER_BLOCK } else { 0 }
+        TABLE_BYTES_PER_BLOCK + if self.seal.is_some() { TAG_BYTES } else { 0 }
     }
 
     /// Whether what is on the device is encrypted.
@@ -220,10 +209,8 @@ impl Store {
             if missing == 0 {
                 return Ok(());
             }
-            match self.grow(missing) {
-                Growth::Changed => {}
-                Growth::Busy => self.progress.wait(ticket, None),
-                Growth::Refused(error) => return Err(error),
+            if !self.grow(missing)? {
+                self.progress.wait(ticket, None);
             }
         }
     }
@@ -240,18 +227,21 @@ impl Store {
         self.space.lock().room(segments)
     }
 
-    /// Asks the device for the space of more segments, of which so many are lacking.
-    pub(crate) fn grow(&self, missing: u64) -> Growth {
+    /// Asks the device for the space of more segments, of which so many are lacking. True: more are
+    /// free, or less may be had, so try again; false: another thread is asking.
+    ///
+    /// Errors: `Full`, or `Io` if the device failed otherwise.
+    pub(crate) fn grow(&self, missing: u64) -> Result<bool, StoreError> {
         let run = {
             let mut space = self.space.lock();
             if space.growing {
-                return Growth::Busy;
+                return Ok(false);
             }
             match space.begin_growth(&self.segments, missing) {
                 Some(run) => run,
                 // Soon there is something to grow by.
-                None if space.count(State::Discarding) > 0 => return Growth::Busy,
-                None => return Growth::Refused(StoreError::Full),
+                None if space.count(State::Discarding) > 0 => return Ok(false),
+                None => return Err(StoreError::Full),
             }
         };
         let bytes = run.segments as u64 * self.geometry.segment_bytes() as u64;
@@ -259,10 +249,10 @@ impl Store {
         let more = self.space.lock().end_growth(&self.segments, run, answer.is_ok());
         self.progress.notify();
         match answer {
-            Ok(()) => Growth::Changed,
-            Err(_) if more => Growth::Changed,
-            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Growth::Refused(StoreError::Full),
-            Err(errno) => Growth::Refused(StoreError::Io(errno)),
+            Ok(()) => Ok(true),
+            Err(_) if more => Ok(true),
+            Err(Errno::ENOSPC | Errno::EDQUOT | Errno::EFBIG) => Err(StoreError::Full),
+            Err(errno) => Err(StoreError::Io(errno)),
         }
     }
 

@@ -50,10 +50,7 @@ impl SuperblockId {
     }
 
     pub(crate) fn other(self) -> Self {
-        match self {
-            Self::A => Self::B,
-            Self::B => Self::A,
-        }
+        Self::ALL[1 - self as usize]
     }
 }
 

@@ -251,7 +251,7 @@ impl<'a> RebuiltLog<'a> {
                 pages += 1;
             }
             if content == Content::Pages && pages > 0 {
-                self.store.sharers.set(block, Some(pages.min(255)));
+                self.store.sharers.set(block, pages);
             }
         }
     }

@@ -31,12 +31,6 @@ use crate::format::saved::{
 use crate::format::superblock::Stamp;
 use crate::format::{BLOCK_BYTES, page_of};
 
-/// Whether a snapshot can have this name.
-pub fn is_snapshot_name(name: &str) -> bool {
-    let is_odd = |letter: char| letter.is_control() || letter.is_whitespace() || letter == ',';
-    (1..=SNAPSHOT_NAME_BYTES).contains(&name.len()) && !name.contains(is_odd)
-}
-
 impl Snapshot {
     fn record(&self) -> SnapshotRecord {
         let mut name = [0; SNAPSHOT_NAME_BYTES];
@@ -69,7 +63,8 @@ impl DurableFile {
     /// Errors: `SnapshotName`, `SnapshotExists`, `TooManySnapshots`; `Stopped`, `ReadOnly`.
     pub fn may_keep(&self, name: &str) -> Result<(), DurableError> {
         self.may_write()?;
-        if !is_snapshot_name(name) {
+        let is_odd = |letter: char| letter.is_control() || letter.is_whitespace() || letter == ',';
+        if !(1..=SNAPSHOT_NAME_BYTES).contains(&name.len()) || name.contains(is_odd) {
             return Err(DurableError::SnapshotName);
         }
         if self.snapshot(name).is_ok() {
