@@ -9,7 +9,7 @@ use core::fmt;
 use std::env;
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -118,7 +118,7 @@ impl StoreLocation {
                 let own = fs::metadata(path).ok()?.blocks() * 512;
                 Some(free_bytes(path)?.saturating_add(own))
             }
-            StoreLocation::Device(path) => device_bytes(path),
+            StoreLocation::Device(path) => fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok(),
         }
     }
 
@@ -163,13 +163,7 @@ impl StoreLocation {
     }
 
     fn check(path: &Path, config: &Config) -> Result<StoreLocation, StoreLocationError> {
-        let refuse = |problem: &str, fix: &str| {
-            Err(StoreLocationError {
-                path: path.to_path_buf(),
-                problem: problem.to_owned(),
-                fix: fix.to_owned(),
-            })
-        };
+        let refuse = |problem: &str, fix: &str| Err(refusal(path, problem, fix));
         let status = match fs::metadata(path) {
             Ok(status) => status,
             Err(_) if path.as_os_str().is_empty() => return refuse("is no name", NAME_ANOTHER),
@@ -196,7 +190,8 @@ impl StoreLocation {
         if file_system_is_memory(path).unwrap_or(false) {
             return refuse("is on tmpfs or the like, which is memory itself", NAME_ANOTHER);
         }
-        if is_read_only(path) {
+        let status_there = status_of_file_system(path);
+        if status_there.is_some_and(|status| status.f_flag & libc::ST_RDONLY != 0) {
             return refuse("is on a file system mounted read-only", NAME_ANOTHER);
         }
         if kind.is_dir() {
@@ -249,7 +244,7 @@ impl StoreLocation {
         if (is_asked_for || limit < STORE_MIN_BYTES)
             && let Some((problem, fix)) = self.shortened_by_limit(config)
         {
-            return Err(StoreLocationError { path: self.path().to_path_buf(), problem, fix });
+            return Err(refusal(self.path(), problem, fix));
         }
         let Some(available) = self.usable_bytes(config) else { return Ok(self) };
         let floor = match self.floor_bytes(config) {
@@ -278,7 +273,7 @@ impl StoreLocation {
             }
             _ => format!("free some space, or {NAME_ANOTHER}"),
         };
-        Err(StoreLocationError { path: self.path().to_path_buf(), problem, fix })
+        Err(refusal(self.path(), problem, fix))
     }
 }
 
@@ -326,11 +321,11 @@ fn try_to_open(path: &Path, config: &Config) -> Result<(), StoreLocationError> {
         ),
         Err(error) => (format!("cannot be opened ({error})"), "name another"),
     };
-    Err(StoreLocationError { path: path.to_path_buf(), problem, fix: fix.to_owned() })
+    Err(refusal(path, problem, fix))
 }
 
-fn is_read_only(path: &Path) -> bool {
-    status_of_file_system(path).is_some_and(|status| status.f_flag & libc::ST_RDONLY != 0)
+fn refusal(path: &Path, problem: impl Into<String>, fix: impl Into<String>) -> StoreLocationError {
+    StoreLocationError { path: path.to_path_buf(), problem: problem.into(), fix: fix.into() }
 }
 
 fn free_bytes(path: &Path) -> Option<u64> {
@@ -352,11 +347,4 @@ pub fn is_accessible(path: &Path, how: libc::c_int) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: the path ends in a zero byte; nothing is written.
     unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), how, libc::AT_EACCESS) == 0 }
-}
-
-fn device_bytes(path: &Path) -> Option<u64> {
-    let device = fs::metadata(path).ok()?.rdev();
-    let (major, minor) = (libc::major(device), libc::minor(device));
-    let sectors = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
-    sectors.trim().parse::<u64>().ok()?.checked_mul(512)
 }
