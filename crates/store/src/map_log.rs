@@ -377,7 +377,7 @@ impl<'a> Sorter<'a> {
         }
         self.records.push((record.page, self.contents.len()));
         self.contents.extend_from_slice(&record.pieces.to_le_bytes());
-        self.contents.extend_from_slice(record.content());
+        self.contents.extend_from_slice(record.content);
         if self.contents.len() >= SORTED_BYTES { self.flush() } else { Ok(()) }
     }
 
@@ -400,7 +400,7 @@ impl<'a> Sorter<'a> {
                 for &(number, start) in *records {
                     let content = &self.contents[start..];
                     let pieces = u16::from_le_bytes([content[0], content[1]]);
-                    Record::of(number, pieces, &content[2..]).apply(page);
+                    Record { page: number, pieces, content: &content[2..] }.apply(page);
                 }
             }
             let mut writes: Vec<Write<'_>> = pages

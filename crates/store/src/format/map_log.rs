@@ -318,7 +318,8 @@ pub struct Record<'a> {
     pub page: u32,
     /// Bit i: piece i is there.
     pub pieces: u16,
-    content: &'a [u8],
+    /// What the pieces hold, one behind the other.
+    pub(crate) content: &'a [u8],
 }
 
 /// Bytes of a record of these pieces.
@@ -370,16 +371,6 @@ impl<'a> Record<'a> {
         let is_right = header.checksum.get() == record_sum(key, position, &whole[8..]);
         let content = &whole[RECORD_HEADER..];
         is_right.then_some(Record { page: header.page.get(), pieces, content })
-    }
-
-    /// The record of these pieces, whose content lies one behind the other.
-    pub(crate) fn of(page: u32, pieces: u16, content: &'a [u8]) -> Record<'a> {
-        Record { page, pieces, content }
-    }
-
-    /// What the pieces hold, one behind the other.
-    pub(crate) fn content(&self) -> &'a [u8] {
-        self.content
     }
 
     /// Bytes of it.
