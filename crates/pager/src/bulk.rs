@@ -10,13 +10,15 @@
 //! Never: allocates; waits while it owns an object.
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
-use deepheap_store::packed::{self, CAPACITY, WELL_FILLED, footprint};
-use deepheap_store::{Content, PackedBlock, Writer};
+use deepheap_store::packed::{CAPACITY, WELL_FILLED, footprint};
+use deepheap_store::{Content, Writer};
 
 use crate::PAGE;
 use crate::access::{AccessBuffer, Piece, Pieces};
+use crate::install::page_at;
 use crate::moves::Moves;
 use crate::ownership::{OwnedList, Place};
+use crate::packer::Builder;
 use crate::pager::Pager;
 use crate::staging::CALL_PIECES;
 
@@ -73,10 +75,9 @@ impl Pager {
     ) -> Pieces {
         let staging = self.take_staging(PAGE);
         // SAFETY: the staging page is ours alone.
-        let block = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-        let mut packed = PackedBlock::begin_with(block, Content::Objects);
+        let mut builder = Builder::new(unsafe { page_at(staging.address()) }, Content::Objects);
         let mut objects = OwnedList::<CALL_PIECES>::new();
-        let (mut cost, mut done) = (0, 0);
+        let mut done = 0;
         for at in which {
             let page = self.frames.page_at(pieces[at].address);
             // Packed objects have their promise since they were allocated.
@@ -84,7 +85,7 @@ impl Pager {
             let Some(owned) = self.ownership.claim_fresh(page) else { continue };
             let bytes = pieces[at].length;
             // The page may hold another object by now, of another size.
-            let fits = self.kept_bytes(page) == bytes && packed.fits(bytes);
+            let fits = self.kept_bytes(page) == bytes && builder.fits(bytes);
             // SAFETY: the piece's page of the buffer, which is this thread's alone.
             let object = unsafe { core::slice::from_raw_parts(buffer.bytes(at), bytes) };
             let is_zero = object.iter().all(|&byte| byte == 0);
@@ -93,13 +94,12 @@ impl Pager {
                 self.end_as_zero(owned);
                 continue;
             }
-            packed.push(page.0, object);
-            cost += packed::cost(bytes);
+            builder.push(page, object);
             objects.push(owned);
         }
         let count = objects.len();
         if count > 0 {
-            let block = writer.append_packed(packed.finish(), cost);
+            let block = builder.append(writer);
             for index in 0..count {
                 let owned = objects.take(index);
                 self.ownership.descriptors.remember(self.ownership.of(&owned).page());

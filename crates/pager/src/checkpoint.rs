@@ -18,11 +18,7 @@
 //! Never: allocates; waits for the collector, or for the program, during a cut.
 //! Threads: one at a time, outside the fault path, all signals blocked during a cut.
 
-use deepheap_heap::PageNo;
-use deepheap_store::packed;
-use deepheap_store::{
-    Block, Content, Head, PACKED_MAX, PackedBlock, SavedTable, StoreError, Writer,
-};
+use deepheap_store::{Block, Content, Head, PACKED_MAX, SavedTable, StoreError, Writer};
 use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::own_memory::{self, PARTS_MAX, Part};
@@ -33,9 +29,9 @@ use crate::PAGE;
 use crate::capture::{COPIES, Copy};
 use crate::evict::is_all_zero;
 use crate::gate::Level;
-use crate::install::fill_page;
+use crate::install::page_at;
 use crate::ownership::{DescriptorId, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH};
-use crate::packer::Packer;
+use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
 use crate::staging::StagingBuffer;
 
@@ -164,7 +160,7 @@ impl Pager {
     /// Memory for the copies of a checkpoint. It counts against the budget.
     pub fn checkpoint_buffer(&self) -> CheckpointBuffer<'_> {
         CheckpointBuffer {
-            together: self.take_staging_for_checkpoint((TOGETHER + 2) * PAGE),
+            together: self.take_staging_for_checkpoint(TOGETHER * PAGE),
             captured: self.take_staging_for_checkpoint(COPIES * PAGE),
         }
     }
@@ -278,7 +274,7 @@ impl Pager {
         let copied = self.copy_resident(buffer, &mut group, count);
         let mut unreadable = None;
         let (mut written, mut rest) = (0, None);
-        (packer.objects.count, packer.pages.count) = (0, 0);
+        packer.packing.clear();
         for index in 0..count {
             let id = group.ids[index];
             let bytes = group.bytes[index];
@@ -292,21 +288,21 @@ impl Pager {
                     let owned = group.owned.take(index);
                     self.publish_captured(owned, &group, index);
                 }
-                Form::Packed(content) => packer.list(content).push(index, bytes.length),
+                Form::Packed(content) => packer.packing.push(content, index, bytes.length),
                 Form::Whole if writer.room() == 0 => {
                     rest = rest.or(group.copies[index].is_none().then_some(id));
                     self.publish_again(group.owned.take(index));
                 }
                 Form::Whole => {
                     let owned = group.owned.take(index);
-                    self.write_whole(&owned, bytes, buffer, writer);
+                    self.write_whole(&owned, bytes, writer);
                     self.publish_captured(owned, &group, index);
                     written += 1;
                 }
             }
         }
         for content in [Content::Objects, Content::Pages] {
-            written += self.write_packed(content, buffer, packer, &mut group, writer, &mut rest);
+            written += self.write_packed(content, packer, &mut group, writer, &mut rest);
         }
         if let Some(DescriptorId(first)) = rest {
             *next = first.min(*next);
@@ -472,27 +468,10 @@ impl Pager {
     }
 
     /// Appends an owned object that has a block of its own, which becomes its stored copy.
-    fn write_whole(
-        &self,
-        owned: &Owned,
-        bytes: Bytes,
-        buffer: &StagingBuffer<'_>,
-        writer: &mut Writer<'_>,
-    ) {
-        let name = u64::from(self.ownership.of(owned).page().0);
+    fn write_whole(&self, owned: &Owned, bytes: Bytes, writer: &mut Writer<'_>) {
         let data = bytes.as_slice();
         let hash = self.store.hash(data);
-        let block = if data.len() == PAGE {
-            writer.append(name, data, hash)
-        } else {
-            let page = spare_page(buffer);
-            // SAFETY: the spare page is ours alone; the object is shorter than a page.
-            let padded = unsafe {
-                fill_page(page, bytes.at, bytes.length);
-                core::slice::from_raw_parts(page, PAGE)
-            };
-            writer.append(name, padded, self.store.hash(padded))
-        };
+        let block = self.append_whole(self.ownership.of(owned).page(), data, hash, writer);
         self.set_stored_copy(owned, block, hash);
     }
 
@@ -500,21 +479,15 @@ impl Pager {
     fn write_packed(
         &self,
         content: Content,
-        buffer: &StagingBuffer<'_>,
         packer: &mut Packer,
         group: &mut Group,
         writer: &mut Writer<'_>,
         rest: &mut Option<DescriptorId>,
     ) -> u64 {
-        let Packer { plan, objects, pages, .. } = packer;
-        let list = if content == Content::Pages { pages } else { objects };
-        let blocks = match list.count {
-            0 => 0,
-            count => plan.assign(&list.sizes[..count]),
-        };
+        let blocks = packer.packing.plan(content);
         let mut written = 0;
         for block in 0..blocks {
-            let members = || plan.objects(block).map(|member| usize::from(list.which[member]));
+            let members = || packer.packing.members(content, block);
             if writer.room() == 0 {
                 for index in members() {
                     let DescriptorId(id) = group.ids[index];
@@ -526,20 +499,14 @@ impl Pager {
                 }
                 continue;
             }
-            // SAFETY: the spare page is ours alone.
-            let page = unsafe { core::slice::from_raw_parts_mut(spare_page(buffer), PAGE) };
-            let mut packed = PackedBlock::begin_with(page, content);
-            let (mut cost, mut count) = (0, 0);
+            let staging = self.take_staging(PAGE);
+            // SAFETY: the staging page is ours alone.
+            let mut builder = Builder::new(unsafe { page_at(staging.address()) }, content);
             for index in members() {
-                let PageNo(name) = self.ownership.descriptor(group.ids[index]).page();
-                packed.push(name, group.bytes[index].as_slice());
-                cost += packed::cost(group.bytes[index].length);
-                count += 1;
+                let page = self.ownership.descriptor(group.ids[index]).page();
+                builder.push(page, group.bytes[index].as_slice());
             }
-            let at = match content {
-                Content::Pages => writer.append_pages(packed.finish(), count),
-                Content::Objects => writer.append_packed(packed.finish(), cost),
-            };
+            let at = builder.append(writer);
             for index in members() {
                 let hash = match content {
                     Content::Objects => self.store.hash(group.bytes[index].as_slice()),
@@ -549,8 +516,8 @@ impl Pager {
                 let owned = group.owned.take(index);
                 self.set_stored_copy(&owned, at, hash);
                 self.publish_captured(owned, group, index);
+                written += 1;
             }
-            written += count as u64;
         }
         written
     }
@@ -578,12 +545,6 @@ impl Bytes {
         // SAFETY: `copy_resident` noted memory of the owner's, which lasts as long as the group.
         unsafe { core::slice::from_raw_parts(self.at, self.length) }
     }
-}
-
-/// A page of the buffer that holds no copy.
-fn spare_page(buffer: &StagingBuffer<'_>) -> *mut u8 {
-    // SAFETY: the buffer has two pages more than there are copies.
-    unsafe { buffer.address().add(TOGETHER * PAGE) }
 }
 
 impl Cut<'_> {

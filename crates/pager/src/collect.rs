@@ -11,13 +11,15 @@
 use deepheap_heap::PageNo;
 use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
-    BLOCK_UNITS, Block, Content, Head, PackedBlock, PackedObject, Plan, Store, StoreError,
-    VictimObject, WholeObject, share,
+    BLOCK_UNITS, Block, Content, Head, PackedObject, Store, StoreError, VictimObject, WholeObject,
+    share,
 };
 
 use crate::PAGE;
 use crate::gate::Level;
+use crate::install::page_at;
 use crate::ownership::{Found, Owned};
+use crate::packer::{Builder, Packing};
 use crate::pager::Pager;
 
 /// What emptying one segment did, in objects.
@@ -36,56 +38,27 @@ pub struct Collected {
 struct Survivors<'b> {
     /// Where they are from, and go to.
     tier: &'b Store,
-    plan: Plan,
     objects: [Option<PackedObject<'b>>; BATCH_MAX],
     count: usize,
-    /// Those of one content, by their places in `objects`, and their sizes: what is planned for.
-    which: [u16; BATCH_MAX],
-    sizes: [u16; BATCH_MAX],
+    packing: Packing<BATCH_MAX>,
 }
 
 impl<'b> Survivors<'b> {
     fn new(tier: &'b Store) -> Self {
-        Survivors {
-            tier,
-            plan: Plan::new(),
-            objects: [const { None }; _],
-            count: 0,
-            which: [0; BATCH_MAX],
-            sizes: [0; BATCH_MAX],
-        }
+        let packing = Packing::new();
+        Survivors { tier, objects: [const { None }; _], count: 0, packing }
     }
 
     fn push(&mut self, object: PackedObject<'b>) {
+        self.packing.push(object.content, self.count, object.data.len());
         self.objects[self.count] = Some(object);
         self.count += 1;
     }
 
-    /// Plans the blocks of this content; returns how many they are.
-    fn plan(&mut self, content: Content) -> usize {
-        let mut count = 0;
-        for (place, object) in self.objects[..self.count].iter().enumerate() {
-            if let Some(object) = object.filter(|object| object.content == content) {
-                (self.which[count], self.sizes[count]) = (place as u16, object.data.len() as u16);
-                count += 1;
-            }
-        }
-        self.plan.assign(&self.sizes[..count])
+    /// The objects of a planned block of this content.
+    fn members(&self, content: Content, block: usize) -> impl Iterator<Item = &PackedObject<'b>> {
+        self.packing.members(content, block).filter_map(|index| self.objects[index].as_ref())
     }
-
-    /// The objects of a planned block.
-    fn members(&self, block: usize) -> impl Iterator<Item = &PackedObject<'b>> {
-        let places = self.plan.objects(block).map(|at| usize::from(self.which[at]));
-        places.filter_map(|place| self.objects[place].as_ref())
-    }
-}
-
-/// What to do with a block's object.
-enum Fate {
-    /// Its stored copy counts: it moves.
-    Moves,
-    /// This copy is not needed any more.
-    Settled,
 }
 
 impl Pager {
@@ -114,10 +87,7 @@ impl Pager {
                 }
                 VictimObject::Packed(object) => {
                     let page = PageNo(object.name);
-                    if matches!(
-                        self.judge_liveness(page, object.block, &mut collected),
-                        Fate::Moves
-                    ) {
+                    if self.must_move(page, object.block, &mut collected) {
                         survivors.push(object);
                     }
                     if survivors.count == BATCH_MAX {
@@ -142,7 +112,7 @@ impl Pager {
         object: &WholeObject<'_>,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
-        while matches!(self.judge_liveness(page, object.block, collected), Fate::Moves) {
+        while self.must_move(page, object.block, collected) {
             let to = object.append_to(&mut tier.writer(Head::Survivor)?);
             if self.switch(page, (object.block, BLOCK_UNITS), (to, BLOCK_UNITS), collected) {
                 break;
@@ -162,6 +132,7 @@ impl Pager {
             self.move_content(survivors, content, collected)?;
         }
         survivors.count = 0;
+        survivors.packing.clear();
         Ok(())
     }
 
@@ -171,35 +142,26 @@ impl Pager {
         content: Content,
         collected: &mut Collected,
     ) -> Result<(), StoreError> {
-        let blocks = survivors.plan(content);
+        let blocks = survivors.packing.plan(content);
         let staging = self.take_staging(PAGE);
         for number in 0..blocks {
             // SAFETY: the staging page is this thread's alone, and the slice made of it before is
             // not used any more.
-            let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-            let mut block = PackedBlock::begin_with(buf, content);
-            survivors.members(number).for_each(|object| block.push(object.name, object.data));
-            let (count, block) = (block.count(), block.finish());
-            let mut writer = survivors.tier.writer(Head::Survivor)?;
-            let to = match content {
-                Content::Pages => writer.append_pages(block, count),
-                Content::Objects => {
-                    let cost = survivors.members(number).map(|object| object.cost).sum();
-                    writer.append_packed(block, cost)
-                }
-            };
-            drop(writer);
-            for object in survivors.members(number) {
+            let mut block = Builder::new(unsafe { page_at(staging.address()) }, content);
+            let members = || survivors.members(content, number);
+            members().for_each(|object| block.push(PageNo(object.name), object.data));
+            let to = block.append(&mut survivors.tier.writer(Head::Survivor)?);
+            for object in members() {
                 let (page, from) = (PageNo(object.name), object.block);
                 let cost_there = match content {
-                    Content::Pages => share(count),
+                    Content::Pages => share(members().count()),
                     Content::Objects => object.cost,
                 };
                 if !self.switch(page, (from, object.cost), (to, cost_there), collected) {
                     // It was read meanwhile, and its backing block is dropped now. Or it has even
                     // come back to this very block: then the segment stays, and is collected
                     // another time.
-                    self.judge_liveness(page, from, collected);
+                    self.must_move(page, from, collected);
                 }
             }
         }
@@ -223,21 +185,21 @@ impl Pager {
     }
 
     /// Drops the stored copy `block` of the page's object if nobody needs it, waiting for an owner
-    /// if need be; otherwise tells that it must move.
-    fn judge_liveness(&self, page: PageNo, block: Block, collected: &mut Collected) -> Fate {
+    /// if need be; true if it is needed, and must move.
+    fn must_move(&self, page: PageNo, block: Block, collected: &mut Collected) -> bool {
         loop {
             match self.ownership.look(page) {
                 Found::Stored(at) if at == block => {
                     if self.heap.page_is_free(page) && self.drop_stored_if_free(page, block) {
                         collected.dead += 1;
-                        return Fate::Settled;
+                        return false;
                     }
-                    return Fate::Moves;
+                    return true;
                 }
                 // Its owner set the backing block before the claim, and can only drop it later.
                 Found::Resident(seen) | Found::OnItsWay(seen) if seen.backing != Some(block) => {
                     collected.dead += 1;
-                    return Fate::Settled;
+                    return false;
                 }
                 Found::OnItsWay(seen) => self.ownership.wait(seen),
                 Found::Resident(seen) => {
@@ -245,7 +207,7 @@ impl Pager {
                     let ours = self.let_go(&owned, block, collected);
                     self.ownership.put_back(owned);
                     if ours {
-                        return Fate::Settled;
+                        return false;
                     }
                 }
                 Found::Cached(id) => {
@@ -254,12 +216,12 @@ impl Pager {
                         collected.dead += 1;
                     }
                     self.ownership.cached(owned);
-                    return Fate::Settled;
+                    return false;
                 }
                 // Of a lost one nobody can ask for this copy.
                 Found::Zero | Found::Stored(_) | Found::Lost => {
                     collected.dead += 1;
-                    return Fate::Settled;
+                    return false;
                 }
             }
         }

@@ -1,65 +1,142 @@
-//! Packer: the lists that packing one batch of objects into blocks needs.
+//! Packer: packs objects into blocks of the log.
 //!
-//! Threads: one at a time, under the lock of the packer.
+//! `Packing` says which of many objects share a block, and `Builder` fills one. Reclaim, checkpoints,
+//! the collector and bulk writes use them, each with lists and claims of its own.
+//!
+//! Never: allocates, does I/O.
+//! Threads: plain values. A `Packer` has one user at a time, under its lock.
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Content, Plan};
+use deepheap_store::{Block, Content, PackedBlock, Plan, Writer, packed};
 use deepheap_sys::page_extractor::BATCH_MAX;
 
+use crate::PAGE;
 use crate::ownership::{DescriptorId, OwnedList};
 
-/// What packing a batch needs: too large for a signal handler's stack.
+/// What reclaim needs for a batch, and a checkpoint: too large for a signal handler's stack.
 pub(crate) struct Packer {
-    pub(crate) plan: Plan,
-    /// What leaves; and, from `BATCH_MAX` on, what does so because it is next in its sequence.
+    pub(crate) packing: Packing<BATCH_MAX>,
+    /// The objects that are to leave. Those from `BATCH_MAX` on were added because they come next
+    /// in a sequence.
     pub(crate) leaving: [(PageNo, DescriptorId); 2 * BATCH_MAX],
     /// Which of what leaves does so as part of its sequence, now or later.
     pub(crate) is_sequence: [bool; BATCH_MAX],
-    /// The objects to be packed, as they are.
-    pub(crate) objects: ToPack,
-    /// The compressed pages to be packed.
-    pub(crate) pages: ToPack,
     /// The owned objects that go into the current block.
     pub(crate) owned: OwnedList<BATCH_MAX>,
 }
 
-/// A list of what shares blocks: indices in `Packer::leaving`, and what each will take.
-pub(crate) struct ToPack {
-    pub(crate) which: [u16; BATCH_MAX],
-    pub(crate) sizes: [u16; BATCH_MAX],
-    pub(crate) count: usize,
-}
-
-impl ToPack {
-    const fn new() -> ToPack {
-        ToPack { which: [0; BATCH_MAX], sizes: [0; BATCH_MAX], count: 0 }
-    }
-
-    pub(crate) fn push(&mut self, index: usize, bytes: usize) {
-        self.which[self.count] = index as u16;
-        self.sizes[self.count] = bytes as u16;
-        self.count += 1;
-    }
-}
-
 impl Packer {
-    /// The list of what goes into blocks of this content.
-    pub(crate) fn list(&mut self, content: Content) -> &mut ToPack {
-        match content {
-            Content::Objects => &mut self.objects,
-            Content::Pages => &mut self.pages,
+    pub(crate) fn new() -> Packer {
+        Packer {
+            packing: Packing::new(),
+            leaving: [(PageNo(0), DescriptorId(0)); 2 * BATCH_MAX],
+            is_sequence: [false; BATCH_MAX],
+            owned: OwnedList::new(),
         }
     }
+}
 
-    pub(crate) fn new() -> Packer {
-        let none = (PageNo(0), DescriptorId(0));
-        Packer {
-            plan: Plan::new(),
-            leaving: [none; 2 * BATCH_MAX],
-            is_sequence: [false; BATCH_MAX],
-            objects: ToPack::new(),
-            pages: ToPack::new(),
-            owned: OwnedList::new(),
+/// Up to `N` objects of each content, as indices in a list of the caller's; and which of them share
+/// a block.
+pub(crate) struct Packing<const N: usize> {
+    plan: Plan,
+    objects: ToPack<N>,
+    pages: ToPack<N>,
+}
+
+/// The objects of one content: their indices, and what each will take, bytes.
+struct ToPack<const N: usize> {
+    which: [u16; N],
+    sizes: [u16; N],
+    count: usize,
+}
+
+impl<const N: usize> Packing<N> {
+    pub(crate) const fn new() -> Self {
+        const fn none<const N: usize>() -> ToPack<N> {
+            ToPack { which: [0; N], sizes: [0; N], count: 0 }
+        }
+        Packing { plan: Plan::new(), objects: none(), pages: none() }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        (self.objects.count, self.pages.count) = (0, 0);
+    }
+
+    pub(crate) fn push(&mut self, content: Content, index: usize, bytes: usize) {
+        let list = match content {
+            Content::Objects => &mut self.objects,
+            Content::Pages => &mut self.pages,
+        };
+        (list.which[list.count], list.sizes[list.count]) = (index as u16, bytes as u16);
+        list.count += 1;
+    }
+
+    /// Plans the blocks of this content, forgetting those of the other; returns how many they are.
+    pub(crate) fn plan(&mut self, content: Content) -> usize {
+        let list = match content {
+            Content::Objects => &self.objects,
+            Content::Pages => &self.pages,
+        };
+        if list.count == 0 { 0 } else { self.plan.assign(&list.sizes[..list.count]) }
+    }
+
+    /// The indices of all objects of this content.
+    pub(crate) fn all(&self, content: Content) -> impl Iterator<Item = usize> {
+        let list = self.list(content);
+        list.which[..list.count].iter().map(|&index| usize::from(index))
+    }
+
+    /// The indices of the objects that share a planned block of this content.
+    pub(crate) fn members(&self, content: Content, block: usize) -> impl Iterator<Item = usize> {
+        let list = self.list(content);
+        self.plan.objects(block).map(|member| usize::from(list.which[member]))
+    }
+
+    /// Whether a planned block is worth writing now.
+    pub(crate) fn is_well_filled(&self, block: usize) -> bool {
+        self.plan.is_well_filled(block)
+    }
+
+    fn list(&self, content: Content) -> &ToPack<N> {
+        match content {
+            Content::Objects => &self.objects,
+            Content::Pages => &self.pages,
+        }
+    }
+}
+
+/// A block that is being filled.
+pub(crate) struct Builder<'b> {
+    block: PackedBlock<'b>,
+    content: Content,
+    /// What its objects cost together, units.
+    cost: u32,
+}
+
+impl<'b> Builder<'b> {
+    /// An empty block in this memory, whose bytes are of no interest.
+    pub(crate) fn new(memory: &'b mut [u8; PAGE], content: Content) -> Self {
+        Builder { block: PackedBlock::begin_with(memory, content), content, cost: 0 }
+    }
+
+    /// Whether one more object of so many bytes fits.
+    pub(crate) fn fits(&self, bytes: usize) -> bool {
+        self.block.fits(bytes)
+    }
+
+    /// Adds an object, which fits.
+    pub(crate) fn push(&mut self, page: PageNo, object: &[u8]) {
+        self.block.push(page.0, object);
+        self.cost += packed::cost(object.len());
+    }
+
+    /// Appends the block, which has an object, to the log; the writer has room.
+    pub(crate) fn append(self, writer: &mut Writer<'_>) -> Block {
+        let count = self.block.count();
+        match self.content {
+            Content::Objects => writer.append_packed(self.block.finish(), self.cost),
+            Content::Pages => writer.append_pages(self.block.finish(), count),
         }
     }
 }

@@ -7,16 +7,15 @@
 //! Threads: any that evicts or wants a cache slot, inside the mover's gate; each with a packer.
 
 use deepheap_heap::PageNo;
-use deepheap_store::packed::{self, Content};
-use deepheap_store::{Block, Head, PACKED_MAX, PackedBlock, Store, StoreError, Writer};
+use deepheap_store::{Block, Content, ContentHash, Head, PACKED_MAX, Store, StoreError, Writer};
 use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
-use crate::install::fill_page;
+use crate::install::{fill_page, page_at};
 use crate::moves::Moves;
 use crate::ownership::{DescriptorId, List, Owned, UNKNOWN_HASH};
-use crate::packer::Packer;
+use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
 use crate::second_tier::Chosen;
 use crate::trace::Happened;
@@ -117,7 +116,7 @@ impl Pager {
         let mut chosen = self.choose_sequence(packer, count, sequence);
         let mut freed = self.reclaim_sequence(packer, count, &mut chosen, moves);
         let mut log = Log::of(&self.store, Some(self));
-        (packer.objects.count, packer.pages.count) = (0, 0);
+        packer.packing.clear();
         for index in (0..count).chain(BATCH_MAX..BATCH_MAX + chosen.to_store) {
             if index < count && packer.is_sequence[index] {
                 continue;
@@ -148,7 +147,7 @@ impl Pager {
     ) -> usize {
         let Some(second) = self.store.second_tier() else { return 0 };
         let mut log = Log::of(second, None);
-        (packer.objects.count, packer.pages.count) = (0, 0);
+        packer.packing.clear();
         let first = BATCH_MAX + chosen.to_store;
         let mut freed = 0;
         for index in first..first + chosen.to_second {
@@ -186,7 +185,7 @@ impl Pager {
             // Asked once: the object is not owned, so the answer may change.
             let (content, bytes) = self.packed_as(page, id);
             if bytes <= PACKED_MAX && !self.heap.page_is_free(page) {
-                packer.list(content).push(index, bytes);
+                packer.packing.push(content, index, bytes);
                 return false;
             }
             log.secure();
@@ -240,7 +239,12 @@ impl Pager {
             (None, Some(writer)) if !self.is_packed(page) && !descriptor.is_compressed() => {
                 moves.reclaimed_dirty += 1;
                 self.trace.note(Happened::Written, page, PAGE);
-                self.append_whole(&owned, writer)
+                // SAFETY: the slot is the owner's alone and holds the object.
+                let object = unsafe {
+                    let address = self.cache.address(descriptor.slot());
+                    core::slice::from_raw_parts(address, self.kept_bytes(page))
+                };
+                self.append_whole(page, object, descriptor.hash(), writer)
             }
             // It was clean when we looked, and must be packed now: next time.
             _ => {
@@ -252,26 +256,24 @@ impl Pager {
         true
     }
 
-    /// Appends an owned object that has a block of its own.
-    fn append_whole(&self, owned: &Owned, writer: &mut Writer<'_>) -> Block {
-        let descriptor = self.ownership.of(owned);
-        let page = descriptor.page();
-        let (name, bytes) = (u64::from(page.0), self.kept_bytes(page));
-        let object = self.cache.address(descriptor.slot());
-        if bytes == PAGE {
-            // SAFETY: the slot is the owner's alone and holds a page.
-            let data = unsafe { core::slice::from_raw_parts(object, PAGE) };
-            let hash = match descriptor.hash() {
-                UNKNOWN_HASH => self.store.hash(data),
-                known => known,
-            };
-            return writer.append(name, data, hash);
+    /// Appends an object that has a block of its own; its hash, if it is known.
+    pub(crate) fn append_whole(
+        &self,
+        page: PageNo,
+        object: &[u8],
+        hash: ContentHash,
+        writer: &mut Writer<'_>,
+    ) -> Block {
+        let name = u64::from(page.0);
+        if object.len() == PAGE {
+            let hash = if hash == UNKNOWN_HASH { self.store.hash(object) } else { hash };
+            return writer.append(name, object, hash);
         }
         let staging = self.take_staging(PAGE);
-        // SAFETY: the slot and the staging page are ours alone.
+        // SAFETY: the staging page is ours alone, and no object is longer than a page.
         let data = unsafe {
-            fill_page(staging.address(), object, bytes);
-            core::slice::from_raw_parts(staging.address(), PAGE)
+            fill_page(staging.address(), object.as_ptr(), object.len());
+            page_at(staging.address())
         };
         writer.append(name, data, self.store.hash(data))
     }
@@ -297,27 +299,20 @@ impl Pager {
         log: &mut Log<'a>,
         moves: &mut Moves,
     ) -> usize {
-        let count = packer.list(content).count;
-        if count == 0 {
-            return 0;
-        }
-        let Packer { plan, objects, pages, .. } = packer;
-        let list = if content == Content::Pages { pages } else { objects };
-        let blocks = plan.assign(&list.sizes[..count]);
+        let blocks = packer.packing.plan(content);
         let mut left = 0;
         for well_filled in [true, false] {
             if !well_filled && (progress || left > 0) {
                 break;
             }
             for block in 0..blocks {
-                if packer.plan.is_well_filled(block) == well_filled {
+                if packer.packing.is_well_filled(block) == well_filled {
                     left += self.pack_block(packer, content, block, log, moves);
                 }
             }
         }
-        for at in 0..count {
-            let index = packer.list(content).which[at];
-            self.ownership.descriptors.keep_in_cache(packer.leaving[usize::from(index)].1);
+        for index in packer.packing.all(content) {
+            self.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
         }
         left
     }
@@ -334,13 +329,10 @@ impl Pager {
         let Some(writer) = log.with_room() else { return 0 };
         let staging = self.take_staging(PAGE);
         // SAFETY: the staging page is ours alone.
-        let buf = unsafe { core::slice::from_raw_parts_mut(staging.address(), PAGE) };
-        let mut packed = PackedBlock::begin_with(buf, content);
-        let mut cost = 0;
-        let Packer { plan, leaving, objects, pages, owned: packed_objects, .. } = packer;
-        let list = if content == Content::Pages { pages } else { objects };
-        for member in plan.objects(block) {
-            let (page, id) = leaving[usize::from(list.which[member])];
+        let mut builder = Builder::new(unsafe { page_at(staging.address()) }, content);
+        let Packer { packing, leaving, owned: members, .. } = packer;
+        for index in packing.members(content, block) {
+            let (page, id) = leaving[index];
             let Some(owned) = self.ownership.claim_cached(page, id) else {
                 // It was touched or freed, and its owner may have listed it elsewhere.
                 self.ownership.descriptors.keep_in_cache(id);
@@ -349,7 +341,7 @@ impl Pager {
             let descriptor = self.ownership.of(&owned);
             let (now, bytes) = self.packed_as(page, id);
             // The page may hold another object by now, of another size.
-            if descriptor.backing().is_some() || now != content || !packed.fits(bytes) {
+            if descriptor.backing().is_some() || now != content || !builder.fits(bytes) {
                 self.ownership.cached(owned);
                 self.ownership.descriptors.keep_in_cache(id);
                 continue;
@@ -363,21 +355,17 @@ impl Pager {
                     }
                 }
             };
-            packed.push(page.0, object);
+            builder.push(page, object);
             self.trace.note(Happened::Written, page, bytes);
-            cost += packed::cost(bytes);
-            packed_objects.push(owned);
+            members.push(owned);
         }
-        let count = packed_objects.len();
+        let count = members.len();
         if count == 0 {
             return 0;
         }
-        let block = match content {
-            Content::Pages => writer.append_pages(packed.finish(), count),
-            Content::Objects => writer.append_packed(packed.finish(), cost),
-        };
+        let block = builder.append(writer);
         for index in 0..count {
-            self.leave_for(packed_objects.take(index), block);
+            self.leave_for(members.take(index), block);
         }
         moves.reclaimed_dirty += count as u32;
         count
