@@ -121,7 +121,7 @@ impl Pager {
     #[must_use]
     pub fn load_table(&self, page: u32, places: &[u8]) -> bool {
         let mut touched = 0;
-        let is_table = self.ownership.load(page, places, self.store.blocks(), |page| {
+        let is_table = self.ownership.table.load_page(page, places, self.store.blocks(), |page| {
             touched += usize::from(self.promises.covers(page));
         });
         self.promises.adopt(touched);
@@ -135,7 +135,7 @@ impl Pager {
         // Which of its pages were touched is found as they come; their tables are counted already.
         self.budget.touched_peak(self.heap.granted_pages());
         let covers = |page| self.promises.covers(page);
-        self.ownership.set_saved(saved, self.store.blocks(), covers)
+        self.ownership.table.set_saved(saved, self.store.blocks(), covers)
     }
 
     /// Before the cut: as `Cut::save_table`, of what was evicted since the last checkpoint.
@@ -154,7 +154,7 @@ impl Pager {
     pub fn end_saving(&self, is_saved: bool) {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        self.ownership.end_saving(is_saved);
+        self.ownership.table.end_saving(is_saved);
     }
 
     /// Memory for the copies of a checkpoint. It counts against the budget.

@@ -43,7 +43,7 @@ impl Pager {
         let run_end = run.first.0 as usize + run.pages;
         let mut next = run.first.0 as usize;
         // Much of a long run may never have been touched.
-        while let Some(start) = self.ownership.next_object(next, run_end) {
+        while let Some(start) = self.ownership.table.next_object(next, run_end) {
             let end = (start + BATCH_MAX).min(run_end);
             for page in start..end {
                 let page = PageNo(page as u32);

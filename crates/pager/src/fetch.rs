@@ -114,7 +114,7 @@ impl Pager {
     /// Whether a page that comes next on somebody's way is of the heap, and may have to be read.
     fn is_wanted(&self, page: PageNo) -> bool {
         let address = self.frames.address_of(page);
-        self.managed_page(address).is_some() && self.ownership.may_be_stored(page)
+        self.managed_page(address).is_some() && self.ownership.table.may_be_stored(page)
     }
 
     /// For a fault on `page` that is no scan's: notes it in the history, and if the thread is on a

@@ -36,7 +36,7 @@ impl Pager {
         let mut started = 0usize;
         let mut objects = self.prefetch.objects.lock();
         for page in addresses.filter_map(|address| self.managed_page(address)) {
-            if self.ownership.may_be_stored(page) {
+            if self.ownership.table.may_be_stored(page) {
                 if !objects.push(page) {
                     break;
                 }

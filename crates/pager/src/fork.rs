@@ -22,7 +22,7 @@ impl Pager {
                 *self.left_in_lanes.lock() = Some(self.empty_lanes(lanes));
             }
         });
-        self.table_is_frozen.store(self.ownership.freeze_table(), Ordering::Relaxed);
+        self.table_is_frozen.store(self.ownership.table.freeze(), Ordering::Relaxed);
         self.ownership.descriptors.for_each(|_, descriptor| {
             if descriptor.state().state() == State::Resident {
                 descriptor.set_may_be_shared(true);
@@ -53,7 +53,7 @@ impl Pager {
         self.staging.all().iter().for_each(|pool| pool.forget_others());
         self.compression.become_child();
         self.trace.become_child();
-        self.ownership.give_up_table_file();
+        self.ownership.table.give_up_file();
         let mut resident = 0;
         self.ownership.descriptors.for_each(|_, descriptor| {
             let is_resident = descriptor.state().state() == State::Resident;

@@ -36,7 +36,8 @@ impl Pager {
         // Others may be there as fresh neighbours of faults next door. From here on no more come.
         self.discard_resident(FreedRun { first, pages });
         let passage = self.gate.enter(Level::Mover);
-        let are_zero = self.ownership.next_object(first.index(), first.index() + pages).is_none();
+        let are_zero =
+            self.ownership.table.next_object(first.index(), first.index() + pages).is_none();
         drop(passage);
         if !are_zero && self.forget_source(first).is_some() {
             self.discard_resident(FreedRun { first, pages });

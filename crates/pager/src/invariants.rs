@@ -84,7 +84,7 @@ impl Pager {
         for first in (0..pages as u32).step_by(RANGE_PAGES as usize) {
             let before = seen.resident;
             for page in (first..first + RANGE_PAGES).map(PageNo) {
-                let place = self.ownership.place_quietly(page);
+                let place = self.ownership.table.load_quietly(page);
                 seen.promised += usize::from(place != Place::Zero && self.promises.covers(page));
                 let (id, is_resident) = match place {
                     Place::Busy(id) => (id, true),

@@ -34,11 +34,10 @@ mod table_homes;
 mod table_saving;
 
 use deepheap_heap::PageNo;
-use deepheap_store::{Block, ContentHash, SavedTable, TableFile};
+use deepheap_store::{Block, ContentHash};
 use deepheap_sys::atomic::{Ordering, fence};
 use deepheap_sys::errno::Result;
 use deepheap_sys::thread;
-use deepheap_sys::zap::Zapper;
 
 use crate::policy::replacement::Rank;
 
@@ -195,7 +194,8 @@ impl SeenCached {
 
 /// The object table and the descriptors.
 pub(crate) struct Ownership {
-    table: ObjectTable,
+    /// Public for what it tells, and for its pages, which come to RAM and leave it.
+    pub(crate) table: ObjectTable,
     /// Public for their lists, and for hints.
     pub(crate) descriptors: Descriptors,
 }
@@ -218,43 +218,6 @@ impl Ownership {
     /// threads outside the gate.
     pub(crate) fn peek(&self, page: PageNo) -> Option<Place> {
         self.table.peek(page)
-    }
-
-    /// As `place`, but leaves alone what nobody ever looked at.
-    #[cfg(test)]
-    pub(crate) fn place_quietly(&self, page: PageNo) -> Place {
-        self.table.load_quietly(page)
-    }
-
-    /// Bytes of the object table that are in RAM.
-    pub(crate) fn table_bytes(&self) -> usize {
-        self.table.used_bytes()
-    }
-
-    /// The first page from `page` on, below `end`, whose object is not `Zero` at this instant.
-    pub(crate) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
-        self.table.next_object(page, end)
-    }
-
-    /// As `next_object`, but waits for nothing: what is not known at once counts as an object. For
-    /// threads outside the gate.
-    pub(crate) fn next_known(&self, page: usize, end: usize) -> Option<usize> {
-        self.table.next_known(page, end)
-    }
-
-    /// Whether the object may be stored, by what is known at once.
-    pub(crate) fn may_be_stored(&self, page: PageNo) -> bool {
-        self.table.may_be_stored(page)
-    }
-
-    /// Brings the part of the table that tells of these pages, if it could not leave RAM again: so
-    /// that it is counted.
-    pub(crate) fn expect_objects(&self, pages: core::ops::Range<usize>) {
-        if !self.table.can_leave() {
-            for page in pages {
-                let _ = self.table.load(PageNo(page as u32));
-            }
-        }
     }
 
     /// As `place`, and tells resident objects from owned ones.
@@ -548,47 +511,6 @@ impl Ownership {
 
     // The table's pages, in RAM and out of it.
 
-    /// How many pages of the table may be in RAM.
-    pub(crate) fn set_table_limit(&self, pages: usize) {
-        self.table.set_limit(pages);
-    }
-
-    /// How many more are there.
-    pub(crate) fn table_excess(&self) -> usize {
-        self.table.excess()
-    }
-
-    /// Takes some pages of the table out of RAM if there are too many; returns how many.
-    pub(crate) fn evict_table(&self, zapper: &Zapper) -> usize {
-        self.table.evict(zapper)
-    }
-
-    /// Whether pages of the table can leave RAM when they have changed.
-    pub(crate) fn can_table_leave(&self) -> bool {
-        self.table.can_leave()
-    }
-
-    /// What pages of the table went in and out.
-    pub(crate) fn table_traffic(&self) -> TableTraffic {
-        self.table.traffic()
-    }
-
-    /// Pages of the table that have changed go to this file from now on. While no thread moves an
-    /// object.
-    pub(crate) fn add_table_file(&self, file: TableFile) {
-        self.table.add_file(file);
-    }
-
-    /// Before a fork: whether the parent needs another file for the table from now on.
-    pub(crate) fn freeze_table(&self) -> bool {
-        self.table.freeze()
-    }
-
-    /// In the child of a fork: the file is the parent's.
-    pub(crate) fn give_up_table_file(&self) {
-        self.table.give_up_file();
-    }
-
     /// Hands out pages of the table as a later process finds the objects: in their stored copies.
     /// Those in RAM, unless `only_cold`, while no thread moves an object; and those that were
     /// evicted since they were handed out. `page` answers whether it wrote the page.
@@ -600,41 +522,6 @@ impl Ownership {
         page: &mut dyn FnMut(u32, &[u8]) -> bool,
     ) -> core::result::Result<(), u32> {
         self.table.save(only_cold, page, |id| self.descriptors.get(id).backing())
-    }
-
-    /// The checkpoint that was handed pages is made, or was given up.
-    pub(crate) fn end_saving(&self, is_saved: bool) {
-        self.table.end_saving(is_saved);
-    }
-
-    /// The table is that of a checkpoint: see `ObjectTable::set_saved`.
-    #[must_use]
-    pub(crate) fn set_saved(
-        &self,
-        saved: SavedTable,
-        blocks: u32,
-        is_counted: impl Fn(PageNo) -> bool,
-    ) -> bool {
-        self.table.set_saved(saved, blocks, is_counted)
-    }
-
-    /// Stored memory pages that were found since this was last asked.
-    pub(crate) fn take_uncounted(&self) -> usize {
-        self.table.take_uncounted()
-    }
-
-    /// Fills a page of the table of a heap that nobody uses yet: `places` as `save` has handed them
-    /// out. False if a place is no block below `blocks`, or the table has no such page. `stored` is
-    /// called with each page whose object is stored.
-    #[must_use]
-    pub(crate) fn load(
-        &self,
-        page: u32,
-        places: &[u8],
-        blocks: u32,
-        stored: impl FnMut(PageNo),
-    ) -> bool {
-        self.table.load_page(page, places, blocks, stored)
     }
 }
 

@@ -270,8 +270,11 @@ impl Pager {
     /// If the object table cannot leave RAM, the whole part of it that tells of these spans, in
     /// which there is no object yet, counts against the budget from now on.
     pub fn expect_objects(&self, first_span: usize, count: usize) {
-        let pages = first_span * PAGES_PER_SPAN..(first_span + count) * PAGES_PER_SPAN;
-        self.ownership.expect_objects(pages);
+        if !self.ownership.table.can_leave() {
+            for page in first_span * PAGES_PER_SPAN..(first_span + count) * PAGES_PER_SPAN {
+                let _ = self.ownership.place(PageNo::from(page));
+            }
+        }
     }
 
     /// Memory pages that are not `Zero`: what the program has touched and not given back. A
@@ -327,7 +330,7 @@ impl Pager {
     /// Counts the promises of memory pages that were stored when the heap was opened, and whose
     /// page of the object table has come to RAM since.
     pub(crate) fn count_found(&self) {
-        match self.ownership.take_uncounted() {
+        match self.ownership.table.take_uncounted() {
             0 => {}
             found => self.promises.adopt(found),
         }

@@ -157,7 +157,7 @@ impl Pager {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         let (mut page, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
-        while let Some(next) = self.ownership.next_object(page, end) {
+        while let Some(next) = self.ownership.table.next_object(page, end) {
             if let Found::Resident(seen) = self.ownership.look(PageNo(next as u32)) {
                 // What is refused is mapped over by the program, and its own.
                 let _ = self.put_zeros(PageNo(next as u32), seen);

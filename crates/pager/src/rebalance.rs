@@ -60,7 +60,7 @@ impl Pager {
             object_cache: self.cache.backed_bytes(),
             page_tables: self.frames.ranges.page_table_bytes()
                 + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
-            object_table: self.ownership.table_bytes(),
+            object_table: self.ownership.table.used_bytes(),
             descriptors: self.ownership.descriptors.bytes(),
             heap_metadata: self.heap.metadata_bytes(),
             store: self.store.memory_bytes() as usize,
@@ -95,7 +95,7 @@ impl Pager {
     /// Whether `spans` more spans of objects leave page buffer and object cache the least that
     /// they need.
     pub fn has_room_for_objects(&self, spans: usize) -> bool {
-        let per_span = match self.ownership.can_table_leave() {
+        let per_span = match self.ownership.table.can_leave() {
             true => PAGES_PER_SPAN / OBJECT_PAGES_PER_HEAP_BYTE,
             false => PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE,
         };
@@ -104,7 +104,7 @@ impl Pager {
 
     /// As `BYTES_PER_PAGE`, without what can leave RAM.
     fn bytes_per_page(&self) -> usize {
-        match self.ownership.can_table_leave() {
+        match self.ownership.table.can_leave() {
             true => Self::BYTES_PER_PAGE - ObjectTable::BYTES_PER_PAGE,
             false => Self::BYTES_PER_PAGE,
         }
@@ -112,7 +112,7 @@ impl Pager {
 
     /// What of the overhead cannot be less.
     fn least_overhead(&self, usage: &Usage) -> usize {
-        match self.ownership.can_table_leave() {
+        match self.ownership.table.can_leave() {
             true => {
                 let least = usage.budget / TABLE_LEAST_PART;
                 usage.overhead() - usage.object_table + usage.object_table.min(least)
@@ -153,7 +153,7 @@ impl Pager {
         let held = self.frames.page_buffer.unevictable().max(long_pins);
         let usage = self.usage();
         let overhead = usage.overhead();
-        self.ownership.set_table_limit(match self.ownership.can_table_leave() {
+        self.ownership.table.set_limit(match self.ownership.table.can_leave() {
             true => {
                 let follows = usage.object_table + self.frames.ranges.page_table_bytes();
                 table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE

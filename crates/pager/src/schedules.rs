@@ -533,7 +533,7 @@ impl World {
         .expect("the page map");
         for page in (0..spans * SPAN / PAGE).map(|page| PageNo(page as u32)) {
             let here = present.contains(&page.0);
-            match self.pager.ownership.place_quietly(page) {
+            match self.pager.ownership.table.load_quietly(page) {
                 Place::Busy(id) => {
                     let descriptor = self.pager.ownership.descriptor(id);
                     assert_eq!(descriptor.state().state(), State::Resident, "{page:?}");

@@ -33,7 +33,7 @@ impl Pager {
         let mut counts = Survey::default();
         let mut page = pages.start;
         while page < pages.end {
-            let Some(used) = self.ownership.next_known(page, pages.end) else { break };
+            let Some(used) = self.ownership.table.next_known(page, pages.end) else { break };
             // The next one in step.
             let skipped = (used - page).div_ceil(stride);
             counts.nowhere += skipped as u32;

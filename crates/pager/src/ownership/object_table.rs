@@ -125,13 +125,8 @@ pub struct ObjectTable {
     evicting_bytes: usize,
     /// What the entries of the saved table take.
     saved_bytes: AtomicUsize,
-    pub(super) counters: Counters,
-}
-
-/// What the table did since the process began.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub(super) read: AtomicU64,
+    /// What it did since the process began: see `TableTraffic`.
+    read: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) written: AtomicU64,
 }
@@ -172,7 +167,9 @@ impl ObjectTable {
             next_cold: AtomicUsize::new(0),
             evicting_bytes: copies.mapped_bytes() + Homes::BUFFER_BYTES,
             evicting: Lock::new(Evicting { hand: 0, copies }),
-            counters: Counters::default(),
+            read: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            written: AtomicU64::new(0),
         })
     }
 
@@ -206,7 +203,7 @@ impl ObjectTable {
 
     /// As `load`, but leaves alone what is known to be all zeros.
     #[cfg(test)]
-    pub(super) fn load_quietly(&self, page: PageNo) -> Place {
+    pub(crate) fn load_quietly(&self, page: PageNo) -> Place {
         match self.directory.is_zero(page.0 as usize / ENTRIES) {
             true => Place::Zero,
             false => self.load(page),
@@ -214,8 +211,8 @@ impl ObjectTable {
     }
 
     /// Bytes of DRAM that the table takes.
-    pub(super) fn used_bytes(&self) -> usize {
-        let evicts = self.counters.evicted.load(Ordering::Relaxed) > 0;
+    pub(crate) fn used_bytes(&self) -> usize {
+        let evicts = self.evicted.load(Ordering::Relaxed) > 0;
         let copies = if evicts { self.evicting_bytes } else { 0 };
         self.directory.pages_here() * PAGE
             + self.directory.bytes()
@@ -224,7 +221,7 @@ impl ObjectTable {
     }
 
     /// Whether the object may be stored, by what is known at once.
-    pub(super) fn may_be_stored(&self, page: PageNo) -> bool {
+    pub(crate) fn may_be_stored(&self, page: PageNo) -> bool {
         match self.peek(page) {
             Some(place) => matches!(place, Place::Stored(_)),
             None => !self.directory.is_zero(page.0 as usize / ENTRIES),
@@ -233,13 +230,13 @@ impl ObjectTable {
 
     /// The first page from `page` on, below `end`, whose object is not `Zero` at this instant.
     /// Pages of the table that are all `Zero` are not brought for it.
-    pub(super) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
+    pub(crate) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
         self.next_by(page, end, |page| self.load(page) != Place::Zero)
     }
 
     /// As `next_object`, but waits for nothing: an object whose page of the table is not in RAM
     /// counts as one.
-    pub(super) fn next_known(&self, page: usize, end: usize) -> Option<usize> {
+    pub(crate) fn next_known(&self, page: usize, end: usize) -> Option<usize> {
         self.next_by(page, end, |page| self.peek(page) != Some(Place::Zero))
     }
 
@@ -310,7 +307,7 @@ impl ObjectTable {
         if found.is_err() || !places.iter().all(can_be) {
             return self.fill(at, |_| LOST);
         }
-        self.counters.read.fetch_add(1, Ordering::Relaxed);
+        self.read.fetch_add(1, Ordering::Relaxed);
         if locked.take_uncounted() {
             let stored = places.iter().filter(|place| **place != [0; BYTES]).count();
             self.uncounted.fetch_add(stored, Ordering::Relaxed);
@@ -337,12 +334,12 @@ impl ObjectTable {
     // Leaving: `table_eviction`.
 
     /// How many pages may be in RAM.
-    pub(super) fn set_limit(&self, pages: usize) {
+    pub(crate) fn set_limit(&self, pages: usize) {
         self.limit.store(pages, Ordering::Relaxed);
     }
 
     /// How many pages more are in RAM than may be.
-    pub(super) fn excess(&self) -> usize {
+    pub(crate) fn excess(&self) -> usize {
         self.directory.pages_here().saturating_sub(self.limit.load(Ordering::Relaxed))
     }
 
@@ -367,28 +364,27 @@ impl ObjectTable {
     }
 
     /// Whether pages that have changed can leave.
-    pub(super) fn can_leave(&self) -> bool {
+    pub(crate) fn can_leave(&self) -> bool {
         self.homes.has_file()
     }
 
     /// What the table did.
-    pub(super) fn traffic(&self) -> TableTraffic {
-        let Counters { read, evicted, written } = &self.counters;
+    pub(crate) fn traffic(&self) -> TableTraffic {
         let [read, evicted, written] =
-            [read, evicted, written].map(|count| count.load(Ordering::Relaxed));
+            [&self.read, &self.evicted, &self.written].map(|count| count.load(Ordering::Relaxed));
         TableTraffic { read, evicted, written }
     }
 
     // Forks. While the gate is closed.
 
     /// Pages that changed are written to this file from now on.
-    pub(super) fn add_file(&self, file: TableFile) {
+    pub(crate) fn add_file(&self, file: TableFile) {
         self.homes.add_file(file);
     }
 
     /// Before a fork: whether parent and child need files of their own from now on. The parent
     /// needs none if nothing was written to the one that it has.
-    pub(super) fn freeze(&self) -> bool {
+    pub(crate) fn freeze(&self) -> bool {
         let needs = self.homes.has_file() && self.homes.is_written();
         if needs {
             self.give_up_file();
@@ -397,7 +393,7 @@ impl ObjectTable {
     }
 
     /// Nothing more is written to the file that was.
-    pub(super) fn give_up_file(&self) {
+    pub(crate) fn give_up_file(&self) {
         self.homes.freeze(|home| {
             let (mut at, end) = (0, self.directory.pages());
             while let Some(page) = self.directory.next_used(at, end) {
@@ -416,7 +412,7 @@ impl ObjectTable {
     /// The pages of the table are those of a checkpoint, to be read when they are wanted; which
     /// blocks the store has. Nobody has looked at any of them. `is_counted` says of which pages the
     /// stored objects are counted when they are found.
-    pub(super) fn set_saved(
+    pub(crate) fn set_saved(
         &self,
         saved: SavedTable,
         blocks: u32,
@@ -444,16 +440,18 @@ impl ObjectTable {
     }
 
     /// Stored memory pages that were found since this was last asked.
-    pub(super) fn take_uncounted(&self) -> usize {
+    pub(crate) fn take_uncounted(&self) -> usize {
         match self.uncounted.load(Ordering::Relaxed) {
             0 => 0,
             _ => self.uncounted.swap(0, Ordering::Relaxed),
         }
     }
 
-    /// Fills a page of the table, which nobody uses yet.
+    /// Fills a page of the table of a heap that nobody uses yet: `places` as `save` has handed them
+    /// out. False if a place is no block below `blocks`, or the table has no such page. `stored` is
+    /// called with each page whose object is stored.
     #[must_use]
-    pub(super) fn load_page(
+    pub(crate) fn load_page(
         &self,
         page: u32,
         places: &[u8],

@@ -41,7 +41,7 @@ struct Taken<'a> {
 impl ObjectTable {
     /// Takes pages out of RAM of whose objects none is in RAM, `TOGETHER_MAX` at most; returns how
     /// many. Such a page is cold: the objects that were used last are in RAM.
-    pub(super) fn evict(&self, zapper: &Zapper) -> usize {
+    pub(crate) fn evict(&self, zapper: &Zapper) -> usize {
         // Waits for another thread that evicts: who brings pages must not outrun it. That one waits
         // for the device alone.
         let mut evicting = self.evicting.lock();
@@ -69,7 +69,7 @@ impl ObjectTable {
         }
         self.write_changed(&mut taken[..count], &evicting.copies);
         let left = self.drop_taken(&mut taken[..count], &evicting.copies, zapper);
-        self.counters.evicted.fetch_add(left as u64, Ordering::Relaxed);
+        self.evicted.fetch_add(left as u64, Ordering::Relaxed);
         left
     }
 
@@ -137,7 +137,7 @@ impl ObjectTable {
                 // Nobody tries again before the evictor has looked at the limit.
                 self.set_limit(usize::MAX);
             } else {
-                self.counters.written.fetch_add(count as u64, Ordering::Relaxed);
+                self.written.fetch_add(count as u64, Ordering::Relaxed);
             }
             for slot in &mut taken[first..first + count] {
                 match (home, slot.take()) {

@@ -14,7 +14,7 @@ use crate::pager::Pager;
 /// buffer.
 pub(super) fn limit(pager: &Pager, region_bytes: usize) {
     pager.add_table_file(Box::new(SimDevice::new(region_bytes as u64, 1)));
-    pager.ownership.set_table_limit(0);
+    pager.ownership.table.set_limit(0);
     for staging in pager.staging.all() {
         let bytes = if core::ptr::eq(staging, &pager.staging.pages) { 2 } else { 128 } * PAGE;
         let buffers: Vec<_> = (0..staging.count()).map(|_| staging.take()).collect();
@@ -33,7 +33,7 @@ impl World {
     pub(super) fn table_evictor(&self) {
         while !self.is_done() {
             let passage = self.pager.gate.enter(Level::Mover);
-            self.pager.ownership.evict_table(self.pager.frames.zapper());
+            self.pager.ownership.table.evict(self.pager.frames.zapper());
             drop(passage);
             deepheap_sys::thread::yield_now();
         }
