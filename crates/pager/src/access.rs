@@ -23,7 +23,7 @@ use crate::flight::{Flight, Landed};
 use crate::gate::Level;
 use crate::install::page_at;
 use crate::moves::Moves;
-use crate::ownership::{Found, Owned, Pin, Place, UNKNOWN_HASH};
+use crate::ownership::{Flag, Found, Owned, Pin, Place, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 use crate::promises::NoPromise;
@@ -247,7 +247,7 @@ impl Pager {
             // What is written lies there as it is. The descriptor may be another object's by now:
             // a hint.
             Place::Cached(id) => {
-                operation == Operation::Write && self.ownership.descriptor(id).is_compressed()
+                operation == Operation::Write && self.ownership.descriptor(id).has(Flag::Compressed)
             }
             Place::Busy(_) | Place::Lost => false,
         }
@@ -331,7 +331,7 @@ impl Pager {
                 Found::Cached(id) => {
                     let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
                     let descriptor = self.ownership.of(&owned);
-                    let progress = match descriptor.is_compressed() {
+                    let progress = match descriptor.has(Flag::Compressed) {
                         true => self.do_compressed(call, index, &owned),
                         false => {
                             self.copy_in_slot(call, index, &owned, descriptor.slot());
@@ -453,7 +453,7 @@ impl Pager {
             && let Some(slot) = self.cache.take_compressed(bytes)
         {
             let owned = flight.take(at);
-            self.ownership.of(&owned).set_compressed(true);
+            self.ownership.of(&owned).set(Flag::Compressed, true);
             self.finish_fetch(call, owned, slot);
             return Ok(());
         }
@@ -515,7 +515,7 @@ impl Pager {
                 call.slots[index] = None;
                 self.cache.give_back(descriptor.slot());
                 descriptor.set_slot(slot);
-                descriptor.set_compressed(false);
+                descriptor.set(Flag::Compressed, false);
                 self.cache.set_owner(slot, owned.id());
                 self.copy_in_slot(call, index, owned, slot);
             }
@@ -534,11 +534,11 @@ impl Pager {
     fn finish_fetch(&self, call: &Call<'_>, owned: Owned, slot: u32) {
         match call.operation {
             Operation::FetchBeside => {
-                self.ownership.of(&owned).set_neighbour();
+                self.ownership.of(&owned).set(Flag::Neighbour, true);
                 return self.put_in_cache(owned, slot, Balancer::leaves);
             }
             Operation::FetchOnTrail => {
-                self.ownership.of(&owned).set_on_trail();
+                self.ownership.of(&owned).set(Flag::OnTrail, true);
                 self.trails.bring();
             }
             Operation::Read | Operation::Write | Operation::Fetch => {}

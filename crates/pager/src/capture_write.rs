@@ -9,7 +9,7 @@ use deepheap_sys::clock;
 use deepheap_sys::own_memory::{self, Part};
 
 use crate::evict::is_all_zero;
-use crate::ownership::{Owned, Place, State};
+use crate::ownership::{Flag, Owned, Place, State};
 use crate::pager::Pager;
 
 /// A thread that captures an object does so with others in its aligned block of so many pages: the
@@ -104,7 +104,7 @@ impl Pager {
     /// Notes that an owned, resident object is captured, and makes it true.
     fn capture_owned(&self, owned: &Owned) -> Written {
         let descriptor = self.ownership.of(owned);
-        if descriptor.is_captured() {
+        if descriptor.has(Flag::Captured) {
             return Written::Free;
         }
         let page = descriptor.page();
@@ -129,7 +129,7 @@ impl Pager {
                 false => self.capture.fill(copy, owned.id()),
             }
         }
-        descriptor.set_captured(true);
+        descriptor.set(Flag::Captured, true);
         Written::Free
     }
 }

@@ -30,7 +30,7 @@ use crate::capture::{COPIES, Copy};
 use crate::evict::is_all_zero;
 use crate::gate::Level;
 use crate::install::page_at;
-use crate::ownership::{DescriptorId, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH};
+use crate::ownership::{DescriptorId, Flag, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH};
 use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
 use crate::staging::StagingBuffer;
@@ -181,8 +181,8 @@ impl Pager {
         let mut is_in_use = false;
         self.ownership.descriptors.for_each(|_, descriptor| {
             is_in_use |= descriptor.is_pinned_for_a_call();
-            if descriptor.is_captured() {
-                descriptor.set_captured(false);
+            if descriptor.has(Flag::Captured) {
+                descriptor.set(Flag::Captured, false);
             }
         });
         let is_protected = match is_in_use {
@@ -322,7 +322,7 @@ impl Pager {
     fn claim_to_write(&self, id: DescriptorId, when: When) -> Option<Owned> {
         let descriptor = self.ownership.descriptor(id);
         // Once it is, it is until the cut ends. It may be in this group already: as a copy.
-        if when == When::InCut && descriptor.is_captured() {
+        if when == When::InCut && descriptor.has(Flag::Captured) {
             return None;
         }
         let page = descriptor.page();
@@ -336,7 +336,7 @@ impl Pager {
             State::Resident => self.ownership.claim_resident(page, id),
             State::Cached | State::Free | State::Arriving | State::Leaving => None,
         }?;
-        let is_captured = when == When::InCut && descriptor.is_captured();
+        let is_captured = when == When::InCut && descriptor.has(Flag::Captured);
         if is_captured || self.heap.page_is_free(page) || self.is_cached_and_stored(&owned) {
             self.note_captured(&owned, when);
             self.publish_again(owned);
@@ -375,7 +375,7 @@ impl Pager {
     fn note_captured(&self, owned: &Owned, when: When) {
         let descriptor = self.ownership.of(owned);
         if when == When::InCut && descriptor.state().state() == State::Leaving {
-            descriptor.set_captured(true);
+            descriptor.set(Flag::Captured, true);
         }
     }
 
@@ -422,7 +422,7 @@ impl Pager {
                 which[resident] = index;
                 resident += 1;
                 group.bytes[index] = Bytes { at: to, length, content: form(length) };
-            } else if descriptor.is_compressed() {
+            } else if descriptor.has(Flag::Compressed) {
                 // SAFETY: the slot is the owner's alone, and holds a compressed page.
                 let bytes = unsafe { self.cache.compressed(descriptor.slot()) };
                 let content = Form::Packed(Content::Pages);

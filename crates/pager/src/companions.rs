@@ -13,7 +13,7 @@ use deepheap_store::packed::{self, Content};
 
 use crate::balancer::Balancer;
 use crate::flight::Reads;
-use crate::ownership::Place;
+use crate::ownership::{Flag, Place};
 use crate::pager::Pager;
 
 impl Pager {
@@ -36,8 +36,8 @@ impl Pager {
                     continue;
                 };
                 let descriptor = self.ownership.of(&owned);
-                descriptor.set_compressed(true);
-                descriptor.set_neighbour();
+                descriptor.set(Flag::Compressed, true);
+                descriptor.set(Flag::Neighbour, true);
                 self.put_in_cache(owned, slot, Balancer::leaves);
                 kept += 1;
             }

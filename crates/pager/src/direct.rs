@@ -30,7 +30,7 @@ use deepheap_sys::signals::Blocked;
 
 use crate::access::Piece;
 use crate::gate::Level;
-use crate::ownership::{Descriptor, Glimpse, SeenCached, UNKNOWN_HASH};
+use crate::ownership::{Descriptor, Flag, Glimpse, SeenCached, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 
@@ -75,7 +75,7 @@ impl Pager {
                 Glimpse::Away => return Direct::Refused,
             };
             let descriptor = self.ownership.descriptor(seen.id());
-            if descriptor.is_compressed() {
+            if descriptor.has(Flag::Compressed) {
                 return Direct::Refused;
             }
             let Some(slot) = self.cache.glimpse(seen.slot(), offset + length) else { continue };
@@ -111,7 +111,7 @@ impl Pager {
             let descriptor = self.ownership.descriptor(seen.id());
             // An object with a stored copy has to be owned, to give that up. If one gets a copy
             // from now on, the exchange fails.
-            if descriptor.is_compressed()
+            if descriptor.has(Flag::Compressed)
                 || descriptor.backing().is_some()
                 || descriptor.hash() != UNKNOWN_HASH
             {

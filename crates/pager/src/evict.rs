@@ -21,7 +21,7 @@ use crate::budget;
 use crate::eviction_context::{DIRECT_PAGES, EvictionContext};
 use crate::gate::Level;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, List, Owned, UNKNOWN_HASH};
+use crate::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 use crate::ranges::RangeNo;
@@ -296,7 +296,7 @@ impl Pager {
                 addr,
                 offset: self.heap.kept_offset(page),
                 len,
-                may_be_shared: descriptor.may_be_shared(),
+                may_be_shared: descriptor.has(Flag::Shared),
                 clears_range: false,
             };
             context.into[chosen] = self.cache.address(slot);

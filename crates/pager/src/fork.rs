@@ -11,7 +11,7 @@ use deepheap_store::Device;
 use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
 
-use crate::ownership::State;
+use crate::ownership::{Flag, State};
 use crate::pager::Pager;
 
 impl Pager {
@@ -25,7 +25,7 @@ impl Pager {
         self.table_is_frozen.store(self.ownership.table.freeze(), Ordering::Relaxed);
         self.ownership.descriptors.for_each(|_, descriptor| {
             if descriptor.state().state() == State::Resident {
-                descriptor.set_may_be_shared(true);
+                descriptor.set(Flag::Shared, true);
             }
         });
     }

@@ -11,7 +11,7 @@ use deepheap_heap::PageNo;
 use crate::PAGE;
 use crate::fault_report::FaultError;
 use crate::frames::CopiedIn;
-use crate::ownership::{DescriptorId, OwnedList, Place, UNKNOWN_HASH};
+use crate::ownership::{DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement::{self, Rank};
 use crate::window::Window;
@@ -41,7 +41,7 @@ impl Pager {
     fn note_existing(&self, id: DescriptorId) {
         let descriptor = self.ownership.descriptor(id);
         descriptor.set_hash(UNKNOWN_HASH);
-        descriptor.set_may_be_shared(true);
+        descriptor.set(Flag::Shared, true);
     }
 
     /// Installs a cached object, for which a page is reserved; false if another thread has it.
@@ -53,18 +53,19 @@ impl Pager {
         let Some(owned) = self.ownership.claim_cached(page, id) else { return Ok(false) };
         let descriptor = self.ownership.of(&owned);
         let slot = descriptor.slot();
-        let (is_neighbour, is_on_trail) = (descriptor.is_neighbour(), descriptor.is_on_trail());
+        let (is_neighbour, is_on_trail) =
+            (descriptor.has(Flag::Neighbour), descriptor.has(Flag::OnTrail));
         if is_neighbour && self.balancer.is_young(descriptor) {
             self.neighbours.touch();
         }
-        descriptor.set_may_be_shared(false);
+        descriptor.set(Flag::Shared, false);
         let (object, bytes) = (self.cache.address(slot), self.kept_bytes(page));
         let copy_in = |source| {
             let exists = |_| self.note_existing(id);
             // SAFETY: the source is a page that is pinned and ours, and so is the page.
             unsafe { self.frames.copy_in(page, 1, source, exists) }
         };
-        let copied = if descriptor.is_compressed() {
+        let copied = if descriptor.has(Flag::Compressed) {
             let staging = self.take_staging(PAGE);
             // SAFETY: the staging page is ours alone.
             if let Err(error) = self.unpress(&owned, unsafe { page_at(staging.address()) }) {
@@ -85,7 +86,7 @@ impl Pager {
             return Err(FaultError::Install(errno));
         }
         self.cache.give_back(slot);
-        descriptor.set_compressed(false);
+        descriptor.set(Flag::Compressed, false);
         if is_on_trail {
             self.trails.use_one();
             self.mark_followed(&owned);

@@ -30,7 +30,7 @@ use crate::gate::Level;
 use crate::lane_exit::Stays;
 use crate::lanes::{LaneNo, Lanes};
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Found, Owned, Pin, Seen};
+use crate::ownership::{DescriptorId, Flag, Found, Owned, Pin, Seen};
 use crate::pager::Pager;
 use crate::policy::replacement::{self, Rank};
 use crate::policy::sequence::Sequences;
@@ -525,7 +525,8 @@ impl Pager {
     /// An owned object comes into reach, from the cache or fresh.
     fn note_arrival(&self, owned: &Owned) {
         let descriptor = self.ownership.of(owned);
-        let (is_neighbour, is_on_trail) = (descriptor.is_neighbour(), descriptor.is_on_trail());
+        let (is_neighbour, is_on_trail) =
+            (descriptor.has(Flag::Neighbour), descriptor.has(Flag::OnTrail));
         if is_neighbour && self.balancer.is_young(descriptor) {
             self.neighbours.touch();
         }
@@ -536,7 +537,7 @@ impl Pager {
             descriptor.set_reuse(replacement::touched(descriptor.reuse()));
         }
         // It is exclusive: shared memory, or a page that was just made.
-        descriptor.set_may_be_shared(false);
+        descriptor.set(Flag::Shared, false);
     }
 
     /// The kernel has mapped a page and does not watch it: it must never leave.

@@ -41,7 +41,7 @@ use deepheap_sys::thread;
 
 use crate::policy::replacement::Rank;
 
-pub(crate) use descriptor::{Descriptor, DescriptorId, Pin, State};
+pub(crate) use descriptor::{Descriptor, DescriptorId, Flag, Pin, State};
 pub(crate) use lists::{Descriptors, List};
 pub use object_table::TableTraffic;
 pub(crate) use object_table::{ObjectTable, Place};
@@ -352,7 +352,7 @@ impl Ownership {
         descriptor.begin(page, None, UNKNOWN_HASH);
         // It may be the zero page. Or it was written while its span was plain, and a fork may have
         // shared it. Either way it is not known to be exclusive.
-        descriptor.set_may_be_shared(true);
+        descriptor.set(Flag::Shared, true);
         if pinned {
             descriptor.add_pin(Pin::Call);
         }

@@ -47,7 +47,7 @@ use crate::PAGE;
 use crate::codec;
 use crate::compression::Pressed;
 use crate::eviction_context::EvictionContext;
-use crate::ownership::{Owned, UNKNOWN_HASH};
+use crate::ownership::{Flag, Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::trace::Happened;
 
@@ -75,7 +75,7 @@ impl Pager {
     fn press(&self, context: &mut EvictionContext, owned: &Owned) {
         let descriptor = self.ownership.of(owned);
         let (page, slot) = (descriptor.page(), descriptor.slot());
-        let is_whole = !descriptor.is_compressed()
+        let is_whole = !descriptor.has(Flag::Compressed)
             && !self.heap.page_is_free(page)
             && self.kept_bytes(page) == PAGE
             && self.cache.slot_bytes(slot) == PAGE;
@@ -107,7 +107,7 @@ impl Pager {
         self.compression.note(Pressed { ns: clock::monotonic_ns() - start_ns, ..counted });
         let Some(small) = small else { return };
         self.trace.note(Happened::Pressed, page, taken);
-        descriptor.set_compressed(true);
+        descriptor.set(Flag::Compressed, true);
         descriptor.set_slot(small);
         self.cache.set_owner(small, owned.id());
         if self.cache.is_over_limit() || !context.keep_landing(&self.cache, slot) {

@@ -14,7 +14,7 @@ use deepheap_sys::page_extractor::BATCH_MAX;
 use crate::PAGE;
 use crate::install::{fill_page, page_at};
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, List, Owned, UNKNOWN_HASH};
+use crate::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
 use crate::second_tier::Chosen;
@@ -203,7 +203,7 @@ impl Pager {
     /// In which blocks a cached object would be packed, and how many bytes of it.
     fn packed_as(&self, page: PageNo, id: DescriptorId) -> (Content, usize) {
         let descriptor = self.ownership.descriptors.get(id);
-        match descriptor.is_compressed() {
+        match descriptor.has(Flag::Compressed) {
             true => (Content::Pages, self.cache.compressed_bytes(descriptor.slot())),
             false => (Content::Objects, self.kept_bytes(page)),
         }
@@ -236,7 +236,7 @@ impl Pager {
                 self.trace.note(Happened::Dropped, page, 0);
                 backing
             }
-            (None, Some(writer)) if !self.is_packed(page) && !descriptor.is_compressed() => {
+            (None, Some(writer)) if !self.is_packed(page) && !descriptor.has(Flag::Compressed) => {
                 moves.reclaimed_dirty += 1;
                 self.trace.note(Happened::Written, page, PAGE);
                 // SAFETY: the slot is the owner's alone and holds the object.
@@ -281,7 +281,7 @@ impl Pager {
     /// Publishes the owned object, whose bytes are in the block, as stored, and frees its slot.
     fn leave_for(&self, owned: Owned, block: Block) {
         let descriptor = self.ownership.of(&owned);
-        if descriptor.is_on_trail() {
+        if descriptor.has(Flag::OnTrail) {
             self.trails.drop_one();
         }
         self.cache.give_back(descriptor.slot());

@@ -82,22 +82,30 @@ fn is_allowed(from: State, to: State) -> bool {
     TRANSITIONS.contains(&(from, to)) || (from, to) == (State::Cached, State::Cached)
 }
 
-/// Flags: the page may be shared.
-const SHARED: u8 = 1;
-/// Flags: the object came as a neighbour.
-const NEIGHBOUR: u8 = 2;
-/// Flags: the object lies compressed in its slot.
-const COMPRESSED: u8 = 4;
-/// Flags: the object came along a trail.
-const ON_TRAIL: u8 = 8;
-/// How the object came to the cache.
-const CAME: u8 = NEIGHBOUR | ON_TRAIL;
-/// Flags: a scan brought the object together with its neighbours.
-const IN_SEQUENCE: u8 = 16;
-/// Flags: a cut has what the object was at its instant.
-const CAPTURED: u8 = 32;
-/// Flags: a fault found the object where a trail had brought it.
-const FOLLOWED: u8 = 64;
+/// What is noted of an object by a bit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Flag {
+    /// The page may be mapped by someone else as well: it may be the zero page, or a forked process
+    /// has it.
+    Shared = 1,
+    /// The object came to the cache as the neighbour of another one.
+    Neighbour = 2,
+    /// The cached object lies compressed in its slot.
+    Compressed = 4,
+    /// The object came to the cache along a trail.
+    OnTrail = 8,
+    /// A scan brought the object. Only noted where there is a second tier.
+    InSequence = 16,
+    /// The cut that is under way has what the resident object was at its instant.
+    Captured = 32,
+    /// A trail brought the object, and the program came that way. Only noted where there is a
+    /// second tier.
+    Followed = 64,
+}
+
+/// These are of objects in different places, and end each other.
+const PLACED: u8 = Flag::Shared as u8 | Flag::Neighbour as u8 | Flag::OnTrail as u8;
 
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
@@ -262,80 +270,17 @@ impl Descriptor {
         self.epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// Whether the page may be mapped by someone else as well (the zero page, a forked process).
-    pub fn may_be_shared(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & SHARED != 0
+    /// Whether this is noted of the object. A hint for others than the owner.
+    pub fn has(&self, flag: Flag) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag as u8 != 0
     }
 
-    /// Notes whether the page may be shared. The object is in the page buffer, or will be.
-    pub fn set_may_be_shared(&self, shared: bool) {
-        self.set_flags(SHARED | CAME, if shared { SHARED } else { 0 });
-    }
-
-    /// Sets the flags in `mask`. Owner only, or while no thread moves an object.
-    fn set_flags(&self, mask: u8, flags: u8) {
-        self.flags.store(self.flags.load(Ordering::Relaxed) & !mask | flags, Ordering::Relaxed);
-    }
-
-    /// Whether a cached object lies compressed in its slot. A hint for others than the owner.
-    pub fn is_compressed(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & COMPRESSED != 0
-    }
-
-    /// Notes whether the object lies compressed in its slot. Owner only.
-    pub fn set_compressed(&self, compressed: bool) {
-        self.set_flags(COMPRESSED, if compressed { COMPRESSED } else { 0 });
-    }
-
-    /// Whether a scan brought the object. Only noted where there is a second tier.
-    pub fn is_in_sequence(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & IN_SEQUENCE != 0
-    }
-
-    /// Notes that a scan brings the object. Owner only.
-    pub fn set_in_sequence(&self) {
-        self.set_flags(IN_SEQUENCE, IN_SEQUENCE);
-    }
-
-    /// Whether a trail brought the object, and the program came that way. Only noted where there is
-    /// a second tier.
-    pub fn is_followed(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & FOLLOWED != 0
-    }
-
-    /// Notes that the program came the way of the trail that brought the object. Owner only.
-    pub fn set_followed(&self) {
-        self.set_flags(FOLLOWED, FOLLOWED);
-    }
-
-    /// Whether the cut that is under way has what the resident object was at its instant.
-    pub fn is_captured(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & CAPTURED != 0
-    }
-
-    /// Notes whether it has. Owner only, or while no thread moves an object.
-    pub fn set_captured(&self, captured: bool) {
-        self.set_flags(CAPTURED, if captured { CAPTURED } else { 0 });
-    }
-
-    /// Whether a cached object came as the neighbour of another one.
-    pub fn is_neighbour(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & NEIGHBOUR != 0
-    }
-
-    /// Notes that the object comes as a neighbour. Owner only.
-    pub fn set_neighbour(&self) {
-        self.set_flags(SHARED | CAME, NEIGHBOUR);
-    }
-
-    /// Whether a cached object came along a trail.
-    pub fn is_on_trail(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & ON_TRAIL != 0
-    }
-
-    /// Notes that the object comes along a trail. Owner only.
-    pub fn set_on_trail(&self) {
-        self.set_flags(SHARED | CAME, ON_TRAIL);
+    /// Notes it, or that it is not so. Owner only, or while no thread moves an object.
+    pub fn set(&self, flag: Flag, on: bool) {
+        let flag = flag as u8;
+        let rest =
+            self.flags.load(Ordering::Relaxed) & if flag & PLACED != 0 { !PLACED } else { !flag };
+        self.flags.store(rest | if on { flag } else { 0 }, Ordering::Relaxed);
     }
 
     /// Fills a fresh descriptor. The caller got it from the free list.

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::eviction_context::EvictionContext;
+use crate::ownership::Flag;
 
 #[test]
 fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
@@ -21,7 +22,7 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
         pager.ownership.place(page)
     };
     let is_compressed = |number: usize| match place(number) {
-        Place::Cached(id) => pager.ownership.descriptor(id).is_compressed(),
+        Place::Cached(id) => pager.ownership.descriptor(id).has(Flag::Compressed),
         place => panic!("{number} is {place:?}"),
     };
     let freed = world.allocate_object(PAGE);
