@@ -15,7 +15,8 @@ use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
 use crate::frames::{CopiedIn, FRESH_MAX};
 use crate::gate::Level;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Found, OwnedList, Place, Seen, UNKNOWN_HASH};
+use crate::ownership::{DescriptorId, Found, Owned, OwnedList, Place, Seen, UNKNOWN_HASH};
+use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::sequence::{Direction, Sequences};
 use crate::window::Window;
@@ -58,49 +59,41 @@ impl Pager {
         if !is_cached() {
             self.limit_table(&mut moves);
         }
-        loop {
+        let mut reserved = loop {
             let patience = if is_cached() { PATIENCE_CACHED } else { usize::MAX };
-            let Err(error) = self.make_room(&mut moves, patience) else { break };
-            if is_cached() {
+            match self.make_room(&mut moves, patience) {
+                Ok(reserved) => break reserved,
                 // The object is in DRAM already: it enters the page buffer over the limit, and the
                 // next victim finds the cache slot that it leaves. So objects in DRAM stay usable
                 // when nothing can be written.
-                self.frames.page_buffer.adopt(1);
-                break;
+                Err(_) if is_cached() => break self.frames.page_buffer.adopt(1),
+                Err(error) if patience == usize::MAX => return Err(error),
+                Err(_) => {}
             }
-            if patience == usize::MAX {
-                return Err(error);
-            }
-        }
+        };
         let passage = self.gate.enter(Level::Mover);
         let mut is_present = false;
         let served = match self.ownership.place(page) {
-            Place::Zero if self.sources.is_of_file(page) => self.install_from_file(page, sequences),
-            Place::Zero => self.install_fresh(page, sequences),
+            Place::Zero if self.sources.is_of_file(page) => {
+                self.install_from_file(page, sequences, &mut reserved)
+            }
+            Place::Zero => self.install_fresh(page, sequences, &mut reserved),
             Place::Cached(id) => {
                 self.go_on_ahead(page, sequences);
-                self.install_cached_window(page, id, sequences)
+                self.install_cached_window(page, id, sequences, &mut reserved)
             }
-            Place::Stored(block) => self.fetch(page, block, sequences, &mut None),
+            Place::Stored(block) => self.fetch(page, block, sequences, &mut reserved, &mut None),
             Place::Busy(_) => self.wait_for(page, repeats).map(|found| {
                 is_present = found;
                 None
             }),
             Place::Lost => Err(FaultError::Lost),
         };
-        drop(passage);
-        let Served { kind, ahead, passed } = match served {
-            Ok(Some(served)) => served,
-            // Another thread was faster; the access, tried again, finds what became of the object.
-            Ok(None) => {
-                self.frames.page_buffer.unreserve(1);
-                Served { kind: FaultKind::Waited, ahead: 0, passed: 0 }
-            }
-            Err(error) => {
-                self.frames.page_buffer.unreserve(1);
-                return Err(error);
-            }
-        };
+        drop((passage, reserved));
+        // None: another thread was faster; the access, tried again, finds what became of the
+        // object.
+        let waited = Served { kind: FaultKind::Waited, ahead: 0, passed: 0 };
+        let Served { kind, ahead, passed } = served?.unwrap_or(waited);
         self.signal_eviction();
         Ok(FaultReport { kind, ahead, passed, moves, is_present })
     }
@@ -112,84 +105,71 @@ impl Pager {
         &self,
         page: PageNo,
         sequences: &mut Sequences<'_>,
+        reserved: &mut Reserved<'_>,
     ) -> Result<Option<Served>, FaultError> {
-        self.promise(page).map_err(FaultError::NoPromise)?;
-        let Some(first) = self.ownership.claim_fresh(page) else {
-            self.end_promise(page);
-            return Ok(None);
-        };
-        if self.sources.is_of_file(page) {
-            // It has been given back meanwhile.
-            self.end_as_zero(first);
-            return Ok(None);
-        }
-        let mut owned = OwnedList::<FRESH_MAX>::new();
-        owned.push(first);
-        let in_block = page.0 as usize % FRESH_BLOCK;
-        let most = if self.heap.is_object_page(page) {
-            let window = Window::of(page, sequences.fresh());
-            let upwards = if window.direction == Direction::Up { window.count } else { 1 };
-            upwards.min(FRESH_MAX).min(self.frames.page_buffer.limit() / FRESH_PART)
-        } else if in_block > 0 && matches!(self.ownership.place(PageNo(page.0 - 1)), Place::Busy(_))
-        {
-            FRESH_BLOCK - in_block
-        } else {
-            1
-        };
-        while owned.len() < most && self.frames.page_buffer.try_reserve(1) {
-            let neighbour = PageNo(page.0 + owned.len() as u32);
-            if self.lanes_of(neighbour).is_some() {
-                self.frames.page_buffer.unreserve(1);
-                break;
+        let most = || {
+            let in_block = page.0 as usize % FRESH_BLOCK;
+            let before = || self.ownership.place(PageNo(page.0 - 1));
+            if self.heap.is_object_page(page) {
+                upwards(page, sequences).min(self.frames.page_buffer.limit() / FRESH_PART)
+            } else if in_block > 0 && matches!(before(), Place::Busy(_)) {
+                FRESH_BLOCK - in_block
+            } else {
+                1
             }
-            // A promise that is not at hand is not worth a wait, and what nobody may touch is not
-            // worth a promise.
-            let is_promised = !self.promises.covers(neighbour)
-                || self.heap.is_handed_out(neighbour) && self.promises.try_take();
-            match is_promised.then(|| self.ownership.claim_fresh(neighbour)).flatten() {
-                Some(one) if self.sources.is_of_file(neighbour) => {
-                    self.end_as_zero(one);
-                    self.frames.page_buffer.unreserve(1);
-                    break;
-                }
-                Some(one) => owned.push(one),
-                None => {
-                    if is_promised {
-                        self.end_promise(neighbour);
-                    }
-                    self.frames.page_buffer.unreserve(1);
-                    break;
-                }
-            }
-        }
-        let count = owned.len();
-        let copied = self.install(page, self.frames.zeros(), &mut owned, 0..count);
-        for index in copied.pages..count {
-            self.end_as_zero(owned.take(index));
-        }
-        let installed = self.end_fresh(page, count, &copied, sequences)?;
+        };
+        let owned = self.claim_run(page, false, reserved, most)?;
+        let Some(mut owned) = owned else { return Ok(None) };
+        let (count, zeros) = (owned.len(), self.frames.zeros());
+        let copied = self.install(page, zeros, &mut owned, 0..count, reserved);
+        (copied.pages..count).for_each(|index| self.end_as_zero(owned.take(index)));
+        let installed = end_fresh(page, &copied, sequences)?;
         Ok(Some(Served { kind: FaultKind::Zero, ahead: 0, passed: installed as i16 }))
     }
 
-    /// Ends the first touch of `count` pages from this one on, of which so many as `copied` tells
-    /// were installed; returns how many. The others were given back, but for their reservations.
-    pub(crate) fn end_fresh(
+    /// Claims the `Zero` page that faulted, with its promise, and pages behind it that are as it is,
+    /// up to `most` with it, while there is room for them. They are a file's, or are not. None:
+    /// another thread was faster.
+    pub(crate) fn claim_run(
         &self,
         page: PageNo,
-        count: usize,
-        copied: &CopiedIn,
-        sequences: &mut Sequences<'_>,
-    ) -> Result<usize, FaultError> {
-        // The page that faulted keeps its reservation: on an error `resolve` ends it.
-        self.frames.page_buffer.unreserve((count - copied.pages).min(count - 1));
-        match copied.refused {
-            Some(errno) if copied.pages == 0 => Err(FaultError::Install(errno)),
-            _ => {
-                let sequence = sequences.fresh().advance(page.0, copied.pages as u32);
-                sequences.note_fresh(sequence);
-                Ok(copied.pages)
+        of_file: bool,
+        reserved: &mut Reserved<'_>,
+        most: impl FnOnce() -> usize,
+    ) -> Result<Option<OwnedList<FRESH_MAX>>, FaultError> {
+        self.promise(page).map_err(FaultError::NoPromise)?;
+        let Some(first) = self.claim_promised(page, of_file) else { return Ok(None) };
+        let mut owned = OwnedList::new();
+        owned.push(first);
+        let most = most();
+        while owned.len() < most && reserved.extend(owned.len() + 1) {
+            let next = PageNo(page.0 + owned.len() as u32);
+            // A promise that is not at hand is not worth a wait, and what nobody may touch is not
+            // worth a promise.
+            let is_wanted = self.lanes_of(next).is_none()
+                && self.sources.is_of_file(next) == of_file
+                && (!self.promises.covers(next)
+                    || self.heap.is_handed_out(next) && self.promises.try_take());
+            match is_wanted.then(|| self.claim_promised(next, of_file)).flatten() {
+                Some(one) => owned.push(one),
+                None => break,
             }
         }
+        Ok(Some(owned))
+    }
+
+    /// Claims a `Zero` page that has its promise; or gives that back.
+    fn claim_promised(&self, page: PageNo, of_file: bool) -> Option<Owned> {
+        let Some(owned) = self.ownership.claim_fresh(page) else {
+            self.end_promise(page);
+            return None;
+        };
+        // It may have been taken from its file meanwhile, or given back to it.
+        if self.sources.is_of_file(page) == of_file {
+            return Some(owned);
+        }
+        self.end_as_zero(owned);
+        None
     }
 
     /// Installs a cached object, and in a scan also the cached ones after it.
@@ -198,8 +178,9 @@ impl Pager {
         page: PageNo,
         id: DescriptorId,
         sequences: &mut Sequences<'_>,
+        reserved: &mut Reserved<'_>,
     ) -> Result<Option<Served>, FaultError> {
-        if !self.install_cached(page, id)? {
+        if !self.install_cached(page, id, reserved)? {
             return Ok(None);
         }
         let window = Window::of(page, sequences.of(page.0));
@@ -207,7 +188,7 @@ impl Pager {
             let _ =
                 self.ask_on_trail(page, sequences, true) || self.ask_walk(page, sequences, true);
         }
-        let extent = self.install_cached_further(window);
+        let extent = self.install_cached_further(window, reserved);
         sequences.pass(page.0, extent);
         let passed = window.direction.signed(extent);
         Ok(Some(Served { kind: FaultKind::Cached, ahead: 0, passed }))
@@ -253,5 +234,27 @@ impl Pager {
         }
         self.ownership.put_back(owned);
         Some(copied)
+    }
+}
+
+/// How many pages from this one on are wanted, if the thread's fresh faults come in order.
+pub(crate) fn upwards(page: PageNo, sequences: &Sequences<'_>) -> usize {
+    let window = Window::of(page, sequences.fresh());
+    if window.direction == Direction::Up { window.count.min(FRESH_MAX) } else { 1 }
+}
+
+/// Ends the first touch of pages from this one on; returns how many were installed.
+pub(crate) fn end_fresh(
+    page: PageNo,
+    copied: &CopiedIn,
+    sequences: &mut Sequences<'_>,
+) -> Result<usize, FaultError> {
+    match copied.refused {
+        Some(errno) if copied.pages == 0 => Err(FaultError::Install(errno)),
+        _ => {
+            let sequence = sequences.fresh().advance(page.0, copied.pages as u32);
+            sequences.note_fresh(sequence);
+            Ok(copied.pages)
+        }
     }
 }

@@ -17,6 +17,7 @@ use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::flight::Flight;
 use crate::install::page_at;
 use crate::ownership::Place;
+use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
 use crate::policy::trail;
@@ -46,6 +47,7 @@ impl Pager {
         page: PageNo,
         block: Block,
         sequences: &mut Sequences<'_>,
+        reserved: &mut Reserved<'_>,
         slot: &mut Option<u32>,
     ) -> Result<Option<Served>, FaultError> {
         let sequence = sequences.of(page.0);
@@ -58,7 +60,9 @@ impl Pager {
         }
         let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
             .then(|| self.ask_ahead(window, window.page_after(WINDOW), sequences.asking()));
-        let Some(brought) = self.fetch_window(window, block, slot)? else { return Ok(None) };
+        let Some(brought) = self.fetch_window(window, block, reserved, slot)? else {
+            return Ok(None);
+        };
         if window.count > 1 {
             self.note_scan(brought.extent);
         }
@@ -69,7 +73,8 @@ impl Pager {
             sequence = sequence.ask_until(end.0);
         }
         sequences.note(page.0, sequence);
-        self.install_cached_further(Window { count: brought.extent as usize, ..window });
+        let window_here = Window { count: brought.extent as usize, ..window };
+        self.install_cached_further(window_here, reserved);
         let passed = window.direction.signed(brought.extent);
         Ok(Some(Served { kind: FaultKind::Stored, ahead: brought.pages.saturating_sub(1), passed }))
     }
@@ -181,22 +186,23 @@ impl Pager {
 
     /// Reads the objects of the window that are stored. A page is reserved for the first one; None
     /// if another thread has that one. If there is a cache slot as the `mark` and the first object
-    /// fits, it goes there, and its reservation ends.
+    /// fits, it goes there.
     pub(crate) fn fetch_window(
         &self,
         window: Window,
         block: Block,
+        reserved: &mut Reserved<'_>,
         mark: &mut Option<u32>,
     ) -> Result<Option<Brought>, FaultError> {
         if window.count > 1 {
-            return self.fetch_further(window, block, mark);
+            return self.fetch_further(window, block, reserved, mark);
         }
         let mut flight = Flight::<1>::new();
         if !self.claim_for(&mut flight, window.page, block) {
             return Ok(None);
         }
         let buffer = self.take_staging(PAGE_STAGING_BYTES);
-        let pages = self.bring(&mut flight, 0, &buffer, mark)?;
+        let pages = self.bring(&mut flight, 0, &buffer, reserved, mark)?;
         Ok(Some(Brought { pages, extent: 1 }))
     }
 
@@ -207,6 +213,7 @@ impl Pager {
         &self,
         window: Window,
         block: Block,
+        reserved: &mut Reserved<'_>,
         mark: &mut Option<u32>,
     ) -> Result<Option<Brought>, FaultError> {
         let mut flight = Flight::<WINDOW>::new();
@@ -217,12 +224,10 @@ impl Pager {
         while extent < window.count {
             let page = window.page_after(extent);
             if let Place::Stored(block) = self.ownership.place(page) {
-                if !self.frames.page_buffer.try_reserve(1) {
+                if !reserved.extend(flight.len() + 1) {
                     break;
                 }
-                if !self.claim_for(&mut flight, page, block) {
-                    self.frames.page_buffer.unreserve(1);
-                }
+                self.claim_for(&mut flight, page, block);
             }
             extent += 1;
         }
@@ -235,17 +240,18 @@ impl Pager {
                 if own > 0 {
                     flight.reverse();
                 }
-                let pages = self.bring(&mut flight, own, &buffer, mark)?;
+                let pages = self.bring(&mut flight, own, &buffer, reserved, mark)?;
                 return Ok(Some(Brought { pages, extent: extent as u32 }));
             }
             extent = 1;
         }
         // Read the first object alone: there are no others, or no buffer for them.
-        self.give_back(&mut flight, 1..count, 0);
+        self.give_back(&mut flight, 1..count);
+        reserved.shrink(1);
         let mut alone = Flight::<1>::new();
         alone.push(flight.take(0), window.page, block);
         let buffer = self.take_staging(PAGE_STAGING_BYTES);
-        let pages = self.bring(&mut alone, 0, &buffer, mark)?;
+        let pages = self.bring(&mut alone, 0, &buffer, reserved, mark)?;
         Ok(Some(Brought { pages, extent: extent as u32 }))
     }
 
@@ -268,14 +274,14 @@ impl Pager {
     }
 
     /// Reads and installs the objects of a flight, which are in the order of addresses; returns how
-    /// many are in DRAM now, that of index `own` among them. On an error `own` keeps its
-    /// reservation: `resolve` ends it. `staging` has `N` pages for blocks, and `N` for the pages
-    /// made of them.
+    /// many are in DRAM now, that of index `own` among them. `staging` has `N` pages for blocks, and
+    /// `N` for the pages made of them.
     fn bring<const N: usize>(
         &self,
         flight: &mut Flight<N>,
         own: usize,
         staging: &StagingBuffer<'_>,
+        reserved: &mut Reserved<'_>,
         mark: &mut Option<u32>,
     ) -> Result<u32, FaultError> {
         let (buffer, count) = (staging.address(), flight.len());
@@ -296,7 +302,7 @@ impl Pager {
             self.make_page(flight, index, landed, page)
         };
         if let Err(error) = make_page(own) {
-            self.give_back(flight, 0..count, own);
+            self.give_back(flight, 0..count);
             return Err(FaultError::Unreadable(error));
         }
         self.keep_companions(&reads);
@@ -305,20 +311,20 @@ impl Pager {
         let end = (own + 1..count).find(|&index| make_page(index).is_err()).unwrap_or(count);
         let unread = (0..own).rev().find(|&index| make_page(index).is_err());
         let begin = unread.map_or(0, |index| index + 1);
-        self.give_back(flight, end..count, own);
-        self.give_back(flight, 0..begin, own);
+        self.give_back(flight, end..count);
+        self.give_back(flight, 0..begin);
         let kept_bytes = self.kept_bytes(flight.pages()[own]);
         let slot = mark.take_if(|slot| self.cache.slot_bytes(*slot) >= kept_bytes);
         let marks = usize::from(slot.is_some());
         // The `own` page first: the others must not keep it from being installed.
-        let (mut done, refused) = self.install_runs(flight, own + marks..end, contents, own);
+        let (mut done, refused) = self.install_runs(flight, own + marks..end, contents, reserved);
         if let Some(errno) = refused
             && done + marks == 0
         {
-            self.give_back(flight, begin..own, own);
+            self.give_back(flight, begin..own);
             return Err(FaultError::Install(errno));
         }
-        done += marks + self.install_runs(flight, begin..own, contents, own).0;
+        done += marks + self.install_runs(flight, begin..own, contents, reserved).0;
         if let Some(slot) = slot {
             // SAFETY: the slot is ours alone and has room for the object, which begins its page.
             unsafe {
@@ -327,7 +333,6 @@ impl Pager {
             }
             // Last: a thread that waits for the mark finds the others installed.
             self.put_in_cache(flight.take(own), slot, Balancer::arrives);
-            self.frames.page_buffer.unreserve(1);
         }
         Ok(done as u32)
     }
@@ -339,7 +344,7 @@ impl Pager {
         flight: &mut Flight<N>,
         range: Range<usize>,
         contents: *const u8,
-        own: usize,
+        reserved: &mut Reserved<'_>,
     ) -> (usize, Option<Errno>) {
         let (mut at, mut refused) = (range.start, None);
         while at < range.end && refused.is_none() {
@@ -359,16 +364,16 @@ impl Pager {
             let run = at..run.unwrap_or(range.end);
             // SAFETY: the contents have a page for each of them.
             let source = unsafe { contents.add(at * PAGE) };
-            let copied = self.install(first, source, &mut flight.objects, run);
+            let copied = self.install(first, source, &mut flight.objects, run, reserved);
             at += copied.pages;
             refused = copied.refused;
         }
-        self.give_back(flight, at..range.end, own);
+        self.give_back(flight, at..range.end);
         (at - range.start, refused)
     }
 
-    /// Puts an object of a flight that lies in a lane into the cache, where its fault finds it, and
-    /// ends its reservation; false if there is no slot.
+    /// Puts an object of a flight that lies in a lane into the cache, where its fault finds it;
+    /// false if there is no slot.
     ///
     /// # Safety
     /// `object` has the object's bytes.
@@ -383,18 +388,14 @@ impl Pager {
         // SAFETY: the caller's promise; the slot is ours alone and has room for the object.
         unsafe { self.cache.address(slot).copy_from_nonoverlapping(object, kept) };
         self.put_in_cache(flight.take(index), slot, Balancer::arrives);
-        self.frames.page_buffer.unreserve(1);
         true
     }
 
-    /// Publishes a part of a flight as stored again, and ends its reservations, except that of
-    /// `own`.
-    fn give_back<const N: usize>(&self, flight: &mut Flight<N>, range: Range<usize>, own: usize) {
-        for index in range.clone() {
+    /// Publishes a part of a flight as stored again.
+    fn give_back<const N: usize>(&self, flight: &mut Flight<N>, range: Range<usize>) {
+        for index in range {
             let block = flight.block(index);
             self.ownership.stored(flight.take(index), block);
         }
-        let kept = usize::from(range.contains(&own));
-        self.frames.page_buffer.unreserve(range.len().saturating_sub(kept));
     }
 }

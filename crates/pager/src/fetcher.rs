@@ -134,21 +134,14 @@ impl Pager {
         if mark.is_none() && self.lanes_of(window.page).is_some() {
             return 0;
         }
-        if self.frames.page_buffer.try_reserve(1) {
-            match self.fetch_window(window, block, &mut mark) {
-                Ok(Some(brought)) => {
-                    pages = brought.pages;
-                    let passed = window.direction.signed(brought.extent);
-                    self.trace.note_fault(
-                        Happened::Ahead,
-                        window.page,
-                        passed,
-                        (clock::monotonic_ns(), 0),
-                    );
-                }
-                // What cannot be read is told to whoever touches it.
-                Ok(None) | Err(_) => self.frames.page_buffer.unreserve(1),
-            }
+        // What cannot be read is told to whoever touches it.
+        if let Some(mut reserved) = self.frames.page_buffer.try_reserve(1)
+            && let Ok(Some(brought)) = self.fetch_window(window, block, &mut reserved, &mut mark)
+        {
+            pages = brought.pages;
+            let passed = window.direction.signed(brought.extent);
+            let now_ns = clock::monotonic_ns();
+            self.trace.note_fault(Happened::Ahead, window.page, passed, (now_ns, 0));
         }
         if let Some(slot) = mark {
             self.cache.give_back(slot);

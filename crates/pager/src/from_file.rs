@@ -13,14 +13,14 @@ use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
+use crate::fault::{end_fresh, upwards};
 use crate::fault_report::{FaultError, FaultKind, Served};
-use crate::frames::FRESH_MAX;
 use crate::gate::Level;
-use crate::ownership::{Found, Owned, OwnedList};
+use crate::ownership::Found;
+use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::policy::sequence::{Direction, Sequences};
+use crate::policy::sequence::Sequences;
 use crate::staging::StagingBuffer;
-use crate::window::Window;
 
 impl Pager {
     /// From now on the pages, which the caller has and the program does not know yet, are read from
@@ -97,38 +97,22 @@ impl Pager {
         &self,
         page: PageNo,
         sequences: &mut Sequences<'_>,
+        reserved: &mut Reserved<'_>,
     ) -> Result<Option<Served>, FaultError> {
-        self.promise(page).map_err(FaultError::NoPromise)?;
-        let Some(first) = self.ownership.claim_fresh(page) else {
-            self.end_promise(page);
-            return Ok(None);
-        };
-        if !self.sources.is_of_file(page) {
-            self.end_as_zero(first);
-            return Ok(None);
-        }
-        let mut owned = OwnedList::<FRESH_MAX>::new();
-        owned.push(first);
-        let window = Window::of(page, sequences.fresh());
-        let upwards = if window.direction == Direction::Up { window.count } else { 1 };
         // What comes behind its end may be another file's.
-        let most = upwards.min(FRESH_MAX).min(self.sources.pages_from(page));
-        while owned.len() < most && self.frames.page_buffer.try_reserve(1) {
-            match self.claim_of_file(PageNo(page.0 + owned.len() as u32)) {
-                Some(one) => owned.push(one),
-                None => {
-                    self.frames.page_buffer.unreserve(1);
-                    break;
-                }
-            }
-        }
+        let most = || upwards(page, sequences).min(self.sources.pages_from(page));
+        let owned = self.claim_run(page, true, reserved, most)?;
+        let Some(mut owned) = owned else { return Ok(None) };
         let claimed = owned.len();
         let (buffer, count) = self.stage_for_file(claimed);
-        self.give_back_unread(&mut owned, count..claimed);
+        let mut give_back = |unread: Range<usize>| {
+            unread.for_each(|index| self.end_as_zero(owned.take(index)));
+        };
+        give_back(count..claimed);
+        reserved.shrink(count);
         // SAFETY: the buffer is ours alone, and so long.
         if let Err(errno) = unsafe { self.sources.read(page, count, buffer.address()) } {
-            self.give_back_unread(&mut owned, 1..count);
-            self.end_as_zero(owned.take(0));
+            give_back(0..count);
             return Err(FaultError::File(errno));
         }
         for index in 0..count {
@@ -139,30 +123,14 @@ impl Pager {
             self.ownership.descriptor(owned.id(index)).set_hash(hash);
             self.sources.take_copy(PageNo(page.0 + index as u32));
         }
-        let copied = self.install(page, buffer.address(), &mut owned, 0..count);
+        let copied = self.install(page, buffer.address(), &mut owned, 0..count, reserved);
         for index in copied.pages..count {
             self.sources.give_back(PageNo(page.0 + index as u32));
             self.end_as_zero(owned.take(index));
         }
-        let installed = self.end_fresh(page, count, &copied, sequences)?;
+        let installed = end_fresh(page, &copied, sequences)?;
         let (ahead, passed) = (installed as u32 - 1, installed as i16);
         Ok(Some(Served { kind: FaultKind::Stored, ahead, passed }))
-    }
-
-    /// Claims a page that is the file's, if its promise is at hand.
-    fn claim_of_file(&self, page: PageNo) -> Option<Owned> {
-        if !self.sources.is_of_file(page) || !self.try_promise(page) {
-            return None;
-        }
-        let Some(owned) = self.ownership.claim_fresh(page) else {
-            self.end_promise(page);
-            return None;
-        };
-        if self.sources.is_of_file(page) {
-            return Some(owned);
-        }
-        self.end_as_zero(owned);
-        None
     }
 
     /// A buffer for up to so many pages, and for how many there is room.
@@ -174,14 +142,5 @@ impl Pager {
             }
         }
         (self.take_staging(PAGE), 1)
-    }
-
-    /// Ends these members, with their reservations; their pages stay the file's.
-    fn give_back_unread(&self, owned: &mut OwnedList<FRESH_MAX>, members: Range<usize>) {
-        let count = members.len();
-        for index in members {
-            self.end_as_zero(owned.take(index));
-        }
-        self.frames.page_buffer.unreserve(count);
     }
 }

@@ -12,6 +12,7 @@ use crate::PAGE;
 use crate::fault_report::FaultError;
 use crate::frames::CopiedIn;
 use crate::ownership::{DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH};
+use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::replacement::{self, Rank};
 use crate::window::Window;
@@ -25,6 +26,7 @@ impl Pager {
         source: *const u8,
         owned: &mut OwnedList<N>,
         range: Range<usize>,
+        reserved: &mut Reserved<'_>,
     ) -> CopiedIn {
         let exists = |at| self.note_existing(owned.id(range.start + at));
         // SAFETY: the caller's source holds a page for each, pinned and its own; the pages are
@@ -33,6 +35,7 @@ impl Pager {
         for index in range.start..range.start + copied.pages {
             self.ownership.arrive(owned.take(index), Rank::Probation);
         }
+        reserved.install(copied.pages);
         copied
     }
 
@@ -44,11 +47,12 @@ impl Pager {
         descriptor.set(Flag::Shared, true);
     }
 
-    /// Installs a cached object, for which a page is reserved; false if another thread has it.
+    /// Installs a cached object; false if another thread has it.
     pub(crate) fn install_cached(
         &self,
         page: PageNo,
         id: DescriptorId,
+        reserved: &mut Reserved<'_>,
     ) -> Result<bool, FaultError> {
         let Some(owned) = self.ownership.claim_cached(page, id) else { return Ok(false) };
         let descriptor = self.ownership.of(&owned);
@@ -100,13 +104,18 @@ impl Pager {
             self.balancer.comes_back(descriptor);
         }
         self.ownership.arrive(owned, rank);
+        reserved.install(1);
         Ok(true)
     }
 
     /// Installs the cached objects of the window after its first page, as far as there is room and
     /// until one would have to be read; returns how many pages it has passed, the first one
     /// included.
-    pub(crate) fn install_cached_further(&self, window: Window) -> u32 {
+    pub(crate) fn install_cached_further(
+        &self,
+        window: Window,
+        reserved: &mut Reserved<'_>,
+    ) -> u32 {
         let mut extent = 1;
         while extent < window.count {
             let page = window.page_after(extent);
@@ -115,13 +124,11 @@ impl Pager {
                 // It comes to its lane when it is touched.
                 Place::Cached(_) if self.lanes_of(page).is_some() => {}
                 Place::Cached(id) => {
-                    if !self.frames.page_buffer.try_reserve(1) {
+                    if !reserved.extend(1) {
                         break;
                     }
                     // A thread that touches the page will get the error.
-                    if !matches!(self.install_cached(page, id), Ok(true)) {
-                        self.frames.page_buffer.unreserve(1);
-                    }
+                    let _ = self.install_cached(page, id, reserved);
                 }
                 Place::Zero | Place::Busy(_) | Place::Lost => {}
             }

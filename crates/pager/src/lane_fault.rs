@@ -31,6 +31,7 @@ use crate::lane_exit::Stays;
 use crate::lanes::{LaneNo, Lanes};
 use crate::moves::Moves;
 use crate::ownership::{DescriptorId, Flag, Found, Owned, Pin, Seen};
+use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::replacement::{self, Rank};
 use crate::policy::sequence::Sequences;
@@ -57,11 +58,11 @@ enum Step {
 }
 
 /// What a fault has at hand.
-struct Attempt {
+struct Attempt<'a> {
     /// A slot of the cache for who has the lane.
     spare: Option<u32>,
-    /// A page of the page buffer is reserved.
-    is_reserved: bool,
+    /// A page of the page buffer, if one is reserved.
+    reserved: Option<Reserved<'a>>,
     /// The object may be exiled.
     may_exile: bool,
     /// It is to be exiled.
@@ -98,7 +99,7 @@ impl Pager {
         let mut moves = Moves::default();
         let wants_exile = lanes.alternates(page);
         let mut attempt =
-            Attempt { spare: None, is_reserved: false, may_exile: true, wants_exile, repeats };
+            Attempt { spare: None, reserved: None, may_exile: true, wants_exile, repeats };
         let served = self.bring_to_lane(lanes, page, sequences, &mut attempt, &mut moves);
         if attempt.wants_exile && lanes.exiled_pages() > EXILED_MAX {
             self.bring_one_home(lanes, &mut moves);
@@ -111,12 +112,12 @@ impl Pager {
     }
 
     /// The tries, and what is needed for them, which is got while nothing is owned.
-    fn bring_to_lane(
-        &self,
+    fn bring_to_lane<'a>(
+        &'a self,
         lanes: &Lanes,
         page: PageNo,
         sequences: &mut Sequences<'_>,
-        attempt: &mut Attempt,
+        attempt: &mut Attempt<'a>,
         moves: &mut Moves,
     ) -> Result<(Served, bool), FaultError> {
         self.limit_table(moves);
@@ -124,9 +125,8 @@ impl Pager {
         let mut fetched = None;
         let mut answer = Ok((FaultKind::Waited, false));
         for _ in 0..TRIES {
-            if attempt.wants_exile && attempt.may_exile && !attempt.is_reserved {
-                self.reserve_page(moves);
-                attempt.is_reserved = true;
+            if attempt.wants_exile && attempt.may_exile && attempt.reserved.is_none() {
+                attempt.reserved = Some(self.reserve_page(moves, 0));
             }
             let passage = self.gate.enter(Level::Mover);
             let step = self.try_lane(lanes, page, sequences, attempt, moves);
@@ -152,9 +152,7 @@ impl Pager {
             }
             break;
         }
-        if attempt.is_reserved {
-            self.frames.page_buffer.unreserve(1);
-        }
+        attempt.reserved = None;
         let (kind, is_present) = answer?;
         let served = match (kind, fetched) {
             (FaultKind::Waited, _) | (_, None) => Served { kind, ahead: 0, passed: 1 },
@@ -163,24 +161,15 @@ impl Pager {
         Ok((served, is_present))
     }
 
-    /// Reserves a page of the page buffer: over its limit if nothing can leave, as for a cached
-    /// object in `resolve`.
-    fn reserve_page(&self, moves: &mut Moves) {
-        if self.make_room(moves, 0).is_err() {
-            self.frames.page_buffer.adopt(1);
-        }
-    }
-
     /// The frame of a page takes RAM from now on, for which this thread makes room.
     fn have_frame(&self, lanes: &Lanes, page: PageNo, moves: &mut Moves) {
         if lanes.has_frame(page) {
             return;
         }
-        self.reserve_page(moves);
-        match lanes.use_frame(page) {
+        let reserved = self.reserve_page(moves, 0);
+        if lanes.use_frame(page) {
             // Until `rebalance` lowers the limit.
-            true => self.budget.note_staged(1),
-            false => self.frames.page_buffer.unreserve(1),
+            self.budget.note_staged(reserved.keep());
         }
     }
 
@@ -189,7 +178,7 @@ impl Pager {
         lanes: &Lanes,
         page: PageNo,
         sequences: &mut Sequences<'_>,
-        attempt: &mut Attempt,
+        attempt: &mut Attempt<'_>,
         moves: &mut Moves,
     ) -> Result<Step, FaultError> {
         let from = match self.ownership.look(page) {
@@ -213,23 +202,13 @@ impl Pager {
                     return Ok(Step::Again);
                 };
                 let mut slot = Some(slot);
-                // It goes to the slot, and its reservation ends with that.
-                self.frames.page_buffer.adopt(1);
-                let fetched = self.fetch(page, block, sequences, &mut slot);
+                // It goes to the slot: no page is installed for it.
+                let mut reserved = self.frames.page_buffer.adopt(1);
+                let fetched = self.fetch(page, block, sequences, &mut reserved, &mut slot);
                 if let Some(slot) = slot {
                     self.cache.give_back(slot);
                 }
-                return match fetched {
-                    Ok(Some(served)) => Ok(Step::Fetched(served)),
-                    Ok(None) => {
-                        self.frames.page_buffer.unreserve(1);
-                        Ok(Step::Again)
-                    }
-                    Err(error) => {
-                        self.frames.page_buffer.unreserve(1);
-                        Err(error)
-                    }
-                };
+                return Ok(fetched?.map_or(Step::Again, Step::Fetched));
             }
             Found::Zero => From::Zero,
             Found::Cached(id) => {
@@ -256,7 +235,7 @@ impl Pager {
         lanes: &Lanes,
         page: PageNo,
         seen: Seen,
-        attempt: &Attempt,
+        attempt: &Attempt<'_>,
     ) -> Result<Step, FaultError> {
         let lane = lanes.lane_of(page);
         let _lock = lanes.lock(lane);
@@ -282,14 +261,15 @@ impl Pager {
         lanes: &Lanes,
         page: PageNo,
         from: From,
-        attempt: &mut Attempt,
+        attempt: &mut Attempt<'_>,
         moves: &mut Moves,
     ) -> Result<Step, FaultError> {
         let lane = lanes.lane_of(page);
-        if attempt.wants_exile && attempt.is_reserved {
+        if attempt.wants_exile
+            && let Some(reserved) = &mut attempt.reserved
+        {
             let Some(owned) = self.claim_from(page, from) else { return Ok(Step::Again) };
-            self.exile(lanes, page, from, owned)?;
-            attempt.is_reserved = false;
+            self.exile(lanes, page, from, owned, reserved)?;
             return Ok(Step::Served(kind_of(from)));
         }
         if let Some(occupant) = lanes.occupant(lane)
@@ -383,7 +363,7 @@ impl Pager {
     /// Has a slot for the occupant at hand; false if there is none to be had.
     fn have_spare(
         &self,
-        attempt: &mut Attempt,
+        attempt: &mut Attempt<'_>,
         occupant: PageNo,
         moves: &mut Moves,
     ) -> Result<bool, StoreError> {
@@ -460,13 +440,14 @@ impl Pager {
         mapped.map(|_| kind_of(from)).map_err(FaultError::Install)
     }
 
-    /// Exiles an owned object: it gets a page of the page buffer, which is reserved.
+    /// Exiles an owned object: it gets a page of the page buffer.
     fn exile(
         &self,
         lanes: &Lanes,
         page: PageNo,
         from: From,
         owned: Owned,
+        reserved: &mut Reserved<'_>,
     ) -> Result<(), FaultError> {
         let (offset, kept) = (self.heap.kept_offset(page), self.kept_bytes(page));
         let slot = match from {
@@ -519,6 +500,7 @@ impl Pager {
             self.cache.give_back(slot);
         }
         self.ownership.arrive(owned, Rank::Probation);
+        reserved.install(1);
         Ok(())
     }
 
@@ -562,7 +544,7 @@ impl Pager {
             let mut words = [0; crate::policy::sequence::WORDS];
             let mut attempt = Attempt {
                 spare: None,
-                is_reserved: false,
+                reserved: None,
                 may_exile: false,
                 wants_exile: false,
                 repeats: 0,

@@ -43,6 +43,51 @@ pub struct PageBuffer {
     ended: AtomicU32,
 }
 
+/// Pages that are reserved in the page buffer. What was not used goes back when this is dropped.
+#[must_use]
+pub struct Reserved<'a> {
+    buffer: &'a PageBuffer,
+    pages: usize,
+}
+
+impl Reserved<'_> {
+    /// Has at least so many pages, reserving what lacks; false if there is no room for that.
+    #[must_use]
+    pub fn extend(&mut self, pages: usize) -> bool {
+        let lacking = pages.saturating_sub(self.pages);
+        if lacking > 0 {
+            let Some(more) = self.buffer.try_reserve(lacking) else { return false };
+            self.pages += more.keep();
+        }
+        true
+    }
+
+    /// Gives back all but so many.
+    pub fn shrink(&mut self, pages: usize) {
+        let rest = self.pages.saturating_sub(pages);
+        self.pages -= rest;
+        self.buffer.unreserve(rest);
+    }
+
+    /// So many of the pages were installed: they count until they leave.
+    pub fn install(&mut self, pages: usize) {
+        self.pages -= pages;
+    }
+
+    /// All of the pages are in use from now on; how many they are.
+    pub fn keep(mut self) -> usize {
+        core::mem::take(&mut self.pages)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.pages > 0 {
+            self.buffer.unreserve(self.pages);
+        }
+    }
+}
+
 impl PageBuffer {
     /// An empty page buffer with this ceiling, which so many pages leave together at most.
     pub fn new(limit: usize, batch: usize) -> PageBuffer {
@@ -53,22 +98,19 @@ impl PageBuffer {
     }
 
     /// Reserves pages, if the buffer stays within its limit.
-    #[must_use]
-    pub fn try_reserve(&self, pages: usize) -> bool {
-        let limit = self.limit();
-        if self.resident.fetch_add(pages, Ordering::Relaxed) + pages <= limit {
-            return true;
-        }
-        self.unreserve(pages);
-        false
+    pub fn try_reserve(&self, pages: usize) -> Option<Reserved<'_>> {
+        let before = self.resident.fetch_add(pages, Ordering::Relaxed);
+        let reserved = Reserved { buffer: self, pages };
+        (before + pages <= self.limit()).then_some(reserved)
     }
 
-    /// Counts pages whatever the limit says.
-    pub fn adopt(&self, pages: usize) {
+    /// Reserves pages whatever the limit says.
+    pub fn adopt(&self, pages: usize) -> Reserved<'_> {
         self.resident.fetch_add(pages, Ordering::Relaxed);
+        Reserved { buffer: self, pages }
     }
 
-    /// Ends the reservation of pages that have left, or were not installed after all.
+    /// Pages that were installed have left.
     pub fn unreserve(&self, pages: usize) {
         self.resident.fetch_sub(pages, Ordering::Relaxed);
     }
@@ -85,18 +127,15 @@ impl PageBuffer {
     }
 
     /// For a thread that waits: takes a page that is reserved for such threads, or any other.
-    #[must_use]
-    pub fn take(&self) -> bool {
+    pub fn take(&self) -> Option<Reserved<'_>> {
         let take = |word: u64| (word >= GRANT).then(|| word - GRANT - WAITER);
         let taken = self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take);
         if taken.is_ok() {
-            return true;
+            return Some(Reserved { buffer: self, pages: 1 });
         }
-        let has_room = self.try_reserve(1);
-        if has_room {
-            self.give_up();
-        }
-        has_room
+        let reserved = self.try_reserve(1)?;
+        self.give_up();
+        Some(reserved)
     }
 
     /// A thread that waits does so no longer. If there was a page for each, it leaves one.
@@ -214,37 +253,42 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..10_000 {
-                        if buffer.try_reserve(7) {
-                            buffer.unreserve(7);
-                        }
+                        drop(buffer.try_reserve(7));
                     }
                 });
             }
         });
         assert_eq!(buffer.pages(), 0);
-        assert!(buffer.try_reserve(1000));
-        assert!(!buffer.try_reserve(1));
+        let mut all = buffer.try_reserve(999).expect("room");
+        assert!(all.extend(1000) && !all.extend(1001));
         assert_eq!(buffer.excess(true), 250);
+        all.install(10);
+        all.shrink(20);
+        assert_eq!(buffer.pages(), 30);
+        drop(all);
+        assert_eq!(buffer.pages(), 10, "those that were installed stay");
     }
 
     #[test]
     fn who_waits_gets_the_next_pages_before_who_comes_later() {
         let buffer = PageBuffer::new(100, 16);
-        assert!(buffer.try_reserve(100));
+        buffer.adopt(100).keep();
+        let is_reserved = |pages| buffer.try_reserve(pages).map(Reserved::keep).is_some();
+        let is_taken = || buffer.take().map(Reserved::keep).is_some();
         (0..3).for_each(|_| buffer.join());
-        assert!(!buffer.take());
+        assert!(!is_taken());
         buffer.hand_out(2);
-        assert!(!buffer.try_reserve(1), "both are for those who wait");
-        assert!(buffer.take() && buffer.take() && !buffer.take());
+        assert!(!is_reserved(1), "both are for those who wait");
+        assert!(is_taken() && is_taken() && !is_taken());
         buffer.hand_out(4);
-        assert!(buffer.try_reserve(3) && !buffer.try_reserve(1), "one of four waits for the third");
+        assert!(is_reserved(3) && !is_reserved(1), "one of four waits for the third");
         buffer.give_up();
         assert_eq!(buffer.pages(), 99);
         // Over its limit it goes down first.
         buffer.set_limit(50);
         buffer.join();
         buffer.hand_out(9);
-        assert!(!buffer.take());
+        assert!(!is_taken());
         assert_eq!(buffer.pages(), 90);
         buffer.give_up();
     }
@@ -252,12 +296,13 @@ mod tests {
     #[test]
     fn what_cannot_be_evicted_leaves_room_for_others_and_is_no_excess() {
         let buffer = PageBuffer::new(1000, 256);
-        buffer.adopt(1000);
+        buffer.adopt(1000).keep();
         buffer.set_unevictable(900);
         assert_eq!((buffer.limit(), buffer.excess(true), buffer.excess(false)), (1000, 25, 12));
         buffer.set_unevictable(1000);
         assert_eq!(buffer.limit(), 1000 + ROOM);
-        assert!(buffer.try_reserve(ROOM) && !buffer.try_reserve(1));
+        let mut room = buffer.try_reserve(ROOM).expect("room");
+        assert!(!room.extend(ROOM + 1));
         assert_eq!((buffer.excess(true), buffer.excess(false)), (ROOM / 4, ROOM / 8));
     }
 }

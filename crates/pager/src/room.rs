@@ -11,6 +11,7 @@ use crate::budget::HANDLER_STACK_BYTES;
 use crate::eviction_context::DIRECT_PAGES;
 use crate::fault_report::FaultError;
 use crate::moves::Moves;
+use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::staging::StagingBuffer;
 
@@ -18,9 +19,13 @@ impl Pager {
     /// Reserves one page of the page buffer, evicting in this thread while there is none. If the
     /// store refuses changed objects, it gives up after `patience` refused batches, or once it has
     /// looked at every cached object, since clean ones may stand behind the changed ones.
-    pub(crate) fn make_room(&self, moves: &mut Moves, patience: usize) -> Result<(), FaultError> {
-        if self.frames.page_buffer.try_reserve(1) {
-            return Ok(());
+    pub(crate) fn make_room(
+        &self,
+        moves: &mut Moves,
+        patience: usize,
+    ) -> Result<Reserved<'_>, FaultError> {
+        if let Some(reserved) = self.frames.page_buffer.try_reserve(1) {
+            return Ok(reserved);
         }
         let start_ns = clock::monotonic_ns();
         let made = self.make_room_by_evicting(moves, patience);
@@ -28,21 +33,30 @@ impl Pager {
         made
     }
 
-    fn make_room_by_evicting(&self, moves: &mut Moves, patience: usize) -> Result<(), FaultError> {
+    /// As `make_room`, but over the limit if nothing can leave: objects in RAM stay usable when
+    /// nothing can be written.
+    pub(crate) fn reserve_page(&self, moves: &mut Moves, patience: usize) -> Reserved<'_> {
+        self.make_room(moves, patience).unwrap_or_else(|_| self.frames.page_buffer.adopt(1))
+    }
+
+    fn make_room_by_evicting(
+        &self,
+        moves: &mut Moves,
+        patience: usize,
+    ) -> Result<Reserved<'_>, FaultError> {
         const FRUITLESS_MAX: u32 = 256;
         let page_buffer = &self.frames.page_buffer;
         let (mut fruitless, mut refused) = (0, 0);
         page_buffer.join();
         let ended = loop {
             let seen = page_buffer.ended();
-            if page_buffer.take() {
-                return Ok(());
+            if let Some(reserved) = page_buffer.take() {
+                return Ok(reserved);
             }
             if fruitless > FRUITLESS_MAX || self.evictable() == 0 {
                 // Nothing can be evicted, or every page is owned: better one page too many than a
                 // deadlock.
-                page_buffer.adopt(1);
-                break Ok(());
+                break Ok(page_buffer.adopt(1));
             }
             // Ask before evicting: a child that ends meanwhile gives back the space that we do not
             // find.
@@ -94,8 +108,7 @@ impl Pager {
     fn adopt_staging<'a>(&self, buffer: StagingBuffer<'a>, bytes: usize) -> StagingBuffer<'a> {
         let pages = buffer.unnoted(bytes).div_ceil(PAGE);
         if pages > 0 {
-            self.frames.page_buffer.adopt(pages);
-            self.stage_reserved(&buffer, bytes, pages);
+            self.note_staged(&buffer, bytes, self.frames.page_buffer.adopt(pages).keep());
         }
         buffer
     }
@@ -103,38 +116,31 @@ impl Pager {
     /// Takes room of the page buffer for one more handler stack, until `rebalance` lowers the
     /// limit; false if there is no room.
     pub fn try_stage_stack(&self) -> bool {
-        let pages = HANDLER_STACK_BYTES / PAGE;
-        let has_room = self.frames.page_buffer.try_reserve(pages);
-        if has_room {
-            self.budget.note_staged(pages);
-        }
-        has_room
+        let reserved = self.frames.page_buffer.try_reserve(HANDLER_STACK_BYTES / PAGE);
+        reserved.map(|reserved| self.budget.note_staged(reserved.keep())).is_some()
     }
 
     /// Notes that the first `bytes` of a staging buffer will be used. New bytes take room of the
     /// page buffer, until `rebalance` lowers the limit; false if there is no room.
     pub(crate) fn try_stage(&self, buffer: &StagingBuffer<'_>, bytes: usize) -> bool {
         let pages = buffer.unnoted(bytes).div_ceil(PAGE);
-        let has_room = pages == 0 || self.frames.page_buffer.try_reserve(pages);
-        if has_room {
-            self.stage_reserved(buffer, bytes, pages);
+        if pages > 0 {
+            let Some(reserved) = self.frames.page_buffer.try_reserve(pages) else { return false };
+            self.note_staged(buffer, bytes, reserved.keep());
         }
-        has_room
+        true
     }
 
     /// As `try_stage`, but makes room. The caller must own nothing.
     pub(crate) fn stage(&self, buffer: &StagingBuffer<'_>, bytes: usize, moves: &mut Moves) {
         let pages = buffer.unnoted(bytes).div_ceil(PAGE);
         for _ in 0..pages {
-            if self.make_room(moves, usize::MAX).is_err() {
-                // The store takes no more writes, but cached objects can still be read.
-                self.frames.page_buffer.adopt(1);
-            }
+            self.reserve_page(moves, usize::MAX).keep();
         }
-        self.stage_reserved(buffer, bytes, pages);
+        self.note_staged(buffer, bytes, pages);
     }
 
-    fn stage_reserved(&self, buffer: &StagingBuffer<'_>, bytes: usize, pages: usize) {
+    fn note_staged(&self, buffer: &StagingBuffer<'_>, bytes: usize, pages: usize) {
         if pages > 0 {
             buffer.note(bytes);
             self.budget.note_staged(pages);

@@ -35,7 +35,7 @@ impl Pager {
         publish: impl FnOnce() -> Vec<(usize, usize)>,
     ) {
         self.promises.set_aside(present);
-        self.frames.page_buffer.adopt(present);
+        self.frames.page_buffer.adopt(present).keep();
         // Lower the limit in steps from here on, so that no fault has to make room for all of it.
         self.rebalance();
         let mut take_over = self.plain_spans.lock();
@@ -83,7 +83,7 @@ impl Pager {
         take_over.next += 1;
         let left = (take_over.end - take_over.next) * PAGES_PER_SPAN;
         let assumed = take_over.assumed.saturating_sub(present).min(left);
-        self.frames.page_buffer.adopt(present);
+        self.frames.page_buffer.adopt(present).keep();
         self.frames.page_buffer.unreserve(take_over.assumed - assumed);
         take_over.assumed = assumed;
         self.plain_spans.set_count(take_over.end - take_over.next);
