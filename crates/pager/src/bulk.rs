@@ -20,6 +20,7 @@ use crate::moves::Moves;
 use crate::ownership::{OwnedList, Place};
 use crate::packer::Builder;
 use crate::pager::Pager;
+use crate::policy::replacement::Queue;
 use crate::staging::CALL_PIECES;
 
 impl Pager {
@@ -102,7 +103,9 @@ impl Pager {
             let block = builder.append(writer);
             for index in 0..count {
                 let owned = objects.take(index);
-                self.ownership.descriptors.remember(self.ownership.of(&owned).page());
+                // As if it had left the cache just now.
+                let page = self.ownership.of(&owned).page();
+                self.ownership.descriptors.ghost.insert(page.0, Queue::Small);
                 self.ownership.stored(owned, block);
             }
             moves.reclaimed_dirty += count as u32;

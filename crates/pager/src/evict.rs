@@ -92,12 +92,13 @@ impl Pager {
             self.take_over_span();
         }
         let _passage = self.gate.enter(Level::Mover);
-        let (before, set_aside) = (moves.evicted(), self.ownership.descriptors.unevictable());
+        let (before, set_aside) =
+            (moves.evicted(), self.ownership.descriptors.length(List::Unevictable));
         let start_ns = self.take_out(context, want, moves)?;
         self.press_batch(context);
         let evict_ns = clock::monotonic_ns() - start_ns;
         // Other threads change these counts as well: a hint.
-        let unevictable = self.ownership.descriptors.unevictable();
+        let unevictable = self.ownership.descriptors.length(List::Unevictable);
         context.probes = (2 * set_aside.saturating_sub(unevictable)).clamp(1, BATCH_MAX / 2);
         if unevictable != self.frames.page_buffer.unevictable() {
             self.frames.page_buffer.set_unevictable(unevictable);
@@ -170,7 +171,8 @@ impl Pager {
         let ids = &mut context.ids;
         let mut count = 0;
         let pages = self.frames.page_buffer.pages();
-        let probes = self.ownership.descriptors.unevictable().min(context.probes).min(want);
+        let probes =
+            self.ownership.descriptors.length(List::Unevictable).min(context.probes).min(want);
         let oldest = (want - probes).min(self.evictable());
         let (on_probation, protected) = self.ownership.descriptors.evictable();
         let (on_probation, protected) = replacement::to_evict(oldest, on_probation, protected);

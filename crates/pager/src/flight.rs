@@ -215,7 +215,8 @@ impl Pager {
         if wanted {
             let under_way = (before + after) as u64 / 2;
             let ns = (clock::monotonic_ns() - start_ns) * pages.len() as u64 / under_way;
-            let left_recently = |page: &&PageNo| self.ownership.descriptors.left_recently(**page);
+            let left_recently =
+                |page: &&PageNo| self.ownership.descriptors.ghost.left_recently(page.0);
             let known = pages.iter().filter(left_recently).count();
             self.balancer.note_reads(pages.len(), ns, known);
         }

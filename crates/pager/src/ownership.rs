@@ -331,25 +331,22 @@ impl Ownership {
         if self.table.load(page) != Place::Zero {
             return None;
         }
-        let id = self.take_descriptor(page);
-        self.descriptors.get(id).begin(page, None, UNKNOWN_HASH);
+        let id = self.begin_descriptor(page, None);
         self.claim_new(page, Place::Zero, id)
     }
 
     /// Claims a stored object.
     pub(crate) fn claim_stored(&self, page: PageNo, block: Block) -> Option<Owned> {
-        let id = self.take_descriptor(page);
         // Set the backing block before the claim: the collector looks there when it finds the entry
         // `Busy`.
-        self.descriptors.get(id).begin(page, Some(block), UNKNOWN_HASH);
+        let id = self.begin_descriptor(page, Some(block));
         self.claim_new(page, Place::Stored(block), id)
     }
 
     /// Claims a page that was present before it was managed. With `pinned`, no thread evicts it.
     pub(crate) fn claim_present(&self, page: PageNo, pinned: bool) -> Option<Owned> {
-        let id = self.take_descriptor(page);
+        let id = self.begin_descriptor(page, None);
         let descriptor = self.descriptors.get(id);
-        descriptor.begin(page, None, UNKNOWN_HASH);
         // It may be the zero page. Or it was written while its span was plain, and a fork may have
         // shared it. Either way it is not known to be exclusive.
         descriptor.set(Flag::Shared, true);
@@ -405,9 +402,10 @@ impl Ownership {
     /// whole budget could hold, and 4096 more for what has no memory of its own: reads that found
     /// no cache slot, and pages that another thread may be faster with. So one is free, or will be
     /// soon: no thread holds more than a window of the latter, and none longer than a read takes.
-    fn take_descriptor(&self, page: PageNo) -> DescriptorId {
+    fn begin_descriptor(&self, page: PageNo, backing: Option<Block>) -> DescriptorId {
         loop {
             if let Some(id) = self.descriptors.take(page) {
+                self.descriptors.get(id).begin(page, backing);
                 return id;
             }
             thread::yield_now();

@@ -24,6 +24,7 @@ use crate::moves::Moves;
 use crate::ownership::ObjectTable;
 use crate::pager::Pager;
 use crate::policy::budget_split::{self, Share, Split};
+use crate::policy::replacement;
 use crate::staging::Staging;
 use crate::trace::Happened;
 
@@ -177,7 +178,8 @@ impl Pager {
         self.frames.page_buffer.set_limit(limits.page_buffer);
         self.frames.page_buffer.unreserve(staged);
         self.budget.unstage(staged);
-        self.ownership.descriptors.grow_ghost(self.cache.objects());
+        let ghost = replacement::ghost_length(self.cache.objects());
+        self.ownership.descriptors.ghost.grow(ghost);
         limits != split
     }
 
@@ -223,7 +225,8 @@ impl Pager {
         let cached = self.cache.objects().max(1);
         Shares {
             page_buffer_bytes: page_buffer.limit() * (PAGE + page_tables),
-            ghost_bytes: self.ownership.descriptors.recent() * (self.cache.held_bytes() / cached),
+            ghost_bytes: self.ownership.descriptors.ghost.recent()
+                * (self.cache.held_bytes() / cached),
         }
     }
 

@@ -28,6 +28,8 @@ use deepheap_sys::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::futex;
 use deepheap_sys::pinned_array::Zeroed;
 
+use super::UNKNOWN_HASH;
+
 /// Index of a descriptor, below 2^30.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DescriptorId(pub u32);
@@ -284,10 +286,10 @@ impl Descriptor {
     }
 
     /// Fills a fresh descriptor. The caller got it from the free list.
-    pub(super) fn begin(&self, page: PageNo, backing: Option<Block>, hash: ContentHash) {
+    pub(super) fn begin(&self, page: PageNo, backing: Option<Block>) {
         self.page.store(page.0, Ordering::Relaxed);
         self.set_backing(backing);
-        self.set_hash(hash);
+        self.set_hash(UNKNOWN_HASH);
         self.reuse.store(0, Ordering::Relaxed);
         self.flags.store(0, Ordering::Relaxed);
         self.change(State::Arriving);
@@ -426,7 +428,7 @@ mod tests {
     fn who_waits_is_woken_though_an_earlier_owner_passes_it_on_late() {
         let descriptor = PinnedArray::<Descriptor>::new(1).expect("memory");
         let descriptor = &descriptor[0];
-        descriptor.begin(PageNo(7), None, ContentHash(0));
+        descriptor.begin(PageNo(7), None);
         // The earlier owner has published, another has claimed the object since, and now:
         descriptor.pass_on();
         std::thread::scope(|scope| {
@@ -445,7 +447,7 @@ mod tests {
     fn canary_a_transition_that_the_table_does_not_allow_is_caught() {
         let descriptor = PinnedArray::<Descriptor>::new(1).expect("memory");
         let descriptor = std::panic::AssertUnwindSafe(&descriptor[0]);
-        descriptor.begin(PageNo(7), None, ContentHash(0));
+        descriptor.begin(PageNo(7), None);
         let skip = || descriptor.change(State::Leaving);
         assert!(std::panic::catch_unwind(skip).is_err());
     }

@@ -56,57 +56,35 @@ pub enum List {
 }
 
 const LISTS: usize = 7;
-#[cfg(test)]
-const ALL_LISTS: [List; LISTS] = [
-    List::Probation,
-    List::CacheSmall,
-    List::CacheMain,
-    List::CacheLeaving,
-    List::Unevictable,
-    List::Protected,
-    List::InLane,
-];
 /// In `Descriptor::list`: in none.
 const NOT_LISTED: u8 = 0;
+
+impl List {
+    /// Its place in a table of all lists.
+    fn at(self) -> usize {
+        self as usize - 1
+    }
+}
 
 #[derive(Clone, Copy)]
 struct Ends {
     head: u32,
     tail: u32,
-    length: u32,
 }
 
-const EMPTY: Ends = Ends { head: NONE, tail: NONE, length: 0 };
-
-#[derive(Clone, Copy)]
-struct Shard {
-    lists: [Ends; LISTS],
-}
-
-impl Shard {
-    fn ends(&mut self, list: List) -> &mut Ends {
-        &mut self.lists[list as usize - 1]
-    }
-}
+type Lists = [Ends; LISTS];
 
 /// A shard, on cache lines of its own.
 #[repr(align(64))]
-struct LockedShard {
-    lists: Lock<Shard>,
-    /// Lengths of its `Probation` and `Protected` lists: changed under the lock, read without it.
-    evictable: [AtomicU32; 2],
+struct Shard {
+    lists: Lock<Lists>,
+    /// Lengths of the lists: changed under the lock, read without it.
+    lengths: [AtomicU32; LISTS],
 }
 
-impl LockedShard {
-    /// The length of a list of pages that may be evicted.
-    fn evictable(&self, list: u8) -> Option<&AtomicU32> {
-        const PROBATION: u8 = List::Probation as u8;
-        const PROTECTED: u8 = List::Protected as u8;
-        match list {
-            PROBATION => Some(&self.evictable[0]),
-            PROTECTED => Some(&self.evictable[1]),
-            _ => None,
-        }
+impl Shard {
+    fn length(&self, list: List) -> u32 {
+        self.lengths[list.at()].load(Ordering::Relaxed)
     }
 }
 
@@ -138,6 +116,11 @@ fn shard_of(id: DescriptorId) -> usize {
     id.0 as usize / RUN % SHARDS
 }
 
+/// All shards, from this one on.
+fn shards_from(start: usize) -> impl Iterator<Item = usize> {
+    (0..SHARDS).map(move |offset| (start + offset) % SHARDS)
+}
+
 /// The shard that a page's descriptor should be of: one for neighbours, and others for pages that
 /// lie in equal steps.
 fn shard_for(page: PageNo) -> usize {
@@ -162,13 +145,6 @@ impl Round {
         self.at += count;
         (shard, count)
     }
-
-    /// The shard to begin with for the next object.
-    fn next(&mut self) -> usize {
-        let shard = self.at / self.run;
-        self.at += 1;
-        shard
-    }
 }
 
 /// All descriptors of a heap, and the lists they stand in (sharded by index).
@@ -180,12 +156,11 @@ pub struct Descriptors {
     generation: AtomicU32,
     /// Where `trim` looks next.
     hand: AtomicUsize,
-    shards: [Padded<LockedShard>; SHARDS],
-    /// Length of all `Unevictable` lists.
-    unevictable: AtomicUsize,
+    shards: [Padded<Shard>; SHARDS],
     /// Runs that were taken from each list, from all shards in turn.
     rounds: [AtomicUsize; LISTS],
-    ghost: Ghost,
+    /// The names of objects that left the cache not long ago.
+    pub ghost: Ghost,
 }
 
 impl Descriptors {
@@ -197,12 +172,11 @@ impl Descriptors {
             generation: AtomicU32::new(0),
             hand: AtomicUsize::new(0),
             shards: core::array::from_fn(|_| {
-                Padded(LockedShard {
-                    lists: Lock::new(Shard { lists: [EMPTY; LISTS] }),
-                    evictable: [const { AtomicU32::new(0) }; 2],
+                Padded(Shard {
+                    lists: Lock::new([Ends { head: NONE, tail: NONE }; LISTS]),
+                    lengths: [const { AtomicU32::new(0) }; LISTS],
                 })
             }),
-            unevictable: AtomicUsize::new(0),
             rounds: [const { AtomicUsize::new(0) }; LISTS],
             ghost: Ghost::new(count)?,
         })
@@ -213,16 +187,9 @@ impl Descriptors {
         self.free.bytes() + self.ghost.bytes()
     }
 
-    /// Adapts the ghost to the number of objects that are cached.
-    pub fn grow_ghost(&self, cached: usize) {
-        self.ghost.grow(replacement::ghost_length(cached));
-    }
-
     /// Takes a descriptor, in no list, for a new object; none when all are in use.
     pub(super) fn take(&self, page: PageNo) -> Option<DescriptorId> {
-        let start = shard_for(page);
-        (0..SHARDS).find_map(|offset| {
-            let shard = (start + offset) % SHARDS;
+        shards_from(shard_for(page)).find_map(|shard| {
             let _locked = self.shards[shard].lists.lock();
             let id = self.free.take(shard)?;
             self.get(id).begin_generation(self.generation.load(Ordering::Relaxed));
@@ -284,8 +251,8 @@ impl Descriptors {
 
     /// Moves a descriptor to the tail of a list from wherever it stands.
     pub(super) fn move_to(&self, id: DescriptorId, list: List) {
-        let mut shard = self.shards[shard_of(id)].lists.lock();
-        self.relink(&mut shard, id, list);
+        let mut lists = self.shards[shard_of(id)].lists.lock();
+        self.relink(&mut lists, id, list);
     }
 
     /// Lists an owned object in the cache before it is published there. The policy says in which
@@ -298,27 +265,12 @@ impl Descriptors {
         self.move_to(id, replacement::enters(reuse, left).into());
     }
 
-    /// Whether the object of a page is one of the last `recent` that left the cache.
-    pub fn left_recently(&self, page: PageNo) -> bool {
-        self.ghost.left_recently(page.0)
-    }
-
-    /// How many of the objects that left the cache last `left_recently` knows.
-    pub fn recent(&self) -> usize {
-        self.ghost.recent()
-    }
-
-    /// Remembers a page as if its object had left the cache just now.
-    pub fn remember(&self, page: PageNo) {
-        self.ghost.insert(page.0, Queue::Small);
-    }
-
     /// A position from which to take `count` objects out of a list of about `length`, behind the
     /// positions of threads that do so now. A short list has short runs, so that its youngest
     /// objects do not leave with its oldest.
     pub fn round(&self, list: List, length: usize, count: usize) -> Round {
         let run = (length / SHARDS / RUN_PART).clamp(1, RUN);
-        let runs = &self.rounds[list as usize - 1];
+        let runs = &self.rounds[list.at()];
         Round { at: runs.fetch_add(count.div_ceil(run), Ordering::Relaxed) % SHARDS * run, run }
     }
 
@@ -334,20 +286,20 @@ impl Descriptors {
     ) -> usize {
         let (start, most) = round.next_run(found.len());
         let found = &mut found[..most];
-        let taken = (0..SHARDS).find_map(|offset| {
-            let mut shard = self.shards[(start + offset) % SHARDS].lists.lock();
-            let ends = shard.ends(list);
-            (ends.length > 0).then(|| self.turn(ends, found))
+        let taken = shards_from(start).find_map(|shard| {
+            let shard = &self.shards[shard];
+            let ends = &mut shard.lists.lock()[list.at()];
+            let count = found.len().min(shard.length(list) as usize);
+            self.turn(ends, &mut found[..count]);
+            (count > 0).then_some(count)
         });
         taken.unwrap_or(0)
     }
 
-    /// Moves descriptors from the head of a list to its tail, in their order, until `found` is
-    /// filled or all have moved.
-    fn turn(&self, ends: &mut Ends, found: &mut [DescriptorId]) -> usize {
+    /// Moves descriptors from the head of a list, which has so many, to its tail, in their order.
+    fn turn(&self, ends: &mut Ends, found: &mut [DescriptorId]) {
         let (first, mut next, mut last) = (ends.head, ends.head, NONE);
-        let count = found.len().min(ends.length as usize);
-        for place in &mut found[..count] {
+        for place in found {
             (last, next) = (next, self.all[next as usize].next.load(Ordering::Relaxed));
             *place = DescriptorId(last);
         }
@@ -358,39 +310,17 @@ impl Descriptors {
             self.all[first as usize].previous.store(ends.tail, Ordering::Relaxed);
             (ends.head, ends.tail) = (next, last);
         }
-        count
     }
 
-    /// How many are on probation, and how many protected. Takes no lock: a faulting thread that
-    /// looks for room asks outside the gate, where a fork does not wait for it.
+    /// How many are in a list. Takes no lock: a faulting thread that looks for room asks outside the
+    /// gate, where a fork does not wait for it.
+    pub fn length(&self, list: List) -> usize {
+        self.shards.iter().map(|shard| shard.length(list) as usize).sum()
+    }
+
+    /// How many are on probation, and how many protected.
     pub fn evictable(&self) -> (usize, usize) {
-        self.shards.iter().fold((0, 0), |(probation, protected), shard| {
-            let [one, other] = &shard.evictable;
-            let more = |sum: usize, count: &AtomicU32| sum + count.load(Ordering::Relaxed) as usize;
-            (more(probation, one), more(protected, other))
-        })
-    }
-
-    /// How many are in the `Unevictable` list.
-    pub fn unevictable(&self) -> usize {
-        self.unevictable.load(Ordering::Relaxed)
-    }
-
-    /// The head of a list, in this shard or the next one that has any; `act` runs under its lock.
-    fn first_of(
-        &self,
-        start: usize,
-        list: List,
-        act: impl Fn(&mut Shard, DescriptorId),
-    ) -> Option<DescriptorId> {
-        (0..SHARDS).find_map(|offset| {
-            let mut shard = self.shards[(start + offset) % SHARDS].lists.lock();
-            let head = shard.ends(list).head;
-            (head != NONE).then(|| {
-                act(&mut shard, DescriptorId(head));
-                DescriptorId(head)
-            })
-        })
+        (self.length(List::Probation), self.length(List::Protected))
     }
 
     /// The next object to leave the cache, in the round's shard or the next one that has any. The
@@ -398,39 +328,41 @@ impl Descriptors {
     /// The caller does not own the object yet: a thread that claims it lists it elsewhere. If it
     /// does not leave, the caller says so with `keep_in_cache`.
     pub fn next_to_leave(&self, round: &mut Round, patience: &mut u32) -> Option<DescriptorId> {
-        let start = round.next();
-        (0..SHARDS)
-            .find_map(|offset| self.leave_shard((start + offset) % SHARDS, patience))
-            .or_else(|| {
-                // All objects were chosen before, and no thread has said that its choice stays.
-                self.first_of(start, List::CacheLeaving, |shard, id| {
-                    self.relink(shard, id, List::CacheLeaving);
-                })
+        let (start, _) = round.next_run(1);
+        shards_from(start).find_map(|shard| self.leave_shard(shard, patience)).or_else(|| {
+            // All objects were chosen before, and no thread has said that its choice stays.
+            shards_from(start).find_map(|shard| {
+                let mut lists = self.shards[shard].lists.lock();
+                let head = Some(lists[List::CacheLeaving.at()].head).filter(|&head| head != NONE);
+                let id = DescriptorId(head?);
+                self.relink(&mut lists, id, List::CacheLeaving);
+                Some(id)
             })
+        })
     }
 
     fn leave_shard(&self, shard: usize, patience: &mut u32) -> Option<DescriptorId> {
-        let mut shard = self.shards[shard].lists.lock();
+        let shard = &self.shards[shard];
+        let mut lists = shard.lists.lock();
         loop {
-            let small = shard.ends(List::CacheSmall).length;
-            let main = shard.ends(List::CacheMain).length;
+            let (small, main) = (shard.length(List::CacheSmall), shard.length(List::CacheMain));
             if small + main == 0 {
                 return None;
             }
             let queue = replacement::next(small, main);
-            let id = DescriptorId(shard.ends(queue.into()).head);
+            let id = DescriptorId(lists[List::from(queue).at()].head);
             let descriptor = self.get(id);
             match replacement::at_head(queue, descriptor.reuse()) {
                 AtHead::Goes(to, reuse) if *patience > 0 => {
                     *patience -= 1;
                     descriptor.set_reuse(reuse);
-                    self.relink(&mut shard, id, to.into());
+                    self.relink(&mut lists, id, to.into());
                 }
                 verdict => {
                     if verdict == (AtHead::Leaves { remembered: true }) {
                         self.ghost.insert(descriptor.page().0, queue);
                     }
-                    self.relink(&mut shard, id, List::CacheLeaving);
+                    self.relink(&mut lists, id, List::CacheLeaving);
                     return Some(id);
                 }
             }
@@ -446,17 +378,17 @@ impl Descriptors {
         if !is_leaving() {
             return;
         }
-        let mut shard = self.shards[shard_of(id)].lists.lock();
+        let mut lists = self.shards[shard_of(id)].lists.lock();
         if is_leaving() {
-            self.relink(&mut shard, id, List::CacheMain);
+            self.relink(&mut lists, id, List::CacheMain);
         }
     }
 
     /// Gives a descriptor back: state `Free`, waiters woken, in no list.
     pub(super) fn release(&self, id: DescriptorId) {
         self.get(id).change(State::Free);
-        let mut shard = self.shards[shard_of(id)].lists.lock();
-        self.unlink(&mut shard, id);
+        let mut lists = self.shards[shard_of(id)].lists.lock();
+        self.unlink(&mut lists, id);
         self.free.give(id);
     }
 
@@ -477,63 +409,9 @@ impl Descriptors {
         }
     }
 
-    /// Panics if a list contradicts itself, or if a shard is locked. Shows each descriptor and its
-    /// list to `look`. No thread may move an object meanwhile.
-    #[cfg(test)]
-    pub fn check_invariants(&self, mut look: impl FnMut(DescriptorId, &Descriptor, List)) {
-        let mut listed = 0;
-        let mut unevictable = 0;
-        for (number, shard) in self.shards.iter().enumerate() {
-            let Some(mut guard) = shard.lists.try_lock() else {
-                panic!("shard {number} is locked")
-            };
-            for list in ALL_LISTS {
-                let ends = *guard.ends(list);
-                if let Some(told) = shard.evictable(list as u8) {
-                    assert_eq!(told.load(Ordering::Relaxed), ends.length, "{list:?} of {number}");
-                }
-                let (mut previous, mut next, mut length) = (NONE, ends.head, 0);
-                while next != NONE {
-                    let (id, descriptor) = (DescriptorId(next), &self.all[next as usize]);
-                    assert_eq!(shard_of(id), number, "{id:?} in {list:?} of another shard");
-                    assert_eq!(descriptor.list.load(Ordering::Relaxed), list as u8, "{id:?}");
-                    assert_eq!(descriptor.previous.load(Ordering::Relaxed), previous, "{id:?}");
-                    look(id, descriptor, list);
-                    (previous, next) = (next, descriptor.next.load(Ordering::Relaxed));
-                    length += 1;
-                    assert!(length <= ends.length, "{list:?} of shard {number} is longer");
-                }
-                assert_eq!((previous, length), (ends.tail, ends.length), "{list:?} of {number}");
-                listed += length;
-                unevictable += if list == List::Unevictable { length as usize } else { 0 };
-            }
-        }
-        let mut used = 0;
-        self.for_each(|id, descriptor| {
-            let (is_used, state) = (self.free.is_used(id), descriptor.state().state());
-            assert_eq!(is_used, state != State::Free, "{id:?} is {state:?}");
-            used += u32::from(is_used);
-        });
-        assert_eq!(listed, used, "descriptors in no list");
-        assert_eq!(self.unevictable(), unevictable, "unevictable pages");
-    }
-
-    fn relink(&self, shard: &mut Shard, id: DescriptorId, list: List) {
-        self.unlink(shard, id);
-        self.link(shard, id, list);
-    }
-
-    fn link(&self, shard: &mut Shard, id: DescriptorId, list: List) {
-        let descriptor = self.get(id);
-        debug_assert_eq!(descriptor.list.load(Ordering::Relaxed), NOT_LISTED);
-        if list == List::Unevictable {
-            self.unevictable.fetch_add(1, Ordering::Relaxed);
-        }
-        let ends = shard.ends(list);
-        ends.length += 1;
-        if let Some(told) = self.shards[shard_of(id)].evictable(list as u8) {
-            told.store(ends.length, Ordering::Relaxed);
-        }
+    fn relink(&self, lists: &mut Lists, id: DescriptorId, list: List) {
+        self.unlink(lists, id);
+        let (descriptor, ends) = (self.get(id), &mut lists[list.at()]);
         descriptor.list.store(list as u8, Ordering::Relaxed);
         descriptor.next.store(NONE, Ordering::Relaxed);
         descriptor.previous.store(ends.tail, Ordering::Relaxed);
@@ -543,22 +421,19 @@ impl Descriptors {
             self.all[ends.tail as usize].next.store(id.0, Ordering::Relaxed);
         }
         ends.tail = id.0;
+        let length = &self.shards[shard_of(id)].lengths[list.at()];
+        length.store(length.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    fn unlink(&self, shard: &mut Shard, id: DescriptorId) {
+    fn unlink(&self, lists: &mut Lists, id: DescriptorId) {
         let descriptor = self.get(id);
         let list = descriptor.list.load(Ordering::Relaxed);
         if list == NOT_LISTED {
             return;
         }
-        if list == List::Unevictable as u8 {
-            self.unevictable.fetch_sub(1, Ordering::Relaxed);
-        }
-        let ends = &mut shard.lists[list as usize - 1];
-        ends.length -= 1;
-        if let Some(told) = self.shards[shard_of(id)].evictable(list) {
-            told.store(ends.length, Ordering::Relaxed);
-        }
+        let at = usize::from(list) - 1;
+        let (ends, length) = (&mut lists[at], &self.shards[shard_of(id)].lengths[at]);
+        length.store(length.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         let next = descriptor.next.load(Ordering::Relaxed);
         let previous = descriptor.previous.load(Ordering::Relaxed);
         if previous == NONE {

@@ -1,17 +1,66 @@
 //! Tests of the descriptor lists.
 
 use super::*;
-use deepheap_store::ContentHash;
+
+const ALL_LISTS: [List; LISTS] = [
+    List::Probation,
+    List::CacheSmall,
+    List::CacheMain,
+    List::CacheLeaving,
+    List::Unevictable,
+    List::Protected,
+    List::InLane,
+];
+
+impl Descriptors {
+    /// Panics if a list contradicts itself, or if a shard is locked. Shows each descriptor and its
+    /// list to `look`. No thread may move an object meanwhile.
+    pub fn check_invariants(&self, mut look: impl FnMut(DescriptorId, &Descriptor, List)) {
+        let mut listed = 0;
+        for (number, shard) in self.shards.iter().enumerate() {
+            let Some(guard) = shard.lists.try_lock() else {
+                panic!("shard {number} is locked")
+            };
+            for list in ALL_LISTS {
+                let ends = guard[list.at()];
+                let (mut previous, mut next, mut length) = (NONE, ends.head, 0);
+                while next != NONE {
+                    let (id, descriptor) = (DescriptorId(next), &self.all[next as usize]);
+                    assert_eq!(shard_of(id), number, "{id:?} in {list:?} of another shard");
+                    assert_eq!(descriptor.list.load(Ordering::Relaxed), list as u8, "{id:?}");
+                    assert_eq!(descriptor.previous.load(Ordering::Relaxed), previous, "{id:?}");
+                    look(id, descriptor, list);
+                    (previous, next) = (next, descriptor.next.load(Ordering::Relaxed));
+                    length += 1;
+                    assert!(length <= shard.length(list), "{list:?} of shard {number} is longer");
+                }
+                assert_eq!(
+                    (previous, length),
+                    (ends.tail, shard.length(list)),
+                    "{list:?} of {number}"
+                );
+                listed += length;
+            }
+        }
+        let mut used = 0;
+        self.for_each(|id, descriptor| {
+            let (is_used, state) = (self.free.is_used(id), descriptor.state().state());
+            assert_eq!(is_used, state != State::Free, "{id:?} is {state:?}");
+            used += u32::from(is_used);
+        });
+        assert_eq!(listed, used, "descriptors in no list");
+    }
+}
 
 /// Two runs of descriptors in each shard.
 const OBJECTS: u32 = (2 * RUN * SHARDS) as u32;
 
 fn cached(reuse: impl Fn(u32) -> u8) -> Descriptors {
     let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
-    descriptors.grow_ghost(OBJECTS as usize);
+    descriptors.ghost.grow(replacement::ghost_length(OBJECTS as usize));
     for page in 0..OBJECTS {
         let id = descriptors.take(PageNo(page)).unwrap();
-        descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+        descriptors.get(id).begin(PageNo(page), None);
         descriptors.get(id).set_reuse(reuse(page));
         descriptors.enter_cache(id);
     }
@@ -34,7 +83,7 @@ fn leave(descriptors: &Descriptors, count: u32, patience: u32) -> Vec<u32> {
 
 fn enter_again(descriptors: &Descriptors, page: u32) -> DescriptorId {
     let id = descriptors.take(PageNo(page)).unwrap();
-    descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+    descriptors.get(id).begin(PageNo(page), None);
     descriptors.enter_cache(id);
     id
 }
@@ -97,7 +146,7 @@ fn runs_are_taken_in_order_of_arrival_and_all_of_them_come_round_again() {
     let descriptors = Descriptors::new(OBJECTS as usize).unwrap();
     for page in 0..OBJECTS {
         let id = descriptors.take(PageNo(page)).unwrap();
-        descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+        descriptors.get(id).begin(PageNo(page), None);
         descriptors.move_to(id, List::Probation);
     }
     let take = |most: usize| {
@@ -134,7 +183,7 @@ fn free_descriptors_give_their_ram_back_and_nobody_takes_one_for_what_it_was() {
     const COUNT: u32 = 64 << 10;
     let (zapper, begin) = (Zapper::new(), |descriptors: &Descriptors, page: u32| {
         let id = descriptors.take(PageNo(page)).unwrap();
-        descriptors.get(id).begin(PageNo(page), None, ContentHash(0));
+        descriptors.get(id).begin(PageNo(page), None);
         descriptors.move_to(id, List::Probation);
         id
     });
