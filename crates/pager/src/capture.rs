@@ -39,7 +39,6 @@ use crate::staging::{CALL_PIECES, StagingBuffer};
 
 /// Objects that are copied at a time: as many pages as a staging buffer has.
 pub(crate) const COPIES: usize = 2 * CALL_PIECES;
-const WORDS: usize = COPIES / u64::BITS as usize;
 
 /// There is no cut.
 const IDLE: u32 = 0;
@@ -47,6 +46,11 @@ const IDLE: u32 = 0;
 const STOPPED: u32 = 1;
 /// Writers go on.
 const OPEN: u32 = 2;
+
+/// Nobody has the copy.
+const FREE: u32 = u32::MAX;
+/// A thread has it, and has not filled it.
+const TAKEN: u32 = u32::MAX - 1;
 
 /// What lets writers go on during a cut.
 pub(crate) struct Capture {
@@ -56,12 +60,8 @@ pub(crate) struct Capture {
     inside: AtomicU32,
     /// Where the copies are.
     memory: AtomicUsize,
-    /// A bit for each copy: nobody has it.
-    free: [AtomicU64; WORDS],
-    /// A bit for each copy: it holds an object for the checkpoint.
-    full: [AtomicU64; WORDS],
-    /// Whose copy it is.
-    of: [AtomicU32; COPIES],
+    /// For each copy the object that it holds for the checkpoint, or `FREE`, or `TAKEN`.
+    copies: [AtomicU32; COPIES],
     /// Changes when copies have become free.
     progress: AtomicU32,
     longest_wait_ns: AtomicU64,
@@ -84,9 +84,7 @@ impl Capture {
             phase: AtomicU32::new(IDLE),
             inside: AtomicU32::new(0),
             memory: AtomicUsize::new(0),
-            free: [const { AtomicU64::new(0) }; WORDS],
-            full: [const { AtomicU64::new(0) }; WORDS],
-            of: [const { AtomicU32::new(0) }; COPIES],
+            copies: [const { AtomicU32::new(TAKEN) }; COPIES],
             progress: AtomicU32::new(0),
             longest_wait_ns: AtomicU64::new(0),
         }
@@ -121,10 +119,7 @@ impl Capture {
     /// All pages are protected: writers go on, and have this memory for copies.
     pub(crate) fn open(&self, buffer: &StagingBuffer<'_>) {
         self.memory.store(buffer.address() as usize, Ordering::Relaxed);
-        for word in 0..WORDS {
-            self.free[word].store(u64::MAX, Ordering::Relaxed);
-            self.full[word].store(0, Ordering::Relaxed);
-        }
+        self.copies.iter().for_each(|copy| copy.store(FREE, Ordering::Relaxed));
         self.set_phase(OPEN);
     }
 
@@ -148,20 +143,15 @@ impl Capture {
 
     /// A copy that the checkpoint has not written yet, and whose it is.
     pub(crate) fn next_full(&self, from: usize) -> Option<(Copy, DescriptorId)> {
-        (from..COPIES)
-            .find(|&at| self.full[at / 64].load(Ordering::Acquire) & bit(at) != 0)
-            .map(|at| (Copy(at), DescriptorId(self.of[at].load(Ordering::Relaxed))))
+        (from..COPIES).find_map(|at| {
+            let id = self.copies[at].load(Ordering::Acquire);
+            (id < TAKEN).then_some((Copy(at), DescriptorId(id)))
+        })
     }
 
     /// Where it is: a page.
     pub(crate) fn address(&self, Copy(at): Copy) -> *mut u8 {
         (self.memory.load(Ordering::Relaxed) + at * PAGE) as *mut u8
-    }
-
-    /// The checkpoint has written it.
-    pub(crate) fn written(&self, Copy(at): Copy) {
-        self.full[at / 64].fetch_and(!bit(at), Ordering::Relaxed);
-        self.give_back(Copy(at));
     }
 
     /// Wakes those that wait for a copy.
@@ -199,31 +189,21 @@ impl Capture {
 
     /// A copy that nobody has.
     pub(crate) fn take(&self) -> Option<Copy> {
-        for (word, free) in self.free.iter().enumerate() {
-            let mut bits = free.load(Ordering::Relaxed);
-            while bits != 0 {
-                let (order, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-                match free.compare_exchange_weak(bits, bits & (bits - 1), order, relaxed) {
-                    Ok(_) => return Some(Copy(word * 64 + bits.trailing_zeros() as usize)),
-                    Err(now) => bits = now,
-                }
-            }
-        }
-        None
+        let take = |copy: &AtomicU32| {
+            let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+            copy.load(relaxed) == FREE
+                && copy.compare_exchange(FREE, TAKEN, acquire, relaxed).is_ok()
+        };
+        self.copies.iter().position(take).map(Copy)
     }
 
-    /// It holds nothing.
+    /// It holds nothing, or the checkpoint has written it.
     pub(crate) fn give_back(&self, Copy(at): Copy) {
-        self.free[at / 64].fetch_or(bit(at), Ordering::Release);
+        self.copies[at].store(FREE, Ordering::Release);
     }
 
     /// It holds this object for the checkpoint.
     pub(crate) fn fill(&self, Copy(at): Copy, DescriptorId(id): DescriptorId) {
-        self.of[at].store(id, Ordering::Relaxed);
-        self.full[at / 64].fetch_or(bit(at), Ordering::Release);
+        self.copies[at].store(id, Ordering::Release);
     }
-}
-
-fn bit(at: usize) -> u64 {
-    1 << (at % 64)
 }

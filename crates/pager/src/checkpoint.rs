@@ -383,7 +383,7 @@ impl Pager {
     fn publish_captured(&self, owned: Owned, group: &Group, index: usize) {
         self.note_captured(&owned, group.when);
         if let Some(copy) = group.copies[index] {
-            self.capture.written(copy);
+            self.capture.give_back(copy);
         }
         self.publish_again(owned);
     }
