@@ -23,17 +23,6 @@ pub enum Compress {
     Lz4,
 }
 
-impl Compress {
-    /// The most bytes of a compressed page that are worth it.
-    pub(crate) fn most_bytes(self) -> usize {
-        match self {
-            Compress::Auto => PAGE * 5 / 6,
-            Compress::Off => 0,
-            Compress::Lz4 => PAGE * 7 / 8,
-        }
-    }
-}
-
 /// What compressing needs: too large for a signal handler's stack.
 pub(crate) struct Compressor {
     table: CompressTable,

@@ -9,6 +9,7 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::padded::Padded;
 use deepheap_sys::tls;
 
+use crate::PAGE;
 use crate::back_off::BackOff;
 use crate::codec::Compress;
 
@@ -29,21 +30,19 @@ pub struct Pressed {
     pub ns: u64,
 }
 
-/// The counters of some threads.
-#[derive(Default)]
-struct Lane {
-    compressed: AtomicU64,
-    compressed_bytes: AtomicU64,
-    given_up: AtomicU64,
-    decompressed: AtomicU64,
-    ns: AtomicU64,
+impl Pressed {
+    fn counts(self) -> [u64; 5] {
+        let Pressed { compressed, compressed_bytes, given_up, decompressed, ns } = self;
+        [compressed, compressed_bytes, given_up, decompressed, ns]
+    }
 }
 
 /// What is compressed, and what that did.
 pub(crate) struct Compression {
     compress: Compress,
     back_off: BackOff,
-    lanes: [Padded<Lane>; LANES],
+    /// The counts of some threads each.
+    lanes: [Padded<[AtomicU64; 5]>; LANES],
 }
 
 impl Compression {
@@ -63,31 +62,24 @@ impl Compression {
 
     /// The most bytes of a compressed page that are worth it.
     pub(crate) fn most_bytes(&self) -> usize {
-        self.compress.most_bytes()
+        match self.compress {
+            Compress::Auto => PAGE * 5 / 6,
+            Compress::Off => 0,
+            Compress::Lz4 => PAGE * 7 / 8,
+        }
     }
 
     /// What was done, in all threads.
     pub(crate) fn sum(&self) -> Pressed {
-        let sum = |counter: fn(&Lane) -> &AtomicU64| {
-            self.lanes.iter().map(|lane| counter(lane).load(Ordering::Relaxed)).sum()
-        };
-        Pressed {
-            compressed: sum(|lane| &lane.compressed),
-            compressed_bytes: sum(|lane| &lane.compressed_bytes),
-            given_up: sum(|lane| &lane.given_up),
-            decompressed: sum(|lane| &lane.decompressed),
-            ns: sum(|lane| &lane.ns),
-        }
+        let sum = |at: usize| self.lanes.iter().map(|lane| lane[at].load(Ordering::Relaxed)).sum();
+        let [compressed, compressed_bytes, given_up, decompressed, ns] = core::array::from_fn(sum);
+        Pressed { compressed, compressed_bytes, given_up, decompressed, ns }
     }
 
     /// In a forked child: what the parent counted is the parent's.
     pub(crate) fn become_child(&self) {
-        for lane in &self.lanes {
-            let Lane { compressed, compressed_bytes, given_up, decompressed, ns } = &**lane;
-            for counter in [compressed, compressed_bytes, given_up, decompressed, ns] {
-                counter.store(0, Ordering::Relaxed);
-            }
-        }
+        let counters = self.lanes.iter().flat_map(|lane| lane.iter());
+        counters.for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 
     /// Whether to try this page.
@@ -101,15 +93,7 @@ impl Compression {
 
     /// Counts what was done.
     pub(crate) fn note(&self, counted: Pressed) {
-        let lane = &self.lanes[tls::lane()];
-        let counters = [
-            (&lane.compressed, counted.compressed),
-            (&lane.compressed_bytes, counted.compressed_bytes),
-            (&lane.given_up, counted.given_up),
-            (&lane.decompressed, counted.decompressed),
-            (&lane.ns, counted.ns),
-        ];
-        for (counter, more) in counters {
+        for (counter, more) in self.lanes[tls::lane()].iter().zip(counted.counts()) {
             if more > 0 {
                 counter.fetch_add(more, Ordering::Relaxed);
             }

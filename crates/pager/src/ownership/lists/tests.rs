@@ -18,9 +18,7 @@ impl Descriptors {
     pub fn check_invariants(&self, mut look: impl FnMut(DescriptorId, &Descriptor, List)) {
         let mut listed = 0;
         for (number, shard) in self.shards.iter().enumerate() {
-            let Some(guard) = shard.lists.try_lock() else {
-                panic!("shard {number} is locked")
-            };
+            let Some(guard) = shard.lists.try_lock() else { panic!("shard {number} is locked") };
             for list in ALL_LISTS {
                 let ends = guard[list.at()];
                 let (mut previous, mut next, mut length) = (NONE, ends.head, 0);
