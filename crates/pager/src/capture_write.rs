@@ -8,7 +8,6 @@ use deepheap_heap::PageNo;
 use deepheap_sys::clock;
 use deepheap_sys::own_memory::{self, Part};
 
-use crate::evict::is_all_zero;
 use crate::ownership::{Flag, Owned, Place, State};
 use crate::pager::Pager;
 
@@ -120,11 +119,7 @@ impl Pager {
             }
             // SAFETY: just copied.
             let bytes = unsafe { core::slice::from_raw_parts(to, length) };
-            let is_as_stored = match descriptor.backing() {
-                Some(_) => self.store.hash(bytes) == descriptor.hash(),
-                None => is_all_zero(bytes),
-            };
-            match is_as_stored {
+            match self.is_as_stored(descriptor, bytes) {
                 true => self.capture.give_back(copy),
                 false => self.capture.fill(copy, owned.id()),
             }

@@ -18,7 +18,9 @@
 //! Never: allocates; waits for the collector, or for the program, during a cut.
 //! Threads: one at a time, outside the fault path, all signals blocked during a cut.
 
-use deepheap_store::{Block, Content, Head, PACKED_MAX, SavedTable, StoreError, Writer};
+use deepheap_store::{
+    Block, Content, ContentHash, Head, PACKED_MAX, SavedTable, StoreError, Writer,
+};
 use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::own_memory::{self, PARTS_MAX, Part};
@@ -30,7 +32,9 @@ use crate::capture::{COPIES, Copy};
 use crate::evict::is_all_zero;
 use crate::gate::Level;
 use crate::install::page_at;
-use crate::ownership::{DescriptorId, Flag, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH};
+use crate::ownership::{
+    Descriptor, DescriptorId, Flag, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH,
+};
 use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
 use crate::staging::StagingBuffer;
@@ -86,12 +90,13 @@ enum When {
 
 /// Owned objects that are looked at together, and the bytes of each.
 struct Group {
+    when: When,
     owned: OwnedList<TOGETHER>,
-    ids: [DescriptorId; TOGETHER],
     bytes: [Bytes; TOGETHER],
     /// Those of which a thread has made a copy, as they were at the instant.
     copies: [Option<Copy>; TOGETHER],
-    when: When,
+    /// The first object for which the writer had no room, if there is one.
+    rest: u32,
 }
 
 /// Where the bytes of an object are while it is owned.
@@ -99,14 +104,8 @@ struct Group {
 struct Bytes {
     at: *const u8,
     length: usize,
-    content: Form,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// In a block of its own.
-    Whole,
-    Packed(Content),
+    /// What it shares a block with; none: it has a block of its own.
+    content: Option<Content>,
 }
 
 impl Pager {
@@ -189,14 +188,10 @@ impl Pager {
             true => Err(CutError::InUse),
             false => self.frames.protect(true).map_err(CutError::Kernel),
         };
-        match is_protected {
-            Ok(()) => Ok(Cut { pager: self, buffer }),
-            Err(error) => {
-                self.capture.close();
-                self.gate.open();
-                Err(error)
-            }
-        }
+        is_protected.map(|()| Cut { pager: self, buffer }).inspect_err(|_| {
+            self.capture.close();
+            self.gate.open();
+        })
     }
 
     fn write_all(&self, buffer: &StagingBuffer<'_>, when: When) -> Result<u64, CutError> {
@@ -208,7 +203,7 @@ impl Pager {
             let passage = (when == When::Before).then(|| self.gate.enter(Level::Mover));
             let mut packer = self.packer();
             let mut writer = match when {
-                When::Before => self.log_writer()?,
+                When::Before => self.store.writer(Head::Fresh)?,
                 When::InCut => self.writer_in_cut()?,
             };
             written += self.write_group(buffer, &mut packer, &mut writer, &mut next, when)?;
@@ -218,10 +213,6 @@ impl Pager {
             }
         }
         Ok(written)
-    }
-
-    fn log_writer(&self) -> Result<Writer<'_>, StoreError> {
-        self.store.writer(Head::Fresh)
     }
 
     /// A writer without waiting for the collector, which waits for the gate.
@@ -250,63 +241,52 @@ impl Pager {
         next: &mut u32,
         when: When,
     ) -> Result<u64, CutError> {
-        const NOTHING: Bytes = Bytes { at: core::ptr::null(), length: 0, content: Form::Whole };
+        const NOTHING: Bytes = Bytes { at: core::ptr::null(), length: 0, content: None };
         let mut group = Group {
+            when,
             owned: OwnedList::new(),
-            ids: [DescriptorId(0); TOGETHER],
             bytes: [NOTHING; TOGETHER],
             copies: [None; TOGETHER],
-            when,
+            rest: u32::MAX,
         };
         if when == When::InCut {
             self.claim_copied(&mut group);
         }
         let used = self.ownership.descriptors.used() as u32;
         while group.owned.len() < TOGETHER && *next < used {
-            let id = DescriptorId(*next);
-            *next += 1;
-            if let Some(owned) = self.claim_to_write(id, when) {
-                group.ids[group.owned.len()] = id;
+            if let Some(owned) = self.claim_to_write(DescriptorId(*next), when) {
                 group.owned.push(owned);
             }
+            *next += 1;
         }
         let count = group.owned.len();
         let copied = self.copy_resident(buffer, &mut group, count);
-        let mut unreadable = None;
-        let (mut written, mut rest) = (0, None);
+        let (mut unreadable, mut written) = (None, 0);
         packer.packing.clear();
         for index in 0..count {
-            let id = group.ids[index];
+            let descriptor = self.ownership.descriptor(group.owned.id(index));
             let bytes = group.bytes[index];
+            let is_resident = descriptor.state().state() != State::Cached;
             if bytes.at.is_null() {
-                unreadable = Some(self.ownership.descriptor(id).page());
+                unreadable = Some(descriptor.page());
                 self.publish_again(group.owned.take(index));
-                continue;
-            }
-            match bytes.content {
-                _ if self.is_as_stored(id, bytes) => {
-                    let owned = group.owned.take(index);
-                    self.publish_captured(owned, &group, index);
-                }
-                Form::Packed(content) => packer.packing.push(content, index, bytes.length),
-                Form::Whole if writer.room() == 0 => {
-                    rest = rest.or(group.copies[index].is_none().then_some(id));
-                    self.publish_again(group.owned.take(index));
-                }
-                Form::Whole => {
-                    let owned = group.owned.take(index);
-                    self.write_whole(&owned, bytes, writer);
-                    self.publish_captured(owned, &group, index);
-                    written += 1;
-                }
+            } else if is_resident && self.is_as_stored(descriptor, bytes.as_slice()) {
+                self.publish_captured(&mut group, index, None);
+            } else if let Some(content) = bytes.content {
+                packer.packing.push(content, index, bytes.length);
+            } else if writer.room() == 0 {
+                self.leave_for_later(&mut group, index);
+            } else {
+                let hash = self.store.hash(bytes.as_slice());
+                let block = self.append_whole(descriptor.page(), bytes.as_slice(), hash, writer);
+                self.publish_captured(&mut group, index, Some((block, hash)));
+                written += 1;
             }
         }
         for content in [Content::Objects, Content::Pages] {
-            written += self.write_packed(content, packer, &mut group, writer, &mut rest);
+            written += self.write_packed(content, packer, &mut group, writer);
         }
-        if let Some(DescriptorId(first)) = rest {
-            *next = first.min(*next);
-        }
+        *next = group.rest.min(*next);
         match (copied, unreadable) {
             (Err(errno), _) => Err(CutError::Kernel(errno)),
             (Ok(()), Some(page)) if when == When::InCut => {
@@ -337,7 +317,9 @@ impl Pager {
             State::Cached | State::Free | State::Arriving | State::Leaving => None,
         }?;
         let is_captured = when == When::InCut && descriptor.has(Flag::Captured);
-        if is_captured || self.heap.page_is_free(page) || self.is_cached_and_stored(&owned) {
+        let is_cached = descriptor.state().state() == State::Cached;
+        let is_stored = is_cached && descriptor.backing().is_some();
+        if is_captured || is_stored || self.heap.page_is_free(page) {
             self.note_captured(&owned, when);
             self.publish_again(owned);
             return None;
@@ -365,9 +347,8 @@ impl Pager {
         while let (true, Some((copy, id))) =
             (group.owned.len() < TOGETHER, self.capture.next_full(from))
         {
-            let index = group.owned.len();
+            group.copies[group.owned.len()] = Some(copy);
             group.owned.push(self.claim_from_capturing(id));
-            (group.ids[index], group.copies[index]) = (id, Some(copy));
             from = copy.after();
         }
     }
@@ -379,8 +360,21 @@ impl Pager {
         }
     }
 
-    /// An owned object of the group is as stored, and stays where it was.
-    fn publish_captured(&self, owned: Owned, group: &Group, index: usize) {
+    /// An owned object of the group is as stored, in this block if it was written now, and stays
+    /// where it was.
+    fn publish_captured(
+        &self,
+        group: &mut Group,
+        index: usize,
+        written: Option<(Block, ContentHash)>,
+    ) {
+        let owned = group.owned.take(index);
+        if let Some((block, hash)) = written {
+            self.drop_backing(&owned);
+            let descriptor = self.ownership.of(&owned);
+            descriptor.set_hash(hash);
+            descriptor.set_backing(Some(block));
+        }
         self.note_captured(&owned, group.when);
         if let Some(copy) = group.copies[index] {
             self.capture.give_back(copy);
@@ -388,9 +382,13 @@ impl Pager {
         self.publish_again(owned);
     }
 
-    fn is_cached_and_stored(&self, owned: &Owned) -> bool {
-        let descriptor = self.ownership.of(owned);
-        descriptor.state().state() == State::Cached && descriptor.backing().is_some()
+    /// The writer has no room for an owned object of the group. One that was copied is found again.
+    fn leave_for_later(&self, group: &mut Group, index: usize) {
+        let owned = group.owned.take(index);
+        if group.copies[index].is_none() {
+            group.rest = group.rest.min(owned.id().0);
+        }
+        self.publish_again(owned);
     }
 
     /// Notes where the bytes of each object are, and copies those of resident ones. Those that
@@ -404,75 +402,49 @@ impl Pager {
         let nowhere = Part { from: 0, to: core::ptr::null_mut(), length: 0 };
         let (mut parts, mut which, mut resident) = ([nowhere; TOGETHER], [0; TOGETHER], 0);
         for index in 0..count {
-            let id = group.ids[index];
-            let descriptor = self.ownership.descriptor(id);
-            let page = descriptor.page();
-            let length = self.kept_bytes(page);
-            let form = |bytes| match bytes <= PACKED_MAX {
-                true => Form::Packed(Content::Objects),
-                false => Form::Whole,
-            };
-            if let Some(copy) = group.copies[index] {
-                let at = self.capture.address(copy).cast_const();
-                group.bytes[index] = Bytes { at, length, content: form(length) };
+            let descriptor = self.ownership.descriptor(group.owned.id(index));
+            let length = self.kept_bytes(descriptor.page());
+            let content = (length <= PACKED_MAX).then_some(Content::Objects);
+            let bytes = |at| Bytes { at, length, content };
+            group.bytes[index] = if let Some(copy) = group.copies[index] {
+                bytes(self.capture.address(copy))
             } else if descriptor.state().state() != State::Cached {
                 // SAFETY: the buffer has a page for each object.
                 let to = unsafe { buffer.address().add(index * PAGE) };
-                parts[resident] = Part { from: self.frames.address_of(page), to, length };
-                which[resident] = index;
+                let from = self.frames.address_of(descriptor.page());
+                (parts[resident], which[resident]) = (Part { from, to, length }, index);
                 resident += 1;
-                group.bytes[index] = Bytes { at: to, length, content: form(length) };
+                bytes(to)
             } else if descriptor.has(Flag::Compressed) {
                 // SAFETY: the slot is the owner's alone, and holds a compressed page.
-                let bytes = unsafe { self.cache.compressed(descriptor.slot()) };
-                let content = Form::Packed(Content::Pages);
-                group.bytes[index] = Bytes { at: bytes.as_ptr(), length: bytes.len(), content };
+                let page = unsafe { self.cache.compressed(descriptor.slot()) };
+                Bytes { at: page.as_ptr(), length: page.len(), content: Some(Content::Pages) }
             } else {
-                let at = self.cache.address(descriptor.slot()).cast_const();
-                group.bytes[index] = Bytes { at, length, content: form(length) };
-            }
+                bytes(self.cache.address(descriptor.slot()))
+            };
         }
         let mut done = 0;
         while done < resident {
             // SAFETY: the buffer is ours alone.
-            match unsafe { own_memory::copy(&parts[done..resident]) } {
-                Ok(copied) => {
-                    done += copied;
-                    if done < resident {
-                        group.bytes[which[done]].at = core::ptr::null();
-                        done += 1;
-                    }
-                }
-                Err(errno) => {
-                    which[done..resident].iter().for_each(|&index| {
-                        group.bytes[index].at = core::ptr::null();
-                    });
-                    return Err(errno);
-                }
-            }
+            let copied = unsafe { own_memory::copy(&parts[done..resident]) };
+            let unread = match copied {
+                Ok(count) => done + count..(done + count + 1).min(resident),
+                Err(_) => done..resident,
+            };
+            done = unread.end;
+            which[unread].iter().for_each(|&index| group.bytes[index].at = core::ptr::null());
+            copied?;
         }
         Ok(())
     }
 
-    /// Whether the stored copy of a resident object is what it holds. Zeros need none.
-    fn is_as_stored(&self, id: DescriptorId, bytes: Bytes) -> bool {
-        let descriptor = self.ownership.descriptor(id);
-        if descriptor.state().state() == State::Cached {
-            return false;
+    /// Whether the stored copy of an owned, resident object is these bytes, which it holds. Zeros
+    /// need none.
+    pub(crate) fn is_as_stored(&self, descriptor: &Descriptor, bytes: &[u8]) -> bool {
+        match descriptor.backing() {
+            Some(_) => self.store.hash(bytes) == descriptor.hash(),
+            None => is_all_zero(bytes),
         }
-        let data = bytes.as_slice();
-        if descriptor.backing().is_some() {
-            return self.store.hash(data) == descriptor.hash();
-        }
-        is_all_zero(data)
-    }
-
-    /// Appends an owned object that has a block of its own, which becomes its stored copy.
-    fn write_whole(&self, owned: &Owned, bytes: Bytes, writer: &mut Writer<'_>) {
-        let data = bytes.as_slice();
-        let hash = self.store.hash(data);
-        let block = self.append_whole(self.ownership.of(owned).page(), data, hash, writer);
-        self.set_stored_copy(owned, block, hash);
     }
 
     /// Packs the listed objects of this content into blocks.
@@ -482,28 +454,19 @@ impl Pager {
         packer: &mut Packer,
         group: &mut Group,
         writer: &mut Writer<'_>,
-        rest: &mut Option<DescriptorId>,
     ) -> u64 {
-        let blocks = packer.packing.plan(content);
         let mut written = 0;
-        for block in 0..blocks {
+        for block in 0..packer.packing.plan(content) {
             let members = || packer.packing.members(content, block);
             if writer.room() == 0 {
-                for index in members() {
-                    let DescriptorId(id) = group.ids[index];
-                    if group.copies[index].is_none() {
-                        let first = rest.map_or(id, |DescriptorId(first)| first.min(id));
-                        *rest = Some(DescriptorId(first));
-                    }
-                    self.publish_again(group.owned.take(index));
-                }
+                members().for_each(|index| self.leave_for_later(group, index));
                 continue;
             }
             let staging = self.take_staging(PAGE);
             // SAFETY: the staging page is ours alone.
             let mut builder = Builder::new(unsafe { page_at(staging.address()) }, content);
             for index in members() {
-                let page = self.ownership.descriptor(group.ids[index]).page();
+                let page = self.ownership.descriptor(group.owned.id(index)).page();
                 builder.push(page, group.bytes[index].as_slice());
             }
             let at = builder.append(writer);
@@ -513,21 +476,11 @@ impl Pager {
                     // It is made when the page is decompressed.
                     Content::Pages => UNKNOWN_HASH,
                 };
-                let owned = group.owned.take(index);
-                self.set_stored_copy(&owned, at, hash);
-                self.publish_captured(owned, group, index);
+                self.publish_captured(group, index, Some((at, hash)));
                 written += 1;
             }
         }
         written
-    }
-
-    /// The block is the stored copy of an owned object from now on.
-    fn set_stored_copy(&self, owned: &Owned, block: Block, hash: deepheap_store::ContentHash) {
-        self.drop_backing(owned);
-        let descriptor = self.ownership.of(owned);
-        descriptor.set_hash(hash);
-        descriptor.set_backing(Some(block));
     }
 
     /// An owned object stays where it was: in the cache, or in the page buffer.
