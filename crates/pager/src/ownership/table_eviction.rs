@@ -20,7 +20,7 @@ use deepheap_store::table_file::TOGETHER_MAX;
 use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::zap::Zapper;
 
-use super::object_table::{ABSENT, BYTES, ENTRIES, ObjectTable, Place};
+use super::object_table::{ABSENT, BYTES, ENTRIES, Evicting, ObjectTable, Place};
 use super::table_directory::{Home, Locked, Whereabouts};
 use crate::PAGE;
 
@@ -31,9 +31,8 @@ const LOOKS_MAX: usize = 4 * TOGETHER_MAX;
 struct Taken<'a> {
     locked: Locked<'a>,
     page: usize,
-    /// Which copy is its.
-    copy: usize,
-    home: Home,
+    /// Where its copy lies; none: it has to be written.
+    home: Option<Home>,
     checksum: u64,
     is_new: bool,
 }
@@ -44,38 +43,35 @@ impl ObjectTable {
     pub(crate) fn evict(&self, zapper: &Zapper) -> usize {
         // Waits for another thread that evicts: who brings pages must not outrun it. That one waits
         // for the device alone.
-        let mut evicting = self.evicting.lock();
+        let Evicting { hand, copies } = &mut *self.evicting.lock();
+        if self.excess() == 0 {
+            return 0;
+        }
+        // A few at a time, for one flush of the processors' TLBs. Each has the copy of its index.
         let mut taken: [Option<Taken<'_>>; TOGETHER_MAX] = [const { None }; TOGETHER_MAX];
         let mut count = 0;
-        // A few at a time, for one flush of the processors' TLBs.
-        let want = if self.excess() > 0 { TOGETHER_MAX } else { 0 };
-        while count < want
-            && let Some(at) = self.take_cold()
-        {
-            let copy = &mut evicting.copies[count * PAGE..][..PAGE];
-            taken[count] = self.take(at, copy, count);
+        let cold = core::iter::from_fn(|| self.take_cold());
+        let others = core::iter::from_fn(|| {
+            let next = self.directory.next_here(*hand).or_else(|| self.directory.next_here(0))?;
+            *hand = next + 1;
+            Some(next)
+        });
+        for page in cold.chain(others.take(LOOKS_MAX)) {
+            taken[count] = self.take(page, &mut copies[count * PAGE..][..PAGE]);
             count += usize::from(taken[count].is_some());
-        }
-        for _ in 0..LOOKS_MAX {
-            if count == want {
+            if count == TOGETHER_MAX {
                 break;
             }
-            let next = self.directory.next_here(evicting.hand);
-            let Some(at) = next.or_else(|| self.directory.next_here(0)) else { break };
-            evicting.hand = at + 1;
-            let copy = &mut evicting.copies[count * PAGE..][..PAGE];
-            taken[count] = self.take(at, copy, count);
-            count += usize::from(taken[count].is_some());
         }
-        self.write_changed(&mut taken[..count], &evicting.copies);
-        let left = self.drop_taken(&mut taken[..count], &evicting.copies, zapper);
+        self.write_changed(&mut taken[..count], copies);
+        let left = self.drop_taken(&mut taken[..count], copies, zapper);
         self.evicted.fetch_add(left as u64, Ordering::Relaxed);
         left
     }
 
     /// Turns the entries of a page into `ABSENT`, with a copy of what they were; none if one of its
     /// objects is in RAM, or if it could go nowhere.
-    fn take(&self, at: usize, copy: &mut [u8], number: usize) -> Option<Taken<'_>> {
+    fn take(&self, at: usize, copy: &mut [u8]) -> Option<Taken<'_>> {
         let locked = self.directory.try_lock(at)?;
         if locked.whereabouts() != Whereabouts::Here {
             return None;
@@ -96,57 +92,47 @@ impl ObjectTable {
                 }
             }
         }
-        let (home, checksum) = (locked.home(), locked.checksum());
         // What the last checkpoint has may be something else, if the page was here when it was
         // made.
         let (home, checksum, is_new) = if is_zero(copy) {
-            (Home::NOWHERE, 0, true)
+            (Some(Home::NOWHERE), 0, true)
         } else {
+            let (home, known) = (locked.home(), locked.checksum());
             match self.homes.checksum(at, copy) {
-                Some(sum) if home != Home::NOWHERE && sum == checksum => (home, sum, false),
-                Some(sum) if self.homes.has_file() => (Home::NOWHERE, sum, true),
+                Some(sum) if home != Home::NOWHERE && sum == known => (Some(home), sum, false),
+                Some(sum) if self.homes.has_file() => (None, sum, true),
                 _ => {
                     put_back(entries, copy);
                     return None;
                 }
             }
         };
-        Some(Taken { locked, page: at, copy: number, home, checksum, is_new })
+        Some(Taken { locked, page: at, home, checksum, is_new })
     }
 
     /// Writes the pages that have changed. Those that the device refuses come back.
     fn write_changed(&self, taken: &mut [Option<Taken<'_>>], copies: &[u8]) {
-        let needs = |one: &Taken<'_>| one.is_new && !is_zero(&copies[one.copy * PAGE..][..PAGE]);
-        let (mut first, end) = (0, taken.len());
+        let needs = |one: &Option<Taken<'_>>| one.as_ref().is_some_and(|one| one.home.is_none());
+        let mut first = 0;
         // The copies of pages that are written together lie one behind the other.
-        while first < end {
-            let run = taken[first..].iter().take_while(|one| one.as_ref().is_some_and(needs));
-            let mut pages = [0; TOGETHER_MAX];
-            let mut count = 0;
-            for one in run.flatten() {
-                pages[count] = one.page as u32;
-                count += 1;
-            }
-            if count == 0 {
-                first += 1;
+        for run in taken.chunk_by_mut(|one, next| needs(one) == needs(next)) {
+            let bytes = &copies[first * PAGE..][..run.len() * PAGE];
+            first += run.len();
+            if !needs(&run[0]) {
                 continue;
             }
-            let bytes = &copies[first * PAGE..][..count * PAGE];
-            let home = self.homes.write(&pages[..count], bytes);
-            if home.is_err() {
+            let mut pages = [0; TOGETHER_MAX];
+            for (page, one) in pages.iter_mut().zip(run.iter().flatten()) {
+                *page = one.page as u32;
+            }
+            if let Ok(home) = self.homes.write(&pages[..run.len()], bytes) {
+                run.iter_mut().flatten().for_each(|one| one.home = Some(home));
+                self.written.fetch_add(run.len() as u64, Ordering::Relaxed);
+            } else {
                 // Nobody tries again before the evictor has looked at the limit.
                 self.set_limit(usize::MAX);
-            } else {
-                self.written.fetch_add(count as u64, Ordering::Relaxed);
+                self.bring_back(run, bytes);
             }
-            for slot in &mut taken[first..first + count] {
-                match (home, slot.take()) {
-                    (Ok(home), Some(one)) => *slot = Some(Taken { home, ..one }),
-                    (Err(_), Some(one)) => self.bring_back(one, copies),
-                    (_, None) => {}
-                }
-            }
-            first += count;
         }
     }
 
@@ -170,24 +156,28 @@ impl ObjectTable {
         // Pages are smaller than those of the kernel here; that they read as zeros is the same.
         #[cfg(feature = "schedules")]
         let zapped = zapper.populate_write(&ranges[..0]);
+        if zapped.is_err() {
+            self.bring_back(taken, copies);
+            return 0;
+        }
         for mut one in taken.iter_mut().filter_map(Option::take) {
-            if zapped.is_err() {
-                self.bring_back(one, copies);
-                continue;
-            }
-            one.locked.set_home(one.home, one.checksum);
+            one.locked.set_home(one.home.unwrap_or(Home::NOWHERE), one.checksum);
             if one.is_new {
                 one.locked.set_unsaved();
             }
             one.locked.set_out();
         }
-        if zapped.is_ok() { count } else { 0 }
+        count
     }
 
-    /// The page stays. Some of it may have been written over its copy.
-    fn bring_back(&self, mut one: Taken<'_>, copies: &[u8]) {
-        put_back(self.page(one.page), &copies[one.copy * PAGE..][..PAGE]);
-        one.locked.set_home(Home::NOWHERE, 0);
+    /// The pages stay. Some of them may have been written over their copies.
+    fn bring_back(&self, taken: &mut [Option<Taken<'_>>], copies: &[u8]) {
+        for (one, copy) in taken.iter_mut().zip(copies.chunks(PAGE)) {
+            if let Some(mut one) = one.take() {
+                put_back(self.page(one.page), copy);
+                one.locked.set_home(Home::NOWHERE, 0);
+            }
+        }
     }
 }
 
