@@ -150,14 +150,15 @@ impl Pager {
     /// them, which `press_batch` then compresses.
     fn publish_batch(&self, context: &mut EvictionContext, victims: usize, moves: &mut Moves) {
         let mut left = 0;
-        context.whole.clear();
+        context.whole = 0;
         for index in 0..victims {
             let (owned, taken) = (context.owned.take(index), context.taken[index]);
-            let (id, page) = (owned.id(), self.ownership.of(&owned).page());
+            let id = owned.id();
             let became = self.publish_evicted(owned, context.slots[index], taken, moves);
             left += usize::from(became != Became::Resident);
             if became == Became::CachedPage {
-                context.whole.push(page, id);
+                context.ids[context.whole] = id;
+                context.whole += 1;
             }
         }
         // Once for the whole batch: every fault reads this count.

@@ -3,7 +3,6 @@
 //! Never: allocates after `new`.
 //! Threads: one at a time, under the lock of the context.
 
-use deepheap_heap::PageNo;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
 
@@ -30,46 +29,23 @@ pub(crate) struct EvictionContext {
     /// How many unevictable pages the next batch tries again: more of them while they can be
     /// evicted.
     pub(crate) probes: usize,
-    /// Candidates, which are not owned.
+    /// Candidates, which are not owned. Later the whole pages that were published last, to be
+    /// compressed: any thread may have moved them since.
     pub(crate) ids: [DescriptorId; BATCH_MAX],
+    /// How many whole pages they are.
+    pub(crate) whole: usize,
     /// The victims among them.
     pub(crate) owned: OwnedList<BATCH_MAX>,
     pub(crate) victims: [Victim; BATCH_MAX],
     pub(crate) slots: [u32; BATCH_MAX],
     pub(crate) into: [*mut u8; BATCH_MAX],
     pub(crate) taken: [Taken; BATCH_MAX],
-    /// The whole pages that were published last.
-    pub(crate) whole: WholePages,
     pub(crate) compressor: Compressor,
     /// Cache slots of a page each, free: pages are taken out into them (`press`).
     landing: [u32; BATCH_MAX],
     landings: usize,
     /// What a page takes in the cache, bytes: a moving average.
     expected: usize,
-}
-
-/// Pages that were published in the cache as they are, and are to be compressed. Nobody owns them:
-/// any thread may have moved them since.
-pub(crate) struct WholePages {
-    pages: [(PageNo, DescriptorId); BATCH_MAX],
-    count: usize,
-}
-
-impl WholePages {
-    pub(crate) fn clear(&mut self) {
-        self.count = 0;
-    }
-
-    pub(crate) fn push(&mut self, page: PageNo, id: DescriptorId) {
-        self.pages[self.count] = (page, id);
-        self.count += 1;
-    }
-
-    /// Takes the last one out.
-    pub(crate) fn pop(&mut self) -> Option<(PageNo, DescriptorId)> {
-        self.count = self.count.checked_sub(1)?;
-        Some(self.pages[self.count])
-    }
 }
 
 // SAFETY: the pointers are addresses of cache slots, which may be used from any thread.
@@ -81,6 +57,7 @@ impl EvictionContext {
             extractor: PageExtractor::new()?,
             probes: 1,
             ids: [DescriptorId(0); BATCH_MAX],
+            whole: 0,
             owned: OwnedList::new(),
             victims: [Victim {
                 addr: 0,
@@ -92,7 +69,6 @@ impl EvictionContext {
             slots: [0; BATCH_MAX],
             into: [core::ptr::null_mut(); BATCH_MAX],
             taken: [Taken::Missing; BATCH_MAX],
-            whole: WholePages { pages: [(PageNo(0), DescriptorId(0)); BATCH_MAX], count: 0 },
             compressor: Compressor::new(),
             landing: [0; BATCH_MAX],
             landings: 0,

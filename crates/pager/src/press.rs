@@ -18,8 +18,7 @@
 //! happened when it is claimed again:
 //!
 //! - A fault or a free took it: the entry is no longer `Cached` with this descriptor, and the claim
-//!   fails. If the descriptor serves another page by now, the claim fails as well, for it names the
-//!   page, too.
+//!   fails. If the descriptor serves another cached page by now, that one is compressed instead.
 //! - It was faulted in and evicted again, with the same descriptor, or `compact` moved it: the
 //!   claim succeeds. The slot is read after the claim, so it is the one that the object is in now.
 //!   It may be compressed already.
@@ -60,7 +59,9 @@ impl Pager {
     /// Compresses the pages of the batch that was published last, if they are still in the cache
     /// as they are.
     pub(crate) fn press_batch(&self, context: &mut EvictionContext) {
-        while let Some((page, id)) = context.whole.pop() {
+        for index in (0..context.whole).rev() {
+            let id = context.ids[index];
+            let page = self.ownership.descriptor(id).page();
             if !self.compression.is_tried(page) {
                 continue;
             }
