@@ -66,7 +66,7 @@ impl Pager {
             let word = descriptor.state();
             return match word.state() {
                 State::Leaving => {
-                    self.ownership.wait_for_owner(id, word);
+                    descriptor.wait_while(word);
                     Written::Again
                 }
                 State::Resident => Written::Again,

@@ -335,7 +335,7 @@ impl Pager {
             let word = descriptor.state();
             match self.ownership.claim_resident(descriptor.page(), id) {
                 Some(owned) => return owned,
-                None if word.state() == State::Leaving => self.ownership.wait_for_owner(id, word),
+                None if word.state() == State::Leaving => descriptor.wait_while(word),
                 None => {}
             }
         }

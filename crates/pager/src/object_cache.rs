@@ -122,8 +122,7 @@ impl ObjectCache {
     /// How long the compressed page in a slot is. A hint, unless the caller holds the slot: the
     /// slab may have another class by now.
     pub fn compressed_bytes(&self, slot: u32) -> usize {
-        let (slab, index) = split(slot);
-        let offset = index * self.table.class(slab).slot_bytes();
+        let (slab, offset) = self.offset(slot);
         if offset >= SLAB_BYTES {
             return PAGE;
         }
@@ -174,19 +173,23 @@ impl ObjectCache {
 
     /// Where the slot's bytes are.
     pub fn address(&self, slot: u32) -> *mut u8 {
-        let (slab, index) = split(slot);
-        let offset = index * self.table.class(slab).slot_bytes();
+        let (slab, offset) = self.offset(slot);
         debug_assert!(offset < SLAB_BYTES);
         // SAFETY: the caller holds the slot: its slab has a class, and the index is below the
         // number of slots of that class, which fit the slab.
         unsafe { self.pool.address(slab).add(offset) }
     }
 
+    /// The slab of a slot, and where in it the slot begins by the slab's class.
+    fn offset(&self, slot: u32) -> (u32, usize) {
+        let (slab, index) = split(slot);
+        (slab, index * self.table.class(slab).slot_bytes())
+    }
+
     /// Where a slot seems to be that somebody else may hold, or nobody; none if `bytes` bytes from
     /// there on would not lie in its slab. Slabs stay mapped, so that they can be read.
     pub fn glimpse(&self, slot: u32, bytes: usize) -> Option<*const u8> {
-        let (slab, index) = split(slot);
-        let offset = index * self.table.class(slab).slot_bytes();
+        let (slab, offset) = self.offset(slot);
         // SAFETY: in the slab.
         let address = || unsafe { self.pool.address(slab).add(offset) };
         (offset + bytes <= SLAB_BYTES).then(|| address().cast_const())

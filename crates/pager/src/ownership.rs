@@ -223,27 +223,29 @@ impl Ownership {
     /// As `place`, and tells resident objects from owned ones.
     pub(crate) fn look(&self, page: PageNo) -> Found {
         loop {
-            let place = self.table.load(page);
-            let id = match place {
+            let id = match self.table.load(page) {
                 Place::Zero => return Found::Zero,
                 Place::Stored(block) => return Found::Stored(block),
                 Place::Cached(id) => return Found::Cached(id),
                 Place::Lost => return Found::Lost,
                 Place::Busy(id) => id,
             };
-            let descriptor = self.descriptors.get(id);
-            // Load the state first. If the entry still names the descriptor afterwards, the state
-            // was that of this object: the entry changes before the descriptor leaves the page.
-            let word = descriptor.state();
-            let backing = descriptor.backing();
-            if self.table.load(page) == place {
-                let seen = Seen { id, word, backing };
-                return match word.state() {
+            if let Some(seen) = self.see(page, id) {
+                return match seen.word.state() {
                     State::Resident => Found::Resident(seen),
                     _ => Found::OnItsWay(seen),
                 };
             }
         }
+    }
+
+    /// The descriptor that the entry of a page named; none if it does not name it any more.
+    fn see(&self, page: PageNo, id: DescriptorId) -> Option<Seen> {
+        let descriptor = self.descriptors.get(id);
+        // Load the state first. If the entry still names the descriptor afterwards, the state was
+        // that of this object: the entry changes before the descriptor leaves the page.
+        let (word, backing) = (descriptor.state(), descriptor.backing());
+        (self.table.peek(page) == Some(Place::Busy(id))).then_some(Seen { id, word, backing })
     }
 
     /// As `look`, for a thread that wants to copy the object without owning it.
@@ -256,7 +258,7 @@ impl Ownership {
             None | Some(Place::Stored(_) | Place::Lost) => return Glimpse::Away,
         };
         let word = self.descriptors.get(id).word();
-        // As in `look`: if the entry still names the descriptor, it was this object's when its word
+        // As in `see`: if the entry still names the descriptor, it was this object's when its word
         // was read; and it is for as long as the word stays the same.
         match (word.state().state(), self.table.peek(page) == place) {
             (State::Cached, true) if place == Some(Place::Cached(id)) => {
@@ -293,13 +295,9 @@ impl Ownership {
     /// The object, if it is owned at this instant. For threads outside the gate.
     pub(crate) fn seen_on_its_way(&self, page: PageNo) -> Option<Seen> {
         loop {
-            let place @ Place::Busy(id) = self.table.peek(page)? else { return None };
-            let descriptor = self.descriptors.get(id);
-            let (word, backing) = (descriptor.state(), descriptor.backing());
-            // As in `look`.
-            if self.table.peek(page) == Some(place) {
-                let is_resident = word.state() == State::Resident;
-                return (!is_resident).then_some(Seen { id, word, backing });
+            let Place::Busy(id) = self.table.peek(page)? else { return None };
+            if let Some(seen) = self.see(page, id) {
+                return Some(seen).filter(|seen| seen.word.state() != State::Resident);
             }
         }
     }
@@ -307,11 +305,6 @@ impl Ownership {
     /// Sleeps until the object that was seen owned has changed its state.
     pub(crate) fn wait(&self, seen: Seen) {
         self.descriptors.get(seen.id).wait_while(seen.word);
-    }
-
-    /// Sleeps until an object that is owned has changed its state.
-    pub(crate) fn wait_for_owner(&self, id: DescriptorId, seen: StateWord) {
-        self.descriptors.get(id).wait_while(seen);
     }
 
     /// The descriptor of an object: for its owner; only a hint for others.

@@ -14,17 +14,14 @@ use deepheap_sys::pinned_array::PinnedArray;
 
 use super::size_class::SLAB_BYTES;
 
-/// The free slabs, a stack: those without memory are at the bottom.
-struct Stack {
-    slabs: usize,
-}
-
 /// The slabs.
 pub struct SlabPool {
     memory: PinnedArray<u8>,
     slabs: usize,
+    /// The free slabs, a stack: those without memory are at the bottom.
     free: PinnedArray<AtomicU32>,
-    stack: Padded<Lock<Stack>>,
+    /// How many they are.
+    stack: Padded<Lock<usize>>,
     limit: AtomicUsize,
     held: AtomicUsize,
     /// How many at the bottom of the stack have no memory: it went back to the system. Changes
@@ -41,7 +38,7 @@ impl SlabPool {
             memory: PinnedArray::new(slabs * SLAB_BYTES)?,
             slabs,
             free: PinnedArray::new(slabs)?,
-            stack: Padded(Lock::new(Stack { slabs: 0 })),
+            stack: Padded(Lock::new(0)),
             limit: AtomicUsize::new(slabs),
             held: AtomicUsize::new(0),
             unbacked: AtomicUsize::new(0),
@@ -59,11 +56,11 @@ impl SlabPool {
             return None;
         }
         let used = self.used.load(Ordering::Relaxed);
-        let slab = if stack.slabs > 0 {
-            stack.slabs -= 1;
-            let unbacked = self.unbacked.load(Ordering::Relaxed).min(stack.slabs);
+        let slab = if *stack > 0 {
+            *stack -= 1;
+            let unbacked = self.unbacked.load(Ordering::Relaxed).min(*stack);
             self.unbacked.store(unbacked, Ordering::Relaxed);
-            self.free[stack.slabs].load(Ordering::Relaxed)
+            self.free[*stack].load(Ordering::Relaxed)
         } else if used < self.slabs {
             self.used.store(used + 1, Ordering::Relaxed);
             used as u32
@@ -78,21 +75,21 @@ impl SlabPool {
     pub fn give_back(&self, slab: u32) {
         let mut stack = self.stack.lock();
         let held = self.held.fetch_sub(1, Ordering::Relaxed) - 1;
-        self.free[stack.slabs].store(slab, Ordering::Relaxed);
-        stack.slabs += 1;
-        self.trim(&mut stack, held);
+        self.free[*stack].store(slab, Ordering::Relaxed);
+        *stack += 1;
+        self.trim(*stack, held);
     }
 
     /// Sets the ceiling, and gives memory of free slabs above it back to the system.
     pub fn set_limit(&self, slabs: usize) {
         self.limit.store(slabs.min(self.slabs), Ordering::Relaxed);
-        let mut stack = self.stack.lock();
-        self.trim(&mut stack, self.held());
+        let stack = self.stack.lock();
+        self.trim(*stack, self.held());
     }
 
-    fn trim(&self, stack: &mut Stack, held: usize) {
+    fn trim(&self, stack: usize, held: usize) {
         let mut unbacked = self.unbacked.load(Ordering::Relaxed);
-        while unbacked < stack.slabs && held + stack.slabs - unbacked > self.limit() {
+        while unbacked < stack && held + stack - unbacked > self.limit() {
             let slab = self.free[unbacked].load(Ordering::Relaxed);
             // SAFETY: a free slab: its bytes are nobody's.
             let _ = unsafe { mapping::advise(self.address(slab), SLAB_BYTES, Advice::DontNeed) };

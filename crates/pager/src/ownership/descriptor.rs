@@ -374,7 +374,7 @@ impl Descriptor {
     }
 
     /// Sleeps until the state is no longer `seen`, which was that of an owned object.
-    pub(super) fn wait_while(&self, seen: StateWord) {
+    pub fn wait_while(&self, seen: StateWord) {
         let mut old = Word(self.word.load(Ordering::Relaxed));
         let marked = StateWord(seen.0 | WAITERS);
         loop {
