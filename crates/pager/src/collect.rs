@@ -22,17 +22,6 @@ use crate::ownership::{Found, Owned};
 use crate::packer::{Builder, Packing};
 use crate::pager::Pager;
 
-/// What emptying one segment did, in objects.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Collected {
-    /// Moved to the survivors' head of the log.
-    pub moved: u32,
-    /// In DRAM as well: the backing block was dropped instead of moved.
-    pub let_go: u32,
-    /// Dead already, or part of no live allocation.
-    pub dead: u32,
-}
-
 /// Packed objects of a victim that are to move. They are packed as tightly as reclaim packs, not in
 /// the order in which they come: otherwise collection might win no space.
 struct Survivors<'b> {
@@ -62,20 +51,10 @@ impl<'b> Survivors<'b> {
 }
 
 impl Pager {
-    /// One step of the collector: empties one segment if the store asks for it. `buffer` is one
-    /// segment long. None if there is nothing to collect.
-    pub fn collect(&self, buffer: &mut [u8]) -> Result<Option<Collected>, StoreError> {
-        self.collect_tier(&self.store, buffer)
-    }
-
-    /// As `collect`, in this tier of the store: what lives stays in its tier.
-    pub fn collect_tier(
-        &self,
-        tier: &Store,
-        buffer: &mut [u8],
-    ) -> Result<Option<Collected>, StoreError> {
-        let Some(victim) = tier.victim() else { return Ok(None) };
-        let mut collected = Collected::default();
+    /// One step of the collector of a tier: empties one segment if the store asks for it; what lives
+    /// stays in its tier. `buffer` is one segment long. False if there is nothing to collect.
+    pub fn collect(&self, tier: &Store, buffer: &mut [u8]) -> Result<bool, StoreError> {
+        let Some(victim) = tier.victim() else { return Ok(false) };
         let mut survivors = Survivors::new(tier);
         for object in victim.load(buffer)? {
             let _passage = self.gate.enter(Level::Collector);
@@ -83,15 +62,15 @@ impl Pager {
             match object {
                 VictimObject::Whole(object) => {
                     let page = PageNo(object.name as u32);
-                    self.move_whole(tier, page, &object, &mut collected)?;
+                    self.move_whole(tier, page, &object)?;
                 }
                 VictimObject::Packed(object) => {
                     let page = PageNo(object.name);
-                    if self.must_move(page, object.block, &mut collected) {
+                    if self.must_move(page, object.block) {
                         survivors.push(object);
                     }
                     if survivors.count == BATCH_MAX {
-                        self.move_packed(&mut survivors, &mut collected)?;
+                        self.move_packed(&mut survivors)?;
                     }
                 }
                 // Blocks that cannot be read now stay in the segment; their objects go on failing.
@@ -99,10 +78,10 @@ impl Pager {
             }
         }
         let passage = self.gate.enter(Level::Collector);
-        self.move_packed(&mut survivors, &mut collected)?;
+        self.move_packed(&mut survivors)?;
         drop(passage);
         tier.release(victim);
-        Ok(Some(collected))
+        Ok(true)
     }
 
     fn move_whole(
@@ -110,11 +89,10 @@ impl Pager {
         tier: &Store,
         page: PageNo,
         object: &WholeObject<'_>,
-        collected: &mut Collected,
     ) -> Result<(), StoreError> {
-        while self.must_move(page, object.block, collected) {
+        while self.must_move(page, object.block) {
             let to = object.append_to(&mut tier.writer(Head::Survivor)?);
-            if self.switch(page, (object.block, BLOCK_UNITS), (to, BLOCK_UNITS), collected) {
+            if self.switch(page, (object.block, BLOCK_UNITS), (to, BLOCK_UNITS)) {
                 break;
             }
         }
@@ -123,88 +101,62 @@ impl Pager {
 
     /// Writes the survivors, and switches those that are still stored in their old block to the new
     /// one. The others have been read or freed meanwhile: they are judged again, without a copy.
-    fn move_packed(
-        &self,
-        survivors: &mut Survivors<'_>,
-        collected: &mut Collected,
-    ) -> Result<(), StoreError> {
+    fn move_packed(&self, survivors: &mut Survivors<'_>) -> Result<(), StoreError> {
+        let staging = self.take_staging(PAGE);
         for content in [Content::Objects, Content::Pages] {
-            self.move_content(survivors, content, collected)?;
+            for number in 0..survivors.packing.plan(content) {
+                // SAFETY: the staging page is this thread's alone, and the reference made of it
+                // before is not used any more.
+                let mut block = Builder::new(unsafe { page_at(staging.address()) }, content);
+                let members = || survivors.members(content, number);
+                members().for_each(|object| block.push(PageNo(object.name), object.data));
+                let to = block.append(&mut survivors.tier.writer(Head::Survivor)?);
+                for object in members() {
+                    let (page, from) = (PageNo(object.name), object.block);
+                    let cost_there = match content {
+                        Content::Pages => share(members().count()),
+                        Content::Objects => object.cost,
+                    };
+                    if !self.switch(page, (from, object.cost), (to, cost_there)) {
+                        // It was read meanwhile, and its backing block is dropped now. Or it has
+                        // even come back to this very block: then the segment stays, and is
+                        // collected another time.
+                        self.must_move(page, from);
+                    }
+                }
+            }
         }
         survivors.count = 0;
         survivors.packing.clear();
         Ok(())
     }
 
-    fn move_content(
-        &self,
-        survivors: &mut Survivors<'_>,
-        content: Content,
-        collected: &mut Collected,
-    ) -> Result<(), StoreError> {
-        let blocks = survivors.packing.plan(content);
-        let staging = self.take_staging(PAGE);
-        for number in 0..blocks {
-            // SAFETY: the staging page is this thread's alone, and the slice made of it before is
-            // not used any more.
-            let mut block = Builder::new(unsafe { page_at(staging.address()) }, content);
-            let members = || survivors.members(content, number);
-            members().for_each(|object| block.push(PageNo(object.name), object.data));
-            let to = block.append(&mut survivors.tier.writer(Head::Survivor)?);
-            for object in members() {
-                let (page, from) = (PageNo(object.name), object.block);
-                let cost_there = match content {
-                    Content::Pages => share(members().count()),
-                    Content::Objects => object.cost,
-                };
-                if !self.switch(page, (from, object.cost), (to, cost_there), collected) {
-                    // It was read meanwhile, and its backing block is dropped now. Or it has even
-                    // come back to this very block: then the segment stays, and is collected
-                    // another time.
-                    self.must_move(page, from, collected);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Switches a stored object from its block to the copy in another one; false, and the copy is
     /// dead, if it is not stored there any more. With each block comes what the object costs there.
-    fn switch(
-        &self,
-        page: PageNo,
-        from: (Block, u32),
-        to: (Block, u32),
-        collected: &mut Collected,
-    ) -> bool {
+    fn switch(&self, page: PageNo, from: (Block, u32), to: (Block, u32)) -> bool {
         let moved = self.ownership.move_stored(page, from.0, to.0);
         let (block, cost) = if moved { from } else { to };
         self.store.retire(block, cost);
-        collected.moved += u32::from(moved);
         moved
     }
 
     /// Drops the stored copy `block` of the page's object if nobody needs it, waiting for an owner
     /// if need be; true if it is needed, and must move.
-    fn must_move(&self, page: PageNo, block: Block, collected: &mut Collected) -> bool {
+    fn must_move(&self, page: PageNo, block: Block) -> bool {
         loop {
             match self.ownership.look(page) {
                 Found::Stored(at) if at == block => {
-                    if self.heap.page_is_free(page) && self.drop_stored_if_free(page, block) {
-                        collected.dead += 1;
-                        return false;
-                    }
-                    return true;
+                    let is_dead = self.heap.page_is_free(page);
+                    return !(is_dead && self.drop_stored_if_free(page, block));
                 }
                 // Its owner set the backing block before the claim, and can only drop it later.
                 Found::Resident(seen) | Found::OnItsWay(seen) if seen.backing != Some(block) => {
-                    collected.dead += 1;
                     return false;
                 }
                 Found::OnItsWay(seen) => self.ownership.wait(seen),
                 Found::Resident(seen) => {
                     let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
-                    let ours = self.let_go(&owned, block, collected);
+                    let ours = self.let_go(&owned, block);
                     self.ownership.put_back(owned);
                     if ours {
                         return false;
@@ -212,27 +164,21 @@ impl Pager {
                 }
                 Found::Cached(id) => {
                     let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
-                    if !self.let_go(&owned, block, collected) {
-                        collected.dead += 1;
-                    }
+                    self.let_go(&owned, block);
                     self.ownership.cached(owned);
                     return false;
                 }
                 // Of a lost one nobody can ask for this copy.
-                Found::Zero | Found::Stored(_) | Found::Lost => {
-                    collected.dead += 1;
-                    return false;
-                }
+                Found::Zero | Found::Stored(_) | Found::Lost => return false,
             }
         }
     }
 
     /// Drops the backing block of an owned object if it is `block`; returns whether it was.
-    fn let_go(&self, owned: &Owned, block: Block, collected: &mut Collected) -> bool {
+    fn let_go(&self, owned: &Owned, block: Block) -> bool {
         let ours = self.ownership.of(owned).backing() == Some(block);
         if ours {
             self.drop_backing(owned);
-            collected.let_go += 1;
         }
         ours
     }

@@ -74,7 +74,6 @@ pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
 pub use budget::{Usage, handler_stacks, overhead_of_managing};
 pub use checkpoint::{CheckpointBuffer, Cut, CutError};
 pub use codec::Compress;
-pub use collect::Collected;
 pub use compression::Pressed;
 pub use direct::Direct;
 pub use fault_report::{FaultError, FaultKind, FaultReport};

@@ -465,7 +465,10 @@ impl World {
         let mut segment = self.segment.borrow_mut();
         while !self.is_done() {
             if self.pager.store.wait_for_work(|| None)
-                && self.pager.collect(segment.as_mut_slice()).expect("a segment").is_none()
+                && !self
+                    .pager
+                    .collect(&self.pager.store, segment.as_mut_slice())
+                    .expect("a segment")
             {
                 deepheap_sys::thread::yield_now();
             }

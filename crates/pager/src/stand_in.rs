@@ -40,7 +40,7 @@ extern "C" fn collect(argument: *mut c_void) {
     let step = unsafe { &mut *argument.cast::<Step<'_>>() };
     let Ok(mut segment) = PinnedArray::<u8>::new(step.pager.store.segment_bytes()) else { return };
     // What cannot be collected now is tried again; the store knows when nothing can be won.
-    step.has_collected = matches!(step.pager.collect(&mut segment), Ok(Some(_)));
+    step.has_collected = matches!(step.pager.collect(&step.pager.store, &mut segment), Ok(true));
 }
 
 impl Pager {

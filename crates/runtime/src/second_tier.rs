@@ -133,7 +133,7 @@ fn collector(runtime: &'static Runtime, pager: &'static Pager) {
             continue;
         }
         runtime.forget_dead_children(pager);
-        if let Ok(Some(_)) = pager.collect_tier(second, &mut buffer) {
+        if let Ok(true) = pager.collect(second, &mut buffer) {
             fruitless = SHORT;
         } else {
             // Nothing worth collecting now, or there is no room to move it to.

@@ -314,12 +314,12 @@ fn collector(runtime: &'static Runtime, pager: &'static Pager) {
             continue;
         }
         runtime.forget_dead_children(pager);
-        match pager.collect(&mut buffer) {
-            Ok(Some(_)) => {
+        match pager.collect(pager.store(), &mut buffer) {
+            Ok(true) => {
                 fruitless = SHORT;
                 runtime.publish_gauges();
             }
-            Ok(None) => {
+            Ok(false) => {
                 // Nothing worth collecting now, or all that is dead is pinned for a child.
                 thread::sleep(fruitless);
                 fruitless = (fruitless * 2).min(LEISURE);
