@@ -23,7 +23,7 @@ use deepheap_sys::lock::Lock;
 use deepheap_sys::pinned_array::PinnedArray;
 
 use super::descriptor::DescriptorId;
-use super::table_directory::{Directory, Home, Locked, Whereabouts};
+use super::table_directory::{Directory, Home, Locked};
 use super::table_homes::Homes;
 use crate::PAGE;
 
@@ -288,11 +288,13 @@ impl ObjectTable {
     #[inline(never)]
     fn bring(&self, at: usize) {
         let mut locked = self.directory.lock(at);
+        if locked.is_here() {
+            return;
+        }
         locked.set_used();
-        match locked.whereabouts() {
-            Whereabouts::Here => return,
-            Whereabouts::Out if locked.home() != Home::NOWHERE => self.read(&mut locked, at),
-            Whereabouts::Never | Whereabouts::Out => self.fill(at, |_| ZERO),
+        match locked.home() {
+            Home::NOWHERE => self.fill(at, |_| ZERO),
+            _ => self.read(&mut locked, at),
         }
         locked.set_here();
     }
@@ -425,14 +427,13 @@ impl ObjectTable {
                 return false;
             }
             let mut locked = self.directory.lock(page as usize);
-            if locked.whereabouts() != Whereabouts::Never {
+            if !locked.set_used() {
                 return false;
             }
             locked.set_home(Homes::SAVED, 0);
             if is_counted(PageNo(page * ENTRIES as u32)) {
                 locked.set_uncounted();
             }
-            locked.set_out();
         }
         self.saved_bytes.store(saved.memory_bytes() as usize, Ordering::Relaxed);
         self.homes.set_saved(saved);

@@ -20,17 +20,6 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::futex;
 use deepheap_sys::pinned_array::PinnedArray;
 
-/// Where a page of the table is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Whereabouts {
-    /// Nobody ever looked at it: every entry is `Zero`.
-    Never,
-    /// In RAM.
-    Here,
-    /// At its home alone.
-    Out,
-}
-
 /// Where a copy of a page lies: a number that `table_homes` gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Home(pub(super) u8);
@@ -40,9 +29,7 @@ impl Home {
     pub(super) const NOWHERE: Home = Home(0);
 }
 
-const NEVER: u32 = 0;
 const HERE: u32 = 1;
-const WHEREABOUTS: u32 = 3;
 const LOCKED: u32 = 1 << 2;
 /// A thread sleeps until the lock is free.
 const WAITED_FOR: u32 = 1 << 3;
@@ -59,9 +46,9 @@ pub(super) struct Directory {
     words: PinnedArray<AtomicU32>,
     /// So long that two pages that differ never have the same: what has changed is told by them.
     checksums: PinnedArray<AtomicU64>,
-    /// A bit for each page that is not `Never`.
+    /// A bit for each page that is not Never.
     used: PinnedArray<AtomicU64>,
-    /// A bit for each page that is `Here`.
+    /// A bit for each page that is Here.
     here: PinnedArray<AtomicU64>,
     used_pages: AtomicUsize,
     pages_here: AtomicUsize,
@@ -130,10 +117,10 @@ impl Directory {
     pub(super) fn is_zero(&self, page: usize) -> bool {
         let word = self.words[page].load(Ordering::Acquire);
         let is_nowhere = word >> HOME_SHIFT == u32::from(Home::NOWHERE.0);
-        word & LOCKED == 0 && word & WHEREABOUTS != HERE && is_nowhere
+        word & (LOCKED | HERE) == 0 && is_nowhere
     }
 
-    /// The first page from `from` on, below `end`, that is not `Never`.
+    /// The first page from `from` on, below `end`, that is not Never.
     pub(super) fn next_used(&self, from: usize, end: usize) -> Option<usize> {
         next_bit(&self.used, from, end)
     }
@@ -145,13 +132,9 @@ impl Directory {
 }
 
 impl Locked<'_> {
-    /// Where the page is.
-    pub(super) fn whereabouts(&self) -> Whereabouts {
-        match self.word & WHEREABOUTS {
-            NEVER => Whereabouts::Never,
-            HERE => Whereabouts::Here,
-            _ => Whereabouts::Out,
-        }
+    /// Whether the page is in RAM.
+    pub(super) fn is_here(&self) -> bool {
+        self.word & HERE != 0
     }
 
     /// Where a copy of it lies.
@@ -173,29 +156,26 @@ impl Locked<'_> {
     /// It is in RAM from now on.
     pub(super) fn set_here(&mut self) {
         self.set_used();
-        if self.whereabouts() != Whereabouts::Here {
-            set_bit(&self.directory.here, self.page);
-            self.directory.pages_here.fetch_add(1, Ordering::Relaxed);
-        }
-        self.word = self.word & !WHEREABOUTS | HERE;
+        set_bit(&self.directory.here, self.page);
+        self.directory.pages_here.fetch_add(1, Ordering::Relaxed);
+        self.word |= HERE;
     }
 
     /// It is at its home alone from now on.
     pub(super) fn set_out(&mut self) {
-        self.set_used();
-        if self.whereabouts() == Whereabouts::Here {
-            clear_bit(&self.directory.here, self.page);
-            self.directory.pages_here.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.word = self.word & !WHEREABOUTS | (HERE + 1);
+        clear_bit(&self.directory.here, self.page);
+        self.directory.pages_here.fetch_sub(1, Ordering::Relaxed);
+        self.word &= !HERE;
     }
 
-    /// It is not `Never` any more. Before any of its entries can change, so that `next_used` finds
-    /// it from then on.
-    pub(super) fn set_used(&self) {
-        if self.whereabouts() == Whereabouts::Never && !set_bit(&self.directory.used, self.page) {
+    /// It is not Never any more; false if it was not before. Before any of its entries can change,
+    /// so that `next_used` finds it from then on.
+    pub(super) fn set_used(&self) -> bool {
+        let is_new = !set_bit(&self.directory.used, self.page);
+        if is_new {
             self.directory.used_pages.fetch_add(1, Ordering::Relaxed);
         }
+        is_new
     }
 
     /// Whether what it holds was not counted before this was last asked.

@@ -21,7 +21,7 @@ use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::zap::Zapper;
 
 use super::object_table::{ABSENT, BYTES, ENTRIES, Evicting, ObjectTable, Place};
-use super::table_directory::{Home, Locked, Whereabouts};
+use super::table_directory::{Home, Locked};
 use crate::PAGE;
 
 /// Pages that one call of `evict` looks at, at most.
@@ -73,7 +73,7 @@ impl ObjectTable {
     /// objects is in RAM, or if it could go nowhere.
     fn take(&self, at: usize, copy: &mut [u8]) -> Option<Taken<'_>> {
         let locked = self.directory.try_lock(at)?;
-        if locked.whereabouts() != Whereabouts::Here {
+        if !locked.is_here() {
             return None;
         }
         let entries = self.page(at);

@@ -15,7 +15,7 @@ use deepheap_sys::atomic::Ordering;
 
 use super::descriptor::DescriptorId;
 use super::object_table::{BYTES, ObjectTable, Place};
-use super::table_directory::{Home, Whereabouts};
+use super::table_directory::Home;
 use crate::PAGE;
 
 impl ObjectTable {
@@ -35,42 +35,37 @@ impl ObjectTable {
         while let Some(number) = self.directory.next_used(at, end) {
             at = number + 1;
             let mut locked = self.directory.lock(number);
-            match locked.whereabouts() {
-                Whereabouts::Here if !only_cold => {
-                    let mut places = [0; PAGE];
-                    for (to, entry) in
-                        places.as_chunks_mut::<BYTES>().0.iter_mut().zip(self.page(number))
-                    {
-                        let place = match Place::decode(entry.load(Ordering::Acquire)) {
-                            Place::Cached(id) | Place::Busy(id) => {
-                                backing(id).map_or(Place::Zero, Place::Stored)
-                            }
-                            place => place,
-                        };
-                        let Some(bytes) = place.to_bytes() else { return Err(number as u32) };
-                        *to = bytes;
-                    }
-                    // The copy that it has is another one than the checkpoint's from now on, or
-                    // lies where the one after that will write.
-                    if page(number as u32, &places) {
-                        locked.set_home(Home::NOWHERE, 0);
-                    }
-                }
-                Whereabouts::Out if locked.is_unsaved() => {
-                    let mut buffer = self.homes.buffer();
-                    let bytes = buffer.bytes();
-                    match locked.home() {
-                        Home::NOWHERE => bytes.fill(0),
-                        home => {
-                            if self.homes.read(home, number, locked.checksum(), bytes).is_err() {
-                                return Err(number as u32);
-                            }
+            if locked.is_here() && !only_cold {
+                let mut places = [0; PAGE];
+                for (to, entry) in
+                    places.as_chunks_mut::<BYTES>().0.iter_mut().zip(self.page(number))
+                {
+                    let place = match Place::decode(entry.load(Ordering::Acquire)) {
+                        Place::Cached(id) | Place::Busy(id) => {
+                            backing(id).map_or(Place::Zero, Place::Stored)
                         }
-                    }
-                    page(number as u32, bytes);
-                    locked.set_saving();
+                        place => place,
+                    };
+                    let Some(bytes) = place.to_bytes() else { return Err(number as u32) };
+                    *to = bytes;
                 }
-                Whereabouts::Here | Whereabouts::Never | Whereabouts::Out => {}
+                // The copy that it has is another one than the checkpoint's from now on, or lies
+                // where the one after that will write.
+                if page(number as u32, &places) {
+                    locked.set_home(Home::NOWHERE, 0);
+                }
+            } else if !locked.is_here() && locked.is_unsaved() {
+                let mut buffer = self.homes.buffer();
+                let bytes = buffer.bytes();
+                match locked.home() {
+                    Home::NOWHERE => bytes.fill(0),
+                    home => {
+                        let read = self.homes.read(home, number, locked.checksum(), bytes);
+                        read.map_err(|_| number as u32)?;
+                    }
+                }
+                page(number as u32, bytes);
+                locked.set_saving();
             }
         }
         Ok(())
