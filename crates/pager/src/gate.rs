@@ -5,7 +5,7 @@
 //! be waiting for space that only the collector can make; then it closes the second.
 //!
 //! Guarantees: after `close`, every descriptor is free, resident or cached, and every lock that is
-//! taken inside the gate is free, until `open` (`invariants` checks it).
+//! taken inside the gate is free, until `open` (`tests/invariants` checks it).
 //!
 //! A lock that threads take outside the gate may be held at a fork by a thread that the child does
 //! not have. This table lists all of them, and why the child can go on:

@@ -32,8 +32,6 @@ mod frames;
 mod from_file;
 mod gate;
 mod install;
-#[cfg(test)]
-mod invariants;
 mod lane_exit;
 mod lane_fault;
 mod lanes;
@@ -65,6 +63,8 @@ mod stand_in;
 mod survey;
 mod table_room;
 mod takeover;
+#[cfg(test)]
+mod tests;
 mod tier_mix;
 pub mod trace;
 mod trails;

@@ -123,13 +123,6 @@ impl Ranges {
         self.opened.notify(u32::MAX);
     }
 
-    /// Pages in the range or arriving; none while it is closed.
-    #[cfg(test)]
-    pub fn pages(&self, range: RangeNo) -> Option<usize> {
-        let word = self.words[range.0].load(Ordering::Relaxed);
-        (word & CLOSED == 0).then_some((word & COUNT) as usize)
-    }
-
     /// Bytes of page tables of the lowest level that the kernel keeps for the region.
     pub fn page_table_bytes(&self) -> usize {
         self.tables.load(Ordering::Relaxed) * PAGE
@@ -139,6 +132,14 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Ranges {
+        /// Pages in the range or arriving; none while it is closed.
+        pub fn pages(&self, range: RangeNo) -> Option<usize> {
+            let word = self.words[range.0].load(Ordering::Relaxed);
+            (word & CLOSED == 0).then_some((word & COUNT) as usize)
+        }
+    }
 
     #[test]
     fn only_the_last_pages_close_a_range_and_nobody_enters_a_closed_one() {

@@ -201,15 +201,6 @@ impl ObjectTable {
         }
     }
 
-    /// As `load`, but leaves alone what is known to be all zeros.
-    #[cfg(test)]
-    pub(crate) fn load_quietly(&self, page: PageNo) -> Place {
-        match self.directory.is_zero(page.0 as usize / ENTRIES) {
-            true => Place::Zero,
-            false => self.load(page),
-        }
-    }
-
     /// Bytes of DRAM that the table takes.
     pub(crate) fn used_bytes(&self) -> usize {
         let evicts = self.evicted.load(Ordering::Relaxed) > 0;
@@ -479,6 +470,16 @@ impl ObjectTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl ObjectTable {
+        /// As `load`, but leaves alone what is known to be all zeros.
+        pub(crate) fn load_quietly(&self, page: PageNo) -> Place {
+            match self.directory.is_zero(page.0 as usize / ENTRIES) {
+                true => Place::Zero,
+                false => self.load(page),
+            }
+        }
+    }
 
     #[test]
     fn only_pages_that_were_touched_are_looked_at_and_paid_for() {

@@ -1,0 +1,3 @@
+//! What tests of several files use.
+
+mod invariants;
