@@ -15,7 +15,6 @@ use deepheap_store::{Content, Writer};
 
 use crate::PAGE;
 use crate::access::{AccessBuffer, Piece, Pieces};
-use crate::install::page_at;
 use crate::moves::Moves;
 use crate::ownership::{OwnedList, Place};
 use crate::packer::Builder;
@@ -74,9 +73,8 @@ impl Pager {
         writer: &mut Writer<'_>,
         moves: &mut Moves,
     ) -> Pieces {
-        let staging = self.take_staging(PAGE);
-        // SAFETY: the staging page is ours alone.
-        let mut builder = Builder::new(unsafe { page_at(staging.address()) }, Content::Objects);
+        let mut staging = self.take_staging(PAGE);
+        let mut builder = Builder::new(staging.page(), Content::Objects);
         let mut objects = OwnedList::<CALL_PIECES>::new();
         let mut done = 0;
         for at in which {

@@ -31,7 +31,6 @@ use crate::PAGE;
 use crate::capture::{COPIES, Copy};
 use crate::evict::is_all_zero;
 use crate::gate::Level;
-use crate::install::page_at;
 use crate::ownership::{
     Descriptor, DescriptorId, Flag, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH,
 };
@@ -462,9 +461,8 @@ impl Pager {
                 members().for_each(|index| self.leave_for_later(group, index));
                 continue;
             }
-            let staging = self.take_staging(PAGE);
-            // SAFETY: the staging page is ours alone.
-            let mut builder = Builder::new(unsafe { page_at(staging.address()) }, content);
+            let mut staging = self.take_staging(PAGE);
+            let mut builder = Builder::new(staging.page(), content);
             for index in members() {
                 let page = self.ownership.descriptor(group.owned.id(index)).page();
                 builder.push(page, group.bytes[index].as_slice());

@@ -17,7 +17,6 @@ use deepheap_store::{
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::install::page_at;
 use crate::ownership::{Found, Owned};
 use crate::packer::{Builder, Packing};
 use crate::pager::Pager;
@@ -102,12 +101,10 @@ impl Pager {
     /// Writes the survivors, and switches those that are still stored in their old block to the new
     /// one. The others have been read or freed meanwhile: they are judged again, without a copy.
     fn move_packed(&self, survivors: &mut Survivors<'_>) -> Result<(), StoreError> {
-        let staging = self.take_staging(PAGE);
+        let mut staging = self.take_staging(PAGE);
         for content in [Content::Objects, Content::Pages] {
             for number in 0..survivors.packing.plan(content) {
-                // SAFETY: the staging page is this thread's alone, and the reference made of it
-                // before is not used any more.
-                let mut block = Builder::new(unsafe { page_at(staging.address()) }, content);
+                let mut block = Builder::new(staging.page(), content);
                 let members = || survivors.members(content, number);
                 members().for_each(|object| block.push(PageNo(object.name), object.data));
                 let to = block.append(&mut survivors.tier.writer(Head::Survivor)?);

@@ -381,7 +381,7 @@ impl Pager {
             Taken::Copied => {
                 let bytes = self.kept_bytes(page);
                 // SAFETY: the slot is ours alone and holds the object.
-                let data = unsafe { core::slice::from_raw_parts(self.cache.address(slot), bytes) };
+                let data = unsafe { self.cache.object(slot, bytes) };
                 if was_copy && self.is_as_read(&owned, data) {
                     moves.clean += 1;
                     self.sources.give_back(page);

@@ -251,10 +251,7 @@ impl Pager {
         page: &mut [u8; PAGE],
     ) -> Result<(), StoreError> {
         match landed {
-            // SAFETY: no object is longer than a page.
-            Landed::Plain(object) => unsafe {
-                fill_page(page.as_mut_ptr(), object.as_ptr(), object.len());
-            },
+            Landed::Plain(object) => fill_page(page, object),
             Landed::Compressed(bytes) => {
                 if !self.decompress(bytes, page) {
                     return Err(StoreError::Corrupt(flight.blocks[index]));

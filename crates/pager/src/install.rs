@@ -63,27 +63,28 @@ impl Pager {
             self.neighbours.touch();
         }
         descriptor.set(Flag::Shared, false);
-        let (object, bytes) = (self.cache.address(slot), self.kept_bytes(page));
-        let copy_in = |source| {
+        let copy_in = |source: *const u8| {
             let exists = |_| self.note_existing(id);
             // SAFETY: the source is a page that is pinned and ours, and so is the page.
             unsafe { self.frames.copy_in(page, 1, source, exists) }
         };
         let copied = if descriptor.has(Flag::Compressed) {
-            let staging = self.take_staging(PAGE);
-            // SAFETY: the staging page is ours alone.
-            if let Err(error) = self.unpress(&owned, unsafe { page_at(staging.address()) }) {
+            let mut staging = self.take_staging(PAGE);
+            if let Err(error) = self.unpress(&owned, staging.page()) {
                 self.ownership.cached(owned);
                 return Err(FaultError::Unreadable(error));
             }
             copy_in(staging.address())
-        } else if bytes == PAGE {
-            copy_in(object)
         } else {
-            let staging = self.take_staging(PAGE);
-            // SAFETY: the slot is ours alone and holds the object, the staging page ours as well.
-            unsafe { fill_page(staging.address(), object, bytes) };
-            copy_in(staging.address())
+            // SAFETY: the slot is ours alone and holds the object.
+            let object = unsafe { self.cache.object(slot, self.kept_bytes(page)) };
+            if object.len() == PAGE {
+                copy_in(object.as_ptr())
+            } else {
+                let mut staging = self.take_staging(PAGE);
+                fill_page(staging.page(), object);
+                copy_in(staging.address())
+            }
         };
         if let Some(errno) = copied.refused {
             self.ownership.cached(owned);
@@ -148,13 +149,8 @@ pub(crate) unsafe fn page_at<'a>(address: *mut u8) -> &'a mut [u8; PAGE] {
 }
 
 /// Makes the page of an object: its bytes, then zeros.
-///
-/// # Safety
-/// `page` is a writable page of the caller's, `object` has `bytes` bytes, at most a page.
-pub(crate) unsafe fn fill_page(page: *mut u8, object: *const u8, bytes: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        page.copy_from_nonoverlapping(object, bytes);
-        page.add(bytes).write_bytes(0, PAGE - bytes);
-    }
+pub(crate) fn fill_page(page: &mut [u8; PAGE], object: &[u8]) {
+    let (bytes, rest) = page.split_at_mut(object.len());
+    bytes.copy_from_slice(object);
+    rest.fill(0);
 }

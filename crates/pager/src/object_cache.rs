@@ -171,6 +171,15 @@ impl ObjectCache {
         }
     }
 
+    /// The object in a slot, of so many bytes, as it is.
+    ///
+    /// # Safety
+    /// The caller holds the slot during 'a, and it is so long.
+    pub unsafe fn object<'a>(&self, slot: u32, bytes: usize) -> &'a [u8] {
+        // SAFETY: by our contract; the bytes lie in the slot.
+        unsafe { core::slice::from_raw_parts(self.address(slot), bytes) }
+    }
+
     /// Where the slot's bytes are.
     pub fn address(&self, slot: u32) -> *mut u8 {
         let (slab, offset) = self.offset(slot);

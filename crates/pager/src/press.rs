@@ -85,7 +85,7 @@ impl Pager {
         }
         let start_ns = clock::monotonic_ns();
         // SAFETY: the slot is the owner's alone and holds a page.
-        let data = unsafe { core::slice::from_raw_parts(self.cache.address(slot), PAGE) };
+        let data = unsafe { self.cache.object(slot, PAGE) };
         let most = self.compression.most_bytes();
         let compressed = context.compressor.compress(data, most);
         self.compression.note_trial(page, compressed.is_some());

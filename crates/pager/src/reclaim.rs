@@ -12,7 +12,7 @@ use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
-use crate::install::{fill_page, page_at};
+use crate::install::fill_page;
 use crate::moves::Moves;
 use crate::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use crate::packer::{Builder, Packer};
@@ -240,10 +240,7 @@ impl Pager {
                 moves.reclaimed_dirty += 1;
                 self.trace.note(Happened::Written, page, PAGE);
                 // SAFETY: the slot is the owner's alone and holds the object.
-                let object = unsafe {
-                    let address = self.cache.address(descriptor.slot());
-                    core::slice::from_raw_parts(address, self.kept_bytes(page))
-                };
+                let object = unsafe { self.cache.object(descriptor.slot(), self.kept_bytes(page)) };
                 self.append_whole(page, object, descriptor.hash(), writer)
             }
             // It was clean when we looked, and must be packed now: next time.
@@ -269,12 +266,9 @@ impl Pager {
             let hash = if hash == UNKNOWN_HASH { self.store.hash(object) } else { hash };
             return writer.append(name, object, hash);
         }
-        let staging = self.take_staging(PAGE);
-        // SAFETY: the staging page is ours alone, and no object is longer than a page.
-        let data = unsafe {
-            fill_page(staging.address(), object.as_ptr(), object.len());
-            page_at(staging.address())
-        };
+        let mut staging = self.take_staging(PAGE);
+        fill_page(staging.page(), object);
+        let data = staging.page();
         writer.append(name, data, self.store.hash(data))
     }
 
@@ -327,9 +321,8 @@ impl Pager {
     ) -> usize {
         log.secure();
         let Some(writer) = log.with_room() else { return 0 };
-        let staging = self.take_staging(PAGE);
-        // SAFETY: the staging page is ours alone.
-        let mut builder = Builder::new(unsafe { page_at(staging.address()) }, content);
+        let mut staging = self.take_staging(PAGE);
+        let mut builder = Builder::new(staging.page(), content);
         let Packer { packing, leaving, owned: members, .. } = packer;
         for index in packing.members(content, block) {
             let (page, id) = leaving[index];
@@ -350,9 +343,7 @@ impl Pager {
             let object = unsafe {
                 match content {
                     Content::Pages => self.cache.compressed(descriptor.slot()),
-                    Content::Objects => {
-                        core::slice::from_raw_parts(self.cache.address(descriptor.slot()), bytes)
-                    }
+                    Content::Objects => self.cache.object(descriptor.slot(), bytes),
                 }
             };
             builder.push(page, object);

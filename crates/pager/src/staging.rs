@@ -125,6 +125,12 @@ impl StagingBuffer<'_> {
         &self.staging.noted[self.index]
     }
 
+    /// Its first page.
+    pub fn page(&mut self) -> &mut [u8; PAGE] {
+        // SAFETY: the buffer has at least a page, and is its holder's alone.
+        unsafe { &mut *self.address().cast() }
+    }
+
     /// Where the buffer is.
     pub fn address(&self) -> *mut u8 {
         // SAFETY: the pool has as many numbers as the mapping has buffers.

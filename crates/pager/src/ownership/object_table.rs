@@ -121,7 +121,7 @@ pub struct ObjectTable {
     /// Pages of which an object left RAM lately, for who looks for pages that can leave.
     cold: [AtomicU32; COLD_MAX],
     next_cold: AtomicUsize,
-    /// What its copies take, and the buffers of the homes, once a page has left.
+    /// What its copies take, once a page has left.
     evicting_bytes: usize,
     /// What the entries of the saved table take.
     saved_bytes: AtomicUsize,
@@ -165,7 +165,7 @@ impl ObjectTable {
             saved_bytes: AtomicUsize::new(0),
             cold: [const { AtomicU32::new(NO_PAGE) }; COLD_MAX],
             next_cold: AtomicUsize::new(0),
-            evicting_bytes: copies.mapped_bytes() + Homes::BUFFER_BYTES,
+            evicting_bytes: copies.mapped_bytes(),
             evicting: Lock::new(Evicting { hand: 0, copies }),
             read: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -208,6 +208,7 @@ impl ObjectTable {
         self.directory.pages_here() * PAGE
             + self.directory.bytes()
             + copies
+            + self.homes.buffer_bytes()
             + self.saved_bytes.load(Ordering::Relaxed)
     }
 
@@ -292,7 +293,7 @@ impl ObjectTable {
 
     fn read(&self, locked: &mut Locked<'_>, at: usize) {
         let mut buffer = self.homes.buffer();
-        let bytes = buffer.bytes();
+        let bytes = buffer.page();
         let blocks = self.blocks.load(Ordering::Relaxed);
         let found = self.homes.read(locked.home(), at, locked.checksum(), bytes);
         let places = bytes.as_chunks::<BYTES>().0;

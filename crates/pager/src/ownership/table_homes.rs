@@ -21,15 +21,11 @@ use std::sync::OnceLock;
 use deepheap_store::{PageLack, SavedTable, TableFile};
 use deepheap_sys::atomic::{AtomicBool, AtomicUsize, Ordering};
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::tls;
 
 use super::table_directory::Home;
 use crate::PAGE;
+use crate::staging::{Staging, StagingBuffer};
 
-/// Threads that read pages at a time.
-const BUFFERS: usize = 16;
 /// Files at a time: one, and one for each fork before which some page of those that are still out
 /// was written. Each takes two descriptors. With no room for one more, pages stay in RAM.
 const FILES_MAX: usize = 62;
@@ -44,29 +40,13 @@ pub(super) struct Homes {
     current: AtomicUsize,
     /// Whether anything was written to it.
     is_written: AtomicBool,
-    buffers: [Lock<()>; BUFFERS],
-    memory: PinnedArray<u8>,
-}
-
-/// A page of memory of one's own.
-pub(super) struct Buffer<'a> {
-    _guard: Guard<'a, ()>,
-    start: *mut u8,
-}
-
-impl Buffer<'_> {
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `Homes::buffer` took a page that only the holder of its lock uses.
-        unsafe { core::slice::from_raw_parts_mut(self.start, PAGE) }
-    }
+    /// Each for a page.
+    buffers: Staging,
 }
 
 impl Homes {
     /// The checkpoint that the heap was opened at.
     pub(super) const SAVED: Home = Home(1);
-
-    /// Bytes of its buffers.
-    pub(super) const BUFFER_BYTES: usize = BUFFERS * PAGE;
 
     pub(super) fn new() -> Result<Homes> {
         Ok(Homes {
@@ -74,17 +54,20 @@ impl Homes {
             files: [const { AtomicPtr::new(null_mut()) }; FILES_MAX],
             current: AtomicUsize::new(NONE),
             is_written: AtomicBool::new(false),
-            buffers: [const { Lock::new(()) }; BUFFERS],
-            memory: PinnedArray::new(Self::BUFFER_BYTES)?,
+            buffers: Staging::new(PAGE, 0)?,
         })
     }
 
-    /// A buffer, once the threads that share it have none.
-    pub(super) fn buffer(&self) -> Buffer<'_> {
-        let lane = tls::lane_of::<BUFFERS>();
-        let guard = self.buffers[lane].lock();
-        // SAFETY: inside the array.
-        Buffer { _guard: guard, start: unsafe { self.memory.as_ptr().add(lane * PAGE) } }
+    /// A buffer for a page.
+    pub(super) fn buffer(&self) -> StagingBuffer<'_> {
+        let buffer = self.buffers.take();
+        buffer.note(PAGE);
+        buffer
+    }
+
+    /// Bytes that the buffers take.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.buffers.noted_bytes()
     }
 
     /// What the heap was opened at.

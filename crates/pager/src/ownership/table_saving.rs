@@ -56,7 +56,7 @@ impl ObjectTable {
                 }
             } else if !locked.is_here() && locked.is_unsaved() {
                 let mut buffer = self.homes.buffer();
-                let bytes = buffer.bytes();
+                let bytes = buffer.page();
                 match locked.home() {
                     Home::NOWHERE => bytes.fill(0),
                     home => {
