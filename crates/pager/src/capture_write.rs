@@ -63,7 +63,7 @@ impl Pager {
         let Some(Place::Busy(id)) = self.ownership.peek(page) else { return Written::Elsewhere };
         let Some(owned) = self.ownership.claim_resident(page, id) else {
             let descriptor = self.ownership.descriptor(id);
-            let word = descriptor.state();
+            let word = descriptor.word();
             return match word.state() {
                 State::Leaving => {
                     descriptor.wait_while(word);

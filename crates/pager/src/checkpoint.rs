@@ -265,7 +265,7 @@ impl Pager {
         for index in 0..count {
             let descriptor = self.ownership.descriptor(group.owned.id(index));
             let bytes = group.bytes[index];
-            let is_resident = descriptor.state().state() != State::Cached;
+            let is_resident = descriptor.state() != State::Cached;
             if bytes.at.is_null() {
                 unreadable = Some(descriptor.page());
                 self.publish_again(group.owned.take(index));
@@ -305,7 +305,7 @@ impl Pager {
             return None;
         }
         let page = descriptor.page();
-        let owned = match descriptor.state().state() {
+        let owned = match descriptor.state() {
             State::Cached if descriptor.backing().is_none() => {
                 self.ownership.claim_cached(page, id)
             }
@@ -316,7 +316,7 @@ impl Pager {
             State::Cached | State::Free | State::Arriving | State::Leaving => None,
         }?;
         let is_captured = when == When::InCut && descriptor.has(Flag::Captured);
-        let is_cached = descriptor.state().state() == State::Cached;
+        let is_cached = descriptor.state() == State::Cached;
         let is_stored = is_cached && descriptor.backing().is_some();
         if is_captured || is_stored || self.heap.page_is_free(page) {
             self.note_captured(&owned, when);
@@ -331,7 +331,7 @@ impl Pager {
     fn claim_from_capturing(&self, id: DescriptorId) -> Owned {
         let descriptor = self.ownership.descriptor(id);
         loop {
-            let word = descriptor.state();
+            let word = descriptor.word();
             match self.ownership.claim_resident(descriptor.page(), id) {
                 Some(owned) => return owned,
                 None if word.state() == State::Leaving => descriptor.wait_while(word),
@@ -354,7 +354,7 @@ impl Pager {
 
     fn note_captured(&self, owned: &Owned, when: When) {
         let descriptor = self.ownership.of(owned);
-        if when == When::InCut && descriptor.state().state() == State::Leaving {
+        if when == When::InCut && descriptor.state() == State::Leaving {
             descriptor.set(Flag::Captured, true);
         }
     }
@@ -407,7 +407,7 @@ impl Pager {
             let bytes = |at| Bytes { at, length, content };
             group.bytes[index] = if let Some(copy) = group.copies[index] {
                 bytes(self.capture.address(copy))
-            } else if descriptor.state().state() != State::Cached {
+            } else if descriptor.state() != State::Cached {
                 // SAFETY: the buffer has a page for each object.
                 let to = unsafe { buffer.address().add(index * PAGE) };
                 let from = self.frames.address_of(descriptor.page());
@@ -483,7 +483,7 @@ impl Pager {
 
     /// An owned object stays where it was: in the cache, or in the page buffer.
     fn publish_again(&self, owned: Owned) {
-        match self.ownership.of(&owned).state().state() {
+        match self.ownership.of(&owned).state() {
             State::Cached => self.ownership.cached(owned),
             _ => self.ownership.put_back(owned),
         }

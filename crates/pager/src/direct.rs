@@ -30,7 +30,7 @@ use deepheap_sys::signals::Blocked;
 
 use crate::access::Piece;
 use crate::gate::Level;
-use crate::ownership::{Descriptor, Flag, Glimpse, SeenCached, UNKNOWN_HASH};
+use crate::ownership::{Descriptor, Flag, Glimpse, Seen, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 
@@ -163,7 +163,7 @@ impl Pager {
         }
     }
 
-    fn change_slot(&self, seen: SeenCached, spare: u32) -> bool {
+    fn change_slot(&self, seen: Seen, spare: u32) -> bool {
         // Before the exchange: from then on the slot may be looked at by who empties its slab.
         self.cache.set_owner(spare, seen.id());
         self.ownership.exchange_slot(seen, spare)

@@ -24,7 +24,7 @@ impl Pager {
         });
         self.table_is_frozen.store(self.ownership.table.freeze(), Ordering::Relaxed);
         self.ownership.descriptors.for_each(|_, descriptor| {
-            if descriptor.state().state() == State::Resident {
+            if descriptor.state() == State::Resident {
                 descriptor.set(Flag::Shared, true);
             }
         });
@@ -56,7 +56,7 @@ impl Pager {
         self.ownership.table.give_up_file();
         let mut resident = 0;
         self.ownership.descriptors.for_each(|_, descriptor| {
-            let is_resident = descriptor.state().state() == State::Resident;
+            let is_resident = descriptor.state() == State::Resident;
             resident += usize::from(is_resident && !self.is_in_lane(descriptor.page()));
         });
         let assumed = self.plain_spans.lock().assumed;

@@ -46,7 +46,7 @@ pub(crate) use lists::{Descriptors, List};
 pub use object_table::TableTraffic;
 pub(crate) use object_table::{ObjectTable, Place};
 
-use descriptor::{StateWord, Word};
+use descriptor::Word;
 
 /// Stands for a hash that was not computed. No content has it, so any content counts as changed.
 pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
@@ -155,9 +155,20 @@ pub(crate) enum Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     id: DescriptorId,
-    word: StateWord,
+    word: Word,
     /// Its backing block then.
     pub(crate) backing: Option<Block>,
+}
+
+impl Seen {
+    pub(crate) fn id(self) -> DescriptorId {
+        self.id
+    }
+
+    /// The slot of a cached object.
+    pub(crate) fn slot(self) -> u32 {
+        self.word.slot()
+    }
 }
 
 /// What a thread that does not own an object sees of it (`glimpse`).
@@ -167,29 +178,11 @@ pub(crate) enum Glimpse {
     Zero,
     /// In the object cache. What is read of descriptor and slot from now on belongs together, and
     /// to this object, if `is_current` says so afterwards.
-    Cached(SeenCached),
+    Cached(Seen),
     /// In the page buffer.
     Resident,
     /// In a block, or owned by a thread.
     Away,
-}
-
-/// A cached object's descriptor, as it was at one instant.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SeenCached {
-    id: DescriptorId,
-    word: Word,
-}
-
-impl SeenCached {
-    pub(crate) fn id(self) -> DescriptorId {
-        self.id
-    }
-
-    /// The object's slot.
-    pub(crate) fn slot(self) -> u32 {
-        self.word.slot()
-    }
 }
 
 /// The object table and the descriptors.
@@ -223,14 +216,15 @@ impl Ownership {
     /// As `place`, and tells resident objects from owned ones.
     pub(crate) fn look(&self, page: PageNo) -> Found {
         loop {
-            let id = match self.table.load(page) {
+            let place = self.table.load(page);
+            let id = match place {
                 Place::Zero => return Found::Zero,
                 Place::Stored(block) => return Found::Stored(block),
                 Place::Cached(id) => return Found::Cached(id),
                 Place::Lost => return Found::Lost,
                 Place::Busy(id) => id,
             };
-            if let Some(seen) = self.see(page, id) {
+            if let Some(seen) = self.see(page, place, id) {
                 return match seen.word.state() {
                     State::Resident => Found::Resident(seen),
                     _ => Found::OnItsWay(seen),
@@ -239,32 +233,30 @@ impl Ownership {
         }
     }
 
-    /// The descriptor that the entry of a page named; none if it does not name it any more.
-    fn see(&self, page: PageNo, id: DescriptorId) -> Option<Seen> {
+    /// The descriptor that the entry of a page names; none if the entry has changed.
+    fn see(&self, page: PageNo, place: Place, id: DescriptorId) -> Option<Seen> {
         let descriptor = self.descriptors.get(id);
-        // Load the state first. If the entry still names the descriptor afterwards, the state was
+        // Load the word first. If the entry still names the descriptor afterwards, the word was
         // that of this object: the entry changes before the descriptor leaves the page.
-        let (word, backing) = (descriptor.state(), descriptor.backing());
-        (self.table.peek(page) == Some(Place::Busy(id))).then_some(Seen { id, word, backing })
+        let (word, backing) = (descriptor.word(), descriptor.backing());
+        (self.table.peek(page) == Some(place)).then_some(Seen { id, word, backing })
     }
 
     /// As `look`, for a thread that wants to copy the object without owning it.
     pub(crate) fn glimpse(&self, page: PageNo) -> Glimpse {
         // It is outside the gate, so it brings no page of the table.
-        let place = self.table.peek(page);
-        let id = match place {
-            Some(Place::Zero) => return Glimpse::Zero,
-            Some(Place::Cached(id) | Place::Busy(id)) => id,
-            None | Some(Place::Stored(_) | Place::Lost) => return Glimpse::Away,
+        let Some(place) = self.table.peek(page) else { return Glimpse::Away };
+        let (id, is_cached) = match place {
+            Place::Zero => return Glimpse::Zero,
+            Place::Cached(id) => (id, true),
+            Place::Busy(id) => (id, false),
+            Place::Stored(_) | Place::Lost => return Glimpse::Away,
         };
-        let word = self.descriptors.get(id).word();
-        // As in `see`: if the entry still names the descriptor, it was this object's when its word
-        // was read; and it is for as long as the word stays the same.
-        match (word.state().state(), self.table.peek(page) == place) {
-            (State::Cached, true) if place == Some(Place::Cached(id)) => {
-                Glimpse::Cached(SeenCached { id, word })
-            }
-            (State::Resident, true) => Glimpse::Resident,
+        // The object is the descriptor's for as long as the word stays the same.
+        let seen = self.see(page, place, id);
+        match seen.map(|seen| (seen, seen.word.state())) {
+            Some((seen, State::Cached)) if is_cached => Glimpse::Cached(seen),
+            Some((_, State::Resident)) => Glimpse::Resident,
             _ => Glimpse::Away,
         }
     }
@@ -280,7 +272,7 @@ impl Ownership {
     /// bytes before our second reading of the word. A slab whose memory went back to the system
     /// reads as zeros, and the slot had left the object before that. The generation has 28 bits: a
     /// thread would have to sleep in its copy while the one object changes exactly 2^28 times.
-    pub(crate) fn is_current(&self, seen: SeenCached) -> bool {
+    pub(crate) fn is_current(&self, seen: Seen) -> bool {
         fence(Ordering::Acquire);
         self.descriptors.get(seen.id).word() == seen.word
     }
@@ -288,15 +280,15 @@ impl Ownership {
     /// Gives an unowned cached object another slot, in which its bytes are already; false if it has
     /// changed since it was seen. The caller has the old slot then.
     #[must_use]
-    pub(crate) fn exchange_slot(&self, seen: SeenCached, slot: u32) -> bool {
+    pub(crate) fn exchange_slot(&self, seen: Seen, slot: u32) -> bool {
         self.descriptors.get(seen.id).replace_slot(seen.word, slot)
     }
 
     /// The object, if it is owned at this instant. For threads outside the gate.
     pub(crate) fn seen_on_its_way(&self, page: PageNo) -> Option<Seen> {
         loop {
-            let Place::Busy(id) = self.table.peek(page)? else { return None };
-            if let Some(seen) = self.see(page, id) {
+            let place @ Place::Busy(id) = self.table.peek(page)? else { return None };
+            if let Some(seen) = self.see(page, place, id) {
                 return Some(seen).filter(|seen| seen.word.state() != State::Resident);
             }
         }
@@ -485,7 +477,7 @@ impl Ownership {
         let descriptor = self.descriptors.get(id);
         descriptor.add_pin(kind);
         // In any other state the object may be leaving, or not be in yet.
-        let here = descriptor.state().state() == State::Resident;
+        let here = descriptor.state() == State::Resident;
         if here && self.table.peek(page) == Some(Place::Busy(id)) {
             return Some(id);
         }

@@ -266,15 +266,15 @@ mod tests {
         // Claims as the collector does, while the page stays mapped: a touch does not fault.
         let owned = pager.ownership.claim_seen(page, seen).expect("nobody else has it");
         let descriptor = pager.ownership.of(&owned);
-        let held = descriptor.state();
+        let held = descriptor.word();
         std::thread::scope(|scope| {
             scope.spawn(|| pager.pin(address, 1));
             let start = Instant::now();
             // A thread that waits sets a flag in the word.
-            while descriptor.state() == held && start.elapsed() < Duration::from_secs(20) {
+            while descriptor.word() == held && start.elapsed() < Duration::from_secs(20) {
                 std::thread::yield_now();
             }
-            let is_waited_for = descriptor.state() != held;
+            let is_waited_for = descriptor.word() != held;
             pager.ownership.put_back(owned);
             assert!(is_waited_for, "it did not wait");
         });

@@ -539,7 +539,7 @@ impl World {
             match self.pager.ownership.table.load_quietly(page) {
                 Place::Busy(id) => {
                     let descriptor = self.pager.ownership.descriptor(id);
-                    assert_eq!(descriptor.state().state(), State::Resident, "{page:?}");
+                    assert_eq!(descriptor.state(), State::Resident, "{page:?}");
                     assert_eq!(descriptor.page(), page);
                     assert!(!descriptor.is_pinned(), "{page:?}");
                     // In its lane it need not be mapped.

@@ -115,16 +115,19 @@ const GENERATION: u32 = 16;
 
 /// In `Descriptor::word`: where the state begins. A generation that overflows falls off the top.
 const STATE_SHIFT: u32 = 32;
-const SLOT_MASK: u64 = (1 << STATE_SHIFT) - 1;
 
-/// A state word as read at one instant: two can be compared, and a thread can wait for a change.
+/// State and slot as read at one instant: two can be compared, and a thread can wait for a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StateWord(u32);
+pub struct Word(u64);
 
-impl StateWord {
+impl Word {
+    fn of(half: u32, slot: u32) -> Word {
+        Word(u64::from(half) << STATE_SHIFT | u64::from(slot))
+    }
+
     /// The state in it.
     pub fn state(self) -> State {
-        match self.0 & STATE_MASK {
+        match self.half() & STATE_MASK {
             0 => State::Free,
             1 => State::Arriving,
             2 => State::Resident,
@@ -133,29 +136,23 @@ impl StateWord {
         }
     }
 
-    /// The next generation, without a state, and nobody waiting.
-    fn next(self) -> u32 {
-        (self.0 & !(GENERATION - 1)).wrapping_add(GENERATION)
-    }
-}
-
-/// State and slot as read at one instant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Word(u64);
-
-impl Word {
-    fn of(state: u32, slot: u32) -> Word {
-        Word(u64::from(state) << STATE_SHIFT | u64::from(slot))
-    }
-
-    /// The state in it.
-    pub fn state(self) -> StateWord {
-        StateWord((self.0 >> STATE_SHIFT) as u32)
-    }
-
     /// The slot in it.
     pub fn slot(self) -> u32 {
-        (self.0 & SLOT_MASK) as u32
+        self.0 as u32
+    }
+
+    /// The half of it that has the state.
+    fn half(self) -> u32 {
+        (self.0 >> STATE_SHIFT) as u32
+    }
+
+    fn generation(self) -> u32 {
+        self.half() & !(GENERATION - 1)
+    }
+
+    /// The next generation, in this state, and nobody waiting.
+    fn next(self, state: State) -> Word {
+        Word::of(self.generation().wrapping_add(GENERATION) | state as u32, self.slot())
     }
 }
 
@@ -223,14 +220,14 @@ impl Descriptor {
 
     /// Sets the cache slot. Owner only.
     pub fn set_slot(&self, slot: u32) {
-        self.update(|word| Word::of(word.state().0, slot));
+        self.update(|word| Word::of(word.half(), slot));
     }
 
     /// Gives a cached object another slot, if nothing has changed since `seen`; the caller does not
     /// own it. The bytes in the new slot come before.
     #[must_use]
     pub(super) fn replace_slot(&self, seen: Word, slot: u32) -> bool {
-        let new = Word::of(seen.state().0.wrapping_add(GENERATION), slot);
+        let new = Word::of(seen.half().wrapping_add(GENERATION), slot);
         self.word.compare_exchange(seen.0, new.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -300,15 +297,14 @@ impl Descriptor {
     /// it on late may have counted it up since.
     pub(super) fn begin_generation(&self, last: u32) {
         if self.generation() <= last {
-            let later =
-                |old: Word| Word::of(StateWord(last).next() | State::Free as u32, old.slot());
-            self.wake_after(self.update(later).state());
+            let later = |old: Word| Word::of(last, old.slot()).next(State::Free);
+            self.wake_after(self.update(later));
         }
     }
 
     /// Its generation at this instant, without state and waiters.
     pub(super) fn generation(&self) -> u32 {
-        self.state().0 & !(GENERATION - 1)
+        self.word().generation()
     }
 
     /// State and slot at this instant.
@@ -318,7 +314,7 @@ impl Descriptor {
     }
 
     /// The state at this instant.
-    pub fn state(&self) -> StateWord {
+    pub fn state(&self) -> State {
         self.word().state()
     }
 
@@ -333,12 +329,10 @@ impl Descriptor {
     pub(super) fn change(&self, to: State) {
         // Only the owner changes the state; others set WAITERS, or count up the generation
         // (`pass_on`).
-        let old = self.update(|old| {
-            let state = old.state();
-            debug_assert!(is_allowed(state.state(), to), "{:?} -> {to:?}", state.state());
-            Word::of(state.next() | to as u32, old.slot())
-        });
-        self.wake_after(old.state());
+        self.wake_after(self.update(|old| {
+            debug_assert!(is_allowed(old.state(), to), "{:?} -> {to:?}", old.state());
+            old.next(to)
+        }));
     }
 
     /// Wakes the threads that waited for the caller's publication, which has been made. Another
@@ -346,15 +340,11 @@ impl Descriptor {
     /// generation up, whatever the state is. That harms no thread: one that changes, claims or
     /// waits meanwhile looks again.
     pub(super) fn pass_on(&self) {
-        let old = self.update(|old| {
-            let state = old.state();
-            Word::of(state.next() | state.state() as u32, old.slot())
-        });
-        self.wake_after(old.state());
+        self.wake_after(self.update(|old| old.next(old.state())));
     }
 
-    fn wake_after(&self, old: StateWord) {
-        if old.0 & WAITERS != 0 {
+    fn wake_after(&self, old: Word) {
+        if old.half() & WAITERS != 0 {
             futex::wake(self.futex(), i32::MAX as u32);
         }
     }
@@ -364,34 +354,30 @@ impl Descriptor {
     #[must_use]
     pub(super) fn claim_leaving(&self) -> bool {
         let old = Word(self.word.load(Ordering::Relaxed));
-        let state = old.state();
-        if state.state() != State::Resident {
+        if old.state() != State::Resident {
             return false;
         }
         // No thread waits for a resident object to change (`wait_while`).
-        let new = Word::of(state.next() | State::Leaving as u32, old.slot());
+        let new = old.next(State::Leaving);
         self.word.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Sleeps until the state is no longer `seen`, which was that of an owned object.
-    pub fn wait_while(&self, seen: StateWord) {
+    /// Sleeps until state and generation are no longer those that were `seen`, of an owned object.
+    pub fn wait_while(&self, seen: Word) {
         let mut old = Word(self.word.load(Ordering::Relaxed));
-        let marked = StateWord(seen.0 | WAITERS);
-        loop {
-            if old.state() == marked {
-                break;
-            }
-            if old.state() != seen {
+        let marked = seen.half() | WAITERS;
+        while old.half() != marked {
+            if old.half() != seen.half() {
                 return;
             }
             // The owner may set the slot meanwhile.
-            let new = Word::of(marked.0, old.slot()).0;
+            let new = Word::of(marked, old.slot()).0;
             match self.word.compare_exchange(old.0, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => old = Word(now),
             }
         }
-        futex::wait(self.futex(), marked.0, None);
+        futex::wait(self.futex(), marked, None);
     }
 
     /// Keeps the object in the page buffer. The caller re-checks residency afterwards.
@@ -432,14 +418,14 @@ mod tests {
         // The earlier owner has published, another has claimed the object since, and now:
         descriptor.pass_on();
         std::thread::scope(|scope| {
-            let seen = descriptor.state();
+            let seen = descriptor.word();
             scope.spawn(move || descriptor.wait_while(seen));
-            while descriptor.state() == seen {
+            while descriptor.word() == seen {
                 std::thread::yield_now();
             }
             descriptor.pass_on();
         });
-        assert_eq!(descriptor.state().state(), State::Arriving);
+        assert_eq!(descriptor.state(), State::Arriving);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Pager {
         list: List,
         sums: &mut Sums,
     ) {
-        let (page, state) = (descriptor.page(), descriptor.state().state());
+        let (page, state) = (descriptor.page(), descriptor.state());
         let (allowed, place) = match list {
             List::Probation | List::Protected | List::Unevictable => {
                 sums.resident += 1;

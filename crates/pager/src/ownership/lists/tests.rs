@@ -42,7 +42,7 @@ impl Descriptors {
         }
         let mut used = 0;
         self.for_each(|id, descriptor| {
-            let (is_used, state) = (self.free.is_used(id), descriptor.state().state());
+            let (is_used, state) = (self.free.is_used(id), descriptor.state());
             assert_eq!(is_used, state != State::Free, "{id:?} is {state:?}");
             used += u32::from(is_used);
         });
