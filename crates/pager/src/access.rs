@@ -266,7 +266,7 @@ impl Pager {
             if let Some(slot) = self.cache.take(bytes) {
                 return Ok(Some(slot));
             }
-            if self.reclaim(RECLAIM_OBJECTS, moves)? == 0 {
+            if !self.reclaim(RECLAIM_OBJECTS, moves)? {
                 // All objects are in the page buffer, or owned.
                 self.wake_evictor();
                 deepheap_sys::thread::yield_now();

@@ -239,19 +239,17 @@ impl Pager {
                 continue;
             }
             match self.reclaim(count - got, moves) {
-                Ok(0) if !context.free_landings(&self.cache) => break,
+                Ok(false) if !context.free_landings(&self.cache) => break,
                 Ok(_) => {}
                 Err(_) if got > 0 => break,
                 Err(error) => return Err(error),
             }
         }
         // Room for them compressed. If there is none they stay as they are.
-        while self.compression.is_on() && self.cache.free_bytes() < got * context.expected() {
-            match self.reclaim(got, moves) {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => break,
-            }
-        }
+        while self.compression.is_on()
+            && self.cache.free_bytes() < got * context.expected()
+            && matches!(self.reclaim(got, moves), Ok(true))
+        {}
         Ok(got)
     }
 

@@ -96,19 +96,19 @@ impl Pager {
     /// Whether `spans` more spans of objects leave page buffer and object cache the least that
     /// they need.
     pub fn has_room_for_objects(&self, spans: usize) -> bool {
-        let per_span = match self.ownership.table.can_leave() {
-            true => PAGES_PER_SPAN / OBJECT_PAGES_PER_HEAP_BYTE,
-            false => PAGES_PER_SPAN * ObjectTable::BYTES_PER_PAGE,
-        };
+        let of_table = PAGES_PER_SPAN * self.table_bytes_per_page();
+        let per_span = of_table.max(PAGES_PER_SPAN / OBJECT_PAGES_PER_HEAP_BYTE);
         self.has_room_for(spans.saturating_mul(per_span))
     }
 
     /// As `BYTES_PER_PAGE`, without what can leave RAM.
     fn bytes_per_page(&self) -> usize {
-        match self.ownership.table.can_leave() {
-            true => Self::BYTES_PER_PAGE - ObjectTable::BYTES_PER_PAGE,
-            false => Self::BYTES_PER_PAGE,
-        }
+        Self::BYTES_PER_PAGE - ObjectTable::BYTES_PER_PAGE + self.table_bytes_per_page()
+    }
+
+    /// What the object table takes for a page, if it cannot leave RAM.
+    fn table_bytes_per_page(&self) -> usize {
+        if self.ownership.table.can_leave() { 0 } else { ObjectTable::BYTES_PER_PAGE }
     }
 
     /// What of the overhead cannot be less.
@@ -210,7 +210,7 @@ impl Pager {
     pub fn trim_cache(&self, moves: &mut Moves) -> bool {
         let _passage = self.gate.enter(Level::Mover);
         while self.cache.is_over_limit() {
-            if !matches!(self.reclaim(BATCH_MAX, moves), Ok(1..)) {
+            if !matches!(self.reclaim(BATCH_MAX, moves), Ok(true)) {
                 return false;
             }
         }

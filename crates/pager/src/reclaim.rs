@@ -61,16 +61,10 @@ impl<'a> Log<'a> {
 }
 
 impl Pager {
-    /// Frees about `want` cache slots (one batch at most); returns how many. An error means that
+    /// Frees about `want` cache slots (one batch at most); false if none. An error means that
     /// changed objects cannot be written and no clean ones were found either.
-    pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<usize, StoreError> {
-        if self.compact() {
-            return Ok(1);
-        }
-        match self.reclaim_objects(want, moves)? {
-            0 => Ok(usize::from(self.free_kept_slots())),
-            freed => Ok(freed),
-        }
+    pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<bool, StoreError> {
+        Ok(self.compact() || self.reclaim_objects(want, moves)? || self.free_kept_slots())
     }
 
     /// Frees the slots that are kept without an object: spares, and landing slots of evictions that
@@ -91,7 +85,7 @@ impl Pager {
         &self,
         want: usize,
         moves: &mut Moves,
-    ) -> Result<usize, StoreError> {
+    ) -> Result<bool, StoreError> {
         let mut packer = self.packer();
         let packer = &mut *packer;
         // Few objects would fill no block.
@@ -129,9 +123,8 @@ impl Pager {
         self.balancer.note_departures(moves.reclaimed() - before);
         match log.failure {
             Some(error) if freed == 0 => Err(error),
-            // All of them were claimed by others meanwhile. That is progress, too.
-            _ if freed == 0 && count > 0 => Ok(usize::from(self.cache.has_room(PAGE))),
-            _ => Ok(freed),
+            // If all of them were claimed by others meanwhile, that is progress, too.
+            _ => Ok(freed > 0 || count > 0 && self.cache.has_room(PAGE)),
         }
     }
 

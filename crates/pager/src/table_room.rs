@@ -68,8 +68,8 @@ impl Pager {
             }
             // What cannot be written stays, and so does its page of the table.
             match self.reclaim_objects(OBJECTS, moves) {
-                Ok(0) | Err(_) => return false,
-                Ok(_) => {}
+                Ok(false) | Err(_) => return false,
+                Ok(true) => {}
             }
         }
         true
