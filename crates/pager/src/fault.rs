@@ -41,7 +41,7 @@ impl Pager {
     pub fn resolve(
         &self,
         address: usize,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         repeats: usize,
     ) -> Result<FaultReport, FaultError> {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
@@ -104,7 +104,7 @@ impl Pager {
     fn install_fresh(
         &self,
         page: PageNo,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
     ) -> Result<Option<Served>, FaultError> {
         let most = || {
@@ -177,7 +177,7 @@ impl Pager {
         &self,
         page: PageNo,
         id: DescriptorId,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
     ) -> Result<Option<Served>, FaultError> {
         if !self.install_cached(page, id, reserved)? {
@@ -238,8 +238,8 @@ impl Pager {
 }
 
 /// How many pages from this one on are wanted, if the thread's fresh faults come in order.
-pub(crate) fn upwards(page: PageNo, sequences: &Sequences<'_>) -> usize {
-    let window = Window::of(page, sequences.fresh());
+pub(crate) fn upwards(page: PageNo, sequences: &Sequences) -> usize {
+    let window = Window::of(page, sequences.fresh);
     if window.direction == Direction::Up { window.count.min(FRESH_MAX) } else { 1 }
 }
 
@@ -247,13 +247,12 @@ pub(crate) fn upwards(page: PageNo, sequences: &Sequences<'_>) -> usize {
 pub(crate) fn end_fresh(
     page: PageNo,
     copied: &CopiedIn,
-    sequences: &mut Sequences<'_>,
+    sequences: &mut Sequences,
 ) -> Result<usize, FaultError> {
     match copied.refused {
         Some(errno) if copied.pages == 0 => Err(FaultError::Install(errno)),
         _ => {
-            let sequence = sequences.fresh().advance(page.0, copied.pages as u32);
-            sequences.note_fresh(sequence);
+            sequences.fresh = sequences.fresh.advance(page.0, copied.pages as u32);
             Ok(copied.pages)
         }
     }

@@ -46,7 +46,7 @@ impl Pager {
         &self,
         page: PageNo,
         block: Block,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
         slot: &mut Option<u32>,
     ) -> Result<Option<Served>, FaultError> {
@@ -81,7 +81,7 @@ impl Pager {
 
     /// For a fault on a page that a fetcher left in the cache as the mark of a stretch: the scan
     /// has come so far, so it asks for the next stretches that were not asked for yet.
-    pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences<'_>) {
+    pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences) {
         let sequence = sequences.of(page.0);
         if let Some((from, direction)) = sequence.asked_until(page.0) {
             self.note_scan(WINDOW_MAX);
@@ -96,13 +96,13 @@ impl Pager {
     pub(crate) fn ask_walk(
         &self,
         page: PageNo,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         is_in_dram: bool,
     ) -> bool {
         if !self.prefetch.follows_strides {
             return false;
         }
-        let Some(ahead) = sequences.walks().fault(page.0) else { return false };
+        let Some(ahead) = sequences.walks.fault(page.0) else { return false };
         let mut asked = 0;
         let mut pages = ahead.pages().map(PageNo).filter(|&page| self.is_wanted(page)).peekable();
         if pages.peek().is_some() {
@@ -128,12 +128,12 @@ impl Pager {
     pub(crate) fn ask_on_trail(
         &self,
         page: PageNo,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         is_in_dram: bool,
     ) -> bool {
         let Some(history) = self.trails.history() else { return false };
         let most = trail::most_ahead(self.cache.limit() / PAGE, self.tier_mix.is_trail_slow());
-        let mut trails = sequences.trails();
+        let trails = &mut sequences.trails;
         let Some(ahead) = trails.fault(history, page.0, is_in_dram, most) else { return false };
         self.note_scan(1);
         let pages = ahead.pages().iter().map(|&page| PageNo(page));

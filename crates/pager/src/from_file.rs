@@ -96,7 +96,7 @@ impl Pager {
     pub(crate) fn install_from_file(
         &self,
         page: PageNo,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
     ) -> Result<Option<Served>, FaultError> {
         // What comes behind its end may be another file's.

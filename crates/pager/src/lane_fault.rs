@@ -93,7 +93,7 @@ impl Pager {
         &self,
         lanes: &Lanes,
         page: PageNo,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         repeats: usize,
     ) -> Result<FaultReport, FaultError> {
         let mut moves = Moves::default();
@@ -116,7 +116,7 @@ impl Pager {
         &'a self,
         lanes: &Lanes,
         page: PageNo,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         attempt: &mut Attempt<'a>,
         moves: &mut Moves,
     ) -> Result<(Served, bool), FaultError> {
@@ -177,7 +177,7 @@ impl Pager {
         &self,
         lanes: &Lanes,
         page: PageNo,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         attempt: &mut Attempt<'_>,
         moves: &mut Moves,
     ) -> Result<Step, FaultError> {
@@ -541,7 +541,7 @@ impl Pager {
             if is_here {
                 continue;
             }
-            let mut words = [0; crate::policy::sequence::WORDS];
+            let mut sequences = Sequences::default();
             let mut attempt = Attempt {
                 spare: None,
                 reserved: None,
@@ -550,7 +550,6 @@ impl Pager {
                 repeats: 0,
             };
             // Who touches it is told what went wrong.
-            let mut sequences = Sequences::new(&mut words);
             let _ = self.bring_to_lane(lanes, page, &mut sequences, &mut attempt, moves);
             return;
         }

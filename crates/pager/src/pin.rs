@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::ownership::{Descriptor, Place};
     use crate::pager::Options;
-    use crate::policy::sequence::{Sequences, WORDS};
+    use crate::policy::sequence::Sequences;
     use crate::promises::Overcommit;
 
     /// A pager that manages the first of two spans, and where that begins.
@@ -258,8 +258,8 @@ mod tests {
     #[test]
     fn who_pins_a_page_that_another_thread_holds_sleeps_until_it_is_let_go() {
         let (pager, address) = pager();
-        let mut words = [0; WORDS];
-        pager.resolve(address, &mut Sequences::new(&mut words), 0).expect("a page");
+        let mut sequences = Sequences::default();
+        pager.resolve(address, &mut sequences, 0).expect("a page");
         let page = pager.frames.page_at(address);
         let Found::Resident(seen) = pager.ownership.look(page) else { panic!("not here") };
         pager.check_invariants();
@@ -294,8 +294,8 @@ mod tests {
     }
 
     fn resident(pager: &Pager, address: usize) -> &Descriptor {
-        let mut words = [0; WORDS];
-        pager.resolve(address, &mut Sequences::new(&mut words), 0).expect("a page");
+        let mut sequences = Sequences::default();
+        pager.resolve(address, &mut sequences, 0).expect("a page");
         match pager.ownership.place(pager.frames.page_at(address)) {
             Place::Busy(id) => pager.ownership.descriptor(id),
             _ => panic!("not here"),

@@ -50,7 +50,7 @@ use shuttle::{Config, MaxSteps, Runner};
 use super::*;
 use crate::gate::Level;
 use crate::ownership::{Pin, Place, State};
-use crate::policy::sequence::{Direction, Sequences, WORDS};
+use crate::policy::sequence::{Direction, Sequences};
 use coroutines::Coroutines;
 use kind::Kind;
 
@@ -260,7 +260,7 @@ impl World {
     /// Does something to a word of the heap, as a program does.
     fn touch<T>(
         &self,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         address: usize,
         access: impl FnOnce(*mut u64) -> T,
     ) -> T {
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// Adds 1 to a thread's number in a thing, which must be what the thread left there.
-    fn count(&self, sequences: &mut Sequences<'_>, thread: usize, number: usize) {
+    fn count(&self, sequences: &mut Sequences, thread: usize, number: usize) {
         let thing = &self.things[number];
         self.touch(sequences, thing.address + 8 * thread, |word| {
             // SAFETY: a word of a live object, which is present, and only this thread's.
@@ -296,7 +296,7 @@ impl World {
     }
 
     /// A pinned page stays, whatever the other threads do.
-    fn count_pinned(&self, sequences: &mut Sequences<'_>, thread: usize, number: usize) {
+    fn count_pinned(&self, sequences: &mut Sequences, thread: usize, number: usize) {
         let thing = &self.things[number];
         let page = self.pager.frames.page_at(thing.address);
         let id = loop {
@@ -322,8 +322,7 @@ impl World {
 
     fn touch_things(&self, thread: usize, seed: u64) {
         let mut random = Random::new(seed);
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         for _ in 0..STEPS {
             let number = self.any(&mut random);
             match random.below(24) {
@@ -358,8 +357,7 @@ impl World {
     /// Allocates, writes, looks and frees.
     fn allocate_and_free(&self, seed: u64) {
         let mut random = Random::new(seed);
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         let mut cache = ThreadCache::new_in(self.heap).expect("cache");
         let mut live: VecDeque<(usize, u64)> = VecDeque::new();
         for step in 0..2 * STEPS as u64 {
@@ -392,8 +390,7 @@ impl World {
     /// Counts on a page and protects it: eviction cannot take it out meanwhile.
     fn protect(&self, seed: u64) {
         let mut random = Random::new(seed);
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         let page = self.protected.address as *mut libc::c_void;
         for _ in 0..PROTECTIONS {
             self.touch(&mut sequences, self.protected.address, |word| {
@@ -557,8 +554,7 @@ impl World {
         }
         assert_eq!(self.pager.frames.page_buffer.pages(), resident, "reservations");
         assert_eq!(self.pager.cache.objects(), cached, "cached objects");
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         for (number, thing) in self.things.iter().enumerate() {
             for (thread, expected) in thing.numbers.iter().enumerate() {
                 // SAFETY: a word of a live object, which is present.

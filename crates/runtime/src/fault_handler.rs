@@ -27,6 +27,9 @@ const BLOCKS_PER_MIB: u64 = (1 << 20) / PAGE as u64;
 /// Between two looks for space that a forked child withholds.
 const WITHHELD_PAUSE: Duration = Duration::from_millis(20);
 
+const _: () = assert!(size_of::<Sequences>() == size_of::<[usize; 29]>());
+const _: () = assert!(align_of::<Sequences>() <= align_of::<usize>());
+
 /// Whether a thread may be on one more handler stack; takes the room for it.
 pub(crate) fn has_room_for_stack() -> bool {
     running().and_then(|runtime| runtime.pager()).is_none_or(Pager::try_stage_stack)
@@ -43,14 +46,16 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
     // SAFETY: the area belongs to this thread, and nothing below uses these words.
     let area = unsafe { &mut *tls::area() };
     let [waited_for, words @ ..] = &mut area.spare;
-    let mut sequences = Sequences::new(words);
+    // SAFETY: the words have its size and alignment. They are 0, which is a value for integers and
+    // bools, or what it was at an earlier fault: nothing else uses them.
+    let sequences = unsafe { &mut *core::ptr::from_mut(words).cast::<Sequences>() };
     let page_address = fault.address & !(PAGE - 1);
     // The page, and in the bits that its address leaves free how often.
     let (waited_page, count) = (*waited_for & !(PAGE - 1), *waited_for & (PAGE - 1));
     let repeats = if waited_page == page_address { count } else { 0 };
     let mut reliefs = 0;
     let resolved = loop {
-        match pager.resolve(fault.address, &mut sequences, repeats) {
+        match pager.resolve(fault.address, sequences, repeats) {
             Err(FaultError::NoPromise(_)) if relief::ask(pager, reliefs) => reliefs += 1,
             resolved => break resolved,
         }

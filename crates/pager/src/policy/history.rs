@@ -14,7 +14,7 @@
 //! wants, and nothing else happens: they are brought as they are, or not at all. So all loads and
 //! stores are relaxed.
 //! Never: allocates after `new`, takes a lock, waits.
-//! Threads: any, each with a word of its own (`Writer`).
+//! Threads: any, each with a `Writer` of its own.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
@@ -57,24 +57,13 @@ pub struct History {
     index_pages: Padded<AtomicU32>,
 }
 
-/// Where a thread writes, in a word that is kept for it; 0 for a new thread.
-#[derive(Clone, Copy)]
-struct Writer {
-    /// The next place.
-    at: u32,
+/// Where a thread writes. Zeros for a new thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Writer {
+    /// The next place and 1. 0: it has none yet.
+    next: u32,
     /// `History::taken` when it took its piece.
     taken: u32,
-}
-
-impl Writer {
-    fn from_word(word: usize) -> Option<Writer> {
-        let at = (word as u32).checked_sub(1)?;
-        Some(Writer { at, taken: (word >> u32::BITS) as u32 })
-    }
-
-    fn to_word(self) -> usize {
-        (self.at + 1) as usize | (self.taken as usize) << u32::BITS
-    }
 }
 
 impl History {
@@ -104,13 +93,10 @@ impl History {
         self.ring.len() as u32 / PIECE
     }
 
-    /// Notes a fault on `page`, of the thread with this word.
-    pub fn record(&self, word: &mut usize, page: u32) {
-        let before = Writer::from_word(*word).filter(|writer| self.is_current(*writer));
-        let Writer { at, taken } = match before {
-            Some(writer) if writer.at % PIECE < LINK => writer,
-            full => self.take(full),
-        };
+    /// Notes a fault on `page`, of the thread with this writer.
+    pub fn record(&self, writer: &mut Writer, page: u32) {
+        let next = writer.next.checked_sub(1).filter(|&at| self.is_current(at, writer.taken));
+        let at = next.filter(|at| at % PIECE < LINK).unwrap_or_else(|| self.take(writer, next));
         self.put(at, page.wrapping_add(1));
         if let Some((place, index)) = self.indexed(page) {
             place.store(at + 1, Ordering::Relaxed);
@@ -119,24 +105,25 @@ impl History {
                 self.index_pages.fetch_add(1, Ordering::Relaxed);
             }
         }
-        *word = Writer { at: at + 1, taken }.to_word();
+        writer.next = at + 2;
     }
 
-    /// Whether the piece of the writer was not given to another thread since.
-    fn is_current(&self, writer: Writer) -> bool {
-        let since = self.taken.load(Ordering::Relaxed).wrapping_sub(writer.taken);
-        since < self.pieces() && (writer.at as usize) < self.ring.len()
+    /// Whether the piece of a place was not given to another thread since it was taken.
+    fn is_current(&self, at: u32, taken: u32) -> bool {
+        let since = self.taken.load(Ordering::Relaxed).wrapping_sub(taken);
+        since < self.pieces() && (at as usize) < self.ring.len()
     }
 
-    /// Takes a piece, and links the full one to it.
-    fn take(&self, full: Option<Writer>) -> Writer {
-        let taken = self.taken.fetch_add(1, Ordering::Relaxed);
-        let at = taken % self.pieces() * PIECE;
+    /// Takes a piece for the writer, and links the full one to it, which ends at `full`. Answers
+    /// its first place.
+    fn take(&self, writer: &mut Writer, full: Option<u32>) -> u32 {
+        writer.taken = self.taken.fetch_add(1, Ordering::Relaxed);
+        let at = writer.taken % self.pieces() * PIECE;
         (at..at + PIECE).for_each(|place| self.put(place, 0));
         if let Some(full) = full {
-            self.put(full.at, at + 1);
+            self.put(full, at + 1);
         }
-        Writer { at, taken }
+        at
     }
 
     /// The place after the one where `page` stands last, if it is known.
@@ -210,14 +197,14 @@ mod tests {
     fn what_came_after_a_page_is_found_across_pieces() {
         let history = History::new(64 << 10).expect("memory");
         assert_eq!(history.bytes(), 0);
-        let (mut word, way) = (0, some(&history, 77, 1000));
-        way.iter().for_each(|&page| history.record(&mut word, page));
+        let (mut writer, way) = (Writer::default(), some(&history, 77, 1000));
+        way.iter().for_each(|&page| history.record(&mut writer, page));
         let at = history.find(way[0]).expect("it is known");
         assert_eq!(pages(&history, at, 2000), way[1..]);
         assert_eq!(history.find(way[0] + 100), None);
         assert!(history.bytes() > 4000 && history.bytes() < 64 << 10, "{}", history.bytes());
         // The same way again: the last time counts.
-        way[..9].iter().for_each(|&page| history.record(&mut word, page));
+        way[..9].iter().for_each(|&page| history.record(&mut writer, page));
         let again = history.find(way[0]).expect("it is known");
         assert_eq!(pages(&history, again, 2000), way[1..9]);
         assert_eq!(pages(&history, at, 2000)[1000..], way[..9], "it goes on where it ended");
@@ -227,10 +214,10 @@ mod tests {
     fn the_ways_of_threads_do_not_mix() {
         let history = History::new(256 << 10).expect("memory");
         let ways: Vec<Vec<u32>> = (0..5).map(|it| some(&history, it << 20, 2000)).collect();
-        let mut words = [0; 5];
+        let mut writers = [Writer::default(); 5];
         for step in 0..ways[0].len() {
-            for (way, word) in ways.iter().zip(&mut words) {
-                history.record(word, way[step]);
+            for (way, writer) in ways.iter().zip(&mut writers) {
+                history.record(writer, way[step]);
             }
         }
         for way in &ways {
@@ -247,10 +234,10 @@ mod tests {
     fn the_ring_forgets_what_is_oldest_and_no_thread_writes_in_a_piece_that_another_has_taken() {
         let history = History::new(20 << 10).expect("memory");
         let entries = history.ring.len() as u32;
-        let (mut slow, old) = (0, some(&history, 1 << 24, 5));
+        let (mut slow, old) = (Writer::default(), some(&history, 1 << 24, 5));
         old.iter().for_each(|&page| history.record(&mut slow, page));
-        let (mut word, way) = (0, some(&history, 77, 3 * entries));
-        way.iter().for_each(|&page| history.record(&mut word, page));
+        let (mut writer, way) = (Writer::default(), some(&history, 77, 3 * entries));
+        way.iter().for_each(|&page| history.record(&mut writer, page));
         assert_eq!(history.find(old[0]), None);
         assert_eq!(history.find(way[0]), None);
         assert!(history.bytes() <= 20 << 10, "{}", history.bytes());
@@ -272,14 +259,14 @@ mod tests {
         assert!(seen.iter().all(|page| !old.contains(page)), "they mix");
     }
 
-    /// Places are checked, whatever stands in a word or in the ring.
+    /// Places are checked, whatever stands in a writer or in the ring.
     #[test]
-    fn a_word_of_another_history_does_no_harm() {
+    fn a_writer_of_another_history_does_no_harm() {
         let large = History::new(1 << 20).expect("memory");
         let small = History::new(0).expect("memory");
-        let (mut word, way) = (0, some(&large, 5, 10_000));
-        way.iter().for_each(|&page| large.record(&mut word, page));
-        small.record(&mut word, 7);
+        let (mut writer, way) = (Writer::default(), some(&large, 5, 10_000));
+        way.iter().for_each(|&page| large.record(&mut writer, page));
+        small.record(&mut writer, 7);
         assert_eq!(pages(&small, u32::MAX - 1, 9), []);
         assert_eq!(pages(&small, large.find(way[0]).expect("it is known") + (1 << 16), 9), []);
     }
@@ -291,9 +278,9 @@ mod tests {
             for thread in 1..5u32 {
                 let history = &history;
                 scope.spawn(move || {
-                    let mut word = 0;
+                    let mut writer = Writer::default();
                     for step in 0..200_000 {
-                        history.record(&mut word, thread << 20 | step);
+                        history.record(&mut writer, thread << 20 | step);
                         if let Some(at) = history.find((thread << 20) + step / 2) {
                             let seen = history.from(at).take(100).all(|(page, _)| page >> 20 < 5);
                             assert!(seen);

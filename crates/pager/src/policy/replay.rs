@@ -19,7 +19,7 @@ use super::replacement::{
     AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
     to_evict, touched,
 };
-use super::sequence::{Direction, Sequences, WORDS};
+use super::sequence::{Direction, Sequences};
 use super::trail;
 use crate::PAGE;
 
@@ -206,7 +206,7 @@ pub struct Replay {
     /// Pages that have left the page buffer since the beginning.
     left_ever: u64,
     border: Border,
-    words: Vec<[usize; WORDS]>,
+    sequences: [Sequences; LANES],
     history: History,
     /// Objects by page, if scans bring them.
     by_page: HashMap<u32, u32>,
@@ -240,7 +240,7 @@ impl Replay {
             counts: Counts::default(),
             left_ever: 0,
             border,
-            words: vec![[0; WORDS]; LANES],
+            sequences: Default::default(),
             history: History::new(history::bytes(terms.pages * PAGE))?,
             by_page: HashMap::new(),
         };
@@ -329,12 +329,12 @@ impl Replay {
                 self.counts.cached_faults += u64::from(!touch.is_led);
                 self.come_back(touch.object);
                 if self.terms.scans {
-                    let (window, direction) = self.sequences(lane).of(page).window(page);
+                    let (window, direction) = self.sequences[lane].of(page).window(page);
                     if window == 1 {
                         self.bring_next(lane, page, true);
                     }
                     let passed = self.bring_cached_after(page, window, direction);
-                    self.sequences(lane).pass(page, passed);
+                    self.sequences[lane].pass(page, passed);
                 }
             }
             Place::Away => {
@@ -342,13 +342,13 @@ impl Replay {
                 self.counts.missed_faults += u64::from(!touch.is_led);
                 self.read(touch.object);
                 if self.terms.scans {
-                    let sequence = self.sequences(lane).of(page);
+                    let sequence = self.sequences[lane].of(page);
                     let (window, direction) = sequence.window(page);
                     if window == 1 {
                         self.bring_next(lane, page, false);
                     }
                     self.bring_stored_after(page, window, direction);
-                    self.sequences(lane).note(page, sequence.advance(page, window));
+                    self.sequences[lane].note(page, sequence.advance(page, window));
                 }
             }
             Place::Nowhere => {
@@ -365,10 +365,6 @@ impl Replay {
         self.move_border();
     }
 
-    fn sequences(&mut self, lane: usize) -> Sequences<'_> {
-        Sequences::new(&mut self.words[lane])
-    }
-
     fn brings_ahead(&self) -> bool {
         self.terms.scans || self.terms.strides || self.terms.sequences
     }
@@ -377,15 +373,15 @@ impl Replay {
     fn bring_next(&mut self, lane: usize, page: u32, is_cached: bool) {
         if self.terms.sequences {
             let most = trail::most_ahead(self.cache_max as usize / PAGE, false);
-            let mut trails = Sequences::new(&mut self.words[lane]);
-            if let Some(ahead) = trails.trails().fault(&self.history, page, is_cached, most) {
+            let trails = &mut self.sequences[lane].trails;
+            if let Some(ahead) = trails.fault(&self.history, page, is_cached, most) {
                 let brought = ahead.pages().iter().filter(|&&next| self.bring(next, true)).count();
-                self.sequences(lane).trails().bring(brought);
+                self.sequences[lane].trails.bring(brought);
                 return;
             }
         }
         if self.terms.strides
-            && let Some(ahead) = self.sequences(lane).walks().fault(page)
+            && let Some(ahead) = self.sequences[lane].walks.fault(page)
         {
             for next in ahead.pages() {
                 self.bring(next, false);

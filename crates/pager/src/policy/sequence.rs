@@ -9,19 +9,17 @@
 //! faults touch pages at random. So each fault is compared with the last few known scans, and with
 //! the last few faults that may begin one; the latter do not push out the former.
 //!
-//! Never: keeps anything between calls other than the words the caller stores for the thread.
+//! Never: keeps anything between calls other than what the caller stores for the thread.
 
 use core::ops::Range;
 
-use super::stride::{self, Walks};
-use super::trail::{self, Trails};
+use super::stride::Walks;
+use super::trail::Trails;
 
 /// Pages fetched together at most.
 pub const WINDOW_MAX: u32 = 64;
 /// Stretches asked for ahead at most.
 pub const AHEAD_MAX: u32 = 3;
-/// Words that a thread's sequences take.
-pub const WORDS: usize = SCANS + 1 + stride::WORDS + trail::WORDS;
 
 /// Scans of one thread that are known at a time.
 const KNOWN: usize = 8;
@@ -32,7 +30,7 @@ const YOUNG_IN_DRAM: usize = 4;
 const SCANS: usize = KNOWN + YOUNG + YOUNG_IN_DRAM;
 /// A scan is known once it expects this window, at its third fault: an object across two pages is
 /// not a scan.
-const KNOWN_WINDOW: u32 = 8;
+const KNOWN_WINDOW: u8 = 8;
 
 /// The most pages that a scan may pass without a fault and still be recognised.
 const SKIPPED_MAX: u32 = 8;
@@ -84,44 +82,25 @@ pub struct Sequence {
     /// which the last one fell.
     expected: u32,
     /// Pages to fetch then. 0: nothing is expected.
-    window: u32,
-    direction: Option<Direction>,
+    window: u8,
+    /// 1: up, -1: down; 0: it is not known.
+    step: i8,
     /// The pages before the expected one were asked for ahead.
     asks: bool,
 }
 
-/// The bits of a word: the expected page, the window, and from here on the direction.
-const DIRECTION_SHIFT: u32 = 48;
-const ASKS_SHIFT: u32 = 56;
-
 impl Sequence {
-    /// From the word kept for the thread; zero for a new one.
-    pub fn from_word(word: usize) -> Sequence {
-        let direction = match (word >> DIRECTION_SHIFT) as u8 {
+    fn direction(self) -> Option<Direction> {
+        match self.step {
             0 => None,
             1 => Some(Direction::Up),
             _ => Some(Direction::Down),
-        };
-        let window = u32::from((word >> u32::BITS) as u16);
-        Sequence { expected: word as u32, window, direction, asks: word >> ASKS_SHIFT != 0 }
-    }
-
-    /// The word to keep for the thread.
-    pub fn to_word(self) -> usize {
-        let direction = match self.direction {
-            None => 0,
-            Some(Direction::Up) => 1,
-            Some(Direction::Down) => 2,
-        };
-        self.expected as usize
-            | (self.window as usize) << u32::BITS
-            | direction << DIRECTION_SHIFT
-            | usize::from(self.asks) << ASKS_SHIFT
+        }
     }
 
     /// How many pages to fetch for a fault on `page`, itself included, and in which direction.
     pub fn window(self, page: u32) -> (u32, Direction) {
-        self.continues(page).map_or((1, Direction::Up), |direction| (self.window, direction))
+        self.continues(page).map_or((1, Direction::Up), |direction| (self.window.into(), direction))
     }
 
     /// The direction of the scan, if a fault on `page` continues it: on the expected page, a little
@@ -130,7 +109,7 @@ impl Sequence {
         if self.window == 0 {
             return None;
         }
-        let Some(direction) = self.direction else {
+        let Some(direction) = self.direction() else {
             let steps = 1..=FIRST_STEP_MAX;
             let goes = |way: &Direction| steps.contains(&way.distance(self.expected, page));
             return [Direction::Up, Direction::Down].into_iter().find(goes);
@@ -144,7 +123,7 @@ impl Sequence {
     pub fn was_asked_for(self, page: u32) -> bool {
         self.asks
             && self
-                .direction
+                .direction()
                 .is_some_and(|direction| direction.distance(self.expected, page) > SKIPPED_MAX)
             && self.continues(page).is_some()
     }
@@ -158,7 +137,7 @@ impl Sequence {
 
     /// Notes that pages up to `end` were asked for ahead.
     pub fn ask_until(self, end: u32) -> Sequence {
-        Sequence { expected: end, window: WINDOW_MAX, asks: true, ..self }
+        Sequence { expected: end, window: WINDOW_MAX as u8, asks: true, ..self }
     }
 
     /// Notes that `fetched` pages from `page` on were installed.
@@ -172,74 +151,49 @@ impl Sequence {
             }
             Some(direction) => {
                 // A random fault may fall near the expected page, but seldom exactly on it.
-                let is_exact = self.direction.is_none() || page == self.expected;
+                let is_exact = self.step == 0 || page == self.expected;
                 let window = if is_exact { self.window * 2 } else { self.window / 2 };
                 Sequence {
                     expected: direction.after(page, fetched),
-                    window: window.clamp(2, WINDOW_MAX),
-                    direction: Some(direction),
+                    window: window.clamp(2, WINDOW_MAX as u8),
+                    step: direction.signed(1) as i8,
                     asks: false,
                 }
             }
             None => Sequence {
                 expected: if fetched > 1 { page.wrapping_add(fetched) } else { page },
                 window: 2,
-                direction: (fetched > 1).then_some(Direction::Up),
+                step: i8::from(fetched > 1),
                 asks: false,
             },
         }
     }
 }
 
-/// What a thread's faults looked like so far, in the words kept for it: known scans; faults on
-/// stored objects that may begin one; the same for objects in DRAM; each with the last used first.
-/// And the last fault on an object that was never written, the walks, and the trails. Zeros for a
-/// new thread.
-pub struct Sequences<'a> {
-    words: &'a mut [usize; WORDS],
+/// What a thread's faults looked like so far. Made of integers and bools, all of them 0 for a new
+/// thread, so that whoever keeps something for each thread can keep this.
+#[derive(Clone, Debug, Default)]
+pub struct Sequences {
+    /// Known scans; faults on stored objects that may begin one; the same for objects in DRAM; each
+    /// with the last used first.
+    scans: [Sequence; SCANS],
+    /// The sequence of faults on objects that were never written.
+    pub fresh: Sequence,
+    /// The thread's walks in equal steps.
+    pub walks: Walks,
+    /// The thread's trails in the history.
+    pub trails: Trails,
 }
 
-impl<'a> Sequences<'a> {
-    /// In these words.
-    pub fn new(words: &'a mut [usize; WORDS]) -> Sequences<'a> {
-        Sequences { words }
-    }
-
-    /// The sequence of faults on objects that were never written.
-    pub fn fresh(&self) -> Sequence {
-        Sequence::from_word(self.words[SCANS])
-    }
-
-    /// The thread's walks in equal steps.
-    pub fn walks(&mut self) -> Walks<'_> {
-        Walks::new(self.words_from(SCANS + 1))
-    }
-
-    /// The thread's trails in the history.
-    pub fn trails(&mut self) -> Trails<'_> {
-        Trails::new(self.words_from(SCANS + 1 + stride::WORDS))
-    }
-
-    fn words_from<const N: usize>(&mut self, first: usize) -> &mut [usize; N] {
-        match self.words[first..].first_chunk_mut() {
-            Some(words) => words,
-            None => unreachable!(), // `WORDS` has room for them
-        }
-    }
-
-    /// Notes what that sequence looks like now.
-    pub fn note_fresh(&mut self, sequence: Sequence) {
-        self.words[SCANS] = sequence.to_word();
-    }
-
+impl Sequences {
     /// The scan to which a fault on `page` belongs; a new one if there is none.
     pub fn of(&self, page: u32) -> Sequence {
-        self.find(page).map_or(Sequence::default(), |at| Sequence::from_word(self.words[at]))
+        self.find(page).map_or(Sequence::default(), |at| self.scans[at])
     }
 
     /// How many scans ask ahead.
     pub fn asking(&self) -> usize {
-        self.words[..KNOWN].iter().filter(|&&word| Sequence::from_word(word).asks).count()
+        self.scans[..KNOWN].iter().filter(|scan| scan.asks).count()
     }
 
     /// Notes what `of(page)` has become through a fault on a stored object.
@@ -264,18 +218,18 @@ impl<'a> Sequences<'a> {
         let mut kind = kinds.into_iter().find(|kind| kind.contains(&at)).unwrap_or(new);
         kind.end = at + 1;
         if kind.start > 0 && sequence.window >= KNOWN_WINDOW {
-            self.words[at] = Sequence::default().to_word();
+            self.scans[at] = Sequence::default();
             kind = 0..KNOWN;
         }
-        self.words[kind.clone()].rotate_right(1);
-        self.words[kind.start] = sequence.to_word();
+        self.scans[kind.clone()].rotate_right(1);
+        self.scans[kind.start] = sequence;
     }
 
     fn find(&self, page: u32) -> Option<usize> {
         // Every fault comes here, and few pages are near an expected one.
-        let is_near = |word: usize| page.wrapping_sub(word as u32).wrapping_add(NEAR) <= 2 * NEAR;
-        let belongs = |word| is_near(word) && Sequence::from_word(word).continues(page).is_some();
-        self.words[..SCANS].iter().position(|&word| belongs(word))
+        let is_near =
+            |scan: &Sequence| page.wrapping_sub(scan.expected).wrapping_add(NEAR) <= 2 * NEAR;
+        self.scans.iter().position(|scan| is_near(scan) && scan.continues(page).is_some())
     }
 }
 
@@ -284,7 +238,7 @@ mod tests {
     use super::*;
 
     /// Serves a fault as the pager does; returns how many pages it fetched.
-    fn fault(sequences: &mut Sequences<'_>, page: u32) -> u32 {
+    fn fault(sequences: &mut Sequences, page: u32) -> u32 {
         let sequence = sequences.of(page);
         let (window, _) = sequence.window(page);
         sequences.note(page, sequence.advance(page, window));
@@ -294,8 +248,7 @@ mod tests {
     #[test]
     fn a_scan_grows_its_window_in_either_direction_and_random_access_does_not() {
         for direction in [Direction::Up, Direction::Down] {
-            let mut words = [0; WORDS];
-            let mut sequences = Sequences::new(&mut words);
+            let mut sequences = Sequences::default();
             let mut page = 1000;
             let mut windows = Vec::new();
             for _ in 0..8 {
@@ -307,8 +260,7 @@ mod tests {
             assert!(skips(SKIPPED_MAX) && !skips(SKIPPED_MAX + 1));
             assert!(!skips(u32::MAX), "behind the scan");
         }
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         let pages = (0..1000u32).map(|at| at.wrapping_mul(2_654_435_761) >> 4);
         assert!(pages.into_iter().all(|page| fault(&mut sequences, page) == 1));
     }
@@ -317,8 +269,7 @@ mod tests {
     fn a_scan_is_known_where_it_asked_ahead_until_that_fails_it() {
         for direction in [Direction::Up, Direction::Down] {
             let after = |page, count| direction.after(page, count);
-            let mut words = [0; WORDS];
-            let mut sequences = Sequences::new(&mut words);
+            let mut sequences = Sequences::default();
             let mut page = 1000;
             for window in [1, 2, 4, 8, 16, 32, 64] {
                 assert_eq!(fault(&mut sequences, page), window);
@@ -343,12 +294,11 @@ mod tests {
 
     #[test]
     fn scans_that_take_turns_are_told_apart() {
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         let mut scans: [_; KNOWN] = core::array::from_fn(|at| {
             ((1 + at as u32) << 20, if at % 2 == 0 { Direction::Up } else { Direction::Down })
         });
-        let mut round = |sequences: &mut Sequences<'_>, expected| {
+        let mut round = |sequences: &mut Sequences, expected| {
             for (page, direction) in &mut scans {
                 assert_eq!(fault(sequences, *page), expected);
                 *page = direction.after(*page, expected);
@@ -366,8 +316,7 @@ mod tests {
 
     #[test]
     fn a_scan_amid_random_access_goes_on() {
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         for page in [1000, 1001, 1003] {
             fault(&mut sequences, page);
         }

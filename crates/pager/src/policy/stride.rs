@@ -8,10 +8,10 @@
 //! A thread can be on some walks at once. A fault that continues none may begin one, in the place
 //! of the walk that was used longest ago.
 //!
-//! Never: keeps anything between calls other than the words the caller stores for the thread.
+//! Never: keeps anything between calls other than what the caller stores for the thread.
 
-/// Words that a thread's walks take.
-pub const WORDS: usize = 4;
+/// Walks of one thread that are known at a time.
+const WALKS: usize = 4;
 /// The steps that are looked for, in pages, in either direction.
 const STEP_MIN: u32 = 3;
 /// See `STEP_MIN`.
@@ -37,31 +37,6 @@ struct Walk {
     is_used: bool,
 }
 
-const STEP_SHIFT: u32 = 32;
-const OFFSETS_SHIFT: u32 = 40;
-const ASKED_SHIFT: u32 = 48;
-const USED_SHIFT: u32 = 56;
-
-impl Walk {
-    fn from_word(word: usize) -> Walk {
-        Walk {
-            last: word as u32,
-            step: (word >> STEP_SHIFT) as u8 as i8,
-            offsets: (word >> OFFSETS_SHIFT) as u8,
-            asked: (word >> ASKED_SHIFT) as u8,
-            is_used: word >> USED_SHIFT != 0,
-        }
-    }
-
-    fn to_word(self) -> usize {
-        self.last as usize
-            | (self.step as u8 as usize) << STEP_SHIFT
-            | (self.offsets as usize) << OFFSETS_SHIFT
-            | (self.asked as usize) << ASKED_SHIFT
-            | usize::from(self.is_used) << USED_SHIFT
-    }
-}
-
 /// Pages that a walk asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ahead {
@@ -80,20 +55,14 @@ impl Ahead {
     }
 }
 
-/// A thread's walks, in the words kept for it, the last used first. Zeros for a new thread.
-pub struct Walks<'a> {
-    words: &'a mut [usize; WORDS],
-}
+/// A thread's walks, the last used first. Zeros for a new thread.
+#[derive(Clone, Debug, Default)]
+pub struct Walks([Walk; WALKS]);
 
-impl<'a> Walks<'a> {
-    /// In these words.
-    pub fn new(words: &'a mut [usize; WORDS]) -> Walks<'a> {
-        Walks { words }
-    }
-
+impl Walks {
     /// Notes a fault on `page`; answers what to ask for, if that is on a walk that is known.
     pub fn fault(&mut self, page: u32) -> Option<Ahead> {
-        let walks = self.words.map(Walk::from_word);
+        let walks = &mut self.0;
         let goes_on =
             |walk: &Walk| walk.step != 0 && page == walk.last.wrapping_add_signed(walk.step.into());
         let distance = |walk: &Walk| page.wrapping_sub(walk.last).min(walk.last.wrapping_sub(page));
@@ -106,7 +75,7 @@ impl<'a> Walks<'a> {
         let at = on
             .or_else(|| walks.iter().position(scans))
             .or_else(|| walks.iter().position(begins))
-            .unwrap_or(WORDS - 1);
+            .unwrap_or(WALKS - 1);
         let before = walks[at];
         let mut walk = Walk { last: page, is_used: true, ..Walk::default() };
         if on.is_some() {
@@ -133,8 +102,8 @@ impl<'a> Walks<'a> {
                 was_asked: before.asked > 0,
             });
         }
-        self.words[..=at].rotate_right(1);
-        self.words[0] = walk.to_word();
+        walks[..=at].rotate_right(1);
+        walks[0] = walk;
         ahead
     }
 }
@@ -143,15 +112,14 @@ impl<'a> Walks<'a> {
 mod tests {
     use super::*;
 
-    fn asked(walks: &mut Walks<'_>, page: u32) -> Vec<u32> {
+    fn asked(walks: &mut Walks, page: u32) -> Vec<u32> {
         walks.fault(page).map_or(Vec::new(), |ahead| ahead.pages().collect())
     }
 
     #[test]
     fn a_walk_asks_for_its_next_pages_once_each() {
         for step in [3, 17, 64, -3, -64] {
-            let mut words = [0; WORDS];
-            let mut walks = Walks::new(&mut words);
+            let mut walks = Walks::default();
             let page = |index: i32| 1_000_000u32.wrapping_add_signed(step * index);
             let mut expected = Vec::new();
             let mut all = Vec::new();
@@ -170,8 +138,7 @@ mod tests {
 
     #[test]
     fn random_faults_and_scans_ask_for_next_to_nothing() {
-        let mut words = [0; WORDS];
-        let mut walks = Walks::new(&mut words);
+        let mut walks = Walks::default();
         let mut state = 1u64;
         let mut all = 0;
         for _ in 0..100_000 {
@@ -186,8 +153,7 @@ mod tests {
 
     #[test]
     fn walks_that_take_turns_are_told_apart() {
-        let mut words = [0; WORDS];
-        let mut walks = Walks::new(&mut words);
+        let mut walks = Walks::default();
         let mut all = [0; 3];
         for index in 0..50 {
             for (walk, count) in all.iter_mut().enumerate() {
@@ -200,8 +166,7 @@ mod tests {
 
     #[test]
     fn the_pages_are_those_of_the_walk_at_the_ends_of_the_region_too() {
-        let mut words = [0; WORDS];
-        let mut walks = Walks::new(&mut words);
+        let mut walks = Walks::default();
         for page in [9, 6, 3] {
             asked(&mut walks, page);
         }

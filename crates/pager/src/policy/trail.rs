@@ -14,12 +14,10 @@
 //! A thread is on one trail at a time, and one may be beginning: so a few faults beside the trail,
 //! or a jump to another place of it, cost little.
 //!
-//! Never: keeps anything between calls other than the words the caller stores for the thread.
+//! Never: keeps anything between calls other than what the caller stores for the thread.
 
-use super::history::History;
+use super::history::{History, Writer};
 
-/// Words that a thread's trails take.
-pub const WORDS: usize = 4;
 /// Pages that are asked for together at most, ...
 const WINDOW: usize = 32;
 /// ... and where some of them are slow. Four times that fit a byte, one window a fetcher's call.
@@ -62,11 +60,6 @@ struct Trail {
     missed: u8,
 }
 
-const ASKED_SHIFT: u32 = 32;
-const WINDOW_SHIFT: u32 = 40;
-const MATCHED_SHIFT: u32 = 48;
-const MISSED_SHIFT: u32 = 56;
-
 impl Trail {
     fn beginning(at: u32) -> Trail {
         Trail { at, window: WINDOW_MIN, ..Trail::default() }
@@ -78,24 +71,6 @@ impl Trail {
         if self.window == 0 || self.missed > most {
             *self = Trail::default();
         }
-    }
-
-    fn from_word(word: usize) -> Trail {
-        Trail {
-            at: word as u32,
-            asked: (word >> ASKED_SHIFT) as u8,
-            window: (word >> WINDOW_SHIFT) as u8,
-            matched: (word >> MATCHED_SHIFT) as u8,
-            missed: (word >> MISSED_SHIFT) as u8,
-        }
-    }
-
-    fn to_word(self) -> usize {
-        self.at as usize
-            | (self.asked as usize) << ASKED_SHIFT
-            | (self.window as usize) << WINDOW_SHIFT
-            | (self.matched as usize) << MATCHED_SHIFT
-            | (self.missed as usize) << MISSED_SHIFT
     }
 
     /// Goes on to the place after `page`, if that is near; answers whether it was asked for.
@@ -131,22 +106,20 @@ impl Ahead {
     }
 }
 
-/// A thread's trails, in the words kept for it. Zeros for a new thread.
-pub struct Trails<'a> {
-    words: &'a mut [usize; WORDS],
+/// A thread's trails. Zeros for a new thread.
+#[derive(Clone, Debug, Default)]
+pub struct Trails {
+    writer: Writer,
+    trail: Trail,
+    /// The one that may begin.
+    young: Trail,
+    /// The history that they are about: bits of its address.
+    whose: u32,
+    /// Pages that were brought and not used yet, as far as is known.
+    unused: u16,
 }
 
-/// The words: where the thread writes, the trail, the one that may begin, and here the history that
-/// they are about, and pages that were brought and have not been used.
-const REST: usize = 3;
-const UNUSED_BITS: u32 = 16;
-
-impl<'a> Trails<'a> {
-    /// In these words.
-    pub fn new(words: &'a mut [usize; WORDS]) -> Trails<'a> {
-        Trails { words }
-    }
-
+impl Trails {
     /// Notes a fault on `page`, whose object is cached or has to be read. If that is on a known
     /// trail, answers which pages to bring, with those that were asked for `most` in all.
     pub fn fault(
@@ -157,16 +130,16 @@ impl<'a> Trails<'a> {
         most: usize,
     ) -> Option<Ahead> {
         // A thread may fault in the memory of several heaps.
-        let whose = core::ptr::from_ref(history).addr() << UNUSED_BITS;
-        if self.words[REST] >> UNUSED_BITS != whose >> UNUSED_BITS {
-            *self.words = [0, 0, 0, whose];
+        let whose = (core::ptr::from_ref(history).addr() / align_of::<History>()) as u32;
+        if self.whose != whose {
+            *self = Trails { whose, ..Trails::default() };
         }
         let is_on = self.follow(history, page, is_cached);
-        history.record(&mut self.words[0], page);
+        history.record(&mut self.writer, page);
         if !is_on {
             return None;
         }
-        let mut trail = Trail::from_word(self.words[1]);
+        let trail = &mut self.trail;
         let mut ahead = Ahead { pages: [0; WINDOW_MAX], count: 0 };
         let asked = usize::from(trail.asked);
         let full = (most / WINDOWS_AHEAD).clamp(WINDOW_MIN.into(), WINDOW_MAX) as u8;
@@ -176,9 +149,9 @@ impl<'a> Trails<'a> {
         };
         if is_time {
             // What is still ahead may be used.
-            let in_vain = self.unused().saturating_sub(asked);
-            self.set_unused(self.unused() - in_vain);
-            if in_vain > usize::from(trail.window / 2) {
+            let in_vain = self.unused.saturating_sub(trail.asked.into());
+            self.unused -= in_vain;
+            if in_vain > (trail.window / 2).into() {
                 trail.window /= 2;
             } else if trail.asked > 0 {
                 trail.window = (trail.window * 2).min(full);
@@ -191,55 +164,42 @@ impl<'a> Trails<'a> {
             }
             trail.asked += ahead.count as u8;
             if trail.window < WINDOW_MIN {
-                trail = Trail::default();
+                *trail = Trail::default();
                 ahead.count = 0;
             }
-            self.words[1] = trail.to_word();
         }
         Some(ahead)
     }
 
     /// Notes that so many of the pages that `fault` has answered are being brought.
     pub fn bring(&mut self, count: usize) {
-        self.set_unused(self.unused() + count);
+        self.unused = self.unused.saturating_add(count as u16);
     }
 
     /// Follows the trail; or another one, once that is known. Whether the fault is on it.
     fn follow(&mut self, history: &History, page: u32, is_cached: bool) -> bool {
-        if is_cached && self.words[1..REST] == [0; 2] {
+        let Trails { trail, young, .. } = self;
+        if is_cached && [*trail, *young] == [Trail::default(); 2] {
             return false;
         }
-        let [mut trail, mut young] = [1, 2].map(|at| Trail::from_word(self.words[at]));
         if let Some(was_asked) = trail.follow(history, page) {
-            self.set_unused(self.unused().saturating_sub(was_asked.into()));
-            self.words[1] = trail.to_word();
+            self.unused = self.unused.saturating_sub(was_asked.into());
             return true;
         }
         trail.miss(MISSED_KNOWN);
         if young.follow(history, page).is_some() {
             young.matched += 1;
         } else if !is_cached && let Some(at) = history.find(page) {
-            young = Trail::beginning(at);
+            *young = Trail::beginning(at);
         } else {
             young.miss(MISSED_YOUNG);
         }
         let is_known = young.matched >= KNOWN;
         if is_known {
-            trail = core::mem::take(&mut young);
-            self.set_unused(0);
+            *trail = core::mem::take(young);
+            self.unused = 0;
         }
-        (self.words[1], self.words[2]) = (trail.to_word(), young.to_word());
         is_known
-    }
-
-    /// Pages that were brought and not used yet, as far as is known.
-    fn unused(&self) -> usize {
-        self.words[REST] & ((1 << UNUSED_BITS) - 1)
-    }
-
-    fn set_unused(&mut self, count: usize) {
-        let most = (1 << UNUSED_BITS) - 1;
-        self.words[REST] = self.words[REST] & !most | count.min(most);
     }
 }
 
@@ -266,7 +226,7 @@ mod tests {
     /// what was brought, and of that what was used.
     #[derive(Default)]
     struct Thread {
-        words: [usize; WORDS],
+        trails: Trails,
         brought: HashSet<u32>,
         asked: usize,
         used: usize,
@@ -276,10 +236,9 @@ mod tests {
         fn fault(&mut self, history: &History, page: u32) -> Option<usize> {
             let is_cached = self.brought.remove(&page);
             self.used += usize::from(is_cached);
-            let mut trails = Trails::new(&mut self.words);
-            let ahead = trails.fault(history, page, is_cached, MOST)?;
+            let ahead = self.trails.fault(history, page, is_cached, MOST)?;
             let brought = ahead.pages().iter().filter(|page| self.brought.insert(**page)).count();
-            trails.bring(brought);
+            self.trails.bring(brought);
             self.asked += brought;
             Some(ahead.pages().len())
         }
@@ -317,10 +276,10 @@ mod tests {
 
     #[test]
     fn windows_are_larger_where_pages_are_slow() {
-        let (history, way, mut words) = (history(), way(1, 2000), [0; WORDS]);
+        let (history, way, mut trails) = (history(), way(1, 2000), Trails::default());
         let mut fault = |page: u32, is_cached| {
             let most = most_ahead(1 << 20, true);
-            let ahead = Trails::new(&mut words).fault(&history, page, is_cached, most)?;
+            let ahead = trails.fault(&history, page, is_cached, most)?;
             Some(ahead.pages().len()).filter(|&count| count > 0)
         };
         assert_eq!(way.iter().filter_map(|&page| fault(page, false)).count(), 0);
@@ -335,8 +294,7 @@ mod tests {
         let (history, way, mut thread) = (history(), way(1, 10_000), Thread::default());
         for _ in 0..2 {
             for &page in &way {
-                let mut trails = Trails::new(&mut thread.words);
-                assert!(trails.fault(&history, page, true, MOST).is_none());
+                assert!(thread.trails.fault(&history, page, true, MOST).is_none());
             }
         }
         thread.go(&history, &way);
@@ -380,11 +338,11 @@ mod tests {
         for &page in &faults {
             let is_cached = thread.brought.remove(&page);
             thread.used += usize::from(is_cached);
-            let mut trails = Trails::new(&mut thread.words);
-            let Some(ahead) = trails.fault(&history, page, is_cached, MOST) else { continue };
+            let ahead = thread.trails.fault(&history, page, is_cached, MOST);
+            let Some(ahead) = ahead else { continue };
             let wanted = ahead.pages().iter().filter(|page| !in_reach.contains(page));
             let brought = wanted.filter(|page| thread.brought.insert(**page)).count();
-            trails.bring(brought);
+            thread.trails.bring(brought);
         }
         assert!(thread.used > faults.len() * 95 / 100, "{} of {}", thread.used, faults.len());
     }
@@ -397,10 +355,9 @@ mod tests {
         let (mut asked, mut faults) = (0, 0);
         // Every eighth page: the others are brought in vain.
         for &page in way.iter().step_by(8) {
-            let mut trails = Trails::new(&mut thread.words);
             faults += 1;
-            if let Some(ahead) = trails.fault(&history, page, false, MOST) {
-                trails.bring(ahead.pages().len());
+            if let Some(ahead) = thread.trails.fault(&history, page, false, MOST) {
+                thread.trails.bring(ahead.pages().len());
                 asked += ahead.pages().len();
             }
         }
@@ -457,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_another_history_are_not_used() {
+    fn what_is_kept_of_another_history_is_not_used() {
         let (one, other, mut thread) = (history(), history(), Thread::default());
         let way = way(1, 1000);
         thread.go(&one, &way);
@@ -468,24 +425,22 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever faults come: no more is asked for than may be, and words are what they were.
+        /// Whatever faults come: no more is asked for than may be.
         #[test]
         fn what_is_asked_for_is_bounded(
             pages in prop::collection::vec(0u32..300, 1..4000),
             most in 0usize..MOST_SLOW,
         ) {
             let history = History::new(2000).expect("memory");
-            let mut words = [0; WORDS];
+            let mut trails = Trails::default();
             for page in pages {
-                let mut trails = Trails::new(&mut words);
                 if let Some(ahead) = trails.fault(&history, page, false, most) {
                     prop_assert!(ahead.pages().len() <= most);
                     prop_assert!(ahead.pages().iter().all(|&page| page < 300));
                     trails.bring(ahead.pages().len());
                 }
-                let trail = Trail::from_word(words[1]);
+                let trail = trails.trail;
                 prop_assert!(usize::from(trail.asked) <= MOST_SLOW, "{:?}", trail);
-                prop_assert_eq!(Trail::from_word(trail.to_word()), trail);
                 prop_assert!(usize::from(trail.window) <= WINDOW_MAX);
             }
         }

@@ -65,8 +65,9 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::history::Writer;
     use crate::policy::tier::{RUN_LEAST, Seen};
-    use crate::policy::trail::{Trails, WORDS};
+    use crate::policy::trail::Trails;
     use std::collections::{HashMap, VecDeque};
 
     const MOST: usize = 128;
@@ -79,8 +80,9 @@ mod tests {
     #[test]
     fn a_way_is_listed_in_its_order_as_long_as_there_is_room() {
         let history = history();
-        let (mut word, way) = (0, (0..300).map(|at| (at * 7919 + 13) % 5000).collect::<Vec<u32>>());
-        way.iter().for_each(|&page| history.record(&mut word, page));
+        let mut writer = Writer::default();
+        let way = (0..300).map(|at| (at * 7919 + 13) % 5000).collect::<Vec<u32>>();
+        way.iter().for_each(|&page| history.record(&mut writer, page));
         let (at, place) = way
             .iter()
             .enumerate()
@@ -120,7 +122,7 @@ mod tests {
     /// A program whose pages leave RAM in the order in which they came there.
     struct Program {
         history: History,
-        words: [usize; WORDS],
+        trails: Trails,
         at: HashMap<u32, At>,
         ram: VecDeque<u32>,
         room: usize,
@@ -135,8 +137,8 @@ mod tests {
         fn new(pages: impl Iterator<Item = u32>, room: usize) -> Program {
             let at = pages.map(|page| (page, At::Ssd)).collect();
             let (ram, slow) = (VecDeque::new(), Vec::new());
-            let words = [0; WORDS];
-            Program { history: history(), words, at, ram, room, ssd: 0, slow, waited: 0 }
+            let trails = Trails::default();
+            Program { history: history(), trails, at, ram, room, ssd: 0, slow, waited: 0 }
         }
 
         fn touch(&mut self, page: u32) {
@@ -147,13 +149,12 @@ mod tests {
             }
             let is_brought = was == At::Brought;
             self.waited += usize::from(matches!(was, At::Slow(_)));
-            let mut trails = Trails::new(&mut self.words);
-            let ahead = trails.fault(&self.history, page, is_brought, MOST);
+            let ahead = self.trails.fault(&self.history, page, is_brought, MOST);
             let ahead = ahead.map_or(vec![], |ahead| ahead.pages().to_vec());
             let is_away = |at| matches!(at, At::Ssd | At::Slow(_));
             let wanted: Vec<u32> =
                 ahead.into_iter().filter(|it| *it != page && is_away(self.at[it])).collect();
-            trails.bring(wanted.len());
+            self.trails.bring(wanted.len());
             for ahead in wanted {
                 self.at.insert(ahead, At::Brought);
             }

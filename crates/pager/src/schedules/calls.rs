@@ -13,7 +13,7 @@ impl World {
     /// Reads or raises a thread's number in a thing by a call.
     pub(super) fn call(
         &self,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         operation: Operation,
         thread: usize,
         number: usize,
@@ -25,7 +25,7 @@ impl World {
 
     fn call_directly(
         &self,
-        sequences: &mut Sequences<'_>,
+        sequences: &mut Sequences,
         operation: Operation,
         thread: usize,
         number: usize,

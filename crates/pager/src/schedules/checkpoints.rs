@@ -16,7 +16,7 @@ use crate::PAGE;
 use crate::checkpoint::{CheckpointBuffer, CutError};
 use crate::codec;
 use crate::flight::Landed;
-use crate::policy::sequence::{Sequences, WORDS};
+use crate::policy::sequence::Sequences;
 
 const CHECKPOINTS: usize = 4;
 /// Entries in a page of the table, with the feature `schedules`.
@@ -57,8 +57,7 @@ impl World {
 
     /// Writes to what is in the page buffer while cuts are under way.
     pub(super) fn write_in_cuts(&self) {
-        let mut words = [0; WORDS];
-        let mut sequences = Sequences::new(&mut words);
+        let mut sequences = Sequences::default();
         while !self.is_done() {
             for number in 0..self.things.len() {
                 let is_cutting = self.is_cutting.load(Ordering::Relaxed);

@@ -33,7 +33,7 @@ impl World {
     }
 
     /// Has two things in reach at once, as one instruction with two operands needs them.
-    pub(super) fn count_both(&self, sequences: &mut Sequences<'_>, thread: usize, two: [usize; 2]) {
+    pub(super) fn count_both(&self, sequences: &mut Sequences, thread: usize, two: [usize; 2]) {
         const TRIES: usize = 100_000;
         let addresses = two.map(|number| self.things[number].address + 8 * thread);
         for _ in 0..TRIES {
@@ -61,8 +61,7 @@ impl World {
 #[test]
 fn a_fresh_object_that_has_to_be_exiled_is_there_after_one_fault() {
     let world = World::new(Kind::InLanes);
-    let (pager, mut words) = (&world.pager, [0; WORDS]);
-    let mut sequences = Sequences::new(&mut words);
+    let (pager, mut sequences) = (&world.pager, Sequences::default());
     let rivals = &world.things[world.things.len() - RIVALS * SHARED..];
     let page = |thing: &Thing| pager.frames.page_at(thing.address);
     let lane = |thing: &Thing| pager.lanes.as_ref().expect("lanes").lane_of(page(thing));

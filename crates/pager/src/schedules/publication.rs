@@ -11,7 +11,7 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     let pager = &world.pager;
     pager.frames.page_buffer.set_limit(4 * PAGE_BUFFER);
     // Each touch as a thread of its own: none is a scan.
-    let count = |number| world.count(&mut Sequences::new(&mut [0; WORDS]), 0, number);
+    let count = |number| world.count(&mut Sequences::default(), 0, number);
     let mut moves = Moves::default();
     let mut context = EvictionContext::new().expect("a pipe");
     let mut second = EvictionContext::new().expect("a pipe");
@@ -26,9 +26,9 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
         place => panic!("{number} is {place:?}"),
     };
     let freed = world.allocate_object(PAGE);
-    let mut words = [0; WORDS];
+    let mut sequences = Sequences::default();
     // SAFETY: a word of a live object, which is present.
-    world.touch(&mut Sequences::new(&mut words), freed, |word| unsafe { word.write_volatile(1) });
+    world.touch(&mut sequences, freed, |word| unsafe { word.write_volatile(1) });
 
     let passage = pager.gate.enter(Level::Mover);
     pager.take_out(&mut context, PAGES + 1, &mut moves).expect("room");
