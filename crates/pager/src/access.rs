@@ -23,7 +23,7 @@ use crate::flight::{Flight, Landed};
 use crate::gate::Level;
 use crate::install::page_at;
 use crate::moves::Moves;
-use crate::ownership::{Flag, Found, Owned, Pin, Place, UNKNOWN_HASH};
+use crate::ownership::{CameBy, Descriptor, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::policy::replacement;
 use crate::promises::NoPromise;
@@ -41,17 +41,13 @@ pub enum Operation {
     Read,
     /// From the buffer to the object.
     Write,
-    /// Into DRAM, no further.
-    Fetch,
-    /// As `Fetch`, for an object beside one that is wanted.
-    FetchBeside,
-    /// As `Fetch`, for an object that a trail comes to.
-    FetchOnTrail,
+    /// Into DRAM, no further, for this reason.
+    Fetch(CameBy),
 }
 
 impl Operation {
     fn only_fetches(self) -> bool {
-        matches!(self, Operation::Fetch | Operation::FetchBeside | Operation::FetchOnTrail)
+        matches!(self, Operation::Fetch(_))
     }
 }
 
@@ -415,7 +411,8 @@ impl Pager {
         // SAFETY: the second half of the buffer, which is this thread's alone.
         let mut reads = unsafe { self.begin(&flight, call.buffer.blocks()) };
         // The program has not asked for neighbours: no larger cache would have saved these reads.
-        self.finish(&flight, &mut reads, call.operation != Operation::FetchBeside);
+        let is_wanted = call.operation != Operation::Fetch(CameBy::Neighbour);
+        self.finish(&flight, &mut reads, is_wanted);
         let mut failed: Option<AccessError> = None;
         for at in 0..flight.len() {
             let (piece, block) = (usize::from(call.piece_of[at]), flight.block(at));
@@ -532,18 +529,16 @@ impl Pager {
 
     /// Publishes an owned object, which is in the slot, as cached.
     fn finish_fetch(&self, call: &Call<'_>, owned: Owned, slot: u32) {
-        match call.operation {
-            Operation::FetchBeside => {
-                self.ownership.of(&owned).set(Flag::Neighbour, true);
-                return self.put_in_cache(owned, slot, Balancer::leaves);
+        let mut note: fn(&Balancer, &Descriptor) = Balancer::arrives;
+        if let Operation::Fetch(came_by) = call.operation {
+            self.ownership.of(&owned).set_came_by(came_by);
+            match came_by {
+                CameBy::Neighbour => note = Balancer::leaves,
+                CameBy::Trail => self.trails.bring(),
+                CameBy::Itself | CameBy::Scan | CameBy::Followed => {}
             }
-            Operation::FetchOnTrail => {
-                self.ownership.of(&owned).set(Flag::OnTrail, true);
-                self.trails.bring();
-            }
-            Operation::Read | Operation::Write | Operation::Fetch => {}
         }
-        self.put_in_cache(owned, slot, Balancer::arrives);
+        self.put_in_cache(owned, slot, note);
     }
 
     /// Does the piece in the slot of the owned object. What is written counts as changed: the hash
@@ -567,7 +562,7 @@ impl Pager {
             match call.operation {
                 Operation::Read => bytes.copy_from_nonoverlapping(object, length),
                 Operation::Write => object.copy_from_nonoverlapping(bytes, length),
-                Operation::Fetch | Operation::FetchBeside | Operation::FetchOnTrail => {}
+                Operation::Fetch(_) => {}
             }
         }
     }

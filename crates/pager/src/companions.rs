@@ -13,7 +13,7 @@ use deepheap_store::packed::{self, Content};
 
 use crate::balancer::Balancer;
 use crate::flight::Reads;
-use crate::ownership::{Flag, Place};
+use crate::ownership::{CameBy, Flag, Place};
 use crate::pager::Pager;
 
 impl Pager {
@@ -37,7 +37,7 @@ impl Pager {
                 };
                 let descriptor = self.ownership.of(&owned);
                 descriptor.set(Flag::Compressed, true);
-                descriptor.set(Flag::Neighbour, true);
+                descriptor.set_came_by(CameBy::Neighbour);
                 self.put_in_cache(owned, slot, Balancer::leaves);
                 kept += 1;
             }

@@ -16,7 +16,7 @@ use crate::balancer::Balancer;
 use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::flight::Flight;
 use crate::install::page_at;
-use crate::ownership::Place;
+use crate::ownership::{CameBy, Place};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
@@ -306,7 +306,11 @@ impl Pager {
             return Err(FaultError::Unreadable(error));
         }
         self.keep_companions(&reads);
-        self.mark_sequence(flight);
+        if count > 1 {
+            for index in 0..count {
+                self.ownership.descriptor(flight.id(index)).set_came_by(CameBy::Scan);
+            }
+        }
         // An object that could not be read stays where it is, and so do those beyond it.
         let end = (own + 1..count).find(|&index| make_page(index).is_err()).unwrap_or(count);
         let unread = (0..own).rev().find(|&index| make_page(index).is_err());

@@ -19,7 +19,7 @@ use crate::access::{Operation, Piece};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::neighbours::{GROUP, NEAR};
-use crate::ownership::Place;
+use crate::ownership::{CameBy, Place};
 use crate::pager::Pager;
 use crate::prefetch::Queue;
 use crate::staging::CALL_PIECES;
@@ -62,26 +62,27 @@ impl Pager {
             if let Some(stretch) = stretch {
                 return self.fetch_ahead(stretch, moves);
             }
-            let mut operation = Operation::Fetch;
+            let mut came_by = CameBy::Itself;
             let mut count = self.next_objects(&self.prefetch.objects, &mut pieces);
             if count == 0 {
-                operation = Operation::FetchOnTrail;
+                came_by = CameBy::Trail;
                 count = self.next_objects(&self.prefetch.on_trails, &mut pieces);
             }
             if count == 0
                 && let Some(page) = self.prefetch.beside.lock().pop()
             {
-                operation = Operation::FetchBeside;
+                came_by = CameBy::Neighbour;
                 count = self.neighbours_of(page, &mut pieces);
             }
             drop(passage);
             if count > 0 {
                 let buffer = self.access_buffer();
                 // What cannot be read is told to whoever touches it.
+                let operation = Operation::Fetch(came_by);
                 let _ = self.access(operation, &pieces[..count], &buffer, moves);
                 return count as u32;
             }
-            if operation == Operation::FetchBeside {
+            if came_by == CameBy::Neighbour {
                 continue; // they are on their way already: what else is there
             }
             if self.has_ended() {

@@ -11,7 +11,7 @@ use deepheap_heap::PageNo;
 use crate::PAGE;
 use crate::fault_report::FaultError;
 use crate::frames::CopiedIn;
-use crate::ownership::{DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH};
+use crate::ownership::{CameBy, Descriptor, DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::replacement::{self, Rank};
@@ -47,6 +47,30 @@ impl Pager {
         descriptor.set(Flag::Shared, true);
     }
 
+    /// A fault has found an owned object, which will have a page of its own. Answers whether that is
+    /// a reuse: the first touch of what came ahead stands for a fault from the store.
+    pub(crate) fn note_found(&self, descriptor: &Descriptor) -> bool {
+        descriptor.set(Flag::Shared, false);
+        match descriptor.came_by() {
+            CameBy::Neighbour => {
+                if self.balancer.is_young(descriptor) {
+                    self.neighbours.touch();
+                }
+                descriptor.set_came_by(CameBy::Itself);
+                false
+            }
+            CameBy::Trail => {
+                self.trails.use_one();
+                descriptor.set_came_by(CameBy::Followed);
+                false
+            }
+            CameBy::Itself | CameBy::Scan | CameBy::Followed => {
+                descriptor.set_reuse(replacement::touched(descriptor.reuse()));
+                true
+            }
+        }
+    }
+
     /// Installs a cached object; false if another thread has it.
     pub(crate) fn install_cached(
         &self,
@@ -57,12 +81,7 @@ impl Pager {
         let Some(owned) = self.ownership.claim_cached(page, id) else { return Ok(false) };
         let descriptor = self.ownership.of(&owned);
         let slot = descriptor.slot();
-        let (is_neighbour, is_on_trail) =
-            (descriptor.has(Flag::Neighbour), descriptor.has(Flag::OnTrail));
-        if is_neighbour && self.balancer.is_young(descriptor) {
-            self.neighbours.touch();
-        }
-        descriptor.set(Flag::Shared, false);
+        let is_reuse = self.note_found(descriptor);
         let copy_in = |source: *const u8| {
             let exists = |_| self.note_existing(id);
             // SAFETY: the source is a page that is pinned and ours, and so is the page.
@@ -92,16 +111,9 @@ impl Pager {
         }
         self.cache.give_back(slot);
         descriptor.set(Flag::Compressed, false);
-        if is_on_trail {
-            self.trails.use_one();
-            self.mark_followed(&owned);
-        }
-        // The first touch of what came ahead stands for a fault from the store: it is no reuse.
         let mut rank = Rank::Probation;
-        if !is_neighbour && !is_on_trail {
-            let reuse = replacement::touched(descriptor.reuse());
-            descriptor.set_reuse(reuse);
-            rank = replacement::rank(reuse, self.balancer.left_lately(descriptor));
+        if is_reuse {
+            rank = replacement::rank(descriptor.reuse(), self.balancer.left_lately(descriptor));
             self.balancer.comes_back(descriptor);
         }
         self.ownership.arrive(owned, rank);

@@ -30,10 +30,10 @@ use crate::gate::Level;
 use crate::lane_exit::Stays;
 use crate::lanes::{LaneNo, Lanes};
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Flag, Found, Owned, Pin, Seen};
+use crate::ownership::{DescriptorId, Found, Owned, Pin, Seen};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::policy::replacement::{self, Rank};
+use crate::policy::replacement::Rank;
 use crate::policy::sequence::Sequences;
 
 /// How often a fault begins anew, because other threads were faster, before the access is tried
@@ -429,7 +429,7 @@ impl Pager {
                 self.keep_for_ever(&owned);
             }
         }
-        self.note_arrival(&owned);
+        self.note_found(self.ownership.of(&owned));
         lanes.set_occupant(lane, Some(page));
         let mapped = self.frames.map_shared(page);
         self.ownership.arrive_in_lane(owned);
@@ -495,31 +495,13 @@ impl Pager {
             self.return_to(from, owned);
             return Err(FaultError::Install(errno));
         }
-        self.note_arrival(&owned);
+        self.note_found(self.ownership.of(&owned));
         if let Some(slot) = slot {
             self.cache.give_back(slot);
         }
         self.ownership.arrive(owned, Rank::Probation);
         reserved.install(1);
         Ok(())
-    }
-
-    /// An owned object comes into reach, from the cache or fresh.
-    fn note_arrival(&self, owned: &Owned) {
-        let descriptor = self.ownership.of(owned);
-        let (is_neighbour, is_on_trail) =
-            (descriptor.has(Flag::Neighbour), descriptor.has(Flag::OnTrail));
-        if is_neighbour && self.balancer.is_young(descriptor) {
-            self.neighbours.touch();
-        }
-        if is_on_trail {
-            self.trails.use_one();
-        }
-        if !is_neighbour && !is_on_trail {
-            descriptor.set_reuse(replacement::touched(descriptor.reuse()));
-        }
-        // It is exclusive: shared memory, or a page that was just made.
-        descriptor.set(Flag::Shared, false);
     }
 
     /// The kernel has mapped a page and does not watch it: it must never leave.

@@ -41,7 +41,7 @@ use deepheap_sys::thread;
 
 use crate::policy::replacement::Rank;
 
-pub(crate) use descriptor::{Descriptor, DescriptorId, Flag, Pin, State};
+pub(crate) use descriptor::{CameBy, Descriptor, DescriptorId, Flag, Pin, State};
 pub(crate) use lists::{Descriptors, List};
 pub use object_table::TableTraffic;
 pub(crate) use object_table::{ObjectTable, Place};

@@ -14,7 +14,7 @@ use deepheap_sys::page_extractor::BATCH_MAX;
 use crate::PAGE;
 use crate::install::fill_page;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
+use crate::ownership::{CameBy, DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
 use crate::second_tier::Chosen;
@@ -268,7 +268,7 @@ impl Pager {
     /// Publishes the owned object, whose bytes are in the block, as stored, and frees its slot.
     fn leave_for(&self, owned: Owned, block: Block) {
         let descriptor = self.ownership.of(&owned);
-        if descriptor.has(Flag::OnTrail) {
+        if descriptor.came_by() == CameBy::Trail {
             self.trails.drop_one();
         }
         self.cache.give_back(descriptor.slot());

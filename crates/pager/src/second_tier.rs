@@ -6,7 +6,7 @@
 //! `policy/tier` says how many. A page of the second tier that was wanted alone goes to the SSD the
 //! next time it leaves.
 //!
-//! Guarantees: without a second tier nothing is marked, measured or decided.
+//! Guarantees: without a second tier nothing is measured or decided.
 //! Never: waits, allocates.
 //! Threads: any, inside the gate.
 
@@ -16,8 +16,7 @@ use deepheap_sys::clock;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
-use crate::flight::Flight;
-use crate::ownership::{DescriptorId, Flag, Owned, Place};
+use crate::ownership::{CameBy, DescriptorId, Owned, Place};
 use crate::packer::Packer;
 use crate::pager::Pager;
 use crate::policy::tier::{self, Seen};
@@ -57,28 +56,11 @@ impl Pager {
         }
     }
 
-    /// The objects of a flight of several come in sequence.
-    pub(crate) fn mark_sequence<const N: usize>(&self, flight: &Flight<N>) {
-        if self.store.second_tier().is_some() && flight.len() > 1 {
-            for index in 0..flight.len() {
-                self.ownership.descriptor(flight.id(index)).set(Flag::InSequence, true);
-            }
-        }
-    }
-
-    /// A fault has found the object where a trail had brought it.
-    pub(crate) fn mark_followed(&self, owned: &Owned) {
-        if self.store.second_tier().is_some() {
-            self.ownership.of(owned).set(Flag::Followed, true);
-        }
-    }
-
     /// An unchanged page leaves the page buffer. If it came alone, it is not for the second tier.
     pub(crate) fn promote(&self, owned: &Owned) {
         let descriptor = self.ownership.of(owned);
         let is_slow = |block: Block| self.store.is_in_second_tier(block);
-        let is_alone = !descriptor.has(Flag::InSequence)
-            && !descriptor.has(Flag::Followed)
+        let is_alone = !matches!(descriptor.came_by(), CameBy::Scan | CameBy::Followed)
             && !self.tier_mix.takes_turns();
         if is_alone && descriptor.backing().is_some_and(is_slow) {
             self.drop_backing(owned);
@@ -228,13 +210,14 @@ impl Pager {
     /// Whether an object in the cache is a page that a scan brought and that was changed since. It
     /// is not owned, so the answer may change.
     fn is_changed_in_sequence(&self, page: PageNo, id: DescriptorId) -> bool {
-        let is_in_sequence = self.ownership.descriptors.get(id).has(Flag::InSequence);
-        is_in_sequence && self.is_changed_page(page, id)
+        let came_by = self.ownership.descriptors.get(id).came_by();
+        came_by == CameBy::Scan && self.is_changed_page(page, id)
     }
 
     /// The same of one that a trail brought, by which the program came.
     fn is_changed_on_trail(&self, page: PageNo, id: DescriptorId) -> bool {
-        self.ownership.descriptors.get(id).has(Flag::Followed) && self.is_changed_page(page, id)
+        let came_by = self.ownership.descriptors.get(id).came_by();
+        came_by == CameBy::Followed && self.is_changed_page(page, id)
     }
 
     fn is_changed_page(&self, page: PageNo, id: DescriptorId) -> bool {

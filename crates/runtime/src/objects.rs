@@ -642,7 +642,7 @@ unsafe fn copy_plainly(
         match operation {
             Operation::Read => part.copy_from_nonoverlapping(object, length),
             Operation::Write => object.copy_from_nonoverlapping(part, length),
-            Operation::Fetch | Operation::FetchBeside | Operation::FetchOnTrail => {}
+            Operation::Fetch(_) => {}
         }
     }
 }

@@ -91,23 +91,30 @@ pub enum Flag {
     /// The page may be mapped by someone else as well: it may be the zero page, or a forked process
     /// has it.
     Shared = 1,
-    /// The object came to the cache as the neighbour of another one.
-    Neighbour = 2,
     /// The cached object lies compressed in its slot.
-    Compressed = 4,
-    /// The object came to the cache along a trail.
-    OnTrail = 8,
-    /// A scan brought the object. Only noted where there is a second tier.
-    InSequence = 16,
+    Compressed = 2,
     /// The cut that is under way has what the resident object was at its instant.
-    Captured = 32,
-    /// A trail brought the object, and the program came that way. Only noted where there is a
-    /// second tier.
-    Followed = 64,
+    Captured = 4,
 }
 
-/// These are of objects in different places, and end each other.
-const PLACED: u8 = Flag::Shared as u8 | Flag::Neighbour as u8 | Flag::OnTrail as u8;
+/// What brought an object to RAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CameBy {
+    /// The program wanted it.
+    Itself = 0,
+    /// It lies beside what was wanted, and no fault has found it yet.
+    Neighbour = 1,
+    /// A scan, together with others.
+    Scan = 2,
+    /// A trail comes to it, and no fault has found it yet.
+    Trail = 3,
+    /// A trail came to it, and then a fault has found it there.
+    Followed = 4,
+}
+
+/// The flags have `CameBy` from here on.
+const CAME_SHIFT: u32 = 5;
 
 const STATE_MASK: u32 = 7;
 const WAITERS: u32 = 8;
@@ -276,10 +283,27 @@ impl Descriptor {
 
     /// Notes it, or that it is not so. Owner only, or while no thread moves an object.
     pub fn set(&self, flag: Flag, on: bool) {
-        let flag = flag as u8;
-        let rest =
-            self.flags.load(Ordering::Relaxed) & if flag & PLACED != 0 { !PLACED } else { !flag };
-        self.flags.store(rest | if on { flag } else { 0 }, Ordering::Relaxed);
+        self.change_flags(flag as u8, if on { flag as u8 } else { 0 });
+    }
+
+    /// What brought the object. A hint for others than the owner.
+    pub fn came_by(&self) -> CameBy {
+        match self.flags.load(Ordering::Relaxed) >> CAME_SHIFT {
+            0 => CameBy::Itself,
+            1 => CameBy::Neighbour,
+            2 => CameBy::Scan,
+            3 => CameBy::Trail,
+            _ => CameBy::Followed,
+        }
+    }
+
+    /// Notes what brought it. Owner only.
+    pub fn set_came_by(&self, came_by: CameBy) {
+        self.change_flags(u8::MAX << CAME_SHIFT, (came_by as u8) << CAME_SHIFT);
+    }
+
+    fn change_flags(&self, mask: u8, flags: u8) {
+        self.flags.store(self.flags.load(Ordering::Relaxed) & !mask | flags, Ordering::Relaxed);
     }
 
     /// Fills a fresh descriptor. The caller got it from the free list.
