@@ -146,8 +146,7 @@ impl Pager {
             let next = PageNo(page.0 + owned.len() as u32);
             // A promise that is not at hand is not worth a wait, and what nobody may touch is not
             // worth a promise.
-            let is_wanted = self.lanes_of(next).is_none()
-                && self.sources.is_of_file(next) == of_file
+            let is_wanted = self.sources.is_of_file(next) == of_file
                 && (!self.promises.covers(next)
                     || self.heap.is_handed_out(next) && self.promises.try_take());
             match is_wanted.then(|| self.claim_promised(next, of_file)).flatten() {
@@ -185,8 +184,7 @@ impl Pager {
         }
         let window = Window::of(page, sequences.of(page.0));
         if window.count == 1 {
-            let _ =
-                self.ask_on_trail(page, sequences, true) || self.ask_walk(page, sequences, true);
+            self.ask_next(page, sequences, true);
         }
         let extent = self.install_cached_further(window, reserved);
         sequences.pass(page.0, extent);

@@ -16,11 +16,12 @@ use crate::balancer::Balancer;
 use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::flight::Flight;
 use crate::install::page_at;
-use crate::ownership::{CameBy, Place};
+use crate::ownership::{CameBy, Owned, Place};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
-use crate::policy::trail;
+use crate::policy::stride::Walks;
+use crate::policy::trail::{self, Trails};
 use crate::staging::{PAGE_STAGING_BYTES, StagingBuffer};
 use crate::trails::Followed;
 use crate::window::Window;
@@ -52,10 +53,7 @@ impl Pager {
     ) -> Result<Option<Served>, FaultError> {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
-        if window.count == 1
-            && !self.ask_on_trail(page, sequences, false)
-            && !self.ask_walk(page, sequences, false)
-        {
+        if window.count == 1 && !self.ask_next(page, sequences, false) {
             self.ask_beside(page);
         }
         let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
@@ -73,8 +71,11 @@ impl Pager {
             sequence = sequence.ask_until(end.0);
         }
         sequences.note(page.0, sequence);
-        let window_here = Window { count: brought.extent as usize, ..window };
-        self.install_cached_further(window_here, reserved);
+        // What lies in a lane comes there when it is touched.
+        if self.lanes_of(page).is_none() {
+            let window_here = Window { count: brought.extent as usize, ..window };
+            self.install_cached_further(window_here, reserved);
+        }
         let passed = window.direction.signed(brought.extent);
         Ok(Some(Served { kind: FaultKind::Stored, ahead: brought.pages.saturating_sub(1), passed }))
     }
@@ -91,27 +92,25 @@ impl Pager {
         }
     }
 
-    /// For a fault on `page` that is no scan's and on no trail: asks for the next pages if it is on
-    /// a walk in equal steps, and answers whether it is. The object is in DRAM, or not.
-    pub(crate) fn ask_walk(
+    /// For a fault on `page` that is no scan's, and whose object is in DRAM, or not: asks for what
+    /// comes next on a trail, or on a walk in equal steps. Answers whether the thread is on one.
+    pub(crate) fn ask_next(
         &self,
         page: PageNo,
         sequences: &mut Sequences,
         is_in_dram: bool,
     ) -> bool {
+        self.ask_on_trail(page, &mut sequences.trails, is_in_dram)
+            || self.ask_walk(page, &mut sequences.walks, is_in_dram)
+    }
+
+    fn ask_walk(&self, page: PageNo, walks: &mut Walks, is_in_dram: bool) -> bool {
         if !self.prefetch.follows_strides {
             return false;
         }
-        let Some(ahead) = sequences.walks.fault(page.0) else { return false };
-        let mut asked = 0;
-        let mut pages = ahead.pages().map(PageNo).filter(|&page| self.is_wanted(page)).peekable();
-        if pages.peek().is_some() {
-            let mut objects = self.prefetch.objects.lock();
-            asked = pages.take_while(|&page| objects.push(page)).count();
-        }
-        if asked > 0 {
-            self.prefetch.wake(1);
-        }
+        let Some(ahead) = walks.fault(page.0) else { return false };
+        let pages = ahead.pages().map(PageNo).filter(|&page| self.is_wanted(page));
+        let asked = self.prefetch.ask_for_all(&self.prefetch.objects, pages);
         self.prefetch.count_walk(asked, ahead.was_asked && is_in_dram);
         true
     }
@@ -122,31 +121,21 @@ impl Pager {
         self.managed_page(address).is_some() && self.ownership.table.may_be_stored(page)
     }
 
-    /// For a fault on `page` that is no scan's: notes it in the history, and if the thread is on a
-    /// trail asks for what comes next. Answers whether it is on one.
-    /// The object is in DRAM, or not.
-    pub(crate) fn ask_on_trail(
-        &self,
-        page: PageNo,
-        sequences: &mut Sequences,
-        is_in_dram: bool,
-    ) -> bool {
+    /// Notes the fault in the history besides.
+    fn ask_on_trail(&self, page: PageNo, trails: &mut Trails, is_in_dram: bool) -> bool {
         let Some(history) = self.trails.history() else { return false };
         let most = trail::most_ahead(self.cache.limit() / PAGE, self.tier_mix.is_trail_slow());
-        let trails = &mut sequences.trails;
         let Some(ahead) = trails.fault(history, page.0, is_in_dram, most) else { return false };
         self.note_scan(1);
         let pages = ahead.pages().iter().map(|&page| PageNo(page));
-        let mut pages = pages.filter(|&page| self.is_wanted(page)).peekable();
-        if pages.peek().is_some() {
-            let mut is_slow = false;
-            let mut queue = self.prefetch.on_trails.lock();
-            let pages = pages.inspect(|&page| is_slow |= self.lies_in_second_tier(page));
-            let asked = pages.take_while(|&page| queue.push(page)).count();
-            drop(queue);
+        let mut is_slow = false;
+        let pages = pages
+            .filter(|&page| self.is_wanted(page))
+            .inspect(|&page| is_slow |= self.lies_in_second_tier(page));
+        let asked = self.prefetch.ask_for_all(&self.prefetch.on_trails, pages);
+        if asked > 0 {
             self.tier_mix.note_trail(is_slow);
             trails.bring(asked);
-            self.prefetch.wake(1);
         }
         true
     }
@@ -197,13 +186,23 @@ impl Pager {
         if window.count > 1 {
             return self.fetch_further(window, block, reserved, mark);
         }
-        let mut flight = Flight::<1>::new();
-        if !self.claim_for(&mut flight, window.page, block) {
-            return Ok(None);
-        }
-        let buffer = self.take_staging(PAGE_STAGING_BYTES);
-        let pages = self.bring(&mut flight, 0, &buffer, reserved, mark)?;
+        let Some(owned) = self.ownership.claim_stored(window.page, block) else { return Ok(None) };
+        let pages = self.fetch_alone(owned, window.page, block, reserved, mark)?;
         Ok(Some(Brought { pages, extent: 1 }))
+    }
+
+    fn fetch_alone(
+        &self,
+        owned: Owned,
+        page: PageNo,
+        block: Block,
+        reserved: &mut Reserved<'_>,
+        mark: &mut Option<u32>,
+    ) -> Result<u32, FaultError> {
+        let mut flight = Flight::<1>::new();
+        flight.push(owned, page, block);
+        let buffer = self.take_staging(PAGE_STAGING_BYTES);
+        self.bring(&mut flight, 0, &buffer, reserved, mark)
     }
 
     /// Reads the window's first object, and those that are stored after it if there is a buffer for
@@ -248,10 +247,7 @@ impl Pager {
         // Read the first object alone: there are no others, or no buffer for them.
         self.give_back(&mut flight, 1..count);
         reserved.shrink(1);
-        let mut alone = Flight::<1>::new();
-        alone.push(flight.take(0), window.page, block);
-        let buffer = self.take_staging(PAGE_STAGING_BYTES);
-        let pages = self.bring(&mut alone, 0, &buffer, reserved, mark)?;
+        let pages = self.fetch_alone(flight.take(0), window.page, block, reserved, mark)?;
         Ok(Some(Brought { pages, extent: extent as u32 }))
     }
 
@@ -330,19 +326,16 @@ impl Pager {
         }
         done += marks + self.install_runs(flight, begin..own, contents, reserved).0;
         if let Some(slot) = slot {
-            // SAFETY: the slot is ours alone and has room for the object, which begins its page.
-            unsafe {
-                let object = contents.add(own * PAGE);
-                self.cache.address(slot).copy_from_nonoverlapping(object, kept_bytes);
-            }
             // Last: a thread that waits for the mark finds the others installed.
-            self.put_in_cache(flight.take(own), slot, Balancer::arrives);
+            // SAFETY: the contents have a page for each object; the slot has room for this one.
+            unsafe { self.cache_landed(flight, own, contents.add(own * PAGE), slot) };
         }
         Ok(done as u32)
     }
 
-    /// Installs a part of a flight, a run of adjacent pages at a time; gives back what the kernel
-    /// refuses. Returns how many are installed, and why not all.
+    /// Installs a part of a flight, a run of adjacent pages at a time; what lies in lanes goes to
+    /// the cache, where its fault finds it. Gives back what the kernel refuses, or what finds no
+    /// slot. Returns how many have come, and why not all.
     fn install_runs<const N: usize>(
         &self,
         flight: &mut Flight<N>,
@@ -351,24 +344,22 @@ impl Pager {
         reserved: &mut Reserved<'_>,
     ) -> (usize, Option<Errno>) {
         let (mut at, mut refused) = (range.start, None);
+        // A flight is of one span.
+        let are_in_lanes = self.lanes_of(flight.pages()[0]).is_some();
         while at < range.end && refused.is_none() {
             let pages = flight.pages();
-            let first = pages[at];
-            if self.lanes_of(first).is_some() {
-                // SAFETY: the contents have a page for each of them.
-                if !unsafe { self.cache_landed(flight, at, contents.add(at * PAGE)) } {
-                    break;
-                }
+            // SAFETY: the contents have a page for each of them.
+            let source = unsafe { contents.add(at * PAGE) };
+            if are_in_lanes {
+                let Some(slot) = self.cache.take(self.kept_bytes(pages[at])) else { break };
+                // SAFETY: as above; the slot has room for the object.
+                unsafe { self.cache_landed(flight, at, source, slot) };
                 at += 1;
                 continue;
             }
-            let run = (at + 1..range.end).find(|&next| {
-                pages[next].0 != pages[next - 1].0 + 1 || self.lanes_of(pages[next]).is_some()
-            });
+            let run = (at + 1..range.end).find(|&next| pages[next].0 != pages[next - 1].0 + 1);
             let run = at..run.unwrap_or(range.end);
-            // SAFETY: the contents have a page for each of them.
-            let source = unsafe { contents.add(at * PAGE) };
-            let copied = self.install(first, source, &mut flight.objects, run, reserved);
+            let copied = self.install(pages[at], source, &mut flight.objects, run, reserved);
             at += copied.pages;
             refused = copied.refused;
         }
@@ -376,23 +367,21 @@ impl Pager {
         (at - range.start, refused)
     }
 
-    /// Puts an object of a flight that lies in a lane into the cache, where its fault finds it;
-    /// false if there is no slot.
+    /// Puts an object of a flight into the cache, to a slot of the caller's.
     ///
     /// # Safety
-    /// `object` has the object's bytes.
+    /// `object` has the object's bytes, and the slot has room for them.
     unsafe fn cache_landed<const N: usize>(
         &self,
         flight: &mut Flight<N>,
         index: usize,
         object: *const u8,
-    ) -> bool {
+        slot: u32,
+    ) {
         let kept = self.kept_bytes(flight.pages()[index]);
-        let Some(slot) = self.cache.take(kept) else { return false };
-        // SAFETY: the caller's promise; the slot is ours alone and has room for the object.
+        // SAFETY: the caller's promise; the slot is ours alone.
         unsafe { self.cache.address(slot).copy_from_nonoverlapping(object, kept) };
         self.put_in_cache(flight.take(index), slot, Balancer::arrives);
-        true
     }
 
     /// Publishes a part of a flight as stored again.

@@ -33,21 +33,9 @@ impl Pager {
     pub fn prefetch(&self, addresses: impl Iterator<Item = usize>) -> usize {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        let mut started = 0usize;
-        let mut objects = self.prefetch.objects.lock();
-        for page in addresses.filter_map(|address| self.managed_page(address)) {
-            if self.ownership.table.may_be_stored(page) {
-                if !objects.push(page) {
-                    break;
-                }
-                started += 1;
-            }
-        }
-        drop(objects);
-        if started > 0 {
-            self.prefetch.wake(started.div_ceil(CALL_PIECES) as u32);
-        }
-        started
+        let pages = addresses.filter_map(|address| self.managed_page(address));
+        let pages = pages.filter(|&page| self.ownership.table.may_be_stored(page));
+        self.prefetch.ask_for_all(&self.prefetch.objects, pages)
     }
 
     /// The loop of a fetcher: sleeps until a thread asks, then brings one stretch, or a call of

@@ -134,8 +134,6 @@ impl Pager {
             let page = window.page_after(extent);
             match self.ownership.place(page) {
                 Place::Stored(_) => break,
-                // It comes to its lane when it is touched.
-                Place::Cached(_) if self.lanes_of(page).is_some() => {}
                 Place::Cached(id) => {
                     if !reserved.extend(1) {
                         break;

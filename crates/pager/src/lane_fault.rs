@@ -220,8 +220,7 @@ impl Pager {
         if matches!(step, Step::Served(FaultKind::Cached)) {
             let window = crate::window::Window::of(page, sequences.of(page.0));
             if window.count == 1 {
-                let _ = self.ask_on_trail(page, sequences, true)
-                    || self.ask_walk(page, sequences, true);
+                self.ask_next(page, sequences, true);
             }
             sequences.pass(page.0, 1);
         }

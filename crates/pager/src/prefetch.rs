@@ -17,6 +17,7 @@ use deepheap_sys::lock::Lock;
 use deepheap_sys::padded::Padded;
 
 use crate::policy::sequence::Direction;
+use crate::staging::CALL_PIECES;
 use crate::window::Window;
 
 /// Stretches that wait at most.
@@ -96,6 +97,26 @@ impl Prefetch {
         let asked = self.stretches.lock().push(Window::stretch(page, direction));
         if asked {
             self.wake(1);
+        }
+        asked
+    }
+
+    /// Asks for objects, as long as there is room in their queue; returns how many were asked for.
+    /// The queue is locked only if there is one, and the iterator must not fault.
+    pub(crate) fn ask_for_all(
+        &self,
+        queue: &Lock<Queue<PageNo, OBJECTS>>,
+        pages: impl Iterator<Item = PageNo>,
+    ) -> usize {
+        let mut pages = pages.peekable();
+        if pages.peek().is_none() {
+            return 0;
+        }
+        let mut queue = queue.lock();
+        let asked = pages.take_while(|&page| queue.push(page)).count();
+        drop(queue);
+        if asked > 0 {
+            self.wake(asked.div_ceil(CALL_PIECES) as u32);
         }
         asked
     }
