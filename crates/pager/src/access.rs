@@ -19,6 +19,7 @@ use deepheap_sys::signals::Blocked;
 
 use crate::PAGE;
 use crate::balancer::Balancer;
+use crate::counters::Counted;
 use crate::flight::{Flight, Landed};
 use crate::gate::Level;
 use crate::install::page_at;
@@ -534,7 +535,7 @@ impl Pager {
             self.ownership.of(&owned).set_came_by(came_by);
             match came_by {
                 CameBy::Neighbour => note = Balancer::leaves,
-                CameBy::Trail => self.trails.bring(),
+                CameBy::Trail => self.count(Counted::TrailBrought, 1),
                 CameBy::Itself | CameBy::Scan | CameBy::Followed => {}
             }
         }

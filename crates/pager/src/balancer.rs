@@ -12,10 +12,10 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_sys::padded::Padded;
-use deepheap_sys::tls;
 
+use crate::counters::Counters;
 use crate::ownership::Descriptor;
-use crate::policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST, Spent};
+use crate::policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST};
 
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.
@@ -25,7 +25,6 @@ const READ: Believed = Believed { first_ns: 40_000, least_ns: 500, most_ns: 50_0
 /// What a fault costs outside the handler, where it is not measured: the kernel delivers the signal
 /// and returns from it.
 const SIGNAL_NS: u64 = 1_500;
-const LANES: usize = 16;
 /// As far from now as an epoch in eight bits can be.
 const LONG_AGO: u8 = 128;
 
@@ -36,37 +35,14 @@ struct Believed {
     most_ns: u64,
 }
 
-/// The total time of some operations.
-#[derive(Default)]
-struct Meter {
-    operations: AtomicU64,
-    ns: AtomicU64,
-}
-
-impl Meter {
-    fn add(&self, operations: u64, ns: u64) {
-        self.operations.fetch_add(operations, Ordering::Relaxed);
-        self.ns.fetch_add(ns, Ordering::Relaxed);
-    }
-
-    fn take(&self) -> Spent {
-        let [operations, ns] =
-            [&self.operations, &self.ns].map(|counter| counter.swap(0, Ordering::Relaxed));
-        Spent { operations, ns }
-    }
-}
-
-/// Counters of some threads.
-#[derive(Default)]
-struct Lane {
-    /// See `Returns`.
-    returns: [AtomicU64; GROWTHS.len()],
-    ghost_reads: AtomicU64,
-    departures: AtomicU64,
-    faults: Meter,
-    evictions: Meter,
-    reads: Meter,
-}
+/// The counters: `Returns`, and then these. Each kind of operation has one for how many they were,
+/// and one for their nanoseconds behind it.
+const GHOST_READS: usize = GROWTHS.len();
+const DEPARTURES: usize = GHOST_READS + 1;
+const FAULTS: usize = DEPARTURES + 1;
+const EVICTIONS: usize = FAULTS + 2;
+const READS: usize = EVICTIONS + 2;
+const COUNTERS: usize = READS + 2;
 
 /// A cost, smoothed; changed by whoever decides.
 struct Cost {
@@ -79,10 +55,9 @@ impl Cost {
         Cost { ns: AtomicU64::new(believed.first_ns), believed }
     }
 
-    /// Takes the new measurements into account; returns the cost.
-    fn measured(&self, lanes: &[Padded<Lane>], meter: impl Fn(&Lane) -> &Meter) -> u64 {
-        let spent = lanes.iter().map(|lane| meter(lane).take()).fold(Spent::default(), Spent::and);
-        let smoothed = balance::smoothed_ns(self.ns.load(Ordering::Relaxed), spent);
+    /// Takes the new measurements into account: so many operations took so long. Returns the cost.
+    fn measured(&self, operations: u64, ns: u64) -> u64 {
+        let smoothed = balance::smoothed_ns(self.ns.load(Ordering::Relaxed), operations, ns);
         let ns = smoothed.clamp(self.believed.least_ns, self.believed.most_ns);
         self.ns.store(ns, Ordering::Relaxed);
         ns
@@ -99,7 +74,7 @@ pub(crate) struct Shares {
 
 /// What was counted since the last decision.
 pub(crate) struct Balancer {
-    lanes: [Padded<Lane>; LANES],
+    counters: Counters<COUNTERS>,
     fault: Cost,
     eviction: Cost,
     read: Cost,
@@ -121,7 +96,7 @@ impl Balancer {
     /// Begins with a share of half, which changes only if it `moves`.
     pub(crate) fn new(moves: bool) -> Balancer {
         Balancer {
-            lanes: Default::default(),
+            counters: Counters::new(),
             fault: Cost::new(FAULT),
             eviction: Cost::new(EVICTION),
             read: Cost::new(READ),
@@ -152,7 +127,8 @@ impl Balancer {
     /// So many pages have left a page buffer of `limit` pages, which took so long.
     pub(crate) fn left(&self, pages: usize, ns: u64, limit: usize) {
         let most_ns = pages as u64 * EVICTION.most_ns;
-        self.lanes[tls::lane()].evictions.add(pages as u64, ns.min(most_ns));
+        self.counters.add(EVICTIONS, pages as u64);
+        self.counters.add(EVICTIONS + 1, ns.min(most_ns));
         let left = self.left.fetch_add(pages, Ordering::Relaxed) + pages;
         if left >= limit / MARGIN_PART {
             self.left.store(0, Ordering::Relaxed);
@@ -163,7 +139,7 @@ impl Balancer {
     /// A fault found the object cached.
     pub(crate) fn comes_back(&self, descriptor: &Descriptor) {
         if let Some(growth) = balance::growth(self.epochs_since(descriptor).into()) {
-            self.lanes[tls::lane()].returns[growth].fetch_add(1, Ordering::Relaxed);
+            self.counters.add(growth, 1);
         }
     }
 
@@ -183,7 +159,8 @@ impl Balancer {
 
     /// A fault on a cached object was served in `ns` nanoseconds, without those for making room.
     pub(crate) fn note_fault(&self, ns: u64) {
-        self.lanes[tls::lane()].faults.add(1, ns.min(FAULT.most_ns));
+        self.counters.add(FAULTS, 1);
+        self.counters.add(FAULTS + 1, ns.min(FAULT.most_ns));
     }
 
     /// So many objects are about to be read; how many are under way now, these included.
@@ -203,14 +180,14 @@ impl Balancer {
     /// read less would shorten the run by so much; the whole time would be right only if every
     /// thread waited alone.
     pub(crate) fn note_reads(&self, objects: usize, ns: u64, known: usize) {
-        let lane = &self.lanes[tls::lane()];
-        lane.reads.add(objects as u64, ns.min(objects as u64 * READ.most_ns));
-        lane.ghost_reads.fetch_add(known as u64, Ordering::Relaxed);
+        self.counters.add(READS, objects as u64);
+        self.counters.add(READS + 1, ns.min(objects as u64 * READ.most_ns));
+        self.counters.add(GHOST_READS, known as u64);
     }
 
     /// So many objects have left the cache for the store.
     pub(crate) fn note_departures(&self, objects: u32) {
-        self.lanes[tls::lane()].departures.fetch_add(objects.into(), Ordering::Relaxed);
+        self.counters.add(DEPARTURES, objects.into());
     }
 
     /// Moves the border if there is reason to, by what was counted since the last decision.
@@ -218,23 +195,19 @@ impl Balancer {
         if !self.moves {
             return;
         }
-        let returns = core::array::from_fn(|growth| self.sum(|lane| &lane.returns[growth]));
-        let ghost_reads = self.sum(|lane| &lane.ghost_reads);
-        let departures = self.sum(|lane| &lane.departures);
+        let counted = self.counters.sums();
+        let returns = core::array::from_fn(|growth| counted[growth]);
+        let ghost_reads = counted[GHOST_READS];
         if balance::evidence(&returns, ghost_reads) < EVENTS {
             return;
         }
-        for lane in &self.lanes {
-            lane.returns.iter().for_each(|returns| returns.store(0, Ordering::Relaxed));
-            lane.ghost_reads.store(0, Ordering::Relaxed);
-            lane.departures.store(0, Ordering::Relaxed);
-        }
+        self.counters.clear();
         let before = self.departed.load(Ordering::Relaxed);
-        let departed = balance::departed(before, departures);
+        let departed = balance::departed(before, counted[DEPARTURES]);
         self.departed.store(departed, Ordering::Relaxed);
-        let fault_ns = self.fault.measured(&self.lanes, |lane| &lane.faults);
-        let eviction_ns = self.eviction.measured(&self.lanes, |lane| &lane.evictions);
-        let read_ns = self.read.measured(&self.lanes, |lane| &lane.reads);
+        let fault_ns = self.fault.measured(counted[FAULTS], counted[FAULTS + 1]);
+        let eviction_ns = self.eviction.measured(counted[EVICTIONS], counted[EVICTIONS + 1]);
+        let read_ns = self.read.measured(counted[READS], counted[READS + 1]);
         let observed = Observed {
             returns,
             fault_ns: SIGNAL_NS + fault_ns + eviction_ns,
@@ -245,10 +218,6 @@ impl Balancer {
         };
         let part = balance::next_part(self.part(), &observed, departed);
         self.part.store(part, Ordering::Relaxed);
-    }
-
-    fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU64) -> u64 {
-        self.lanes.iter().map(|lane| counter(lane).load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -265,9 +234,10 @@ mod tests {
             let balancer = Balancer::new(moves);
             for _ in 0..1000 {
                 balancer.note_departures(departures);
-                balancer.lanes[0].returns[0].store(returns, Ordering::Relaxed);
-                balancer.lanes[0].ghost_reads.store(ghost_reads, Ordering::Relaxed);
+                balancer.counters.add(0, returns);
+                balancer.counters.add(GHOST_READS, ghost_reads);
                 balancer.balance(&shares);
+                balancer.counters.clear();
             }
             balancer.part()
         };

@@ -1,63 +1,41 @@
-//! Compression: which pages are compressed, and counts of what that did.
+//! Compression: which pages are compressed.
+//!
+//! Where pages did not compress, few are tried: after each page in a row that did not, so many more
+//! of its 2 MiB range are passed over: 1, 2, 4, ... 128. One that compresses ends that.
 //!
 //! Never: allocates after `new`, waits.
-//! Threads: any.
+//! Threads: any; a race tries a page too many, or too few.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::atomic::{AtomicU64, Ordering};
+use deepheap_sys::atomic::{AtomicU16, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::padded::Padded;
-use deepheap_sys::tls;
+use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::PAGE;
-use crate::back_off::BackOff;
 use crate::codec::Compress;
+use crate::ranges::RangeNo;
 
-const LANES: usize = 16;
+/// Misses in a row that count: then 128 pages are passed over for each that is tried.
+const MISSES_MAX: u16 = 7;
+/// The lower half is how many pages are still passed over, the upper half the misses in a row.
+const PASSED: u16 = 0xff;
 
-/// What compression did, since the start of the process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressed {
-    /// Pages that left the page buffer compressed.
-    pub compressed: u64,
-    /// Bytes that they became.
-    pub compressed_bytes: u64,
-    /// Pages that were tried and did not become small enough.
-    pub given_up: u64,
-    /// Pages that were made of their compressed bytes.
-    pub decompressed: u64,
-    /// Nanoseconds that all of that took.
-    pub ns: u64,
-}
-
-impl Pressed {
-    fn counts(self) -> [u64; 5] {
-        let Pressed { compressed, compressed_bytes, given_up, decompressed, ns } = self;
-        [compressed, compressed_bytes, given_up, decompressed, ns]
-    }
-}
-
-/// What is compressed, and what that did.
+/// See the file's header. Two bytes for each range, where ranges are used.
 pub(crate) struct Compression {
     compress: Compress,
-    back_off: BackOff,
-    /// The counts of some threads each.
-    lanes: [Padded<[AtomicU64; 5]>; LANES],
+    ranges: PinnedArray<AtomicU16>,
 }
 
 impl Compression {
+    /// For a region of so many pages.
     pub(crate) fn new(compress: Compress, pages: usize) -> Result<Compression> {
-        Ok(Compression { compress, back_off: BackOff::new(pages)?, lanes: Default::default() })
+        let last = RangeNo::of(PageNo(pages.saturating_sub(1) as u32));
+        Ok(Compression { compress, ranges: PinnedArray::new(last.index() + 1)? })
     }
 
     /// Whether anything is compressed.
     pub(crate) fn is_on(&self) -> bool {
         self.compress != Compress::Off
-    }
-
-    /// The page was tried.
-    pub(crate) fn note_trial(&self, page: PageNo, compressed: bool) {
-        self.back_off.note(page, compressed);
     }
 
     /// The most bytes of a compressed page that are worth it.
@@ -69,34 +47,61 @@ impl Compression {
         }
     }
 
-    /// What was done, in all threads.
-    pub(crate) fn sum(&self) -> Pressed {
-        let sum = |at: usize| self.lanes.iter().map(|lane| lane[at].load(Ordering::Relaxed)).sum();
-        let [compressed, compressed_bytes, given_up, decompressed, ns] = core::array::from_fn(sum);
-        Pressed { compressed, compressed_bytes, given_up, decompressed, ns }
-    }
-
-    /// In a forked child: what the parent counted is the parent's.
-    pub(crate) fn become_child(&self) {
-        let counters = self.lanes.iter().flat_map(|lane| lane.iter());
-        counters.for_each(|counter| counter.store(0, Ordering::Relaxed));
-    }
-
     /// Whether to try this page.
     pub(crate) fn is_tried(&self, page: PageNo) -> bool {
-        match self.compress {
-            Compress::Off => false,
-            Compress::Auto => self.back_off.is_tried(page),
-            Compress::Lz4 => true,
+        if self.compress != Compress::Auto {
+            return self.is_on();
+        }
+        let range = self.range(page);
+        let state = range.load(Ordering::Relaxed);
+        if state & PASSED == 0 {
+            return true;
+        }
+        range.store(state - 1, Ordering::Relaxed);
+        false
+    }
+
+    /// The page was tried.
+    pub(crate) fn note_trial(&self, page: PageNo, compressed: bool) {
+        let range = self.range(page);
+        let state = range.load(Ordering::Relaxed);
+        let next = match (state >> 8, compressed) {
+            (_, true) => 0,
+            (misses, false) => {
+                let misses = (misses + 1).min(MISSES_MAX);
+                misses << 8 | 1 << misses
+            }
+        };
+        if next != state {
+            range.store(next, Ordering::Relaxed);
         }
     }
 
-    /// Counts what was done.
-    pub(crate) fn note(&self, counted: Pressed) {
-        for (counter, more) in self.lanes[tls::lane()].iter().zip(counted.counts()) {
-            if more > 0 {
-                counter.fetch_add(more, Ordering::Relaxed);
+    fn range(&self, page: PageNo) -> &AtomicU16 {
+        &self.ranges[RangeNo::of(page).index()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_compress_is_tried_less_and_less_until_it_does() {
+        let compression = Compression::new(Compress::Auto, 4096).expect("memory");
+        let tried = |count: u32| (0..count).filter(|_| compression.is_tried(PageNo(7))).count();
+        assert_eq!(tried(100), 100);
+        let mut trials = 0;
+        for _ in 0..10_000 {
+            if compression.is_tried(PageNo(7)) {
+                trials += 1;
+                compression.note_trial(PageNo(7), false);
             }
         }
+        assert!((70..100).contains(&trials), "{trials}: under one in a hundred");
+        assert!(compression.is_tried(PageNo(4095)), "another range");
+        while !compression.is_tried(PageNo(7)) {}
+        compression.note_trial(PageNo(7), true);
+        assert_eq!(tried(100), 100);
     }
 }

@@ -13,6 +13,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::PAGE;
 use crate::balancer::Balancer;
+use crate::counters::Counted;
 use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::flight::Flight;
 use crate::install::page_at;
@@ -23,7 +24,6 @@ use crate::policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
 use crate::policy::stride::Walks;
 use crate::policy::trail::{self, Trails};
 use crate::staging::{PAGE_STAGING_BYTES, StagingBuffer};
-use crate::trails::Followed;
 use crate::window::Window;
 
 const WINDOW: usize = WINDOW_MAX as usize;
@@ -111,7 +111,8 @@ impl Pager {
         let Some(ahead) = walks.fault(page.0) else { return false };
         let pages = ahead.pages().map(PageNo).filter(|&page| self.is_wanted(page));
         let asked = self.prefetch.ask_for_all(&self.prefetch.objects, pages);
-        self.prefetch.count_walk(asked, ahead.was_asked && is_in_dram);
+        self.count(Counted::WalkAsked, asked as u64);
+        self.count(Counted::WalkUsed, (ahead.was_asked && is_in_dram).into());
         true
     }
 
@@ -123,7 +124,7 @@ impl Pager {
 
     /// Notes the fault in the history besides.
     fn ask_on_trail(&self, page: PageNo, trails: &mut Trails, is_in_dram: bool) -> bool {
-        let Some(history) = self.trails.history() else { return false };
+        let Some(history) = &self.history else { return false };
         let most = trail::most_ahead(self.cache.limit() / PAGE, self.tier_mix.is_trail_slow());
         let Some(ahead) = trails.fault(history, page.0, is_in_dram, most) else { return false };
         self.note_scan(1);
@@ -138,17 +139,6 @@ impl Pager {
             trails.bring(asked);
         }
         true
-    }
-
-    /// How many pages walks in equal steps have asked for, and how many of them were in DRAM when
-    /// the walk came to them.
-    pub fn walked(&self) -> (u64, u64) {
-        self.prefetch.walked()
-    }
-
-    /// What came of pages that were brought because they had followed before.
-    pub fn followed(&self) -> Followed {
-        self.trails.followed()
     }
 
     /// Asks for the stretches after the window of a scan, from the page `from` on; `scans` scans of

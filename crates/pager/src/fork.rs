@@ -51,7 +51,7 @@ impl Pager {
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
         self.staging.all().iter().for_each(|pool| pool.forget_others());
-        self.compression.become_child();
+        self.forget_counts();
         self.trace.become_child();
         self.ownership.table.give_up_file();
         let mut resident = 0;

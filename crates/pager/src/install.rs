@@ -9,6 +9,7 @@ use core::ops::Range;
 use deepheap_heap::PageNo;
 
 use crate::PAGE;
+use crate::counters::Counted;
 use crate::fault_report::FaultError;
 use crate::frames::CopiedIn;
 use crate::ownership::{CameBy, Descriptor, DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH};
@@ -60,7 +61,7 @@ impl Pager {
                 false
             }
             CameBy::Trail => {
-                self.trails.use_one();
+                self.count(Counted::TrailUsed, 1);
                 descriptor.set_came_by(CameBy::Followed);
                 false
             }

@@ -6,7 +6,6 @@
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
 mod access;
-mod back_off;
 mod balancer;
 mod budget;
 mod bulk;
@@ -18,6 +17,7 @@ mod collect;
 mod compact;
 mod companions;
 mod compression;
+mod counters;
 mod direct;
 mod discard;
 mod evict;
@@ -67,14 +67,13 @@ mod takeover;
 mod tests;
 mod tier_mix;
 pub mod trace;
-mod trails;
 mod window;
 
 pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
 pub use budget::{Usage, handler_stacks, overhead_of_managing};
 pub use checkpoint::{CheckpointBuffer, Cut, CutError};
 pub use codec::Compress;
-pub use compression::Pressed;
+pub use counters::Counted;
 pub use direct::Direct;
 pub use fault_report::{FaultError, FaultKind, FaultReport};
 pub use lanes::lanes_shift;
@@ -85,7 +84,6 @@ pub use promises::{NoPromise, Overcommit};
 pub use sources::SOURCES_MAX;
 pub use staging::CALL_PIECES;
 pub use survey::Survey;
-pub use trails::Followed;
 
 pub(crate) use deepheap_heap::PAGE;
 

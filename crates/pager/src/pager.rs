@@ -24,6 +24,7 @@ use crate::budget::{self, Budget};
 use crate::capture::Capture;
 use crate::codec::Compress;
 use crate::compression::Compression;
+use crate::counters::{Counted, Counters};
 use crate::eviction_context::EvictionContext;
 use crate::frames::Frames;
 use crate::gate::{Gate, Level};
@@ -34,6 +35,7 @@ use crate::object_cache::ObjectCache;
 use crate::ownership::{Descriptor, Owned, Ownership};
 use crate::packer::Packer;
 use crate::plain_spans::PlainSpans;
+use crate::policy::history::{self, History};
 use crate::prefetch::Prefetch;
 use crate::promises::{NoPromise, Overcommit, Promises};
 use crate::refused_pins::RefusedPins;
@@ -41,7 +43,6 @@ use crate::sources::Sources;
 use crate::staging::StagingPools;
 use crate::tier_mix::TierMix;
 use crate::trace::{Happened, Trace};
-use crate::trails::Trails;
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
 
@@ -101,7 +102,9 @@ pub struct Pager {
     pub(crate) packers: Box<[Padded<Lock<Packer>>]>,
     pub(crate) prefetch: Prefetch,
     pub(crate) neighbours: Neighbours,
-    pub(crate) trails: Trails,
+    /// Which fault came after which, if that is noted.
+    pub(crate) history: Option<History>,
+    counters: Counters<{ Counted::ALL }>,
     pub(crate) compression: Compression,
     /// Pages that the program has pinned by calls, each counted once for every call.
     pub(crate) long_pins: AtomicUsize,
@@ -188,7 +191,11 @@ impl Pager {
                 contexts,
                 prefetch: Prefetch::new(options.follows_strides),
                 neighbours: Neighbours::default(),
-                trails: Trails::new(options.follows_sequences, bytes)?,
+                history: options
+                    .follows_sequences
+                    .then(|| History::new(history::bytes(bytes)))
+                    .transpose()?,
+                counters: Counters::new(),
                 compression: Compression::new(options.compress, pages)?,
                 sources: Sources::new(pages)?,
                 long_pins: AtomicUsize::new(0),
@@ -216,6 +223,20 @@ impl Pager {
         }
         pager.rebalance();
         Ok(pager)
+    }
+
+    /// How much was counted of something.
+    pub fn counted(&self, what: Counted) -> u64 {
+        self.counters.sums()[what as usize]
+    }
+
+    pub(crate) fn count(&self, what: Counted, more: u64) {
+        self.counters.add(what as usize, more);
+    }
+
+    /// In a forked child: what the parent counted is the parent's.
+    pub(crate) fn forget_counts(&self) {
+        self.counters.clear();
     }
 
     /// What is traced.

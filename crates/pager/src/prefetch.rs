@@ -11,10 +11,9 @@
 //! serve.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
+use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
-use deepheap_sys::padded::Padded;
 
 use crate::policy::sequence::Direction;
 use crate::staging::CALL_PIECES;
@@ -70,10 +69,6 @@ pub(crate) struct Prefetch {
     pub(crate) beside: Lock<Queue<PageNo, BESIDE>>,
     /// Whether walks in equal steps are fetched ahead.
     pub(crate) follows_strides: bool,
-    /// Pages asked for in walks.
-    strides_asked: Padded<AtomicU64>,
-    /// Of them those that were there when the walk came to them.
-    strides_used: Padded<AtomicU64>,
     /// Counts all requests; the fetchers sleep on it.
     pub(crate) signal: AtomicU32,
 }
@@ -86,8 +81,6 @@ impl Prefetch {
             on_trails: Lock::new(Queue::new(PageNo(0))),
             beside: Lock::new(Queue::new(PageNo(0))),
             follows_strides,
-            strides_asked: Padded(AtomicU64::new(0)),
-            strides_used: Padded(AtomicU64::new(0)),
             signal: AtomicU32::new(0),
         }
     }
@@ -119,22 +112,6 @@ impl Prefetch {
             self.wake(asked.div_ceil(CALL_PIECES) as u32);
         }
         asked
-    }
-
-    /// Counts what a walk asked for, and whether the page of its fault was there.
-    pub(crate) fn count_walk(&self, asked: usize, used: bool) {
-        for (counter, more) in [(&self.strides_asked, asked), (&self.strides_used, used.into())] {
-            if more > 0 {
-                counter.fetch_add(more as u64, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// How many pages walks have asked for, and how many of them were there in time.
-    pub(crate) fn walked(&self) -> (u64, u64) {
-        let [asked, used] = [&self.strides_asked, &self.strides_used]
-            .map(|counter| counter.load(Ordering::Relaxed));
-        (asked, used)
     }
 
     /// Asks for the neighbours of `page`.

@@ -44,18 +44,13 @@ use deepheap_sys::clock;
 
 use crate::PAGE;
 use crate::codec;
-use crate::compression::Pressed;
+use crate::counters::Counted;
 use crate::eviction_context::EvictionContext;
 use crate::ownership::{Flag, Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::trace::Happened;
 
 impl Pager {
-    /// What compression did.
-    pub fn pressed(&self) -> Pressed {
-        self.compression.sum()
-    }
-
     /// Compresses the pages of the batch that was published last, if they are still in the cache
     /// as they are.
     pub(crate) fn press_batch(&self, context: &mut EvictionContext) {
@@ -89,24 +84,14 @@ impl Pager {
         let most = self.compression.most_bytes();
         let compressed = context.compressor.compress(data, most);
         self.compression.note_trial(page, compressed.is_some());
-        let mut counted = Pressed { given_up: 1, ..Pressed::default() };
-        let mut small = None;
-        let mut taken = PAGE;
-        if let Some(bytes) = compressed {
-            taken = bytes.len();
-            small = self.cache.take_compressed(bytes);
-            counted = match small {
-                Some(_) => Pressed {
-                    compressed: 1,
-                    compressed_bytes: bytes.len() as u64,
-                    ..Pressed::default()
-                },
-                None => Pressed::default(),
-            };
-        }
+        let small = compressed.and_then(|bytes| self.cache.take_compressed(bytes));
+        let taken = compressed.map_or(PAGE, <[u8]>::len);
+        self.count(Counted::GivenUp, compressed.is_none().into());
         context.expect(taken);
-        self.compression.note(Pressed { ns: clock::monotonic_ns() - start_ns, ..counted });
+        self.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
         let Some(small) = small else { return };
+        self.count(Counted::Compressed, 1);
+        self.count(Counted::CompressedBytes, taken as u64);
         self.trace.note(Happened::Pressed, page, taken);
         descriptor.set(Flag::Compressed, true);
         descriptor.set_slot(small);
@@ -138,8 +123,8 @@ impl Pager {
     pub(crate) fn decompress(&self, bytes: &[u8], page: &mut [u8; PAGE]) -> bool {
         let start_ns = clock::monotonic_ns();
         let is_page = codec::decompress(bytes, page);
-        let ns = clock::monotonic_ns() - start_ns;
-        self.compression.note(Pressed { decompressed: 1, ns, ..Pressed::default() });
+        self.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
+        self.count(Counted::Decompressed, 1);
         is_page
     }
 

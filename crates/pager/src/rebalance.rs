@@ -24,6 +24,7 @@ use crate::moves::Moves;
 use crate::ownership::ObjectTable;
 use crate::pager::Pager;
 use crate::policy::budget_split::{self, Share, Split};
+use crate::policy::history::History;
 use crate::policy::replacement;
 use crate::staging::Staging;
 use crate::trace::Happened;
@@ -70,7 +71,7 @@ impl Pager {
                 + handler_stack::resident_bytes()
                 + self.cache.table_bytes()
                 + self.trace.bytes()
-                + self.trails.bytes()
+                + self.history.as_ref().map_or(0, History::bytes)
                 + self.lanes.as_ref().map_or(0, Lanes::memory_bytes)
                 // The collectors' buffers.
                 + self.store.segment_bytes()

@@ -12,6 +12,7 @@ use deepheap_sys::lock::Guard;
 use deepheap_sys::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
+use crate::counters::Counted;
 use crate::install::fill_page;
 use crate::moves::Moves;
 use crate::ownership::{CameBy, DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
@@ -269,7 +270,7 @@ impl Pager {
     fn leave_for(&self, owned: Owned, block: Block) {
         let descriptor = self.ownership.of(&owned);
         if descriptor.came_by() == CameBy::Trail {
-            self.trails.drop_one();
+            self.count(Counted::TrailDropped, 1);
         }
         self.cache.give_back(descriptor.slot());
         self.ownership.stored(owned, block);

@@ -114,7 +114,7 @@ impl Pager {
     /// goes to the second tier.
     fn choose_way(&self, packer: &mut Packer, count: usize, seen: Seen) -> Chosen {
         let none = Chosen { to_store: 0, to_second: 0 };
-        let Some(history) = self.trails.history() else { return none };
+        let Some(history) = self.history.as_ref() else { return none };
         let Packer { leaving, is_sequence, .. } = packer;
         let (leaving, list) = leaving.split_at_mut(BATCH_MAX);
         let leaving = &leaving[..count];

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::Write;
 
 use deepheap_heap::PAGE;
-use deepheap_pager::{Moves, Pager, Usage};
+use deepheap_pager::{Counted, Moves, Pager, Usage};
 use deepheap_store::Store;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
@@ -66,19 +66,16 @@ impl Runtime {
         let store = pager.store().stats();
         let block = deepheap_heap::PAGE as u64;
         let put = |counter, value| self.stats.put(counter, value);
-        let pressed = pager.pressed();
-        put(Counter::Compressed, pressed.compressed);
-        put(Counter::CompressedBytes, pressed.compressed_bytes);
-        put(Counter::CompressGivenUp, pressed.given_up);
-        put(Counter::Decompressed, pressed.decompressed);
-        put(Counter::CompressNs, pressed.ns);
-        let (asked, used) = pager.walked();
-        put(Counter::StridesAsked, asked);
-        put(Counter::StridesUsed, used);
-        let followed = pager.followed();
-        put(Counter::SequencesBrought, followed.brought);
-        put(Counter::SequencesUsed, followed.used);
-        put(Counter::SequencesDropped, followed.dropped);
+        put(Counter::Compressed, pager.counted(Counted::Compressed));
+        put(Counter::CompressedBytes, pager.counted(Counted::CompressedBytes));
+        put(Counter::CompressGivenUp, pager.counted(Counted::GivenUp));
+        put(Counter::Decompressed, pager.counted(Counted::Decompressed));
+        put(Counter::CompressNs, pager.counted(Counted::CompressNs));
+        put(Counter::StridesAsked, pager.counted(Counted::WalkAsked));
+        put(Counter::StridesUsed, pager.counted(Counted::WalkUsed));
+        put(Counter::SequencesBrought, pager.counted(Counted::TrailBrought));
+        put(Counter::SequencesUsed, pager.counted(Counted::TrailUsed));
+        put(Counter::SequencesDropped, pager.counted(Counted::TrailDropped));
         // Pages of the object table go to a device, too.
         let table = pager.table_traffic();
         put(Counter::DeviceReads, store.device_reads + table.read);

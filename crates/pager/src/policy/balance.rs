@@ -42,32 +42,16 @@ pub fn growth(margins: u64) -> Option<usize> {
     GROWTHS.iter().position(|&most| margins <= most)
 }
 
-/// What some operations took together.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
-    /// How many they were.
-    pub operations: u64,
-    /// Nanoseconds.
-    pub ns: u64,
-}
-
-impl Spent {
-    /// Both together.
-    pub fn and(self, other: Spent) -> Spent {
-        Spent { operations: self.operations + other.operations, ns: self.ns + other.ns }
-    }
-}
-
 /// With fewer operations the cost stays what it was.
 const OPERATIONS_LEAST: u64 = 16;
 
-/// The moving average of an operation's cost, which was `before_ns`: the new measurement counts a
-/// quarter.
-pub fn smoothed_ns(before_ns: u64, spent: Spent) -> u64 {
-    if spent.operations < OPERATIONS_LEAST {
+/// The moving average of an operation's cost, which was `before_ns`; since then so many took so
+/// long, which counts a quarter.
+pub fn smoothed_ns(before_ns: u64, operations: u64, ns: u64) -> u64 {
+    if operations < OPERATIONS_LEAST {
         return before_ns;
     }
-    (3 * before_ns + spent.ns / spent.operations) / 4
+    (3 * before_ns + ns / operations) / 4
 }
 
 /// Where RAM should move.
@@ -207,12 +191,10 @@ mod tests {
 
     #[test]
     fn a_cost_follows_what_is_measured_and_ignores_a_few_operations() {
-        let spent = |operations, ns| Spent { operations, ns };
-        assert_eq!(smoothed_ns(10_000, spent(0, 0)), 10_000);
-        assert_eq!(smoothed_ns(10_000, spent(15, 15_000_000)), 10_000);
-        let dearer = spent(500, 500 * 90_000).and(spent(500, 500 * 110_000));
-        assert_eq!(smoothed_ns(20_000, dearer), 40_000);
-        let settled = (0..40).fold(10_000, |ns, _| smoothed_ns(ns, dearer));
+        assert_eq!(smoothed_ns(10_000, 0, 0), 10_000);
+        assert_eq!(smoothed_ns(10_000, 15, 15_000_000), 10_000);
+        assert_eq!(smoothed_ns(20_000, 1000, 1000 * 100_000), 40_000);
+        let settled = (0..40).fold(10_000, |ns, _| smoothed_ns(ns, 1000, 1000 * 100_000));
         assert!((99_000..=100_000).contains(&settled), "{settled}");
     }
 

@@ -1,0 +1,71 @@
+//! Counters: of what threads count so often that they would fight over one line.
+//!
+//! Never: allocates, waits.
+//! Threads: any. They are spread over lanes, each of which has counters of its own.
+
+use core::array;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use deepheap_sys::padded::Padded;
+use deepheap_sys::tls;
+
+const LANES: usize = 16;
+
+/// What a pager counts from the start of the process on.
+#[derive(Clone, Copy, Debug)]
+pub enum Counted {
+    /// Pages that left the page buffer compressed.
+    Compressed,
+    /// Bytes that they became.
+    CompressedBytes,
+    /// Pages that were tried and did not become small enough.
+    GivenUp,
+    /// Pages that were made of their compressed bytes.
+    Decompressed,
+    /// Nanoseconds that all of that took.
+    CompressNs,
+    /// Pages that walks in equal steps have asked for.
+    WalkAsked,
+    /// Of them those that were in DRAM when the walk came to them.
+    WalkUsed,
+    /// Pages that were read because they had followed before.
+    TrailBrought,
+    /// Of them those that a fault found in the cache.
+    TrailUsed,
+    /// And those that left the cache before.
+    TrailDropped,
+}
+
+impl Counted {
+    /// How many there are.
+    pub(crate) const ALL: usize = Counted::TrailDropped as usize + 1;
+}
+
+/// `N` counters.
+pub(crate) struct Counters<const N: usize>([Padded<[AtomicU64; N]>; LANES]);
+
+impl<const N: usize> Counters<N> {
+    pub(crate) const fn new() -> Counters<N> {
+        Counters([const { Padded([const { AtomicU64::new(0) }; N]) }; LANES])
+    }
+
+    /// Counts so much more.
+    pub(crate) fn add(&self, counter: usize, more: u64) {
+        if more > 0 {
+            self.0[tls::lane()][counter].fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// What was counted, in all threads.
+    pub(crate) fn sums(&self) -> [u64; N] {
+        let load = |lane: &Padded<[AtomicU64; N]>, at: usize| lane[at].load(Ordering::Relaxed);
+        array::from_fn(|counter| self.0.iter().map(|lane| load(lane, counter)).sum())
+    }
+
+    /// Counts from 0 on again.
+    pub(crate) fn clear(&self) {
+        for counter in self.0.iter().flat_map(|lane| &lane.0) {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
