@@ -18,7 +18,7 @@
 //! Threads: as `fault`.
 
 use deepheap_heap::{LANE_BYTES, PageNo};
-use deepheap_store::StoreError;
+use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::mapping;
 use deepheap_sys::userfaultfd::Copy;
@@ -28,13 +28,14 @@ use crate::fault::PRESENT_MAX;
 use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
 use crate::gate::Level;
 use crate::lane_exit::Stays;
-use crate::lanes::{LaneNo, Lanes};
+use crate::lanes::Lanes;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Found, Owned, Pin, Seen};
+use crate::ownership::{DescriptorId, Found, Owned, Pin, Place, Seen};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::policy::replacement::Rank;
 use crate::policy::sequence::Sequences;
+use crate::window::Window;
 
 /// How often a fault begins anew, because other threads were faster, before the access is tried
 /// again.
@@ -47,8 +48,8 @@ const EXILED_MAX: usize = 8192;
 enum Step {
     /// The object is in reach.
     Served(FaultKind),
-    /// The page is mapped, and was.
-    Present,
+    /// The page is resident: whether it was mapped already.
+    Waited { is_present: bool },
     /// Something has changed: look again.
     Again,
     /// The object was fetched into the cache; what `fetch` has told.
@@ -57,17 +58,13 @@ enum Step {
     NeedsPage,
 }
 
-/// What a fault has at hand.
-struct Attempt<'a> {
-    /// A slot of the cache for who has the lane.
-    spare: Option<u32>,
-    /// A page of the page buffer, if one is reserved.
-    reserved: Option<Reserved<'a>>,
-    /// The object may be exiled.
-    may_exile: bool,
-    /// It is to be exiled.
-    wants_exile: bool,
-    repeats: usize,
+/// Whether the object that comes may be exiled.
+
+enum Exile<'a> {
+    Never,
+    Possible,
+    /// It is to be, to this page of the page buffer.
+    Ready(Reserved<'a>),
 }
 
 /// Where an object that comes is now.
@@ -97,68 +94,52 @@ impl Pager {
         repeats: usize,
     ) -> Result<FaultReport, FaultError> {
         let mut moves = Moves::default();
-        let wants_exile = lanes.alternates(page);
-        let mut attempt =
-            Attempt { spare: None, reserved: None, may_exile: true, wants_exile, repeats };
-        let served = self.bring_to_lane(lanes, page, sequences, &mut attempt, &mut moves);
-        if attempt.wants_exile && lanes.exiled_pages() > EXILED_MAX {
+        let mut exile = Exile::Possible;
+        if lanes.alternates(page) {
+            exile = Exile::Ready(self.reserve_page(&mut moves, 0));
+        }
+        let served = self.bring_to_lane(lanes, page, sequences, exile, repeats, &mut moves);
+        if lanes.exiled_pages() > EXILED_MAX && lanes.is_exiled(page) {
             self.bring_one_home(lanes, &mut moves);
         }
         self.signal_eviction();
-        served.map(|(served, is_present)| {
-            let Served { kind, ahead, passed } = served;
-            FaultReport { kind, ahead, passed, moves, is_present }
-        })
+        let (Served { kind, ahead, passed }, is_present) = served?;
+        Ok(FaultReport { kind, ahead, passed, moves, is_present })
     }
 
-    /// The tries, and what is needed for them, which is got while nothing is owned.
+    /// The tries, and what is needed for them, which is got while nothing is owned. Answers
+    /// besides whether the page was mapped already.
     fn bring_to_lane<'a>(
         &'a self,
         lanes: &Lanes,
         page: PageNo,
         sequences: &mut Sequences,
-        attempt: &mut Attempt<'a>,
+        mut exile: Exile<'a>,
+        repeats: usize,
         moves: &mut Moves,
     ) -> Result<(Served, bool), FaultError> {
         self.limit_table(moves);
         self.have_frame(lanes, page, moves);
-        let mut fetched = None;
-        let mut answer = Ok((FaultKind::Waited, false));
+        let (mut fetched, mut step) = (None, Ok(Step::Again));
         for _ in 0..TRIES {
-            if attempt.wants_exile && attempt.may_exile && attempt.reserved.is_none() {
-                attempt.reserved = Some(self.reserve_page(moves, 0));
-            }
             let passage = self.gate.enter(Level::Mover);
-            let step = self.try_lane(lanes, page, sequences, attempt, moves);
-            // A fork must find no slot that a thread outside the gate has.
-            if let Some(slot) = attempt.spare.take() {
-                self.cache.give_back(slot);
-            }
+            step = self.try_lane(lanes, page, sequences, &mut exile, repeats, moves);
             drop(passage);
             match step {
-                Ok(Step::Served(kind)) => answer = Ok((kind, false)),
-                Ok(Step::Present) => answer = Ok((FaultKind::Waited, true)),
-                Ok(Step::Fetched(served)) => {
-                    fetched = Some(served);
-                    continue;
+                Ok(Step::Again) => {}
+                Ok(Step::Fetched(served)) => fetched = Some(served),
+                Ok(Step::NeedsPage) if matches!(exile, Exile::Possible) => {
+                    exile = Exile::Ready(self.reserve_page(moves, 0));
                 }
-                Ok(Step::NeedsPage) if attempt.may_exile => {
-                    attempt.wants_exile = true;
-                    continue;
-                }
-                Ok(Step::NeedsPage) => {}
-                Ok(Step::Again) => continue,
-                Err(error) => answer = Err(error),
+                _ => break,
             }
-            break;
         }
-        attempt.reserved = None;
-        let (kind, is_present) = answer?;
-        let served = match (kind, fetched) {
-            (FaultKind::Waited, _) | (_, None) => Served { kind, ahead: 0, passed: 1 },
-            (_, Some(fetched)) => fetched,
-        };
-        Ok((served, is_present))
+        let waited = Served { kind: FaultKind::Waited, ahead: 0, passed: 1 };
+        Ok(match step? {
+            Step::Served(kind) => (fetched.unwrap_or(Served { kind, ..waited }), false),
+            Step::Waited { is_present } => (waited, is_present),
+            Step::Again | Step::Fetched(_) | Step::NeedsPage => (waited, false),
+        })
     }
 
     /// The frame of a page takes RAM from now on, for which this thread makes room.
@@ -178,7 +159,8 @@ impl Pager {
         lanes: &Lanes,
         page: PageNo,
         sequences: &mut Sequences,
-        attempt: &mut Attempt<'_>,
+        exile: &mut Exile<'_>,
+        repeats: usize,
         moves: &mut Moves,
     ) -> Result<Step, FaultError> {
         let from = match self.ownership.look(page) {
@@ -188,20 +170,15 @@ impl Pager {
                 return Ok(Step::Again);
             }
             Found::Resident(_) if lanes.is_exiled(page) => {
-                let is_present = self.wait_for(page, attempt.repeats)?;
-                return Ok(if is_present {
-                    Step::Present
-                } else {
-                    Step::Served(FaultKind::Waited)
-                });
+                return Ok(Step::Waited { is_present: self.wait_for(page, repeats)? });
             }
-            Found::Resident(seen) => return self.map_again(lanes, page, seen, attempt),
+            Found::Resident(seen) => return self.map_again(lanes, page, seen, repeats),
             Found::Stored(block) => {
                 // None: other threads have all that could leave the cache. The store is not full.
-                let Some(slot) = self.slot_for(page, moves).map_err(FaultError::NoRoom)? else {
+                let mut slot = self.slot_for(page, moves).map_err(FaultError::NoRoom)?;
+                if slot.is_none() {
                     return Ok(Step::Again);
-                };
-                let mut slot = Some(slot);
+                }
                 // It goes to the slot: no page is installed for it.
                 let mut reserved = self.frames.page_buffer.adopt(1);
                 let fetched = self.fetch(page, block, sequences, &mut reserved, &mut slot);
@@ -216,10 +193,9 @@ impl Pager {
                 From::Cached(id)
             }
         };
-        let step = self.enter_lane(lanes, page, from, attempt, moves)?;
+        let step = self.enter_lane(lanes, page, from, exile, moves)?;
         if matches!(step, Step::Served(FaultKind::Cached)) {
-            let window = crate::window::Window::of(page, sequences.of(page.0));
-            if window.count == 1 {
+            if Window::of(page, sequences.of(page.0)).count == 1 {
                 self.ask_next(page, sequences, true);
             }
             sequences.pass(page.0, 1);
@@ -234,7 +210,7 @@ impl Pager {
         lanes: &Lanes,
         page: PageNo,
         seen: Seen,
-        attempt: &Attempt<'_>,
+        repeats: usize,
     ) -> Result<Step, FaultError> {
         let lane = lanes.lane_of(page);
         let _lock = lanes.lock(lane);
@@ -244,13 +220,10 @@ impl Pager {
         let Some(owned) = self.ownership.claim_seen(page, seen) else { return Ok(Step::Again) };
         let mapped = self.frames.map_shared(page);
         self.ownership.put_back(owned);
-        match mapped {
-            Err(errno) => Err(FaultError::Install(errno)),
-            Ok(Copy::Exists) if attempt.repeats >= PRESENT_MAX => {
-                Err(FaultError::Install(deepheap_sys::errno::Errno::EEXIST))
-            }
-            Ok(Copy::Exists) => Ok(Step::Present),
-            Ok(Copy::Done | Copy::Partial(_)) => Ok(Step::Served(FaultKind::Cached)),
+        match mapped.map_err(FaultError::Install)? {
+            Copy::Exists if repeats >= PRESENT_MAX => Err(FaultError::Install(Errno::EEXIST)),
+            Copy::Exists => Ok(Step::Waited { is_present: true }),
+            Copy::Done | Copy::Partial(_) => Ok(Step::Served(FaultKind::Cached)),
         }
     }
 
@@ -260,52 +233,56 @@ impl Pager {
         lanes: &Lanes,
         page: PageNo,
         from: From,
-        attempt: &mut Attempt<'_>,
+        exile: &mut Exile<'_>,
+        moves: &mut Moves,
+    ) -> Result<Step, FaultError> {
+        if let Exile::Ready(reserved) = exile {
+            let Some(owned) = self.claim_from(page, from) else { return Ok(Step::Again) };
+            self.exile(lanes, page, from, owned, reserved)?;
+            *exile = Exile::Possible;
+            return Ok(Step::Served(kind_of(from)));
+        }
+        let mut spare = None;
+        if let Some(occupant) = lanes.occupant(lanes.lane_of(page))
+            && self.slot_left_by(lanes, page, from, occupant).is_none()
+        {
+            spare = match (self.slot_for(occupant, moves), from) {
+                (Ok(Some(slot)), _) => Some(slot),
+                // What is in RAM stays usable when nothing can be written.
+                (Ok(None), _) | (Err(_), From::Cached(_)) => return Ok(Step::NeedsPage),
+                (Err(error), From::Zero) => return Err(FaultError::NoRoom(error)),
+            };
+        }
+        let step = self.exchange(lanes, page, from, &mut spare, moves);
+        if let Some(slot) = spare {
+            self.cache.give_back(slot);
+        }
+        step
+    }
+
+    /// Brings an object to its lane. Who has that leaves for the slot of the object that comes, or
+    /// else for the spare one.
+    fn exchange(
+        &self,
+        lanes: &Lanes,
+        page: PageNo,
+        from: From,
+        spare: &mut Option<u32>,
         moves: &mut Moves,
     ) -> Result<Step, FaultError> {
         let lane = lanes.lane_of(page);
-        if attempt.wants_exile
-            && let Some(reserved) = &mut attempt.reserved
-        {
-            let Some(owned) = self.claim_from(page, from) else { return Ok(Step::Again) };
-            self.exile(lanes, page, from, owned, reserved)?;
-            return Ok(Step::Served(kind_of(from)));
-        }
-        if let Some(occupant) = lanes.occupant(lane)
-            && !self.can_exchange(lanes, page, from, occupant)
-        {
-            match (self.have_spare(attempt, occupant, moves), from) {
-                (Ok(true), _) => {}
-                // What is in RAM stays usable when nothing can be written.
-                (Ok(false), _) | (Err(_), From::Cached(_)) => return Ok(Step::NeedsPage),
-                (Err(error), From::Zero) => return Err(FaultError::NoRoom(error)),
-            }
-        }
         let lock = lanes.lock(lane);
         let Some(newcomer) = self.claim_from(page, from) else { return Ok(Step::Again) };
         let Some(occupant) = lanes.occupant(lane) else {
-            let entered = self.fill_lane(lanes, (page, lane), from, newcomer);
-            drop(lock);
-            return entered.map(Step::Served);
+            return self.fill_lane(lanes, page, from, newcomer, false).map(Step::Served);
         };
         debug_assert_ne!(occupant, page, "a resident object is claimed as another");
         let kept = self.kept_bytes(occupant);
-        let fits = |slot: u32| self.cache.slot_bytes(slot) >= kept;
-        let own_slot = match from {
-            // An exiled page's object keeps its slot until its window is mapped.
-            From::Cached(id) if !lanes.is_exiled(page) => {
-                Some(self.ownership.descriptor(id).slot()).filter(|&slot| fits(slot))
-            }
-            From::Cached(_) | From::Zero => None,
-        };
-        let spare = if own_slot.is_some() { None } else { attempt.spare.filter(|&it| fits(it)) };
-        let Some(slot) = own_slot.or(spare) else {
-            self.return_to(from, newcomer);
-            drop(lock);
+        let left = self.slot_left_by(lanes, page, from, occupant);
+        let fitting = left.or(spare.filter(|&slot| self.cache.slot_bytes(slot) >= kept));
+        let Some(slot) = fitting else {
             // Another object has the lane by now, and wants another slot.
-            if let Some(slot) = attempt.spare.take() {
-                self.cache.give_back(slot);
-            }
+            self.return_to(from, newcomer);
             return Ok(Step::Again);
         };
         let leaving = match self.unmap_occupant(lanes, lane, occupant) {
@@ -313,27 +290,23 @@ impl Pager {
             Err(stays) => {
                 self.return_to(from, newcomer);
                 drop(lock);
-                return Ok(match stays {
-                    Stays::Pinned => Step::NeedsPage,
-                    Stays::Owned => {
-                        if let Some(seen) = self.ownership.seen_on_its_way(occupant) {
-                            self.ownership.wait(seen);
-                        }
-                        Step::Again
-                    }
-                });
+                if stays == Stays::Pinned {
+                    return Ok(Step::NeedsPage);
+                }
+                if let Some(seen) = self.ownership.seen_on_its_way(occupant) {
+                    self.ownership.wait(seen);
+                }
+                return Ok(Step::Again);
             }
         };
         let mut bytes = [0; LANE_BYTES];
         // SAFETY: the lane is ours: its lock is held, and nobody has it mapped.
         unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(lanes.bytes_of(lane), LANE_BYTES) };
-        let keeps_slot = own_slot.is_some();
-        let entered = self.fill_lane_keeping(lanes, (page, lane), from, newcomer, keeps_slot);
-        if !keeps_slot {
-            attempt.spare = None;
+        let entered = self.fill_lane(lanes, page, from, newcomer, left.is_some());
+        if left.is_none() {
+            *spare = None;
         }
         self.publish_left(leaving, &bytes[..kept], slot, moves);
-        drop(lock);
         entered.map(Step::Served)
     }
 
@@ -352,59 +325,41 @@ impl Pager {
         }
     }
 
-    /// Whether the occupant can have the slot of the object that comes. A hint.
-    fn can_exchange(&self, lanes: &Lanes, page: PageNo, from: From, occupant: PageNo) -> bool {
-        let From::Cached(id) = from else { return false };
-        let slot = self.ownership.descriptor(id).slot();
-        !lanes.is_exiled(page) && self.cache.slot_bytes(slot) >= self.kept_bytes(occupant)
-    }
-
-    /// Has a slot for the occupant at hand; false if there is none to be had.
-    fn have_spare(
+    /// The slot that the object leaves when it comes to its lane, if the occupant fits there. An
+    /// exiled page's object keeps its slot until its window is mapped. A hint until it is owned.
+    fn slot_left_by(
         &self,
-        attempt: &mut Attempt<'_>,
+        lanes: &Lanes,
+        page: PageNo,
+        from: From,
         occupant: PageNo,
-        moves: &mut Moves,
-    ) -> Result<bool, StoreError> {
-        let kept = self.kept_bytes(occupant);
-        if let Some(slot) = attempt.spare
-            && self.cache.slot_bytes(slot) < kept
-        {
-            self.cache.give_back(slot);
-            attempt.spare = None;
-        }
-        if attempt.spare.is_none() {
-            attempt.spare = self.slot_for(occupant, moves)?;
-        }
-        Ok(attempt.spare.is_some())
+    ) -> Option<u32> {
+        let slot = self.slot_of(from).filter(|_| !lanes.is_exiled(page))?;
+        (self.cache.slot_bytes(slot) >= self.kept_bytes(occupant)).then_some(slot)
     }
 
-    /// Puts an owned object into its lane, which is empty, and maps it. Its slot is free then.
+    /// The slot of an object that is cached.
+    fn slot_of(&self, from: From) -> Option<u32> {
+        match from {
+            From::Zero => None,
+            From::Cached(id) => Some(self.ownership.descriptor(id).slot()),
+        }
+    }
+
+    /// Puts an owned object into its lane, whose lock is held and which is empty, and maps it. Its
+    /// slot is free then, or the caller's if that `keeps_slot`.
     fn fill_lane(
         &self,
         lanes: &Lanes,
-        place: (PageNo, LaneNo),
-        from: From,
-        owned: Owned,
-    ) -> Result<FaultKind, FaultError> {
-        self.fill_lane_keeping(lanes, place, from, owned, false)
-    }
-
-    /// As `fill_lane`; with `keeps_slot` its slot is the caller's.
-    fn fill_lane_keeping(
-        &self,
-        lanes: &Lanes,
-        (page, lane): (PageNo, LaneNo),
+        page: PageNo,
         from: From,
         owned: Owned,
         keeps_slot: bool,
     ) -> Result<FaultKind, FaultError> {
+        let lane = lanes.lane_of(page);
         let (to, kept) = (lanes.bytes_of(lane), self.kept_bytes(page));
         debug_assert!(kept <= LANE_BYTES, "{kept} bytes in a lane");
-        let slot = match from {
-            From::Zero => None,
-            From::Cached(_) => Some(self.ownership.of(&owned).slot()),
-        };
+        let slot = self.slot_of(from);
         // SAFETY: the lane is ours: its lock is held, and nobody has it mapped; the slot is the
         // object's, which is owned.
         unsafe {
@@ -449,10 +404,7 @@ impl Pager {
         reserved: &mut Reserved<'_>,
     ) -> Result<(), FaultError> {
         let (offset, kept) = (self.heap.kept_offset(page), self.kept_bytes(page));
-        let slot = match from {
-            From::Zero => None,
-            From::Cached(_) => Some(self.ownership.of(&owned).slot()),
-        };
+        let slot = self.slot_of(from);
         // SAFETY: for a page of the caller's, all zeros; the slot is the object's, which is owned.
         let fill = |to: *mut u8| unsafe {
             match slot {
@@ -515,23 +467,12 @@ impl Pager {
         const LOOKS: usize = 64;
         for _ in 0..LOOKS {
             let Some(page) = lanes.next_exiled(self.frames.managed_spans()) else { return };
-            let is_here = matches!(
-                self.ownership.peek(page),
-                Some(crate::ownership::Place::Busy(_) | crate::ownership::Place::Lost)
-            );
-            if is_here {
-                continue;
+            if matches!(self.ownership.peek(page), Some(Place::Busy(_) | Place::Lost)) {
+                continue; // it is here
             }
             let mut sequences = Sequences::default();
-            let mut attempt = Attempt {
-                spare: None,
-                reserved: None,
-                may_exile: false,
-                wants_exile: false,
-                repeats: 0,
-            };
             // Who touches it is told what went wrong.
-            let _ = self.bring_to_lane(lanes, page, &mut sequences, &mut attempt, moves);
+            let _ = self.bring_to_lane(lanes, page, &mut sequences, Exile::Never, 0, moves);
             return;
         }
     }
