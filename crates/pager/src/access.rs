@@ -13,7 +13,7 @@
 //! object which its own thread owns would wait for ever.
 
 use deepheap_heap::PageNo;
-use deepheap_store::StoreError;
+use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::signals::Blocked;
 
@@ -24,7 +24,9 @@ use crate::flight::{Flight, Landed};
 use crate::gate::Level;
 use crate::install::page_at;
 use crate::moves::Moves;
-use crate::ownership::{CameBy, Descriptor, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH};
+use crate::ownership::{
+    CameBy, Descriptor, DescriptorId, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH,
+};
 use crate::pager::Pager;
 use crate::policy::replacement;
 use crate::promises::NoPromise;
@@ -44,12 +46,6 @@ pub enum Operation {
     Write,
     /// Into DRAM, no further, for this reason.
     Fetch(CameBy),
-}
-
-impl Operation {
-    fn only_fetches(self) -> bool {
-        matches!(self, Operation::Fetch(_))
-    }
 }
 
 /// Consecutive bytes of one page of the region.
@@ -109,9 +105,12 @@ enum Progress {
     Reading,
     /// Another thread owns its object, or it needs a slot.
     Later,
-    /// Its object cannot be read.
-    Damaged(StoreError),
+    /// Its object has changed since the look: look again.
+    Changed,
 }
+
+/// The progress of a piece, or why its object cannot be read.
+type Begun = Result<Progress, StoreError>;
 
 /// One call and its progress. All of its pieces lie in managed memory, within their objects.
 struct Call<'a> {
@@ -122,6 +121,16 @@ struct Call<'a> {
     /// The objects to be read, and for which piece each.
     flight: Flight<CALL_PIECES>,
     piece_of: [u8; CALL_PIECES],
+    /// The first piece that could not be done.
+    failed: Option<AccessError>,
+}
+
+impl Call<'_> {
+    fn fail(&mut self, piece: usize, reason: AccessReason) {
+        if self.failed.is_none_or(|failed| piece < failed.piece) {
+            self.failed = Some(AccessError { piece, reason });
+        }
+    }
 }
 
 impl Pager {
@@ -148,14 +157,13 @@ impl Pager {
         let (good, bad) = self.good_pieces(pieces);
         let (slots, piece_of) = ([None; CALL_PIECES], [0; CALL_PIECES]);
         let (pieces, flight) = (&pieces[..good], Flight::new());
-        let mut call = Call { operation, pieces, buffer, slots, flight, piece_of };
-        let done = self.access_call(&mut call, moves);
+        let mut call = Call { operation, pieces, buffer, slots, flight, piece_of, failed: bad };
+        self.access_call(&mut call, moves);
         for slot in call.slots.into_iter().flatten() {
             self.cache.give_back(slot);
         }
         self.signal_eviction();
-        // The bad piece comes after all that were tried.
-        done.and(bad.map_or(Ok(()), Err))
+        call.failed.map_or(Ok(()), Err)
     }
 
     /// Sets the reuse count of the object of a page, up to `REUSE_MAX`, or to `ONCE`. A hint.
@@ -191,7 +199,7 @@ impl Pager {
         (offset + piece.length <= self.kept_bytes(page)).then_some(offset)
     }
 
-    fn access_call(&self, call: &mut Call<'_>, moves: &mut Moves) -> Result<(), AccessError> {
+    fn access_call(&self, call: &mut Call<'_>, moves: &mut Moves) {
         let count = call.pieces.len();
         let bulk = match call.operation {
             Operation::Write => self.write_in_bulk(call.pieces, call.buffer, moves),
@@ -207,33 +215,28 @@ impl Pager {
             }
         }
         let mut later: Pieces = 0;
-        let mut damaged: Option<AccessError> = None;
         for index in (0..count).filter(|&index| !is_done(index)) {
             // An earlier piece of the same object that has to wait goes first.
-            let page = |piece: &Piece| piece.address / PAGE;
-            let before = call.pieces[..index].iter().enumerate();
-            let behind = later != 0
-                && before
-                    .filter(|(at, _)| later & (1 << at) != 0)
-                    .any(|(_, piece)| page(piece) == page(&call.pieces[index]));
-            let progress = if behind { Progress::Later } else { self.begin_piece(call, index) };
-            later |= Pieces::from(matches!(progress, Progress::Later)) << index;
-            if let (None, Progress::Damaged(error)) = (damaged, progress) {
-                damaged =
-                    Some(AccessError { piece: index, reason: AccessReason::Unreadable(error) });
+            let page = |piece: usize| call.pieces[piece].address / PAGE;
+            let waits = |piece: usize| later & (1 << piece) != 0 && page(piece) == page(index);
+            let is_later = later != 0 && (0..index).any(waits);
+            match if is_later { Ok(Progress::Later) } else { self.begin_piece(call, index) } {
+                Ok(Progress::Later) => later |= 1 << index,
+                Ok(_) => {}
+                Err(error) => call.fail(index, AccessReason::Unreadable(error)),
             }
         }
-        let failed = [self.read_pieces(call), damaged].into_iter().flatten();
-        let mut failed = failed.min_by_key(|failed| failed.piece);
-        while later != 0 && failed.is_none_or(|failed| later.trailing_zeros() < failed.piece as u32)
-        {
+        self.read_pieces(call);
+        while later != 0 {
             let index = later.trailing_zeros() as usize;
             later &= later - 1;
+            if call.failed.is_some_and(|failed| failed.piece < index) {
+                return;
+            }
             if let Err(reason) = self.do_alone(call, index, moves) {
-                failed = Some(AccessError { piece: index, reason });
+                call.fail(index, reason);
             }
         }
-        failed.map_or(Ok(()), Err)
     }
 
     /// Whether a piece of the page will need a cache slot, as things stand.
@@ -274,106 +277,156 @@ impl Pager {
 
     /// Does the piece at once if that needs no read from the device; otherwise claims its object
     /// for reading.
-    fn begin_piece(&self, call: &mut Call<'_>, index: usize) -> Progress {
+    fn begin_piece(&self, call: &mut Call<'_>, index: usize) -> Begun {
         let page = self.frames.page_at(call.pieces[index].address);
-        let writes = call.operation == Operation::Write;
         loop {
             let found = self.ownership.look(page);
-            if call.operation.only_fetches() && !matches!(found, Found::Stored(_)) {
-                return Progress::Done; // in DRAM, on its way there, or nowhere
+            if matches!(call.operation, Operation::Fetch(_)) && !matches!(found, Found::Stored(_)) {
+                return Ok(Progress::Done); // in DRAM, on its way there, or nowhere
             }
-            match found {
-                Found::Zero if writes => {
-                    let Some(slot) = call.slots[index] else { return Progress::Later };
-                    if !self.try_promise(page) {
-                        return Progress::Later;
-                    }
-                    let Some(owned) = self.ownership.claim_fresh(page) else {
-                        self.end_promise(page);
-                        continue;
-                    };
-                    if !self.slot_fits(call, index, page) {
-                        self.end_as_zero(owned);
-                        return Progress::Later;
-                    }
-                    // SAFETY: the slot is ours alone.
-                    if let Err(errno) = unsafe { self.read_fresh(page, self.cache.address(slot)) } {
-                        self.end_as_zero(owned);
-                        return Progress::Damaged(StoreError::Io(errno));
-                    }
-                    self.sources.take(page);
-                    call.slots[index] = None;
-                    self.finish_piece(call, index, owned, slot);
-                    return Progress::Done;
+            let progress = match found {
+                Found::Zero if call.operation == Operation::Write => {
+                    self.write_fresh(call, index, page)
                 }
-                Found::Zero if self.sources.cover(page, 1) => {
-                    let staging = self.take_staging(PAGE);
-                    // It stays `Zero`, so it needs no promise.
-                    let Some(owned) = self.ownership.claim_fresh(page) else { continue };
-                    // SAFETY: the staging page is ours alone.
-                    let read = unsafe { self.read_fresh(page, staging.address()) };
-                    self.ownership.zero(owned);
-                    if let Err(errno) = read {
-                        return Progress::Damaged(StoreError::Io(errno));
-                    }
-                    self.copy_piece(call, index, staging.address());
-                    return Progress::Done;
-                }
+                Found::Zero if self.sources.cover(page, 1) => self.read_file(call, index, page),
                 Found::Zero => {
                     let (bytes, length) = (call.buffer.bytes(index), call.pieces[index].length);
                     // SAFETY: a page of the buffer is this piece's.
                     unsafe { bytes.write_bytes(0, length) };
-                    return Progress::Done;
+                    Ok(Progress::Done)
                 }
-                Found::Cached(id) => {
-                    let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
-                    let descriptor = self.ownership.of(&owned);
-                    let progress = match descriptor.has(Flag::Compressed) {
-                        true => self.do_compressed(call, index, &owned),
-                        false => {
-                            self.copy_in_slot(call, index, &owned, descriptor.slot());
-                            Progress::Done
-                        }
-                    };
-                    if writes {
-                        self.cache.provide_spare(descriptor.slot()); // for the next write
-                    }
-                    descriptor.set_reuse(replacement::touched(descriptor.reuse()));
-                    self.ownership.cached(owned);
-                    return progress;
-                }
-                Found::Stored(block) => {
-                    if call.slots[index].is_none() && call.operation != Operation::Read {
-                        return match writes {
-                            true => Progress::Later,
-                            false => Progress::Done, // no room: a prefetch is a wish
-                        };
-                    }
-                    let Some(owned) = self.ownership.claim_stored(page, block) else { continue };
-                    if !self.slot_fits(call, index, page) {
-                        self.ownership.stored(owned, block);
-                        continue;
-                    }
-                    let whole = call.pieces[index].length == self.kept_bytes(page);
-                    if let (true, true, Some(slot)) = (writes, whole, call.slots[index]) {
-                        call.slots[index] = None;
-                        self.finish_piece(call, index, owned, slot);
-                        return Progress::Done;
-                    }
-                    call.piece_of[call.flight.len()] = index as u8;
-                    call.flight.push(owned, page, block);
-                    return Progress::Reading;
-                }
-                Found::Lost => return Progress::Damaged(StoreError::Io(Errno::EIO)),
-                Found::OnItsWay(_) => return Progress::Later,
+                Found::Cached(id) => self.do_cached(call, index, page, id),
+                Found::Stored(block) => Ok(self.begin_stored(call, index, page, block)),
+                Found::Lost => Err(StoreError::Io(Errno::EIO)),
+                Found::OnItsWay(_) => Ok(Progress::Later),
                 Found::Resident(_) => {
                     let Some(pinned) = self.ownership.try_pin(page, Pin::Call) else { continue };
                     self.copy_piece(call, index, self.resident_bytes(page));
                     self.ownership.descriptor(pinned).drop_pin(Pin::Call);
-                    return Progress::Done;
+                    Ok(Progress::Done)
                 }
+            };
+            if !matches!(progress, Ok(Progress::Changed)) {
+                return progress;
             }
         }
+    }
+
+    /// Writes the first bytes of an object, in a slot.
+    fn write_fresh(&self, call: &mut Call<'_>, index: usize, page: PageNo) -> Begun {
+        if call.slots[index].is_none() || !self.try_promise(page) {
+            return Ok(Progress::Later);
+        }
+        let Some(owned) = self.ownership.claim_fresh(page) else {
+            self.end_promise(page);
+            return Ok(Progress::Changed);
+        };
+        let Some(slot) = self.fitting_slot(call, index, self.kept_bytes(page)) else {
+            self.end_as_zero(owned);
+            return Ok(Progress::Later);
+        };
+        // SAFETY: the slot is ours alone.
+        if let Err(errno) = unsafe { self.read_fresh(page, self.cache.address(slot)) } {
+            self.end_as_zero(owned);
+            return Err(StoreError::Io(errno));
+        }
+        self.sources.take(page);
+        self.finish_piece(call, index, owned, slot);
+        Ok(Progress::Done)
+    }
+
+    /// Reads a page that may be a file's. It stays `Zero`, so it needs no promise.
+    fn read_file(&self, call: &Call<'_>, index: usize, page: PageNo) -> Begun {
+        let staging = self.take_staging(PAGE);
+        let Some(owned) = self.ownership.claim_fresh(page) else { return Ok(Progress::Changed) };
+        // SAFETY: the staging page is ours alone.
+        let read = unsafe { self.read_fresh(page, staging.address()) };
+        self.ownership.zero(owned);
+        read.map_err(StoreError::Io)?;
+        self.copy_piece(call, index, staging.address());
+        Ok(Progress::Done)
+    }
+
+    /// Does the piece of a cached object in its slot.
+    fn do_cached(
+        &self,
+        call: &mut Call<'_>,
+        index: usize,
+        page: PageNo,
+        id: DescriptorId,
+    ) -> Begun {
+        let Some(owned) = self.ownership.claim_cached(page, id) else {
+            return Ok(Progress::Changed);
+        };
+        let descriptor = self.ownership.of(&owned);
+        let mut progress = Ok(Progress::Done);
+        match descriptor.has(Flag::Compressed) {
+            true => progress = self.do_compressed(call, index, &owned),
+            false => self.copy_in_slot(call, index, &owned, descriptor.slot()),
+        }
+        if call.operation == Operation::Write {
+            self.cache.provide_spare(descriptor.slot()); // for the next write
+        }
+        descriptor.set_reuse(replacement::touched(descriptor.reuse()));
+        self.ownership.cached(owned);
+        progress
+    }
+
+    /// Does the piece of an owned object that lies compressed in its slot. A write needs the
+    /// piece's own slot, where the object lies as it is from then on.
+    fn do_compressed(&self, call: &mut Call<'_>, index: usize, owned: &Owned) -> Begun {
+        let descriptor = self.ownership.of(owned);
+        if call.operation != Operation::Write {
+            let staging = self.take_staging(PAGE);
+            // SAFETY: the staging page is ours alone.
+            self.unpress(owned, unsafe { page_at(staging.address()) })?;
+            self.copy_piece(call, index, staging.address());
+            return Ok(Progress::Done);
+        }
+        let Some(slot) = self.fitting_slot(call, index, PAGE) else { return Ok(Progress::Later) };
+        // SAFETY: the slot is ours alone and a page long.
+        self.unpress(owned, unsafe { page_at(self.cache.address(slot)) })?;
+        call.slots[index] = None;
+        self.cache.give_back(descriptor.slot());
+        descriptor.set_slot(slot);
+        descriptor.set(Flag::Compressed, false);
+        self.cache.set_owner(slot, owned.id());
+        self.copy_in_slot(call, index, owned, slot);
+        Ok(Progress::Done)
+    }
+
+    /// Claims a stored object for reading. What is written as a whole is not read.
+    fn begin_stored(
+        &self,
+        call: &mut Call<'_>,
+        index: usize,
+        page: PageNo,
+        block: Block,
+    ) -> Progress {
+        let slot = call.slots[index];
+        match call.operation {
+            Operation::Write if slot.is_none() => return Progress::Later,
+            Operation::Fetch(_) if slot.is_none() => return Progress::Done, // it is a wish
+            _ => {}
+        }
+        let Some(owned) = self.ownership.claim_stored(page, block) else {
+            return Progress::Changed;
+        };
+        let kept = self.kept_bytes(page);
+        if self.fitting_slot(call, index, kept) != slot {
+            self.ownership.stored(owned, block);
+            return Progress::Changed;
+        }
+        if call.operation == Operation::Write
+            && call.pieces[index].length == kept
+            && let Some(slot) = slot
+        {
+            self.finish_piece(call, index, owned, slot);
+            return Progress::Done;
+        }
+        call.piece_of[call.flight.len()] = index as u8;
+        call.flight.push(owned, page, block);
+        Progress::Reading
     }
 
     /// Fills `into` with what an owned page that was `Zero` stands for.
@@ -390,23 +443,21 @@ impl Pager {
         Ok(())
     }
 
-    /// Whether the slot that was taken for the piece is large enough for its object, which is owned
-    /// now: the page may hold another object by now, of another size. If not, gives the slot back.
-    fn slot_fits(&self, call: &mut Call<'_>, index: usize, page: PageNo) -> bool {
-        match call.slots[index] {
-            Some(slot) if self.cache.slot_bytes(slot) < self.kept_bytes(page) => {
-                self.cache.give_back(slot);
-                call.slots[index] = None;
-                false
-            }
-            _ => true,
+    /// The slot that was taken for the piece, if it has room for so many bytes: those of the object,
+    /// which is owned now. The page may hold another one by now, of another size. If not, gives the
+    /// slot back.
+    fn fitting_slot(&self, call: &mut Call<'_>, index: usize, bytes: usize) -> Option<u32> {
+        let small = call.slots[index].take_if(|slot| self.cache.slot_bytes(*slot) < bytes);
+        if let Some(slot) = small {
+            self.cache.give_back(slot);
         }
+        call.slots[index]
     }
 
     /// Reads all claimed objects at once, and does their pieces.
-    fn read_pieces(&self, call: &mut Call<'_>) -> Option<AccessError> {
+    fn read_pieces(&self, call: &mut Call<'_>) {
         if call.flight.len() == 0 {
-            return None;
+            return;
         }
         let mut flight = core::mem::replace(&mut call.flight, Flight::new());
         // SAFETY: the second half of the buffer, which is this thread's alone.
@@ -414,24 +465,16 @@ impl Pager {
         // The program has not asked for neighbours: no larger cache would have saved these reads.
         let is_wanted = call.operation != Operation::Fetch(CameBy::Neighbour);
         self.finish(&flight, &mut reads, is_wanted);
-        let mut failed: Option<AccessError> = None;
         for at in 0..flight.len() {
             let (piece, block) = (usize::from(call.piece_of[at]), flight.block(at));
             let landed = self.landed(&flight, &reads, at);
             let done =
                 landed.and_then(|landed| self.do_landed(call, piece, &mut flight, at, landed));
-            match done {
-                Ok(()) => {}
-                Err(error) => {
-                    self.ownership.stored(flight.take(at), block);
-                    if failed.is_none_or(|failed| piece < failed.piece) {
-                        let reason = AccessReason::Unreadable(error);
-                        failed = Some(AccessError { piece, reason });
-                    }
-                }
+            if let Err(error) = done {
+                self.ownership.stored(flight.take(at), block);
+                call.fail(piece, AccessReason::Unreadable(error));
             }
         }
-        failed
     }
 
     /// Does the piece of the object `at` of the flight, which was read and matched its checksum,
@@ -444,10 +487,9 @@ impl Pager {
         at: usize,
         landed: Landed<'_>,
     ) -> Result<(), StoreError> {
-        let block = flight.block(at);
         // What is only fetched stays compressed, in a slot of that size.
         if let Landed::Compressed(bytes) = landed
-            && call.operation.only_fetches()
+            && let Operation::Fetch(_) = call.operation
             && let Some(slot) = self.cache.take_compressed(bytes)
         {
             let owned = flight.take(at);
@@ -455,75 +497,40 @@ impl Pager {
             self.finish_fetch(call, owned, slot);
             return Ok(());
         }
-        match (landed, call.slots[index]) {
-            (Landed::Plain(object), None) => {
-                self.copy_piece(call, index, object.as_ptr().cast_mut());
-                self.ownership.stored(flight.take(at), block);
-            }
-            (Landed::Plain(object), Some(slot)) => {
-                call.slots[index] = None;
+        let slot = call.slots[index].map(|slot| (slot, self.cache.address(slot)));
+        let staging;
+        let object = match (landed, slot) {
+            (Landed::Plain(object), None) => object.as_ptr().cast_mut(),
+            (Landed::Plain(object), Some((_, to))) => {
                 // SAFETY: the slot is ours alone and has room for the object.
-                unsafe {
-                    let to = self.cache.address(slot);
-                    to.copy_from_nonoverlapping(object.as_ptr(), object.len());
-                }
-                self.finish_piece(call, index, flight.take(at), slot);
+                unsafe { to.copy_from_nonoverlapping(object.as_ptr(), object.len()) };
+                to
             }
             (Landed::Compressed(_), None) => {
-                let staging = self.take_staging(PAGE);
-                // SAFETY: the staging page is ours alone.
-                let page = unsafe { page_at(staging.address()) };
-                self.make_page(flight, at, landed, page)?;
-                self.copy_piece(call, index, staging.address());
-                self.ownership.stored(flight.take(at), block);
+                staging = self.take_staging(PAGE);
+                staging.address()
             }
-            (Landed::Compressed(_), Some(slot)) => {
-                // SAFETY: the slot is ours alone, and `slot_fits`: the object is a page.
-                let page = unsafe { page_at(self.cache.address(slot)) };
-                self.make_page(flight, at, landed, page)?;
-                call.slots[index] = None;
-                self.finish_piece(call, index, flight.take(at), slot);
+            (Landed::Compressed(_), Some((_, to))) => to,
+        };
+        if let Landed::Compressed(_) = landed {
+            // SAFETY: the staging page is ours alone, or the slot, which fits the object: a page.
+            self.make_page(flight, at, landed, unsafe { page_at(object) })?;
+        }
+        let (block, owned) = (flight.block(at), flight.take(at));
+        match slot {
+            Some((slot, _)) => self.finish_piece(call, index, owned, slot),
+            None => {
+                self.copy_piece(call, index, object);
+                self.ownership.stored(owned, block);
             }
         }
         Ok(())
     }
 
-    /// Does the piece of an owned object that lies compressed in its slot. A write needs the
-    /// piece's own slot, where the object lies as it is from then on.
-    fn do_compressed(&self, call: &mut Call<'_>, index: usize, owned: &Owned) -> Progress {
-        let descriptor = self.ownership.of(owned);
-        let staging = self.take_staging(PAGE);
-        let (target, new_slot) = match (call.operation, call.slots[index]) {
-            (Operation::Write, None) => return Progress::Later,
-            (Operation::Write, Some(slot)) if self.cache.slot_bytes(slot) < PAGE => {
-                self.cache.give_back(slot);
-                call.slots[index] = None;
-                return Progress::Later;
-            }
-            (Operation::Write, Some(slot)) => (self.cache.address(slot), Some(slot)),
-            _ => (staging.address(), None),
-        };
-        // SAFETY: the slot, or the staging page, is ours alone and a page long.
-        if let Err(error) = self.unpress(owned, unsafe { page_at(target) }) {
-            return Progress::Damaged(error);
-        }
-        match new_slot {
-            None => self.copy_piece(call, index, target),
-            Some(slot) => {
-                call.slots[index] = None;
-                self.cache.give_back(descriptor.slot());
-                descriptor.set_slot(slot);
-                descriptor.set(Flag::Compressed, false);
-                self.cache.set_owner(slot, owned.id());
-                self.copy_in_slot(call, index, owned, slot);
-            }
-        }
-        Progress::Done
-    }
-
-    /// The owned object's bytes are in the slot: does the piece there, and publishes the object as
-    /// cached.
-    fn finish_piece(&self, call: &Call<'_>, index: usize, owned: Owned, slot: u32) {
+    /// The owned object's bytes are in the slot of the piece: does the piece there, and publishes
+    /// the object as cached.
+    fn finish_piece(&self, call: &mut Call<'_>, index: usize, owned: Owned, slot: u32) {
+        call.slots[index] = None;
         self.copy_in_slot(call, index, &owned, slot);
         self.finish_fetch(call, owned, slot);
     }
@@ -568,18 +575,6 @@ impl Pager {
         }
     }
 
-    /// Has a promise at hand for a page that is about to be written for the first time.
-    fn have_promise_ready(&self, page: PageNo) -> Result<(), AccessReason> {
-        match self.promise(page) {
-            Ok(()) => {
-                self.end_promise(page);
-                Ok(())
-            }
-            Err(NoPromise::Store(error)) => Err(AccessReason::NoRoom(error)),
-            Err(NoPromise::Tables) => Err(AccessReason::NoRoom(StoreError::Full)),
-        }
-    }
-
     /// Does one piece that had to wait. Owns nothing while it waits.
     fn do_alone(
         &self,
@@ -596,16 +591,22 @@ impl Pager {
                     Err(error) => return Err(AccessReason::NoRoom(error)),
                 };
             }
-            match self.begin_piece(call, index) {
+            match self.begin_piece(call, index).map_err(AccessReason::Unreadable)? {
                 Progress::Done => return Ok(()),
-                Progress::Damaged(error) => return Err(AccessReason::Unreadable(error)),
                 Progress::Reading => {
-                    let failed = self.read_pieces(call);
-                    return failed.map_or(Ok(()), |error| Err(error.reason));
+                    self.read_pieces(call);
+                    return Ok(());
                 }
-                Progress::Later => match self.ownership.look(page) {
+                Progress::Later | Progress::Changed => match self.ownership.look(page) {
                     Found::OnItsWay(seen) => self.ownership.wait(seen),
-                    Found::Zero => self.have_promise_ready(page)?,
+                    // Have a promise at hand.
+                    Found::Zero => match self.promise(page) {
+                        Ok(()) => self.end_promise(page),
+                        Err(NoPromise::Store(error)) => return Err(AccessReason::NoRoom(error)),
+                        Err(NoPromise::Tables) => {
+                            return Err(AccessReason::NoRoom(StoreError::Full));
+                        }
+                    },
                     Found::Resident(_) | Found::Stored(_) | Found::Cached(_) | Found::Lost => {}
                 },
             }
