@@ -155,6 +155,3 @@ mod tests {
         assert_ne!(enters(touched(used), None), Queue::Small);
     }
 }
-
-#[cfg(test)]
-mod simulation;

@@ -71,8 +71,6 @@ pub struct Terms {
     pub strides: bool,
     /// Whether faults bring the pages that followed before.
     pub sequences: bool,
-    /// The small queue, in 256ths of the cache.
-    pub small_part: u32,
     /// Nanoseconds that a fault on a cached object costs, and a read.
     pub costs_ns: (u64, u64),
     /// Of all objects only one in so many is replayed: sizes stand for so many times as much.
@@ -89,7 +87,6 @@ impl Terms {
             scans: true,
             strides: true,
             sequences: true,
-            small_part: SMALL_PART,
             costs_ns: (8_000, 60_000),
             sampled: 1,
         }
@@ -142,6 +139,19 @@ enum Place {
     Cached(Queue),
 }
 
+impl Place {
+    /// Which of `Replay::fifos` lists what is there.
+    fn fifo(self) -> Option<usize> {
+        match self {
+            Place::Nowhere | Place::Away => None,
+            Place::PageBuffer(Rank::Probation) => Some(0),
+            Place::PageBuffer(Rank::Protected) => Some(1),
+            Place::Cached(Queue::Small) => Some(2),
+            Place::Cached(Queue::Main) => Some(3),
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Object {
     place: Place,
@@ -178,6 +188,7 @@ struct Fifo {
 }
 
 /// What the border is moved by.
+#[derive(Default)]
 struct Border {
     part: usize,
     returns: Returns,
@@ -191,10 +202,10 @@ pub struct Replay {
     terms: Terms,
     ghost: Ghost,
     objects: Vec<Object>,
-    probation: Fifo,
-    protected: Fifo,
-    small: Fifo,
-    main: Fifo,
+    /// The lists of the page buffer and the queues of the cache (`Place::fifo`).
+    fifos: [Fifo; 4],
+    /// The small queue, in 256ths of the cache.
+    small_part: u32,
     /// The limits of page buffer and cache, for all pages, before the cache lends anything.
     split: Split,
     /// The page buffer's for the sampled pages, with what it is lent.
@@ -217,29 +228,20 @@ impl Replay {
     pub fn new(terms: Terms) -> Result<Replay> {
         let sampled = terms.sampled.max(1) as usize;
         let remembered = ghost_length(terms.pages / sampled);
-        let border = Border {
-            part: PART_FIRST,
-            returns: Returns::default(),
-            ghost_reads: 0,
-            departures: 0,
-            departed: 0,
-        };
         let mut replay = Replay {
             terms: Terms { sampled: sampled as u32, ..terms },
             // Compressed objects are several to a page.
             ghost: Ghost::new(4 * remembered)?,
             objects: Vec::new(),
-            probation: Fifo::default(),
-            protected: Fifo::default(),
-            small: Fifo::default(),
-            main: Fifo::default(),
+            fifos: Default::default(),
+            small_part: SMALL_PART,
             split: Split { page_buffer: 0, object_cache: 0 },
             page_buffer_max: 0,
             cache_max: 0,
             cached_bytes: 0,
             counts: Counts::default(),
             left_ever: 0,
-            border,
+            border: Border { part: PART_FIRST, ..Border::default() },
             sequences: Default::default(),
             history: History::new(history::bytes(terms.pages * PAGE))?,
             by_page: HashMap::new(),
@@ -252,21 +254,6 @@ impl Replay {
     /// What was counted since the last `forget_counts`.
     pub fn counts(&self) -> Counts {
         self.counts
-    }
-
-    /// Counts from here on.
-    pub fn forget_counts(&mut self) {
-        self.counts = Counts::default();
-    }
-
-    /// How many departures the ghost knows.
-    pub fn remembered(&self) -> usize {
-        self.ghost.recent()
-    }
-
-    /// The page buffer's part of page buffer and cache, in 65536ths.
-    pub fn part(&self) -> usize {
-        self.border.part
     }
 
     fn set_border(&mut self) {
@@ -286,14 +273,6 @@ impl Replay {
             _ => self.split.lend(cached / (self.terms.filled as usize).max(1) / PAGE),
         };
         self.page_buffer_max = (split.page_buffer / sampled).max(1) as u32;
-    }
-
-    /// Sizes that no budget gives: for tests of a part alone.
-    pub fn set_sizes(&mut self, page_buffer: usize, cache: usize) {
-        self.terms.share = Some(Share::Bytes(page_buffer * PAGE));
-        self.split = Split { page_buffer, object_cache: cache };
-        self.cache_max = (cache * PAGE) as u64;
-        self.lend();
     }
 
     /// The object holds nothing any more.
@@ -465,14 +444,14 @@ impl Replay {
         self.put(object, Place::PageBuffer(Rank::Probation));
     }
 
-    fn fifo(&mut self, place: Place) -> Option<&mut Fifo> {
-        match place {
-            Place::Nowhere | Place::Away => None,
-            Place::PageBuffer(Rank::Probation) => Some(&mut self.probation),
-            Place::PageBuffer(Rank::Protected) => Some(&mut self.protected),
-            Place::Cached(Queue::Small) => Some(&mut self.small),
-            Place::Cached(Queue::Main) => Some(&mut self.main),
-        }
+    /// How many pages are on probation, and protected.
+    fn reach(&self) -> [u32; 2] {
+        [self.fifos[0].length, self.fifos[1].length]
+    }
+
+    /// How many objects are in the small queue, and the main one.
+    fn cached(&self) -> [u32; 2] {
+        [self.fifos[2].length, self.fifos[3].length]
     }
 
     fn put(&mut self, object: u32, place: Place) {
@@ -486,19 +465,19 @@ impl Replay {
         if matches!(place, Place::Cached(_)) {
             self.cached_bytes += bytes;
         }
-        if let Some(fifo) = self.fifo(old) {
-            fifo.length -= 1;
+        if let Some(fifo) = old.fifo() {
+            self.fifos[fifo].length -= 1;
         }
-        if let Some(fifo) = self.fifo(place) {
-            fifo.length += 1;
-            fifo.entries.push_back((object, moves));
+        if let Some(fifo) = place.fifo() {
+            self.fifos[fifo].length += 1;
+            self.fifos[fifo].entries.push_back((object, moves));
         }
     }
 
     /// The object at the head of a queue; none if the queue is empty.
     fn head(&mut self, place: Place) -> Option<u32> {
         loop {
-            let (object, moves) = self.fifo(place)?.entries.pop_front()?;
+            let (object, moves) = self.fifos[place.fifo()?].entries.pop_front()?;
             if self.objects[object as usize].moves == moves {
                 return Some(object);
             }
@@ -508,9 +487,7 @@ impl Replay {
     /// Evicts and reclaims until both sides are within their limits.
     fn make_room(&mut self) {
         self.lend();
-        while self.probation.length + self.protected.length > self.page_buffer_max
-            && self.evict_one()
-        {
+        while self.reach().iter().sum::<u32>() > self.page_buffer_max && self.evict_one() {
             self.lend();
         }
         while self.cached_bytes > self.cache_max && self.reclaim_one() {}
@@ -518,8 +495,9 @@ impl Replay {
 
     /// Takes out the oldest page of the list that the policy names.
     fn evict_one(&mut self) -> bool {
-        let pages = |fifo: &Fifo| fifo.length as usize * self.terms.sampled as usize;
-        let from = match to_evict(1, pages(&self.probation), pages(&self.protected)) {
+        let [probation, protected] =
+            self.reach().map(|pages| pages as usize * self.terms.sampled as usize);
+        let from = match to_evict(1, probation, protected) {
             (0, _) => Rank::Protected,
             _ => Rank::Probation,
         };
@@ -543,7 +521,8 @@ impl Replay {
     }
 
     fn reclaim_one(&mut self) -> bool {
-        let queue = next_above(self.terms.small_part, self.small.length, self.main.length);
+        let [small, main] = self.cached();
+        let queue = next_above(self.small_part, small, main);
         let Some(object) = self.head(Place::Cached(queue)) else { return false };
         let found = &mut self.objects[object as usize];
         match at_head(queue, found.reuse) {
@@ -576,7 +555,7 @@ impl Replay {
         if self.terms.share.is_some() || events * u64::from(self.terms.sampled) < EVENTS {
             return;
         }
-        let cached = u64::from(self.small.length + self.main.length).max(1);
+        let cached = u64::from(self.cached().iter().sum::<u32>()).max(1);
         let (fault_ns, read_ns) = self.terms.costs_ns;
         let observed = Observed {
             returns,
@@ -588,8 +567,7 @@ impl Replay {
         };
         let departed = balance::departed(departed, departures);
         let part = balance::next_part(part, &observed, departed);
-        let returns = Returns::default();
-        self.border = Border { part, returns, ghost_reads: 0, departures: 0, departed };
+        self.border = Border { part, departed, ..Border::default() };
         self.ghost.grow(ghost_length(cached as usize));
         self.set_border();
     }

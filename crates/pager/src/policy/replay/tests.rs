@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod replacement;
+
 fn touch(page: u32, leaves: Leaves, is_new: bool) -> Touch {
     let bytes = PAGE as u16;
     Touch { object: page, page, bytes, leaves, is_new, is_led: false, lane: 0 }
@@ -118,7 +120,7 @@ fn a_way_that_is_gone_again_waits_for_few_of_its_pages() {
         let mut replay = Replay::new(terms).unwrap();
         for round in 0..5 {
             if round == 2 {
-                replay.forget_counts();
+                replay.counts = Counts::default();
             }
             // An odd multiplier loses nothing.
             for at in 0..pages {

@@ -1,12 +1,10 @@
-//! Simulation: the hit rates of replacement on traces, by `replay`.
+//! Replacement: its hit rates on traces.
 //!
 //! A page buffer with its two lists, and a cache of as many objects.
 //! Together they hold a sixteenth of the data, unless a test says otherwise.
-//! `cargo test -p deepheap-pager simulation -- --nocapture` prints the rates.
+//! `cargo test -p deepheap-pager replacement -- --nocapture` prints the rates.
 
-use super::super::replay::{Leaves, Replay, Terms, Touch};
-use super::SMALL_PART;
-use crate::PAGE;
+use super::super::*;
 
 const OBJECTS: usize = 1 << 16;
 const IN_RAM: usize = OBJECTS / 16;
@@ -29,12 +27,17 @@ impl Rates {
 
 /// The pager after a trace, with what it counted after the warm-up.
 fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Replay {
-    let terms = Terms { scans: false, small_part, ..Terms::new(page_buffer + cache) };
+    let share = Some(Share::Bytes(page_buffer * PAGE));
+    let terms = Terms { scans: false, share, ..Terms::new(page_buffer + cache) };
     let mut pager = Replay::new(terms).unwrap();
-    pager.set_sizes(page_buffer, cache);
+    // Sizes that no budget gives.
+    pager.small_part = small_part;
+    pager.split = Split { page_buffer, object_cache: cache };
+    pager.cache_max = (cache * PAGE) as u64;
+    pager.lend();
     for (index, &page) in trace.iter().enumerate() {
         if index == WARM_UP {
-            pager.forget_counts();
+            pager.counts = Counts::default();
         }
         pager.touch(&Touch {
             object: page,
@@ -210,7 +213,7 @@ fn reads_that_the_ghost_knows_are_those_that_a_larger_cache_saves() {
             let cache = IN_RAM - page_buffer;
             let now = play(SMALL_PART, trace, page_buffer, cache);
             let larger = play(SMALL_PART, trace, page_buffer, cache + cache / 4);
-            let told = now.counts().ghost_reads as f64 / now.remembered() as f64;
+            let told = now.counts().ghost_reads as f64 / now.ghost.recent() as f64;
             let missed = |pager: &Replay| pager.counts().missed + pager.counts().new;
             let saved = (missed(&now) - missed(&larger)) as f64 / (cache / 4) as f64;
             println!("{name:>20} page buffer of {page_buffer}: {told:.1} told, {saved:.1} saved");
