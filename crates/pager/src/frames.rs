@@ -22,26 +22,12 @@ use crate::ranges::Ranges;
 /// The most pages that a fresh fault installs together. As many pages of zeros are kept ready.
 pub(crate) const FRESH_MAX: usize = 64;
 
-/// A value that only changes while no other thread can see it: in a forked child, before any
+/// The userfaultfd. It only changes while no other thread can see it: in a forked child, before any
 /// other thread of it exists.
-struct SingleThreaded<T>(UnsafeCell<T>);
+struct OfProcess(UnsafeCell<Userfaultfd>);
 
-// SAFETY: shared access only reads; `replace` demands that no other thread exists.
-unsafe impl<T: Sync> Sync for SingleThreaded<T> {}
-
-impl<T> SingleThreaded<T> {
-    fn get(&self) -> &T {
-        // SAFETY: `replace` is never concurrent with a reader, by its contract.
-        unsafe { &*self.0.get() }
-    }
-
-    /// # Safety
-    /// No other thread exists, and no reference from `get` is alive.
-    unsafe fn replace(&self, value: T) -> T {
-        // SAFETY: by the contract nobody else looks at the value.
-        unsafe { core::mem::replace(&mut *self.0.get(), value) }
-    }
-}
+// SAFETY: shared access only reads; who replaces it is the only thread (`after_fork`).
+unsafe impl Sync for OfProcess where Userfaultfd: Sync {}
 
 /// The result of copying pages in.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +45,8 @@ pub(crate) struct Frames {
     is_protectable: bool,
     /// Whether some pages have frames of shared memory.
     shares_frames: bool,
-    userfaultfd: SingleThreaded<Userfaultfd>,
-    zapper: SingleThreaded<Zapper>,
+    userfaultfd: OfProcess,
+    zapper: Zapper,
     /// Spans from the region's start on that may hold managed memory.
     managed_spans: AtomicUsize,
     pub(crate) page_buffer: PageBuffer,
@@ -82,13 +68,18 @@ impl Frames {
             region_base,
             is_protectable,
             shares_frames,
-            userfaultfd: SingleThreaded(UnsafeCell::new(userfaultfd)),
-            zapper: SingleThreaded(UnsafeCell::new(Zapper::new())),
+            userfaultfd: OfProcess(UnsafeCell::new(userfaultfd)),
+            zapper: Zapper::new(),
             managed_spans: AtomicUsize::new(0),
             page_buffer: PageBuffer::new(budget_bytes / PAGE, batch_pages(budget_bytes)),
             ranges: Ranges::new(pages)?,
             zeros: PinnedArray::new(FRESH_MAX * PAGE)?,
         })
+    }
+
+    fn userfaultfd(&self) -> &Userfaultfd {
+        // SAFETY: it is not replaced while another thread exists.
+        unsafe { &*self.userfaultfd.0.get() }
     }
 
     pub(crate) fn region_base(&self) -> usize {
@@ -145,19 +136,19 @@ impl Frames {
             let _ = mapping::advise(address as *mut u8, length, Advice::Unmergeable);
         }
         match self.is_protectable {
-            true => self.userfaultfd.get().register_protectable(address, length),
-            false => self.userfaultfd.get().register_missing(address, length),
+            true => self.userfaultfd().register_protectable(address, length),
+            false => self.userfaultfd().register_missing(address, length),
         }
     }
 
     /// Registers pages of windows (`lanes`): none is mapped from now on but by `map_shared`.
     pub(crate) fn register_shared(&self, first: PageNo, pages: usize) -> Result<()> {
-        self.userfaultfd.get().register_unmapped(self.address_of(first), pages * PAGE)
+        self.userfaultfd().register_unmapped(self.address_of(first), pages * PAGE)
     }
 
     /// Maps a page of a window, whose frame is there; `Exists` if it is mapped.
     pub(crate) fn map_shared(&self, page: PageNo) -> Result<Copy> {
-        let mapped = self.userfaultfd.get().map_present(self.address_of(page));
+        let mapped = self.userfaultfd().map_present(self.address_of(page));
         self.ranges.note_table(page);
         mapped
     }
@@ -166,18 +157,18 @@ impl Frames {
     pub(crate) fn protect(&self, on: bool) -> Result<()> {
         match self.managed_spans() * SPAN {
             0 => Ok(()),
-            length => self.userfaultfd.get().protect(self.region_base, length, on),
+            length => self.userfaultfd().protect(self.region_base, length, on),
         }
     }
 
     /// Ends the protection of so many pages.
     pub(crate) fn unprotect(&self, first: PageNo, pages: u32) -> Result<()> {
-        self.userfaultfd.get().protect(self.address_of(first), pages as usize * PAGE, false)
+        self.userfaultfd().protect(self.address_of(first), pages as usize * PAGE, false)
     }
 
     /// The zapper, which takes pages out of the program's reach.
     pub(crate) fn zapper(&self) -> &Zapper {
-        self.zapper.get()
+        &self.zapper
     }
 
     /// `FRESH_MAX` pages of zeros, which nobody ever writes.
@@ -190,7 +181,7 @@ impl Frames {
     pub(crate) fn put_zeros(&self, page: PageNo) -> Result<Copy> {
         // SAFETY: a page of a managed span, owned; the zeros are pinned and never written. The
         // kernel refuses what is not registered any more.
-        unsafe { self.userfaultfd.get().copy(self.address_of(page), self.zeros(), PAGE) }
+        unsafe { self.userfaultfd().copy(self.address_of(page), self.zeros(), PAGE) }
     }
 
     /// `UFFDIO_COPY` of `count` consecutive pages from `source`. Another thread may have written to
@@ -211,7 +202,7 @@ impl Frames {
         source: *const u8,
         exists: impl Fn(usize),
     ) -> CopiedIn {
-        let userfaultfd = self.userfaultfd.get();
+        let userfaultfd = self.userfaultfd();
         for index in 0..count as u32 {
             self.ranges.enter(PageNo(first.0 + index));
         }
@@ -250,13 +241,13 @@ impl Frames {
             true => Userfaultfd::open_sharing_frames()?,
             false => Userfaultfd::open()?,
         };
-        // SAFETY: by our contract nobody else uses the old one.
-        drop(unsafe { self.userfaultfd.replace(own) });
+        // SAFETY: by our contract nobody else uses the old one, which is closed.
+        unsafe { *self.userfaultfd.0.get() = own };
         let spans = self.managed_spans();
         if spans > 0 {
             self.register(self.region_base, spans * SPAN)?;
         }
-        self.zapper.get().after_fork();
+        self.zapper.after_fork();
         Ok(())
     }
 }

@@ -251,7 +251,7 @@ impl Replay {
         Ok(replay)
     }
 
-    /// What was counted since the last `forget_counts`.
+    /// What was counted.
     pub fn counts(&self) -> Counts {
         self.counts
     }
