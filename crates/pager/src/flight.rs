@@ -42,34 +42,25 @@ pub(crate) struct Reads<'b, const N: usize> {
     count: usize,
 }
 
-/// Which objects of a flight share a read, because they share a block.
-struct SharedReads<const N: usize> {
-    /// For each object its read.
-    request_of: [u8; N],
-    /// For each read its first object.
-    first_of: [usize; N],
-    /// How many reads there are.
-    count: usize,
-}
-
-impl<const N: usize> SharedReads<N> {
-    fn of(blocks: &[Block]) -> Self {
-        let mut shared = SharedReads { request_of: [0; N], first_of: [0; N], count: 0 };
+impl<'b, const N: usize> Reads<'b, N> {
+    /// One read for each of the blocks; `read` makes it, for an object and into a buffer of this
+    /// number.
+    fn of(blocks: &[Block], mut read: impl FnMut(usize, usize) -> BlockRead<'b>) -> Self {
+        let requests = core::array::from_fn(|_| BlockRead::packed(Block(0), &mut []));
+        let mut reads = Reads { requests, request_of: [0; N], count: 0 };
         for (index, block) in blocks.iter().enumerate() {
             // The last read first: mostly it is a neighbour that has the same block.
-            let same = |read: &usize| blocks[shared.first_of[*read]] == *block;
-            let read = (0..shared.count).rev().find(same).unwrap_or(shared.count);
-            shared.request_of[index] = read as u8;
-            if read == shared.count {
-                shared.first_of[read] = index;
-                shared.count += 1;
+            let same = |at: &usize| reads.requests[*at].block == *block;
+            let at = (0..reads.count).rev().find(same).unwrap_or(reads.count);
+            if at == reads.count {
+                reads.requests[at] = read(index, at);
+                reads.count += 1;
             }
+            reads.request_of[index] = at as u8;
         }
-        shared
+        reads
     }
-}
 
-impl<const N: usize> Reads<'_, N> {
     /// The blocks that were read and matched their checksums, and their bytes.
     pub(crate) fn good(&self) -> impl Iterator<Item = (Block, &[u8])> {
         let requests = self.requests[..self.count].iter();
@@ -184,16 +175,11 @@ impl Pager {
         flight: &Flight<N>,
         buffer: *mut u8,
     ) -> Reads<'b, N> {
-        let SharedReads { request_of, first_of, count } = SharedReads::of(flight.blocks());
-        let requests = core::array::from_fn(|at| {
-            if at >= count {
-                return BlockRead::packed(Block(0), &mut []);
-            }
-            // SAFETY: the caller's promise.
+        Reads::of(flight.blocks(), |index, at| {
+            // SAFETY: the caller's promise; each read has a number of its own.
             let buf = unsafe { core::slice::from_raw_parts_mut(buffer.add(at * PAGE), PAGE) };
-            self.block_read(flight.pages[first_of[at]], flight.blocks[first_of[at]], buf)
-        });
-        Reads { requests, request_of, count }
+            self.block_read(flight.pages[index], flight.blocks[index], buf)
+        })
     }
 
     /// Finishes the reads: all have been answered. If the objects are `wanted` now, tells the
@@ -269,10 +255,14 @@ mod tests {
 
     #[test]
     fn objects_of_a_block_share_one_read_wherever_they_stand() {
-        let shared = SharedReads::<8>::of(&[5, 7, 7, 5, 9, 7].map(Block));
-        assert_eq!(shared.count, 3);
-        assert_eq!(shared.request_of[..6], [0, 1, 1, 0, 2, 1]);
-        assert_eq!(shared.first_of[..3], [0, 1, 4]);
-        assert_eq!(SharedReads::<8>::of(&[]).count, 0);
+        let blocks = [5, 7, 7, 5, 9, 7].map(Block);
+        let mut first_of = Vec::new();
+        let reads = Reads::<8>::of(&blocks, |index, at| {
+            assert_eq!(at, first_of.len());
+            first_of.push(index);
+            BlockRead::packed(blocks[index], &mut [])
+        });
+        assert_eq!((reads.count, first_of), (3, vec![0, 1, 4]));
+        assert_eq!(reads.request_of[..6], [0, 1, 1, 0, 2, 1]);
     }
 }

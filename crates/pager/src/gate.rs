@@ -144,12 +144,6 @@ impl Gate {
     }
 }
 
-impl Default for Gate {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Drop for Passage<'_> {
     fn drop(&mut self) {
         self.gate.leave(self.level, self.lane);

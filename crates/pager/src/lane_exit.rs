@@ -121,17 +121,11 @@ impl Pager {
     /// memory. Those that cannot leave are copied, for the child.
     pub(crate) fn empty_lanes(&self, lanes: &Lanes) -> LeftInLanes {
         let mut moves = Moves::default();
-        let mut some = [None; TOGETHER];
-        let mut count = 0;
-        for found in lanes.occupants() {
-            some[count] = Some(found);
-            count += 1;
-            if count == TOGETHER {
-                self.empty_some(lanes, &some, &mut moves);
-                count = 0;
-            }
+        let mut found = lanes.occupants().peekable();
+        while found.peek().is_some() {
+            let some = core::array::from_fn(|_| found.next());
+            self.empty_some(lanes, &some, &mut moves);
         }
-        self.empty_some(lanes, &some[..count], &mut moves);
         let left: Vec<LaneNo> = lanes.occupants().map(|(lane, _)| lane).collect();
         let bytes = match left.len() {
             0 => None,
@@ -151,14 +145,16 @@ impl Pager {
     }
 
     /// Takes some objects out of their lanes, with one flush of the TLBs.
-    fn empty_some(&self, lanes: &Lanes, some: &[Option<(LaneNo, PageNo)>], moves: &mut Moves) {
+    fn empty_some(
+        &self,
+        lanes: &Lanes,
+        some: &[Option<(LaneNo, PageNo)>; TOGETHER],
+        moves: &mut Moves,
+    ) {
         let mut leaving: [Option<(Owned, LaneNo, u32)>; TOGETHER] = [const { None }; TOGETHER];
         let mut ranges = [libc::iovec { iov_base: null_mut(), iov_len: PAGE }; TOGETHER];
-        let mut slots = [None; TOGETHER];
         // While nothing is owned: it may have to wait for the log.
-        for (slot, found) in slots.iter_mut().zip(some) {
-            *slot = found.and_then(|(_, page)| self.slot_for(page, moves).unwrap_or(None));
-        }
+        let slots = some.map(|it| it.and_then(|(_, page)| self.slot_for(page, moves).ok()?));
         let mut count = 0;
         for (slot, found) in slots.into_iter().zip(some) {
             let (Some(slot), Some((lane, page))) = (slot, *found) else { continue };
@@ -252,21 +248,14 @@ impl Pager {
         act: impl Fn(PageNo, usize) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         for span in 0..self.frames.managed_spans() {
-            let (first, end) = (span * PAGES_PER_SPAN, (span + 1) * PAGES_PER_SPAN);
-            if !self.heap.is_lane_page(PageNo(first as u32)) {
-                continue;
-            }
-            let mut begin = first;
-            for page in first..end {
-                if lanes.is_exiled(PageNo(page as u32)) {
-                    if page > begin {
-                        act(PageNo(begin as u32), page - begin)?;
-                    }
-                    begin = page + 1;
+            let (mut first, end) = (span * PAGES_PER_SPAN, (span + 1) * PAGES_PER_SPAN);
+            let in_window = |page: &usize| !lanes.is_exiled(PageNo(*page as u32));
+            while first < end && self.heap.is_lane_page(PageNo(first as u32)) {
+                let pages = (first..end).take_while(in_window).count();
+                if pages > 0 {
+                    act(PageNo(first as u32), pages)?;
                 }
-            }
-            if end > begin {
-                act(PageNo(begin as u32), end - begin)?;
+                first += pages + 1;
             }
         }
         Ok(())
