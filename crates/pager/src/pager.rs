@@ -5,6 +5,7 @@
 //! the object cache. No thread waits for space in the log while it owns an object.
 //! Threads: any; the runtime's workers call the loops.
 
+use core::sync::atomic;
 use core::time::Duration;
 
 use deepheap_heap::{Heap, PAGES_PER_SPAN, PageNo, SPAN};
@@ -16,6 +17,7 @@ use deepheap_sys::lock::Lock;
 use deepheap_sys::padded::Padded;
 use deepheap_sys::page_extractor::pipe_sees_stores;
 use deepheap_sys::parking::Parking;
+use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::userfaultfd::{Userfaultfd, feature};
 
 use crate::PAGE;
@@ -103,7 +105,7 @@ pub struct Pager {
     pub(crate) prefetch: Prefetch,
     pub(crate) neighbours: Neighbours,
     /// Which fault came after which, if that is noted.
-    pub(crate) history: Option<History>,
+    pub(crate) history: Option<History<PinnedArray<atomic::AtomicU32>>>,
     counters: Counters<{ Counted::ALL }>,
     pub(crate) compression: Compression,
     /// Pages that the program has pinned by calls, each counted once for every call.
@@ -164,6 +166,11 @@ impl Pager {
         // A page that is arriving has a descriptor, too, and the page buffer may pass its limit a
         // little.
         let objects_max = (bytes / SLOT_LEAST + 4096).min(DESCRIPTORS_MAX);
+        let history = || -> Result<_, Errno> {
+            let memory = history::lengths(history::bytes(bytes)).map(PinnedArray::new);
+            let [ring, index, written] = memory;
+            Ok(History::new([ring?, index?, written?]))
+        };
         let parts = || -> Result<Pager, Errno> {
             let contexts = (0..budget::contexts(bytes))
                 .map(|_| Ok(Padded(Lock::new(EvictionContext::new()?))))
@@ -191,10 +198,7 @@ impl Pager {
                 contexts,
                 prefetch: Prefetch::new(options.follows_strides),
                 neighbours: Neighbours::default(),
-                history: options
-                    .follows_sequences
-                    .then(|| History::new(history::bytes(bytes)))
-                    .transpose()?,
+                history: options.follows_sequences.then(history).transpose()?,
                 counters: Counters::new(),
                 compression: Compression::new(options.compress, pages)?,
                 sources: Sources::new(pages)?,

@@ -9,13 +9,16 @@
 //! Threads: plain functions.
 
 use core::ops::Range;
+use core::sync::atomic::AtomicU32;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
 pub use deepheap_pager::policy::budget_split::Share as PageBufferShare;
-pub use deepheap_pager::policy::replay::{Counts, Leaves, Replay, Terms, Touch};
+pub use deepheap_pager::policy::replay::{Counts, Terms};
+use deepheap_pager::policy::replay::{Leaves, Replay, Touch};
+use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::trace_format::{Happened, Record, Trace, UNIT_NS};
 
@@ -49,6 +52,8 @@ const FILLED_STEP: u32 = 4;
 const READS_LEAST: u64 = 256;
 /// The page buffer's share, where the trace does not tell it.
 const PART_USUAL: usize = 1 << 15;
+
+type Played = Replay<PinnedArray<AtomicU32>>;
 
 /// What happens in a trace that a replay needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -276,7 +281,7 @@ impl Simulation {
         if ram >= self.whole_ram() {
             return Some(self.all_in_reach(1));
         }
-        let mut replay = Replay::new(terms).ok()?;
+        let mut replay = Replay::new(terms, PinnedArray::new).ok()?;
         for step in &self.steps {
             match step {
                 Step::Touch(touch) => replay.touch(touch),
@@ -296,7 +301,7 @@ impl Simulation {
         let (least, most) = (self.ram, self.whole_ram().max(self.ram));
         let last = CURVE_POINTS as u64 - 1;
         let at = |point: usize| least + (most - least) * point as u64 / last;
-        let mut replays: Vec<(u64, Replay)> = (0..CURVE_POINTS)
+        let mut replays: Vec<(u64, Played)> = (0..CURVE_POINTS)
             .filter_map(|point| {
                 let terms = Terms {
                     sampled,
@@ -305,7 +310,7 @@ impl Simulation {
                     sequences: false,
                     ..self.terms(at(point))
                 };
-                Some((at(point), Replay::new(terms).ok()?))
+                Some((at(point), Replay::new(terms, PinnedArray::new).ok()?))
             })
             .collect();
         for step in &self.steps {
@@ -320,7 +325,7 @@ impl Simulation {
             }
         }
         let played_ns = replays.first().map_or(0.0, |(_, least)| self.weigh(&least.counts()));
-        let told = |(ram, replay): &(u64, Replay)| {
+        let told = |(ram, replay): &(u64, Played)| {
             let counts = match *ram >= most {
                 true => self.all_in_reach(sampled),
                 false => replay.counts(),

@@ -32,7 +32,7 @@ use deepheap_sys::zap::Zapper;
 
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
 use super::free_descriptors::{FreeDescriptors, GROUP_RUNS, RUN, SHARDS};
-use crate::policy::ghost::Ghost;
+use crate::policy::ghost::{self, Ghost};
 use crate::policy::replacement::{self, AtHead, Queue, Rank};
 
 /// The lists a descriptor can stand in.
@@ -160,7 +160,7 @@ pub struct Descriptors {
     /// Runs that were taken from each list, from all shards in turn.
     rounds: [AtomicUsize; LISTS],
     /// The names of objects that left the cache not long ago.
-    pub ghost: Ghost,
+    pub ghost: Ghost<PinnedArray<core::sync::atomic::AtomicU32>>,
 }
 
 impl Descriptors {
@@ -178,7 +178,7 @@ impl Descriptors {
                 })
             }),
             rounds: [const { AtomicUsize::new(0) }; LISTS],
-            ghost: Ghost::new(count)?,
+            ghost: Ghost::new(PinnedArray::new(ghost::length(count))?),
         })
     }
 

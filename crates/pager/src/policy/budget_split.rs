@@ -4,6 +4,8 @@
 //! Guarantees: a side grows only by what the other one has given up already, so the sum stays
 //! within the budget; and no thread that needs room waits for a side to give up more than `STEP`.
 
+use super::PAGE;
+
 /// Limits in pages, or what is held of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Split {
@@ -32,9 +34,9 @@ pub enum Share {
 /// Shares `budget` bytes less `overhead` bytes (tables, page tables, buffers). `held` pages cannot
 /// leave the page buffer: it gets room for them and for `LEAST` others.
 pub fn split(budget: usize, overhead: usize, share: Share, held: usize) -> Split {
-    let pages = (budget.saturating_sub(overhead) / crate::PAGE).max(2 * LEAST);
+    let pages = (budget.saturating_sub(overhead) / PAGE).max(2 * LEAST);
     let page_buffer = match share {
-        Share::Bytes(bytes) => bytes / crate::PAGE,
+        Share::Bytes(bytes) => bytes / PAGE,
         Share::Part(part) => (pages * part) >> 16,
     };
     let page_buffer = page_buffer.max(held + LEAST).min(pages - LEAST);
@@ -149,7 +151,7 @@ mod tests {
                 for held in [0, 100, 1 << 12, 1 << 40] {
                     let split = split(budget, 3 << 20, share, held);
                     assert!(split.page_buffer >= LEAST && split.object_cache >= LEAST);
-                    let pages = (budget.saturating_sub(3 << 20) / crate::PAGE).max(2 * LEAST);
+                    let pages = (budget.saturating_sub(3 << 20) / PAGE).max(2 * LEAST);
                     assert_eq!(split.page_buffer + split.object_cache, pages);
                     assert!(split.page_buffer >= (held + LEAST).min(pages - LEAST));
                 }

@@ -13,9 +13,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use deepheap_sys::errno::Result;
-use deepheap_sys::pinned_array::PinnedArray;
-
+use super::Memory;
 use super::replacement::Queue;
 
 const WAYS: usize = 16;
@@ -30,23 +28,24 @@ const TICK_MASK: u32 = 127;
 const MAIN: u32 = 128;
 const FINGERPRINT_MASK: u32 = !(MAIN | TICK_MASK);
 
+/// How many entries a ghost has that can grow to so many pages.
+pub fn length(pages_max: usize) -> usize {
+    pages_max.div_ceil(WAYS).next_power_of_two().max(BUCKETS_MIN) * WAYS
+}
+
 /// The pages remembered.
-pub struct Ghost {
-    entries: PinnedArray<AtomicU32>,
+pub struct Ghost<M> {
+    entries: M,
     /// Buckets in use, a power of two.
     buckets: AtomicUsize,
     insertions: AtomicU32,
 }
 
-impl Ghost {
-    /// A ghost that can grow to `entries_max` pages, and remembers only a few as yet.
-    pub fn new(entries_max: usize) -> Result<Ghost> {
-        let buckets = entries_max.div_ceil(WAYS).next_power_of_two().max(BUCKETS_MIN);
-        Ok(Ghost {
-            entries: PinnedArray::new(buckets * WAYS)?,
-            buckets: AtomicUsize::new(BUCKETS_MIN),
-            insertions: AtomicU32::new(0),
-        })
+impl<M: Memory> Ghost<M> {
+    /// A ghost that can grow to so many `entries` as there are, and remembers only a few as yet.
+    pub fn new(entries: M) -> Ghost<M> {
+        let (buckets, insertions) = (AtomicUsize::new(BUCKETS_MIN), AtomicU32::new(0));
+        Ghost { entries, buckets, insertions }
     }
 
     /// Makes it remember at least `entries` pages, and less than twice as many, as far as `new`
@@ -141,10 +140,15 @@ fn is_of(entry: u32, fingerprint: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::zeros;
+
+    fn ghost(pages_max: usize) -> Ghost<Box<[AtomicU32]>> {
+        Ghost::new(zeros(length(pages_max)))
+    }
 
     #[test]
     fn a_page_is_remembered_once_and_only_for_a_while() {
-        let ghost = Ghost::new(1 << 16).unwrap();
+        let ghost = ghost(1 << 16);
         ghost.grow(10_000);
         assert_eq!(ghost.bytes(), 16_384 * 4);
         assert!(ghost.take(7).is_none());
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn no_page_is_taken_for_another() {
-        let ghost = Ghost::new(1).unwrap();
+        let ghost = ghost(1);
         for page in 0..4000 {
             ghost.insert(page * 0x0010_0001, Queue::Small);
         }
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn threads_lose_next_to_nothing() {
-        let ghost = Ghost::new(1 << 16).unwrap();
+        let ghost = ghost(1 << 16);
         ghost.grow(1 << 16);
         std::thread::scope(|scope| {
             for thread in 0..4u32 {

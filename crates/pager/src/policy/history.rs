@@ -16,11 +16,9 @@
 //! Never: allocates after `new`, takes a lock, waits.
 //! Threads: any, each with a `Writer` of its own.
 
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_sys::errno::Result;
-use deepheap_sys::padded::Padded;
-use deepheap_sys::pinned_array::PinnedArray;
+use super::Memory;
 
 /// Entries of a piece, the last of which is the link to the next one.
 const PIECE: u32 = 64;
@@ -44,17 +42,30 @@ pub fn bytes(budget: usize) -> usize {
     budget / BUDGET_PART
 }
 
+/// How much memory `History::new` needs for a history of so many bytes, or a little less.
+pub fn lengths(bytes: usize) -> [usize; 3] {
+    let pieces = bytes / (PIECE as usize * ENTRY_BYTES);
+    let entries = pieces.clamp(PIECES_MIN, PIECES_MAX) * PIECE as usize;
+    let indexed = entries / INDEXED_PART as usize;
+    [entries, indexed, indexed.div_ceil(INDEX_PAGE)]
+}
+
+/// A counter with cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Padded(AtomicU32);
+
 /// The ring and its index.
-pub struct History {
+pub struct History<M> {
     /// A page's number and 1, or in the last place of a piece a place and 1. 0: nothing yet.
-    ring: PinnedArray<AtomicU32>,
+    ring: M,
     /// A place of the ring and 1.
-    index: PinnedArray<AtomicU32>,
+    index: M,
     /// Pieces that were ever taken. It wraps around.
-    taken: Padded<AtomicU32>,
+    taken: Padded,
     /// Which pages of the index were written, and how many.
-    written: PinnedArray<AtomicU8>,
-    index_pages: Padded<AtomicU32>,
+    written: M,
+    index_pages: Padded,
 }
 
 /// Where a thread writes. Zeros for a new thread.
@@ -66,26 +77,18 @@ pub struct Writer {
     taken: u32,
 }
 
-impl History {
-    /// An empty one of so many bytes, or a little less. ENOMEM if there is no room.
-    pub fn new(bytes: usize) -> Result<History> {
-        let pieces = bytes / (PIECE as usize * ENTRY_BYTES);
-        let entries = pieces.clamp(PIECES_MIN, PIECES_MAX) * PIECE as usize;
-        let indexed = entries / INDEXED_PART as usize;
-        Ok(History {
-            ring: PinnedArray::new(entries)?,
-            index: PinnedArray::new(indexed)?,
-            written: PinnedArray::new(indexed.div_ceil(INDEX_PAGE))?,
-            taken: Padded(AtomicU32::new(0)),
-            index_pages: Padded(AtomicU32::new(0)),
-        })
+impl<M: Memory> History<M> {
+    /// An empty one, in memory of `lengths`.
+    pub fn new([ring, index, written]: [M; 3]) -> History<M> {
+        let [taken, index_pages] = [Padded::default(), Padded::default()];
+        History { ring, index, taken, written, index_pages }
     }
 
     /// Bytes that it takes: those of pieces that were taken, and the pages of the index that were
     /// written.
     pub fn bytes(&self) -> usize {
-        let taken = self.taken.load(Ordering::Relaxed).min(self.pieces()) as usize;
-        let index = self.index_pages.load(Ordering::Relaxed) as usize * INDEX_PAGE;
+        let taken = self.taken.0.load(Ordering::Relaxed).min(self.pieces()) as usize;
+        let index = self.index_pages.0.load(Ordering::Relaxed) as usize * INDEX_PAGE;
         (taken * PIECE as usize + index.min(self.index.len())) * 4
     }
 
@@ -102,7 +105,7 @@ impl History {
             place.store(at + 1, Ordering::Relaxed);
             let written = &self.written[index / INDEX_PAGE];
             if written.load(Ordering::Relaxed) == 0 && written.swap(1, Ordering::Relaxed) == 0 {
-                self.index_pages.fetch_add(1, Ordering::Relaxed);
+                self.index_pages.0.fetch_add(1, Ordering::Relaxed);
             }
         }
         writer.next = at + 2;
@@ -110,14 +113,14 @@ impl History {
 
     /// Whether the piece of a place was not given to another thread since it was taken.
     fn is_current(&self, at: u32, taken: u32) -> bool {
-        let since = self.taken.load(Ordering::Relaxed).wrapping_sub(taken);
+        let since = self.taken.0.load(Ordering::Relaxed).wrapping_sub(taken);
         since < self.pieces() && (at as usize) < self.ring.len()
     }
 
     /// Takes a piece for the writer, and links the full one to it, which ends at `full`. Answers
     /// its first place.
     fn take(&self, writer: &mut Writer, full: Option<u32>) -> u32 {
-        writer.taken = self.taken.fetch_add(1, Ordering::Relaxed);
+        writer.taken = self.taken.0.fetch_add(1, Ordering::Relaxed);
         let at = writer.taken % self.pieces() * PIECE;
         (at..at + PIECE).for_each(|place| self.put(place, 0));
         if let Some(full) = full {
@@ -182,20 +185,27 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::zeros;
 
-    fn pages(history: &History, at: u32, count: usize) -> Vec<u32> {
+    type Of = History<Box<[AtomicU32]>>;
+
+    fn history(bytes: usize) -> Of {
+        History::new(lengths(bytes).map(zeros))
+    }
+
+    fn pages(history: &Of, at: u32, count: usize) -> Vec<u32> {
         history.from(at).take(count).map(|(page, _)| page).collect()
     }
 
     /// Pages of which the index knows the first.
-    fn some(history: &History, from: u32, count: u32) -> Vec<u32> {
+    fn some(history: &Of, from: u32, count: u32) -> Vec<u32> {
         let first = (from..).find(|&page| history.indexed(page).is_some()).expect("a page");
         [first].into_iter().chain(from + 1000..from + 1000 + count).collect()
     }
 
     #[test]
     fn what_came_after_a_page_is_found_across_pieces() {
-        let history = History::new(64 << 10).expect("memory");
+        let history = history(64 << 10);
         assert_eq!(history.bytes(), 0);
         let (mut writer, way) = (Writer::default(), some(&history, 77, 1000));
         way.iter().for_each(|&page| history.record(&mut writer, page));
@@ -212,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_ways_of_threads_do_not_mix() {
-        let history = History::new(256 << 10).expect("memory");
+        let history = history(256 << 10);
         let ways: Vec<Vec<u32>> = (0..5).map(|it| some(&history, it << 20, 2000)).collect();
         let mut writers = [Writer::default(); 5];
         for step in 0..ways[0].len() {
@@ -232,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_ring_forgets_what_is_oldest_and_no_thread_writes_in_a_piece_that_another_has_taken() {
-        let history = History::new(20 << 10).expect("memory");
+        let history = history(20 << 10);
         let entries = history.ring.len() as u32;
         let (mut slow, old) = (Writer::default(), some(&history, 1 << 24, 5));
         old.iter().for_each(|&page| history.record(&mut slow, page));
@@ -262,8 +272,8 @@ mod tests {
     /// Places are checked, whatever stands in a writer or in the ring.
     #[test]
     fn a_writer_of_another_history_does_no_harm() {
-        let large = History::new(1 << 20).expect("memory");
-        let small = History::new(0).expect("memory");
+        let large = history(1 << 20);
+        let small = history(0);
         let (mut writer, way) = (Writer::default(), some(&large, 5, 10_000));
         way.iter().for_each(|&page| large.record(&mut writer, page));
         small.record(&mut writer, 7);
@@ -273,7 +283,7 @@ mod tests {
 
     #[test]
     fn threads_that_write_at_once_read_only_pages_that_one_of_them_wrote() {
-        let history = History::new(64 << 10).expect("memory");
+        let history = history(64 << 10);
         std::thread::scope(|scope| {
             for thread in 1..5u32 {
                 let history = &history;

@@ -1,5 +1,12 @@
-//! Policy: decisions of the pager. Observations in, decisions out: no I/O, no locks, no clock.
+//! Policy: decisions. Observations in, decisions out.
+//!
+//! Guarantees: the same observations give the same decisions.
+//! Never: takes a lock, looks at a clock, does I/O, has memory of its own that its caller should
+//! account for: who makes a table hands in the memory for it.
 #![forbid(unsafe_code)]
+
+use core::ops::Deref;
+use core::sync::atomic::AtomicU32;
 
 pub mod balance;
 pub mod budget_split;
@@ -14,3 +21,16 @@ pub mod stride;
 pub mod tier;
 pub mod trail;
 pub mod way;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// Memory for a table: numbers that are 0 at first.
+pub trait Memory: Deref<Target = [AtomicU32]> {}
+
+impl<T: Deref<Target = [AtomicU32]>> Memory for T {}
+
+#[cfg(test)]
+fn zeros(count: usize) -> Box<[AtomicU32]> {
+    (0..count).map(|_| AtomicU32::new(0)).collect()
+}

@@ -9,19 +9,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use deepheap_sys::errno::Result;
-
 use super::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
 use super::budget_split::{self, Share, Split};
-use super::ghost::Ghost;
+use super::ghost::{self, Ghost};
 use super::history::{self, History};
 use super::replacement::{
     AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
     to_evict, touched,
 };
 use super::sequence::{Direction, Sequences};
-use super::trail;
-use crate::PAGE;
+use super::{Memory, PAGE, trail};
 
 /// Threads whose scans are told apart.
 pub const LANES: usize = 16;
@@ -198,9 +195,9 @@ struct Border {
 }
 
 /// The pager.
-pub struct Replay {
+pub struct Replay<M> {
     terms: Terms,
-    ghost: Ghost,
+    ghost: Ghost<M>,
     objects: Vec<Object>,
     /// The lists of the page buffer and the queues of the cache (`Place::fifo`).
     fifos: [Fifo; 4],
@@ -218,20 +215,21 @@ pub struct Replay {
     left_ever: u64,
     border: Border,
     sequences: [Sequences; LANES],
-    history: History,
+    history: History<M>,
     /// Objects by page, if scans bring them.
     by_page: HashMap<u32, u32>,
 }
 
-impl Replay {
-    /// Nothing is anywhere. ENOMEM if there is no room for the ghost.
-    pub fn new(terms: Terms) -> Result<Replay> {
+impl<M: Memory> Replay<M> {
+    /// Nothing is anywhere. `zeros` makes memory of so many numbers.
+    pub fn new<E>(terms: Terms, zeros: impl Fn(usize) -> Result<M, E>) -> Result<Replay<M>, E> {
+        let [ring, index, written] = history::lengths(history::bytes(terms.pages * PAGE));
         let sampled = terms.sampled.max(1) as usize;
         let remembered = ghost_length(terms.pages / sampled);
         let mut replay = Replay {
             terms: Terms { sampled: sampled as u32, ..terms },
             // Compressed objects are several to a page.
-            ghost: Ghost::new(4 * remembered)?,
+            ghost: Ghost::new(zeros(ghost::length(4 * remembered))?),
             objects: Vec::new(),
             fifos: Default::default(),
             small_part: SMALL_PART,
@@ -243,7 +241,7 @@ impl Replay {
             left_ever: 0,
             border: Border { part: PART_FIRST, ..Border::default() },
             sequences: Default::default(),
-            history: History::new(history::bytes(terms.pages * PAGE))?,
+            history: History::new([zeros(ring)?, zeros(index)?, zeros(written)?]),
             by_page: HashMap::new(),
         };
         replay.ghost.grow(remembered);

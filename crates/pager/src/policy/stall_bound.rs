@@ -26,7 +26,7 @@
 
 use core::time::Duration;
 
-use crate::PAGE;
+use super::PAGE;
 
 /// Run time after which what was seen is judged, unless it is far above the bound before.
 const PERIOD: Duration = Duration::from_millis(100);

@@ -16,6 +16,7 @@
 //!
 //! Never: keeps anything between calls other than what the caller stores for the thread.
 
+use super::Memory;
 use super::history::{History, Writer};
 
 /// Pages that are asked for together at most, ...
@@ -74,7 +75,7 @@ impl Trail {
     }
 
     /// Goes on to the place after `page`, if that is near; answers whether it was asked for.
-    fn follow(&mut self, history: &History, page: u32) -> Option<bool> {
+    fn follow(&mut self, history: &History<impl Memory>, page: u32) -> Option<bool> {
         if self.window == 0 {
             return None;
         }
@@ -124,13 +125,13 @@ impl Trails {
     /// trail, answers which pages to bring, with those that were asked for `most` in all.
     pub fn fault(
         &mut self,
-        history: &History,
+        history: &History<impl Memory>,
         page: u32,
         is_cached: bool,
         most: usize,
     ) -> Option<Ahead> {
         // A thread may fault in the memory of several heaps.
-        let whose = (core::ptr::from_ref(history).addr() / align_of::<History>()) as u32;
+        let whose = (core::ptr::from_ref(history).addr() / align_of_val(history)) as u32;
         if self.whose != whose {
             *self = Trails { whose, ..Trails::default() };
         }
@@ -177,7 +178,7 @@ impl Trails {
     }
 
     /// Follows the trail; or another one, once that is known. Whether the fault is on it.
-    fn follow(&mut self, history: &History, page: u32, is_cached: bool) -> bool {
+    fn follow(&mut self, history: &History<impl Memory>, page: u32, is_cached: bool) -> bool {
         let Trails { trail, young, .. } = self;
         if is_cached && [*trail, *young] == [Trail::default(); 2] {
             return false;
@@ -206,14 +207,23 @@ impl Trails {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::history::lengths;
+    use crate::policy::zeros;
+    use core::sync::atomic::AtomicU32;
     use proptest::prelude::*;
     use std::collections::HashSet;
 
     const MOST: usize = WINDOWS_AHEAD * WINDOW;
     const MOST_SLOW: usize = WINDOWS_AHEAD * WINDOW_MAX;
 
-    fn history() -> History {
-        History::new(1 << 20).expect("memory")
+    type Of = History<Box<[AtomicU32]>>;
+
+    fn history_of(bytes: usize) -> Of {
+        History::new(lengths(bytes).map(zeros))
+    }
+
+    fn history() -> Of {
+        history_of(1 << 20)
     }
 
     /// So many different pages in no order.
@@ -233,7 +243,7 @@ mod tests {
     }
 
     impl Thread {
-        fn fault(&mut self, history: &History, page: u32) -> Option<usize> {
+        fn fault(&mut self, history: &Of, page: u32) -> Option<usize> {
             let is_cached = self.brought.remove(&page);
             self.used += usize::from(is_cached);
             let ahead = self.trails.fault(history, page, is_cached, MOST)?;
@@ -243,7 +253,7 @@ mod tests {
             Some(ahead.pages().len())
         }
 
-        fn go(&mut self, history: &History, way: &[u32]) {
+        fn go(&mut self, history: &Of, way: &[u32]) {
             way.iter().for_each(|&page| {
                 self.fault(history, page);
             });
@@ -383,7 +393,7 @@ mod tests {
 
     #[test]
     fn threads_follow_their_own_ways() {
-        let history = History::new(4 << 20).expect("memory");
+        let history = history_of(4 << 20);
         let ways: Vec<Vec<u32>> = (1..5).map(|seed| way(seed, 10_000)).collect();
         let mut threads: Vec<Thread> = ways.iter().map(|_| Thread::default()).collect();
         for _ in 0..2 {
@@ -431,7 +441,7 @@ mod tests {
             pages in prop::collection::vec(0u32..300, 1..4000),
             most in 0usize..MOST_SLOW,
         ) {
-            let history = History::new(2000).expect("memory");
+            let history = history_of(2000);
             let mut trails = Trails::default();
             for page in pages {
                 if let Some(ahead) = trails.fault(&history, page, false, most) {

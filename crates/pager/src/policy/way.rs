@@ -3,6 +3,7 @@
 //!
 //! Never: decides how many of them stay on the SSD; `tier` does.
 
+use super::Memory;
 use super::history::History;
 
 /// Places of the history that a way is looked for in: four times what goes together at most, for
@@ -38,7 +39,7 @@ impl Way {
     /// ends at a page that has gone to the second tier before: one by one between such pages, what
     /// goes now would lie apart from them.
     pub fn gather<T>(
-        history: &History,
+        history: &History<impl Memory>,
         place: u32,
         list: &mut [T],
         mut stands: impl FnMut(u32) -> Stands<T>,
@@ -65,16 +66,20 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::history::Writer;
+    use crate::policy::history::{Writer, lengths};
     use crate::policy::tier::{RUN_LEAST, Seen};
     use crate::policy::trail::Trails;
+    use crate::policy::zeros;
+    use core::sync::atomic::AtomicU32;
     use std::collections::{HashMap, VecDeque};
 
     const MOST: usize = 128;
     const SEEN: Seen = Seen { disk_ns: 8_000_000, page_ns: 200_000 };
 
-    fn history() -> History {
-        History::new(1 << 20).expect("memory")
+    type Of = History<Box<[AtomicU32]>>;
+
+    fn history() -> Of {
+        History::new(lengths(1 << 20).map(zeros))
     }
 
     #[test]
@@ -121,7 +126,7 @@ mod tests {
 
     /// A program whose pages leave RAM in the order in which they came there.
     struct Program {
-        history: History,
+        history: Of,
         trails: Trails,
         at: HashMap<u32, At>,
         ram: VecDeque<u32>,

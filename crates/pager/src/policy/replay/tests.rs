@@ -1,16 +1,28 @@
 //! Tests of the replay.
 
+use core::convert::Infallible;
+use core::sync::atomic::AtomicU32;
+
+use super::super::zeros;
 use super::*;
 
 mod replacement;
+
+type Of = Replay<Box<[AtomicU32]>>;
+
+fn new(terms: Terms) -> Of {
+    match Replay::new(terms, |count| Ok::<_, Infallible>(zeros(count))) {
+        Ok(replay) => replay,
+    }
+}
 
 fn touch(page: u32, leaves: Leaves, is_new: bool) -> Touch {
     let bytes = PAGE as u16;
     Touch { object: page, page, bytes, leaves, is_new, is_led: false, lane: 0 }
 }
 
-fn replay(scans: bool) -> Replay {
-    Replay::new(Terms { scans, ..Terms::new(4 * budget_split::LEAST) }).unwrap()
+fn replay(scans: bool) -> Of {
+    new(Terms { scans, ..Terms::new(4 * budget_split::LEAST) })
 }
 
 #[test]
@@ -80,7 +92,7 @@ fn a_walk_in_equal_steps_waits_for_few_of_its_pages() {
     for step in [3u32, 16, 64] {
         let counts = [false, true].map(|strides| {
             let terms = Terms { strides, ..Terms::new(16 * budget_split::LEAST) };
-            let mut replay = Replay::new(terms).unwrap();
+            let mut replay = new(terms);
             for round in 0..4 {
                 for from in 0..step {
                     for at in 0..80 * budget_split::LEAST as u32 / step {
@@ -117,7 +129,7 @@ fn a_way_that_is_gone_again_waits_for_few_of_its_pages() {
     let pages = 80 * budget_split::LEAST as u32;
     let [alone, followed] = [false, true].map(|sequences| {
         let terms = Terms { sequences, ..Terms::new(40 * budget_split::LEAST) };
-        let mut replay = Replay::new(terms).unwrap();
+        let mut replay = new(terms);
         for round in 0..5 {
             if round == 2 {
                 replay.counts = Counts::default();

@@ -5,6 +5,7 @@
 //! `cargo test -p deepheap-pager replacement -- --nocapture` prints the rates.
 
 use super::super::*;
+use super::{Of, new};
 
 const OBJECTS: usize = 1 << 16;
 const IN_RAM: usize = OBJECTS / 16;
@@ -26,10 +27,10 @@ impl Rates {
 }
 
 /// The pager after a trace, with what it counted after the warm-up.
-fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Replay {
+fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Of {
     let share = Some(Share::Bytes(page_buffer * PAGE));
     let terms = Terms { scans: false, share, ..Terms::new(page_buffer + cache) };
-    let mut pager = Replay::new(terms).unwrap();
+    let mut pager = new(terms);
     // Sizes that no budget gives.
     pager.small_part = small_part;
     pager.split = Split { page_buffer, object_cache: cache };
@@ -214,7 +215,7 @@ fn reads_that_the_ghost_knows_are_those_that_a_larger_cache_saves() {
             let now = play(SMALL_PART, trace, page_buffer, cache);
             let larger = play(SMALL_PART, trace, page_buffer, cache + cache / 4);
             let told = now.counts().ghost_reads as f64 / now.ghost.recent() as f64;
-            let missed = |pager: &Replay| pager.counts().missed + pager.counts().new;
+            let missed = |pager: &Of| pager.counts().missed + pager.counts().new;
             let saved = (missed(&now) - missed(&larger)) as f64 / (cache / 4) as f64;
             println!("{name:>20} page buffer of {page_buffer}: {told:.1} told, {saved:.1} saved");
             assert!(expected.contains(&(told / saved)), "{name}: {told} told, {saved} saved");
