@@ -13,6 +13,7 @@
 //! object which its own thread owns would wait for ever.
 
 use deepheap_heap::PageNo;
+use deepheap_policy::replacement;
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::signals::Blocked;
@@ -28,7 +29,6 @@ use crate::ownership::{
     CameBy, Descriptor, DescriptorId, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH,
 };
 use crate::pager::Pager;
-use crate::policy::replacement;
 use crate::promises::NoPromise;
 use crate::staging::{CALL_PIECES, StagingBuffer};
 

@@ -11,11 +11,11 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use deepheap_policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST};
 use deepheap_sys::padded::Padded;
 
 use crate::counters::Counters;
 use crate::ownership::Descriptor;
-use crate::policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST};
 
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.
@@ -224,7 +224,7 @@ impl Balancer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::balance::{GROWTH_PART, PART_SURE};
+    use deepheap_policy::balance::{GROWTH_PART, PART_SURE};
     use deepheap_sys::pinned_array::PinnedArray;
 
     #[test]

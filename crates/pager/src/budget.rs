@@ -5,6 +5,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use deepheap_policy::history;
 use deepheap_sys::page_extractor::BATCH_MAX;
 use deepheap_sys::thread;
 
@@ -12,7 +13,6 @@ use crate::PAGE;
 use crate::eviction_context::{CONTEXT_BYTES, DIRECT_PAGES};
 use crate::object_cache::ObjectCache;
 use crate::ownership::{Descriptor, ObjectTable};
-use crate::policy::history;
 use crate::staging::{BUFFERS_MAX, BUFFERS_MIN, PAGE_STAGING_BYTES};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.

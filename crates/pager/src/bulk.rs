@@ -10,6 +10,7 @@
 //! Never: allocates; waits while it owns an object.
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
+use deepheap_policy::replacement::Queue;
 use deepheap_store::packed::{CAPACITY, WELL_FILLED, footprint};
 use deepheap_store::{Content, Writer};
 
@@ -19,7 +20,6 @@ use crate::moves::Moves;
 use crate::ownership::{OwnedList, Place};
 use crate::packer::Builder;
 use crate::pager::Pager;
-use crate::policy::replacement::Queue;
 use crate::staging::CALL_PIECES;
 
 impl Pager {

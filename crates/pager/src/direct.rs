@@ -25,6 +25,7 @@
 //! is a cut when its bytes have been copied. If the cut begins only then, the write may belong to
 //! it: all that the write was made from came before the cut.
 
+use deepheap_policy::replacement;
 use deepheap_sys::byte_copy;
 use deepheap_sys::signals::Blocked;
 
@@ -32,7 +33,6 @@ use crate::access::Piece;
 use crate::gate::Level;
 use crate::ownership::{Descriptor, Flag, Glimpse, Seen, UNKNOWN_HASH};
 use crate::pager::Pager;
-use crate::policy::replacement;
 
 /// How often an access that found the object changed begins anew.
 const TRIES: usize = 4;

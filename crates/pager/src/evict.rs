@@ -11,6 +11,7 @@
 //! context.
 
 use deepheap_heap::{LANE_BYTES, PageNo};
+use deepheap_policy::replacement;
 use deepheap_store::StoreError;
 use deepheap_sys::page_extractor::{BATCH_MAX, RANGE, Taken, Victim};
 use deepheap_sys::{clock, tls};
@@ -23,7 +24,6 @@ use crate::gate::Level;
 use crate::moves::Moves;
 use crate::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
-use crate::policy::replacement;
 use crate::ranges::RangeNo;
 use crate::trace::Happened;
 

@@ -8,6 +8,7 @@
 //! behind, it evicts itself (back-pressure), before it owns anything.
 
 use deepheap_heap::PageNo;
+use deepheap_policy::sequence::{Direction, Sequences};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::userfaultfd::Copy;
 
@@ -18,7 +19,6 @@ use crate::moves::Moves;
 use crate::ownership::{DescriptorId, Found, Owned, OwnedList, Place, Seen, UNKNOWN_HASH};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::policy::sequence::{Direction, Sequences};
 use crate::window::Window;
 
 /// How often in a row a thread may fault on a page that is found present. One such fault happens if

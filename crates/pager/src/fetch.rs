@@ -8,6 +8,9 @@
 use core::ops::Range;
 
 use deepheap_heap::PageNo;
+use deepheap_policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
+use deepheap_policy::stride::Walks;
+use deepheap_policy::trail::{self, Trails};
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
 
@@ -20,9 +23,6 @@ use crate::install::page_at;
 use crate::ownership::{CameBy, Owned, Place};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
-use crate::policy::stride::Walks;
-use crate::policy::trail::{self, Trails};
 use crate::staging::{PAGE_STAGING_BYTES, StagingBuffer};
 use crate::window::Window;
 

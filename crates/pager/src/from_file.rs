@@ -9,6 +9,7 @@
 use core::ops::Range;
 
 use deepheap_heap::{FreedRun, PageNo};
+use deepheap_policy::sequence::Sequences;
 use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::signals::Blocked;
 
@@ -19,7 +20,6 @@ use crate::gate::Level;
 use crate::ownership::Found;
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::policy::sequence::Sequences;
 use crate::staging::StagingBuffer;
 
 impl Pager {

@@ -7,6 +7,7 @@
 use core::ops::Range;
 
 use deepheap_heap::PageNo;
+use deepheap_policy::replacement::{self, Rank};
 
 use crate::PAGE;
 use crate::counters::Counted;
@@ -15,7 +16,6 @@ use crate::frames::CopiedIn;
 use crate::ownership::{CameBy, Descriptor, DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::policy::replacement::{self, Rank};
 use crate::window::Window;
 
 impl Pager {

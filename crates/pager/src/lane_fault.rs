@@ -18,6 +18,8 @@
 //! Threads: as `fault`.
 
 use deepheap_heap::{LANE_BYTES, PageNo};
+use deepheap_policy::replacement::Rank;
+use deepheap_policy::sequence::Sequences;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::mapping;
@@ -33,8 +35,6 @@ use crate::moves::Moves;
 use crate::ownership::{DescriptorId, Found, Owned, Pin, Place, Seen};
 use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::policy::replacement::Rank;
-use crate::policy::sequence::Sequences;
 use crate::window::Window;
 
 /// How often a fault begins anew, because other threads were faster, before the access is tried

@@ -44,7 +44,6 @@ mod page_buffer;
 mod pager;
 mod pin;
 mod plain_spans;
-pub mod policy;
 mod prefetch;
 mod press;
 mod promises;
@@ -86,6 +85,8 @@ pub use staging::CALL_PIECES;
 pub use survey::Survey;
 
 pub(crate) use deepheap_heap::PAGE;
+
+const _: () = assert!(PAGE == deepheap_policy::PAGE);
 
 /// The heap promises blocks by its own count of the objects that share one: it is the store's.
 const _: () = {

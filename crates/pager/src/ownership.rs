@@ -34,12 +34,11 @@ mod table_homes;
 mod table_saving;
 
 use deepheap_heap::PageNo;
+use deepheap_policy::replacement::Rank;
 use deepheap_store::{Block, ContentHash};
 use deepheap_sys::atomic::{Ordering, fence};
 use deepheap_sys::errno::Result;
 use deepheap_sys::thread;
-
-use crate::policy::replacement::Rank;
 
 pub(crate) use descriptor::{CameBy, Descriptor, DescriptorId, Flag, Pin, State};
 pub(crate) use lists::{Descriptors, List};

@@ -9,6 +9,7 @@ use core::sync::atomic;
 use core::time::Duration;
 
 use deepheap_heap::{Heap, PAGES_PER_SPAN, PageNo, SPAN};
+use deepheap_policy::history::{self, History};
 use deepheap_store::{BLOCK_BYTES, Block, PACKED_MAX, Store, cost};
 use deepheap_sys::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Errno;
@@ -37,7 +38,6 @@ use crate::object_cache::ObjectCache;
 use crate::ownership::{Descriptor, Owned, Ownership};
 use crate::packer::Packer;
 use crate::plain_spans::PlainSpans;
-use crate::policy::history::{self, History};
 use crate::prefetch::Prefetch;
 use crate::promises::{NoPromise, Overcommit, Promises};
 use crate::refused_pins::RefusedPins;

@@ -218,8 +218,8 @@ mod tests {
     use super::*;
     use crate::ownership::{Descriptor, Place};
     use crate::pager::Options;
-    use crate::policy::sequence::Sequences;
     use crate::promises::Overcommit;
+    use deepheap_policy::sequence::Sequences;
 
     /// A pager that manages the first of two spans, and where that begins.
     fn pager() -> (Pager, usize) {

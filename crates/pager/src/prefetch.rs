@@ -11,11 +11,11 @@
 //! serve.
 
 use deepheap_heap::PageNo;
+use deepheap_policy::sequence::Direction;
 use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::futex;
 use deepheap_sys::lock::Lock;
 
-use crate::policy::sequence::Direction;
 use crate::staging::CALL_PIECES;
 use crate::window::Window;
 

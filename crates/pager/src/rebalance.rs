@@ -7,6 +7,9 @@
 //! (`stand_in`): one at a time. Any may ask for the usage.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
+use deepheap_policy::budget_split::{self, Share, Split};
+use deepheap_policy::history::History;
+use deepheap_policy::replacement;
 use deepheap_store::Store;
 use deepheap_sys::atomic::Ordering;
 use deepheap_sys::page_extractor::BATCH_MAX;
@@ -23,9 +26,6 @@ use crate::lanes::Lanes;
 use crate::moves::Moves;
 use crate::ownership::ObjectTable;
 use crate::pager::Pager;
-use crate::policy::budget_split::{self, Share, Split};
-use crate::policy::history::History;
-use crate::policy::replacement;
 use crate::staging::Staging;
 use crate::trace::Happened;
 

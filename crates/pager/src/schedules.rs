@@ -37,6 +37,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{Freed, Heap, PageNo, SPAN, Shortage, ThreadCache};
+use deepheap_policy::sequence::{Direction, Sequences};
 use deepheap_sim::{Random, SimDevice};
 use deepheap_store::{Options as StoreOptions, Store};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
@@ -50,7 +51,6 @@ use shuttle::{Config, MaxSteps, Runner};
 use super::*;
 use crate::gate::Level;
 use crate::ownership::{Pin, Place, State};
-use crate::policy::sequence::{Direction, Sequences};
 use coroutines::Coroutines;
 use kind::Kind;
 

@@ -11,6 +11,8 @@
 //! Threads: any, inside the gate.
 
 use deepheap_heap::PageNo;
+use deepheap_policy::tier::{self, Seen};
+use deepheap_policy::way::{REACH, Stands, Way};
 use deepheap_store::Block;
 use deepheap_sys::clock;
 use deepheap_sys::page_extractor::BATCH_MAX;
@@ -19,8 +21,6 @@ use crate::PAGE;
 use crate::ownership::{CameBy, DescriptorId, Owned, Place};
 use crate::packer::Packer;
 use crate::pager::Pager;
-use crate::policy::tier::{self, Seen};
-use crate::policy::way::{REACH, Stands, Way};
 
 /// Pages that go together: 1 MiB, aligned.
 const GROUP: u32 = BATCH_MAX as u32;

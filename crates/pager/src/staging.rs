@@ -6,6 +6,7 @@
 //! Never: allocates. Waits only when every buffer is in use, asleep.
 //! Threads: any, also in a signal handler; a worker calls `trim`, inside the gate.
 
+use deepheap_policy::sequence::WINDOW_MAX;
 use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::index_pool::{GROUP, GROUPS_MAX, IndexPool};
@@ -15,7 +16,6 @@ use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::thread;
 
 use crate::PAGE;
-use crate::policy::sequence::WINDOW_MAX;
 
 /// Pieces of a call that are read from the device together.
 pub const CALL_PIECES: usize = 64;

@@ -10,6 +10,7 @@
 //! Threads: any that evicts; one at a time, the others wait.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo, SPAN};
+use deepheap_policy::replacement::Rank;
 use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
@@ -20,7 +21,6 @@ use crate::gate::Level;
 use crate::ownership::{Found, Pin};
 use crate::pager::Pager;
 use crate::plain_spans::TakeOver;
-use crate::policy::replacement::Rank;
 
 impl Pager {
     /// Begins management. The first `spans` spans were plain until now and hold about `present`

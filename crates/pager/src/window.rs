@@ -4,8 +4,7 @@
 //! Threads: any.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
-
-use crate::policy::sequence::{Direction, Sequence, WINDOW_MAX};
+use deepheap_policy::sequence::{Direction, Sequence, WINDOW_MAX};
 
 /// Pages to fetch together: a first one, and those that a scan comes to after it. All are in one
 /// span, except in a `stretch` that waits to be fetched ahead.

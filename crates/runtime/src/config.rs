@@ -58,7 +58,7 @@ use deepheap_heap::PAGE;
 use deepheap_measure::size::{self, SizeError};
 pub use deepheap_pager::Compress;
 use deepheap_pager::Overcommit;
-use deepheap_pager::policy::budget_split;
+use deepheap_policy::budget_split;
 pub use deepheap_store::ModelKind;
 use deepheap_sys::environment;
 

@@ -9,8 +9,8 @@
 use core::time::Duration;
 
 use deepheap_heap::PAGE;
-use deepheap_pager::policy::sequence::Sequences;
 use deepheap_pager::{FaultError, FaultKind as Kind, NoPromise, Pager};
+use deepheap_policy::sequence::Sequences;
 use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::fault_signal::{Fault, Verdict};

@@ -15,8 +15,8 @@ use core::time::Duration;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
-use deepheap_pager::policy::budget_split::STEP;
-use deepheap_pager::policy::stall_bound::{Observed, StallBound};
+use deepheap_policy::budget_split::STEP;
+use deepheap_policy::stall_bound::{Observed, StallBound};
 use deepheap_sys::clock;
 
 use crate::runtime::Runtime;

@@ -12,10 +12,10 @@ use core::ptr;
 
 use deepheap_heap::{ObjectShape, PAGE, PageNo};
 use deepheap_maps::PinKind;
-use deepheap_pager::policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_pager::{
     AccessBuffer, AccessError, AccessReason, CALL_PIECES, Direct, Moves, Operation, Pager, Piece,
 };
+use deepheap_policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_sys::signals::open_fault_signal;
 use deepheap_sys::{byte_copy, tls};
 

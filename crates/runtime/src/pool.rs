@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
-use deepheap_pager::policy::fair_share::{Member, Want};
+use deepheap_policy::fair_share::{Member, Want};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::own_descriptor::OwnDescriptor;
 use deepheap_sys::rendezvous::Rendezvous;

@@ -15,7 +15,7 @@ use core::time::Duration;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
-use deepheap_pager::policy::fair_share::{self, Member, Want};
+use deepheap_policy::fair_share::{self, Member, Want};
 use deepheap_sys::clock;
 use deepheap_sys::log::{Piece, say};
 

@@ -10,7 +10,7 @@ use std::thread;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
-use deepheap_pager::policy::tier::{Allowance, Ran};
+use deepheap_policy::tier::{Allowance, Ran};
 use deepheap_store::{BUFFERS_MIN, RING_BYTES, Store, StoreError};
 use deepheap_sys::clock;
 use deepheap_sys::log::{Piece, say};

@@ -15,9 +15,9 @@ use std::sync::OnceLock;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
-pub use deepheap_pager::policy::budget_split::Share as PageBufferShare;
-pub use deepheap_pager::policy::replay::{Counts, Terms};
-use deepheap_pager::policy::replay::{Leaves, Replay, Touch};
+pub use deepheap_policy::budget_split::Share as PageBufferShare;
+pub use deepheap_policy::replay::{Counts, Terms};
+use deepheap_policy::replay::{Leaves, Replay, Touch};
 use deepheap_sys::pinned_array::PinnedArray;
 
 use crate::trace_format::{Happened, Record, Trace, UNIT_NS};

@@ -23,6 +23,8 @@
 //! Threads: any; list membership belongs to the lock of the shard, which is innermost.
 
 use deepheap_heap::PageNo;
+use deepheap_policy::ghost::{self, Ghost};
+use deepheap_policy::replacement::{self, AtHead, Queue, Rank};
 use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
 use deepheap_sys::lock::Lock;
@@ -32,8 +34,6 @@ use deepheap_sys::zap::Zapper;
 
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
 use super::free_descriptors::{FreeDescriptors, GROUP_RUNS, RUN, SHARDS};
-use crate::policy::ghost::{self, Ghost};
-use crate::policy::replacement::{self, AtHead, Queue, Rank};
 
 /// The lists a descriptor can stand in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,8 +5,9 @@
 
 use std::sync::atomic::Ordering;
 
+use deepheap_policy::sequence::Sequences;
+
 use super::World;
-use crate::policy::sequence::Sequences;
 use crate::{Direct, Moves, Operation, Piece};
 
 impl World {

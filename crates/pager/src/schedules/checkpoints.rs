@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use deepheap_policy::sequence::Sequences;
 use deepheap_sim::Random;
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::aligned_buffer::AlignedBuffer;
@@ -16,7 +17,6 @@ use crate::PAGE;
 use crate::checkpoint::{CheckpointBuffer, CutError};
 use crate::codec;
 use crate::flight::Landed;
-use crate::policy::sequence::Sequences;
 
 const CHECKPOINTS: usize = 4;
 /// Entries in a page of the table, with the feature `schedules`.

@@ -13,8 +13,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use super::Memory;
-use super::replacement::Queue;
+use crate::Memory;
+use crate::replacement::Queue;
 
 const WAYS: usize = 16;
 /// Fewest buckets: with them, bucket and fingerprint make up the whole page number.
@@ -140,7 +140,7 @@ fn is_of(entry: u32, fingerprint: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::zeros;
+    use crate::zeros;
 
     fn ghost(pages_max: usize) -> Ghost<Box<[AtomicU32]>> {
         Ghost::new(zeros(length(pages_max)))

@@ -16,8 +16,8 @@
 //!
 //! Never: keeps anything between calls other than what the caller stores for the thread.
 
-use super::Memory;
-use super::history::{History, Writer};
+use crate::Memory;
+use crate::history::{History, Writer};
 
 /// Pages that are asked for together at most, ...
 const WINDOW: usize = 32;
@@ -207,8 +207,8 @@ impl Trails {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::history::lengths;
-    use crate::policy::zeros;
+    use crate::history::lengths;
+    use crate::zeros;
     use core::sync::atomic::AtomicU32;
     use proptest::prelude::*;
     use std::collections::HashSet;

@@ -3,8 +3,8 @@
 use core::convert::Infallible;
 use core::sync::atomic::AtomicU32;
 
-use super::super::zeros;
 use super::*;
+use crate::zeros;
 
 mod replacement;
 

@@ -18,7 +18,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::Memory;
+use crate::Memory;
 
 /// Entries of a piece, the last of which is the link to the next one.
 const PIECE: u32 = 64;
@@ -185,7 +185,7 @@ impl<M: Memory> History<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::zeros;
+    use crate::zeros;
 
     type Of = History<Box<[AtomicU32]>>;
 

@@ -4,7 +4,7 @@
 //! Guarantees: a side grows only by what the other one has given up already, so the sum stays
 //! within the budget; and no thread that needs room waits for a side to give up more than `STEP`.
 
-use super::PAGE;
+use crate::PAGE;
 
 /// Limits in pages, or what is held of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

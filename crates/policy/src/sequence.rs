@@ -13,8 +13,8 @@
 
 use core::ops::Range;
 
-use super::stride::Walks;
-use super::trail::Trails;
+use crate::stride::Walks;
+use crate::trail::Trails;
 
 /// Pages fetched together at most.
 pub const WINDOW_MAX: u32 = 64;

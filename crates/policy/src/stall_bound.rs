@@ -26,7 +26,7 @@
 
 use core::time::Duration;
 
-use super::PAGE;
+use crate::PAGE;
 
 /// Run time after which what was seen is judged, unless it is far above the bound before.
 const PERIOD: Duration = Duration::from_millis(100);

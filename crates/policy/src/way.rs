@@ -3,8 +3,8 @@
 //!
 //! Never: decides how many of them stay on the SSD; `tier` does.
 
-use super::Memory;
-use super::history::History;
+use crate::Memory;
+use crate::history::History;
 
 /// Places of the history that a way is looked for in: four times what goes together at most, for
 /// some of what the program came by has left already, or stays.
@@ -66,10 +66,10 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::history::{Writer, lengths};
-    use crate::policy::tier::{RUN_LEAST, Seen};
-    use crate::policy::trail::Trails;
-    use crate::policy::zeros;
+    use crate::history::{Writer, lengths};
+    use crate::tier::{RUN_LEAST, Seen};
+    use crate::trail::Trails;
+    use crate::zeros;
     use core::sync::atomic::AtomicU32;
     use std::collections::{HashMap, VecDeque};
 

@@ -9,16 +9,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
-use super::budget_split::{self, Share, Split};
-use super::ghost::{self, Ghost};
-use super::history::{self, History};
-use super::replacement::{
+use crate::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
+use crate::budget_split::{self, Share, Split};
+use crate::ghost::{self, Ghost};
+use crate::history::{self, History};
+use crate::replacement::{
     AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
     to_evict, touched,
 };
-use super::sequence::{Direction, Sequences};
-use super::{Memory, PAGE, trail};
+use crate::sequence::{Direction, Sequences};
+use crate::{Memory, PAGE, trail};
 
 /// Threads whose scans are told apart.
 pub const LANES: usize = 16;
