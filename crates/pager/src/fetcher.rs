@@ -65,7 +65,7 @@ impl Pager {
             drop(passage);
             if count > 0 {
                 let buffer = self.access_buffer();
-                // What cannot be read is told to whoever touches it.
+                // An error is reported to the next thread that touches the object.
                 let operation = Operation::Fetch(came_by);
                 let _ = self.access(operation, &pieces[..count], &buffer, moves);
                 return count as u32;
@@ -123,7 +123,7 @@ impl Pager {
         if mark.is_none() && self.lanes_of(window.page).is_some() {
             return 0;
         }
-        // What cannot be read is told to whoever touches it.
+        // An error is reported to the next thread that touches the object.
         if let Some(mut reserved) = self.frames.page_buffer.try_reserve(1)
             && let Ok(Some(brought)) = self.fetch_window(window, block, &mut reserved, &mut mark)
         {

@@ -1,16 +1,16 @@
 //! Lane fault: a fault on a page whose object lies in a lane.
 //!
 //! ```text
-//!   Zero, Cached   claim it ► take out who has the lane ► fill the lane ► map ► Resident
+//!   Zero, Cached   claim it ► take the occupant out ► fill the lane ► map ► Resident
 //!   Resident       it is in its lane and was unmapped: own it, map
 //!   Stored         fetch it into the cache, then as above
 //! ```
 //!
-//! Who has the lane leaves for the cache, to the slot of the object that comes if that is large
-//! enough: then nothing has to be reclaimed, and objects in RAM stay usable when nothing can be
-//! written. The object that comes is *exiled* instead, to a page of the page buffer, if the lane
-//! cannot be had: who is there is pinned; or the thread wants both at once, for one instruction
-//! (`Lanes::alternates`), which would otherwise take the lane from itself for ever.
+//! The occupant of the lane goes to the cache. It gets the slot that the newcomer leaves, if that is
+//! large enough: then nothing has to be reclaimed, and objects in RAM stay usable when nothing can
+//! be written. If the occupant cannot go, the newcomer is *exiled* instead, to a page of the page
+//! buffer. It cannot go if it is pinned, or if one instruction of the thread wants both objects
+//! (`Lanes::alternates`): they would otherwise take the lane from each other for ever.
 //!
 //! Guarantees: as `fault`. Of two objects that are owned at once neither is waited for: the second
 //! claim is a try.
@@ -44,7 +44,7 @@ const TRIES: usize = 32;
 /// mappings, of which a process has 65,530.
 const EXILED_MAX: usize = 8192;
 
-/// What one try came to.
+/// The result of one try.
 enum Step {
     /// The object is in reach.
     Served(FaultKind),
@@ -58,7 +58,7 @@ enum Step {
     NeedsPage,
 }
 
-/// Whether the object that comes may be exiled.
+/// Whether the newcomer may be exiled.
 
 enum Exile<'a> {
     Never,
@@ -67,7 +67,7 @@ enum Exile<'a> {
     Ready(Reserved<'a>),
 }
 
-/// Where an object that comes is now.
+/// Where the newcomer is now.
 #[derive(Clone, Copy)]
 enum From {
     Zero,
@@ -260,8 +260,8 @@ impl Pager {
         step
     }
 
-    /// Brings an object to its lane. Who has that leaves for the slot of the object that comes, or
-    /// else for the spare one.
+    /// Brings an object to its lane. The occupant of the lane goes to the slot that the newcomer
+    /// leaves, or else to the spare one.
     fn exchange(
         &self,
         lanes: &Lanes,
@@ -325,8 +325,9 @@ impl Pager {
         }
     }
 
-    /// The slot that the object leaves when it comes to its lane, if the occupant fits there. An
-    /// exiled page's object keeps its slot until its window is mapped. A hint until it is owned.
+    /// The slot that the newcomer leaves when it comes to its lane, if the occupant fits there. The
+    /// object of an exiled page keeps its slot until its window is mapped. A hint until the newcomer
+    /// is owned.
     fn slot_left_by(
         &self,
         lanes: &Lanes,
@@ -471,7 +472,7 @@ impl Pager {
                 continue; // it is here
             }
             let mut sequences = Sequences::default();
-            // Who touches it is told what went wrong.
+            // An error is reported to the next thread that touches the page.
             let _ = self.bring_to_lane(lanes, page, &mut sequences, Exile::Never, 0, moves);
             return;
         }

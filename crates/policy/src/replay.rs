@@ -26,11 +26,11 @@ pub const LANES: usize = 16;
 /// What becomes of an object when its page leaves the page buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaves {
-    /// As it came.
+    /// It is as it came.
     Clean,
-    /// Changed.
+    /// It was changed.
     Dirty,
-    /// As nothing that is kept.
+    /// Nothing of it is kept.
     Empty,
 }
 

@@ -6,8 +6,8 @@
 use crate::Memory;
 use crate::history::History;
 
-/// Places of the history that a way is looked for in: four times what goes together at most, for
-/// some of what the program came by has left already, or stays.
+/// Places of the history in which a way is looked for: four times as many as pages go together.
+/// Some of the pages in these places have left already, and some stay.
 pub const REACH: usize = 1024;
 
 /// How a page of a way stands.
