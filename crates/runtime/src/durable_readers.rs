@@ -29,34 +29,20 @@ pub(crate) fn open(
     of: &HeapFile<'_>,
     snapshot: Option<&str>,
 ) -> Result<(DurableFile, RawFd), OpenError> {
+    // What was opened while a checkpoint was made may not be held: it is opened anew.
+    until_right(of.path, || open_once(of, snapshot), |_| false)
+}
+
+fn open_once(of: &HeapFile<'_>, snapshot: Option<&str>) -> Result<(DurableFile, RawFd), OpenError> {
     let file = durable_location::open_to_read(of.path)?;
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
-    let mut pause = PAUSE;
-    for _ in 0..TRIES {
-        let before = Superblocks::of(&*device)?;
-        let mut held = None;
-        let opened = DurableFile::open_to_read(device.clone(), of.key.as_ref());
-        let opened = opened.and_then(|file| match snapshot {
-            Some(name) => file.open_snapshot(name),
-            None => Ok(file),
-        });
-        let opened = opened.map_err(OpenError::from).and_then(|file| {
-            let checkpoint = file.checkpoint();
-            generation_lock::hold(descriptor, checkpoint).map_err(OpenError::Locks)?;
-            held = Some(checkpoint);
-            Ok(file)
-        });
-        if Superblocks::of(&*device)? == before {
-            return Ok((opened?, descriptor));
-        }
-        if let Some(checkpoint) = held {
-            generation_lock::let_go(descriptor, checkpoint).map_err(OpenError::Locks)?;
-        }
-        thread::sleep(pause);
-        pause = (2 * pause).min(PAUSE_MAX);
+    let mut file = DurableFile::open_to_read(device, of.key.as_ref())?;
+    if let Some(name) = snapshot {
+        file = file.open_snapshot(name)?;
     }
-    Err(OpenError::Restless)
+    generation_lock::hold(descriptor, file.checkpoint()).map_err(OpenError::Locks)?;
+    Ok((file, descriptor))
 }
 
 /// Opens a heap to be read; anew, if its tables were written over meanwhile.

@@ -30,21 +30,12 @@ fn bytes_of(numbers: &RangeInclusive<u64>, kind: i32) -> libc::flock {
     lock
 }
 
-fn set(file: RawFd, number: u64, kind: i32) -> Result<()> {
-    let mut lock = bytes_of(&(number..=number), kind);
+/// Holds a number, together with whoever else does. The file is open for reading.
+pub fn hold(file: RawFd, number: u64) -> Result<()> {
+    let mut lock = bytes_of(&(number..=number), libc::F_RDLCK);
     // SAFETY: the kernel reads the struct.
     unsafe { raw_call_again!(SYS_fcntl, file, libc::F_OFD_SETLK, &raw mut lock) }?;
     Ok(())
-}
-
-/// Holds a number, together with whoever else does. The file is open for reading.
-pub fn hold(file: RawFd, number: u64) -> Result<()> {
-    set(file, number, libc::F_RDLCK)
-}
-
-/// Lets go of a number.
-pub fn let_go(file: RawFd, number: u64) -> Result<()> {
-    set(file, number, libc::F_UNLCK)
 }
 
 /// The lowest of these numbers, or one of them, that somebody holds through another description of
@@ -80,11 +71,9 @@ mod tests {
         hold(readers[1].as_raw_fd(), 9).expect("shared");
         assert_eq!((held(0..=6), held(0..=7), held(8..=8)), (None, Some(7), None));
         assert_eq!(held(8..=NUMBER_MAX), Some(9));
-        let_go(readers[1].as_raw_fd(), 7).expect("held");
-        assert_eq!(held(7..=7), Some(7), "the other one has it");
         let [one, other] = readers;
         drop(one);
-        assert_eq!(held(0..=8), None);
+        assert_eq!(held(7..=7), Some(7), "the other one has it");
         drop(other);
         assert_eq!(held(0..=NUMBER_MAX), None);
         #[expect(clippy::reversed_empty_ranges, reason = "the point")]
