@@ -112,11 +112,6 @@ impl DurableHeap {
         self.runtime.region_base as *mut u8
     }
 
-    /// The longest that a checkpoint has held threads up.
-    pub fn longest_pause(&self) -> Duration {
-        Duration::from_nanos(self.durable.longest_pause_ns.load(Ordering::Relaxed))
-    }
-
     /// The file.
     pub fn path(&self) -> &Path {
         &self.durable.path

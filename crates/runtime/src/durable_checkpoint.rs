@@ -111,8 +111,6 @@ impl DurableHeap {
         handed_in.note_made();
         *saved_up_to = up_to;
         self.durable().pins.lock().let_go(pager.store(), file, self.durable().descriptor);
-        let pause_ns = made.pause.as_nanos() as u64;
-        self.durable().longest_pause_ns.fetch_max(pause_ns, Ordering::Relaxed);
         made.time = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
         self.durable().full_wait.begin_anew();
         self.durable().requests.made(&made);

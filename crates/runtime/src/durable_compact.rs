@@ -38,26 +38,9 @@ pub struct Compacted {
     pub disk_bytes_before: u64,
     /// Bytes of the disk that it takes.
     pub disk_bytes: u64,
-    /// Why collection did not move what lives together, or not all of it.
-    pub uncollected: Option<Uncollected>,
-}
-
-/// Why collection could not do its part.
-#[derive(Debug)]
-pub enum Uncollected {
-    /// The heap cannot be opened in this process.
-    Open(OpenError),
-    /// There was no room for copies.
-    Cut(CheckpointError),
-}
-
-impl core::fmt::Display for Uncollected {
-    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Uncollected::Open(error) => error.fmt(out),
-            Uncollected::Cut(error) => error.fmt(out),
-        }
-    }
+    /// Why collection did not move what lives together, or not all of it: the heap cannot be opened
+    /// in this process, or there was no room for copies.
+    pub uncollected: Option<String>,
 }
 
 impl DurableHeap {
@@ -93,14 +76,17 @@ fn refuse(is_read: bool) -> Result<(), OpenError> {
 }
 
 /// Moves what lives together; why not, where the file can be cut off all the same.
-fn collect(of: &HeapFile<'_>) -> Result<Option<Uncollected>, OpenError> {
+fn collect(of: &HeapFile<'_>) -> Result<Option<String>, OpenError> {
     use OpenError::{AddressTaken, NotStarted, Ram, Start, System};
-    let mut options = DurableOptions::parse("")?;
-    options.key = of.key.clone();
-    let heap = match DurableHeap::open(of.path, &options) {
+    let options = DurableOptions::parse("")?;
+    let opened = {
+        let _inside = Inside::enter();
+        DurableHeap::open_once(of, &options)
+    };
+    let heap = match opened {
         Ok(heap) => heap,
         Err(error @ (AddressTaken { .. } | NotStarted | Ram { .. } | Start(_) | System(_))) => {
-            return Ok(Some(Uncollected::Open(error)));
+            return Ok(Some(error.to_string()));
         }
         Err(error) => return Err(error),
     };
@@ -114,7 +100,7 @@ fn collect(of: &HeapFile<'_>) -> Result<Option<Uncollected>, OpenError> {
     match done.and(closed.map(drop)) {
         Ok(()) => Ok(None),
         Err(CheckpointError::File(error)) => Err(error.into()),
-        Err(error) => Ok(Some(Uncollected::Cut(error))),
+        Err(error) => Ok(Some(error.to_string())),
     }
 }
 

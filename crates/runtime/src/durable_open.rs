@@ -51,13 +51,18 @@ impl DurableHeap {
     /// `OpenError` says what is wrong, and what to do.
     pub fn open(path: &Path, options: &DurableOptions) -> Result<DurableHeap, OpenError> {
         let _inside = Inside::enter();
+        let of = HeapFile::with_key_file(path, options.key_file.as_deref())?;
         match options.read_only {
-            true => durable_readers::until_steady(path, || Self::open_once(path, options)),
-            false => Self::open_once(path, options),
+            true => durable_readers::until_steady(path, || Self::open_once(&of, options)),
+            false => Self::open_once(&of, options),
         }
     }
 
-    fn open_once(path: &Path, options: &DurableOptions) -> Result<DurableHeap, OpenError> {
+    /// As `open`, but for the key. The caller is inside.
+    pub(crate) fn open_once(
+        of: &HeapFile<'_>,
+        options: &DurableOptions,
+    ) -> Result<DurableHeap, OpenError> {
         let main = running().or_else(start_from_environment).ok_or(OpenError::NotStarted)?;
         let changing = hold_durable();
         if changing.is_full() {
@@ -69,7 +74,7 @@ impl DurableHeap {
             return Err(OpenError::Ram { asked: ram, whole });
         }
         let config = options.config(ram);
-        let (file, descriptor, made) = open_file(path, options, config.segment_bytes)?;
+        let (file, descriptor, made) = open_file(of, options, config.segment_bytes)?;
         let shape = file.shape();
         let (base, length) = (shape.region_base as usize, shape.region_len as usize);
         let config = Config { segment_bytes: shape.segment_bytes, ..config };
@@ -82,7 +87,7 @@ impl DurableHeap {
         // SAFETY: our own reservation.
         let opened = unsafe { mapping::advise(base as *mut u8, length, Advice::DontFork) }
             .map_err(OpenError::System)
-            .and_then(|()| Self::load(main, path, options, config, file, descriptor));
+            .and_then(|()| Self::load(main, of.path, options, config, file, descriptor));
         let runtime = match opened {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -120,7 +125,6 @@ impl DurableHeap {
             pins: Lock::default(),
             is_read_only: options.read_only,
             borrowed: ram,
-            longest_pause_ns: AtomicU64::new(0),
             requests: Requests::default(),
             roots_set: AtomicU64::new(0),
             every: options.checkpoint.filter(|_| !options.read_only),
@@ -159,26 +163,24 @@ impl Drop for Made<'_> {
 
 /// Opens the file of a heap, or makes it.
 fn open_file<'a>(
-    path: &'a Path,
+    of: &HeapFile<'a>,
     options: &DurableOptions,
     segment_bytes: u64,
 ) -> Result<(DurableFile, RawFd, Made<'a>), OpenError> {
-    let key = options.key()?;
     if options.read_only {
-        let file = HeapFile { path, key };
-        let (file, descriptor) = durable_readers::open(&file, options.snapshot.as_deref())?;
+        let (file, descriptor) = durable_readers::open(of, options.snapshot.as_deref())?;
         expect_tables(&file)?;
-        return Ok((file, descriptor, Made(path, Found::Filled)));
+        return Ok((file, descriptor, Made(of.path, Found::Filled)));
     }
-    let (file, found) = durable_location::open(path)?;
+    let (file, found) = durable_location::open(of.path)?;
+    let (made, key) = (Made(of.path, found), of.key.as_ref());
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
     if found == Found::Filled {
-        let file = DurableFile::open(device, key.as_ref())?;
+        let file = DurableFile::open(device, key)?;
         expect_tables(&file)?;
-        return Ok((file, descriptor, Made(path, Found::Filled)));
+        return Ok((file, descriptor, made));
     }
-    let made = Made(path, found);
     let (region_len, capacity_bytes) = (options.size, options.capacity_bytes());
     let log = StoreOptions { segment_bytes, ..StoreOptions::new(capacity_bytes) };
     let shape = HeapShape {
@@ -189,7 +191,7 @@ fn open_file<'a>(
         capacity_bytes,
     };
     let (identity, stamp) = (Identity::random(), stamp(true));
-    let created = DurableFile::create(device, shape, identity, stamp, key.as_ref())?;
+    let created = DurableFile::create(device, shape, identity, stamp, key)?;
     Ok((created, descriptor, made))
 }
 

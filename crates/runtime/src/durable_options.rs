@@ -20,11 +20,10 @@ use std::path::PathBuf;
 
 use deepheap_heap::SPAN;
 use deepheap_pager::Overcommit;
-use deepheap_store::Key;
 
 use crate::config::{Config, STORE_MAX_BYTES, STORE_MIN_BYTES, Share};
 use crate::durable_error::OpenError;
-use crate::heap_file::read_key;
+
 use crate::machine::Machine;
 use crate::stats_report::bytes;
 
@@ -59,8 +58,6 @@ pub struct DurableOptions {
     pub snapshot: Option<String>,
     /// The file of the key with which it is encrypted; none: it is not.
     pub key_file: Option<PathBuf>,
-    /// The key itself, if it was read already.
-    pub(crate) key: Option<Key>,
     /// Settings that a heap has in common with that of `malloc`.
     config: Config,
 }
@@ -83,7 +80,6 @@ impl DurableOptions {
             read_only: false,
             snapshot: None,
             key_file: None,
-            key: None,
             config,
         };
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
@@ -136,14 +132,6 @@ impl DurableOptions {
             }
         }
         Ok(())
-    }
-
-    /// What it is encrypted with.
-    pub(crate) fn key(&self) -> Result<Option<Key>, OpenError> {
-        match (&self.key, &self.key_file) {
-            (Some(key), _) => Ok(Some(key.clone())),
-            (None, file) => file.as_deref().map(read_key).transpose(),
-        }
     }
 
     /// The settings of its runtime, which has so much RAM. Room is taken when memory is allocated:

@@ -32,7 +32,6 @@ pub(crate) struct Durable {
     pub(crate) is_read_only: bool,
     /// Bytes of the budget of `malloc`'s heap that this one has.
     pub(crate) borrowed: usize,
-    pub(crate) longest_pause_ns: AtomicU64,
     /// What was asked of its checkpoints.
     pub(crate) requests: Requests,
     /// How often a root was set.

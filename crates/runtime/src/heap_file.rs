@@ -7,7 +7,7 @@
 //! Threads: plain values.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use deepheap_store::{KEY_BYTES, Key};
 
@@ -22,15 +22,9 @@ pub struct HeapFile<'a> {
     pub(crate) key: Option<Key>,
 }
 
-impl<'a> From<&'a Path> for HeapFile<'a> {
-    fn from(path: &'a Path) -> Self {
-        HeapFile { path, key: None }
-    }
-}
-
-impl<'a> From<&'a PathBuf> for HeapFile<'a> {
-    fn from(path: &'a PathBuf) -> Self {
-        HeapFile { path, key: None }
+impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for HeapFile<'a> {
+    fn from(path: &'a P) -> Self {
+        HeapFile { path: path.as_ref(), key: None }
     }
 }
 
@@ -45,7 +39,7 @@ impl<'a> HeapFile<'a> {
 }
 
 /// The key in a file.
-pub(crate) fn read_key(path: &Path) -> Result<Key, OpenError> {
+fn read_key(path: &Path) -> Result<Key, OpenError> {
     let failed = |why: &str| OpenError::Key(format!("{}: {why}", path.display()));
     let mut bytes = Vec::new();
     let read = std::fs::File::open(path)
