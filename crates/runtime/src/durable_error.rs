@@ -10,6 +10,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::config::{OPEN_MAX, RAM_MIN_BYTES};
 use crate::stats_report::bytes;
+use crate::switch::ManageError;
 
 /// Why a durable heap cannot be opened.
 #[derive(Debug)]
@@ -141,19 +142,12 @@ impl fmt::Display for OpenError {
                 bytes(RAM_MIN_BYTES)
             ),
             OpenError::Store(error) => write!(out, "the heap's log cannot be used: {error}"),
-            OpenError::Start(StartError::Userfaultfd(errno)) => write!(
-                out,
-                "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile \
-                 of the container), or use Linux 5.19 or later; `deepheap doctor` tells more"
-            ),
-            OpenError::Start(StartError::CopiesPages) => {
-                out.write_str("this kernel copies pages that are written while they are evicted")
-            }
             OpenError::Start(StartError::Resources(errno)) | OpenError::System(errno) => write!(
                 out,
                 "no memory, address space or descriptors for the heap ({errno}): raise `ulimit \
                  -v` and `ulimit -n`"
             ),
+            OpenError::Start(error) => ManageError::Start(*error).fmt(out),
         }
     }
 }

@@ -11,14 +11,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN};
-use deepheap_pager::{Moves, Options, Overcommit, Pager};
+use deepheap_pager::{Moves, Pager};
 use deepheap_store::{
     DurableFile, FileDevice, HeapShape, Identity, Options as StoreOptions, SavedUpTo,
 };
 use deepheap_sys::errno::Errno;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::mapping::{self, Advice};
-use deepheap_sys::{fault_signal, handler_stack};
 
 use crate::config::{Config, RAM_MIN_BYTES};
 use crate::durable::DurableHeap;
@@ -34,10 +33,11 @@ use crate::durable_state::Durable;
 use crate::durable_worker::{Checkpoint, Requests};
 use crate::full_wait::FullWait;
 use crate::heap_file::HeapFile;
+use crate::provision::Frames;
 use crate::roots::Roots;
 use crate::runtime::{Inside, Runtime, hold_durable, running};
 use crate::start::start_from_environment;
-use crate::{durable_readers, fault_handler, workers};
+use crate::{durable_readers, workers};
 
 impl DurableHeap {
     /// Makes a durable heap in a new file, or opens that of an existing one as its last checkpoint
@@ -216,32 +216,10 @@ impl Runtime {
             let blocks = self.heap.committed_pages() as u64 + self.heap.used_object_blocks();
             store.reserve(blocks).map_err(OpenError::Store)?;
         }
-        let options = Options {
-            region_base: self.region_base,
-            region_pages: self.heap.region_bytes() / PAGE,
-            budget_bytes: self.ram(),
-            page_buffer_bytes: self.page_buffer_bytes(),
-            overcommit: Overcommit::Strict,
-            compress: self.config.compress,
-            makes_checkpoints: true,
-            follows_strides: self.config.strides,
-            follows_sequences: self.config.sequences,
-            traces: false,
-            lanes_shift: None,
-        };
-        let pager = Pager::new(&options, &self.heap, store, None).map_err(OpenError::Start)?;
-        handler_stack::limit(
-            deepheap_pager::handler_stacks(options.budget_bytes),
-            fault_handler::has_room_for_stack,
-        );
-        fault_signal::install(fault_handler::on_fault).map_err(OpenError::System)?;
-        // SAFETY: `discard` takes it back.
-        let pager: &'static Pager = unsafe { &*Box::into_raw(Box::new(pager)) };
+        let frames = Frames { userfaultfd: None, is_shared: false };
+        let pager = self.make_pager(store, frames, self.table_device());
+        let pager = pager.map_err(OpenError::Start)?;
         self.publish_pager(pager);
-        self.heap.report_free_pages(true);
-        if let Some(device) = self.table_device() {
-            pager.add_table_file(device);
-        }
         let spans = if is_new { 0 } else { self.heap.spans_begun() };
         self.growth.lock().spans = spans;
         let mut first = 0;

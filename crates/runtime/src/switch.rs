@@ -22,7 +22,7 @@ use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
 
 use crate::config::Config;
 use crate::provision::{Frames, Ground, Provision};
-use crate::runtime::{Growth, Inside, REGION_BYTES, Runtime};
+use crate::runtime::{Growth, Inside, Runtime};
 use crate::store_location::{StoreLocation, StoreLocationError, open_unnamed};
 use crate::{doctor, fault_handler, holds, second_tier, workers};
 
@@ -37,7 +37,6 @@ pub(crate) enum ManageError {
     Open(OpenError),
     Store(StoreError),
     Start(StartError),
-    Signal(Errno),
 }
 
 impl Runtime {
@@ -104,32 +103,7 @@ impl Runtime {
         let present = self.present_pages(growth);
         let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };
         store.reserve(promised as u64).map_err(ManageError::Store)?;
-        let options = Options {
-            region_base: self.region_base,
-            region_pages: REGION_BYTES / PAGE,
-            budget_bytes: self.ram(),
-            page_buffer_bytes: self.page_buffer_bytes(),
-            overcommit: self.config.overcommit,
-            compress: self.config.compress,
-            makes_checkpoints: false,
-            follows_strides: self.config.strides,
-            follows_sequences: self.config.sequences,
-            traces: self.config.trace_file.is_some(),
-            lanes_shift: frames.is_shared.then(|| lanes_shift(self.ram())),
-        };
-        let userfaultfd = frames.userfaultfd;
-        let pager = Pager::new(&options, &self.heap, store, userfaultfd);
-        let pager = pager.map_err(ManageError::Start)?;
-        if let Some(device) = table {
-            pager.add_table_file(device);
-        }
-        handler_stack::limit(
-            handler_stacks(options.budget_bytes),
-            fault_handler::has_room_for_stack,
-        );
-        fault_signal::install(fault_handler::on_fault).map_err(ManageError::Signal)?;
-        let pager: &'static Pager = Box::leak(Box::new(pager));
-        self.heap.report_free_pages(true);
+        let pager = self.make_pager(store, frames, table).map_err(ManageError::Start)?;
         if self.is_lazy() {
             self.heap.grant_follows();
         }
@@ -141,6 +115,39 @@ impl Runtime {
         workers::start(self);
         pager.wake_evictor();
         Ok(())
+    }
+
+    /// Makes the pager of the heap, which is published next, and has faults come to it.
+    pub(crate) fn make_pager(
+        &'static self,
+        store: Store,
+        frames: Frames,
+        table: Option<Box<dyn Device>>,
+    ) -> Result<&'static Pager, StartError> {
+        let is_durable = self.durable.is_some();
+        let options = Options {
+            region_base: self.region_base,
+            region_pages: self.heap.region_bytes() / PAGE,
+            budget_bytes: self.ram(),
+            page_buffer_bytes: self.page_buffer_bytes(),
+            overcommit: self.config.overcommit,
+            compress: self.config.compress,
+            makes_checkpoints: is_durable,
+            follows_strides: self.config.strides,
+            follows_sequences: self.config.sequences,
+            traces: self.config.trace_file.is_some() && !is_durable,
+            lanes_shift: frames.is_shared.then(|| lanes_shift(self.ram())),
+        };
+        let pager = Pager::new(&options, &self.heap, store, frames.userfaultfd)?;
+        if let Some(device) = table {
+            pager.add_table_file(device);
+        }
+        let stacks = handler_stacks(options.budget_bytes);
+        handler_stack::limit(stacks, fault_handler::has_room_for_stack);
+        fault_signal::install(fault_handler::on_fault).map_err(StartError::Resources)?;
+        self.heap.report_free_pages(true);
+        // `Runtime::discard` takes that of a durable heap back.
+        Ok(Box::leak(Box::new(pager)))
     }
 }
 
@@ -256,7 +263,6 @@ impl fmt::Display for ManageError {
             ManageError::Start(StartError::Resources(errno)) => {
                 write!(out, "no memory or file descriptors for the tables ({errno})")
             }
-            ManageError::Signal(errno) => write!(out, "SIGBUS cannot be handled ({errno})"),
         }
     }
 }
