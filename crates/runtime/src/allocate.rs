@@ -7,7 +7,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::{Freed, FreedRun, PAGE, PageNo};
+use deepheap_heap::{FreedRun, PAGE, PageNo};
 use deepheap_sys::log::{Piece, say};
 
 use crate::runtime::{durable_at, running, running_at};
@@ -93,24 +93,14 @@ pub unsafe fn free(address: *mut u8) {
     }
     let Some(runtime) = running() else { return };
     // SAFETY: the area and the cache in it belong to this thread.
-    let cache = match unsafe { this_threads_cache() } {
-        Some(cache) => Some(cache),
-        None => new_cache(runtime),
-    };
+    let cache = unsafe { this_threads_cache() }.or_else(|| new_cache(runtime));
     let Some(mut cache) = cache else { return }; // no memory for a cache: the object leaks
-    match runtime.heap.free(&mut cache, address as usize) {
-        Freed::Done => {}
-        Freed::Run(run) => runtime.end_run(run),
-        Freed::Pages(pages) => {
-            if let Some(pager) = runtime.pager() {
-                pager.discard_free_pages(pages.as_slice());
-            }
-        }
-        Freed::Objects(freed) => runtime.end_objects(freed),
-        Freed::NotAllocated => match durable_at(address as usize) {
+    let freed = runtime.heap.free(&mut cache, address as usize);
+    if !runtime.end_freed(freed) {
+        match durable_at(address as usize) {
             Some(owner) => owner.free_durable(address),
             None => invalid("free", address),
-        },
+        }
     }
 }
 
@@ -137,21 +127,13 @@ fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
     }
     let Some(runtime) = running().or_else(start_from_environment) else { return NONE };
     // SAFETY: the area and the cache in it belong to this thread.
-    let cache = match unsafe { this_threads_cache() } {
-        Some(cache) => Some(cache),
-        None => new_cache(runtime),
-    };
+    let cache = unsafe { this_threads_cache() }.or_else(|| new_cache(runtime));
     let Some(mut cache) = cache else { return NONE };
-    loop {
-        match runtime.heap.allocate(&mut cache, size, align) {
-            Ok(allocated) => {
-                runtime.publish_plain();
-                return (allocated.ptr as *mut u8, allocated.zeroed);
-            }
-            Err(shortage) if runtime.relieve(shortage) => {}
-            Err(_) => return NONE,
-        }
-    }
+    let allocated = runtime.relieved(|| runtime.heap.allocate(&mut cache, size, align));
+    allocated.map_or(NONE, |allocated| {
+        runtime.publish_plain();
+        (allocated.ptr as *mut u8, allocated.zeroed)
+    })
 }
 
 /// The program gave us an address that is not a live allocation: going on would corrupt its heap.

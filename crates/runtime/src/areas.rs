@@ -153,12 +153,7 @@ impl Entered {
             self.runtime.heap.mark_area_spans(range, true);
             return Some(FreedRun { first: PageNo::from(range.first * PAGES_PER_SPAN), pages });
         }
-        let (run, zeroed) = loop {
-            match self.runtime.heap.allocate_area(pages) {
-                Ok(found) => break found,
-                Err(shortage) => self.runtime.relieve(shortage).then_some(())?,
-            }
-        };
+        let (run, zeroed) = self.runtime.relieved(|| self.runtime.heap.allocate_area(pages))?;
         if !zeroed {
             self.runtime.drop_area_pages(run);
             self.runtime.heap.uncommit_area(run);

@@ -65,6 +65,19 @@ impl Runtime {
         relieved
     }
 
+    /// What `attempt` answers, once what it lacks was relieved; none if there is no memory.
+    pub(crate) fn relieved<T>(
+        &'static self,
+        mut attempt: impl FnMut() -> Result<T, Shortage>,
+    ) -> Option<T> {
+        loop {
+            match attempt() {
+                Ok(answer) => return Some(answer),
+                Err(shortage) => self.relieve(shortage).then_some(())?,
+            }
+        }
+    }
+
     /// New spans for what the program maps itself. None if the region has no more.
     pub(crate) fn area_spans(&'static self, count: usize) -> Option<SpanRange> {
         let _inside = Inside::enter();

@@ -19,8 +19,8 @@ use deepheap_policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_sys::signals::open_fault_signal;
 use deepheap_sys::{byte_copy, tls};
 
-use crate::allocate::{free, malloc};
-use crate::runtime::{Inside, Runtime, durable_at, running, running_at};
+use crate::allocate::free;
+use crate::runtime::{Inside, Runtime, running, running_at};
 use crate::start::start_from_environment;
 
 /// Why a call could not be served.
@@ -59,27 +59,24 @@ pub enum Advice {
 /// array are `stride(size)` bytes apart. No object at all, or any number of no bytes, counts as
 /// one of one byte.
 pub fn allocate(count: usize, size: usize) -> *mut u8 {
-    open_fault_signal();
-    let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
-    if count > 1 && stride(size) < PAGE {
-        return count.checked_mul(stride(size)).map_or(ptr::null_mut(), malloc);
-    }
-    let Some(runtime) = running().or_else(start_from_environment) else {
-        return ptr::null_mut();
-    };
-    runtime.allocate_objects(count, size)
+    let runtime = running().or_else(start_from_environment);
+    runtime.map_or(ptr::null_mut(), |runtime| runtime.allocate_objects(count, size))
 }
 
 impl Runtime {
-    /// Allocates `count` objects of `size` bytes, neither of which is 0; null means ENOMEM.
+    /// As `allocate`, of this heap.
     pub(crate) fn allocate_objects(&'static self, count: usize, size: usize) -> *mut u8 {
-        loop {
-            match self.heap.allocate_object_array(count, size) {
-                Ok(allocated) => return allocated.ptr as *mut u8,
-                Err(shortage) if self.relieve(shortage) => {}
-                Err(_) => return ptr::null_mut(),
-            }
+        open_fault_signal();
+        let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
+        let stride = stride(size);
+        if count > 1 && stride < PAGE {
+            return count.checked_mul(stride).map_or(ptr::null_mut(), |bytes| self.malloc(bytes));
         }
+        if self.is_read_only() {
+            return ptr::null_mut();
+        }
+        let allocated = self.relieved(|| self.heap.allocate_object_array(count, size));
+        allocated.map_or(ptr::null_mut(), |allocated| allocated.ptr as *mut u8)
     }
 }
 
@@ -87,16 +84,19 @@ impl Runtime {
 /// kept; null means ENOMEM, and then nothing has changed.
 ///
 /// # Safety
-/// `array` is the first element of the live array that `shape` describes; dead afterwards.
-pub(crate) unsafe fn resize_array(array: *mut u8, shape: ObjectShape, bytes: usize) -> *mut u8 {
+/// `array` is the first element of the live array of the runtime's heap that `shape` describes;
+/// dead afterwards.
+pub(crate) unsafe fn resize_array(
+    runtime: &'static Runtime,
+    array: *mut u8,
+    shape: ObjectShape,
+    bytes: usize,
+) -> *mut u8 {
     let count = bytes.div_ceil(shape.stride).max(1);
     if count == shape.count {
         return array;
     }
-    let moved = match durable_at(array as usize) {
-        Some(heap) => heap.allocate_objects(count, shape.size),
-        None => allocate(count, shape.size),
-    };
+    let moved = runtime.allocate_objects(count, shape.size);
     if moved.is_null() {
         // Fewer elements fit where they are.
         return if count < shape.count { array } else { moved };

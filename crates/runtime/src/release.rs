@@ -8,7 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
-use deepheap_heap::{FreedObjects, FreedRun, PAGE};
+use deepheap_heap::{Freed, FreedObjects, FreedRun, PAGE};
 use deepheap_pager::Pager;
 use deepheap_sys::clock;
 use deepheap_sys::mapping::{self, Advice};
@@ -24,6 +24,23 @@ const RETURN_LOOKS: u32 = 8;
 const RETURNING_PAGES: usize = 256;
 
 impl Runtime {
+    /// Does what a free leaves to do; false if nothing was freed.
+    #[inline]
+    pub(crate) fn end_freed(&'static self, freed: Freed) -> bool {
+        match freed {
+            Freed::Done => {}
+            Freed::Run(run) => self.end_run(run),
+            Freed::Pages(pages) => {
+                if let Some(pager) = self.pager() {
+                    pager.discard_free_pages(pages.as_slice());
+                }
+            }
+            Freed::Objects(freed) => self.end_objects(freed),
+            Freed::NotAllocated => return false,
+        }
+        true
+    }
+
     /// Ends a run of pages that left use, and those that the heap parked meanwhile.
     pub(crate) fn end_run(&'static self, run: FreedRun) {
         let mut next = Some(run);
@@ -41,7 +58,7 @@ impl Runtime {
     }
 
     /// Ends what was on the pages of freed objects.
-    pub(crate) fn end_objects(&'static self, freed: FreedObjects) {
+    fn end_objects(&'static self, freed: FreedObjects) {
         let Some(pager) = self.pager() else { return };
         let resident = match freed.reshaped {
             true => pager.discard_resident(freed.run()),

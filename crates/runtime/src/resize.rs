@@ -26,7 +26,7 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
     let array = shape.filter(|shape| shape.count > 1 && shape.index == 0);
     if let Some(array) = array.filter(|_| !runtime.is_read_only()) {
         // SAFETY: the caller's promise: a live array of objects.
-        return unsafe { objects::resize_array(address, array, size) };
+        return unsafe { objects::resize_array(runtime, address, array, size) };
     }
     let Some(usable) = runtime.heap.allocation_size(address as usize) else {
         invalid("realloc", address);
@@ -48,19 +48,15 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
         if size > SIZE_MAX {
             return ptr::null_mut();
         }
-        loop {
-            match runtime.heap.grow_in_place(address as usize, size) {
-                Ok(true) => return address,
-                Ok(false) => break,
-                Err(shortage) if runtime.relieve(shortage) => {}
-                Err(_) => return ptr::null_mut(),
-            }
+        match runtime.relieved(|| runtime.heap.grow_in_place(address as usize, size)) {
+            Some(true) => return address,
+            Some(false) => {}
+            None => return ptr::null_mut(),
         }
     }
-    let moved = match (shape, &runtime.durable) {
-        (Some(_), _) => runtime.allocate_objects(1, size.next_multiple_of(ALIGN)),
-        (None, Some(_)) => runtime.malloc_durable(size, ALIGN),
-        (None, None) => malloc(size),
+    let moved = match shape {
+        Some(_) => runtime.allocate_objects(1, size.next_multiple_of(ALIGN)),
+        None => runtime.malloc(size),
     };
     if moved.is_null() {
         // A smaller size always fits where it is.
