@@ -128,8 +128,10 @@ impl AreaTable {
 
     /// Notes that pages can be touched from now on.
     pub(crate) fn touch(&mut self, pages: Range<usize>) {
-        take_out(&mut self.touchable, &pages);
-        self.touchable.insert(pages.start, pages.end);
+        if !pages.is_empty() {
+            take_out(&mut self.touchable, &pages);
+            self.touchable.insert(pages.start, pages.end);
+        }
     }
 
     /// Notes that pages are zeros and cannot be touched; answers which of them could be.
@@ -259,6 +261,16 @@ mod tests {
                 prop_assert_eq!(left, 30 - holes);
             }
         }
+    }
+
+    #[test]
+    fn to_touch_no_page_changes_nothing() {
+        let mut table = AreaTable::default();
+        table.add(10..40, false);
+        table.touch(10..40);
+        table.touch(10..10);
+        table.touch(20..20);
+        assert_eq!(table.touchable(&(10..40)), [10..40]);
     }
 
     #[test]
