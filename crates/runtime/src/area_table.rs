@@ -17,7 +17,6 @@ pub(crate) struct Area {
     pub(crate) end: usize,
     /// Whether a part of it has ever had another protection than to read and write.
     pub(crate) is_protected: bool,
-    mapped_pages: usize,
 }
 
 /// What the lock of the areas guards.
@@ -33,7 +32,7 @@ pub(crate) struct Areas {
 pub(crate) struct AreaTable {
     /// By first page.
     areas: BTreeMap<usize, Area>,
-    /// What is mapped, by first page; each piece lies in one area.
+    /// What is mapped, by first page.
     mapped: BTreeMap<usize, usize>,
     /// What the kernel has mapped in place of our memory, by first page; parts of `mapped`.
     holes: BTreeMap<usize, usize>,
@@ -44,8 +43,8 @@ pub(crate) struct AreaTable {
 
 impl AreaTable {
     /// Adds an area, all of it mapped.
-    pub(crate) fn add(&mut self, pages: Range<usize>, is_protected: bool) {
-        self.areas.insert(pages.start, Area { end: pages.end, is_protected, mapped_pages: 0 });
+    pub(crate) fn add(&mut self, pages: Range<usize>) {
+        self.areas.insert(pages.start, Area { end: pages.end, is_protected: false });
         self.map(pages);
     }
 
@@ -80,26 +79,14 @@ impl AreaTable {
     /// Notes pages, which an area covers, as mapped, no hole among them.
     pub(crate) fn map(&mut self, pages: Range<usize>) {
         self.unmap(pages.clone());
-        let mut next = pages.start;
-        while next < pages.end
-            && let Some((_, area)) = self.areas.range_mut(..=next).next_back()
-        {
-            let end = pages.end.min(area.end);
-            area.mapped_pages += end - next;
-            self.mapped_pages += end - next;
-            self.mapped.insert(next, end);
-            next = end;
-        }
+        self.mapped_pages += pages.len();
+        self.mapped.insert(pages.start, pages.end);
     }
 
     /// Notes pages as not mapped.
     pub(crate) fn unmap(&mut self, pages: Range<usize>) {
-        for piece in take_out(&mut self.mapped, &pages) {
-            self.mapped_pages -= piece.len();
-            if let Some((_, area)) = self.areas.range_mut(..=piece.start).next_back() {
-                area.mapped_pages -= piece.len();
-            }
-        }
+        let pieces = take_out(&mut self.mapped, &pages);
+        self.mapped_pages -= pieces.iter().map(Range::len).sum::<usize>();
         take_out(&mut self.holes, &pages);
     }
 
@@ -157,7 +144,8 @@ impl AreaTable {
     pub(crate) fn ended(&self, pages: &Range<usize>) -> Vec<(usize, Area)> {
         let first = self.area_of(pages.start).map_or(pages.start, |(first, _)| first);
         let touched = self.areas.range(first..pages.end);
-        touched.filter(|(_, area)| area.mapped_pages == 0).map(|(&at, &area)| (at, area)).collect()
+        let touched = touched.map(|(&first, &area)| (first, area));
+        touched.filter(|(first, area)| !self.is_any_mapped(&(*first..area.end))).collect()
     }
 
     /// How many pages are mapped.
@@ -237,8 +225,8 @@ mod tests {
             steps in proptest::collection::vec((0..3u8, 0..64usize, 0..20usize), 0..60),
         ) {
             let mut table = AreaTable::default();
-            table.add(10..40, false);
-            table.add(50..60, true);
+            table.add(10..40);
+            table.add(50..60);
             let mut model = [Page::Gap; 64];
             model[10..40].fill(Page::Mapped);
             model[50..60].fill(Page::Mapped);
@@ -266,7 +254,7 @@ mod tests {
     #[test]
     fn to_touch_no_page_changes_nothing() {
         let mut table = AreaTable::default();
-        table.add(10..40, false);
+        table.add(10..40);
         table.touch(10..40);
         table.touch(10..10);
         table.touch(20..20);
@@ -276,8 +264,8 @@ mod tests {
     #[test]
     fn only_an_area_covers() {
         let mut table = AreaTable::default();
-        table.add(10..20, false);
-        table.add(20..30, false);
+        table.add(10..20);
+        table.add(20..30);
         assert!(table.covers(&(12..28)));
         assert!(!table.covers(&(5..15)) && !table.covers(&(25..31)) && !table.covers(&(40..41)));
     }

@@ -27,15 +27,6 @@ use crate::start::start_from_environment;
 
 const USUAL: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// What takes the place of an area's pages.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Filling {
-    /// Memory of zeros, with a protection, and whether it is only reserved.
-    Zeros(c_int, bool),
-    /// A mapping of the kernel's.
-    Hole,
-}
-
 /// From how many bytes on the program's own mappings are memory of the heap; none if never.
 pub fn area_bytes_min() -> Option<usize> {
     running().or_else(start_from_environment)?.config.mmap
@@ -52,7 +43,7 @@ pub fn map_area(length: usize, protection: c_int, is_reserved: bool) -> Result<u
     let mut inside = Entered::new(runtime);
     let run = inside.allocate(pages).ok_or(Errno::ENOMEM)?;
     let range = pages_of(run);
-    inside.areas.table.add(range.clone(), false);
+    inside.areas.table.add(range.clone());
     if let Err(errno) = inside.protect(range.clone(), protection, is_reserved) {
         inside.unmap(range);
         return Err(errno);
@@ -79,7 +70,8 @@ pub fn map_over_area(
 ) -> Option<Result<()>> {
     let mut inside = Entered::new(running()?);
     let range = inside.covered(address, length)?;
-    Some(inside.fill(range, Filling::Zeros(protection, is_reserved)))
+    inside.empty(&range);
+    Some(inside.protect(range, protection, is_reserved))
 }
 
 /// Makes room for a mapping of the kernel's in place of what areas have there: `place` makes it.
@@ -87,8 +79,8 @@ pub fn map_over_area(
 pub fn map_hole<R>(address: usize, length: usize, place: impl FnOnce() -> R) -> Option<R> {
     let mut inside = Entered::new(running()?);
     let range = inside.covered(address, length)?;
-    // A hole commits nothing, so nothing is refused.
-    let _ = inside.fill(range, Filling::Hole);
+    inside.empty(&range);
+    inside.areas.table.add_hole(range);
     Some(place())
 }
 
@@ -213,18 +205,11 @@ impl Entered {
         self.publish();
     }
 
-    /// Replaces what pages hold.
-    fn fill(&mut self, range: Range<usize>, filling: Filling) -> Result<()> {
-        self.clear(&range);
+    /// Has pages mapped that read as zeros.
+    fn empty(&mut self, range: &Range<usize>) {
+        self.clear(range);
         self.areas.table.map(range.clone());
         self.publish();
-        match filling {
-            Filling::Zeros(protection, is_reserved) => self.protect(range, protection, is_reserved),
-            Filling::Hole => {
-                self.areas.table.add_hole(range);
-                Ok(())
-            }
-        }
     }
 
     /// Commits pages and gives them their protection.
