@@ -39,7 +39,7 @@ pub enum ObjectError {
 }
 
 /// Pages of one object that `prefetch` looks at: as many as the pager keeps waiting.
-pub const PAGES_AHEAD: usize = 1024;
+const PAGES_AHEAD: usize = 1024;
 
 /// What is known of how an object will be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,7 +191,7 @@ pub unsafe fn scatter(
 }
 
 /// Starts to bring the objects into RAM, of larger ones as many pages as may wait at a time
-/// ([`PAGES_AHEAD`]); a worker does the rest. Returns how many were started: not those that are in
+/// (1024); a worker does the rest. Returns how many were started: not those that are in
 /// RAM already, nor those that find the queue full.
 ///
 /// # Errors
@@ -203,11 +203,13 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
     open_fault_signal();
     // SAFETY: the caller's promise.
     let address = |index: usize| unsafe { *objects.add(index) } as usize;
-    let first = if count > 0 { address(0) } else { 0 };
-    if count > 0 && deepheap_maps::owns(first as *const u8) {
+    if count == 0 {
+        return Ok(0);
+    }
+    if deepheap_maps::owns(address(0) as *const u8) {
         return prefetch_in_maps((0..count).map(address));
     }
-    let Some(runtime) = running_at(first) else { return not_ours(count) };
+    let runtime = running_at(address(0)).ok_or(ObjectError::NotAnObject)?;
     if (0..count).any(|index| !runtime.heap.contains(address(index))) {
         return Err(ObjectError::NotAnObject);
     }
@@ -249,10 +251,8 @@ pub fn pin(object: *const u8) -> Result<(), ObjectError> {
     if running_at(object as usize).and_then(|runtime| runtime.managed()).is_none() {
         return Err(ObjectError::Resources);
     }
-    match crate::residency::pin_for_long(object as usize, bytes) {
-        true => Ok(()),
-        false => Err(ObjectError::Resources),
-    }
+    let is_pinned = crate::residency::pin_for_long(object as usize, bytes);
+    is_pinned.then_some(()).ok_or(ObjectError::Resources)
 }
 
 /// Ends one `pin`.
@@ -370,10 +370,6 @@ unsafe fn transfer_in_maps(
     }
 }
 
-fn not_ours(count: usize) -> Result<usize, ObjectError> {
-    if count == 0 { Ok(0) } else { Err(ObjectError::NotAnObject) }
-}
-
 /// Bytes of the live allocation that starts at `object`; from an element of less than 128 bytes,
 /// whose own are not known, to the end of its page: the same for as long as it lives.
 fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
@@ -385,23 +381,26 @@ fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
 
 /// Whether `address` is that of a live object, not of memory pages.
 pub fn is_object(address: *const u8) -> bool {
-    running_at(address as usize)
-        .is_some_and(|runtime| runtime.heap.object_at(address as usize).is_some())
+    let runtime = running_at(address as usize);
+    runtime.is_some_and(|runtime| runtime.heap.object_at(address as usize).is_some())
 }
 
 /// Whether memory pages that are in use are there, and no allocation or free room for one begins:
 /// an element of an array of small objects. The caller answers for the bounds.
 fn is_inside(runtime: &Runtime, object: usize) -> bool {
-    is_memory(runtime, object) && runtime.heap.usable_size(object).is_none()
+    is_in_use(runtime, object)
+        && !runtime.heap.is_object_page(page_no(runtime, object))
+        && runtime.heap.usable_size(object).is_none()
 }
 
-/// Whether a memory page that is in use is there.
-fn is_memory(runtime: &Runtime, address: usize) -> bool {
-    if !runtime.heap.contains(address) {
-        return false;
-    }
-    let page = PageNo(((address - runtime.region_base) / PAGE) as u32);
-    !runtime.heap.is_object_page(page) && !runtime.heap.page_is_free(page)
+/// Whether a page that is in use is there.
+fn is_in_use(runtime: &Runtime, address: usize) -> bool {
+    runtime.heap.contains(address) && !runtime.heap.page_is_free(page_no(runtime, address))
+}
+
+/// The page of an address of the heap.
+fn page_no(runtime: &Runtime, address: usize) -> PageNo {
+    PageNo(((address - runtime.region_base) / PAGE) as u32)
 }
 
 /// The pages of a range, by their addresses.
@@ -433,7 +432,7 @@ fn check(
         Some(_) => Ok(()),
         None if !is_inside(runtime, object) => Err(ObjectError::NotAnObject),
         None => match object.checked_add(end) {
-            Some(end) if is_in_use(runtime, object + offset, end) => Ok(()),
+            Some(end) if are_in_use(runtime, object + offset, end) => Ok(()),
             _ => Err(ObjectError::OutOfBounds),
         },
     }
@@ -441,12 +440,8 @@ fn check(
 
 /// Whether all pages from the first byte to the last one before `end` are in use; without bytes,
 /// the page that comes before. How far an object among them reaches, the pager knows.
-fn is_in_use(runtime: &Runtime, first: usize, end: usize) -> bool {
-    let mut pages = (page_of(first.min(end - 1))..end).step_by(PAGE);
-    pages.all(|page| {
-        runtime.heap.contains(page)
-            && !runtime.heap.page_is_free(PageNo(((page - runtime.region_base) / PAGE) as u32))
-    })
+fn are_in_use(runtime: &Runtime, first: usize, end: usize) -> bool {
+    (page_of(first.min(end - 1))..end).step_by(PAGE).all(|page| is_in_use(runtime, page))
 }
 
 /// Pieces that wait to be done in one call of the pager.
@@ -541,13 +536,16 @@ unsafe fn transfer(
     buffer: *mut u8,
 ) -> Result<usize, ObjectError> {
     open_fault_signal();
+    if count == 0 {
+        return Ok(0);
+    }
     // SAFETY: the caller's promise.
-    let first = if count > 0 { unsafe { *objects } } else { ptr::null() };
+    let first = unsafe { *objects };
     if deepheap_maps::owns(first) {
         // SAFETY: the caller's promise.
         return unsafe { transfer_in_maps(operation, objects, count, offset, length, buffer) };
     }
-    let Some(runtime) = running_at(first.addr()) else { return not_ours(count) };
+    let runtime = running_at(first.addr()).ok_or(ObjectError::NotAnObject)?;
     let pager = runtime.pager();
     // Only what is not in RAM needs one.
     let mut waiting: Option<Waiting> = None;
