@@ -22,12 +22,13 @@ use core::time::Duration;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use deepheap_pager::Pager;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::{mapping, thread};
 
 use crate::durable_error::CheckpointError;
 use crate::durable_state::Durable;
-use crate::durable_worker::{Checkpoint, Requests};
+use crate::durable_worker::Checkpoint;
 use crate::runtime::{Inside, Runtime, durable_at, hold_durable, is_open, running};
 
 /// While a heap is being closed.
@@ -36,8 +37,10 @@ const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 /// A durable heap that is open.
 #[derive(Clone, Copy)]
 pub struct DurableHeap {
-    runtime: &'static Runtime,
-    durable: &'static Durable,
+    /// What serves it.
+    pub(crate) runtime: &'static Runtime,
+    /// What belongs to it and to no other heap.
+    pub(crate) durable: &'static Durable,
 }
 
 /// Seconds since 1970.
@@ -54,16 +57,6 @@ impl DurableHeap {
     /// The heap that an address lies in.
     pub fn at(address: *const u8) -> Option<DurableHeap> {
         durable_at(address as usize).and_then(Self::of)
-    }
-
-    /// What belongs to it and to no other heap.
-    pub(crate) fn durable(&self) -> &'static Durable {
-        self.durable
-    }
-
-    /// What serves it.
-    pub(crate) fn runtime(&self) -> &'static Runtime {
-        self.runtime
     }
 
     /// Whether it was opened for reading alone.
@@ -102,9 +95,11 @@ impl DurableHeap {
         is_open(self.runtime)
     }
 
-    /// What was asked of its checkpoints.
-    pub(crate) fn requests(&self) -> &'static Requests {
-        &self.durable.requests
+    /// The pager of a heap that this process has open.
+    pub(crate) fn pager(&self) -> Result<&'static Pager, CheckpointError> {
+        // Of one that is not open nothing may be touched.
+        let runtime = self.is_open().then_some(self.runtime);
+        runtime.and_then(Runtime::pager).ok_or(CheckpointError::Closed)
     }
 
     /// Where its memory begins: the same in every process.
@@ -127,9 +122,7 @@ impl DurableHeap {
     /// # Safety
     /// No thread uses the heap, its memory or this handle any more.
     pub unsafe fn close(self) -> Result<Checkpoint, CheckpointError> {
-        if !self.is_open() {
-            return Err(CheckpointError::Closed);
-        }
+        self.pager()?;
         self.durable.requests.pause();
         let made = match self.is_read_only() {
             true => Checkpoint::default(),

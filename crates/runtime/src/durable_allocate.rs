@@ -16,18 +16,18 @@ use crate::runtime::{Inside, Runtime};
 impl DurableHeap {
     /// Allocates `size` bytes, byte-granular; null means ENOMEM.
     pub fn malloc(&self, size: usize) -> *mut u8 {
-        self.runtime().malloc_durable(size, ALIGN)
+        self.runtime.malloc_durable(size, ALIGN)
     }
 
     /// Allocates `size` bytes at a multiple of `align`, a power of two; null means ENOMEM.
     pub fn aligned_alloc(&self, align: usize, size: usize) -> *mut u8 {
-        self.runtime().malloc_durable(size, align.max(ALIGN))
+        self.runtime.malloc_durable(size, align.max(ALIGN))
     }
 
     /// Allocates `count` objects of `size` bytes, as [`crate::objects::allocate`] does; null means
     /// ENOMEM.
     pub fn allocate_objects(&self, count: usize, size: usize) -> *mut u8 {
-        self.runtime().allocate_objects(count, size)
+        self.runtime.allocate_objects(count, size)
     }
 }
 

@@ -14,13 +14,13 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use deepheap_pager::{CheckpointBuffer, CutError, Pager};
-use deepheap_store::{DurableError, PinToken, SavedUpTo, Saving, Stamp, Store, WORDS};
+use deepheap_store::{DurableError, DurableFile, PinToken, SavedUpTo, Saving, Stamp, WORDS};
 use deepheap_sys::signals::Blocked;
 use deepheap_sys::{clock, thread};
 
 use crate::durable::{DurableHeap, now};
 use crate::durable_error::CheckpointError;
-use crate::durable_table::{HandedIn, save_table};
+use crate::durable_load::OBJECT_TABLE;
 use crate::durable_worker::{Checkpoint, Marks, Why};
 use crate::runtime::{Inside, Runtime};
 
@@ -57,23 +57,43 @@ impl DurableHeap {
         is_last: bool,
         why: Option<Why>,
     ) -> Result<Option<Checkpoint>, CheckpointError> {
-        if !self.is_open() {
-            return Err(CheckpointError::Closed);
-        }
+        let pager = self.pager()?;
         let _inside = Inside::enter();
         let begun_ns = clock::monotonic_ns();
-        let pager = self.runtime().pager().ok_or(CheckpointError::Closed)?;
         if self.is_read_only() {
             return Err(DurableError::ReadOnly.into());
         }
-        let mut file = self.durable().file.lock();
-        let (file, saved_up_to) = &mut *file;
-        if why == Some(Why::Asked) && self.durable().requests.are_served() {
+        let (durable, store) = (self.durable, pager.store());
+        let mut file = durable.file.lock();
+        if why == Some(Why::Asked) && durable.requests.are_served() {
             return Ok(None);
         }
+        store.make_checkpoint(true);
+        let mut made = self.write_checkpoint(pager, &mut file, is_last, why);
+        if !matches!(made, Ok(None)) {
+            // Pages of a checkpoint that is given up are handed in again by the next one.
+            pager.end_saving(made.is_ok());
+        }
+        store.make_checkpoint(false);
+        if let Ok(Some(made)) = &mut made {
+            durable.pins.lock().let_go(store, &file.0, durable.descriptor);
+            made.time = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
+            durable.full_wait.begin_anew();
+            durable.requests.made(made);
+        }
+        made
+    }
+
+    /// Writes one to the file; none if nothing has changed.
+    fn write_checkpoint(
+        &self,
+        pager: &'static Pager,
+        (file, saved_up_to): &mut (DurableFile, SavedUpTo),
+        is_last: bool,
+        why: Option<Why>,
+    ) -> Result<Option<Checkpoint>, CheckpointError> {
         let buffer = pager.checkpoint_buffer();
         let mut made = Checkpoint::default();
-        let _making = Making::begin(pager.store());
         for pass in 0..PASSES {
             let written = {
                 // A handler of the program that faulted in between would wait for itself.
@@ -82,7 +102,7 @@ impl DurableHeap {
             };
             made.objects += written;
             let is_first = pass == 0 && why == Some(Why::Interval);
-            if is_first && self.marks(pager) == self.durable().requests.marks() {
+            if is_first && self.marks(pager) == self.durable.requests.marks() {
                 return Ok(None);
             }
             if written <= FEW {
@@ -91,7 +111,6 @@ impl DurableHeap {
         }
         pager.store().seal_and_drain();
         let mut saving = file.begin()?;
-        let handed_in = HandedIn::begin(pager);
         // So that the cut finds few.
         save_table(&mut saving, |page| pager.save_cold_table(page))?;
         let mut tries = 0;
@@ -106,24 +125,19 @@ impl DurableHeap {
         };
         made.table_bytes = saving.changed_bytes();
         // The checkpoint may become durable even if we are not told so: both stay.
-        self.durable().pins.lock().add(pin, saving.checkpoint());
+        self.durable.pins.lock().add(pin, saving.checkpoint());
         made.number = saving.commit(stamp(is_last))?;
-        handed_in.note_made();
         *saved_up_to = up_to;
-        self.durable().pins.lock().let_go(pager.store(), file, self.durable().descriptor);
-        made.time = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
-        self.durable().full_wait.begin_anew();
-        self.durable().requests.made(&made);
         Ok(Some(made))
     }
 
     /// By what to see that nothing has changed since.
     pub(crate) fn marks(&self, pager: &Pager) -> Marks {
-        let (heap, store) = (&self.runtime().heap, pager.store().stats());
+        let (heap, store) = (&self.runtime.heap, pager.store().stats());
         Marks {
             allocated_bytes: heap.allocated_bytes(),
             objects: heap.objects_live(),
-            roots_set: self.durable().roots_set.load(Ordering::Relaxed),
+            roots_set: self.durable.roots_set.load(Ordering::Relaxed),
             blocks_appended: store.blocks_appended_fresh,
             live_bytes: store.live_bytes,
         }
@@ -138,21 +152,21 @@ impl DurableHeap {
         saving: &mut Saving<'_>,
         made: &mut Checkpoint,
     ) -> Result<(PinToken, SavedUpTo), CheckpointError> {
-        let runtime = self.runtime();
+        let runtime = self.runtime;
         let _blocked = Blocked::all();
-        let mut cache = self.durable().cache.lock();
+        let mut cache = self.durable.cache.lock();
         if let Some(cache) = cache.as_mut() {
             runtime.heap.flush(cache);
         }
         runtime.end_parked_runs();
         let _growth = runtime.growth.lock();
-        let roots = self.durable().roots.hold();
+        let roots = self.durable.roots.hold();
         // No handler of the program runs here: it gets all locks.
         runtime.heap.fork_prepare();
         let begun_ns = clock::monotonic_ns();
         let done = (|| {
             let cut = pager.begin_cut(buffer)?;
-            made.served = self.durable().requests.asked();
+            made.served = self.durable.requests.asked();
             // What comes after is not of this checkpoint.
             cut.release_writers();
             let stopped_ns = clock::monotonic_ns() - begun_ns;
@@ -193,20 +207,20 @@ impl DurableHeap {
     }
 }
 
-/// A checkpoint is being made, as the store sees it.
-struct Making<'a>(&'a Store);
-
-impl<'a> Making<'a> {
-    fn begin(store: &'a Store) -> Making<'a> {
-        store.make_checkpoint(true);
-        Making(store)
-    }
-}
-
-impl Drop for Making<'_> {
-    fn drop(&mut self) {
-        self.0.make_checkpoint(false);
-    }
+/// Hands pages of the object table in to a checkpoint.
+fn save_table(
+    saving: &mut Saving<'_>,
+    save: impl FnOnce(&mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), u32>,
+) -> Result<(), DurableError> {
+    let mut failed = Ok(());
+    let saved = save(&mut |page, bytes| {
+        let before = saving.changed_bytes();
+        if failed.is_ok() {
+            failed = saving.page(OBJECT_TABLE, page, bytes);
+        }
+        saving.changed_bytes() > before
+    });
+    failed.and(saved.map_err(|page| DurableError::PageDamaged { table: OBJECT_TABLE, page }))
 }
 
 /// A worker's loop: makes the checkpoints that nobody makes himself.
@@ -214,5 +228,5 @@ pub(crate) fn make_checkpoints(runtime: &'static Runtime, _: &'static Pager) {
     let Some(heap) = DurableHeap::of(runtime) else { return };
     let name = heap.path().to_string_lossy();
     let make = |why| heap.make_checkpoint_if(false, Some(why));
-    heap.requests().serve(heap.durable().every, &name, &make);
+    heap.durable.requests.serve(heap.durable.every, &name, &make);
 }

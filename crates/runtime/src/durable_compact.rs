@@ -105,7 +105,7 @@ fn collect(of: &HeapFile<'_>) -> Result<Option<String>, OpenError> {
 }
 
 fn collect_in(heap: DurableHeap) -> Result<(), CheckpointError> {
-    let pager = heap.runtime().pager().ok_or(CheckpointError::Closed)?;
+    let pager = heap.pager()?;
     for _ in 0..PASSES {
         let won = collect_once(pager.store());
         if won == 0 {

@@ -29,18 +29,15 @@ impl DurableHeap {
     /// `CheckpointError`: the name is impossible or taken, there are too many, or the file has no
     /// room; there is no such snapshot then.
     pub fn snapshot(&self, name: &str) -> Result<u64, CheckpointError> {
-        if !self.is_open() {
-            return Err(CheckpointError::Closed);
-        }
+        let pager = self.pager()?;
         {
             let _inside = Inside::enter();
-            self.durable().file.lock().0.may_keep(name)?;
+            self.durable.file.lock().0.may_keep(name)?;
         }
         self.checkpoint()?;
         let _inside = Inside::enter();
-        let pager = self.runtime().pager().ok_or(CheckpointError::Closed)?;
-        let mut file = self.durable().file.lock();
-        let mut pins = self.durable().pins.lock();
+        let mut file = self.durable.file.lock();
+        let mut pins = self.durable.pins.lock();
         // Of two checkpoints at the same time the later one holds what was asked for, too.
         let kept = file.0.checkpoint();
         file.0.may_keep(name)?;
@@ -52,7 +49,7 @@ impl DurableHeap {
             // It may be there: then what it needs is kept until the heap is closed.
             Err(error @ DurableError::Undecided(_)) => return Err(error.into()),
             Err(error) => {
-                pins.let_go(pager.store(), &file.0, self.durable().descriptor);
+                pins.let_go(pager.store(), &file.0, self.durable.descriptor);
                 return Err(error.into());
             }
         }
@@ -64,23 +61,20 @@ impl DurableHeap {
     /// # Errors
     /// `CheckpointError`: there is none of this name, or the file cannot be written.
     pub fn remove_snapshot(&self, name: &str) -> Result<(), CheckpointError> {
-        if !self.is_open() {
-            return Err(CheckpointError::Closed);
-        }
+        let pager = self.pager()?;
         let _inside = Inside::enter();
-        let pager = self.runtime().pager().ok_or(CheckpointError::Closed)?;
-        let mut file = self.durable().file.lock();
-        let mut pins = self.durable().pins.lock();
+        let mut file = self.durable.file.lock();
+        let mut pins = self.durable.pins.lock();
         file.0.forget(name)?;
         pins.prolong(&file.0);
-        pins.let_go(pager.store(), &file.0, self.durable().descriptor);
+        pins.let_go(pager.store(), &file.0, self.durable.descriptor);
         Ok(())
     }
 
     /// The names of the snapshots, the oldest first.
     pub fn snapshots(&self) -> Vec<String> {
         let _inside = Inside::enter();
-        let file = self.durable().file.lock();
+        let file = self.durable.file.lock();
         file.0.snapshots().iter().map(|snapshot| snapshot.name.clone()).collect()
     }
 

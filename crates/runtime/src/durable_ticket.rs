@@ -20,13 +20,13 @@ impl DurableHeap {
     /// come before the worker's checkpoint has begun become one. `close` serves what was asked for.
     pub fn checkpoint_async(&self) -> Ticket {
         // A forked child is told when it waits.
-        let number = if self.is_open() { self.requests().ask() } else { 0 };
+        let number = if self.is_open() { self.durable.requests.ask() } else { 0 };
         Ticket { heap: *self, number }
     }
 
     /// The ticket of this number; none if none was handed out.
     pub fn ticket(&self, number: u64) -> Option<Ticket> {
-        let is_one = !self.is_open() || (1..=self.requests().asked()).contains(&number);
+        let is_one = !self.is_open() || (1..=self.durable.requests.asked()).contains(&number);
         is_one.then_some(Ticket { heap: *self, number })
     }
 
@@ -35,10 +35,8 @@ impl DurableHeap {
     /// # Errors
     /// Why the worker failed to make one, if it has made none since.
     pub fn newest_checkpoint(&self) -> Result<Checkpoint, CheckpointError> {
-        if !self.is_open() {
-            return Err(CheckpointError::Closed);
-        }
-        self.requests().newest()
+        self.pager()?;
+        self.durable.requests.newest()
     }
 }
 
@@ -54,9 +52,7 @@ impl Ticket {
     /// Why it could not be made; the last checkpoint is what it was. If a later one has been made
     /// by now there is no error: that one holds it, too.
     pub fn wait(&self) -> Result<Checkpoint, CheckpointError> {
-        if !self.heap.is_open() {
-            return Err(CheckpointError::Closed);
-        }
-        self.heap.requests().wait(self.number)
+        self.heap.pager()?;
+        self.heap.durable.requests.wait(self.number)
     }
 }

@@ -38,7 +38,6 @@ mod durable_readers;
 pub mod durable_repair;
 mod durable_snapshots;
 mod durable_state;
-mod durable_table;
 mod durable_ticket;
 mod durable_worker;
 mod fault_handler;
