@@ -88,14 +88,10 @@ impl DurableHeap {
         let opened = unsafe { mapping::advise(base as *mut u8, length, Advice::DontFork) }
             .map_err(OpenError::System)
             .and_then(|()| Self::load(main, of.path, options, config, file, descriptor));
-        let runtime = match opened {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                // SAFETY: our own reservation, which nobody uses.
-                let _ = unsafe { mapping::unmap(base as *mut u8, length) };
-                return Err(error);
-            }
-        };
+        let runtime = opened.inspect_err(|_| {
+            // SAFETY: our own reservation, which nobody uses.
+            let _ = unsafe { mapping::unmap(base as *mut u8, length) };
+        })?;
         made.stays();
         main.lend(runtime.ram());
         changing.add(runtime);
@@ -135,14 +131,9 @@ impl DurableHeap {
         // SAFETY: `Runtime::discard` takes it back if this fails, or at the close.
         let runtime: &'static Runtime = unsafe { &*Box::into_raw(runtime) };
         let loaded = runtime.load_durable();
-        match loaded {
-            Ok(()) => Ok(runtime),
-            Err(error) => {
-                // SAFETY: nobody else knows of it.
-                unsafe { runtime.discard() };
-                Err(error)
-            }
-        }
+        // SAFETY: nobody else knows of it.
+        loaded.inspect_err(|_| unsafe { runtime.discard() })?;
+        Ok(runtime)
     }
 }
 

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use deepheap_heap::SPAN;
 use deepheap_pager::Overcommit;
 
-use crate::config::{Config, STORE_MAX_BYTES, STORE_MIN_BYTES, Share};
+use crate::config::{Config, ConfigError, STORE_MAX_BYTES, STORE_MIN_BYTES, Share};
 use crate::durable_error::OpenError;
 
 use crate::machine::Machine;
@@ -70,7 +70,7 @@ impl DurableOptions {
     /// `OpenError::Options` says which setting is wrong.
     pub fn parse(text: &str) -> Result<DurableOptions, OpenError> {
         let machine = Machine::read();
-        let config = Config::from_environment().map_err(|error| refused(&error))?;
+        let config = Config::from_environment()?;
         let mut options = DurableOptions {
             ram: Share::Percent(50),
             size: SIZE_DEFAULT,
@@ -105,7 +105,7 @@ impl DurableOptions {
 
     fn set(&mut self, machine: Machine, key: &str, value: &str) -> Result<(), OpenError> {
         let size = |most: u64, least: u64| {
-            let given = crate::config::parse_size(value).map_err(|error| refused(&error))?;
+            let given = crate::config::parse_size(value)?;
             if (least..=most).contains(&given) {
                 return Ok(given);
             }
@@ -113,16 +113,14 @@ impl DurableOptions {
             Err(OpenError::Options(format!("{key}: give from {least} to {most}")))
         };
         match key {
-            "ram" => self.ram = Share::parse("ram", value).map_err(|error| refused(&error))?,
+            "ram" => self.ram = Share::parse("ram", value)?,
             "size" => self.size = size(SIZE_MAX, SPAN as u64)?.next_multiple_of(SPAN as u64),
             "store_size" => self.store_size = Some(size(STORE_MAX_BYTES, STORE_MIN_BYTES)?),
             "address" => self.address = Some(address(value)?),
             "checkpoint" => self.checkpoint = Some(interval(value)?),
             "snapshot" => self.snapshot = Some(value.into()),
             "encrypt" => self.key_file = Some(value.into()),
-            "segment" | "compress" | "page_buffer" => {
-                self.config.set(machine, key, value).map_err(|error| refused(&error))?;
-            }
+            "segment" | "compress" | "page_buffer" => self.config.set(machine, key, value)?,
             _ => {
                 return Err(OpenError::Options(format!(
                     "{key}: no such setting of a durable heap; there are ram, size, store_size, \
@@ -156,8 +154,10 @@ impl DurableOptions {
     }
 }
 
-fn refused(error: &dyn core::fmt::Display) -> OpenError {
-    OpenError::Options(error.to_string())
+impl From<ConfigError> for OpenError {
+    fn from(error: ConfigError) -> Self {
+        OpenError::Options(error.to_string())
+    }
 }
 
 fn address(text: &str) -> Result<u64, OpenError> {

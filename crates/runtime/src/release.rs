@@ -43,17 +43,14 @@ impl Runtime {
 
     /// Ends a run of pages that left use, and those that the heap parked meanwhile.
     pub(crate) fn end_run(&'static self, run: FreedRun) {
-        let mut next = Some(run);
-        while let Some(run) = next {
-            self.end_one_run(run);
-            next = self.heap.take_freed();
-        }
+        self.end_one_run(run);
+        self.end_parked_runs();
     }
 
     /// Ends the runs that the heap parked because no free could carry them.
     pub(crate) fn end_parked_runs(&'static self) {
-        if let Some(run) = self.heap.take_freed() {
-            self.end_run(run);
+        while let Some(run) = self.heap.take_freed() {
+            self.end_one_run(run);
         }
     }
 
