@@ -13,6 +13,7 @@ use deepheap_store::{Options as StoreOptions, RING_BYTES};
 use deepheap_sys::thread;
 
 use crate::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
+use crate::limits;
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::store_location::StoreLocation;
 
@@ -95,7 +96,8 @@ impl Runtime {
     /// Rings of the store's device. Those of a forked child are the least: a fork is to be quick.
     pub(crate) fn rings(&self) -> usize {
         let of_budget = self.config.usual_ram() / BUDGET_PART_OF_RINGS / RING_BYTES;
-        let of_descriptors = most_descriptors() / DESCRIPTORS_PER_RING;
+        let descriptors = limits::open_files().map_or(u64::MAX, |limit| limit.soft);
+        let of_descriptors = descriptors / DESCRIPTORS_PER_RING;
         let rings = of_budget.min(of_descriptors).min(1 << 10) as usize;
         let of_cpus = thread::cpu_count() * RINGS_PER_CPU;
         rings.min(of_cpus).clamp(*RINGS.start(), *RINGS.end())
@@ -124,12 +126,4 @@ impl Runtime {
         let page_buffer = self.config.page_buffer?;
         Some(page_buffer.bytes_of(self.ram() as u64) as usize)
     }
-}
-
-/// Descriptors that the program may have open.
-fn most_descriptors() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: room for one rlimit; on an error it stays zero.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
 }

@@ -12,14 +12,16 @@
 //! Threads: one; no process has the heap open for writing.
 
 use core::time::Duration;
-use deepheap_store::Store;
+use std::os::fd::RawFd;
+
+use deepheap_store::{DurableFile, Store};
 use deepheap_sys::{clock, thread};
 
 use crate::durable::DurableHeap;
 use crate::durable_error::{CheckpointError, OpenError};
 use crate::durable_location;
 use crate::durable_options::DurableOptions;
-use crate::durable_pins::{has_earlier_readers, has_readers_of_heap};
+use crate::durable_pins::has_readers_before;
 use crate::durable_snapshots::open_existing;
 use crate::heap_file::HeapFile;
 use crate::runtime::Inside;
@@ -55,24 +57,24 @@ impl DurableHeap {
             let _inside = Inside::enter();
             let (file, descriptor) = open_existing(&of)?;
             // A checkpoint that is read keeps all that collection would empty.
-            refuse(has_readers_of_heap(&file, descriptor))?;
+            refuse_readers_before(&file, descriptor, file.checkpoint() + 1)?;
         }
         let uncollected = collect(&of)?;
         let _inside = Inside::enter();
         let (mut file, descriptor) = open_existing(&of)?;
         // A reader of an earlier checkpoint needs places that are free now, and would lose them.
         // What the last one has stays where it is, too, until the file is cut off.
-        refuse(has_earlier_readers(&file, descriptor))?;
+        refuse_readers_before(&file, descriptor, file.checkpoint())?;
         file.move_down()?;
-        refuse(has_earlier_readers(&file, descriptor))?;
+        refuse_readers_before(&file, descriptor, file.checkpoint())?;
         durable_location::cut_off(of.path, file.give_back_free()?)?;
         let disk_bytes = durable_location::disk_bytes(of.path)?;
         Ok(Compacted { disk_bytes_before, disk_bytes, uncollected })
     }
 }
 
-fn refuse(is_read: bool) -> Result<(), OpenError> {
-    if is_read { Err(OpenError::Read) } else { Ok(()) }
+fn refuse_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> Result<(), OpenError> {
+    if has_readers_before(file, descriptor, end) { Err(OpenError::Read) } else { Ok(()) }
 }
 
 /// Moves what lives together; why not, where the file can be cut off all the same.

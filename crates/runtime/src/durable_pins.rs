@@ -58,7 +58,7 @@ impl DurablePins {
             pins.0.push(CheckpointPin { pin, checkpoints, is_named: true });
         }
         let last = file.checkpoint();
-        if has_earlier_readers(file, descriptor) {
+        if has_readers_before(file, descriptor, last) {
             let pin = store.hold_everything()?;
             pins.0.push(CheckpointPin { pin, checkpoints: 1..=last - 1, is_named: false });
         }
@@ -119,17 +119,8 @@ impl DurablePins {
     }
 }
 
-/// Whether somebody reads a checkpoint before the last that is no snapshot.
-pub(crate) fn has_earlier_readers(file: &DurableFile, descriptor: RawFd) -> bool {
-    has_readers_before(file, descriptor, file.checkpoint())
-}
-
-/// Whether somebody reads a checkpoint that is no snapshot.
-pub(crate) fn has_readers_of_heap(file: &DurableFile, descriptor: RawFd) -> bool {
-    has_readers_before(file, descriptor, file.checkpoint() + 1)
-}
-
-fn has_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> bool {
+/// Whether somebody reads a checkpoint before that one that is no snapshot.
+pub(crate) fn has_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> bool {
     let snapshots = file.snapshots().iter().map(|snapshot| snapshot.checkpoint);
     let mut first = 1;
     for known in snapshots.chain([end]) {

@@ -49,7 +49,7 @@ pub(crate) unsafe fn this_threads_cache() -> Option<ManuallyDrop<ThreadCache>> {
 #[cold]
 pub(crate) fn new_cache(runtime: &'static Runtime) -> Option<ManuallyDrop<ThreadCache>> {
     let _inside = Inside::enter();
-    thread_has_cache();
+    expect_thread_end(ROUNDS);
     let raw = ThreadCache::new_in(&runtime.heap).ok()?.into_raw();
     // SAFETY: the area is this thread's, and had no cache.
     unsafe {
@@ -75,22 +75,18 @@ pub fn thread_exit() {
     }
 }
 
-/// The calling thread has a cache from now on.
-fn thread_has_cache() {
+/// The calling thread has a cache: its end is to come, after so many rounds of destructors.
+fn expect_thread_end(rounds: usize) {
     let key = END_KEY.load(Ordering::Acquire);
     if key != NO_KEY {
         // SAFETY: our own key. Without memory for it the cache is not given back, nothing worse.
-        unsafe { libc::pthread_setspecific(key, ROUNDS as *const c_void) };
+        unsafe { libc::pthread_setspecific(key, rounds as *const c_void) };
     }
 }
 
 unsafe extern "C" fn at_thread_end(rounds: *mut c_void) {
     match rounds as usize {
         0 | 1 => thread_exit(),
-        rounds => {
-            let key = END_KEY.load(Ordering::Acquire);
-            // SAFETY: our own key, which has been set in this thread.
-            unsafe { libc::pthread_setspecific(key, (rounds - 1) as *const c_void) };
-        }
+        rounds => expect_thread_end(rounds - 1),
     }
 }
