@@ -18,7 +18,7 @@ mod areas;
 mod budget;
 mod children;
 pub mod config;
-pub mod config_error;
+mod config_error;
 mod config_text;
 mod config_words;
 pub mod doctor;
@@ -26,13 +26,13 @@ pub mod doctor_store;
 mod durable;
 mod durable_allocate;
 mod durable_checkpoint;
-pub mod durable_compact;
-pub mod durable_error;
+mod durable_compact;
+mod durable_error;
 pub mod durable_inspect;
 mod durable_load;
 mod durable_location;
 mod durable_open;
-pub mod durable_options;
+mod durable_options;
 mod durable_pins;
 mod durable_readers;
 pub mod durable_repair;
@@ -47,10 +47,12 @@ mod global_allocator;
 mod growth;
 pub mod heap_file;
 pub mod heap_map;
+#[doc(hidden)]
 pub mod histogram;
 mod holds;
 mod least_ram;
-pub mod limits;
+mod limits;
+#[doc(hidden)]
 pub mod machine;
 pub mod maps;
 mod object_box;
@@ -60,6 +62,7 @@ mod pool;
 mod pool_share;
 mod private_maps;
 mod private_table;
+#[doc(hidden)]
 pub mod process;
 mod provision;
 mod release;
@@ -75,9 +78,12 @@ mod stall_limit;
 mod stall_share;
 mod start;
 pub mod stats;
+#[doc(hidden)]
 pub mod stats_page;
+#[doc(hidden)]
 pub mod stats_report;
 mod store_full;
+#[doc(hidden)]
 pub mod store_location;
 mod switch;
 mod thrashing;
@@ -88,34 +94,43 @@ mod trace_recorder;
 mod viewer;
 mod workers;
 
-pub use allocate::{aligned_alloc, calloc, free, give_up, malloc, owns, usable_size};
-pub use areas::{
-    area_bytes_min, before_protect, give_up_area, is_area_mapped, map_area, map_hole,
-    map_over_area, unmap_area,
-};
-pub use config::{Config, ConfigError, OPEN_MAX, parse_size};
-pub use deepheap_measure::size;
-pub use deepheap_pager::{Overcommit, Survey};
+pub use allocate::{aligned_alloc, calloc, free, malloc, owns, usable_size};
+pub use config::{Config, ConfigError, parse_size};
+pub use deepheap_pager::Overcommit;
 pub use deepheap_sys::errno::Errno;
-pub use deepheap_sys::fault_signal;
-pub use deepheap_sys::own_descriptor::is_own as is_own_descriptor;
-pub use deepheap_sys::pinned_allocator::PinnedAllocator;
-pub use deepheap_sys::stream_list;
-pub use deepheap_sys::tls::area as thread_area;
 pub use durable::DurableHeap;
+pub use durable_compact::Compacted;
 pub use durable_error::{CheckpointError, OpenError};
 pub use durable_options::DurableOptions;
 pub use durable_ticket::Ticket;
 pub use durable_worker::Checkpoint;
-pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use global_allocator::DeepHeap;
-pub use holds::Hold;
 pub use object_box::{ObjectBox, Pinned};
-pub use observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged, stats, unmanaged_bytes};
-pub use residency::{are_few, count_efault_retry, is_managing, may_leave, pin, touch, unpin};
+pub use observe::stats;
 pub use resize::realloc;
-pub use rights::provide;
-pub use start::{InitError, has_address_space, init};
+pub use start::{InitError, init};
 pub use stats::Stats;
 pub use stats_report::{stats_json, summary};
-pub use thread_cache::thread_exit;
+
+// What only the preload library, the command and the benchmarks need.
+#[doc(hidden)]
+pub use {
+    allocate::give_up,
+    areas::{
+        area_bytes_min, before_protect, give_up_area, is_area_mapped, map_area, map_hole,
+        map_over_area, unmap_area,
+    },
+    deepheap_measure::size,
+    deepheap_pager::Survey,
+    deepheap_sys::{
+        fault_signal, own_descriptor::is_own as is_own_descriptor,
+        pinned_allocator::PinnedAllocator, stream_list, tls::area as thread_area,
+    },
+    fork::{fork_child, fork_parent, fork_prepare},
+    holds::Hold,
+    observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged, unmanaged_bytes},
+    residency::{are_few, count_efault_retry, is_managing, may_leave, pin, touch, unpin},
+    rights::provide,
+    start::has_address_space,
+    thread_cache::thread_exit,
+};
