@@ -79,7 +79,6 @@ fn refuse_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> Res
 
 /// Moves what lives together; why not, where the file can be cut off all the same.
 fn collect(of: &HeapFile<'_>) -> Result<Option<String>, OpenError> {
-    use OpenError::{AddressTaken, NotStarted, Ram, Start, System};
     let options = DurableOptions::parse("")?;
     let opened = {
         let _inside = Inside::enter();
@@ -87,7 +86,7 @@ fn collect(of: &HeapFile<'_>) -> Result<Option<String>, OpenError> {
     };
     let heap = match opened {
         Ok(heap) => heap,
-        Err(error @ (AddressTaken { .. } | NotStarted | Ram { .. } | Start(_) | System(_))) => {
+        Err(error @ (OpenError::Process(..) | OpenError::System(_))) => {
             return Ok(Some(error.to_string()));
         }
         Err(error) => return Err(error),

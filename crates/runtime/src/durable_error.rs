@@ -4,21 +4,15 @@
 use core::fmt;
 use std::io::ErrorKind;
 
-use deepheap_pager::{CutError, StartError};
+use deepheap_pager::CutError;
 use deepheap_store::{DurableError, StoreError};
 use deepheap_sys::errno::Errno;
-
-use crate::config::{OPEN_MAX, RAM_MIN_BYTES};
-use crate::stats_report::bytes;
-use crate::switch::ManageError;
 
 /// Why a durable heap cannot be opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// The runtime could not start; the reason was logged.
-    NotStarted,
-    /// So many are open.
-    TooMany,
+    /// This process cannot have it: the errno that comes nearest, and what to do.
+    Process(i32, String),
     /// The settings make no sense.
     Options(String),
     /// There is no key in the file that is to have it.
@@ -39,24 +33,8 @@ pub enum OpenError {
     Format(DurableError),
     /// Its tables contradict each other, though their checksums are right.
     Damaged(String),
-    /// The address range that the file names is in use.
-    AddressTaken {
-        /// Where it begins.
-        base: u64,
-        /// Its bytes.
-        length: u64,
-    },
-    /// The part of the RAM budget is too small, or leaves too little.
-    Ram {
-        /// What was asked for, bytes.
-        asked: u64,
-        /// The whole budget, bytes.
-        whole: u64,
-    },
     /// The log cannot be used.
     Store(StoreError),
-    /// Memory cannot be managed.
-    Start(StartError),
     /// The system refuses memory, address space or descriptors.
     System(Errno),
 }
@@ -68,11 +46,9 @@ impl OpenError {
             OpenError::File(error) => error.raw_os_error().unwrap_or(libc::EIO),
             OpenError::System(errno)
             | OpenError::Locks(errno)
-            | OpenError::Start(StartError::Resources(errno)) => errno.raw(),
+            | OpenError::Store(StoreError::Io(errno)) => errno.raw(),
+            OpenError::Process(errno, _) => *errno,
             OpenError::Format(DurableError::NoSnapshot) => libc::ENOENT,
-            OpenError::Store(StoreError::Io(errno)) => errno.raw(),
-            OpenError::NotStarted | OpenError::Ram { .. } => libc::ENOMEM,
-            OpenError::TooMany => libc::EMFILE,
             OpenError::Options(_) | OpenError::WrongKind => libc::EINVAL,
             OpenError::Key(_) => libc::ENOKEY,
             OpenError::Format(DurableError::NeedsKey) => libc::ENOKEY,
@@ -81,9 +57,7 @@ impl OpenError {
             }
             OpenError::Locked | OpenError::Restless | OpenError::Read => libc::EBUSY,
             OpenError::Format(_) | OpenError::Damaged(_) => libc::EILSEQ,
-            OpenError::AddressTaken { .. } => libc::EADDRINUSE,
             OpenError::Store(_) => libc::ENOSPC,
-            OpenError::Start(_) => libc::ENOSYS,
         }
     }
 }
@@ -91,13 +65,9 @@ impl OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::NotStarted => {
-                out.write_str("deepheap could not start in this process; the reason was told")
+            OpenError::Process(_, text) | OpenError::Options(text) | OpenError::Key(text) => {
+                out.write_str(text)
             }
-            OpenError::TooMany => {
-                write!(out, "{OPEN_MAX} durable heaps are open in this process; close one first")
-            }
-            OpenError::Options(text) | OpenError::Key(text) => out.write_str(text),
             OpenError::File(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => write!(
                 out,
                 "the file system takes no writes: open the heap with `readonly`, or put it on \
@@ -126,28 +96,12 @@ impl fmt::Display for OpenError {
             OpenError::Damaged(what) => {
                 write!(out, "the heap's tables are damaged ({what}); see `deepheap fsck`")
             }
-            OpenError::AddressTaken { base, length } => write!(
-                out,
-                "the heap lives at {base:#x}, and something else is within the {} from there; \
-                 open it before other libraries map memory, or make it anew with another \
-                 `address:`",
-                bytes(*length)
-            ),
-            OpenError::Ram { asked, whole } => write!(
-                out,
-                "of a RAM budget of {} a durable heap cannot have {}: give both at least {} \
-                 (`ram:` of the heap, and of the process in DEEPHEAP_CONF)",
-                bytes(*whole),
-                bytes(*asked),
-                bytes(RAM_MIN_BYTES)
-            ),
             OpenError::Store(error) => write!(out, "the heap's log cannot be used: {error}"),
-            OpenError::Start(StartError::Resources(errno)) | OpenError::System(errno) => write!(
+            OpenError::System(errno) => write!(
                 out,
                 "no memory, address space or descriptors for the heap ({errno}): raise `ulimit \
                  -v` and `ulimit -n`"
             ),
-            OpenError::Start(error) => ManageError::Start(*error).fmt(out),
         }
     }
 }

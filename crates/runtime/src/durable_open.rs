@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN};
-use deepheap_pager::{Moves, Pager};
+use deepheap_pager::{Moves, Pager, StartError};
 use deepheap_store::{
     DurableFile, FileDevice, HeapShape, Identity, Options as StoreOptions, SavedUpTo,
 };
@@ -19,7 +19,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::lock::Lock;
 use deepheap_sys::mapping::{self, Advice};
 
-use crate::config::{Config, RAM_MIN_BYTES};
+use crate::config::{Config, OPEN_MAX, RAM_MIN_BYTES};
 use crate::durable::DurableHeap;
 use crate::durable_checkpoint::{make_checkpoints, stamp};
 use crate::durable_error::OpenError;
@@ -37,6 +37,8 @@ use crate::provision::Frames;
 use crate::roots::Roots;
 use crate::runtime::{Inside, Runtime, hold_durable, running};
 use crate::start::start_from_environment;
+use crate::stats_report::bytes;
+use crate::switch::ManageError;
 use crate::{durable_readers, workers};
 
 impl DurableHeap {
@@ -63,15 +65,27 @@ impl DurableHeap {
         of: &HeapFile<'_>,
         options: &DurableOptions,
     ) -> Result<DurableHeap, OpenError> {
-        let main = running().or_else(start_from_environment).ok_or(OpenError::NotStarted)?;
+        let main = running().or_else(start_from_environment).ok_or_else(|| {
+            let text = "deepheap could not start in this process; the reason was told";
+            OpenError::Process(libc::ENOMEM, text.into())
+        })?;
         let changing = hold_durable();
         if changing.is_full() {
-            return Err(OpenError::TooMany);
+            let text =
+                format!("{OPEN_MAX} durable heaps are open in this process; close one first");
+            return Err(OpenError::Process(libc::EMFILE, text));
         }
         let whole = main.ram() as u64;
         let ram = options.ram.bytes_of(whole);
         if ram < RAM_MIN_BYTES || whole.saturating_sub(ram) < RAM_MIN_BYTES {
-            return Err(OpenError::Ram { asked: ram, whole });
+            let text = format!(
+                "of a RAM budget of {} a durable heap cannot have {}: give both at least {} (`ram:` \
+                 of the heap, and of the process in DEEPHEAP_CONF)",
+                bytes(whole),
+                bytes(ram),
+                bytes(RAM_MIN_BYTES)
+            );
+            return Err(OpenError::Process(libc::ENOMEM, text));
         }
         let config = options.config(ram);
         let (file, descriptor, made) = open_file(of, options, config.segment_bytes)?;
@@ -82,22 +96,27 @@ impl DurableHeap {
         if reserved != base {
             // SAFETY: just reserved, and nobody knows of it.
             let _ = unsafe { mapping::unmap(reserved as *mut u8, length) };
-            return Err(OpenError::AddressTaken { base: base as u64, length: length as u64 });
+            let text = format!(
+                "the heap lives at {base:#x}, and something else is within the {} from there; open \
+                 it before other libraries map memory, or make it anew with another `address:`",
+                bytes(length as u64)
+            );
+            return Err(OpenError::Process(libc::EADDRINUSE, text));
         }
         // SAFETY: our own reservation.
         let opened = unsafe { mapping::advise(base as *mut u8, length, Advice::DontFork) }
             .map_err(OpenError::System)
             .and_then(|()| Self::load(main, of.path, options, config, file, descriptor));
-        let runtime = opened.inspect_err(|_| {
+        let heap = opened.inspect_err(|_| {
             // SAFETY: our own reservation, which nobody uses.
             let _ = unsafe { mapping::unmap(base as *mut u8, length) };
         })?;
         made.stays();
-        main.lend(runtime.ram());
-        changing.add(runtime);
-        workers::start(runtime);
-        workers::spawn(runtime, c"deepheap-commit", make_checkpoints);
-        Self::of(runtime).ok_or(OpenError::NotStarted)
+        main.lend(heap.runtime.ram());
+        changing.add(heap.runtime);
+        workers::start(heap.runtime);
+        workers::spawn(heap.runtime, c"deepheap-commit", make_checkpoints);
+        Ok(heap)
     }
 
     /// Makes a runtime of what a file holds.
@@ -108,7 +127,7 @@ impl DurableHeap {
         config: Config,
         file: DurableFile,
         descriptor: RawFd,
-    ) -> Result<&'static Runtime, OpenError> {
+    ) -> Result<DurableHeap, OpenError> {
         let shape = file.shape();
         let region = (shape.region_base as usize, shape.region_len as usize);
         let ram = config.ram as usize;
@@ -130,10 +149,69 @@ impl DurableHeap {
         let runtime = Box::new(runtime.map_err(OpenError::System)?);
         // SAFETY: `Runtime::discard` takes it back if this fails, or at the close.
         let runtime: &'static Runtime = unsafe { &*Box::into_raw(runtime) };
-        let loaded = runtime.load_durable();
+        let heap = Self::of(runtime).ok_or(OpenError::System(Errno::EINVAL))?;
         // SAFETY: nobody else knows of it.
-        loaded.inspect_err(|_| unsafe { runtime.discard() })?;
-        Ok(runtime)
+        heap.fill().inspect_err(|_| unsafe { runtime.discard() })?;
+        Ok(heap)
+    }
+
+    /// Fills the tables from the file, and makes the pager.
+    fn fill(&self) -> Result<(), OpenError> {
+        let (runtime, durable) = (self.runtime, self.durable);
+        let mut file = durable.file.lock();
+        let (file, saved_up_to) = &mut *file;
+        let is_new = load_heap(file, &runtime.heap, &durable.roots)?;
+        let shape = file.shape();
+        let reserve = (shape.capacity_bytes / shape.segment_bytes / 64).clamp(3, 8);
+        let (store, up_to) = open_store(file, runtime.segment_buffers(), reserve as u32)?;
+        *saved_up_to = up_to;
+        if !runtime.config.discard {
+            store.stop_discards();
+        }
+        if !durable.is_read_only {
+            *durable.pins.lock() = DurablePins::of_opened(&store, file, durable.descriptor)?;
+            // All that is in RAM may have changed, and the cut writes some of it a second time.
+            store.keep_for_checkpoint(runtime.ram() as u64 * 5 / 4);
+            let blocks = runtime.heap.committed_pages() as u64 + runtime.heap.used_object_blocks();
+            store.reserve(blocks).map_err(OpenError::Store)?;
+        }
+        let frames = Frames { userfaultfd: None, is_shared: false };
+        let pager = runtime.make_pager(store, frames, runtime.table_device());
+        let pager = pager.map_err(|error| match error {
+            StartError::Resources(errno) => OpenError::System(errno),
+            error => OpenError::Process(libc::ENOSYS, ManageError::Start(error).to_string()),
+        })?;
+        runtime.publish_pager(pager);
+        let spans = if is_new { 0 } else { runtime.heap.spans_begun() };
+        runtime.growth.lock().spans = spans;
+        let mut first = 0;
+        while first < spans {
+            let kind = runtime.heap.is_object_span(first);
+            let count =
+                (first..spans).take_while(|&span| runtime.heap.is_object_span(span) == kind);
+            let count = count.count();
+            runtime.manage_loaded_spans(pager, first, count).map_err(OpenError::System)?;
+            first += count;
+        }
+        if durable.is_read_only {
+            // The process that makes checkpoints may write over the pages of this one.
+            file.load_table(OBJECT_TABLE, &mut |page, bytes| {
+                pager.trim_table(&mut Moves::default());
+                right(pager.load_table(page, bytes), "the object table")
+            })?;
+        } else {
+            let table = file.saved_table(OBJECT_TABLE)?;
+            right(pager.adopt_table(table), "the object table")?;
+        }
+        // Chunks whose objects were being dropped when the heap was saved.
+        while let Some(idle) = runtime.heap.take_idle_objects() {
+            let resident = pager.discard(idle.run());
+            runtime.heap.recycle_objects(idle, resident);
+        }
+        pager.rebalance();
+        let (number, marks) = (file.checkpoint(), self.marks(pager));
+        durable.requests.made(&Checkpoint { number, marks, ..Checkpoint::default() });
+        Ok(())
     }
 }
 
@@ -187,63 +265,6 @@ fn open_file<'a>(
 }
 
 impl Runtime {
-    /// Fills the tables from the file, and makes the pager.
-    fn load_durable(&'static self) -> Result<(), OpenError> {
-        let Some(durable) = &self.durable else { return Err(OpenError::NotStarted) };
-        let mut file = durable.file.lock();
-        let (file, saved_up_to) = &mut *file;
-        let is_new = load_heap(file, &self.heap, &durable.roots)?;
-        let shape = file.shape();
-        let reserve = (shape.capacity_bytes / shape.segment_bytes / 64).clamp(3, 8);
-        let (store, up_to) = open_store(file, self.segment_buffers(), reserve as u32)?;
-        *saved_up_to = up_to;
-        if !self.config.discard {
-            store.stop_discards();
-        }
-        if !durable.is_read_only {
-            *durable.pins.lock() = DurablePins::of_opened(&store, file, durable.descriptor)?;
-            // All that is in RAM may have changed, and the cut writes some of it a second time.
-            store.keep_for_checkpoint(self.ram() as u64 * 5 / 4);
-            let blocks = self.heap.committed_pages() as u64 + self.heap.used_object_blocks();
-            store.reserve(blocks).map_err(OpenError::Store)?;
-        }
-        let frames = Frames { userfaultfd: None, is_shared: false };
-        let pager = self.make_pager(store, frames, self.table_device());
-        let pager = pager.map_err(OpenError::Start)?;
-        self.publish_pager(pager);
-        let spans = if is_new { 0 } else { self.heap.spans_begun() };
-        self.growth.lock().spans = spans;
-        let mut first = 0;
-        while first < spans {
-            let kind = self.heap.is_object_span(first);
-            let count = (first..spans).take_while(|&span| self.heap.is_object_span(span) == kind);
-            let count = count.count();
-            self.manage_loaded_spans(pager, first, count).map_err(OpenError::System)?;
-            first += count;
-        }
-        if durable.is_read_only {
-            // The process that makes checkpoints may write over the pages of this one.
-            file.load_table(OBJECT_TABLE, &mut |page, bytes| {
-                pager.trim_table(&mut Moves::default());
-                right(pager.load_table(page, bytes), "the object table")
-            })?;
-        } else {
-            let table = file.saved_table(OBJECT_TABLE)?;
-            right(pager.adopt_table(table), "the object table")?;
-        }
-        // Chunks whose objects were being dropped when the heap was saved.
-        while let Some(idle) = self.heap.take_idle_objects() {
-            let resident = pager.discard(idle.run());
-            self.heap.recycle_objects(idle, resident);
-        }
-        pager.rebalance();
-        if let Some(heap) = DurableHeap::of(self) {
-            let (number, marks) = (file.checkpoint(), heap.marks(pager));
-            durable.requests.made(&Checkpoint { number, marks, ..Checkpoint::default() });
-        }
-        Ok(())
-    }
-
     /// Spans of one kind.
     fn manage_loaded_spans(&self, pager: &Pager, first: usize, count: usize) -> Result<(), Errno> {
         let (address, length) = ((self.region_base + first * SPAN) as *mut u8, count * SPAN);
