@@ -13,10 +13,15 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("deepheap-heap", &["deepheap-sys"]),
     ("deepheap-policy", &[]),
     ("deepheap-pager", &["deepheap-policy", "deepheap-store", "deepheap-heap", "deepheap-sys"]),
+    (
+        "deepheap-durable",
+        &["deepheap-pager", "deepheap-store", "deepheap-heap", "deepheap-sys"],
+    ),
     ("deepheap-maps", &["deepheap-store", "deepheap-sys"]),
     (
         "deepheap",
         &[
+            "deepheap-durable",
             "deepheap-pager",
             "deepheap-policy",
             "deepheap-maps",

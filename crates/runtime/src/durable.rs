@@ -20,7 +20,6 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap_pager::Pager;
 use deepheap_sys::errno::Errno;
@@ -41,11 +40,6 @@ pub struct DurableHeap {
     pub(crate) runtime: &'static Runtime,
     /// What belongs to it and to no other heap.
     pub(crate) durable: &'static Durable,
-}
-
-/// Seconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 impl DurableHeap {

@@ -13,14 +13,15 @@
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
+use deepheap_durable::load::OBJECT_TABLE;
+use deepheap_durable::offline::stamp;
 use deepheap_pager::{CheckpointBuffer, CutError, Pager};
-use deepheap_store::{DurableError, DurableFile, PinToken, SavedUpTo, Saving, Stamp, WORDS};
+use deepheap_store::{DurableError, DurableFile, PinToken, SavedUpTo, Saving};
 use deepheap_sys::signals::Blocked;
 use deepheap_sys::{clock, thread};
 
-use crate::durable::{DurableHeap, now};
+use crate::durable::DurableHeap;
 use crate::durable_error::CheckpointError;
-use crate::durable_load::OBJECT_TABLE;
 use crate::durable_worker::{Checkpoint, Marks, Why};
 use crate::runtime::{Inside, Runtime};
 
@@ -31,10 +32,6 @@ const FEW: u64 = 1024;
 /// How often a cut is tried while the log or a system call is in the way, and the pause between.
 const TRIES: u32 = 500;
 const TRY_PAUSE: Duration = Duration::from_millis(2);
-
-pub(crate) fn stamp(is_clean: bool) -> Stamp {
-    Stamp { time: now(), is_clean, words: [0; WORDS] }
-}
 
 impl DurableHeap {
     /// Makes what the heap holds now durable. Threads that write to it are held up for a moment

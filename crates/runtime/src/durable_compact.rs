@@ -14,16 +14,15 @@
 use core::time::Duration;
 use std::os::fd::RawFd;
 
+use deepheap_durable::offline::open_existing;
+use deepheap_durable::pins::has_readers_before;
+use deepheap_durable::{HeapFile, OpenError, location};
 use deepheap_store::{DurableFile, Store};
 use deepheap_sys::{clock, thread};
 
 use crate::durable::DurableHeap;
-use crate::durable_error::{CheckpointError, OpenError};
-use crate::durable_location;
+use crate::durable_error::CheckpointError;
 use crate::durable_options::DurableOptions;
-use crate::durable_pins::has_readers_before;
-use crate::durable_snapshots::open_existing;
-use crate::heap_file::HeapFile;
 use crate::runtime::Inside;
 
 /// What was emptied in one pass is free in the next one, and may be filled from others.
@@ -52,7 +51,7 @@ impl DurableHeap {
     /// `OpenError`; the heap holds what it held in any case.
     pub fn compact<'a>(of: impl Into<HeapFile<'a>>) -> Result<Compacted, OpenError> {
         let of = of.into();
-        let disk_bytes_before = durable_location::disk_bytes(of.path)?;
+        let disk_bytes_before = location::disk_bytes(of.path)?;
         {
             let _inside = Inside::enter();
             let (file, descriptor) = open_existing(&of)?;
@@ -67,8 +66,8 @@ impl DurableHeap {
         refuse_readers_before(&file, descriptor, file.checkpoint())?;
         file.move_down()?;
         refuse_readers_before(&file, descriptor, file.checkpoint())?;
-        durable_location::cut_off(of.path, file.give_back_free()?)?;
-        let disk_bytes = durable_location::disk_bytes(of.path)?;
+        location::cut_off(of.path, file.give_back_free()?)?;
+        let disk_bytes = location::disk_bytes(of.path)?;
         Ok(Compacted { disk_bytes_before, disk_bytes, uncollected })
     }
 }

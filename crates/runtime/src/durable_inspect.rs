@@ -12,16 +12,13 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use deepheap_durable::load::{expect_tables, load_heap, open_store};
+use deepheap_durable::roots::Roots;
+use deepheap_durable::{HeapFile, OpenError, location, readers};
 use deepheap_heap::{Heap, PAGE};
 use deepheap_store::durable::verify::{Report, verify_blocks, verify_tables};
 use deepheap_store::{DurableFile, FileDevice, Key, Snapshot, Store, SuperblockId};
 use deepheap_sys::generation_lock;
-
-use crate::durable_error::OpenError;
-use crate::durable_load::{expect_tables, load_heap, open_store};
-use crate::heap_file::HeapFile;
-use crate::roots::Roots;
-use crate::{durable_location, durable_readers};
 
 /// What is in a file.
 #[derive(Clone, Debug)]
@@ -95,11 +92,11 @@ impl Opened {
 /// As when it is opened to be read.
 pub fn inspect<'a>(of: impl Into<HeapFile<'a>>) -> Result<Inspection, OpenError> {
     let of = of.into();
-    durable_readers::until_steady(of.path, || inspect_once(&of))
+    readers::until_steady(of.path, || inspect_once(&of))
 }
 
 fn inspect_once(of: &HeapFile<'_>) -> Result<Inspection, OpenError> {
-    let (file, _) = durable_readers::open(of, None)?;
+    let (file, _) = readers::open(of, None)?;
     let Opened { file, heap, roots, store } = Opened::new(file)?;
     store.hold_snapshots(&file)?;
     let (shape, stamp, stats) = (file.shape(), file.stamp(), store.stats());
@@ -117,7 +114,7 @@ fn inspect_once(of: &HeapFile<'_>) -> Result<Inspection, OpenError> {
         log_bytes_most: shape.capacity_bytes,
         log_bytes: used,
         live_bytes: stats.live_blocks * PAGE as u64,
-        disk_bytes: durable_location::disk_bytes(of.path)?,
+        disk_bytes: location::disk_bytes(of.path)?,
         snapshots: file.snapshots().to_vec(),
         snapshot_bytes: stats.segments_withheld * shape.segment_bytes,
         damaged_superblock: file.damaged_superblock(),
@@ -151,15 +148,11 @@ pub fn fsck<'a>(of: impl Into<HeapFile<'a>>) -> Result<Fsck, OpenError> {
 
 pub(crate) fn fsck_of(of: &HeapFile<'_>) -> Result<Fsck, OpenError> {
     let is_clean = |fsck: &Fsck| fsck.report.is_clean() && fsck.contradiction.is_none();
-    durable_readers::until_right(
-        of.path,
-        || fsck_once(of),
-        |answer| answer.as_ref().is_ok_and(is_clean),
-    )
+    readers::until_right(of.path, || fsck_once(of), |answer| answer.as_ref().is_ok_and(is_clean))
 }
 
 fn fsck_once(of: &HeapFile<'_>) -> Result<Fsck, OpenError> {
-    let (file, key) = (durable_location::open_to_read(of.path)?, of.key.as_ref());
+    let (file, key) = (location::open_to_read(of.path)?, of.key.as_ref());
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
     let mut report = verify_tables(device.clone(), key)?;
     let contradiction = match open_all(device, key) {

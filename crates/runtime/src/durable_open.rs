@@ -10,6 +10,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use deepheap_durable::load::{
+    OBJECT_TABLE, expect_tables, expected_tables, load_heap, open_store, right,
+};
+use deepheap_durable::location::{self, Found};
+use deepheap_durable::offline::stamp;
+use deepheap_durable::pins::DurablePins;
+use deepheap_durable::roots::Roots;
+use deepheap_durable::{HeapFile, OpenError, readers};
 use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN};
 use deepheap_pager::{Moves, Pager, StartError};
 use deepheap_store::{
@@ -21,25 +29,17 @@ use deepheap_sys::mapping::{self, Advice};
 
 use crate::config::{Config, OPEN_MAX, RAM_MIN_BYTES};
 use crate::durable::DurableHeap;
-use crate::durable_checkpoint::{make_checkpoints, stamp};
-use crate::durable_error::OpenError;
-use crate::durable_load::{
-    OBJECT_TABLE, expect_tables, expected_tables, load_heap, open_store, right,
-};
-use crate::durable_location::{self, Found};
+use crate::durable_checkpoint::make_checkpoints;
 use crate::durable_options::DurableOptions;
-use crate::durable_pins::DurablePins;
 use crate::durable_state::Durable;
 use crate::durable_worker::{Checkpoint, Requests};
 use crate::full_wait::FullWait;
-use crate::heap_file::HeapFile;
 use crate::provision::Frames;
-use crate::roots::Roots;
 use crate::runtime::{Inside, Runtime, hold_durable, running};
 use crate::start::start_from_environment;
 use crate::stats_report::bytes;
 use crate::switch::ManageError;
-use crate::{durable_readers, workers};
+use crate::workers;
 
 impl DurableHeap {
     /// Makes a durable heap in a new file, or opens that of an existing one as its last checkpoint
@@ -55,7 +55,7 @@ impl DurableHeap {
         let _inside = Inside::enter();
         let of = HeapFile::with_key_file(path, options.key_file.as_deref())?;
         match options.read_only {
-            true => durable_readers::until_steady(path, || Self::open_once(&of, options)),
+            true => readers::until_steady(path, || Self::open_once(&of, options)),
             false => Self::open_once(&of, options),
         }
     }
@@ -226,7 +226,7 @@ impl Made<'_> {
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        durable_location::restore(self.0, self.1);
+        location::restore(self.0, self.1);
     }
 }
 
@@ -237,11 +237,11 @@ fn open_file<'a>(
     segment_bytes: u64,
 ) -> Result<(DurableFile, RawFd, Made<'a>), OpenError> {
     if options.read_only {
-        let (file, descriptor) = durable_readers::open(of, options.snapshot.as_deref())?;
+        let (file, descriptor) = readers::open(of, options.snapshot.as_deref())?;
         expect_tables(&file)?;
         return Ok((file, descriptor, Made(of.path, Found::Filled)));
     }
-    let (file, found) = durable_location::open(of.path)?;
+    let (file, found) = location::open(of.path)?;
     let (made, key) = (Made(of.path, found), of.key.as_ref());
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);

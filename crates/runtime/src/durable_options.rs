@@ -18,11 +18,11 @@ use core::time::Duration;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 
+use deepheap_durable::OpenError;
 use deepheap_heap::SPAN;
 use deepheap_pager::Overcommit;
 
 use crate::config::{Config, ConfigError, STORE_MAX_BYTES, STORE_MIN_BYTES, Share};
-use crate::durable_error::OpenError;
 
 use crate::machine::Machine;
 use crate::stats_report::bytes;

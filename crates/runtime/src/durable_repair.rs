@@ -23,20 +23,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use deepheap_durable::load::{OBJECT_TABLE, expect_tables, right};
+use deepheap_durable::offline::{device_of, stamp};
+use deepheap_durable::roots::Roots;
+use deepheap_durable::{HeapFile, OpenError};
 use deepheap_heap::{Heap, Mended, PAGE, PAGES_PER_SPAN, PageNo};
 use deepheap_pager::saved_places::{PLACES, page_of, places_of};
 use deepheap_store::{
     Block, CHECKSUMS, Device, DurableError, RebuiltLog, SCALARS, SEGMENTS, SHARERS, SNAPSHOTS,
-    Salvage, Stamp, TAGS, WORDS,
+    Salvage, TAGS,
 };
 
-use crate::durable::now;
-use crate::durable_error::OpenError;
 use crate::durable_inspect::fsck_of;
-use crate::durable_load::{OBJECT_TABLE, expect_tables, right};
-use crate::durable_snapshots::device_of;
-use crate::heap_file::HeapFile;
-use crate::roots::Roots;
 
 /// What a repair did.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,14 +103,15 @@ pub fn repair<'a>(of: impl Into<HeapFile<'a>>) -> Result<Option<Repair>, OpenErr
     for ((table, page), bytes) in &restored.pages {
         saving.page(*table, *page, bytes)?;
     }
-    let stamp = Stamp { time: now(), is_clean: false, words: [0; WORDS] };
+    let stamp = stamp(false);
+    let now = stamp.time;
     let mut checkpoint = saving.commit(stamp.clone())?;
     if salvage.lacks_superblock()? {
         checkpoint = salvage.begin()?.commit(stamp)?;
     }
     let mut lost = restored.lost;
     if content_of < newest {
-        let age = now().saturating_sub(time);
+        let age = now.saturating_sub(time);
         lost.insert(
             0,
             format!(

@@ -1,23 +1,14 @@
-//! Durable snapshots: checkpoints of a durable heap that are kept under a name; and what is done to
-//! the file of a heap that nobody has open for writing: going back to a snapshot, removing one.
+//! Durable snapshots: checkpoints of a durable heap that are kept under a name.
 //!
 //! Guarantees: a snapshot is taken, removed or gone back to, or nothing has changed. What a reader
 //! has open stays.
-//! Never: changes the heap's memory while a process has it.
 //! Threads: any, outside the fault path.
 
-use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
-use std::sync::Arc;
+use deepheap_durable::{HeapFile, OpenError, offline};
+use deepheap_store::DurableError;
 
-use deepheap_store::{DurableError, DurableFile, FileDevice, Stamp, WORDS};
-
-use crate::durable::{DurableHeap, now};
-use crate::durable_error::{CheckpointError, OpenError};
-use crate::durable_load::{expect_tables, load_heap, open_store};
-use crate::durable_location::{self, Found};
-use crate::heap_file::HeapFile;
-use crate::roots::Roots;
+use crate::durable::DurableHeap;
+use crate::durable_error::CheckpointError;
 use crate::runtime::Inside;
 
 impl DurableHeap {
@@ -86,10 +77,7 @@ impl DurableHeap {
     /// `OpenError`; the heap is what it was then.
     pub fn roll_back<'a>(of: impl Into<HeapFile<'a>>, name: &str) -> Result<u64, OpenError> {
         let _inside = Inside::enter();
-        let (mut file, _) = open_existing(&of.into())?;
-        check_room(&file, name)?;
-        let stamp = Stamp { time: now(), is_clean: true, words: [0; WORDS] };
-        Ok(file.go_back(name, stamp)?)
+        offline::roll_back(&of.into(), name)
     }
 
     /// Removes a snapshot of a heap that no process has open for writing.
@@ -101,46 +89,6 @@ impl DurableHeap {
         name: &str,
     ) -> Result<(), OpenError> {
         let _inside = Inside::enter();
-        let (mut file, _) = open_existing(&of.into())?;
-        file.forget(name)?;
-        Ok(())
+        offline::remove_snapshot(&of.into(), name)
     }
-}
-
-/// Opens a file that is there, as its only writer.
-pub(crate) fn open_existing(of: &HeapFile<'_>) -> Result<(DurableFile, RawFd), OpenError> {
-    let device = device_of(of.path)?;
-    let descriptor = device.file().as_raw_fd();
-    let file = DurableFile::open(device, of.key.as_ref())?;
-    expect_tables(&file)?;
-    Ok((file, descriptor))
-}
-
-/// The device of a file that is there, as its only writer.
-pub(crate) fn device_of(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
-    if !path.exists() {
-        return Err(OpenError::File(std::io::ErrorKind::NotFound.into()));
-    }
-    let (file, found) = durable_location::open(path)?;
-    if found != Found::Filled {
-        return Err(OpenError::Damaged("the file is empty".into()));
-    }
-    Ok(Arc::new(FileDevice::new(file).map_err(OpenError::System)?))
-}
-
-/// Whether what a snapshot holds has room beside all snapshots, as it must when it is opened to be
-/// written to.
-fn check_room(file: &DurableFile, name: &str) -> Result<(), OpenError> {
-    let then = file.open_snapshot(name)?;
-    let shape = then.shape();
-    let heap = deepheap_heap::Heap::new(shape.region_base as usize, shape.region_len as usize);
-    let heap = heap.map_err(OpenError::System)?;
-    load_heap(&then, &heap, &Roots::default())?;
-    let blocks = heap.committed_pages() as u64 + heap.used_object_blocks();
-    let (store, _) = open_store(file, 4, 3)?;
-    let _pins = store.hold_snapshots(file)?;
-    if blocks > store.stats().reservable_blocks {
-        return Err(DurableError::NoRoomForSnapshot.into());
-    }
-    Ok(())
 }

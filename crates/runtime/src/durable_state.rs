@@ -7,14 +7,14 @@ use core::time::Duration;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use deepheap_durable::pins::DurablePins;
+use deepheap_durable::roots::Roots;
 use deepheap_heap::ThreadCache;
 use deepheap_store::{DurableFile, SavedUpTo, Store};
 use deepheap_sys::lock::Lock;
 
-use crate::durable_pins::DurablePins;
 use crate::durable_worker::Requests;
 use crate::full_wait::{FullWait, Turn};
-use crate::roots::Roots;
 
 /// What a runtime has beside if its heap is durable.
 pub(crate) struct Durable {

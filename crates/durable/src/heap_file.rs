@@ -11,15 +11,17 @@ use std::path::Path;
 
 use deepheap_store::{KEY_BYTES, Key};
 
-use crate::durable_error::OpenError;
+use crate::error::OpenError;
 
 /// No file of a key is longer: digits, and blanks around them.
 const FILE_BYTES_MAX: u64 = 4 * KEY_BYTES as u64;
 
 /// See the file's header.
 pub struct HeapFile<'a> {
-    pub(crate) path: &'a Path,
-    pub(crate) key: Option<Key>,
+    /// The file.
+    pub path: &'a Path,
+    /// What it is encrypted with; none: it is not.
+    pub key: Option<Key>,
 }
 
 impl<'a, P: AsRef<Path> + ?Sized> From<&'a P> for HeapFile<'a> {

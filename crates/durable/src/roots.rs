@@ -35,20 +35,20 @@ const _: () = assert!(size_of::<Root>() == 64);
 
 /// The names of a heap.
 #[derive(Default)]
-pub(crate) struct Roots(Lock<Vec<Root>>);
+pub struct Roots(Lock<Vec<Root>>);
 
 /// The names, while nobody changes them.
-pub(crate) struct HeldRoots<'a>(Guard<'a, Vec<Root>>);
+pub struct HeldRoots<'a>(Guard<'a, Vec<Root>>);
 
 impl Roots {
     /// Where roots are saved.
-    pub(crate) fn shape() -> TableShape {
+    pub fn shape() -> TableShape {
         TableShape { id: TABLE, pages: PAGES as u32 }
     }
 
     /// Gives an offset a name, or takes a name away. EINVAL: the name is empty, too long, or has a
     /// zero byte; ENOSPC: there are too many.
-    pub(crate) fn set(&self, name: &str, offset: Option<u64>) -> Result<()> {
+    pub fn set(&self, name: &str, offset: Option<u64>) -> Result<()> {
         let key = key(name).ok_or(Errno::EINVAL)?;
         let mut roots = self.0.lock();
         let known = roots.iter().position(|root| root.name == key);
@@ -65,14 +65,14 @@ impl Roots {
     }
 
     /// The offset that has the name.
-    pub(crate) fn get(&self, name: &str) -> Option<u64> {
+    pub fn get(&self, name: &str) -> Option<u64> {
         let key = key(name)?;
         let roots = self.0.lock();
         roots.iter().find(|root| root.name == key).map(|root| root.offset.get())
     }
 
     /// All names, with the addresses that they stand for.
-    pub(crate) fn all(&self, region_base: u64) -> Vec<(String, u64)> {
+    pub fn all(&self, region_base: u64) -> Vec<(String, u64)> {
         let named = |root: &Root| {
             let length = root.name.iter().position(|&byte| byte == 0).unwrap_or(NAME_BYTES);
             let name = String::from_utf8_lossy(&root.name[..length]).into_owned();
@@ -82,12 +82,12 @@ impl Roots {
     }
 
     /// Holds them as they are.
-    pub(crate) fn hold(&self) -> HeldRoots<'_> {
+    pub fn hold(&self) -> HeldRoots<'_> {
         HeldRoots(self.0.lock())
     }
 
     /// Adds those of a saved page, in their order; false if they are none.
-    pub(crate) fn load(&self, page: u32, bytes: &[u8]) -> bool {
+    pub fn load(&self, page: u32, bytes: &[u8]) -> bool {
         let Ok(all) = <[Root]>::ref_from_bytes(bytes) else { return false };
         let mut roots = self.0.lock();
         let used = all.iter().filter(|root| root.name[0] != 0);
@@ -99,7 +99,7 @@ impl Roots {
 impl HeldRoots<'_> {
     /// Hands out all pages of the table that hold a name, and one behind them, which may have held
     /// some before.
-    pub(crate) fn save(&self, page: &mut dyn FnMut(u32, u32, &[u8])) {
+    pub fn save(&self, page: &mut dyn FnMut(u32, u32, &[u8])) {
         let mut bytes = [0; PAGE];
         let pages = self.0.len().div_ceil(PER_PAGE);
         for number in 0..PAGES.min(pages + 1) {

@@ -1,4 +1,4 @@
-//! Durable pins: which checkpoints of a durable heap keep their space in its file.
+//! Pins: which checkpoints of a durable heap keep their space in its file.
 //!
 //! The last checkpoint does, those that are snapshots, and those that somebody reads. Each pin of
 //! the store stands for some checkpoints that follow each other and name the same blocks.
@@ -37,7 +37,7 @@ use deepheap_sys::generation_lock;
 /// The pins of a heap, the oldest first. Of those of the last checkpoint the last one counts;
 /// behind it may be some of checkpoints that could not be committed, or that may have been.
 #[derive(Default)]
-pub(crate) struct DurablePins(Vec<CheckpointPin>);
+pub struct DurablePins(Vec<CheckpointPin>);
 
 struct CheckpointPin {
     pin: PinToken,
@@ -47,7 +47,7 @@ struct CheckpointPin {
 
 impl DurablePins {
     /// The pins of a heap that was just opened.
-    pub(crate) fn of_opened(
+    pub fn of_opened(
         store: &Store,
         file: &DurableFile,
         descriptor: RawFd,
@@ -67,7 +67,7 @@ impl DurablePins {
     }
 
     /// The pin of a checkpoint that is about to be the last.
-    pub(crate) fn add(&mut self, pin: PinToken, checkpoint: u64) {
+    pub fn add(&mut self, pin: PinToken, checkpoint: u64) {
         let checkpoints = checkpoint..=checkpoint;
         self.0.push(CheckpointPin { pin, checkpoints, is_named: false });
     }
@@ -78,7 +78,7 @@ impl DurablePins {
     }
 
     /// Lets go of what nobody needs any more.
-    pub(crate) fn let_go(&mut self, store: &Store, file: &DurableFile, descriptor: RawFd) {
+    pub fn let_go(&mut self, store: &Store, file: &DurableFile, descriptor: RawFd) {
         let Some(last) = self.last(file) else { return };
         for at in (0..=last).rev() {
             let of = &mut self.0[at];
@@ -97,7 +97,7 @@ impl DurablePins {
     }
 
     /// The last checkpoint becomes a snapshot, if there is room for that.
-    pub(crate) fn name_last(&mut self, store: &Store, file: &DurableFile) -> bool {
+    pub fn name_last(&mut self, store: &Store, file: &DurableFile) -> bool {
         let Some(last) = self.last(file).map(|at| &mut self.0[at]) else { return false };
         if !last.is_named && store.name_pin(&last.pin).is_err() {
             return false;
@@ -107,7 +107,7 @@ impl DurablePins {
     }
 
     /// The last checkpoint was made, and names the same blocks as the one before it.
-    pub(crate) fn prolong(&mut self, file: &DurableFile) {
+    pub fn prolong(&mut self, file: &DurableFile) {
         let made = file.checkpoint();
         let before = self.0.iter().rposition(|of| of.checkpoints.contains(&(made - 1)));
         if let Some(at) = before {
@@ -120,7 +120,7 @@ impl DurablePins {
 }
 
 /// Whether somebody reads a checkpoint before that one that is no snapshot.
-pub(crate) fn has_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> bool {
+pub fn has_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> bool {
     let snapshots = file.snapshots().iter().map(|snapshot| snapshot.checkpoint);
     let mut first = 1;
     for known in snapshots.chain([end]) {

@@ -1,4 +1,4 @@
-//! Durable load: a heap's tables, from its file into RAM.
+//! Load: a heap's tables, from its file into RAM.
 //!
 //! Guarantees: what is loaded was verified, page by page and together.
 //! Never: writes, touches the heap's memory.
@@ -12,14 +12,14 @@ use deepheap_store::{
     DurableError, DurableFile, Options as StoreOptions, SavedUpTo, Store, TableShape,
 };
 
-use crate::durable_error::OpenError;
+use crate::error::OpenError;
 use crate::roots::Roots;
 
 /// The table of the object table's pages.
-pub(crate) const OBJECT_TABLE: u32 = 0x200;
+pub const OBJECT_TABLE: u32 = 0x200;
 
 /// The tables of a heap of this shape.
-pub(crate) fn expected_tables(
+pub fn expected_tables(
     region_len: usize,
     options: &StoreOptions,
     is_encrypted: bool,
@@ -36,19 +36,19 @@ pub(crate) fn expected_tables(
 }
 
 /// Refuses a heap whose tables are not those of this version.
-pub(crate) fn expect_tables(file: &DurableFile) -> Result<(), OpenError> {
+pub fn expect_tables(file: &DurableFile) -> Result<(), OpenError> {
     let length = file.shape().region_len as usize;
     let options = file.store_options(4, 3);
     Ok(file.expect_tables(&expected_tables(length, &options, file.is_encrypted())?)?)
 }
 
 /// An error if something is not right.
-pub(crate) fn right(is_right: bool, what: &'static str) -> Result<(), DurableError> {
+pub fn right(is_right: bool, what: &'static str) -> Result<(), DurableError> {
     if is_right { Ok(()) } else { Err(DurableError::Inconsistent(what)) }
 }
 
 /// Loads heap and roots; whether the heap is new: it has no table.
-pub(crate) fn load_heap(file: &DurableFile, heap: &Heap, roots: &Roots) -> Result<bool, OpenError> {
+pub fn load_heap(file: &DurableFile, heap: &Heap, roots: &Roots) -> Result<bool, OpenError> {
     let mut is_new = true;
     for shape in Heap::table_shapes(heap.region_bytes()) {
         file.load_table(shape.id, &mut |page, bytes| {
@@ -66,7 +66,7 @@ pub(crate) fn load_heap(file: &DurableFile, heap: &Heap, roots: &Roots) -> Resul
 }
 
 /// The store of a heap, with so many buffers and segments in reserve.
-pub(crate) fn open_store(
+pub fn open_store(
     file: &DurableFile,
     buffers: usize,
     reserve_segments: u32,

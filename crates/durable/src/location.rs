@@ -1,4 +1,4 @@
-//! Durable location: opens the file of a durable heap, or makes it.
+//! Location: opens the file of a durable heap, or makes it.
 //!
 //! Guarantees: one process has it open for writing, any number for reading alone; a file that
 //! somebody else made is never taken for a new one. The name of one that is open for writing is
@@ -14,7 +14,7 @@ use std::time::Duration;
 use deepheap_sys::direct_file::{self, DirectFile, Existing};
 use deepheap_sys::{clock, thread};
 
-use crate::durable_error::OpenError;
+use crate::error::OpenError;
 
 /// How long a file that is locked is waited for: the kernel ends the writes of a process that was
 /// killed after the process itself, and the lock with them.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What there is at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
     /// A file with something in it.
     Filled,
     /// An empty file.
@@ -33,7 +33,7 @@ pub(crate) enum Found {
 }
 
 /// Opens the file, which is made if there is none.
-pub(crate) fn open(path: &Path) -> Result<(DirectFile, Found), OpenError> {
+pub fn open(path: &Path) -> Result<(DirectFile, Found), OpenError> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let was_made = match made {
         Ok(_) => true,
@@ -66,12 +66,12 @@ pub(crate) fn open(path: &Path) -> Result<(DirectFile, Found), OpenError> {
 }
 
 /// Opens a file that is there, for reading alone.
-pub(crate) fn open_to_read(path: &Path) -> Result<DirectFile, OpenError> {
+pub fn open_to_read(path: &Path) -> Result<DirectFile, OpenError> {
     DirectFile::open_to_read(path).map_err(refusal)
 }
 
 /// Leaves what was found where no heap could be made.
-pub(crate) fn restore(path: &Path, found: Found) {
+pub fn restore(path: &Path, found: Found) {
     // Who has opened the file meanwhile finds an empty one.
     let _ = match found {
         Found::Nothing => std::fs::remove_file(path).map_err(OpenError::File),
@@ -81,12 +81,12 @@ pub(crate) fn restore(path: &Path, found: Found) {
 }
 
 /// Bytes of the disk that the file takes.
-pub(crate) fn disk_bytes(path: &Path) -> Result<u64, OpenError> {
+pub fn disk_bytes(path: &Path) -> Result<u64, OpenError> {
     Ok(std::fs::metadata(path).map_err(OpenError::File)?.blocks() * 512)
 }
 
 /// Takes off what lies behind the `end`, if the file is longer.
-pub(crate) fn cut_off(path: &Path, end: u64) -> Result<(), OpenError> {
+pub fn cut_off(path: &Path, end: u64) -> Result<(), OpenError> {
     let cut = || {
         let file = OpenOptions::new().write(true).open(path)?;
         if file.metadata()?.len() > end {

@@ -1,6 +1,6 @@
-//! Durable readers: opens a durable heap to be read, perhaps beside the process that writes it.
+//! Readers: opens a durable heap to be read, perhaps beside the process that writes it.
 //!
-//! `durable_pins` tells why what a reader needs stays.
+//! `pins` tells why what a reader needs stays.
 //!
 //! Guarantees: the file is open for reading alone, and a lock holds the checkpoint that is read.
 //! Never: writes; takes the writer's lock.
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use deepheap_store::{DurableError, DurableFile, FileDevice, Superblocks};
 use deepheap_sys::{generation_lock, thread};
 
-use crate::durable_error::OpenError;
-use crate::durable_location;
+use crate::error::OpenError;
 use crate::heap_file::HeapFile;
+use crate::location;
 
 /// How often it is tried while checkpoints are made meanwhile, and the first pause.
 const TRIES: u32 = 40;
@@ -25,16 +25,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Opens the file at its last checkpoint, or at a snapshot, and holds that.
-pub(crate) fn open(
-    of: &HeapFile<'_>,
-    snapshot: Option<&str>,
-) -> Result<(DurableFile, RawFd), OpenError> {
+pub fn open(of: &HeapFile<'_>, snapshot: Option<&str>) -> Result<(DurableFile, RawFd), OpenError> {
     // What was opened while a checkpoint was made may not be held: it is opened anew.
     until_right(of.path, || open_once(of, snapshot), |_| false)
 }
 
 fn open_once(of: &HeapFile<'_>, snapshot: Option<&str>) -> Result<(DurableFile, RawFd), OpenError> {
-    let file = durable_location::open_to_read(of.path)?;
+    let file = location::open_to_read(of.path)?;
     let descriptor = file.as_raw_fd();
     let device = Arc::new(FileDevice::new(file).map_err(OpenError::System)?);
     let mut file = DurableFile::open_to_read(device, of.key.as_ref())?;
@@ -46,7 +43,7 @@ fn open_once(of: &HeapFile<'_>, snapshot: Option<&str>) -> Result<(DurableFile, 
 }
 
 /// Opens a heap to be read; anew, if its tables were written over meanwhile.
-pub(crate) fn until_steady<T>(
+pub fn until_steady<T>(
     path: &Path,
     open: impl FnMut() -> Result<T, OpenError>,
 ) -> Result<T, OpenError> {
@@ -54,13 +51,13 @@ pub(crate) fn until_steady<T>(
 }
 
 /// Looks at a heap; anew, if the answer is not right and a checkpoint was made meanwhile.
-pub(crate) fn until_right<T>(
+pub fn until_right<T>(
     path: &Path,
     mut look: impl FnMut() -> Result<T, OpenError>,
     is_right: impl Fn(&Result<T, OpenError>) -> bool,
 ) -> Result<T, OpenError> {
     let superblocks = || -> Result<Superblocks, OpenError> {
-        let file = durable_location::open_to_read(path)?;
+        let file = location::open_to_read(path)?;
         let device = FileDevice::new(file).map_err(OpenError::System)?;
         Ok(Superblocks::of(&device)?)
     };
