@@ -1,4 +1,4 @@
-//! Advise: RAM against slowdown, life of the device and money, for a traced program.
+//! Advise: slowdown and life of the device by RAM, for a traced program.
 //!
 //! Guarantees: what a trace cannot tell is told as such.
 //! Never: changes the trace; slows the traced program down.
@@ -11,68 +11,54 @@ use std::path::{Path, PathBuf};
 use deepheap::simulation::{Outcome, Simulation};
 use deepheap::trace_format::MAGIC;
 
-use crate::advice_chart::AdviceChart;
 use crate::arguments::Advise;
-use crate::money::{Money, Prices, cheapest};
+use crate::chart::{Panel, bytes};
+use crate::history::ENDURANCE_BYTES;
 use crate::refusal::{EXIT_MISSING, Refusal, print_out};
-use crate::simulate::{bytes, life, note_gaps, open, write_svg};
+use crate::simulate::{LIFE_YEARS_MOST, life, note_gaps, open, write_svg};
 
-/// What is told in a sentence: at most so much slower.
+/// For which the RAM is told: at most so much slower.
 const SLOWDOWNS: [(f64, &str); 3] = [(1.01, "1 %"), (1.05, "5 %"), (1.20, "20 %")];
 /// Lines of the table, at most.
 const LINES: usize = 9;
 const DAYS_OF_YEAR: f64 = 365.25;
+/// The logarithmic axes go at least so far.
+const SLOWER_PERCENT: (f64, f64) = (0.1, 100.0);
+const LIFE_YEARS_LEAST: f64 = 0.1;
 
-/// Says how much RAM a traced program needs, and what less of it would save and cost.
+/// Says how much RAM a traced program needs, and what less of it would do.
 pub fn advise(arguments: &Advise) -> Result<(), Refusal> {
     let file = trace_of(&arguments.of)?;
     let (trace, simulation) = open(&file)?;
-    let prices = Prices {
-        ram_price: arguments.ram_price,
-        drive_price: arguments.drive_price,
-        drive_size: arguments.drive_size,
-        drive_endurance: arguments.drive_endurance,
-        years: arguments.years,
-    };
     let curve = simulation.curve();
-    let touched = simulation.whole_ram();
-    let priced: Vec<(Outcome, Money)> =
-        curve.iter().map(|outcome| (*outcome, prices.of(outcome, touched))).collect();
-    let mut text = sentence(&simulation, &curve);
+    let mut text = sentences(&simulation, &curve);
     note_gaps(&trace, &mut text);
     text.push('\n');
-    table(&mut text, &priced, &prices);
+    table(&mut text, &curve);
     if let Some(file) = &arguments.svg {
-        let name = arguments.of.file_name().map_or_else(String::new, |name| {
-            let shown = name.to_string_lossy();
-            format!("{shown}: ")
-        });
+        let name = arguments.of.file_name().unwrap_or_default().to_string_lossy();
         let enough = simulation.ram_for(&curve, SLOWDOWNS[1].0);
-        let chart = AdviceChart { name, points: &priced, prices: &prices, enough };
-        write_svg(file, chart.svg())?;
+        write_svg(file, &format!("{name}: what RAM buys"), &panels(&curve, enough))?;
     }
     print_out(text.as_bytes())
 }
 
-fn sentence(simulation: &Simulation, curve: &[Outcome]) -> String {
-    let needs = SLOWDOWNS.map(|(slowdown, words)| {
-        format!("{} for {words}", bytes(simulation.ram_for(curve, slowdown)))
-    });
+fn sentences(simulation: &Simulation, curve: &[Outcome]) -> String {
+    let all = bytes(simulation.whole_ram());
+    let mut text = String::new();
+    for (slowdown, words) in SLOWDOWNS {
+        let ram = bytes(simulation.ram_for(curve, slowdown));
+        let _ = writeln!(text, "{ram}: {words} slower than with all {all}");
+    }
     let last = curve.first().map_or(1.0, |least| least.slowdown);
-    let mut text = format!(
-        "To be at most so much slower than with {} this program needs of RAM: {}, on a device \
-         where a read takes {:.0} us.\n",
-        bytes(simulation.whole_ram()),
-        needs.join(", "),
-        simulation.costs().stored_ns as f64 / 1000.0
-    );
     let _ = writeln!(
         text,
-        "The trace is of {:.1} s with {}, where it was {:.0} % slower than it would be with all \
-         of it.",
+        "The trace is of {:.1} s with {}: {:.0} % slower than with all, on a device where a read \
+         takes {:.0} us.",
         simulation.ran_ns() as f64 / 1e9,
         bytes(simulation.traced_ram()),
-        (last - 1.0) * 100.0
+        (last - 1.0) * 100.0,
+        simulation.costs().stored_ns as f64 / 1000.0
     );
     if last < SLOWDOWNS[0].0 {
         text += "Less may be enough: trace it with less RAM.\n";
@@ -80,38 +66,51 @@ fn sentence(simulation: &Simulation, curve: &[Outcome]) -> String {
     text
 }
 
-/// Some points of the curve, its ends and the cheapest among them.
-fn table(text: &mut String, priced: &[(Outcome, Money)], prices: &Prices) {
-    let Some(cheapest) = cheapest(priced) else { return };
-    let step = priced.len().div_ceil(LINES).max(1);
-    let last = priced.len() - 1;
-    let is_shown = |at: usize| at.is_multiple_of(step) || at == last || at == cheapest;
-    *text += "       RAM      slower   written a day   device life          RAM $   drive $   \
-              both $\n";
-    for (at, (outcome, money)) in priced.iter().enumerate().filter(|(at, _)| is_shown(*at)) {
-        let _ = writeln!(
-            text,
-            "{:>10} {:>9.1} % {:>15}   {:<15} {:>10.2} {:>9.2} {:>8.2}{}",
-            bytes(outcome.ram),
-            (outcome.slowdown - 1.0) * 100.0,
-            bytes((outcome.written_a_year / DAYS_OF_YEAR) as u64),
-            life(outcome.life_years(prices.endurance_bytes())),
-            money.ram,
-            money.drive,
-            money.sum(),
-            if at == cheapest { "  cheapest" } else { "" }
-        );
+/// Some points of the curve, its ends among them.
+fn table(text: &mut String, curve: &[Outcome]) {
+    let step = curve.len().div_ceil(LINES).max(1);
+    *text += "       RAM      slower   written a day   device life\n";
+    for (at, outcome) in curve.iter().enumerate() {
+        if at.is_multiple_of(step) || at + 1 == curve.len() {
+            let _ = writeln!(
+                text,
+                "{:>10} {:>9.1} % {:>15}   {}",
+                bytes(outcome.ram),
+                (outcome.slowdown - 1.0) * 100.0,
+                bytes((outcome.written_a_year / DAYS_OF_YEAR) as u64),
+                life(outcome.life_years(ENDURANCE_BYTES)),
+            );
+        }
     }
-    let _ = writeln!(
-        text,
-        "Money is for {} years in which it runs all the time, with RAM at {} $ a GiB and a drive \
-         of {} TB at {} $ that is rated for {} TB (--help).",
-        prices.years,
-        prices.ram_price,
-        prices.drive_size,
-        prices.drive_price,
-        prices.drive_endurance
-    );
+}
+
+fn panels(curve: &[Outcome], enough: u64) -> [Panel; 2] {
+    let line = |of: &dyn Fn(&Outcome) -> f64| -> Vec<(u64, f64)> {
+        curve.iter().map(|outcome| (outcome.ram, of(outcome))).collect()
+    };
+    let (least, most) = SLOWER_PERCENT;
+    let slower = line(&|outcome| ((outcome.slowdown - 1.0) * 100.0).max(least));
+    let most = slower.iter().fold(most, |most, (_, percent)| percent.max(most));
+    let life = line(&|outcome| {
+        let years = outcome.life_years(ENDURANCE_BYTES).unwrap_or(LIFE_YEARS_MOST);
+        years.clamp(LIFE_YEARS_LEAST, LIFE_YEARS_MOST)
+    });
+    [
+        Panel {
+            name: "slower, %",
+            line: slower,
+            range: least..10_f64.powf(most.log10().ceil()),
+            is_logarithmic: true,
+            mark: Some((enough, "5 % slower")),
+        },
+        Panel {
+            name: "device life, years, up to 1000",
+            line: life,
+            range: LIFE_YEARS_LEAST..LIFE_YEARS_MOST,
+            is_logarithmic: true,
+            mark: None,
+        },
+    ]
 }
 
 /// The trace that a process writes, or the file of that name.

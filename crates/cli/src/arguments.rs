@@ -38,7 +38,7 @@ pub enum Command {
     Serve(Serve),
     /// Play a trace with other RAM or policies: misses, bytes written, time, life of the device
     Simulate(Simulate),
-    /// Say how much RAM a traced program needs: slowdown, life of the device and money by RAM
+    /// Say how much RAM a traced program needs: slowdown and life of the device by RAM
     Advise(Advise),
     /// Show which files are mapped by dh_map, and by which processes of this user
     Maps,
@@ -257,17 +257,14 @@ pub struct Simulate {
 }
 
 const ADVISE_NOTES: &str = "\
-Each line tells for a RAM budget: how much slower the program is than with enough RAM; what it
-writes to the device in a day, and how long the drive lasts, if it runs all the time; and what it
-costs in the years of --years: the RAM, and its part of the drive, which is that of the room of all
-that is not in RAM, or that of the endurance, if that is more. Electricity, and the time that a
-slower program takes of a machine, are not in it.
-
-The usual prices are guesses, and prices move by half within months: give your own.
+It says with how much RAM the program would be 1 %, 5 % and 20 % slower than with all that it
+touches. Each line of the table tells for a RAM budget: how much slower the program is than with
+enough RAM; what it writes to the device in a day; and how long a drive of 600 TB of endurance
+lasts, if the program runs all the time.
 
 Examples:
   deepheap advise /tmp/t
-  deepheap advise /tmp/t --svg advice.svg --ram-price 6.50 --years 3
+  deepheap advise /tmp/t --svg advice.svg
   deepheap advise $(pgrep redis)";
 
 /// `deepheap advise`.
@@ -277,24 +274,9 @@ pub struct Advise {
     /// A trace, or a process that runs with --trace
     #[arg(value_name = "PID|FILE", value_parser = any_path())]
     pub of: PathBuf,
-    /// Draw slowdown, life of the device and money by RAM into a file
+    /// Draw slowdown and life of the device by RAM into a file
     #[arg(long, value_name = "FILE", value_parser = any_path())]
     pub svg: Option<PathBuf>,
-    /// What a GiB of RAM costs, dollars
-    #[arg(long, value_name = "DOLLARS", default_value = "10", value_parser = amount)]
-    pub ram_price: f64,
-    /// What the drive costs, dollars
-    #[arg(long, value_name = "DOLLARS", default_value = "120", value_parser = amount)]
-    pub drive_price: f64,
-    /// How large it is, TB
-    #[arg(long, value_name = "TB", default_value = "1", value_parser = amount)]
-    pub drive_size: f64,
-    /// For how much written data it is rated, TB
-    #[arg(long, value_name = "TB", default_value = "600", value_parser = amount)]
-    pub drive_endurance: f64,
-    /// How long RAM and drive are used
-    #[arg(long, value_name = "YEARS", default_value = "5", value_parser = amount)]
-    pub years: f64,
 }
 
 /// `deepheap doctor`.
@@ -454,13 +436,6 @@ fn process_id(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(pid @ 1..) => Ok(pid),
         _ => Err("give the number of a process, as ps and pgrep tell it".to_owned()),
-    }
-}
-
-fn amount(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(amount) if (1e-6..=1e12).contains(&amount) => Ok(amount),
-        _ => Err("give a number above 0, as 10 or 6.50".to_owned()),
     }
 }
 

@@ -6,10 +6,9 @@
 //! Never: panics at a user; prints colours into a file.
 //! Threads: one.
 
-mod advice_chart;
 mod advise;
 mod arguments;
-mod curve;
+mod chart;
 mod doctor;
 mod durable;
 mod elf;
@@ -21,7 +20,6 @@ mod manual;
 mod map_log;
 mod maps;
 mod metrics;
-mod money;
 mod preload_library;
 mod process_image;
 mod process_list;

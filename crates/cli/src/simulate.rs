@@ -13,7 +13,7 @@ use deepheap::simulation::{Outcome, PageBufferShare, Simulation, Terms};
 use deepheap::trace_format::Trace;
 
 use crate::arguments::Simulate;
-use crate::curve::{Curve, MIB};
+use crate::chart::{self, Panel, bytes};
 use crate::history::ENDURANCE_BYTES;
 use crate::refusal::{EXIT_MISSING, Refusal, print_out, warn};
 
@@ -35,8 +35,8 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
         outcomes.push(simulation.play(ram, terms).ok_or_else(no_memory)?);
     }
     let mut text = head(&arguments.file, &trace, &simulation);
-    text +=
-        "\n       RAM   misses  in reach    cached      read   written      slower   device life\n";
+    text.push('\n');
+    text += COLUMNS;
     outcomes.iter().for_each(|outcome| row(&mut text, outcome, 1));
     if sizes.iter().any(|&ram| ram < simulation.traced_ram()) {
         warn(&format!(
@@ -52,16 +52,26 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
         let sampled = simulation.sampled();
         curve.iter().for_each(|outcome| row(&mut text, outcome, sampled));
         if let Some(file) = &arguments.svg {
-            let drawn = Curve { points: &curve, traced_ram: simulation.traced_ram() };
-            write_svg(file, drawn.svg())?;
+            let misses = |outcome: &Outcome| (outcome.ram, 100.0 * outcome.counts.miss_ratio());
+            let line: Vec<(u64, f64)> = curve.iter().map(misses).collect();
+            let most = line.iter().fold(1.0, |most, (_, misses)| misses.max(most));
+            let title = format!("what RAM spares; traced with {}", bytes(simulation.traced_ram()));
+            let panel = Panel {
+                name: "reads for 100 touches",
+                line,
+                range: 0.0..most * 1.08,
+                is_logarithmic: false,
+                mark: None,
+            };
+            write_svg(file, &title, &[panel])?;
         }
     }
     print_out(text.as_bytes())
 }
 
-/// Writes what was drawn, or says why it could not be drawn.
-pub fn write_svg(file: &Path, svg: Result<String, String>) -> Result<(), Refusal> {
-    let svg = svg.map_err(|error| {
+/// Draws into a file.
+pub fn write_svg(file: &Path, title: &str, panels: &[Panel]) -> Result<(), Refusal> {
+    let svg = chart::svg(title, panels).map_err(|error| {
         Refusal::new(format!("the picture cannot be drawn: {error}: leave out --svg"))
     })?;
     fs::write(file, svg).map_err(|error| {
@@ -183,10 +193,4 @@ pub fn life(years: Option<f64>) -> String {
         Some(years) if years > LIFE_YEARS_MOST => "> 1000 years".to_owned(),
         Some(years) => format!("{years:.1} years"),
     }
-}
-
-/// A size in MiB or GiB.
-pub fn bytes(bytes: u64) -> String {
-    let mib = bytes as f64 / MIB;
-    if mib < 10_000.0 { format!("{mib:.0} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }
