@@ -3,12 +3,11 @@
 //! Never: touches managed memory.
 //! Threads: any, outside the fault path, but `count_moves`, which the fault handler calls too.
 
-use core::ops::AddAssign;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io::Write;
 
 use deepheap_heap::PAGE;
-use deepheap_pager::{Counted, Moves, Pager, Usage};
+use deepheap_pager::{Counted, Moves};
 use deepheap_store::Store;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
@@ -31,40 +30,36 @@ impl Runtime {
             // The page is that of the process.
             return running().map_or((), Runtime::publish_gauges);
         }
-        let set = |gauge, value: usize| self.stats.set(gauge, value as u64);
         // While a heap is being opened or closed the gauges stay as they are.
-        let Some(durable) = durable_total() else { return };
-        set(Gauge::Budget, self.present_ram());
-        set(Gauge::BudgetMost, self.config.ram as usize);
-        set(Gauge::StallBound, self.config.stall.map_or(0, |bound| bound.ppm() as usize));
-        let committed = self.heap.committed_pages() * deepheap_heap::PAGE;
-        set(Gauge::CommittedBytes, committed + durable.committed);
-        set(Gauge::AllocatedBytes, self.heap.allocated_bytes() + durable.allocated);
-        set(Gauge::HeapMetadataBytes, self.heap.metadata_bytes() + durable.usage.heap_metadata);
-        set(Gauge::MappedBytes, self.mapped_pages.load(Ordering::Relaxed) * deepheap_heap::PAGE);
-        let plain = || {
-            // All of them are in reach, if they were touched.
-            let page_buffer = self.heap.committed_pages() * deepheap_heap::PAGE;
-            Usage { page_buffer, ..Usage::default() }
-        };
+        let Some(all) = Heaps::of_process(self) else { return };
         self.publish_stalls();
-        let usage = self.pager().map_or_else(plain, Pager::usage);
-        let more = &durable.usage;
-        set(Gauge::PageBufferBytes, usage.page_buffer + more.page_buffer);
-        set(Gauge::CacheBytes, usage.object_cache + more.object_cache);
-        set(Gauge::PageTableBytes, usage.page_tables + more.page_tables);
-        set(Gauge::ObjectTableBytes, usage.object_table + more.object_table);
-        set(Gauge::StoreMemoryBytes, usage.store + more.store);
-        let other = usage.other + usage.descriptors + more.other + more.descriptors;
-        set(Gauge::OtherBytes, other);
-        let mut held = durable.held;
-        let Some(pager) = self.pager() else {
-            return self.publish_held(held, durable.is_managed);
-        };
-        held += Held::of(pager);
-        self.publish_held(held, true);
+        // The handler stacks are the process's.
+        let stacks = self.pager().map_or(0, |_| handler_stack::resident_bytes());
+        for (gauge, bytes) in [
+            (Gauge::Budget, self.present_ram()),
+            (Gauge::BudgetMost, self.config.ram as usize),
+            (Gauge::StallBound, self.config.stall.map_or(0, |bound| bound.ppm() as usize)),
+            (Gauge::MappedBytes, self.mapped_pages.load(Ordering::Relaxed) * PAGE),
+            (Gauge::CommittedBytes, all.committed),
+            (Gauge::AllocatedBytes, all.allocated),
+            (Gauge::PageBufferBytes, all.page_buffer),
+            (Gauge::CacheBytes, all.object_cache),
+            (Gauge::PageTableBytes, all.page_tables),
+            (Gauge::ObjectTableBytes, all.object_table),
+            (Gauge::HeapMetadataBytes, all.heap_metadata),
+            (Gauge::StoreMemoryBytes, all.store_memory),
+            (Gauge::OtherBytes, all.other + stacks),
+            (Gauge::Managing, all.is_managed.into()),
+            // Nothing after the last store was closed.
+            (Gauge::StoredBytes, all.stored),
+            (Gauge::StoreUsedBytes, all.used),
+            (Gauge::StoreCapacityBytes, all.capacity),
+        ] {
+            self.stats.set(gauge, bytes as u64);
+        }
+        let Some(pager) = self.pager() else { return };
         let store = pager.store().stats();
-        let block = deepheap_heap::PAGE as u64;
+        let block = PAGE as u64;
         let put = |counter, value| self.stats.put(counter, value);
         put(Counter::Compressed, pager.counted(Counted::Compressed));
         put(Counter::CompressedBytes, pager.counted(Counted::CompressedBytes));
@@ -103,14 +98,6 @@ impl Runtime {
             set(Gauge::TierStoredBytes, tier.live_blocks * block);
             set(Gauge::TierCapacityBytes, tier.segments * segment);
         }
-    }
-
-    /// What the stores hold; nothing after the last of them was closed.
-    fn publish_held(&self, held: Held, is_managed: bool) {
-        self.stats.set(Gauge::Managing, is_managed.into());
-        self.stats.set(Gauge::StoredBytes, held.stored);
-        self.stats.set(Gauge::StoreUsedBytes, held.used);
-        self.stats.set(Gauge::StoreCapacityBytes, held.capacity);
     }
 
     /// Run time and stalls until now; none while another thread brings them up to date.
@@ -216,72 +203,63 @@ impl Runtime {
     }
 }
 
-/// What all durable heaps of the process use together.
+/// What the heap of the process and its durable heaps use together, bytes.
 #[derive(Default)]
-struct DurableTotal {
-    usage: Usage,
-    /// Bytes that may hold something.
-    committed: usize,
-    /// Bytes of live allocations.
-    allocated: usize,
-    held: Held,
-    /// Whether there is one at all.
+struct Heaps {
     is_managed: bool,
+    /// What may hold something.
+    committed: usize,
+    /// Live allocations.
+    allocated: usize,
+    page_buffer: usize,
+    object_cache: usize,
+    page_tables: usize,
+    object_table: usize,
+    heap_metadata: usize,
+    store_memory: usize,
+    /// Without the handler stacks.
+    other: usize,
+    /// What lives in the stores, what is taken there, and what they can hold.
+    stored: usize,
+    used: usize,
+    capacity: usize,
 }
 
-/// What stores hold, bytes.
-#[derive(Clone, Copy, Default)]
-struct Held {
-    stored: u64,
-    used: u64,
-    capacity: u64,
-}
-
-impl Held {
-    fn of(pager: &Pager) -> Held {
-        let (store, segment) = (pager.store().stats(), pager.store().segment_bytes() as u64);
-        Held {
-            stored: store.live_blocks * PAGE as u64,
-            used: (store.segments - store.segments_bare) * segment,
-            capacity: store.segments * segment,
+impl Heaps {
+    /// All that are open; none while one is being opened or closed.
+    fn of_process(own: &Runtime) -> Option<Heaps> {
+        let mut all = Heaps::default();
+        if is_durable_open() {
+            try_hold_durable()?.heaps().for_each(|runtime| all.add(runtime));
         }
+        all.add(own);
+        Some(all)
     }
-}
 
-impl AddAssign for Held {
-    fn add_assign(&mut self, more: Held) {
-        self.stored += more.stored;
-        self.used += more.used;
-        self.capacity += more.capacity;
-    }
-}
-
-/// The sum over all open heaps; none while one is being opened or closed.
-fn durable_total() -> Option<DurableTotal> {
-    let mut total = DurableTotal::default();
-    if !is_durable_open() {
-        return Some(total);
-    }
-    let held = try_hold_durable()?;
-    for runtime in held.heaps() {
-        total.committed += runtime.heap.committed_pages() * PAGE;
-        total.allocated += runtime.heap.allocated_bytes();
-        let Some(pager) = runtime.pager() else { continue };
-        total.is_managed = true;
-        total.held += Held::of(pager);
+    fn add(&mut self, runtime: &Runtime) {
+        let committed = runtime.heap.committed_pages() * PAGE;
+        self.committed += committed;
+        self.allocated += runtime.heap.allocated_bytes();
+        self.heap_metadata += runtime.heap.metadata_bytes();
+        let Some(pager) = runtime.pager() else {
+            // All of it is in reach, if it was touched.
+            self.page_buffer += committed;
+            return;
+        };
+        self.is_managed = true;
         let usage = pager.usage();
-        let sum = &mut total.usage;
-        sum.page_buffer += usage.page_buffer;
-        sum.object_cache += usage.object_cache;
-        sum.page_tables += usage.page_tables;
-        sum.object_table += usage.object_table;
-        sum.descriptors += usage.descriptors;
-        sum.heap_metadata += usage.heap_metadata;
-        sum.store += usage.store;
-        // The handler stacks are the process's.
-        sum.other += usage.other.saturating_sub(handler_stack::resident_bytes());
+        self.page_buffer += usage.page_buffer;
+        self.object_cache += usage.object_cache;
+        self.page_tables += usage.page_tables;
+        self.object_table += usage.object_table;
+        self.store_memory += usage.store;
+        let other = usage.other + usage.descriptors;
+        self.other += other.saturating_sub(handler_stack::resident_bytes());
+        let (store, segment) = (pager.store().stats(), pager.store().segment_bytes());
+        self.stored += store.live_blocks as usize * PAGE;
+        self.used += (store.segments - store.segments_bare) as usize * segment;
+        self.capacity += store.segments as usize * segment;
     }
-    Some(total)
 }
 
 /// The statistics of this process; None before the first allocation.
