@@ -91,10 +91,6 @@ pub struct Seen {
     pub touches: u64,
     /// Objects that were read.
     pub reads: u64,
-    /// Faults that found their object in the cache.
-    pub cached_faults: u64,
-    /// Faults that read.
-    pub stored_faults: u64,
     /// Bytes that left RAM for new blocks.
     pub written_bytes: u64,
 }
@@ -472,14 +468,8 @@ impl Reader {
             self.pauses.extend(pause.and_then(|pause| u32::try_from(pause).ok()));
             lane.ended = Some(record.at + u64::from(record.took));
             match record.happened {
-                Happened::Cached => {
-                    self.took[0].push(record.took);
-                    self.seen.cached_faults += 1;
-                }
-                Happened::Stored => {
-                    self.took[1].push(record.took);
-                    self.seen.stored_faults += 1;
-                }
+                Happened::Cached => self.took[0].push(record.took),
+                Happened::Stored => self.took[1].push(record.took),
                 _ => {}
             }
         }
