@@ -64,8 +64,8 @@ impl Sites {
             *seen = faults;
             // The ring has the newest ones, which stand for all.
             let weight = faults.saturating_sub(earlier) as f64 / samples.len().max(1) as f64;
-            for sample in samples {
-                *self.weights.entry(sample.code).or_default() += weight;
+            for code in samples {
+                *self.weights.entry(code).or_default() += weight;
             }
         }
         if self.weights.len() > SITES_MAX / 2 {
@@ -175,7 +175,7 @@ mod tests {
         let libc = libc::getppid as *const () as u64;
         for fault in 0..160 {
             let code = if fault < 120 { ours } else { libc };
-            page.sample(fault / 16, code as usize, 0, 1);
+            page.sample(fault / 16, code as usize);
         }
         let mut sites = Sites::new(page);
         let hottest = sites.hottest(std::process::id(), 2);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(other.function, "getppid", "{hottest:?}");
         assert!(other.file.starts_with("libc.so"), "{hottest:?}");
         // What comes later counts more.
-        (0..1600).for_each(|_| page.sample(9, 0x10, 0, 1));
+        (0..1600).for_each(|_| page.sample(9, 0x10));
         sites.add(page);
         let hottest = sites.hottest(std::process::id(), 1);
         assert_eq!(hottest[0].1, Site { function: "0x10".into(), file: "gone".into() });

@@ -80,7 +80,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             if stall_ns > 0 {
                 runtime.stats.add(shard, Counter::FaultStallNs, stall_ns);
             }
-            runtime.stats.sample(shard, fault.instruction(), fault.address, ns);
+            runtime.stats.sample(shard, fault.instruction());
             pager.note_fault(fault.address, &report, start_ns, ns);
             if report.ahead > 0 {
                 runtime.stats.add(shard, Counter::Prefetched, report.ahead.into());

@@ -30,7 +30,7 @@ pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
 /// The page's first bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"dh-stats");
 /// Counts up when the page's layout changes and that of `Stats` does not.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 /// Version of the page.
 const PAGE_VERSION: u32 = STATS_VERSION * 100 + LAYOUT;
 /// Number of shards; a caller's index is taken modulo this.
@@ -40,24 +40,12 @@ pub const FAULTS_PER_SAMPLE: u64 = 16;
 /// Samples that a shard keeps.
 pub const SAMPLES: usize = 32;
 
-/// One fault out of `FAULTS_PER_SAMPLE`. The writer is not waited for: a sample that is being
-/// written while it is read may be of two faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Address of the instruction that faulted.
-    pub code: u64,
-    /// The address that it touched.
-    pub data: u64,
-    /// How long it took.
-    pub ns: u64,
-}
-
-/// The last samples of a shard.
+/// The last samples of a shard: addresses of instructions that faulted.
 #[repr(C)]
 struct Ring {
     /// Faults of the shard.
     faults: AtomicU64,
-    slots: [[AtomicU64; 3]; SAMPLES],
+    code: [AtomicU64; SAMPLES],
 }
 
 /// What one group of threads counts; two cache lines apart from its neighbours.
@@ -179,32 +167,25 @@ impl StatsPage {
         self.shards[shard % SHARDS].latencies[kind as usize].record(ns);
     }
 
-    /// Keeps one of some faults as a sample.
+    /// Keeps the address of the instruction of one of some faults.
     #[inline]
-    pub fn sample(&self, shard: usize, code: usize, data: usize, ns: u64) {
+    pub fn sample(&self, shard: usize, code: usize) {
         let ring = &self.shards[shard % SHARDS].ring;
         let fault = ring.faults.fetch_add(1, Relaxed);
         if fault.is_multiple_of(FAULTS_PER_SAMPLE) {
-            let slot = &ring.slots[(fault / FAULTS_PER_SAMPLE) as usize % SAMPLES];
-            for (word, value) in slot.iter().zip([code as u64, data as u64, ns]) {
-                word.store(value, Relaxed);
-            }
+            ring.code[(fault / FAULTS_PER_SAMPLE) as usize % SAMPLES].store(code as u64, Relaxed);
         }
     }
 
     /// The samples of a shard that were taken since it had `earlier` faults, as many as are kept,
     /// and how many faults it has now.
-    pub fn samples_since(&self, shard: usize, earlier: u64) -> (u64, Vec<Sample>) {
+    pub fn samples_since(&self, shard: usize, earlier: u64) -> (u64, Vec<u64>) {
         let ring = &self.shards[shard % SHARDS].ring;
         let faults = ring.faults.load(Relaxed);
         let (first, end) =
             (earlier.div_ceil(FAULTS_PER_SAMPLE), faults.div_ceil(FAULTS_PER_SAMPLE));
         let kept = first.max(end.saturating_sub(SAMPLES as u64))..end;
-        let samples = kept.map(|taken| {
-            let [code, data, ns] =
-                [0, 1, 2].map(|word| ring.slots[taken as usize % SAMPLES][word].load(Relaxed));
-            Sample { code, data, ns }
-        });
+        let samples = kept.map(|taken| ring.code[taken as usize % SAMPLES].load(Relaxed));
         (faults, samples.collect())
     }
 

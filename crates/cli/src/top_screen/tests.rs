@@ -26,10 +26,10 @@ fn watched(pid: u32, name: &str, faults: u64) -> Watched {
     page.set(Gauge::AllocatedBytes, 1000 * MIB);
     page.set(Gauge::Managing, 1);
     let mut history = History::new(page, std::process::id());
-    for fault in 0..faults {
+    for _ in 0..faults {
         page.record(0, FaultKind::Stored, 70_000);
         page.record(0, FaultKind::Cached, 3_000);
-        page.sample(0, libc::getppid as *const () as usize, 0, 70_000 + fault);
+        page.sample(0, libc::getppid as *const () as usize);
     }
     page.add(0, Counter::DeviceWriteBytes, 100 * MIB);
     std::thread::sleep(Duration::from_millis(5));
