@@ -38,40 +38,12 @@ pub struct Request {
     bearer: Option<String>,
 }
 
-/// What cannot be answered, as a status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadRequest {
-    /// It is no request.
-    Unreadable,
-    /// Another method than GET.
-    Method,
-    /// It is too long.
-    TooLong,
-}
-
-impl BadRequest {
-    /// The answer to it.
-    pub fn answer(self) -> Answer {
-        match self {
-            BadRequest::Unreadable => Answer::text("400 Bad Request", "this is no request\n"),
-            BadRequest::Method => {
-                let mut answer = Answer::text("405 Method Not Allowed", "only GET\n");
-                answer.headers.push(("Allow", "GET".to_owned()));
-                answer
-            }
-            BadRequest::TooLong => {
-                Answer::text("431 Request Header Fields Too Large", "this is too long\n")
-            }
-        }
-    }
-}
-
 impl Request {
     /// Reads one.
     ///
     /// # Errors
-    /// What the connection said; inside, what is wrong with the request.
-    pub fn read(stream: &mut impl Read) -> io::Result<Result<Request, BadRequest>> {
+    /// What the connection said; inside, the answer to what is no request that is answered here.
+    pub fn read(stream: &mut impl Read) -> io::Result<Result<Request, Answer>> {
         let mut bytes = Vec::new();
         let mut piece = [0; 2048];
         let end = loop {
@@ -79,14 +51,15 @@ impl Request {
                 break end;
             }
             if bytes.len() > REQUEST_BYTES_MAX {
-                return Ok(Err(BadRequest::TooLong));
+                let status = "431 Request Header Fields Too Large";
+                return Ok(Err(Answer::text(status, "this is too long\n")));
             }
             match stream.read(&mut piece)? {
-                0 => return Ok(Err(BadRequest::Unreadable)),
+                0 => return Ok(Err(unreadable())),
                 n => bytes.extend(&piece[..n]),
             }
         };
-        Ok(std::str::from_utf8(&bytes[..end]).map_err(|_| BadRequest::Unreadable).and_then(parse))
+        Ok(std::str::from_utf8(&bytes[..end]).map_err(|_| unreadable()).and_then(parse))
     }
 
     /// A value of the query.
@@ -100,19 +73,25 @@ impl Request {
     }
 }
 
-fn parse(head: &str) -> Result<Request, BadRequest> {
+fn unreadable() -> Answer {
+    Answer::text("400 Bad Request", "this is no request\n")
+}
+
+fn parse(head: &str) -> Result<Request, Answer> {
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(BadRequest::Unreadable);
+        return Err(unreadable());
     };
     if !version.starts_with("HTTP/1.") || !target.starts_with('/') {
-        return Err(BadRequest::Unreadable);
+        return Err(unreadable());
     }
     if method != "GET" {
-        return Err(BadRequest::Method);
+        let mut answer = Answer::text("405 Method Not Allowed", "only GET\n");
+        answer.headers.push(("Allow", "GET".to_owned()));
+        return Err(answer);
     }
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -175,8 +154,9 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Request, BadRequest> {
-        Request::read(&mut { bytes }).expect("bytes can be read")
+    /// A request, or the status of what it is answered.
+    fn read(bytes: &[u8]) -> Result<Request, &'static str> {
+        Request::read(&mut { bytes }).expect("bytes can be read").map_err(|answer| answer.status)
     }
 
     #[test]
@@ -190,14 +170,17 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_refused() {
-        assert_eq!(read(b"POST / HTTP/1.1\r\n\r\n"), Err(BadRequest::Method));
+        assert_eq!(read(b"POST / HTTP/1.1\r\n\r\n"), Err("405 Method Not Allowed"));
         for bad in
             ["", "GET", "GET / HTTP/1.1", "GET / x HTTP/1.1\r\n\r\n", "GET x HTTP/1.1\r\n\r\n"]
         {
-            assert_eq!(read(bad.as_bytes()), Err(BadRequest::Unreadable), "{bad}");
+            assert_eq!(read(bad.as_bytes()), Err("400 Bad Request"), "{bad}");
         }
-        assert_eq!(read(b"GET /\xff HTTP/1.1\r\n\r\n"), Err(BadRequest::Unreadable));
+        assert_eq!(read(b"GET /\xff HTTP/1.1\r\n\r\n"), Err("400 Bad Request"));
         let long = "GET /".to_owned() + &"x".repeat(REQUEST_BYTES_MAX) + " HTTP/1.1\r\n";
-        assert_eq!(read((long.clone() + &long).as_bytes()), Err(BadRequest::TooLong));
+        assert_eq!(
+            read((long.clone() + &long).as_bytes()),
+            Err("431 Request Header Fields Too Large")
+        );
     }
 }

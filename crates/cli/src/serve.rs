@@ -172,7 +172,7 @@ impl Server {
                 self.answers.fetch_sub(1, Relaxed);
                 sent
             }
-            Err(bad) => bad.answer().send(&mut &**stream),
+            Err(answer) => answer.send(&mut &**stream),
         }
     }
 
