@@ -51,6 +51,11 @@ impl Moment {
         self.faults.iter().sum()
     }
 
+    /// Bytes a second between RAM and device.
+    pub fn device_bytes(&self) -> f64 {
+        self.read_bytes + self.written_bytes
+    }
+
     /// The part of the faults on pages with content that found it in RAM; none without such faults.
     pub fn hit_rate(&self) -> Option<f64> {
         let [cached, stored] =

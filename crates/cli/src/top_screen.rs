@@ -16,7 +16,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 use crate::look::Look;
 use crate::spark::Glyphs;
 use crate::top_process;
-use crate::top_state::{Sort, TopState};
+use crate::top_state::{ORDERS, TopState};
 use crate::watch::Watched;
 
 /// Rows of the panel below the list.
@@ -67,11 +67,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut TopState, look: Look) {
             draw_list(frame, list, state, look);
             if let Some(at) = find(&mut state.processes, chosen) {
                 let name = format!(" {} ({}) ", state.processes[at].name, state.processes[at].pid);
-                let block = Block::bordered().border_style(look.dim()).title(name);
-                let block = match look.glyphs {
-                    Glyphs::Blocks => block,
-                    Glyphs::Plain => block.border_set(PLAIN_BORDER),
-                };
+                let block = bordered(look).border_style(look.dim()).title(name);
                 let inner = block.inner(panel);
                 frame.render_widget(block, panel);
                 top_process::draw_summary(frame, inner, &mut state.processes[at], look);
@@ -93,6 +89,13 @@ const PLAIN_BORDER: ratatui::symbols::border::Set<'static> = ratatui::symbols::b
     horizontal_top: "-",
     horizontal_bottom: "-",
 };
+
+fn bordered(look: Look) -> Block<'static> {
+    match look.glyphs {
+        Glyphs::Blocks => Block::bordered(),
+        Glyphs::Plain => Block::bordered().border_set(PLAIN_BORDER),
+    }
+}
 
 fn title(state: &TopState, look: Look) -> Line<'static> {
     let histories = || state.processes.iter().map(|process| &process.history);
@@ -132,7 +135,7 @@ fn keys(state: &TopState, look: Look) -> Line<'static> {
         format!(
             "enter look  s sort: {}{order}  r reverse  {filter}  +/- every {interval} s  ? help  \
              q quit",
-            state.sort.name(),
+            ORDERS[state.sort].0,
         )
     };
     Line::styled(keys, look.dim())
@@ -150,22 +153,21 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &TopState, look: Look) {
         return;
     }
     let columns = [
-        ("    PID", None, 7),
-        ("NAME", Some(Sort::Name), 13),
-        ("     RAM", Some(Sort::Ram), 8),
-        (" OF%", None, 4),
-        ("    HEAP", Some(Sort::Heap), 8),
-        ("FAULTS/S", Some(Sort::Faults), 8),
-        ("STORED/S", Some(Sort::Stored), 8),
-        ("     P99", None, 8),
-        ("DEVICE/S", Some(Sort::Device), 8),
+        ("    PID", "", 7),
+        ("NAME", "name", 13),
+        ("     RAM", "RAM", 8),
+        (" OF%", "", 4),
+        ("    HEAP", "heap", 8),
+        ("FAULTS/S", "faults", 8),
+        ("STORED/S", "stored", 8),
+        ("     P99", "", 8),
+        ("DEVICE/S", "device", 8),
     ];
-    let head = columns.map(|(name, sort, _)| {
-        let style = if sort == Some(state.sort) { look.bold() } else { look.dim() };
-        let style = if sort == Some(state.sort) && !look.has_colour {
-            style.add_modifier(Modifier::UNDERLINED)
-        } else {
-            style
+    let head = columns.map(|(name, order, _)| {
+        let style = match (order == ORDERS[state.sort].0, look.has_colour) {
+            (false, _) => look.dim(),
+            (true, true) => look.bold(),
+            (true, false) => look.bold().add_modifier(Modifier::UNDERLINED),
         };
         Span::styled(name, style)
     });
@@ -196,7 +198,7 @@ fn row(process: &Watched) -> Row<'static> {
         format!("{:>8}", count(newest.all_faults() as u64)),
         format!("{:>8}", count(newest.faults[stored] as u64)),
         format!("{p99:>8}"),
-        format!("{:>8}", bytes((newest.read_bytes + newest.written_bytes) as u64)),
+        format!("{:>8}", bytes(newest.device_bytes() as u64)),
     ])
 }
 
@@ -205,11 +207,7 @@ fn draw_help(frame: &mut Frame<'_>, look: Look) {
     let (width, height) = (74.min(area.width), (HELP.len() as u16 + 2).min(area.height));
     let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
     let area = Rect { x, y, width, height };
-    let block = Block::bordered().title(" any key goes on ");
-    let block = match look.glyphs {
-        Glyphs::Blocks => block,
-        Glyphs::Plain => block.border_set(PLAIN_BORDER),
-    };
+    let block = bordered(look).title(" any key goes on ");
     frame.render_widget(Clear, area);
     frame.render_widget(Paragraph::new(Text::from_iter(HELP)).block(block), area);
 }

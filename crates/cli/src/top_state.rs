@@ -4,6 +4,7 @@
 //! Never: draws, or reads a process.
 //! Threads: none but main.
 
+use deepheap::stats::FaultKind;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::watch::Watched;
@@ -13,58 +14,16 @@ const INTERVALS: [f64; 6] = [0.25, 0.5, 1.0, 2.0, 5.0, 10.0];
 /// Longest filter.
 const FILTER_MAX: usize = 40;
 
-/// By what the list is sorted, most first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    /// Faults a second.
-    Faults,
-    /// Those of them that were read from the store.
-    Stored,
-    /// RAM used.
-    Ram,
-    /// Bytes allocated.
-    Heap,
-    /// Device bytes a second.
-    Device,
-    /// Name.
-    Name,
-}
-
-impl Sort {
-    /// All, in the order of the key `s`.
-    const ALL: [Sort; 6] =
-        [Sort::Faults, Sort::Stored, Sort::Ram, Sort::Heap, Sort::Device, Sort::Name];
-
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Sort::Faults => "faults",
-            Sort::Stored => "stored",
-            Sort::Ram => "RAM",
-            Sort::Heap => "heap",
-            Sort::Device => "device",
-            Sort::Name => "name",
-        }
-    }
-
-    fn next(self) -> Sort {
-        let at = Sort::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
-        Sort::ALL[(at + 1) % Sort::ALL.len()]
-    }
-
-    /// The number that counts.
-    fn number(self, process: &Watched) -> f64 {
-        let newest = process.history.newest();
-        match self {
-            Sort::Faults => newest.all_faults(),
-            Sort::Stored => newest.faults[deepheap::stats::FaultKind::Stored as usize],
-            Sort::Ram => process.history.ram().used() as f64,
-            Sort::Heap => process.history.stats().allocated_bytes as f64,
-            Sort::Device => newest.read_bytes + newest.written_bytes,
-            Sort::Name => 0.0,
-        }
-    }
-}
+/// By what the list can be sorted, most first, in the order of the key `s`.
+pub const ORDERS: [(&str, fn(&Watched) -> f64); 6] = [
+    ("faults", |it| it.history.newest().all_faults()),
+    ("stored", |it| it.history.newest().faults[FaultKind::Stored as usize]),
+    ("RAM", |it| it.history.ram().used() as f64),
+    ("heap", |it| it.history.stats().allocated_bytes as f64),
+    ("device", |it| it.history.newest().device_bytes()),
+    // Of equal ones the name decides.
+    ("name", |_| 0.0),
+];
 
 /// What a key asks of who called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +40,8 @@ pub enum Wish {
 pub struct TopState {
     /// The processes, in the order of the list.
     pub processes: Vec<Watched>,
-    /// By what they are sorted.
-    pub sort: Sort,
+    /// By which of the orders they are sorted.
+    pub sort: usize,
     /// Whether the least come first.
     pub is_reversed: bool,
     /// Only names with this are shown.
@@ -107,7 +66,7 @@ impl TopState {
     pub fn new(interval: f64, inside: Option<u32>) -> TopState {
         TopState {
             processes: Vec::new(),
-            sort: Sort::Faults,
+            sort: 0,
             is_reversed: false,
             filter: String::new(),
             is_typing: false,
@@ -141,10 +100,10 @@ impl TopState {
 
     /// Brings the list in order; after each look.
     pub fn put_in_order(&mut self) {
-        let (sort, is_reversed) = (self.sort, self.is_reversed);
+        let (number, is_reversed) = (ORDERS[self.sort].1, self.is_reversed);
         self.processes.sort_by(|a, b| {
             let names = || a.name.cmp(&b.name).then_with(|| a.pid.cmp(&b.pid));
-            let order = sort.number(b).total_cmp(&sort.number(a)).then_with(names);
+            let order = number(b).total_cmp(&number(a)).then_with(names);
             if is_reversed { order.reverse() } else { order }
         });
     }
@@ -195,7 +154,7 @@ impl TopState {
             KeyCode::Home => self.choose(isize::MIN / 2),
             KeyCode::End => self.choose(isize::MAX / 2),
             KeyCode::Char('s') => {
-                self.sort = self.sort.next();
+                self.sort = (self.sort + 1) % ORDERS.len();
                 self.put_in_order();
             }
             KeyCode::Char('r') => {

@@ -149,7 +149,7 @@ fn keys_sort_choose_filter_and_explain() {
     assert_eq!(state.chosen_pid(), Some(13), "it stays chosen where it moves");
     press(&mut state, KeyCode::Char('r'));
     (0..5).for_each(|_| _ = press(&mut state, KeyCode::Char('s')));
-    assert_eq!((state.sort, order(&state)), (Sort::Name, vec![13, 11, 4_194_300]));
+    assert_eq!((ORDERS[state.sort].0, order(&state)), ("name", vec![13, 11, 4_194_300]));
 
     "/reD".chars().for_each(|letter| _ = press(&mut state, KeyCode::Char(letter)));
     assert!(text(&drawn(&mut state, PLAIN, 80, 24)).contains("names with: reD_"));
