@@ -2,7 +2,7 @@
 
 mod command;
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 
 use command::{Folder, told};
 
@@ -86,4 +86,29 @@ fn the_pipe_signal_is_as_it_was() {
     let mut bash = std::process::Command::new("bash");
     let output = bash.args(["-c", command]).current_dir(folder.path()).output().expect("bash");
     assert_eq!(told(&output), (Some(141), String::new(), String::new()));
+}
+
+#[test]
+fn blocked_and_ignored_signals_are_as_they_were() {
+    let folder = Folder::new();
+    let signals = |mut command: std::process::Command| {
+        let block = || {
+            // SAFETY: a mask of one signal, and a standard disposition, between fork and execve.
+            unsafe {
+                let mut mask: libc::sigset_t = core::mem::zeroed();
+                libc::sigaddset(&mut mask, libc::SIGUSR1);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &mask, core::ptr::null_mut());
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            Ok(())
+        };
+        // SAFETY: it makes system calls only.
+        unsafe { command.pre_exec(block) };
+        told(&command.args(["-E", "^Sig(Blk|Ign)", "/proc/self/status"]).output().expect("start"))
+    };
+    let bare = signals(std::process::Command::new("grep"));
+    assert!(bare.1.contains("SigBlk:\t0000000000000200"), "{bare:?}");
+    let mut command = folder.deepheap();
+    command.args(["run", "grep"]);
+    assert_eq!(signals(command), bare);
 }
