@@ -1,4 +1,5 @@
-//! ELF: what an executable file is, as far as preloading a library into it depends on that.
+//! ELF: the headers of an executable file, and what it is as far as preloading a library into it
+//! depends on that.
 //!
 //! Guarantees: hostile or cut files give `None`, never a panic.
 //! Never: reads more than the program headers, the interpreter's name, and the names of symbols.
@@ -7,7 +8,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-const PT_LOAD: u32 = 1;
+/// The kind of a part that is loaded.
+pub const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const DT_STRTAB: u64 = 5;
@@ -18,8 +20,8 @@ const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
 /// `e_machine` of x86_64, the only one deepheap is built for.
 const MACHINE_X86_64: u16 = 62;
-/// More program headers than any linker writes.
-const HEADERS_MAX: u64 = 256;
+/// More headers than any linker writes.
+const HEADERS_MAX: usize = 4096;
 const INTERPRETER_MAX: u64 = 4096;
 const DYNAMIC_MAX: u64 = 64 << 10;
 /// Names of symbols beyond are not looked at.
@@ -49,20 +51,7 @@ pub fn read(file: &File) -> Option<Elf> {
     if header[4] != CLASS_64 || header[5] != LITTLE_ENDIAN || machine != MACHINE_X86_64 {
         return Some(Elf::Foreign(machine_name(header[4], machine)));
     }
-    let start = u64_at(&header, 32)?;
-    let (size, count) = (u64::from(u16_at(&header, 54)?), u64::from(u16_at(&header, 56)?));
-    let mut parts = Vec::new();
-    for index in 0..count.min(HEADERS_MAX) {
-        let mut header = [0; 56];
-        file.read_exact_at(&mut header, start.checked_add(index * size)?).ok()?;
-        let [offset, address, len] = [8, 16, 32].map(|at| u64_at(&header, at));
-        parts.push(Part {
-            kind: u32_at(&header, 0)?,
-            offset: offset?,
-            address: address?,
-            len: len?,
-        });
-    }
+    let parts = parts(file, &header)?;
     let Some(interpreter) = parts.iter().find(|part| part.kind == PT_INTERP) else {
         return Some(Elf::Static);
     };
@@ -77,11 +66,29 @@ pub fn read(file: &File) -> Option<Elf> {
 }
 
 /// A program header.
-struct Part {
-    kind: u32,
-    offset: u64,
-    address: u64,
-    len: u64,
+pub struct Part {
+    pub kind: u32,
+    pub offset: u64,
+    pub address: u64,
+    pub len: u64,
+}
+
+/// The program headers of a file.
+pub fn parts(file: &File, header: &[u8]) -> Option<Vec<Part>> {
+    let part = |part: &Vec<u8>| {
+        let [offset, address, len] = [8, 16, 32].map(|at| u64_at(part, at));
+        Some(Part { kind: u32_at(part, 0)?, offset: offset?, address: address?, len: len? })
+    };
+    headers(file, header, [32, 54, 56])?.iter().map(part).collect()
+}
+
+/// The headers of a kind: where they are, how long each of them is, and how many there are stands
+/// at these places of the file's header.
+pub fn headers(file: &File, header: &[u8], at: [usize; 3]) -> Option<Vec<Vec<u8>>> {
+    let size = usize::from(u16_at(header, at[1])?);
+    let count = usize::from(u16_at(header, at[2])?).min(HEADERS_MAX);
+    let all = bytes_of(file, u64_at(header, at[0])?, (size * count) as u64)?;
+    Some(all.chunks_exact(size.max(1)).map(<[u8]>::to_vec).collect())
 }
 
 /// The names of the symbols that the dynamic linker binds.
@@ -101,8 +108,13 @@ fn symbol_names(file: &File, parts: &[Part]) -> Option<Vec<u8>> {
     bytes_of(file, offset, len.min(NAMES_MAX))
 }
 
-fn bytes_of(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; len as usize];
+/// So many bytes of a file, none if it is shorter.
+pub fn bytes_of(file: &File, offset: u64, len: u64) -> Option<Vec<u8>> {
+    // A header may name any length: the file bounds it.
+    if offset.checked_add(len)? > file.metadata().ok()?.len() {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(len).ok()?];
     file.read_exact_at(&mut bytes, offset).ok()?;
     Some(bytes)
 }

@@ -5,20 +5,15 @@
 //! Threads: pure, apart from reading the file.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use cpp_demangle::DemangleOptions;
 
-use crate::elf::{u16_at, u32_at, u64_at};
+use crate::elf::{self, PT_LOAD, Part, bytes_of, u16_at, u32_at, u64_at};
 
-const PT_LOAD: u32 = 1;
 const SHT_SYMTAB: u32 = 2;
 const SHT_DYNSYM: u32 = 11;
-const HEADER_BYTES: usize = 64;
-const SECTION_BYTES: usize = 64;
-const SEGMENT_BYTES: usize = 56;
+const HEADER_BYTES: u64 = 64;
 const SYMBOL_BYTES: usize = 24;
-const HEADERS_MAX: usize = 4096;
 /// Functions of a file; more than any program of note has.
 const SYMBOLS_MAX: usize = 4 << 20;
 /// Bytes of their names.
@@ -26,8 +21,7 @@ const NAMES_BYTES_MAX: u64 = 512 << 20;
 
 /// The functions of a file.
 pub struct Symbols {
-    /// Offset in the file, length, address of each loaded part.
-    segments: Vec<(u64, u64, u64)>,
+    segments: Vec<Part>,
     /// Address, length, and where the name is; by address.
     functions: Vec<(u64, u64, usize)>,
     names: Vec<u8>,
@@ -37,30 +31,17 @@ impl Symbols {
     /// Reads them: the full table, or that of the dynamic linker if the file is stripped.
     pub fn read(path: &str) -> Option<Symbols> {
         let file = File::open(path).ok()?;
-        let header = bytes(&file, 0, HEADER_BYTES as u64)?;
+        let header = bytes_of(&file, 0, HEADER_BYTES)?;
         if &header[..5] != b"\x7fELF\x02" {
             return None;
         }
-        let table = |offset_at, size_at, count_at, size: usize| {
-            let (stride, count) = (u16_at(&header, size_at)?, u16_at(&header, count_at)?);
-            let count = usize::from(count).min(HEADERS_MAX);
-            if usize::from(stride) != size {
-                return None;
-            }
-            bytes(&file, u64_at(&header, offset_at)?, (count * size) as u64)
-        };
-        let segments = table(32, 54, 56, SEGMENT_BYTES)?
-            .chunks_exact(SEGMENT_BYTES)
-            .filter(|segment| u32_at(segment, 0) == Some(PT_LOAD))
-            .filter_map(|at| Some((u64_at(at, 8)?, u64_at(at, 32)?, u64_at(at, 16)?)))
-            .collect();
-        let sections = table(40, 58, 60, SECTION_BYTES)?;
-        let sections: Vec<&[u8]> = sections.chunks_exact(SECTION_BYTES).collect();
-        let of_kind =
-            |kind| sections.iter().find(|section| u32_at(section, 4) == Some(kind)).copied();
+        let mut segments = elf::parts(&file, &header)?;
+        segments.retain(|part| part.kind == PT_LOAD);
+        let sections = elf::headers(&file, &header, [40, 58, 60])?;
+        let of_kind = |kind| sections.iter().find(|section| u32_at(section, 4) == Some(kind));
         let symbols = of_kind(SHT_SYMTAB).or_else(|| of_kind(SHT_DYNSYM))?;
         let content = |section: &[u8], most: u64| {
-            bytes(&file, u64_at(section, 24)?, u64_at(section, 32)?.min(most))
+            bytes_of(&file, u64_at(section, 24)?, u64_at(section, 32)?.min(most))
         };
         let names = content(sections.get(u32_at(symbols, 40)? as usize)?, NAMES_BYTES_MAX)?;
         let symbols = content(symbols, (SYMBOLS_MAX * SYMBOL_BYTES) as u64)?;
@@ -72,10 +53,10 @@ impl Symbols {
 
     /// The function at an offset of the file, as its author wrote it.
     pub fn name_at(&self, offset: u64) -> Option<String> {
-        let segment = self.segments.iter().find(|(start, length, _)| {
-            offset.checked_sub(*start).is_some_and(|inside| inside < *length)
-        })?;
-        let address = segment.2.checked_add(offset - segment.0)?;
+        let holds =
+            |part: &&Part| offset.checked_sub(part.offset).is_some_and(|inside| inside < part.len);
+        let segment = self.segments.iter().find(holds)?;
+        let address = segment.address.checked_add(offset - segment.offset)?;
         let after = self.functions.partition_point(|(start, _, _)| *start <= address);
         let (start, length, name) = *self.functions.get(after.checked_sub(1)?)?;
         // What is written in assembly often has no length.
@@ -106,17 +87,6 @@ fn function(symbol: &[u8]) -> Option<(u64, u64, usize)> {
         u64_at(symbol, 16)?,
         name,
     ))
-}
-
-/// So many bytes of a file, none if it is shorter.
-fn bytes(file: &File, offset: u64, length: u64) -> Option<Vec<u8>> {
-    // A header may name any length: the file bounds it.
-    if offset.checked_add(length)? > file.metadata().ok()?.len() {
-        return None;
-    }
-    let mut bytes = vec![0; usize::try_from(length).ok()?];
-    file.read_exact_at(&mut bytes, offset).ok()?;
-    Some(bytes)
 }
 
 #[cfg(test)]
