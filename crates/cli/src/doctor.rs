@@ -12,7 +12,7 @@ use deepheap::doctor_store::examine_store;
 use deepheap::machine::Machine;
 
 use crate::arguments;
-use crate::refusal::{EXIT_MISSING, Refusal, print_out, wants_colour};
+use crate::refusal::{Refusal, print_out, wants_colour};
 
 /// Columns of the longest name of a thing.
 const NAME_WIDTH: usize = 13;
@@ -61,7 +61,7 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
         (n, _) => format!("\ndeepheap cannot run here until {n} things are fixed.\n"),
     };
     print_out(severity.as_bytes())?;
-    if failed == 0 { Ok(()) } else { Err(Refusal::with_status(EXIT_MISSING, "")) }
+    if failed == 0 { Ok(()) } else { Err(Refusal::told()) }
 }
 
 fn line(finding: &Finding, has_colour: bool) -> String {

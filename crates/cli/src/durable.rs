@@ -15,16 +15,14 @@ use deepheap::heap_file::HeapFile;
 use deepheap::stats_report::bytes;
 use deepheap::{DurableHeap, OpenError};
 
-use crate::refusal::{EXIT_MISSING, Refusal, print_out};
+use crate::refusal::{Refusal, print_out};
 
 /// Findings that are shown.
 const SHOWN_MAX: usize = 20;
 
 /// Shows what is in the file.
 pub fn inspect(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let inspection = keyed(file, key)
-        .and_then(durable_inspect::inspect)
-        .map_err(|error| refusal(file, &error))?;
+    let inspection = on(file, key, durable_inspect::inspect)?;
     print_out(text(file, &inspection).as_bytes())
 }
 
@@ -33,10 +31,9 @@ fn text(file: &Path, of: &Inspection) -> String {
     let mut line = |name: &str, text: String| {
         let _ = writeln!(out, "  {name:<12}{text}");
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let closing = if of.is_clean { ", when the heap was closed" } else { "" };
-    let age = age_of(now.saturating_sub(of.time));
-    line("checkpoint", format!("number {}, made {age} ago{closing}", of.checkpoint));
+    let made = ago(of.time);
+    line("checkpoint", format!("number {}, made {made}{closing}", of.checkpoint));
     line("address", format!("{:#x}, {} from there", of.region_base, bytes(of.region_len)));
     line(
         "holds",
@@ -65,11 +62,8 @@ fn text(file: &Path, of: &Inspection) -> String {
         line("superblock", format!("{place:?} {text}"));
     }
     for snapshot in &of.snapshots {
-        let age = age_of(now.saturating_sub(snapshot.time));
-        line(
-            "snapshot",
-            format!("{}: checkpoint {}, {age} ago", snapshot.name, snapshot.checkpoint),
-        );
+        let made = ago(snapshot.time);
+        line("snapshot", format!("{}: checkpoint {}, {made}", snapshot.name, snapshot.checkpoint));
     }
     if !of.snapshots.is_empty() {
         line("kept", format!("{} of the log for snapshots alone", bytes(of.snapshot_bytes)));
@@ -80,19 +74,20 @@ fn text(file: &Path, of: &Inspection) -> String {
     out
 }
 
-pub(crate) fn age_of(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} minutes", seconds / 60),
-        7200..172_800 => format!("{} hours", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
+/// How long ago something was that was so many seconds after 1970.
+pub fn ago(time: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match now.saturating_sub(time) {
+        seconds @ 0..120 => format!("{seconds} s ago"),
+        seconds @ 120..7200 => format!("{} minutes ago", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} hours ago", seconds / 3600),
+        seconds => format!("{} days ago", seconds / 86_400),
     }
 }
 
 /// Verifies the file.
 pub fn fsck(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let Fsck { report, contradiction } =
-        keyed(file, key).and_then(durable_inspect::fsck).map_err(|error| refusal(file, &error))?;
+    let Fsck { report, contradiction } = on(file, key, durable_inspect::fsck)?;
     let mut out = format!(
         "{}: {} pages of tables and {} blocks were read\n",
         file.display(),
@@ -109,21 +104,23 @@ pub fn fsck(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     if let Some(contradiction) = &contradiction {
         let _ = writeln!(out, "  {contradiction}");
     }
-    let is_clean = report.is_clean() && contradiction.is_none();
-    out += if is_clean { "Nothing is damaged.\n" } else { "The heap is damaged.\n" };
-    print_out(out.as_bytes())?;
+    verdict(out, report.is_clean() && contradiction.is_none(), "heap")
+}
+
+/// Prints what was found, and whether the heap or map is damaged.
+pub fn verdict(mut out: String, is_clean: bool, what: &str) -> Result<(), Refusal> {
     match is_clean {
-        true => Ok(()),
-        false => Err(Refusal::with_status(EXIT_MISSING, String::new())),
+        true => out += "Nothing is damaged.\n",
+        false => out += &format!("The {what} is damaged.\n"),
     }
+    print_out(out.as_bytes())?;
+    if is_clean { Ok(()) } else { Err(Refusal::told()) }
 }
 
 /// Makes damaged tables of the file whole again.
 pub fn repair(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     let shown = file.display();
-    let repair = keyed(file, key).and_then(durable_repair::repair);
-    let repair = repair.map_err(|error| refusal(file, &error))?;
-    let Some(repair) = repair else {
+    let Some(repair) = on(file, key, durable_repair::repair)? else {
         print_out(
             format!("{shown}: the tables are whole, there is nothing to repair\n").as_bytes(),
         )?;
@@ -142,24 +139,19 @@ pub fn repair(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     }
     print_out(out.as_bytes())?;
     fsck(file, key)?;
-    match repair.lost.is_empty() {
-        true => Ok(()),
-        false => Err(Refusal::with_status(EXIT_MISSING, String::new())),
-    }
+    if repair.lost.is_empty() { Ok(()) } else { Err(Refusal::told()) }
 }
 
 /// Makes the heap what it was in a snapshot.
 pub fn roll_back(file: &Path, key: Option<&Path>, name: &str) -> Result<(), Refusal> {
-    let made = keyed(file, key).and_then(|of| DurableHeap::roll_back(of, name));
-    let made = made.map_err(|error| refusal(file, &error))?;
+    let made = on(file, key, |of| DurableHeap::roll_back(of, name))?;
     let shown = file.display();
     print_out(format!("{shown}: checkpoint {made} is what {name} was\n").as_bytes())
 }
 
 /// Removes a snapshot.
 pub fn remove_snapshot(file: &Path, key: Option<&Path>, name: &str) -> Result<(), Refusal> {
-    let removed = keyed(file, key).and_then(|of| DurableHeap::remove_snapshot_of(of, name));
-    removed.map_err(|error| refusal(file, &error))?;
+    on(file, key, |of| DurableHeap::remove_snapshot_of(of, name))?;
     let shown = file.display();
     print_out(
         format!("{shown}: {name} is removed; `deepheap compact` gives its space back\n").as_bytes(),
@@ -168,8 +160,7 @@ pub fn remove_snapshot(file: &Path, key: Option<&Path>, name: &str) -> Result<()
 
 /// Moves what lives together, and gives back the rest.
 pub fn compact(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let done = keyed(file, key).and_then(DurableHeap::compact);
-    let done = done.map_err(|error| refusal(file, &error))?;
+    let done = on(file, key, DurableHeap::compact)?;
     let freed = bytes(done.disk_bytes_before.saturating_sub(done.disk_bytes));
     let left = bytes(done.disk_bytes);
     let mut out = format!("{}: {freed} given back, {left} left\n", file.display());
@@ -179,10 +170,12 @@ pub fn compact(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     print_out(out.as_bytes())
 }
 
-fn keyed<'a>(file: &'a Path, key: Option<&Path>) -> Result<HeapFile<'a>, OpenError> {
-    HeapFile::with_key_file(file, key)
-}
-
-fn refusal(file: &Path, error: &OpenError) -> Refusal {
-    Refusal::new(format!("{}: {error}", file.display()))
+/// What a call on the file answers, with what it says if it fails.
+fn on<'a, T>(
+    file: &'a Path,
+    key: Option<&Path>,
+    call: impl FnOnce(HeapFile<'a>) -> Result<T, OpenError>,
+) -> Result<T, Refusal> {
+    let done = HeapFile::with_key_file(file, key).and_then(call);
+    done.map_err(|error| Refusal::new(format!("{}: {error}", file.display())))
 }

@@ -6,13 +6,12 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap::maps::{self, Look, MapError};
 use deepheap::stats_report::bytes;
 
-use crate::durable::{self, age_of};
-use crate::refusal::{EXIT_MISSING, Refusal, print_out};
+use crate::durable::{self, ago, verdict};
+use crate::refusal::{Refusal, print_out};
 
 /// What the file holds; none: it is no map with a log, or cannot be opened.
 fn look(file: &Path) -> Result<Option<Look>, Refusal> {
@@ -38,10 +37,9 @@ fn text(file: &Path, look: &Look) -> String {
         let _ = writeln!(out, "  {name:<12}{text}");
     };
     let (superblock, shape) = (&look.superblock, &look.superblock.shape);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let age = age_of(now.saturating_sub(superblock.time));
+    let written = ago(superblock.time);
     let closing = if superblock.is_clean { ", when the map was ended" } else { "" };
-    line("superblock", format!("number {}, written {age} ago{closing}", superblock.sequence));
+    line("superblock", format!("number {}, written {written}{closing}", superblock.sequence));
     line(
         "data",
         format!("{}, from byte {} of the file", bytes(shape.data_bytes), shape.base_start()),
@@ -107,12 +105,7 @@ fn verify(file: &Path, look: &Look) -> Result<(), Refusal> {
         let _ = writeln!(out, "  {DAMAGED}");
     }
     let is_clean = survey.is_ok() && !look.is_superblock_damaged;
-    out += if is_clean { "Nothing is damaged.\n" } else { "The map is damaged.\n" };
-    print_out(out.as_bytes())?;
-    match is_clean {
-        true => Ok(()),
-        false => Err(Refusal::with_status(EXIT_MISSING, String::new())),
-    }
+    verdict(out, is_clean, "map")
 }
 
 #[cfg(test)]

@@ -38,6 +38,11 @@ impl Refusal {
         }
     }
 
+    /// Something is not as it should be, and was told already.
+    pub fn told() -> Refusal {
+        Refusal::with_status(EXIT_MISSING, "")
+    }
+
     /// A refusal with another status.
     pub fn with_status(status: u8, text: impl Into<String>) -> Refusal {
         Refusal { status, text: text.into() }
