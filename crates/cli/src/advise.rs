@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deepheap::simulation::{Outcome, Simulation};
-use deepheap::trace_format::MAGIC;
+use deepheap_tools::simulation::{Outcome, Simulation};
+use deepheap_tools::trace_format::MAGIC;
 
 use crate::arguments::Advise;
 use crate::chart::{Panel, bytes};

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 
 use deepheap::parse_size;
-use deepheap::simulation::{Outcome, PageBufferShare, Simulation, Terms};
-use deepheap::trace_format::Trace;
+use deepheap_tools::simulation::{Outcome, PageBufferShare, Simulation, Terms};
+use deepheap_tools::trace_format::Trace;
 
 use crate::arguments::Simulate;
 use crate::chart::{self, Panel, bytes};

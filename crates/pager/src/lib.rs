@@ -66,6 +66,7 @@ mod takeover;
 mod tests;
 mod tier_mix;
 pub mod trace;
+pub mod trace_format;
 mod window;
 
 pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};

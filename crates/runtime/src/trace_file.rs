@@ -3,9 +3,8 @@
 //! Never: does I/O by itself; `trace_recorder` does.
 //! Threads: one at a time, by the lock that the runtime keeps it in.
 
+use deepheap_pager::trace_format::Chunk;
 use deepheap_sys::append_file::AppendFile;
-
-use crate::trace_format::Chunk;
 
 /// Without a file nothing is recorded.
 #[derive(Default)]

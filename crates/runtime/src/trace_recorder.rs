@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap_pager::Pager;
+use deepheap_pager::trace_format::{Header, LANES};
 use deepheap_sys::append_file::AppendFile;
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::log::{Piece, say};
@@ -20,7 +21,6 @@ use deepheap_sys::log::{Piece, say};
 use crate::observe::is_first_process;
 use crate::runtime::Runtime;
 use crate::trace_file::TraceFile;
-use crate::trace_format::{Header, LANES};
 
 impl Runtime {
     /// Makes the file, if the process is to be traced.

@@ -7,8 +7,8 @@
 
 use std::fs;
 
-use deepheap::simulation::Simulation;
-use deepheap::trace_format::Trace;
+use deepheap_tools::simulation::Simulation;
+use deepheap_tools::trace_format::Trace;
 
 use super::contender::Part;
 use super::programs::Program;

@@ -7,9 +7,9 @@
 
 use core::fmt;
 
-pub use deepheap_pager::trace::{Happened, LANES, Record, UNIT_NS};
-
 use deepheap_heap::PAGE;
+
+pub use crate::trace::{Happened, LANES, Record, UNIT_NS};
 
 /// A file's first bytes.
 pub const MAGIC: [u8; 8] = *b"dh-trace";

@@ -13,14 +13,13 @@ use core::sync::atomic::AtomicU32;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
+use deepheap_pager::trace_format::{Happened, LANES, Record, Trace, UNIT_NS};
 pub use deepheap_policy::budget_split::Share as PageBufferShare;
 pub use deepheap_policy::replay::{Counts, Terms};
 use deepheap_policy::replay::{Leaves, Replay, Touch};
+use deepheap_sys::PAGE;
 use deepheap_sys::pinned_array::PinnedArray;
-
-use crate::trace_format::{Happened, Record, Trace, UNIT_NS};
 
 const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
 /// A curve replays about so many objects for each of its sizes, if there are more.
@@ -435,13 +434,13 @@ struct Reader {
     steps: Vec<Step>,
     pages: HashMap<u32, Page>,
     seen: Seen,
-    lanes: [Lane; crate::trace_format::LANES],
+    lanes: [Lane; LANES],
     /// From the end of a fault to the next of its lane.
     pauses: Vec<u32>,
     /// Pages at which scans are expected next, with the steps that they passed.
     expected: HashMap<u32, Range<usize>>,
     /// When the last page was compressed in each lane, and how long after the one before.
-    pressed: [Option<u64>; crate::trace_format::LANES],
+    pressed: [Option<u64>; LANES],
     pressing: Vec<u32>,
     limits: [u64; 2],
     end: u64,

@@ -1,0 +1,7 @@
+//! Tools: what looks at deepheap from outside, for the command and the benchmarks.
+//!
+//! Never: is linked into a program.
+
+pub mod simulation;
+
+pub use deepheap_pager::trace_format;
