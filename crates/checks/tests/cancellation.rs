@@ -41,15 +41,14 @@ const ROOMS: [&str; 5] = [
 /// Crates that do so outside of handlers of signals, or under `Inside`.
 const ABOVE: [&str; 2] = ["crates/durable/src/", "crates/runtime/src/"];
 /// Files that use `std` under `Inside`, or that only commands call.
-const INSIDE: [&str; 11] = [
+const INSIDE: [&str; 10] = [
     "crates/durable/src/heap_file.rs",
     "crates/durable/src/location.rs",
     "crates/maps/src/log/create.rs",
-    "crates/runtime/src/doctor.rs",
-    "crates/runtime/src/doctor_store.rs",
     "crates/runtime/src/durable_inspect.rs",
     "crates/runtime/src/machine.rs",
     "crates/runtime/src/observe.rs",
+    "crates/runtime/src/obstacles.rs",
     "crates/runtime/src/stats_page.rs",
     "crates/runtime/src/store_location.rs",
     "crates/sys/src/rendezvous_list.rs",

@@ -7,9 +7,10 @@
 use std::io::stdout;
 
 use deepheap::config::Config;
-use deepheap::doctor::{Finding, Severity, examine_machine};
-use deepheap::doctor_store::examine_store;
 use deepheap::machine::Machine;
+use deepheap::obstacles::{Finding, Severity};
+use deepheap_tools::doctor::examine_machine;
+use deepheap_tools::doctor_store::examine_store;
 
 use crate::arguments;
 use crate::refusal::{Refusal, print_out, wants_colour};

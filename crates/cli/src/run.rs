@@ -10,8 +10,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use deepheap::config::{Config, SHOW_STATS_VARIABLE};
-use deepheap::doctor;
 use deepheap::machine::Machine;
+use deepheap::obstacles;
 use deepheap::store_location::{self, StoreLocation};
 
 use crate::arguments::Run;
@@ -40,7 +40,7 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
     let path = program::find(&arguments.program[0])?;
     program::check(&path)?;
     let library = preload_library::find()?;
-    if let Some(finding) = doctor::first_obstacle() {
+    if let Some(finding) = obstacles::first_obstacle() {
         return Err(Refusal::new(finding.to_string()));
     }
     let location = StoreLocation::find(&config).map_err(|error| Refusal::new(error.to_string()))?;

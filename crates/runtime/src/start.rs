@@ -15,10 +15,10 @@ use deepheap_sys::log::{Piece, say};
 use deepheap_sys::signals::Blocked;
 
 use crate::config::{Config, ConfigError};
-use crate::doctor::{self, Finding};
 use crate::limits;
 use crate::machine::Machine;
 use crate::observe::is_first_process;
+use crate::obstacles::{self, Finding};
 use crate::process;
 use crate::runtime::{Inside, REGION_BYTES, Runtime, hold_start, running};
 use crate::store_location::{StoreLocation, StoreLocationError, folders_of_children};
@@ -103,7 +103,7 @@ pub fn init(config: Config) -> Result<(), InitError> {
     if let Some(settings) = config.of_tier() {
         StoreLocation::find(&settings).map_err(InitError::Store)?;
     }
-    if let Some(finding) = doctor::first_obstacle() {
+    if let Some(finding) = obstacles::first_obstacle() {
         return Err(InitError::Kernel(finding));
     }
     start(config, &held).map(|_| ())

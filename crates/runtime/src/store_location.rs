@@ -124,7 +124,7 @@ impl StoreLocation {
 
     /// Bytes that stay free there for others: of a folder's file system. A file or device that the
     /// user names is given to deepheap whole.
-    pub(crate) fn floor_bytes(&self, config: &Config) -> u64 {
+    pub fn floor_bytes(&self, config: &Config) -> u64 {
         match self {
             StoreLocation::Folder(path) => {
                 let status = status_of_file_system(path);
@@ -152,7 +152,7 @@ impl StoreLocation {
     ///
     /// # Errors
     /// What the kernel says, or what the file or device holds, unless `force` overwrites it.
-    pub(crate) fn open(&self, force: bool) -> Result<DirectFile, OpenError> {
+    pub fn open(&self, force: bool) -> Result<DirectFile, OpenError> {
         let existing = if force { Existing::Overwrite } else { Existing::Refuse };
         match self {
             StoreLocation::Folder(path) => Ok(DirectFile::open_unlinked(path)?),

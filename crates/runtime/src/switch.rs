@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::provision::{Frames, Ground, Provision};
 use crate::runtime::{Growth, Inside, Runtime};
 use crate::store_location::{StoreLocation, StoreLocationError, open_unnamed};
-use crate::{doctor, fault_handler, holds, second_tier, workers};
+use crate::{fault_handler, holds, obstacles, second_tier, workers};
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
 /// program's own stack may be small, and would keep what was touched of it.
@@ -258,7 +258,7 @@ impl fmt::Display for ManageError {
                  of the container), or use Linux 5.19 or later; `deepheap doctor` tells more",
             ),
             ManageError::Start(StartError::CopiesPages) => {
-                doctor::exclusive_pages(Ok(false)).fmt(out)
+                obstacles::exclusive_pages(Ok(false)).fmt(out)
             }
             ManageError::Start(StartError::Resources(errno)) => {
                 write!(out, "no memory or file descriptors for the tables ({errno})")

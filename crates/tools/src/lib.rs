@@ -2,6 +2,8 @@
 //!
 //! Never: is linked into a program.
 
+pub mod doctor;
+pub mod doctor_store;
 pub mod simulation;
 
 pub use deepheap_pager::trace_format;

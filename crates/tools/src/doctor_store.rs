@@ -7,13 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use deepheap::config::Config;
+use deepheap::obstacles::Finding;
+use deepheap::stats_report::{bytes, count, duration};
+use deepheap::store_location::{Disk, StoreLocation};
 use deepheap_sys::Result;
 use deepheap_sys::direct_file::DirectFile;
-
-use crate::config::Config;
-use crate::doctor::Finding;
-use crate::stats_report::{bytes, count, duration};
-use crate::store_location::{Disk, StoreLocation};
 
 /// Time for each of the two measurements.
 const MEASURE_MAX: Duration = Duration::from_millis(700);
