@@ -14,7 +14,7 @@ use deepheap_tools::trace_format::MAGIC;
 use crate::arguments::Advise;
 use crate::chart::{Panel, bytes};
 use crate::history::ENDURANCE_BYTES;
-use crate::refusal::{EXIT_MISSING, Refusal, print_out};
+use crate::refusal::{Refusal, print_out};
 use crate::simulate::{LIFE_YEARS_MOST, life, note_gaps, open, write_svg};
 
 /// For which the RAM is told: at most so much slower.
@@ -117,9 +117,8 @@ fn panels(curve: &[Outcome], enough: u64) -> [Panel; 2] {
 fn trace_of(of: &Path) -> Result<PathBuf, Refusal> {
     let pid = of.to_str().and_then(|text| text.parse::<u32>().ok());
     let Some(pid) = pid.filter(|_| !of.exists()) else { return Ok(of.to_owned()) };
-    let missing = |text: String| Refusal::with_status(EXIT_MISSING, text);
     let links = fs::read_dir(format!("/proc/{pid}/fd")).map_err(|error| {
-        missing(format!("process {pid} cannot be looked into: {error}: see ps for its id"))
+        Refusal::missing(format!("process {pid} cannot be looked into: {error}: see ps for its id"))
     })?;
     let is_trace = |path: &PathBuf| {
         use std::io::Read;
@@ -130,7 +129,7 @@ fn trace_of(of: &Path) -> Result<PathBuf, Refusal> {
             && first == MAGIC
     };
     links.filter_map(|entry| Some(entry.ok()?.path())).find(is_trace).ok_or_else(|| {
-        missing(format!(
+        Refusal::missing(format!(
             "process {pid} writes no trace: start it with `deepheap run --trace FILE`, and with \
              less RAM than it needs"
         ))

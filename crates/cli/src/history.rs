@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use deepheap::heap_map::HeapMapCopy;
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_page::StatsPage;
+use deepheap_tools::sample::{Rates, Sample};
 
-use crate::sample::{Rates, Sample};
 use crate::sites::Sites;
 
 /// Intervals that are kept.

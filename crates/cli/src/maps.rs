@@ -8,13 +8,13 @@ use std::fmt::Write;
 use deepheap::maps::{self, Listed};
 use deepheap::stats_report::bytes;
 
-use crate::refusal::{EXIT_MISSING, Refusal, print_out};
+use crate::refusal::{Refusal, print_out};
 
 /// Shows the maps of this user.
 pub fn maps() -> Result<(), Refusal> {
     let listed = maps::list().map_err(|errno| {
         let text = format!("the folder where maps are listed cannot be read: {errno}");
-        Refusal::with_status(EXIT_MISSING, text)
+        Refusal::missing(text)
     })?;
     print_out(text(&listed).as_bytes())
 }

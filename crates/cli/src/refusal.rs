@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 /// Wrong use, or something that must be fixed first.
 pub const EXIT_REFUSED: u8 = 2;
 /// Something that was looked for is not there.
-pub const EXIT_MISSING: u8 = 1;
+const EXIT_MISSING: u8 = 1;
 /// The program was found but cannot be executed; as env(1) has it.
 pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// The program was not found; as env(1) has it.
@@ -38,9 +38,14 @@ impl Refusal {
         }
     }
 
+    /// What was looked for is not there.
+    pub fn missing(text: impl Into<String>) -> Refusal {
+        Refusal::with_status(EXIT_MISSING, text)
+    }
+
     /// Something is not as it should be, and was told already.
     pub fn told() -> Refusal {
-        Refusal::with_status(EXIT_MISSING, "")
+        Refusal::missing("")
     }
 
     /// A refusal with another status.
@@ -69,8 +74,7 @@ pub fn wants_colour(stream: &impl IsTerminal) -> bool {
 /// A full disk or the like; a closed pipe ends the process quietly before.
 pub fn print_out(bytes: &[u8]) -> Result<(), Refusal> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
-        let text = format!("cannot write to standard output: {error}");
-        Refusal::with_status(EXIT_MISSING, text)
-    })
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|error| Refusal::missing(format!("cannot write to standard output: {error}")))
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::arguments::Serve;
 use crate::http::{Answer, PATIENCE, Request, Until};
-use crate::refusal::{EXIT_MISSING, Refusal, print_out, warn};
+use crate::refusal::{Refusal, print_out, warn};
 use crate::watch::{Watch, Watched};
 use crate::{live, metrics};
 
@@ -108,9 +108,9 @@ fn token(arguments: &Serve) -> Result<String, Refusal> {
 /// Random hexadecimal digits, from the kernel.
 fn random_text() -> Result<String, Refusal> {
     let mut bytes = [0; TOKEN_BYTES];
-    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(
-        |error| Refusal::with_status(EXIT_MISSING, format!("/dev/urandom cannot be read: {error}")),
-    )?;
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| Refusal::missing(format!("/dev/urandom cannot be read: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -15,7 +15,7 @@ use deepheap_tools::trace_format::Trace;
 use crate::arguments::Simulate;
 use crate::chart::{self, Panel, bytes};
 use crate::history::ENDURANCE_BYTES;
-use crate::refusal::{EXIT_MISSING, Refusal, print_out, warn};
+use crate::refusal::{Refusal, print_out, warn};
 
 const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
                        device life\n";
@@ -86,10 +86,10 @@ pub fn write_svg(file: &Path, title: &str, panels: &[Panel]) -> Result<(), Refus
 pub fn open(file: &Path) -> Result<(Trace, Simulation), Refusal> {
     let shown = file.display();
     let bytes = fs::read(file).map_err(|error| {
-        Refusal::with_status(EXIT_MISSING, format!("cannot read '{shown}': {error}: name a trace"))
+        Refusal::missing(format!("cannot read '{shown}': {error}: name a trace"))
     })?;
-    let trace = Trace::read(&bytes)
-        .map_err(|error| Refusal::with_status(EXIT_MISSING, format!("'{shown}': {error}")))?;
+    let trace =
+        Trace::read(&bytes).map_err(|error| Refusal::missing(format!("'{shown}': {error}")))?;
     let simulation = Simulation::new(&trace);
     Ok((trace, simulation))
 }

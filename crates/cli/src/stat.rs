@@ -10,11 +10,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use deepheap::stats_json;
+use deepheap_tools::process::Process;
+use deepheap_tools::sample::Sample;
 
 use crate::arguments::Stat;
 use crate::refusal::{Refusal, print_out, wants_colour};
-use crate::sample::Sample;
-use crate::stat_process::Process;
 use crate::stat_screen::screen;
 
 const HOME: &str = "\x1b[H";
@@ -24,8 +24,9 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Shows it.
 pub fn stat(arguments: &Stat) -> Result<(), Refusal> {
-    let process = Process::find(arguments.pid)?;
-    let mut sample = Sample::of(&*process.page()?, process.pid());
+    let process = Process::find(arguments.pid).map_err(Refusal::missing)?;
+    let page = process.page().map_err(Refusal::missing)?;
+    let mut sample = Sample::of(&page, process.pid());
     let Some(seconds) = arguments.watch else {
         return print_out(text(arguments, &process, &sample, None).as_bytes());
     };
@@ -46,7 +47,7 @@ pub fn stat(arguments: &Stat) -> Result<(), Refusal> {
         let page = match process.page() {
             Ok(page) => page,
             Err(_) if !process.is_running() => return ended(arguments, &process),
-            Err(refusal) => return Err(refusal),
+            Err(error) => return Err(Refusal::missing(error)),
         };
         earlier = Some(core::mem::replace(&mut sample, Sample::of(&page, process.pid())));
     }

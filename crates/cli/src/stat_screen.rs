@@ -11,7 +11,7 @@ use deepheap::stats_report::{
     bytes, compression, count, device_troubles, duration, given_back, pool, saved, share,
 };
 
-use crate::sample::{Rates, Sample};
+use deepheap_tools::sample::{Rates, Sample};
 
 /// Columns of the bars.
 const BAR_WIDTH: usize = 40;

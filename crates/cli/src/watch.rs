@@ -6,10 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use deepheap_tools::process::Process;
+use deepheap_tools::process_list::ProcessList;
+
 use crate::history::History;
-use crate::process_list::ProcessList;
 use crate::refusal::Refusal;
-use crate::stat_process::Process;
 
 /// Between two searches for new processes.
 const SEARCH: Duration = Duration::from_secs(3);
@@ -48,8 +49,9 @@ impl Watch {
     /// # Errors
     /// As `Process::page`.
     pub fn add(&mut self, pid: u32, watched: &mut Vec<Watched>) -> Result<(), Refusal> {
-        let process = Process::find(pid)?;
-        let history = History::new(&*process.page()?, pid);
+        let process = Process::find(pid).map_err(Refusal::missing)?;
+        let page = process.page().map_err(Refusal::missing)?;
+        let history = History::new(&page, pid);
         watched.push(Watched { pid, name: process.name.clone(), history });
         self.processes.push(process);
         Ok(())

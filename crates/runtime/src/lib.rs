@@ -120,7 +120,7 @@ pub use {
     },
     fork::{fork_child, fork_parent, fork_prepare},
     holds::Hold,
-    observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged, unmanaged_bytes},
+    observe::{FIRST_PROCESS_VARIABLE, exit_summary, note_unmanaged},
     residency::{are_few, count_efault_retry, is_managing, may_leave, pin, touch, unpin},
     rights::provide,
     start::has_address_space,

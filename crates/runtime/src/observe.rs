@@ -351,20 +351,6 @@ fn tell_unmanaged(budget: u64) {
     }
 }
 
-/// Bytes of RAM that a process has outside of deepheap: anonymous and shared memory that is not
-/// in its statistics. None if there is no such process. A snapshot of moving things: it may be
-/// some pages off.
-pub fn unmanaged_bytes(pid: u32, stats: &Stats) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kib = |name| -> Option<u64> {
-        let line = status.lines().find_map(|line: &str| line.strip_prefix(name))?;
-        line.trim().strip_suffix(" kB")?.parse().ok()
-    };
-    let all = (kib("RssAnon:")? + kib("RssShmem:").unwrap_or(0)) * 1024;
-    // The kernel does not count its page tables there.
-    Some(all.saturating_sub(stats.used_bytes() - stats.page_table_bytes))
-}
-
 pub(crate) fn is_first_process(runtime: &Runtime) -> bool {
     let first = match environment::variable(FIRST_PROCESS_VARIABLE) {
         Some(first) => first.to_str().and_then(|first| first.parse().ok()),

@@ -4,6 +4,9 @@
 
 pub mod doctor;
 pub mod doctor_store;
+pub mod process;
+pub mod process_list;
+pub mod sample;
 pub mod simulation;
 
 pub use deepheap_pager::trace_format;

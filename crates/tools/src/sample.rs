@@ -3,11 +3,12 @@
 //! Never: prints.
 //! Threads: plain data.
 
+use std::fs;
+
 use deepheap::histogram::Histogram;
 use deepheap::stats::{FaultKind, Stats};
 use deepheap::stats_page::StatsPage;
 use deepheap::stats_report::count;
-use deepheap::unmanaged_bytes;
 
 /// Statistics at one moment.
 pub struct Sample {
@@ -59,4 +60,18 @@ impl Rates<'_> {
     pub fn in_brackets(&self, of: impl Fn(&Stats) -> u64, shown: fn(u64) -> String) -> String {
         self.rate(of).map_or(String::new(), |rate| format!(" ({}/s)", shown(rate as u64)))
     }
+}
+
+/// Bytes of RAM that a process has outside of deepheap: anonymous and shared memory that is not
+/// in its statistics. None if there is no such process. A snapshot of moving things: it may be
+/// some pages off.
+fn unmanaged_bytes(pid: u32, stats: &Stats) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = |name| -> Option<u64> {
+        let line = status.lines().find_map(|line: &str| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse().ok()
+    };
+    let all = (kib("RssAnon:")? + kib("RssShmem:").unwrap_or(0)) * 1024;
+    // The kernel does not count its page tables there.
+    Some(all.saturating_sub(stats.used_bytes() - stats.page_table_bytes))
 }

@@ -6,7 +6,7 @@
 //! Guarantees: a process is found within a look, or within `PATIENCE` if it began to run under
 //! deepheap without becoming another program.
 //! Never: tells of processes that this user may not look into.
-//! Threads: none but main.
+//! Threads: one at a time.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use deepheap::stats_page::StatsPage;
 
-use crate::stat_process::Process;
+use crate::process::Process;
 
 /// How long it is believed that a process has no deepheap.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,10 +1,9 @@
-//! Process of `stat`, `top` and `serve`: finds the statistics page of a running process and
-//! copies it.
+//! Process: finds the statistics page of a running process, and copies it.
 //!
 //! Guarantees: the page is the process's own, not one inherited from its parent; what is missing
 //! (process, deepheap, permission, version) is told apart.
 //! Never: maps foreign memory or stops the process.
-//! Threads: none but main.
+//! Threads: one at a time.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -12,8 +11,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use deepheap::stats_page::{STATS_PAGE_NAME, StatsPage};
-
-use crate::refusal::{EXIT_MISSING, Refusal};
 
 /// A process, by its id and, against reuse of ids, the time it started.
 pub struct Process {
@@ -27,8 +24,11 @@ pub struct Process {
 
 impl Process {
     /// Looks whether it is there.
-    pub fn find(pid: u32) -> Result<Process, Refusal> {
-        let gone = || missing(format!("there is no process {pid}: see ps or pgrep for its id"));
+    ///
+    /// # Errors
+    /// In words: it is not.
+    pub fn find(pid: u32) -> Result<Process, String> {
+        let gone = || format!("there is no process {pid}: see ps or pgrep for its id");
         let started = started(pid).ok_or_else(gone)?;
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| gone())?;
         let link = RefCell::new(None);
@@ -67,29 +67,30 @@ impl Process {
     }
 
     /// A copy of its statistics as of now.
-    pub fn page(&self) -> Result<Box<StatsPage>, Refusal> {
+    ///
+    /// # Errors
+    /// In words: why there is none, and what to do.
+    pub fn page(&self) -> Result<Box<StatsPage>, String> {
         let (pid, name) = (self.pid, &self.name);
         let found = self.page_by_descriptor().and_then(|found| match found {
             Some(page) => Ok(Some(page)),
             None => self.page_by_address(),
         });
-        match found {
-            Ok(Some(page)) => Ok(page),
-            Ok(None) => Err(missing(self.without_deepheap())),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(missing(format!(
+        Err(match found {
+            Ok(Some(page)) => return Ok(page),
+            Ok(None) => self.without_deepheap(),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => format!(
                 "you may not look into process {pid} ({name}): run this as its user, or with sudo"
-            ))),
-            Err(error) if error.kind() == ErrorKind::InvalidData => Err(missing(format!(
+            ),
+            Err(error) if error.kind() == ErrorKind::InvalidData => format!(
                 "process {pid} ({name}) runs under another version of deepheap ({error}): use the \
                  deepheap command that started it"
-            ))),
-            Err(_) if !self.is_running() => {
-                Err(missing(format!("process {pid} ({name}) has ended")))
-            }
-            Err(error) => Err(missing(format!(
+            ),
+            Err(_) if !self.is_running() => format!("process {pid} ({name}) has ended"),
+            Err(error) => format!(
                 "the statistics of process {pid} ({name}) cannot be read ({error}): try again"
-            ))),
-        }
+            ),
+        })
     }
 
     /// Through the links of its open files.
@@ -167,10 +168,6 @@ impl Process {
             format!("process {pid} ({name}) does not run under deepheap, but {are}: {list}")
         }
     }
-}
-
-fn missing(text: String) -> Refusal {
-    Refusal::with_status(EXIT_MISSING, text)
 }
 
 fn is_stats_page(link: &str) -> bool {
