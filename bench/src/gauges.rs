@@ -8,17 +8,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub use deepheap_tools::drive::{ENDURANCE_BYTES, life_years};
+
 use crate::report::Transfer;
 
 const SECTOR_BYTES: u64 = 512;
-/// What a drive of 1 TB for consumers is rated for, in bytes written: 600 TB.
-pub const ENDURANCE_BYTES: f64 = 600e12;
-const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
-
-/// Years until such a drive is worn out by so many bytes a second; None if nothing is written.
-pub fn life_years(bytes_per_second: f64) -> Option<f64> {
-    (bytes_per_second > 0.0).then(|| ENDURANCE_BYTES / bytes_per_second / YEAR_SECONDS)
-}
 
 /// The block device below a folder.
 #[derive(Clone, Debug)]

@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use deepheap_tools::drive::DAY_SECONDS;
 use deepheap_tools::simulation::{Outcome, Simulation};
 use deepheap_tools::trace_format::MAGIC;
 
 use crate::arguments::Advise;
 use crate::chart::{Panel, bytes};
-use crate::history::ENDURANCE_BYTES;
 use crate::refusal::{Refusal, print_out};
 use crate::simulate::{LIFE_YEARS_MOST, life, note_gaps, open, write_svg};
 
@@ -21,7 +21,6 @@ use crate::simulate::{LIFE_YEARS_MOST, life, note_gaps, open, write_svg};
 const SLOWDOWNS: [(f64, &str); 3] = [(1.01, "1 %"), (1.05, "5 %"), (1.20, "20 %")];
 /// Lines of the table, at most.
 const LINES: usize = 9;
-const DAYS_OF_YEAR: f64 = 365.25;
 /// The logarithmic axes go at least so far.
 const SLOWER_PERCENT: (f64, f64) = (0.1, 100.0);
 const LIFE_YEARS_LEAST: f64 = 0.1;
@@ -77,8 +76,8 @@ fn table(text: &mut String, curve: &[Outcome]) {
                 "{:>10} {:>9.1} % {:>15}   {}",
                 bytes(outcome.ram),
                 (outcome.slowdown - 1.0) * 100.0,
-                bytes((outcome.written_a_year / DAYS_OF_YEAR) as u64),
-                life(outcome.life_years(ENDURANCE_BYTES)),
+                bytes((outcome.written_a_second * DAY_SECONDS) as u64),
+                life(outcome.life_years()),
             );
         }
     }
@@ -92,7 +91,7 @@ fn panels(curve: &[Outcome], enough: u64) -> [Panel; 2] {
     let slower = line(&|outcome| ((outcome.slowdown - 1.0) * 100.0).max(least));
     let most = slower.iter().fold(most, |most, (_, percent)| percent.max(most));
     let life = line(&|outcome| {
-        let years = outcome.life_years(ENDURANCE_BYTES).unwrap_or(LIFE_YEARS_MOST);
+        let years = outcome.life_years().unwrap_or(LIFE_YEARS_MOST);
         years.clamp(LIFE_YEARS_LEAST, LIFE_YEARS_MOST)
     });
     [

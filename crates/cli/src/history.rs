@@ -9,14 +9,13 @@ use std::collections::VecDeque;
 use deepheap::heap_map::HeapMapCopy;
 use deepheap::stats::{FaultKind, Latency, Stats};
 use deepheap::stats_page::StatsPage;
+use deepheap_tools::drive::life_years;
 use deepheap_tools::sample::{Rates, Sample};
 
 use crate::sites::Sites;
 
 /// Intervals that are kept.
 const MOMENTS_MAX: usize = 300;
-/// What a common SSD of 1 TB is rated for, in bytes written: 600 TB.
-pub const ENDURANCE_BYTES: f64 = 600e12;
 
 /// One interval.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,17 +154,17 @@ impl History {
         self.mean(|moment| moment.written_bytes)
     }
 
-    /// Years until such an SSD is worn out at the rate of the kept intervals; none if nothing is
+    /// Years until a common SSD is worn out at the rate of the kept intervals; none if nothing is
     /// written.
     pub fn years_of_device(&self) -> Option<f64> {
-        years_at(self.mean_written_bytes())
+        life_years(self.mean_written_bytes())
     }
 
     /// The same if it had been written what went to the second tier, too; none if nothing went
     /// there.
     pub fn years_without_tier(&self) -> Option<f64> {
         let tier = self.mean(|moment| moment.tier_written_bytes);
-        years_at(self.mean_written_bytes() + tier).filter(|_| tier > 0.0)
+        life_years(self.mean_written_bytes() + tier).filter(|_| tier > 0.0)
     }
 
     /// The mean of a rate over all intervals that are kept.
@@ -174,12 +173,6 @@ impl History {
         let sum: f64 = self.moments().map(|moment| rate(moment) * moment.seconds).sum();
         if seconds > 0.0 { sum / seconds } else { 0.0 }
     }
-}
-
-/// Years until such an SSD is worn out at so many bytes a second; none if nothing is written.
-fn years_at(rate: f64) -> Option<f64> {
-    const SECONDS_OF_YEAR: f64 = 365.25 * 86_400.0;
-    (rate > 0.0).then(|| ENDURANCE_BYTES / rate / SECONDS_OF_YEAR)
 }
 
 fn between(earlier: &Sample, now: &Sample) -> Moment {

@@ -14,7 +14,6 @@ use deepheap_tools::trace_format::Trace;
 
 use crate::arguments::Simulate;
 use crate::chart::{self, Panel, bytes};
-use crate::history::ENDURANCE_BYTES;
 use crate::refusal::{Refusal, print_out, warn};
 
 const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
@@ -172,7 +171,7 @@ pub fn note_gaps(trace: &Trace, text: &mut String) {
 /// A line of numbers; those of a sample stand for `sampled` times as many.
 fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
     let (counts, times) = (outcome.counts, u64::from(sampled));
-    let life = life(outcome.life_years(ENDURANCE_BYTES));
+    let life = life(outcome.life_years());
     let _ = writeln!(
         text,
         "{:>10} {:>6.2} % {:>9} {:>9} {:>9} {:>9} {:>9.1} %   {life}",

@@ -6,13 +6,14 @@
 
 use deepheap::stats::{FaultKind, Stats};
 use deepheap::stats_report::{bytes, count, duration, share};
+use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::Paragraph;
 
-use crate::history::{ENDURANCE_BYTES, History};
+use crate::history::History;
 use crate::look::Look;
 use crate::spark::{columns_of, sparkline};
 use crate::stat_screen::uptime;
@@ -176,7 +177,7 @@ fn device(history: &History, look: Look) -> Vec<Line<'static>> {
 
 /// How long a device lasts that is written as it is now.
 fn life(history: &History) -> String {
-    let a_day = history.mean_written_bytes() * 86_400.0;
+    let a_day = history.mean_written_bytes() * DAY_SECONDS;
     let Some(years) = history.years_of_device() else {
         return "nothing is written".to_owned();
     };

@@ -4,6 +4,7 @@
 
 pub mod doctor;
 pub mod doctor_store;
+pub mod drive;
 pub mod process;
 pub mod process_list;
 pub mod sample;

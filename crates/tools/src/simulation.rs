@@ -21,7 +21,8 @@ use deepheap_policy::replay::{Leaves, Replay, Touch};
 use deepheap_sys::PAGE;
 use deepheap_sys::pinned_array::PinnedArray;
 
-const YEAR_SECONDS: f64 = 365.25 * 86_400.0;
+use crate::drive::life_years;
+
 /// A curve replays about so many objects for each of its sizes, if there are more.
 const SAMPLE_OBJECTS: usize = 1 << 14;
 /// Sizes of a curve.
@@ -115,8 +116,8 @@ pub struct Outcome {
     pub counts: Counts,
     /// Time that the program needs for each second that it would need with enough RAM.
     pub slowdown: f64,
-    /// Bytes that it writes in a year, if it runs all the time.
-    pub written_a_year: f64,
+    /// Bytes that it writes in a second.
+    pub written_a_second: f64,
 }
 
 impl Outcome {
@@ -125,9 +126,9 @@ impl Outcome {
         self.counts.missed + self.counts.ahead
     }
 
-    /// Years until a drive is worn out that lasts for so many bytes; none if nothing is written.
-    pub fn life_years(&self, endurance_bytes: f64) -> Option<f64> {
-        (self.written_a_year > 0.0).then(|| endurance_bytes / self.written_a_year)
+    /// How long a drive lasts if it runs all the time.
+    pub fn life_years(&self) -> Option<f64> {
+        life_years(self.written_a_second)
     }
 }
 
@@ -369,7 +370,7 @@ impl Simulation {
         let slowdown = 1.0 + lost_ns * part / busy_ns;
         let seconds = busy_ns * slowdown / 1e9;
         let written = counts.written_bytes as f64 * whole;
-        Outcome { ram, counts, slowdown, written_a_year: written / seconds * YEAR_SECONDS }
+        Outcome { ram, counts, slowdown, written_a_second: written / seconds }
     }
 }
 

@@ -40,10 +40,10 @@ fn more_ram_means_fewer_reads_and_all_of_it_none() {
     let play = |ram| simulation.play(ram, simulation.terms(ram)).expect("memory");
     let whole = play(simulation.whole_ram());
     assert_eq!((whole.counts.missed, whole.counts.written), (0, 0), "{whole:?}");
-    assert!(whole.slowdown < 1.01 && whole.written_a_year <= 0.0, "{whole:?}");
+    assert!(whole.slowdown < 1.01 && whole.written_a_second <= 0.0, "{whole:?}");
     let half = play(simulation.whole_ram() / 2);
     assert!(half.counts.missed + half.counts.ahead > 10_000, "{half:?}");
-    assert!(half.slowdown > whole.slowdown && half.written_a_year > 0.0);
+    assert!(half.slowdown > whole.slowdown && half.written_a_second > 0.0);
     assert_eq!(half, play(simulation.whole_ram() / 2));
 }
 

@@ -1,0 +1,11 @@
+//! Drive: how long one lasts.
+
+/// What a common SSD of 1 TB is rated for, in bytes written: 600 TB.
+pub const ENDURANCE_BYTES: f64 = 600e12;
+/// Seconds of a day.
+pub const DAY_SECONDS: f64 = 86_400.0;
+
+/// Years until such an SSD is worn out by so many bytes a second; none if nothing is written.
+pub fn life_years(bytes_per_second: f64) -> Option<f64> {
+    (bytes_per_second > 0.0).then(|| ENDURANCE_BYTES / bytes_per_second / DAY_SECONDS / 365.25)
+}
