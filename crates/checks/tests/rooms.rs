@@ -35,7 +35,10 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("deepheap-capi", &["deepheap"]),
     ("libdeepheap", &["deepheap-capi", "deepheap"]),
     ("deepheap-preload", &["deepheap", "deepheap-capi"]),
-    ("deepheap-tools", &["deepheap", "deepheap-pager", "deepheap-policy", "deepheap-sys"]),
+    (
+        "deepheap-tools",
+        &["deepheap", "deepheap-maps", "deepheap-pager", "deepheap-policy", "deepheap-sys"],
+    ),
     ("deepheap-cli", &["deepheap", "deepheap-tools"]),
     ("deepheap-bench", &["deepheap", "deepheap-tools", "deepheap-load"]),
     ("deepheap-papers", &["deepheap", "deepheap-bench", "deepheap-tools", "deepheap-load"]),

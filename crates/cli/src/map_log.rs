@@ -7,8 +7,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use deepheap::maps::{self, Look, MapError};
 use deepheap::stats_report::bytes;
+use deepheap_tools::maps::{self, Look, MapError};
 
 use crate::durable::{self, ago, verdict};
 use crate::refusal::{Refusal, print_out};

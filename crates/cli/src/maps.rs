@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-use deepheap::maps::{self, Listed};
 use deepheap::stats_report::bytes;
+use deepheap_tools::maps::{self, Listed};
 
 use crate::refusal::{Refusal, print_out};
 

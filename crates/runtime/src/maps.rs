@@ -23,7 +23,7 @@ use deepheap_maps::{self as maps, Request, Writes};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::fault_signal;
 
-pub use deepheap_maps::{Advice, BUDGET_MIN, Listed, Look, MAPS_MAX, MapError, Process, Stats};
+pub use deepheap_maps::{Advice, BUDGET_MIN, MAPS_MAX, MapError, Stats};
 
 use crate::config::{Config, ConfigError, map_ram};
 use crate::machine::Machine;
@@ -202,24 +202,6 @@ pub fn advise(address: *const u8, length: usize, advice: Advice) -> Result<(), M
 pub fn stats(address: *const u8) -> Result<Stats, MapError> {
     let _inside = Inside::enter();
     maps::stats(address)
-}
-
-/// The maps of this user, with their processes.
-///
-/// # Errors
-/// The folder where processes meet cannot be read.
-pub fn list() -> Result<Vec<Listed>, Errno> {
-    let _inside = Inside::enter();
-    maps::list()
-}
-
-/// Looks at a file with a log, from outside; none: it is none.
-///
-/// # Errors
-/// [`MapError`].
-pub fn look(path: &Path) -> Result<Option<Look>, MapError> {
-    let _inside = Inside::enter();
-    maps::look(path)
 }
 
 /// Whether an address lies in a map of this process.

@@ -11,3 +11,8 @@ pub mod sample;
 pub mod simulation;
 
 pub use deepheap_pager::trace_format;
+
+/// Files that are mapped by several processes, seen from outside.
+pub mod maps {
+    pub use deepheap_maps::{Listed, Look, MapError, Process, list, look};
+}
