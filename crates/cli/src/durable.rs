@@ -11,9 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap::durable_inspect::{self, Fsck, Inspection};
 use deepheap::durable_repair;
-use deepheap::heap_file::HeapFile;
 use deepheap::stats_report::bytes;
-use deepheap::{DurableHeap, OpenError};
+use deepheap::{DurableHeap, HeapFile, OpenError};
 
 use crate::refusal::{Refusal, print_out};
 

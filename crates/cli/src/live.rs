@@ -5,9 +5,9 @@
 //! Never: reads a process, but for the names of its code.
 //! Threads: pure functions.
 
-use deepheap::heap_map::HeapMapCopy;
 use deepheap::stats::FaultKind;
 use deepheap::stats_json;
+use deepheap::stats_page::HeapMapCopy;
 use serde_json::{Value, json};
 
 use crate::history::{History, Moment};

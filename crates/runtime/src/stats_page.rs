@@ -21,8 +21,9 @@ use deepheap_sys::file_status::FileId;
 use deepheap_sys::memory_file;
 use deepheap_sys::own_descriptor::OwnDescriptor;
 
-use crate::heap_map::HeapMap;
-use crate::histogram::{AtomicHistogram, Histogram};
+pub use crate::heap_map::{HeapMap, HeapMapCopy};
+use crate::histogram::AtomicHistogram;
+pub use crate::histogram::Histogram;
 use crate::stats::{Counter, FaultKind, Gauge, Latency, STATS_VERSION, Stats};
 
 /// Name of the memfd; `/proc/PID/fd/N` of a running deepheap links to `/memfd:deepheap-stats`.

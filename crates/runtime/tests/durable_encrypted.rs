@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use deepheap::heap_file::HeapFile;
+use deepheap::HeapFile;
 use deepheap::{DurableHeap, DurableOptions, OpenError, durable_inspect, durable_repair};
 use scene::memory::Object;
 use scene::{folder, play};

@@ -5,8 +5,7 @@ mod scene;
 use std::fs::{self, File};
 use std::time::Duration;
 
-use deepheap::heap_map::HeapMapCopy;
-use deepheap::stats_page::StatsPage;
+use deepheap::stats_page::{HeapMapCopy, StatsPage};
 use scene::memory::{Collection, PAGE, seed};
 use scene::play;
 use scene::process::ticks;

@@ -5,9 +5,8 @@
 
 use std::fs;
 
-use deepheap::histogram::Histogram;
 use deepheap::stats::{FaultKind, Stats};
-use deepheap::stats_page::StatsPage;
+use deepheap::stats_page::{Histogram, StatsPage};
 use deepheap::stats_report::count;
 
 /// Statistics at one moment.
