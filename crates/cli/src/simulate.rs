@@ -120,11 +120,8 @@ fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal
                 });
             }
             Some(("scans", "off")) => terms.scans = false,
-            Some(("scans", "on")) => terms.scans = true,
             Some(("strides", "off")) => terms.strides = false,
-            Some(("strides", "on")) => terms.strides = true,
             Some(("sequences", "off")) => terms.sequences = false,
-            Some(("sequences", "on")) => terms.sequences = true,
             _ => return Err(refuse(item)),
         }
     }

@@ -40,8 +40,6 @@ const COLD_NS: u64 = 1_000;
 const EVICTION_NS: u64 = 1_500;
 /// A scan that goes on does so at most so many pages beyond the window before.
 const SKIPPED_MAX: u32 = 8;
-/// A page that was there before the trace is compressed soon after it has left.
-const EARLY_LOOKED_AT: usize = 1024;
 /// Below so many faults the usual costs are assumed.
 const FAULTS_LEAST: usize = 16;
 /// How much of the cache holds objects, in 256ths: if it was never full, and the bounds.
@@ -58,10 +56,21 @@ type Played = Replay<PinnedArray<AtomicU32>>;
 /// What happens in a trace that a replay needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
+    /// Of a page that was there when the trace began, to which it tells that it left.
+    Early(Touch),
     Touch(Touch),
     /// As `Touch`, of a page that came with another one, unless the program came to it later on.
     Passed(Touch),
     Empty(u32),
+}
+
+impl Step {
+    fn touch(&mut self) -> Option<&mut Touch> {
+        match self {
+            Step::Early(touch) | Step::Touch(touch) | Step::Passed(touch) => Some(touch),
+            Step::Empty(_) => None,
+        }
+    }
 }
 
 /// A trace, ready to be played.
@@ -140,7 +149,6 @@ impl Simulation {
             reader.read(traced.lane, &traced.record);
         }
         let Reader {
-            early,
             mut steps,
             pages,
             seen,
@@ -153,7 +161,8 @@ impl Simulation {
             pauses,
             ..
         } = reader;
-        steps.splice(0..0, early.into_iter().map(Step::Touch));
+        // What was there comes first, in the order in which it left.
+        steps.sort_by_key(|step| !matches!(step, Step::Early(_)));
         let median = |mut took: Vec<u32>, usual| {
             if took.len() < FAULTS_LEAST {
                 return usual;
@@ -280,7 +289,7 @@ impl Simulation {
         let mut replay = Replay::new(terms, PinnedArray::new).ok()?;
         for step in &self.steps {
             match step {
-                Step::Touch(touch) => replay.touch(touch),
+                Step::Early(touch) | Step::Touch(touch) => replay.touch(touch),
                 Step::Passed(_) => {}
                 Step::Empty(object) => replay.empty(*object),
             }
@@ -311,10 +320,10 @@ impl Simulation {
             .collect();
         for step in &self.steps {
             match step {
-                Step::Touch(touch) if is_sampled(touch.page, sampled) => {
+                Step::Early(touch) | Step::Touch(touch) if is_sampled(touch.page, sampled) => {
                     replays.iter_mut().for_each(|(_, replay)| replay.touch(touch));
                 }
-                Step::Touch(_) | Step::Passed(_) => {}
+                Step::Early(_) | Step::Touch(_) | Step::Passed(_) => {}
                 Step::Empty(object) => {
                     replays.iter_mut().for_each(|(_, replay)| replay.empty(*object));
                 }
@@ -397,8 +406,8 @@ fn is_sampled(page: u32, sampled: u32) -> bool {
 #[derive(Clone, Copy)]
 struct Page {
     object: u32,
-    /// Its last touch, among the steps; none if it was there before the trace.
-    last: Option<usize>,
+    /// Its last touch, among the steps.
+    last: usize,
     /// It has not left the page buffer since.
     is_in: bool,
     /// It has left RAM since.
@@ -430,8 +439,6 @@ struct Lane {
 /// Makes steps of records.
 #[derive(Default)]
 struct Reader {
-    /// Pages that were there when the trace began, in the order in which they left.
-    early: Vec<Touch>,
     steps: Vec<Step>,
     pages: HashMap<u32, Page>,
     seen: Seen,
@@ -564,7 +571,7 @@ impl Reader {
         let object = self.pages.len() as u32;
         let known = self.pages.entry(page).or_insert(Page {
             object,
-            last: None,
+            last: 0,
             is_in: true,
             is_away: false,
             bytes: PAGE as u16,
@@ -572,7 +579,7 @@ impl Reader {
         self.seen.touches += u64::from(how != How::Passed);
         self.seen.reads += u64::from(known.is_away && !is_new);
         (known.is_away, known.is_in) = (false, true);
-        known.last = Some(self.steps.len());
+        known.last = self.steps.len();
         let touch = Touch {
             object: known.object,
             page,
@@ -593,18 +600,19 @@ impl Reader {
             if leaves != Leaves::Empty {
                 let object = self.pages.len() as u32;
                 let bytes = bytes.unsigned_abs();
-                let known = Page { object, last: None, is_in: false, is_away: false, bytes };
+                let last = self.steps.len();
+                let known = Page { object, last, is_in: false, is_away: false, bytes };
                 self.pages.insert(page, known);
                 self.seen.touches += 1;
                 let (is_new, is_led, lane) = (true, false, 0);
-                self.early.push(Touch { object, page, bytes, leaves, is_new, is_led, lane });
+                let touch = Touch { object, page, bytes, leaves, is_new, is_led, lane };
+                self.steps.push(Step::Early(touch));
             }
             return;
         };
         known.is_away = false;
         if core::mem::take(&mut known.is_in)
-            && let Some(Step::Touch(touch) | Step::Passed(touch)) =
-                known.last.and_then(|at| self.steps.get_mut(at))
+            && let Some(touch) = self.steps.get_mut(known.last).and_then(Step::touch)
         {
             touch.leaves = leaves;
         }
@@ -614,19 +622,7 @@ impl Reader {
     fn takes(&mut self, page: u32, bytes: u16) {
         let Some(known) = self.pages.get_mut(&page) else { return };
         known.bytes = bytes;
-        let touch = match known.last {
-            Some(at) => self.steps.get_mut(at),
-            None => return self.early_takes(page, bytes),
-        };
-        if let Some(Step::Touch(touch) | Step::Passed(touch)) = touch {
-            touch.bytes = bytes;
-        }
-    }
-
-    fn early_takes(&mut self, page: u32, bytes: u16) {
-        // It has just left: it is among the last.
-        let touch = self.early.iter_mut().rev().take(EARLY_LOOKED_AT).find(|it| it.page == page);
-        if let Some(touch) = touch {
+        if let Some(touch) = self.steps.get_mut(known.last).and_then(Step::touch) {
             touch.bytes = bytes;
         }
     }
