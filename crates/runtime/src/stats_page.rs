@@ -14,12 +14,12 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 use deepheap_sys::file_status::FileId;
-use deepheap_sys::memory_file;
 use deepheap_sys::own_descriptor::OwnDescriptor;
+use deepheap_sys::{clock, memory_file};
 
 pub use crate::heap_map::{HeapMap, HeapMapCopy};
 use crate::histogram::AtomicHistogram;
@@ -115,23 +115,8 @@ impl StatsPage {
     unsafe fn map_new(at: *mut StatsPage) -> Result<*mut StatsPage> {
         let file = memory_file::create(STATS_PAGE_NAME, size_of::<StatsPage>())?;
         let inode = FileId::of(file.as_raw_fd())?.inode;
-        let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
-        // SAFETY: without `at` the kernel chooses a free address; with it the caller vouches that
-        // a page of this length is there to be replaced.
-        let mapped = unsafe {
-            libc::mmap(
-                at.cast(),
-                size_of::<StatsPage>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | fixed,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if mapped == libc::MAP_FAILED {
-            return Err(Error::last_os_error());
-        }
-        let page: *mut StatsPage = mapped.cast();
+        // SAFETY: the caller's promise.
+        let page = unsafe { Self::map(file.as_raw_fd(), at)? };
         // SAFETY: a live mapping of that size, aligned to a page, zero bytes are valid atomics.
         let header = unsafe { &*page };
         header.version.store(PAGE_VERSION, Relaxed);
@@ -139,9 +124,25 @@ impl StatsPage {
         header.pid.store(std::process::id(), Relaxed);
         header.descriptor.store(file.keep(), Relaxed);
         header.inode.store(inode, Relaxed);
-        header.started_ns.store(boot_time_ns(), Relaxed);
+        header.started_ns.store(clock::boot_ns(), Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(page)
+    }
+
+    /// Maps the page of a file, shared: at `at`, or where there is room.
+    ///
+    /// # Safety
+    /// `at` is null or the address of a page mapped by this function, which is replaced.
+    unsafe fn map(file: RawFd, at: *mut StatsPage) -> Result<*mut StatsPage> {
+        let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | fixed);
+        // SAFETY: without `at` the kernel chooses a free address; with it the caller vouches that
+        // a page of this length is there to be replaced.
+        let mapped = unsafe { libc::mmap(at.cast(), size_of::<Self>(), rights, flags, file, 0) };
+        if mapped == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        Ok(mapped.cast())
     }
 
     /// Adds `n` to a counter. `shard` is any number that differs between busy threads.
@@ -230,22 +231,13 @@ impl StatsPage {
         if !keeps_length || file.metadata()?.len() < size_of::<Self>() as u64 {
             return Err(Error::new(ErrorKind::InvalidData, "not a statistics page"));
         }
-        // SAFETY: the kernel chooses a free address. The file is as long and cannot become shorter,
-        // so no touch faults; zero bytes, and all others, are valid atomics.
+        // SAFETY: null: the kernel chooses a free address.
+        let page = unsafe { Self::map(file.as_raw_fd(), core::ptr::null_mut())? };
+        // SAFETY: mapped a line above. The file is as long and cannot become shorter, so no touch
+        // faults; zero bytes, and all others, are valid atomics. Nobody else knows of the mapping.
         unsafe {
-            let mapped = libc::mmap(
-                core::ptr::null_mut(),
-                size_of::<Self>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            );
-            if mapped == libc::MAP_FAILED {
-                return Err(Error::last_os_error());
-            }
-            (*mapped.cast::<Self>()).heap_map.ask(for_map);
-            libc::munmap(mapped, size_of::<Self>());
+            (*page).heap_map.ask(for_map);
+            libc::munmap(page.cast(), size_of::<Self>());
         }
         Ok(())
     }
@@ -260,7 +252,7 @@ impl StatsPage {
             size: size_of::<Stats>() as u32,
             pid: self.pid.load(Relaxed),
             managing: u32::from(gauge(Gauge::Managing) != 0),
-            uptime_ns: boot_time_ns().saturating_sub(self.started_ns.load(Relaxed)),
+            uptime_ns: clock::boot_ns().saturating_sub(self.started_ns.load(Relaxed)),
             fault_zero: latency(FaultKind::Zero),
             fault_cached: latency(FaultKind::Cached),
             fault_stored: latency(FaultKind::Stored),
@@ -375,12 +367,4 @@ impl StatsPage {
     pub fn pid(&self) -> u32 {
         self.pid.load(Relaxed)
     }
-}
-
-/// The clock all processes of a machine share.
-fn boot_time_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one timespec; the clock exists since Linux 2.6.39.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -8,6 +8,11 @@ pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// Nanoseconds since the machine started, also those that it slept: the same in all processes.
+pub fn boot_ns() -> u64 {
+    read(libc::CLOCK_BOOTTIME)
+}
+
 /// Nanoseconds of CPU time that all threads of the process have used.
 pub fn process_cpu_ns() -> u64 {
     read(libc::CLOCK_PROCESS_CPUTIME_ID)
