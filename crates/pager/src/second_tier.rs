@@ -44,11 +44,6 @@ impl Pager {
         self.tier_mix.allow(more, most);
     }
 
-    /// From now on pages go to store and second tier by turns, as with two devices of swap.
-    pub fn take_turns(&self) {
-        self.tier_mix.take_turns();
-    }
-
     /// A scan has gone on by so many pages.
     pub(crate) fn note_scan(&self, pages: u32) {
         if self.store.second_tier().is_some() {
@@ -60,8 +55,7 @@ impl Pager {
     pub(crate) fn promote(&self, owned: &Owned) {
         let descriptor = self.ownership.of(owned);
         let is_slow = |block: Block| self.store.is_in_second_tier(block);
-        let is_alone = !matches!(descriptor.came_by(), CameBy::Scan | CameBy::Followed)
-            && !self.tier_mix.takes_turns();
+        let is_alone = !matches!(descriptor.came_by(), CameBy::Scan | CameBy::Followed);
         if is_alone && descriptor.backing().is_some_and(is_slow) {
             self.drop_backing(owned);
         }
@@ -87,10 +81,6 @@ impl Pager {
         packer.is_sequence[..count].fill(false);
         let none = Chosen { to_store: 0, to_second: 0 };
         let Some(second) = self.store.second_tier_to_fill() else { return none };
-        if self.tier_mix.takes_turns() {
-            let to_second = self.choose_by_turns(packer, count);
-            return Chosen { to_second, ..none };
-        }
         let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
         let seen = self.tier_mix.seen(disk_ns);
         let Some(first) = first else { return self.choose_way(packer, count, seen) };
@@ -161,20 +151,6 @@ impl Pager {
             Some(Place::Stored(_)) => Stands::Fast,
             _ => Stands::Stays,
         }
-    }
-
-    /// As `choose_sequence`: every other page of what leaves goes to the second tier.
-    fn choose_by_turns(&self, packer: &mut Packer, count: usize) -> usize {
-        let mut chosen = 0;
-        for index in 0..count {
-            let (page, id) = packer.leaving[index];
-            if self.is_changed_page(page, id) && page.0 % 2 == 1 {
-                packer.leaving[BATCH_MAX + chosen] = (page, id);
-                packer.is_sequence[index] = true;
-                chosen += 1;
-            }
-        }
-        chosen
     }
 
     /// Lists the changed pages of a group that are in the cache and came in sequence, in order;

@@ -18,8 +18,6 @@ pub(crate) struct TierMix {
     page_ns: MovingMean,
     /// Pages that may go to the second tier.
     allowed: AtomicU64,
-    /// Pages go by turns, whatever they are.
-    takes_turns: AtomicBool,
     /// Something that a trail asked for last is in the second tier.
     is_trail_slow: AtomicBool,
 }
@@ -30,17 +28,8 @@ impl TierMix {
             scanned_ns: AtomicU64::new(0),
             page_ns: MovingMean::new(),
             allowed: AtomicU64::new(u64::MAX),
-            takes_turns: AtomicBool::new(false),
             is_trail_slow: AtomicBool::new(false),
         }
-    }
-
-    pub(crate) fn take_turns(&self) {
-        self.takes_turns.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn takes_turns(&self) -> bool {
-        self.takes_turns.load(Ordering::Relaxed)
     }
 
     pub(crate) fn note_trail(&self, is_slow: bool) {

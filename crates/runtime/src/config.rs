@@ -25,7 +25,6 @@
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
 //! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `strides` | `yes` or `no`: walks in equal steps are fetched ahead | `yes` |
-//! | `tier_turns` | `yes` or `no`: pages go to store and tier by turns, to compare with | `no` |
 //! | `sequences` | `yes` or `no`: pages that followed each other before are fetched ahead | `yes` |
 //! | `discard` | `yes` or `no`: the store's device is told what is free | `yes` |
 //! | `stats` | file for a JSON line at exit | none |
@@ -189,8 +188,6 @@ pub struct Config {
     pub strides: bool,
     /// Tuning: whether pages that followed each other before are fetched ahead.
     pub sequences: bool,
-    /// Pages go to store and second tier by turns, whatever they are: to compare with.
-    pub tier_turns: bool,
     /// Tuning: whether the store's device is told what is free.
     pub discard: bool,
     /// Where a JSON line of statistics goes at exit.
@@ -244,7 +241,6 @@ impl Config {
             overcommit: Overcommit::Lazy,
             strides: true,
             sequences: true,
-            tier_turns: false,
             discard: true,
             stats_file: None,
             trace_file: None,
@@ -358,7 +354,6 @@ impl Config {
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
             "pool_step" => self.pool_step = pool_step(value)?,
             "strides" => self.strides = flag("strides", value)?,
-            "tier_turns" => self.tier_turns = flag("tier_turns", value)?,
             "sequences" => self.sequences = flag("sequences", value)?,
             "discard" => self.discard = flag("discard", value)?,
             "stats" => self.stats_file = Some(path("stats", value)?),
@@ -555,7 +550,6 @@ impl Config {
         for (key, value, usual) in [
             ("micro_pages", self.micro_pages, false),
             ("strides", self.strides, true),
-            ("tier_turns", self.tier_turns, false),
             ("sequences", self.sequences, true),
             ("discard", self.discard, true),
             ("show_stats", self.show_stats, false),

@@ -48,10 +48,7 @@ impl Runtime {
     /// Starts the workers of the second tier, if there is one.
     pub(crate) fn start_second_tier(&'static self) {
         let is_there = |pager: &&Pager| pager.store().second_tier_to_fill().is_some();
-        if let Some(pager) = self.pager().filter(is_there) {
-            if self.config.tier_turns {
-                pager.take_turns();
-            }
+        if self.pager().filter(is_there).is_some() {
             spawn(self, c"deepheap-write2", writer);
             spawn(self, c"deepheap-gc2", collector);
         }

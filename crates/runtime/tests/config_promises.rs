@@ -177,7 +177,7 @@ fn every_key_is_read() {
          tier:model:hdd@/d:1T,stall:off,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,pool-step:500,strides:no,sequences:no,\
-         tier_turns:1,discard:no,stats:/tmp/s.json,show_stats:yes,\
+         discard:no,stats:/tmp/s.json,show_stats:yes,\
          trace:/tmp/t,children:no,force:1,encrypt:yes,",
     )
     .expect("all keys");
@@ -198,7 +198,6 @@ fn every_key_is_read() {
         micro_pages: true,
         strides: false,
         sequences: false,
-        tier_turns: true,
         discard: false,
         stats_file: Some(PathBuf::from("/tmp/s.json")),
         trace_file: Some(PathBuf::from("/tmp/t")),
@@ -341,7 +340,6 @@ fn any_config() -> impl Strategy<Value = Config> {
                 micro_pages: flags[0] != flags[2],
                 strides: flags[4],
                 sequences: flags[2] != flags[4],
-                tier_turns: flags[1] != flags[3],
                 discard: flags[3] != flags[4],
                 show_stats: flags[0],
                 children: flags[1],

@@ -1,4 +1,4 @@
-//! HybridSwap: programs with an SSD alone, with a disk behind it, and with pages by turns on both.
+//! HybridSwap: programs with an SSD alone, and with a disk behind it.
 //!
 //! Guarantees: each run is a process of its own; what was measured is kept in a file, and a sitting
 //! that was cut short goes on where it was. Contenders of a case follow one another.
@@ -63,7 +63,6 @@ enum Behind {
     Ssd,
     /// A disk by the model, under a bound in percent.
     Disk(Option<u32>),
-    Turns,
 }
 
 impl Behind {
@@ -73,7 +72,6 @@ impl Behind {
             Behind::Ssd => String::new(),
             Behind::Disk(None) => format!("{tier},stall:off"),
             Behind::Disk(Some(percent)) => format!("{tier},stall:{percent}%"),
-            Behind::Turns => format!("{tier},stall:off,tier_turns:yes"),
         }
     }
 }
@@ -106,16 +104,14 @@ const fn work_us(kind: Kind) -> u64 {
 }
 
 fn cases() -> Vec<Case> {
-    use Behind::{Disk, Ssd, Turns};
+    use Behind::{Disk, Ssd};
     let mut cases = Vec::new();
     for (kind, name) in tables::KINDS {
         for quarters in [1, 2, 3, 4] {
             for (behind, word) in tables::CONTENDERS {
                 // What is far slower is measured where it says most.
-                match behind {
-                    Turns if quarters != 2 => continue,
-                    Disk(None) if quarters > 2 => continue,
-                    _ => {}
+                if behind == Disk(None) && quarters > 2 {
+                    continue;
                 }
                 let name = format!("{name}-{quarters}-{word}");
                 let programs = vec![(kind, behind, work_us(kind))];
@@ -142,7 +138,6 @@ fn cases() -> Vec<Case> {
         cases.push(bounded(&format!("bound-{percent}"), vec![Disk(Some(percent))]));
     }
     cases.push(bounded("bound-two", vec![Disk(Some(10)), Disk(Some(30))]));
-    debug_assert!(cases.iter().any(|case| case.programs[0].1 == Turns));
     cases
 }
 

@@ -20,11 +20,10 @@ pub fn name_of(kind: Kind) -> &'static str {
 }
 
 /// Contenders, with the words that their cases have in their names.
-pub const CONTENDERS: [(Behind, &str); 4] = [
+pub const CONTENDERS: [(Behind, &str); 3] = [
     (Behind::Ssd, "ssd"),
     (Behind::Disk(Some(20)), "disk"),
     (Behind::Disk(None), "unbounded"),
-    (Behind::Turns, "turns"),
 ];
 
 /// Programs at once, with the names of their cases.
@@ -56,7 +55,6 @@ fn words(behind: Behind) -> &'static str {
         Behind::Ssd => "SSD",
         Behind::Disk(Some(_)) => "SSD and disk",
         Behind::Disk(None) => "the same, `stall:off`",
-        Behind::Turns => "by turns",
     }
 }
 
