@@ -22,7 +22,7 @@ const VARIABLES: [(&str, &str); 4] = [
     (
         "DEEPHEAP_CONF",
         "Settings as key:value, separated by commas: ram, store, store_size, store_floor, tier, \
-         overcommit, page_buffer, compress, objects, micro_pages, mmap, segment, pool_step, \
+         overcommit, page_buffer, compress, objects, micro_pages, mmap, segment, \
          strides, sequences, discard, stats, trace, show_stats, children, force, encrypt; each \
          once. For example ram:2G,store:/mnt/nvme. Blanks around keys and values do not count; a \
          comma inside a path is written \\, and a backslash \\\\. Options of the command line \

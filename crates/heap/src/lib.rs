@@ -53,7 +53,6 @@ pub use outcome::{
     Allocated, Freed, FreedObjects, FreedPages, FreedRun, ObjectShape, Shortage, Shrunk, SpanRange,
 };
 pub use page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
-pub use pool::POOL_STEP;
 pub use saved_tables::{BadTables, TableShape};
 pub use shape::{LANE_BYTES, LANES, objects_per_block, stride};
 pub use thread_cache::ThreadCache;

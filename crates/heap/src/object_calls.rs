@@ -231,11 +231,6 @@ impl Heap {
         self.objects.space.lock.lock().promised
     }
 
-    /// Sets the most objects that a pool adds when it grows; `POOL_STEP` if it is never called.
-    pub fn set_pool_step(&self, objects: usize) {
-        self.objects.pools.step.store(objects.max(1), Relaxed);
-    }
-
     /// The kept bytes of a page: those of its object or objects if it is an object page, otherwise
     /// all 4096. Stable while an object of the page's pool chunk or array is live or in quarantine.
     /// Lock-free, for signal handlers too.

@@ -42,8 +42,8 @@ const POOLS: usize = POOLED_MAX / OBJECT_GRAIN;
 /// Objects of a pool's first chunk, if an object is no longer than `FIRST_SIZE` bytes.
 const FIRST_STEP: usize = 128;
 const FIRST_SIZE: usize = 512;
-/// Objects of a pool's later chunks, unless the heap is told otherwise.
-pub const POOL_STEP: usize = 10_000;
+/// The most objects of a later chunk.
+const POOL_STEP: usize = 10_000;
 
 /// One pool. Chunk names are 0 where there is none.
 #[derive(Default)]
@@ -69,8 +69,6 @@ pub(crate) struct Pools {
     pub(crate) locks: Box<[Lock<()>]>,
     /// A bit for each pool that ever had a chunk.
     used: [AtomicU64; POOLS / 64],
-    /// The most objects that later chunks have.
-    pub(crate) step: AtomicUsize,
 }
 
 /// The tables that pools share.
@@ -126,7 +124,6 @@ impl Pools {
             pools: Table::new(POOLS, populated)?,
             locks: (0..POOL_LOCKS).map(|_| Lock::new(())).collect(),
             used: [const { AtomicU64::new(0) }; POOLS / 64],
-            step: AtomicUsize::new(POOL_STEP),
         })
     }
 
@@ -296,14 +293,13 @@ impl Pools {
         let have = self.pools[number].objects.load(Relaxed) as usize;
         let create = |shape: Shape, in_lanes: bool| {
             let (stride, batch) = (shape.stride as usize, shape.batch as usize);
-            let step = self.step.load(Relaxed) / stride;
             // Larger objects have many sizes, with few objects of each. Their pools start small,
             // because store space is promised for a whole chunk.
             let first = match stride {
                 1 => (FIRST_STEP * FIRST_SIZE / shape.size()).clamp(PAGES_PER_GROUP, FIRST_STEP),
                 _ => PAGES_PER_GROUP / stride,
             };
-            let objects = have.max(first).min(step.max(1));
+            let objects = have.max(first).min(POOL_STEP / stride);
             // Whole groups of pages, up to a span.
             let pages = (objects.div_ceil(batch) * stride).next_multiple_of(PAGES_PER_GROUP);
             let slots = pages.min(PAGES_PER_SPAN) / stride;

@@ -76,7 +76,6 @@ fn load(saved: &Saved, base: usize, spans: usize) -> Result<Heap, BadTables> {
 impl Model {
     fn new(recycling: Recycling) -> Model {
         let region = Region::new(SPANS, recycling);
-        region.heap.set_pool_step(500);
         let cache = region.cache();
         let (runs, objects) = (Vec::new(), Vec::new());
         Model { region, cache, live: BTreeMap::new(), runs, objects, next_tag: 1 }
@@ -92,7 +91,6 @@ impl Model {
         assert_eq!(save(old), saved, "saving changes nothing");
         let region = self.region.under(load(&saved, self.region.base, SPANS).unwrap());
         let heap = region.heap;
-        heap.set_pool_step(500);
         assert_eq!(heap.allocated_bytes(), old.allocated_bytes());
         assert_eq!(heap.objects_live(), old.objects_live());
         assert_eq!(heap.committed_pages(), old.committed_pages());

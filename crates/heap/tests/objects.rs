@@ -221,7 +221,6 @@ fn random_sequence(seed: u64, mut model: Model, steps: usize, sizes: usize) {
     println!("seed {seed}");
     let mut random = Random::new(seed);
     let some: Vec<usize> = (0..sizes).map(|_| size(&mut random)).collect();
-    model.region.heap.set_pool_step(1000);
     for step in 0..steps {
         let choice = random.below(1 << 20);
         match random.below(100) {

@@ -23,7 +23,6 @@
 //! | `micro_pages` | `yes` or `no`: eight objects of up to 512 bytes share a frame of RAM | `no` |
 //! | `mmap` | size from which on private anonymous `mmap` is managed, or `off` | `256K` |
 //! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
-//! | `pool_step` | objects by which a pool of one size grows at most | 10000 |
 //! | `strides` | `yes` or `no`: walks in equal steps are fetched ahead | `yes` |
 //! | `sequences` | `yes` or `no`: pages that followed each other before are fetched ahead | `yes` |
 //! | `discard` | `yes` or `no`: the store's device is told what is free | `yes` |
@@ -62,7 +61,7 @@ pub use deepheap_store::ModelKind;
 use deepheap_sys::environment;
 
 use crate::config_text::{escaped, items, trimmed, unescaped};
-use crate::config_words::{compress, compress_word, overcommit, pool, pool_step, stall};
+use crate::config_words::{compress, compress_word, overcommit, pool, stall};
 use crate::machine::Machine;
 pub use crate::stall_limit::StallLimit;
 use crate::stats_report::bytes;
@@ -109,8 +108,6 @@ const BUDGET_PER_SEGMENT: u64 = 512;
 const BUDGET_PER_TIER_SEGMENT: u64 = 64;
 /// Durable heaps that a process can have open.
 pub const OPEN_MAX: usize = 16;
-/// Objects by which a pool grows at most, if nothing is said.
-pub const POOL_STEP_DEFAULT: u32 = deepheap_heap::POOL_STEP as u32;
 
 /// A part of something that is known only later: of the budget, or of what a disk has free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,8 +211,6 @@ pub struct Config {
     pub mmap: Option<usize>,
     /// Tuning: bytes of one segment of the log.
     pub segment_bytes: u64,
-    /// Tuning: objects by which a pool of objects of one size grows at most.
-    pub pool_step: u32,
 }
 
 /// Bytes of a size; percentages are of this machine (or of its memory cgroup).
@@ -254,7 +249,6 @@ impl Config {
             micro_pages: false,
             mmap: Some(MMAP_DEFAULT_BYTES),
             segment_bytes: SEGMENT_DEFAULT_BYTES,
-            pool_step: POOL_STEP_DEFAULT,
         }
     }
 
@@ -352,7 +346,6 @@ impl Config {
             "micro_pages" => self.micro_pages = flag("micro_pages", value)?,
             "mmap" => self.mmap = mmap(value)?,
             "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
-            "pool_step" => self.pool_step = pool_step(value)?,
             "strides" => self.strides = flag("strides", value)?,
             "sequences" => self.sequences = flag("sequences", value)?,
             "discard" => self.discard = flag("discard", value)?,
@@ -537,9 +530,6 @@ impl Config {
         }
         if self.segment_bytes != SEGMENT_DEFAULT_BYTES {
             put("segment", &size::exact(self.segment_bytes));
-        }
-        if self.pool_step != POOL_STEP_DEFAULT {
-            put("pool_step", &self.pool_step.to_string());
         }
         if let Some(path) = &self.stats_file {
             put("stats", &text(path));

@@ -71,7 +71,7 @@ impl fmt::Display for ConfigError {
                 out,
                 "there is no setting '{}': the settings are ram, stall, pool, store, store_size, \
                  store_floor, tier, overcommit, page_buffer, compress, objects, mmap, segment, \
-                 pool_step, stats, show_stats, children, force and encrypt (a comma inside a path \
+                 stats, show_stats, children, force and encrypt (a comma inside a path \
                  is written \\,)",
                 Line(key),
             ),

@@ -1,4 +1,4 @@
-//! Config words: settings that are a word or a number of their own.
+//! Config words: settings that are a word of their own.
 //!
 //! Guarantees: what is none is refused with the words that there are.
 //! Threads: pure.
@@ -27,17 +27,6 @@ pub(crate) fn compress(value: &str) -> Result<Compress, ConfigError> {
     let found = COMPRESS.into_iter().find(|&compress| compress_word(compress) == word);
     let (text, words) = (value.to_owned(), "auto, off or lz4");
     found.ok_or(ConfigError::NoneOf { key, text, words })
-}
-
-pub(crate) fn pool_step(value: &str) -> Result<u32, ConfigError> {
-    match value.trim().parse() {
-        Ok(objects @ 1..) => Ok(objects),
-        _ => Err(ConfigError::NoneOf {
-            key: "pool_step",
-            text: value.to_owned(),
-            words: "a number of objects, 1 at least",
-        }),
-    }
 }
 
 /// A percentage of the run time, or `off`.

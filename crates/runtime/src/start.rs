@@ -127,7 +127,6 @@ fn start(mut config: Config, held: &Guard<'static, ()>) -> Result<&'static Runti
     let child_folders = folders_of_children(&config);
     let runtime = Runtime::new(config, child_folders).map_err(InitError::Resources)?;
     let runtime: &'static Runtime = Box::leak(Box::new(runtime));
-    runtime.heap.set_pool_step(runtime.config.pool_step as usize);
     runtime.publish_gauges();
     runtime.publish(held);
     if runtime.config.show_stats && is_first_process(runtime) {

@@ -176,7 +176,7 @@ fn every_key_is_read() {
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
          tier:model:hdd@/d:1T,stall:off,\
          overcommit:strict,page_buffer:40%,segment:512K,\
-         compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,pool-step:500,strides:no,sequences:no,\
+         compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,strides:no,sequences:no,\
          discard:no,stats:/tmp/s.json,show_stats:yes,\
          trace:/tmp/t,children:no,force:1,encrypt:yes,",
     )
@@ -210,7 +210,6 @@ fn every_key_is_read() {
         objects: Some(64..=2048),
         mmap: Some(2 << 20),
         segment_bytes: 512 << 10,
-        pool_step: 500,
     };
     assert_eq!(config, expected);
 }
@@ -264,8 +263,6 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("objects:1500-100", "objects 1500-100 is impossible: give the smaller first, 100-1500"),
         ("objects:0-64", "objects 0-64 is impossible: the smallest object has 1 byte"),
         ("objects:64-1M", "objects 64-1M is impossible: the largest object has 64.0 KiB"),
-        ("pool_step:0", "1 at least"),
-        ("pool_step:10K", "a number of objects"),
         ("overcommit:maybe", "'maybe' is not understood: write lazy or strict"),
         ("store_floor:120%", "1% to 100%"),
         ("children:maybe", "write yes or no"),
@@ -309,7 +306,7 @@ fn any_config() -> impl Strategy<Value = Config> {
         (store_size.clone(), store_floor, store_size),
         any::<[bool; 5]>(),
         (proptest::option::of(page_buffer), compress),
-        (18u32..=23, 1u32..=u32::MAX),
+        18u32..=23,
         (objects, proptest::option::of(0usize..1 << 40)),
     )
         .prop_map(
@@ -319,7 +316,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 (store_size, store_floor, tier_size),
                 flags,
                 parts,
-                steps,
+                segment,
                 (objects, mmap),
             )| Config {
                 ram,
@@ -349,8 +346,7 @@ fn any_config() -> impl Strategy<Value = Config> {
                 compress: parts.1,
                 objects,
                 mmap,
-                segment_bytes: 1 << steps.0,
-                pool_step: steps.1,
+                segment_bytes: 1 << segment,
             },
         )
 }
@@ -367,7 +363,7 @@ fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: stall: pool: auto store: store_size: store-size: store_floor: \
         tier: :1G :16 model: hdd@ \
         overcommit: lazy strict page_buffer: compress: mmap: objects: micro_pages: segment: \
-        pool_step: strides: sequences: discard: stats: trace: show_stats: children: force: \
+        strides: sequences: discard: stats: trace: show_stats: children: force: \
         encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \
         9999999999999999999999 18446744073709551615 1e9 yes no /var/tmp +1";
     WORDS.split(' ').chain([" ", "\\ ", "\n", "\0", "\u{a0}"]).collect()
