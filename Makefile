@@ -74,11 +74,13 @@ lint: ## Checks with clippy; a warning is an error.
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-pager --features schedules --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-heap --features strict --all-targets -- -D warnings
+	$(CARGO) clippy -p deepheap -p deepheap-bench --features device-models --all-targets -- -D warnings
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
 	$(CARGO) test --workspace --no-run
 	timeout --kill-after=30 60m $(CARGO) test --workspace --no-fail-fast
 	timeout --kill-after=30 10m $(CARGO) test -p deepheap-heap --features strict
+	timeout --kill-after=30 10m $(CARGO) test -p deepheap --features device-hook --test second_tier bound
 
 schedules: ## Plays the pager with threads of which a seed decides who goes on (SCHEDULES=60).
 	DEEPHEAP_SCHEDULES=$(SCHEDULES) $(CARGO) test -p deepheap-pager --features schedules --lib \
@@ -166,6 +168,7 @@ bench-flashvm: papers-build ## Measures paging policies one by one, into docs/pa
 
 bench-hybridswap: papers-build ## Measures sequences of pages, into docs/papers; swap: root.
 	$(RELEASE)/deepheap-papers flashvm --only sequences --page docs/papers/hybridswap.md
+	$(CARGO) build --release -p deepheap-papers --features device-models
 	$(RELEASE)/deepheap-papers hybridswap --page docs/papers/hybridswap.md $(BENCH_OPTIONS)
 
 bench-flashmap: papers-build ## Measures maps beside mmap, into docs/papers; root, half an hour.

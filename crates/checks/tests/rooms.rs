@@ -41,10 +41,13 @@ const EDGES: [(&str, &[&str]); 18] = [
     ),
     ("deepheap-cli", &["deepheap", "deepheap-tools"]),
     ("deepheap-bench", &["deepheap", "deepheap-tools", "deepheap-load"]),
-    ("deepheap-papers", &["deepheap", "deepheap-bench", "deepheap-tools", "deepheap-load"]),
+    (
+        "deepheap-papers",
+        &["deepheap", "deepheap-bench", "deepheap-tools", "deepheap-load", "deepheap-sim"],
+    ),
     ("deepheap-load", &["deepheap-measure"]),
     ("libdeepheap-load", &["deepheap-load", "deepheap-measure"]),
-    ("deepheap-sim", &["deepheap-store"]),
+    ("deepheap-sim", &["deepheap-store", "deepheap-sys"]),
     ("deepheap-child", &[]),
     ("deepheap-checks", &[]),
 ];

@@ -167,8 +167,7 @@ pub struct Run {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub store_size: Option<String>,
     /// A second tier behind the store, for what is read back in order: a folder on a hard disk, a
-    /// file or device; model:hdd@PATH is as slow as one; SIZE as --store-size, 90% if there is none
-    /// [default: none]
+    /// file or device; SIZE as --store-size, 90% if there is none [default: none]
     #[arg(long, value_name = "PATH[:SIZE]", value_parser = any_path())]
     pub tier: Option<PathBuf>,
     /// What stays free on the file system of a store in a folder [default: 5%, 1 GiB at least]

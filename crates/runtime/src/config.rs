@@ -10,7 +10,6 @@
 //! | `stall` | percentage of its run time that a program may stand in faults, or `off` | `off` |
 //! | `pool` | name: all processes of this user that give it share the `ram` of the first | none |
 //! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
-//! | | `model:hdd@PATH`, `model:net@PATH`: as slow as a hard disk or a network volume | |
 //! | `store_size` | size, or percentage of what the store has free | `90%` |
 //! | `tier` | a second tier behind the store, for what is read back in order: as `store` | none |
 //! | | with a size behind a last colon, or a percentage of what is free there | `:90%` |
@@ -57,7 +56,6 @@ use deepheap_measure::size::{self, SizeError};
 pub use deepheap_pager::Compress;
 use deepheap_pager::Overcommit;
 use deepheap_policy::budget_split;
-pub use deepheap_store::ModelKind;
 use deepheap_sys::environment;
 
 use crate::config_text::{escaped, items, trimmed, unescaped};
@@ -153,8 +151,6 @@ impl fmt::Display for Share {
 pub struct SecondTier {
     /// Folder, file or block device.
     pub path: PathBuf,
-    /// As [`Config::store_model`].
-    pub model: Option<ModelKind>,
     /// How much of what is free there may be used.
     pub size: Share,
 }
@@ -171,8 +167,6 @@ pub struct Config {
     pub pool: Option<String>,
     /// Folder, file or block device; `None`: `$TMPDIR` or the working folder.
     pub store: Option<PathBuf>,
-    /// The store takes as long as such a device would; `None`: as long as it takes.
-    pub store_model: Option<ModelKind>,
     /// How much of what is free at the store may be used.
     pub store_size: Share,
     /// The second tier; `None`: there is none.
@@ -229,7 +223,6 @@ impl Config {
             stall: None,
             pool: None,
             store: None,
-            store_model: None,
             store_size: STORE_SIZE_DEFAULT,
             tier: None,
             store_floor: None,
@@ -329,10 +322,7 @@ impl Config {
             "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
             "stall" => self.stall = stall(value)?,
             "pool" => self.pool = Some(pool(value)?),
-            "store" => {
-                let (model, path) = store("store", value)?;
-                (self.store_model, self.store) = (model, Some(path));
-            }
+            "store" => self.store = Some(path("store", value)?),
             "store_size" => self.store_size = Share::parse("store_size", value)?,
             "tier" => {
                 self.tier = Some(SecondTier::parse(value)?);
@@ -375,12 +365,11 @@ impl Config {
 
     /// The settings of the second tier, as if it were the store.
     pub fn of_tier(&self) -> Option<Config> {
-        let SecondTier { path, model, size } = self.tier.clone()?;
+        let SecondTier { path, size } = self.tier.clone()?;
         let part = (self.usual_ram() / BUDGET_PER_TIER_SEGMENT).max(1);
         let larger = (1 << part.ilog2()).min(SEGMENT_DEFAULT_BYTES);
         let (store, segment_bytes) = (Some(path), self.segment_bytes.max(larger));
-        let tier = Config { store, store_size: size, segment_bytes, ..self.clone() };
-        Some(Config { store_model: model, ..tier })
+        Some(Config { store, store_size: size, segment_bytes, ..self.clone() })
     }
 
     /// The bound on stalls that is held by the amount of RAM, rather than by what goes to the
@@ -498,7 +487,7 @@ impl Config {
             put("pool", pool);
         }
         if let Some(path) = &self.store {
-            put("store", &modelled(self.store_model, path));
+            put("store", &text(path));
         }
         if self.store_size != STORE_SIZE_DEFAULT {
             put("store_size", &self.store_size.to_string());
@@ -559,17 +548,16 @@ impl SecondTier {
     /// Reads `PATH` or `PATH:SIZE`. A path may have colons: only what reads as a size behind the
     /// last one is a size.
     fn parse(value: &str) -> Result<SecondTier, ConfigError> {
-        let (model, place) = split_model("tier", value)?;
-        let (path_text, size) = place
+        let (path_text, size) = value
             .rsplit_once(':')
             .and_then(|(path, size)| Some((path, Share::parse("tier", size).ok()?)))
-            .unwrap_or((place, STORE_SIZE_DEFAULT));
-        Ok(SecondTier { path: path("tier", path_text)?, model, size })
+            .unwrap_or((value, STORE_SIZE_DEFAULT));
+        Ok(SecondTier { path: path("tier", path_text)?, size })
     }
 
     /// What `parse` reads.
     fn text(&self) -> String {
-        let place = modelled(self.model, &self.path);
+        let place = self.path.to_string_lossy().into_owned();
         let is_read_back = SecondTier::parse(&place).is_ok_and(|read| read.path == self.path);
         match self.size {
             STORE_SIZE_DEFAULT if is_read_back => place,
@@ -630,34 +618,6 @@ fn floor(value: &str) -> Result<Share, ConfigError> {
         Some("0") => Ok(Share::Bytes(0)),
         _ => Share::parse("store_floor", value),
     }
-}
-
-/// Which model a store follows, if any, and where it is.
-fn store(key: &'static str, value: &str) -> Result<(Option<ModelKind>, PathBuf), ConfigError> {
-    let (model, place) = split_model(key, value)?;
-    Ok((model, path(key, place)?))
-}
-
-/// The model before a place, if there is one, and the place.
-fn split_model<'a>(
-    key: &'static str,
-    value: &'a str,
-) -> Result<(Option<ModelKind>, &'a str), ConfigError> {
-    let Some(modelled) = value.trim_start().strip_prefix("model:") else {
-        return Ok((None, value));
-    };
-    let parts = modelled.split_once('@');
-    let Some((Ok(kind), place)) = parts.map(|(kind, place)| (kind.parse(), place)) else {
-        let words = "model:hdd@PATH, model:net@PATH, or a path alone";
-        return Err(ConfigError::NoneOf { key, text: value.to_owned(), words });
-    };
-    Ok((Some(kind), place))
-}
-
-/// What `split_model` reads.
-fn modelled(kind: Option<ModelKind>, path: &Path) -> String {
-    let model = kind.map_or(String::new(), |kind| format!("model:{}@", kind.name()));
-    model + &path.to_string_lossy()
 }
 
 fn path(key: &'static str, value: &str) -> Result<PathBuf, ConfigError> {

@@ -29,7 +29,6 @@ use crate::area_table::Areas;
 use crate::observe::forget_unmanaged;
 use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, running};
 use crate::store_location::open_unnamed;
-use crate::switch::modelled;
 use crate::thread_cache::this_threads_cache;
 use crate::{children, holds, limits, pool, private_table, workers};
 
@@ -235,7 +234,7 @@ impl Runtime {
         let own: Box<dyn Device> = Box::new(own.unwrap_or_else(|errno| {
             end_child("a forked child has no store of its own: ", Piece::Error(errno))
         }));
-        if let Err(error) = pager.store().become_child(modelled(&self.config, own)) {
+        if let Err(error) = pager.store().become_child(own) {
             let error = error.to_string();
             end_child("a forked child cannot use the store: ", Piece::Text(&error));
         }

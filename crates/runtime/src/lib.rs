@@ -79,6 +79,8 @@ pub mod store_location;
 mod switch;
 mod thrashing;
 mod thread_cache;
+#[cfg(feature = "device-hook")]
+pub mod tier_hook;
 mod trace_file;
 mod trace_recorder;
 mod viewer;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks, lanes_shift};
-use deepheap_store::{Device, FileDevice, Key, ModelledDevice, Store, StoreError};
+use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
 use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
@@ -168,7 +168,7 @@ impl Runtime {
         let key = settings.encrypt.then(Key::random).transpose();
         let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
         let options = self.store_options(&location, settings, buffers);
-        Ok(Ground { device: modelled(settings, Box::new(device)), options, key })
+        Ok(Ground { device: Box::new(device), options, key })
     }
 
     /// Opens all that the switch needs, for this process alone. A store without its second tier is
@@ -179,6 +179,8 @@ impl Runtime {
             let opened = self.open_ground(&settings, second_tier::BUFFERS, second_tier::RINGS);
             opened.map_err(say_tier_lacks).ok()
         });
+        #[cfg(feature = "device-hook")]
+        let tier = tier.map(crate::tier_hook::hooked);
         let (table, frames) = (self.table_device(), self.open_frames());
         Ok(Provision { ground, tier, table, frames, token: None })
     }
@@ -227,17 +229,6 @@ fn say_tier_lacks(error: ManageError) {
         Piece::Text("the second tier cannot be used, so all goes to the store: "),
         Piece::Text(&error.to_string()),
     ]);
-}
-
-/// The device of a store, as slow as its settings want it.
-pub(crate) fn modelled(settings: &Config, device: Box<dyn Device>) -> Box<dyn Device> {
-    match settings.store_model {
-        Some(kind) => {
-            let path = settings.store.as_deref().unwrap_or(Path::new(""));
-            Box::new(ModelledDevice::new(device, kind, &path.to_string_lossy()))
-        }
-        None => device,
-    }
 }
 
 impl fmt::Display for ManageError {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use deepheap::Overcommit;
 use deepheap::config::{
-    Compress, Config, ConfigError, ModelKind, STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit,
+    Compress, Config, ConfigError, STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit,
 };
 use deepheap::machine::Machine;
 use proptest::prelude::*;
@@ -102,28 +102,14 @@ fn ram_that_is_found_while_the_program_runs_has_a_bound_on_stalls() {
 }
 
 #[test]
-fn a_store_can_be_as_slow_as_another_device() {
-    let told = |conf: &str| {
-        let config = parse(conf).expect(conf);
-        (config.store_model, config.store)
-    };
-    let at = |place: &str| Some(PathBuf::from(place));
-    assert_eq!(told("store:model:hdd@/a b@c"), (Some(ModelKind::HardDisk), at("/a b@c")));
-    assert_eq!(told("store: model:net@."), (Some(ModelKind::Network), at(".")));
-    assert_eq!(told("store:./model:hdd@x"), (None, at("./model:hdd@x")));
-    let config = parse("ram:1G,store:model:net@/a").expect("conf");
-    assert_eq!(parse(&config.to_conf()), Ok(config));
-}
-
-#[test]
 fn a_second_tier_has_its_size_behind_its_last_colon_and_other_colons_are_of_its_path() {
     let told = |conf: &str| {
         let config = parse(conf).expect(conf);
         assert_eq!(parse(&config.to_conf()), Ok(config.clone()), "{conf}");
-        let SecondTier { path, model, size } = config.tier.expect(conf);
-        (path.to_str().expect("text").to_owned(), model, size)
+        let SecondTier { path, size } = config.tier.expect(conf);
+        (path.to_str().expect("text").to_owned(), size)
     };
-    let at = |path: &str, size| (path.to_owned(), None, size);
+    let at = |path: &str, size| (path.to_owned(), size);
     assert_eq!(told("tier:/d"), at("/d", STORE_SIZE_DEFAULT));
     assert_eq!(told("tier:/d:20G"), at("/d", Share::Bytes(20 * GIB)));
     assert_eq!(told("tier: /d : 50 % "), at("/d ", Share::Percent(50)));
@@ -131,12 +117,8 @@ fn a_second_tier_has_its_size_behind_its_last_colon_and_other_colons_are_of_its_
     assert_eq!(told("tier:/a:b:1.5G"), at("/a:b", Share::Bytes(3 * GIB / 2)));
     assert_eq!(told("tier:/a:64M:90%"), at("/a:64M", STORE_SIZE_DEFAULT));
     assert_eq!(told("tier:/a:500%"), at("/a:500%", STORE_SIZE_DEFAULT));
-    let modelled = ("/a@b".to_owned(), Some(ModelKind::HardDisk), Share::Bytes(GIB));
-    assert_eq!(told("tier:model:hdd@/a@b:1G"), modelled);
     for (conf, said) in [
         ("tier::1G", "tier is empty: give a path"),
-        ("tier:model:net@:1G", "tier is empty: give a path"),
-        ("tier:model:1G", "write model:hdd@PATH"),
         ("tier:/a:1", "tier 1 B is impossible: give at least 16.0 MiB"),
         ("tier:/a:5T", "4.00 TiB at most"),
         ("tier_size:1G", "there is no setting 'tier_size'"),
@@ -174,7 +156,7 @@ fn a_pool_has_a_name_that_can_be_a_files_and_no_bound_on_stalls() {
 fn every_key_is_read() {
     let config = parse(
         "ram:25%, store:/a\\,b\\\\c,store_size:20G,store_floor:3G,\
-         tier:model:hdd@/d:1T,stall:off,\
+         tier:/d:1T,stall:off,\
          overcommit:strict,page_buffer:40%,segment:512K,\
          compress:LZ4,objects:64-2K,micro-pages:on,mmap:2M,strides:no,sequences:no,\
          discard:no,stats:/tmp/s.json,show_stats:yes,\
@@ -186,13 +168,8 @@ fn every_key_is_read() {
         stall: None,
         pool: None,
         store: Some(PathBuf::from("/a,b\\c")),
-        store_model: None,
         store_size: Share::Bytes(20 * GIB),
-        tier: Some(SecondTier {
-            path: PathBuf::from("/d"),
-            model: Some(ModelKind::HardDisk),
-            size: Share::Bytes(1024 * GIB),
-        }),
+        tier: Some(SecondTier { path: PathBuf::from("/d"), size: Share::Bytes(1024 * GIB) }),
         store_floor: Some(Share::Bytes(3 * GIB)),
         overcommit: Overcommit::Strict,
         micro_pages: true,
@@ -268,9 +245,6 @@ fn a_refusal_names_the_text_and_the_way_out() {
         ("children:maybe", "write yes or no"),
         ("store:", "store is empty: give a path"),
         ("store:  ", "store is empty: give a path"),
-        ("store:model:ssd@/a", "write model:hdd@PATH, model:net@PATH, or a path alone"),
-        ("store:model:hdd", "write model:hdd@PATH"),
-        ("store:model:hdd@", "store is empty: give a path"),
         ("ram:-1", "'-1' is not a size: it is negative"),
         ("ram:1.5.5G", "'1.5.5G' is not a size: its number has two points"),
         ("ram:1G,store:/a,ram:1G", "ram is set twice: set it once"),
@@ -324,12 +298,8 @@ fn any_config() -> impl Strategy<Value = Config> {
                 stall: stall.filter(|_| parts.0.is_none()).and_then(StallLimit::of_ppm),
                 pool: (stall.is_none() && parts.0.is_none() && flags[0]).then(|| "p".to_owned()),
                 store,
-                store_model: None,
                 store_size,
-                tier: tier.map(|path| {
-                    let model = flags[0].then_some(ModelKind::Network);
-                    SecondTier { path, model, size: tier_size }
-                }),
+                tier: tier.map(|path| SecondTier { path, size: tier_size }),
                 store_floor,
                 overcommit: if flags[3] { Overcommit::Strict } else { Overcommit::Lazy },
                 stats_file,
@@ -361,7 +331,7 @@ fn fuzz_config() -> ProptestConfig {
 /// Pieces of settings, right and wrong ones.
 fn pieces() -> Vec<&'static str> {
     const WORDS: &str = "ram: stall: pool: auto store: store_size: store-size: store_floor: \
-        tier: :1G :16 model: hdd@ \
+        tier: :1G :16 \
         overcommit: lazy strict page_buffer: compress: mmap: objects: micro_pages: segment: \
         strides: sequences: discard: stats: trace: show_stats: children: force: \
         encrypt: ram , : \\ \\, \\\\ é % 50% - . 64-2K 1.5G 256M 1T ib lz4 off \

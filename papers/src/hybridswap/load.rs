@@ -92,6 +92,7 @@ pub struct Done {
 impl Load {
     /// Works, and prints a JSON line.
     pub fn main(&self) -> Result<(), Failure> {
+        with_modelled_disk()?;
         deepheap::start(self.ram_bytes, &self.dir, &self.conf)?;
         let pages = self.data_bytes / PAGE;
         let start = ::deepheap::malloc(self.data_bytes as usize).cast::<u64>();
@@ -130,6 +131,19 @@ impl Load {
             rounds: program.worked as f64 / pages as f64,
         })
     }
+}
+
+/// A second tier is as slow as a disk from now on.
+#[cfg(feature = "device-models")]
+fn with_modelled_disk() -> Result<(), Failure> {
+    let _ = ::deepheap::tier_hook::TIER_HOOK.set(deepheap_sim::ModelledDisk::around);
+    Ok(())
+}
+
+#[cfg(not(feature = "device-models"))]
+fn with_modelled_disk() -> Result<(), Failure> {
+    let fix = "build it with --features device-models, as `make bench-hybridswap` does";
+    Err(Failure::Failed(format!("this command has no model of a disk: {fix}")))
 }
 
 /// Looks at the share of stalls until the work is done.

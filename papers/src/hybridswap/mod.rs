@@ -1,4 +1,5 @@
-//! HybridSwap: programs with an SSD alone, and with a disk behind it.
+//! HybridSwap: programs with an SSD alone, and with a disk behind it, which is a model: the feature
+//! `device-models` has it.
 //!
 //! Guarantees: each run is a process of its own; what was measured is kept in a file, and a sitting
 //! that was cut short goes on where it was. Contenders of a case follow one another.
@@ -67,7 +68,7 @@ enum Behind {
 
 impl Behind {
     fn conf(self, dir: &str) -> String {
-        let tier = format!("tier:model:hdd@{dir}:1G");
+        let tier = format!("tier:{dir}:1G");
         match self {
             Behind::Ssd => String::new(),
             Behind::Disk(None) => format!("{tier},stall:off"),

@@ -20,11 +20,8 @@ pub fn name_of(kind: Kind) -> &'static str {
 }
 
 /// Contenders, with the words that their cases have in their names.
-pub const CONTENDERS: [(Behind, &str); 3] = [
-    (Behind::Ssd, "ssd"),
-    (Behind::Disk(Some(20)), "disk"),
-    (Behind::Disk(None), "unbounded"),
-];
+pub const CONTENDERS: [(Behind, &str); 3] =
+    [(Behind::Ssd, "ssd"), (Behind::Disk(Some(20)), "disk"), (Behind::Disk(None), "unbounded")];
 
 /// Programs at once, with the names of their cases.
 pub const SEVERAL: [(&str, &[Kind]); 2] =

@@ -1,11 +1,11 @@
-//! Modelled device: a device that takes as long as another one would, by a model of it.
+//! Modelled disk: a device that takes as long as a hard disk would, by a model of it.
 //!
 //! For measurements and tests of what is slow without having it: the bytes are on the real device,
 //! and each call ends when the model says, or when the real device has ended if that takes longer.
 //! The requests of a batch go in the order of their places, as a disk's queue would have them;
 //! those that lie one behind the other cost no seek.
 //!
-//! Devices of one name share an arm, in all processes of a user: each has a part of the disk, as
+//! Disks of one name share an arm, in all processes of a user: each has a part of the disk, as
 //! far from the next one's as files of 1 GiB side by side. Where the arm is and until when it is
 //! busy stands in a small file in RAM (`sys/rendezvous`), and is changed without a lock, so that a
 //! process that is killed or stopped holds up no other. Two that meet may take the arm to be where
@@ -20,14 +20,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
+use deepheap_store::{Device, Read, Write};
 use deepheap_sys::clock;
 use deepheap_sys::errno::Result;
 use deepheap_sys::rendezvous::{self, Rendezvous};
 use deepheap_sys::rendezvous_list;
 use deepheap_sys::thread;
 
-use crate::device::{Device, Read, Write};
-use crate::device_model::{DeviceModel, Direction, ModelKind};
+use crate::disk_model::{Direction, DiskModel};
 
 /// Requests that are put in order at a time.
 const QUEUE: usize = 64;
@@ -35,13 +35,14 @@ const QUEUE: usize = 64;
 const PART_BYTES: u64 = 1 << 30;
 /// What the names of the small files begin with.
 const PREFIX: &str = "model-";
+/// The disk of all programs that are measured together.
+const SHARED: &str = "shared";
 /// Parts of the disk of the model.
 const PARTS: u64 = 149;
 
 /// A device that takes as long as its model.
-pub struct ModelledDevice {
+pub struct ModelledDisk {
     device: Box<dyn Device>,
-    kind: ModelKind,
     /// Where the arm is, until when it is busy, and which part the next device has.
     shared: &'static [AtomicU64; 3],
     /// By which the others know that it is there.
@@ -50,17 +51,23 @@ pub struct ModelledDevice {
     begin: u64,
 }
 
-impl ModelledDevice {
-    /// The device, as slow as one of this kind. Where nothing can be shared it is one of its own.
-    pub fn new(device: Box<dyn Device>, kind: ModelKind, name: &str) -> ModelledDevice {
+impl ModelledDisk {
+    /// The device, as slow as the disk of all programs of this user.
+    pub fn around(device: Box<dyn Device>) -> Box<dyn Device> {
+        Box::new(ModelledDisk::new(device, SHARED))
+    }
+
+    /// The device, as slow as the disk of this name. Where nothing can be shared it is one of its
+    /// own.
+    fn new(device: Box<dyn Device>, name: &str) -> ModelledDisk {
         rendezvous_list::sweep(PREFIX);
-        let (shared, member) = match rendezvous::words(&file_name(kind, name)) {
+        let (shared, member) = match rendezvous::words(&file_name(name)) {
             Ok((shared, member)) => (shared, Some(member)),
             Err(_) => (&*Box::leak(Box::default()), None),
         };
         let [_, _, next_part] = shared;
         let part = next_part.fetch_add(1, Ordering::Relaxed) % PARTS;
-        ModelledDevice { device, kind, shared, member, begin: part * PART_BYTES }
+        ModelledDisk { device, shared, member, begin: part * PART_BYTES }
     }
 
     /// When the last of these requests, an offset and a length each, ends if they come now.
@@ -89,7 +96,7 @@ impl ModelledDevice {
         let [arm, busy, _] = self.shared;
         loop {
             let (at, busy_ns) = (arm.load(Ordering::Relaxed), busy.load(Ordering::Acquire));
-            let mut model = DeviceModel::resumed(self.kind, at, busy_ns);
+            let mut model = DiskModel::resumed(at, busy_ns);
             let ends = queue.iter().map(|&(offset, bytes)| {
                 model.ends_at(direction, self.begin + offset, bytes, now_ns)
             });
@@ -104,8 +111,8 @@ impl ModelledDevice {
     }
 }
 
-fn file_name(kind: ModelKind, name: &str) -> String {
-    format!("{PREFIX}{}-{}", kind.name(), name.replace('/', "+"))
+fn file_name(name: &str) -> String {
+    format!("{PREFIX}{name}")
 }
 
 /// Sleeps until the clock says so; the real device may have taken that long already.
@@ -119,7 +126,7 @@ fn wait_until(end_ns: u64) {
     }
 }
 
-impl Drop for ModelledDevice {
+impl Drop for ModelledDisk {
     fn drop(&mut self) {
         if let Some(member) = &self.member {
             member.remove_unless_used(member.as_raw_fd());
@@ -127,7 +134,7 @@ impl Drop for ModelledDevice {
     }
 }
 
-impl Device for ModelledDevice {
+impl Device for ModelledDisk {
     fn read(&self, batch: &mut [Read<'_>]) {
         let requests = batch.iter().map(|read| (read.offset, read.buf.len() as u64));
         let end_ns = self.ends_at(Direction::Read, requests);
@@ -174,7 +181,7 @@ impl Device for ModelledDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_device::FileDevice;
+    use deepheap_store::FileDevice;
     use deepheap_sys::direct_file::DirectFile;
     use deepheap_sys::pinned_array::PinnedArray;
     use std::time::Instant;
@@ -185,7 +192,7 @@ mod tests {
         let file = DirectFile::open_unlinked(&std::env::temp_dir()).expect("a file");
         let device = FileDevice::new(file).expect("a device");
         let name = format!("test-bytes-{}", std::process::id());
-        let device = ModelledDevice::new(Box::new(device), ModelKind::HardDisk, &name);
+        let device = ModelledDisk::new(Box::new(device), &name);
         let mut pages = PinnedArray::<u8>::new(BLOCKS * 4096).expect("memory");
         for (at, page) in pages.chunks_mut(4096).enumerate() {
             page.fill(at as u8 + 1);
@@ -208,16 +215,16 @@ mod tests {
         let seeks = Duration::from_millis(BLOCKS as u64);
         assert!(scattered >= seeks, "{scattered:?}");
         drop(device);
-        assert_eq!(rendezvous_list::names(&file_name(ModelKind::HardDisk, &name)), Ok(vec![]));
+        assert_eq!(rendezvous_list::names(&file_name(&name)), Ok(vec![]));
     }
 
     #[test]
     fn devices_of_one_name_wait_for_one_another() {
-        let own = format!("test/arm-{}", std::process::id());
+        let own = format!("test-arm-{}", std::process::id());
         let [one, same, other] = [own.clone(), own.clone(), format!("{own}-other")].map(|name| {
             let file = DirectFile::open_unlinked(&std::env::temp_dir()).expect("a file");
             let device = Box::new(FileDevice::new(file).expect("a device"));
-            ModelledDevice::new(device, ModelKind::HardDisk, &name)
+            ModelledDisk::new(device, &name)
         });
         let end_ns = one.ends_at(Direction::Write, [(0, 700 << 20)].into_iter());
         assert!(end_ns > clock::monotonic_ns() + 9_000_000_000, "ten seconds");
@@ -225,7 +232,7 @@ mod tests {
         assert!(same.ends_at(Direction::Read, block()) > end_ns + 1_000_000, "a seek later");
         assert!(other.ends_at(Direction::Read, block()) < end_ns);
         drop(same);
-        let is_there = |name| rendezvous_list::names(&file_name(ModelKind::HardDisk, name));
+        let is_there = |name| rendezvous_list::names(&file_name(name));
         assert_eq!(is_there(&own).map(|names| names.len()), Ok(2), "one and other are members");
         drop((one, other));
         assert_eq!(is_there(&own), Ok(vec![]));

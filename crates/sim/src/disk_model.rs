@@ -1,6 +1,6 @@
-//! Device model: how long a device that is not there would take for each request.
+//! Disk model: how long a hard disk that is not there would take for each request.
 //!
-//! A *hard disk* has one arm. It moves over the distance between the end of the last request and
+//! It has one arm. It moves over the distance between the end of the last request and
 //! the beginning of the next, waits until the platter has turned there, and transfers. A request
 //! that begins where the last one ended does neither. Seek times grow with the root of the
 //! distance, so that two places at random are 5 ms apart on average; the rest are the disk of
@@ -11,44 +11,11 @@
 //! turn = the part of 8.33 ms until the sector comes by    rate = 85 MB/s read, 70 MB/s written
 //! ```
 //!
-//! A *network volume* answers each request after a delay, however many are under way, and takes no
-//! more than so many requests and bytes a second.
-//!
 //! Pure: a request and the time, a time out.
 
-use core::str::FromStr;
-
-/// A device that there is a model of.
+/// What is asked of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelKind {
-    /// A hard disk.
-    HardDisk,
-    /// A volume that is reached by a network.
-    Network,
-}
-
-impl ModelKind {
-    /// The word for it in settings.
-    pub fn name(self) -> &'static str {
-        match self {
-            ModelKind::HardDisk => "hdd",
-            ModelKind::Network => "net",
-        }
-    }
-}
-
-impl FromStr for ModelKind {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<ModelKind, ()> {
-        let kinds = [ModelKind::HardDisk, ModelKind::Network];
-        kinds.into_iter().find(|kind| kind.name() == text).ok_or(())
-    }
-}
-
-/// What is asked of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// Bytes come.
     Read,
     /// Bytes go.
@@ -65,55 +32,43 @@ const TURN_NS: u64 = SECOND_NS * 60 / 7200;
 const DISK_READ_RATE: u64 = 85_000_000;
 const DISK_WRITE_RATE: u64 = 70_000_000;
 
-const NETWORK_DELAY_NS: u64 = 700_000;
-const NETWORK_REQUESTS: u64 = 3_000;
-const NETWORK_RATE: u64 = 125_000_000;
-
-/// A device between two requests.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceModel {
-    kind: ModelKind,
-    /// Where the last request ended, on the device.
+/// A disk between two requests; at first one that has nothing to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DiskModel {
+    /// Where the last request ended, on the disk.
     arm: u64,
     /// When it ended.
     busy_until_ns: u64,
 }
 
-impl DeviceModel {
-    /// A device that has nothing to do.
-    pub fn new(kind: ModelKind) -> DeviceModel {
-        DeviceModel::resumed(kind, 0, 0)
-    }
-
-    /// A device whose last request ended there and then.
-    pub fn resumed(kind: ModelKind, arm: u64, busy_until_ns: u64) -> DeviceModel {
-        DeviceModel { kind, arm, busy_until_ns }
+impl DiskModel {
+    /// A disk whose last request ended there and then.
+    pub(crate) fn resumed(arm: u64, busy_until_ns: u64) -> DiskModel {
+        DiskModel { arm, busy_until_ns }
     }
 
     /// Where the last request ended, and when.
-    pub fn ended(&self) -> (u64, u64) {
+    pub(crate) fn ended(&self) -> (u64, u64) {
         (self.arm, self.busy_until_ns)
     }
 
     /// When a request ends that comes at `now_ns`, behind all earlier ones.
-    pub fn ends_at(&mut self, direction: Direction, offset: u64, bytes: u64, now_ns: u64) -> u64 {
+    pub(crate) fn ends_at(
+        &mut self,
+        direction: Direction,
+        offset: u64,
+        bytes: u64,
+        now_ns: u64,
+    ) -> u64 {
         let begin_ns = now_ns.max(self.busy_until_ns);
-        let (end_ns, delay_ns) = match self.kind {
-            ModelKind::HardDisk => {
-                let there_ns = begin_ns + self.way_ns(offset, begin_ns);
-                let rate = match direction {
-                    Direction::Read => DISK_READ_RATE,
-                    Direction::Write => DISK_WRITE_RATE,
-                };
-                (there_ns + transfer_ns(bytes, rate), 0)
-            }
-            ModelKind::Network => {
-                let least_ns = SECOND_NS / NETWORK_REQUESTS;
-                (begin_ns + transfer_ns(bytes, NETWORK_RATE).max(least_ns), NETWORK_DELAY_NS)
-            }
+        let there_ns = begin_ns + self.way_ns(offset, begin_ns);
+        let rate = match direction {
+            Direction::Read => DISK_READ_RATE,
+            Direction::Write => DISK_WRITE_RATE,
         };
+        let end_ns = there_ns + transfer_ns(bytes, rate);
         (self.arm, self.busy_until_ns) = (offset + bytes, end_ns);
-        end_ns + delay_ns
+        end_ns
     }
 
     /// How long it takes until the arm is over a place that the platter brings by.
@@ -151,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_read_in_order_gives_85_mb_a_second() {
-        let mut disk = DeviceModel::new(ModelKind::HardDisk);
+        let mut disk = DiskModel::default();
         let mut now_ns = 0;
         for block in 0..10_000 {
             now_ns = disk.ends_at(Direction::Read, block * 4096, 4096, now_ns);
@@ -169,7 +124,7 @@ mod tests {
     #[test]
     fn places_at_random_take_five_ms_of_seek_and_half_a_turn() {
         const READS: u64 = 20_000;
-        let mut disk = DeviceModel::new(ModelKind::HardDisk);
+        let mut disk = DiskModel::default();
         let (mut now_ns, mut seeks_ns, seed) = (0, 0, 25);
         for place in places(seed).take(READS as usize) {
             let distance = place.abs_diff(disk.arm) as f64 / DISK_BYTES as f64;
@@ -186,7 +141,7 @@ mod tests {
     #[test]
     fn a_short_way_is_shorter_than_a_long_one_and_none_takes_no_time() {
         let way_ms = |offset| {
-            let mut disk = DeviceModel::new(ModelKind::HardDisk);
+            let mut disk = DiskModel::default();
             // All whole turns, so that only the seek differs.
             (disk.ends_at(Direction::Read, offset, 0, 0), disk.way_ns(offset, 0) / MS)
         };
@@ -199,25 +154,19 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_a_disk_wait_for_one_another_and_those_of_a_network_hardly_do() {
-        let end = |kind: ModelKind| {
-            let mut device = DeviceModel::new(kind);
-            let ends = places(7).take(64).map(|at| device.ends_at(Direction::Read, at, 4096, 0));
-            ends.max().unwrap_or(0)
-        };
-        let (disk, network) = (end(ModelKind::HardDisk), end(ModelKind::Network));
-        assert!(disk > 64 * 5 * MS, "{disk}");
-        assert_eq!(network, 64 * (SECOND_NS / NETWORK_REQUESTS) + NETWORK_DELAY_NS);
-        let mut volume = DeviceModel::new(ModelKind::Network);
-        assert_eq!(volume.ends_at(Direction::Write, 0, 1 << 20, 0), 8_388_608 + NETWORK_DELAY_NS);
+    fn requests_wait_for_one_another() {
+        let mut disk = DiskModel::default();
+        let ends = places(7).take(64).map(|at| disk.ends_at(Direction::Read, at, 4096, 0));
+        let last = ends.max().unwrap_or(0);
+        assert!(last > 64 * 5 * MS, "{last}");
     }
 
     #[test]
-    fn a_device_at_rest_begins_at_once() {
-        let mut network = DeviceModel::new(ModelKind::Network);
-        network.ends_at(Direction::Read, 0, 4096, 0);
+    fn a_disk_at_rest_begins_at_once() {
+        let mut disk = DiskModel::default();
+        disk.ends_at(Direction::Read, 0, 4096, 0);
         let later = 5 * SECOND_NS;
-        let end = network.ends_at(Direction::Read, 0, 4096, later);
-        assert_eq!(end, later + SECOND_NS / NETWORK_REQUESTS + NETWORK_DELAY_NS);
+        let end = disk.ends_at(Direction::Read, 4096, 4096, later);
+        assert_eq!(end, later + transfer_ns(4096, DISK_READ_RATE));
     }
 }
