@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+use deepheap::config::{KEYS, Key};
 
 /// A heap deeper than your RAM: runs unmodified programs with more memory than the machine has.
 #[derive(Parser)]
@@ -146,70 +147,53 @@ Examples:
 #[command(override_usage = "deepheap run [OPTIONS] [--] PROGRAM [ARGUMENTS]...")]
 #[command(after_help = RUN_NOTES)]
 pub struct Run {
-    /// RAM budget: the ceiling on everything deepheap uses; auto: 50%, with --stall 2%
-    /// [default: 50%]
-    // Values may begin with a hyphen, so that `-1` is told to be negative, not to be an option.
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub ram: Option<String>,
-    /// Use the least of the RAM budget with which the program stands in faults for no more than
-    /// this percentage of its run time, or off; with --tier: let no more go there [default:
-    /// off; 2% with --ram auto, 20% with --tier]
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
-    pub stall: Option<String>,
-    /// Share the RAM of a pool with all processes of this user that name it: the first one's --ram;
-    /// of the others --ram is the most that they have of it [default: none]
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
-    pub pool: Option<String>,
-    /// Folder on an SSD, file or device for what does not fit [default: $TMPDIR or .]
-    #[arg(long, value_name = "PATH", value_parser = any_path())]
-    pub store: Option<PathBuf>,
-    /// How much of the store may be used, as a size or a percentage of what is free [default: 90%]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub store_size: Option<String>,
-    /// A second tier behind the store, for what is read back in order: a folder on a hard disk, a
-    /// file or device; SIZE as --store-size, 90% if there is none [default: none]
-    #[arg(long, value_name = "PATH[:SIZE]", value_parser = any_path())]
-    pub tier: Option<PathBuf>,
-    /// What stays free on the file system of a store in a folder [default: 5%, 1 GiB at least]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub store_floor: Option<String>,
-    /// Take room in the store when memory is touched (lazy) or allocated (strict) [default: lazy]
-    #[arg(long, value_name = "lazy|strict", allow_hyphen_values = true)]
-    pub overcommit: Option<String>,
-    /// Place allocations of MIN-MAX bytes as objects [default: none]
-    #[arg(long, value_name = "MIN-MAX", allow_hyphen_values = true)]
-    pub objects: Option<String>,
-    /// Manage the program's own private anonymous mappings from this size on, or `off`
-    /// [default: 256K]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub mmap: Option<String>,
-    /// How much of the budget is mapped at a time, as a size or a percentage [default: by itself]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub page_buffer: Option<String>,
-    /// Compress what leaves reach: auto, off, or lz4 for each page [default: auto]
-    #[arg(long, value_name = "HOW", allow_hyphen_values = true)]
-    pub compress: Option<String>,
-    /// At exit, add a line of JSON statistics to this file
-    #[arg(long, value_name = "FILE", value_parser = any_path())]
-    pub stats: Option<PathBuf>,
-    /// Write what faults, evictions and writes do into this file, for simulate and advise
-    #[arg(long, value_name = "FILE", value_parser = any_path())]
-    pub trace: Option<PathBuf>,
-    /// At exit, print a summary to stderr
-    #[arg(long)]
-    pub show_stats: bool,
-    /// Leave child processes alone (else each has a heap and a budget of its own)
-    #[arg(long)]
-    pub no_children: bool,
-    /// Overwrite a device or file that holds something
-    #[arg(long)]
-    pub force: bool,
-    /// Encrypt what is in the store, under a key that ends with the process
-    #[arg(long)]
-    pub encrypt: bool,
+    /// What is given of the settings
+    #[command(flatten)]
+    pub settings: Settings,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Settings: those of `config::KEYS` that have an option.
+pub struct Settings(pub Vec<(&'static Key, OsString)>);
+
+impl Args for Settings {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        KEYS.iter().filter(|key| key.has_option).fold(command, |command, key| {
+            let option: &'static str = key.option().leak();
+            let arg = Arg::new(key.name).long(option.trim_start_matches('-'));
+            if key.is_flag() {
+                return command.arg(arg.help(key.what).action(ArgAction::SetTrue));
+            }
+            let help = format!("{} [default: {}]", key.what, key.without);
+            let arg = arg.help(help).value_name(key.value).value_parser(OsStringValueParser::new());
+            // A value may begin with a hyphen, so that `-1` is told to be negative, not to be an
+            // option.
+            let is_path = key.value.starts_with("PATH") || key.value == "FILE";
+            command.arg(arg.allow_hyphen_values(!is_path))
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Settings::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Settings {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Settings, clap::Error> {
+        let value = |key: &Key| match key.is_flag() {
+            true => matches.get_flag(key.name).then(|| key.value.into()),
+            false => matches.get_one(key.name).cloned(),
+        };
+        let keys = KEYS.iter().filter(|key| key.has_option);
+        Ok(Settings(keys.filter_map(|key| Some((key, value(key)?))).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Settings::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 const SIMULATE_NOTES: &str = "\

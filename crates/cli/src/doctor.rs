@@ -46,10 +46,7 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
         }
     };
     if let Some(store) = &arguments.store {
-        let is_set = store.to_str().map(|text| config.set(Machine::read(), "store", text));
-        if !matches!(is_set, Some(Ok(()))) {
-            config.store = Some(store.clone());
-        }
+        config.store = Some(store.clone());
     }
     examine_machine(&config, &mut tell);
     examine_store(&config, &mut tell);

@@ -10,6 +10,7 @@ use std::{fs, io};
 use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
+use deepheap::config::KEYS;
 
 use crate::arguments::Arguments;
 use crate::refusal::Refusal;
@@ -21,12 +22,10 @@ const UNBROKEN_BLANK: &str = "\u{a0}";
 const VARIABLES: [(&str, &str); 4] = [
     (
         "DEEPHEAP_CONF",
-        "Settings as key:value, separated by commas: ram, store, store_size, store_floor, tier, \
-         overcommit, page_buffer, compress, objects, micro_pages, mmap, segment, \
-         strides, sequences, discard, stats, trace, show_stats, children, force, encrypt; each \
-         once. For example ram:2G,store:/mnt/nvme. Blanks around keys and values do not count; a \
-         comma inside a path is written \\, and a backslash \\\\. Options of the command line \
-         go over it.",
+        "Settings as key:value, separated by commas, each once; deepheap-run(1) lists them. For \
+         example ram:2G,store:/mnt/nvme. Blanks around keys and values do not count; a comma \
+         inside a path is written \\,, and a backslash \\\\. Options of the command line go over \
+         it.",
     ),
     (
         "DEEPHEAP_SHOW_STATS",
@@ -69,6 +68,9 @@ fn text(command: &Command) -> io::Result<Vec<u8>> {
         man.render_subcommands_section(&mut text)?;
     }
     notes(command).to_writer(&mut text)?;
+    if command.get_name() == "run" {
+        settings().to_writer(&mut text)?;
+    }
     environment().to_writer(&mut text)?;
     Ok(text)
 }
@@ -126,6 +128,18 @@ fn notes(command: &Command) -> Roff {
     }
     if was_indented {
         roff.control("fi", []);
+    }
+    roff
+}
+
+/// The keys of `DEEPHEAP_CONF`.
+fn settings() -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["SETTINGS"]);
+    for key in &KEYS {
+        let name = [bold(format!("{}:", key.name)), italic(key.value)];
+        let meaning = format!("{}. Without it: {}.", key.what, key.without);
+        roff.control("TP", []).text(name).text([roman(meaning)]);
     }
     roff
 }

@@ -6,7 +6,7 @@
 //! Threads: none but main.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use deepheap::config::{Config, SHOW_STATS_VARIABLE};
@@ -70,7 +70,7 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
         ("DEEPHEAP_CONF", OsString::from(config.to_conf())),
         (deepheap::FIRST_PROCESS_VARIABLE, first),
     ];
-    if arguments.show_stats && env::var_os(SHOW_STATS_VARIABLE).is_some() {
+    if config.show_stats && env::var_os(SHOW_STATS_VARIABLE).is_some() {
         // It goes over DEEPHEAP_CONF, and the option over it.
         variables.push((SHOW_STATS_VARIABLE, OsString::from("1")));
     }
@@ -81,63 +81,19 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
 fn merged(arguments: &Run) -> Result<Config, Refusal> {
     let machine = Machine::read();
     let mut config = Config::from_environment().map_err(|error| Refusal::new(error.to_string()))?;
-    let refuse = |option: &'static str| move |error| Refusal::new(format!("in {option}: {error}"));
-    if let Some(size) = &arguments.ram {
-        config.set(machine, "ram", size).map_err(refuse("--ram"))?;
+    for (key, value) in &arguments.settings.0 {
+        let refuse = |error| Refusal::new(format!("in {}: {error}", key.option()));
+        config.set(machine, key.name, utf8(value)?).map_err(refuse)?;
     }
-    if let Some(name) = &arguments.pool {
-        config.set(machine, "pool", name).map_err(refuse("--pool"))?;
-    }
-    if let Some(size) = &arguments.store_size {
-        config.set(machine, "store_size", size).map_err(refuse("--store-size"))?;
-    }
-    if let Some(size) = &arguments.store_floor {
-        config.set(machine, "store_floor", size).map_err(refuse("--store-floor"))?;
-    }
-    if let Some(word) = &arguments.overcommit {
-        config.set(machine, "overcommit", word).map_err(refuse("--overcommit"))?;
-    }
-    if let Some(objects) = &arguments.objects {
-        config.set(machine, "objects", objects).map_err(refuse("--objects"))?;
-    }
-    if let Some(size) = &arguments.mmap {
-        config.set(machine, "mmap", size).map_err(refuse("--mmap"))?;
-    }
-    if let Some(share) = &arguments.page_buffer {
-        config.set(machine, "page_buffer", share).map_err(refuse("--page-buffer"))?;
-    }
-    if let Some(how) = &arguments.compress {
-        config.set(machine, "compress", how).map_err(refuse("--compress"))?;
-    }
-    if let Some(path) = &arguments.store {
-        config.set(machine, "store", utf8(path)?).map_err(refuse("--store"))?;
-    }
-    if let Some(path) = &arguments.tier {
-        config.set(machine, "tier", utf8(path)?).map_err(refuse("--tier"))?;
-    }
-    // Behind what has a bound by itself.
-    if let Some(percent) = &arguments.stall {
-        config.set(machine, "stall", percent).map_err(refuse("--stall"))?;
-    }
-    if let Some(path) = &arguments.stats {
-        config.set(machine, "stats", utf8(path)?).map_err(refuse("--stats"))?;
-    }
-    if let Some(path) = &arguments.trace {
-        config.set(machine, "trace", utf8(path)?).map_err(refuse("--trace"))?;
-    }
-    config.show_stats |= arguments.show_stats;
-    config.children &= !arguments.no_children;
-    config.force |= arguments.force;
-    config.encrypt |= arguments.encrypt;
     config.check(machine).map_err(|error| Refusal::new(error.to_string()))?;
     Ok(config)
 }
 
 /// DEEPHEAP_CONF is text; so must be what goes into it.
-fn utf8(path: &Path) -> Result<&str, Refusal> {
-    path.to_str().ok_or_else(|| {
-        let shown = path.display();
-        Refusal::new(format!("the path '{shown}' is not UTF-8: use one without foreign bytes"))
+fn utf8(text: &OsStr) -> Result<&str, Refusal> {
+    text.to_str().ok_or_else(|| {
+        let shown = text.display();
+        Refusal::new(format!("'{shown}' is not UTF-8: use a path without foreign bytes"))
     })
 }
 
@@ -146,7 +102,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
         let shown = path.display();
         Refusal::new(format!("cannot tell where '{shown}' is ({error}): give an absolute path"))
     })?;
-    utf8(&absolute)?;
+    utf8(absolute.as_os_str())?;
     Ok(absolute)
 }
 

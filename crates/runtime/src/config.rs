@@ -2,42 +2,9 @@
 //!
 //! Syntax: `key:value,key:value`, for example `ram:2G,store:/mnt/ssd,store_size:20G`. Inside a
 //! value `\,` is a comma and `\\` a backslash. Blanks around keys and values do not count, but for
-//! one written as backslash and blank. A key can be given once.
-//!
-//! | key | value | without it |
-//! |---|---|---|
-//! | `ram` | size, or `50%` of the machine (or of its memory cgroup); `auto`: see below | `50%` |
-//! | `stall` | percentage of its run time that a program may stand in faults, or `off` | `off` |
-//! | `pool` | name: all processes of this user that give it share the `ram` of the first | none |
-//! | `store` | a folder (an unlinked file in it), a file or a block device | `$TMPDIR` or `.` |
-//! | `store_size` | size, or percentage of what the store has free | `90%` |
-//! | `tier` | a second tier behind the store, for what is read back in order: as `store` | none |
-//! | | with a size behind a last colon, or a percentage of what is free there | `:90%` |
-//! | `store_floor` | size or percentage of the file system that stays free | `5%`, or 1 GiB |
-//! | `overcommit` | memory takes room when touched (`lazy`) or allocated (`strict`) | `lazy` |
-//! | `page_buffer` | size or percentage of `ram` that is mapped at a time | tuned by itself |
-//! | `compress` | pages that leave reach: `auto`, `off` or `lz4` (try each) | `auto` |
-//! | `encrypt` | `yes` or `no`: the store is encrypted, under a key of this process | `no` |
-//! | `objects` | sizes of allocations placed as objects, `64-2K` | none |
-//! | `micro_pages` | `yes` or `no`: eight objects of up to 512 bytes share a frame of RAM | `no` |
-//! | `mmap` | size from which on private anonymous `mmap` is managed, or `off` | `256K` |
-//! | `segment` | size of one write of the log: a power of two, `128K` to `8M` | `1M` |
-//! | `strides` | `yes` or `no`: walks in equal steps are fetched ahead | `yes` |
-//! | `sequences` | `yes` or `no`: pages that followed each other before are fetched ahead | `yes` |
-//! | `discard` | `yes` or `no`: the store's device is told what is free | `yes` |
-//! | `stats` | file for a JSON line at exit | none |
-//! | `trace` | file for what faults, evictions and writes did (docs/trace-format.md) | none |
-//! | `show_stats` | `yes` or `no`: a summary on stderr at exit | `no` |
-//! | `children` | `yes` or `no`: child processes get deepheap, too | `yes` |
-//! | `force` | `yes` or `no`: overwrite a device or file that holds something | `no` |
-//!
-//! A hyphen in a key is as good as an underscore. `objects` holds for programs under
-//! `deepheap run`; what is allocated by `dh_oalloc` is an object anyhow.
-//!
-//! With `stall` the program gets the least RAM with which it stands in faults no longer than that,
-//! and never more than `ram`; with a second tier it has `ram`, and less goes to the second tier.
-//! `ram:auto` is `ram:50%` with `stall:2%`, unless `stall` says
-//! otherwise.
+//! one written as backslash and blank. A key can be given once; a hyphen in it is as good as an
+//! underscore. [`KEYS`] has all of them: parser, options, help, man pages and the table in
+//! docs/tuning.md come from there.
 //!
 //! A segment larger than 1/512 of `ram` is halved until it is not, down to 128 KiB: several are in
 //! memory at a time.
@@ -46,23 +13,18 @@
 //! Never: touches the store; that happens when it is opened.
 //! Threads: pure, apart from reading the environment and the machine's memory.
 
-use core::fmt;
 use core::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-pub use crate::config_error::ConfigError;
-use deepheap_heap::PAGE;
-use deepheap_measure::size::{self, SizeError};
 pub use deepheap_pager::Compress;
 use deepheap_pager::Overcommit;
-use deepheap_policy::budget_split;
 use deepheap_sys::environment;
 
+pub use crate::config_error::ConfigError;
 use crate::config_text::{escaped, items, trimmed, unescaped};
-use crate::config_words::{compress, compress_word, overcommit, pool, stall};
+use crate::config_value::{Field, Given};
+pub use crate::config_value::{STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit};
 use crate::machine::Machine;
-pub use crate::stall_limit::StallLimit;
-use crate::stats_report::bytes;
 
 /// RAM of maps that this process is the first to have, as a size or a percentage.
 const MAP_RAM_VARIABLE: &str = "DEEPHEAP_MAP_RAM";
@@ -81,14 +43,10 @@ const STALL_OF_AUTO_PPM: u32 = 20_000;
 const STALL_OF_TIER_PPM: u32 = 200_000;
 /// With a bound on stalls nobody knows the budget before; what is made ready is for this one.
 const RAM_UNDER_BOUND_BYTES: u64 = 256 << 20;
-/// The smallest page buffer, in bytes: what the pager takes in any case.
-const PAGE_BUFFER_MIN_BYTES: u64 = (budget_split::LEAST * PAGE) as u64;
 /// The smallest store, in bytes: below it collection has no room to work.
 pub const STORE_MIN_BYTES: u64 = 16 << 20;
 /// The largest store, in bytes: 2^30 block numbers of 4 KiB.
 pub const STORE_MAX_BYTES: u64 = 1 << 42;
-/// How much of what is free at the store may be used, if nothing is said.
-pub const STORE_SIZE_DEFAULT: Share = Share::Percent(90);
 /// What stays free on the store's file system at least, if nothing is said and it is not small.
 const STORE_FLOOR_BYTES: u64 = 1 << 30;
 /// The sizes a segment can have.
@@ -106,54 +64,6 @@ const BUDGET_PER_SEGMENT: u64 = 512;
 const BUDGET_PER_TIER_SEGMENT: u64 = 64;
 /// Durable heaps that a process can have open.
 pub const OPEN_MAX: usize = 16;
-
-/// A part of something that is known only later: of the budget, or of what a disk has free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// Percent of the whole, 1 to 100.
-    Percent(u32),
-    /// Bytes, whatever the whole is.
-    Bytes(u64),
-}
-
-impl Share {
-    /// Bytes of it, of `whole` bytes.
-    pub fn bytes_of(self, whole: u64) -> u64 {
-        match self {
-            Share::Percent(percent) => whole / 100 * u64::from(percent),
-            Share::Bytes(bytes) => bytes,
-        }
-    }
-
-    pub(crate) fn parse(key: &'static str, text: &str) -> Result<Share, ConfigError> {
-        let Some(percent) = text.trim().strip_suffix('%') else {
-            return size_of_key(key, text, None).map(Share::Bytes);
-        };
-        if let Ok(percent @ 1..=100) = percent.trim().parse() {
-            return Ok(Share::Percent(percent));
-        }
-        let (text, reason) = (text.to_owned(), SizeError::BadShare);
-        Err(ConfigError::BadSize { key, text, reason })
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Share::Percent(percent) => write!(out, "{percent}%"),
-            Share::Bytes(bytes) => out.write_str(&size::exact(*bytes)),
-        }
-    }
-}
-
-/// A second tier behind the store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecondTier {
-    /// Folder, file or block device.
-    pub path: PathBuf,
-    /// How much of what is free there may be used.
-    pub size: Share,
-}
 
 /// All settings. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,12 +117,152 @@ pub struct Config {
     pub segment_bytes: u64,
 }
 
+/// A setting.
+#[derive(Clone, Copy)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What is written for it; of a flag what differs from how it is without it.
+    pub value: &'static str,
+    /// Whether `deepheap run` has an option for it, too.
+    pub has_option: bool,
+    /// What it does.
+    pub what: &'static str,
+    /// How it is without it.
+    pub without: &'static str,
+    field: Accessor,
+}
+
+type Accessor = fn(&mut Config) -> Field<'_>;
+
+/// All settings, those that most programs want first. One that has a bound on stalls by itself
+/// stands before `stall`.
+pub static KEYS: [Key; 23] = [
+    key("ram", "SIZE", |config| Field::Bytes(&mut config.ram))
+        .does("RAM budget, the ceiling on all that deepheap uses; auto: 50% with stall 2%")
+        .without("50% of the machine, or of its memory cgroup"),
+    key("store", "PATH", |config| Field::Path(&mut config.store))
+        .does("Folder on an SSD, file or block device for what does not fit")
+        .without("$TMPDIR, or the working folder"),
+    key("store_size", "SIZE", |config| Field::Share(&mut config.store_size))
+        .does("How much of the store may be used, as a size or a percentage of what is free there")
+        .without("90%"),
+    key("tier", "PATH[:SIZE]", |config| Field::Tier(&mut config.tier))
+        .does("Second tier for what is read back in order: folder on a hard disk, file or device")
+        .without("none; 90% of what is free there where it has no SIZE"),
+    key("stall", "PERCENT", |config| Field::Stall(&mut config.stall))
+        .does(
+            "Use the least RAM with which the program stands in faults for no more than this \
+             part of its run time, or off; with tier: let no more go there",
+        )
+        .without("off; 2% with ram auto, 20% with tier"),
+    key("pool", "NAME", |config| Field::Name(&mut config.pool))
+        .does(
+            "Share the RAM of the first process of this user that names the pool; ram is the \
+             most of it that this program has",
+        )
+        .without("none"),
+    key("store_floor", "SIZE", |config| Field::ShareIfAny(&mut config.store_floor))
+        .does("What stays free on the file system of a store in a folder, or a percentage of it")
+        .without("5%, and 1 GiB unless it is small"),
+    key("overcommit", "WORD", |config| Field::Overcommit(&mut config.overcommit))
+        .does(
+            "When memory takes room in the store: lazy (when it is touched; without room the \
+             program ends), or strict (when it is allocated)",
+        )
+        .without("lazy"),
+    key("page_buffer", "SIZE", |config| Field::ShareIfAny(&mut config.page_buffer))
+        .does("How much of the budget is mapped at a time, as a size or a percentage")
+        .without("found while the program runs"),
+    key("compress", "HOW", |config| Field::Compress(&mut config.compress))
+        .does("Compress what leaves reach: auto (if it gets a sixth smaller), lz4 (try all) or off")
+        .without("auto"),
+    key("objects", "MIN-MAX", |config| Field::Sizes(&mut config.objects))
+        .does("Place the program's allocations of these sizes as objects (for deepheap run)")
+        .without("none"),
+    key("mmap", "SIZE", |config| Field::From(&mut config.mmap))
+        .does("Manage the program's own private anonymous mappings from this size on, or off")
+        .without("256K"),
+    key("encrypt", "yes", |config| Field::Flag(&mut config.encrypt))
+        .does("Encrypt what is in the store, under a key that ends with the process")
+        .without("no"),
+    key("stats", "FILE", |config| Field::Path(&mut config.stats_file))
+        .does("At exit, add a line of JSON statistics to this file")
+        .without("none"),
+    key("trace", "FILE", |config| Field::Path(&mut config.trace_file))
+        .does("Write what faults, evictions and writes do into this file, for simulate and advise")
+        .without("none"),
+    key("show_stats", "yes", |config| Field::Flag(&mut config.show_stats))
+        .does("At exit, print a summary to stderr")
+        .without("no"),
+    key("children", "no", |config| Field::Flag(&mut config.children))
+        .does("Leave child processes alone (else each has a heap and a budget of its own)")
+        .without("yes"),
+    key("force", "yes", |config| Field::Flag(&mut config.force))
+        .does("Overwrite a device or file that holds something")
+        .without("no"),
+    tuning_key("micro_pages", "yes", |config| Field::Flag(&mut config.micro_pages))
+        .does("Let eight objects of up to 512 bytes share a frame of RAM")
+        .without("no"),
+    tuning_key("segment", "SIZE", |config| Field::Bytes(&mut config.segment_bytes))
+        .does("Size of one write of the log, a power of two from 128K to 8M")
+        .without("1M, and less under a small budget"),
+    tuning_key("strides", "no", |config| Field::Flag(&mut config.strides))
+        .does("Do not fetch ahead of walks in equal steps of 3 to 64 pages")
+        .without("yes"),
+    tuning_key("sequences", "no", |config| Field::Flag(&mut config.sequences))
+        .does("Do not fetch pages ahead because they followed each other before")
+        .without("yes"),
+    tuning_key("discard", "no", |config| Field::Flag(&mut config.discard))
+        .does("Do not tell the device of the store what is free")
+        .without("yes"),
+];
+
+const fn key(name: &'static str, value: &'static str, field: Accessor) -> Key {
+    Key { name, value, has_option: true, what: "", without: "", field }
+}
+
+/// One that is for texts of settings alone.
+const fn tuning_key(name: &'static str, value: &'static str, field: Accessor) -> Key {
+    Key { has_option: false, ..key(name, value, field) }
+}
+
 /// Bytes of a size; percentages are of this machine (or of its memory cgroup).
 ///
 /// # Errors
 /// `ConfigError::BadSize`.
 pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
-    size_of_key("size", text, Some(Machine::read().usable_bytes()))
+    Given { key: "size", text, whole: Some(Machine::read().usable_bytes()) }.bytes()
+}
+
+impl Key {
+    const fn does(self, what: &'static str) -> Key {
+        Key { what, ..self }
+    }
+
+    const fn without(self, without: &'static str) -> Key {
+        Key { without, ..self }
+    }
+
+    /// Whether its option takes no value.
+    pub fn is_flag(&self) -> bool {
+        matches!(self.value, "yes" | "no")
+    }
+
+    /// The option of `deepheap run`.
+    pub fn option(&self) -> String {
+        let no = if self.value == "no" { "no-" } else { "" };
+        format!("--{no}{}", self.name.replace('_', "-"))
+    }
+
+    /// The index of a key of this name.
+    fn find(name: &str) -> Result<usize, ConfigError> {
+        let meant = name.replace('-', "_");
+        KEYS.iter().position(|key| key.name == meant).ok_or_else(|| ConfigError::UnknownKey {
+            key: meant,
+            keys: KEYS.each_ref().map(|key| key.name).join(", "),
+        })
+    }
 }
 
 impl Config {
@@ -258,29 +308,62 @@ impl Config {
     /// # Errors
     /// As `parse`.
     pub fn parse_on(machine: Machine, conf: &str) -> Result<Config, ConfigError> {
-        let mut config = Config::default_on(machine);
-        let mut given = Vec::new();
-        for item in items(conf) {
-            if item.trim().is_empty() {
-                continue;
-            }
+        let mut given: [Option<String>; KEYS.len()] = [const { None }; KEYS.len()];
+        for item in items(conf).into_iter().filter(|item| !item.trim().is_empty()) {
             let Some((key, value)) = item.split_once(':') else {
                 return Err(ConfigError::NoColon(item.trim().to_owned()));
             };
-            let key = key.trim().replace('-', "_");
-            let stall_before = config.stall;
-            config.set(machine, &key, &unescaped(trimmed(value))?)?;
-            if key != "stall" && given.iter().any(|given| given == "stall") {
-                // What is given goes over what another key takes for granted.
-                config.stall = stall_before;
+            let key = Key::find(key.trim())?;
+            if given[key].replace(unescaped(trimmed(value))?).is_some() {
+                return Err(ConfigError::Twice(KEYS[key].name));
             }
-            if given.contains(&key) {
-                return Err(ConfigError::Twice(key));
+        }
+        let mut config = Config::default_on(machine);
+        for (key, value) in KEYS.iter().zip(&given) {
+            if let Some(value) = value {
+                config.set(machine, key.name, value)?;
             }
-            given.push(key);
         }
         config.check(machine)?;
         Ok(config)
+    }
+
+    /// Sets one key as a text of settings would; `check` afterwards. `stall` is to be set behind
+    /// what has a bound on stalls by itself.
+    ///
+    /// # Errors
+    /// What is wrong with the key or value by itself.
+    pub fn set(&mut self, machine: Machine, key: &str, text: &str) -> Result<(), ConfigError> {
+        let Key { name, field, .. } = KEYS[Key::find(key)?];
+        let bound_ppm = match name {
+            "ram" if text.trim() == "auto" => {
+                self.ram = Config::default_on(machine).ram;
+                self.stall = self.stall.or(StallLimit::of_ppm(STALL_OF_AUTO_PPM));
+                return Ok(());
+            }
+            "tier" => StallLimit::of_ppm(STALL_OF_TIER_PPM),
+            _ => None,
+        };
+        let whole = (name == "ram").then(|| machine.usable_bytes());
+        field(self).set(Given { key: name, text, whole })?;
+        self.stall = self.stall.or(bound_ppm);
+        Ok(())
+    }
+
+    /// The text that gives this config back.
+    pub fn to_conf(&self) -> String {
+        let nowhere = Machine { memory_bytes: 0, cgroup_limit_bytes: None };
+        let (mut config, mut usual) = (self.clone(), Config::default_on(nowhere));
+        usual.stall = self.tier.as_ref().and(StallLimit::of_ppm(STALL_OF_TIER_PPM));
+        let mut conf = String::new();
+        for Key { name, field, .. } in &KEYS {
+            let text = field(&mut config).text();
+            if text != field(&mut usual).text() || *name == "ram" {
+                let separator = if conf.is_empty() { "" } else { "," };
+                conf += &format!("{separator}{name}:{}", escaped(&text));
+            }
+        }
+        conf
     }
 
     /// The settings of `DEEPHEAP_CONF`, with `DEEPHEAP_SHOW_STATS` over them.
@@ -293,8 +376,8 @@ impl Config {
         let mut config = Config::parse(&conf).map_err(within(CONF_VARIABLE))?;
         let show_stats = variable(SHOW_STATS_VARIABLE)?;
         if !show_stats.is_empty() {
-            let shown = flag("show_stats", &show_stats);
-            config.show_stats = shown.map_err(within(SHOW_STATS_VARIABLE))?;
+            let given = Given { key: "show_stats", text: &show_stats, whole: None };
+            config.show_stats = given.flag().map_err(within(SHOW_STATS_VARIABLE))?;
         }
         Ok(config)
     }
@@ -307,47 +390,6 @@ impl Config {
         let conf = variable(CONF_VARIABLE)?;
         let keys = items(&conf).into_iter().filter_map(|item| item.split_once(':'));
         Ok(keys.map(|(key, _)| key.trim()).any(|key| key == "ram"))
-    }
-
-    /// Sets one key as a text of settings would; `check` afterwards.
-    ///
-    /// # Errors
-    /// What is wrong with the key or value by itself.
-    pub fn set(&mut self, machine: Machine, key: &str, value: &str) -> Result<(), ConfigError> {
-        match key.replace('-', "_").as_str() {
-            "ram" if value.trim() == "auto" => {
-                self.ram = Config::default_on(machine).ram;
-                self.stall = self.stall.or(StallLimit::of_ppm(STALL_OF_AUTO_PPM));
-            }
-            "ram" => self.ram = size_of_key("ram", value, Some(machine.usable_bytes()))?,
-            "stall" => self.stall = stall(value)?,
-            "pool" => self.pool = Some(pool(value)?),
-            "store" => self.store = Some(path("store", value)?),
-            "store_size" => self.store_size = Share::parse("store_size", value)?,
-            "tier" => {
-                self.tier = Some(SecondTier::parse(value)?);
-                self.stall = self.stall.or(StallLimit::of_ppm(STALL_OF_TIER_PPM));
-            }
-            "store_floor" => self.store_floor = Some(floor(value)?),
-            "overcommit" => self.overcommit = overcommit(value)?,
-            "page_buffer" => self.page_buffer = Some(Share::parse("page_buffer", value)?),
-            "compress" => self.compress = compress(value)?,
-            "objects" => self.objects = Some(objects(value)?),
-            "micro_pages" => self.micro_pages = flag("micro_pages", value)?,
-            "mmap" => self.mmap = mmap(value)?,
-            "segment" => self.segment_bytes = size_of_key("segment", value, None)?,
-            "strides" => self.strides = flag("strides", value)?,
-            "sequences" => self.sequences = flag("sequences", value)?,
-            "discard" => self.discard = flag("discard", value)?,
-            "stats" => self.stats_file = Some(path("stats", value)?),
-            "trace" => self.trace_file = Some(path("trace", value)?),
-            "show_stats" => self.show_stats = flag("show_stats", value)?,
-            "children" => self.children = flag("children", value)?,
-            "force" => self.force = flag("force", value)?,
-            "encrypt" => self.encrypt = flag("encrypt", value)?,
-            _ => return Err(ConfigError::UnknownKey(key.to_owned())),
-        }
-        Ok(())
     }
 
     /// The budget that buffers are made for.
@@ -392,190 +434,6 @@ impl Config {
             None => (file_system_bytes / 20).max(STORE_FLOOR_BYTES),
         }
     }
-
-    /// Whether the settings are possible together, on a machine.
-    ///
-    /// # Errors
-    /// `ConfigError::OutOfRange`.
-    pub fn check(&self, machine: Machine) -> Result<(), ConfigError> {
-        let refuse_value = |key, value, reason| Err(ConfigError::OutOfRange { key, value, reason });
-        let refuse = |key, size, reason: String| refuse_value(key, bytes(size), reason);
-        if self.ram < RAM_MIN_BYTES {
-            return refuse("ram", self.ram, format!("give at least {}", bytes(RAM_MIN_BYTES)));
-        }
-        if self.ram > machine.usable_bytes().max(RAM_MIN_BYTES) {
-            let owner = match machine.cgroup_limit_bytes {
-                Some(_) => "the memory cgroup of this process is limited to",
-                None => "this machine has only",
-            };
-            let has = bytes(machine.usable_bytes());
-            return refuse(
-                "ram",
-                self.ram,
-                format!("{owner} {has}; give less, or leave it at 50%"),
-            );
-        }
-        if let (Some(_), Some(pool)) = (self.stall_of_ram(), &self.pool) {
-            let reason = "the programs of a pool get RAM by what they want, not by a bound on \
-                          stalls; leave out pool, or give stall:off";
-            return refuse_value("pool", pool.clone(), reason.to_owned());
-        }
-        let tier_size = self.tier.as_ref().map(|tier| tier.size);
-        for (key, size) in [("store_size", Some(self.store_size)), ("tier", tier_size)] {
-            let Some(Share::Bytes(size)) = size else { continue };
-            if size < STORE_MIN_BYTES {
-                return refuse(key, size, format!("give at least {}", bytes(STORE_MIN_BYTES)));
-            }
-            if size > STORE_MAX_BYTES {
-                let most = bytes(STORE_MAX_BYTES);
-                return refuse(key, size, format!("the store takes {most} at most"));
-            }
-        }
-        let segment = self.segment_bytes;
-        if !segment.is_power_of_two() || !(SEGMENT_MIN_BYTES..=SEGMENT_MAX_BYTES).contains(&segment)
-        {
-            let reason = "give a power of two from 128K to 8M".to_owned();
-            return refuse("segment", segment, reason);
-        }
-        if let Some(sizes) = &self.objects {
-            let (min, max) = (*sizes.start(), *sizes.end());
-            let refuse = |reason| refuse_value("objects", range(min, max), reason);
-            if min > max {
-                return refuse(format!("give the smaller first, {}", range(max, min)));
-            }
-            if min == 0 {
-                return refuse("the smallest object has 1 byte".to_owned());
-            }
-            if max > OBJECT_SIZE_MAX {
-                let most = bytes(OBJECT_SIZE_MAX as u64);
-                return refuse(format!("the largest object has {most}"));
-            }
-        }
-        if let Some(share) = self.page_buffer {
-            if self.is_managed_early() {
-                let reason = "with a bound on stalls, or a pool, its size follows the RAM that \
-                              there is; leave out page_buffer, or give stall:off and no pool";
-                return refuse_value("page_buffer", share.to_string(), reason.to_owned());
-            }
-            let size = share.bytes_of(self.ram);
-            if size > self.ram {
-                let reason = format!("the whole budget is {}; give a part of it", bytes(self.ram));
-                return refuse("page_buffer", size, reason);
-            }
-            if size < PAGE_BUFFER_MIN_BYTES {
-                let least = bytes(PAGE_BUFFER_MIN_BYTES);
-                return refuse("page_buffer", size, format!("give at least {least}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The text that gives this config back.
-    pub fn to_conf(&self) -> String {
-        let mut conf = format!("ram:{}", size::exact(self.ram));
-        let mut put = |key: &str, value: &str| {
-            conf.push(',');
-            conf.push_str(key);
-            conf.push(':');
-            conf.push_str(&escaped(value));
-        };
-        let text = |path: &Path| path.to_string_lossy().into_owned();
-        if let Some(limit) = self.stall {
-            put("stall", &limit.to_string());
-        }
-        if let Some(pool) = &self.pool {
-            put("pool", pool);
-        }
-        if let Some(path) = &self.store {
-            put("store", &text(path));
-        }
-        if self.store_size != STORE_SIZE_DEFAULT {
-            put("store_size", &self.store_size.to_string());
-        }
-        if let Some(tier) = &self.tier {
-            put("tier", &tier.text());
-            // Behind the tier, which has one by itself.
-            if self.stall.is_none() {
-                put("stall", "off");
-            }
-        }
-        if let Some(share) = self.store_floor {
-            put("store_floor", &share.to_string());
-        }
-        if self.overcommit == Overcommit::Strict {
-            put("overcommit", "strict");
-        }
-        if let Some(share) = self.page_buffer {
-            put("page_buffer", &share.to_string());
-        }
-        if self.compress != Compress::Auto {
-            put("compress", compress_word(self.compress));
-        }
-        if let Some(sizes) = &self.objects {
-            put("objects", &range(*sizes.start(), *sizes.end()));
-        }
-        if self.mmap != Some(MMAP_DEFAULT_BYTES) {
-            put("mmap", &self.mmap.map_or("off".to_owned(), |bytes| size::exact(bytes as u64)));
-        }
-        if self.segment_bytes != SEGMENT_DEFAULT_BYTES {
-            put("segment", &size::exact(self.segment_bytes));
-        }
-        if let Some(path) = &self.stats_file {
-            put("stats", &text(path));
-        }
-        if let Some(path) = &self.trace_file {
-            put("trace", &text(path));
-        }
-        for (key, value, usual) in [
-            ("micro_pages", self.micro_pages, false),
-            ("strides", self.strides, true),
-            ("sequences", self.sequences, true),
-            ("discard", self.discard, true),
-            ("show_stats", self.show_stats, false),
-            ("children", self.children, true),
-            ("force", self.force, false),
-            ("encrypt", self.encrypt, false),
-        ] {
-            if value != usual {
-                put(key, if value { "yes" } else { "no" });
-            }
-        }
-        conf
-    }
-}
-
-impl SecondTier {
-    /// Reads `PATH` or `PATH:SIZE`. A path may have colons: only what reads as a size behind the
-    /// last one is a size.
-    fn parse(value: &str) -> Result<SecondTier, ConfigError> {
-        let (path_text, size) = value
-            .rsplit_once(':')
-            .and_then(|(path, size)| Some((path, Share::parse("tier", size).ok()?)))
-            .unwrap_or((value, STORE_SIZE_DEFAULT));
-        Ok(SecondTier { path: path("tier", path_text)?, size })
-    }
-
-    /// What `parse` reads.
-    fn text(&self) -> String {
-        let place = self.path.to_string_lossy().into_owned();
-        let is_read_back = SecondTier::parse(&place).is_ok_and(|read| read.path == self.path);
-        match self.size {
-            STORE_SIZE_DEFAULT if is_read_back => place,
-            size => format!("{place}:{size}"),
-        }
-    }
-}
-
-/// `64-2K`, as `objects` reads it.
-fn range(min: usize, max: usize) -> String {
-    format!("{}-{}", size::exact(min as u64), size::exact(max as u64))
-}
-
-fn size_of_key(key: &'static str, text: &str, whole: Option<u64>) -> Result<u64, ConfigError> {
-    size::parse(text, whole).map_err(|reason| {
-        let text = text.to_owned();
-        ConfigError::BadSize { key, text, reason }
-    })
 }
 
 /// What `DEEPHEAP_MAP_RAM` gives a map, if it is set.
@@ -584,52 +442,8 @@ pub(crate) fn map_ram(machine: Machine) -> Result<Option<u64>, ConfigError> {
     if text.is_empty() {
         return Ok(None);
     }
-    size_of_key(MAP_RAM_VARIABLE, &text, Some(machine.usable_bytes())).map(Some)
-}
-
-fn objects(value: &str) -> Result<RangeInclusive<usize>, ConfigError> {
-    const KEY: &str = "objects";
-    let (min, max) = match value.split_once('-') {
-        Some((min, max)) if !min.trim().is_empty() && !max.contains('-') => (min, max),
-        _ => {
-            let (text, words) = (value.to_owned(), "MIN-MAX, for example 64-2K");
-            return Err(ConfigError::NoneOf { key: KEY, text, words });
-        }
-    };
-    let bytes = |text| {
-        let bytes = size_of_key(KEY, text, None)?;
-        // Too many to be possible is found by `check`.
-        Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
-    };
-    Ok(bytes(min)?..=bytes(max)?)
-}
-
-fn mmap(value: &str) -> Result<Option<usize>, ConfigError> {
-    if matches!(value.trim().to_ascii_lowercase().as_str(), "off" | "no") {
-        return Ok(None);
-    }
-    let bytes = size_of_key("mmap", value, None)?;
-    Ok(Some(usize::try_from(bytes).unwrap_or(usize::MAX)))
-}
-
-/// `0` is a floor, too: everything may be taken.
-fn floor(value: &str) -> Result<Share, ConfigError> {
-    match value.trim().strip_suffix('%').map(str::trim) {
-        Some("0") => Ok(Share::Bytes(0)),
-        _ => Share::parse("store_floor", value),
-    }
-}
-
-fn path(key: &'static str, value: &str) -> Result<PathBuf, ConfigError> {
-    if value.is_empty() { Err(ConfigError::EmptyPath(key)) } else { Ok(PathBuf::from(value)) }
-}
-
-fn flag(key: &'static str, value: &str) -> Result<bool, ConfigError> {
-    match value.trim().to_ascii_lowercase().as_str() {
-        "yes" | "on" | "true" | "1" => Ok(true),
-        "no" | "off" | "false" | "0" => Ok(false),
-        _ => Err(ConfigError::BadFlag { key, text: value.to_owned() }),
-    }
+    let whole = Some(machine.usable_bytes());
+    Given { key: MAP_RAM_VARIABLE, text: &text, whole }.bytes().map(Some)
 }
 
 /// An environment variable; empty if it is not set.

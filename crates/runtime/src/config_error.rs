@@ -14,7 +14,12 @@ pub enum ConfigError {
     /// An item without a colon.
     NoColon(String),
     /// A key that does not exist.
-    UnknownKey(String),
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Those that do.
+        keys: String,
+    },
     /// A text that is no size.
     BadSize {
         /// The key.
@@ -33,13 +38,6 @@ pub enum ConfigError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// Neither yes nor no.
-    BadFlag {
-        /// The key.
-        key: &'static str,
-        /// What was written.
-        text: String,
-    },
     /// None of the words that there are.
     NoneOf {
         /// The key.
@@ -50,7 +48,7 @@ pub enum ConfigError {
         words: &'static str,
     },
     /// A key that was there before in the same text.
-    Twice(String),
+    Twice(&'static str),
     /// A path of no characters.
     EmptyPath(&'static str),
     /// A backslash before something other than a comma, a blank or a backslash.
@@ -67,12 +65,10 @@ impl fmt::Display for ConfigError {
             ConfigError::NoColon(item) => {
                 write!(out, "'{}' is no setting: write key:value, for example ram:2G", Line(item))
             }
-            ConfigError::UnknownKey(key) => write!(
+            ConfigError::UnknownKey { key, keys } => write!(
                 out,
-                "there is no setting '{}': the settings are ram, stall, pool, store, store_size, \
-                 store_floor, tier, overcommit, page_buffer, compress, objects, mmap, segment, \
-                 stats, show_stats, children, force and encrypt (a comma inside a path \
-                 is written \\,)",
+                "there is no setting '{}': the settings are {keys} (a comma inside a path is \
+                 written \\,)",
                 Line(key),
             ),
             ConfigError::BadSize { key, text, reason } => {
@@ -80,9 +76,6 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::OutOfRange { key, value, reason } => {
                 write!(out, "{key} {value} is impossible: {reason}")
-            }
-            ConfigError::BadFlag { key, text } => {
-                write!(out, "{key} '{}' is neither: write yes or no", Line(text))
             }
             ConfigError::NoneOf { key, text, words } => {
                 write!(out, "{key} '{}' is not understood: write {words}", Line(text))

@@ -23,7 +23,7 @@ use deepheap_heap::SPAN;
 use deepheap_pager::Overcommit;
 
 use crate::config::{Config, ConfigError, STORE_MAX_BYTES, STORE_MIN_BYTES, Share};
-
+use crate::config_value::Given;
 use crate::machine::Machine;
 use crate::stats_report::bytes;
 
@@ -113,7 +113,7 @@ impl DurableOptions {
             Err(OpenError::Options(format!("{key}: give from {least} to {most}")))
         };
         match key {
-            "ram" => self.ram = Share::parse("ram", value)?,
+            "ram" => self.ram = Given { key: "ram", text: value, whole: None }.share()?,
             "size" => self.size = size(SIZE_MAX, SPAN as u64)?.next_multiple_of(SPAN as u64),
             "store_size" => self.store_size = Some(size(STORE_MAX_BYTES, STORE_MIN_BYTES)?),
             "address" => self.address = Some(address(value)?),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use deepheap::Overcommit;
 use deepheap::config::{
-    Compress, Config, ConfigError, STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit,
+    Compress, Config, ConfigError, KEYS, STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit,
 };
 use deepheap::machine::Machine;
 use proptest::prelude::*;
@@ -192,6 +192,24 @@ fn every_key_is_read() {
 }
 
 #[test]
+fn the_document_has_every_key() {
+    let mut table =
+        "| `DEEPHEAP_CONF` | `deepheap run` | | without it |\n|---|---|---|---|\n".to_owned();
+    for key in &KEYS {
+        let value = if key.is_flag() { String::new() } else { format!(" {}", key.value) };
+        let option = match key.has_option {
+            true => format!("`{}{value}`", key.option()),
+            false => String::new(),
+        };
+        let (name, value, what, without) = (key.name, key.value, key.what, key.without);
+        table += &format!("| `{name}:{value}` | {option} | {what} | {without} |\n");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tuning.md");
+    let document = std::fs::read_to_string(path).expect("the document");
+    assert!(document.contains(&table), "docs/tuning.md is to have this table:\n{table}");
+}
+
+#[test]
 fn blanks_around_keys_and_values_do_not_count_unless_escaped() {
     let store = |conf| parse(conf).map(|config| config.store);
     let path = |text| Ok(Some(PathBuf::from(text)));
@@ -217,12 +235,12 @@ fn a_file_system_keeps_a_floor_of_a_twentieth_and_a_gib_if_it_is_not_small() {
 fn a_refusal_names_the_text_and_the_way_out() {
     for (conf, said) in [
         ("ram", "key:value"),
-        ("rma:2G", "ram, stall, pool, store, store_size"),
+        ("rma:2G", "the settings are ram, store, store_size"),
         ("ram:2Q", "'2Q' is not a size"),
         ("ram:8M", "at least 16.0 MiB"),
         ("ram:0%", "at least 16.0 MiB"),
         ("ram:9G", "only 8.00 GiB"),
-        ("store_size:0%", "1% to 100%"),
+        ("store_size:0%", "at least 16.0 MiB"),
         ("segment:50%", "percentage makes no sense"),
         ("store_size:1M", "at least 16.0 MiB"),
         ("store_size:5T", "4.00 TiB at most"),
