@@ -201,7 +201,7 @@ fn between(earlier: &Sample, now: &Sample) -> Moment {
 mod tests {
     use core::time::Duration;
 
-    use deepheap::stats::Counter;
+    use deepheap::number;
 
     use super::*;
 
@@ -217,9 +217,9 @@ mod tests {
             history.add(page, pid);
             (history.years_of_device(), history.years_without_tier())
         };
-        assert!(matches!(write(Counter::DeviceReadBytes, 1 << 30), (None, None)));
-        assert!(matches!(write(Counter::DeviceWriteBytes, 1 << 30), (Some(_), None)));
-        let (with, without) = write(Counter::TierWriteBytes, 3 << 30);
+        assert!(matches!(write(number!(device_read_bytes), 1 << 30), (None, None)));
+        assert!(matches!(write(number!(device_write_bytes), 1 << 30), (Some(_), None)));
+        let (with, without) = write(number!(tier_write_bytes), 3 << 30);
         let longer = with.expect("years") / without.expect("years");
         assert!((3.99..4.01).contains(&longer), "{longer}");
     }

@@ -334,7 +334,7 @@ fn labels(process: &Watched, label: &str, value: &str) -> String {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use deepheap::stats::{Counter, Gauge};
+    use deepheap::number;
     use deepheap::stats_page::StatsPage;
 
     use super::*;
@@ -342,14 +342,14 @@ mod tests {
 
     fn watched(pid: u32, name: &str) -> Watched {
         let page = StatsPage::create().expect("page");
-        page.set(Gauge::Budget, 4096);
-        page.set(Gauge::StallShareNow, 34_000);
+        page.set(number!(budget_bytes), 4096);
+        page.set(number!(stall_share_now_ppm), 34_000);
         if pid == 8 {
-            page.set(Gauge::StallBound, 100_000);
-            page.set(Gauge::TierCapacityBytes, 1 << 30);
-            page.set(Gauge::TierStoredBytes, 5000);
-            page.put(Counter::TierWriteBytes, 3000);
-            page.put(Counter::DeviceWriteBytes, 1000);
+            page.set(number!(stall_bound_ppm), 100_000);
+            page.set(number!(tier_capacity_bytes), 1 << 30);
+            page.set(number!(tier_stored_bytes), 5000);
+            page.set(number!(tier_write_bytes), 3000);
+            page.set(number!(device_write_bytes), 1000);
         }
         page.record(0, FaultKind::Stored, 70_000);
         page.record(0, FaultKind::Stored, 3_000);

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use command::{Folder, told};
-use deepheap::stats::{FaultKind, Gauge};
+use deepheap::number;
+use deepheap::stats::FaultKind;
 use deepheap::stats_page::StatsPage;
 
 /// A server, ended with the test.
@@ -58,7 +59,7 @@ impl Drop for Server {
 /// Makes this process one under deepheap: with a budget, and with a fault.
 fn show_this_process() {
     let page = StatsPage::create().expect("page");
-    page.set(Gauge::Budget, 256 << 20);
+    page.set(number!(budget_bytes), 256 << 20);
     page.record(0, FaultKind::Stored, 70_000);
 }
 
@@ -107,7 +108,7 @@ fn the_page_its_numbers_and_the_metrics_are_for_who_has_the_token() {
 #[test]
 fn silent_clients_keep_nobody_waiting_and_all_shows_every_process() {
     let page = StatsPage::create().expect("page");
-    page.set(Gauge::Budget, 256 << 20);
+    page.set(number!(budget_bytes), 256 << 20);
     let folder = Folder::new();
     let token = folder.file("token", b"a-token-of-our-own\n", 0o600);
     let token = token.to_str().expect("utf8");

@@ -3,7 +3,8 @@
 mod command;
 
 use command::{Folder, told};
-use deepheap::stats::{Counter, FaultKind, Gauge};
+use deepheap::number;
+use deepheap::stats::FaultKind;
 use deepheap::stats_page::StatsPage;
 
 /// Words of the screen that its help explains.
@@ -34,19 +35,19 @@ const WORDS: [&str; 21] = [
 #[test]
 fn stat_shows_a_running_process() {
     let page = StatsPage::create().expect("page");
-    page.set(Gauge::Budget, 256 << 20);
-    page.set(Gauge::Managing, 1);
-    page.add(0, Counter::Prefetched, 4321);
+    page.set(number!(budget_bytes), 256 << 20);
+    page.set_managing(true);
+    page.add(0, number!(prefetched), 4321);
     page.record(0, FaultKind::Stored, 70_000);
-    page.add(0, Counter::BlocksRefused, 99);
-    page.add(0, Counter::WritesRetried, 77);
-    page.set(Gauge::StallShareNow, 34_000);
-    page.set(Gauge::StallBound, 25_000);
-    page.set(Gauge::TierCapacityBytes, 7 << 30);
-    page.set(Gauge::TierStoredBytes, 5 << 20);
-    page.put(Counter::TierReadBytes, 3 << 20);
-    page.put(Counter::TierWriteBytes, 40 << 20);
-    page.put(Counter::DeviceWriteBytes, 60 << 20);
+    page.add(0, number!(blocks_refused), 99);
+    page.add(0, number!(writes_retried), 77);
+    page.set(number!(stall_share_now_ppm), 34_000);
+    page.set(number!(stall_bound_ppm), 25_000);
+    page.set(number!(tier_capacity_bytes), 7 << 30);
+    page.set(number!(tier_stored_bytes), 5 << 20);
+    page.set(number!(tier_read_bytes), 3 << 20);
+    page.set(number!(tier_write_bytes), 40 << 20);
+    page.set(number!(device_write_bytes), 60 << 20);
     let folder = Folder::new();
     let pid = std::process::id().to_string();
 

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use command::Folder;
-use deepheap::stats::Gauge;
+use deepheap::number;
 use deepheap::stats_page::StatsPage;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -147,7 +147,7 @@ impl Terminal {
 #[test]
 fn it_shows_this_process_heeds_keys_and_sizes_and_leaves_the_terminal_clean() {
     let page = StatsPage::create().expect("page");
-    page.set(Gauge::Budget, 256 << 20);
+    page.set(number!(budget_bytes), 256 << 20);
     let folder = Folder::new();
     let pid = std::process::id().to_string();
 

@@ -4,7 +4,7 @@
 //! Threads: pure.
 
 use deepheap_heap::PAGE;
-use deepheap_pager::policy::budget_split;
+use deepheap_policy::budget_split;
 
 use crate::config::{
     Config, OBJECT_SIZE_MAX, RAM_MIN_BYTES, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES, STORE_MAX_BYTES,

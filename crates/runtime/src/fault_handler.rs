@@ -17,9 +17,10 @@ use deepheap_sys::fault_signal::{Fault, Verdict};
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::{byte_copy, clock, thread, tls};
 
+use crate::number;
 use crate::relief;
 use crate::runtime::{running, running_at};
-use crate::stats::{Counter, FaultKind};
+use crate::stats::FaultKind;
 use crate::workers;
 
 /// Blocks of the store in a MiB.
@@ -78,12 +79,12 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
             runtime.stats.record(shard, kind, ns);
             let stall_ns = if kind == FaultKind::Zero { report.moves.stall_ns } else { ns };
             if stall_ns > 0 {
-                runtime.stats.add(shard, Counter::FaultStallNs, stall_ns);
+                runtime.stats.add(shard, number!(fault_stall_ns), stall_ns);
             }
             runtime.stats.sample(shard, fault.instruction());
             pager.note_fault(fault.address, &report, start_ns, ns);
             if report.ahead > 0 {
-                runtime.stats.add(shard, Counter::Prefetched, report.ahead.into());
+                runtime.stats.add(shard, number!(prefetched), report.ahead.into());
             }
             if report.moves.stall_ns > 0 || report.moves.evicted() > 0 {
                 runtime.count_moves(shard, &report.moves);

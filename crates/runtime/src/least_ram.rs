@@ -19,9 +19,10 @@ use deepheap_policy::budget_split::STEP;
 use deepheap_policy::stall_bound::{Observed, StallBound};
 use deepheap_sys::clock;
 
+use crate::number;
 use crate::runtime::Runtime;
 use crate::stall_share::Mark;
-use crate::stats::{Counter, FaultKind, Gauge};
+use crate::stats::FaultKind;
 
 /// Time between two looks while the program runs, ...
 const LOOK: Duration = Duration::from_millis(20);
@@ -106,8 +107,8 @@ impl Runtime {
             least.pause = if is_at_rest { (2 * least.pause).min(LOOK_AT_REST) } else { LOOK };
             let used = usage.page_buffer + usage.object_cache + usage.overhead();
             least.saved.add(stalled.run_ns, touched * PAGE as u64, used as u64);
-            self.stats.set(Gauge::TouchedMean, least.saved.mean(least.saved.touched));
-            self.stats.set(Gauge::UsedMean, least.saved.mean(least.saved.used));
+            self.stats.set(number!(touched_mean_bytes), least.saved.mean(least.saved.touched));
+            self.stats.set(number!(used_mean_bytes), least.saved.mean(least.saved.used));
         }
         least.given = least.bound.bytes(touched).max(floor).max(LEAST_BYTES);
         let given = usize::try_from(least.given).unwrap_or(usize::MAX);
@@ -123,12 +124,12 @@ impl Runtime {
     /// Pages so far that left reach, or RAM, and held something.
     fn pages_left(&self) -> u64 {
         let left = [
-            Counter::EvictedClean,
-            Counter::EvictedDirty,
-            Counter::CacheReclaimedClean,
-            Counter::CacheReclaimedDirty,
+            number!(evicted_clean),
+            number!(evicted_dirty),
+            number!(cache_reclaimed_clean),
+            number!(cache_reclaimed_dirty),
         ];
-        left.into_iter().map(|counter| self.stats.counter(counter)).sum()
+        left.into_iter().map(|counter| self.stats.value(counter)).sum()
     }
 }
 

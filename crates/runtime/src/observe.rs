@@ -14,10 +14,11 @@ use deepheap_sys::signals::Blocked;
 use deepheap_sys::{clock, environment, handler_stack, kept_stderr, process_status};
 
 use crate::config::Config;
+use crate::number;
 use crate::pool;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::stall_share::{Mark, StallShare, Times};
-use crate::stats::{Counter, Gauge, Stats};
+use crate::stats::Stats;
 use crate::stats_report::{bytes, stats_json, summary};
 
 /// How much of the heap may come or go before it is shown, where no worker shows it.
@@ -35,68 +36,68 @@ impl Runtime {
         self.publish_stalls();
         // The handler stacks are the process's.
         let stacks = self.pager().map_or(0, |_| handler_stack::resident_bytes());
-        for (gauge, bytes) in [
-            (Gauge::Budget, self.present_ram()),
-            (Gauge::BudgetMost, self.config.ram as usize),
-            (Gauge::StallBound, self.config.stall.map_or(0, |bound| bound.ppm() as usize)),
-            (Gauge::MappedBytes, self.mapped_pages.load(Ordering::Relaxed) * PAGE),
-            (Gauge::CommittedBytes, all.committed),
-            (Gauge::AllocatedBytes, all.allocated),
-            (Gauge::PageBufferBytes, all.page_buffer),
-            (Gauge::CacheBytes, all.object_cache),
-            (Gauge::PageTableBytes, all.page_tables),
-            (Gauge::ObjectTableBytes, all.object_table),
-            (Gauge::HeapMetadataBytes, all.heap_metadata),
-            (Gauge::StoreMemoryBytes, all.store_memory),
-            (Gauge::OtherBytes, all.other + stacks),
-            (Gauge::Managing, all.is_managed.into()),
+        for (number, bytes) in [
+            (number!(budget_bytes), self.present_ram()),
+            (number!(budget_most_bytes), self.config.ram as usize),
+            (number!(stall_bound_ppm), self.config.stall.map_or(0, |bound| bound.ppm() as usize)),
+            (number!(mapped_bytes), self.mapped_pages.load(Ordering::Relaxed) * PAGE),
+            (number!(committed_bytes), all.committed),
+            (number!(allocated_bytes), all.allocated),
+            (number!(page_buffer_bytes), all.page_buffer),
+            (number!(cache_bytes), all.object_cache),
+            (number!(page_table_bytes), all.page_tables),
+            (number!(object_table_bytes), all.object_table),
+            (number!(heap_metadata_bytes), all.heap_metadata),
+            (number!(store_memory_bytes), all.store_memory),
+            (number!(other_bytes), all.other + stacks),
             // Nothing after the last store was closed.
-            (Gauge::StoredBytes, all.stored),
-            (Gauge::StoreUsedBytes, all.used),
-            (Gauge::StoreCapacityBytes, all.capacity),
+            (number!(stored_bytes), all.stored),
+            (number!(store_used_bytes), all.used),
+            (number!(store_capacity_bytes), all.capacity),
         ] {
-            self.stats.set(gauge, bytes as u64);
+            self.stats.set(number, bytes as u64);
         }
+        self.stats.set_managing(all.is_managed);
         let Some(pager) = self.pager() else { return };
         let store = pager.store().stats();
         let block = PAGE as u64;
-        let put = |counter, value| self.stats.put(counter, value);
-        put(Counter::Compressed, pager.counted(Counted::Compressed));
-        put(Counter::CompressedBytes, pager.counted(Counted::CompressedBytes));
-        put(Counter::CompressGivenUp, pager.counted(Counted::GivenUp));
-        put(Counter::Decompressed, pager.counted(Counted::Decompressed));
-        put(Counter::CompressNs, pager.counted(Counted::CompressNs));
-        put(Counter::StridesAsked, pager.counted(Counted::WalkAsked));
-        put(Counter::StridesUsed, pager.counted(Counted::WalkUsed));
-        put(Counter::SequencesBrought, pager.counted(Counted::TrailBrought));
-        put(Counter::SequencesUsed, pager.counted(Counted::TrailUsed));
-        put(Counter::SequencesDropped, pager.counted(Counted::TrailDropped));
+        let put = |counter, value| self.stats.set(counter, value);
+        put(number!(compressed), pager.counted(Counted::Compressed));
+        put(number!(compressed_bytes), pager.counted(Counted::CompressedBytes));
+        put(number!(compress_given_up), pager.counted(Counted::GivenUp));
+        put(number!(decompressed), pager.counted(Counted::Decompressed));
+        put(number!(compress_ns), pager.counted(Counted::CompressNs));
+        put(number!(strides_asked), pager.counted(Counted::WalkAsked));
+        put(number!(strides_used), pager.counted(Counted::WalkUsed));
+        put(number!(sequences_brought), pager.counted(Counted::TrailBrought));
+        put(number!(sequences_used), pager.counted(Counted::TrailUsed));
+        put(number!(sequences_dropped), pager.counted(Counted::TrailDropped));
         // Pages of the object table go to a device, too.
         let table = pager.table_traffic();
-        put(Counter::DeviceReads, store.device_reads + table.read);
-        put(Counter::DeviceReadBytes, store.bytes_read + table.read * block);
-        put(Counter::DeviceWrites, store.device_writes + table.written);
-        put(Counter::DeviceWriteBytes, store.bytes_written + table.written * block);
-        put(Counter::WritesRetried, store.writes_retried);
-        put(Counter::SegmentsRelocated, store.segments_relocated);
-        put(Counter::BlocksFromMemory, store.blocks_read_from_memory);
-        put(Counter::BlocksReread, store.blocks_reread);
-        put(Counter::BlocksRefused, store.blocks_corrupt + store.reads_failed);
-        put(Counter::BlocksAppendedFresh, store.blocks_appended_fresh);
-        put(Counter::BlocksAppendedSurvivor, store.blocks_appended_survivor);
-        put(Counter::SegmentsCollected, store.segments_collected);
+        put(number!(device_reads), store.device_reads + table.read);
+        put(number!(device_read_bytes), store.bytes_read + table.read * block);
+        put(number!(device_writes), store.device_writes + table.written);
+        put(number!(device_write_bytes), store.bytes_written + table.written * block);
+        put(number!(writes_retried), store.writes_retried);
+        put(number!(segments_relocated), store.segments_relocated);
+        put(number!(blocks_from_memory), store.blocks_read_from_memory);
+        put(number!(blocks_reread), store.blocks_reread);
+        put(number!(blocks_refused), store.blocks_corrupt + store.reads_failed);
+        put(number!(blocks_appended_fresh), store.blocks_appended_fresh);
+        put(number!(blocks_appended_survivor), store.blocks_appended_survivor);
+        put(number!(segments_collected), store.segments_collected);
         let second = pager.store().second_tier();
         let tier = second.map(Store::stats).unwrap_or_default();
-        put(Counter::Discards, store.discards + tier.discards);
-        put(Counter::DiscardedBytes, store.bytes_discarded + tier.bytes_discarded);
-        put(Counter::NotDiscardedBytes, store.bytes_not_discarded + tier.bytes_not_discarded);
+        put(number!(discards), store.discards + tier.discards);
+        put(number!(discarded_bytes), store.bytes_discarded + tier.bytes_discarded);
+        put(number!(not_discarded_bytes), store.bytes_not_discarded + tier.bytes_not_discarded);
         if let Some(second) = second {
             let segment = second.segment_bytes() as u64;
             let set = |gauge, value| self.stats.set(gauge, value);
-            put(Counter::TierReadBytes, tier.bytes_read);
-            put(Counter::TierWriteBytes, tier.bytes_written);
-            set(Gauge::TierStoredBytes, tier.live_blocks * block);
-            set(Gauge::TierCapacityBytes, tier.segments * segment);
+            put(number!(tier_read_bytes), tier.bytes_read);
+            put(number!(tier_write_bytes), tier.bytes_written);
+            set(number!(tier_stored_bytes), tier.live_blocks * block);
+            set(number!(tier_capacity_bytes), tier.segments * segment);
         }
     }
 
@@ -112,9 +113,9 @@ impl Runtime {
         // Who has it publishes the same.
         let Some(mut stalls) = self.stalls.try_lock() else { return };
         stalls.observe(&self.times());
-        self.stats.set(Gauge::RunNs, stalls.run_ns());
-        self.stats.set(Gauge::StallShareNow, stalls.now_ppm());
-        self.stats.set(Gauge::StallShare, stalls.whole_ppm());
+        self.stats.set(number!(run_ns), stalls.run_ns());
+        self.stats.set(number!(stall_share_now_ppm), stalls.now_ppm());
+        self.stats.set(number!(stall_share_ppm), stalls.whole_ppm());
     }
 
     /// What the process has spent its time on so far.
@@ -122,7 +123,7 @@ impl Runtime {
         Times {
             clock_ns: clock::monotonic_ns(),
             cpu_ns: clock::process_cpu_ns(),
-            stalls_ns: self.stats.by_shard(Counter::FaultStallNs),
+            stalls_ns: self.stats.by_shard(number!(fault_stall_ns)),
         }
     }
 
@@ -143,7 +144,7 @@ impl Runtime {
         // At once: others publish, too, and a mix of two moments adds up to neither.
         let mut stats = self.stats.snapshot();
         stats.unmanaged_bytes = look_beside(self.gauged_bytes());
-        self.stats.set(Gauge::UnmanagedBytes, stats.unmanaged_bytes);
+        self.stats.set(number!(unmanaged_bytes), stats.unmanaged_bytes);
         stats
     }
 
@@ -151,14 +152,14 @@ impl Runtime {
     /// what it counts as the process's memory.
     fn gauged_bytes(&self) -> u64 {
         let gauges = [
-            Gauge::PageBufferBytes,
-            Gauge::CacheBytes,
-            Gauge::ObjectTableBytes,
-            Gauge::HeapMetadataBytes,
-            Gauge::StoreMemoryBytes,
-            Gauge::OtherBytes,
+            number!(page_buffer_bytes),
+            number!(cache_bytes),
+            number!(object_table_bytes),
+            number!(heap_metadata_bytes),
+            number!(store_memory_bytes),
+            number!(other_bytes),
         ];
-        gauges.into_iter().map(|gauge| self.stats.gauge(gauge)).sum()
+        gauges.into_iter().map(|gauge| self.stats.last_set(gauge)).sum()
     }
 
     /// Plain mode, where no worker does it: brings the gauges up to date if the heap has changed
@@ -178,23 +179,23 @@ impl Runtime {
     /// To bring them up to date takes longer than most calls that need it.
     pub(crate) fn has_changed(&self) -> bool {
         let committed = (self.heap.committed_pages() * PAGE) as u64;
-        committed.abs_diff(self.stats.gauge(Gauge::CommittedBytes)) >= CHANGE_BYTES
+        committed.abs_diff(self.stats.last_set(number!(committed_bytes))) >= CHANGE_BYTES
     }
 
     /// Counts what eviction did.
     pub(crate) fn count_moves(&self, shard: usize, moves: &Moves) {
         if moves.stall_ns > 0 {
-            self.stats.add(shard, Counter::StallNs, moves.stall_ns);
+            self.stats.add(shard, number!(stall_ns), moves.stall_ns);
         }
         for (counter, n) in [
-            (Counter::EvictedClean, moves.clean),
-            (Counter::EvictedDirty, moves.dirty),
-            (Counter::EvictedZero, moves.zero),
-            (Counter::EvictedFree, moves.free),
-            (Counter::CacheReclaimedClean, moves.reclaimed_clean),
-            (Counter::CacheReclaimedDirty, moves.reclaimed_dirty),
-            (Counter::CacheSecondChances, moves.second_chances),
-            (Counter::DirectReclaims, moves.direct),
+            (number!(evicted_clean), moves.clean),
+            (number!(evicted_dirty), moves.dirty),
+            (number!(evicted_zero), moves.zero),
+            (number!(evicted_free), moves.free),
+            (number!(cache_reclaimed_clean), moves.reclaimed_clean),
+            (number!(cache_reclaimed_dirty), moves.reclaimed_dirty),
+            (number!(cache_second_chances), moves.second_chances),
+            (number!(direct_reclaims), moves.direct),
         ] {
             if n > 0 {
                 self.stats.add(shard, counter, n.into());

@@ -19,9 +19,10 @@ use deepheap_policy::fair_share::{self, Member, Want};
 use deepheap_sys::clock;
 use deepheap_sys::log::{Piece, say};
 
+use crate::number;
 use crate::pool::Pool;
 use crate::runtime::Runtime;
-use crate::stats::{Counter, FaultKind, Gauge};
+use crate::stats::FaultKind;
 use crate::stats_report::bytes;
 
 /// Time between two looks while the program runs, ...
@@ -141,7 +142,7 @@ impl Runtime {
             granted: 0,
         });
         self.hold_pool_share(pager, &mut share);
-        let total = self.stats.gauge(Gauge::PoolBytes);
+        let total = self.stats.last_set(number!(pool_bytes));
         if total != 0 && total != self.config.ram {
             let (total, most) = (bytes(total), bytes(self.config.ram));
             let text = format!(
@@ -175,9 +176,10 @@ impl Runtime {
             });
             if let Some((granted, seen)) = decided {
                 share.granted = granted as usize;
-                self.stats.set(Gauge::PoolMembers, seen.members.len() as u64);
-                self.stats.set(Gauge::PoolBytes, seen.total);
-                self.stats.set(Gauge::PoolFreeBytes, fair_share::free(seen.total, &seen.members));
+                self.stats.set(number!(pool_members), seen.members.len() as u64);
+                self.stats.set(number!(pool_bytes), seen.total);
+                self.stats
+                    .set(number!(pool_free_bytes), fair_share::free(seen.total, &seen.members));
             }
         }
         pager.set_target(share.granted.max(least) - lent);
@@ -185,8 +187,8 @@ impl Runtime {
 
     fn seen(&self) -> Seen {
         let faults = FaultKind::ALL.map(|kind| self.stats.histogram(kind).count());
-        let left = [Counter::CacheReclaimedClean, Counter::CacheReclaimedDirty];
-        let left = left.map(|counter| self.stats.counter(counter));
+        let left = [number!(cache_reclaimed_clean), number!(cache_reclaimed_dirty)];
+        let left = left.map(|counter| self.stats.value(counter));
         let moved = faults[FaultKind::Stored as usize] + left.iter().sum::<u64>();
         Seen { faults: faults.iter().sum(), moved }
     }

@@ -12,8 +12,8 @@ use deepheap_maps::{self as maps, PinKind};
 use deepheap_pager::Pager;
 use deepheap_sys::tls;
 
+use crate::number;
 use crate::runtime::{Runtime, is_durable_open, running, running_at};
-use crate::stats::Counter;
 
 /// Whether any memory is under management, or mapped by us; before that no system call can fail
 /// because of us, and `pin` does nothing.
@@ -61,7 +61,7 @@ fn pin_by(address: usize, pin: impl FnOnce(&Pager) -> bool) -> bool {
     let Some(runtime) = running_at(address) else { return false };
     let is_pinned = runtime.pager().is_some_and(pin);
     if is_pinned {
-        runtime.stats.add(tls::lane(), Counter::Pins, 1);
+        runtime.stats.add(tls::lane(), number!(pins), 1);
     }
     is_pinned
 }
@@ -105,6 +105,6 @@ pub fn touch(address: usize, length: usize) {
 /// Counts a system call that was tried again because of an evicted page.
 pub fn count_efault_retry() {
     if let Some(runtime) = running() {
-        runtime.stats.add(tls::lane(), Counter::EfaultRetries, 1);
+        runtime.stats.add(tls::lane(), number!(efault_retries), 1);
     }
 }

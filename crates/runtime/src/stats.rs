@@ -4,6 +4,10 @@
 //! Never: takes a lock or allocates; it is only data. `stats_page` fills it, `stats_report` prints
 //! it.
 
+use core::mem::offset_of;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
+
 use crate::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
@@ -29,173 +33,61 @@ impl FaultKind {
         [FaultKind::Zero, FaultKind::Cached, FaultKind::Stored, FaultKind::Waited];
 }
 
-/// What only ever grows. Faults by kind are not here: they are counted by their latencies.
+/// A number of [`Stats`]: which of those behind the latencies. `number!(pins)` is that of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Counter {
-    /// Pages read from the store before they were touched.
-    Prefetched,
-    /// Pages evicted whose content had not changed since they were installed.
-    EvictedClean,
-    /// Pages evicted whose content had changed.
-    EvictedDirty,
-    /// Pages evicted that were all zero.
-    EvictedZero,
-    /// Pages evicted that no allocation used any more.
-    EvictedFree,
-    /// Pages that were compressed when they left reach.
-    Compressed,
-    /// Bytes that they became.
-    CompressedBytes,
-    /// Pages that were tried and did not become clearly smaller.
-    CompressGivenUp,
-    /// Pages that were decompressed.
-    Decompressed,
-    /// Nanoseconds that threads spent on all of that.
-    CompressNs,
-    /// Objects dropped from the cache because the store already had them.
-    CacheReclaimedClean,
-    /// Objects that left the cache by being written to the log.
-    CacheReclaimedDirty,
-    /// Objects that the cache kept because they had been touched again.
-    CacheSecondChances,
-    /// Times a faulting thread had to evict by itself.
-    DirectReclaims,
-    /// Nanoseconds that threads waited for eviction, the device or a full write buffer.
-    StallNs,
-    /// Read requests sent to the device.
-    DeviceReads,
-    /// Bytes read from the device.
-    DeviceReadBytes,
-    /// Write requests sent to the device.
-    DeviceWrites,
-    /// Bytes written to the device.
-    DeviceWriteBytes,
-    /// Segments written again because the device had refused them; each time counts.
-    WritesRetried,
-    /// Segments written elsewhere because their own refused them.
-    SegmentsRelocated,
-    /// Blocks that were wanted and in DRAM: not written yet, or read a moment ago.
-    BlocksFromMemory,
-    /// Blocks that came wrong or not at all when they were read, and right when read again.
-    BlocksReread,
-    /// Times that a block could not be read: what wanted it was stopped.
-    BlocksRefused,
-    /// Blocks appended because they left DRAM.
-    BlocksAppendedFresh,
-    /// Blocks appended because collection moved them.
-    BlocksAppendedSurvivor,
-    /// Segments reclaimed by collection.
-    SegmentsCollected,
-    /// System calls repeated after EFAULT on managed memory.
-    EfaultRetries,
-    /// Ranges pinned.
-    Pins,
-    /// Pages asked for ahead of walks in equal steps.
-    StridesAsked,
-    /// Of them those that were in DRAM when the walk came to them.
-    StridesUsed,
-    /// Nanoseconds that threads stood in faults for want of RAM: in all faults but those on pages
-    /// of zeros, and in those while there was no room. What the kernel takes for a fault is not
-    /// among them.
-    FaultStallNs,
-    /// Requests that told the device what is free.
-    Discards,
-    /// Bytes that they were about.
-    DiscardedBytes,
-    /// Bytes that were free for a while and then written again, without one.
-    NotDiscardedBytes,
-    /// Pages read ahead because they had followed before.
-    SequencesBrought,
-    /// Of them those that were in the cache when the program came to them.
-    SequencesUsed,
-    /// And those that left the cache before.
-    SequencesDropped,
-    /// Bytes read from the device of the second tier.
-    TierReadBytes,
-    /// Bytes written to it.
-    TierWriteBytes,
+pub struct Number(usize);
+
+/// Words of `Stats` before the first of them.
+const WORDS_BEFORE: usize = offset_of!(Stats, prefetched) / size_of::<u64>();
+
+impl Number {
+    /// How many there are.
+    pub const COUNT: usize = size_of::<Stats>() / size_of::<u64>() - WORDS_BEFORE;
+
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Number> {
+        (0..Self::COUNT).map(Number)
+    }
+
+    /// That of the field at so many bytes.
+    ///
+    /// # Panics
+    /// If the field is before the first of them; `number!` asks when it is compiled.
+    pub const fn at(offset: usize) -> Number {
+        Number(offset / size_of::<u64>() - WORDS_BEFORE)
+    }
+
+    /// Its place among all.
+    pub const fn index(self) -> usize {
+        self.0
+    }
+
+    /// Its value.
+    pub fn of(self, stats: &Stats) -> u64 {
+        let words: &[u64; WORDS_BEFORE + Self::COUNT] = transmute_ref!(stats);
+        words[WORDS_BEFORE + self.0]
+    }
+
+    /// Its value, to be changed.
+    pub(crate) fn of_mut(self, stats: &mut Stats) -> &mut u64 {
+        let words: &mut [u64; WORDS_BEFORE + Self::COUNT] = transmute_mut!(stats);
+        &mut words[WORDS_BEFORE + self.0]
+    }
 }
 
-impl Counter {
-    /// Number of counters.
-    pub const COUNT: usize = Counter::TierWriteBytes as usize + 1;
-}
-
-/// What goes up and down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum Gauge {
-    /// The RAM budget, in bytes; with a bound on stalls what is found to be enough, and in a pool
-    /// what this process may use now.
-    Budget,
-    /// Bytes of physical pages the program can touch right now; while nothing is managed, of all
-    /// pages handed to the heap.
-    PageBufferBytes,
-    /// Bytes of the object cache.
-    CacheBytes,
-    /// Bytes of kernel page tables of the region.
-    PageTableBytes,
-    /// Bytes of the object tables.
-    ObjectTableBytes,
-    /// Bytes of the heap's bitmaps and lists.
-    HeapMetadataBytes,
-    /// Bytes of the store's tables and segment buffers.
-    StoreMemoryBytes,
-    /// Bytes of everything else deepheap uses.
-    OtherBytes,
-    /// Bytes of pages handed to the heap.
-    CommittedBytes,
-    /// Bytes the program has allocated and not freed.
-    AllocatedBytes,
-    /// Live bytes on the device.
-    StoredBytes,
-    /// Bytes of the store that are taken: by segments, live or not, or set aside for them.
-    StoreUsedBytes,
-    /// Bytes the store can hold.
-    StoreCapacityBytes,
-    /// Bytes that the program has mapped itself and that are memory of the heap.
-    MappedBytes,
-    /// Bytes of RAM that the program has outside of deepheap, its files apart; at the last look.
-    UnmanagedBytes,
-    /// 1 once a span is under management, 0 before.
-    Managing,
-    /// Nanoseconds of run time: in which the program computed, or its threads stood in faults.
-    RunNs,
-    /// Millionths of the run time that a thread stood in faults for want of RAM, lately; of the
-    /// thread that stood most.
-    StallShareNow,
-    /// The same of the whole run time.
-    StallShare,
-    /// The most that it may be, in millionths; 0 without a bound.
-    StallBound,
-    /// The most that the RAM budget may become, in bytes.
-    BudgetMost,
-    /// With a bound: bytes that the program had touched and not given back, the mean of its run
-    /// time since it is managed.
-    TouchedMean,
-    /// And what counted against the budget, the mean of the same time.
-    UsedMean,
-    /// Live bytes in the second tier.
-    TierStoredBytes,
-    /// Bytes the second tier can hold; 0 if there is none.
-    TierCapacityBytes,
-    /// Processes of its pool, this one among them; 0 without a pool.
-    PoolMembers,
-    /// Bytes that they may use together.
-    PoolBytes,
-    /// Bytes of them that none of them has.
-    PoolFreeBytes,
-}
-
-impl Gauge {
-    /// Number of gauges.
-    pub const COUNT: usize = Gauge::PoolFreeBytes as usize + 1;
+/// The [`Number`] of a field of [`Stats`].
+#[macro_export]
+macro_rules! number {
+    ($field:ident) => {
+        const { $crate::stats::Number::at(::core::mem::offset_of!($crate::stats::Stats, $field)) }
+    };
 }
 
 /// Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
+)]
 pub struct Latency {
     /// Number of faults.
     pub count: u64,
@@ -230,7 +122,9 @@ impl Latency {
 
 /// One snapshot. Counters are since the start of the process (or its fork), sizes are bytes.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
+)]
 pub struct Stats {
     /// [`STATS_VERSION`].
     pub version: u32,
@@ -252,147 +146,153 @@ pub struct Stats {
     /// Faults that waited for another thread.
     pub fault_waited: Latency,
 
-    /// See [`Counter::Prefetched`].
+    /// Pages read from the store before they were touched.
     pub prefetched: u64,
-    /// See [`Counter::EvictedClean`].
+    /// Pages evicted whose content had not changed since they were installed.
     pub evicted_clean: u64,
-    /// See [`Counter::EvictedDirty`].
+    /// Pages evicted whose content had changed.
     pub evicted_dirty: u64,
-    /// See [`Counter::EvictedZero`].
+    /// Pages evicted that were all zero.
     pub evicted_zero: u64,
-    /// See [`Counter::EvictedFree`].
+    /// Pages evicted that no allocation used any more.
     pub evicted_free: u64,
-    /// See [`Counter::Compressed`].
+    /// Pages that were compressed when they left reach.
     pub compressed: u64,
-    /// See [`Counter::CompressedBytes`].
+    /// Bytes that they became.
     pub compressed_bytes: u64,
-    /// See [`Counter::CompressGivenUp`].
+    /// Pages that were tried and did not become clearly smaller.
     pub compress_given_up: u64,
-    /// See [`Counter::Decompressed`].
+    /// Pages that were decompressed.
     pub decompressed: u64,
-    /// See [`Counter::CompressNs`].
+    /// Nanoseconds that threads spent on all of that.
     pub compress_ns: u64,
-    /// See [`Counter::CacheReclaimedClean`].
+    /// Objects dropped from the cache because the store already had them.
     pub cache_reclaimed_clean: u64,
-    /// See [`Counter::CacheReclaimedDirty`].
+    /// Objects that left the cache by being written to the log.
     pub cache_reclaimed_dirty: u64,
-    /// See [`Counter::CacheSecondChances`].
+    /// Objects that the cache kept because they had been touched again.
     pub cache_second_chances: u64,
-    /// See [`Counter::DirectReclaims`].
+    /// Times a faulting thread had to evict by itself.
     pub direct_reclaims: u64,
-    /// See [`Counter::StallNs`].
+    /// Nanoseconds that threads waited for eviction, the device or a full write buffer.
     pub stall_ns: u64,
-    /// See [`Counter::DeviceReads`].
+    /// Read requests sent to the device.
     pub device_reads: u64,
-    /// See [`Counter::DeviceReadBytes`].
+    /// Bytes read from the device.
     pub device_read_bytes: u64,
-    /// See [`Counter::DeviceWrites`].
+    /// Write requests sent to the device.
     pub device_writes: u64,
-    /// See [`Counter::DeviceWriteBytes`].
+    /// Bytes written to the device.
     pub device_write_bytes: u64,
-    /// See [`Counter::WritesRetried`].
+    /// Segments written again because the device had refused them; each time counts.
     pub writes_retried: u64,
-    /// See [`Counter::SegmentsRelocated`].
+    /// Segments written elsewhere because their own refused them.
     pub segments_relocated: u64,
-    /// See [`Counter::BlocksFromMemory`].
+    /// Blocks that were wanted and in DRAM: not written yet, or read a moment ago.
     pub blocks_from_memory: u64,
-    /// See [`Counter::BlocksReread`].
+    /// Blocks that came wrong or not at all when they were read, and right when read again.
     pub blocks_reread: u64,
-    /// See [`Counter::BlocksRefused`].
+    /// Times that a block could not be read: what wanted it was stopped.
     pub blocks_refused: u64,
-    /// See [`Counter::BlocksAppendedFresh`].
+    /// Blocks appended because they left DRAM.
     pub blocks_appended_fresh: u64,
-    /// See [`Counter::BlocksAppendedSurvivor`].
+    /// Blocks appended because collection moved them.
     pub blocks_appended_survivor: u64,
-    /// See [`Counter::SegmentsCollected`].
+    /// Segments reclaimed by collection.
     pub segments_collected: u64,
-    /// See [`Counter::EfaultRetries`].
+    /// System calls repeated after EFAULT on managed memory.
     pub efault_retries: u64,
-    /// See [`Counter::Pins`].
+    /// Ranges pinned.
     pub pins: u64,
 
-    /// See [`Gauge::Budget`].
+    /// The RAM budget, in bytes; with a bound on stalls what is found to be enough, and in a pool
+    /// what this process may use now.
     pub budget_bytes: u64,
-    /// See [`Gauge::PageBufferBytes`].
+    /// Bytes of physical pages the program can touch right now; while nothing is managed, of all
+    /// pages handed to the heap.
     pub page_buffer_bytes: u64,
-    /// See [`Gauge::CacheBytes`].
+    /// Bytes of the object cache.
     pub cache_bytes: u64,
-    /// See [`Gauge::PageTableBytes`].
+    /// Bytes of kernel page tables of the region.
     pub page_table_bytes: u64,
-    /// See [`Gauge::ObjectTableBytes`].
+    /// Bytes of the object tables.
     pub object_table_bytes: u64,
-    /// See [`Gauge::HeapMetadataBytes`].
+    /// Bytes of the heap's bitmaps and lists.
     pub heap_metadata_bytes: u64,
-    /// See [`Gauge::StoreMemoryBytes`].
+    /// Bytes of the store's tables and segment buffers.
     pub store_memory_bytes: u64,
-    /// See [`Gauge::OtherBytes`].
+    /// Bytes of everything else deepheap uses.
     pub other_bytes: u64,
-    /// See [`Gauge::CommittedBytes`].
+    /// Bytes of pages handed to the heap.
     pub committed_bytes: u64,
-    /// See [`Gauge::AllocatedBytes`].
+    /// Bytes the program has allocated and not freed.
     pub allocated_bytes: u64,
-    /// See [`Gauge::StoredBytes`].
+    /// Live bytes on the device.
     pub stored_bytes: u64,
-    /// See [`Gauge::StoreUsedBytes`].
+    /// Bytes of the store that are taken: by segments, live or not, or set aside for them.
     pub store_used_bytes: u64,
-    /// See [`Gauge::StoreCapacityBytes`].
+    /// Bytes the store can hold.
     pub store_capacity_bytes: u64,
-    /// See [`Gauge::MappedBytes`].
+    /// Bytes that the program has mapped itself and that are memory of the heap.
     pub mapped_bytes: u64,
-    /// See [`Gauge::UnmanagedBytes`].
+    /// Bytes of RAM that the program has outside of deepheap, its files apart; at the last look.
     pub unmanaged_bytes: u64,
 
-    /// See [`Counter::StridesAsked`].
+    /// Pages asked for ahead of walks in equal steps.
     pub strides_asked: u64,
-    /// See [`Counter::StridesUsed`].
+    /// Of them those that were in DRAM when the walk came to them.
     pub strides_used: u64,
 
-    /// See [`Counter::FaultStallNs`].
+    /// Nanoseconds that threads stood in faults for want of RAM: in all faults but those on pages
+    /// of zeros, and in those while there was no room. What the kernel takes for a fault is not
+    /// among them.
     pub fault_stall_ns: u64,
-    /// See [`Gauge::RunNs`].
+    /// Nanoseconds of run time: in which the program computed, or its threads stood in faults.
     pub run_ns: u64,
-    /// See [`Gauge::StallShareNow`].
+    /// Millionths of the run time that a thread stood in faults for want of RAM, lately; of the
+    /// thread that stood most.
     pub stall_share_now_ppm: u64,
-    /// See [`Gauge::StallShare`].
+    /// The same of the whole run time.
     pub stall_share_ppm: u64,
 
-    /// See [`Counter::Discards`].
+    /// Requests that told the device what is free.
     pub discards: u64,
-    /// See [`Counter::DiscardedBytes`].
+    /// Bytes that they were about.
     pub discarded_bytes: u64,
-    /// See [`Counter::NotDiscardedBytes`].
+    /// Bytes that were free for a while and then written again, without one.
     pub not_discarded_bytes: u64,
 
-    /// See [`Gauge::StallBound`].
+    /// The most that it may be, in millionths; 0 without a bound.
     pub stall_bound_ppm: u64,
-    /// See [`Gauge::BudgetMost`].
+    /// The most that the RAM budget may become, in bytes.
     pub budget_most_bytes: u64,
-    /// See [`Gauge::TouchedMean`].
+    /// With a bound: bytes that the program had touched and not given back, the mean of its run
+    /// time since it is managed.
     pub touched_mean_bytes: u64,
-    /// See [`Gauge::UsedMean`].
+    /// And what counted against the budget, the mean of the same time.
     pub used_mean_bytes: u64,
 
-    /// See [`Counter::SequencesBrought`].
+    /// Pages read ahead because they had followed before.
     pub sequences_brought: u64,
-    /// See [`Counter::SequencesUsed`].
+    /// Of them those that were in the cache when the program came to them.
     pub sequences_used: u64,
-    /// See [`Counter::SequencesDropped`].
+    /// And those that left the cache before.
     pub sequences_dropped: u64,
 
-    /// See [`Counter::TierReadBytes`].
+    /// Bytes read from the device of the second tier.
     pub tier_read_bytes: u64,
-    /// See [`Counter::TierWriteBytes`].
+    /// Bytes written to it.
     pub tier_write_bytes: u64,
-    /// See [`Gauge::TierStoredBytes`].
+    /// Live bytes in the second tier.
     pub tier_stored_bytes: u64,
-    /// See [`Gauge::TierCapacityBytes`].
+    /// Bytes the second tier can hold; 0 if there is none.
     pub tier_capacity_bytes: u64,
 
-    /// See [`Gauge::PoolMembers`].
+    /// Processes of its pool, this one among them; 0 without a pool.
     pub pool_members: u64,
-    /// See [`Gauge::PoolBytes`].
+    /// Bytes that they may use together.
     pub pool_bytes: u64,
-    /// See [`Gauge::PoolFreeBytes`].
+    /// Bytes of them that none of them has.
     pub pool_free_bytes: u64,
 }
 

@@ -21,10 +21,9 @@ use deepheap_sys::file_status::FileId;
 use deepheap_sys::own_descriptor::OwnDescriptor;
 use deepheap_sys::{clock, memory_file};
 
-pub use crate::heap_map::{HeapMap, HeapMapCopy};
-use crate::histogram::AtomicHistogram;
-pub use crate::histogram::Histogram;
-use crate::stats::{Counter, FaultKind, Gauge, Latency, STATS_VERSION, Stats};
+use crate::heap_map::HeapMap;
+use crate::histogram::{AtomicHistogram, Histogram};
+use crate::stats::{FaultKind, Latency, Number, STATS_VERSION, Stats};
 
 /// Name of the memfd; `/proc/PID/fd/N` of a running deepheap links to `/memfd:deepheap-stats`.
 pub const STATS_PAGE_NAME: &CStr = c"deepheap-stats";
@@ -52,7 +51,7 @@ struct Ring {
 /// What one group of threads counts; two cache lines apart from its neighbours.
 #[repr(C, align(128))]
 struct Shard {
-    counters: [AtomicU64; Counter::COUNT],
+    counts: [AtomicU64; Number::COUNT],
     latencies: [AtomicHistogram; FaultKind::ALL.len()],
     ring: Ring,
 }
@@ -64,13 +63,15 @@ pub struct StatsPage {
     version: AtomicU32,
     size: AtomicU32,
     pid: AtomicU32,
+    managing: AtomicU32,
     /// The memfd in the process that owns the page.
     descriptor: AtomicI32,
     /// Inode of the memfd.
     inode: AtomicU64,
     /// CLOCK_BOOTTIME when the page was made.
     started_ns: AtomicU64,
-    gauges: [AtomicU64; Gauge::COUNT],
+    /// What is not counted by shards.
+    set: [AtomicU64; Number::COUNT],
     shards: [Shard; SHARDS],
     heap_map: HeapMap,
 }
@@ -145,22 +146,21 @@ impl StatsPage {
         Ok(mapped.cast())
     }
 
-    /// Adds `n` to a counter. `shard` is any number that differs between busy threads.
+    /// Adds `n` to a number. `shard` is any that differs between busy threads.
     #[inline]
-    pub fn add(&self, shard: usize, counter: Counter, n: u64) {
-        self.shards[shard % SHARDS].counters[counter as usize].fetch_add(n, Relaxed);
+    pub fn add(&self, shard: usize, number: Number, n: u64) {
+        self.shards[shard % SHARDS].counts[number.index()].fetch_add(n, Relaxed);
     }
 
-    /// Sets a gauge.
+    /// Sets a number to which nobody adds.
     #[inline]
-    pub fn set(&self, gauge: Gauge, value: u64) {
-        self.gauges[gauge as usize].store(value, Relaxed);
+    pub fn set(&self, number: Number, value: u64) {
+        self.set[number.index()].store(value, Relaxed);
     }
 
-    /// Sets a counter that something else counts (the store); nobody adds to it.
-    #[inline]
-    pub fn put(&self, counter: Counter, value: u64) {
-        self.shards[0].counters[counter as usize].store(value, Relaxed);
+    /// Whether memory is under management.
+    pub fn set_managing(&self, is_managing: bool) {
+        self.managing.store(is_managing.into(), Relaxed);
     }
 
     /// Counts a fault that took `ns` nanoseconds.
@@ -191,20 +191,19 @@ impl StatsPage {
         (faults, samples.collect())
     }
 
-    /// The sum of a counter over all shards.
-    pub fn counter(&self, counter: Counter) -> u64 {
-        let shards = self.shards.iter();
-        shards.fold(0, |sum, s| sum.saturating_add(s.counters[counter as usize].load(Relaxed)))
+    /// What a number was set to.
+    pub fn last_set(&self, number: Number) -> u64 {
+        self.set[number.index()].load(Relaxed)
     }
 
-    /// A counter, by shard.
-    pub fn by_shard(&self, counter: Counter) -> [u64; SHARDS] {
-        core::array::from_fn(|shard| self.shards[shard].counters[counter as usize].load(Relaxed))
+    /// What was added to a number, by shard.
+    pub fn by_shard(&self, number: Number) -> [u64; SHARDS] {
+        self.shards.each_ref().map(|shard| shard.counts[number.index()].load(Relaxed))
     }
 
-    /// The value of a gauge.
-    pub fn gauge(&self, gauge: Gauge) -> u64 {
-        self.gauges[gauge as usize].load(Relaxed)
+    /// The value of a number.
+    pub fn value(&self, number: Number) -> u64 {
+        self.by_shard(number).into_iter().fold(self.last_set(number), u64::saturating_add)
     }
 
     /// All latencies of a kind of fault.
@@ -245,86 +244,20 @@ impl StatsPage {
     /// Everything at once (each number by itself is exact, together they are a moment apart).
     pub fn snapshot(&self) -> Stats {
         let latency = |kind| Latency::of(&self.histogram(kind));
-        let counter = |which| self.counter(which);
-        let gauge = |which| self.gauge(which);
-        Stats {
+        let mut stats = Stats {
             version: STATS_VERSION,
             size: size_of::<Stats>() as u32,
             pid: self.pid.load(Relaxed),
-            managing: u32::from(gauge(Gauge::Managing) != 0),
+            managing: self.managing.load(Relaxed),
             uptime_ns: clock::boot_ns().saturating_sub(self.started_ns.load(Relaxed)),
             fault_zero: latency(FaultKind::Zero),
             fault_cached: latency(FaultKind::Cached),
             fault_stored: latency(FaultKind::Stored),
             fault_waited: latency(FaultKind::Waited),
-            prefetched: counter(Counter::Prefetched),
-            evicted_clean: counter(Counter::EvictedClean),
-            evicted_dirty: counter(Counter::EvictedDirty),
-            evicted_zero: counter(Counter::EvictedZero),
-            evicted_free: counter(Counter::EvictedFree),
-            compressed: counter(Counter::Compressed),
-            compressed_bytes: counter(Counter::CompressedBytes),
-            compress_given_up: counter(Counter::CompressGivenUp),
-            decompressed: counter(Counter::Decompressed),
-            compress_ns: counter(Counter::CompressNs),
-            cache_reclaimed_clean: counter(Counter::CacheReclaimedClean),
-            cache_reclaimed_dirty: counter(Counter::CacheReclaimedDirty),
-            cache_second_chances: counter(Counter::CacheSecondChances),
-            direct_reclaims: counter(Counter::DirectReclaims),
-            stall_ns: counter(Counter::StallNs),
-            device_reads: counter(Counter::DeviceReads),
-            device_read_bytes: counter(Counter::DeviceReadBytes),
-            device_writes: counter(Counter::DeviceWrites),
-            device_write_bytes: counter(Counter::DeviceWriteBytes),
-            writes_retried: counter(Counter::WritesRetried),
-            segments_relocated: counter(Counter::SegmentsRelocated),
-            blocks_from_memory: counter(Counter::BlocksFromMemory),
-            blocks_reread: counter(Counter::BlocksReread),
-            blocks_refused: counter(Counter::BlocksRefused),
-            blocks_appended_fresh: counter(Counter::BlocksAppendedFresh),
-            blocks_appended_survivor: counter(Counter::BlocksAppendedSurvivor),
-            segments_collected: counter(Counter::SegmentsCollected),
-            efault_retries: counter(Counter::EfaultRetries),
-            pins: counter(Counter::Pins),
-            budget_bytes: gauge(Gauge::Budget),
-            page_buffer_bytes: gauge(Gauge::PageBufferBytes),
-            cache_bytes: gauge(Gauge::CacheBytes),
-            page_table_bytes: gauge(Gauge::PageTableBytes),
-            object_table_bytes: gauge(Gauge::ObjectTableBytes),
-            heap_metadata_bytes: gauge(Gauge::HeapMetadataBytes),
-            store_memory_bytes: gauge(Gauge::StoreMemoryBytes),
-            other_bytes: gauge(Gauge::OtherBytes),
-            committed_bytes: gauge(Gauge::CommittedBytes),
-            allocated_bytes: gauge(Gauge::AllocatedBytes),
-            stored_bytes: gauge(Gauge::StoredBytes),
-            store_used_bytes: gauge(Gauge::StoreUsedBytes),
-            store_capacity_bytes: gauge(Gauge::StoreCapacityBytes),
-            mapped_bytes: gauge(Gauge::MappedBytes),
-            unmanaged_bytes: gauge(Gauge::UnmanagedBytes),
-            strides_asked: counter(Counter::StridesAsked),
-            strides_used: counter(Counter::StridesUsed),
-            fault_stall_ns: counter(Counter::FaultStallNs),
-            run_ns: gauge(Gauge::RunNs),
-            stall_share_now_ppm: gauge(Gauge::StallShareNow),
-            stall_share_ppm: gauge(Gauge::StallShare),
-            discards: counter(Counter::Discards),
-            discarded_bytes: counter(Counter::DiscardedBytes),
-            not_discarded_bytes: counter(Counter::NotDiscardedBytes),
-            stall_bound_ppm: gauge(Gauge::StallBound),
-            budget_most_bytes: gauge(Gauge::BudgetMost),
-            touched_mean_bytes: gauge(Gauge::TouchedMean),
-            used_mean_bytes: gauge(Gauge::UsedMean),
-            sequences_brought: counter(Counter::SequencesBrought),
-            sequences_used: counter(Counter::SequencesUsed),
-            sequences_dropped: counter(Counter::SequencesDropped),
-            tier_read_bytes: counter(Counter::TierReadBytes),
-            tier_write_bytes: counter(Counter::TierWriteBytes),
-            tier_stored_bytes: gauge(Gauge::TierStoredBytes),
-            tier_capacity_bytes: gauge(Gauge::TierCapacityBytes),
-            pool_members: gauge(Gauge::PoolMembers),
-            pool_bytes: gauge(Gauge::PoolBytes),
-            pool_free_bytes: gauge(Gauge::PoolFreeBytes),
-        }
+            ..Stats::default()
+        };
+        Number::all().for_each(|number| *number.of_mut(&mut stats) = self.value(number));
+        stats
     }
 
     /// A copy of another process's page, from its memfd (`offset` 0) or its memory. Reading

@@ -32,9 +32,9 @@ use deepheap_sys::pinned_array::PinnedArray;
 use deepheap_sys::thread;
 
 use crate::least_ram::LeastRam;
+use crate::number;
 use crate::pool_share::PoolShare;
 use crate::runtime::{Inside, Runtime};
-use crate::stats::Counter;
 use crate::thrashing::Watch;
 use crate::viewer::viewer;
 
@@ -340,7 +340,7 @@ fn fetcher(runtime: &'static Runtime, pager: &'static Pager) {
         let mut moves = Moves::default();
         let pages = pager.serve_prefetch(&mut moves);
         runtime.count_moves(0, &moves);
-        runtime.stats.add(0, Counter::Prefetched, pages.into());
+        runtime.stats.add(0, number!(prefetched), pages.into());
     }
 }
 

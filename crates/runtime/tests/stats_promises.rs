@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
-use deepheap::stats::{Counter, FaultKind, Gauge, STATS_VERSION, Stats};
+use deepheap::number;
+use deepheap::stats::{FaultKind, Number, STATS_VERSION, Stats};
 use deepheap::stats_page::{FAULTS_PER_SAMPLE, SAMPLES, StatsPage};
 use deepheap::{stats_json, summary};
 use scene::memory::Collection;
@@ -15,34 +16,20 @@ fn page() -> &'static StatsPage {
     StatsPage::create().expect("memfd")
 }
 
-fn counters() -> impl Iterator<Item = Counter> {
-    // SAFETY: Counter is repr(usize) with consecutive values from 0.
-    (0..Counter::COUNT).map(|n| unsafe { core::mem::transmute::<usize, Counter>(n) })
-}
-
-fn gauges() -> impl Iterator<Item = Gauge> {
-    // SAFETY: Gauge is repr(usize) with consecutive values from 0.
-    (0..Gauge::COUNT).map(|n| unsafe { core::mem::transmute::<usize, Gauge>(n) })
-}
-
 #[test]
-fn every_counter_and_gauge_has_its_own_field() {
+fn every_number_has_its_own_field() {
     let page = page();
-    for (n, counter) in counters().enumerate() {
-        page.add(n, counter, 1_000_003 + n as u64);
+    for (n, number) in Number::all().enumerate() {
+        page.add(n, number, 1_000_000 + n as u64);
+        page.set(number, 1_000_000);
     }
-    for (n, gauge) in gauges().enumerate() {
-        page.set(gauge, 2_000_003 + n as u64);
+    page.set_managing(true);
+    let stats = page.snapshot();
+    for (n, number) in Number::all().enumerate() {
+        assert_eq!(number.of(&stats), 2_000_000 + n as u64);
     }
-    let shown = format!("{:?}", page.snapshot());
-    let managing = Gauge::Managing as u64;
-    for n in 0..Counter::COUNT as u64 {
-        assert!(shown.contains(&(1_000_003 + n).to_string()), "counter {n} in {shown}");
-    }
-    for n in (0..Gauge::COUNT as u64).filter(|n| *n != managing) {
-        assert!(shown.contains(&(2_000_003 + n).to_string()), "gauge {n} in {shown}");
-    }
-    assert_eq!(page.snapshot().managing, 1);
+    assert_eq!((stats.prefetched, stats.managing), (2_000_000, 1));
+    assert_eq!(stats.pool_free_bytes, 2_000_000 + Number::COUNT as u64 - 1);
 }
 
 #[test]
@@ -52,7 +39,7 @@ fn threads_lose_no_count() {
         for thread in 0..20 {
             scope.spawn(move || {
                 for n in 0..10_000 {
-                    page.add(thread, Counter::DeviceReads, 1);
+                    page.add(thread, number!(device_reads), 1);
                     page.record(thread, FaultKind::Stored, n);
                 }
             });
@@ -89,12 +76,12 @@ fn one_of_some_faults_is_kept_as_a_sample_and_the_newest_are() {
 #[test]
 fn a_copy_shows_the_same_and_a_stranger_is_refused() {
     let page = page();
-    page.add(3, Counter::Prefetched, 77);
+    page.add(3, number!(prefetched), 77);
     let address = core::ptr::from_ref(page) as u64;
     let copy =
         StatsPage::read_copy(&File::open("/proc/self/mem").expect("mem"), address).expect("a page");
     assert_eq!(copy.pid(), std::process::id());
-    assert_eq!(copy.counter(Counter::Prefetched), 77);
+    assert_eq!(copy.value(number!(prefetched)), 77);
 
     let other = File::open("/proc/self/exe").expect("exe");
     let refused = StatsPage::read_copy(&other, 0).err().map(|error| error.kind());
@@ -121,13 +108,13 @@ fn another_version_is_refused() {
 #[test]
 fn a_forked_child_counts_for_itself() {
     let page = page();
-    page.add(0, Counter::Pins, 5);
+    page.add(0, number!(pins), 5);
     // SAFETY: the child calls only async-signal-safe functions and ends by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let fresh = page.become_child().is_ok() && page.counter(Counter::Pins) == 0;
-        page.add(0, Counter::Pins, 1);
-        let good = fresh && page.counter(Counter::Pins) == 1 && page.pid() == std::process::id();
+        let fresh = page.become_child().is_ok() && page.value(number!(pins)) == 0;
+        page.add(0, number!(pins), 1);
+        let good = fresh && page.value(number!(pins)) == 1 && page.pid() == std::process::id();
         // SAFETY: ends the child without running the parent's clean-up.
         unsafe { libc::_exit(i32::from(!good)) };
     }
@@ -135,15 +122,15 @@ fn a_forked_child_counts_for_itself() {
     // SAFETY: waits for the child made above.
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!(status, 0);
-    assert_eq!(page.counter(Counter::Pins), 5);
+    assert_eq!(page.value(number!(pins)), 5);
 }
 
 #[test]
 fn json_is_one_line_with_every_number() {
     let page = page();
     page.record(0, FaultKind::Cached, 3000);
-    page.add(0, Counter::BlocksAppendedFresh, 10);
-    page.add(0, Counter::DeviceWriteBytes, 81_920);
+    page.add(0, number!(blocks_appended_fresh), 10);
+    page.add(0, number!(device_write_bytes), 81_920);
     let text = stats_json(&page.snapshot());
     assert!(!text.contains('\n'));
     let json: serde_json::Value = serde_json::from_str(&text).expect("json");
@@ -237,14 +224,14 @@ fn ram_that_is_kept_for_the_next_objects_is_not_called_unmanaged() {
 #[test]
 fn the_summary_tells_a_store_that_was_never_written_from_one_in_use() {
     let page = page();
-    page.set(Gauge::Managing, 1);
-    page.set(Gauge::StoreUsedBytes, 64 << 20);
-    page.set(Gauge::StoreCapacityBytes, 1 << 30);
+    page.set_managing(true);
+    page.set(number!(store_used_bytes), 64 << 20);
+    page.set(number!(store_capacity_bytes), 1 << 30);
     let text = summary(&page.snapshot());
     let said = "store   never written to; 64.0 MiB set aside of 1.00 GiB\n";
     assert!(text.contains(said) && text.contains("0 pages fetched ahead"), "{text}");
-    page.set(Gauge::StoredBytes, 3 << 20);
-    page.add(0, Counter::DeviceWriteBytes, 4 << 20);
+    page.set(number!(stored_bytes), 3 << 20);
+    page.add(0, number!(device_write_bytes), 4 << 20);
     let text = summary(&page.snapshot());
     assert!(text.contains("store   3.00 MiB live; 64.0 MiB taken of 1.00 GiB; 0 segm"), "{text}");
 }
@@ -254,14 +241,14 @@ fn the_summary_is_lines_that_say_who_speaks() {
     let quiet = summary(&Stats { pid: 7, ..Stats::default() });
     assert!(quiet.contains("the heap fitted the budget"), "{quiet}");
     let page = page();
-    page.set(Gauge::Managing, 1);
+    page.set_managing(true);
     page.record(0, FaultKind::Stored, 80_000);
-    page.add(0, Counter::StallNs, 1_500_000);
+    page.add(0, number!(stall_ns), 1_500_000);
     let text = summary(&page.snapshot());
     assert!(text.lines().all(|line| line.starts_with("deepheap: ")), "{text}");
     assert!(text.contains("1 stored  p50 80.0 us") && text.contains("1.50 ms"), "{text}");
     assert!(!text.contains("read again"), "{text}");
-    page.add(0, Counter::BlocksReread, 2);
+    page.add(0, number!(blocks_reread), 2);
     let text = summary(&page.snapshot());
     assert!(text.lines().all(|line| line.starts_with("deepheap: ")), "{text}");
     assert!(text.contains("2 blocks were right only when read again, 0 could not"), "{text}");

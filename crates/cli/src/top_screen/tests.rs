@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use deepheap::stats::{Counter, FaultKind, Gauge};
+use deepheap::number;
+use deepheap::stats::FaultKind;
 use deepheap::stats_page::StatsPage;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -19,19 +20,19 @@ const MIB: u64 = 1 << 20;
 /// A process that has `faults` on stored pages in its last interval.
 fn watched(pid: u32, name: &str, faults: u64) -> Watched {
     let page = StatsPage::create().expect("page");
-    page.set(Gauge::Budget, 256 * MIB);
-    page.set(Gauge::PageBufferBytes, 128 * MIB);
-    page.set(Gauge::CacheBytes, 64 * MIB);
-    page.set(Gauge::ObjectTableBytes, 32 * MIB);
-    page.set(Gauge::AllocatedBytes, 1000 * MIB);
-    page.set(Gauge::Managing, 1);
+    page.set(number!(budget_bytes), 256 * MIB);
+    page.set(number!(page_buffer_bytes), 128 * MIB);
+    page.set(number!(cache_bytes), 64 * MIB);
+    page.set(number!(object_table_bytes), 32 * MIB);
+    page.set(number!(allocated_bytes), 1000 * MIB);
+    page.set_managing(true);
     let mut history = History::new(page, std::process::id());
     for _ in 0..faults {
         page.record(0, FaultKind::Stored, 70_000);
         page.record(0, FaultKind::Cached, 3_000);
         page.sample(0, libc::getppid as *const () as usize);
     }
-    page.add(0, Counter::DeviceWriteBytes, 100 * MIB);
+    page.add(0, number!(device_write_bytes), 100 * MIB);
     std::thread::sleep(Duration::from_millis(5));
     history.add(page, std::process::id());
     Watched { pid, name: name.to_owned(), history }
