@@ -18,8 +18,6 @@ pub struct StoreStats {
     pub blocks_appended_fresh: u64,
     /// Blocks appended at the survivor head: what collection moved.
     pub blocks_appended_survivor: u64,
-    /// Objects retired.
-    pub objects_retired: u64,
     /// Blocks that were in memory: their segment was, or they had been read a moment ago.
     pub blocks_read_from_memory: u64,
     /// Reads of the device: blocks that lie together and are asked for together are one.
@@ -64,8 +62,6 @@ pub struct StoreStats {
     pub segments_free: u64,
     /// Segments that were never used, or were discarded.
     pub segments_bare: u64,
-    /// Segments in memory: open, sealed or being written.
-    pub segments_in_memory: u64,
     /// Segments on the device.
     pub segments_on_device: u64,
     /// Segments whose write failed: they stay in memory until it succeeds.
@@ -76,14 +72,6 @@ pub struct StoreStats {
     pub segments_withheld: u64,
     /// Segments that collection could not empty because of damage.
     pub segments_damaged: u64,
-}
-
-impl StoreStats {
-    /// Bytes written to the device for each byte that the pager evicted; 0 before the first.
-    pub fn write_amplification(&self) -> f64 {
-        let asked = self.blocks_appended_fresh * BLOCK_BYTES as u64;
-        if asked == 0 { 0.0 } else { self.bytes_written as f64 / asked as f64 }
-    }
 }
 
 /// One counter.
@@ -104,9 +92,8 @@ impl Counter {
 #[derive(Default)]
 pub(crate) struct Counters {
     appended: [Counter; 2],
-    /// Units appended, at both heads.
+    /// Units appended, at both heads. With those retired they say what lives, in a child, too.
     units_appended: Counter,
-    retired: Counter,
     units_retired: Counter,
     pub(crate) read_from_memory: Counter,
     device_reads: Counter,
@@ -131,7 +118,6 @@ impl Counters {
     }
 
     pub(crate) fn retired(&self, units: u32) {
-        self.retired.add(1);
         self.units_retired.add(units as u64);
     }
 
@@ -171,44 +157,23 @@ impl Counters {
 
     /// In a forked child: what the parent counted is the parent's. What lives is inherited.
     pub(crate) fn become_child(&self) {
-        let Counters {
-            appended: [fresh, survivor],
-            units_appended: _,
-            retired,
-            units_retired: _,
-            read_from_memory,
-            device_reads,
-            reread,
-            corrupt,
-            reads_failed,
-            device_writes,
-            writes_retried,
-            segments_relocated,
-            bytes_written,
-            bytes_read,
-            discards,
-            bytes_discarded,
-            segments_written,
-            segments_collected,
-        } = self;
         for counter in [
-            fresh,
-            survivor,
-            retired,
-            read_from_memory,
-            device_reads,
-            reread,
-            corrupt,
-            reads_failed,
-            device_writes,
-            writes_retried,
-            segments_relocated,
-            bytes_written,
-            bytes_read,
-            discards,
-            bytes_discarded,
-            segments_written,
-            segments_collected,
+            &self.appended[0],
+            &self.appended[1],
+            &self.read_from_memory,
+            &self.device_reads,
+            &self.reread,
+            &self.corrupt,
+            &self.reads_failed,
+            &self.device_writes,
+            &self.writes_retried,
+            &self.segments_relocated,
+            &self.bytes_written,
+            &self.bytes_read,
+            &self.discards,
+            &self.bytes_discarded,
+            &self.segments_written,
+            &self.segments_collected,
         ] {
             counter.0.store(0, Relaxed);
         }
@@ -221,7 +186,6 @@ impl Counters {
         StoreStats {
             blocks_appended_fresh: self.appended[Head::Fresh as usize].get(),
             blocks_appended_survivor: self.appended[Head::Survivor as usize].get(),
-            objects_retired: self.retired.get(),
             blocks_read_from_memory: self.read_from_memory.get(),
             device_reads: self.device_reads.get(),
             blocks_reread: self.reread.get(),

@@ -442,7 +442,6 @@ impl Store {
             segments: self.geometry.segments as u64,
             segments_free: count(&[State::Ready]),
             segments_bare: count(&[State::Bare, State::Growing, State::Discarding]),
-            segments_in_memory: count(&[State::Open, State::Sealed, State::Writing]),
             segments_on_device: count(&[State::Written, State::Collecting, State::Shelved]),
             segments_failed: count(&[State::Failed]),
             segments_lost: count(&[State::Lost]),

@@ -36,7 +36,6 @@ fn every_reserved_block_can_be_stored_and_rewritten_for_ever() {
     }
     assert_eq!(model.check_everything(), 0);
     model.store.check_invariants();
-    println!("{:.2}", model.store.stats().write_amplification());
 }
 
 #[test]
@@ -69,7 +68,6 @@ fn what_objects_of_all_sizes_cost_can_be_stored_and_rewritten_for_ever() {
     let stats = model.store.stats();
     assert_eq!(stats.live_bytes, model.live_bytes());
     assert!(stats.segments_collected > 20, "{stats:?}");
-    println!("{names} objects: {:.2}", stats.write_amplification());
 }
 
 #[test]
@@ -92,7 +90,6 @@ fn a_segment_is_free_when_the_last_object_of_its_last_block_is_retired() {
     model.remove(last);
     let stats = model.store.stats();
     assert_eq!((stats.segments_on_device, stats.live_blocks, stats.live_bytes), (0, 0, 0));
-    assert_eq!(stats.objects_retired, 2000);
     model.store.check_invariants();
 }
 
