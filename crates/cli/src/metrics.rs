@@ -7,7 +7,8 @@
 
 use core::fmt::Write;
 
-use deepheap::stats::{FaultKind, Stats};
+use deepheap::stats::FaultKind;
+use deepheap::stats_table::TOLD;
 
 use crate::watch::Watched;
 
@@ -16,243 +17,45 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// The bounds of fault latencies: one nanosecond below so many powers of two.
 const BOUNDS: [u32; 12] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 34];
 
-type Number = fn(&Stats) -> u64;
-type Gauges = &'static [(&'static str, Number)];
-type Ratios = &'static [(&'static str, fn(&Stats) -> Option<u64>)];
+/// A family without `deepheap_`, the name of its label, and its help.
+type Family = (&'static str, &'static str, &'static str);
 
-/// Families with a label of their own, its values, and what they count.
-const GAUGES: &[(&str, &str, &str, &str, Gauges)] = &[
-    (
-        "deepheap_ram_bytes",
-        "bytes",
-        "RAM that counts against the budget.",
-        "kind",
-        &[
-            ("in_reach", |s| s.page_buffer_bytes),
-            ("cached", |s| s.cache_bytes),
-            ("page_tables", |s| s.page_table_bytes),
-            ("object_table", |s| s.object_table_bytes),
-            ("heap_tables", |s| s.heap_metadata_bytes),
-            ("store_buffers", |s| s.store_memory_bytes),
-            ("other", |s| s.other_bytes),
-        ],
-    ),
-    ("deepheap_ram_budget_bytes", "bytes", "The RAM budget.", "", &[("", |s| s.budget_bytes)]),
-    (
-        "deepheap_ram_mean_bytes",
-        "bytes",
-        "Under a bound on stalls: mean of what was touched, and of the RAM for it.",
-        "kind",
-        &[("touched", |s| s.touched_mean_bytes), ("used", |s| s.used_mean_bytes)],
-    ),
-    (
-        "deepheap_unmanaged_bytes",
-        "bytes",
-        "RAM of the program outside of deepheap.",
-        "",
-        &[("", |s| s.unmanaged_bytes)],
-    ),
-    (
-        "deepheap_heap_bytes",
-        "bytes",
-        "The heap of the program.",
-        "kind",
-        &[
-            ("allocated", |s| s.allocated_bytes),
-            ("pages", |s| s.committed_bytes),
-            ("mapped", |s| s.mapped_bytes),
-        ],
-    ),
-    (
-        "deepheap_store_bytes",
-        "bytes",
-        "The store.",
-        "kind",
-        &[
-            ("live", |s| s.stored_bytes),
-            ("used", |s| s.store_used_bytes),
-            ("capacity", |s| s.store_capacity_bytes),
-        ],
-    ),
-    (
-        "deepheap_tier_bytes",
-        "bytes",
-        "The second tier of the store.",
-        "kind",
-        &[("live", |s| s.tier_stored_bytes), ("capacity", |s| s.tier_capacity_bytes)],
-    ),
-    ("deepheap_pool_members", "", "Processes of its pool.", "", &[("", |s| s.pool_members)]),
-    (
-        "deepheap_pool_bytes",
-        "bytes",
-        "What the processes of its pool may use together, and what none of them has.",
-        "kind",
-        &[("all", |s| s.pool_bytes), ("free", |s| s.pool_free_bytes)],
-    ),
-    (
-        "deepheap_managing",
-        "",
-        "1 once the heap is managed, 0 before.",
-        "",
-        &[("", |s| s.managing.into())],
-    ),
+const GAUGES: [Family; 11] = [
+    ("ram_bytes", "kind", "RAM that counts against the budget."),
+    ("ram_budget_bytes", "", "The RAM budget."),
+    ("ram_mean_bytes", "kind", "Under a bound on stalls: mean of what was touched, and its RAM."),
+    ("unmanaged_bytes", "", "RAM of the program outside of deepheap."),
+    ("heap_bytes", "kind", "The heap of the program."),
+    ("store_bytes", "kind", "The store."),
+    ("tier_bytes", "kind", "The second tier of the store."),
+    ("pool_members", "", "Processes of its pool."),
+    ("pool_bytes", "kind", "What the processes of its pool may use, and what none of them has."),
+    ("stall_share_ratio", "over", "Part of the run time that a thread stood for want of RAM."),
+    ("stall_bound_ratio", "", "The most that it may be."),
 ];
 
-/// As `GAUGES`, of numbers in millionths; none is not told.
-const RATIOS: &[(&str, &str, &str, Ratios)] = &[
-    (
-        "deepheap_stall_share_ratio",
-        "Part of the run time that a thread stood in faults for want of RAM.",
-        "over",
-        &[("now", |s| Some(s.stall_share_now_ppm)), ("all", |s| Some(s.stall_share_ppm))],
-    ),
-    (
-        "deepheap_stall_bound_ratio",
-        "The most that it may be.",
-        "",
-        &[("", |s| Some(s.stall_bound_ppm).filter(|&bound| bound > 0))],
-    ),
-    (
-        "deepheap_tier_mix_ratio",
-        "Part of all bytes written that went to the second tier.",
-        "",
-        &[("", Stats::tier_mix_ppm)],
-    ),
-];
-
-const COUNTERS: &[(&str, &str, &str, &str, Gauges)] = &[
-    (
-        "deepheap_pages_prefetched",
-        "",
-        "Pages that came before they were touched.",
-        "",
-        &[("", |s| s.prefetched)],
-    ),
-    (
-        "deepheap_pages_in_sequences",
-        "",
-        "Pages read because they had followed before: all, those the program came to, those that \
-         left RAM before.",
-        "kind",
-        &[
-            ("brought", |s| s.sequences_brought),
-            ("used", |s| s.sequences_used),
-            ("dropped", |s| s.sequences_dropped),
-        ],
-    ),
-    (
-        "deepheap_pages_evicted",
-        "",
-        "Pages that left reach.",
-        "kind",
-        &[
-            ("clean", |s| s.evicted_clean),
-            ("dirty", |s| s.evicted_dirty),
-            ("zero", |s| s.evicted_zero),
-            ("free", |s| s.evicted_free),
-        ],
-    ),
-    ("deepheap_pages_compressed", "", "Pages that were compressed.", "", &[("", |s| s.compressed)]),
-    (
-        "deepheap_compressed_bytes",
-        "bytes",
-        "What they became.",
-        "",
-        &[("", |s| s.compressed_bytes)],
-    ),
-    (
-        "deepheap_pages_decompressed",
-        "",
-        "Pages that were decompressed.",
-        "",
-        &[("", |s| s.decompressed)],
-    ),
-    (
-        "deepheap_cache_reclaimed",
-        "",
-        "Objects that left the cache.",
-        "kind",
-        &[("clean", |s| s.cache_reclaimed_clean), ("dirty", |s| s.cache_reclaimed_dirty)],
-    ),
-    (
-        "deepheap_device_requests",
-        "",
-        "Requests to the device.",
-        "kind",
-        &[("read", |s| s.device_reads), ("write", |s| s.device_writes)],
-    ),
-    (
-        "deepheap_device_bytes",
-        "bytes",
-        "Bytes read from and written to the device.",
-        "kind",
-        &[("read", |s| s.device_read_bytes), ("write", |s| s.device_write_bytes)],
-    ),
-    (
-        "deepheap_tier_device_bytes",
-        "bytes",
-        "Bytes read from and written to the second tier.",
-        "kind",
-        &[("read", |s| s.tier_read_bytes), ("write", |s| s.tier_write_bytes)],
-    ),
-    (
-        "deepheap_discards",
-        "",
-        "Requests that told the store's device what is free.",
-        "",
-        &[("", |s| s.discards)],
-    ),
-    (
-        "deepheap_idle_bytes",
-        "bytes",
-        "Space of the store that was free for a while: given back, and written again without that.",
-        "kind",
-        &[("discarded", |s| s.discarded_bytes), ("reused", |s| s.not_discarded_bytes)],
-    ),
-    (
-        "deepheap_blocks_appended",
-        "",
-        "Blocks appended to the log.",
-        "kind",
-        &[("fresh", |s| s.blocks_appended_fresh), ("survivor", |s| s.blocks_appended_survivor)],
-    ),
-    (
-        "deepheap_segments_collected",
-        "",
-        "Segments that collection emptied.",
-        "",
-        &[("", |s| s.segments_collected)],
-    ),
-    (
-        "deepheap_blocks_refused",
-        "",
-        "Blocks that could not be read.",
-        "",
-        &[("", |s| s.blocks_refused)],
-    ),
-    (
-        "deepheap_writes_retried",
-        "",
-        "Writes that the device had refused.",
-        "",
-        &[("", |s| s.writes_retried)],
-    ),
-    (
-        "deepheap_direct_reclaims",
-        "",
-        "Times a thread that faulted had to evict.",
-        "",
-        &[("", |s| s.direct_reclaims)],
-    ),
-];
-
-const SECONDS: &[(&str, &str, Number)] = &[
-    ("deepheap_fault_stall_seconds", "Time that threads stood in faults for want of RAM.", |s| {
-        s.fault_stall_ns
-    }),
-    ("deepheap_run_seconds", "Time that the program computed or stood in faults.", |s| s.run_ns),
-    ("deepheap_stall_seconds", "Time that threads waited for room.", |s| s.stall_ns),
-    ("deepheap_compress_seconds", "CPU time of compression.", |s| s.compress_ns),
+const COUNTERS: [Family; 21] = [
+    ("pages_prefetched", "", "Pages that came before they were touched."),
+    ("pages_in_sequences", "kind", "Pages read because they had followed before."),
+    ("pages_evicted", "kind", "Pages that left reach."),
+    ("pages_compressed", "", "Pages that were compressed."),
+    ("compressed_bytes", "", "What they became."),
+    ("pages_decompressed", "", "Pages that were decompressed."),
+    ("cache_reclaimed", "kind", "Objects that left the cache."),
+    ("device_requests", "kind", "Requests to the device."),
+    ("device_bytes", "kind", "Bytes read from and written to the device."),
+    ("tier_device_bytes", "kind", "Bytes read from and written to the second tier."),
+    ("discards", "", "Requests that told the store's device what is free."),
+    ("idle_bytes", "kind", "Space that was free: given back, and written again without that."),
+    ("blocks_appended", "kind", "Blocks appended to the log."),
+    ("segments_collected", "", "Segments that collection emptied."),
+    ("blocks_refused", "", "Blocks that could not be read."),
+    ("writes_retried", "", "Writes that the device had refused."),
+    ("direct_reclaims", "", "Times a thread that faulted had to evict."),
+    ("fault_stall_seconds", "", "Time that threads stood in faults for want of RAM."),
+    ("run_seconds", "", "Time that the program computed or stood in faults."),
+    ("stall_seconds", "", "Time that threads waited for room."),
+    ("compress_seconds", "", "CPU time of compression."),
 ];
 
 /// The text.
@@ -264,40 +67,40 @@ pub fn text(processes: &[Watched]) -> String {
 }
 
 fn write_all(out: &mut String, processes: &[Watched]) -> core::fmt::Result {
-    for (families, kind, suffix) in [(GAUGES, "gauge", ""), (COUNTERS, "counter", "_total")] {
-        for (name, unit, help, label, numbers) in families {
-            head(out, name, kind, unit, help)?;
-            for process in processes {
-                for (value, number) in *numbers {
-                    let labels = labels(process, label, value);
-                    writeln!(
-                        out,
-                        "{name}{suffix}{{{labels}}} {}",
-                        number(process.history.stats())
-                    )?;
-                }
+    let gauges = GAUGES.map(|family| (family, "gauge", ""));
+    let counters = COUNTERS.map(|family| (family, "counter", "_total"));
+    for ((family, label, help), kind, suffix) in gauges.into_iter().chain(counters) {
+        head(out, family, kind, help)?;
+        for process in processes {
+            for told in TOLD.iter().filter(|told| told.metric.0 == family) {
+                let labels = labels(process, label, told.metric.1);
+                let stats = process.history.stats();
+                let value = match (told.number.of(stats), told.ratio(stats)) {
+                    // Who has no bound tells none.
+                    (0, _) if family == "stall_bound_ratio" => continue,
+                    (_, Some(ratio)) => ratio.to_string(),
+                    (ns, None) if family.ends_with("_seconds") => (ns as f64 / 1e9).to_string(),
+                    (value, None) => value.to_string(),
+                };
+                writeln!(out, "deepheap_{family}{suffix}{{{labels}}} {value}")?;
             }
         }
     }
-    for (name, help, label, ratios) in RATIOS {
-        head(out, name, "gauge", "ratio", help)?;
-        for process in processes {
-            for (value, ppm) in *ratios {
-                let Some(ppm) = ppm(process.history.stats()) else { continue };
-                let labels = labels(process, label, value);
-                writeln!(out, "{name}{{{labels}}} {}", ppm as f64 / 1e6)?;
-            }
+    head(out, "managing", "gauge", "1 once the heap is managed, 0 before.")?;
+    for process in processes {
+        let (labels, stats) = (labels(process, "", ""), process.history.stats());
+        writeln!(out, "deepheap_managing{{{labels}}} {}", stats.managing)?;
+    }
+    let help = "Part of all bytes written that went to the second tier.";
+    head(out, "tier_mix_ratio", "gauge", help)?;
+    for process in processes {
+        if let Some(ppm) = process.history.stats().tier_mix_ppm() {
+            let labels = labels(process, "", "");
+            writeln!(out, "deepheap_tier_mix_ratio{{{labels}}} {}", ppm as f64 / 1e6)?;
         }
     }
-    for (name, help, number) in SECONDS {
-        head(out, name, "counter", "seconds", help)?;
-        for process in processes {
-            let seconds = number(process.history.stats()) as f64 / 1e9;
-            writeln!(out, "{name}_total{{{}}} {seconds}", labels(process, "", ""))?;
-        }
-    }
+    head(out, "fault_seconds", "histogram", "How long faults took.")?;
     let name = "deepheap_fault_seconds";
-    head(out, name, "histogram", "seconds", "How long faults took.")?;
     for process in processes {
         for kind in FaultKind::ALL {
             let latencies = &process.history.sample().latencies[kind as usize];
@@ -315,12 +118,14 @@ fn write_all(out: &mut String, processes: &[Watched]) -> core::fmt::Result {
     out.write_str("# EOF\n")
 }
 
-fn head(out: &mut String, name: &str, kind: &str, unit: &str, help: &str) -> core::fmt::Result {
-    writeln!(out, "# TYPE {name} {kind}")?;
-    if !unit.is_empty() {
-        writeln!(out, "# UNIT {name} {unit}")?;
+fn head(out: &mut String, family: &str, kind: &str, help: &str) -> core::fmt::Result {
+    writeln!(out, "# TYPE deepheap_{family} {kind}")?;
+    for unit in ["bytes", "seconds", "ratio"] {
+        if family.ends_with(&format!("_{unit}")) {
+            writeln!(out, "# UNIT deepheap_{family} {unit}")?;
+        }
     }
-    writeln!(out, "# HELP {name} {help}")
+    writeln!(out, "# HELP deepheap_{family} {help}")
 }
 
 /// `pid="7",name="redis"`, and one more unless it has no name.
@@ -404,6 +209,10 @@ mod tests {
             "deepheap_fault_seconds_sum{pid=\"8\",name=\"d\",kind=\"stored\"} 0.000073",
         ] {
             assert!(text.lines().any(|found| found == line), "'{line}' is not in:\n{text}");
+        }
+        for told in TOLD.iter().filter(|told| !told.metric.0.is_empty()) {
+            let start = format!("deepheap_{}", told.metric.0);
+            assert!(text.contains(&format!("# TYPE {start} ")), "{start} has no family");
         }
         for family in ["deepheap_stall_bound_ratio", "deepheap_tier_mix_ratio"] {
             assert!(!text.contains(&format!("{family}{{pid=\"7\"")), "who has none tells none");

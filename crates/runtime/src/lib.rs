@@ -73,6 +73,7 @@ pub mod stats;
 pub mod stats_page;
 #[doc(hidden)]
 pub mod stats_report;
+pub mod stats_table;
 mod store_full;
 #[doc(hidden)]
 pub mod store_location;

@@ -6,6 +6,7 @@
 
 use core::mem::offset_of;
 
+use serde::Serialize;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
 
 use crate::histogram::Histogram;
@@ -86,7 +87,17 @@ macro_rules! number {
 /// Latencies of one kind of fault, in nanoseconds. Percentiles are at most 12.5 % too high.
 #[repr(C)]
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    Immutable,
+    IntoBytes,
+    KnownLayout,
+    Serialize,
 )]
 pub struct Latency {
     /// Number of faults.

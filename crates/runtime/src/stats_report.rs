@@ -8,7 +8,8 @@ use core::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::stats::{FaultKind, Latency, Stats};
+use crate::stats::{FaultKind, Stats};
+use crate::stats_table::TOLD;
 
 impl FaultKind {
     /// The word for it in reports.
@@ -22,129 +23,29 @@ impl FaultKind {
     }
 }
 
-fn latency_json(latency: &Latency) -> Value {
-    json!({
-        "count": latency.count,
-        "total_ns": latency.total_ns,
-        "p50_ns": latency.p50_ns,
-        "p90_ns": latency.p90_ns,
-        "p99_ns": latency.p99_ns,
-        "p999_ns": latency.p999_ns,
-        "max_ns": latency.max_ns,
-    })
-}
-
 /// The snapshot as one line of JSON. Sizes are bytes, times nanoseconds.
 pub fn stats_json(stats: &Stats) -> String {
-    let s = stats;
-    json!({
-        "version": s.version,
-        "pid": s.pid,
-        "uptime_ns": s.uptime_ns,
-        "managing": s.managing != 0,
-        "faults": {
-            "total": s.faults(),
-            "zero": latency_json(&s.fault_zero),
-            "cached": latency_json(&s.fault_cached),
-            "stored": latency_json(&s.fault_stored),
-            "waited": latency_json(&s.fault_waited),
-            "prefetched": s.prefetched,
-            "strides_asked": s.strides_asked,
-            "strides_used": s.strides_used,
-            "sequences_brought": s.sequences_brought,
-            "sequences_used": s.sequences_used,
-            "sequences_dropped": s.sequences_dropped,
-        },
-        "evictions": {
-            "total": s.evictions(),
-            "clean": s.evicted_clean,
-            "dirty": s.evicted_dirty,
-            "zero": s.evicted_zero,
-            "free": s.evicted_free,
-        },
-        "compression": {
-            "pages": s.compressed,
-            "bytes": s.compressed_bytes,
-            "ratio": s.compression(),
-            "given_up": s.compress_given_up,
-            "decompressed": s.decompressed,
-            "cpu_ns": s.compress_ns,
-        },
-        "cache": {
-            "reclaimed_clean": s.cache_reclaimed_clean,
-            "reclaimed_dirty": s.cache_reclaimed_dirty,
-            "second_chances": s.cache_second_chances,
-        },
-        "pressure": {
-            "direct_reclaims": s.direct_reclaims,
-            "stall_ns": s.stall_ns,
-            "fault_stall_ns": s.fault_stall_ns,
-            "run_ns": s.run_ns,
-            "stall_share": s.stall_share_ppm as f64 / 1e6,
-            "stall_share_now": s.stall_share_now_ppm as f64 / 1e6,
-            "stall_bound": s.stall_bound_ppm as f64 / 1e6,
-        },
-        "device": {
-            "reads": s.device_reads,
-            "read_bytes": s.device_read_bytes,
-            "writes": s.device_writes,
-            "write_bytes": s.device_write_bytes,
-            "writes_retried": s.writes_retried,
-            "segments_relocated": s.segments_relocated,
-            "blocks_from_memory": s.blocks_from_memory,
-            "blocks_reread": s.blocks_reread,
-            "blocks_refused": s.blocks_refused,
-        },
-        "log": {
-            "blocks_appended_fresh": s.blocks_appended_fresh,
-            "blocks_appended_survivor": s.blocks_appended_survivor,
-            "segments_collected": s.segments_collected,
-            "write_amplification": s.write_amplification(),
-        },
-        "system_calls": { "efault_retries": s.efault_retries, "pins": s.pins },
-        "memory": {
-            "budget_bytes": s.budget_bytes,
-            "budget_most_bytes": s.budget_most_bytes,
-            "touched_mean_bytes": s.touched_mean_bytes,
-            "used_mean_bytes": s.used_mean_bytes,
-            "saved": s.saved(),
-            "used_bytes": s.used_bytes(),
-            "page_buffer_bytes": s.page_buffer_bytes,
-            "cache_bytes": s.cache_bytes,
-            "page_table_bytes": s.page_table_bytes,
-            "object_table_bytes": s.object_table_bytes,
-            "heap_metadata_bytes": s.heap_metadata_bytes,
-            "store_memory_bytes": s.store_memory_bytes,
-            "other_bytes": s.other_bytes,
-            "unmanaged_bytes": s.unmanaged_bytes,
-        },
-        "pool": {
-            "members": s.pool_members,
-            "bytes": s.pool_bytes,
-            "free_bytes": s.pool_free_bytes,
-        },
-        "heap": {
-            "committed_bytes": s.committed_bytes,
-            "allocated_bytes": s.allocated_bytes,
-            "mapped_bytes": s.mapped_bytes,
-        },
-        "store": {
-            "live_bytes": s.stored_bytes,
-            "used_bytes": s.store_used_bytes,
-            "capacity_bytes": s.store_capacity_bytes,
-            "discards": s.discards,
-            "discarded_bytes": s.discarded_bytes,
-            "not_discarded_bytes": s.not_discarded_bytes,
-        },
-        "tier": {
-            "live_bytes": s.tier_stored_bytes,
-            "capacity_bytes": s.tier_capacity_bytes,
-            "read_bytes": s.tier_read_bytes,
-            "written_bytes": s.tier_write_bytes,
-            "mix": s.tier_mix_ppm().map(|ppm| ppm as f64 / 1e6),
-        },
-    })
-    .to_string()
+    let mut json = json!({
+        "version": stats.version,
+        "pid": stats.pid,
+        "uptime_ns": stats.uptime_ns,
+        "managing": stats.managing != 0,
+    });
+    for told in &TOLD {
+        let value = told.ratio(stats).map_or_else(|| json!(told.number.of(stats)), Value::from);
+        json[told.json.0][told.json.1] = value;
+    }
+    for (kind, latency) in stats.latencies() {
+        json["faults"][kind.name()] = json!(latency);
+    }
+    json["faults"]["total"] = json!(stats.faults());
+    json["evictions"]["total"] = json!(stats.evictions());
+    json["compression"]["ratio"] = json!(stats.compression());
+    json["log"]["write_amplification"] = json!(stats.write_amplification());
+    json["memory"]["used_bytes"] = json!(stats.used_bytes());
+    json["memory"]["saved"] = json!(stats.saved());
+    json["tier"]["mix"] = json!(stats.tier_mix_ppm().map(|ppm| ppm as f64 / 1e6));
+    json.to_string()
 }
 
 /// What a program's exit tells on stderr: some lines, each ended by a newline.

@@ -2,6 +2,7 @@
 
 mod scene;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -9,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use deepheap::number;
 use deepheap::stats::{FaultKind, Number, STATS_VERSION, Stats};
 use deepheap::stats_page::{FAULTS_PER_SAMPLE, SAMPLES, StatsPage};
+use deepheap::stats_table::TOLD;
 use deepheap::{stats_json, summary};
 use scene::memory::Collection;
 
@@ -30,6 +32,15 @@ fn every_number_has_its_own_field() {
     }
     assert_eq!((stats.prefetched, stats.managing), (2_000_000, 1));
     assert_eq!(stats.pool_free_bytes, 2_000_000 + Number::COUNT as u64 - 1);
+}
+
+#[test]
+fn every_number_is_told_once() {
+    let mut told: Vec<usize> = TOLD.iter().map(|told| told.number.index()).collect();
+    told.sort_unstable();
+    assert_eq!(told, (0..Number::COUNT).collect::<Vec<_>>());
+    let places: BTreeSet<_> = TOLD.iter().map(|told| told.json).collect();
+    assert_eq!(places.len(), Number::COUNT);
 }
 
 #[test]
