@@ -7,16 +7,13 @@ use deepheap_checks::{SourceFile, cargo_metadata, files};
 use serde_json::{Value, json};
 
 /// Who may depend on whom. A crate that is not here may not be in the workspace.
-const EDGES: [(&str, &[&str]); 18] = [
+const EDGES: [(&str, &[&str]); 21] = [
     ("deepheap-sys", &[]),
     ("deepheap-store", &["deepheap-sys"]),
     ("deepheap-heap", &["deepheap-sys"]),
     ("deepheap-policy", &[]),
     ("deepheap-pager", &["deepheap-policy", "deepheap-store", "deepheap-heap", "deepheap-sys"]),
-    (
-        "deepheap-durable",
-        &["deepheap-pager", "deepheap-store", "deepheap-heap", "deepheap-sys"],
-    ),
+    ("deepheap-durable", &["deepheap-pager", "deepheap-store", "deepheap-heap", "deepheap-sys"]),
     ("deepheap-maps", &["deepheap-store", "deepheap-sys"]),
     (
         "deepheap",

@@ -47,7 +47,7 @@ pub fn remove_snapshot(of: &HeapFile<'_>, name: &str) -> Result<(), OpenError> {
 pub fn open_existing(of: &HeapFile<'_>) -> Result<(DurableFile, RawFd), OpenError> {
     let device = device_of(of.path)?;
     let descriptor = device.file().as_raw_fd();
-    let file = DurableFile::open_with_key(device, of.key.as_ref())?;
+    let file = DurableFile::open(device, of.key.as_ref())?;
     expect_tables(&file)?;
     Ok((file, descriptor))
 }

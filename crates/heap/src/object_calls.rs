@@ -9,7 +9,7 @@
 //! than a span.
 //! Threads: any. Locks in order: a pool's, `ObjectSpace`; none is held on return.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::fence;
 
 use crate::chunk::ChunkState;

@@ -94,7 +94,7 @@ pub use deepheap_durable::heap_file::HeapFile;
 pub use deepheap_pager::Overcommit;
 pub use deepheap_sys::errno::Errno;
 pub use durable::DurableHeap;
-pub use durable_compact::{Compacted, Uncollected};
+pub use durable_compact::Compacted;
 pub use durable_error::CheckpointError;
 pub use durable_options::DurableOptions;
 pub use durable_ticket::Ticket;

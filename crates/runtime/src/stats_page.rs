@@ -21,8 +21,9 @@ use deepheap_sys::file_status::FileId;
 use deepheap_sys::own_descriptor::OwnDescriptor;
 use deepheap_sys::{clock, memory_file};
 
-use crate::heap_map::HeapMap;
-use crate::histogram::{AtomicHistogram, Histogram};
+pub use crate::heap_map::{HeapMap, HeapMapCopy};
+use crate::histogram::AtomicHistogram;
+pub use crate::histogram::Histogram;
 use crate::stats::{FaultKind, Latency, Number, STATS_VERSION, Stats};
 
 /// Name of the memfd; `/proc/PID/fd/N` of a running deepheap links to `/memfd:deepheap-stats`.

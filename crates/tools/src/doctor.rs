@@ -65,7 +65,7 @@ fn page_scan() -> Finding {
         is_told_from_zero = !is_zero_page;
     });
     // SAFETY: as mapped.
-    let _ = unsafe { mapping::unmap_pinned(page, PAGE) };
+    let _ = unsafe { mapping::unmap(page, PAGE) };
     match scanned {
         Ok(()) if is_told_from_zero => Finding::pass(NAME, "zero pages are told from others"),
         Ok(()) => Finding::warn(NAME, "missing: going under pressure takes longer", FIX),
