@@ -28,8 +28,8 @@ const ROUNDS: u32 = 4;
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl Region {
-    /// Counts `pages` as in RAM, and evicts if that is too much. False: RAM is full, and nothing can
-    /// leave it.
+    /// Counts `pages` as in RAM, and evicts if that is too much. False: RAM is full, and nothing
+    /// can leave it.
     pub(crate) fn make_room(&self, pages: u64) -> bool {
         let header = self.control.header();
         header.resident.fetch_add(pages, Relaxed);

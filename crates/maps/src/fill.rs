@@ -368,9 +368,9 @@ impl Region {
         filled
     }
 
-    /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages that are not
-    /// there and whose shards are free; neighbours that are named in order by one read. Answers
-    /// which were passed over since their shards are not free, a bit for each.
+    /// Brings pages into RAM by reads side by side: those of up to `BUFFER_PAGES` pages that are
+    /// not there and whose shards are free; neighbours that are named in order by one read.
+    /// Answers which were passed over since their shards are not free, a bit for each.
     pub(crate) fn fill_many(&self, pages: &[u32]) -> Result<u64, FillError> {
         let pages = &pages[..pages.len().min(BUFFER_PAGES)];
         let counted = pages.len() as u64;

@@ -362,7 +362,8 @@ fn pipes_by(make: impl Fn(usize) -> Result<PagePipe, Errno>) -> Result<[PagePipe
     pipes.try_into().map_err(|_| Errno::EINVAL)
 }
 
-/// Becomes a participant: place and mark. EAGAIN: there is no free place. The caller is at the door.
+/// Becomes a participant: place and mark. EAGAIN: there is no free place. The caller is at the
+/// door.
 fn enter(
     rendezvous: &Rendezvous,
     control: &Control,

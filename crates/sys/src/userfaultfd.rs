@@ -52,7 +52,8 @@ pub mod feature {
     /// `register_protectable`, the kernel maps a page that is read so that the first write is a
     /// fault, which it resolves by itself (5.19).
     pub const CLEAN_SHARED: u64 = MISSING_SHARED | PROTECTS | PROTECTS_SHARED;
-    /// For shared memory of which is to be known what was written (`pagemap::untouched_pages`; 6.7).
+    /// For shared memory of which is to be known what was written (`pagemap::untouched_pages`;
+    /// 6.7).
     pub const TRACKS_SHARED: u64 = CLEAN_SHARED | WP_ASYNC;
 }
 
