@@ -8,14 +8,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deepheap_tools::drive::DAY_SECONDS;
+use deepheap_tools::drive::{DAY_SECONDS, in_words};
 use deepheap_tools::simulation::{Outcome, Simulation};
 use deepheap_tools::trace_format::MAGIC;
 
 use crate::arguments::Advise;
 use crate::chart::{Panel, bytes};
 use crate::refusal::{Refusal, print_out};
-use crate::simulate::{LIFE_YEARS_MOST, life, note_gaps, open, write_svg};
+use crate::simulate::{note_gaps, open, write_svg};
 
 /// For which the RAM is told: at most so much slower.
 const SLOWDOWNS: [(f64, &str); 3] = [(1.01, "1 %"), (1.05, "5 %"), (1.20, "20 %")];
@@ -23,7 +23,7 @@ const SLOWDOWNS: [(f64, &str); 3] = [(1.01, "1 %"), (1.05, "5 %"), (1.20, "20 %"
 const LINES: usize = 9;
 /// The logarithmic axes go at least so far.
 const SLOWER_PERCENT: (f64, f64) = (0.1, 100.0);
-const LIFE_YEARS_LEAST: f64 = 0.1;
+const LIFE_YEARS: (f64, f64) = (0.1, 1000.0);
 
 /// Says how much RAM a traced program needs, and what less of it would do.
 pub fn advise(arguments: &Advise) -> Result<(), Refusal> {
@@ -77,7 +77,7 @@ fn table(text: &mut String, curve: &[Outcome]) {
                 bytes(outcome.ram),
                 (outcome.slowdown - 1.0) * 100.0,
                 bytes((outcome.written_a_second * DAY_SECONDS) as u64),
-                life(outcome.life_years()),
+                in_words(outcome.life_years()),
             );
         }
     }
@@ -91,8 +91,7 @@ fn panels(curve: &[Outcome], enough: u64) -> [Panel; 2] {
     let slower = line(&|outcome| ((outcome.slowdown - 1.0) * 100.0).max(least));
     let most = slower.iter().fold(most, |most, (_, percent)| percent.max(most));
     let life = line(&|outcome| {
-        let years = outcome.life_years().unwrap_or(LIFE_YEARS_MOST);
-        years.clamp(LIFE_YEARS_LEAST, LIFE_YEARS_MOST)
+        outcome.life_years().unwrap_or(LIFE_YEARS.1).clamp(LIFE_YEARS.0, LIFE_YEARS.1)
     });
     [
         Panel {
@@ -105,7 +104,7 @@ fn panels(curve: &[Outcome], enough: u64) -> [Panel; 2] {
         Panel {
             name: "device life, years, up to 1000",
             line: life,
-            range: LIFE_YEARS_LEAST..LIFE_YEARS_MOST,
+            range: LIFE_YEARS.0..LIFE_YEARS.1,
             is_logarithmic: true,
             mark: None,
         },

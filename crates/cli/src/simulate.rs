@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use deepheap::parse_size;
+use deepheap_tools::drive::in_words;
 use deepheap_tools::simulation::{Outcome, PageBufferShare, Simulation, Terms};
 use deepheap_tools::trace_format::Trace;
 
@@ -18,8 +19,6 @@ use crate::refusal::{Refusal, print_out, warn};
 
 const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
                        device life\n";
-/// Years of life of a device that are not worth to be told exactly.
-pub const LIFE_YEARS_MOST: f64 = 1000.0;
 
 /// Plays a trace and tells what came of it.
 pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
@@ -168,7 +167,7 @@ pub fn note_gaps(trace: &Trace, text: &mut String) {
 /// A line of numbers; those of a sample stand for `sampled` times as many.
 fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
     let (counts, times) = (outcome.counts, u64::from(sampled));
-    let life = life(outcome.life_years());
+    let life = in_words(outcome.life_years());
     let _ = writeln!(
         text,
         "{:>10} {:>6.2} % {:>9} {:>9} {:>9} {:>9} {:>9.1} %   {life}",
@@ -180,13 +179,4 @@ fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
         bytes(counts.written_bytes * times),
         (outcome.slowdown - 1.0) * 100.0,
     );
-}
-
-/// How long a drive lasts.
-pub fn life(years: Option<f64>) -> String {
-    match years {
-        None => "nothing written".to_owned(),
-        Some(years) if years > LIFE_YEARS_MOST => "> 1000 years".to_owned(),
-        Some(years) => format!("{years:.1} years"),
-    }
 }

@@ -6,7 +6,7 @@
 
 use deepheap::stats::{FaultKind, Stats};
 use deepheap::stats_report::{bytes, count, duration, share};
-use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES};
+use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES, in_words};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
@@ -169,7 +169,7 @@ fn device(history: &History, look: Look) -> Vec<Line<'static>> {
         labelled("tier", tier, look)
     }));
     lines.extend(history.years_without_tier().map(|years| {
-        let years = years_in_words(years);
+        let years = in_words(Some(years));
         labelled("", format!("the SSD would last {years} if all of that went there"), look)
     }));
     lines
@@ -177,22 +177,13 @@ fn device(history: &History, look: Look) -> Vec<Line<'static>> {
 
 /// How long a device lasts that is written as it is now.
 fn life(history: &History) -> String {
-    let a_day = history.mean_written_bytes() * DAY_SECONDS;
     let Some(years) = history.years_of_device() else {
         return "nothing is written".to_owned();
     };
-    let time = years_in_words(years);
+    let time = in_words(Some(years));
     let endurance = ENDURANCE_BYTES / 1e12;
-    let a_day = bytes(a_day as u64);
+    let a_day = bytes((history.mean_written_bytes() * DAY_SECONDS) as u64);
     format!("{a_day} a day at this rate; {time} for an SSD rated {endurance:.0} TB")
-}
-
-fn years_in_words(years: f64) -> String {
-    match years {
-        years if years >= 100.0 => "over 100 years".to_owned(),
-        years if years >= 1.0 => format!("{years:.1} years"),
-        years => format!("{:.0} days", years * 365.25),
-    }
 }
 
 fn hottest(process: &mut Watched, rows: usize, look: Look) -> Vec<Line<'static>> {

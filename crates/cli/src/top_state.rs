@@ -14,8 +14,11 @@ const INTERVALS: [f64; 6] = [0.25, 0.5, 1.0, 2.0, 5.0, 10.0];
 /// Longest filter.
 const FILTER_MAX: usize = 40;
 
+/// By what a list is sorted: the word for it, and the number that counts.
+type Order = (&'static str, fn(&Watched) -> f64);
+
 /// By what the list can be sorted, most first, in the order of the key `s`.
-pub const ORDERS: [(&str, fn(&Watched) -> f64); 6] = [
+pub const ORDERS: [Order; 6] = [
     ("faults", |it| it.history.newest().all_faults()),
     ("stored", |it| it.history.newest().faults[FaultKind::Stored as usize]),
     ("RAM", |it| it.history.ram().used() as f64),
