@@ -33,8 +33,8 @@ impl Heap {
     }
 
     /// Lowers the limits to `pages` above `committed_pages` and `blocks` above what objects use,
-    /// and returns by how many pages and blocks of the store. For a thread that others wait for,
-    /// who may have a lock of the heap: rather than wait it leaves all as it is.
+    /// and returns by how many pages and blocks of the store. It never waits, since others may wait
+    /// for the caller: a limit whose lock another thread has stays as it is.
     pub fn try_revoke_but(&self, pages: usize, blocks: u64) -> (usize, u64) {
         let revoked = self.map.runs.lock.try_lock().map_or(0, |_lock| {
             let unused = self.granted_pages().saturating_sub(self.committed_pages());
