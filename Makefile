@@ -59,10 +59,10 @@ deps: ## Installs what building, testing and the demo need, or says what is miss
 build: ## Builds the command and the libraries into target/release.
 	$(CARGO) build --release
 
-bench-build: build # The benchmarks, the hunt and the torture; not installed.
+bench-build: build ## Builds the benchmarks, the hunt and the torture; not installed.
 	$(CARGO) build --release -p deepheap-bench -p libdeepheap-load
 
-papers-build: build # The papers' experiments, and real programs.
+papers-build: build ## Builds the papers' experiments, and real programs.
 	$(CARGO) build --release -p deepheap-papers
 
 test: deps fmt lint unit schedules scripts install-check python-check apps-check real-check hunt demos-short ## All of CI.

@@ -109,7 +109,7 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// `crates/pager/src/ownership/lists.rs` is module `ownership::lists` of `pager`.
 fn module_of(path: &str) -> Option<(&str, String)> {
-    let (name, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
+    let (name, file) = path.strip_prefix("crates/").unwrap_or(path).split_once("/src/")?;
     let file = file.strip_suffix(".rs")?;
     Some((name, file.strip_suffix("/mod").unwrap_or(file).replace('/', "::")))
 }

@@ -1,9 +1,9 @@
 //! Process image: replaces this process by a program, leaving no trace of having been here.
 //!
 //! Rust's start-up ignores SIGPIPE, and an ignored signal stays ignored across execve; so the
-//! disposition found at load time is put back first thing in `main`. Rust's `exec` clears it and the
-//! signal mask, and both are put back behind that. Everything else is as the caller of deepheap left
-//! it.
+//! disposition found at load time is put back first thing in `main`. Rust's `exec` clears it and
+//! the signal mask, and both are put back behind that. Everything else is as the caller of deepheap
+//! left it.
 //!
 //! Guarantees: the program sees the environment asked for and the signals of deepheap's caller.
 //! Never: forks.

@@ -1,9 +1,10 @@
-//! Durable: the files of durable heaps: who has one open, what it holds, which checkpoints it keeps.
+//! Durable: the files of durable heaps: who has one open, what it holds, which checkpoints it
+//! keeps.
 //!
-//! The heap that a process works with, and its checkpoints, are in `deepheap`. Here is what needs no
-//! heap in memory: the file is opened to be written (`location`) or read (`readers`), its tables are
-//! loaded (`load`, `roots`), checkpoints that somebody needs keep their space (`pins`), and what is
-//! done to a file that no process has open (`offline`).
+//! The heap that a process works with, and its checkpoints, are in `deepheap`. Here is what needs
+//! no heap in memory: the file is opened to be written (`location`) or read (`readers`), its tables
+//! are loaded (`load`, `roots`), checkpoints that somebody needs keep their space (`pins`), and
+//! what is done to a file that no process has open (`offline`).
 //!
 //! Must not: be needed by a process without durable heaps; know the heap of `malloc`.
 

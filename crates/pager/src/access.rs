@@ -443,9 +443,9 @@ impl Pager {
         Ok(())
     }
 
-    /// The slot that was taken for the piece, if it has room for so many bytes: those of the object,
-    /// which is owned now. The page may hold another one by now, of another size. If not, gives the
-    /// slot back.
+    /// The slot that was taken for the piece, if it has room for so many bytes: those of the
+    /// object, which is owned now. The page may hold another one by now, of another size. If not,
+    /// gives the slot back.
     fn fitting_slot(&self, call: &mut Call<'_>, index: usize, bytes: usize) -> Option<u32> {
         let small = call.slots[index].take_if(|slot| self.cache.slot_bytes(*slot) < bytes);
         if let Some(slot) = small {

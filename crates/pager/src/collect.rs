@@ -50,8 +50,8 @@ impl<'b> Survivors<'b> {
 }
 
 impl Pager {
-    /// One step of the collector of a tier: empties one segment if the store asks for it; what lives
-    /// stays in its tier. `buffer` is one segment long. False if there is nothing to collect.
+    /// One step of the collector of a tier: empties one segment if the store asks for it; what
+    /// lives stays in its tier. `buffer` is one segment long. False if there is nothing to collect.
     pub fn collect(&self, tier: &Store, buffer: &mut [u8]) -> Result<bool, StoreError> {
         let Some(victim) = tier.victim() else { return Ok(false) };
         let mut survivors = Survivors::new(tier);

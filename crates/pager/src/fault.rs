@@ -127,8 +127,8 @@ impl Pager {
         Ok(Some(Served { kind: FaultKind::Zero, ahead: 0, passed: installed as i16 }))
     }
 
-    /// Claims the `Zero` page that faulted, with its promise, and pages behind it that are as it is,
-    /// up to `most` with it, while there is room for them. They are a file's, or are not. None:
+    /// Claims the `Zero` page that faulted, with its promise, and pages behind it that are as it
+    /// is, up to `most` with it, while there is room for them. They are a file's, or are not. None:
     /// another thread was faster.
     pub(crate) fn claim_run(
         &self,

@@ -260,8 +260,8 @@ impl Pager {
     }
 
     /// Reads and installs the objects of a flight, which are in the order of addresses; returns how
-    /// many are in DRAM now, that of index `own` among them. `staging` has `N` pages for blocks, and
-    /// `N` for the pages made of them.
+    /// many are in DRAM now, that of index `own` among them. `staging` has `N` pages for blocks,
+    /// and `N` for the pages made of them.
     fn bring<const N: usize>(
         &self,
         flight: &mut Flight<N>,

@@ -48,8 +48,8 @@ impl Pager {
         descriptor.set(Flag::Shared, true);
     }
 
-    /// A fault has found an owned object, which will have a page of its own. Answers whether that is
-    /// a reuse: the first touch of what came ahead stands for a fault from the store.
+    /// A fault has found an owned object, which will have a page of its own. Answers whether that
+    /// is a reuse: the first touch of what came ahead stands for a fault from the store.
     pub(crate) fn note_found(&self, descriptor: &Descriptor) -> bool {
         descriptor.set(Flag::Shared, false);
         match descriptor.came_by() {

@@ -6,11 +6,11 @@
 //!   Stored         fetch it into the cache, then as above
 //! ```
 //!
-//! The occupant of the lane goes to the cache. It gets the slot that the newcomer leaves, if that is
-//! large enough: then nothing has to be reclaimed, and objects in RAM stay usable when nothing can
-//! be written. If the occupant cannot go, the newcomer is *exiled* instead, to a page of the page
-//! buffer. It cannot go if it is pinned, or if one instruction of the thread wants both objects
-//! (`Lanes::alternates`): they would otherwise take the lane from each other for ever.
+//! The occupant of the lane goes to the cache. It gets the slot that the newcomer leaves, if that
+//! is large enough: then nothing has to be reclaimed, and objects in RAM stay usable when nothing
+//! can be written. If the occupant cannot go, the newcomer is *exiled* instead, to a page of the
+//! page buffer. It cannot go if it is pinned, or if one instruction of the thread wants both
+//! objects (`Lanes::alternates`): they would otherwise take the lane from each other for ever.
 //!
 //! Guarantees: as `fault`. Of two objects that are owned at once neither is waited for: the second
 //! claim is a try.
@@ -326,8 +326,8 @@ impl Pager {
     }
 
     /// The slot that the newcomer leaves when it comes to its lane, if the occupant fits there. The
-    /// object of an exiled page keeps its slot until its window is mapped. A hint until the newcomer
-    /// is owned.
+    /// object of an exiled page keeps its slot until its window is mapped. A hint until the
+    /// newcomer is owned.
     fn slot_left_by(
         &self,
         lanes: &Lanes,

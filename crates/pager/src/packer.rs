@@ -1,7 +1,7 @@
 //! Packer: packs objects into blocks of the log.
 //!
-//! `Packing` says which of many objects share a block, and `Builder` fills one. Reclaim, checkpoints,
-//! the collector and bulk writes use them, each with lists and claims of its own.
+//! `Packing` says which of many objects share a block, and `Builder` fills one. Reclaim,
+//! checkpoints, the collector and bulk writes use them, each with lists and claims of its own.
 //!
 //! Never: allocates, does I/O.
 //! Threads: plain values. A `Packer` has one user at a time, under its lock.

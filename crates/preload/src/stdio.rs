@@ -121,8 +121,8 @@ unsafe fn locked<R>(stream: *mut FILE, body: impl FnOnce() -> R) -> R {
     }
 }
 
-/// `fread` or `fwrite`, where `real` is libc's. If it takes the stream's lock, `unlocked` is the form
-/// that does not.
+/// `fread` or `fwrite`, where `real` is libc's. If it takes the stream's lock, `unlocked` is the
+/// form that does not.
 fn block(
     start: *mut c_void,
     size: size_t,

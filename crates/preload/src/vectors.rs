@@ -192,8 +192,8 @@ pub fn transfer(
     managed(descriptor, direction, vector, done, &|| call(first, count, 0), &call)
 }
 
-/// As `transfer`, once the heap is managed: `before` bytes were moved by then. `whole` makes the call
-/// as the program wrote it.
+/// As `transfer`, once the heap is managed: `before` bytes were moved by then. `whole` makes the
+/// call as the program wrote it.
 #[inline(never)]
 pub fn managed(
     descriptor: c_int,

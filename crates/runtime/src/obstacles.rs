@@ -1,4 +1,5 @@
-//! Obstacles: without what deepheap cannot run, probed one by one, with the fix for what is missing.
+//! Obstacles: what deepheap cannot run without, probed one by one, with the fix for what is
+//! missing.
 //!
 //! Guarantees: every probe does the thing itself where that is possible, instead of asking for
 //! versions; nothing of the machine is changed.

@@ -424,8 +424,8 @@ impl Space {
     }
 
     /// A log that was saved is opened again. The segments below `frontier` are what the table says:
-    /// Written, Lost, or Bare; whether the device still has the space of a free one is not known, so
-    /// it is assured again. The last filling was `sequence`. From here on pins are those of
+    /// Written, Lost, or Bare; whether the device still has the space of a free one is not known,
+    /// so it is assured again. The last filling was `sequence`. From here on pins are those of
     /// checkpoints.
     pub(crate) fn reopen(&mut self, table: &SegmentTable, frontier: u32, sequence: u64) {
         self.frontier = frontier;

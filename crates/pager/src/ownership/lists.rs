@@ -312,8 +312,8 @@ impl Descriptors {
         }
     }
 
-    /// How many are in a list. Takes no lock: a faulting thread that looks for room asks outside the
-    /// gate, where a fork does not wait for it.
+    /// How many are in a list. Takes no lock: a faulting thread that looks for room asks outside
+    /// the gate, where a fork does not wait for it.
     pub fn length(&self, list: List) -> usize {
         self.shards.iter().map(|shard| shard.length(list) as usize).sum()
     }
