@@ -40,7 +40,8 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 for file in bin/deepheap lib/libdeepheap.so lib/libdeepheap.so.0 \
     "lib/libdeepheap.so.$version" lib/libdeepheap.a lib/deepheap/libdeepheap_preload.so \
     include/deepheap.h include/deepheap.hpp include/deepheap/ssdalloc.h \
-    include/deepheap/nvmalloc.h lib/pkgconfig/deepheap.pc \
+    include/deepheap/nvmalloc.h include/deepheap/memory.h include/deepheap/durable.h \
+    include/deepheap/map.h lib/pkgconfig/deepheap.pc \
     lib/cmake/deepheap/deepheapConfig.cmake \
     share/man/man1/deepheap.1 share/man/man1/deepheap-run.1 \
     share/man/man3/dh_malloc.3 share/man/man3/dh_stats.3 share/man/man3/dh_oalloc.3 \

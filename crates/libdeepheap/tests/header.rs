@@ -1,4 +1,4 @@
-//! The header: `include/deepheap.h` says what the library does, word for word.
+//! The headers: `include/deepheap.h` and what it includes say what the library does, word for word.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -10,9 +10,15 @@ use std::process::Command;
 
 use toolchain::{Standard, assert_compiles, assert_compiles_with, library_folder, root};
 
-/// The header without comments and preprocessor lines, spaces made single.
+/// `deepheap.h` and the headers that it includes.
+fn header() -> String {
+    let names = ["deepheap.h", "deepheap/memory.h", "deepheap/durable.h", "deepheap/map.h"];
+    names.map(|name| read_to_string(root().join("include").join(name)).unwrap()).concat()
+}
+
+/// The headers without comments and preprocessor lines, spaces made single.
 fn declarations() -> Vec<String> {
-    let header = read_to_string(root().join("include/deepheap.h")).unwrap();
+    let header = header();
     let mut code = String::new();
     let mut rest = header.as_str();
     while let Some((before, after)) = rest.split_once("/*") {
@@ -153,7 +159,7 @@ fn structs_are_the_library_s() {
 
 #[test]
 fn error_codes_and_advice_are_the_library_s() {
-    let header = read_to_string(root().join("include/deepheap.h")).unwrap();
+    let header = header();
     let declared = constants(&header, " DH_", " = ");
     let mut defined = BTreeSet::new();
     for file in ["error.rs", "objects.rs"] {
@@ -167,7 +173,7 @@ fn error_codes_and_advice_are_the_library_s() {
 
 #[test]
 fn version_is_the_package_s() {
-    let header = read_to_string(root().join("include/deepheap.h")).unwrap();
+    let header = header();
     for (name, value) in [
         ("MAJOR", env!("CARGO_PKG_VERSION_MAJOR")),
         ("MINOR", env!("CARGO_PKG_VERSION_MINOR")),
@@ -207,6 +213,11 @@ fn header_stands_alone_in_every_standard() {
         let source = "#include \"deepheap.h\"\n#include \"deepheap.h\"\n\
                       int main(void) { struct dh_stats s; return dh_stats(&s, sizeof s); }\n";
         assert_compiles(standard, source);
+        for name in ["memory", "durable", "map"] {
+            let source =
+                format!("#include \"deepheap/{name}.h\"\nint main(void) {{ return DH_OK; }}\n");
+            assert_compiles(standard, &source);
+        }
     }
     for standard in Standard::ALL {
         let headers = ["nvmalloc", "ssdalloc", "nvmalloc", "ssdalloc"];
