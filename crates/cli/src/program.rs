@@ -13,6 +13,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use deepheap::store_location::is_accessible;
+
 use crate::elf::{self, Elf};
 use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal};
 
@@ -166,16 +168,11 @@ fn script_interpreter(file: &File) -> Option<PathBuf> {
 
 /// Whether execve would take the file, by its kind and mode.
 fn executable(path: &Path) -> io::Result<()> {
-    let status = fs::metadata(path)?;
-    if status.is_dir() {
+    let is_dir = fs::metadata(path)?.is_dir();
+    if is_dir || !is_accessible(path, libc::X_OK) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the path ends in a zero byte; nothing is written.
-    let denied = unsafe {
-        libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) != 0
-    };
-    if denied { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(())
 }
 
 fn not_found(text: String) -> Refusal {

@@ -21,6 +21,7 @@ use deepheap_pager::Overcommit;
 use deepheap_sys::environment;
 
 pub use crate::config_error::ConfigError;
+use crate::config_error::shown;
 use crate::config_text::{escaped, items, trimmed, unescaped};
 use crate::config_value::{Field, Given};
 pub use crate::config_value::{STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit};
@@ -230,7 +231,7 @@ const fn tuning_key(name: &'static str, value: &'static str, field: Accessor) ->
 /// Bytes of a size; percentages are of this machine (or of its memory cgroup).
 ///
 /// # Errors
-/// `ConfigError::BadSize`.
+/// What is wrong with it.
 pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
     Given { key: "size", text, whole: Some(Machine::read().usable_bytes()) }.bytes()
 }
@@ -258,9 +259,12 @@ impl Key {
     /// The index of a key of this name.
     fn find(name: &str) -> Result<usize, ConfigError> {
         let meant = name.replace('-', "_");
-        KEYS.iter().position(|key| key.name == meant).ok_or_else(|| ConfigError::UnknownKey {
-            key: meant,
-            keys: KEYS.each_ref().map(|key| key.name).join(", "),
+        KEYS.iter().position(|key| key.name == meant).ok_or_else(|| {
+            let (meant, keys) = (shown(&meant), KEYS.each_ref().map(|key| key.name).join(", "));
+            ConfigError::new(format!(
+                "there is no setting {meant}: the settings are {keys} (a comma inside a path is \
+                 written \\,)"
+            ))
         })
     }
 }
@@ -298,7 +302,7 @@ impl Config {
     /// Reads a text of settings; an empty one gives the defaults.
     ///
     /// # Errors
-    /// Every [`ConfigError`] but those of environment variables.
+    /// What is wrong with the first setting that is, or with all of them together.
     pub fn parse(conf: &str) -> Result<Config, ConfigError> {
         Config::parse_on(Machine::read(), conf)
     }
@@ -311,11 +315,13 @@ impl Config {
         let mut given: [Option<String>; KEYS.len()] = [const { None }; KEYS.len()];
         for item in items(conf).into_iter().filter(|item| !item.trim().is_empty()) {
             let Some((key, value)) = item.split_once(':') else {
-                return Err(ConfigError::NoColon(item.trim().to_owned()));
+                let (item, fix) = (shown(item.trim()), "write key:value, for example ram:2G");
+                return Err(ConfigError::new(format!("{item} is no setting: {fix}")));
             };
             let key = Key::find(key.trim())?;
             if given[key].replace(unescaped(trimmed(value))?).is_some() {
-                return Err(ConfigError::Twice(KEYS[key].name));
+                let name = KEYS[key].name;
+                return Err(ConfigError::new(format!("{name} is set twice: set it once")));
             }
         }
         let mut config = Config::default_on(machine);
@@ -369,15 +375,15 @@ impl Config {
     /// The settings of `DEEPHEAP_CONF`, with `DEEPHEAP_SHOW_STATS` over them.
     ///
     /// # Errors
-    /// `ConfigError::NotUtf8` and `ConfigError::In`.
+    /// As `parse`, and a variable that is not UTF-8.
     pub fn from_environment() -> Result<Config, ConfigError> {
-        let within = |variable| move |error| ConfigError::In(variable, Box::new(error));
         let conf = variable(CONF_VARIABLE)?;
-        let mut config = Config::parse(&conf).map_err(within(CONF_VARIABLE))?;
+        let mut config = Config::parse(&conf).map_err(|error| error.within(CONF_VARIABLE))?;
         let show_stats = variable(SHOW_STATS_VARIABLE)?;
         if !show_stats.is_empty() {
             let given = Given { key: "show_stats", text: &show_stats, whole: None };
-            config.show_stats = given.flag().map_err(within(SHOW_STATS_VARIABLE))?;
+            let shown = given.flag().map_err(|error| error.within(SHOW_STATS_VARIABLE));
+            config.show_stats = shown?;
         }
         Ok(config)
     }
@@ -385,7 +391,7 @@ impl Config {
     /// Whether `DEEPHEAP_CONF` says how much RAM there is for deepheap.
     ///
     /// # Errors
-    /// `ConfigError::NotUtf8`.
+    /// A variable that is not UTF-8.
     pub(crate) fn is_ram_given() -> Result<bool, ConfigError> {
         let conf = variable(CONF_VARIABLE)?;
         let keys = items(&conf).into_iter().filter_map(|item| item.split_once(':'));
@@ -449,5 +455,6 @@ pub(crate) fn map_ram(machine: Machine) -> Result<Option<u64>, ConfigError> {
 /// An environment variable; empty if it is not set.
 fn variable(name: &'static str) -> Result<String, ConfigError> {
     let value = environment::variable(name).unwrap_or_default();
-    value.into_string().map_err(|_| ConfigError::NotUtf8(name))
+    let fix = "use a path without foreign bytes";
+    value.into_string().map_err(|_| ConfigError::new(format!("{name} is not UTF-8: {fix}")))
 }

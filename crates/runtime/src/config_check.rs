@@ -22,9 +22,11 @@ impl Config {
     /// Whether the settings are possible together, on a machine.
     ///
     /// # Errors
-    /// `ConfigError::OutOfRange`.
+    /// What is impossible, and why.
     pub fn check(&self, machine: Machine) -> Result<(), ConfigError> {
-        let refuse_value = |key, value, reason| Err(ConfigError::OutOfRange { key, value, reason });
+        let refuse_value = |key: &str, value: String, reason: String| {
+            Err(ConfigError::new(format!("{key} {value} is impossible: {reason}")))
+        };
         let refuse = |key, size, reason| refuse_value(key, bytes(size), reason);
         let at_least = |key, size, least| match size < least {
             true => refuse(key, size, format!("give at least {}", bytes(least))),

@@ -3,7 +3,7 @@
 //! Guarantees: `unescaped(trimmed(escaped(value)))` is the value.
 //! Threads: plain functions.
 
-use crate::config_error::ConfigError;
+use crate::config_error::{ConfigError, shown};
 
 /// The items between unescaped commas, as they are written.
 pub(crate) fn items(conf: &str) -> Vec<&str> {
@@ -40,7 +40,11 @@ pub(crate) fn unescaped(value: &str) -> Result<String, ConfigError> {
                 meant.push(next);
                 chars.next();
             }
-            ('\\', _) => return Err(ConfigError::BadEscape(value.to_owned())),
+            ('\\', _) => {
+                let fix = "write \\\\ for a backslash and \\, for a comma";
+                let text = format!("{} has a stray backslash: {fix}", shown(value));
+                return Err(ConfigError::new(text));
+            }
             _ => meant.push(c),
         }
     }

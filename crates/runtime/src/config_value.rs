@@ -7,10 +7,10 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use deepheap_measure::size::{self, SizeError};
+use deepheap_measure::size;
 use deepheap_pager::{Compress, Overcommit};
 
-use crate::config_error::ConfigError;
+use crate::config_error::{ConfigError, shown};
 
 /// How much of what is free at the store may be used, if nothing is said.
 pub const STORE_SIZE_DEFAULT: Share = Share::Percent(90);
@@ -179,19 +179,21 @@ pub(crate) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    fn bad_size(self, reason: SizeError) -> ConfigError {
-        ConfigError::BadSize { key: self.key, text: self.text.to_owned(), reason }
+    fn bad_size(self, reason: &str) -> ConfigError {
+        let (key, text) = (self.key, shown(self.text));
+        ConfigError::new(format!("{key} {text} is not a size: {reason}"))
     }
 
-    fn none_of(self, words: &'static str) -> ConfigError {
-        ConfigError::NoneOf { key: self.key, text: self.text.to_owned(), words }
+    fn none_of(self, words: &str) -> ConfigError {
+        let (key, text) = (self.key, shown(self.text));
+        ConfigError::new(format!("{key} {text} is not understood: write {words}"))
     }
 
     fn word(self) -> String {
         self.text.trim().to_ascii_lowercase()
     }
 
-    fn one_of<T: Copy>(self, words: &[(&str, T)], all: &'static str) -> Result<T> {
+    fn one_of<T: Copy>(self, words: &[(&str, T)], all: &str) -> Result<T> {
         let given = self.word();
         let found = words.iter().find(|(word, _)| *word == given);
         found.map(|(_, meant)| *meant).ok_or_else(|| self.none_of(all))
@@ -220,7 +222,11 @@ impl<'a> Given<'a> {
 
     fn path(self) -> Result<PathBuf> {
         match self.text {
-            "" => Err(ConfigError::EmptyPath(self.key)),
+            "" => {
+                let key = self.key;
+                let text = format!("{key} is empty: give a path, or leave {key} out");
+                Err(ConfigError::new(text))
+            }
             path => Ok(PathBuf::from(path)),
         }
     }
@@ -237,7 +243,7 @@ impl<'a> Given<'a> {
         match self.text.trim().strip_suffix('%').map(|percent| percent.trim().parse()) {
             None => self.bytes().map(Share::Bytes),
             Some(Ok(percent @ 0..=100)) => Ok(Share::Percent(percent)),
-            Some(_) => Err(self.bad_size(SizeError::BadShare)),
+            Some(_) => Err(self.bad_size("write a whole percentage from 1% to 100%")),
         }
     }
 
