@@ -37,7 +37,7 @@ impl<'c> Lender<'c> {
         if self.cgroup.is_stuck() {
             let limit = self.limit + self.lent;
             if self.cgroup.set_limit(limit - LENT_BYTES) && self.cgroup.set_limit(limit) {
-                // Who waits is woken when the limit rises.
+                // A process that waits is woken when the limit rises.
                 return;
             }
             if self.lent >= self.limit / 10 {

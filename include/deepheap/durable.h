@@ -138,7 +138,7 @@ int dh_checkpoint_wait(dh_heap *heap, uint64_t ticket, struct dh_checkpoint *inf
 int dh_snapshot(dh_heap *heap, const char *name);
 
 /*
- * Keeps a snapshot no longer; who has it open can go on. Returns 0; DH_EINVAL if there is none of
+ * Keeps a snapshot no longer; its readers can go on. Returns 0; DH_EINVAL if there is none of
  * this name; or DH_EFILE.
  */
 int dh_remove_snapshot(dh_heap *heap, const char *name);

@@ -17,7 +17,7 @@ use crate::refusal::{Refusal, print_out};
 fn look(file: &Path) -> Result<Option<Look>, Refusal> {
     match maps::look(file) {
         Ok(look) => Ok(look),
-        // Who looks for a durable heap says it.
+        // A reader who looks for a durable heap says it.
         Err(MapError::Open(_)) => Ok(None),
         Err(error) => Err(Refusal::new(format!("{}: {error}", file.display()))),
     }

@@ -76,7 +76,7 @@ fn write_all(out: &mut String, processes: &[Watched]) -> core::fmt::Result {
                 let labels = labels(process, label, told.metric.1);
                 let stats = process.history.stats();
                 let value = match (told.number.of(stats), told.ratio(stats)) {
-                    // Who has no bound tells none.
+                    // A process without a bound tells none.
                     (0, _) if family == "stall_bound_ratio" => continue,
                     (_, Some(ratio)) => ratio.to_string(),
                     (ns, None) if family.ends_with("_seconds") => (ns as f64 / 1e9).to_string(),

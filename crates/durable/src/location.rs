@@ -72,7 +72,7 @@ pub fn open_to_read(path: &Path) -> Result<DirectFile, OpenError> {
 
 /// Leaves what was found where no heap could be made.
 pub fn restore(path: &Path, found: Found) {
-    // Who has opened the file meanwhile finds an empty one.
+    // A process that has opened the file meanwhile finds an empty one.
     let _ = match found {
         Found::Nothing => std::fs::remove_file(path).map_err(OpenError::File),
         Found::Empty => cut_off(path, 0),

@@ -40,7 +40,7 @@ impl PageBits {
     /// Whether the bit of `page` is set; false beyond the region.
     #[inline]
     pub fn get(&self, page: usize) -> bool {
-        // The word last: who takes a span's mark away has written its words before.
+        // The word last: a thread that takes a span's mark away has written its words before.
         self.is_whole(page / PAGES_PER_SPAN) || self.words.bit(page)
     }
 

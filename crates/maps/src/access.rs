@@ -138,7 +138,7 @@ pub fn bring_in(addresses: impl Iterator<Item = usize>, length: usize) {
         if let Some(region) = region.filter(|_| pages.len() > 1) {
             pages.sort_unstable();
             let _blocked = Blocked::all();
-            // Who touches a page is told what is wrong.
+            // The thread that touches a page is told what is wrong.
             let _ = region.fill_many(pages);
             wake_evictor(region);
         }

@@ -155,7 +155,7 @@ impl<'a, const N: usize> Filling<'a, N> {
         }
         self.add(first);
         while !self.plan(page) {
-            // Who has a pipe needs nothing of ours to end.
+            // A thread that has a pipe needs nothing of ours to end.
             if !self.had_no_pipe {
                 return Err(FillError::NoRoom);
             }
@@ -185,8 +185,8 @@ impl<'a, const N: usize> Filling<'a, N> {
 
     /// Reads runs of pages whose shards are owned side by side, if this process may and a ring is
     /// free. Calls `act` for each, by its index, with how many of its pages are whole, the log's
-    /// part as well, from the first on; others are read meanwhile. Who touches one that is not is
-    /// told why it cannot come.
+    /// part as well, from the first on; others are read meanwhile. A thread that touches one that
+    /// is not is told why it cannot come.
     pub(crate) fn read_each(&self, runs: &[Run], mut act: impl FnMut(usize, u32)) {
         let backing = &self.region.backing;
         let mut requests: [_; BUFFER_PAGES] = core::array::from_fn(|_| Request::read(0, &mut []));
@@ -256,7 +256,7 @@ impl<'a, const N: usize> Filling<'a, N> {
         }
         let watch = &region.watch;
         let came = if watch.comes_clean && (count < FILLED_TOGETHER || watch.is_tracked) {
-            // They come into nobody's page table: who touches one has the kernel map it, clean.
+            // They come into nobody's page table: at the first touch the kernel maps one, clean.
             // Unlike `UFFDIO_COPY` this would replace a page that is there. None is: a page that is
             // in RAM has an entry (`entries`), these had none, and only the owner of the shard
             // brings one, for a touch of a hole is a fault of ours in every process.

@@ -1,8 +1,8 @@
 //! Ownership: the lock of a shard, which a process may die with.
 //!
-//! The word names its owner: the place among the participants and that place's epoch. Who waits for
-//! long asks whether the owner lives, and takes the lock of a dead one over; then the shard must be
-//! repaired (`recover`) before it is used.
+//! The word names its owner: the place among the participants and that place's epoch. A thread that
+//! waits for long asks whether the owner lives, and takes the lock of a dead one over; then the
+//! shard must be repaired (`recover`) before it is used.
 //!
 //! | word | means |
 //! |---|---|

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | 0 | free |
 //! | mark of a participant | it fills the slot in, or has pinned these pages |
-//! | mark of one that is dead | free; who looks for a slot, or finds a page pinned, clears it |
+//! | mark of one that is dead | free; a search for a slot, or for a pinned page, clears it |
 //!
 //! Guarantees: no eviction, by any process, takes a pinned page; a pin ends with its process.
 //! Never: allocates.

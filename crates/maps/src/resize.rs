@@ -2,10 +2,10 @@
 //!
 //! How long the file is stands in the header, and every fault, eviction and sync looks there. A
 //! shorter file is made so in three steps: the new length is noted; every shard is owned once, and
-//! its pages behind the end leave RAM, unwritten; the file is cut. Who had taken the old length
-//! while owning a shard has ended before the file is cut, so nobody writes behind its new end. A
-//! page that the file ends in leaves RAM, too: what is behind the end in RAM is nobody's, and must
-//! not become the file's.
+//! its pages behind the end leave RAM, unwritten; the file is cut. A thread that had taken the old
+//! length while owning a shard has ended before the file is cut, so nobody writes behind its new
+//! end. A page that the file ends in leaves RAM, too: what is behind the end in RAM is nobody's,
+//! and must not become the file's.
 //!
 //! Guarantees: what is behind the end faults for ever, in every process, until the file is longer
 //! again; then it is zeros.

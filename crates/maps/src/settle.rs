@@ -151,7 +151,7 @@ impl Owned<'_> {
                 counts.pages_written.fetch_add(count as u64, Relaxed);
                 written |= ((1 << count) - 1) << ((from as usize - slot as usize) / PAGE);
             } else if backing.can_write() {
-                // Who cannot write at all is no error of the device.
+                // A process that cannot write at all is no error of the device.
                 counts.write_errors.fetch_add(1, Relaxed);
             }
         }

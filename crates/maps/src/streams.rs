@@ -106,8 +106,8 @@ impl Streams {
     }
 }
 
-/// A large window ends with a chunk: who reads the next one at the same time does not find the
-/// chunk owned.
+/// A large window ends with a chunk: a thread that reads the next one at the same time does not
+/// find the chunk owned.
 fn aligned(page: u32, window: u32) -> u32 {
     match window {
         ..WINDOW_MAX => window,

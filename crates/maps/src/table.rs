@@ -311,7 +311,7 @@ pub fn ask_ahead(address: usize, pages: Range<u32>) -> usize {
     let Some((index, region)) = find_mapping(address) else { return 0 };
     let pages = pages.start..pages.end.min(region.mapped_pages());
     let mut asked = 0;
-    // The queue is short work; who finds it taken does without.
+    // The queue is short work; a thread that finds it taken does without.
     let Some(mut queue) = QUEUE.try_lock() else { return 0 };
     for page in pages {
         if queue.count == AHEAD_MAX {
@@ -409,7 +409,7 @@ fn read_forever(_: usize) {
             READER.notify(1);
         }
         with(index, |region| {
-            // Who touches a page is told what is wrong.
+            // The thread that touches a page is told what is wrong.
             let mut passed = region.fill_many(&pages[..count]).unwrap_or(0);
             while passed != 0 {
                 let index = passed.trailing_zeros() as usize;

@@ -18,9 +18,9 @@
 //!
 //! What the argument in `checkpoint` needs still holds: a write to a page comes before the page is
 //! protected, and belongs to the cut; or after all pages were, and after this object was captured,
-//! and does not. Who has made a write that does not, and goes on, can only make more of that kind:
-//! other pages are protected as well, the gate is closed, and writes past the mapping look whether
-//! there is a cut (`direct`).
+//! and does not. A thread that has made a write that does not, and goes on, can only make more of
+//! that kind: other pages are protected as well, the gate is closed, and writes past the mapping
+//! look whether there is a cut (`direct`).
 //!
 //! Only resident objects are captured: others cannot be reached while the gate is closed. Threads
 //! that fault on them, allocate or free wait for the end of the cut.
@@ -42,7 +42,7 @@ pub(crate) const COPIES: usize = 2 * CALL_PIECES;
 
 /// There is no cut.
 const IDLE: u32 = 0;
-/// Pages are being protected: who writes to one waits for a moment.
+/// Pages are being protected: a thread that writes to one waits for a moment.
 const STOPPED: u32 = 1;
 /// Writers go on.
 const OPEN: u32 = 2;

@@ -169,7 +169,7 @@ impl Pager {
         self.write_all(&buffer.together, When::Before)
     }
 
-    /// Begins the cut: who writes waits.
+    /// Begins the cut: threads that write wait.
     ///
     /// # Errors
     /// `InUse`, `Kernel`; nothing has changed then.

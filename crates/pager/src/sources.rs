@@ -141,7 +141,7 @@ impl Sources {
         })
     }
 
-    /// Whether the page, which is `Zero`, is the file's. Who does not own it has a hint.
+    /// Whether the page, which is `Zero`, is the file's. For a thread that does not own it, a hint.
     pub(crate) fn is_of_file(&self, page: PageNo) -> bool {
         self.used.load(Acquire) != 0 && self.source_of(page).is_some() && {
             let (word, bit) = place_of(page);

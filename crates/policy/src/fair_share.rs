@@ -16,7 +16,7 @@
 
 /// While somebody wants more, so much of the whole is to be free: what gives needs time.
 const RESERVE_PART: u64 = 8;
-/// Who uses all it has and wants for nothing takes so much of the whole at a time.
+/// A process that uses all it has and wants for nothing takes so much of the whole at a time.
 const STEP_PART: u64 = 32;
 
 /// What a program would do with more RAM.

@@ -3,7 +3,8 @@
 //! A ring of page numbers in the order of their faults, cut into pieces. A thread fills a piece of
 //! its own. When that is full it takes the next one of the ring and links the full one to it, so
 //! the ways of threads do not mix. An index says where a page stands in the ring last. It knows one
-//! page in `INDEXED_PART`: who has found one follows the ring from there on, and needs no more.
+//! page in `INDEXED_PART`: a search that has found one follows the ring from there on, and needs no
+//! more.
 //!
 //! The ring ends where it was overwritten: what is further back than its length is not known.
 //!

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the same observations give the same decisions.
 //! Never: takes a lock, looks at a clock, does I/O, has memory of its own that its caller should
-//! account for: who makes a table hands in the memory for it.
+//! account for: the caller that makes a table hands in the memory for it.
 #![forbid(unsafe_code)]
 
 use core::ops::Deref;

@@ -4,8 +4,8 @@
 //! the rest, and hands out the tables.
 //!
 //! Guarantees: a segment that the last durable checkpoint names is not written again before the
-//! next one is durable (a pin of the store). Who is told that a checkpoint is made finds it after a
-//! crash of the process or the machine. A checkpoint that fails leaves the one before.
+//! next one is durable (a pin of the store). A program that is told that a checkpoint is made finds
+//! it after a crash of the process or the machine. A checkpoint that fails leaves the one before.
 //! Never: in a forked child: the memory is not there.
 //! Threads: any, outside the fault path; one checkpoint of a heap at a time. Lock order: the file,
 //! then the cache, then as in a fork: growth, the heap, the gate.

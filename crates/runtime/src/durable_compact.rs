@@ -7,8 +7,8 @@
 //!
 //! Guarantees: every step ends with a checkpoint of the same content, or changes nothing that any
 //! checkpoint needs. Snapshots stay, and keep what they have.
-//! Never: writes where a reader reads. Who reads the heap keeps it from being compacted, but for
-//! snapshots; who begins meanwhile, from being cut off.
+//! Never: writes where a reader reads. A reader keeps the heap from being compacted, but for
+//! snapshots; one that begins meanwhile, from being cut off.
 //! Threads: one; no process has the heap open for writing.
 
 use core::time::Duration;

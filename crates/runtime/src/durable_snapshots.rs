@@ -47,7 +47,7 @@ impl DurableHeap {
         Ok(kept)
     }
 
-    /// Keeps a snapshot no longer. Who reads it can go on.
+    /// Keeps a snapshot no longer. Its readers can go on.
     ///
     /// # Errors
     /// `CheckpointError`: there is none of this name, or the file cannot be written.

@@ -19,7 +19,7 @@ use crate::full_wait::{FullWait, Turn};
 /// What a runtime has beside if its heap is durable.
 pub(crate) struct Durable {
     pub(crate) path: PathBuf,
-    /// Who has it makes a checkpoint.
+    /// The thread that has it makes a checkpoint.
     pub(crate) file: Lock<(DurableFile, SavedUpTo)>,
     /// The descriptor of the file.
     pub(crate) descriptor: RawFd,

@@ -9,8 +9,8 @@
 //!         └─the worker's checkpoint fails──► failed ──a later one is durable──► served
 //! ```
 //!
-//! Guarantees: who waits for a ticket learns that what the heap held at the request is durable, or
-//! why it is not. The worker makes no checkpoint while the heap is being closed.
+//! Guarantees: a thread that waits for a ticket learns that what the heap held at the request is
+//! durable, or why it is not. The worker makes no checkpoint while the heap is being closed.
 //! Never: touches managed memory; runs in a forked child; does anything at rest, unless there is an
 //! interval.
 //! Threads: `serve` is the worker's. Everything else: any, outside the fault path; `asked` and

@@ -132,8 +132,8 @@ impl RunningHeld {
         let inside = Inside::enter();
         let areas = runtime.areas.lock();
         let growth = runtime.growth.lock();
-        // Before the gate is closed: who has a lock of the heap may be in a handler of the program
-        // that faults, and passes the gate. Nobody inside the gate wants one.
+        // Before the gate is closed: a thread that has a lock of the heap may be in a handler of
+        // the program that faults, and passes the gate. Nobody inside the gate wants one.
         let may_use_heap = runtime.heap.fork_prepare();
         let managing = runtime.pager().map(ManagingHeld::prepare);
         PinnedAllocator::fork_prepare();

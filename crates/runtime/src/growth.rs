@@ -34,7 +34,7 @@ use crate::store_location::StoreLocation;
 /// (and `GRANT_BLOCKS` at least).
 const MARGIN_PART: u64 = 64;
 
-/// Who needs space.
+/// Which heap needs space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Memory pages, each of which is a block.

@@ -110,7 +110,7 @@ impl Runtime {
 
     /// Brings the shares of the run time that threads stand in faults up to date.
     fn publish_stalls(&self) {
-        // Who has it publishes the same.
+        // The thread that has it publishes the same.
         let Some(mut stalls) = self.stalls.try_lock() else { return };
         stalls.observe(&self.times());
         self.stats.set(number!(run_ns), stalls.run_ns());

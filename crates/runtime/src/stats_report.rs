@@ -153,7 +153,7 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     if s.stall_ns > 0 {
         writeln!(
             out,
-            "deepheap:   stalls  {} in all threads, who evicted for themselves {} times",
+            "deepheap:   stalls  {} in all threads; threads that faulted evicted {} times",
             duration(s.stall_ns),
             count(s.direct_reclaims),
         )?;

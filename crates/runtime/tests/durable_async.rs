@@ -1,5 +1,5 @@
-//! Checkpoints that a worker makes: who waits learns the truth, many requests become one, and an
-//! interval makes them without a request.
+//! Checkpoints that a worker makes: threads that wait learn the truth, many requests become one,
+//! and an interval makes them without a request.
 
 mod scene;
 

@@ -77,7 +77,7 @@ fn one_of_some_faults_is_kept_as_a_sample_and_the_newest_are() {
     for (age, code) in samples.iter().rev().enumerate() {
         assert_eq!(*code, 0x1000 + faults - FAULTS_PER_SAMPLE * (age as u64 + 1));
     }
-    // Who has seen them sees the next one only.
+    // A reader that has seen them sees the next one only.
     assert_eq!(page.samples_since(5, seen), (faults, Vec::new()));
     page.sample(5, 1);
     assert_eq!(page.samples_since(5, seen), (faults + 1, vec![1]));

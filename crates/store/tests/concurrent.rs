@@ -22,7 +22,7 @@ const SEGMENTS: u64 = 64;
 const NAMES: u64 = 1800;
 const EVICTORS: u64 = 2;
 
-/// The table of objects: who holds an object's lock holds its block.
+/// The table of objects: the thread that holds an object's lock holds its block.
 struct Table {
     sizes: Sizes,
     objects: Vec<Mutex<Option<Held>>>,

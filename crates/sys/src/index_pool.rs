@@ -108,7 +108,7 @@ impl IndexPool {
             if !self.is_touched() || may_touch() {
                 return self.take(grow);
             }
-            // Who holds one of them gives it back without our help, so this ends.
+            // A thread that holds one of them gives it back without our help, so this ends.
             self.given_back.wait_unless(|| !self.is_touched() || self.has_free(touched));
         }
     }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// A slot of shared memory that a process writes from, over and over, until it is killed; then
-    /// who finds its lock free writes other bytes there.
+    /// a process that finds its lock free writes other bytes there.
     #[test]
     fn when_the_lock_of_a_killed_process_is_free_its_writes_have_ended() {
         const KILLS: usize = 40;

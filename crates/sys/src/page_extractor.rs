@@ -28,7 +28,7 @@
 //! that, so it reads them all.
 //!
 //! The claim fails exactly if the kernel may put another physical page behind the address between 2
-//! and 3. Who does this: (a) copy-on-write, which happens to pages that are not *exclusive*
+//! and 3. These do it: (a) copy-on-write, which happens to pages that are not *exclusive*
 //! anonymous pages. A page becomes exclusive by a write fault, by UFFDIO_COPY and by
 //! MADV_POPULATE_WRITE, and then do_wp_page reuses it whatever its reference count is. It stops
 //! being exclusive by fork, by same-page merging (KSM), and is not so if it is the shared zero

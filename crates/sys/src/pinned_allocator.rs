@@ -59,7 +59,7 @@ impl PinnedAllocator {
     /// # Safety
     /// The forking thread called `fork_prepare`.
     pub unsafe fn fork_child() {
-        // SAFETY: the guard was forgotten; who waited is not here.
+        // SAFETY: the guard was forgotten; threads that waited are not here.
         unsafe { SMALL.force_unlock() };
     }
 }

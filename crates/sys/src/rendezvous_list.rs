@@ -22,7 +22,7 @@ pub fn names(prefix: &str) -> Result<Vec<String>> {
 }
 
 /// Removes those of which no member lives: they take RAM. What cannot be looked at stays; the next
-/// who wants the file makes it anew.
+/// a process that wants the file makes it anew.
 pub fn sweep(prefix: &str) {
     for name in names(prefix).unwrap_or_default() {
         if let Ok(file) = Rendezvous::existing(&name) {

@@ -88,10 +88,10 @@ impl SparseFile {
     /// not change meanwhile; answers how many, from the first on. For processes of
     /// `can_copy_pages`.
     ///
-    /// Who touches a page meanwhile waits for all of it, also if this process is killed: the kernel
-    /// locks the new page, copies from the other file's page, which is in its own hands and cannot
-    /// be missing, and only then says that it is there. `pwrite` copies from the caller's mapping;
-    /// if the page is not in there at that moment, zeros are there for a while.
+    /// A thread that touches a page meanwhile waits for all of it, also if this process is killed:
+    /// the kernel locks the new page, copies from the other file's page, which is in its own hands
+    /// and cannot be missing, and only then says that it is there. `pwrite` copies from the
+    /// caller's mapping; if the page is not in there at that moment, zeros are there for a while.
     pub fn copy_pages(
         &self,
         offset: u64,
@@ -137,7 +137,7 @@ impl SparseFile {
         }
     }
 
-    /// Fills the page at this offset; who touches it meanwhile waits for all of it.
+    /// Fills the page at this offset; a thread that touches it meanwhile waits for all of it.
     ///
     /// # Safety
     /// `from` is a page that can be read and does not change meanwhile.

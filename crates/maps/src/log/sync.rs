@@ -9,8 +9,8 @@
 //!
 //! Guarantees: when `log_sync` answers Ok, every byte of the pages that was stored before the call,
 //! by any process, is durable, and so it is for all of the pages or for none after a crash. A store
-//! that runs at the same time, by whichever process, may be in it or not, each by itself: who wants
-//! several to be together in it keeps others from storing, or from syncing, meanwhile.
+//! that runs at the same time, by whichever process, may be in it or not, each by itself: a program
+//! that wants several to be together in it keeps others from storing, or from syncing, meanwhile.
 //! Never: commits a page that is not among those asked for.
 //! Threads: any, with all signals blocked, not in a signal handler.
 

@@ -239,7 +239,7 @@ impl Descriptor {
     }
 
     /// Counts the generation up: the caller has claimed the object and is about to change it, its
-    /// slot, or the fields of the owner. Who waits for the object goes on waiting.
+    /// slot, or the fields of the owner. A thread that waits for the object goes on waiting.
     pub(super) fn note_claim(&self) {
         self.word.fetch_add(u64::from(GENERATION) << STATE_SHIFT, Ordering::AcqRel);
     }

@@ -2,14 +2,14 @@
 //!
 //! **Why eviction of a page loses no change.** It holds the page's lock, and turns the entries into
 //! 0 one by one, by compare-exchange, each if it is `Zero` or `Stored`; otherwise it puts back what
-//! it has taken. Who changes an entry either owns the object, and then the entry is `Busy` and not
-//! taken; or replaces a value that is not 0 by compare-exchange, which meets the value before it is
-//! taken, or 0 after that, and then brings the page and tries again. So once all entries are 0,
-//! nothing but 0 is stored there until the lock is free (a failed compare-exchange may store the 0
-//! that it met). The page of RAM can be dropped then: it reads as zeros before and after. The lock
-//! is held until it is dropped, so nobody fills it in between. Whoever fills it locks it later, and
-//! so sees the copy whole; its stores are releases, so who loads an entry that was filled sees what
-//! came before the entry was first published, as if the page had stayed.
+//! it has taken. A thread that changes an entry either owns the object, and then the entry is
+//! `Busy` and not taken; or replaces a value that is not 0 by compare-exchange, which meets the
+//! value before it is taken, or 0 after that, and then brings the page and tries again. So once all
+//! entries are 0, nothing but 0 is stored there until the lock is free (a failed compare-exchange
+//! may store the 0 that it met). The page of RAM can be dropped then: it reads as zeros before and
+//! after. The lock is held until it is dropped, so nobody fills it in between. Whoever fills it
+//! locks it later, and so sees the copy whole; its stores are releases, so who loads an entry that
+//! was filled sees what came before the entry was first published, as if the page had stayed.
 //!
 //! Guarantees: a page leaves only while none of its objects is in RAM; what cannot be written
 //! stays.

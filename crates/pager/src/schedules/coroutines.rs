@@ -1,7 +1,7 @@
 //! Coroutines: the threads of a schedule. At every atomic operation a seed decides who goes on.
 //!
-//! Guarantees: who sleeps goes on only when it is woken; a thread misses many turns now and then,
-//! so that what it has looked at changes meanwhile.
+//! Guarantees: a thread that sleeps goes on only when it is woken; a thread misses many turns now
+//! and then, so that what it has looked at changes meanwhile.
 //! Threads: one of the system, which plays all of them in turns.
 
 use std::cell::{Cell, RefCell};
