@@ -59,7 +59,6 @@ enum Step {
 }
 
 /// Whether the newcomer may be exiled.
-
 enum Exile<'a> {
     Never,
     Possible,

@@ -354,7 +354,7 @@ macro_rules! call {
     // A negative one is the descriptor's own.
     (@offset $offset:ident) => { ($offset >= 0).then_some($offset) };
     (@before) => {};
-    (@before provided) => { $crate::rights::provide() };
+    (@before provided) => { $crate::provision::provide() };
     (@before known $object:ident) => { $crate::waiting::pin_known($object) };
     (@before not own $descriptor:ident) => {
         if let Some(refused) = $crate::refusal::refused_if_own($descriptor) {

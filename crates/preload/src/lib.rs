@@ -52,6 +52,7 @@ mod placement;
 mod plain;
 mod polling;
 mod processes;
+mod provision;
 mod randomness;
 mod real;
 mod refusal;

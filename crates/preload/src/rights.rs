@@ -2,8 +2,6 @@
 //! another root, other name spaces, a filter of system calls.
 //!
 //! Guarantees: before such a call the runtime has opened what it may need later.
-//! Never: opens anything in a child of `vfork`, which is in its parent's memory and has descriptors
-//! of its own.
 //! Threads: any.
 
 use core::ffi::{c_char, c_int, c_long};
@@ -13,7 +11,7 @@ use libc::{gid_t, size_t, uid_t};
 use crate::calls::{Text, calls};
 use crate::guarded::guard;
 use crate::pins::Pins;
-use crate::{own_process, seam};
+use crate::provision::provide;
 
 calls! {
     fn setuid, seteuid, setfsuid(user: uid_t) -> c_int = pin(provided);
@@ -40,13 +38,6 @@ calls! {
             let buffers = |pins: &mut Pins| pin_option(pins, option, second, third);
             guard(buffers, || real(option, second, third, fourth, fifth))
         });
-}
-
-/// Has the runtime open what it may need later, before the program gives up rights. Keeps errno.
-pub fn provide() {
-    if !own_process::shares_memory() {
-        seam::keep_errno(deepheap::provide);
-    }
 }
 
 /// The longest of what `capset` reads: two structures of three words.

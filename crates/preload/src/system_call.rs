@@ -236,7 +236,7 @@ unsafe extern "C" fn syscall_of_program(
     let call =
         || unsafe { real(number, words[0], words[1], words[2], words[3], words[4], words[5]) };
     if rights::gives_up(number) {
-        rights::provide();
+        crate::provision::provide();
     }
     match number {
         libc::SYS_futex => futex(&[a, e], d, b, &call),
