@@ -79,8 +79,8 @@ impl DurableHeap {
         let ram = options.ram.bytes_of(whole);
         if ram < RAM_MIN_BYTES || whole.saturating_sub(ram) < RAM_MIN_BYTES {
             let text = format!(
-                "of a RAM budget of {} a durable heap cannot have {}: give both at least {} (`ram:` \
-                 of the heap, and of the process in DEEPHEAP_CONF)",
+                "of a RAM budget of {} a durable heap cannot have {}: give both at least {} \
+                 (`ram:` of the heap, and of the process in DEEPHEAP_CONF)",
                 bytes(whole),
                 bytes(ram),
                 bytes(RAM_MIN_BYTES)
