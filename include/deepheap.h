@@ -34,8 +34,8 @@
 #define DH_VERSION_MINOR 1
 #define DH_VERSION_PATCH 0
 
-#include <deepheap/memory.h>
-#include <deepheap/durable.h>
-#include <deepheap/map.h>
+#include "deepheap/memory.h"
+#include "deepheap/durable.h"
+#include "deepheap/map.h"
 
 #endif /* DEEPHEAP_H */

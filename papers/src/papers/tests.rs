@@ -183,15 +183,20 @@ fn what_is_there_with_the_same_settings_is_not_measured_again() {
 #[test]
 fn a_record_that_was_cut_short_is_none() {
     let folder = Folder::new("cut");
-    let (runs, settings) = (Runs::open(&folder.0.join("runs.jsonl")).unwrap(), Settings::example());
-    let point = &points(true)[0];
-    runs.save(&recorded(point, 3, &settings)).unwrap();
-    let path = folder.0.join(format!("{}.json", point.id()));
+    let path = folder.0.join("runs.jsonl");
+    let (runs, settings) = (Runs::open(&path).unwrap(), Settings::example());
+    let (one, other) = (&points(true)[0], &points(true)[1]);
+    runs.save(&recorded(one, 3, &settings)).unwrap();
+    runs.save(&recorded(other, 3, &settings)).unwrap();
+    let rounds = |runs: &Runs, point: &Point| {
+        runs.load(&point.id(), &point.settings(&settings)).rounds.len()
+    };
     let text = fs::read_to_string(&path).unwrap();
-    let asked = point.settings(&settings);
-    assert_eq!(runs.load(&point.id(), &asked).median("operations_per_second"), Some(10_300.0));
-    fs::write(&path, &text[..text.len() / 2]).unwrap();
-    assert!(runs.load(&point.id(), &asked).rounds.is_empty());
+    let asked = one.settings(&settings);
+    assert_eq!(runs.load(&one.id(), &asked).median("operations_per_second"), Some(10_300.0));
+    fs::write(&path, &text[..text.len() - 20]).unwrap();
+    let again = Runs::open(&path).unwrap();
+    assert_eq!(rounds(&again, one) + rounds(&again, other), 1, "the last line was cut");
 }
 
 #[test]
