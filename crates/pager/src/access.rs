@@ -35,6 +35,9 @@ use crate::staging::{CALL_PIECES, StagingBuffer};
 /// A set of pieces of a call, a bit each, by position.
 pub(crate) type Pieces = u64;
 
+/// Objects that leave the cache together for a slot.
+pub(crate) const RECLAIM_OBJECTS: usize = 64;
+
 const _: () = assert!(CALL_PIECES <= Pieces::BITS as usize);
 
 /// What to do with the bytes of a piece.
@@ -260,7 +263,6 @@ impl Pager {
         moves: &mut Moves,
     ) -> Result<Option<u32>, StoreError> {
         let bytes = self.kept_bytes(page);
-        const RECLAIM_OBJECTS: usize = 64;
         const LOOKS_MAX: usize = 64;
         for _ in 0..LOOKS_MAX {
             if let Some(slot) = self.cache.take(bytes) {

@@ -20,12 +20,14 @@
 use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_policy::replacement::Rank;
 use deepheap_policy::sequence::Sequences;
+use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::log::{Piece, say};
 use deepheap_sys::mapping;
 use deepheap_sys::userfaultfd::Copy;
 
 use crate::PAGE;
+use crate::access::RECLAIM_OBJECTS;
 use crate::fault::PRESENT_MAX;
 use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
 use crate::gate::Level;
@@ -174,7 +176,7 @@ impl Pager {
             Found::Resident(seen) => return self.map_again(lanes, page, seen, repeats),
             Found::Stored(block) => {
                 // None: other threads have all that could leave the cache. The store is not full.
-                let mut slot = self.slot_for(page, moves).map_err(FaultError::NoRoom)?;
+                let mut slot = self.slot_in_fault(page, moves)?;
                 if slot.is_none() {
                     return Ok(Step::Again);
                 }
@@ -200,6 +202,25 @@ impl Pager {
             sequences.pass(page.0, 1);
         }
         Ok(step)
+    }
+
+    /// As `slot_for`, with the patience of `make_room`: objects that need no write may stand behind
+    /// those that the store refuses, and what a forked child keeps comes back when it ends.
+    fn slot_in_fault(&self, page: PageNo, moves: &mut Moves) -> Result<Option<u32>, FaultError> {
+        let mut refused = 0;
+        loop {
+            // Ask before: a child that ends meanwhile gives back the space that we do not find.
+            let withheld = self.store.is_pinned();
+            match self.slot_for(page, moves) {
+                Err(StoreError::Full) if withheld => return Err(FaultError::Withheld),
+                Err(error) if refused * RECLAIM_OBJECTS > self.cache.objects() => {
+                    return Err(FaultError::NoRoom(error));
+                }
+                Err(_) => refused += 1,
+                Ok(slot) => return Ok(slot),
+            }
+            deepheap_sys::thread::yield_now();
+        }
     }
 
     /// Maps an object that is in its lane. It is owned meanwhile: otherwise another thread could
@@ -245,12 +266,14 @@ impl Pager {
         if let Some(occupant) = lanes.occupant(lanes.lane_of(page))
             && self.slot_left_by(lanes, page, from, occupant).is_none()
         {
-            spare = match (self.slot_for(occupant, moves), from) {
-                (Ok(Some(slot)), _) => Some(slot),
+            spare = match from {
+                From::Zero => self.slot_in_fault(occupant, moves)?,
                 // What is in RAM stays usable when nothing can be written.
-                (Ok(None), _) | (Err(_), From::Cached(_)) => return Ok(Step::NeedsPage),
-                (Err(error), From::Zero) => return Err(FaultError::NoRoom(error)),
+                From::Cached(_) => self.slot_for(occupant, moves).unwrap_or(None),
             };
+            if spare.is_none() {
+                return Ok(Step::NeedsPage);
+            }
         }
         let step = self.exchange(lanes, page, from, &mut spare, moves);
         if let Some(slot) = spare {

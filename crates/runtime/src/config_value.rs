@@ -5,7 +5,7 @@
 
 use core::fmt;
 use core::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use deepheap_measure::size;
 use deepheap_pager::{Compress, Overcommit};
@@ -130,7 +130,7 @@ impl Field<'_> {
             Field::Flag(flag) => if *flag { "yes" } else { "no" }.to_owned(),
             Field::Bytes(bytes) => size::exact(*bytes),
             Field::From(bytes) => bytes.map_or("off".to_owned(), |it| size::exact(it as u64)),
-            Field::Path(path) => path.as_ref().map_or(String::new(), lossy),
+            Field::Path(path) => path.as_deref().map_or(String::new(), lossy),
             Field::Name(name) => name.clone().unwrap_or_default(),
             Field::Share(share) => shown(Some(*share)),
             Field::ShareIfAny(share) => shown(*share),
@@ -145,7 +145,7 @@ impl Field<'_> {
     }
 }
 
-fn lossy(path: &PathBuf) -> String {
+fn lossy(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 

@@ -5,11 +5,12 @@ mod scene;
 use std::arch::asm;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use deepheap::objects;
 use scene::memory::{PAGE, Random, seed};
 use scene::play;
-use scene::process::{fork, must_succeed};
+use scene::process::{fork, kill, must_succeed};
 
 const CONF: &str = "ram:24M,store_size:400M,micro_pages:on";
 /// Frames of the lanes under that budget, and so the pages after which a lane comes again.
@@ -154,5 +155,47 @@ fn a_forked_child_has_its_own_objects_in_lanes() {
         });
         assert_eq!(word(counter, 0), counted.load(Ordering::Relaxed));
         check(&objects);
+    });
+}
+
+#[test]
+fn objects_in_lanes_wait_for_space_that_a_forked_child_keeps_until_it_ends() {
+    let name = "objects_in_lanes_wait_for_space_that_a_forked_child_keeps_until_it_ends";
+    play(name, "ram:16M,store_size:96M,micro_pages:on", || {
+        const THREADS: usize = 4;
+        const ROUNDS: u64 = 3;
+        let objects = filled(120_000);
+        let addresses: Vec<usize> = objects.iter().map(|at| at.addr()).collect();
+        let written = AtomicU64::new(0);
+        let all = ROUNDS * addresses.len() as u64;
+        let child = fork(|| std::thread::sleep(Duration::from_secs(1000)));
+        // More is written than the store has room for beside what the child keeps.
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (share, written) = (addresses.iter().skip(thread).step_by(THREADS), &written);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        for &address in share.clone() {
+                            // SAFETY: a word of a live object that this thread alone writes.
+                            unsafe { (address as *mut u64).add(7).write_volatile(round) };
+                            written.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            // The child ends when all threads wait.
+            let (mut before, mut looks) = (0, 0);
+            while looks < 10 && before < all {
+                std::thread::sleep(Duration::from_millis(100));
+                let now = written.load(Ordering::Relaxed);
+                looks = if now == before { looks + 1 } else { 0 };
+                before = now;
+            }
+            kill(child);
+            assert!(before < all, "what the child keeps was not wanted");
+        });
+        for (number, &at) in objects.iter().enumerate() {
+            assert_eq!((word(at, 6), word(at, 7)), (number as u64, ROUNDS - 1), "object {number}");
+        }
     });
 }
