@@ -74,7 +74,7 @@ lint: ## Checks with clippy; a warning is an error.
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-pager --features schedules --all-targets -- -D warnings
 	$(CARGO) clippy -p deepheap-heap --features strict --all-targets -- -D warnings
-	$(CARGO) clippy -p deepheap -p deepheap-bench --features device-models --all-targets -- -D warnings
+	$(CARGO) clippy -p deepheap-papers --features device-models --all-targets -- -D warnings
 
 unit: ## Runs the tests of all crates; rooms, style and documents are tests, too.
 	$(CARGO) test --workspace --no-run

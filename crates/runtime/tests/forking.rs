@@ -350,6 +350,14 @@ fn a_child_has_as_many_workers_as_its_work_needs() {
         let seed = seed();
         let mut data = Collection::filled(seed, 15_000, PAGE);
         let parents = threads();
+        // At rest the child finds nothing to evict when it begins.
+        let (mut before, mut looks) = (0, 0);
+        assert!(soon(Duration::from_secs(60), || {
+            let now = stats().evicted_dirty + stats().evicted_clean + stats().evicted_free;
+            looks = if now == before { looks + 1 } else { 0 };
+            before = now;
+            looks >= 20
+        }));
         must_succeed(fork(|| {
             assert_eq!(threads(), 2, "its own and the evictor");
             rewrite(&mut data, !seed >> 1);

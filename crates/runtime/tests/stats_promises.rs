@@ -169,7 +169,9 @@ fn what_faults_take_for_want_of_ram_is_told_as_a_share_of_the_run_time() {
         let most = least + told.fault_zero.total_ns;
         assert!(least > 0 && (least..=most).contains(&told.fault_stall_ns), "{told:?}");
         assert!((1..=1_000_000).contains(&told.stall_share_ppm), "{told:?}");
-        assert!(told.run_ns <= told.uptime_ns && told.fault_stall_ns <= told.run_ns, "{told:?}");
+        // A fault also takes the time in which other processes have the CPUs, which is no run time:
+        // so the two cannot be compared.
+        assert!(told.run_ns <= told.uptime_ns, "{} {}", told.run_ns, told.uptime_ns);
         // SAFETY: the child ends by _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
