@@ -8,35 +8,35 @@
 
 #![allow(missing_docs, reason = "two programs of ours use it, and nobody else")]
 
-pub mod access;
+mod access;
 pub mod backend;
-pub mod calls;
+mod calls;
 pub mod cgroup;
-pub mod durable;
+mod durable;
 pub mod failure;
 pub mod gauges;
-pub mod hunt;
-pub mod index;
+mod hunt;
+mod index;
 pub mod ledger;
 pub mod lender;
-pub mod malloc_load;
+mod malloc_load;
 pub mod maps;
 pub mod marked_page;
-pub mod object;
+mod object;
 pub mod output;
-pub mod overheads;
+mod overheads;
 pub mod raw_reads;
 pub mod report;
 pub mod signals;
 pub mod sizes;
-pub mod stream;
+mod stream;
 pub mod supervisor;
 pub mod swap_file;
-pub mod table;
-pub mod threads;
-pub mod torture;
+mod table;
+mod threads;
+mod torture;
 pub mod undo;
-pub mod worker;
+mod worker;
 pub mod workload;
 pub mod zram;
 

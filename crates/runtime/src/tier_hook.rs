@@ -9,8 +9,11 @@ use deepheap_store::Device;
 
 use crate::provision::Ground;
 
+/// Puts a device around another one.
+pub type Hook = fn(Box<dyn Device>) -> Box<dyn Device>;
+
 /// Makes the device of the second tier another one, say as slow as a disk.
-pub static TIER_HOOK: OnceLock<fn(Box<dyn Device>) -> Box<dyn Device>> = OnceLock::new();
+pub static TIER_HOOK: OnceLock<Hook> = OnceLock::new();
 
 /// The ground of the second tier with the device that the hook makes of its own.
 pub(crate) fn hooked(ground: Ground) -> Ground {
