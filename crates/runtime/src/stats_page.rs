@@ -77,6 +77,11 @@ pub struct StatsPage {
     heap_map: HeapMap,
 }
 
+/// Its process has only begun to make it.
+fn being_made() -> Error {
+    Error::new(ErrorKind::NotFound, "a statistics page that is being made")
+}
+
 impl StatsPage {
     /// Makes and maps the page of this process; it stays until the process ends.
     ///
@@ -265,7 +270,8 @@ impl StatsPage {
     /// instead of mapping: a file that shrinks under a mapping would kill the reader.
     ///
     /// # Errors
-    /// What the read said; `InvalidData` if it is no page, or one of another version.
+    /// What the read said; `InvalidData` if it is no page, or one of another version; `NotFound` if
+    /// it is being made.
     pub fn read_copy(file: &File, offset: u64) -> Result<Box<StatsPage>> {
         let mut copy = Box::<StatsPage>::new_uninit();
         // SAFETY: the box owns size_of::<StatsPage>() writable bytes, zeroed before they are
@@ -275,7 +281,10 @@ impl StatsPage {
             core::slice::from_raw_parts_mut(copy.as_mut_ptr().cast::<u8>(), size_of::<StatsPage>())
         };
         file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => Error::new(ErrorKind::InvalidData, "too short"),
+            ErrorKind::UnexpectedEof => match file.metadata() {
+                Ok(metadata) if metadata.len() == 0 => being_made(),
+                _ => Error::new(ErrorKind::InvalidData, "too short"),
+            },
             _ => error,
         })?;
         // A map that was written meanwhile may be of two editions.
@@ -286,8 +295,10 @@ impl StatsPage {
         let copy = unsafe { copy.assume_init() };
         copy.heap_map.keep_if(u64::from_ne_bytes(edition));
         let (version, size) = (copy.version.load(Relaxed), copy.size.load(Relaxed));
-        if copy.magic.load(Relaxed) != MAGIC {
-            return Err(Error::new(ErrorKind::InvalidData, "not a statistics page"));
+        match copy.magic.load(Relaxed) {
+            MAGIC => {}
+            0 => return Err(being_made()),
+            _ => return Err(Error::new(ErrorKind::InvalidData, "not a statistics page")),
         }
         if version != PAGE_VERSION || size as usize != size_of::<StatsPage>() {
             let text =

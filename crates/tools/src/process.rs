@@ -117,8 +117,7 @@ impl Process {
         if !is_stats_page(&target.to_string_lossy()) {
             return Ok(None);
         }
-        let page = StatsPage::read_copy(&File::open(link)?, 0)?;
-        Ok(self.owns(&page).then_some(page))
+        self.own_page(&File::open(link)?, 0)
     }
 
     /// Through its memory, for programs that close every descriptor. Needs the right to trace it.
@@ -132,12 +131,19 @@ impl Process {
                 continue;
             }
             let memory = File::open(format!("/proc/{}/mem", self.pid))?;
-            let page = StatsPage::read_copy(&memory, start)?;
-            if self.owns(&page) {
+            if let Some(page) = self.own_page(&memory, start)? {
                 return Ok(Some(page));
             }
         }
         Ok(None)
+    }
+
+    /// The page there, if it is that of this process and finished.
+    fn own_page(&self, file: &File, offset: u64) -> std::io::Result<Option<Box<StatsPage>>> {
+        match StatsPage::read_copy(file, offset) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            page => Ok(Some(page?).filter(|page| self.owns(page))),
+        }
     }
 
     /// A page names the id that its process has in its own pid namespace, the innermost.
