@@ -79,8 +79,8 @@ const BATCH: usize = 64;
 const CALLERS: usize = 2;
 /// Blocks with fewer words have none for them.
 const CALLED_WORDS: usize = 3;
-/// Within this time a forked child has read everything.
-const CHILD_ENDS: Duration = Duration::from_secs(60);
+/// Within this time a forked child has read everything, however busy the machine is.
+const CHILD_ENDS: Duration = Duration::from_secs(600);
 
 /// A block of counters: a memory page, or an object.
 struct Block {
