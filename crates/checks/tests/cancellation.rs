@@ -51,7 +51,7 @@ const INSIDE: [&str; 10] = [
     "crates/runtime/src/obstacles.rs",
     "crates/runtime/src/stats_page.rs",
     "crates/runtime/src/store_location.rs",
-    "crates/sys/src/rendezvous_list.rs",
+    "crates/sys/src/threads/rendezvous_list.rs",
 ];
 /// Calls and symbols that are there behind `cancellation::Off`: io_uring's descriptor is closed by
 /// its crate, and `thread` joins.
@@ -181,7 +181,10 @@ fn canary_cancellation_points_are_caught() {
         assert_eq!(caught("crates/runtime/src/workers.rs", text), count, "{text}");
         assert_eq!(caught("crates/cli/src/main.rs", text), 0);
     }
-    assert_eq!(caught("crates/sys/src/thread.rs", "//! A.\nlibc::pthread_join(thread, at);\n"), 0);
+    assert_eq!(
+        caught("crates/sys/src/threads/thread.rs", "//! A.\nlibc::pthread_join(thread, at);\n"),
+        0
+    );
     let symbols =
         "\nraw.o:\n                 U pread64\n                 U memcpy\n  U close@GLIBC_2.2.5\n";
     assert_eq!(imported("store", symbols), ["store: pread64", "store: close"]);

@@ -11,8 +11,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use deepheap_sys::direct_file::{self, DirectFile, Existing};
-use deepheap_sys::{clock, thread};
+use deepheap_sys::files::direct_file::{self, DirectFile, Existing};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::thread;
 
 use crate::error::OpenError;
 

@@ -32,7 +32,7 @@ use std::os::fd::RawFd;
 
 use deepheap_store::{DurableError, DurableFile, PinToken, Store};
 use deepheap_sys::errno::Errno;
-use deepheap_sys::generation_lock;
+use deepheap_sys::threads::generation_lock;
 
 /// The pins of a heap, the oldest first. Of those of the last checkpoint the last one counts;
 /// behind it may be some of checkpoints that could not be committed, or that may have been.

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_store::{DurableError, DurableFile, FileDevice, Superblocks};
-use deepheap_sys::{generation_lock, thread};
+use deepheap_sys::threads::{generation_lock, thread};
 
 use crate::error::OpenError;
 use crate::heap_file::HeapFile;

@@ -6,7 +6,7 @@
 
 use deepheap_store::TableShape;
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::threads::lock::{Guard, Lock};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::address_map::AddressMap;
 use crate::address_set::AddressSet;

@@ -22,7 +22,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_sys::pinned_array::Zeroed;
+use deepheap_sys::memory::pinned_array::Zeroed;
 
 use crate::shape::Shape;
 use crate::table::Saved;

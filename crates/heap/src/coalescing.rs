@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::threads::lock::{Guard, Lock};
 
 use crate::free_runs::FreeRuns;
 use crate::outcome::{FreedRun, Shortage};

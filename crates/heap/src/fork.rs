@@ -14,7 +14,7 @@
 //! Threads: the forking one (`Heap::fork_prepare`); until it drops the guards it calls nothing else
 //! of the heap but `Heap::save`.
 
-use deepheap_sys::lock::Guard;
+use deepheap_sys::threads::lock::Guard;
 
 use crate::address_map::AddressMap;
 use crate::central_list::{Available, CentralList};

@@ -13,7 +13,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::lock::Lock;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::address_map::{AddressMap, Found};
 use crate::central_list::CentralList;

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::Ordering;
 
-use deepheap_sys::lock::Guard;
+use deepheap_sys::threads::lock::Guard;
 
 use crate::central_list::Available;
 use crate::coalescing::HUGE_BODY;

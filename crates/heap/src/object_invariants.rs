@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::BTreeMap;
 
-use deepheap_sys::lock::Guard;
+use deepheap_sys::threads::lock::Guard;
 
 use crate::chunk::{Chunk, ChunkState, PAGES_PER_GROUP};
 use crate::extents::GROUPS_PER_SPAN;

@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::chunk::{ChunkState, PAGES_PER_GROUP};
 use crate::extents::{Extents, GROUPS_PER_SPAN};

@@ -22,8 +22,8 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::pinned_array::Zeroed;
+use deepheap_sys::memory::pinned_array::Zeroed;
+use deepheap_sys::threads::lock::{Guard, Lock};
 
 use crate::chunk::{Chunk, ChunkState, PAGES_PER_GROUP, add, subtract};
 use crate::object_map::{ChunkId, ObjectAt, ObjectMap};

@@ -10,7 +10,7 @@
 
 use core::sync::atomic::Ordering;
 
-use deepheap_sys::lock::Guard;
+use deepheap_sys::threads::lock::Guard;
 
 use crate::coalescing::{Coalescing, HUGE_BODY, Spans};
 use crate::object_space::ObjectSpace;

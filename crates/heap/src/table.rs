@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::Arc;
 
 use deepheap_sys::errno::Result;
-use deepheap_sys::pinned_array::{PinnedArray, Zeroed};
+use deepheap_sys::memory::pinned_array::{PinnedArray, Zeroed};
 
 use crate::page::PAGE;
 

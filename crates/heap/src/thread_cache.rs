@@ -16,8 +16,8 @@ use core::sync::atomic::Ordering::{self, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::lock::Lock;
-use deepheap_sys::mapping;
+use deepheap_sys::memory::mapping;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::Heap;
 use crate::size_class::{CLASS_TABLE, CLASSES, SIZE_CLASSES, SMALL_CLASSES, small_class_of};

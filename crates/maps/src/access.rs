@@ -9,7 +9,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::control::journal;
 use crate::error::MapError;

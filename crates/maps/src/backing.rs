@@ -13,10 +13,10 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use deepheap_sys::PAGE;
-use deepheap_sys::direct_file::{DirectFile, OpenError};
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::file_status::FileId;
-use deepheap_sys::joint_writes::{JointWrite, JointWriter};
+use deepheap_sys::files::direct_file::{DirectFile, OpenError};
+use deepheap_sys::files::file_status::FileId;
+use deepheap_sys::files::joint_writes::{JointWrite, JointWriter};
 
 use crate::error::MapError;
 use crate::log::file::LogFile;

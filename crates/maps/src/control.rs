@@ -17,9 +17,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 
 use deepheap_store::format::map_log::FRAME_BYTES;
-use deepheap_sys::page_pipe::PIPE_PAGES;
-use deepheap_sys::rendezvous::Rendezvous;
-use deepheap_sys::{PAGE, mapping};
+use deepheap_sys::PAGE;
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::page_pipe::PIPE_PAGES;
+use deepheap_sys::threads::rendezvous::Rendezvous;
 
 pub use crate::log::tables::ENTRIES;
 use crate::log::tables::{LogShard, LogWords};

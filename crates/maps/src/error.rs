@@ -5,8 +5,8 @@
 use core::fmt;
 
 use deepheap_store::MapLogError;
-use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
+use deepheap_sys::files::direct_file::OpenError;
 
 use crate::control::{BUDGET_MIN, PARTICIPANTS_MAX};
 

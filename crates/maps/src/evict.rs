@@ -15,7 +15,8 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 
-use deepheap_sys::{PAGE, thread};
+use deepheap_sys::PAGE;
+use deepheap_sys::threads::thread;
 
 use crate::control::{BATCH, PIPES, journal};
 use crate::ownership::Owned;

@@ -18,9 +18,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::ring::{Request, Ring};
-use deepheap_sys::userfaultfd::Copy;
+use deepheap_sys::files::ring::{Request, Ring};
+use deepheap_sys::memory::userfaultfd::Copy;
+use deepheap_sys::threads::lock::Lock;
 use std::os::fd::AsRawFd;
 
 use crate::backing::{Backing, ReadError};

@@ -4,8 +4,8 @@
 //! Threads: any.
 
 use deepheap_sys::errno::Errno;
-use deepheap_sys::file_status::FileId;
-use deepheap_sys::rendezvous_list;
+use deepheap_sys::files::file_status::FileId;
+use deepheap_sys::threads::rendezvous_list;
 
 const PREFIX: &str = "map-";
 

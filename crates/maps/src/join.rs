@@ -15,13 +15,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use deepheap_sys::direct_file::{OpenError, file_system_is_memory};
 use deepheap_sys::errno::Errno;
-use deepheap_sys::file_status::FileId;
-use deepheap_sys::page_pipe::PagePipe;
-use deepheap_sys::rendezvous::{Door, Rendezvous};
-use deepheap_sys::sparse_file::{Placement, SparseFile};
-use deepheap_sys::{PAGE, mapping, random, thread};
+use deepheap_sys::files::direct_file::{OpenError, file_system_is_memory};
+use deepheap_sys::files::file_status::FileId;
+use deepheap_sys::files::sparse_file::{Placement, SparseFile};
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::page_pipe::PagePipe;
+use deepheap_sys::threads::rendezvous::{Door, Rendezvous};
+use deepheap_sys::threads::thread;
+use deepheap_sys::{PAGE, random};
 
 use crate::backing::Backing;
 use crate::control::{

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::rendezvous::Rendezvous;
+use deepheap_sys::threads::rendezvous::Rendezvous;
 
 use crate::folder;
 use crate::join::tables_of;

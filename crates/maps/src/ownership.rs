@@ -19,7 +19,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 
-use deepheap_sys::futex::{self, Woken};
+use deepheap_sys::threads::futex::{self, Woken};
 
 use crate::control::{PARTICIPANTS_MAX, Shard};
 use crate::region::Region;

@@ -23,7 +23,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::time::Duration;
 
-use deepheap_sys::{thread, tls};
+use deepheap_sys::threads::{thread, tls};
 
 use crate::control::{PINS_MAX, PinSlot};
 use crate::fill::FillError;

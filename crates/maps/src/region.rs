@@ -12,11 +12,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::mapping;
-use deepheap_sys::page_pipe::PagePipe;
-use deepheap_sys::rendezvous::Rendezvous;
-use deepheap_sys::sparse_file::{Placement, SparseFile};
-use deepheap_sys::userfaultfd::{Userfaultfd, feature};
+use deepheap_sys::files::sparse_file::{Placement, SparseFile};
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::page_pipe::PagePipe;
+use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
+use deepheap_sys::threads::rendezvous::Rendezvous;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::backing::Backing;

@@ -16,9 +16,11 @@
 use core::sync::atomic::Ordering::SeqCst;
 use core::time::Duration;
 
+use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::sparse_file::Placement;
-use deepheap_sys::{PAGE, mapping, thread};
+use deepheap_sys::files::sparse_file::Placement;
+use deepheap_sys::memory::mapping;
+use deepheap_sys::threads::thread;
 
 use crate::control::ENTRIES;
 use crate::error::{MapError, SyncError};

@@ -19,9 +19,10 @@
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::time::Duration;
 
+use deepheap_sys::PAGE;
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::joint_writes::{JointWrite, WRITES_MAX};
-use deepheap_sys::{PAGE, thread};
+use deepheap_sys::files::joint_writes::{JointWrite, WRITES_MAX};
+use deepheap_sys::threads::thread;
 
 use crate::control::{BATCH, journal};
 use crate::log::Log;

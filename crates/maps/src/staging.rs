@@ -12,9 +12,11 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 
+use deepheap_sys::PAGE;
 use deepheap_sys::errno::Result;
-use deepheap_sys::sparse_file::{SparseFile, can_copy_pages};
-use deepheap_sys::{PAGE, mapping, thread};
+use deepheap_sys::files::sparse_file::{SparseFile, can_copy_pages};
+use deepheap_sys::memory::mapping;
+use deepheap_sys::threads::thread;
 
 /// Pages of a buffer.
 pub const BUFFER_PAGES: usize = 64;

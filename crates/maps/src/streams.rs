@@ -11,7 +11,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use deepheap_sys::tls;
+use deepheap_sys::threads::tls;
 
 use crate::control::CHUNK_PAGES;
 use crate::staging::BUFFER_PAGES;

@@ -15,14 +15,14 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::time::Duration;
 
 use deepheap_sys::errno::Errno;
-use deepheap_sys::fault_signal::{Fault, Verdict};
-use deepheap_sys::lock::Lock;
-use deepheap_sys::page_pipe::pipe_sees_stores;
-use deepheap_sys::parking::Parking;
+use deepheap_sys::faults::fault_signal::{Fault, Verdict};
+use deepheap_sys::memory::page_pipe::pipe_sees_stores;
+use deepheap_sys::memory::zap::Zapper;
 use deepheap_sys::say;
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::thread;
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::threads::lock::Lock;
+use deepheap_sys::threads::parking::Parking;
+use deepheap_sys::threads::signals::Blocked;
+use deepheap_sys::threads::thread;
 
 use crate::backing::ReadError;
 use crate::control::Writes;
@@ -258,7 +258,7 @@ fn read_behind(region: &Region, address: usize, page: u32) {
 
 #[cold]
 fn explain(region: &Region, address: usize, error: FillError) {
-    let at = deepheap_sys::log::Piece::Hex(address as u64);
+    let at = deepheap_sys::process::log::Piece::Hex(address as u64);
     let what = "the access to a map stops, at ";
     match error {
         FillError::Beyond => {}

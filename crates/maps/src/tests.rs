@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use deepheap_sim::{Event, Loss, Medium, Random, Recorder};
 use deepheap_store::device::{Device, Read};
 use deepheap_store::{MapLog, MapLogError};
-use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::pagemap::is_present;
-use deepheap_sys::{PAGE, fault_signal};
+use deepheap_sys::PAGE;
+use deepheap_sys::faults::fault_signal;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::pagemap::is_present;
 
 use crate::control::Writes;
 use crate::join::Request;

@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::sync::OnceLock;
 
 use deepheap_sys::PAGE;
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::zap::Zapper;
 use libc::iovec;
 
 use crate::control::BATCH;

@@ -9,8 +9,8 @@
 //! Never: allocates | waits for a writer.
 //! Threads: any, also in a signal handler, with all signals blocked.
 
-use deepheap_sys::joint_writes::JointWriter;
-use deepheap_sys::lock::Lock;
+use deepheap_sys::files::joint_writes::JointWriter;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::control::PIPES;
 

@@ -16,7 +16,7 @@ use deepheap_heap::PageNo;
 use deepheap_policy::replacement;
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
 use crate::balancer::Balancer;
@@ -271,7 +271,7 @@ impl Pager {
             if !self.reclaim(RECLAIM_OBJECTS, moves)? {
                 // All objects are in the page buffer, or owned.
                 self.wake_evictor();
-                deepheap_sys::thread::yield_now();
+                deepheap_sys::threads::thread::yield_now();
             }
         }
         Ok(None)

@@ -12,7 +12,7 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST};
-use deepheap_sys::padded::Padded;
+use deepheap_sys::memory::padded::Padded;
 
 use crate::counters::Counters;
 use crate::ownership::Descriptor;
@@ -225,7 +225,7 @@ impl Balancer {
 mod tests {
     use super::*;
     use deepheap_policy::balance::{GROWTH_PART, PART_SURE};
-    use deepheap_sys::pinned_array::PinnedArray;
+    use deepheap_sys::memory::pinned_array::PinnedArray;
 
     #[test]
     fn the_share_goes_where_it_pays_from_a_256th_to_seven_eighths() {

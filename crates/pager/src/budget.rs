@@ -6,8 +6,8 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap_policy::history;
-use deepheap_sys::page_extractor::BATCH_MAX;
-use deepheap_sys::thread;
+use deepheap_sys::memory::page_extractor::BATCH_MAX;
+use deepheap_sys::threads::thread;
 
 use crate::PAGE;
 use crate::eviction_context::{CONTEXT_BYTES, DIRECT_PAGES};

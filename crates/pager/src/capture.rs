@@ -30,8 +30,8 @@
 //! Threads: those that write, in their SIGBUS handler, outside the gate; and the one that makes the
 //! checkpoint, whose `stop`, `open` and `close` come in this order.
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use deepheap_sys::futex;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::threads::futex;
 
 use crate::PAGE;
 use crate::ownership::DescriptorId;

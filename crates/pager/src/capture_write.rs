@@ -5,8 +5,8 @@
 //! Threads: those that write, in their SIGBUS handler, outside the gate.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::clock;
-use deepheap_sys::own_memory::{self, Part};
+use deepheap_sys::memory::own_memory::{self, Part};
+use deepheap_sys::process::clock;
 
 use crate::ownership::{Flag, Owned, Place, State};
 use crate::pager::Pager;

@@ -21,11 +21,11 @@
 use deepheap_store::{
     Block, Content, ContentHash, Head, PACKED_MAX, SavedTable, StoreError, Writer,
 };
-use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::own_memory::{self, PARTS_MAX, Part};
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::thread;
+use deepheap_sys::memory::own_memory::{self, PARTS_MAX, Part};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::signals::Blocked;
+use deepheap_sys::threads::thread;
 
 use crate::PAGE;
 use crate::capture::{COPIES, Copy};
@@ -533,7 +533,7 @@ impl Drop for Cut<'_> {
         self.pager.capture.close();
         if self.pager.frames.protect(false).is_err() {
             // Writers would fault for ever.
-            deepheap_sys::log::say(&[deepheap_sys::log::Piece::Text(
+            deepheap_sys::process::log::say(&[deepheap_sys::process::log::Piece::Text(
                 "the kernel does not end the protection of a heap's pages; aborting",
             )]);
             std::process::abort();

@@ -7,9 +7,9 @@
 //! Threads: any; a race tries a page too many, or too few.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::atomic::{AtomicU16, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU16, Ordering};
 
 use crate::PAGE;
 use crate::codec::Compress;

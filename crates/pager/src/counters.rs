@@ -6,8 +6,8 @@
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use deepheap_sys::padded::Padded;
-use deepheap_sys::tls;
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::threads::tls;
 
 const LANES: usize = 16;
 

@@ -26,8 +26,8 @@
 //! it: all that the write was made from came before the cut.
 
 use deepheap_policy::replacement;
-use deepheap_sys::byte_copy;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::memory::byte_copy;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::access::Piece;
 use crate::gate::Level;

@@ -11,8 +11,8 @@
 use core::ptr::null_mut;
 
 use deepheap_heap::{FreedRun, PageNo};
-use deepheap_sys::page_extractor::BATCH_MAX;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::memory::page_extractor::BATCH_MAX;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
 use crate::gate::Level;

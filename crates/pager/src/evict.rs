@@ -13,8 +13,9 @@
 use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_policy::replacement;
 use deepheap_store::StoreError;
-use deepheap_sys::page_extractor::{BATCH_MAX, RANGE, Taken, Victim};
-use deepheap_sys::{clock, tls};
+use deepheap_sys::memory::page_extractor::{BATCH_MAX, RANGE, Taken, Victim};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::tls;
 
 use crate::PAGE;
 use crate::balancer::Balancer;

@@ -4,7 +4,7 @@
 //! Threads: one at a time, under the lock of the context.
 
 use deepheap_sys::errno::Errno;
-use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
+use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
 
 use crate::PAGE;
 use crate::codec::Compressor;

@@ -10,7 +10,7 @@
 use deepheap_heap::PageNo;
 use deepheap_policy::sequence::{Direction, Sequences};
 use deepheap_sys::errno::Errno;
-use deepheap_sys::userfaultfd::Copy;
+use deepheap_sys::memory::userfaultfd::Copy;
 
 use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
 use crate::frames::{CopiedIn, FRESH_MAX};

@@ -10,10 +10,11 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::Block;
-use deepheap_sys::atomic::Ordering;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::{clock, futex};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::atomic::Ordering;
+use deepheap_sys::threads::futex;
+use deepheap_sys::threads::lock::Lock;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::access::{Operation, Piece};
 use crate::gate::Level;

@@ -10,7 +10,7 @@
 use deepheap_heap::PageNo;
 use deepheap_store::packed::{self, Content};
 use deepheap_store::{Block, BlockRead, StoreError};
-use deepheap_sys::clock;
+use deepheap_sys::process::clock;
 
 use crate::PAGE;
 use crate::install::fill_page;

@@ -8,8 +8,8 @@
 //! Threads: the forking one, in its `pthread_atfork` handlers.
 
 use deepheap_store::Device;
-use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
+use deepheap_sys::threads::atomic::Ordering;
 
 use crate::ownership::{Flag, State};
 use crate::pager::Pager;

@@ -7,12 +7,12 @@
 use core::cell::UnsafeCell;
 
 use deepheap_heap::{PageNo, SPAN};
-use deepheap_sys::atomic::{AtomicUsize, Ordering};
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::mapping::{self, Advice};
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::userfaultfd::{Copy, Userfaultfd};
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::mapping::{self, Advice};
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::memory::userfaultfd::{Copy, Userfaultfd};
+use deepheap_sys::memory::zap::Zapper;
+use deepheap_sys::threads::atomic::{AtomicUsize, Ordering};
 
 use crate::PAGE;
 use crate::budget::batch_pages;

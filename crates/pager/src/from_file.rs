@@ -10,8 +10,8 @@ use core::ops::Range;
 
 use deepheap_heap::{FreedRun, PageNo};
 use deepheap_policy::sequence::Sequences;
-use deepheap_sys::direct_file::DirectFile;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
 use crate::fault::{end_fresh, upwards};

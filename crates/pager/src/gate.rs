@@ -27,10 +27,10 @@
 //! Never: allocates. The thread that closed the gate passes it freely.
 //! Threads: any. Costs two atomic additions on a line shared by few threads.
 
-use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
-use deepheap_sys::futex;
-use deepheap_sys::padded::Padded;
-use deepheap_sys::tls;
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
+use deepheap_sys::threads::futex;
+use deepheap_sys::threads::tls;
 
 /// Counters of the threads inside, each in cache lines of its own; a thread always uses the same
 /// one.

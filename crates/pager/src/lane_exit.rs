@@ -13,8 +13,8 @@ use core::ptr::null_mut;
 
 use deepheap_heap::{LANE_BYTES, PAGES_PER_SPAN, PageNo};
 use deepheap_sys::errno::Errno;
-use deepheap_sys::page_extractor::RANGE;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::page_extractor::RANGE;
+use deepheap_sys::memory::pinned_array::PinnedArray;
 
 use crate::PAGE;
 use crate::evict::is_all_zero;

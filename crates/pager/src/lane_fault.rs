@@ -22,9 +22,9 @@ use deepheap_policy::replacement::Rank;
 use deepheap_policy::sequence::Sequences;
 use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::mapping;
-use deepheap_sys::userfaultfd::Copy;
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::userfaultfd::Copy;
+use deepheap_sys::process::log::{Piece, say};
 
 use crate::PAGE;
 use crate::access::RECLAIM_OBJECTS;
@@ -219,7 +219,7 @@ impl Pager {
                 Err(_) => refused += 1,
                 Ok(slot) => return Ok(slot),
             }
-            deepheap_sys::thread::yield_now();
+            deepheap_sys::threads::thread::yield_now();
         }
     }
 

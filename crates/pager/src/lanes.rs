@@ -16,12 +16,12 @@
 //! nothing, and never two at a time. Under it objects are claimed, but nothing is waited for.
 
 use deepheap_heap::{LANE_BYTES, LANES, PAGES_PER_SPAN, PageNo};
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::sparse_file::SparseFile;
-use deepheap_sys::tls;
+use deepheap_sys::files::sparse_file::SparseFile;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::threads::lock::{Guard, Lock};
+use deepheap_sys::threads::tls;
 
 use crate::PAGE;
 
@@ -275,7 +275,7 @@ impl Drop for Lanes {
     fn drop(&mut self) {
         let bytes = self.frames() * PAGE;
         // SAFETY: mapped by `new`, and nobody uses it any more.
-        let _ = unsafe { deepheap_sys::mapping::unmap(self.alias as *mut u8, bytes) };
+        let _ = unsafe { deepheap_sys::memory::mapping::unmap(self.alias as *mut u8, bytes) };
     }
 }
 

@@ -24,9 +24,9 @@ mod tests;
 
 use core::sync::atomic::AtomicU16;
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::PAGE;
 use crate::ownership::DescriptorId;

@@ -36,9 +36,9 @@ mod table_saving;
 use deepheap_heap::PageNo;
 use deepheap_policy::replacement::Rank;
 use deepheap_store::{Block, ContentHash};
-use deepheap_sys::atomic::{Ordering, fence};
 use deepheap_sys::errno::Result;
-use deepheap_sys::thread;
+use deepheap_sys::threads::atomic::{Ordering, fence};
+use deepheap_sys::threads::thread;
 
 pub(crate) use descriptor::{CameBy, Descriptor, DescriptorId, Flag, Pin, State};
 pub(crate) use lists::{Descriptors, List};

@@ -8,7 +8,7 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, Content, PackedBlock, Plan, Writer, packed};
-use deepheap_sys::page_extractor::BATCH_MAX;
+use deepheap_sys::memory::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
 use crate::ownership::{DescriptorId, OwnedList};

@@ -11,9 +11,9 @@
 
 use core::time::Duration;
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use deepheap_sys::futex;
-use deepheap_sys::padded::Padded;
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::threads::futex;
 
 /// While some pages cannot be evicted, so many others have room whatever the limit says: all
 /// operands of an instruction must fit at the same time.

@@ -8,9 +8,9 @@
 //! Threads: any, outside the fault path.
 
 use deepheap_heap::{FreedRun, PAGES_PER_SPAN, PageNo};
-use deepheap_sys::atomic::Ordering;
-use deepheap_sys::mapping;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::memory::mapping;
+use deepheap_sys::threads::atomic::Ordering;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
 use crate::gate::Level;
@@ -213,7 +213,7 @@ mod tests {
     use deepheap_heap::{Heap, SPAN};
     use deepheap_sim::SimDevice;
     use deepheap_store::{Options as StoreOptions, Store};
-    use deepheap_sys::mapping::Advice;
+    use deepheap_sys::memory::mapping::Advice;
 
     use super::*;
     use crate::ownership::{Descriptor, Place};

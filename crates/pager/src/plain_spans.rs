@@ -3,8 +3,8 @@
 //! Never: allocates.
 //! Threads: any may ask whether there are some; a thread takes them over under the lock.
 
-use deepheap_sys::atomic::{AtomicUsize, Ordering};
-use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::threads::atomic::{AtomicUsize, Ordering};
+use deepheap_sys::threads::lock::{Guard, Lock};
 
 /// Plain spans still to be taken over: `next..end`.
 pub(crate) struct TakeOver {

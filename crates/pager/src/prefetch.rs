@@ -12,9 +12,9 @@
 
 use deepheap_heap::PageNo;
 use deepheap_policy::sequence::Direction;
-use deepheap_sys::atomic::{AtomicU32, Ordering};
-use deepheap_sys::futex;
-use deepheap_sys::lock::Lock;
+use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
+use deepheap_sys::threads::futex;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::staging::CALL_PIECES;
 use crate::window::Window;

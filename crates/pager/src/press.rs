@@ -40,7 +40,7 @@
 //! Threads: any, inside the mover's gate.
 
 use deepheap_store::{Block, StoreError};
-use deepheap_sys::clock;
+use deepheap_sys::process::clock;
 
 use crate::PAGE;
 use crate::codec;

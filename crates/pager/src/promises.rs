@@ -20,9 +20,9 @@
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_store::{Store, StoreError};
-use deepheap_sys::atomic::{AtomicU64, AtomicUsize, Ordering};
-use deepheap_sys::padded::Padded;
-use deepheap_sys::tls;
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::threads::atomic::{AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::threads::tls;
 
 /// When memory is promised room in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -12,11 +12,11 @@
 //! Threads: any, also in a signal handler.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::atomic::{AtomicU16, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::page_extractor::RANGE;
-use deepheap_sys::parking::Parking;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::page_extractor::RANGE;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU16, AtomicUsize, Ordering};
+use deepheap_sys::threads::parking::Parking;
 
 use crate::PAGE;
 

@@ -11,9 +11,10 @@ use deepheap_policy::budget_split::{self, Share, Split};
 use deepheap_policy::history::History;
 use deepheap_policy::replacement;
 use deepheap_store::Store;
-use deepheap_sys::atomic::Ordering;
-use deepheap_sys::page_extractor::BATCH_MAX;
-use deepheap_sys::{handler_stack, thread};
+use deepheap_sys::faults::handler_stack;
+use deepheap_sys::memory::page_extractor::BATCH_MAX;
+use deepheap_sys::threads::atomic::Ordering;
+use deepheap_sys::threads::thread;
 
 use crate::PAGE;
 use crate::balancer::Shares;

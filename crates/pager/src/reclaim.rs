@@ -8,8 +8,8 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, Content, ContentHash, Head, PACKED_MAX, Store, StoreError, Writer};
-use deepheap_sys::lock::Guard;
-use deepheap_sys::page_extractor::BATCH_MAX;
+use deepheap_sys::memory::page_extractor::BATCH_MAX;
+use deepheap_sys::threads::lock::Guard;
 
 use crate::PAGE;
 use crate::counters::Counted;

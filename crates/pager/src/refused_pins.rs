@@ -10,9 +10,9 @@
 //! Threads: any. A pin happens before its unpin.
 
 use deepheap_heap::PageNo;
-use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// The refused pins of a region, by page.
 pub(crate) struct RefusedPins {

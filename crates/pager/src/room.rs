@@ -4,7 +4,8 @@
 //! Threads: faulting ones in their handler (back-pressure), and callers of `access`.
 
 use deepheap_store::StoreError;
-use deepheap_sys::{clock, handler_stack};
+use deepheap_sys::faults::handler_stack;
+use deepheap_sys::process::clock;
 
 use crate::PAGE;
 use crate::budget::HANDLER_STACK_BYTES;
@@ -82,7 +83,7 @@ impl Pager {
                 }
                 Some(Err(_)) => refused += 1,
             }
-            deepheap_sys::thread::yield_now();
+            deepheap_sys::threads::thread::yield_now();
         };
         page_buffer.give_up();
         ended

@@ -40,10 +40,10 @@ use deepheap_heap::{Freed, Heap, PageNo, SPAN, Shortage, ThreadCache};
 use deepheap_policy::sequence::{Direction, Sequences};
 use deepheap_sim::{Random, SimDevice};
 use deepheap_store::{Options as StoreOptions, Store};
-use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::pagemap;
-use deepheap_sys::schedule;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::pagemap;
+use deepheap_sys::threads::lock::Lock;
+use deepheap_sys::threads::schedule;
 use shuttle::rand::RngCore;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config, MaxSteps, Runner};
@@ -315,7 +315,7 @@ impl World {
             let word = (thing.address + 8 * thread) as *mut u64;
             // SAFETY: as in `count`.
             unsafe { add_one(word, &thing.numbers[thread]) };
-            deepheap_sys::thread::yield_now();
+            deepheap_sys::threads::thread::yield_now();
         }
         self.pager.ownership.descriptor(id).drop_pin(Pin::Call);
     }
@@ -400,7 +400,7 @@ impl World {
                 assert_eq!(unsafe { libc::mprotect(page, PAGE, libc::PROT_NONE) }, 0);
             });
             (0..random.below(PROTECTED_STEPS as u64))
-                .for_each(|_| deepheap_sys::thread::yield_now());
+                .for_each(|_| deepheap_sys::threads::thread::yield_now());
             // SAFETY: as above.
             let freed = unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
             assert_eq!(freed, 0);
@@ -412,7 +412,7 @@ impl World {
         let mut random = Random::new(seed);
         for _ in 0..FORKS {
             (0..random.below(PROTECTED_STEPS as u64))
-                .for_each(|_| deepheap_sys::thread::yield_now());
+                .for_each(|_| deepheap_sys::threads::thread::yield_now());
             let _growth = self.growth.lock();
             self.pager.fork_prepare();
             self.check_invariants();
@@ -437,7 +437,7 @@ impl World {
             while self.pager.must_evict() && !self.is_done() {
                 self.pager.ask_for_help();
                 if !self.pager.evict(0, &mut moves).expect("room") {
-                    deepheap_sys::thread::yield_now();
+                    deepheap_sys::threads::thread::yield_now();
                 }
             }
         }
@@ -467,7 +467,7 @@ impl World {
                     .collect(&self.pager.store, segment.as_mut_slice())
                     .expect("a segment")
             {
-                deepheap_sys::thread::yield_now();
+                deepheap_sys::threads::thread::yield_now();
             }
         }
     }
@@ -491,7 +491,7 @@ impl World {
             self.pager.wake_helper();
             self.pager.store.stop_waiting();
             let _ = self.pager.prefetch.ask_for(PageNo(0), Direction::Up);
-            deepheap_sys::thread::yield_now();
+            deepheap_sys::threads::thread::yield_now();
         }
         self.pager.store.resume_waiting();
     }
@@ -505,7 +505,7 @@ impl World {
             if is_present(address) {
                 // SAFETY: a page that is present; nobody else runs meanwhile.
                 let bytes = unsafe { (address as *const [u64; NUMBERS]).read_volatile() };
-                (0..STEPS).for_each(|_| deepheap_sys::thread::yield_now());
+                (0..STEPS).for_each(|_| deepheap_sys::threads::thread::yield_now());
                 if is_present(address) {
                     // SAFETY: as above.
                     unsafe { (address as *mut [u64; NUMBERS]).write_volatile(bytes) };

@@ -14,8 +14,8 @@ use deepheap_heap::PageNo;
 use deepheap_policy::tier::{self, Seen};
 use deepheap_policy::way::{REACH, Stands, Way};
 use deepheap_store::Block;
-use deepheap_sys::clock;
-use deepheap_sys::page_extractor::BATCH_MAX;
+use deepheap_sys::memory::page_extractor::BATCH_MAX;
+use deepheap_sys::process::clock;
 
 use crate::PAGE;
 use crate::ownership::{CameBy, DescriptorId, Owned, Place};

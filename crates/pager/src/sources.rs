@@ -20,9 +20,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use deepheap_heap::PageNo;
-use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::memory::pinned_array::PinnedArray;
 
 use crate::PAGE;
 

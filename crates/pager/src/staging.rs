@@ -7,13 +7,13 @@
 //! Threads: any, also in a signal handler; a worker calls `trim`, inside the gate.
 
 use deepheap_policy::sequence::WINDOW_MAX;
-use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::index_pool::{GROUP, GROUPS_MAX, IndexPool};
-use deepheap_sys::mapping;
-use deepheap_sys::padded::Padded;
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::thread;
+use deepheap_sys::memory::index_pool::{GROUP, GROUPS_MAX, IndexPool};
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
+use deepheap_sys::threads::thread;
 
 use crate::PAGE;
 

@@ -17,10 +17,11 @@ use core::ffi::c_void;
 use core::time::Duration;
 
 use deepheap_store::{Head, Store, StoreError, Writer};
-use deepheap_sys::atomic::Ordering;
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::{large_stack, thread};
+use deepheap_sys::memory::large_stack;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::Ordering;
+use deepheap_sys::threads::signals::Blocked;
+use deepheap_sys::threads::thread;
 
 use crate::pager::Pager;
 

@@ -11,10 +11,10 @@
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo, SPAN};
 use deepheap_policy::replacement::Rank;
-use deepheap_sys::atomic::Ordering;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::pagemap;
+use deepheap_sys::memory::pagemap;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::atomic::Ordering;
 
 use crate::PAGE;
 use crate::gate::Level;

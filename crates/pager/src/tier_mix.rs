@@ -4,8 +4,8 @@
 //! Threads: any. The numbers are estimates: what two threads note at once may be lost.
 
 use deepheap_policy::tier::Seen;
-use deepheap_sys::atomic::{AtomicBool, AtomicU64, Ordering};
 use deepheap_sys::moving_mean::MovingMean;
+use deepheap_sys::threads::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A scan that pauses for longer is not working on its pages.
 const PAUSE_NS: u64 = 1_000_000_000;

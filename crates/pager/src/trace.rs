@@ -15,9 +15,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use deepheap_heap::PageNo;
 use deepheap_sys::errno::Result;
-use deepheap_sys::parking::Parking;
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::{clock, tls};
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::parking::Parking;
+use deepheap_sys::threads::tls;
 
 /// Threads are spread over so many rings.
 pub const LANES: usize = 16;

@@ -8,7 +8,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_heap::{FreedRun, PAGE, PageNo};
-use deepheap_sys::log::{Piece, say};
+use deepheap_sys::process::log::{Piece, say};
 
 use crate::runtime::{durable_at, running, running_at};
 use crate::start::start_from_environment;

@@ -17,9 +17,9 @@ use core::ops::Range;
 
 use deepheap_heap::{FreedRun, PAGE, PAGES_PER_SPAN, PageNo, SPAN, Shortage, SpanRange};
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::lock::Guard;
-use deepheap_sys::mapping::{self, Advice};
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::memory::mapping::{self, Advice};
+use deepheap_sys::threads::lock::Guard;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::area_table::Areas;
 use crate::runtime::{Inside, Runtime, running};

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
 use deepheap_store::{Options as StoreOptions, RING_BYTES};
-use deepheap_sys::thread;
+use deepheap_sys::threads::thread;
 
 use crate::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
 use crate::limits;

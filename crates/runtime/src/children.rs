@@ -10,8 +10,8 @@
 
 use deepheap_pager::Pager;
 use deepheap_store::{PinToken, Store};
-use deepheap_sys::lock::Lock;
-use deepheap_sys::pipe::Lifeline;
+use deepheap_sys::files::pipe::Lifeline;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::runtime::Runtime;
 

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 pub use deepheap_pager::Compress;
 use deepheap_pager::Overcommit;
-use deepheap_sys::environment;
+use deepheap_sys::process::environment;
 
 pub use crate::config_error::ConfigError;
 use crate::config_error::shown;

@@ -23,7 +23,8 @@ use std::path::Path;
 
 use deepheap_pager::Pager;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::{mapping, thread};
+use deepheap_sys::memory::mapping;
+use deepheap_sys::threads::thread;
 
 use crate::durable_error::CheckpointError;
 use crate::durable_state::Durable;

@@ -7,7 +7,7 @@
 use core::ptr;
 
 use deepheap_heap::ThreadCache;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::allocate::{ALIGN, SIZE_MAX, invalid, malloc};
 use crate::durable::DurableHeap;

@@ -17,8 +17,9 @@ use deepheap_durable::load::OBJECT_TABLE;
 use deepheap_durable::offline::stamp;
 use deepheap_pager::{CheckpointBuffer, CutError, Pager};
 use deepheap_store::{DurableError, DurableFile, PinToken, SavedUpTo, Saving};
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::{clock, thread};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::signals::Blocked;
+use deepheap_sys::threads::thread;
 
 use crate::durable::DurableHeap;
 use crate::durable_error::CheckpointError;

@@ -18,7 +18,8 @@ use deepheap_durable::offline::open_existing;
 use deepheap_durable::pins::has_readers_before;
 use deepheap_durable::{HeapFile, OpenError, location};
 use deepheap_store::{DurableFile, Store};
-use deepheap_sys::{clock, thread};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::thread;
 
 use crate::durable::DurableHeap;
 use crate::durable_error::CheckpointError;

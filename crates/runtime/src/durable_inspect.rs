@@ -18,7 +18,7 @@ use deepheap_durable::{HeapFile, OpenError, location, readers};
 use deepheap_heap::{Heap, PAGE};
 use deepheap_store::durable::verify::{Report, verify_blocks, verify_tables};
 use deepheap_store::{DurableFile, FileDevice, Key, Snapshot, Store, SuperblockId};
-use deepheap_sys::generation_lock;
+use deepheap_sys::threads::generation_lock;
 
 /// What is in a file.
 #[derive(Clone, Debug)]

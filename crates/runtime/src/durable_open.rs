@@ -24,8 +24,8 @@ use deepheap_store::{
     DurableFile, FileDevice, HeapShape, Identity, Options as StoreOptions, SavedUpTo,
 };
 use deepheap_sys::errno::Errno;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::memory::mapping::{self, Advice};
+use deepheap_sys::threads::lock::Lock;
 
 use crate::config::{Config, OPEN_MAX, RAM_MIN_BYTES};
 use crate::durable::DurableHeap;

@@ -11,7 +11,7 @@ use deepheap_durable::pins::DurablePins;
 use deepheap_durable::roots::Roots;
 use deepheap_heap::ThreadCache;
 use deepheap_store::{DurableFile, SavedUpTo, Store};
-use deepheap_sys::lock::Lock;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::durable_worker::Requests;
 use crate::full_wait::{FullWait, Turn};

@@ -19,11 +19,12 @@
 use core::time::Duration;
 
 use deepheap_pager::CutError;
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::{clock, futex};
+use deepheap_sys::process::clock;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use deepheap_sys::threads::futex;
+use deepheap_sys::threads::lock::{Guard, Lock};
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::durable_error::CheckpointError;
 

@@ -13,9 +13,11 @@ use deepheap_pager::{FaultError, FaultKind as Kind, NoPromise, Pager};
 use deepheap_policy::sequence::Sequences;
 use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::fault_signal::{Fault, Verdict};
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::{byte_copy, clock, thread, tls};
+use deepheap_sys::faults::fault_signal::{Fault, Verdict};
+use deepheap_sys::memory::byte_copy;
+use deepheap_sys::process::clock;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::{thread, tls};
 
 use crate::number;
 use crate::relief;

@@ -17,13 +17,13 @@ use core::sync::atomic::Ordering;
 
 use deepheap_pager::Pager;
 use deepheap_store::{Device, FileDevice, Frozen, PinToken};
-use deepheap_sys::fault_signal;
-use deepheap_sys::kept_stderr;
-use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::pinned_allocator::PinnedAllocator;
-use deepheap_sys::pipe::{Lifeline, Lifelink};
-use deepheap_sys::signals::{Blocked, open_fault_signal};
+use deepheap_sys::faults::fault_signal;
+use deepheap_sys::files::pipe::{Lifeline, Lifelink};
+use deepheap_sys::memory::pinned_allocator::PinnedAllocator;
+use deepheap_sys::process::kept_stderr;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::lock::{Guard, Lock};
+use deepheap_sys::threads::signals::{Blocked, open_fault_signal};
 
 use crate::area_table::Areas;
 use crate::observe::forget_unmanaged;
@@ -199,7 +199,7 @@ impl ManagingHeld {
         children::forget_the_dead(store);
         store.seal_and_drain();
         let pin = store.pin_all();
-        let line = deepheap_sys::pipe::lifeline();
+        let line = deepheap_sys::files::pipe::lifeline();
         if pin.is_err() {
             // Checksums stand between the child and bytes that are not its own.
             say(&[Piece::Text(

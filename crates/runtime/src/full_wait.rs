@@ -8,7 +8,7 @@
 
 use core::time::Duration;
 
-use deepheap_sys::atomic::{AtomicU64, Ordering::Relaxed};
+use deepheap_sys::threads::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// How long accesses wait for somebody to make a checkpoint.
 const PATIENCE: Duration = Duration::from_secs(10);

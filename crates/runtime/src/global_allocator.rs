@@ -11,8 +11,8 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 
-use deepheap_sys::pinned_allocator::PinnedAllocator;
-use deepheap_sys::tls;
+use deepheap_sys::memory::pinned_allocator::PinnedAllocator;
+use deepheap_sys::threads::tls;
 
 use crate::{allocate, resize};
 

@@ -22,9 +22,9 @@
 
 use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN, Shortage, SpanRange};
 use deepheap_pager::Pager;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::mapping::{self, Advice};
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::memory::mapping::{self, Advice};
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::runtime::{GRANT_BLOCKS, Growth, Inside, Runtime};
 use crate::store_full;

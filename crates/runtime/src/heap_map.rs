@@ -12,8 +12,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, fence};
 
 use deepheap_pager::Survey;
-use deepheap_sys::atomic::AtomicU32;
-use deepheap_sys::futex;
+use deepheap_sys::threads::atomic::AtomicU32;
+use deepheap_sys::threads::futex;
 
 /// Cells of a map.
 pub const CELLS: usize = 4096;

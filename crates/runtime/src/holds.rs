@@ -24,8 +24,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_maps::PinKind;
-use deepheap_sys::mapping::{self, Advice};
-use deepheap_sys::tls;
+use deepheap_sys::memory::mapping::{self, Advice};
+use deepheap_sys::threads::tls;
 
 use crate::residency;
 use crate::runtime::{Runtime, running_at};

@@ -17,7 +17,7 @@ use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
 use deepheap_policy::budget_split::STEP;
 use deepheap_policy::stall_bound::{Observed, StallBound};
-use deepheap_sys::clock;
+use deepheap_sys::process::clock;
 
 use crate::number;
 use crate::runtime::Runtime;

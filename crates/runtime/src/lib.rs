@@ -119,8 +119,10 @@ pub use {
     deepheap_measure::size,
     deepheap_pager::Survey,
     deepheap_sys::{
-        fault_signal, own_descriptor::is_own as is_own_descriptor,
-        pinned_allocator::PinnedAllocator, stream_list, tls::area as thread_area,
+        faults::fault_signal,
+        files::{own_descriptor::is_own as is_own_descriptor, stream_list},
+        memory::pinned_allocator::PinnedAllocator,
+        threads::tls::area as thread_area,
     },
     fork::{fork_child, fork_parent, fork_prepare},
     holds::Hold,

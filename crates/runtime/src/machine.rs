@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use deepheap_sys::mapping;
+use deepheap_sys::memory::mapping;
 
 /// Memory that this process may hope for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use std::path::Path;
 
 use deepheap_maps::{self as maps, Request, Writes};
 use deepheap_sys::errno::Errno;
-use deepheap_sys::fault_signal;
+use deepheap_sys::faults::fault_signal;
 
 pub use deepheap_maps::{Advice, BUDGET_MIN, MAPS_MAX, MapError, Stats};
 

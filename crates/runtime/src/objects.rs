@@ -16,8 +16,9 @@ use deepheap_pager::{
     AccessBuffer, AccessError, AccessReason, CALL_PIECES, Direct, Moves, Operation, Pager, Piece,
 };
 use deepheap_policy::replacement::{ONCE, REUSE_MAX};
-use deepheap_sys::signals::open_fault_signal;
-use deepheap_sys::{byte_copy, tls};
+use deepheap_sys::memory::byte_copy;
+use deepheap_sys::threads::signals::open_fault_signal;
+use deepheap_sys::threads::tls;
 
 use crate::allocate::free;
 use crate::runtime::{Inside, Runtime, running, running_at};

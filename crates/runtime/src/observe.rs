@@ -9,9 +9,10 @@ use std::io::Write;
 use deepheap_heap::PAGE;
 use deepheap_pager::{Counted, Moves};
 use deepheap_store::Store;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::{clock, environment, handler_stack, kept_stderr, process_status};
+use deepheap_sys::faults::handler_stack;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::process::{clock, environment, kept_stderr, process_status};
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::config::Config;
 use crate::number;

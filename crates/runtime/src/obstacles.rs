@@ -10,9 +10,9 @@ use core::fmt;
 use std::fs;
 
 use deepheap_sys::Errno;
-use deepheap_sys::mapping;
-use deepheap_sys::page_extractor::pipe_sees_stores;
-use deepheap_sys::userfaultfd::{Userfaultfd, feature};
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::page_extractor::pipe_sees_stores;
+use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
 
 use crate::limits;
 use crate::stats_report::bytes;

@@ -16,9 +16,9 @@ use std::os::fd::AsRawFd;
 
 use deepheap_policy::fair_share::{Member, Want};
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::own_descriptor::OwnDescriptor;
-use deepheap_sys::rendezvous::Rendezvous;
-use deepheap_sys::rendezvous_list;
+use deepheap_sys::files::own_descriptor::OwnDescriptor;
+use deepheap_sys::threads::rendezvous::Rendezvous;
+use deepheap_sys::threads::rendezvous_list;
 
 /// What the names of the files begin with.
 const PREFIX: &str = "pool-";

@@ -16,8 +16,8 @@ use core::time::Duration;
 use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
 use deepheap_policy::fair_share::{self, Member, Want};
-use deepheap_sys::clock;
-use deepheap_sys::log::{Piece, say};
+use deepheap_sys::process::clock;
+use deepheap_sys::process::log::{Piece, say};
 
 use crate::number;
 use crate::pool::Pool;

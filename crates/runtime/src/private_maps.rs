@@ -11,9 +11,9 @@ use std::path::Path;
 
 use deepheap_heap::{PAGE, PageNo};
 use deepheap_maps::MapError;
-use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::areas::{map_area, unmap_area};
 use crate::private_table;

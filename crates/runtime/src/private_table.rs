@@ -3,7 +3,7 @@
 //! Threads: any, with all signals blocked, under the lock, which comes before that of the areas. A
 //! fork holds it, so that no private map comes or goes meanwhile.
 
-use deepheap_sys::lock::{Guard, Lock};
+use deepheap_sys::threads::lock::{Guard, Lock};
 
 /// Private maps at a time.
 const PRIVATE_MAX: usize = deepheap_pager::SOURCES_MAX;

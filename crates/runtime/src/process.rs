@@ -10,7 +10,8 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::{stream_list, thread};
+use deepheap_sys::files::stream_list;
+use deepheap_sys::threads::thread;
 
 use crate::{fork, observe, thread_cache};
 

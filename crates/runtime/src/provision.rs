@@ -9,8 +9,8 @@
 //! Threads: any, under `growth`.
 
 use deepheap_store::{Device, Key, Options as StoreOptions};
-use deepheap_sys::token::Token;
-use deepheap_sys::userfaultfd::Userfaultfd;
+use deepheap_sys::memory::userfaultfd::Userfaultfd;
+use deepheap_sys::threads::token::Token;
 
 /// See the file's header.
 pub(crate) struct Provision {

@@ -10,9 +10,9 @@ use core::sync::atomic::Ordering;
 
 use deepheap_heap::{Freed, FreedObjects, FreedRun, PAGE};
 use deepheap_pager::Pager;
-use deepheap_sys::clock;
-use deepheap_sys::mapping::{self, Advice};
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::memory::mapping::{self, Advice};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::runtime::{GRANT_BLOCKS, Runtime};
 

@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
 use deepheap_pager::Pager;
-use deepheap_sys::{clock, thread};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::thread;
 
 use crate::runtime::Runtime;
 

@@ -10,7 +10,7 @@
 use deepheap_heap::PAGE;
 use deepheap_maps::{self as maps, PinKind};
 use deepheap_pager::Pager;
-use deepheap_sys::tls;
+use deepheap_sys::threads::tls;
 
 use crate::number;
 use crate::runtime::{Runtime, is_durable_open, running, running_at};

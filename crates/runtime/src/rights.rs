@@ -5,8 +5,8 @@
 //!
 //! Threads: any, outside the fault path.
 
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::token::Token;
+use deepheap_sys::threads::signals::Blocked;
+use deepheap_sys::threads::token::Token;
 
 use crate::provision::Provision;
 use crate::runtime::{Inside, running};

@@ -22,11 +22,12 @@ use std::path::PathBuf;
 use deepheap_heap::{Heap, SPAN};
 use deepheap_pager::Pager;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::own_descriptor::OwnDescriptor;
-use deepheap_sys::signals::open_fault_signal;
-use deepheap_sys::thread::ThreadId;
-use deepheap_sys::{cancellation, mapping, tls};
+use deepheap_sys::files::own_descriptor::OwnDescriptor;
+use deepheap_sys::memory::mapping;
+use deepheap_sys::threads::lock::{Guard, Lock};
+use deepheap_sys::threads::signals::open_fault_signal;
+use deepheap_sys::threads::thread::ThreadId;
+use deepheap_sys::threads::{cancellation, tls};
 
 use crate::area_table::Areas;
 use crate::config::{Config, OPEN_MAX};

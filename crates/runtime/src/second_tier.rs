@@ -12,9 +12,9 @@ use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
 use deepheap_policy::tier::{Allowance, Ran};
 use deepheap_store::{BUFFERS_MIN, RING_BYTES, Store, StoreError};
-use deepheap_sys::clock;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::process::clock;
+use deepheap_sys::process::log::{Piece, say};
 
 use crate::runtime::Runtime;
 use crate::stall_share::Mark;

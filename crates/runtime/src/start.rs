@@ -9,10 +9,10 @@ use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_sys::errno::Errno;
-use deepheap_sys::kept_stderr;
-use deepheap_sys::lock::Guard;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::signals::Blocked;
+use deepheap_sys::process::kept_stderr;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::lock::Guard;
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::config::{Config, ConfigError};
 use crate::limits;

@@ -17,9 +17,10 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
-use deepheap_sys::file_status::FileId;
-use deepheap_sys::own_descriptor::OwnDescriptor;
-use deepheap_sys::{clock, memory_file};
+use deepheap_sys::files::file_status::FileId;
+use deepheap_sys::files::own_descriptor::OwnDescriptor;
+use deepheap_sys::memory::memory_file;
+use deepheap_sys::process::clock;
 
 pub use crate::heap_map::{HeapMap, HeapMapCopy};
 use crate::histogram::AtomicHistogram;

@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use deepheap_store::{BLOCK_BYTES, Store, StoreStats};
-use deepheap_sys::log::{Piece, say};
+use deepheap_sys::process::log::{Piece, say};
 
 use crate::limits;
 use crate::stats_report::bytes;

@@ -15,9 +15,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use deepheap_sys::direct_file::{DirectFile, Existing, OpenError, file_system_is_memory};
-use deepheap_sys::environment;
 use deepheap_sys::errno::Errno;
+use deepheap_sys::files::direct_file::{DirectFile, Existing, OpenError, file_system_is_memory};
+use deepheap_sys::process::environment;
 
 use crate::config::{Config, STORE_MIN_BYTES, Share};
 use crate::limits::{self, Limit};

@@ -13,12 +13,13 @@ use std::path::Path;
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks, lanes_shift};
 use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
-use deepheap_sys::direct_file::OpenError;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::signals::Blocked;
-use deepheap_sys::userfaultfd::Userfaultfd;
-use deepheap_sys::{fault_signal, handler_stack, large_stack, pagemap};
+use deepheap_sys::faults::{fault_signal, handler_stack};
+use deepheap_sys::files::direct_file::OpenError;
+use deepheap_sys::memory::userfaultfd::Userfaultfd;
+use deepheap_sys::memory::{large_stack, pagemap};
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::signals::Blocked;
 
 use crate::config::Config;
 use crate::provision::{Frames, Ground, Provision};

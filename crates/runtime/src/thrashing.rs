@@ -12,8 +12,8 @@ use core::time::Duration;
 
 use deepheap_heap::PAGE;
 use deepheap_measure::size;
-use deepheap_sys::clock;
-use deepheap_sys::log::{Piece, say};
+use deepheap_sys::process::clock;
+use deepheap_sys::process::log::{Piece, say};
 
 use crate::runtime::Runtime;
 use crate::stats::FaultKind;

@@ -11,7 +11,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_heap::ThreadCache;
-use deepheap_sys::tls;
+use deepheap_sys::threads::tls;
 
 use crate::holds;
 use crate::runtime::{Inside, Runtime, running};

@@ -4,7 +4,7 @@
 //! Threads: one at a time, by the lock that the runtime keeps it in.
 
 use deepheap_pager::trace_format::Chunk;
-use deepheap_sys::append_file::AppendFile;
+use deepheap_sys::files::append_file::AppendFile;
 
 /// Without a file nothing is recorded.
 #[derive(Default)]

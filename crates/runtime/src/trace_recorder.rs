@@ -14,9 +14,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap_pager::Pager;
 use deepheap_pager::trace_format::{Header, LANES};
-use deepheap_sys::append_file::AppendFile;
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::log::{Piece, say};
+use deepheap_sys::files::append_file::AppendFile;
+use deepheap_sys::process::log::{Piece, say};
 
 use crate::observe::is_first_process;
 use crate::runtime::Runtime;

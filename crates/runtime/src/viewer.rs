@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use deepheap_heap::PAGES_PER_SPAN;
 use deepheap_pager::Pager;
-use deepheap_sys::thread;
+use deepheap_sys::threads::thread;
 
 use crate::runtime::Runtime;
 

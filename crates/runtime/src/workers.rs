@@ -25,11 +25,11 @@ use core::time::Duration;
 
 use deepheap_pager::{Moves, Pager};
 use deepheap_store::StoreError;
-use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::log::{Piece, say};
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::thread;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::process::clock;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::thread;
 
 use crate::least_ram::LeastRam;
 use crate::number;

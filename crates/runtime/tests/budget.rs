@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use deepheap::objects;
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::zap::Zapper;
 use scene::memory::{Collection, Object, PAGE, Random, resident_list, seed};
 use scene::process::{cost, soon};
 use scene::{finish, play, spawn};

@@ -293,7 +293,7 @@ enum Step {
 
 /// Where the log of such a heap begins; the areas of snapshots lie behind it.
 fn log_start(path: &Path) -> u64 {
-    let device = deepheap_sys::direct_file::DirectFile::open_to_read(path).expect("a file");
+    let device = deepheap_sys::files::direct_file::DirectFile::open_to_read(path).expect("a file");
     let device = deepheap_store::FileDevice::new(device).expect("a device");
     let file = deepheap_store::DurableFile::open_to_read(std::sync::Arc::new(device), None);
     file.expect("a heap").log_start()

@@ -269,7 +269,7 @@ fn a_disk_that_is_full_refuses_a_snapshot_and_the_heap_goes_on() {
 fn durable_inspect_end(path: &Path) -> u64 {
     const LOG_BYTES: u64 = 1 << 30;
     // Before it the superblocks and tables, whose length the format gives.
-    let device = deepheap_sys::direct_file::DirectFile::open_to_read(path).expect("a file");
+    let device = deepheap_sys::files::direct_file::DirectFile::open_to_read(path).expect("a file");
     let device = deepheap_store::FileDevice::new(device).expect("a device");
     let file = deepheap_store::DurableFile::open_to_read(std::sync::Arc::new(device), None);
     (file.expect("a heap").log_start() + LOG_BYTES).next_multiple_of(8 << 20)

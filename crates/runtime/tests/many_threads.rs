@@ -7,7 +7,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use deepheap_sys::{handler_stack, thread};
+use deepheap_sys::faults::handler_stack;
+use deepheap_sys::threads::thread;
 use scene::memory::{Collection, PAGE, Random, seed};
 use scene::play;
 use scene::process::soon;

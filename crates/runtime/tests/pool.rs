@@ -33,14 +33,14 @@ impl Drop for PoolFile {
     fn drop(&mut self) {
         let name = self.0.split_once("pool:").expect("a pool").1;
         let name = name.split_once(',').expect("more settings").0;
-        let folder = deepheap_sys::rendezvous::folder().expect("folder");
+        let folder = deepheap_sys::threads::rendezvous::folder().expect("folder");
         let _ = std::fs::remove_file(format!("{}/pool-{name}", folder.to_string_lossy()));
     }
 }
 
 /// The files of pools whose names end like this.
 fn pool_files(end: &str) -> Vec<String> {
-    let names = deepheap_sys::rendezvous_list::names("pool-").expect("a folder");
+    let names = deepheap_sys::threads::rendezvous_list::names("pool-").expect("a folder");
     names.into_iter().filter(|name| name.ends_with(end)).collect()
 }
 
@@ -56,7 +56,7 @@ fn the_file_of_a_pool_goes_with_its_last_member_or_with_the_next_who_joins_any()
     let is_in = |s: &Stats| s.pool_members > 0;
     if !is_played(NAME) {
         // One that is killed: as if its file had been left.
-        let file = deepheap_sys::rendezvous::Rendezvous::open(&format!("pool-{killed}"));
+        let file = deepheap_sys::threads::rendezvous::Rendezvous::open(&format!("pool-{killed}"));
         drop(file.expect("a file"));
         assert_eq!(pool_files(&killed).len(), 1);
     }

@@ -21,11 +21,11 @@ use core::time::Duration;
 use std::os::fd::AsRawFd;
 
 use deepheap_store::{Device, Read, Write};
-use deepheap_sys::clock;
 use deepheap_sys::errno::Result;
-use deepheap_sys::rendezvous::{self, Rendezvous};
-use deepheap_sys::rendezvous_list;
-use deepheap_sys::thread;
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::rendezvous::{self, Rendezvous};
+use deepheap_sys::threads::rendezvous_list;
+use deepheap_sys::threads::thread;
 
 use crate::disk_model::{Direction, DiskModel};
 
@@ -182,8 +182,8 @@ impl Device for ModelledDisk {
 mod tests {
     use super::*;
     use deepheap_store::FileDevice;
-    use deepheap_sys::direct_file::DirectFile;
-    use deepheap_sys::pinned_array::PinnedArray;
+    use deepheap_sys::files::direct_file::DirectFile;
+    use deepheap_sys::memory::pinned_array::PinnedArray;
     use std::time::Instant;
 
     #[test]

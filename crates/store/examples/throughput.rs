@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use deepheap_store::device::{Device, Read, Result as DeviceResult, Write};
 use deepheap_store::{BlockRead, ContentHash, FileDevice, Head, Options, Store};
-use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::direct_file::DirectFile;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 const PAGE: usize = 4096;
 

@@ -4,8 +4,8 @@
 //! Threads: any. An estimate: where one begins in the instant in which the last one ends, a little
 //! may be lost.
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
-use deepheap_sys::clock;
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// See the file's header.
 #[derive(Default)]

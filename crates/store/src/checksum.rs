@@ -23,7 +23,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::hash::{BuildHasher, RandomState};
 
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
 use twox_hash::xxhash3_128::Hasher as LongHasher;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 

@@ -5,8 +5,8 @@
 //! Never: (for implementers) allocates or locks anything that program code can hold in `read`.
 //! Threads: any, at the same time; no two concurrent writes overlap.
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
 pub use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 use crate::format::BLOCK_BYTES;
 

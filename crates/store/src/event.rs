@@ -9,8 +9,8 @@
 
 use core::time::Duration;
 
-use deepheap_sys::atomic::{AtomicU32, Ordering};
-use deepheap_sys::futex;
+use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
+use deepheap_sys::threads::futex;
 
 /// Something that threads wait for.
 pub(crate) struct Event {

@@ -17,10 +17,10 @@ use std::os::fd::AsRawFd;
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::errno::{Errno, Result};
-use deepheap_sys::lock::{Guard, Lock};
-use deepheap_sys::ring::{Request, Ring};
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::files::ring::{Request, Ring};
+use deepheap_sys::threads::lock::{Guard, Lock};
 
 use crate::device::{Device, Read, Write};
 
@@ -237,7 +237,7 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deepheap_sys::pinned_array::PinnedArray;
+    use deepheap_sys::memory::pinned_array::PinnedArray;
     use std::path::Path;
 
     #[test]

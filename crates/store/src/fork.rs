@@ -18,9 +18,9 @@
 //! in this order; its caller has no `Writer`. In the child, `become_child` runs before any other
 //! thread is started.
 
-use deepheap_sys::aligned_buffer::Closed;
-use deepheap_sys::atomic::Ordering;
-use deepheap_sys::lock::Guard;
+use deepheap_sys::memory::aligned_buffer::Closed;
+use deepheap_sys::threads::atomic::Ordering;
+use deepheap_sys::threads::lock::Guard;
 
 use crate::block::Segment;
 use crate::device::{Device, NoDevice};

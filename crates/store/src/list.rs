@@ -6,8 +6,8 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: under the lock of the space; the links are atomics only to change through `&self`.
 
-use deepheap_sys::atomic::{AtomicU32, Ordering};
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
 
 use crate::block::Segment;
 use crate::error::StoreError;

@@ -14,11 +14,11 @@
 
 use core::time::Duration;
 
-use deepheap_sys::aligned_buffer::{Filler, Held};
-use deepheap_sys::atomic::Ordering;
-use deepheap_sys::clock;
 use deepheap_sys::errno::{Errno, Result as DeviceResult};
-use deepheap_sys::lock::Guard;
+use deepheap_sys::memory::aligned_buffer::{Filler, Held};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::atomic::Ordering;
+use deepheap_sys::threads::lock::Guard;
 
 use crate::block::{BLOCK_UNITS, Block, Segment};
 use crate::checksum::ContentHash;

@@ -13,8 +13,8 @@
 use core::fmt;
 use core::ops::Range;
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::errno::Errno;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 use crate::device::{Device, Read, Write, write_superblock};
 use crate::format::BLOCK_BYTES;

@@ -9,10 +9,10 @@
 //! Threads: any, also in a signal handler, with all signals blocked. Each slot has a lock, the
 //! innermost one; threads try it and never wait for it.
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, Ordering};
+use deepheap_sys::threads::lock::Lock;
 
 use crate::format::BLOCK_BYTES;
 

@@ -16,8 +16,8 @@
 
 use core::time::Duration;
 
-use deepheap_sys::clock;
 use deepheap_sys::errno::{Errno, Result as DeviceResult};
+use deepheap_sys::process::clock;
 
 use crate::block::Segment;
 use crate::device::Write;

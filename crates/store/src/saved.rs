@@ -18,7 +18,7 @@
 //! Never: writes to the device; so a store whose device refuses writes can be opened and read.
 //! Threads: one; see above.
 
-use deepheap_sys::atomic::Ordering;
+use deepheap_sys::threads::atomic::Ordering;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -4,8 +4,8 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: any.
 
-use deepheap_sys::atomic::{AtomicU64, Ordering};
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU64, Ordering};
 
 use crate::block::Block;
 use crate::cipher::{Cipher, Key, Piece, Tag};

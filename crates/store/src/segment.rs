@@ -43,8 +43,8 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: any; see above.
 
-use deepheap_sys::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use zerocopy::TryFromBytes;
 
 use crate::block::Segment;

@@ -8,8 +8,8 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: any.
 
-use deepheap_sys::atomic::{AtomicU8, Ordering};
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU8, Ordering};
 
 use crate::block::{BLOCK_UNITS, Block};
 use crate::error::StoreError;

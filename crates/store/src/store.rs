@@ -9,13 +9,15 @@
 use core::time::Duration;
 use std::sync::OnceLock;
 
-use deepheap_sys::aligned_buffer::{AlignedBuffer, Held};
-use deepheap_sys::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use deepheap_sys::clock;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::futex;
-use deepheap_sys::lock::Lock;
+use deepheap_sys::memory::aligned_buffer::{AlignedBuffer, Held};
 use deepheap_sys::moving_mean::MovingMean;
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+use deepheap_sys::threads::futex;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::block::{Block, Segment};
 use crate::busy::Busy;

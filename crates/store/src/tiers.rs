@@ -11,7 +11,7 @@
 
 use core::time::Duration;
 
-use deepheap_sys::clock;
+use deepheap_sys::process::clock;
 
 use crate::block::Block;
 use crate::cipher::Key;

@@ -12,7 +12,7 @@ use deepheap_store::{
     BLOCK_BYTES, BLOCK_UNITS, Block, BlockRead, Head, PACKED_MAX, PackedBlock, Plan, Store,
     VictimObject, share,
 };
-use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use model::{Page, SEGMENT_BYTES, options};
 
 const SEGMENTS: u64 = 40;

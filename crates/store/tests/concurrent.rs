@@ -13,8 +13,8 @@ use deepheap_store::{
     BLOCK_BYTES, Block, Device, FileDevice, Head, PACKED_MAX, Store, StoreError, VictimObject,
     WholeObject, cost,
 };
-use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::direct_file::DirectFile;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use model::{Held, Loose, Page, SEGMENT_BYTES, Seen, Sizes, content, options};
 
 const SEGMENTS: u64 = 64;

@@ -15,8 +15,8 @@ use deepheap_store::{
     BLOCK_BYTES, DurableError, DurableFile, FileDevice, HeapShape, Identity, StoreError,
     SuperblockId, TableShape,
 };
-use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::direct_file::DirectFile;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use model::Sizes;
 use saved_heap::{Map, OBJECTS, SavedHeap, device_len, judge, open_store, shape, stamp};
 

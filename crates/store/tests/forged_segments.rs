@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use deepheap_sim::{Random, SimDevice};
 use deepheap_store::device::{Device, Read, Result, Write};
 use deepheap_store::{BLOCK_BYTES, StoreError, VictimObject};
-use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use model::{Model, SEGMENT_BYTES, Seen, Sizes, options};
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -3,7 +3,7 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: any. An estimate: of two values that are noted at once one may be lost.
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::threads::atomic::{AtomicU64, Ordering};
 
 /// A new value counts with this part.
 const PART: u64 = 8;

@@ -6,10 +6,10 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use deepheap_sys::PAGE;
-use deepheap_sys::page_extractor::{PageExtractor, Taken, Victim};
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::userfaultfd::{Copy, Userfaultfd};
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::page_extractor::{PageExtractor, Taken, Victim};
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::memory::userfaultfd::{Copy, Userfaultfd};
+use deepheap_sys::memory::zap::Zapper;
 use std::time::{Duration, Instant};
 
 const PAGES: usize = 1 << 18;

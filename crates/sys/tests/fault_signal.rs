@@ -9,10 +9,10 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicUsize};
 use deepheap_child as child;
 use deepheap_sys::PAGE;
-use deepheap_sys::fault_signal::{self, Fault, Verdict};
-use deepheap_sys::mapping;
-use deepheap_sys::signals;
-use deepheap_sys::userfaultfd::{Copy, Userfaultfd};
+use deepheap_sys::faults::fault_signal::{self, Fault, Verdict};
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::userfaultfd::{Copy, Userfaultfd};
+use deepheap_sys::threads::signals;
 
 static UFFD: AtomicPtr<Userfaultfd> = AtomicPtr::new(core::ptr::null_mut());
 static MANAGED: AtomicUsize = AtomicUsize::new(0);

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // all of this file is a test
 
-use deepheap_sys::direct_file::{self, DirectFile, Existing, OpenError};
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::ring::{Request, Ring};
+use deepheap_sys::files::direct_file::{self, DirectFile, Existing, OpenError};
+use deepheap_sys::files::ring::{Request, Ring};
+use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::{Errno, PAGE};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};

@@ -10,12 +10,12 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use deepheap_sys::PAGE;
-use deepheap_sys::fault_signal::{self, Fault, Verdict};
-use deepheap_sys::lock::Lock;
-use deepheap_sys::page_extractor::{PageExtractor, Taken, Victim};
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::userfaultfd::{Copy, Userfaultfd};
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::faults::fault_signal::{self, Fault, Verdict};
+use deepheap_sys::memory::page_extractor::{PageExtractor, Taken, Victim};
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::memory::userfaultfd::{Copy, Userfaultfd};
+use deepheap_sys::memory::zap::Zapper;
+use deepheap_sys::threads::lock::Lock;
 use std::collections::VecDeque;
 use std::sync::{OnceLock, RwLock};
 

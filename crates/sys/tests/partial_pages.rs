@@ -3,11 +3,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deepheap_sys::PAGE;
-use deepheap_sys::mapping;
-use deepheap_sys::page_extractor::{PageExtractor, RANGE, Taken, Victim};
-use deepheap_sys::pagemap;
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::mapping;
+use deepheap_sys::memory::page_extractor::{PageExtractor, RANGE, Taken, Victim};
+use deepheap_sys::memory::pagemap;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::memory::zap::Zapper;
 
 /// Page tables are counted for the whole process: one test at a time.
 static TURN: Mutex<()> = Mutex::new(());

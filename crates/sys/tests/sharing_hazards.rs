@@ -7,11 +7,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deepheap_sys::PAGE;
-use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
-use deepheap_sys::pagemap;
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::userfaultfd::Userfaultfd;
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
+use deepheap_sys::memory::pagemap;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::memory::userfaultfd::Userfaultfd;
+use deepheap_sys::memory::zap::Zapper;
 use libc::iovec;
 
 /// A fork shares the pages of every test in this process: one at a time.

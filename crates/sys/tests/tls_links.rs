@@ -21,11 +21,11 @@ codegen-units = 4
 
 const BETWEEN: &str = r"
 pub fn enter() -> u32 {
-    let area = deepheap_sys::tls::area();
+    let area = deepheap_sys::threads::tls::area();
     unsafe { (*area).depth += 1; (*area).depth }
 }
 #[inline]
-pub fn depth() -> u32 { unsafe { (*deepheap_sys::tls::area()).depth } }
+pub fn depth() -> u32 { unsafe { (*deepheap_sys::threads::tls::area()).depth } }
 ";
 
 /// Its own area first; then, told an object to open, that object's; then whose `getppid` there is.

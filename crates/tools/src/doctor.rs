@@ -9,10 +9,11 @@ use deepheap::config::Config;
 use deepheap::machine::Machine;
 use deepheap::obstacles::{Finding, PROBES, number_in};
 use deepheap::stats_report::bytes;
-use deepheap_sys::page_extractor::{BATCH_MAX, PageExtractor};
-use deepheap_sys::ring::Ring;
-use deepheap_sys::zap::Zapper;
-use deepheap_sys::{PAGE, mapping, pagemap};
+use deepheap_sys::PAGE;
+use deepheap_sys::files::ring::Ring;
+use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor};
+use deepheap_sys::memory::zap::Zapper;
+use deepheap_sys::memory::{mapping, pagemap};
 
 /// The kernel's default of vm.max_map_count.
 const USUAL_MAP_COUNT: u64 = 65_530;

@@ -12,7 +12,7 @@ use deepheap::obstacles::Finding;
 use deepheap::stats_report::{bytes, count, duration};
 use deepheap::store_location::{Disk, StoreLocation};
 use deepheap_sys::Result;
-use deepheap_sys::direct_file::DirectFile;
+use deepheap_sys::files::direct_file::DirectFile;
 
 /// Time for each of the two measurements.
 const MEASURE_MAX: Duration = Duration::from_millis(700);

@@ -19,7 +19,7 @@ pub use deepheap_policy::budget_split::Share as PageBufferShare;
 pub use deepheap_policy::replay::{Counts, Terms};
 use deepheap_policy::replay::{Leaves, Replay, Touch};
 use deepheap_sys::PAGE;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
 
 use crate::drive::life_years;
 

@@ -8,7 +8,7 @@ use deepheap_heap::{
     Allocated, Freed, FreedObjects, FreedRun, Heap, PAGE, PAGES_PER_SPAN, SPAN, Shortage,
     ThreadCache,
 };
-use deepheap_sys::mapping::{self, Advice};
+use deepheap_sys::memory::mapping::{self, Advice};
 
 /// What happens to freed runs.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use deepheap_store::format::map_log::MapShape;
 use deepheap_store::{Identity, MapLog};
-use deepheap_sys::direct_file::{DirectFile, OpenError, file_system_is_memory};
 use deepheap_sys::errno::Errno;
+use deepheap_sys::files::direct_file::{DirectFile, OpenError, file_system_is_memory};
 
 use crate::error::MapError;
 use crate::log::file::{device_of, now};

@@ -13,8 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use deepheap_store::device::Device;
 use deepheap_store::format::map_log::{LogKey, MAGIC, MapShape, MapSuperblock};
 use deepheap_store::{FileDevice, MapLog, MapLogError};
-use deepheap_sys::direct_file::{self, DirectFile};
 use deepheap_sys::errno::Errno;
+use deepheap_sys::files::direct_file::{self, DirectFile};
 
 use crate::error::MapError;
 use crate::log::tables::{LogWords, Tail};
@@ -50,7 +50,8 @@ impl LogFile {
 
     /// Whether a file begins like one. Where that cannot be read it does not.
     pub fn is_one(file: &DirectFile) -> bool {
-        let Ok(mut page) = deepheap_sys::pinned_array::PinnedArray::<u8>::new(deepheap_sys::PAGE)
+        let Ok(mut page) =
+            deepheap_sys::memory::pinned_array::PinnedArray::<u8>::new(deepheap_sys::PAGE)
         else {
             return false;
         };

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use deepheap_store::format::map_log::MapSuperblock;
 use deepheap_store::{FileDevice, MapLog, MapLogError, Survey};
-use deepheap_sys::direct_file::DirectFile;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::rendezvous::Rendezvous;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::threads::rendezvous::Rendezvous;
 
 use crate::error::MapError;
 use crate::folder;

@@ -19,8 +19,8 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use deepheap_sys::PAGE;
-use deepheap_sys::pagemap::untouched_pages;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pagemap::untouched_pages;
+use deepheap_sys::memory::pinned_array::PinnedArray;
 
 use crate::log::Log;
 

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, Once};
 
 pub use deepheap_child::{fork as process, kill, wait as ended};
 use deepheap_maps::{self as maps, MapError, Request, Writes};
-use deepheap_sys::fault_signal;
+use deepheap_sys::faults::fault_signal;
 
 pub const PAGE: usize = 4096;
 /// A word is at so many places of a page.

@@ -5,12 +5,12 @@
 //! Never: allocates, waits for a slab.
 //! Threads: any; one lock, innermost.
 
-use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::mapping::{self, Advice};
-use deepheap_sys::padded::Padded;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::mapping::{self, Advice};
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
+use deepheap_sys::threads::lock::Lock;
 
 use super::size_class::SLAB_BYTES;
 

@@ -16,11 +16,11 @@
 //! Never: allocates, touches the slabs' memory.
 //! Threads: any; one lock for each class, held for a few dozen loads.
 
-use deepheap_sys::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::padded::Padded;
-use deepheap_sys::pinned_array::{PinnedArray, Zeroed};
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::memory::pinned_array::{PinnedArray, Zeroed};
+use deepheap_sys::threads::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use deepheap_sys::threads::lock::Lock;
 
 use super::size_class::{CLASSES, SLOTS_MAX, SizeClass};
 

@@ -8,10 +8,10 @@
 //! Never: allocates, locks, waits.
 //! Threads: any, also one that a signal handler has interrupted between `take` and `keep`.
 
-use deepheap_sys::atomic::{AtomicU32, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::tls;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
+use deepheap_sys::threads::tls;
 
 use super::size_class::{CLASSES, SizeClass};
 

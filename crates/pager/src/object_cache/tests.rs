@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use deepheap_sim::Random;
-use deepheap_sys::mapping;
+use deepheap_sys::memory::mapping;
 
 use super::*;
 

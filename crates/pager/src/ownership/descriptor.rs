@@ -24,9 +24,9 @@
 
 use deepheap_heap::PageNo;
 use deepheap_store::{Block, ContentHash};
-use deepheap_sys::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use deepheap_sys::futex;
-use deepheap_sys::pinned_array::Zeroed;
+use deepheap_sys::memory::pinned_array::Zeroed;
+use deepheap_sys::threads::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use deepheap_sys::threads::futex;
 
 use super::UNKNOWN_HASH;
 
@@ -432,7 +432,7 @@ impl Descriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use deepheap_sys::pinned_array::PinnedArray;
+    use deepheap_sys::memory::pinned_array::PinnedArray;
 
     #[test]
     fn who_waits_is_woken_though_an_earlier_owner_passes_it_on_late() {

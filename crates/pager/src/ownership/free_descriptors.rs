@@ -11,9 +11,9 @@
 //! Threads: any; the words of a run belong to the lock of its shard (`lists`), the counts to no
 //! lock.
 
-use deepheap_sys::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use super::descriptor::{Descriptor, DescriptorId};
 

@@ -25,12 +25,12 @@
 use deepheap_heap::PageNo;
 use deepheap_policy::ghost::{self, Ghost};
 use deepheap_policy::replacement::{self, AtHead, Queue, Rank};
-use deepheap_sys::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::padded::Padded;
-use deepheap_sys::pinned_array::PinnedArray;
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::padded::Padded;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::memory::zap::Zapper;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
+use deepheap_sys::threads::lock::Lock;
 
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
 use super::free_descriptors::{FreeDescriptors, GROUP_RUNS, RUN, SHARDS};

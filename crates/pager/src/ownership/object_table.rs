@@ -17,10 +17,10 @@
 use deepheap_heap::PageNo;
 use deepheap_store::table_file::TOGETHER_MAX;
 use deepheap_store::{Block, SavedTable, TableFile};
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::lock::Lock;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::threads::lock::Lock;
 
 use super::descriptor::DescriptorId;
 use super::table_directory::{Directory, Home, Locked};

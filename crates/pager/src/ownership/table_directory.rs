@@ -15,10 +15,10 @@
 //! for nothing else, so a thread that owns objects may wait for it.
 //! Threads: any, also in a signal handler.
 
-use deepheap_sys::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::errno::Result;
-use deepheap_sys::futex;
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use deepheap_sys::threads::futex;
 
 /// Where a copy of a page lies: a number that `table_homes` gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

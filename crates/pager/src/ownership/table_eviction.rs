@@ -17,8 +17,8 @@
 //! Threads: any that owns no object, inside the gate, also in a signal handler; one at a time.
 
 use deepheap_store::table_file::TOGETHER_MAX;
-use deepheap_sys::atomic::{AtomicU32, Ordering};
-use deepheap_sys::zap::Zapper;
+use deepheap_sys::memory::zap::Zapper;
+use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
 
 use super::object_table::{ABSENT, BYTES, ENTRIES, Evicting, ObjectTable, Place};
 use super::table_directory::{Home, Locked};
@@ -351,7 +351,7 @@ mod tests {
                 copy[100] ^= 1;
             }
             let mut aligned =
-                deepheap_sys::aligned_buffer::AlignedBuffer::new(PAGE, 0).expect("memory");
+                deepheap_sys::memory::aligned_buffer::AlignedBuffer::new(PAGE, 0).expect("memory");
             aligned.as_mut_slice().copy_from_slice(&copy);
             device.write(&mut [deepheap_store::Write::new(PAGE as u64, aligned.as_mut_slice())]);
             assert_eq!(table.load(page), Place::Lost);

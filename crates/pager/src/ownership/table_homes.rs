@@ -19,8 +19,8 @@ use core::sync::atomic::AtomicPtr;
 use std::sync::OnceLock;
 
 use deepheap_store::{PageLack, SavedTable, TableFile};
-use deepheap_sys::atomic::{AtomicBool, AtomicUsize, Ordering};
 use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::threads::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::table_directory::Home;
 use crate::PAGE;

@@ -11,7 +11,7 @@
 //! Threads: one at a time; with pages in RAM, while no thread moves an object.
 
 use deepheap_store::Block;
-use deepheap_sys::atomic::Ordering;
+use deepheap_sys::threads::atomic::Ordering;
 
 use super::descriptor::DescriptorId;
 use super::object_table::{BYTES, ObjectTable, Place};

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use deepheap_policy::sequence::Sequences;
 use deepheap_sim::Random;
 use deepheap_store::{Block, StoreError};
-use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 use super::{NUMBERS, PROTECTED_STEPS, TOUCHING, Thing, World, is_present};
 use crate::PAGE;
@@ -37,7 +37,7 @@ impl World {
         let mut random = Random::new(seed);
         for _ in 0..CHECKPOINTS {
             (0..random.below(PROTECTED_STEPS as u64))
-                .for_each(|_| deepheap_sys::thread::yield_now());
+                .for_each(|_| deepheap_sys::threads::thread::yield_now());
             let buffer = self.pager.checkpoint_buffer();
             let mut saved = self.saved.borrow().clone();
             let made = self.make_checkpoint(&buffer, &mut saved);
@@ -63,10 +63,10 @@ impl World {
                 let is_cutting = self.is_cutting.load(Ordering::Relaxed);
                 if is_cutting && is_present(self.things[number].address) {
                     self.count(&mut sequences, TOUCHING, number);
-                    deepheap_sys::thread::yield_now();
+                    deepheap_sys::threads::thread::yield_now();
                 }
             }
-            deepheap_sys::thread::yield_now();
+            deepheap_sys::threads::thread::yield_now();
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use deepheap_sim::Random;
-use deepheap_sys::schedule::Scheduler;
+use deepheap_sys::threads::schedule::Scheduler;
 
 /// Which threads run, and which sleep.
 pub(super) struct Coroutines {

@@ -35,7 +35,7 @@ impl World {
             let passage = self.pager.gate.enter(Level::Mover);
             self.pager.ownership.table.evict(self.pager.frames.zapper());
             drop(passage);
-            deepheap_sys::thread::yield_now();
+            deepheap_sys::threads::thread::yield_now();
         }
     }
 }

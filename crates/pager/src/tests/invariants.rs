@@ -75,7 +75,7 @@ impl Pager {
 
     /// The other direction: checks the table's entry of every managed page.
     fn check_table(&self, sums: &Sums) {
-        const RANGE_PAGES: u32 = (deepheap_sys::page_extractor::RANGE / crate::PAGE) as u32;
+        const RANGE_PAGES: u32 = (deepheap_sys::memory::page_extractor::RANGE / crate::PAGE) as u32;
         let pages = self.frames.managed_spans() * PAGES_PER_SPAN;
         let mut seen = Sums::default();
         if let Some(lanes) = &self.lanes {

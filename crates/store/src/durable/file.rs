@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use zerocopy::FromBytes;
 
 use crate::cipher::{Cipher, Key, Piece, TAG_BYTES, Tag};

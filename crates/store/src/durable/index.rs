@@ -4,7 +4,7 @@
 //! Never: allocates after `new`, blocks, does I/O.
 //! Threads: one at a time.
 
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
 
 use crate::checksum::Secret;
 use crate::durable::error::DurableError;

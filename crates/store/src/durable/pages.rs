@@ -5,8 +5,8 @@
 //! Never: allocates after `new` more than the list of a batch.
 //! Threads: one at a time.
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
 use deepheap_sys::errno::Errno;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 use crate::checksum::Secret;
 use crate::cipher::{Cipher, Piece};

@@ -11,8 +11,8 @@
 
 use std::collections::BTreeSet;
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::atomic::Ordering;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
+use deepheap_sys::threads::atomic::Ordering;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 

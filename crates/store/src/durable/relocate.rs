@@ -13,7 +13,7 @@
 //! Threads: one; nobody else uses the file, and no reader has another checkpoint than the last
 //! one and snapshots.
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use zerocopy::little_endian::U32;
 
 use crate::durable::error::DurableError;

@@ -16,7 +16,7 @@ use core::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 use crate::cipher::Key;
 use crate::device::{Device, write_superblock};

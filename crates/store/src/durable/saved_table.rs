@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use deepheap_sys::pinned_array::PinnedArray;
+use deepheap_sys::memory::pinned_array::PinnedArray;
 
 use crate::checksum::Secret;
 use crate::cipher::Cipher;

@@ -8,7 +8,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use deepheap_sys::aligned_buffer::AlignedBuffer;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 use crate::block::{Block, Segment};
 use crate::cipher::Key;

@@ -14,8 +14,8 @@ use deepheap_store::{
     BLOCK_BYTES, Block, BlockRead, Content, Device, FileDevice, Head, Options, PACKED_MAX,
     PackedBlock, Plan, Store, StoreError, VictimObject, Writer, packed,
 };
-use deepheap_sys::aligned_buffer::AlignedBuffer;
-use deepheap_sys::direct_file::DirectFile;
+use deepheap_sys::files::direct_file::DirectFile;
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
 /// The smallest segments: the most of them on a small device.
 pub const SEGMENT_BYTES: u64 = 256 << 10;

@@ -1,0 +1,329 @@
+//! Fault signal: SIGBUS goes to our handler first, and to the program's own handler after it.
+//!
+//! Guarantees: our handler runs with every signal blocked, and errno is kept; it gets only missing
+//! pages (`BUS_ADRERR`, which userfaultfd raises). Another fault, a memory error and a SIGBUS that
+//! a process sends go to what the program installed, or kill as they would without us.
+//! Never: allocates | takes a lock in the handler | uses more than a few hundred bytes of stack
+//! itself.
+//! Threads: `install` once; the handler in any thread; `previous` any time, also in the handler.
+
+use crate::errno::{Result, Saved};
+use crate::faults::handler_stack;
+use crate::raw_call::raw_call;
+use crate::threads::lock::Lock;
+use crate::threads::signals::{Blocked, Mask, bit, set_mask};
+use core::arch::global_asm;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize, fence};
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+
+/// A SIGBUS of an instruction that touched an absent page.
+#[derive(Debug)]
+pub struct Fault {
+    /// The address that was touched.
+    pub address: usize,
+    /// The interrupted context (a `ucontext_t`).
+    pub context: *mut c_void,
+}
+
+impl Fault {
+    /// The address of the instruction.
+    pub fn instruction(&self) -> usize {
+        // SAFETY: the kernel made the context, and it lives while the handler runs.
+        let context = unsafe { &*self.context.cast::<ucontext_t>() };
+        context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+    }
+
+    /// The signals that the interrupted code had blocked.
+    pub fn blocked_signals(&self) -> Mask {
+        // SAFETY: as above; the kernel's mask is the first 8 bytes of libc's.
+        unsafe {
+            (&raw const (*self.context.cast::<ucontext_t>()).uc_sigmask).cast::<Mask>().read()
+        }
+    }
+}
+
+/// What the handler answers about a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is repaired: run the instruction again.
+    Retry,
+    /// The address is not ours.
+    NotOurs,
+    /// It is ours and cannot be repaired.
+    Fatal,
+}
+
+/// How to handle a fault; runs in the signal handler.
+pub type Handler = fn(&Fault) -> Verdict;
+
+static HANDLER: AtomicUsize = AtomicUsize::new(0);
+/// Held while the kernel's action for SIGBUS changes.
+static CHANGING: Lock<()> = Lock::new(());
+
+/// Installs `handler` for SIGBUS in this process; what was installed before becomes `previous`. A
+/// second call only replaces the handler. Calls the kernel directly, past any wrapper of sigaction.
+pub fn install(handler: Handler) -> Result<()> {
+    handler_stack::prepare()?;
+    let _blocked = Blocked::every();
+    let _changing = CHANGING.lock();
+    if !is_installed() {
+        // Set it before other threads may change it: a change must not be lost.
+        previous::set(kernel_action(None)?);
+    }
+    if HANDLER.swap(handler as *const () as usize, Release) != 0 {
+        return Ok(());
+    }
+    kernel_action(Some(&KernelAction {
+        handler: on_signal as *const () as usize,
+        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | SA_RESTORER,
+        restorer: signal_return as *const () as usize,
+        mask: Mask::MAX,
+    }))?;
+    Ok(())
+}
+
+/// What the program believes to be installed for SIGBUS.
+pub fn previous() -> libc::sigaction {
+    let action = previous::get();
+    // SAFETY: zeroed is a valid sigaction.
+    let mut answer: libc::sigaction = unsafe { core::mem::zeroed() };
+    answer.sa_sigaction = action.handler;
+    answer.sa_flags = (action.flags & !SA_RESTORER) as c_int;
+    // SAFETY: the kernel's mask is the first 8 bytes of libc's.
+    unsafe { (&raw mut answer.sa_mask).cast::<Mask>().write(action.mask) };
+    answer
+}
+
+/// Installs an action for the program, behind our handler; answers what `previous` was. An
+/// async-signal-safe replacement for sigaction(SIGBUS, ...).
+pub fn set_previous(new: libc::sigaction) -> libc::sigaction {
+    let old = previous();
+    // SAFETY: as in `previous`.
+    let mask = unsafe { (&raw const new.sa_mask).cast::<Mask>().read() };
+    previous::set(KernelAction {
+        handler: new.sa_sigaction,
+        flags: new.sa_flags as u32 as u64,
+        restorer: 0,
+        mask,
+    });
+    old
+}
+
+/// Makes the program's own change of the kernel's action for SIGBUS, as long as ours is not
+/// installed; `install` waits meanwhile. Once ours is installed it does nothing and answers None.
+pub fn unless_installed<T>(change: impl FnOnce() -> T) -> Option<T> {
+    if is_installed() {
+        return None;
+    }
+    // A handler of this thread that ran in between could wait for us: block it.
+    let _blocked = Blocked::every();
+    let _changing = CHANGING.lock();
+    (!is_installed()).then(change)
+}
+
+/// In the child of a fork: changes work again even if another thread of the parent was making one.
+pub fn after_fork() {
+    // SAFETY: the child has one thread, and it changes nothing now. There is no value.
+    unsafe { CHANGING.force_unlock() };
+    previous::after_fork();
+    handler_stack::after_fork();
+}
+
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// struct kernel_sigaction of x86_64.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: Mask,
+}
+
+// The code that a handler returns to: debuggers and unwinders recognise a signal frame by these
+// very bytes.
+global_asm!(
+    ".pushsection .text.deepheap_signal_return,\"ax\",@progbits",
+    ".globl deepheap_signal_return",
+    ".hidden deepheap_signal_return",
+    ".type deepheap_signal_return,@function",
+    ".p2align 4",
+    "nop", // unwinders look one byte before the return address
+    "deepheap_signal_return:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00", // mov rax, SYS_rt_sigreturn
+    "syscall",
+    ".size deepheap_signal_return, . - deepheap_signal_return",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    #[link_name = "deepheap_signal_return"]
+    fn signal_return();
+}
+
+/// Sets SIGBUS's action, if one is given; answers the old one.
+fn kernel_action(new: Option<&KernelAction>) -> Result<KernelAction> {
+    let mut old = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: both are laid out as the kernel's struct, with its 8-byte mask, and live across the
+    // call.
+    unsafe {
+        let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+        raw_call!(SYS_rt_sigaction, libc::SIGBUS, new, &raw mut old, size_of::<Mask>())
+    }?;
+    Ok(old)
+}
+
+/// Whether SIGBUS is ours: from then on the program's own action is `previous`.
+pub fn is_installed() -> bool {
+    HANDLER.load(Acquire) != 0
+}
+
+extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let _errno = Saved::new();
+    // SAFETY: the kernel made the info, and it lives while the handler runs.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // Codes up to 0 were sent (kill, sigqueue): no fault, and no address. A memory error that no
+    // thread has touched yet is no fault either.
+    let synchronous = code > 0 && code != libc::BUS_MCEERR_AO;
+    let fault = Fault { address, context };
+    // Broken memory (BUS_MCEERR_AR) is lost, even if it is ours.
+    if code == libc::BUS_ADRERR {
+        let mut handling = Handling { fault: &fault, verdict: Verdict::NotOurs };
+        // SAFETY: the kernel made the context, and it lives while the handler runs.
+        let alternate = unsafe { &(*context.cast::<ucontext_t>()).uc_stack };
+        handler_stack::call(alternate, handle, (&raw mut handling).cast());
+        if handling.verdict == Verdict::Retry {
+            return;
+        }
+    }
+    chain(signal, info, &fault, synchronous);
+}
+
+/// A fault for the handler, and the handler's answer.
+struct Handling<'a> {
+    fault: &'a Fault,
+    verdict: Verdict,
+}
+
+extern "C" fn handle(handling: *mut c_void) {
+    // SAFETY: `on_signal` passes a Handling that lives across the call.
+    let handling = unsafe { &mut *handling.cast::<Handling<'_>>() };
+    let handler = HANDLER.load(Acquire);
+    // SAFETY: `install` stored a Handler before the kernel knew of `on_signal`.
+    let handler = unsafe { core::mem::transmute::<usize, Handler>(handler) };
+    handling.verdict = handler(handling.fault);
+}
+
+/// The signal belongs to the program: does what the kernel would have done.
+#[cold]
+#[inline(never)]
+fn chain(signal: c_int, info: *mut siginfo_t, fault: &Fault, synchronous: bool) {
+    let action = previous::get();
+    match action.handler {
+        libc::SIG_IGN if !synchronous => {}
+        // For a fault that is ignored the kernel kills, as it does by default.
+        libc::SIG_DFL | libc::SIG_IGN => die(synchronous),
+        handler => {
+            let flag = |flag: c_int| action.flags & flag as u32 as u64 != 0;
+            if flag(libc::SA_RESETHAND) {
+                previous::set(KernelAction { handler: libc::SIG_DFL, ..action });
+            }
+            // The program's handler may touch managed memory: SIGBUS stays open for us, and the
+            // rest is as the program asked. Returning from the signal restores the old mask.
+            set_mask((fault.blocked_signals() | action.mask) & !bit(libc::SIGBUS));
+            if flag(libc::SA_SIGINFO) {
+                // SAFETY: the program installed it as a three-argument handler.
+                let handler = unsafe {
+                    core::mem::transmute::<
+                        usize,
+                        extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void),
+                    >(handler)
+                };
+                handler(signal, info, fault.context);
+            } else {
+                // SAFETY: the program installed it as a one-argument handler.
+                let handler =
+                    unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(c_int)>(handler) };
+                handler(signal);
+            }
+        }
+    }
+}
+
+/// Dies of SIGBUS as soon as the handler returns: by the instruction running again, or by a signal
+/// sent to ourselves, pending until then.
+fn die(synchronous: bool) {
+    let default = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    let _ = kernel_action(Some(&default));
+    if !synchronous {
+        // SAFETY: no memory arguments.
+        let _ = unsafe {
+            let (process, thread) = (libc::getpid(), raw_call!(SYS_gettid).unwrap_or(0));
+            raw_call!(SYS_tgkill, process, thread, libc::SIGBUS)
+        };
+    }
+}
+
+/// The program's action, readable without a lock while it changes.
+///
+/// Generation g lives in slot g % SLOTS and is never changed while it can be read: it is
+/// overwritten by generation g + SLOTS, which starts after g + SLOTS - 1 was published. A reader
+/// that finds a generation below that after it has read, has read a whole one.
+mod previous {
+    use super::*;
+
+    const SLOTS: usize = 32;
+
+    struct Slot {
+        handler: AtomicUsize,
+        flags: AtomicU64,
+        mask: AtomicU64,
+    }
+
+    static ACTIONS: [Slot; SLOTS] = [const {
+        Slot { handler: AtomicUsize::new(0), flags: AtomicU64::new(0), mask: AtomicU64::new(0) }
+    }; SLOTS];
+    static GENERATION: AtomicUsize = AtomicUsize::new(0);
+    static WRITER: Lock<()> = Lock::new(());
+
+    pub(super) fn get() -> KernelAction {
+        loop {
+            let generation = GENERATION.load(Acquire);
+            let slot = &ACTIONS[generation % SLOTS];
+            let action = KernelAction {
+                handler: slot.handler.load(Relaxed),
+                flags: slot.flags.load(Relaxed),
+                restorer: 0,
+                mask: slot.mask.load(Relaxed),
+            };
+            fence(Acquire);
+            if GENERATION.load(Relaxed).wrapping_sub(generation) < SLOTS - 1 {
+                return action;
+            }
+        }
+    }
+
+    pub(super) fn set(action: KernelAction) {
+        // A handler of this thread that ran in between could wait for us: block them, and SIGBUS as
+        // well, which nothing here can cause.
+        let _blocked = Blocked::every();
+        let _writer = WRITER.lock();
+        let generation = GENERATION.load(Relaxed).wrapping_add(1);
+        let slot = &ACTIONS[generation % SLOTS];
+        // Pairs with the reader's fence: a thread that sees any of these stores sees the generation
+        // before them.
+        fence(Release);
+        slot.handler.store(action.handler, Relaxed);
+        slot.flags.store(action.flags, Relaxed);
+        slot.mask.store(action.mask, Relaxed);
+        GENERATION.store(generation, Release);
+    }
+
+    pub(super) fn after_fork() {
+        // SAFETY: the child has one thread, and it is not in `set`. A half-written slot is no harm:
+        // it was not published, and the next `set` writes it again.
+        unsafe { WRITER.force_unlock() };
+    }
+}

@@ -1,0 +1,142 @@
+//! Thread area: a few words of our own for every thread, two instructions away.
+//!
+//! Guarantees: zeroed for every new thread, the same address for a thread's whole life;
+//! initial-exec TLS, so reading it never calls `__tls_get_addr` (which may allocate), in
+//! executables and in shared objects, LD_PRELOADed or dlopened (there it takes 288 bytes of glibc's
+//! static TLS surplus).
+//! Never: allocates | calls anything.
+//! Threads: each has its own; also in a signal handler (the interrupted thread's).
+
+use crate::raw_call::raw_call;
+use core::arch::{asm, global_asm};
+use core::ffi::c_void;
+
+/// What deepheap keeps for a thread. All zero in a new one.
+#[repr(C, align(32))]
+#[derive(Debug)]
+pub struct ThreadArea {
+    /// The thread's cache in the heap, or null.
+    pub cache: *mut c_void,
+    /// Above 0: the thread is inside the runtime.
+    pub depth: u32,
+    /// Holds of the thread that have not ended.
+    pub holds: u32,
+    /// The answer of `thread_id`, or 0.
+    id: u32,
+    /// Whether the thread was seen to have SIGBUS open (`signals::open_fault_signal`).
+    pub(crate) is_open: bool,
+    /// Whether the program believes that the thread has SIGBUS blocked (preload library).
+    pub believes_blocked: bool,
+    /// The mapping of the signal stack that the preload library gave to the thread, or 0.
+    pub signal_stack: usize,
+    /// Words that the runtime defines.
+    pub spare: [usize; 30],
+}
+
+const _: () = assert!(size_of::<ThreadArea>() == 288);
+
+// The one definition. Hidden: every executable or shared object that links this crate has its own,
+// and the linker may turn the load of the offset into a constant. Referenced only by `area`, in
+// whatever crate that is inlined into: the linker then takes this object from the rlib.
+global_asm!(
+    ".pushsection .tbss.deepheap_thread_area,\"awT\",@nobits",
+    ".globl deepheap_thread_area",
+    ".hidden deepheap_thread_area",
+    ".type deepheap_thread_area,@object",
+    ".size deepheap_thread_area,288",
+    ".p2align 6",
+    "deepheap_thread_area:",
+    ".zero 288",
+    ".popsection",
+);
+
+/// A number that no other thread has while this one lives. Never 0.
+#[inline]
+pub fn thread_number() -> usize {
+    #[cfg(feature = "schedules")]
+    if let Some(scheduler) = crate::threads::schedule::current() {
+        return scheduler.thread(); // its threads share one area
+    }
+    area() as usize
+}
+
+/// The number that the kernel gave this thread: below 2^22, and no other thread of the process has
+/// it. In the child of a fork the thread keeps the one of its parent.
+#[inline(always)]
+pub fn thread_id() -> u32 {
+    // SAFETY: the calling thread's own area.
+    match unsafe { (*area()).id } {
+        0 => ask_for_id(),
+        id => id,
+    }
+}
+
+#[cold]
+fn ask_for_id() -> u32 {
+    // SAFETY: no arguments; the calling thread's own area. A handler that comes in between stores
+    // the same.
+    unsafe {
+        let id = raw_call!(SYS_gettid).map_or(0, |id| id as u32);
+        (*area()).id = id;
+        id
+    }
+}
+
+/// A number from 0 to 15 that differs between most threads and stays the same for each: for
+/// counters that many threads would fight over.
+#[inline]
+pub fn lane() -> usize {
+    lane_of::<16>()
+}
+
+/// As `lane`, from 0 to `LANES` - 1, a power of two.
+#[inline]
+pub fn lane_of<const LANES: usize>() -> usize {
+    const { assert!(LANES.is_power_of_two() && LANES > 1) };
+    // Areas of different threads lie pages apart; a multiplication mixes the upper bits.
+    let mixed = (area() as usize >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed >> (usize::BITS - LANES.trailing_zeros())
+}
+
+/// The calling thread's area. Never null; valid until the thread ends.
+#[inline(always)]
+pub fn area() -> *mut ThreadArea {
+    let area: *mut ThreadArea;
+    // SAFETY: on x86_64 fs:0 holds the thread pointer itself (psABI TLS variant II), and GOTTPOFF
+    // names the constant offset of our symbol from it. No memory that Rust knows of is read, so
+    // `pure, nomem` holds: a function runs on one thread from its beginning to its end.
+    unsafe {
+        asm!(
+            "mov {area}, qword ptr fs:[0]",
+            "add {area}, qword ptr [rip + deepheap_thread_area@GOTTPOFF]",
+            area = out(reg) area,
+            options(pure, nomem, nostack),
+        );
+    }
+    area
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_a_zeroed_area_of_its_own() {
+        let mine = area();
+        // SAFETY: this thread's own area.
+        unsafe { (*mine).holds = 9 };
+        let other = std::thread::spawn(|| {
+            // SAFETY: that thread's own area.
+            let fresh = unsafe { (*area()).holds == 0 && (*area()).cache.is_null() };
+            (area() as usize, fresh)
+        })
+        .join()
+        .unwrap();
+        assert_eq!(area(), mine);
+        assert_ne!(other.0, mine as usize);
+        assert!(other.1, "zeroed");
+        assert_eq!(mine as usize % 32, 0);
+        // SAFETY: this thread's own area.
+        unsafe { (*mine).holds = 0 };
+    }
+}
