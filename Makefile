@@ -180,7 +180,7 @@ bench-durable: bench-build ## Compares a durable heap with LMDB and redb; needs 
 guard: ## Compares speed with COMMIT (where the branch left main, or HEAD~1 on main); fails if slower.
 	scripts/guard.py $(if $(COMMIT),--commit "$(COMMIT)") $(GUARD_OPTIONS)
 
-bench-real: papers-build ## Measures real programs against swap and zram, into docs; needs root, hours.
+bench-real: papers-build ## Measures real programs against swap and zram, into docs/measured; needs root, hours.
 	$(RELEASE)/deepheap-papers real $(BENCH_OPTIONS)
 
 real-check: papers-build ## Runs three real programs alone and on deepheap: the same answers.

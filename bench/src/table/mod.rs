@@ -1,5 +1,5 @@
-//! Table: all cases of one of the tables of docs/benchmarks.md, run one after the other, and its
-//! markdown.
+//! Table: all cases of one of the tables of docs/measured/benchmarks.md, run one after the other,
+//! and its markdown.
 //!
 //! Guarantees: the contenders of a case take turns within each round (A B C A B C ...), so that a
 //! device that changes from hour to hour changes for all; the numbers are medians over the rounds.

@@ -78,7 +78,7 @@ unsafe impl Zeroed for Chunk {}
 // SAFETY: 16 atomic integers of 4 bytes, in a type of 64 bytes.
 unsafe impl Saved for Chunk {}
 
-// The format of saved chunks: `docs/on-disk-format.md`.
+// The format of saved chunks: `docs/internals/on-disk-format.md`.
 const _: () = {
     assert!(size_of::<Chunk>() == 64);
     assert!(offset_of!(Chunk, state) == 20 && offset_of!(Chunk, pool) == 28);

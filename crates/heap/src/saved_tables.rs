@@ -2,7 +2,7 @@
 //!
 //! What is not in [`TABLES`] is made anew from what is (`rebuild_runs`, `rebuild_objects`): free
 //! runs and their bins, address sets, pools and their lists, open pages, the object map, counts.
-//! `docs/on-disk-format.md` draws the list, and a test compares the two.
+//! `docs/internals/on-disk-format.md` draws the list, and a test compares the two.
 //!
 //! Guarantees: a table's number and the layout of its cells never change within one [`VERSION`]:
 //! integers are little-endian, and cells lie one behind the other from the first page on.
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_format_document_lists_every_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/on-disk-format.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/on-disk-format.md");
         let document = std::fs::read_to_string(path).expect("the document");
         let rows: Vec<&str> = document.lines().filter(|line| line.starts_with("| 0x1")).collect();
         let expected = TABLES.iter().map(|table| format!("| 0x{:x} | {} |", table.id, table.name));

@@ -1,4 +1,4 @@
-//! Trace format: the bytes of a trace file, [docs/trace-format.md](../../../docs/trace-format.md).
+//! Trace format: the bytes of a trace file, `docs/internals/trace-format.md`.
 //!
 //! Guarantees: a reader believes nothing: any bytes give a trace or a reason, and take no more
 //! memory than a few times their own. What a killed program left unfinished ends the trace.

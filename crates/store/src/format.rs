@@ -1,4 +1,4 @@
-//! Format: every byte that is kept on the device. Drawn in `docs/on-disk-format.md`.
+//! Format: every byte that is kept on the device. Drawn in `docs/internals/on-disk-format.md`.
 //!
 //! | bytes | file |
 //! |---|---|

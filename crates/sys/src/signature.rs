@@ -10,7 +10,7 @@ pub(crate) const HEAD_BYTES: usize = 68 << 10;
 
 /// The name for data that it cannot name.
 const UNKNOWN: &str = "data that deepheap did not write";
-/// The store writes blocks of so many bytes; see `docs/on-disk-format.md`.
+/// The store writes blocks of so many bytes; see `docs/internals/on-disk-format.md`.
 const BLOCK_BYTES: usize = 4096;
 /// The first bytes of a directory, the first block of a segment.
 const DIRECTORY: &[u8] = b"dheapseg";

@@ -1,5 +1,5 @@
 //! Real: programs that users know, each with a small workload, alone and with less memory than they
-//! take, on deepheap, on swap and on zram; and the table of docs/real-programs.md.
+//! take, on deepheap, on swap and on zram; and the table of docs/measured/real-programs.md.
 //!
 //! ```text
 //! programs   what is measured, as data      inputs     the data they work on

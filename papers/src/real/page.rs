@@ -1,4 +1,4 @@
-//! Page: the table and the plot of docs/real-programs.md, between its markers.
+//! Page: the table and the plot of docs/measured/real-programs.md, between its markers.
 //!
 //! Guarantees: what stands outside of the markers stays as it is; a number in the table is a run's.
 //! Never: measures.

@@ -61,7 +61,7 @@ pub struct Real {
     #[arg(long, conflicts_with = "again")]
     pub(super) pages: bool,
     /// The folder of real-programs.md and its plot
-    #[arg(long, default_value = "docs", value_name = "PATH")]
+    #[arg(long, default_value = "docs/measured", value_name = "PATH")]
     pub(super) out: PathBuf,
     /// The folder of what was measured, a file for each program, part and contender
     #[arg(long, default_value = "target/real-programs", value_name = "PATH")]

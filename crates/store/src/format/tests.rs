@@ -3,7 +3,7 @@
 //! Each round makes a valid directory or packed block and changes some of it, mostly in its header
 //! and entries. Then it makes the checksum right again: otherwise the checksum would refuse all of
 //! it, and the reader behind it would go untested. A second, slow reader follows
-//! `docs/on-disk-format.md` to the letter. Both must give the same answer.
+//! `docs/internals/on-disk-format.md` to the letter. Both must give the same answer.
 //!
 //! `DEEPHEAP_FUZZ=1000000` plays that many rounds. `STORE_SEED` replays a run.
 
