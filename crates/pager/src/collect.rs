@@ -9,7 +9,7 @@
 //! for the collector (`reclaim` secures its room in the log first).
 
 use deepheap_heap::PageNo;
-use deepheap_store::pack::BATCH_MAX;
+use deepheap_store::block::pack::BATCH_MAX;
 use deepheap_store::{
     BLOCK_UNITS, Block, Content, Head, PackedObject, Store, StoreError, VictimObject, WholeObject,
     share,

@@ -4,6 +4,12 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: plain values.
 
+pub mod checksum;
+pub mod cipher;
+pub mod pack;
+pub(crate) mod seal;
+pub(crate) mod sharers;
+
 use crate::format::BLOCK_BYTES;
 
 /// Units of a block: a unit is a 4096th of it. Live space is counted in units, so that the objects

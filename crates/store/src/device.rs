@@ -5,6 +5,10 @@
 //! Never: (for implementers) allocates or locks anything that program code can hold in `read`.
 //! Threads: any, at the same time; no two concurrent writes overlap.
 
+pub(crate) mod busy;
+pub mod file;
+pub mod table_file;
+
 pub use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 

@@ -6,6 +6,7 @@
 //! | what is known of every page, in RAM | `index` |
 //! | pages on their way from and to the device | `pages` |
 //! | the log as a device of its own | `shifted` |
+//! | a store, saved in such a file and opened again | `saved` |
 //! | the file: made, opened, its tables loaded | `file` |
 //! | a checkpoint that is being made | `saving` |
 //! | a table that is read page by page | `saved_table` |
@@ -30,6 +31,7 @@ pub mod file;
 pub mod rebuild;
 pub mod relocate;
 pub mod salvage;
+pub mod saved;
 pub mod saved_table;
 pub mod saving;
 pub mod shifted;

@@ -6,6 +6,13 @@
 //! Never: allocates after `new`, blocks, does I/O (`Store` does it, between two calls).
 //! Threads: everything under the one lock of the space, held briefly.
 
+pub(crate) mod discards;
+pub(crate) mod list;
+pub(crate) mod pins;
+pub(crate) mod policy;
+pub(crate) mod retry_schedule;
+pub(crate) mod segment;
+
 mod assurance;
 mod buckets;
 mod snapshots;
@@ -15,16 +22,16 @@ use std::collections::VecDeque;
 pub(crate) use buckets::level_of;
 
 use crate::block::Segment;
-use crate::discards::Discards;
 use crate::error::StoreError;
 use crate::format::geometry::Geometry;
-use crate::head::Head;
-use crate::list::{List, Lists};
-use crate::options::BUFFERS_MAX;
-use crate::pins::Pins;
-use crate::policy::{self, Occupancy};
-use crate::retry_schedule::RetrySchedule;
-use crate::segment::{STATES, SegmentTable, State};
+use crate::log::head::Head;
+use crate::log::options::BUFFERS_MAX;
+use crate::space::discards::Discards;
+use crate::space::list::{List, Lists};
+use crate::space::pins::Pins;
+use crate::space::policy::Occupancy;
+use crate::space::retry_schedule::RetrySchedule;
+use crate::space::segment::{STATES, SegmentTable, State};
 
 /// Bytes of the device that are assured at a time.
 const GROWTH_BYTES: usize = 64 << 20;

@@ -102,7 +102,7 @@ impl Pages {
                 live.push((object.name, object.data.to_vec()));
             }
         }
-        for some in live.chunks(deepheap_store::pack::BATCH_MAX) {
+        for some in live.chunks(deepheap_store::block::pack::BATCH_MAX) {
             self.append(Head::Survivor, some, |name, block| {
                 let mut map = self.map.borrow_mut();
                 let held = map.get_mut(&name).expect("it is there");

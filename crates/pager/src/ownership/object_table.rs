@@ -15,7 +15,7 @@
 //! Threads: any, inside the gate, also in a signal handler; `peek` outside of it, too.
 
 use deepheap_heap::PageNo;
-use deepheap_store::table_file::TOGETHER_MAX;
+use deepheap_store::device::table_file::TOGETHER_MAX;
 use deepheap_store::{Block, SavedTable, TableFile};
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;

@@ -16,7 +16,7 @@
 //! Never: allocates; waits for the lock of a page.
 //! Threads: any that owns no object, inside the gate, also in a signal handler; one at a time.
 
-use deepheap_store::table_file::TOGETHER_MAX;
+use deepheap_store::device::table_file::TOGETHER_MAX;
 use deepheap_sys::memory::zap::Zapper;
 use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
 

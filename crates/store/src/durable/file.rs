@@ -12,7 +12,8 @@ use std::sync::Arc;
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use zerocopy::FromBytes;
 
-use crate::cipher::{Cipher, Key, Piece, TAG_BYTES, Tag};
+use crate::block::cipher::{Cipher, Key, Piece, TAG_BYTES, Tag};
+use crate::device::table_file::PageLack;
 use crate::device::{Device, write_superblock};
 use crate::durable::error::DurableError;
 use crate::durable::index::Index;
@@ -27,9 +28,8 @@ use crate::format::sealed_secrets::SealedSecrets;
 use crate::format::superblock::{
     BIRTH_OFFSETS, HeapShape, SUPERBLOCK_OFFSETS, Stamp, Superblock, TableShape, Unreadable,
 };
-use crate::identity::Identity;
-use crate::options::Options;
-use crate::table_file::PageLack;
+use crate::log::identity::Identity;
+use crate::log::options::Options;
 
 /// Which of the two superblocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

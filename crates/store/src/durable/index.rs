@@ -6,7 +6,7 @@
 
 use deepheap_sys::memory::pinned_array::PinnedArray;
 
-use crate::checksum::Secret;
+use crate::block::checksum::Secret;
 use crate::durable::error::DurableError;
 use crate::durable::layout::{Layout, Node};
 use crate::format::BLOCK_BYTES;

@@ -8,15 +8,15 @@
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
-use crate::checksum::Secret;
-use crate::cipher::{Cipher, Piece};
+use crate::block::checksum::Secret;
+use crate::block::cipher::{Cipher, Piece};
+use crate::device::table_file::PageLack;
 use crate::device::{Device, Read, Write};
 use crate::durable::error::DurableError;
 use crate::durable::index::checksum;
 use crate::durable::layout::{Layout, Node};
 use crate::format::BLOCK_BYTES;
 use crate::format::index::Entry;
-use crate::table_file::PageLack;
 
 /// Pages that are read or written together.
 pub(crate) const BATCH_PAGES: usize = 256;

@@ -19,6 +19,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use crate::block::{Block, Segment};
 use crate::durable::error::DurableError;
 use crate::durable::salvage::Salvage;
+use crate::durable::saved::{SavedUpTo, VisitSaved};
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling, Told};
 use crate::format::geometry::Geometry;
@@ -26,10 +27,9 @@ use crate::format::packed::{self, Content, PACKED_NAME};
 use crate::format::saved::{
     OF_BLOCKS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, Scalars, SegmentRecord,
 };
-use crate::options::BUFFERS_MIN;
-use crate::saved::{SavedUpTo, VisitSaved};
-use crate::segment::State;
-use crate::store::Store;
+use crate::log::options::BUFFERS_MIN;
+use crate::log::store::Store;
+use crate::space::segment::State;
 
 /// A copy of an object in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
-use crate::cipher::Key;
+use crate::block::cipher::Key;
+use crate::device::table_file::PageLack;
 use crate::device::{Device, write_superblock};
 use crate::durable::error::DurableError;
 use crate::durable::file::{
@@ -32,7 +33,6 @@ use crate::durable::saving::Saving;
 use crate::format::BLOCK_BYTES;
 use crate::format::index::{self, Entry, entries};
 use crate::format::superblock::{BIRTH_OFFSETS, Superblock, Unreadable};
-use crate::table_file::PageLack;
 
 /// A heap at one checkpoint, as far as it can be read.
 pub struct Salvage {

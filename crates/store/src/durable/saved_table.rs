@@ -14,15 +14,15 @@ use std::sync::Arc;
 
 use deepheap_sys::memory::pinned_array::PinnedArray;
 
-use crate::checksum::Secret;
-use crate::cipher::Cipher;
+use crate::block::checksum::Secret;
+use crate::block::cipher::Cipher;
 use crate::device::Device;
+use crate::device::table_file::PageLack;
 use crate::durable::error::DurableError;
 use crate::durable::file::DurableFile;
 use crate::durable::layout::{Layout, Node};
 use crate::durable::pages::is_right;
 use crate::format::index::Entry;
-use crate::table_file::PageLack;
 
 /// See the file's header.
 pub struct SavedTable {

@@ -10,19 +10,19 @@ use std::sync::Arc;
 
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 
+use crate::block::cipher::Key;
 use crate::block::{Block, Segment};
-use crate::cipher::Key;
 use crate::device::Device;
+use crate::device::table_file::PageLack;
 use crate::durable::error::DurableError;
 use crate::durable::file::{Condition, DurableFile, SuperblockId, read_superblock};
 use crate::durable::index::Index;
 use crate::durable::layout::Node;
 use crate::error::StoreError;
 use crate::format::superblock::BIRTH_OFFSETS;
-use crate::garbage::{VictimObject, WholeObject};
-use crate::segment::State;
-use crate::store::Store;
-use crate::table_file::PageLack;
+use crate::log::garbage::{VictimObject, WholeObject};
+use crate::log::store::Store;
+use crate::space::segment::State;
 
 /// Findings that a report lists; more are only counted.
 pub const FINDINGS_MAX: usize = 1000;

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::BLOCK_BYTES;
 use super::packed::PACKED_NAME;
 use crate::block::Segment;
-use crate::head::Head;
+use crate::log::head::Head;
 
 /// First bytes of every directory: "dheapseg".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapseg");

@@ -12,7 +12,7 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::BLOCK_BYTES;
-use crate::cipher::{TAG_BYTES, Tag};
+use crate::block::cipher::{TAG_BYTES, Tag};
 
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 32;

@@ -19,7 +19,7 @@ use super::BLOCK_BYTES;
 use super::geometry::Geometry;
 use super::index::Entry;
 use super::superblock::TableShape;
-use crate::cipher::TAG_BYTES;
+use crate::block::cipher::TAG_BYTES;
 
 /// The table of the numbers that there is one of.
 pub const SCALARS: u32 = 1;

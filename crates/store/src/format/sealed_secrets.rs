@@ -9,8 +9,8 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::checksum::{SECRET_BYTES, Secret};
-use crate::cipher::{Cipher, KEY_BYTES, Key, Piece, TAG_BYTES, Tag};
+use crate::block::checksum::{SECRET_BYTES, Secret};
+use crate::block::cipher::{Cipher, KEY_BYTES, Key, Piece, TAG_BYTES, Tag};
 
 /// See the file's header.
 #[derive(

@@ -15,9 +15,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::index::Entry;
 use super::sealed_secrets::SealedSecrets;
 use super::{BLOCK_BYTES, page_of};
-use crate::checksum::{SECRET_BYTES, Secret};
-use crate::cipher::{KEY_BYTES, Key, TAG_BYTES};
-use crate::identity::Identity;
+use crate::block::checksum::{SECRET_BYTES, Secret};
+use crate::block::cipher::{KEY_BYTES, Key, TAG_BYTES};
+use crate::log::identity::Identity;
 
 /// First bytes of every superblock: "dheapsup".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"dheapsup");

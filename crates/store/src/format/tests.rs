@@ -16,7 +16,7 @@ use super::BLOCK_BYTES;
 use super::directory::{self, Filling, Told};
 use super::packed::{self, Content, PACKED_MAX, PackedBlock};
 use crate::block;
-use crate::head::Head;
+use crate::log::head::Head;
 
 /// Numbers at which readers go wrong.
 const EDGES: [u16; 13] = [0, 1, 7, 8, 15, 16, 24, 4072, 4080, 4095, 4096, 4097, u16::MAX];

@@ -7,8 +7,8 @@
 
 use super::{BARE, GROWTH_BYTES, GROWTH_MOST_BYTES, READY, Space};
 use crate::block::Segment;
-use crate::discards::{Look, Seen};
-use crate::segment::{SegmentTable, State};
+use crate::space::discards::{Look, Seen};
+use crate::space::segment::{SegmentTable, State};
 
 /// Fillings that have to pass before a device that refused space is asked again.
 const GROWTH_PAUSE_FILLINGS: u64 = 64;

@@ -10,9 +10,9 @@
 use super::{BUCKETS, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
 use crate::block::Segment;
 use crate::format::geometry::Geometry;
-use crate::list::List;
-use crate::policy;
-use crate::segment::{SegmentTable, State};
+use crate::space::list::List;
+use crate::space::policy;
+use crate::space::segment::{SegmentTable, State};
 
 /// Fillings that have to pass before a segment that could not be emptied is tried again.
 const SHELVED_FILLINGS: u64 = 32;

@@ -13,7 +13,7 @@
 use super::{BUCKETS, PINNED_BUCKETS, SNAPSHOT_BUCKETS, Space, WITHHELD};
 use crate::block::Segment;
 use crate::error::StoreError;
-use crate::segment::{SegmentTable, State};
+use crate::space::segment::{SegmentTable, State};
 
 impl Space {
     /// The pin is that of a snapshot from now on.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use deepheap_child as child;
 use deepheap_sim::Random;
-use deepheap_store::pack::BATCH_MAX;
+use deepheap_store::block::pack::BATCH_MAX;
 use deepheap_store::{
     BLOCK_BYTES, Block, BlockRead, Content, Device, FileDevice, Head, Options, PACKED_MAX,
     PackedBlock, Plan, Store, StoreError, VictimObject, Writer, packed,

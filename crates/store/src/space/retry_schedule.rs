@@ -7,7 +7,7 @@
 //! Never: allocates, blocks, does I/O, reads a clock.
 //! Threads: under the lock of the space.
 
-use crate::options::BUFFERS_MAX;
+use crate::log::options::BUFFERS_MAX;
 
 /// The pause after the first refusal; each one is twice as long as the one before, up to
 /// `PAUSE_MAX_NS`.

@@ -9,7 +9,7 @@
 
 use deepheap_sys::errno::Errno;
 
-use crate::checksum::Secret;
+use crate::block::checksum::Secret;
 use crate::device::{Device, Write};
 use crate::format::BLOCK_BYTES;
 

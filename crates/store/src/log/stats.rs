@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::block::BLOCK_UNITS;
 use crate::format::BLOCK_BYTES;
-use crate::head::Head;
+use crate::log::head::Head;
 
 /// Counters of a store, since it was opened, and the state of its segments.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]

@@ -6,8 +6,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::checksum::Secret;
-use crate::cipher::Key;
+use crate::block::checksum::Secret;
+use crate::block::cipher::Key;
 
 /// What tells a store from all others, for as long as its blocks are to be read.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -19,25 +19,25 @@ use deepheap_sys::threads::atomic::{
 use deepheap_sys::threads::futex;
 use deepheap_sys::threads::lock::Lock;
 
+use crate::block::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
+use crate::block::cipher::{Key, TAG_BYTES};
+use crate::block::seal::Seal;
+use crate::block::sharers::{SHARERS_BYTES_PER_BLOCK, SharerTable};
 use crate::block::{Block, Segment};
-use crate::busy::Busy;
-use crate::checksum::{CHECKSUM_BYTES_PER_BLOCK, ChecksumTable, ContentHash, Secret};
-use crate::cipher::{Key, TAG_BYTES};
 use crate::device::Device;
-use crate::discards::BYTES_MAX;
+use crate::device::busy::Busy;
+use crate::device::table_file::TableFile;
 use crate::error::StoreError;
-use crate::event::Event;
 use crate::format::geometry::Geometry;
-use crate::head::{Head, HeadState};
-use crate::identity::Identity;
-use crate::options::{BUFFERS_MAX, BUFFERS_MIN, Options};
-use crate::recent::Recent;
-use crate::seal::Seal;
-use crate::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
-use crate::sharers::{SHARERS_BYTES_PER_BLOCK, SharerTable};
+use crate::log::event::Event;
+use crate::log::head::{Head, HeadState};
+use crate::log::identity::Identity;
+use crate::log::options::{BUFFERS_MAX, BUFFERS_MIN, Options};
+use crate::log::recent::Recent;
+use crate::log::stats::{Counters, StoreStats};
+use crate::space::discards::BYTES_MAX;
+use crate::space::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
 use crate::space::{Space, level_of};
-use crate::stats::{Counters, StoreStats};
-use crate::table_file::TableFile;
 
 /// Packed blocks that are kept after they were read, for each segment buffer; no more than a
 /// segment in all. What is wanted of a block after its first object is wanted within one or two

@@ -14,13 +14,13 @@ use core::time::Duration;
 use deepheap_sys::process::clock;
 
 use crate::block::Block;
-use crate::cipher::Key;
+use crate::block::cipher::Key;
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::identity::Identity;
-use crate::options::Options;
-use crate::read::BlockRead;
-use crate::store::Store;
+use crate::log::identity::Identity;
+use crate::log::options::Options;
+use crate::log::read::BlockRead;
+use crate::log::store::Store;
 
 impl Store {
     /// Puts a second tier behind the store.

@@ -25,12 +25,12 @@ use deepheap_sys::threads::lock::Guard;
 use crate::block::Segment;
 use crate::device::{Device, NoDevice};
 use crate::error::StoreError;
-use crate::head::{Head, HeadState};
-use crate::log::Writer;
-use crate::options::BUFFERS_MAX;
-use crate::segment::State;
+use crate::log::head::{Head, HeadState};
+use crate::log::options::BUFFERS_MAX;
+use crate::log::store::{GENERATIONS_MAX, Store};
+use crate::log::writer::Writer;
 use crate::space::Space;
-use crate::store::{GENERATIONS_MAX, Store};
+use crate::space::segment::State;
 
 /// Segments filled before `pin_all` are not reused while it is held. Give it to `unpin`.
 #[must_use]

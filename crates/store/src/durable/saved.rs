@@ -22,13 +22,12 @@ use deepheap_sys::threads::atomic::Ordering;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::block::cipher::TAG_BYTES;
 use crate::block::{Block, Segment};
-use crate::cipher::TAG_BYTES;
 use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::file::{DurableFile, VisitPage};
 use crate::error::StoreError;
-use crate::fork::PinToken;
 use crate::format::geometry::Geometry;
 use crate::format::saved::{
     self, CHECKSUMS, OF_BLOCKS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS, Scalars,
@@ -36,10 +35,11 @@ use crate::format::saved::{
 };
 use crate::format::superblock::TableShape;
 use crate::format::{BLOCK_BYTES, page_of};
-use crate::identity::Identity;
-use crate::options::Options;
-use crate::segment::State;
-use crate::store::Store;
+use crate::log::fork::PinToken;
+use crate::log::identity::Identity;
+use crate::log::options::Options;
+use crate::log::store::Store;
+use crate::space::segment::State;
 
 /// Up to which filling the checksums of a store were saved. The default: none were.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -8,7 +8,7 @@ use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::{AtomicU64, Ordering};
 
 use crate::block::Block;
-use crate::cipher::{Cipher, Key, Piece, Tag};
+use crate::block::cipher::{Cipher, Key, Piece, Tag};
 use crate::error::StoreError;
 use crate::format::geometry::Geometry;
 

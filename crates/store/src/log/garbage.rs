@@ -13,15 +13,15 @@
 
 use core::time::Duration;
 
+use crate::block::checksum::ContentHash;
 use crate::block::{Block, Segment};
-use crate::checksum::ContentHash;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
 use crate::format::packed::{self, Content, PACKED_NAME, PackedObjects};
-use crate::log::Writer;
-use crate::read::BlockRead;
-use crate::store::Store;
+use crate::log::read::BlockRead;
+use crate::log::store::Store;
+use crate::log::writer::Writer;
 
 /// A segment to empty. If it is dropped, or released while blocks in it live, it is left alone
 /// until one of them is retired or the log has moved on.

@@ -22,9 +22,9 @@ use deepheap_sys::process::clock;
 use crate::block::Segment;
 use crate::device::Write;
 use crate::format::BLOCK_BYTES;
-use crate::retry_schedule::Buffers;
-use crate::segment::State;
-use crate::store::Store;
+use crate::log::store::Store;
+use crate::space::retry_schedule::Buffers;
+use crate::space::segment::State;
 
 /// Refusals after which a segment may go to another place.
 const REFUSALS_IN_PLACE: u8 = 3;

@@ -10,12 +10,12 @@
 use deepheap_sys::errno::Result as DeviceResult;
 
 use crate::block::Block;
-use crate::checksum::ContentHash;
+use crate::block::checksum::ContentHash;
 use crate::device::Read;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::packed::PACKED_NAME;
-use crate::store::Store;
+use crate::log::store::Store;
 
 /// Blocks that are asked of the device together; more are asked in turn.
 pub const READ_BATCH_BLOCKS: usize = 64;
