@@ -45,12 +45,12 @@ const INSIDE: [&str; 10] = [
     "crates/durable/src/heap_file.rs",
     "crates/durable/src/location.rs",
     "crates/maps/src/log/create.rs",
-    "crates/runtime/src/durable_inspect.rs",
-    "crates/runtime/src/machine.rs",
-    "crates/runtime/src/observe.rs",
-    "crates/runtime/src/obstacles.rs",
-    "crates/runtime/src/stats_page.rs",
-    "crates/runtime/src/store_location.rs",
+    "crates/runtime/src/durable/inspect.rs",
+    "crates/runtime/src/settings/machine.rs",
+    "crates/runtime/src/stats/observe.rs",
+    "crates/runtime/src/settings/obstacles.rs",
+    "crates/runtime/src/stats/page.rs",
+    "crates/runtime/src/settings/store_location.rs",
     "crates/sys/src/threads/rendezvous_list.rs",
 ];
 /// Calls and symbols that are there behind `cancellation::Off`: io_uring's descriptor is closed by
@@ -178,7 +178,7 @@ fn canary_cancellation_points_are_caught() {
         ("//! A.\n#[cfg(test)]\nmod tests {\n use std::fs;\n}\n", 0),
     ] {
         assert_eq!(caught("crates/store/src/read.rs", text), count, "{text}");
-        assert_eq!(caught("crates/runtime/src/workers.rs", text), count, "{text}");
+        assert_eq!(caught("crates/runtime/src/control/workers.rs", text), count, "{text}");
         assert_eq!(caught("crates/cli/src/main.rs", text), 0);
     }
     assert_eq!(

@@ -8,14 +8,28 @@
 //!   open ──► tables of the last checkpoint are loaded ──► in use ──checkpoint──► in use ... close
 //! ```
 //!
-//! Here is the handle: what names a heap, its roots, its end. `durable_open`, `durable_allocate`
-//! and `durable_checkpoint` have the rest.
+//! Here is the handle: what names a heap, its roots, its end. `open`, `allocate` and
+//! `checkpoint` have the rest.
 //!
 //! Guarantees: a heap that was closed was saved whole; one that was abandoned is what its last
 //! checkpoint holds.
 //! Never: in a forked child: the memory is not there.
 //! Threads: any, outside the fault path. Lock order: the file, then the cache, then as in a fork:
 //! growth, the heap, the gate.
+
+pub(crate) mod allocate;
+pub(crate) mod checkpoint;
+pub(crate) mod compact;
+pub(crate) mod error;
+pub(crate) mod full_wait;
+pub mod inspect;
+pub(crate) mod open;
+pub(crate) mod options;
+pub mod repair;
+pub(crate) mod snapshots;
+pub(crate) mod state;
+pub(crate) mod ticket;
+pub(crate) mod worker;
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -26,9 +40,9 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::mapping;
 use deepheap_sys::threads::thread;
 
-use crate::durable_error::CheckpointError;
-use crate::durable_state::Durable;
-use crate::durable_worker::Checkpoint;
+use crate::durable::error::CheckpointError;
+use crate::durable::state::Durable;
+use crate::durable::worker::Checkpoint;
 use crate::runtime::{Inside, Runtime, durable_at, hold_durable, is_open, running};
 
 /// While a heap is being closed.
@@ -165,7 +179,7 @@ impl Runtime {
     /// Drops a durable runtime.
     ///
     /// # Safety
-    /// Nobody uses it any more, and it was made by `durable_open`.
+    /// Nobody uses it any more, and it was made by `open`.
     pub(crate) unsafe fn discard(&'static self) {
         let runtime = core::ptr::from_ref(self).cast_mut();
         // SAFETY: both were boxed, and by the caller's promise nobody uses them. The pager refers

@@ -15,6 +15,9 @@
 //! Never: starts the heap.
 //! Threads: any, outside the fault path.
 
+pub(crate) mod private;
+pub(crate) mod private_table;
+
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
@@ -25,10 +28,11 @@ use deepheap_sys::faults::fault_signal;
 
 pub use deepheap_maps::{Advice, BUDGET_MIN, MAPS_MAX, MapError, Stats};
 
-use crate::config::{Config, ConfigError, map_ram};
-use crate::machine::Machine;
+use crate::memory::fault_handler;
+use crate::process;
 use crate::runtime::Inside;
-use crate::{fault_handler, private_maps, process};
+use crate::settings::config::{Config, ConfigError, map_ram};
+use crate::settings::machine::Machine;
 
 /// The part of the machine's memory that a map gets if nothing is said.
 const RAM_PART: u64 = 4;
@@ -94,7 +98,7 @@ pub struct MapOptions {
 /// [`MapFailure`].
 pub fn map(path: &Path, options: MapOptions) -> Result<*mut u8, MapFailure> {
     if options.is_private {
-        return Ok(private_maps::map(path, options.length, options.writes)?);
+        return Ok(private::map(path, options.length, options.writes)?);
     }
     let _inside = Inside::enter();
     let resources = |errno| MapFailure::Map(MapError::Resources(errno));
@@ -148,7 +152,7 @@ fn watch_exit() -> Result<(), Errno> {
 /// No thread uses its memory any more.
 pub unsafe fn unmap(address: *mut u8) -> Result<(), MapError> {
     // SAFETY: the caller's promise.
-    if unsafe { private_maps::unmap(address as usize) }.is_some() {
+    if unsafe { private::unmap(address as usize) }.is_some() {
         return Ok(());
     }
     let _inside = Inside::enter();
@@ -176,7 +180,7 @@ pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError>
 /// # Errors
 /// [`MapError`]; after one of the device itself nobody knows what is durable.
 pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
-    if private_maps::bytes_from(address as usize).is_some() {
+    if private::bytes_from(address as usize).is_some() {
         return Ok(());
     }
     let _inside = Inside::enter();
@@ -188,7 +192,7 @@ pub fn sync(address: *const u8, length: usize) -> Result<(), MapError> {
 /// # Errors
 /// `MapError::NotAMap`.
 pub fn advise(address: *const u8, length: usize, advice: Advice) -> Result<(), MapError> {
-    if private_maps::bytes_from(address as usize).is_some() {
+    if private::bytes_from(address as usize).is_some() {
         return Ok(());
     }
     let _inside = Inside::enter();
@@ -228,7 +232,7 @@ impl Map {
     /// [`MapFailure`].
     pub fn open(path: &Path, options: MapOptions) -> Result<Map, MapFailure> {
         let at = map(path, options)?;
-        let bytes = maps::bytes_from(at).or_else(|| private_maps::bytes_from(at as usize));
+        let bytes = maps::bytes_from(at).or_else(|| private::bytes_from(at as usize));
         let bytes = bytes.unwrap_or(0);
         Ok(Map { at, bytes })
     }

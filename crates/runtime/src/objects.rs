@@ -8,6 +8,8 @@
 //! Never: panics on bad input; touches the program's buffers while an object is owned.
 //! Threads: any, outside the fault path.
 
+pub(crate) mod boxed;
+
 use core::ptr;
 
 use deepheap_heap::{ObjectShape, PAGE, PageNo};
@@ -20,9 +22,9 @@ use deepheap_sys::memory::byte_copy;
 use deepheap_sys::threads::signals::open_fault_signal;
 use deepheap_sys::threads::tls;
 
-use crate::allocate::free;
+use crate::memory::allocate::free;
+use crate::process::start::start_from_environment;
 use crate::runtime::{Inside, Runtime, running, running_at};
-use crate::start::start_from_environment;
 
 /// Why a call could not be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,7 +254,7 @@ pub fn pin(object: *const u8) -> Result<(), ObjectError> {
     if running_at(object as usize).and_then(|runtime| runtime.managed()).is_none() {
         return Err(ObjectError::Resources);
     }
-    let is_pinned = crate::residency::pin_for_long(object as usize, bytes);
+    let is_pinned = crate::memory::residency::pin_for_long(object as usize, bytes);
     is_pinned.then_some(()).ok_or(ObjectError::Resources)
 }
 
@@ -266,7 +268,7 @@ pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
         return Ok(());
     }
     let bytes = bytes_of(object)?;
-    crate::residency::unpin_for_long(object as usize, bytes);
+    crate::memory::residency::unpin_for_long(object as usize, bytes);
     Ok(())
 }
 

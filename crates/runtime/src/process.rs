@@ -7,13 +7,23 @@
 //! Never: starts the runtime.
 //! Threads: `attach` from any; the rest from libc, in the thread that forks or ends.
 
+pub(crate) mod children;
+pub(crate) mod fork;
+pub(crate) mod provision;
+pub(crate) mod rights;
+pub(crate) mod start;
+pub(crate) mod switch;
+#[cfg(feature = "device-hook")]
+pub mod tier_hook;
+
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::files::stream_list;
 use deepheap_sys::threads::thread;
 
-use crate::{fork, observe, thread_cache};
+use crate::memory::thread_cache;
+use crate::stats::observe;
 
 static HOSTED: AtomicBool = AtomicBool::new(false);
 static ATTACHED: AtomicBool = AtomicBool::new(false);

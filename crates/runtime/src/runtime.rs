@@ -29,13 +29,13 @@ use deepheap_sys::threads::signals::open_fault_signal;
 use deepheap_sys::threads::thread::ThreadId;
 use deepheap_sys::threads::{cancellation, tls};
 
-use crate::area_table::Areas;
-use crate::config::{Config, OPEN_MAX};
-use crate::durable_state::Durable;
-use crate::provision::Provision;
-use crate::stall_share::StallShare;
-use crate::stats_page::StatsPage;
-use crate::trace_file::TraceFile;
+use crate::control::stall_share::StallShare;
+use crate::durable::state::Durable;
+use crate::memory::area_table::Areas;
+use crate::process::provision::Provision;
+use crate::settings::config::{Config, OPEN_MAX};
+use crate::stats::page::StatsPage;
+use crate::stats::trace_file::TraceFile;
 
 /// Address space of the heap: the widest that 30 bits of page number can name.
 pub(crate) const REGION_BYTES: usize = 1 << 42;

@@ -1,15 +1,26 @@
 //! Stats: one plain snapshot of everything deepheap counts; the struct `dh_stats` gives to C.
 //!
 //! Guarantees: the layout of a version never changes; a new field means a new `STATS_VERSION`.
-//! Never: takes a lock or allocates; it is only data. `stats_page` fills it, `stats_report` prints
+//! Never: takes a lock or allocates; it is only data. `page` fills it, `report` prints
 //! it.
+
+pub(crate) mod heap_map;
+pub(crate) mod histogram;
+pub(crate) mod observe;
+#[doc(hidden)]
+pub mod page;
+#[doc(hidden)]
+pub mod report;
+pub mod table;
+pub(crate) mod trace_file;
+pub(crate) mod trace_recorder;
 
 use core::mem::offset_of;
 
 use serde::Serialize;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_mut, transmute_ref};
 
-use crate::histogram::Histogram;
+use crate::stats::histogram::Histogram;
 
 /// Version of the layout of [`Stats`] and of the shared statistics page.
 pub const STATS_VERSION: u32 = 8;

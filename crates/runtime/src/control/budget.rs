@@ -1,0 +1,129 @@
+//! Budget: how the RAM budget is divided where the settings say nothing, and how the store is laid
+//! out.
+//!
+//! Guarantees: a plain heap leaves room in the budget for all that managing it would add.
+//! Never: allocates; it computes sizes.
+//! Threads: any, outside the fault path.
+
+use core::sync::atomic::Ordering;
+
+use deepheap_heap::PAGE;
+use deepheap_pager::overhead_of_managing;
+use deepheap_store::{Options as StoreOptions, RING_BYTES};
+use deepheap_sys::threads::thread;
+
+use crate::runtime::{GRANT_BLOCKS, Runtime};
+use crate::settings::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
+use crate::settings::limits;
+use crate::settings::store_location::StoreLocation;
+
+/// Under a bound on stalls, and in a pool, a heap of so many bytes is managed: what is less is not
+/// worth it.
+const PLAIN_UNDER_BOUND_BYTES: usize = 32 << 20;
+/// Segments in memory, open or on their way to the device: five, and more where they take one part
+/// of the budget in so many together at most.
+const SEGMENT_BUFFERS: core::ops::RangeInclusive<u64> = 5..=8;
+const BUDGET_PART_OF_BUFFERS: u64 = 128;
+/// Batches of reads that can be on their way to the device at a time: so many for each CPU, since
+/// threads wait for them, and within limits.
+const RINGS_PER_CPU: usize = 16;
+const RINGS: core::ops::RangeInclusive<usize> = 4..=32;
+/// Rings take one part of the budget in so many at most, beyond the least of them, and of the
+/// descriptors that the program may open one in so many.
+const BUDGET_PART_OF_RINGS: u64 = 512;
+const DESCRIPTORS_PER_RING: u64 = 16;
+
+/// Segments of the store of which one at least is for collection alone, within limits.
+const SEGMENTS_PER_RESERVE: u64 = 64;
+const RESERVE_SEGMENTS: core::ops::RangeInclusive<u64> = 3..=8;
+/// Segments that a store has at least, unless they were too small: the few that are not for the
+/// heap are a small part of it then.
+const SEGMENTS_LEAST: u64 = 128;
+
+impl Runtime {
+    /// The budget: what durable heaps have of it is not ours.
+    pub(crate) fn ram(&self) -> usize {
+        (self.config.ram as usize).saturating_sub(self.lent.load(Ordering::Relaxed))
+    }
+
+    /// What may be used of the budget now: less than all under a bound on stalls, or in a pool.
+    pub(crate) fn present_ram(&self) -> usize {
+        match self.pager().filter(|_| self.config.is_managed_early()) {
+            Some(pager) => pager.usage().budget + self.lent.load(Ordering::Relaxed),
+            None => self.config.ram as usize,
+        }
+    }
+
+    /// Pages that stay plain: as many as fit in RAM, or only a few where what is not needed is
+    /// to leave, which what is plain cannot.
+    pub(crate) fn most_plain_pages(&self, is_refused: bool) -> usize {
+        let fits = self.plain_pages();
+        match self.config.is_managed_early() {
+            true if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
+            _ => fits,
+        }
+    }
+
+    /// Pages that fit in RAM together with what managing them would add.
+    pub(crate) fn plain_pages(&self) -> usize {
+        let budget = self.ram();
+        // One more for the collector, which reads a segment at a time.
+        let store = (self.segment_buffers() + 1) * self.config.segment_bytes as usize
+            + self.rings() * RING_BYTES as usize
+            + self.second_tier_bytes();
+        let overhead = overhead_of_managing(budget) + store + self.heap.metadata_bytes();
+        budget.saturating_sub(overhead) / PAGE
+    }
+
+    /// A budget under which the heap, as it is now, would not have outgrown RAM.
+    pub(crate) fn ram_that_holds_all(&self) -> u64 {
+        // The segments of a small budget are smaller than those of the one that is looked for.
+        let segment = self.config.segment_bytes.max(SEGMENT_DEFAULT_BYTES) as usize;
+        let store = (*SEGMENT_BUFFERS.end() as usize + 1) * segment + self.second_tier_bytes();
+        let least = self.heap.committed_pages() * PAGE + self.heap.metadata_bytes() + store;
+        // The rest is a small part of the budget: each step comes closer.
+        let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
+        budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64
+    }
+
+    /// Segments in memory.
+    pub(crate) fn segment_buffers(&self) -> usize {
+        let of_budget =
+            self.config.usual_ram() / BUDGET_PART_OF_BUFFERS / self.config.segment_bytes;
+        of_budget.clamp(*SEGMENT_BUFFERS.start(), *SEGMENT_BUFFERS.end()) as usize
+    }
+
+    /// Rings of the store's device. Those of a forked child are the least: a fork is to be quick.
+    pub(crate) fn rings(&self) -> usize {
+        let of_budget = self.config.usual_ram() / BUDGET_PART_OF_RINGS / RING_BYTES;
+        let descriptors = limits::open_files().map_or(u64::MAX, |limit| limit.soft);
+        let of_descriptors = descriptors / DESCRIPTORS_PER_RING;
+        let rings = of_budget.min(of_descriptors).min(1 << 10) as usize;
+        let of_cpus = thread::cpu_count() * RINGS_PER_CPU;
+        rings.min(of_cpus).clamp(*RINGS.start(), *RINGS.end())
+    }
+
+    /// How the store is laid out at a location.
+    pub(crate) fn store_options(
+        &self,
+        location: &StoreLocation,
+        settings: &Config,
+        buffers: usize,
+    ) -> StoreOptions {
+        let capacity_bytes = location.capacity_bytes(settings).unwrap_or(u64::MAX);
+        let most = (capacity_bytes / SEGMENTS_LEAST).max(SEGMENT_MIN_BYTES);
+        let mut segment_bytes = settings.segment_bytes;
+        while segment_bytes > most {
+            segment_bytes /= 2;
+        }
+        let reserve = capacity_bytes / segment_bytes / SEGMENTS_PER_RESERVE;
+        let reserve = reserve.clamp(*RESERVE_SEGMENTS.start(), *RESERVE_SEGMENTS.end());
+        StoreOptions { segment_bytes, capacity_bytes, buffers, reserve_segments: reserve as u32 }
+    }
+
+    /// Bytes of the page buffer; none if it is tuned by itself.
+    pub(crate) fn page_buffer_bytes(&self) -> Option<usize> {
+        let page_buffer = self.config.page_buffer?;
+        Some(page_buffer.bytes_of(self.ram() as u64) as usize)
+    }
+}

@@ -1,0 +1,386 @@
+//! Workers: the threads of a managing heap. All of them sleep when there is nothing to do.
+//!
+//! | thread | loop |
+//! |---|---|
+//! | evictor | pages out of the page buffer before faults wait; unused staging and stacks, too |
+//! | | the least RAM that holds a bound on stalls, if there is one (`least_ram`) |
+//! | | its share of a pool's RAM, if it is in one (`pool_share`) |
+//! | | what nobody needs goes back when a fault finds no room in the store (`relief`) |
+//! | helpers | the same pages, where there are many processors and the evictor falls behind |
+//! | writer | sealed segments to the device |
+//! | fetchers | the next stretches of a scan, and objects that the program asked for |
+//! | committer | a durable heap's checkpoints that nobody makes himself (`durable/worker`) |
+//! | viewer | gauges and a map of the heap, when another process asks (`viewer`) |
+//! | collector | half-dead segments into free ones; dead children's pins; discard |
+//! | another writer and collector | the same for a second tier (`second_tier`) |
+//! | tracer | what the rings of a traced process hold to its file (`trace_recorder`) |
+//!
+//! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls, ten in a pool. A
+//! worker that fails says why, once, and goes on trying at leisure.
+//! Never: touches managed memory.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+
+use deepheap_pager::{Moves, Pager};
+use deepheap_store::StoreError;
+use deepheap_sys::errno::Errno;
+use deepheap_sys::memory::pinned_array::PinnedArray;
+use deepheap_sys::process::clock;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::thread;
+
+use crate::control::least_ram::LeastRam;
+use crate::control::pool_share::PoolShare;
+use crate::control::thrashing::Watch;
+use crate::control::viewer::viewer;
+use crate::number;
+use crate::runtime::{Inside, Runtime};
+
+/// How long a worker waits after a failure before it tries again.
+pub(crate) const LEISURE: Duration = Duration::from_millis(100);
+/// How long the evictor waits at first when nothing can be evicted (everything is pinned, or a
+/// forked child withholds the store); twice as long each time, up to `LEISURE`.
+pub(crate) const SHORT: Duration = Duration::from_millis(1);
+
+/// The loop of a worker.
+pub(crate) type Loop = fn(&'static Runtime, &'static Pager);
+
+/// What a worker does.
+struct Job {
+    runtime: &'static Runtime,
+    run: Loop,
+}
+
+static WRITE_FAILURE_SAID: AtomicBool = AtomicBool::new(false);
+static RECOVERY_SAID: AtomicBool = AtomicBool::new(false);
+static OVERRUN_SAID: AtomicBool = AtomicBool::new(false);
+static LACK_SAID: AtomicBool = AtomicBool::new(false);
+
+/// Batches of eviction after which the shares of the budget are looked at again.
+const BATCHES_BETWEEN: u32 = 16;
+
+/// Buffers and stacks that were not used for so long are given back. So much is between two tries
+/// to start workers that there was no room for.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Batches that the evictor of a child evicts before it starts the other workers.
+const BATCHES_ALONE: u32 = 4;
+
+/// Starts the workers of a heap that is managed from now on. The pager is published before.
+pub(crate) fn start(runtime: &'static Runtime) {
+    say_anew();
+    if let Some(pager) = runtime.pager() {
+        pager.begin_without_workers();
+        start_others(runtime, pager);
+        runtime.start_second_tier();
+        if pager.trace().is_on() {
+            spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.record_trace(pager));
+        }
+    }
+    spawn(runtime, c"deepheap-evict", evictor);
+}
+
+/// In a forked child, where those of the parent do not exist: starts the evictor. Most children do
+/// little before they end or execute a program, so it starts the others when it has work. Where
+/// there is no room even for it, or for them, threads do their work themselves (the pager's
+/// `stand_in`).
+pub(crate) fn start_in_child(runtime: &'static Runtime) {
+    say_anew();
+    runtime.others_started.store(0, Ordering::Relaxed);
+    runtime.helpers.store(0, Ordering::Relaxed);
+    spawn(runtime, c"deepheap-evict", evictor);
+}
+
+fn say_anew() {
+    for flag in [&WRITE_FAILURE_SAID, &RECOVERY_SAID, &LACK_SAID] {
+        flag.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The workers beside the evictor, in the order in which they are needed.
+fn others(runtime: &Runtime, pager: &Pager) -> impl Iterator<Item = (&'static CStr, Loop)> {
+    // Of a heap that is only read nothing is written, and nothing is collected.
+    let writes = !runtime.is_read_only();
+    // The page is that of the process.
+    let has_page = runtime.durable.is_none();
+    let some = [
+        (writes, c"deepheap-gc", collector as Loop),
+        (writes, c"deepheap-write", writer),
+        (true, c"deepheap-fetch", fetcher),
+        (true, c"deepheap-fetch", fetcher),
+        (true, c"deepheap-fetch", fetcher),
+        (has_page, c"deepheap-view", viewer),
+    ];
+    let helpers = (1..pager.evictors()).map(|_| (c"deepheap-evict", helper as Loop));
+    let some = some.into_iter().filter(|(is_wanted, ..)| *is_wanted);
+    some.map(|(_, name, run)| (name, run)).chain(helpers)
+}
+
+/// Starts those of the others that do not run yet; false if there is no room for one.
+fn start_others(runtime: &'static Runtime, pager: &'static Pager) -> bool {
+    let started = &runtime.others_started;
+    let waiting = others(runtime, pager).skip(started.load(Ordering::Relaxed));
+    waiting.fold(true, |goes_on, (name, run)| {
+        let has_started = goes_on && spawn(runtime, name, run);
+        started.fetch_add(usize::from(has_started), Ordering::Relaxed);
+        has_started
+    })
+}
+
+/// Starts one more; the pager is published. False if there is no room for one more thread.
+pub(crate) fn spawn(runtime: &'static Runtime, name: &CStr, run: Loop) -> bool {
+    let job = Box::into_raw(Box::new(Job { runtime, run }));
+    runtime.workers.fetch_add(1, Ordering::SeqCst);
+    match thread::spawn(name, begin, job.expose_provenance()) {
+        // The process's own workers run to its end, and are not waited for.
+        Ok(thread) if runtime.durable.is_some() => runtime.threads.lock().push(thread),
+        Ok(_) => {}
+        Err(errno) => {
+            runtime.workers.fetch_sub(1, Ordering::SeqCst);
+            // SAFETY: made above, and no thread has it.
+            drop(unsafe { Box::from_raw(job) });
+            let is_durable = runtime.durable.is_some();
+            if is_durable || !LACK_SAID.swap(true, Ordering::Relaxed) {
+                say(&[
+                    Piece::Text("a worker thread cannot be started: "),
+                    Piece::Error(errno),
+                    Piece::Text(if is_durable { "" } else { "; other threads do its work" }),
+                    Piece::Text("; raise the limit on processes (ulimit -u, pids cgroup)"),
+                ]);
+            }
+            if is_durable {
+                std::process::abort();
+            }
+            return false;
+        }
+    }
+    true
+}
+
+fn begin(argument: usize) {
+    // SAFETY: `spawn` leaked it for this thread alone.
+    let job = unsafe { Box::from_raw(core::ptr::with_exposed_provenance_mut::<Job>(argument)) };
+    let Job { runtime, run } = *job;
+    {
+        let _inside = Inside::enter();
+        if let Some(pager) = runtime.pager() {
+            run(runtime, pager);
+        }
+    }
+    // The last touch of the runtime: `close` may drop it from here on.
+    runtime.workers.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
+    pager.note_evictor();
+    let mut said = false;
+    let mut company = Company::default();
+    let mut trimmed_ns = clock::monotonic_ns();
+    let mut watch = Watch::default();
+    let mut least = runtime.least_ram();
+    let mut pool = runtime.pool_share(pager);
+    let mut tier_bound = runtime.tier_bound();
+    while !pager.has_ended() {
+        // Once there is nothing to give back there is no limit: at rest nobody runs.
+        let looks = [least.as_ref().map(LeastRam::pause), pool.as_ref().map(PoolShare::pause)];
+        let trim = pager.is_touched().then_some(IDLE);
+        pager.wait_for_eviction(looks.into_iter().flatten().chain(trim).min());
+        pager.take_over_spans();
+        runtime.serve_relief(pager);
+        let mut moves = Moves::default();
+        let mut pause = SHORT;
+        let nap = |pause: &mut Duration| {
+            thread::sleep(*pause);
+            *pause = (2 * *pause).min(LEISURE);
+        };
+        let mut batches = 0;
+        runtime.hold_stall_bound(pager, &mut least);
+        runtime.hold_pool_share(pager, &mut pool);
+        runtime.hold_tier_bound(pager, &mut tier_bound);
+        let mut border_moves = pager.rebalance();
+        if !border_moves {
+            say_overrun(pager);
+        }
+        if least.is_some() || pool.is_some() {
+            pager.trim_cache(&mut moves);
+        }
+        while pager.trim_table(&mut moves) && !pager.has_ended() {
+            pager.rebalance();
+        }
+        while pager.must_evict() && !pager.has_ended() {
+            runtime.serve_relief(pager);
+            batches += 1;
+            company.need(runtime, pager);
+            let is_time = batches % BATCHES_BETWEEN == 0;
+            if is_time {
+                pager.ask_for_help();
+                runtime.count_moves(0, &core::mem::take(&mut moves));
+                runtime.watch_for_thrashing(&mut watch);
+                runtime.hold_stall_bound(pager, &mut least);
+                runtime.hold_pool_share(pager, &mut pool);
+                runtime.hold_tier_bound(pager, &mut tier_bound);
+            }
+            if is_time || border_moves {
+                border_moves = pager.rebalance();
+            }
+            let before = moves.evicted();
+            // Asked before: a child that ends meanwhile gives back the space we do not find.
+            let withheld = pager.store().is_pinned();
+            match pager.evict(0, &mut moves) {
+                Ok(_) if moves.evicted() > before => pause = SHORT,
+                Ok(_) => nap(&mut pause),
+                Err(StoreError::Full) if withheld => {
+                    runtime.forget_dead_children(pager);
+                    nap(&mut pause);
+                }
+                Err(error) => {
+                    say_write_failure(pager);
+                    if !said {
+                        said = true;
+                        say_store("cannot make room in RAM", error);
+                    }
+                    thread::sleep(LEISURE);
+                }
+            }
+        }
+        runtime.count_moves(0, &moves);
+        runtime.watch_for_thrashing(&mut watch);
+        let now_ns = clock::monotonic_ns();
+        if now_ns - trimmed_ns >= IDLE.as_nanos() as u64 {
+            trimmed_ns = now_ns;
+            pager.trim();
+        }
+        pager.rebalance();
+        runtime.publish_gauges();
+    }
+}
+
+/// Whether the evictor has the other workers beside it.
+#[derive(Default)]
+struct Company {
+    batches_alone: u32,
+    is_there: bool,
+    tried_ns: u64,
+}
+
+impl Company {
+    /// Before a batch: starts them if this is more than a little work.
+    fn need(&mut self, runtime: &'static Runtime, pager: &'static Pager) {
+        self.batches_alone = self.batches_alone.saturating_add(1);
+        if self.is_there || self.batches_alone <= BATCHES_ALONE {
+            return;
+        }
+        let now_ns = clock::monotonic_ns();
+        if self.tried_ns == 0 || now_ns - self.tried_ns >= IDLE.as_nanos() as u64 {
+            self.tried_ns = now_ns;
+            self.is_there = start_others(runtime, pager);
+        }
+    }
+}
+
+fn helper(runtime: &'static Runtime, pager: &'static Pager) {
+    let evictor = 1 + runtime.helpers.fetch_add(1, Ordering::Relaxed);
+    while !pager.has_ended() {
+        let mut moves = Moves::default();
+        pager.help(evictor, &mut moves);
+        runtime.count_moves(0, &moves);
+    }
+}
+
+fn writer(runtime: &'static Runtime, pager: &'static Pager) {
+    while !pager.has_ended() {
+        pager.store().write_sealed(true);
+        say_write_failure(pager);
+        say_recovery(pager);
+        runtime.publish_gauges();
+    }
+}
+
+fn collector(runtime: &'static Runtime, pager: &'static Pager) {
+    pager.note_collector();
+    let segment = pager.store().segment_bytes();
+    let Ok(mut buffer) = PinnedArray::<u8>::new(segment) else {
+        say(&[Piece::Text("no memory for the collector's buffer")]);
+        std::process::abort();
+    };
+    let mut said = false;
+    let mut fruitless = SHORT;
+    while !pager.has_ended() {
+        let limit = || runtime.has_space_to_return().then_some(LEISURE);
+        if !pager.store().wait_for_work(limit) {
+            runtime.return_space(pager);
+            continue;
+        }
+        runtime.forget_dead_children(pager);
+        match pager.collect(pager.store(), &mut buffer) {
+            Ok(true) => {
+                fruitless = SHORT;
+                runtime.publish_gauges();
+            }
+            Ok(false) => {
+                // Nothing worth collecting now, or all that is dead is pinned for a child.
+                thread::sleep(fruitless);
+                fruitless = (fruitless * 2).min(LEISURE);
+            }
+            Err(error) => {
+                if !said {
+                    said = true;
+                    say_store("a segment cannot be collected", error);
+                }
+                thread::sleep(LEISURE);
+            }
+        }
+    }
+}
+
+fn fetcher(runtime: &'static Runtime, pager: &'static Pager) {
+    while !pager.has_ended() {
+        let mut moves = Moves::default();
+        let pages = pager.serve_prefetch(&mut moves);
+        runtime.count_moves(0, &moves);
+        runtime.stats.add(0, number!(prefetched), pages.into());
+    }
+}
+
+/// Says once that the device of the store refused a write, and why: whoever finds out first, before
+/// it says what follows from that. Safe in a signal handler.
+pub(crate) fn say_write_failure(pager: &Pager) {
+    let Some(StoreError::Io(errno)) = pager.store().failure() else { return };
+    if !WRITE_FAILURE_SAID.swap(true, Ordering::Relaxed) {
+        say(&[
+            Piece::Text(
+                "a write to the store failed; what it held stays in RAM and is tried again: ",
+            ),
+            Piece::Error(errno),
+            Piece::Text(if errno == Errno::EFBIG { "; raise `ulimit -f`" } else { "" }),
+        ]);
+    }
+}
+
+/// Says once that more has to stay in RAM than the budget has room for. To be asked when the border
+/// has given the page buffer all that it can.
+fn say_overrun(pager: &Pager) {
+    if pager.is_overrun() && !OVERRUN_SAID.swap(true, Ordering::Relaxed) {
+        say(&[Piece::Text(
+            "the RAM budget is overrun by memory that has to stay in RAM: buffers of calls that \
+             wait, stacks that the program gave to threads, what it has pinned, locked or \
+             protected; give more --ram (said once)",
+        )]);
+    }
+}
+
+/// Says once that what was refused is written now.
+fn say_recovery(pager: &Pager) {
+    let was_said = WRITE_FAILURE_SAID.load(Ordering::Relaxed);
+    if was_said && !RECOVERY_SAID.load(Ordering::Relaxed) && !pager.store().has_failed_writes() {
+        RECOVERY_SAID.store(true, Ordering::Relaxed);
+        say(&[Piece::Text("the store has taken what it had refused")]);
+    }
+}
+
+fn say_store(what: &str, error: StoreError) {
+    // Workers may allocate (pinned memory) to say something.
+    say(&[Piece::Text(what), Piece::Text(": "), Piece::Text(&error.to_string())]);
+}

@@ -1,0 +1,138 @@
+//! Durable compact: makes the file of a durable heap smaller.
+//!
+//! 1. The heap is opened as by a program, and collection moves what lives out of segments of which
+//!    much is dead. A checkpoint lets go of them; so does the one that closes the heap.
+//! 2. Segments at the end of the file are copied to free places before them (`store`'s `relocate`).
+//! 3. What nothing needs goes back to the file system, and the file is cut off.
+//!
+//! Guarantees: every step ends with a checkpoint of the same content, or changes nothing that any
+//! checkpoint needs. Snapshots stay, and keep what they have.
+//! Never: writes where a reader reads. A reader keeps the heap from being compacted, but for
+//! snapshots; one that begins meanwhile, from being cut off.
+//! Threads: one; no process has the heap open for writing.
+
+use core::time::Duration;
+use std::os::fd::RawFd;
+
+use deepheap_durable::offline::open_existing;
+use deepheap_durable::pins::has_readers_before;
+use deepheap_durable::{HeapFile, OpenError, location};
+use deepheap_store::{DurableFile, Store};
+use deepheap_sys::process::clock;
+use deepheap_sys::threads::thread;
+
+use crate::durable::DurableHeap;
+use crate::durable::error::CheckpointError;
+use crate::durable::options::DurableOptions;
+use crate::runtime::Inside;
+
+/// What was emptied in one pass is free in the next one, and may be filled from others.
+const PASSES: usize = 3;
+/// Between two looks at the collector.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How long a pass goes on although nothing is won: the disk may be full.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What compacting did.
+#[derive(Debug)]
+pub struct Compacted {
+    /// Bytes of the disk that the file took.
+    pub disk_bytes_before: u64,
+    /// Bytes of the disk that it takes.
+    pub disk_bytes: u64,
+    /// Why collection did not move what lives together, or not all of it: the heap cannot be opened
+    /// in this process, or there was no room for copies.
+    pub uncollected: Option<String>,
+}
+
+impl DurableHeap {
+    /// Makes the file of a heap smaller that no process has open for writing.
+    ///
+    /// # Errors
+    /// `OpenError`; the heap holds what it held in any case.
+    pub fn compact<'a>(of: impl Into<HeapFile<'a>>) -> Result<Compacted, OpenError> {
+        let of = of.into();
+        let disk_bytes_before = location::disk_bytes(of.path)?;
+        {
+            let _inside = Inside::enter();
+            let (file, descriptor) = open_existing(&of)?;
+            // A checkpoint that is read keeps all that collection would empty.
+            refuse_readers_before(&file, descriptor, file.checkpoint() + 1)?;
+        }
+        let uncollected = collect(&of)?;
+        let _inside = Inside::enter();
+        let (mut file, descriptor) = open_existing(&of)?;
+        // A reader of an earlier checkpoint needs places that are free now, and would lose them.
+        // What the last one has stays where it is, too, until the file is cut off.
+        refuse_readers_before(&file, descriptor, file.checkpoint())?;
+        file.move_down()?;
+        refuse_readers_before(&file, descriptor, file.checkpoint())?;
+        location::cut_off(of.path, file.give_back_free()?)?;
+        let disk_bytes = location::disk_bytes(of.path)?;
+        Ok(Compacted { disk_bytes_before, disk_bytes, uncollected })
+    }
+}
+
+fn refuse_readers_before(file: &DurableFile, descriptor: RawFd, end: u64) -> Result<(), OpenError> {
+    if has_readers_before(file, descriptor, end) { Err(OpenError::Read) } else { Ok(()) }
+}
+
+/// Moves what lives together; why not, where the file can be cut off all the same.
+fn collect(of: &HeapFile<'_>) -> Result<Option<String>, OpenError> {
+    let options = DurableOptions::parse("")?;
+    let opened = {
+        let _inside = Inside::enter();
+        DurableHeap::open_once(of, &options)
+    };
+    let heap = match opened {
+        Ok(heap) => heap,
+        Err(error @ (OpenError::Process(..) | OpenError::System(_))) => {
+            return Ok(Some(error.to_string()));
+        }
+        Err(error) => return Err(error),
+    };
+    let done = collect_in(heap);
+    // SAFETY: the handle is this function's alone.
+    let closed = unsafe { heap.close() };
+    if closed.is_err() {
+        // SAFETY: as above.
+        unsafe { heap.abandon() };
+    }
+    match done.and(closed.map(drop)) {
+        Ok(()) => Ok(None),
+        Err(CheckpointError::File(error)) => Err(error.into()),
+        Err(error) => Ok(Some(error.to_string())),
+    }
+}
+
+fn collect_in(heap: DurableHeap) -> Result<(), CheckpointError> {
+    let pager = heap.pager()?;
+    for _ in 0..PASSES {
+        let won = collect_once(pager.store());
+        if won == 0 {
+            break;
+        }
+        heap.checkpoint()?;
+    }
+    Ok(())
+}
+
+/// One pass; how many segments were emptied: each that there is once, at most.
+fn collect_once(store: &Store) -> u64 {
+    let before = store.stats();
+    let most = before.segments_on_device;
+    let (mut won, mut won_at_ns) = (0, clock::monotonic_ns());
+    store.compact(true);
+    while !store.is_compact() && won <= most {
+        thread::sleep(PAUSE);
+        let (now_won, now_ns) =
+            (store.stats().segments_collected - before.segments_collected, clock::monotonic_ns());
+        if now_won > won {
+            (won, won_at_ns) = (now_won, now_ns);
+        } else if now_ns - won_at_ns > PATIENCE.as_nanos() as u64 {
+            break;
+        }
+    }
+    store.compact(false);
+    store.stats().segments_collected - before.segments_collected
+}

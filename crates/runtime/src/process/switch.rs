@@ -1,0 +1,262 @@
+//! Switch: the one change from plain to managing. A store is opened, a pager is made and published,
+//! the workers start.
+//!
+//! Guarantees: the switch loses nothing and moves nothing; if it fails, the heap stays plain, and
+//! the reason is logged once.
+//! Never: tried again after it failed.
+//! Threads: any, outside the fault path, under `growth` with all signals blocked.
+
+use core::ffi::c_void;
+use core::fmt;
+use std::path::Path;
+
+use deepheap_heap::{PAGE, SPAN};
+use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks, lanes_shift};
+use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
+use deepheap_sys::errno::Errno;
+use deepheap_sys::faults::{fault_signal, handler_stack};
+use deepheap_sys::files::direct_file::OpenError;
+use deepheap_sys::memory::userfaultfd::Userfaultfd;
+use deepheap_sys::memory::{large_stack, pagemap};
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::threads::signals::Blocked;
+
+use crate::control::{second_tier, workers};
+use crate::memory::{fault_handler, holds};
+use crate::process::provision::{Frames, Ground, Provision};
+use crate::runtime::{Growth, Inside, Runtime};
+use crate::settings::config::Config;
+use crate::settings::obstacles;
+use crate::settings::store_location::{StoreLocation, StoreLocationError, open_unnamed};
+
+/// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
+/// program's own stack may be small, and would keep what was touched of it.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Why the heap cannot grow beyond RAM.
+#[derive(Debug)]
+pub(crate) enum ManageError {
+    Location(StoreLocationError),
+    Open(OpenError),
+    Store(StoreError),
+    Start(StartError),
+}
+
+impl Runtime {
+    /// The pager, made now if the heap is plain; none if that is not to be had.
+    pub(crate) fn managed(&'static self) -> Option<&'static Pager> {
+        self.pager().or_else(|| {
+            let _inside = Inside::enter();
+            let _blocked = Blocked::all();
+            let mut growth = self.growth.lock();
+            self.switched(&mut growth)
+        })
+    }
+
+    /// As `managed`, for who has the lock.
+    pub(crate) fn switched(&'static self, growth: &mut Growth) -> Option<&'static Pager> {
+        if self.pager().is_none()
+            && !growth.refused
+            && let Err(error) = self.switch(growth)
+        {
+            growth.refused = true;
+            let problem = match self.config.is_managed_early() {
+                true => "the heap stays in RAM, up to its budget, and saves none: ",
+                false => "the heap cannot outgrow its RAM budget, allocations fail now: ",
+            };
+            say(&[Piece::Text(problem), Piece::Text(&error.to_string())]);
+        }
+        self.pager()
+    }
+
+    /// The switch, on a stack of its own.
+    fn switch(&'static self, growth: &mut Growth) -> Result<(), ManageError> {
+        struct Call<'a> {
+            runtime: &'static Runtime,
+            growth: &'a mut Growth,
+            result: Result<(), ManageError>,
+        }
+        extern "C" fn run(call: *mut c_void) {
+            // SAFETY: the caller below passes a `Call`, which it does not use meanwhile.
+            let call = unsafe { &mut *call.cast::<Call<'_>>() };
+            call.result = call.runtime.switch_here(call.growth);
+        }
+        let mut call = Call { runtime: self, growth, result: Ok(()) };
+        large_stack::call(STACK_BYTES, run, (&raw mut call).cast())
+            .map_err(|errno| ManageError::Start(StartError::Resources(errno)))?;
+        call.result
+    }
+
+    fn switch_here(&'static self, growth: &mut Growth) -> Result<(), ManageError> {
+        let provided = growth.provision.take().filter(Provision::claim);
+        let Provision { ground, tier, table, frames, .. } = match provided {
+            Some(provision) => provision,
+            None => self.open_provision()?,
+        };
+        let Ground { device, options, key } = ground;
+        let mut store = Store::open(device, options, key).map_err(ManageError::Store)?;
+        if let Some(Ground { device, options, key }) = tier {
+            let added = store.add_second_tier(device, options, key).map_err(ManageError::Store);
+            let _ = added.map_err(say_tier_lacks);
+        }
+        if !self.config.discard {
+            store.stop_discards();
+        }
+        // What exists must be spillable, too.
+        let present = self.present_pages(growth);
+        let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };
+        store.reserve(promised as u64).map_err(ManageError::Store)?;
+        let pager = self.make_pager(store, frames, table).map_err(ManageError::Start)?;
+        if self.is_lazy() {
+            self.heap.grant_follows();
+        }
+        pager.begin_take_over(growth.spans, present, || {
+            self.publish_pager(pager);
+            holds::pin_early()
+        });
+        self.begin_trace(pager);
+        workers::start(self);
+        pager.wake_evictor();
+        Ok(())
+    }
+
+    /// Makes the pager of the heap, which is published next, and has faults come to it.
+    pub(crate) fn make_pager(
+        &'static self,
+        store: Store,
+        frames: Frames,
+        table: Option<Box<dyn Device>>,
+    ) -> Result<&'static Pager, StartError> {
+        let is_durable = self.durable.is_some();
+        let options = Options {
+            region_base: self.region_base,
+            region_pages: self.heap.region_bytes() / PAGE,
+            budget_bytes: self.ram(),
+            page_buffer_bytes: self.page_buffer_bytes(),
+            overcommit: self.config.overcommit,
+            compress: self.config.compress,
+            makes_checkpoints: is_durable,
+            follows_strides: self.config.strides,
+            follows_sequences: self.config.sequences,
+            traces: self.config.trace_file.is_some() && !is_durable,
+            lanes_shift: frames.is_shared.then(|| lanes_shift(self.ram())),
+        };
+        let pager = Pager::new(&options, &self.heap, store, frames.userfaultfd)?;
+        if let Some(device) = table {
+            pager.add_table_file(device);
+        }
+        let stacks = handler_stacks(options.budget_bytes);
+        handler_stack::limit(stacks, fault_handler::has_room_for_stack);
+        fault_signal::install(fault_handler::on_fault).map_err(StartError::Resources)?;
+        self.heap.report_free_pages(true);
+        // `Runtime::discard` takes that of a durable heap back.
+        Ok(Box::leak(Box::new(pager)))
+    }
+}
+
+impl Runtime {
+    /// Opens what these settings name as the store.
+    fn open_ground(
+        &self,
+        settings: &Config,
+        buffers: usize,
+        rings: usize,
+    ) -> Result<Ground, ManageError> {
+        let location = StoreLocation::find(settings).map_err(ManageError::Location)?;
+        let file = location.open(settings.force).map_err(ManageError::Open)?;
+        let device = FileDevice::with_rings(file, rings)
+            .map_err(|errno| ManageError::Open(errno.into()))?
+            .with_floor(location.floor_bytes(settings));
+        // Nobody else learns the key: what is left on the device when the process ends is noise.
+        let key = settings.encrypt.then(Key::random).transpose();
+        let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
+        let options = self.store_options(&location, settings, buffers);
+        Ok(Ground { device: Box::new(device), options, key })
+    }
+
+    /// Opens all that the switch needs, for this process alone. A store without its second tier is
+    /// as good as one whose second tier is full.
+    pub(crate) fn open_provision(&self) -> Result<Provision, ManageError> {
+        let ground = self.open_ground(&self.config, self.segment_buffers(), self.rings())?;
+        let tier = self.config.of_tier().and_then(|settings| {
+            let opened = self.open_ground(&settings, second_tier::BUFFERS, second_tier::RINGS);
+            opened.map_err(say_tier_lacks).ok()
+        });
+        #[cfg(feature = "device-hook")]
+        let tier = tier.map(crate::process::tier_hook::hooked);
+        let (table, frames) = (self.table_device(), self.open_frames());
+        Ok(Provision { ground, tier, table, frames, token: None })
+    }
+
+    fn open_frames(&self) -> Frames {
+        let shared = self.config.micro_pages.then(Userfaultfd::open_sharing_frames);
+        if let Some(Err(errno)) = shared {
+            say(&[
+                Piece::Text("no micro-pages, the kernel cannot map shared frames: "),
+                Piece::Error(errno),
+            ]);
+        }
+        let shared = shared.and_then(Result::ok);
+        let is_shared = shared.is_some();
+        Frames { userfaultfd: shared.or_else(|| Userfaultfd::open().ok()), is_shared }
+    }
+
+    /// A file without a name for the pages of the object table that leave RAM: beside the store, or
+    /// where there is a disk. None: they stay in RAM.
+    pub(crate) fn table_device(&self) -> Option<Box<dyn Device>> {
+        let beside = self.durable.as_ref().and_then(|durable| durable.path.parent());
+        let folders = beside.map(Path::to_path_buf).into_iter().chain(self.child_folders.clone());
+        let file = open_unnamed(&folders.collect::<Vec<_>>()).ok()?;
+        // Pages are read one by one, and written by one thread at a time.
+        Some(Box::new(FileDevice::with_rings(file, 1).ok()?))
+    }
+
+    /// Pages of plain memory that hold something.
+    fn present_pages(&self, growth: &Growth) -> usize {
+        let mut present = 0;
+        let count = &mut |_, pages, _| present += pages;
+        match pagemap::present_pages(self.region_base, growth.spans * SPAN, count) {
+            Ok(()) => present,
+            Err(_) => self.heap.committed_pages(),
+        }
+    }
+
+    /// Whether memory takes its room in the store when it is touched.
+    pub(crate) fn is_lazy(&self) -> bool {
+        self.config.overcommit == Overcommit::Lazy
+    }
+}
+
+fn say_tier_lacks(error: ManageError) {
+    say(&[
+        Piece::Text("the second tier cannot be used, so all goes to the store: "),
+        Piece::Text(&error.to_string()),
+    ]);
+}
+
+impl fmt::Display for ManageError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ManageError::Location(error) => error.fmt(out),
+            ManageError::Open(OpenError::System(Errno::EMFILE))
+            | ManageError::Start(
+                StartError::Userfaultfd(Errno::EMFILE) | StartError::Resources(Errno::EMFILE),
+            ) => out.write_str("too many open files: raise `ulimit -n`, or have fewer open"),
+            ManageError::Open(error) => {
+                write!(out, "the store cannot be opened ({error}): name another with --store")
+            }
+            ManageError::Store(error) => write!(out, "the store cannot be used: {error}"),
+            ManageError::Start(StartError::Userfaultfd(errno)) => write!(
+                out,
+                "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile \
+                 of the container), or use Linux 5.19 or later; `deepheap doctor` tells more",
+            ),
+            ManageError::Start(StartError::CopiesPages) => {
+                obstacles::exclusive_pages(Ok(false)).fmt(out)
+            }
+            ManageError::Start(StartError::Resources(errno)) => {
+                write!(out, "no memory or file descriptors for the tables ({errno})")
+            }
+        }
+    }
+}

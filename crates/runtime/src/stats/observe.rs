@@ -1,0 +1,362 @@
+//! Observe: publishes the statistics of the runtime, live and at exit.
+//!
+//! Never: touches managed memory.
+//! Threads: any, outside the fault path, but `count_moves`, which the fault handler calls too.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::io::Write;
+
+use deepheap_heap::PAGE;
+use deepheap_pager::{Counted, Moves};
+use deepheap_store::Store;
+use deepheap_sys::faults::handler_stack;
+use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::process::{clock, environment, kept_stderr, process_status};
+use deepheap_sys::threads::signals::Blocked;
+
+use crate::control::pool;
+use crate::control::stall_share::{Mark, StallShare, Times};
+use crate::number;
+use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
+use crate::settings::config::Config;
+use crate::stats::Stats;
+use crate::stats::report::{bytes, stats_json, summary};
+
+/// How much of the heap may come or go before it is shown, where no worker shows it.
+const CHANGE_BYTES: u64 = 256 << 10;
+
+impl Runtime {
+    /// Brings the gauges of the statistics page up to date.
+    pub(crate) fn publish_gauges(&self) {
+        if self.durable.is_some() {
+            // The page is that of the process.
+            return running().map_or((), Runtime::publish_gauges);
+        }
+        // While a heap is being opened or closed the gauges stay as they are.
+        let Some(all) = Heaps::of_process(self) else { return };
+        self.publish_stalls();
+        // The handler stacks are the process's.
+        let stacks = self.pager().map_or(0, |_| handler_stack::resident_bytes());
+        for (number, bytes) in [
+            (number!(budget_bytes), self.present_ram()),
+            (number!(budget_most_bytes), self.config.ram as usize),
+            (number!(stall_bound_ppm), self.config.stall.map_or(0, |bound| bound.ppm() as usize)),
+            (number!(mapped_bytes), self.mapped_pages.load(Ordering::Relaxed) * PAGE),
+            (number!(committed_bytes), all.committed),
+            (number!(allocated_bytes), all.allocated),
+            (number!(page_buffer_bytes), all.page_buffer),
+            (number!(cache_bytes), all.object_cache),
+            (number!(page_table_bytes), all.page_tables),
+            (number!(object_table_bytes), all.object_table),
+            (number!(heap_metadata_bytes), all.heap_metadata),
+            (number!(store_memory_bytes), all.store_memory),
+            (number!(other_bytes), all.other + stacks),
+            // Nothing after the last store was closed.
+            (number!(stored_bytes), all.stored),
+            (number!(store_used_bytes), all.used),
+            (number!(store_capacity_bytes), all.capacity),
+        ] {
+            self.stats.set(number, bytes as u64);
+        }
+        self.stats.set_managing(all.is_managed);
+        let Some(pager) = self.pager() else { return };
+        let store = pager.store().stats();
+        let block = PAGE as u64;
+        let put = |counter, value| self.stats.set(counter, value);
+        put(number!(compressed), pager.counted(Counted::Compressed));
+        put(number!(compressed_bytes), pager.counted(Counted::CompressedBytes));
+        put(number!(compress_given_up), pager.counted(Counted::GivenUp));
+        put(number!(decompressed), pager.counted(Counted::Decompressed));
+        put(number!(compress_ns), pager.counted(Counted::CompressNs));
+        put(number!(strides_asked), pager.counted(Counted::WalkAsked));
+        put(number!(strides_used), pager.counted(Counted::WalkUsed));
+        put(number!(sequences_brought), pager.counted(Counted::TrailBrought));
+        put(number!(sequences_used), pager.counted(Counted::TrailUsed));
+        put(number!(sequences_dropped), pager.counted(Counted::TrailDropped));
+        // Pages of the object table go to a device, too.
+        let table = pager.table_traffic();
+        put(number!(device_reads), store.device_reads + table.read);
+        put(number!(device_read_bytes), store.bytes_read + table.read * block);
+        put(number!(device_writes), store.device_writes + table.written);
+        put(number!(device_write_bytes), store.bytes_written + table.written * block);
+        put(number!(writes_retried), store.writes_retried);
+        put(number!(segments_relocated), store.segments_relocated);
+        put(number!(blocks_from_memory), store.blocks_read_from_memory);
+        put(number!(blocks_reread), store.blocks_reread);
+        put(number!(blocks_refused), store.blocks_corrupt + store.reads_failed);
+        put(number!(blocks_appended_fresh), store.blocks_appended_fresh);
+        put(number!(blocks_appended_survivor), store.blocks_appended_survivor);
+        put(number!(segments_collected), store.segments_collected);
+        let second = pager.store().second_tier();
+        let tier = second.map(Store::stats).unwrap_or_default();
+        put(number!(discards), store.discards + tier.discards);
+        put(number!(discarded_bytes), store.bytes_discarded + tier.bytes_discarded);
+        put(number!(not_discarded_bytes), store.bytes_not_discarded + tier.bytes_not_discarded);
+        if let Some(second) = second {
+            let segment = second.segment_bytes() as u64;
+            let set = |gauge, value| self.stats.set(gauge, value);
+            put(number!(tier_read_bytes), tier.bytes_read);
+            put(number!(tier_write_bytes), tier.bytes_written);
+            set(number!(tier_stored_bytes), tier.live_blocks * block);
+            set(number!(tier_capacity_bytes), tier.segments * segment);
+        }
+    }
+
+    /// Run time and stalls until now; none while another thread brings them up to date.
+    pub(crate) fn stall_mark(&self) -> Option<Mark> {
+        let mut stalls = self.stalls.try_lock()?;
+        stalls.observe(&self.times());
+        Some(stalls.mark())
+    }
+
+    /// Brings the shares of the run time that threads stand in faults up to date.
+    fn publish_stalls(&self) {
+        // The thread that has it publishes the same.
+        let Some(mut stalls) = self.stalls.try_lock() else { return };
+        stalls.observe(&self.times());
+        self.stats.set(number!(run_ns), stalls.run_ns());
+        self.stats.set(number!(stall_share_now_ppm), stalls.now_ppm());
+        self.stats.set(number!(stall_share_ppm), stalls.whole_ppm());
+    }
+
+    /// What the process has spent its time on so far.
+    fn times(&self) -> Times {
+        Times {
+            clock_ns: clock::monotonic_ns(),
+            cpu_ns: clock::process_cpu_ns(),
+            stalls_ns: self.stats.by_shard(number!(fault_stall_ns)),
+        }
+    }
+
+    /// In the child of a fork: its times begin anew.
+    ///
+    /// # Safety
+    /// The child has one thread, which is here.
+    pub(crate) unsafe fn forget_stalls(&self) {
+        // SAFETY: whoever held it is not in this process, and the lock is that of the next line.
+        unsafe { self.stalls.force_unlock() };
+        *self.stalls.lock() = StallShare::default();
+    }
+
+    /// All numbers of this moment, with what the program has in RAM outside of deepheap.
+    fn snapshot(&self) -> Stats {
+        let _inside = Inside::enter();
+        self.publish_gauges();
+        // At once: others publish, too, and a mix of two moments adds up to neither.
+        let mut stats = self.stats.snapshot();
+        stats.unmanaged_bytes = look_beside(self.gauged_bytes());
+        self.stats.set(number!(unmanaged_bytes), stats.unmanaged_bytes);
+        stats
+    }
+
+    /// What counts against the budget, as the gauges say. The kernel's page tables are not among
+    /// what it counts as the process's memory.
+    fn gauged_bytes(&self) -> u64 {
+        let gauges = [
+            number!(page_buffer_bytes),
+            number!(cache_bytes),
+            number!(object_table_bytes),
+            number!(heap_metadata_bytes),
+            number!(store_memory_bytes),
+            number!(other_bytes),
+        ];
+        gauges.into_iter().map(|gauge| self.stats.last_set(gauge)).sum()
+    }
+
+    /// Plain mode, where no worker does it: brings the gauges up to date if the heap has changed
+    /// much since.
+    pub(crate) fn publish_plain(&self) {
+        if self.pager().is_some() || !self.has_changed() {
+            return;
+        }
+        // Under the growth lock plain mode lasts. A handler that forked meanwhile would want it.
+        let _blocked = Blocked::all();
+        if let Some(_growth) = self.growth.try_lock() {
+            self.publish_gauges();
+        }
+    }
+
+    /// Whether more or less of the heap is committed than the gauges say, by what is worth telling.
+    /// To bring them up to date takes longer than most calls that need it.
+    pub(crate) fn has_changed(&self) -> bool {
+        let committed = (self.heap.committed_pages() * PAGE) as u64;
+        committed.abs_diff(self.stats.last_set(number!(committed_bytes))) >= CHANGE_BYTES
+    }
+
+    /// Counts what eviction did.
+    pub(crate) fn count_moves(&self, shard: usize, moves: &Moves) {
+        if moves.stall_ns > 0 {
+            self.stats.add(shard, number!(stall_ns), moves.stall_ns);
+        }
+        for (counter, n) in [
+            (number!(evicted_clean), moves.clean),
+            (number!(evicted_dirty), moves.dirty),
+            (number!(evicted_zero), moves.zero),
+            (number!(evicted_free), moves.free),
+            (number!(cache_reclaimed_clean), moves.reclaimed_clean),
+            (number!(cache_reclaimed_dirty), moves.reclaimed_dirty),
+            (number!(cache_second_chances), moves.second_chances),
+            (number!(direct_reclaims), moves.direct),
+        ] {
+            if n > 0 {
+                self.stats.add(shard, counter, n.into());
+            }
+        }
+    }
+}
+
+/// What the heap of the process and its durable heaps use together, bytes.
+#[derive(Default)]
+struct Heaps {
+    is_managed: bool,
+    /// What may hold something.
+    committed: usize,
+    /// Live allocations.
+    allocated: usize,
+    page_buffer: usize,
+    object_cache: usize,
+    page_tables: usize,
+    object_table: usize,
+    heap_metadata: usize,
+    store_memory: usize,
+    /// Without the handler stacks.
+    other: usize,
+    /// What lives in the stores, what is taken there, and what they can hold.
+    stored: usize,
+    used: usize,
+    capacity: usize,
+}
+
+impl Heaps {
+    /// All that are open; none while one is being opened or closed.
+    fn of_process(own: &Runtime) -> Option<Heaps> {
+        let mut all = Heaps::default();
+        if is_durable_open() {
+            try_hold_durable()?.heaps().for_each(|runtime| all.add(runtime));
+        }
+        all.add(own);
+        Some(all)
+    }
+
+    fn add(&mut self, runtime: &Runtime) {
+        let committed = runtime.heap.committed_pages() * PAGE;
+        self.committed += committed;
+        self.allocated += runtime.heap.allocated_bytes();
+        self.heap_metadata += runtime.heap.metadata_bytes();
+        let Some(pager) = runtime.pager() else {
+            // All of it is in reach, if it was touched.
+            self.page_buffer += committed;
+            return;
+        };
+        self.is_managed = true;
+        let usage = pager.usage();
+        self.page_buffer += usage.page_buffer;
+        self.object_cache += usage.object_cache;
+        self.page_tables += usage.page_tables;
+        self.object_table += usage.object_table;
+        self.store_memory += usage.store;
+        let other = usage.other + usage.descriptors;
+        self.other += other.saturating_sub(handler_stack::resident_bytes());
+        let (store, segment) = (pager.store().stats(), pager.store().segment_bytes());
+        self.stored += store.live_blocks as usize * PAGE;
+        self.used += (store.segments - store.segments_bare) as usize * segment;
+        self.capacity += store.segments as usize * segment;
+    }
+}
+
+/// The statistics of this process; None before the first allocation.
+pub fn stats() -> Option<Stats> {
+    let runtime = running()?;
+    // A handler of the program that faults would find the store's lock held.
+    let _blocked = Blocked::all();
+    Some(runtime.snapshot())
+}
+
+/// The most that a look found outside of deepheap, in bytes.
+static MOST_UNMANAGED: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of RAM that this process has beside those, which are deepheap's. Notes the most.
+fn look_beside(ours: u64) -> u64 {
+    let Some([anonymous, shared]) = process_status::kilobytes(["RssAnon:", "RssShmem:"]) else {
+        return 0;
+    };
+    let all = (anonymous.unwrap_or(0) + shared.unwrap_or(0)) * 1024;
+    let beside = all.saturating_sub(ours);
+    MOST_UNMANAGED.fetch_max(beside, Ordering::Relaxed);
+    beside
+}
+
+/// Notes what the program has outside of deepheap now: it is about to give much of it back, and is
+/// to be told at exit all the same that its budget did not bind. A handler of the program may call
+/// it: nothing is allocated, and signals are blocked while a lock is held.
+pub fn note_unmanaged() {
+    let _inside = Inside::enter();
+    let _blocked = Blocked::all();
+    let ours = running().map_or(0, |runtime| {
+        runtime.publish_gauges();
+        runtime.gauged_bytes()
+    });
+    look_beside(ours);
+}
+
+/// In the child of a fork: what its parent had is not its own.
+pub(crate) fn forget_unmanaged() {
+    MOST_UNMANAGED.store(0, Ordering::Relaxed);
+}
+
+/// Names the process that `deepheap run` was asked to run, for its children.
+pub const FIRST_PROCESS_VARIABLE: &str = "DEEPHEAP_FIRST";
+
+/// Writes the summary to stderr and the statistics file, as the settings ask. For the exit of the
+/// process. Children of a program that stayed within RAM have nothing to tell and are silent.
+pub fn exit_summary() {
+    let _inside = Inside::enter();
+    let _blocked = Blocked::all();
+    let Some(runtime) = running() else {
+        look_beside(0);
+        if let Ok(config) = Config::from_environment() {
+            tell_unmanaged(config.ram);
+        }
+        return;
+    };
+    if let Some(name) = &runtime.config.pool {
+        pool::leave(name);
+    }
+    let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
+    runtime.end_trace();
+    let stats = runtime.snapshot();
+    if has_to_tell && runtime.config.show_stats {
+        kept_stderr::write_all(summary(&stats).as_bytes());
+    }
+    tell_unmanaged(stats.budget_most_bytes);
+    if let Some(path) = runtime.config.stats_file.as_ref().filter(|_| has_to_tell) {
+        let line = stats_json(&stats) + "\n";
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+            eprintln!("deepheap: cannot write the statistics to {}: {error}", path.display());
+        }
+    }
+}
+
+/// Says so if the budget did not bind what the program had.
+fn tell_unmanaged(budget: u64) {
+    // A program that links the library means only some of its memory to be managed.
+    let is_all_meant = environment::variable(FIRST_PROCESS_VARIABLE).is_some();
+    let most = MOST_UNMANAGED.load(Ordering::Relaxed);
+    if is_all_meant && most > budget {
+        let (beside, budget) = (bytes(most), bytes(budget));
+        say(&[Piece::Text(&format!(
+            "{beside} of this program's memory were not managed, more than its RAM budget of \
+             {budget}, which does not bind them: mappings that are small, shared or made without \
+             libc, thread stacks, and what libc allocates for itself"
+        ))]);
+    }
+}
+
+pub(crate) fn is_first_process(runtime: &Runtime) -> bool {
+    let first = match environment::variable(FIRST_PROCESS_VARIABLE) {
+        Some(first) => first.to_str().and_then(|first| first.parse().ok()),
+        None => Some(runtime.first_process), // started without `deepheap run`
+    };
+    first == Some(std::process::id())
+}

@@ -1,0 +1,301 @@
+//! Statistics report: prints a snapshot for machines (JSON) and for people (the exit summary).
+//!
+//! Guarantees: the same numbers as the snapshot, names as in `Stats`; JSON is one line.
+//! Never: reads live counters, writes anywhere. It does allocate: not for fault paths.
+//! Threads: pure functions.
+
+use core::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::stats::table::TOLD;
+use crate::stats::{FaultKind, Stats};
+
+impl FaultKind {
+    /// The word for it in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            FaultKind::Zero => "zero",
+            FaultKind::Cached => "cached",
+            FaultKind::Stored => "stored",
+            FaultKind::Waited => "waited",
+        }
+    }
+}
+
+/// The snapshot as one line of JSON. Sizes are bytes, times nanoseconds.
+pub fn stats_json(stats: &Stats) -> String {
+    let mut json = json!({
+        "version": stats.version,
+        "pid": stats.pid,
+        "uptime_ns": stats.uptime_ns,
+        "managing": stats.managing != 0,
+    });
+    for told in &TOLD {
+        let value = told.ratio(stats).map_or_else(|| json!(told.number.of(stats)), Value::from);
+        json[told.json.0][told.json.1] = value;
+    }
+    for (kind, latency) in stats.latencies() {
+        json["faults"][kind.name()] = json!(latency);
+    }
+    json["faults"]["total"] = json!(stats.faults());
+    json["evictions"]["total"] = json!(stats.evictions());
+    json["compression"]["ratio"] = json!(stats.compression());
+    json["log"]["write_amplification"] = json!(stats.write_amplification());
+    json["memory"]["used_bytes"] = json!(stats.used_bytes());
+    json["memory"]["saved"] = json!(stats.saved());
+    json["tier"]["mix"] = json!(stats.tier_mix_ppm().map(|ppm| ppm as f64 / 1e6));
+    json.to_string()
+}
+
+/// What a program's exit tells on stderr: some lines, each ended by a newline.
+pub fn summary(stats: &Stats) -> String {
+    let s = stats;
+    let mut text = String::with_capacity(1024);
+    // Writing to a String cannot fail.
+    let _ = write_summary(&mut text, s);
+    text
+}
+
+fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
+    let tables = s.object_table_bytes + s.heap_metadata_bytes + s.store_memory_bytes;
+    write!(
+        out,
+        "deepheap: process {} ran {:.1} s with a RAM budget of {}\n\
+         deepheap:   heap    {} allocated in {} of pages, {} mapped by the program\n\
+         deepheap:   memory  {}: {} in reach, {} cached, {} page tables, {} other tables\n",
+        s.pid,
+        s.uptime_ns as f64 / 1e9,
+        bytes(s.budget_bytes),
+        bytes(s.allocated_bytes),
+        bytes(s.committed_bytes),
+        bytes(s.mapped_bytes),
+        bytes(s.used_bytes()),
+        bytes(s.page_buffer_bytes),
+        bytes(s.cache_bytes),
+        bytes(s.page_table_bytes),
+        bytes(tables + s.other_bytes),
+    )?;
+    let unmanaged = bytes(s.unmanaged_bytes);
+    writeln!(out, "deepheap:   beside  {unmanaged} of the program's memory are not managed")?;
+    if s.managing == 0 && s.faults() == 0 {
+        return out.write_str("deepheap:   faults  none: the heap fitted the budget\n");
+    }
+    let (faults, ahead) = (count(s.faults()), count(s.prefetched));
+    writeln!(out, "deepheap:   faults  {faults}, and {ahead} pages fetched ahead")?;
+    if s.sequences_brought > 0 {
+        writeln!(
+            out,
+            "deepheap:           {} because they had followed before: {} used, {} dropped",
+            count(s.sequences_brought),
+            count(s.sequences_used),
+            count(s.sequences_dropped),
+        )?;
+    }
+    for (kind, latency) in s.latencies() {
+        if latency.count > 0 {
+            writeln!(
+                out,
+                "deepheap:           {:>6} {:<7} p50 {:<8} p99 {:<8} max {}",
+                count(latency.count),
+                kind.name(),
+                duration(latency.p50_ns),
+                duration(latency.p99_ns),
+                duration(latency.max_ns),
+            )?;
+        }
+    }
+    writeln!(
+        out,
+        "deepheap:   evicted {} pages: {} clean, {} dirty, {} zero, {} free",
+        count(s.evictions()),
+        count(s.evicted_clean),
+        count(s.evicted_dirty),
+        count(s.evicted_zero),
+        count(s.evicted_free),
+    )?;
+    if let Some(compression) = compression(s) {
+        writeln!(out, "deepheap:   pressed {compression}")?;
+    }
+    write!(
+        out,
+        "deepheap:   device  {} read in {} requests, {} written in {}",
+        bytes(s.device_read_bytes),
+        count(s.device_reads),
+        bytes(s.device_write_bytes),
+        count(s.device_writes),
+    )?;
+    if let Some(ratio) = s.write_amplification() {
+        write!(out, ", write amplification {ratio:.2}")?;
+    }
+    for trouble in device_troubles(s) {
+        write!(out, "\ndeepheap:           {trouble}")?;
+    }
+    writeln!(out, "\ndeepheap:   store   {}", store_use(s))?;
+    if let Some(given_back) = given_back(s) {
+        writeln!(out, "deepheap:           {given_back}")?;
+    }
+    if let Some(tier) = second_tier(s) {
+        writeln!(out, "deepheap:   tier    {tier}")?;
+    }
+    if let Some(pool) = pool(s) {
+        writeln!(out, "deepheap:   pool    {pool}")?;
+    }
+    writeln!(
+        out,
+        "deepheap:   stood   in faults for want of RAM: {} of the run time{}",
+        share(s.stall_share_ppm),
+        bound_in_words(s)
+    )?;
+    if s.stall_bound_ppm > 0 {
+        writeln!(out, "deepheap:   saved   {}", saved(s))?;
+    }
+    if s.stall_ns > 0 {
+        writeln!(
+            out,
+            "deepheap:   stalls  {} in all threads; threads that faulted evicted {} times",
+            duration(s.stall_ns),
+            count(s.direct_reclaims),
+        )?;
+    }
+    Ok(())
+}
+
+/// What compression did, if it was tried.
+pub fn compression(s: &Stats) -> Option<String> {
+    let tried = s.compressed + s.compress_given_up + s.decompressed > 0;
+    tried.then(|| {
+        let ratio = s.compression().map_or("-".to_owned(), |ratio| format!("{ratio:.1}x"));
+        format!(
+            "{} pages, {ratio} smaller; {} given up, {} decompressed, {} of CPU",
+            count(s.compressed),
+            count(s.compress_given_up),
+            count(s.decompressed),
+            duration(s.compress_ns),
+        )
+    })
+}
+
+/// What became of space that was free for a while, if there was any.
+pub fn given_back(s: &Stats) -> Option<String> {
+    let was_idle = s.discards > 0 || s.not_discarded_bytes > 0;
+    was_idle.then(|| {
+        let (given, kept) = (bytes(s.discarded_bytes), bytes(s.not_discarded_bytes));
+        let requests = count(s.discards);
+        format!("idle space: {given} given back in {requests} requests, {kept} written again")
+    })
+}
+
+/// What the second tier did, if there is one.
+pub fn second_tier(s: &Stats) -> Option<String> {
+    s.tier_mix_ppm().map(|mix| {
+        format!(
+            "{} read, {} written ({} of all that was), {} of {} live",
+            bytes(s.tier_read_bytes),
+            bytes(s.tier_write_bytes),
+            share(mix),
+            bytes(s.tier_stored_bytes),
+            bytes(s.tier_capacity_bytes),
+        )
+    })
+}
+
+/// What the pool has and leaves, if there is one.
+pub fn pool(s: &Stats) -> Option<String> {
+    (s.pool_members > 0).then(|| {
+        let (all, free) = (bytes(s.pool_bytes), bytes(s.pool_free_bytes));
+        let (members, own) = (s.pool_members, bytes(s.budget_bytes));
+        format!("{own} of {all} for this process, {free} free; {members} in the pool")
+    })
+}
+
+/// What the store holds, and what that takes. Space is set aside before it is written to.
+fn store_use(s: &Stats) -> String {
+    let (used, capacity) = (bytes(s.store_used_bytes), bytes(s.store_capacity_bytes));
+    if s.device_write_bytes == 0 {
+        return format!("never written to; {used} set aside of {capacity}");
+    }
+    let (live, collected) = (bytes(s.stored_bytes), count(s.segments_collected));
+    format!("{live} live; {used} taken of {capacity}; {collected} segments collected")
+}
+
+/// What was wrong with reads and with writes, if anything was.
+pub fn device_troubles(stats: &Stats) -> impl Iterator<Item = String> {
+    let (reread, refused) = (stats.blocks_reread, stats.blocks_refused);
+    let reads = (reread + refused > 0).then(|| {
+        let (reread, refused) = (count(reread), count(refused));
+        format!("{reread} blocks were right only when read again, {refused} could not be read")
+    });
+    let (retried, relocated) = (stats.writes_retried, stats.segments_relocated);
+    let writes = (retried > 0).then(|| {
+        let (retried, relocated) = (count(retried), count(relocated));
+        format!("refused writes were made again {retried} times, {relocated} went elsewhere")
+    });
+    reads.into_iter().chain(writes)
+}
+
+/// What the bound on stalls is, if there is one, behind what they are.
+pub fn bound_in_words(s: &Stats) -> String {
+    match s.stall_bound_ppm {
+        0 => String::new(),
+        bound => format!("; bound {}", share(bound)),
+    }
+}
+
+/// What a bound on stalls has saved.
+pub fn saved(s: &Stats) -> String {
+    let (used, touched) = (bytes(s.used_mean_bytes), bytes(s.touched_mean_bytes));
+    match s.saved() {
+        None => "nothing is saved yet: the heap is small".to_owned(),
+        Some(part) if part >= 0.0 => {
+            format!("{:.0} % of RAM: {used} on average for {touched}", part * 100.0)
+        }
+        Some(_) => format!("no RAM: {used} on average for {touched}"),
+    }
+}
+
+/// A part, in millionths, for people.
+pub fn share(ppm: u64) -> String {
+    let percent = ppm as f64 / 1e4;
+    match percent {
+        0.0 => "0 %".to_owned(),
+        _ if percent < 0.095 => "less than 0.1 %".to_owned(),
+        _ if percent < 9.95 => format!("{percent:.1} %"),
+        _ => format!("{percent:.0} %"),
+    }
+}
+
+/// A size for people: three digits and a unit of 1024s.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    scaled(bytes as f64, 1024.0, &UNITS)
+}
+
+/// A count for people: three digits and a unit of 1000s.
+pub fn count(count: u64) -> String {
+    const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
+    scaled(count as f64, 1000.0, &UNITS).replace(' ', "")
+}
+
+/// A duration for people.
+pub fn duration(ns: u64) -> String {
+    const UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
+    scaled(ns as f64, 1000.0, &UNITS)
+}
+
+fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+    let (mut value, mut unit) = (value, 0);
+    // 999.5 would round to a fourth digit.
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let decimals = if unit == 0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.decimals$} {}", units[unit])
+}
