@@ -7,11 +7,11 @@
 
 use deepheap_sys::errno::Result;
 
-use crate::coalescing::Coalescing;
 use crate::page::{PAGE, PAGE_SHIFT, PAGES_PER_SPAN, PageNo, SPAN_SHIFT};
-use crate::run_tags::RunState;
-use crate::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SLAB, SLAB_SHIFT};
-use crate::slab::Slabs;
+use crate::runs::coalescing::Coalescing;
+use crate::runs::tags::RunState;
+use crate::slabs::bits::Slabs;
+use crate::slabs::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SLAB, SLAB_SHIFT};
 use crate::table::Populated;
 
 /// What starts at an address.

@@ -17,13 +17,13 @@
 use deepheap_sys::threads::lock::Guard;
 
 use crate::address_map::AddressMap;
-use crate::central_list::{Available, CentralList};
-use crate::coalescing::Spans;
-use crate::object_space::Space;
 use crate::objects::Objects;
-use crate::pool::POOL_LOCKS;
-use crate::size_class::SMALL_CLASSES;
-use crate::thread_cache::Caches;
+use crate::objects::pool::POOL_LOCKS;
+use crate::objects::space::Space;
+use crate::runs::coalescing::Spans;
+use crate::slabs::central_list::{Available, CentralList};
+use crate::slabs::size_class::SMALL_CLASSES;
+use crate::slabs::thread_cache::Caches;
 
 /// Guards of all locks of the heap. Dropping them releases the locks, in parent and child alike.
 pub(crate) struct ForkGuards {

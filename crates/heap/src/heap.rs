@@ -16,18 +16,18 @@ use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::threads::lock::Lock;
 
 use crate::address_map::{AddressMap, Found};
-use crate::central_list::CentralList;
 use crate::fork::ForkGuards;
 use crate::objects::Objects;
 use crate::outcome::{Allocated, Freed, FreedRun, Shortage, Shrunk};
 use crate::page::{PAGE, PAGES_PER_SPAN, PageNo, SPAN, SPAN_SHIFT};
-use crate::saved_tables::RawHead;
-use crate::size_class::{
+use crate::saved::tables::RawHead;
+use crate::slabs::central_list::CentralList;
+use crate::slabs::size_class::{
     GRAIN, PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES, SMALL_MAX, aligned_class_of,
     medium_class_of, small_class_of,
 };
+use crate::slabs::thread_cache::{CacheMemory, Caches, Push, ThreadCache};
 use crate::table::Populated;
-use crate::thread_cache::{CacheMemory, Caches, Push, ThreadCache};
 
 /// Largest region: 2^30 pages.
 const REGION_MAX: usize = 1 << 42;
@@ -40,7 +40,7 @@ pub struct Heap {
     pub(crate) objects: Objects,
     pub(crate) fork_guards: Lock<Option<ForkGuards>>,
     report_free_pages: AtomicBool,
-    /// The head page of a heap that is being loaded; see `durable.rs`.
+    /// The head page of a heap that is being loaded; see `saved/calls.rs`.
     pub(crate) loading: Lock<Option<RawHead>>,
     populated: Populated,
 }

@@ -6,17 +6,25 @@
 //! Never: touches an object.
 //! Threads: any.
 
+pub(crate) mod calls;
+pub(crate) mod chunk;
+pub(crate) mod extents;
+pub(crate) mod map;
+pub(crate) mod pool;
+pub(crate) mod shape;
+pub(crate) mod space;
+
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::errno::Result;
 
 use crate::address_map::AddressMap;
-use crate::chunk::Chunk;
-use crate::object_map::ObjectMap;
-use crate::object_space::ObjectSpace;
+use crate::objects::chunk::Chunk;
+use crate::objects::map::ObjectMap;
+use crate::objects::pool::{Ground, Pools};
+use crate::objects::space::ObjectSpace;
 use crate::page::PAGES_PER_SPAN;
-use crate::pool::{Ground, Pools};
 use crate::table::Populated;
 
 /// All objects of a region.

@@ -151,7 +151,7 @@ fn structs_are_the_library_s() {
         ("dh_latency", "runtime/src/stats.rs", "Latency"),
         ("dh_stats", "runtime/src/stats.rs", "Stats"),
         ("dh_checkpoint", "capi/src/durable.rs", "CheckpointInfo"),
-        ("dh_map_stats", "maps/src/access.rs", "Stats"),
+        ("dh_map_stats", "maps/src/calls/access.rs", "Stats"),
     ] {
         assert_eq!(declared_fields(declared), defined_fields(file, defined));
     }

@@ -8,7 +8,7 @@ use deepheap_store::MapLogError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::files::direct_file::OpenError;
 
-use crate::control::{BUDGET_MIN, PARTICIPANTS_MAX};
+use crate::tables::control::{BUDGET_MIN, PARTICIPANTS_MAX};
 
 /// Why changed pages are not in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

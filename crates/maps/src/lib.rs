@@ -18,46 +18,27 @@
 //! Never: runs in a thread of another process; knows of heaps.
 //! Threads: each file says who may call it.
 
-mod access;
-mod backing;
-mod control;
-mod durable;
-mod entries;
+mod calls;
 mod error;
-mod evict;
-mod fill;
-mod folder;
-mod gather;
-mod join;
-mod list;
 mod log;
-mod ownership;
-mod pins;
-mod ranges;
-mod recover;
+mod moves;
 mod region;
-mod resize;
-mod settle;
-mod staging;
-mod streams;
-mod table;
+mod tables;
 #[cfg(test)]
 mod tests;
-mod unmap;
-mod writers;
 
-pub use access::{
+pub use calls::access::{
     Advice, Stats, advise, bring_in, bytes_from, check_invariants, gather_absent, owns, prefetch,
     stats, sync,
 };
-pub use control::{BUDGET_MIN, PARTICIPANTS_MAX, Writes};
-pub use error::{MapError, SyncError};
-pub use gather::ROWS_MAX;
-pub use join::Request;
-pub use list::{Listed, Process, list};
-pub use log::look::{Look, look};
-pub use pins::{PinKind, TooMuch};
-pub use table::{
+pub use calls::pins::{PinKind, TooMuch};
+pub use calls::table::{
     MAPS_MAX, any, close, fork_child, fork_parent, fork_prepare, on_fault, open, pin, resize,
     unpin, unpin_thread, write_all,
 };
+pub use error::{MapError, SyncError};
+pub use log::look::{Look, look};
+pub use moves::gather::ROWS_MAX;
+pub use region::join::Request;
+pub use region::list::{Listed, Process, list};
+pub use tables::control::{BUDGET_MIN, PARTICIPANTS_MAX, Writes};

@@ -44,8 +44,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::log::file::LogFile;
 use crate::log::tables::{LogShard, LogWords, PARTS, Tail};
-use crate::ownership::{Held, Owned};
 use crate::region::{Hash, Region};
+use crate::tables::ownership::{Held, Owned};
 
 /// The log of a map.
 #[derive(Clone, Copy)]
@@ -193,7 +193,7 @@ impl Owned<'_> {
     /// not know of, and that a later commit would make count. So each page is logged again.
     pub(crate) fn distrust_all(&self) {
         if self.log_shard().is_some() {
-            for entry in 0..crate::control::ENTRIES {
+            for entry in 0..crate::tables::control::ENTRIES {
                 self.distrust(entry);
             }
         }

@@ -7,6 +7,14 @@
 //! Guarantees: none of it changes while the map is used, but in the child of a fork.
 //! Threads: any.
 
+pub(crate) mod backing;
+pub(crate) mod folder;
+pub(crate) mod join;
+pub(crate) mod list;
+pub(crate) mod ranges;
+pub(crate) mod resize;
+pub(crate) mod unmap;
+
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,12 +27,12 @@ use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
 use deepheap_sys::threads::rendezvous::Rendezvous;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::backing::Backing;
-use crate::control::{Control, PIPES};
 use crate::error::MapError;
-use crate::ranges::Ranges;
-use crate::staging;
-use crate::streams::Streams;
+use crate::moves::staging;
+use crate::region::backing::Backing;
+use crate::region::ranges::Ranges;
+use crate::tables::control::{Control, PIPES};
+use crate::tables::streams::Streams;
 
 /// One map of this process.
 pub struct Region {

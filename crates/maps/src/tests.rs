@@ -20,10 +20,10 @@ use deepheap_sys::faults::fault_signal;
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use deepheap_sys::memory::pagemap::is_present;
 
-use crate::control::Writes;
-use crate::join::Request;
+use crate::calls::{access, table};
 use crate::region::Region;
-use crate::{access, table};
+use crate::region::join::Request;
+use crate::tables::control::Writes;
 
 pub(crate) mod tap;
 

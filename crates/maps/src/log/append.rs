@@ -16,11 +16,11 @@ use deepheap_store::format::map_log::{FRAME_BYTES, FrameNote, Record, record_byt
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
 
-use crate::backing::ReadError;
 use crate::log::Log;
 use crate::log::tables::{Logged, Tail};
-use crate::ownership::Held;
-use crate::staging::SCRATCH_PAGES;
+use crate::moves::staging::SCRATCH_PAGES;
+use crate::region::backing::ReadError;
+use crate::tables::ownership::Held;
 
 /// Pages that a record can lie on.
 pub(crate) const RECORD_PAGES: usize = SCRATCH_PAGES;

@@ -20,7 +20,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::log::Log;
 use crate::log::tables::{FoldState, Logged};
-use crate::ownership::Owned;
+use crate::tables::ownership::Owned;
 
 impl Owned<'_> {
     /// Whether a page that is as it was logged must be written all the same before it leaves.

@@ -24,8 +24,8 @@ use crate::error::SyncError;
 use crate::log::Log;
 use crate::log::append::RECORD_PAGES;
 use crate::log::tables::{FoldState, INDEX, Tail};
-use crate::ownership::Owned;
-use crate::staging::{BUFFER_PAGES, Buffer};
+use crate::moves::staging::{BUFFER_PAGES, Buffer};
+use crate::tables::ownership::Owned;
 
 /// Bytes of the log in use from which on it is folded.
 const FOLDED_FROM: u64 = 64 << 20;

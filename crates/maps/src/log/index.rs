@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::log::tables::{INDEX, Logged, Tail};
-use crate::ownership::Owned;
+use crate::tables::ownership::Owned;
 
 /// Places of an index that are taken when it is nearly full.
 const PRESSED: usize = INDEX - INDEX / 4;
@@ -83,7 +83,7 @@ impl Owned<'_> {
         use crate::region::Region;
         let mut bytes = [0u8; deepheap_sys::PAGE];
         for (entry, page) in
-            (0..crate::control::ENTRIES).filter_map(|at| Some((at, self.page(at)?)))
+            (0..crate::tables::control::ENTRIES).filter_map(|at| Some((at, self.page(at)?)))
         {
             // SAFETY: a page of ours.
             let hash = unsafe {

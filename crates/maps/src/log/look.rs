@@ -12,7 +12,7 @@ use deepheap_sys::files::direct_file::DirectFile;
 use deepheap_sys::threads::rendezvous::Rendezvous;
 
 use crate::error::MapError;
-use crate::folder;
+use crate::region::folder;
 
 /// What a file with a log holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

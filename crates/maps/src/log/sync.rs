@@ -21,14 +21,14 @@ use deepheap_store::format::map_log::PIECES;
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
 
-use crate::control::ENTRIES;
 use crate::error::SyncError;
 use crate::log::tables::{FoldState, Logged, Tail};
 use crate::log::tracking::Tracking;
 use crate::log::{DISTRUSTED, Log};
-use crate::ownership::Owned;
+use crate::moves::staging::Buffer;
 use crate::region::Region;
-use crate::staging::Buffer;
+use crate::tables::control::ENTRIES;
+use crate::tables::ownership::Owned;
 
 /// All pieces of a page.
 const ALL_PIECES: u16 = ((1u32 << PIECES) - 1) as u16;

@@ -11,7 +11,7 @@
 //! | pages of the index | the pages that they tell of |
 //! | the store's tables | the directories of the segments |
 //! | the object table | the names in the log; of two copies of an object the later one counts |
-//! | the heap's tables | each other (`heap/mend`) |
+//! | the heap's tables | each other (`heap/saved/mend`) |
 //! | roots, snapshots | nothing: they are lost |
 //!
 //! Guarantees: the file is changed by a checkpoint, which is committed as any other, and by a
