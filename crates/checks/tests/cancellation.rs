@@ -177,7 +177,7 @@ fn canary_cancellation_points_are_caught() {
         ("//! A.\n// libc::pread( would be one\nlibc::preadless(fd); SYS_read\n", 0),
         ("//! A.\n#[cfg(test)]\nmod tests {\n use std::fs;\n}\n", 0),
     ] {
-        assert_eq!(caught("crates/store/src/read.rs", text), count, "{text}");
+        assert_eq!(caught("crates/store/src/log/read.rs", text), count, "{text}");
         assert_eq!(caught("crates/runtime/src/control/workers.rs", text), count, "{text}");
         assert_eq!(caught("crates/cli/src/main.rs", text), 0);
     }

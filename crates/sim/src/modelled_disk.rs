@@ -7,7 +7,7 @@
 //!
 //! Disks of one name share an arm, in all processes of a user: each has a part of the disk, as
 //! far from the next one's as files of 1 GiB side by side. Where the arm is and until when it is
-//! busy stands in a small file in RAM (`sys/rendezvous`), and is changed without a lock, so that a
+//! busy stands in a small file in RAM (`sys/threads/rendezvous`), and is changed without a lock, so that a
 //! process that is killed or stopped holds up no other. Two that meet may take the arm to be where
 //! it was a request before.
 //!

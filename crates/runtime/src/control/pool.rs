@@ -1,6 +1,6 @@
 //! Pool: the file in RAM in which the processes of a pool tell each other what they use and want.
 //!
-//! It is a rendezvous (`sys/rendezvous`) with a word for the RAM of the pool and a slot for each
+//! It is a rendezvous (`sys/threads/rendezvous`) with a word for the RAM of the pool and a slot for each
 //! process. A process writes its own slot alone, at the door. The kernel drops the lock of a slot
 //! when its process ends, however it ends; whoever finds a slot without its lock clears it.
 //!

@@ -112,7 +112,7 @@ pub fn act(conf: &str, body: impl FnOnce()) -> ! {
     };
     let config = deepheap::Config::parse(&format!("{conf}{store}")).expect("settings");
     // The program's own memory, its threads' stacks say, must not come 2 MiB at a time where costs
-    // are compared. Ours does so nowhere (`sys/mapping`).
+    // are compared. Ours does so nowhere (`sys/memory/mapping`).
     // SAFETY: a switch of this process.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     deepheap::init(config).expect("the runtime starts");
