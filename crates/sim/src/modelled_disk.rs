@@ -6,10 +6,10 @@
 //! those that lie one behind the other cost no seek.
 //!
 //! Disks of one name share an arm, in all processes of a user: each has a part of the disk, as
-//! far from the next one's as files of 1 GiB side by side. Where the arm is and until when it is
-//! busy stands in a small file in RAM (`sys/threads/rendezvous`), and is changed without a lock, so that a
-//! process that is killed or stopped holds up no other. Two that meet may take the arm to be where
-//! it was a request before.
+//! far from the next one's as files of 1 GiB side by side. A small file in RAM
+//! (`sys/threads/rendezvous`) says where the arm is and until when it is busy. It is changed
+//! without a lock, so that a process that is killed or stopped holds up no other. Two that meet may
+//! take the arm to be where it was a request before.
 //!
 //! Guarantees: results and bytes are those of the real device. The small file goes with the last
 //! device of its name, or when another is made after that one's process has ended.

@@ -1,8 +1,9 @@
 //! Pool: the file in RAM in which the processes of a pool tell each other what they use and want.
 //!
-//! It is a rendezvous (`sys/threads/rendezvous`) with a word for the RAM of the pool and a slot for each
-//! process. A process writes its own slot alone, at the door. The kernel drops the lock of a slot
-//! when its process ends, however it ends; whoever finds a slot without its lock clears it.
+//! It is a rendezvous (`sys/threads/rendezvous`) with a word for the RAM of the pool and a slot for
+//! each process. A process writes its own slot alone, at the door. The kernel drops the lock of a
+//! slot when its process ends, however it ends. A process that finds a slot without its lock
+//! clears it.
 //!
 //! Guarantees: what the dead had is free within `CENSUS`. A file that another version made, or that
 //! nobody uses, is made anew. It goes with the last member that ends by `exit`; if that one was
