@@ -304,8 +304,8 @@ template <class T> class object_pool {
         end(object);
     }
 
-    // Copies of an object, and of one member of it, without a page fault: what is in RAM costs the
-    // copy. They throw deepheap::error if the object cannot be read.
+    // Copies of an object, and of one member of it, without a page fault: an object in RAM costs
+    // the copy. They throw deepheap::error if the object cannot be read.
     [[nodiscard]] T read(const T *object) const {
         static_assert(std::is_default_constructible_v<T>);
         T value;
@@ -440,7 +440,7 @@ template <class T> class mapped {
     mapped(const mapped &) = delete;
     mapped &operator=(const mapped &) = delete;
 
-    // If what was changed cannot be written it stays mapped; the exit of the process tries again.
+    // If the changes cannot be written the file stays mapped; the exit of the process tries again.
     ~mapped() {
         if (data_ != nullptr) {
             dh_unmap(const_cast<value_type *>(data_));
@@ -454,8 +454,8 @@ template <class T> class mapped {
     T *end() const noexcept { return data_ + size_; }
     T &operator[](std::size_t index) const noexcept { return data_[index]; }
 
-    // Makes durable what all processes have stored until now, or in these elements alone. Throws
-    // map_error.
+    // Makes the stores of all processes until now durable, in all of it or in these elements.
+    // Throws map_error.
     void sync() const { checked(dh_sync(data_, 0)); }
     void sync(std::size_t first, std::size_t count) const {
         if (count > 0) {
@@ -512,9 +512,9 @@ class durable_error : public std::runtime_error {
     durable_error() : std::runtime_error(dh_last_error()) {}
 };
 
-// A standard allocator over a durable heap. All that it holds is the heap's handle, which is the
-// same in every process. So a container can lie in the heap, with its allocator and all that it
-// holds. What lies there must not point to code or to other memory: no virtual functions.
+// A standard allocator over a durable heap. It holds only the heap's handle, which is the same in
+// every process. So a container can lie in the heap, with its allocator and its elements. Objects
+// in the heap must not point to code or to other memory: no virtual functions.
 template <class T> class durable_allocator {
   public:
     using value_type = T;
@@ -558,8 +558,8 @@ bool operator!=(const durable_allocator<T> &one, const durable_allocator<U> &oth
 // A checkpoint that was asked for. Valid as long as the heap is open.
 class checkpoint_ticket {
   public:
-    // Waits until what the heap held at the request is durable; tells of the newest checkpoint.
-    // Throws durable_error if it could not be made.
+    // Waits until the content of the heap at the request is durable; tells of the newest
+    // checkpoint. Throws durable_error if it could not be made.
     struct dh_checkpoint wait() const {
         struct dh_checkpoint info;
         if (dh_checkpoint_wait(heap_, number_, &info) != DH_OK) {
@@ -579,8 +579,8 @@ class checkpoint_ticket {
     std::uint64_t number_;
 };
 
-// A durable heap: opened by the constructor; a checkpoint is made and the heap closed by the
-// destructor. Nothing of its memory may be used after that.
+// A durable heap. The constructor opens it; the destructor makes a checkpoint and closes it.
+// Nothing of its memory may be used after that.
 class durable_heap {
   public:
     // `options` as for dh_open. Throws durable_error.
@@ -618,7 +618,7 @@ class durable_heap {
         return static_cast<T *>(dh_root(heap_, name));
     }
 
-    // Gives an address of the heap a name, for the next process; null takes the name away.
+    // Gives an address of the heap a name, for the next process; null removes the name.
     void set_root(const char *name, const void *address) {
         check(dh_set_root(heap_, name, address));
     }
@@ -644,14 +644,14 @@ class durable_heap {
         return durable_allocator<T>{heap_};
     }
 
-    // Makes what the heap holds durable, while other threads go on.
+    // Makes the content of the heap durable, while other threads go on.
     struct dh_checkpoint checkpoint() {
         struct dh_checkpoint info;
         check(dh_checkpoint_info(heap_, &info));
         return info;
     }
 
-    // The same by a thread of the heap; wait for the ticket, or do not.
+    // The same by a thread of the heap; the ticket is there to wait for.
     checkpoint_ticket checkpoint_async() {
         std::uint64_t number = 0;
         check(dh_checkpoint_async(heap_, &number));

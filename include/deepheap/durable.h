@@ -19,7 +19,7 @@ extern "C" {
 /*
  * Durable heaps: memory that outlives its process. A durable heap lives in a file, at the same
  * addresses in every process that opens it, so pointers into it can be kept in it. It may be much
- * larger than RAM, and opens at once: what it holds is read when it is touched.
+ * larger than RAM, and opens at once: a page is read when it is touched.
  *
  *     dh_heap *heap = dh_open("index.dh", "ram:1G");
  *     if (!heap) { fprintf(stderr, "%s\n", dh_last_error()); exit(1); }
@@ -31,9 +31,9 @@ extern "C" {
  *         dh_checkpoint(heap);
  *     }
  *
- * A checkpoint makes durable what the heap holds at one instant. Whatever happens to the process or
- * the machine later, the next dh_open finds what the last checkpoint held that has returned 0, or
- * one that was being made. What was changed after it is lost.
+ * A checkpoint makes the content of the heap at one instant durable. Whatever happens to the
+ * process or the machine later, the next dh_open finds the last checkpoint that has returned 0, or
+ * one that was being made. Changes after it are lost.
  *
  * One process at a time has a heap open to change it, any number to read it. A forked child does
  * not have it: the memory is not there. Its memory takes part in dh_free, dh_realloc (in the same
@@ -52,20 +52,20 @@ typedef struct dh_heap dh_heap;
  *     ram:SIZE|PERCENT  its part of the RAM budget of the process (50%)
  *     size:SIZE         address space for it, which cannot grow later (256G); at creation only
  *     store_size:SIZE   the most that the file may take (as size); at creation only
- *     address:HEX       where it lives (somewhere); at creation only
+ *     address:HEX       its address (anywhere); at creation only
  *     checkpoint:TIME   a checkpoint after each such time (500ms, 10s, 5min) if anything changed;
  *                       see dh_checkpoint_wait for failures (none)
  *     encrypt:FILE      the heap is encrypted, under the key in this file: 32 random bytes, or 64
- *                       hexadecimal digits; only with it is the heap opened again (none)
+ *                       hexadecimal digits; the heap opens only with it (none)
  *     compress, segment, page_buffer   as in DEEPHEAP_CONF
  *     readonly          (DH_READONLY) opens the last checkpoint to read it, see below
  *     snapshot:NAME     with readonly: opens this snapshot instead
  *
  * With readonly the file is never written, and the writer's lock not taken: the heap can be read
  * beside the process that changes it, by any number of processes, and on a file system that cannot
- * be written. What was opened stays as it was, whatever the writer does, until it is closed. To
- * write to its memory is a SIGSEGV. Allocations fail with EROFS, dh_set_root, dh_checkpoint and
- * dh_snapshot with DH_EFILE; what is freed stays.
+ * be written. The opened checkpoint stays as it was, whatever the writer does, until the heap is
+ * closed. A write to its memory is a SIGSEGV. Allocations fail with EROFS, dh_set_root,
+ * dh_checkpoint and dh_snapshot with DH_EFILE. A free has no effect.
  *
  * Returns NULL and sets errno if that fails; dh_last_error says what is wrong, and what to do.
  */
@@ -82,8 +82,8 @@ void *dh_heap_oalloc(dh_heap *heap, size_t count, size_t object_size) DH_MUST_US
 
 /*
  * Gives `address`, in the heap, a name of 1 to 56 bytes, by which the next process finds it; NULL
- * takes the name away. It becomes durable with the next checkpoint. Returns 0, DH_EINVAL,
- * DH_EMEMORY when there are too many names (16384), or DH_EFILE if it was opened for reading.
+ * removes the name. This becomes durable with the next checkpoint. Returns 0, DH_EINVAL, DH_EMEMORY
+ * when there are too many names (16384), or DH_EFILE if it was opened for reading.
  */
 int dh_set_root(dh_heap *heap, const char *name, const void *address);
 
@@ -91,14 +91,14 @@ int dh_set_root(dh_heap *heap, const char *name, const void *address);
 void *dh_root(dh_heap *heap, const char *name);
 
 /*
- * Makes what the heap holds durable, while other threads go on. One that writes to memory of it
- * that is in RAM is held up for `pause_ns` at most. One that allocates, frees, or touches what is
- * not in RAM may wait until all that was changed is in the file. Returns 0; or DH_EFILE, and the
- * last checkpoint is what it was; dh_last_error says why.
+ * Makes the content of the heap durable, while other threads go on. A thread that writes to its
+ * memory in RAM is held up for `pause_ns` at most. A thread that allocates, frees, or touches
+ * memory that is not in RAM may wait until all changes are in the file. Returns 0; or DH_EFILE, and
+ * the last checkpoint is what it was; dh_last_error says why.
  */
 int dh_checkpoint(dh_heap *heap);
 
-/* The same; tells what it took. */
+/* The same; fills `info`. */
 struct dh_checkpoint {
     uint64_t number;      /* checkpoints are counted from 1, the making of the heap */
     uint64_t pause_ns;    /* how long a write to memory in RAM was held up, at most */
@@ -109,16 +109,16 @@ struct dh_checkpoint {
 int dh_checkpoint_info(dh_heap *heap, struct dh_checkpoint *info);
 
 /*
- * The same without waiting: a thread of the heap makes the checkpoint. It holds what the heap holds
- * now, and perhaps some of what comes later; requests that come before it begins become one.
- * `ticket`, unless NULL, gets what to wait for. dh_close makes durable what was asked for. While
- * system calls use memory of the heap it is tried three times, for a second each. Returns 0, or
- * DH_EINVAL.
+ * The same without waiting: a thread of the heap makes the checkpoint. It has the content of the
+ * heap at this moment, and perhaps some later changes. Requests that come before it begins become
+ * one. `ticket`, unless NULL, gets a number to wait for. dh_close makes the checkpoints that were
+ * asked for. While system calls use memory of the heap, the thread tries three times, for a second
+ * each. Returns 0, or DH_EINVAL.
  */
 int dh_checkpoint_async(dh_heap *heap, uint64_t *ticket);
 
 /*
- * Waits until what the heap held at that request is durable. `info`, unless NULL, tells of the
+ * Waits until the content of the heap at that request is durable. `info`, unless NULL, tells of the
  * newest checkpoint by then. Returns 0; DH_EFILE if it could not be made, and no later one has been
  * since: dh_last_error says why; or DH_EINVAL: there is no such ticket.
  *
@@ -128,25 +128,26 @@ int dh_checkpoint_async(dh_heap *heap, uint64_t *ticket);
 int dh_checkpoint_wait(dh_heap *heap, uint64_t ticket, struct dh_checkpoint *info);
 
 /*
- * Makes a checkpoint and keeps it under a name: a snapshot. It can be opened by
- * dh_open(path, "readonly,snapshot:NAME"), and `deepheap rollback` makes the heap what it was then.
- * The name has 1 to 64 bytes, without commas and blanks; a heap has up to 64 snapshots. A snapshot
- * keeps the space of what it holds, and a copy of the heap's tables; what the heap holds must have
- * room twice beside that, or none is taken. Returns 0; DH_EINVAL for a name that is impossible or
- * taken; or DH_EFILE. There is no such snapshot then; dh_last_error says why.
+ * Makes a checkpoint and keeps it under a name: a snapshot. It can be opened by dh_open(path,
+ * "readonly,snapshot:NAME"), and `deepheap rollback` makes the heap what it was then. The name has
+ * 1 to 64 bytes, without commas and blanks; a heap has up to 64 snapshots. A snapshot keeps the
+ * space of its content, and a copy of the heap's tables. Beside that the file must have room for
+ * twice the content of the heap, or there is no snapshot. Returns 0; DH_EINVAL for a name that is
+ * impossible or taken; or DH_EFILE, and dh_last_error says why. After an error there is no such
+ * snapshot.
  */
 int dh_snapshot(dh_heap *heap, const char *name);
 
 /*
- * Keeps a snapshot no longer; its readers can go on. Returns 0; DH_EINVAL if there is none of
- * this name; or DH_EFILE.
+ * Removes a snapshot; its readers can go on. Returns 0; DH_EINVAL if there is none of this name; or
+ * DH_EFILE.
  */
 int dh_remove_snapshot(dh_heap *heap, const char *name);
 
 /*
- * Makes a checkpoint and closes the heap; its memory is not there any more, and `heap` means
- * nothing. No thread may use them meanwhile, or wait for a checkpoint. If the checkpoint fails
- * (DH_EFILE) the heap stays open. Of a heap that was opened for reading none is made.
+ * Makes a checkpoint and closes the heap. Its memory is gone then, and `heap` means nothing. No
+ * thread may use them meanwhile, or wait for a checkpoint. If the checkpoint fails (DH_EFILE), the
+ * heap stays open. A heap that was opened for reading closes without a checkpoint.
  */
 int dh_close(dh_heap *heap);
 

@@ -136,8 +136,8 @@ size_t dh_ostride(size_t object_size);
 /*
  * Access without page faults. These functions copy what a plain pointer would have found. They may
  * be mixed with plain pointers in any thread, with the same care as memcpy(3). They need no page of
- * the page buffer: an object in RAM costs little more than the copy, and one that is not is read
- * faster. Their buffers may be any memory: a system call on a buffer of malloc(3), filled by
+ * the page buffer: an object in RAM costs little more than the copy, and an object on the SSD is
+ * read faster. Their buffers may be any memory: a system call on a buffer of malloc(3), filled by
  * dh_read, cannot fail with EFAULT.
  *
  * `object` is what an allocating function above returned, or the address of an element of an array
@@ -248,23 +248,23 @@ struct dh_stats {
     uint64_t evicted_dirty;            /* pages evicted with new content */
     uint64_t evicted_zero;             /* pages evicted that were all zero */
     uint64_t evicted_free;             /* pages evicted that no allocation used any more */
-    uint64_t compressed;               /* pages compressed when they left reach */
+    uint64_t compressed;               /* pages compressed after they were evicted */
     uint64_t compressed_bytes;         /* bytes that they became */
     uint64_t compress_given_up;        /* pages tried that did not become clearly smaller */
     uint64_t decompressed;             /* pages decompressed */
-    uint64_t compress_ns;              /* time of threads spent on all of that */
-    uint64_t cache_reclaimed_clean;    /* left the cache, already in the store */
+    uint64_t compress_ns;              /* time of threads spent on compression */
+    uint64_t cache_reclaimed_clean;    /* left the cache, for the store had them */
     uint64_t cache_reclaimed_dirty;    /* left the cache by being written to the log */
     uint64_t cache_second_chances;     /* stayed in the cache because they were touched again */
     uint64_t direct_reclaims;          /* times a faulting thread had to evict by itself */
-    uint64_t stall_ns;                 /* waiting for eviction, device or a full write buffer */
+    uint64_t stall_ns;                 /* waits for eviction, device or a full write buffer */
     uint64_t device_reads;             /* requests */
     uint64_t device_read_bytes;
     uint64_t device_writes;            /* requests */
     uint64_t device_write_bytes;
     uint64_t writes_retried;           /* segments written again after the device refused them */
     uint64_t segments_relocated;       /* written elsewhere, since their place refused them */
-    uint64_t blocks_from_memory;       /* wanted while in DRAM: not written, or just read */
+    uint64_t blocks_from_memory;       /* read from DRAM: not written yet, or just read */
     uint64_t blocks_reread;            /* right only when they were read again */
     uint64_t blocks_refused;           /* times that a block could not be read */
     uint64_t blocks_appended_fresh;    /* 4 KiB blocks written because they left DRAM */
@@ -285,39 +285,39 @@ struct dh_stats {
     uint64_t allocated_bytes;      /* allocated and not freed */
     uint64_t stored_bytes;         /* live bytes on the device */
     uint64_t store_used_bytes;     /* taken on the device, live or not */
-    uint64_t store_capacity_bytes; /* what the store can hold */
+    uint64_t store_capacity_bytes; /* the size of the store */
     uint64_t mapped_bytes;         /* mapped by the program itself, memory of the heap */
     uint64_t unmanaged_bytes;      /* RAM of the program outside of deepheap, files apart */
 
-    uint64_t strides_asked; /* since version 3: pages asked for ahead of walks in equal steps */
-    uint64_t strides_used;  /* of them those that were there when the walk came to them */
+    uint64_t strides_asked; /* since version 3: pages asked for ahead of equal steps */
+    uint64_t strides_used;  /* those of them that were in RAM when the program came to them */
 
-    uint64_t fault_stall_ns;      /* since version 4: threads stood in faults for want of RAM */
-    uint64_t run_ns;              /* run time: it computed, or threads stood in faults */
-    uint64_t stall_share_now_ppm; /* lately, of the thread that stood most: millionths of it */
-    uint64_t stall_share_ppm;     /* the same of all of it */
+    uint64_t fault_stall_ns;      /* since version 4: waits in faults for want of RAM */
+    uint64_t run_ns;              /* run time: it computed, or threads waited in faults */
+    uint64_t stall_share_now_ppm; /* lately, of the thread that waited most: millionths of run_ns */
+    uint64_t stall_share_ppm;     /* the same since the start */
 
-    uint64_t discards;            /* since version 5: requests that told the device what is free */
-    uint64_t discarded_bytes;     /* what they were about */
-    uint64_t not_discarded_bytes; /* free for a while, then written again without one */
+    uint64_t discards;            /* since version 5: requests that gave free space back */
+    uint64_t discarded_bytes;     /* bytes that they gave back */
+    uint64_t not_discarded_bytes; /* free for a while, then written again without a request */
 
-    uint64_t stall_bound_ppm;     /* since version 6: the most that it may be, by `stall` */
+    uint64_t stall_bound_ppm;     /* since version 6: the bound of `stall`, in millionths */
     uint64_t budget_most_bytes;   /* the most that budget_bytes may become under a bound */
     uint64_t touched_mean_bytes;  /* under a bound, on average: touched and not given back, */
-    uint64_t used_mean_bytes;     /* and what counted against the budget */
+    uint64_t used_mean_bytes;     /* and counted against the budget */
 
     uint64_t sequences_brought; /* since version 7: pages read because they had followed before */
-    uint64_t sequences_used;    /* of them those that the program came to */
-    uint64_t sequences_dropped; /* and those that left RAM before */
+    uint64_t sequences_used;    /* those of them that the program came to */
+    uint64_t sequences_dropped; /* those of them that left RAM before */
 
     uint64_t tier_read_bytes;     /* read from the second tier */
     uint64_t tier_write_bytes;    /* written to it */
     uint64_t tier_stored_bytes;   /* live bytes in it */
-    uint64_t tier_capacity_bytes; /* what it can hold; 0: there is none */
+    uint64_t tier_capacity_bytes; /* its size; 0: there is none */
 
     uint64_t pool_members;    /* since version 8: processes of its pool; 0: there is none */
-    uint64_t pool_bytes;      /* what they may use together, of it this process budget_bytes */
-    uint64_t pool_free_bytes; /* of that none of them has */
+    uint64_t pool_bytes;      /* RAM that they share; budget_bytes of it for this process */
+    uint64_t pool_free_bytes; /* the part of it that none of them has */
 };
 
 #define DH_STATS_VERSION 8

@@ -5,7 +5,7 @@
  *
  * As malloc(3) and its family, but every allocation of up to a page is an object: kept in RAM and
  * written to the SSD at its own size. Larger ones come from dh_malloc, since objects would gain
- * nothing there. Everything else is as deepheap.h says of the function that is called.
+ * nothing there. deepheap.h says everything else, under the function that is called.
  */
 #ifndef DEEPHEAP_NVMALLOC_H
 #define DEEPHEAP_NVMALLOC_H

@@ -9,16 +9,16 @@
  *   - the elements of an array lie dh_ostride(size) bytes apart: whole pages, as in the paper, but
  *     elements of less than 128 bytes lie close together;
  *   - restore(file) comes first: it opens the durable heap in that file, or makes one, and from
- *     then on these functions allocate in it. checkpoint(file) makes durable what it holds, memory
+ *     then on these functions allocate in it. checkpoint(file) makes its content durable, memory
  *     pages as well as objects. Without restore the memory is gone with the process;
- *   - a root leads to what was there: dh_root(ssd_heap(), name), dh_set_root;
+ *   - a root leads to the data of an earlier process: dh_root(ssd_heap(), name), dh_set_root;
  *   - they return 0 or a DH_E..., and dh_last_error says why.
  *
  * Define DEEPHEAP_SSD_OPTIONS to give the heap options of dh_open ("ram:1G,checkpoint:10s"). A
  * program that has functions of these names itself defines DEEPHEAP_SSD_NO_CHECKPOINT and calls
  * ssd_checkpoint and ssd_restore.
  *
- * Everything else is as deepheap.h says of the function that is called.
+ * deepheap.h says everything else, under the function that is called.
  */
 #ifndef DEEPHEAP_SSDALLOC_H
 #define DEEPHEAP_SSDALLOC_H
@@ -56,7 +56,7 @@ static inline int ssd_restore(const char *file) {
     return DH_OK;
 }
 
-/* Makes durable what the heap of that file holds, which restore opened: DH_EINVAL for another. */
+/* Makes the content of the heap durable that restore opened. DH_EINVAL for another file. */
 static inline int ssd_checkpoint(const char *file) {
     if (deepheap_ssd_heap == NULL || file == NULL || strcmp(file, deepheap_ssd_file) != 0) {
         return DH_EINVAL;
