@@ -125,6 +125,55 @@ fn the_book_has_every_page_and_what_they_link_to() {
     assert_eq!(out, Vec::<String>::new());
 }
 
+/// `ARCHITECTURE.md` is read in one sitting, and a user sees all pages of `docs/` at a glance.
+const ARCHITECTURE_BYTES_MAX: usize = 25_000;
+const USER_PAGES_MAX: usize = 12;
+
+/// Documents that have become too long, or too many.
+fn too_much(documents: &[SourceFile]) -> Vec<String> {
+    let is_user_page = |path: &str| {
+        let page = path.strip_prefix("docs/");
+        page.is_some_and(|page| !page.contains('/') && page != "SUMMARY.md")
+    };
+    let mut too_much = Vec::new();
+    for document in documents.iter().filter(|document| document.path == "ARCHITECTURE.md") {
+        let bytes = document.text.len();
+        if bytes > ARCHITECTURE_BYTES_MAX {
+            too_much.push(format!("ARCHITECTURE.md: {bytes} of {ARCHITECTURE_BYTES_MAX} bytes"));
+        }
+    }
+    let pages = documents.iter().filter(|document| is_user_page(&document.path)).count();
+    if pages > USER_PAGES_MAX {
+        too_much.push(format!("docs/: {pages} of {USER_PAGES_MAX} pages for users"));
+    }
+    too_much
+}
+
+#[test]
+fn the_architecture_is_short_and_the_pages_for_users_are_few() {
+    let documents = files(&["md"]);
+    assert!(documents.iter().any(|document| document.path == "ARCHITECTURE.md"));
+    assert_eq!(too_much(&documents), Vec::<String>::new());
+}
+
+#[test]
+fn canary_long_and_many_documents_are_caught() {
+    let document = |path: String, bytes: usize| SourceFile { path, text: "x".repeat(bytes) };
+    let mut documents = vec![
+        document("ARCHITECTURE.md".into(), ARCHITECTURE_BYTES_MAX),
+        document("docs/SUMMARY.md".into(), 1),
+        document("docs/internals/maps.md".into(), ARCHITECTURE_BYTES_MAX + 1),
+    ];
+    documents.extend((0..USER_PAGES_MAX).map(|page| document(format!("docs/{page}.md"), 1)));
+    assert_eq!(too_much(&documents), Vec::<String>::new());
+    documents[0].text.push('x');
+    documents.push(document("docs/one-more.md".into(), 1));
+    assert_eq!(
+        too_much(&documents),
+        ["ARCHITECTURE.md: 25001 of 25000 bytes", "docs/: 13 of 12 pages for users"]
+    );
+}
+
 #[test]
 fn canary_pages_out_of_the_book_are_caught() {
     let document =
