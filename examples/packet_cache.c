@@ -26,7 +26,7 @@ struct packet {
 /* Where the protocol stands in a packet, and the shortest and longest packets. */
 enum { PROTOCOL = 9, LENGTH_MIN = 100, LENGTH_MAX = 1500 };
 
-/* What is searched lies apart from what is large: a lookup that misses touches no packet. */
+/* Hashes lie apart from packets: a lookup that misses touches no packet. */
 enum { SETS = 16384, WAYS = 8 };
 struct set {
     uint64_t hash[WAYS];

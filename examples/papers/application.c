@@ -246,7 +246,7 @@ struct options options_read(int argc, char **argv, const struct application *app
 
 /* ---- memory ---- */
 
-/* What the blocks come from that are not deepheap's. */
+/* The source of blocks that are not deepheap's. */
 static struct blocks *the_blocks;
 
 /* Room for what blocks add to the data where a page holds one only; what is not used costs

@@ -141,7 +141,7 @@ struct result measure(const struct options *options, void (*operation)(struct wo
                       void *context);
 
 /* Runs `operation` `steps` times from options->threads threads, untimed, as a phase of its own: to
- * fill memory, to check it. What the workers counted is in the result, the rest of it is 0. */
+ * fill memory, to check it. The result has the counts of the workers, the rest of it is 0. */
 struct result phase_run(const struct options *options, const char *what, uint64_t steps,
                         void (*operation)(struct worker *), void *context);
 

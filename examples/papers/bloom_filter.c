@@ -46,7 +46,7 @@ struct filter {
     uint64_t *added;             /* keys, by each thread */
 };
 
-/* What a word begins with, and never loses. */
+/* The bits that a word begins with, and never loses. */
 static uint64_t first_bits(size_t object, size_t at) {
     return random_mix(object << 16 | at);
 }

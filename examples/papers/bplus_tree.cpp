@@ -116,7 +116,7 @@ public:
     size_t nodes() const { return nodes_; }
 
 private:
-    /* What a node gave to a new one to its right: the least key there. No node: nothing. */
+    /* A new node to the right of one that was split, and its least key. No node: no split. */
     struct split {
         key_type first;
         void *node;

@@ -6,7 +6,7 @@
  * order of the set, and the location of the cached item on its disk. A lookup makes the entry the
  * youngest; an insert takes the place of the oldest.
  *
- * Every set carries a check in RAM, a byte that its content gives, and whoever uses a set computes
+ * Every set carries a check in RAM, a byte that its content gives, and each user of a set computes
  * it anew; a location follows from its entry's hash.
  *
  * Threads: the index is divided among them, as in the paper: a set belongs to one thread.

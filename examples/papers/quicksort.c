@@ -130,7 +130,7 @@ static void sort(struct part *part, size_t from, size_t to) {
                 right--;
             }
         }
-        /* What lies between the two sides is where it belongs: one pivot, or none. */
+        /* Between the two sides is one pivot, which is at its place, or none. */
         phase_step(left - right);
         if (right - from < to - left) {
             sort(part, from, right);

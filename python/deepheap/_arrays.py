@@ -61,7 +61,7 @@ def empty(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt
 
 
 def zeros(shape: Shape, dtype: npt.DTypeLike = float, order: Order = "C") -> npt.NDArray[Any]:
-    """As ``numpy.zeros``, on memory of deepheap. What is never written takes no room."""
+    """As ``numpy.zeros``, on memory of deepheap. Pages that are never written take no room."""
     with numpy_allocator(0):
         return np.zeros(shape, dtype, order)
 

@@ -40,7 +40,7 @@ ALIGNMENT = 64
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint took: its number, times in nanoseconds, objects and bytes written."""
+    """The cost of a checkpoint: its number, times in nanoseconds, objects and bytes written."""
 
     number: int
     pause_ns: int
@@ -87,9 +87,10 @@ class Heap(MutableMapping[str, npt.NDArray[Any]]):
     ...     heap["vectors"][7] = 1.0
     ...     heap.checkpoint()
 
-    An array of this heap is named where it is; any other is copied in. What has a name is there in
-    the next process, as of the last checkpoint; what has none is freed when the last array of it
-    goes. All arrays of numbers, texts and records will do, not those of Python objects.
+    An assignment names an array of this heap where it is, and copies any other array in. A named
+    array is there in the next process, as of the last checkpoint; an array without a name is freed
+    when its last view goes. All arrays of numbers, texts and records will do, not those of Python
+    objects.
 
     Threads may use a heap together. A forked child does not have it: its arrays must not be touched
     there.

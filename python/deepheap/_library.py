@@ -24,7 +24,7 @@ STARTED_ERROR = -2
 
 
 class Error(Exception):
-    """What deepheap could not do, and why, in a sentence.
+    """An error of deepheap, with its reason in a sentence.
 
     ``code`` is the number that ``deepheap.h`` gives the error (``DH_E...``); 0 if it has none.
     """

@@ -52,9 +52,9 @@ class _Mapping:
 class Map(np.memmap):
     """An array that is a file, made by ``deepheap.map``.
 
-    It is a ``numpy.memmap`` in every respect but that its pages are kept by deepheap, and that rows
-    of it are gathered, scattered and prefetched. What is stored is in the file after ``flush``, or
-    when the last process that has the map lets go of it.
+    It is a ``numpy.memmap``, but deepheap keeps its pages, and gathers, scatters and prefetches its
+    rows. Stores are in the file after ``flush``, or when the last process that has the map lets go
+    of it.
     """
 
     # As numpy.memmap: what is not in the file is an ordinary array.
