@@ -27,24 +27,24 @@ const WRITTEN_BY: &str =
 
 const SSDALLOC: &str = "# SSDAlloc, measured again
 
-What A. Badam and V. S. Pai, \"SSDAlloc: Hybrid SSD/RAM Memory Management Made Easy\" (NSDI 2011), \
-measured, repeated with deepheap on a machine of today. The paper calls objects OPP and memory \
-pages MP; numbers in brackets are its sections.
+This page repeats the measurements of A. Badam and V. S. Pai, \"SSDAlloc: Hybrid SSD/RAM Memory \
+Management Made Easy\" (NSDI 2011), with deepheap on a machine of today. The paper calls objects \
+OPP and memory pages MP; numbers in brackets are its sections.
 ";
 const SSDRAM: &str = "# SSDRAM, measured again
 
-What L. Wang, Q. Wang, L. Chen and X. Hao, \"Fine-Grained Data Management for DRAM/SSD Hybrid Main \
-Memory Architecture\" (IEICE Transactions 2016), measured, repeated with deepheap on a machine of \
-today. Numbers in brackets are the paper's sections.
+This page repeats the measurements of L. Wang, Q. Wang, L. Chen and X. Hao, \"Fine-Grained Data \
+Management for DRAM/SSD Hybrid Main Memory Architecture\" (IEICE Transactions 2016), with deepheap \
+on a machine of today. Numbers in brackets are the paper's sections.
 ";
 const GOALS_INTRO: &str = "# The papers, measured again
 
 Every table and figure of [SSDAlloc](ssdalloc.md) and [SSDRAM](ssdram.md) that measures something, \
-against Linux swap and an mmapped file on the same device with as much RAM. Each point is a file \
-in `runs`, with the date and the command of each of its rounds: not all are of one sitting, nor of \
-the last change. `make bench-papers` measures what was not measured on the machine it runs on, \
-`BENCH_OPTIONS=--again` all of it, in about two hours; stopped, it goes on where it was. \
-`BENCH_OPTIONS=--quick` takes less than 15 minutes and writes `target/papers`.
+against Linux swap and an mmapped file on the same device with as much RAM. The points \
+are in `runs.jsonl`, with the date and the command of each of their rounds: not all are of one \
+sitting, nor of the last change. `make bench-papers` measures what was not measured on the \
+machine it runs on, `BENCH_OPTIONS=--again` all of it, in about two hours; stopped, it goes \
+on where it was. `BENCH_OPTIONS=--quick` takes less than 15 minutes and writes `target/papers`.
 ";
 const CONTENDERS: &str = "\
 **objects**: deepheap moves objects (`dh_oalloc`). **micro-pages**: the same with objects of up to \
@@ -68,10 +68,10 @@ was killed, it was run again.
 const SHORT: &str = "These are not, and why. Where nearly every operation waits for the device, \
 objects gain as many of its reads of 4 KiB as they spare: those of objects that come to be used \
 again while the RAM, less the tables, still holds them. A device that reads 4 KiB as fast as 512 \
-bytes gives no more for smaller reads. What reads alone would give is told for each: were they \
-all that takes time, for all contenders alike. It is no bound, since writes wait for the device, \
-too, and where less was reached, faults, evictions and the program itself take time on all the \
-processors there are.
+bytes gives no more for smaller reads. Each row tells the ratio that reads alone would give, \
+if only they took time, for all contenders alike. It is no bound, since writes wait for the \
+device, too, and where less was reached, faults, evictions and the program itself take time \
+on all the processors there are.
 
 ";
 

@@ -370,9 +370,9 @@ const FIGURE_4B: Experiment = Experiment {
     claim: "Values from 128 bytes to a limit: the smaller they are, the more OPP gains over MP and \
             swap (section 5.2; the numbers are in the figure only).",
     here: "As Figure 4(a), 8 connections.",
-    today: "What is read from the device is a block for each value, and for each neighbour in \
-            memcached's lists, that is not in RAM, whatever its size: that, and not what is \
-            written, bounds all of them.",
+    today: "Each value that is not in RAM, and each such neighbour in memcached's lists, is a \
+            read of a block, whatever its size: these reads, and not the writes, bound all of \
+            them.",
     axis: "largest value",
     cases: &[
         Case {
@@ -504,7 +504,7 @@ const FIGURE_6: Experiment = Experiment {
     here: "Useful entries are those of the largest working set, of sets strewn over the index, \
            that comes to RAM in up to twelve passes: 95 of 100 lookups of one pass do not wait \
            for the device.",
-    today: "What a cache holds is a matter of sizes, not of devices: it is as true as it was.",
+    today: "The content of a cache is a matter of sizes, not of devices: it is as true as it was.",
     axis: "RAM, as a part of the index",
     cases: &[
         Case { label: "1/16", ..HASHCACHE },
