@@ -73,5 +73,5 @@ pub fn open_store(
 ) -> Result<(Store, SavedUpTo), OpenError> {
     let options = file.store_options(buffers, reserve_segments);
     let load: &mut Load<'_> = &mut |table, visit: &mut VisitPage<'_>| file.load_table(table, visit);
-    Ok(Store::open_saved(file.log_device(), options, file.identity(), load)?)
+    Ok(Store::open_saved(file, options, load)?)
 }

@@ -7,8 +7,7 @@
 pub mod checksum;
 pub mod cipher;
 pub mod pack;
-pub(crate) mod seal;
-pub(crate) mod sharers;
+pub mod table;
 
 use crate::format::BLOCK_BYTES;
 

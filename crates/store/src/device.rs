@@ -7,6 +7,7 @@
 
 pub(crate) mod busy;
 pub mod file;
+pub mod generations;
 pub mod table_file;
 
 pub use deepheap_sys::errno::{Errno, Result};

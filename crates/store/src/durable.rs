@@ -5,7 +5,6 @@
 //! | where every page lies | `layout` |
 //! | what is known of every page, in RAM | `index` |
 //! | pages on their way from and to the device | `pages` |
-//! | the log as a device of its own | `shifted` |
 //! | a store, saved in such a file and opened again | `saved` |
 //! | the file: made, opened, its tables loaded | `file` |
 //! | a checkpoint that is being made | `saving` |
@@ -34,7 +33,6 @@ pub mod salvage;
 pub mod saved;
 pub mod saved_table;
 pub mod saving;
-pub mod shifted;
 pub mod snapshots;
 pub mod verify;
 

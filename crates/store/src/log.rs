@@ -1,6 +1,7 @@
 //! Log: the store, and what goes in and out of it: blocks that are appended, written, read back,
 //! collected, and kept for forked children.
 
+pub(crate) mod blocks;
 pub(crate) mod event;
 pub mod fork;
 pub mod garbage;

@@ -24,6 +24,7 @@ pub(crate) use buckets::level_of;
 use crate::block::Segment;
 use crate::error::StoreError;
 use crate::format::geometry::Geometry;
+use crate::log::blocks::head_of;
 use crate::log::head::Head;
 use crate::log::options::BUFFERS_MAX;
 use crate::space::discards::Discards;
@@ -61,13 +62,40 @@ pub(crate) struct Space {
     /// Segments by state.
     counts: [u32; STATES],
     /// Segments from here on were never touched: Bare, and on no list.
-    frontier: u32,
-    /// Segments that were filled at any time.
-    ever_filled: u32,
+    pub(crate) frontier: u32,
+    pub(crate) fillings: Fillings,
+    promises: Promises,
+    pub(crate) growth: Growth,
+    pub(crate) discards: Discards,
+    pub(crate) collection: Collection,
+    pub(crate) unwritten: Unwritten,
+    pub(crate) pins: Pins,
+    /// What the last checkpoint keeps; only of a durable log, whose pins are its checkpoints.
+    pub(crate) kept: Option<Kept>,
+}
+
+/// Segments are filled one after the other.
+pub(crate) struct Fillings {
     /// The number of the last filling.
-    sequence: u64,
+    pub(crate) last: u64,
+    /// Segments that were filled at any time: what the checksums occupy.
+    pub(crate) segments: u32,
     /// Which device new segments are on.
     generation: u8,
+}
+
+impl Fillings {
+    fn begin(&mut self, table: &SegmentTable, segment: Segment) {
+        self.segments += u32::from(table.sequence(segment) == 0);
+        self.last += 1;
+        table.set_sequence(segment, self.last);
+        table.set_count(segment, 0);
+        table.set_device(segment, self.generation);
+    }
+}
+
+/// What is promised.
+struct Promises {
     /// Blocks reserved.
     reserved: u64,
     /// Of those, the ones that a forked child has inherited, for which its own device assures
@@ -75,26 +103,29 @@ pub(crate) struct Space {
     inherited: u64,
     /// Segments of which only the survivor head may take the last.
     reserve: u32,
-    /// Segments needed beside those for what is reserved.
-    fixed: u64,
-    /// Segments assured at the next growth; less after a refusal.
-    growth: u32,
-    /// No growth before this filling.
-    growth_paused_until: u64,
-    /// Whether a thread is assuring space now.
-    pub(crate) growing: bool,
-    /// Calls of `discard_idle` so far, and the last one.
-    tick: u64,
-    looked: assurance::Looked,
-    pub(crate) discards: Discards,
-    /// Free segments that were taken.
-    taken: u64,
-    /// Of them, those that had been free for long, and of which the device was not told.
-    spared: u64,
-    /// Collection found nothing to win, and nothing changed since.
-    exhausted: bool,
+}
+
+/// The device is asked for the space of more segments.
+pub(crate) struct Growth {
+    /// Segments assured the next time; less after a refusal.
+    segments: u32,
+    /// Not before this filling.
+    paused_until: u64,
+    /// Whether a thread is asking now.
+    pub(crate) is_under_way: bool,
+}
+
+/// What the search for segments to empty has come to.
+#[derive(Default)]
+pub(crate) struct Collection {
+    /// It found nothing to win, and nothing changed since.
+    pub(crate) is_exhausted: bool,
     /// Whatever can be won is collected, needed or not.
-    compacting: bool,
+    is_compacting: bool,
+}
+
+/// The buffers, and the segments in them that the device does not have yet.
+pub(crate) struct Unwritten {
     /// Free buffers, by head.
     pub(crate) free_buffers: [u64; 2],
     /// The last segment in each buffer.
@@ -102,15 +133,6 @@ pub(crate) struct Space {
     pub(crate) retries: RetrySchedule,
     /// Sealed segments, oldest first. There are never more than buffers, for which it has room.
     pub(crate) sealed: VecDeque<Segment>,
-    pub(crate) pins: Pins,
-    /// What the last checkpoint keeps; only of a durable log, whose pins are its checkpoints.
-    pub(crate) kept: Option<Kept>,
-    /// Segments that snapshots keep.
-    held: u64,
-    /// Of those, the ones that are Withheld.
-    held_dead: u64,
-    /// Whether the device has the space of what was withheld up to this moment is not known.
-    reopened_at: u64,
 }
 
 /// What the last checkpoint of a durable log keeps, in segments.
@@ -124,6 +146,12 @@ pub(crate) struct Kept {
     pub(crate) for_next: u64,
     /// The next one is being made.
     pub(crate) is_in_making: bool,
+    /// Those that snapshots keep.
+    pub(crate) held: u64,
+    /// Of those, the ones that are Withheld.
+    held_dead: u64,
+    /// Whether the device has the space of what was withheld up to this moment is not known.
+    reopened_at: u64,
 }
 
 impl Space {
@@ -139,32 +167,23 @@ impl Space {
             lists: Lists::new(geometry.segments, LISTS)?,
             counts,
             frontier: 0,
-            ever_filled: 0,
-            sequence: 0,
-            generation: 0,
-            reserved: 0,
-            inherited: 0,
-            reserve,
-            fixed: policy::fixed_segments(reserve),
-            growth: (GROWTH_BYTES / geometry.segment_bytes()) as u32,
-            growth_paused_until: 0,
-            growing: false,
-            tick: 0,
-            looked: assurance::Looked::default(),
+            fillings: Fillings { last: 0, segments: 0, generation: 0 },
+            promises: Promises { reserved: 0, inherited: 0, reserve },
+            growth: Growth {
+                segments: (GROWTH_BYTES / geometry.segment_bytes()) as u32,
+                paused_until: 0,
+                is_under_way: false,
+            },
             discards: Discards::new(geometry.segment_bytes() as u64),
-            taken: 0,
-            spared: 0,
-            exhausted: false,
-            compacting: false,
-            free_buffers,
-            in_buffer: [Segment(0); BUFFERS_MAX],
-            retries: RetrySchedule::new(),
-            sealed: VecDeque::with_capacity(BUFFERS_MAX),
+            collection: Collection::default(),
+            unwritten: Unwritten {
+                free_buffers,
+                in_buffer: [Segment(0); BUFFERS_MAX],
+                retries: RetrySchedule::new(),
+                sealed: VecDeque::with_capacity(BUFFERS_MAX),
+            },
             pins: Pins::new(),
             kept: None,
-            held: 0,
-            held_dead: 0,
-            reopened_at: 0,
         })
     }
 
@@ -175,27 +194,7 @@ impl Space {
 
     /// Blocks that are reserved.
     pub(crate) fn reserved(&self) -> u64 {
-        self.reserved
-    }
-
-    /// Segments that were ever touched: what the tables occupy.
-    pub(crate) fn frontier(&self) -> u32 {
-        self.frontier
-    }
-
-    /// Free segments that were written again after a while without a discard.
-    pub(crate) fn spared(&self) -> u64 {
-        self.spared
-    }
-
-    /// The number of the last filling.
-    pub(crate) fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    /// Segments that were filled at any time: what the checksums occupy.
-    pub(crate) fn ever_filled(&self) -> u32 {
-        self.ever_filled
+        self.promises.reserved
     }
 
     /// Moves a segment on in its life.
@@ -214,36 +213,39 @@ impl Space {
 
     /// Segments that must be assured for `blocks` reserved blocks.
     fn needed(&self, blocks: u64) -> u64 {
+        let own = blocks.saturating_sub(self.promises.inherited);
         let data_blocks = self.geometry.data_blocks() as u64;
-        let own = blocks.saturating_sub(self.inherited);
-        match policy::needed_segments(own, data_blocks, self.fixed) {
+        match policy::needed_segments(own, data_blocks, self.promises.reserve) {
             0 => 0,
-            needed if self.kept.is_some() => needed + self.held_dead,
-            needed => needed + self.unusable(),
+            needed => needed + self.kept.map_or_else(|| self.unusable(), |kept| kept.held_dead),
         }
     }
 
     /// Blocks that can be reserved in all.
     pub(crate) fn reservable(&self) -> u64 {
-        self.reservable_beside(self.held)
+        self.reservable_beside(self.kept.map_or(0, |kept| kept.held))
     }
 
     /// Blocks that can be reserved in all, if snapshots keep so many segments.
     fn reservable_beside(&self, held: u64) -> u64 {
         let segments = self.geometry.segments as u64;
         // Of a durable log half: the rest is for what the last checkpoint keeps.
-        let usable = match self.kept {
+        self.reservable_in(match self.kept {
             Some(_) => segments.saturating_sub(held) / 2,
             None => segments.saturating_sub(self.unusable()),
-        };
-        policy::reservable_blocks(usable, self.geometry.data_blocks() as u64, self.fixed)
+        })
+    }
+
+    fn reservable_in(&self, segments: u64) -> u64 {
+        let data_blocks = self.geometry.data_blocks() as u64;
+        policy::reservable_blocks(segments, data_blocks, self.promises.reserve)
     }
 
     /// How full the log is, while so many units live.
     pub(crate) fn occupancy(&self, live_units: u64) -> Occupancy {
         let free = self.count(State::Ready) + self.count(State::Bare);
         let passing = self.count(State::Growing) + self.count(State::Discarding);
-        let paused = self.sequence < self.growth_paused_until;
+        let paused = self.fillings.last < self.growth.paused_until;
         let kept = self.kept.unwrap_or_default();
         Occupancy {
             kept: kept.used,
@@ -252,21 +254,21 @@ impl Space {
             used: (self.geometry.segments - free - passing) as u64,
             growable: if paused { 0 } else { self.count(State::Bare) as u64 },
             live: live_units / self.geometry.data_units() as u64,
-            needed: self.needed(self.reserved),
-            reserve: self.reserve as u64,
+            needed: self.needed(self.promises.reserved),
+            reserve: self.promises.reserve as u64,
         }
     }
 
     /// Reserves the blocks if enough segments are assured. Otherwise it answers how many are
     /// lacking: grow, then try again.
     pub(crate) fn try_reserve(&mut self, blocks: u64) -> Result<u64, StoreError> {
-        let total = self.reserved.checked_add(blocks).ok_or(StoreError::Full)?;
+        let total = self.promises.reserved.checked_add(blocks).ok_or(StoreError::Full)?;
         if total > self.reservable() {
             return Err(StoreError::Full);
         }
         let missing = self.needed(total).saturating_sub(self.assured());
         if missing == 0 {
-            self.reserved = total;
+            self.promises.reserved = total;
         }
         Ok(missing)
     }
@@ -274,13 +276,12 @@ impl Space {
     /// Blocks that can still be reserved, if the device has space for so many more segments;
     /// `None`: for all.
     pub(crate) fn room(&self, more_segments: Option<u64>) -> u64 {
-        let left = self.reservable().saturating_sub(self.reserved);
+        let left = self.reservable().saturating_sub(self.promises.reserved);
         let Some(more) = more_segments else { return left };
         let assured = self.assured() + more;
         let usable = assured.saturating_sub(self.unusable());
-        let own = self.reserved.saturating_sub(self.inherited);
-        let data_blocks = self.geometry.data_blocks() as u64;
-        left.min(policy::reservable_blocks(usable, data_blocks, self.fixed).saturating_sub(own))
+        let own = self.promises.reserved.saturating_sub(self.promises.inherited);
+        left.min(self.reservable_in(usable).saturating_sub(own))
     }
 
     /// Segments whose space is assured.
@@ -291,8 +292,8 @@ impl Space {
 
     /// Gives reserved blocks back.
     pub(crate) fn unreserve(&mut self, blocks: u64) {
-        debug_assert!(blocks <= self.reserved, "more was given back than was reserved");
-        self.reserved = self.reserved.saturating_sub(blocks);
+        debug_assert!(blocks <= self.promises.reserved, "more was given back than was reserved");
+        self.promises.reserved = self.promises.reserved.saturating_sub(blocks);
     }
 
     /// A free segment for the head, begun as the next filling.
@@ -307,14 +308,9 @@ impl Space {
         }
         let segment = self.lists.front(READY)?;
         self.lists.unlink(segment);
-        self.taken += 1;
-        self.spared += u64::from(table.sequence(segment) > 0 && self.is_idle(table, segment));
+        self.discards.taken(table.sequence(segment) > 0, table.stamp(segment));
         self.change(table, segment, State::Open);
-        self.ever_filled += u32::from(table.sequence(segment) == 0);
-        self.sequence += 1;
-        table.set_sequence(segment, self.sequence);
-        table.set_count(segment, 0);
-        table.set_device(segment, self.generation);
+        self.fillings.begin(table, segment);
         Some(segment)
     }
 
@@ -333,36 +329,38 @@ impl Space {
     /// The place of the spare one was refused, too: another one will be tried before it.
     pub(crate) fn return_spare(&mut self, table: &SegmentTable, segment: Segment) {
         self.change(table, segment, State::Ready);
-        table.set_stamp(segment, self.tick);
+        table.set_stamp(segment, self.discards.tick);
         self.lists.push_back(READY, segment);
     }
 
     /// A segment without live blocks, on no list, becomes free, or withheld for forked children.
     pub(crate) fn free(&mut self, table: &SegmentTable, segment: Segment) {
-        self.exhausted = false;
-        if table.device(segment) != self.generation as usize {
+        self.collection.is_exhausted = false;
+        if table.device(segment) != self.fillings.generation as usize {
             self.change(table, segment, State::Bare);
             self.lists.push_back(BARE, segment);
         } else if table.sequence(segment) <= self.pins.newest() {
             let is_held = table.sequence(segment) <= self.pins.newest_named();
-            self.held_dead += u64::from(is_held);
+            if let Some(kept) = &mut self.kept {
+                kept.held_dead += u64::from(is_held);
+            }
             self.change(table, segment, State::Withheld);
             table.set_stamp(segment, self.pins.now());
             self.lists.push_back(WITHHELD, segment);
         } else {
             self.change(table, segment, State::Ready);
-            table.set_stamp(segment, self.tick);
+            table.set_stamp(segment, self.discards.tick);
             self.lists.push_front(READY, segment);
         }
     }
 
     /// Everything filled so far will be withheld when it is freed. None: too many pins.
     pub(crate) fn pin(&mut self, live_units: u64) -> Option<u32> {
-        let slot = self.pins.add(self.sequence)?;
+        let slot = self.pins.add(self.fillings.last)?;
         let Occupancy { used, live, .. } = self.occupancy(live_units);
         if let Some(kept) = &mut self.kept {
             kept.used = used;
-            kept.may_empty = policy::to_empty(used.saturating_sub(self.held_dead), live);
+            kept.may_empty = policy::to_empty(used.saturating_sub(kept.held_dead), live);
         }
         for level in 0..=LEVELS {
             self.lists.splice(List(BUCKETS + level), List(PINNED_BUCKETS + level));
@@ -373,7 +371,7 @@ impl Space {
     /// A pin is gone: what only it withheld becomes free or collectable again.
     pub(crate) fn unpin(&mut self, table: &SegmentTable, slot: u32) {
         self.pins.remove(slot);
-        self.exhausted = false;
+        self.collection.is_exhausted = false;
         if self.pins.newest() > 0 {
             self.sort_buckets(table, &[PINNED_BUCKETS]);
         } else {
@@ -389,6 +387,7 @@ impl Space {
         // They lie in the order in which they died: few of them have another answer than the one
         // before.
         let (mut moment, mut covered) = (0, 0);
+        let reopened_at = self.kept.map_or(0, |kept| kept.reopened_at);
         let mut next = self.lists.front(WITHHELD);
         while let Some(segment) = next {
             next = self.lists.after(segment);
@@ -397,12 +396,34 @@ impl Space {
                 covered = self.pins.newest_of(moment);
             }
             if table.sequence(segment) > covered {
-                let is_known = table.stamp(segment) > self.reopened_at;
+                let is_known = table.stamp(segment) > reopened_at;
                 self.lists.unlink(segment);
                 self.change(table, segment, if is_known { State::Ready } else { State::Bare });
-                table.set_stamp(segment, self.tick);
+                table.set_stamp(segment, self.discards.tick);
                 self.lists.push_front(if is_known { READY } else { BARE }, segment);
             }
+        }
+    }
+
+    /// Frees a segment whose write failed, and its buffer, once nothing in it lives; whether it
+    /// did. If its place is bad, the next one that comes there will find out.
+    pub(crate) fn free_if_failed(&mut self, table: &SegmentTable, segment: Segment) -> bool {
+        if table.state(segment) != State::Failed || table.live(segment) > 0 {
+            return false;
+        }
+        if let Some(buffer) = table.buffer(segment) {
+            self.unwritten.retries.forget(buffer);
+        }
+        self.leave_buffer(table, segment);
+        self.free(table, segment);
+        true
+    }
+
+    /// Readers look on the device from now on; the buffer is free once the last one left.
+    pub(crate) fn leave_buffer(&mut self, table: &SegmentTable, segment: Segment) {
+        if let Some(buffer) = table.buffer(segment) {
+            table.set_buffer(segment, None);
+            self.unwritten.free_buffers[head_of(buffer) as usize] |= 1 << buffer;
         }
     }
 
@@ -410,16 +431,15 @@ impl Space {
     /// are free on the child's own device, which is that of `generation`.
     pub(crate) fn become_child(&mut self, table: &SegmentTable, generation: u8) {
         self.lists.clear();
-        self.sealed.clear();
-        self.retries = RetrySchedule::new();
+        self.unwritten.sealed.clear();
+        self.unwritten.retries = RetrySchedule::new();
         self.pins.clear();
-        self.growing = false;
-        self.exhausted = false;
-        self.growth_paused_until = 0;
+        self.growth.is_under_way = false;
+        self.collection.is_exhausted = false;
+        self.growth.paused_until = 0;
         self.discards.change_device();
-        self.spared = 0;
-        self.generation = generation;
-        self.inherited = self.reserved;
+        self.fillings.generation = generation;
+        self.promises.inherited = self.promises.reserved;
         self.recount(table, |state| match state {
             // Not on any device yet, but in our memory: ours to write.
             State::Writing | State::Failed => State::Sealed,
@@ -436,10 +456,10 @@ impl Space {
     /// checkpoints.
     pub(crate) fn reopen(&mut self, table: &SegmentTable, frontier: u32, sequence: u64) {
         self.frontier = frontier;
-        self.sequence = sequence;
+        self.fillings.last = sequence;
         self.kept = Some(Kept::default());
         let was_filled = |segment: &u32| table.sequence(Segment(*segment)) > 0;
-        self.ever_filled = (0..frontier).filter(was_filled).count() as u32;
+        self.fillings.segments = (0..frontier).filter(was_filled).count() as u32;
         self.recount(table, |state| state);
     }
 
@@ -452,10 +472,10 @@ impl Space {
             self.counts[state as usize] += 1;
             table.set_state(segment, state);
             match state {
-                State::Open => table.set_device(segment, self.generation),
+                State::Open => table.set_device(segment, self.fillings.generation),
                 State::Sealed => {
-                    table.set_device(segment, self.generation);
-                    self.sealed.push_back(segment);
+                    table.set_device(segment, self.fillings.generation);
+                    self.unwritten.sealed.push_back(segment);
                 }
                 State::Written => self.put_in_bucket(table, segment),
                 State::Bare => self.lists.push_back(BARE, segment),
@@ -490,10 +510,11 @@ impl Space {
         assert_eq!(length(BARE, State::Bare) + untouched, self.count(State::Bare));
         assert_eq!(length(WITHHELD, State::Withheld), self.count(State::Withheld));
         assert_eq!(length(SHELVED, State::Shelved), self.count(State::Shelved));
-        assert_eq!((self.held, self.held_dead), self.count_held(table), "what snapshots keep");
+        let kept = self.kept.unwrap_or_default();
+        assert_eq!((kept.held, kept.held_dead), self.count_held(table), "what snapshots keep");
         let buckets = 0..=SNAPSHOT_BUCKETS + LEVELS;
         let written: u32 = buckets.map(|list| length(List(list), State::Written)).sum();
         assert_eq!(written, self.count(State::Written));
-        assert!(self.reserved <= self.reservable() || self.unusable() > 0, "reserved");
+        assert!(self.promises.reserved <= self.reservable() || self.unusable() > 0, "reserved");
     }
 }

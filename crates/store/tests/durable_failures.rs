@@ -192,11 +192,10 @@ fn tables(file: &DurableFile) -> Tables {
 /// The store that these tables make.
 fn open(file: &DurableFile, tables: &Tables) -> Result<Store, DurableError> {
     let options = file.store_options(4, 2);
-    let opened =
-        Store::open_saved(file.log_device(), options, file.identity(), &mut |id, visit| {
-            let mut pages = tables.range((id, 0)..=(id, u32::MAX));
-            pages.try_for_each(|(&(_, page), bytes)| visit(page, bytes))
-        });
+    let opened = Store::open_saved(file, options, &mut |id, visit| {
+        let mut pages = tables.range((id, 0)..=(id, u32::MAX));
+        pages.try_for_each(|(&(_, page), bytes)| visit(page, bytes))
+    });
     opened.map(|(store, _)| store)
 }
 

@@ -8,15 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deepheap_sim::{Image, Operation, Random, Recorder, Script, SimDevice};
-use deepheap_store::device::{Device, Errno, Read, Write};
-use deepheap_store::durable::shifted::ShiftedDevice;
+use deepheap_store::device::{Device, Errno};
 use deepheap_store::durable::verify::{Finding, Report, verify_blocks, verify_tables};
 use deepheap_store::{
     BLOCK_BYTES, DurableError, DurableFile, FileDevice, HeapShape, Identity, StoreError,
     SuperblockId, TableShape,
 };
 use deepheap_sys::files::direct_file::DirectFile;
-use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use model::Sizes;
 use saved_heap::{Map, OBJECTS, SavedHeap, device_len, judge, open_store, shape, stamp};
 
@@ -339,26 +337,4 @@ fn damaged_blocks_are_found_by_verify() {
         assert!(report.findings.contains(&Finding::Block(block)), "{report:?}");
     }
     assert_eq!(report.findings.len(), blocks.len());
-}
-
-#[test]
-fn a_shifted_device_reaches_its_own_stretch_only() {
-    let (_, whole) = recorder();
-    let part = ShiftedDevice::new(whole.clone(), 8192, 16384);
-    let mut buffer = AlignedBuffer::new(16384, 0).expect("memory");
-    buffer.as_mut_slice().fill(5);
-    let write = |offset, bytes: &[u8]| {
-        let mut writes = [Write::new(offset, bytes)];
-        part.write(&mut writes);
-        (writes[0].offset, writes[0].result)
-    };
-    assert_eq!(write(0, buffer.as_mut_slice()), (0, Ok(())));
-    assert_eq!(write(4096, buffer.as_mut_slice()), (4096, Err(Errno::ENXIO)));
-    assert_eq!(part.discard(4096, 16384), Err(Errno::ENXIO));
-    assert_eq!(part.discard(4096, 4096), Ok(()));
-    let mut all = AlignedBuffer::new(32768, 0).expect("memory");
-    whole.read(&mut [Read::new(0, all.as_mut_slice())]);
-    let firsts: Vec<u8> = all.as_mut_slice().chunks(4096).map(|page| page[0]).collect();
-    assert_eq!(firsts, [0, 0, 5, 0, 5, 5, 0, 0]);
-    assert_eq!(part.len(), 16384);
 }

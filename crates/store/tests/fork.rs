@@ -136,7 +136,7 @@ fn generations_are_bounded_and_the_last_refusal_is_an_error() {
         model.put(name).expect("room");
     }
     // Becoming one's own child is possible as long as nobody else uses the old device.
-    for generation in 1..deepheap_store::log::store::GENERATIONS_MAX as u64 {
+    for generation in 1..deepheap_store::device::generations::GENERATIONS_MAX as u64 {
         model.store.become_child(sim()).expect("a generation");
         model.put(generation % 50).expect("room");
         model.store.seal_and_drain();

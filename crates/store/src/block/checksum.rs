@@ -1,8 +1,4 @@
-//! Checksum: the hash of an object's bytes, the checksum of a block, and the table of the checksums
-//! of all blocks.
-//!
-//! The table is in RAM. A device that returns an older version of the right block is caught, too; a
-//! checksum inside the block would not catch that.
+//! Checksum: the hash of an object's bytes, and the checksum of a block.
 //!
 //! Hashes decide whether an object has changed, and whether a block is the right one. A program may
 //! keep bytes that others sent it, and they could send bytes of equal hash on purpose. So the hash
@@ -10,29 +6,15 @@
 //! with it, since its blocks outlive the process.
 //!
 //! Guarantees: nobody can prepare bytes of equal hash without the secret. The bytes are hashed
-//! once; the checksum only mixes the hash with the name. A thread that holds a block sees its
-//! checksum: `append` sets it before it returns the number, and others get the number from the
-//! appender by a release and an acquire of the object's entry. The next filling sets it again,
-//! after the segment was freed. Every `retire` of its blocks comes before that
-//! (`SegmentTable::take_live` and the lock of the space order them), and no block is retired while
-//! a thread holds it.
-//! Never: allocates after `new`, blocks, does I/O.
-//! Threads: any.
+//! once; the checksum only mixes the hash with the name.
+//! Never: allocates, blocks, does I/O.
+//! Threads: plain values.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::hash::{BuildHasher, RandomState};
 
-use deepheap_sys::memory::pinned_array::PinnedArray;
 use twox_hash::xxhash3_128::Hasher as LongHasher;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
-
-use crate::block::Block;
-use crate::error::StoreError;
-use crate::format::geometry::Geometry;
-
-/// Bytes of DRAM that the checksum of a block takes, once its segment was ever filled.
-pub(crate) const CHECKSUM_BYTES_PER_BLOCK: usize = 4;
 
 /// Up to here xxh3 has ways of its own for short objects, in which `xxhash-rust` is quicker.
 /// Beyond, `twox-hash` uses AVX2 where the CPU has it
@@ -109,32 +91,6 @@ impl ContentHash {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
-    }
-}
-
-/// What the bytes of every block, with the name, must hash to.
-pub(crate) struct ChecksumTable {
-    of: PinnedArray<AtomicU32>,
-    geometry: Geometry,
-}
-
-impl ChecksumTable {
-    /// For all blocks of the log; populated where blocks are appended.
-    pub(crate) fn new(geometry: &Geometry) -> Result<Self, StoreError> {
-        const { assert!(size_of::<AtomicU32>() == CHECKSUM_BYTES_PER_BLOCK) };
-        Ok(Self { of: PinnedArray::new(geometry.all_blocks())?, geometry: *geometry })
-    }
-
-    /// The checksum of a block that the caller holds, or that a victim has.
-    #[inline]
-    pub(crate) fn get(&self, block: Block) -> u32 {
-        // Relaxed: the file's header says what orders it.
-        self.of[self.geometry.index(block)].load(Ordering::Relaxed)
-    }
-
-    /// Sets the checksum of a block that is being appended.
-    pub(crate) fn set(&self, block: Block, checksum: u32) {
-        self.of[self.geometry.index(block)].store(checksum, Ordering::Relaxed);
     }
 }
 

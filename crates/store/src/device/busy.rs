@@ -1,9 +1,10 @@
-//! Busy: for how long a device has had something to do.
+//! Busy: for how long a device has had something to do, and how long reads of a second tier take.
 //!
 //! Never: allocates, blocks, does I/O.
 //! Threads: any. An estimate: where one begins in the instant in which the last one ends, a little
 //! may be lost.
 
+use deepheap_sys::moving_mean::MovingMean;
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,6 +14,8 @@ pub(crate) struct Busy {
     under_way: AtomicU32,
     since_ns: AtomicU64,
     total_ns: AtomicU64,
+    /// What reads that were asked for together took: a moving mean.
+    pub(crate) read_ns: MovingMean,
 }
 
 impl Busy {

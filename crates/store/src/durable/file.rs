@@ -19,7 +19,6 @@ use crate::durable::error::DurableError;
 use crate::durable::index::Index;
 use crate::durable::layout::{Layout, Node};
 use crate::durable::pages::{BATCH_PAGES, PageReader, read_bare};
-use crate::durable::shifted::ShiftedDevice;
 use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
 use crate::format::index::Entry;
@@ -353,12 +352,6 @@ impl DurableFile {
     /// Where the log begins, bytes: after everything else.
     pub fn log_start(&self) -> u64 {
         self.superblock.log_start
-    }
-
-    /// The log: what `Store::open_saved` takes.
-    pub fn log_device(&self) -> Box<dyn Device> {
-        let (start, len) = (self.log_start(), self.shape().capacity_bytes);
-        Box::new(ShiftedDevice::new(self.device.clone(), start, len))
     }
 
     /// The options of the store of this heap, with so many buffers and segments in reserve.

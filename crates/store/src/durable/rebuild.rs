@@ -65,9 +65,8 @@ impl<'a> RebuiltLog<'a> {
     /// Errors: `Io`; `Inconsistent` for tables that cannot be.
     pub fn new(salvage: &'a Salvage) -> Result<Self, DurableError> {
         let options = salvage.file.store_options(BUFFERS_MIN, 2);
-        let (device, identity) = (salvage.file.log_device(), salvage.file.identity().clone());
-        let store = Store::open_as(device, options, identity)?;
-        let geometry = store.geometry;
+        let store = Store::open_empty(&salvage.file, options)?;
+        let geometry = store.blocks.geometry;
         let scalars = scalars(salvage)?;
         let known = known_segments(salvage, &geometry)?;
         let mut this = Self {
@@ -126,7 +125,10 @@ impl<'a> RebuiltLog<'a> {
                 for index in 0..self.geometry.data_blocks() {
                     let told = directory::entry(bytes, index as usize);
                     let block = self.geometry.block(filling.segment, index);
-                    self.store.checksums.set(block, told.map_or(0, |told| told.checksum));
+                    self.store
+                        .blocks
+                        .table
+                        .set_checksum(block, told.map_or(0, |told| told.checksum));
                 }
             }
         }
@@ -171,11 +173,16 @@ impl<'a> RebuiltLog<'a> {
     /// Takes what the tables still tell of blocks; returns of how many segments at least.
     fn load_blocks(&self) -> Result<u32, DurableError> {
         let mut end = 0;
-        for (table, size) in self.store.tables_of_blocks() {
+        for (table, size) in self.store.blocks.table.saved_tables() {
             self.salvage.load_table(table, &mut |page, bytes| {
                 let first = page * (BLOCK_BYTES / size) as u32;
                 end = end.max(first / self.geometry.blocks() + 1);
-                self.store.load_blocks(table, first, self.geometry.all_blocks() as u32, bytes);
+                self.store.blocks.table.load(
+                    table,
+                    first,
+                    self.geometry.all_blocks() as u32,
+                    bytes,
+                );
                 Ok(())
             })?;
         }
@@ -185,7 +192,7 @@ impl<'a> RebuiltLog<'a> {
     /// Reads from the start of a place; false if that cannot be.
     fn read(&self, place: Segment, bytes: &mut [u8]) -> bool {
         let offset = self.geometry.segment_offset(place);
-        (0..2).any(|_| self.store.device_now().read_at(offset, bytes).is_ok())
+        (0..2).any(|_| self.store.blocks.devices.device_now().read_at(offset, bytes).is_ok())
     }
 
     /// Segments that should have a directory and have none that is right.
@@ -234,11 +241,9 @@ impl<'a> RebuiltLog<'a> {
         if told.name != PACKED_NAME {
             return visit(ObjectCopy { name: told.name as u32, block, order });
         }
-        if let Some(seal) = &self.store.seal {
-            let filling = self.segments[self.segment_of(block)].sequence.get();
-            if !seal.open(filling, block, PACKED_NAME, bytes) {
-                return;
-            }
+        let filling = || self.segments[self.segment_of(block)].sequence.get();
+        if !self.store.blocks.table.open(filling, block, PACKED_NAME, bytes) {
+            return;
         }
         let hash = self.salvage.file.identity().secret.hash(bytes);
         if hash.checksum(PACKED_NAME) != told.checksum {
@@ -251,7 +256,7 @@ impl<'a> RebuiltLog<'a> {
                 pages += 1;
             }
             if content == Content::Pages && pages > 0 {
-                self.store.sharers.set(block, pages);
+                self.store.blocks.table.set_sharers(block, pages);
             }
         }
     }
@@ -297,7 +302,7 @@ impl<'a> RebuiltLog<'a> {
             self.store.set_record(segment, &record, state);
         }
         let frontier = self.segments.len() as u32;
-        self.store.space.lock().reopen(&self.store.segments, frontier, self.sequence);
+        self.store.space.lock().reopen(&self.store.blocks.segments, frontier, self.sequence);
         self.store.appended.store(self.appended, Ordering::Relaxed);
         let lost = OF_BLOCKS.map(|(table, _)| (table, self.salvage.lost_pages(table)));
         self.store.save(SavedUpTo::default(), &mut |table, page, bytes| {

@@ -22,21 +22,15 @@ use deepheap_sys::threads::atomic::Ordering;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::block::cipher::TAG_BYTES;
 use crate::block::{Block, Segment};
-use crate::device::Device;
 use crate::durable::error::DurableError;
 use crate::durable::file::{DurableFile, VisitPage};
 use crate::error::StoreError;
 use crate::format::geometry::Geometry;
-use crate::format::saved::{
-    self, CHECKSUMS, OF_BLOCKS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SHARERS, Scalars,
-    SegmentRecord, TAGS,
-};
+use crate::format::saved::{self, RECORDS_PER_PAGE, SCALARS, SEGMENTS, Scalars, SegmentRecord};
 use crate::format::superblock::TableShape;
 use crate::format::{BLOCK_BYTES, page_of};
 use crate::log::fork::PinToken;
-use crate::log::identity::Identity;
 use crate::log::options::Options;
 use crate::log::store::Store;
 use crate::space::segment::State;
@@ -77,7 +71,7 @@ impl Store {
 
     /// Leaves so much free space to the next checkpoint: what it may have to append.
     pub fn keep_for_checkpoint(&self, bytes: u64) {
-        let segments = bytes.div_ceil(self.geometry.data_units() as u64);
+        let segments = bytes.div_ceil(self.blocks.geometry.data_units() as u64);
         if let Some(kept) = &mut self.space.lock().kept {
             kept.for_next = segments;
         }
@@ -103,42 +97,37 @@ impl Store {
     ) -> Result<SavedUpTo, DurableError> {
         let (frontier, sequence) = {
             let space = self.space.lock();
-            (space.frontier(), space.sequence())
+            (space.frontier, space.fillings.last)
         };
         let mut up_to = sequence;
         for segment in (0..frontier).map(Segment) {
-            match self.segments.state(segment) {
+            match self.blocks.segments.state(segment) {
                 // Nothing was appended to it, or only what is dead; more may be.
-                State::Open if self.segments.live(segment) == 0 => {
-                    up_to = up_to.min(self.segments.sequence(segment) - 1);
+                State::Open if self.blocks.segments.live(segment) == 0 => {
+                    up_to = up_to.min(self.blocks.segments.sequence(segment) - 1);
                 }
                 State::Open | State::Sealed | State::Writing | State::Failed
-                    if self.segments.live(segment) > 0 =>
+                    if self.blocks.segments.live(segment) > 0 =>
                 {
                     return Err(StoreError::Unwritten.into());
                 }
-                _ if self.segments.device(segment) != 0 => return Err(StoreError::Unwritten.into()),
+                _ if self.blocks.segments.device(segment) != 0 => {
+                    return Err(StoreError::Unwritten.into());
+                }
                 _ => {}
             }
         }
         self.save_scalars(frontier, sequence, visit)?;
         self.save_segments(frontier, visit)?;
-        let blocks = frontier * self.geometry.blocks();
-        for (table, size) in self.tables_of_blocks() {
+        let blocks = frontier * self.blocks.geometry.blocks();
+        for (table, size) in self.blocks.table.saved_tables() {
             let per_page = (BLOCK_BYTES / size) as u32;
             for page in 0..blocks.div_ceil(per_page) {
                 if self.is_newer(page, per_page, frontier, since) {
                     let mut bytes: Page = [0; BLOCK_BYTES];
                     let of_page = (page * per_page..blocks).map(Block);
                     for (block, out) in of_page.zip(bytes.chunks_exact_mut(size)) {
-                        match (table, &self.seal) {
-                            (CHECKSUMS, _) => {
-                                out.copy_from_slice(&self.checksums.get(block).to_le_bytes());
-                            }
-                            (SHARERS, _) => out[0] = self.sharers.pages(block),
-                            (_, Some(seal)) => out.copy_from_slice(&seal.tag(block)),
-                            (_, None) => {}
-                        }
+                        self.blocks.table.save(table, block, out);
                     }
                     visit(table, page, &bytes)?;
                 }
@@ -147,36 +136,11 @@ impl Store {
         Ok(SavedUpTo(up_to))
     }
 
-    /// The tables that tell something of each block, and in how many bytes.
-    pub(crate) fn tables_of_blocks(&self) -> impl Iterator<Item = (u32, usize)> {
-        let is_there = |table: &(u32, usize)| table.0 != TAGS || self.is_encrypted();
-        OF_BLOCKS.into_iter().filter(is_there)
-    }
-
-    /// Takes a page of one of these tables, which tells of blocks from `first` on, below `end`.
-    pub(crate) fn load_blocks(&self, table: u32, first: u32, end: u32, bytes: &[u8]) {
-        let size = OF_BLOCKS.into_iter().find(|it| it.0 == table).map_or(BLOCK_BYTES, |it| it.1);
-        for (block, bytes) in (first..end).map(Block).zip(bytes.chunks_exact(size)) {
-            match (table, &self.seal) {
-                (CHECKSUMS, _) => {
-                    let checksum = U32::read_from_bytes(bytes).map_or(0, U32::get);
-                    self.checksums.set(block, checksum);
-                }
-                (SHARERS, _) => self.sharers.set(block, bytes[0]),
-                (_, Some(seal)) => {
-                    let tag = bytes.as_array().unwrap_or(&[0; TAG_BYTES]);
-                    seal.set_tag(block, tag);
-                }
-                (_, None) => {}
-            }
-        }
-    }
-
     /// Whether a page that tells of so many blocks tells of one that was appended later.
     fn is_newer(&self, page: u32, blocks: u32, frontier: u32, since: SavedUpTo) -> bool {
-        let first = page * blocks / self.geometry.blocks();
-        let last = ((page + 1) * blocks).div_ceil(self.geometry.blocks()).min(frontier);
-        (first..last).any(|segment| self.segments.sequence(Segment(segment)) > since.0)
+        let first = page * blocks / self.blocks.geometry.blocks();
+        let last = ((page + 1) * blocks).div_ceil(self.blocks.geometry.blocks()).min(frontier);
+        (first..last).any(|segment| self.blocks.segments.sequence(Segment(segment)) > since.0)
     }
 
     fn save_scalars(
@@ -185,13 +149,13 @@ impl Store {
         sequence: u64,
         visit: &mut VisitSaved<'_>,
     ) -> Result<(), DurableError> {
-        let live = (0..frontier).map(|segment| self.segments.live(Segment(segment)) as u64);
+        let live = (0..frontier).map(|segment| self.blocks.segments.live(Segment(segment)) as u64);
         let scalars = Scalars {
             sequence: U64::new(sequence),
             live_units: U64::new(live.sum()),
             frontier: U32::new(frontier),
-            segments: U32::new(self.geometry.segments),
-            segment_blocks: U32::new(self.geometry.blocks()),
+            segments: U32::new(self.blocks.geometry.segments),
+            segment_blocks: U32::new(self.blocks.geometry.blocks()),
             reserved: [0; 4],
             appended: U64::new(self.appended.load(Ordering::Relaxed)),
         };
@@ -211,34 +175,39 @@ impl Store {
     }
 
     fn record(&self, segment: Segment) -> SegmentRecord {
-        let live = self.segments.live(segment);
-        let kind = match self.segments.state(segment) {
+        let live = self.blocks.segments.live(segment);
+        let kind = match self.blocks.segments.state(segment) {
             State::Lost => SegmentRecord::LOST,
             _ if live > 0 => SegmentRecord::HOLDS_BLOCKS,
             _ => SegmentRecord::FREE,
         };
         SegmentRecord {
             live: U32::new(live),
-            place: U32::new(self.segments.place(segment).0 ^ segment.0),
-            sequence: U64::new(self.segments.sequence(segment)),
-            count: U16::new(self.segments.count(segment) as u16),
+            place: U32::new(self.blocks.segments.place(segment).0 ^ segment.0),
+            sequence: U64::new(self.blocks.segments.sequence(segment)),
+            count: U16::new(self.blocks.segments.count(segment) as u16),
             kind,
             reserved: [0; 13],
         }
     }
 
-    /// The store that was saved, over its log. What lived lives; `load` hands on the saved pages.
+    /// A store over the log of the file, which knows of nothing in it.
+    pub(crate) fn open_empty(file: &DurableFile, options: Options) -> Result<Self, StoreError> {
+        let log = (file.device.clone(), file.log_start());
+        Self::open_behind(None, log, options, file.identity().clone())
+    }
+
+    /// The store that was saved in the file, over its log. What lived lives; `load` hands on the saved pages.
     /// What was reserved has to be reserved again.
     ///
     /// Errors: `Inconsistent`; `Store` for options that cannot work or if memory is lacking; those
     /// of `load`.
     pub fn open_saved(
-        device: Box<dyn Device>,
+        file: &DurableFile,
         options: Options,
-        identity: &Identity,
         load: &mut Load<'_>,
     ) -> Result<(Self, SavedUpTo), DurableError> {
-        let store = Self::open_as(device, options, identity.clone())?;
+        let store = Self::open_empty(file, options)?;
         let mut scalars = None;
         load(SCALARS, &mut |_, page| {
             let (read, rest) = Scalars::read_from_prefix(page)
@@ -253,12 +222,12 @@ impl Store {
             None => 0,
         };
         load(SEGMENTS, &mut |page, bytes| store.load_segments(page, frontier, bytes))?;
-        let blocks = frontier * store.geometry.blocks();
-        for (table, size) in store.tables_of_blocks() {
+        let blocks = frontier * store.blocks.geometry.blocks();
+        for (table, size) in store.blocks.table.saved_tables() {
             load(table, &mut |page, bytes| {
                 let first = page as u64 * (BLOCK_BYTES / size) as u64;
                 check(first < blocks as u64, "what is told of blocks that never were")?;
-                store.load_blocks(table, first as u32, blocks, bytes);
+                store.blocks.table.load(table, first as u32, blocks, bytes);
                 Ok(())
             })?;
         }
@@ -266,13 +235,13 @@ impl Store {
             Some(scalars) => (scalars.sequence.get(), store.check_segments(&scalars)?),
             None => (0, 0),
         };
-        store.space.lock().reopen(&store.segments, frontier, sequence);
+        store.space.lock().reopen(&store.blocks.segments, frontier, sequence);
         if let Some(scalars) = scalars {
             // Beyond what a process may have appended that ended before its next checkpoint.
             let appended = scalars.appended.get().saturating_add(APPENDED_UNSAVED);
             store.appended.store(appended, Ordering::Relaxed);
         }
-        store.counters.reopened(live_units);
+        store.blocks.counters.reopened(live_units);
         Ok((store, SavedUpTo(sequence)))
     }
 
@@ -289,14 +258,14 @@ impl Store {
             let records = then.segments()?;
             let mut space = self.space.lock();
             for (number, record) in (0..).zip(&records).filter(|(_, it)| it.holds_blocks()) {
-                let is_there = number < space.frontier()
+                let is_there = number < space.frontier
                     && record.is_same_filling(&self.record(Segment(number)))
                     && record.sequence.get() <= sequence;
                 check(is_there, "a segment of a snapshot")?;
             }
             let is_needed =
                 |it: Segment| records.get(it.index()).is_some_and(|it| it.holds_blocks());
-            let slot = space.hold(&self.segments, sequence, true, is_needed);
+            let slot = space.hold(&self.blocks.segments, sequence, true, is_needed);
             let slot = slot.ok_or(StoreError::TooManyForks)?;
             pins.push((snapshot.checkpoint, PinToken { slot, generation: 0, second_slot: None }));
         }
@@ -309,9 +278,9 @@ impl Store {
     /// Errors: too many pins.
     pub fn hold_everything(&self) -> Result<PinToken, StoreError> {
         let mut space = self.space.lock();
-        let sequence = space.sequence();
-        let was_filled = |segment| self.segments.sequence(segment) > 0;
-        let slot = space.hold(&self.segments, sequence, false, was_filled);
+        let sequence = space.fillings.last;
+        let was_filled = |segment| self.blocks.segments.sequence(segment) > 0;
+        let slot = space.hold(&self.blocks.segments, sequence, false, was_filled);
         let slot = slot.ok_or(StoreError::TooManyForks)?;
         Ok(PinToken { slot, generation: 0, second_slot: None })
     }
@@ -320,27 +289,30 @@ impl Store {
     ///
     /// Errors: `Full` if the log would not have room enough beside it.
     pub fn name_pin(&self, pin: &PinToken) -> Result<(), StoreError> {
-        self.space.lock().name_pin(&self.segments, pin.slot)
+        self.space.lock().name_pin(&self.blocks.segments, pin.slot)
     }
 
     /// The pin is not that of a snapshot any more.
     pub fn unname_pin(&self, pin: &PinToken) {
-        self.space.lock().unname_pin(&self.segments, pin.slot);
+        self.space.lock().unname_pin(&self.blocks.segments, pin.slot);
         self.progress.notify();
         self.work.notify();
     }
 
     /// Bytes of segments that snapshots keep.
     pub fn snapshot_bytes(&self) -> u64 {
-        self.space.lock().held() * self.segment_bytes() as u64
+        self.space.lock().kept.map_or(0, |kept| kept.held) * self.segment_bytes() as u64
     }
 
     /// Whether the numbers can be those of this log; its frontier.
     fn check_scalars(&self, scalars: &Scalars) -> Result<u32, DurableError> {
-        let is_ours = scalars.segments.get() == self.geometry.segments
-            && scalars.segment_blocks.get() == self.geometry.blocks();
+        let is_ours = scalars.segments.get() == self.blocks.geometry.segments
+            && scalars.segment_blocks.get() == self.blocks.geometry.blocks();
         check(is_ours, "the tables of a log of another shape")?;
-        check(scalars.frontier.get() <= self.geometry.segments, "more segments than there are")?;
+        check(
+            scalars.frontier.get() <= self.blocks.geometry.segments,
+            "more segments than there are",
+        )?;
         check(scalars.sequence.get() < SEQUENCE_MAX, "the number of the last filling")?;
         Ok(scalars.frontier.get())
     }
@@ -362,8 +334,8 @@ impl Store {
                 _ => return Err(DurableError::Inconsistent("what a segment holds")),
             };
             // No object costs twice what it takes.
-            check(live <= 2 * self.geometry.data_units(), "how much of a segment lives")?;
-            check(count <= self.geometry.data_blocks(), "how many blocks a segment has")?;
+            check(live <= 2 * self.blocks.geometry.data_units(), "how much of a segment lives")?;
+            check(count <= self.blocks.geometry.data_blocks(), "how many blocks a segment has")?;
             check(
                 state != State::Written || record.sequence.get() > 0,
                 "a filling without a number",
@@ -377,23 +349,23 @@ impl Store {
 
     /// The segment, which nobody uses yet, is what the record tells, in this state.
     pub(crate) fn set_record(&self, segment: Segment, record: &SegmentRecord, state: State) {
-        self.segments.set_live(segment, record.live.get());
-        self.segments.set_count(segment, record.count.get().into());
-        self.segments.set_sequence(segment, record.sequence.get());
-        self.segments.set_place(segment, Segment(segment.0 ^ record.place.get()));
-        self.segments.set_state(segment, state);
+        self.blocks.segments.set_live(segment, record.live.get());
+        self.blocks.segments.set_count(segment, record.count.get().into());
+        self.blocks.segments.set_sequence(segment, record.sequence.get());
+        self.blocks.segments.set_place(segment, Segment(segment.0 ^ record.place.get()));
+        self.blocks.segments.set_state(segment, state);
     }
 
     /// Whether all records together can be; the units that live.
     fn check_segments(&self, scalars: &Scalars) -> Result<u64, DurableError> {
         let segments = || (0..scalars.frontier.get()).map(Segment);
-        let live: u64 = segments().map(|segment| self.segments.live(segment) as u64).sum();
+        let live: u64 = segments().map(|segment| self.blocks.segments.live(segment) as u64).sum();
         check(live == scalars.live_units.get(), "how much lives")?;
-        let last = segments().map(|segment| self.segments.sequence(segment)).max();
+        let last = segments().map(|segment| self.blocks.segments.sequence(segment)).max();
         check(last.unwrap_or(0) <= scalars.sequence.get(), "the number of the last filling")?;
         let mut taken = vec![false; scalars.frontier.get() as usize];
         for segment in segments() {
-            let place = self.segments.place(segment).index();
+            let place = self.blocks.segments.place(segment).index();
             check(!taken[place], "two segments at one place")?;
             taken[place] = true;
         }

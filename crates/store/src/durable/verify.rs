@@ -198,9 +198,9 @@ fn verify_pages(
 /// Errors: `Io` if memory is lacking.
 pub fn verify_blocks(store: &Store, report: &mut Report) -> Result<(), StoreError> {
     let mut buffer = AlignedBuffer::new(store.segment_bytes(), 0)?;
-    let frontier = store.space.lock().frontier();
+    let frontier = store.space.lock().frontier;
     for segment in (0..frontier).map(Segment) {
-        if store.segments.state(segment) == State::Written {
+        if store.blocks.segments.state(segment) == State::Written {
             verify_segment(store, segment, buffer.as_mut_slice(), report);
         }
     }
@@ -209,16 +209,16 @@ pub fn verify_blocks(store: &Store, report: &mut Report) -> Result<(), StoreErro
 
 fn verify_segment(store: &Store, segment: Segment, buffer: &mut [u8], report: &mut Report) {
     let refused = |errno| Finding::Refused(DurableError::Io(errno));
-    let objects = match store.load_segment(segment, buffer) {
+    let objects = match store.blocks.load_segment(segment, buffer) {
         Ok(objects) => objects,
         Err(StoreError::Io(errno)) => return report.note(refused(errno)),
         // Without it nobody knows what the blocks are called.
         Err(_) => {
-            let block = store.geometry.block(segment, 0);
+            let block = store.blocks.geometry.block(segment, 0);
             return report.note(Finding::Directory { block });
         }
     };
-    report.blocks += u64::from(store.segments.count(segment));
+    report.blocks += u64::from(store.blocks.segments.count(segment));
     for object in objects {
         match object {
             VictimObject::Unreadable { error: StoreError::Io(errno), .. } => {

@@ -28,6 +28,8 @@ pub(crate) struct Geometry {
     pub(crate) segments: u32,
     /// Number of the first block: 0, or what follows the blocks of the tier before (`behind`).
     first_block: u32,
+    /// Where the log begins on its device, bytes.
+    start: u64,
 }
 
 impl Geometry {
@@ -43,7 +45,13 @@ impl Geometry {
         let blocks_shift = (segment_bytes / BLOCK_BYTES as u64).trailing_zeros();
         let segments = (capacity_bytes / segment_bytes).min(1 << (BLOCK_BITS - blocks_shift));
         let directory_blocks = directory::blocks(1 << blocks_shift);
-        Ok(Self { blocks_shift, directory_blocks, segments: segments as u32, first_block: 0 })
+        let segments = segments as u32;
+        Ok(Self { blocks_shift, directory_blocks, segments, first_block: 0, start: 0 })
+    }
+
+    /// The same shape, of a log that begins here on its device.
+    pub(crate) fn at(self, start: u64) -> Self {
+        Self { start, ..self }
     }
 
     /// The same shape, with blocks that are numbered after all those of `other`, as far as there
@@ -98,7 +106,13 @@ impl Geometry {
 
     /// Where a segment starts on its device that lies at its own number, bytes.
     pub(crate) fn segment_offset(&self, segment: Segment) -> u64 {
-        segment.0 as u64 * self.segment_bytes() as u64
+        debug_assert!(segment.0 < self.segments, "a place behind the log");
+        self.start + segment.0 as u64 * self.segment_bytes() as u64
+    }
+
+    /// Where the log ends on its device, bytes.
+    pub(crate) fn end_offset(&self) -> u64 {
+        self.start + self.segments as u64 * self.segment_bytes() as u64
     }
 
     /// The segment that holds the block.
@@ -145,6 +159,14 @@ mod tests {
             }
             assert!(!shape.holds(Block(shape.segments * shape.blocks() + 100)));
         }
+    }
+
+    #[test]
+    fn a_log_that_begins_later_lies_in_its_own_stretch() {
+        let shape = Geometry::new(1 << 20, 64 << 20).expect("a legal shape").at(24 << 20);
+        let last = shape.segment_offset(Segment(shape.segments - 1));
+        assert_eq!(shape.segment_offset(Segment(0)), 24 << 20);
+        assert_eq!((last + (1 << 20), shape.end_offset()), (88 << 20, 88 << 20));
     }
 
     #[test]

@@ -25,9 +25,10 @@ use deepheap_sys::threads::lock::Guard;
 use crate::block::Segment;
 use crate::device::{Device, NoDevice};
 use crate::error::StoreError;
+use crate::log::blocks::{head_of, nap};
 use crate::log::head::{Head, HeadState};
 use crate::log::options::BUFFERS_MAX;
-use crate::log::store::{GENERATIONS_MAX, Store};
+use crate::log::store::Store;
 use crate::log::writer::Writer;
 use crate::space::Space;
 use crate::space::segment::State;
@@ -93,13 +94,13 @@ impl Store {
         let _survivor = self.heads[Head::Survivor as usize].lock();
         let _space = self.space.lock();
         let _buffers = core::array::from_fn(|at| {
-            self.buffers.get(at).map(|buffer| {
+            self.blocks.buffers.get(at).map(|buffer| {
                 loop {
                     // A reader copies a block, a writer thread waits for the device: both leave
                     // without needing a lock that we have.
                     match buffer.close() {
                         Some(closed) => break closed,
-                        None => self.nap(),
+                        None => nap(),
                     }
                 }
             })
@@ -114,11 +115,11 @@ impl Store {
         let slot = self.pin_tier()?;
         let second_slot = self.second_tier().map(Store::pin_tier).transpose();
         let second_slot = second_slot.inspect_err(|_| self.unpin_tier(slot))?;
-        Ok(PinToken { slot, generation: self.generation() as u8, second_slot })
+        Ok(PinToken { slot, generation: self.blocks.devices.current() as u8, second_slot })
     }
 
     fn pin_tier(&self) -> Result<u32, StoreError> {
-        let live_units = self.counters.live_units();
+        let live_units = self.blocks.counters.live_units();
         self.space.lock().pin(live_units).ok_or(StoreError::TooManyForks)
     }
 
@@ -131,7 +132,7 @@ impl Store {
     /// What only this pin withheld can be reused. A token inherited over a fork means nothing in
     /// the child, and is ignored there.
     pub fn unpin(&self, token: PinToken) {
-        if token.generation as usize != self.generation() {
+        if token.generation as usize != self.blocks.devices.current() {
             return;
         }
         self.unpin_tier(token.slot);
@@ -141,7 +142,7 @@ impl Store {
     }
 
     fn unpin_tier(&self, slot: u32) {
-        self.space.lock().unpin(&self.segments, slot);
+        self.space.lock().unpin(&self.blocks.segments, slot);
         self.progress.notify();
         self.work.notify();
     }
@@ -154,30 +155,25 @@ impl Store {
     /// Errors: `TooManyForks` after `GENERATIONS_MAX` forks from child to child; `Options` if
     /// `own` is too small.
     pub fn become_child(&self, own: Box<dyn Device>) -> Result<(), StoreError> {
-        let generation = self.generation() + 1;
-        if own.len() < self.geometry.segments as u64 * self.geometry.segment_bytes() as u64 {
+        let end = self.blocks.geometry.end_offset();
+        if own.len() < end {
             return Err(StoreError::Options("the child's device is smaller than its parent's"));
         }
-        if generation >= GENERATIONS_MAX || self.devices[generation].set(own).is_err() {
-            return Err(StoreError::TooManyForks);
-        }
+        let generation = self.blocks.devices.become_child(own.into())?;
         if let Some(second) = self.second_tier() {
             second.become_child(Box::new(NoDevice))?;
         }
-        for inherited in self.devices[..generation].iter().filter_map(|device| device.get()) {
-            inherited.after_fork();
-        }
         let mut space = self.space.lock();
-        space.become_child(&self.segments, generation as u8);
-        self.set_generation(generation);
+        space.become_child(&self.blocks.segments, generation as u8);
         self.forget_threads();
-        self.counters.become_child();
+        self.blocks.counters.become_child();
         // Buffers in use are those of segments that are not on a device.
-        space.free_buffers = [self.all_buffers(Head::Fresh), self.all_buffers(Head::Survivor)];
-        for segment in (0..space.frontier()).map(Segment) {
-            match (self.segments.state(segment), self.segments.buffer(segment)) {
+        space.unwritten.free_buffers =
+            [self.blocks.all_buffers(Head::Fresh), self.blocks.all_buffers(Head::Survivor)];
+        for segment in (0..space.frontier).map(Segment) {
+            match (self.blocks.segments.state(segment), self.blocks.segments.buffer(segment)) {
                 (State::Open | State::Sealed, Some(buffer)) => {
-                    space.free_buffers[self.head_of(buffer) as usize] &= !(1 << buffer);
+                    space.unwritten.free_buffers[head_of(buffer) as usize] &= !(1 << buffer);
                 }
                 (_, buffer) => {
                     debug_assert!(buffer.is_none(), "only unwritten segments are in buffers");

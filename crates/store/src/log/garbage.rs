@@ -19,6 +19,7 @@ use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling};
 use crate::format::packed::{self, Content, PACKED_NAME, PackedObjects};
+use crate::log::blocks::Blocks;
 use crate::log::read::BlockRead;
 use crate::log::store::Store;
 use crate::log::writer::Writer;
@@ -33,7 +34,7 @@ pub struct Victim<'a> {
 impl<'a> Victim<'a> {
     /// Units that live in it now.
     pub fn live_units(&self) -> u32 {
-        self.store.segments.live(self.segment)
+        self.store.blocks.segments.live(self.segment)
     }
 
     /// Reads the segment into the buffer, which must be as long as a segment and aligned to 4096.
@@ -44,7 +45,7 @@ impl<'a> Victim<'a> {
         if buffer.len() < self.store.segment_bytes() {
             return Err(StoreError::Options("a victim needs a buffer as long as a segment"));
         }
-        self.store.load_segment(self.segment, buffer)
+        self.store.blocks.load_segment(self.segment, buffer)
     }
 }
 
@@ -52,10 +53,10 @@ impl Drop for Victim<'_> {
     fn drop(&mut self) {
         let freed = {
             let mut space = self.store.space.lock();
-            space.end_collection(&self.store.segments, self.segment)
+            space.end_collection(&self.store.blocks.segments, self.segment)
         };
         if freed {
-            self.store.counters.segments_collected.add(1);
+            self.store.blocks.counters.segments_collected.add(1);
         }
         // Also when nothing was freed: somebody may wait for the outcome.
         self.store.progress.notify();
@@ -66,7 +67,7 @@ impl Drop for Victim<'_> {
 /// The objects of a victim that was loaded, in the order in which they were appended. Every block
 /// is held against its checksum first, and read once more by itself if it does not match.
 pub struct Objects<'a, 'b> {
-    store: &'a Store,
+    blocks: &'a Blocks,
     filling: Filling,
     directory: &'b [u8],
     /// The blocks from `next` on.
@@ -79,21 +80,21 @@ pub struct Objects<'a, 'b> {
 impl<'a, 'b> Objects<'a, 'b> {
     /// The next block, or (none) the next objects of it in `packed`.
     fn next_block(&mut self, index: u32) -> Option<VictimObject<'b>> {
-        let block = self.store.geometry.block(self.filling.segment, index);
+        let block = self.blocks.geometry.block(self.filling.segment, index);
         let name = directory::entry(self.directory, index as usize)?.name;
         let (bytes, rest) = core::mem::take(&mut self.rest).split_at_mut_checked(BLOCK_BYTES)?;
         self.rest = rest;
-        let mut result = self.store.verify_block(block, name, bytes);
+        let mut result = self.blocks.table.verify(|| self.filling.sequence, block, name, bytes);
         if result.is_err() {
             let mut again = [BlockRead::new(block, name, bytes)];
-            self.store.read(&mut again);
+            self.blocks.read(&mut again);
             result = again[0].result;
         }
         let data: &'b [u8] = bytes;
         let is_packed = name == PACKED_NAME;
         match result {
             Ok(_) if is_packed => {
-                let share = self.store.share_in(block);
+                let share = self.blocks.table.share(block);
                 let content = if share.is_some() { Content::Pages } else { Content::Objects };
                 self.packed = Some((block, share, packed::objects(data, content)));
                 None
@@ -102,7 +103,7 @@ impl<'a, 'b> Objects<'a, 'b> {
                 Some(VictimObject::Unreadable { block, error })
             }
             _ => {
-                let (hash, checksum) = (result.ok(), self.store.checksums.get(block));
+                let (hash, checksum) = (result.ok(), self.blocks.table.checksum(block));
                 Some(VictimObject::Whole(WholeObject { block, name, hash, checksum, data }))
             }
         }
@@ -194,23 +195,18 @@ pub struct PackedObject<'b> {
     pub data: &'b [u8],
 }
 
-impl Store {
+impl Blocks {
     /// As `Victim::load`, of any segment on the device.
     pub(crate) fn load_segment<'b>(
         &self,
         segment: Segment,
         buffer: &'b mut [u8],
     ) -> Result<Objects<'_, 'b>, StoreError> {
-        let filling = Filling {
-            segment,
-            sequence: self.segments.sequence(segment),
-            store: self.id,
-            count: self.segments.count(segment),
-        };
+        let filling = self.filling(segment);
         let directory_bytes = self.geometry.directory_bytes();
         let bytes = directory_bytes + filling.count as usize * BLOCK_BYTES;
         let mut once = || {
-            let device = self.device(self.segments.device(segment));
+            let device = self.devices.device(self.segments.device(segment));
             device.read_at(self.segment_offset(segment), &mut buffer[..bytes])?;
             self.counters.read_from_device(1, bytes);
             match directory::verify(&mut buffer[..directory_bytes], filling) {
@@ -220,17 +216,19 @@ impl Store {
         };
         once().or_else(|_| once())?;
         let (directory, rest) = buffer.split_at_mut(directory_bytes);
-        Ok(Objects { store: self, filling, directory, rest, next: 0, packed: None })
+        Ok(Objects { blocks: self, filling, directory, rest, next: 0, packed: None })
     }
+}
 
+impl Store {
     /// The segment to empty next; none while there is no need to, nothing to win, or as many
     /// victims about as the survivors' reserve allows.
     pub fn victim(&self) -> Option<Victim<'_>> {
-        let live_units = self.counters.live_units();
+        let live_units = self.blocks.counters.live_units();
         let chosen = {
             let mut space = self.space.lock();
             let needed = space.collect_needed(live_units);
-            let chosen = space.choose_victim(&self.segments, live_units);
+            let chosen = space.choose_victim(&self.blocks.segments, live_units);
             chosen.ok_or(needed && !space.collect_needed(live_units))
         };
         match chosen {
@@ -254,7 +252,7 @@ impl Store {
 
     /// Whether a collector has something to do.
     pub fn collect_needed(&self) -> bool {
-        self.space.lock().collect_needed(self.counters.live_units())
+        self.space.lock().collect_needed(self.blocks.counters.live_units())
     }
 
     /// Parks the collector until collection is needed, until somebody calls it (`stop_waiting`,

@@ -15,6 +15,7 @@ use crate::device::Read;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::packed::PACKED_NAME;
+use crate::log::blocks::Blocks;
 use crate::log::store::Store;
 
 /// Blocks that are asked of the device together; more are asked in turn.
@@ -60,12 +61,14 @@ impl Store {
     pub fn read(&self, requests: &mut [BlockRead<'_>]) {
         match self.second_tier() {
             Some(second) => self.read_tiers(second, requests),
-            None => self.read_here(requests),
+            None => self.blocks.read(requests),
         }
     }
+}
 
-    /// As `read`, of blocks of this tier.
-    pub(crate) fn read_here(&self, requests: &mut [BlockRead<'_>]) {
+impl Blocks {
+    /// As `Store::read`, of blocks of one tier.
+    pub(crate) fn read(&self, requests: &mut [BlockRead<'_>]) {
         if let [request] = requests {
             if !self.read_one(request) {
                 self.read_batch(requests, true);
@@ -79,36 +82,8 @@ impl Store {
 
     /// Whether the buffer holds the bytes that were appended for this name; decrypts them.
     fn verify(&self, request: &mut BlockRead<'_>) {
-        request.result = self.verify_block(request.block, request.name, request.buf);
-    }
-
-    /// The hash of the bytes, which are decrypted in place, if they are those that were appended as
-    /// this block for this name. Else they stay.
-    pub(crate) fn verify_block(
-        &self,
-        block: Block,
-        name: u64,
-        bytes: &mut [u8],
-    ) -> Result<ContentHash, StoreError> {
-        if let Some(seal) = &self.seal {
-            let filling = self.segments.sequence(self.geometry.segment_of(block));
-            if !seal.open(filling, block, name, bytes) {
-                return Err(StoreError::Corrupt(block));
-            }
-        }
-        self.verify_plain(block, name, bytes)
-    }
-
-    /// As `verify_block`, of bytes that were decrypted.
-    fn verify_plain(
-        &self,
-        block: Block,
-        name: u64,
-        bytes: &[u8],
-    ) -> Result<ContentHash, StoreError> {
-        let hash = self.hash(bytes);
-        let is_right = hash.checksum(name) == self.checksums.get(block);
-        if is_right { Ok(hash) } else { Err(StoreError::Corrupt(block)) }
+        let filling = || self.segments.sequence(self.geometry.segment_of(request.block));
+        request.result = self.table.verify(filling, request.block, request.name, request.buf);
     }
 
     /// The usual case, one block: without the lists. False if it has to be looked at again.
@@ -118,7 +93,8 @@ impl Store {
         }
         if !self.read_from_memory(request) {
             let offset = self.block_offset(request.block);
-            let read = self.device(self.device_of(request.block)).read_at(offset, request.buf);
+            let read =
+                self.devices.device(self.device_of(request.block)).read_at(offset, request.buf);
             self.counters.read_from_device(1, BLOCK_BYTES);
             if read.is_err() {
                 return false;
@@ -167,7 +143,7 @@ impl Store {
             self.verify(request);
         } else if self.copy_recent(request) {
             // It is kept as it was when it had been verified.
-            request.result = self.verify_plain(request.block, request.name, request.buf);
+            request.result = self.table.verify_plain(request.block, request.name, request.buf);
         } else {
             return false;
         }
@@ -181,18 +157,18 @@ impl Store {
 
     /// Copies a packed block that was read a moment ago.
     fn copy_recent(&self, request: &mut BlockRead<'_>) -> bool {
-        request.name == PACKED_NAME && self.recent.copy(self.filling_of(request.block), request.buf)
+        request.name == PACKED_NAME && self.recent.copy(self.unique_of(request.block), request.buf)
     }
 
     /// Keeps a packed block that was read, for the other objects in it.
     fn keep_recent(&self, request: &BlockRead<'_>) {
         if request.name == PACKED_NAME && request.result.is_ok() {
-            self.recent.keep(self.filling_of(request.block), request.buf);
+            self.recent.keep(self.unique_of(request.block), request.buf);
         }
     }
 
     /// A number that is the block's as long as it is held, and was never another's.
-    fn filling_of(&self, block: Block) -> u64 {
+    fn unique_of(&self, block: Block) -> u64 {
         let segment = self.geometry.segment_of(block);
         let at = self.geometry.offset_in_segment(block) / BLOCK_BYTES;
         self.segments.sequence(segment) * self.geometry.blocks() as u64 + at as u64
@@ -253,7 +229,7 @@ impl Store {
             }
         }
         let runs = reads[..count].chunk_by(|one, next| next.follows(one)).count();
-        self.device(device).read(&mut reads[..count]);
+        self.devices.device(device).read(&mut reads[..count]);
         let results: [DeviceResult<()>; READ_BATCH_BLOCKS] =
             core::array::from_fn(|at| reads[at].result);
         self.counters.read_from_device(runs, count * BLOCK_BYTES);

@@ -40,8 +40,8 @@ impl Store {
     pub(crate) fn retry_due(&self) -> bool {
         let due = {
             let space = self.space.lock();
-            match space.retries.next_due_ns() {
-                Some(_) => space.retries.due(clock::monotonic_ns()),
+            match space.unwritten.retries.next_due_ns() {
+                Some(_) => space.unwritten.retries.due(clock::monotonic_ns()),
                 None => 0,
             }
         };
@@ -50,7 +50,7 @@ impl Store {
 
     /// How long the writer may sleep; none if nothing is to be tried again.
     pub(crate) fn until_retry(&self) -> Option<Duration> {
-        let due_ns = self.space.lock().retries.next_due_ns()?;
+        let due_ns = self.space.lock().unwritten.retries.next_due_ns()?;
         Some(Duration::from_nanos(due_ns.saturating_sub(clock::monotonic_ns())))
     }
 
@@ -59,9 +59,11 @@ impl Store {
         loop {
             let (segment, buffer, refusals) = {
                 let mut space = self.space.lock();
-                let Some((buffer, refusals)) = space.retries.take(wanted & !tried) else { break };
-                let segment = space.in_buffer[buffer];
-                space.change(&self.segments, segment, State::Writing);
+                let Some((buffer, refusals)) = space.unwritten.retries.take(wanted & !tried) else {
+                    break;
+                };
+                let segment = space.unwritten.in_buffer[buffer];
+                space.change(&self.blocks.segments, segment, State::Writing);
                 (segment, buffer, refusals)
             };
             tried |= 1 << buffer;
@@ -78,7 +80,7 @@ impl Store {
 
     /// Writes the segment, which is Writing, once more; whether the device took it.
     fn rewrite(&self, segment: Segment, refusals: u8) -> bool {
-        self.counters.writes_retried.add(1);
+        self.blocks.counters.writes_retried.add(1);
         let mut result = self.write_alone(segment, segment);
         let spare = match result {
             Err(_) if refusals >= REFUSALS_IN_PLACE => self.take_spare(),
@@ -89,12 +91,12 @@ impl Store {
             let mut space = self.space.lock();
             if elsewhere.is_ok() {
                 // Nobody reads either of them on the device yet.
-                self.segments.swap_places(segment, spare);
-                space.change(&self.segments, spare, State::Lost);
-                self.counters.segments_relocated.add(1);
+                self.blocks.segments.swap_places(segment, spare);
+                space.change(&self.blocks.segments, spare, State::Lost);
+                self.blocks.counters.segments_relocated.add(1);
                 result = Ok(());
             } else {
-                space.return_spare(&self.segments, spare);
+                space.return_spare(&self.blocks.segments, spare);
             }
         }
         self.written(&mut self.space.lock(), segment, result);
@@ -104,8 +106,8 @@ impl Store {
     /// A free segment for the sake of its place, if collection can do without.
     fn take_spare(&self) -> Option<Segment> {
         let take = || {
-            let live_units = self.counters.live_units();
-            self.space.lock().take_spare(&self.segments, live_units)
+            let live_units = self.blocks.counters.live_units();
+            self.space.lock().take_spare(&self.blocks.segments, live_units)
         };
         take().or_else(|| match self.grow(1) {
             Ok(true) => take(),
@@ -118,11 +120,11 @@ impl Store {
 
     /// Writes what is in the segment's buffer where the other one lies.
     fn write_alone(&self, segment: Segment, place_of: Segment) -> DeviceResult<()> {
-        let Some(buffer) = self.segments.buffer(segment) else { return Err(Errno::EIO) };
-        let held = self.hold(buffer);
-        let blocks = self.geometry.directory_blocks + self.segments.count(segment);
+        let Some(buffer) = self.blocks.segments.buffer(segment) else { return Err(Errno::EIO) };
+        let held = self.blocks.hold(buffer);
+        let blocks = self.blocks.geometry.directory_blocks + self.blocks.segments.count(segment);
         let bytes = held.bytes(0, blocks as usize * BLOCK_BYTES).ok_or(Errno::EIO)?;
-        let mut write = Write::new(self.segment_offset(place_of), bytes);
+        let mut write = Write::new(self.blocks.segment_offset(place_of), bytes);
         self.write_gently(&mut write);
         write.result
     }

@@ -33,8 +33,10 @@ impl Store {
         key: Option<Key>,
     ) -> Result<(), StoreError> {
         // An object hashes to the same in both.
-        let identity = Identity { secret: self.secret.clone(), key, ..Identity::random() };
-        let second = Store::open_behind(Some(&self.geometry), device, options, identity)?;
+        let identity =
+            Identity { secret: self.blocks.table.secret.clone(), key, ..Identity::random() };
+        let second =
+            Store::open_behind(Some(&self.blocks.geometry), (device.into(), 0), options, identity)?;
         self.second = Some(Box::new(second));
         Ok(())
     }
@@ -46,7 +48,7 @@ impl Store {
 
     /// The second tier, if blocks can be appended there: a forked child has inherited all of it.
     pub fn second_tier_to_fill(&self) -> Option<&Store> {
-        self.second_tier().filter(|second| second.generation() == 0)
+        self.second_tier().filter(|second| second.blocks.devices.current() == 0)
     }
 
     /// Whether the block is in the second tier.
@@ -56,13 +58,13 @@ impl Store {
 
     /// The second tier, if the block is there.
     pub(crate) fn second_with(&self, block: Block) -> Option<&Store> {
-        self.second.as_deref().filter(|second| second.geometry.holds(block))
+        self.second.as_deref().filter(|second| second.blocks.geometry.holds(block))
     }
 
     /// How long the reads of a second tier that were asked for together took of late, on average;
     /// none before the first.
     pub fn read_latency(&self) -> Option<Duration> {
-        let ns = self.read_latency_ns.get();
+        let ns = self.busy.read_ns.get();
         (ns > 0).then(|| Duration::from_nanos(ns))
     }
 
@@ -74,11 +76,11 @@ impl Store {
 
     /// Reads the blocks of both tiers: first those that come soon.
     pub(crate) fn read_tiers(&self, second: &Store, requests: &mut [BlockRead<'_>]) {
-        let is_slow = |request: &BlockRead<'_>| second.geometry.holds(request.block);
+        let is_slow = |request: &BlockRead<'_>| second.blocks.geometry.holds(request.block);
         let runs = |requests: &mut [BlockRead<'_>], wanted: bool, store: &Store| {
             for run in requests.chunk_by_mut(|one, next| is_slow(one) == is_slow(next)) {
                 if is_slow(&run[0]) == wanted {
-                    store.read_here(run);
+                    store.blocks.read(run);
                 }
             }
         };
@@ -86,7 +88,7 @@ impl Store {
         if requests.iter().any(is_slow) {
             let begun_ns = clock::monotonic_ns();
             second.busy.during(|| runs(requests, true, second));
-            second.read_latency_ns.note(clock::monotonic_ns() - begun_ns);
+            second.busy.read_ns.note(clock::monotonic_ns() - begun_ns);
         }
     }
 }

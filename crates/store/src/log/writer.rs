@@ -21,12 +21,12 @@ use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::lock::Guard;
 
 use crate::block::checksum::ContentHash;
-use crate::block::sharers::share;
+use crate::block::table::share;
 use crate::block::{BLOCK_UNITS, Block, Segment};
 use crate::device::Write;
 use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
-use crate::format::directory::{self, Filling};
+use crate::format::directory;
 use crate::format::packed::PACKED_NAME;
 use crate::log::head::{Head, HeadState, OpenSegment};
 use crate::log::store::Store;
@@ -78,14 +78,16 @@ impl<'a> Writer<'a> {
     pub(crate) fn of_open_segment(store: &'a Store, head: Head) -> Option<Self> {
         let state = store.heads[head as usize].lock();
         let open = state.open.filter(|open| open.count > 0)?;
-        let filler = store.buffers[open.buffer].fill()?;
+        let filler = store.blocks.buffers[open.buffer].fill()?;
         Some(Self { store, head, state, filler: Some(filler) })
     }
 
     /// Blocks that can be appended: at least one when the store hands the writer out.
     pub fn room(&self) -> usize {
         match (&self.filler, self.state.open) {
-            (Some(_), Some(open)) => (self.store.geometry.data_blocks() - open.count) as usize,
+            (Some(_), Some(open)) => {
+                (self.store.blocks.geometry.data_blocks() - open.count) as usize
+            }
             _ => 0,
         }
     }
@@ -142,25 +144,23 @@ impl<'a> Writer<'a> {
             panic!("append needs a writer with room");
         };
         let store = self.store;
-        let block = store.geometry.block(open.segment, open.count);
-        let filling = store.segments.sequence(open.segment);
+        let block = store.blocks.geometry.block(open.segment, open.count);
+        let filling = store.blocks.segments.sequence(open.segment);
         let at = filler.append_changed(data, |bytes| {
-            if let Some(seal) = &store.seal {
-                seal.seal(filling, block, name, bytes);
-            }
+            store.blocks.table.seal(filling, block, name, bytes);
         });
-        debug_assert_eq!(at, store.geometry.offset_in_segment(block));
+        debug_assert_eq!(at, store.blocks.geometry.offset_in_segment(block));
         let index = open.count as usize;
         // Copies of an object are appended by who owns it, one after the other: each sees the count
         // of the one before it.
         let order = store.appended.fetch_add(1, Ordering::Relaxed) - open.first_order;
         directory::set_entry(&mut state.directory, index, name, order, checksum);
-        store.checksums.set(block, checksum);
-        store.sharers.set(block, pages);
-        store.segments.add_live(open.segment, units);
-        store.counters.appended(self.head, units);
+        store.blocks.table.set_checksum(block, checksum);
+        store.blocks.table.set_sharers(block, pages);
+        store.blocks.segments.add_live(open.segment, units);
+        store.blocks.counters.appended(self.head, units);
         open.count += 1;
-        if open.count == store.geometry.data_blocks() {
+        if open.count == store.blocks.geometry.data_blocks() {
             self.seal();
         }
         block
@@ -172,20 +172,15 @@ impl<'a> Writer<'a> {
             return;
         };
         let store = self.store;
-        let filling = Filling {
-            segment: open.segment,
-            sequence: store.segments.sequence(open.segment),
-            store: store.id,
-            count: open.count,
-        };
+        store.blocks.segments.set_count(open.segment, open.count);
+        let filling = store.blocks.filling(open.segment);
         directory::finish(&mut self.state.directory, filling, self.head, open.first_order);
         filler.finish(&self.state.directory);
         drop(filler);
-        store.segments.set_count(open.segment, open.count);
         {
             let mut space = store.space.lock();
-            space.change(&store.segments, open.segment, State::Sealed);
-            space.sealed.push_back(open.segment);
+            space.change(&store.blocks.segments, open.segment, State::Sealed);
+            space.unwritten.sealed.push_back(open.segment);
         }
         store.sealed.notify();
     }
@@ -256,29 +251,31 @@ impl Store {
                 open.buffer
             }
         };
-        let filler = self.buffers[buffer].fill().ok_or(Missing::UnreadBuffer)?;
+        let filler = self.blocks.buffers[buffer].fill().ok_or(Missing::UnreadBuffer)?;
         Ok(Writer { store: self, head, state, filler: Some(filler) })
     }
 
     /// Begins a segment in a buffer.
     fn open_segment(&self, head: Head) -> Result<OpenSegment, Missing> {
         let mut space = self.space.lock();
-        let free = space.free_buffers[head as usize];
+        let free = space.unwritten.free_buffers[head as usize];
         if free == 0 {
             return Err(match self.failure() {
-                Some(failure) if space.retries.are_stuck(self.all_buffers(head)) => {
+                Some(failure)
+                    if space.unwritten.retries.are_stuck(self.blocks.all_buffers(head)) =>
+                {
                     Missing::Unavailable(failure)
                 }
                 _ => Missing::Buffer,
             });
         }
-        let free_ones = (0..self.buffers.len()).filter(|buffer| free & (1 << buffer) != 0);
+        let free_ones = (0..self.blocks.buffers.len()).filter(|buffer| free & (1 << buffer) != 0);
         let mut closed =
-            free_ones.filter_map(|buffer| Some((buffer, self.buffers[buffer].close()?)));
+            free_ones.filter_map(|buffer| Some((buffer, self.blocks.buffers[buffer].close()?)));
         let (buffer, mut closed) = closed.next().ok_or(Missing::UnreadBuffer)?;
-        let live_units = self.counters.live_units();
+        let live_units = self.blocks.counters.live_units();
         let occupancy = space.occupancy(live_units);
-        let Some(segment) = space.take_ready(&self.segments, head, &occupancy) else {
+        let Some(segment) = space.take_ready(&self.blocks.segments, head, &occupancy) else {
             let bare = space.count(State::Bare) > 0;
             return Err(match head {
                 _ if occupancy.may_grow() => Missing::DeviceSpace { last: false },
@@ -289,9 +286,9 @@ impl Store {
         };
         closed.clear();
         drop(closed);
-        space.free_buffers[head as usize] &= !(1 << buffer);
-        space.in_buffer[buffer] = segment;
-        self.segments.set_buffer(segment, Some(buffer));
+        space.unwritten.free_buffers[head as usize] &= !(1 << buffer);
+        space.unwritten.in_buffer[buffer] = segment;
+        self.blocks.segments.set_buffer(segment, Some(buffer));
         let collect = space.collect_needed(live_units);
         drop(space);
         if collect {
@@ -340,21 +337,21 @@ impl Store {
         let (mut count, mut skipped) = (0, false);
         let mut space = self.space.lock();
         while count < WRITE_BATCH_SEGMENTS {
-            let Some(segment) = space.sealed.pop_front() else {
+            let Some(segment) = space.unwritten.sealed.pop_front() else {
                 break;
             };
-            if self.segments.live(segment) == 0 {
-                self.leave_buffer(&mut space, segment);
-                space.free(&self.segments, segment);
+            if self.blocks.segments.live(segment) == 0 {
+                space.leave_buffer(&self.blocks.segments, segment);
+                space.free(&self.blocks.segments, segment);
                 skipped = true;
             } else {
-                space.change(&self.segments, segment, State::Writing);
+                space.change(&self.blocks.segments, segment, State::Writing);
                 batch[count] = segment;
                 count += 1;
             }
         }
         // Buffers are held in the order of their numbers, in which `freeze` closes them.
-        batch[..count].sort_unstable_by_key(|&segment| self.segments.buffer(segment));
+        batch[..count].sort_unstable_by_key(|&segment| self.blocks.segments.buffer(segment));
         (batch, count, skipped)
     }
 
@@ -362,14 +359,15 @@ impl Store {
     fn write_segments(&self, batch: &[Segment]) -> [DeviceResult<()>; WRITE_BATCH_SEGMENTS] {
         let mut held: [Option<Held<'_>>; WRITE_BATCH_SEGMENTS] = [const { None }; _];
         for (held, &segment) in held.iter_mut().zip(batch) {
-            *held = self.segments.buffer(segment).map(|buffer| self.hold(buffer));
+            *held = self.blocks.segments.buffer(segment).map(|buffer| self.blocks.hold(buffer));
         }
         let mut writes = core::array::from_fn(|at| {
             let bytes = batch.get(at).and_then(|&segment| {
-                let blocks = self.geometry.directory_blocks + self.segments.count(segment);
+                let blocks =
+                    self.blocks.geometry.directory_blocks + self.blocks.segments.count(segment);
                 held[at].as_ref()?.bytes(0, blocks as usize * BLOCK_BYTES)
             });
-            let offset = batch.get(at).map_or(0, |&at| self.segment_offset(at));
+            let offset = batch.get(at).map_or(0, |&at| self.blocks.segment_offset(at));
             Write::new(offset, bytes.unwrap_or(&[]))
         });
         let writes: &mut [Write<'_>; WRITE_BATCH_SEGMENTS] = &mut writes;
@@ -384,9 +382,9 @@ impl Store {
     }
 
     fn write_together(&self, writes: &mut [Write<'_>]) {
-        self.busy.during(|| self.device_now().write(writes));
+        self.busy.during(|| self.blocks.devices.device_now().write(writes));
         for write in writes {
-            self.counters.wrote(if write.result.is_ok() { write.data.len() } else { 0 });
+            self.blocks.counters.wrote(if write.result.is_ok() { write.data.len() } else { 0 });
         }
     }
 
@@ -412,55 +410,33 @@ impl Store {
     /// must not wait for the space: a thread that freezes the store has it, and waits for buffers.
     fn are_buffers_scarce(&self) -> bool {
         self.space.try_lock().is_some_and(|space| {
-            space.free_buffers[Head::Fresh as usize].count_ones() < BUFFERS_TO_SPARE
+            space.unwritten.free_buffers[Head::Fresh as usize].count_ones() < BUFFERS_TO_SPARE
         })
     }
 
     /// The device answered for a segment.
     pub(crate) fn written(&self, space: &mut Space, segment: Segment, result: DeviceResult<()>) {
-        let Some(buffer) = self.segments.buffer(segment) else {
+        let Some(buffer) = self.blocks.segments.buffer(segment) else {
             unreachable!("a segment leaves its buffer when it was written, or is freed");
         };
         match result {
             Ok(()) => {
-                space.change(&self.segments, segment, State::Written);
-                space.retries.taken(buffer);
-                self.leave_buffer(space, segment);
-                space.put_in_bucket(&self.segments, segment);
-                self.counters.segments_written.add(1);
+                space.change(&self.blocks.segments, segment, State::Written);
+                space.unwritten.retries.taken(buffer);
+                space.leave_buffer(&self.blocks.segments, segment);
+                space.put_in_bucket(&self.blocks.segments, segment);
+                self.blocks.counters.segments_written.add(1);
             }
             Err(errno) => {
-                self.fail(errno);
-                space.change(&self.segments, segment, State::Failed);
-                space.retries.refused(buffer, clock::monotonic_ns());
-                self.free_if_failed(space, segment);
+                self.blocks.devices.fail(errno);
+                space.change(&self.blocks.segments, segment, State::Failed);
+                space.unwritten.retries.refused(buffer, clock::monotonic_ns());
+                if space.free_if_failed(&self.blocks.segments, segment) {
+                    self.progress.notify();
+                }
                 // The writer may sleep without an end.
                 self.sealed.notify();
             }
         }
-    }
-
-    /// Frees a segment whose write failed, and its buffer, once nothing in it lives. If its place
-    /// is bad, the next one that comes there will find out.
-    pub(crate) fn free_if_failed(&self, space: &mut Space, segment: Segment) {
-        let failed = self.segments.state(segment) == State::Failed;
-        if !failed || self.segments.live(segment) > 0 {
-            return;
-        }
-        if let Some(buffer) = self.segments.buffer(segment) {
-            space.retries.forget(buffer);
-        }
-        self.leave_buffer(space, segment);
-        space.free(&self.segments, segment);
-        self.progress.notify();
-    }
-
-    /// Readers look on the device from now on; the buffer is free once the last one left.
-    fn leave_buffer(&self, space: &mut Space, segment: Segment) {
-        let Some(buffer) = self.segments.buffer(segment) else {
-            return;
-        };
-        self.segments.set_buffer(segment, None);
-        space.free_buffers[self.head_of(buffer) as usize] |= 1 << buffer;
     }
 }

@@ -7,30 +7,16 @@
 
 use super::{BARE, GROWTH_BYTES, GROWTH_MOST_BYTES, READY, Space};
 use crate::block::Segment;
-use crate::space::discards::{Look, Seen};
 use crate::space::segment::{SegmentTable, State};
 
 /// Fillings that have to pass before a device that refused space is asked again.
 const GROWTH_PAUSE_FILLINGS: u64 = 64;
-
-/// Calls of `discard_idle` that a segment has to stay free before it is discarded.
-const IDLE_TICKS: u64 = 2;
 
 /// A run of segments that are neighbours by their numbers and on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
     pub(crate) first: Segment,
     pub(crate) segments: u32,
-}
-
-/// The moment of a call of `discard_idle`.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Looked {
-    now_ns: u64,
-    /// Reads of the device up to then.
-    reads: u64,
-    /// See `Space::taken`.
-    taken: u64,
 }
 
 impl Run {
@@ -49,12 +35,12 @@ impl Space {
     /// Takes Bare segments out to have their space assured; they are Growing until `end_growth`.
     /// So many are lacking.
     pub(crate) fn begin_growth(&mut self, table: &SegmentTable, missing: u64) -> Option<Run> {
-        debug_assert!(!self.growing);
+        debug_assert!(!self.growth.is_under_way);
         let of_bytes = |bytes: usize| (bytes / self.geometry.segment_bytes()) as u32;
-        let growth = match self.growth < of_bytes(GROWTH_BYTES) {
+        let growth = match self.growth.segments < of_bytes(GROWTH_BYTES) {
             // The device has refused more.
-            true => self.growth,
-            false => (missing as u32).clamp(self.growth, of_bytes(GROWTH_MOST_BYTES)),
+            true => self.growth.segments,
+            false => (missing as u32).clamp(self.growth.segments, of_bytes(GROWTH_MOST_BYTES)),
         };
         let run = match self.lists.front(BARE) {
             Some(first) => {
@@ -79,29 +65,29 @@ impl Space {
             return None;
         }
         run.iter().for_each(|segment| self.change(table, segment, State::Growing));
-        self.growing = true;
+        self.growth.is_under_way = true;
         Some(run)
     }
 
     /// The device answered. False: it refused even one segment.
     pub(crate) fn end_growth(&mut self, table: &SegmentTable, run: Run, assured: bool) -> bool {
-        self.growing = false;
-        self.exhausted = false;
+        self.growth.is_under_way = false;
+        self.collection.is_exhausted = false;
         // Backwards and to the front, so that the lowest is taken first.
         for segment in run.iter().rev() {
             let to = if assured { State::Ready } else { State::Bare };
             self.change(table, segment, to);
-            table.set_stamp(segment, self.tick);
+            table.set_stamp(segment, self.discards.tick);
             self.lists.push_front(if assured { READY } else { BARE }, segment);
         }
         if assured {
-            self.growth = (GROWTH_BYTES / self.geometry.segment_bytes()) as u32;
-            self.growth_paused_until = 0;
+            self.growth.segments = (GROWTH_BYTES / self.geometry.segment_bytes()) as u32;
+            self.growth.paused_until = 0;
             return true;
         }
-        self.growth = (self.growth / 4).max(1);
+        self.growth.segments = (self.growth.segments / 4).max(1);
         if run.segments == 1 {
-            self.growth_paused_until = self.sequence + GROWTH_PAUSE_FILLINGS;
+            self.growth.paused_until = self.fillings.last + GROWTH_PAUSE_FILLINGS;
         }
         run.segments > 1
     }
@@ -117,7 +103,9 @@ impl Space {
     ) -> Option<Run> {
         let discardable = self.occupancy(live_units).discardable(kept).min(max as u64) as u32;
         let oldest = self.lists.back(READY).filter(|_| discardable > 0)?;
-        let idle = |segment| table.state(segment) == State::Ready && self.is_idle(table, segment);
+        let idle = |segment| {
+            table.state(segment) == State::Ready && self.discards.is_idle(table.stamp(segment))
+        };
         if !idle(oldest) {
             return None;
         }
@@ -142,29 +130,11 @@ impl Space {
         Some(run)
     }
 
-    /// Whether a Ready segment has been free for long.
-    pub(super) fn is_idle(&self, table: &SegmentTable, segment: Segment) -> bool {
-        table.stamp(segment) + IDLE_TICKS <= self.tick
-    }
-
     /// The device has been told.
     pub(crate) fn end_discard(&mut self, table: &SegmentTable, run: Run) {
         for segment in run.iter() {
             self.change(table, segment, State::Bare);
             self.lists.push_back(BARE, segment);
         }
-    }
-
-    /// A call of `discard_idle` begins, so many nanoseconds after some fixed instant, and so many
-    /// reads after the first. What it may do; none if there are no discards.
-    pub(crate) fn look(&mut self, now_ns: u64, reads: u64) -> Option<Look> {
-        self.tick += 1;
-        let last =
-            core::mem::replace(&mut self.looked, Looked { now_ns, reads, taken: self.taken });
-        self.discards.look(Seen {
-            elapsed_ns: now_ns.saturating_sub(last.now_ns),
-            taken: self.taken - last.taken,
-            reads: reads.saturating_sub(last.reads),
-        })
     }
 }

@@ -7,7 +7,7 @@
 //! Never: allocates, blocks, does I/O.
 //! Threads: under the lock of the space.
 
-use super::{BUCKETS, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
+use super::{BUCKETS, Collection, LEVELS, PINNED_BUCKETS, SHELVED, SNAPSHOT_BUCKETS, Space};
 use crate::block::Segment;
 use crate::format::geometry::Geometry;
 use crate::space::list::List;
@@ -25,7 +25,7 @@ pub(crate) fn level_of(geometry: &Geometry, live: u32) -> u8 {
 impl Space {
     /// Puts a segment that is Written, on no list, into its bucket, or frees it.
     pub(crate) fn put_in_bucket(&mut self, table: &SegmentTable, segment: Segment) {
-        self.exhausted = false;
+        self.collection.is_exhausted = false;
         let live = table.live(segment);
         if live == 0 {
             self.free(table, segment);
@@ -92,7 +92,7 @@ impl Space {
             return None;
         }
         while let Some(segment) = self.lists.front(SHELVED) {
-            if table.stamp(segment) + SHELVED_FILLINGS > self.sequence {
+            if table.stamp(segment) + SHELVED_FILLINGS > self.fillings.last {
                 break;
             }
             self.lists.unlink(segment);
@@ -117,7 +117,7 @@ impl Space {
             }
         }
         let Some(segment) = chosen else {
-            self.exhausted = true;
+            self.collection.is_exhausted = true;
             return None;
         };
         self.lists.unlink(segment);
@@ -132,7 +132,7 @@ impl Space {
             return true;
         }
         self.change(table, segment, State::Shelved);
-        table.set_stamp(segment, self.sequence);
+        table.set_stamp(segment, self.fillings.last);
         table.set_level(segment, level_of(&self.geometry, table.live(segment)));
         self.lists.push_back(SHELVED, segment);
         false
@@ -140,29 +140,28 @@ impl Space {
 
     /// Whether a collector that has no victim should take one.
     pub(crate) fn collect_needed(&self, live_units: u64) -> bool {
-        !self.exhausted
+        !self.collection.is_exhausted
             // Each victim may fill one segment before it frees one.
-            && self.count(State::Collecting) < self.reserve
+            && self.count(State::Collecting) < self.promises.reserve
             && (self.occupancy(live_units).must_collect()
                 || self.may_empty_kept()
                 || self.may_compact())
     }
 
     /// From now on whatever can be won is collected, or no longer.
-    pub(crate) fn set_compacting(&mut self, is_on: bool) {
-        self.compacting = is_on;
-        self.exhausted = false;
+    pub(crate) fn set_compacting(&mut self, is_compacting: bool) {
+        self.collection = Collection { is_exhausted: false, is_compacting };
     }
 
     /// Whether there is nothing left to win.
     pub(crate) fn is_compact(&self) -> bool {
         let is_at_work = self.count(State::Collecting) > 0;
-        !is_at_work && (self.exhausted || !self.may_compact())
+        !is_at_work && (self.collection.is_exhausted || !self.may_compact())
     }
 
     /// Whether a segment may be emptied that need not be: there is room for what lives in it.
     fn may_compact(&self) -> bool {
-        self.compacting && self.spare() > self.kept.map_or(0, |kept| kept.for_next)
+        self.collection.is_compacting && self.spare() > self.kept.map_or(0, |kept| kept.for_next)
     }
 
     /// Whether segments that the last checkpoint keeps should be emptied, so that the next one lets
@@ -174,14 +173,14 @@ impl Space {
     /// Free segments beside those that collection works with.
     fn spare(&self) -> u64 {
         let room = self.count(State::Ready) + self.count(State::Bare);
-        room.saturating_sub(self.count(State::Collecting) + self.reserve + 1).into()
+        room.saturating_sub(self.count(State::Collecting) + self.promises.reserve + 1).into()
     }
 
     /// Whether nothing that is under way, and nothing that could be begun, will free a segment.
     pub(crate) fn is_stuck(&self) -> bool {
-        let retried = if self.retries.is_dead() { 0 } else { self.count(State::Failed) };
-        self.exhausted
-            && !self.growing
+        let retried = if self.unwritten.retries.is_dead() { 0 } else { self.count(State::Failed) };
+        self.collection.is_exhausted
+            && !self.growth.is_under_way
             && retried == 0
             && [State::Sealed, State::Writing, State::Collecting, State::Discarding]
                 .into_iter()

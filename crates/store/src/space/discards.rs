@@ -26,17 +26,8 @@ const SHORT_NS: u64 = LONG_NS / 4;
 const BUSY_NS: u64 = 1_000_000;
 /// After so long it ends anyhow.
 const QUIET_NS: u64 = 50_000_000;
-
-/// What happened since the last look.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
-    /// How long that was ago.
-    pub(crate) elapsed_ns: u64,
-    /// Free segments that were taken.
-    pub(crate) taken: u64,
-    /// Reads of the device.
-    pub(crate) reads: u64,
-}
+/// Looks that a segment has to stay free before it is discarded.
+const IDLE_LOOKS: u64 = 2;
 
 /// What a look may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +45,16 @@ pub(crate) struct Discards {
     is_wanted: bool,
     /// The device does not know of them.
     is_refused: bool,
+    /// Looks so far.
+    pub(crate) tick: u64,
+    /// When the last one was, and the reads of the device up to then.
+    looked_ns: u64,
+    reads: u64,
+    /// Free segments that were taken since.
+    taken: u64,
+    /// Free segments that were taken at any time after they had been free for long, and of which
+    /// the device was not told.
+    pub(crate) spared: u64,
     /// From one taking of a free segment to the next: a moving average.
     interval_ns: u64,
     /// Since a look that saw a taking.
@@ -70,6 +71,11 @@ impl Discards {
         Discards {
             is_wanted: true,
             is_refused: false,
+            tick: 0,
+            looked_ns: 0,
+            reads: 0,
+            taken: 0,
+            spared: 0,
             interval_ns: 0,
             untaken_ns: 0,
             portion: 1,
@@ -89,20 +95,35 @@ impl Discards {
 
     /// From here on they are for another device.
     pub(crate) fn change_device(&mut self) {
-        (self.is_refused, self.portion) = (false, 1);
+        (self.is_refused, self.portion, self.spared) = (false, 1, 0);
     }
 
-    /// A look begins; none if there are no discards.
-    pub(crate) fn look(&mut self, seen: Seen) -> Option<Look> {
-        self.untaken_ns = self.untaken_ns.saturating_add(seen.elapsed_ns);
-        if let Some(interval_ns) = self.untaken_ns.checked_div(seen.taken) {
+    /// A free segment is taken, which became free at the look `since`.
+    pub(crate) fn taken(&mut self, was_filled: bool, since: u64) {
+        self.taken += 1;
+        self.spared += u64::from(was_filled && self.is_idle(since));
+    }
+
+    /// Whether a segment that became free at the look `since` has been so for long.
+    pub(crate) fn is_idle(&self, since: u64) -> bool {
+        since + IDLE_LOOKS <= self.tick
+    }
+
+    /// A look begins, so many nanoseconds after some fixed instant, and so many reads after the
+    /// first; none if there are no discards.
+    pub(crate) fn look(&mut self, now_ns: u64, reads: u64) -> Option<Look> {
+        self.tick += 1;
+        let elapsed_ns = now_ns.saturating_sub(core::mem::replace(&mut self.looked_ns, now_ns));
+        let is_quiet = core::mem::replace(&mut self.reads, reads) >= reads;
+        self.untaken_ns = self.untaken_ns.saturating_add(elapsed_ns);
+        if let Some(interval_ns) = self.untaken_ns.checked_div(core::mem::take(&mut self.taken)) {
             let is_first = self.interval_ns == 0;
             let before = if is_first { interval_ns } else { self.interval_ns };
             self.interval_ns = (before.saturating_mul(3).saturating_add(interval_ns) / 4).max(1);
             self.untaken_ns = 0;
         }
         let interval_ns = self.interval_ns.max(self.untaken_ns).max(1);
-        let time_ns = if seen.reads > 0 { BUSY_NS } else { QUIET_NS };
+        let time_ns = if is_quiet { QUIET_NS } else { BUSY_NS };
         let is_on = self.is_wanted && !self.is_refused;
         is_on.then_some(Look { kept: SOON_NS / interval_ns, time_ns })
     }
@@ -129,8 +150,9 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn look(discards: &mut Discards, elapsed_ms: u64, taken: u64, reads: u64) -> Look {
-        let seen = Seen { elapsed_ns: elapsed_ms * MS, taken, reads };
-        discards.look(seen).expect("they are on")
+        (0..taken).for_each(|_| discards.taken(false, 0));
+        let now_ns = discards.looked_ns + elapsed_ms * MS;
+        discards.look(now_ns, discards.reads + reads).expect("they are on")
     }
 
     #[test]
@@ -179,12 +201,12 @@ mod tests {
         let mut discards = Discards::new(1 << 20);
         assert_eq!(look(&mut discards, 100, 0, 1).time_ns, BUSY_NS);
         assert_eq!(look(&mut discards, 100, 0, 0).time_ns, QUIET_NS);
-        let seen = Seen { elapsed_ns: MS, taken: 0, reads: 0 };
+        let now_ns = 300 * MS;
         discards.refused();
-        assert_eq!(discards.look(seen), None);
+        assert_eq!(discards.look(now_ns, 1), None);
         discards.change_device();
-        assert!(discards.look(seen).is_some());
+        assert!(discards.look(now_ns, 1).is_some());
         discards.stop();
-        assert_eq!(discards.look(seen), None);
+        assert_eq!(discards.look(now_ns, 1), None);
     }
 }

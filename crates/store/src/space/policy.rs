@@ -86,23 +86,23 @@ const RESERVABLE_OF_TEN: u64 = 9;
 /// That is enough for collection to go on always. It ends only when no segment on the device has a
 /// dead unit left, none is on its way there, and no more than the reserve is free. Then all others
 /// but the two open ones are full of what lives; but what is reserved does not fill them.
-pub(crate) fn fixed_segments(reserve: u32) -> u64 {
+fn fixed_segments(reserve: u32) -> u64 {
     const HEADS: u64 = 2;
     reserve as u64 + HEADS
 }
 
 /// Segments that must be assured so that `blocks` reserved blocks can always be stored:
 /// `fixed_segments`, and ten ninths of what the blocks fill.
-pub(crate) fn needed_segments(blocks: u64, data_blocks: u64, fixed: u64) -> u64 {
+pub(crate) fn needed_segments(blocks: u64, data_blocks: u64, reserve: u32) -> u64 {
     match blocks {
         0 => 0,
-        _ => (blocks * 10).div_ceil(data_blocks * RESERVABLE_OF_TEN) + fixed,
+        _ => (blocks * 10).div_ceil(data_blocks * RESERVABLE_OF_TEN) + fixed_segments(reserve),
     }
 }
 
 /// Blocks that can be reserved in `segments` segments: the inverse of `needed_segments`.
-pub(crate) fn reservable_blocks(segments: u64, data_blocks: u64, fixed: u64) -> u64 {
-    segments.saturating_sub(fixed) * data_blocks * RESERVABLE_OF_TEN / 10
+pub(crate) fn reservable_blocks(segments: u64, data_blocks: u64, reserve: u32) -> u64 {
+    segments.saturating_sub(fixed_segments(reserve)) * data_blocks * RESERVABLE_OF_TEN / 10
 }
 
 #[cfg(test)]
@@ -166,8 +166,7 @@ mod tests {
     #[test]
     fn a_log_full_of_what_is_reserved_has_always_something_to_collect() {
         for (segments, reserve) in [(8, 2), (64, 3), (180, 3), (4096, 8)] {
-            let fixed = fixed_segments(reserve);
-            let blocks = reservable_blocks(segments, 63, fixed);
+            let blocks = reservable_blocks(segments, 63, reserve);
             let full = blocks / 63;
             assert!(reserve as u64 + 2 + full < segments, "of {segments} all could be live");
         }
@@ -176,10 +175,10 @@ mod tests {
     #[test]
     fn what_is_reservable_is_what_the_segments_can_be_needed_for() {
         for segments in [10, 100, 1000, 4_000_000] {
-            let blocks = reservable_blocks(segments, 255, 9);
-            assert!(needed_segments(blocks, 255, 9) <= segments);
-            assert!(needed_segments(blocks + 255, 255, 9) > segments || blocks == 0);
+            let blocks = reservable_blocks(segments, 255, 7);
+            assert!(needed_segments(blocks, 255, 7) <= segments);
+            assert!(needed_segments(blocks + 255, 255, 7) > segments || blocks == 0);
         }
-        assert_eq!(needed_segments(0, 255, 9), 0);
+        assert_eq!(needed_segments(0, 255, 7), 0);
     }
 }

@@ -10,7 +10,7 @@
 //! Never: allocates, blocks, does I/O. Naming walks all segments.
 //! Threads: under the lock of the space.
 
-use super::{BUCKETS, PINNED_BUCKETS, SNAPSHOT_BUCKETS, Space, WITHHELD};
+use super::{BUCKETS, Kept, PINNED_BUCKETS, SNAPSHOT_BUCKETS, Space, WITHHELD};
 use crate::block::Segment;
 use crate::error::StoreError;
 use crate::space::segment::{SegmentTable, State};
@@ -22,7 +22,7 @@ impl Space {
     pub(crate) fn name_pin(&mut self, table: &SegmentTable, slot: u32) -> Result<(), StoreError> {
         self.pins.set_named(slot, true);
         let (held, _) = self.count_held(table);
-        if self.reserved > self.reservable_beside(held) {
+        if self.promises.reserved > self.reservable_beside(held) {
             self.pins.set_named(slot, false);
             return Err(StoreError::Full);
         }
@@ -36,14 +36,10 @@ impl Space {
         self.names_changed(table);
     }
 
-    /// Segments that snapshots keep.
-    pub(crate) fn held(&self) -> u64 {
-        self.held
-    }
-
     fn names_changed(&mut self, table: &SegmentTable) {
-        self.exhausted = false;
-        (self.held, self.held_dead) = self.count_held(table);
+        self.collection.is_exhausted = false;
+        let (held, held_dead) = self.count_held(table);
+        self.kept = self.kept.map(|kept| Kept { held, held_dead, ..kept });
         self.sort_buckets(table, &[BUCKETS, PINNED_BUCKETS, SNAPSHOT_BUCKETS]);
     }
 
@@ -79,7 +75,8 @@ impl Space {
     ) -> Option<u32> {
         let slot = self.pins.add(sequence)?;
         self.pins.set_named(slot, is_named);
-        self.reopened_at = self.pins.now();
+        let reopened_at = self.pins.now();
+        self.kept = self.kept.map(|kept| Kept { reopened_at, ..kept });
         for segment in (0..self.frontier).map(Segment).filter(|&segment| needs(segment)) {
             match table.state(segment) {
                 State::Bare => self.change(table, segment, State::Withheld),
@@ -87,7 +84,7 @@ impl Space {
                 _ => continue,
             }
             self.lists.unlink(segment);
-            table.set_stamp(segment, self.reopened_at);
+            table.set_stamp(segment, reopened_at);
             self.lists.push_back(WITHHELD, segment);
         }
         self.names_changed(table);

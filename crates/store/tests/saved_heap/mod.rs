@@ -216,8 +216,7 @@ impl SavedHeap {
 /// The store of the heap, as it was saved.
 pub fn open_store(file: &DurableFile) -> Result<(Store, SavedUpTo), DurableError> {
     let options = file.store_options(4, 2);
-    let (log, identity) = (file.log_device(), file.identity());
-    Store::open_saved(log, options, identity, &mut |table, visit| file.load_table(table, visit))
+    Store::open_saved(file, options, &mut |table, visit| file.load_table(table, visit))
 }
 
 /// The pages of the table of objects.
