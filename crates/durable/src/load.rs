@@ -6,10 +6,9 @@
 
 use deepheap_heap::{Heap, PAGE};
 use deepheap_pager::Pager;
-use deepheap_store::durable::file::VisitPage;
 use deepheap_store::durable::saved::Load;
 use deepheap_store::{
-    DurableError, DurableFile, Options as StoreOptions, SavedUpTo, Store, TableShape,
+    DurableError, DurableFile, Options as StoreOptions, SavedUpTo, Store, TableShape, VisitPage,
 };
 
 use crate::error::OpenError;

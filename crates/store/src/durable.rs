@@ -6,11 +6,12 @@
 //! | what is known of every page, in RAM | `index` |
 //! | pages on their way from and to the device | `pages` |
 //! | a store, saved in such a file and opened again | `saved` |
-//! | the file: made, opened, its tables loaded | `file` |
+//! | a checkpoint as it is read | `checkpoint` |
+//! | the file: made, opened | `file` |
 //! | a checkpoint that is being made | `saving` |
 //! | a table that is read page by page | `saved_table` |
 //! | checkpoints that are kept under a name | `snapshots` |
-//! | segments at places nearer to the start | `relocate` |
+//! | places of the log: free ones, and segments that move to them | `places` |
 //! | looking for damage | `verify` |
 //! | what damage has left | `salvage` |
 //! | the store's tables, made anew from the log | `rebuild` |
@@ -25,10 +26,11 @@
 //! Never: overwrites what the last checkpoint uses; repeats a sync that failed.
 //! Threads: one at a time, for each file.
 
+pub mod checkpoint;
 pub mod error;
 pub mod file;
+pub mod places;
 pub mod rebuild;
-pub mod relocate;
 pub mod salvage;
 pub mod saved;
 pub mod saved_table;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use deepheap_sim::{Image, Loss, Medium, Random, Recorder};
 use deepheap_store::device::Device;
 use deepheap_store::durable::verify::{verify_blocks, verify_tables};
-use deepheap_store::{DurableError, DurableFile, StoreError};
+use deepheap_store::{DurableError, DurableFile, StoreError, give_back_free, move_down};
 use model::Sizes;
 use saved_heap::{Map, SavedHeap, device_len, judge, judge_snapshots, open_store};
 
@@ -281,7 +281,7 @@ fn space_that_nothing_needs_is_given_back_and_the_rest_is_as_it_was() {
     drop(heap);
     let before = recorder.image().pages().len();
     let file = DurableFile::open(device.clone(), None).expect("a heap");
-    let end = file.give_back_free().expect("a correct device");
+    let end = give_back_free(&file).expect("a correct device");
     let pages = recorder.image().pages();
     println!("{before} pages, then {}", pages.len());
     assert!(pages.len() < before);
@@ -320,8 +320,8 @@ fn segments_that_move_down_take_everything_with_them_and_a_crash_undoes_it() {
         let key = saved_heap::key_of(sizes);
         let before = recorder.events().len();
         let mut file = DurableFile::open(device.clone(), key.as_ref()).expect("a heap");
-        let moved = file.move_down().expect("a correct device");
-        let end = file.give_back_free().expect("a correct device");
+        let moved = move_down(&mut file).expect("a correct device");
+        let end = give_back_free(&file).expect("a correct device");
         drop(file);
         println!("{moved} segments moved, the file ends at {end}");
         let right = |at: u64| Some(maps.get(&at).unwrap_or(&last).clone());

@@ -17,7 +17,7 @@ use std::os::fd::RawFd;
 use deepheap_durable::offline::open_existing;
 use deepheap_durable::pins::has_readers_before;
 use deepheap_durable::{HeapFile, OpenError, location};
-use deepheap_store::{DurableFile, Store};
+use deepheap_store::{DurableFile, Store, give_back_free, move_down};
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::thread;
 
@@ -65,9 +65,9 @@ impl DurableHeap {
         // A reader of an earlier checkpoint needs places that are free now, and would lose them.
         // What the last one has stays where it is, too, until the file is cut off.
         refuse_readers_before(&file, descriptor, file.checkpoint())?;
-        file.move_down()?;
+        move_down(&mut file)?;
         refuse_readers_before(&file, descriptor, file.checkpoint())?;
-        location::cut_off(of.path, file.give_back_free()?)?;
+        location::cut_off(of.path, give_back_free(&file)?)?;
         let disk_bytes = location::disk_bytes(of.path)?;
         Ok(Compacted { disk_bytes_before, disk_bytes, uncollected })
     }

@@ -7,28 +7,28 @@
 //! Never: writes, unless to create; so a device that refuses writes can be opened and read.
 //! Threads: one at a time; the log's device may be used meanwhile.
 
+use core::ops::Deref;
 use std::sync::Arc;
 
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use zerocopy::FromBytes;
 
-use crate::block::cipher::{Cipher, Key, Piece, TAG_BYTES, Tag};
+use crate::block::cipher::Key;
 use crate::device::table_file::PageLack;
 use crate::device::{Device, write_superblock};
+use crate::durable::checkpoint::{Checkpoint, Snapshot};
 use crate::durable::error::DurableError;
-use crate::durable::index::Index;
-use crate::durable::layout::{Layout, Node};
-use crate::durable::pages::{BATCH_PAGES, PageReader, read_bare};
+use crate::durable::layout::Layout;
+use crate::durable::pages::read_bare;
 use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
 use crate::format::index::Entry;
 use crate::format::saved::{SNAPSHOTS, SNAPSHOTS_MAX, SnapshotRecord};
 use crate::format::sealed_secrets::SealedSecrets;
 use crate::format::superblock::{
-    BIRTH_OFFSETS, HeapShape, SUPERBLOCK_OFFSETS, Stamp, Superblock, TableShape, Unreadable,
+    BIRTH_OFFSETS, HeapShape, SUPERBLOCK_OFFSETS, Stamp, Superblock, Unreadable,
 };
 use crate::log::identity::Identity;
-use crate::log::options::Options;
 
 /// Which of the two superblocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,49 +53,24 @@ impl SuperblockId {
     }
 }
 
-/// What may still be written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Condition {
-    /// The index in RAM is that of the last checkpoint.
-    Settled,
-    /// A checkpoint was given up: the index has to be read again.
-    Unsettled,
-    /// A sync or a superblock failed: nothing more is written.
-    Stopped,
-    /// The index in RAM is right, and nothing is ever written.
-    ReadOnly,
-}
-
-/// A durable heap's device. See the file's header.
+/// A durable heap's device. It is read as its last checkpoint is. See the file's header.
 pub struct DurableFile {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) layout: Layout,
-    /// The last checkpoint.
-    pub(crate) superblock: Superblock,
-    /// Which that is.
+    pub(crate) last: Checkpoint,
+    /// Which superblock that is.
     pub(crate) newest: SuperblockId,
-    /// What pages are encrypted with; none: they are not.
-    pub(crate) cipher: Option<Arc<Cipher>>,
-    pub(crate) index: Index,
-    pub(crate) condition: Condition,
+    /// Errors: `Stopped` once a sync or a superblock failed; `ReadOnly`.
+    pub(crate) may_write: Result<(), DurableError>,
     /// In the order of their checkpoints.
     pub(crate) snapshots: Vec<Snapshot>,
     damaged: Option<SuperblockId>,
 }
 
-/// A checkpoint that is kept under a name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Snapshot {
-    /// 1 to 64 bytes.
-    pub name: String,
-    /// The checkpoint.
-    pub checkpoint: u64,
-    /// When it was made, seconds since 1970.
-    pub time: u64,
-    /// The entry of the topmost page of its tables.
-    pub(crate) root: Entry,
-    /// Where its tables are.
-    pub(crate) area: u32,
+impl Deref for DurableFile {
+    type Target = Checkpoint;
+
+    fn deref(&self) -> &Checkpoint {
+        &self.last
+    }
 }
 
 /// The bytes of both superblocks, to tell whether they have changed.
@@ -111,9 +86,6 @@ impl Superblocks {
         Ok(Self([read(SuperblockId::A)?, read(SuperblockId::B)?]))
     }
 }
-
-/// What takes the pages of a table: each page's number, and its 4096 bytes.
-pub type VisitPage<'a> = dyn FnMut(u32, &[u8]) -> Result<(), DurableError> + 'a;
 
 /// What `open` finds where a superblock should be.
 pub(crate) type Found = Result<Superblock, Option<Unreadable>>;
@@ -154,7 +126,7 @@ impl DurableFile {
             write(&bytes, offsets)?;
             this.device.sync()?;
         }
-        this.condition = Condition::Settled;
+        this.last.is_settled = true;
         Ok(this)
     }
 
@@ -167,7 +139,7 @@ impl DurableFile {
         let mut this = Self::open_to_read(device, user)?;
         // Before anything is overwritten that the checkpoint before this one needs.
         this.device.sync()?;
-        this.condition = Condition::Settled;
+        this.may_write = Ok(());
         Ok(this)
     }
 
@@ -177,8 +149,9 @@ impl DurableFile {
     /// pages that were written meanwhile.
     pub fn open_to_read(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Self, DurableError> {
         let mut this = Self::open_without_index(device, user)?;
-        this.index = this.load_index()?;
-        this.condition = Condition::ReadOnly;
+        this.last.index = this.load_index()?;
+        this.last.is_settled = true;
+        this.may_write = Err(DurableError::ReadOnly);
         this.snapshots = this.load_snapshots()?;
         Ok(this)
     }
@@ -187,29 +160,23 @@ impl DurableFile {
     ///
     /// Errors: `NoSnapshot`; else as `open`.
     pub fn open_snapshot(&self, name: &str) -> Result<Self, DurableError> {
-        let mut this = self.snapshot_without_index(self.snapshot(name)?)?;
-        this.index = this.load_index()?;
-        Ok(this)
-    }
-
-    /// As `open_snapshot`, with an index that knows of no page.
-    pub(crate) fn snapshot_without_index(&self, snapshot: &Snapshot) -> Result<Self, DurableError> {
-        let layout = self.layout.in_area(snapshot.area);
-        let mut superblock = self.superblock.clone();
-        superblock.checkpoint = snapshot.checkpoint;
-        superblock.root = snapshot.root;
-        superblock.stamp.time = snapshot.time;
         Ok(Self {
-            device: self.device.clone(),
-            index: Index::new(&layout)?,
-            layout,
-            superblock,
+            last: self.then(name)?,
             newest: self.newest,
-            cipher: self.cipher.clone(),
-            condition: Condition::ReadOnly,
+            may_write: Err(DurableError::ReadOnly),
             snapshots: Vec::new(),
             damaged: None,
         })
+    }
+
+    /// The checkpoint of a snapshot.
+    ///
+    /// Errors: `NoSnapshot`; else as `open`.
+    pub(crate) fn then(&self, name: &str) -> Result<Checkpoint, DurableError> {
+        let mut then = self.last.of_snapshot(self.snapshot(name)?)?;
+        then.index = then.load_index()?;
+        then.is_settled = true;
+        Ok(then)
     }
 
     /// The snapshot of this name.
@@ -270,71 +237,8 @@ impl DurableFile {
         superblock: Superblock,
         newest: SuperblockId,
     ) -> Result<Self, DurableError> {
-        let layout = Layout::new(&superblock.shape)
-            .map_err(|_| DurableError::Inconsistent("its list of tables"))?;
-        let shape = &superblock.shape;
-        if Geometry::new(shape.segment_bytes, shape.capacity_bytes).is_err()
-            || superblock.log_start != layout.log_start()
-        {
-            return Err(DurableError::Inconsistent("the place of its log"));
-        }
-        check_length(&*device, superblock.log_start.saturating_add(shape.capacity_bytes))?;
-        let cipher = superblock.identity.key.as_ref().map(|key| Arc::new(Cipher::new(key)));
-        Ok(Self {
-            device,
-            index: Index::new(&layout)?,
-            layout,
-            superblock,
-            newest,
-            cipher,
-            condition: Condition::Unsettled,
-            snapshots: Vec::new(),
-            damaged: None,
-        })
-    }
-
-    /// What reads the pages of the tables.
-    ///
-    /// Errors: `Io` if memory is lacking.
-    pub(crate) fn reader(&self) -> Result<PageReader<'_>, DurableError> {
-        let secret = &self.superblock.identity.secret;
-        PageReader::new(&*self.device, &self.layout, secret, self.cipher.as_deref())
-    }
-
-    /// Encrypts a page that this checkpoint writes, in place, if the heap is encrypted.
-    pub(crate) fn seal_page(&self, checkpoint: u64, node: Node, page: &mut [u8]) -> Tag {
-        let piece = Piece::Page { checkpoint, node: node.0 };
-        self.cipher.as_ref().map_or([0; TAG_BYTES], |cipher| cipher.seal(piece, page))
-    }
-
-    /// Whether the heap is encrypted.
-    pub fn is_encrypted(&self) -> bool {
-        self.cipher.is_some()
-    }
-
-    /// What the heap is made of.
-    pub fn shape(&self) -> &HeapShape {
-        &self.superblock.shape
-    }
-
-    /// Errors: `OtherTables` if the heap's tables are not these, in this order.
-    pub fn expect_tables(&self, tables: &[TableShape]) -> Result<(), DurableError> {
-        if self.shape().tables == tables { Ok(()) } else { Err(DurableError::OtherTables) }
-    }
-
-    /// What tells the heap from all others.
-    pub fn identity(&self) -> &Identity {
-        &self.superblock.identity
-    }
-
-    /// The number of the last checkpoint, from 1.
-    pub fn checkpoint(&self) -> u64 {
-        self.superblock.checkpoint
-    }
-
-    /// What the caller noted with the last checkpoint.
-    pub fn stamp(&self) -> &Stamp {
-        &self.superblock.stamp
+        let last = Checkpoint::new(device, superblock)?;
+        Ok(Self { last, newest, may_write: Ok(()), snapshots: Vec::new(), damaged: None })
     }
 
     /// The superblock that was not whole when the heap was opened. The end of a process or of the
@@ -342,77 +246,6 @@ impl DurableFile {
     /// opened at the checkpoint before the last.
     pub fn damaged_superblock(&self) -> Option<SuperblockId> {
         self.damaged
-    }
-
-    /// Bytes of RAM, the device's not counted.
-    pub fn memory_bytes(&self) -> u64 {
-        self.index.memory_bytes() + size_of::<Self>() as u64
-    }
-
-    /// Where the log begins, bytes: after everything else.
-    pub fn log_start(&self) -> u64 {
-        self.superblock.log_start
-    }
-
-    /// The options of the store of this heap, with so many buffers and segments in reserve.
-    pub fn store_options(&self, buffers: usize, reserve_segments: u32) -> Options {
-        let HeapShape { segment_bytes, capacity_bytes, .. } = *self.shape();
-        Options { segment_bytes, capacity_bytes, buffers, reserve_segments }
-    }
-
-    /// Hands on every page of the table that was ever saved, verified, in order, as it was at the
-    /// last checkpoint; the others are zeros. Stops at the first error.
-    ///
-    /// Errors: `PageDamaged`; `OtherTables` if there is no such table; `Io`; those of `visit`.
-    pub fn load_table(&self, id: u32, visit: &mut VisitPage<'_>) -> Result<(), DurableError> {
-        let table = self.layout.table(id).ok_or(DurableError::OtherTables)?;
-        let reloaded;
-        let index = match self.condition {
-            Condition::Settled | Condition::ReadOnly => &self.index,
-            Condition::Unsettled | Condition::Stopped => {
-                reloaded = self.load_index()?;
-                &reloaded
-            }
-        };
-        let mut reader = self.reader()?;
-        reader.read_all(
-            table.nodes(),
-            |node| index.get(node),
-            |node, page| match page {
-                Ok(bytes) => visit(node.0 - table.first, bytes),
-                Err(lack) => Err(lack.of(&self.layout, node)),
-            },
-        )
-    }
-
-    /// The index of the last checkpoint, read and verified from its root down.
-    pub(crate) fn load_index(&self) -> Result<Index, DurableError> {
-        self.load_index_with(&mut |node, lack| Err(lack.of(&self.layout, node)))
-    }
-
-    /// As `load_index`; `lacking` decides whether to go on without a page.
-    pub(crate) fn load_index_with(
-        &self,
-        lacking: &mut dyn FnMut(Node, PageLack) -> Result<(), DurableError>,
-    ) -> Result<Index, DurableError> {
-        let mut index = Index::new(&self.layout)?;
-        index.set(self.layout.root(), self.superblock.root);
-        let mut reader = self.reader()?;
-        for level in self.layout.levels().iter().skip(1).rev() {
-            let known = level.nodes().map(|node| (node, index.get(node)));
-            let wanted: Vec<_> = known.filter(|(_, entry)| !entry.is_none()).collect();
-            for batch in wanted.chunks(BATCH_PAGES) {
-                reader.read(batch, |node, page| {
-                    let checkpoint = self.superblock.checkpoint;
-                    match page {
-                        Ok(page) if index.read(&self.layout, node, checkpoint, page) => Ok(()),
-                        Ok(_) => lacking(node, PageLack::Damaged),
-                        Err(lack) => lacking(node, lack),
-                    }
-                })?;
-            }
-        }
-        Ok(index)
     }
 }
 
@@ -433,12 +266,6 @@ impl Snapshot {
     fn clashes_with(&self, other: &Self) -> bool {
         self.name == other.name || self.area == other.area || self.checkpoint == other.checkpoint
     }
-}
-
-/// Errors: `Truncated` if the device ends before this byte.
-pub(crate) fn check_length(device: &dyn Device, needed: u64) -> Result<(), DurableError> {
-    let found = device.len();
-    if found < needed { Err(DurableError::Truncated { needed, found }) } else { Ok(()) }
 }
 
 /// Both superblocks.

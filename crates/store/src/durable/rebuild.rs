@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use deepheap_sys::threads::atomic::Ordering;
-use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::block::{Block, Segment};
@@ -24,9 +23,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::directory::{self, Filling, Told};
 use crate::format::geometry::Geometry;
 use crate::format::packed::{self, Content, PACKED_NAME};
-use crate::format::saved::{
-    OF_BLOCKS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, Scalars, SegmentRecord,
-};
+use crate::format::saved::{OF_BLOCKS, RECORDS_PER_PAGE, SCALARS, SEGMENTS, SegmentRecord};
 use crate::log::options::BUFFERS_MIN;
 use crate::log::store::Store;
 use crate::space::segment::State;
@@ -67,7 +64,8 @@ impl<'a> RebuiltLog<'a> {
         let options = salvage.file.store_options(BUFFERS_MIN, 2);
         let store = Store::open_empty(&salvage.file, options)?;
         let geometry = store.blocks.geometry;
-        let scalars = scalars(salvage)?;
+        let are_there = salvage.lost_pages(SCALARS).is_empty();
+        let scalars = if are_there { salvage.file.scalars()? } else { None };
         let known = known_segments(salvage, &geometry)?;
         let mut this = Self {
             salvage,
@@ -342,16 +340,6 @@ impl<'a> RebuiltLog<'a> {
     fn place(&self, segment: Segment) -> Segment {
         Segment(self.segments[segment.index()].place.get() ^ segment.0)
     }
-}
-
-/// The scalars, if they are there and can be those of this log.
-fn scalars(salvage: &Salvage) -> Result<Option<Scalars>, DurableError> {
-    let mut found = None;
-    salvage.load_table(SCALARS, &mut |_, page| {
-        found = Scalars::read_from_prefix(page).ok().map(|(scalars, _)| scalars);
-        Ok(())
-    })?;
-    Ok(found)
 }
 
 /// The records of segments that are there, by number.

@@ -21,10 +21,10 @@ use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use crate::block::cipher::Key;
 use crate::device::table_file::PageLack;
 use crate::device::{Device, write_superblock};
+use crate::durable::checkpoint::VisitPage;
 use crate::durable::error::DurableError;
 use crate::durable::file::{
-    Condition, DurableFile, Found, SuperblockId, VisitPage, choose, read_superblock,
-    read_superblocks,
+    DurableFile, Found, SuperblockId, choose, read_superblock, read_superblocks,
 };
 use crate::durable::index::{Index, checksum};
 use crate::durable::layout::Node;
@@ -83,7 +83,7 @@ impl Salvage {
         }
         // What is made next is newer than all that was.
         let newest = all.iter().map(|salvage| salvage.checkpoint).max().unwrap_or(0);
-        all.iter_mut().for_each(|salvage| salvage.file.superblock.checkpoint = newest);
+        all.iter_mut().for_each(|salvage| salvage.file.last.superblock.checkpoint = newest);
         if all.is_empty() {
             return Err(DurableError::SuperblocksDamaged);
         }
@@ -140,8 +140,8 @@ impl Salvage {
             }
         }
         drop(reader);
-        file.index = index;
-        file.condition = Condition::Settled;
+        file.last.index = index;
+        file.last.is_settled = true;
         let checkpoint = file.superblock.checkpoint;
         let mut this = Self { file, checkpoint, has_superblock, lost, lost_index };
         this.file.snapshots = match this.lost_pages(crate::format::saved::SNAPSHOTS).is_empty() {
@@ -188,16 +188,7 @@ impl Salvage {
     ///
     /// Errors: `OtherTables` if there is no such table; `Io`; those of `visit`.
     pub fn load_table(&self, id: u32, visit: &mut VisitPage<'_>) -> Result<(), DurableError> {
-        let table = self.file.layout.table(id).ok_or(DurableError::OtherTables)?;
-        let mut reader = self.file.reader()?;
-        reader.read_all(
-            table.nodes().filter(|node| !self.lost.contains(node)),
-            |node| self.file.index.get(node),
-            |node, page| match page {
-                Ok(bytes) => visit(node.0 - table.first, bytes),
-                Err(lack) => Err(lack.of(&self.file.layout, node)),
-            },
-        )
+        self.file.load_pages(id, |node| !self.lost.contains(node), visit)
     }
 
     /// Whether one of the two superblocks is not whole: a checkpoint writes the other one only.

@@ -23,8 +23,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::block::{Block, Segment};
+use crate::durable::checkpoint::{Checkpoint, VisitPage};
 use crate::durable::error::DurableError;
-use crate::durable::file::{DurableFile, VisitPage};
+use crate::durable::file::DurableFile;
 use crate::error::StoreError;
 use crate::format::geometry::Geometry;
 use crate::format::saved::{self, RECORDS_PER_PAGE, SCALARS, SEGMENTS, Scalars, SegmentRecord};
@@ -192,7 +193,7 @@ impl Store {
     }
 
     /// A store over the log of the file, which knows of nothing in it.
-    pub(crate) fn open_empty(file: &DurableFile, options: Options) -> Result<Self, StoreError> {
+    pub(crate) fn open_empty(file: &Checkpoint, options: Options) -> Result<Self, StoreError> {
         let log = (file.device.clone(), file.log_start());
         Self::open_behind(None, log, options, file.identity().clone())
     }
@@ -203,7 +204,7 @@ impl Store {
     /// Errors: `Inconsistent`; `Store` for options that cannot work or if memory is lacking; those
     /// of `load`.
     pub fn open_saved(
-        file: &DurableFile,
+        file: &Checkpoint,
         options: Options,
         load: &mut Load<'_>,
     ) -> Result<(Self, SavedUpTo), DurableError> {
@@ -253,7 +254,7 @@ impl Store {
     pub fn hold_snapshots(&self, file: &DurableFile) -> Result<Vec<(u64, PinToken)>, DurableError> {
         let mut pins = Vec::with_capacity(file.snapshots().len());
         for snapshot in file.snapshots() {
-            let then = file.open_snapshot(&snapshot.name)?;
+            let then = file.then(&snapshot.name)?;
             let sequence = then.scalars()?.map_or(0, |scalars| scalars.sequence.get());
             let records = then.segments()?;
             let mut space = self.space.lock();

@@ -18,8 +18,8 @@ use crate::block::checksum::Secret;
 use crate::block::cipher::Cipher;
 use crate::device::Device;
 use crate::device::table_file::PageLack;
+use crate::durable::checkpoint::Checkpoint;
 use crate::durable::error::DurableError;
-use crate::durable::file::DurableFile;
 use crate::durable::layout::{Layout, Node};
 use crate::durable::pages::is_right;
 use crate::format::index::Entry;
@@ -35,7 +35,7 @@ pub struct SavedTable {
     entries: PinnedArray<[u64; 4]>,
 }
 
-impl DurableFile {
+impl Checkpoint {
     /// A table as the last checkpoint has it. For a heap that was just opened.
     ///
     /// Errors: `OtherTables` if there is no such table; `Io` if memory is lacking.

@@ -23,7 +23,7 @@ use deepheap_sys::errno::Errno;
 
 use crate::device::write_superblock;
 use crate::durable::error::DurableError;
-use crate::durable::file::{Condition, DurableFile};
+use crate::durable::file::DurableFile;
 use crate::durable::index::checksum;
 use crate::durable::layout::Node;
 use crate::durable::pages::PageWriter;
@@ -45,21 +45,12 @@ pub struct Saving<'a> {
 }
 
 impl DurableFile {
-    /// Errors: `Stopped`, `ReadOnly`.
-    pub(crate) fn may_write(&self) -> Result<(), DurableError> {
-        match self.condition {
-            Condition::Stopped => Err(DurableError::Stopped),
-            Condition::ReadOnly => Err(DurableError::ReadOnly),
-            Condition::Settled | Condition::Unsettled => Ok(()),
-        }
-    }
-
     /// Reads the index again if a checkpoint was given up.
     pub(crate) fn settle(&mut self) -> Result<(), DurableError> {
-        self.may_write()?;
-        if self.condition == Condition::Unsettled {
-            self.index = self.load_index()?;
-            self.condition = Condition::Settled;
+        self.may_write?;
+        if !self.is_settled {
+            self.last.index = self.load_index()?;
+            self.last.is_settled = true;
         }
         Ok(())
     }
@@ -72,7 +63,7 @@ impl DurableFile {
         self.settle()?;
         let writer = PageWriter::new()?;
         // Until the commit.
-        self.condition = Condition::Unsettled;
+        self.last.is_settled = false;
         Ok(Saving {
             checkpoint: self.superblock.checkpoint + 1,
             changed: BTreeSet::new(),
@@ -147,9 +138,9 @@ impl Saving<'_> {
         if let Err(errno) = written.and_then(|()| self.file.device.sync()) {
             return self.stop(DurableError::Undecided(errno));
         }
-        self.file.superblock = superblock;
+        self.file.last.superblock = superblock;
         self.file.newest = place;
-        self.file.condition = Condition::Settled;
+        self.file.last.is_settled = true;
         Ok(self.checkpoint)
     }
 
@@ -183,7 +174,7 @@ impl Saving<'_> {
         let mut copy = [0; BLOCK_BYTES];
         copy.copy_from_slice(bytes);
         let tag = self.file.seal_page(self.checkpoint, node, &mut copy);
-        self.file.index.set(node, Entry::new(sum, slot, self.checkpoint).with_tag(tag));
+        self.file.last.index.set(node, Entry::new(sum, slot, self.checkpoint).with_tag(tag));
         self.changed.extend(self.file.layout.parent(node));
         self.changed_bytes += BLOCK_BYTES as u64;
         let pushed = self.writer.push(&*device, self.file.layout.offset(node, slot), &copy);
@@ -201,7 +192,7 @@ impl Saving<'_> {
 
     /// The device did not keep what it must: nothing more is written.
     fn stop(&mut self, why: DurableError) -> Result<u64, DurableError> {
-        self.file.condition = Condition::Stopped;
+        self.file.may_write = Err(DurableError::Stopped);
         Err(why)
     }
 }

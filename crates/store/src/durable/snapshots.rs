@@ -17,10 +17,12 @@
 //! Threads: one at a time, as for all of the file.
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromZeros, IntoBytes};
 
+use crate::durable::checkpoint::Snapshot;
+use crate::durable::checkpoint::{Checkpoint, check_length};
 use crate::durable::error::DurableError;
-use crate::durable::file::{DurableFile, Snapshot, check_length};
+use crate::durable::file::DurableFile;
 use crate::durable::layout::Node;
 use crate::durable::pages::PageWriter;
 use crate::durable::saving::Saving;
@@ -62,7 +64,7 @@ impl DurableFile {
     ///
     /// Errors: `SnapshotName`, `SnapshotExists`, `TooManySnapshots`; `Stopped`, `ReadOnly`.
     pub fn may_keep(&self, name: &str) -> Result<(), DurableError> {
-        self.may_write()?;
+        self.may_write?;
         let is_odd = |letter: char| letter.is_control() || letter.is_whitespace() || letter == ',';
         if !(1..=SNAPSHOT_NAME_BYTES).contains(&name.len()) || name.contains(is_odd) {
             return Err(DurableError::SnapshotName);
@@ -113,7 +115,7 @@ impl DurableFile {
     ///
     /// Errors: `NoSnapshot`; those of opening it, and of a checkpoint.
     pub fn go_back(&mut self, name: &str, stamp: Stamp) -> Result<u64, DurableError> {
-        let then = self.open_snapshot(name)?;
+        let then = self.then(name)?;
         self.settle()?;
         let (scalars, segments) = self.merged(&then)?;
         let kept = [SCALARS, SEGMENTS, CHECKSUMS, SHARERS, SNAPSHOTS, TAGS];
@@ -142,7 +144,7 @@ impl DurableFile {
 
     /// The store's tables with what lives in the snapshot alive, and all fillings of now. What it
     /// tells of blocks (checksums, sharers) is as it was: their segments were not filled again.
-    fn merged(&self, then: &Self) -> Result<(Scalars, Vec<SegmentRecord>), DurableError> {
+    fn merged(&self, then: &Checkpoint) -> Result<(Scalars, Vec<SegmentRecord>), DurableError> {
         let (mut segments, of_then) = (self.segments()?, then.segments()?);
         let mut live_units = 0;
         for (at, now) in segments.iter_mut().enumerate() {
@@ -162,89 +164,6 @@ impl DurableFile {
         }
         let scalars = self.scalars()?.unwrap_or(Scalars::new_zeroed());
         Ok((Scalars { live_units: U64::new(live_units), ..scalars }, segments))
-    }
-
-    /// The records of all segments, up to the last page of them that was saved.
-    pub(crate) fn segments(&self) -> Result<Vec<SegmentRecord>, DurableError> {
-        let mut records = Vec::new();
-        self.load_table(SEGMENTS, &mut |page, bytes| {
-            records.resize((page * RECORDS_PER_PAGE) as usize, SegmentRecord::NONE);
-            records.extend_from_slice(SegmentRecord::all_of(bytes));
-            Ok(())
-        })?;
-        Ok(records)
-    }
-
-    /// The numbers of which there is one; none if they were never saved.
-    pub(crate) fn scalars(&self) -> Result<Option<Scalars>, DurableError> {
-        let mut found = None;
-        self.load_table(SCALARS, &mut |_, page| {
-            found = Scalars::read_from_prefix(page).ok().map(|(scalars, _)| scalars);
-            Ok(())
-        })?;
-        Ok(found)
-    }
-
-    /// Which places of segments hold blocks of the last checkpoint, or of a snapshot.
-    ///
-    /// Errors: those of reading the tables.
-    pub(crate) fn held_places(&self) -> Result<Vec<bool>, DurableError> {
-        let mut held = self.places_of_snapshots()?;
-        self.note_places(&mut held)?;
-        Ok(held)
-    }
-
-    /// Which places of segments hold blocks of a snapshot.
-    ///
-    /// Errors: those of reading the tables.
-    pub(crate) fn places_of_snapshots(&self) -> Result<Vec<bool>, DurableError> {
-        let mut held = Vec::new();
-        for snapshot in &self.snapshots {
-            self.open_snapshot(&snapshot.name)?.note_places(&mut held)?;
-        }
-        Ok(held)
-    }
-
-    fn note_places(&self, held: &mut Vec<bool>) -> Result<(), DurableError> {
-        for (segment, record) in (0..).zip(self.segments()?) {
-            if record.holds_blocks() {
-                let place = (segment ^ record.place.get()) as usize;
-                held.resize(held.len().max(place + 1), false);
-                held[place] = true;
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the device back all space of the log, and of areas, that neither the last checkpoint
-    /// nor a snapshot needs; returns where the last byte ends that is needed. Nobody else uses the
-    /// file, and no reader has another checkpoint than these.
-    ///
-    /// Errors: those of reading the tables; `Io` if the device cannot take space back.
-    pub fn give_back_free(&self) -> Result<u64, DurableError> {
-        let held = self.held_places()?;
-        let segment_bytes = self.shape().segment_bytes;
-        let all = self.shape().capacity_bytes / segment_bytes;
-        let is_held = |place: u64| held.get(place as usize) == Some(&true);
-        let start_of = |place: u64| self.log_start() + place * segment_bytes;
-        let mut place = 0;
-        while place < all {
-            let end = (place..all).find(|&other| is_held(other)).unwrap_or(all);
-            if end > place {
-                self.device.discard(start_of(place), (end - place) * segment_bytes)?;
-            }
-            place = end + 1;
-        }
-        let used = |area: u32| self.snapshots.iter().any(|snapshot| snapshot.area == area);
-        let is_there = |area: u32| self.layout.area_start(area + 1) <= self.device.len();
-        for area in (0..SNAPSHOTS_MAX).filter(|&area| !used(area) && is_there(area)) {
-            self.device.discard(self.layout.area_start(area), self.layout.area_bytes())?;
-        }
-        let last = (0..SNAPSHOTS_MAX).rfind(|&area| used(area));
-        Ok(match last {
-            Some(area) => self.layout.area_start(area + 1),
-            None => start_of(held.len() as u64),
-        })
     }
 
     /// Copies all pages of the last checkpoint into an area.

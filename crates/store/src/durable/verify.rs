@@ -14,8 +14,9 @@ use crate::block::cipher::Key;
 use crate::block::{Block, Segment};
 use crate::device::Device;
 use crate::device::table_file::PageLack;
+use crate::durable::checkpoint::Checkpoint;
 use crate::durable::error::DurableError;
-use crate::durable::file::{Condition, DurableFile, SuperblockId, read_superblock};
+use crate::durable::file::{DurableFile, SuperblockId, read_superblock};
 use crate::durable::index::Index;
 use crate::durable::layout::Node;
 use crate::error::StoreError;
@@ -122,7 +123,7 @@ impl Report {
         }
     }
 
-    fn note_lack(&mut self, file: &DurableFile, node: Node, lack: PageLack) {
+    fn note_lack(&mut self, file: &Checkpoint, node: Node, lack: PageLack) {
         self.note(match lack.of(&file.layout, node) {
             DurableError::PageDamaged { table, page } => Finding::TablePage { table, page },
             DurableError::IndexDamaged { level, page } => Finding::IndexPage { level, page },
@@ -148,11 +149,11 @@ pub fn verify_tables(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Repo
     let index = verify_pages(&file, &mut report, |report, node, lack| {
         report.note_lack(&file, node, lack);
     })?;
-    file.index = index;
-    file.condition = Condition::Settled;
+    file.last.index = index;
+    file.last.is_settled = true;
     // If the list of snapshots is damaged, that was found.
     for snapshot in file.load_snapshots().unwrap_or_default() {
-        let then = file.snapshot_without_index(&snapshot)?;
+        let then = file.of_snapshot(&snapshot)?;
         verify_pages(&then, &mut report, |report, _, lack| {
             report.note(match lack {
                 PageLack::Damaged => Finding::Snapshot(snapshot.checkpoint),
@@ -165,7 +166,7 @@ pub fn verify_tables(device: Arc<dyn Device>, user: Option<&Key>) -> Result<Repo
 
 /// Reads the index and all tables; `lacking` is told of what cannot be had.
 fn verify_pages(
-    file: &DurableFile,
+    file: &Checkpoint,
     report: &mut Report,
     mut lacking: impl FnMut(&mut Report, Node, PageLack),
 ) -> Result<Index, DurableError> {
