@@ -44,6 +44,7 @@ use crate::durable::error::CheckpointError;
 use crate::durable::state::Durable;
 use crate::durable::worker::Checkpoint;
 use crate::runtime::{Inside, Runtime, durable_at, hold_durable, is_open, running};
+use crate::stats::observe::publish_gauges;
 
 /// While a heap is being closed.
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
@@ -152,14 +153,14 @@ impl DurableHeap {
         self.durable.requests.pause();
         self.durable.requests.end();
         let changing = hold_durable();
-        while self.runtime.workers.load(Ordering::SeqCst) > 0 {
+        while self.runtime.threads.running.load(Ordering::SeqCst) > 0 {
             if let Some(pager) = self.runtime.pager() {
                 pager.end_work();
             }
             thread::sleep(CLOSE_PAUSE);
         }
         // They have ended, or are about to: their stacks go back.
-        for thread in self.runtime.threads.lock().drain(..) {
+        for thread in self.runtime.threads.to_join.lock().drain(..) {
             let _ = thread.join();
         }
         changing.remove(self.runtime);
@@ -208,6 +209,6 @@ impl Runtime {
             pager.set_budget(self.ram());
             pager.wake_evictor();
         }
-        self.publish_gauges();
+        publish_gauges(self);
     }
 }

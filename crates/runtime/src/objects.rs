@@ -25,6 +25,7 @@ use deepheap_sys::threads::tls;
 use crate::memory::allocate::free;
 use crate::process::start::start_from_environment;
 use crate::runtime::{Inside, Runtime, running, running_at};
+use crate::stats::observe::count_moves;
 
 /// Why a call could not be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -501,7 +502,7 @@ impl Waiting {
         let mut moves = Moves::default();
         let pieces = &self.pieces[..self.count];
         let done = self.pager.access(self.operation, pieces, &self.buffer, &mut moves);
-        runtime.count_moves(tls::lane(), &moves);
+        count_moves(runtime.stats, tls::lane(), &moves);
         let good = done.map_or_else(|AccessError { piece, .. }| piece, |()| self.count);
         if self.operation == Operation::Read {
             for index in 0..good {

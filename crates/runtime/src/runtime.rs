@@ -35,7 +35,7 @@ use crate::memory::area_table::Areas;
 use crate::process::provision::Provision;
 use crate::settings::config::{Config, OPEN_MAX};
 use crate::stats::page::StatsPage;
-use crate::stats::trace_file::TraceFile;
+use crate::stats::trace_recorder::TraceRecorder;
 
 /// Address space of the heap: the widest that 30 bits of page number can name.
 pub(crate) const REGION_BYTES: usize = 1 << 42;
@@ -68,20 +68,34 @@ pub(crate) struct Runtime {
     pub(crate) idle_pause: AtomicUsize,
     /// Bytes of the budget that durable heaps have.
     pub(crate) lent: AtomicUsize,
-    /// Workers that have not ended.
-    pub(crate) workers: AtomicUsize,
-    /// How many of `workers::others` were started.
-    pub(crate) others_started: AtomicUsize,
-    /// The workers of a durable heap.
-    pub(crate) threads: Lock<Vec<ThreadId>>,
-    /// Evictors that help.
-    pub(crate) helpers: AtomicUsize,
+    pub(crate) threads: Threads,
     /// What part of its run time the program stands in faults.
     pub(crate) stalls: Lock<StallShare>,
-    /// The file of its trace.
-    pub(crate) trace_file: Lock<TraceFile>,
+    pub(crate) trace: TraceRecorder,
     /// What a heap has beside if it outlives the process.
     pub(crate) durable: Option<Durable>,
+}
+
+/// The workers of a heap.
+#[derive(Default)]
+pub(crate) struct Threads {
+    /// Those that have not ended.
+    pub(crate) running: AtomicUsize,
+    /// How many of `workers::others` were started.
+    pub(crate) others_started: AtomicUsize,
+    /// Evictors that help.
+    pub(crate) helpers: AtomicUsize,
+    /// All that were started for a durable heap; its close waits for their end.
+    pub(crate) to_join: Lock<Vec<ThreadId>>,
+}
+
+impl Threads {
+    /// In a forked child, where those of the parent do not exist.
+    pub(crate) fn begin_anew(&self) {
+        for count in [&self.running, &self.others_started, &self.helpers] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What the slow path of allocation keeps track of.
@@ -243,12 +257,9 @@ impl Runtime {
             areas: Lock::default(),
             mapped_pages: AtomicUsize::new(0),
             lent: AtomicUsize::new(0),
-            workers: AtomicUsize::new(0),
-            others_started: AtomicUsize::new(0),
-            threads: Lock::default(),
-            helpers: AtomicUsize::new(0),
+            threads: Threads::default(),
             stalls: Lock::default(),
-            trace_file: Lock::default(),
+            trace: TraceRecorder::default(),
             durable,
             config,
         })

@@ -12,7 +12,6 @@ pub mod page;
 #[doc(hidden)]
 pub mod report;
 pub mod table;
-pub(crate) mod trace_file;
 pub(crate) mod trace_recorder;
 
 use core::mem::offset_of;

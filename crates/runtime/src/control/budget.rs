@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 
 use deepheap_heap::PAGE;
 use deepheap_pager::overhead_of_managing;
-use deepheap_store::{Options as StoreOptions, RING_BYTES};
+use deepheap_store::{BUFFERS_MIN, Options as StoreOptions, RING_BYTES};
 use deepheap_sys::threads::thread;
 
 use crate::runtime::{GRANT_BLOCKS, Runtime};
@@ -32,6 +32,10 @@ const RINGS: core::ops::RangeInclusive<usize> = 4..=32;
 /// descriptors that the program may open one in so many.
 const BUDGET_PART_OF_RINGS: u64 = 512;
 const DESCRIPTORS_PER_RING: u64 = 16;
+/// Rings of the second tier's device: one for each fetcher, one to spare.
+pub(crate) const TIER_RINGS: usize = 4;
+/// Its segments in memory.
+pub(crate) const TIER_BUFFERS: usize = BUFFERS_MIN;
 
 /// Segments of the store of which one at least is for collection alone, within limits.
 const SEGMENTS_PER_RESERVE: u64 = 64;
@@ -68,9 +72,9 @@ impl Runtime {
     pub(crate) fn plain_pages(&self) -> usize {
         let budget = self.ram();
         // One more for the collector, which reads a segment at a time.
-        let store = (self.segment_buffers() + 1) * self.config.segment_bytes as usize
-            + self.rings() * RING_BYTES as usize
-            + self.second_tier_bytes();
+        let store = (segment_buffers(&self.config) + 1) * self.config.segment_bytes as usize
+            + rings(&self.config) * RING_BYTES as usize
+            + second_tier_bytes(&self.config);
         let overhead = overhead_of_managing(budget) + store + self.heap.metadata_bytes();
         budget.saturating_sub(overhead) / PAGE
     }
@@ -79,51 +83,51 @@ impl Runtime {
     pub(crate) fn ram_that_holds_all(&self) -> u64 {
         // The segments of a small budget are smaller than those of the one that is looked for.
         let segment = self.config.segment_bytes.max(SEGMENT_DEFAULT_BYTES) as usize;
-        let store = (*SEGMENT_BUFFERS.end() as usize + 1) * segment + self.second_tier_bytes();
+        let store =
+            (*SEGMENT_BUFFERS.end() as usize + 1) * segment + second_tier_bytes(&self.config);
         let least = self.heap.committed_pages() * PAGE + self.heap.metadata_bytes() + store;
         // The rest is a small part of the budget: each step comes closer.
         let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
         budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64
     }
+}
 
-    /// Segments in memory.
-    pub(crate) fn segment_buffers(&self) -> usize {
-        let of_budget =
-            self.config.usual_ram() / BUDGET_PART_OF_BUFFERS / self.config.segment_bytes;
-        of_budget.clamp(*SEGMENT_BUFFERS.start(), *SEGMENT_BUFFERS.end()) as usize
-    }
+/// Segments in memory.
+pub(crate) fn segment_buffers(config: &Config) -> usize {
+    let of_budget = config.usual_ram() / BUDGET_PART_OF_BUFFERS / config.segment_bytes;
+    of_budget.clamp(*SEGMENT_BUFFERS.start(), *SEGMENT_BUFFERS.end()) as usize
+}
 
-    /// Rings of the store's device. Those of a forked child are the least: a fork is to be quick.
-    pub(crate) fn rings(&self) -> usize {
-        let of_budget = self.config.usual_ram() / BUDGET_PART_OF_RINGS / RING_BYTES;
-        let descriptors = limits::open_files().map_or(u64::MAX, |limit| limit.soft);
-        let of_descriptors = descriptors / DESCRIPTORS_PER_RING;
-        let rings = of_budget.min(of_descriptors).min(1 << 10) as usize;
-        let of_cpus = thread::cpu_count() * RINGS_PER_CPU;
-        rings.min(of_cpus).clamp(*RINGS.start(), *RINGS.end())
-    }
+/// Rings of the store's device. Those of a forked child are the least: a fork is to be quick.
+pub(crate) fn rings(config: &Config) -> usize {
+    let of_budget = config.usual_ram() / BUDGET_PART_OF_RINGS / RING_BYTES;
+    let descriptors = limits::open_files().map_or(u64::MAX, |limit| limit.soft);
+    let of_descriptors = descriptors / DESCRIPTORS_PER_RING;
+    let rings = of_budget.min(of_descriptors).min(1 << 10) as usize;
+    let of_cpus = thread::cpu_count() * RINGS_PER_CPU;
+    rings.min(of_cpus).clamp(*RINGS.start(), *RINGS.end())
+}
 
-    /// How the store is laid out at a location.
-    pub(crate) fn store_options(
-        &self,
-        location: &StoreLocation,
-        settings: &Config,
-        buffers: usize,
-    ) -> StoreOptions {
-        let capacity_bytes = location.capacity_bytes(settings).unwrap_or(u64::MAX);
-        let most = (capacity_bytes / SEGMENTS_LEAST).max(SEGMENT_MIN_BYTES);
-        let mut segment_bytes = settings.segment_bytes;
-        while segment_bytes > most {
-            segment_bytes /= 2;
-        }
-        let reserve = capacity_bytes / segment_bytes / SEGMENTS_PER_RESERVE;
-        let reserve = reserve.clamp(*RESERVE_SEGMENTS.start(), *RESERVE_SEGMENTS.end());
-        StoreOptions { segment_bytes, capacity_bytes, buffers, reserve_segments: reserve as u32 }
-    }
+/// Bytes of RAM that a second tier takes before anything is in it.
+fn second_tier_bytes(config: &Config) -> usize {
+    config.of_tier().map_or(0, |settings| {
+        (TIER_BUFFERS + 1) * settings.segment_bytes as usize + TIER_RINGS * RING_BYTES as usize
+    })
+}
 
-    /// Bytes of the page buffer; none if it is tuned by itself.
-    pub(crate) fn page_buffer_bytes(&self) -> Option<usize> {
-        let page_buffer = self.config.page_buffer?;
-        Some(page_buffer.bytes_of(self.ram() as u64) as usize)
+/// How a store is laid out at a location.
+pub(crate) fn store_options(
+    location: &StoreLocation,
+    settings: &Config,
+    buffers: usize,
+) -> StoreOptions {
+    let capacity_bytes = location.capacity_bytes(settings).unwrap_or(u64::MAX);
+    let most = (capacity_bytes / SEGMENTS_LEAST).max(SEGMENT_MIN_BYTES);
+    let mut segment_bytes = settings.segment_bytes;
+    while segment_bytes > most {
+        segment_bytes /= 2;
     }
+    let reserve = capacity_bytes / segment_bytes / SEGMENTS_PER_RESERVE;
+    let reserve = reserve.clamp(*RESERVE_SEGMENTS.start(), *RESERVE_SEGMENTS.end());
+    StoreOptions { segment_bytes, capacity_bytes, buffers, reserve_segments: reserve as u32 }
 }

@@ -23,6 +23,8 @@ use crate::control::stall_share::Mark;
 use crate::number;
 use crate::runtime::Runtime;
 use crate::stats::FaultKind;
+use crate::stats::observe::stall_mark;
+use crate::stats::page::StatsPage;
 
 /// Time between two looks while the program runs, ...
 const LOOK: Duration = Duration::from_millis(20);
@@ -55,82 +57,80 @@ struct Saved {
 }
 
 impl LeastRam {
-    /// How long to wait for the next look.
-    pub fn pause(&self) -> Duration {
-        self.pause
-    }
-}
-
-impl Runtime {
-    /// For the evictor; none without a bound on stalls.
-    pub(crate) fn least_ram(&self) -> Option<LeastRam> {
-        let bound = StallBound::new(self.config.stall_of_ram()?.ppm());
+    /// None without a bound on stalls.
+    pub(crate) fn of(runtime: &Runtime) -> Option<LeastRam> {
+        let bound = StallBound::new(runtime.config.stall_of_ram()?.ppm());
         Some(LeastRam {
             bound,
             pause: LOOK,
             clock_ns: clock::monotonic_ns(),
-            mark: self.stall_mark().unwrap_or_default(),
-            faults: self.faults_for_want(),
-            left: self.pages_left(),
+            mark: stall_mark(runtime).unwrap_or_default(),
+            faults: faults_for_want(runtime.stats),
+            left: pages_left(runtime.stats),
             given: 0,
             saved: Saved::default(),
         })
     }
 
-    /// Sets what may be used of the budget, if there is a bound on stalls. `rebalance` comes next.
-    pub(crate) fn hold_stall_bound(&self, pager: &Pager, least: &mut Option<LeastRam>) {
-        let Some(least) = least else { return };
-        let touched = (pager.touched_pages() + self.heap.used_object_blocks() as usize) as u64;
+    /// How long to wait for the next look.
+    pub(crate) fn pause(&self) -> Duration {
+        self.pause
+    }
+
+    /// Sets what may be used of the budget. `rebalance` comes next.
+    pub(crate) fn hold(&mut self, runtime: &Runtime, pager: &Pager) {
+        let stats = runtime.stats;
+        let touched = (pager.touched_pages() + runtime.heap.used_object_blocks() as usize) as u64;
         let usage = pager.usage();
         let now_ns = clock::monotonic_ns();
-        let since_ns = now_ns - least.clock_ns;
-        let mut floor = least.given;
+        let since_ns = now_ns - self.clock_ns;
+        let mut floor = self.given;
         if since_ns >= LOOK.as_nanos() as u64
-            && let Some(mark) = self.stall_mark()
+            && let Some(mark) = stall_mark(runtime)
         {
-            let (faults, left) = (self.faults_for_want(), self.pages_left());
+            let (faults, left) = (faults_for_want(stats), pages_left(stats));
             let idle = pager.idle_pages();
             // What leaves at a time is as much as when the border between the sides moves.
             floor = floor.saturating_sub(((idle + STEP) * PAGE) as u64);
-            let stalled = mark.since(&least.mark);
-            least.bound.observe(&Observed {
+            let stalled = mark.since(&self.mark);
+            self.bound.observe(&Observed {
                 run_ns: stalled.run_ns,
                 stall_ns: stalled.stall_ns,
-                faults: faults - least.faults,
-                left: left - least.left,
+                faults: faults - self.faults,
+                left: left - self.left,
                 touched,
                 idle: idle as u64,
             });
-            (least.clock_ns, least.mark) = (now_ns, mark);
-            (least.faults, least.left) = (faults, left);
+            (self.clock_ns, self.mark) = (now_ns, mark);
+            (self.faults, self.left) = (faults, left);
             let is_at_rest = stalled.run_ns < since_ns / REST_PART;
-            least.pause = if is_at_rest { (2 * least.pause).min(LOOK_AT_REST) } else { LOOK };
+            self.pause = if is_at_rest { (2 * self.pause).min(LOOK_AT_REST) } else { LOOK };
             let used = usage.page_buffer + usage.object_cache + usage.overhead();
-            least.saved.add(stalled.run_ns, touched * PAGE as u64, used as u64);
-            self.stats.set(number!(touched_mean_bytes), least.saved.mean(least.saved.touched));
-            self.stats.set(number!(used_mean_bytes), least.saved.mean(least.saved.used));
+            self.saved.add(stalled.run_ns, touched * PAGE as u64, used as u64);
+            stats.set(number!(touched_mean_bytes), self.saved.mean(self.saved.touched));
+            stats.set(number!(used_mean_bytes), self.saved.mean(self.saved.used));
         }
-        least.given = least.bound.bytes(touched).max(floor).max(LEAST_BYTES);
-        let given = usize::try_from(least.given).unwrap_or(usize::MAX);
+        self.given = self.bound.bytes(touched).max(floor).max(LEAST_BYTES);
+        let given = usize::try_from(self.given).unwrap_or(usize::MAX);
         pager.set_target(usage.overhead().saturating_add(given));
     }
+}
 
-    /// Faults so far that more RAM might have spared.
-    fn faults_for_want(&self) -> u64 {
-        let kinds = [FaultKind::Cached, FaultKind::Stored, FaultKind::Waited];
-        kinds.into_iter().map(|kind| self.stats.histogram(kind).count()).sum()
-    }
+/// Faults so far that more RAM might have spared.
+fn faults_for_want(stats: &StatsPage) -> u64 {
+    let kinds = [FaultKind::Cached, FaultKind::Stored, FaultKind::Waited];
+    kinds.into_iter().map(|kind| stats.histogram(kind).count()).sum()
+}
 
-    /// Pages so far that left reach, or RAM, and held something.
-    fn pages_left(&self) -> u64 {
-        let left = [
-            number!(evicted_clean),
-            number!(evicted_dirty),
-            number!(cache_reclaimed_clean),
-            number!(cache_reclaimed_dirty),
-        ];
-        left.into_iter().map(|counter| self.stats.value(counter)).sum()
-    }
+/// Pages so far that left reach, or RAM, and held something.
+fn pages_left(stats: &StatsPage) -> u64 {
+    let left = [
+        number!(evicted_clean),
+        number!(evicted_dirty),
+        number!(cache_reclaimed_clean),
+        number!(cache_reclaimed_dirty),
+    ];
+    left.into_iter().map(|counter| stats.value(counter)).sum()
 }
 
 impl Saved {

@@ -17,12 +17,13 @@ use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
 use deepheap_policy::fair_share::{self, Member, Want};
 use deepheap_sys::process::clock;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 
 use crate::control::pool::Pool;
 use crate::number;
 use crate::runtime::Runtime;
 use crate::stats::FaultKind;
+use crate::stats::page::StatsPage;
 use crate::stats::report::bytes;
 
 /// Time between two looks while the program runs, ...
@@ -54,10 +55,8 @@ pub(crate) struct PoolShare {
     seen: Seen,
     wanted_ns: u64,
     began_ns: u64,
-    /// Faults since then, and objects that moved.
-    faults: u64,
-    moved: u64,
-    /// CPU time of the process until then, without the evictor's.
+    /// What had happened until then, and the CPU time of the process without the evictor's.
+    began: Seen,
     cpu_ns: u64,
     is_at_rest: bool,
     granted: usize,
@@ -72,30 +71,97 @@ struct Seen {
 }
 
 impl PoolShare {
+    /// Joins the pool; none if there is none. Durable heaps have RAM of their own.
+    pub(crate) fn join(runtime: &Runtime, pager: &Pager) -> Option<PoolShare> {
+        let (config, stats) = (&runtime.config, runtime.stats);
+        let name = config.pool.as_ref().filter(|_| runtime.durable.is_none())?;
+        let pool = Pool::join(name, config.ram).map_err(|errno| {
+            say!(
+                "the pool cannot be joined, so this process has next to no RAM: ",
+                errno,
+                "; /dev/shm must be writable, /dev/shm/deepheap-UID this user's alone, and a \
+                 pool has 127 processes at most"
+            );
+        });
+        let now_ns = clock::monotonic_ns();
+        let mut share = PoolShare {
+            pool: pool.ok(),
+            pause: LOOK,
+            looked_ns: 0,
+            seen: Seen::by(stats),
+            wanted_ns: now_ns,
+            began_ns: now_ns,
+            began: Seen::by(stats),
+            cpu_ns: others_cpu_ns(),
+            is_at_rest: false,
+            granted: 0,
+        };
+        share.hold(runtime, pager);
+        let total = stats.last_set(number!(pool_bytes));
+        if total != 0 && total != config.ram {
+            let (total, most) = (bytes(total), bytes(config.ram));
+            let text = format!(
+                "the pool '{name}' has {total}, as its first process said; of that this one may \
+                 have {most}"
+            );
+            say!(&*text);
+        }
+        Some(share)
+    }
+
     /// How long to wait for the next look.
-    pub fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         self.pause
+    }
+
+    /// Sets what may be used of the budget. `rebalance` comes next.
+    pub(crate) fn hold(&mut self, runtime: &Runtime, pager: &Pager) {
+        let usage = pager.usage();
+        let lent = runtime.lent.load(Ordering::Relaxed);
+        let least = usage.overhead() + LEAST_BYTES + lent;
+        let now_ns = clock::monotonic_ns();
+        if now_ns - self.looked_ns >= LOOK.as_nanos() as u64 {
+            self.looked_ns = now_ns;
+            let want = self.want(Seen::by(runtime.stats), now_ns);
+            self.pause = if want == Want::Nothing { LOOK_AT_REST } else { LOOK };
+            let used = usage.page_buffer + usage.object_cache + usage.overhead() + lent;
+            let me = Member { granted: 0, used: used as u64, least: least as u64, want };
+            let is_full = pager.idle_pages() <= self.granted / PAGE / FULL_PART;
+            let most = runtime.config.ram;
+            let decided = self.pool.as_mut().and_then(|pool| {
+                pool.look(now_ns, &me, |seen| {
+                    fair_share::next(seen.total, &seen.members, seen.own, is_full).min(most)
+                })
+            });
+            if let Some((granted, seen)) = decided {
+                self.granted = granted as usize;
+                runtime.stats.set(number!(pool_members), seen.members.len() as u64);
+                runtime.stats.set(number!(pool_bytes), seen.total);
+                let free = fair_share::free(seen.total, &seen.members);
+                runtime.stats.set(number!(pool_free_bytes), free);
+            }
+        }
+        pager.set_target(self.granted.max(least) - lent);
     }
 
     /// What it wants, by what was seen until now.
     fn want(&mut self, seen: Seen, now_ns: u64) -> Want {
-        let (faults, moved) = (seen.faults - self.seen.faults, seen.moved - self.seen.moved);
+        let since = |then: Seen| (seen.faults - then.faults, seen.moved - then.moved);
+        let (faults, moved) = since(self.seen);
         // What it gives to others leaves without faults.
         if faults >= FAULTS_LEAST && moved >= MOVED_LEAST {
             self.wanted_ns = now_ns;
             self.is_at_rest = false;
         }
-        self.faults += faults;
-        self.moved += moved;
         self.seen = seen;
         let since_ns = now_ns - self.began_ns;
         if since_ns >= WHILE.as_nanos() as u64 {
             let cpu_ns = others_cpu_ns();
-            let gave = self.faults < FAULTS_LEAST && self.moved >= MOVED_LEAST;
+            let (faults, moved) = since(self.began);
+            let gave = faults < FAULTS_LEAST && moved >= MOVED_LEAST;
             let part = if gave { REST_PART_GIVING } else { REST_PART };
             self.is_at_rest = cpu_ns.saturating_sub(self.cpu_ns) < since_ns / part;
-            (self.began_ns, self.cpu_ns) = (now_ns, cpu_ns);
-            (self.faults, self.moved) = (0, 0);
+            (self.began_ns, self.began, self.cpu_ns) = (now_ns, seen, cpu_ns);
         }
         if self.is_at_rest {
             Want::Nothing
@@ -107,89 +173,17 @@ impl PoolShare {
     }
 }
 
-/// CPU time of all threads but this one, the evictor, which works while a program gives RAM.
-fn others_cpu_ns() -> u64 {
-    clock::process_cpu_ns().saturating_sub(clock::thread_cpu_ns())
-}
-
-impl Runtime {
-    /// For the evictor, which joins its pool here; none if there is none. Durable heaps have RAM of
-    /// their own.
-    pub(crate) fn pool_share(&self, pager: &Pager) -> Option<PoolShare> {
-        let name = self.config.pool.as_ref().filter(|_| self.durable.is_none())?;
-        let pool = Pool::join(name, self.config.ram).map_err(|errno| {
-            say(&[
-                Piece::Text("the pool cannot be joined, so this process has next to no RAM: "),
-                Piece::Error(errno),
-                Piece::Text(
-                    "; /dev/shm must be writable, /dev/shm/deepheap-UID this user's alone, and a \
-                     pool has 127 processes at most",
-                ),
-            ]);
-        });
-        let now_ns = clock::monotonic_ns();
-        let mut share = Some(PoolShare {
-            pool: pool.ok(),
-            pause: LOOK,
-            looked_ns: 0,
-            seen: self.seen(),
-            wanted_ns: now_ns,
-            began_ns: now_ns,
-            faults: 0,
-            moved: 0,
-            cpu_ns: others_cpu_ns(),
-            is_at_rest: false,
-            granted: 0,
-        });
-        self.hold_pool_share(pager, &mut share);
-        let total = self.stats.last_set(number!(pool_bytes));
-        if total != 0 && total != self.config.ram {
-            let (total, most) = (bytes(total), bytes(self.config.ram));
-            let text = format!(
-                "the pool '{name}' has {total}, as its first process said; of that this one may \
-                 have {most}"
-            );
-            say(&[Piece::Text(&text)]);
-        }
-        share
-    }
-
-    /// Sets what may be used of the budget, if the process is in a pool. `rebalance` comes next.
-    pub(crate) fn hold_pool_share(&self, pager: &Pager, share: &mut Option<PoolShare>) {
-        let Some(share) = share else { return };
-        let usage = pager.usage();
-        let lent = self.lent.load(Ordering::Relaxed);
-        let least = usage.overhead() + LEAST_BYTES + lent;
-        let now_ns = clock::monotonic_ns();
-        if now_ns - share.looked_ns >= LOOK.as_nanos() as u64 {
-            share.looked_ns = now_ns;
-            let want = share.want(self.seen(), now_ns);
-            share.pause = if want == Want::Nothing { LOOK_AT_REST } else { LOOK };
-            let used = usage.page_buffer + usage.object_cache + usage.overhead() + lent;
-            let me = Member { granted: 0, used: used as u64, least: least as u64, want };
-            let is_full = pager.idle_pages() <= share.granted / PAGE / FULL_PART;
-            let most = self.config.ram;
-            let decided = share.pool.as_mut().and_then(|pool| {
-                pool.look(now_ns, &me, |seen| {
-                    fair_share::next(seen.total, &seen.members, seen.own, is_full).min(most)
-                })
-            });
-            if let Some((granted, seen)) = decided {
-                share.granted = granted as usize;
-                self.stats.set(number!(pool_members), seen.members.len() as u64);
-                self.stats.set(number!(pool_bytes), seen.total);
-                self.stats
-                    .set(number!(pool_free_bytes), fair_share::free(seen.total, &seen.members));
-            }
-        }
-        pager.set_target(share.granted.max(least) - lent);
-    }
-
-    fn seen(&self) -> Seen {
-        let faults = FaultKind::ALL.map(|kind| self.stats.histogram(kind).count());
+impl Seen {
+    fn by(stats: &StatsPage) -> Seen {
+        let faults = FaultKind::ALL.map(|kind| stats.histogram(kind).count());
         let left = [number!(cache_reclaimed_clean), number!(cache_reclaimed_dirty)];
-        let left = left.map(|counter| self.stats.value(counter));
+        let left = left.map(|counter| stats.value(counter));
         let moved = faults[FaultKind::Stored as usize] + left.iter().sum::<u64>();
         Seen { faults: faults.iter().sum(), moved }
     }
+}
+
+/// CPU time of all threads but this one, the evictor, which works while a program gives RAM.
+fn others_cpu_ns() -> u64 {
+    clock::process_cpu_ns().saturating_sub(clock::thread_cpu_ns())
 }

@@ -13,7 +13,7 @@ use core::time::Duration;
 use deepheap_heap::PAGE;
 use deepheap_measure::size;
 use deepheap_sys::process::clock;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 
 use crate::runtime::Runtime;
 use crate::stats::FaultKind;
@@ -24,22 +24,20 @@ const PERIOD: Duration = Duration::from_secs(60);
 
 /// Times since some beginning, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Observed {
+struct Observed {
     /// Of the clock.
-    pub now_ns: u64,
-    /// That faults waited for the store, in all threads together.
-    pub waited_ns: u64,
-    /// That the process spent on CPUs, in all threads together.
-    pub cpu_ns: u64,
+    now_ns: u64,
+    /// For which all threads together waited for the store in faults.
+    waited_ns: u64,
+    /// That all threads together spent on CPUs.
+    cpu_ns: u64,
 }
 
-/// What is to be said: so long it was observed, and so much of that it waited.
+/// How long the program was observed, and how long all its threads together waited meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Thrashing {
-    /// Length of the observation, in nanoseconds.
-    pub period_ns: u64,
-    /// Nanoseconds of all threads together.
-    pub waited_ns: u64,
+struct Thrashing {
+    period_ns: u64,
+    waited_ns: u64,
 }
 
 /// Observes period by period, until it has found something.
@@ -50,8 +48,25 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// For the evictor, now and then while it has something to do.
+    pub(crate) fn watch(&mut self, runtime: &Runtime) {
+        let now_ns = clock::monotonic_ns();
+        if !self.is_time(now_ns) {
+            return;
+        }
+        let waited = |kind| runtime.stats.histogram(kind).total_ns();
+        let waited_ns = waited(FaultKind::Stored) + waited(FaultKind::Waited);
+        let seen = Observed { now_ns, waited_ns, cpu_ns: clock::process_cpu_ns() };
+        if let Some(thrashing) = self.look(seen) {
+            let memory = (runtime.heap.committed_pages() * PAGE) as u64;
+            let objects = runtime.heap.object_bytes() as u64;
+            let enough = runtime.ram_that_holds_all();
+            say!(&*line(thrashing, memory, objects, runtime.config.ram, enough));
+        }
+    }
+
     /// Whether a period is over, or none has begun: then it is time to `look`.
-    pub fn is_time(&self, now_ns: u64) -> bool {
+    fn is_time(&self, now_ns: u64) -> bool {
         let period_ns = PERIOD.as_nanos() as u64;
         !self.is_over
             && self.begin.is_none_or(|begin| now_ns.saturating_sub(begin.now_ns) >= period_ns)
@@ -59,32 +74,13 @@ impl Watch {
 
     /// Judges the period that ends now, and begins the next one. Most of a period was waiting if
     /// threads waited for half of it, and for longer than they computed.
-    pub fn look(&mut self, now: Observed) -> Option<Thrashing> {
+    fn look(&mut self, now: Observed) -> Option<Thrashing> {
         let begin = self.begin.replace(now)?;
         let period_ns = now.now_ns.saturating_sub(begin.now_ns);
         let waited_ns = now.waited_ns.saturating_sub(begin.waited_ns);
         let cpu_ns = now.cpu_ns.saturating_sub(begin.cpu_ns);
         self.is_over = waited_ns >= period_ns / 2 && waited_ns > cpu_ns;
         self.is_over.then_some(Thrashing { period_ns, waited_ns })
-    }
-}
-
-impl Runtime {
-    /// For the evictor, now and then while it has something to do.
-    pub(crate) fn watch_for_thrashing(&self, watch: &mut Watch) {
-        let now_ns = clock::monotonic_ns();
-        if !watch.is_time(now_ns) {
-            return;
-        }
-        let waited = |kind| self.stats.histogram(kind).total_ns();
-        let waited_ns = waited(FaultKind::Stored) + waited(FaultKind::Waited);
-        let found = watch.look(Observed { now_ns, waited_ns, cpu_ns: clock::process_cpu_ns() });
-        if let Some(thrashing) = found {
-            let memory = (self.heap.committed_pages() * PAGE) as u64;
-            let objects = self.heap.object_bytes() as u64;
-            let text = line(thrashing, memory, objects, self.config.ram, self.ram_that_holds_all());
-            say(&[Piece::Text(&text)]);
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use deepheap_pager::Pager;
 use deepheap_sys::threads::thread;
 
 use crate::runtime::Runtime;
+use crate::stats::observe::publish_gauges;
 
 /// Least time between two answers: viewers that ask all the time cost no more.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -24,7 +25,7 @@ pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
     let mut answered = 0;
     while !pager.has_ended() {
         answered = map.wait_for_request(answered);
-        runtime.publish_gauges();
+        publish_gauges(runtime);
         if map.take_wish() {
             let pages = runtime.heap.spans_end() * PAGES_PER_SPAN;
             map.write(pager.region_base() as u64, pages, |cell| {

@@ -12,7 +12,7 @@
 //! | committer | a durable heap's checkpoints that nobody makes himself (`durable/worker`) |
 //! | viewer | gauges and a map of the heap, when another process asks (`viewer`) |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
-//! | another writer and collector | the same for a second tier (`second_tier`) |
+//! | another writer and collector | the same for a second tier |
 //! | tracer | what the rings of a traced process hold to its file (`trace_recorder`) |
 //!
 //! Guarantees: zero CPU at rest, but for a look a second under a bound on stalls, ten in a pool. A
@@ -24,25 +24,29 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use deepheap_pager::{Moves, Pager};
-use deepheap_store::StoreError;
+use deepheap_store::{Store, StoreError};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::process::clock;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 use deepheap_sys::threads::thread;
 
 use crate::control::least_ram::LeastRam;
 use crate::control::pool_share::PoolShare;
 use crate::control::thrashing::Watch;
+use crate::control::tier_bound::TierBound;
 use crate::control::viewer::viewer;
+use crate::memory::{release, relief};
 use crate::number;
+use crate::process::children::forget_dead_children;
 use crate::runtime::{Inside, Runtime};
+use crate::stats::observe::{count_moves, publish_gauges};
 
 /// How long a worker waits after a failure before it tries again.
-pub(crate) const LEISURE: Duration = Duration::from_millis(100);
+const LEISURE: Duration = Duration::from_millis(100);
 /// How long the evictor waits at first when nothing can be evicted (everything is pinned, or a
 /// forked child withholds the store); twice as long each time, up to `LEISURE`.
-pub(crate) const SHORT: Duration = Duration::from_millis(1);
+const SHORT: Duration = Duration::from_millis(1);
 
 /// The loop of a worker.
 pub(crate) type Loop = fn(&'static Runtime, &'static Pager);
@@ -74,9 +78,12 @@ pub(crate) fn start(runtime: &'static Runtime) {
     if let Some(pager) = runtime.pager() {
         pager.begin_without_workers();
         start_others(runtime, pager);
-        runtime.start_second_tier();
+        if pager.store().second_tier_to_fill().is_some() {
+            spawn(runtime, c"deepheap-write2", tier_writer);
+            spawn(runtime, c"deepheap-gc2", tier_collector);
+        }
         if pager.trace().is_on() {
-            spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.record_trace(pager));
+            spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.trace.record(pager));
         }
     }
     spawn(runtime, c"deepheap-evict", evictor);
@@ -88,8 +95,7 @@ pub(crate) fn start(runtime: &'static Runtime) {
 /// `stand_in`).
 pub(crate) fn start_in_child(runtime: &'static Runtime) {
     say_anew();
-    runtime.others_started.store(0, Ordering::Relaxed);
-    runtime.helpers.store(0, Ordering::Relaxed);
+    runtime.threads.begin_anew();
     spawn(runtime, c"deepheap-evict", evictor);
 }
 
@@ -120,7 +126,7 @@ fn others(runtime: &Runtime, pager: &Pager) -> impl Iterator<Item = (&'static CS
 
 /// Starts those of the others that do not run yet; false if there is no room for one.
 fn start_others(runtime: &'static Runtime, pager: &'static Pager) -> bool {
-    let started = &runtime.others_started;
+    let started = &runtime.threads.others_started;
     let waiting = others(runtime, pager).skip(started.load(Ordering::Relaxed));
     waiting.fold(true, |goes_on, (name, run)| {
         let has_started = goes_on && spawn(runtime, name, run);
@@ -132,23 +138,23 @@ fn start_others(runtime: &'static Runtime, pager: &'static Pager) -> bool {
 /// Starts one more; the pager is published. False if there is no room for one more thread.
 pub(crate) fn spawn(runtime: &'static Runtime, name: &CStr, run: Loop) -> bool {
     let job = Box::into_raw(Box::new(Job { runtime, run }));
-    runtime.workers.fetch_add(1, Ordering::SeqCst);
+    runtime.threads.running.fetch_add(1, Ordering::SeqCst);
     match thread::spawn(name, begin, job.expose_provenance()) {
         // The process's own workers run to its end, and are not waited for.
-        Ok(thread) if runtime.durable.is_some() => runtime.threads.lock().push(thread),
+        Ok(thread) if runtime.durable.is_some() => runtime.threads.to_join.lock().push(thread),
         Ok(_) => {}
         Err(errno) => {
-            runtime.workers.fetch_sub(1, Ordering::SeqCst);
+            runtime.threads.running.fetch_sub(1, Ordering::SeqCst);
             // SAFETY: made above, and no thread has it.
             drop(unsafe { Box::from_raw(job) });
             let is_durable = runtime.durable.is_some();
             if is_durable || !LACK_SAID.swap(true, Ordering::Relaxed) {
-                say(&[
-                    Piece::Text("a worker thread cannot be started: "),
-                    Piece::Error(errno),
-                    Piece::Text(if is_durable { "" } else { "; other threads do its work" }),
-                    Piece::Text("; raise the limit on processes (ulimit -u, pids cgroup)"),
-                ]);
+                say!(
+                    "a worker thread cannot be started: ",
+                    errno,
+                    if is_durable { "" } else { "; other threads do its work" },
+                    "; raise the limit on processes (ulimit -u, pids cgroup)"
+                );
             }
             if is_durable {
                 std::process::abort();
@@ -170,7 +176,7 @@ fn begin(argument: usize) {
         }
     }
     // The last touch of the runtime: `close` may drop it from here on.
-    runtime.workers.fetch_sub(1, Ordering::SeqCst);
+    runtime.threads.running.fetch_sub(1, Ordering::SeqCst);
 }
 
 fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
@@ -179,16 +185,13 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
     let mut company = Company::default();
     let mut trimmed_ns = clock::monotonic_ns();
     let mut watch = Watch::default();
-    let mut least = runtime.least_ram();
-    let mut pool = runtime.pool_share(pager);
-    let mut tier_bound = runtime.tier_bound();
+    let mut bounds = Bounds::of(runtime, pager);
     while !pager.has_ended() {
         // Once there is nothing to give back there is no limit: at rest nobody runs.
-        let looks = [least.as_ref().map(LeastRam::pause), pool.as_ref().map(PoolShare::pause)];
         let trim = pager.is_touched().then_some(IDLE);
-        pager.wait_for_eviction(looks.into_iter().flatten().chain(trim).min());
+        pager.wait_for_eviction(bounds.pause().into_iter().chain(trim).min());
         pager.take_over_spans();
-        runtime.serve_relief(pager);
+        relief::serve(runtime, pager);
         let mut moves = Moves::default();
         let mut pause = SHORT;
         let nap = |pause: &mut Duration| {
@@ -196,31 +199,27 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
             *pause = (2 * *pause).min(LEISURE);
         };
         let mut batches = 0;
-        runtime.hold_stall_bound(pager, &mut least);
-        runtime.hold_pool_share(pager, &mut pool);
-        runtime.hold_tier_bound(pager, &mut tier_bound);
+        bounds.hold(runtime, pager);
         let mut border_moves = pager.rebalance();
         if !border_moves {
             say_overrun(pager);
         }
-        if least.is_some() || pool.is_some() {
+        if bounds.pause().is_some() {
             pager.trim_cache(&mut moves);
         }
         while pager.trim_table(&mut moves) && !pager.has_ended() {
             pager.rebalance();
         }
         while pager.must_evict() && !pager.has_ended() {
-            runtime.serve_relief(pager);
+            relief::serve(runtime, pager);
             batches += 1;
             company.need(runtime, pager);
             let is_time = batches % BATCHES_BETWEEN == 0;
             if is_time {
                 pager.ask_for_help();
-                runtime.count_moves(0, &core::mem::take(&mut moves));
-                runtime.watch_for_thrashing(&mut watch);
-                runtime.hold_stall_bound(pager, &mut least);
-                runtime.hold_pool_share(pager, &mut pool);
-                runtime.hold_tier_bound(pager, &mut tier_bound);
+                count_moves(runtime.stats, 0, &core::mem::take(&mut moves));
+                watch.watch(runtime);
+                bounds.hold(runtime, pager);
             }
             if is_time || border_moves {
                 border_moves = pager.rebalance();
@@ -232,7 +231,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
                 Ok(_) if moves.evicted() > before => pause = SHORT,
                 Ok(_) => nap(&mut pause),
                 Err(StoreError::Full) if withheld => {
-                    runtime.forget_dead_children(pager);
+                    forget_dead_children(runtime, pager);
                     nap(&mut pause);
                 }
                 Err(error) => {
@@ -245,15 +244,49 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
                 }
             }
         }
-        runtime.count_moves(0, &moves);
-        runtime.watch_for_thrashing(&mut watch);
+        count_moves(runtime.stats, 0, &moves);
+        watch.watch(runtime);
         let now_ns = clock::monotonic_ns();
         if now_ns - trimmed_ns >= IDLE.as_nanos() as u64 {
             trimmed_ns = now_ns;
             pager.trim();
         }
         pager.rebalance();
-        runtime.publish_gauges();
+        publish_gauges(runtime);
+    }
+}
+
+/// What holds the RAM of the process, and its second tier, below what the settings allow.
+struct Bounds {
+    least: Option<LeastRam>,
+    pool: Option<PoolShare>,
+    tier: Option<TierBound>,
+}
+
+impl Bounds {
+    fn of(runtime: &Runtime, pager: &Pager) -> Bounds {
+        let least = LeastRam::of(runtime);
+        Bounds { least, pool: PoolShare::join(runtime, pager), tier: TierBound::of(runtime) }
+    }
+
+    /// How long to wait for the next look; none if there is no bound on RAM.
+    fn pause(&self) -> Option<Duration> {
+        let looks =
+            [self.least.as_ref().map(LeastRam::pause), self.pool.as_ref().map(PoolShare::pause)];
+        looks.into_iter().flatten().min()
+    }
+
+    /// Looks, and sets what may be used. `rebalance` comes next.
+    fn hold(&mut self, runtime: &Runtime, pager: &Pager) {
+        if let Some(least) = &mut self.least {
+            least.hold(runtime, pager);
+        }
+        if let Some(pool) = &mut self.pool {
+            pool.hold(runtime, pager);
+        }
+        if let Some(tier) = &mut self.tier {
+            tier.hold(runtime, pager);
+        }
     }
 }
 
@@ -281,11 +314,11 @@ impl Company {
 }
 
 fn helper(runtime: &'static Runtime, pager: &'static Pager) {
-    let evictor = 1 + runtime.helpers.fetch_add(1, Ordering::Relaxed);
+    let evictor = 1 + runtime.threads.helpers.fetch_add(1, Ordering::Relaxed);
     while !pager.has_ended() {
         let mut moves = Moves::default();
         pager.help(evictor, &mut moves);
-        runtime.count_moves(0, &moves);
+        count_moves(runtime.stats, 0, &moves);
     }
 }
 
@@ -294,7 +327,7 @@ fn writer(runtime: &'static Runtime, pager: &'static Pager) {
         pager.store().write_sealed(true);
         say_write_failure(pager);
         say_recovery(pager);
-        runtime.publish_gauges();
+        publish_gauges(runtime);
     }
 }
 
@@ -302,22 +335,66 @@ fn collector(runtime: &'static Runtime, pager: &'static Pager) {
     pager.note_collector();
     let segment = pager.store().segment_bytes();
     let Ok(mut buffer) = PinnedArray::<u8>::new(segment) else {
-        say(&[Piece::Text("no memory for the collector's buffer")]);
+        say!("no memory for the collector's buffer");
         std::process::abort();
     };
     let mut said = false;
+    let failed = |error| {
+        if !said {
+            said = true;
+            say_store("a segment cannot be collected", error);
+        }
+    };
+    collect_in(pager.store(), runtime, pager, &mut buffer, release::return_space, failed);
+}
+
+fn tier_writer(_: &'static Runtime, pager: &'static Pager) {
+    let Some(second) = pager.store().second_tier() else { return };
+    let mut was_said = false;
+    while !pager.has_ended() {
+        second.write_sealed(true);
+        if let (Some(StoreError::Io(errno)), false) = (second.failure(), was_said) {
+            was_said = true;
+            say!(
+                "a write to the second tier failed; what it held stays in RAM and is tried again, \
+                 and what comes now goes to the store: ",
+                errno
+            );
+        }
+    }
+}
+
+fn tier_collector(runtime: &'static Runtime, pager: &'static Pager) {
+    let Some(second) = pager.store().second_tier() else { return };
+    let Ok(mut buffer) = PinnedArray::<u8>::new(second.segment_bytes()) else {
+        say!("no memory to collect the second tier with: it will not take much");
+        return;
+    };
+    // What it does not take, the store does.
+    collect_in(second, runtime, pager, &mut buffer, release::return_space_of_tier, |_| {});
+}
+
+/// Collects in a store, of which `return_space` gives back what has been free for a while.
+fn collect_in(
+    store: &'static Store,
+    runtime: &'static Runtime,
+    pager: &'static Pager,
+    buffer: &mut PinnedArray<u8>,
+    return_space: fn(&Runtime, &Pager),
+    mut failed: impl FnMut(StoreError),
+) {
     let mut fruitless = SHORT;
     while !pager.has_ended() {
         let limit = || runtime.has_space_to_return().then_some(LEISURE);
-        if !pager.store().wait_for_work(limit) {
-            runtime.return_space(pager);
+        if !store.wait_for_work(limit) {
+            return_space(runtime, pager);
             continue;
         }
-        runtime.forget_dead_children(pager);
-        match pager.collect(pager.store(), &mut buffer) {
+        forget_dead_children(runtime, pager);
+        match pager.collect(store, buffer) {
             Ok(true) => {
                 fruitless = SHORT;
-                runtime.publish_gauges();
+                publish_gauges(runtime);
             }
             Ok(false) => {
                 // Nothing worth collecting now, or all that is dead is pinned for a child.
@@ -325,10 +402,7 @@ fn collector(runtime: &'static Runtime, pager: &'static Pager) {
                 fruitless = (fruitless * 2).min(LEISURE);
             }
             Err(error) => {
-                if !said {
-                    said = true;
-                    say_store("a segment cannot be collected", error);
-                }
+                failed(error);
                 thread::sleep(LEISURE);
             }
         }
@@ -339,7 +413,7 @@ fn fetcher(runtime: &'static Runtime, pager: &'static Pager) {
     while !pager.has_ended() {
         let mut moves = Moves::default();
         let pages = pager.serve_prefetch(&mut moves);
-        runtime.count_moves(0, &moves);
+        count_moves(runtime.stats, 0, &moves);
         runtime.stats.add(0, number!(prefetched), pages.into());
     }
 }
@@ -349,13 +423,11 @@ fn fetcher(runtime: &'static Runtime, pager: &'static Pager) {
 pub(crate) fn say_write_failure(pager: &Pager) {
     let Some(StoreError::Io(errno)) = pager.store().failure() else { return };
     if !WRITE_FAILURE_SAID.swap(true, Ordering::Relaxed) {
-        say(&[
-            Piece::Text(
-                "a write to the store failed; what it held stays in RAM and is tried again: ",
-            ),
-            Piece::Error(errno),
-            Piece::Text(if errno == Errno::EFBIG { "; raise `ulimit -f`" } else { "" }),
-        ]);
+        say!(
+            "a write to the store failed; what it held stays in RAM and is tried again: ",
+            errno,
+            if errno == Errno::EFBIG { "; raise `ulimit -f`" } else { "" }
+        );
     }
 }
 
@@ -363,11 +435,11 @@ pub(crate) fn say_write_failure(pager: &Pager) {
 /// has given the page buffer all that it can.
 fn say_overrun(pager: &Pager) {
     if pager.is_overrun() && !OVERRUN_SAID.swap(true, Ordering::Relaxed) {
-        say(&[Piece::Text(
+        say!(
             "the RAM budget is overrun by memory that has to stay in RAM: buffers of calls that \
              wait, stacks that the program gave to threads, what it has pinned, locked or \
-             protected; give more --ram (said once)",
-        )]);
+             protected; give more --ram (said once)"
+        );
     }
 }
 
@@ -376,11 +448,11 @@ fn say_recovery(pager: &Pager) {
     let was_said = WRITE_FAILURE_SAID.load(Ordering::Relaxed);
     if was_said && !RECOVERY_SAID.load(Ordering::Relaxed) && !pager.store().has_failed_writes() {
         RECOVERY_SAID.store(true, Ordering::Relaxed);
-        say(&[Piece::Text("the store has taken what it had refused")]);
+        say!("the store has taken what it had refused");
     }
 }
 
 fn say_store(what: &str, error: StoreError) {
     // Workers may allocate (pinned memory) to say something.
-    say(&[Piece::Text(what), Piece::Text(": "), Piece::Text(&error.to_string())]);
+    say!(what, ": ", &*error.to_string());
 }

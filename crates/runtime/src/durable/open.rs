@@ -27,6 +27,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::mapping::{self, Advice};
 use deepheap_sys::threads::lock::Lock;
 
+use crate::control::budget::segment_buffers;
 use crate::control::workers;
 use crate::durable::DurableHeap;
 use crate::durable::checkpoint::make_checkpoints;
@@ -163,7 +164,7 @@ impl DurableHeap {
         let is_new = load_heap(file, &runtime.heap, &durable.roots)?;
         let shape = file.shape();
         let reserve = (shape.capacity_bytes / shape.segment_bytes / 64).clamp(3, 8);
-        let (store, up_to) = open_store(file, runtime.segment_buffers(), reserve as u32)?;
+        let (store, up_to) = open_store(file, segment_buffers(&runtime.config), reserve as u32)?;
         *saved_up_to = up_to;
         if !runtime.config.discard {
             store.stop_discards();

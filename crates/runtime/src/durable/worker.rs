@@ -20,7 +20,7 @@ use core::time::Duration;
 
 use deepheap_pager::CutError;
 use deepheap_sys::process::clock;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use deepheap_sys::threads::futex;
 use deepheap_sys::threads::lock::{Guard, Lock};
@@ -222,12 +222,12 @@ impl Requests {
                 if !is_said {
                     is_said = true;
                     let (is_asked, text) = (why == Why::Asked, error.to_string());
-                    say(&[
-                        Piece::Text(name),
-                        Piece::Text(": no checkpoint could be made: "),
-                        Piece::Text(&text),
-                        Piece::Text(if is_asked { "" } else { "; it is tried again" }),
-                    ]);
+                    say!(
+                        name,
+                        ": no checkpoint could be made: ",
+                        &*text,
+                        if is_asked { "" } else { "; it is tried again" }
+                    );
                 }
                 self.state().0.failed = Some((asked, error));
             }

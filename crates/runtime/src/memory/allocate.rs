@@ -8,11 +8,13 @@ use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_heap::{FreedRun, PAGE, PageNo};
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::process::log::Piece;
+use deepheap_sys::say;
 
 use crate::memory::thread_cache::{new_cache, this_threads_cache};
 use crate::process::start::start_from_environment;
 use crate::runtime::{durable_at, running, running_at};
+use crate::stats::observe::publish_plain;
 
 /// Least alignment of an allocation.
 pub(crate) const ALIGN: usize = 16;
@@ -131,7 +133,7 @@ fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
     let Some(mut cache) = cache else { return NONE };
     let allocated = runtime.relieved(|| runtime.heap.allocate(&mut cache, size, align));
     allocated.map_or(NONE, |allocated| {
-        runtime.publish_plain();
+        publish_plain(runtime);
         (allocated.ptr as *mut u8, allocated.zeroed)
     })
 }
@@ -141,12 +143,12 @@ fn allocate(size: usize, align: usize) -> (*mut u8, bool) {
 pub(crate) fn invalid(call: &str, address: *const u8) -> ! {
     static SAID: AtomicU32 = AtomicU32::new(0);
     if SAID.swap(1, Ordering::Relaxed) == 0 {
-        say(&[
-            Piece::Text(call),
-            Piece::Text("("),
+        say!(
+            call,
+            "(",
             Piece::Hex(address as u64),
-            Piece::Text("): not a live allocation (freed twice, or never allocated); aborting"),
-        ]);
+            "): not a live allocation (freed twice, or never allocated); aborting"
+        );
     }
     std::process::abort()
 }

@@ -16,14 +16,17 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::faults::fault_signal::{Fault, Verdict};
 use deepheap_sys::memory::byte_copy;
 use deepheap_sys::process::clock;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::process::log::Piece;
+use deepheap_sys::say;
 use deepheap_sys::threads::{thread, tls};
 
 use crate::control::workers;
 use crate::memory::relief;
 use crate::number;
+use crate::process::children::forget_dead_children;
 use crate::runtime::{running, running_at};
 use crate::stats::FaultKind;
+use crate::stats::observe::count_moves;
 
 /// Blocks of the store in a MiB.
 const BLOCKS_PER_MIB: u64 = (1 << 20) / PAGE as u64;
@@ -89,7 +92,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
                 runtime.stats.add(shard, number!(prefetched), report.ahead.into());
             }
             if report.moves.stall_ns > 0 || report.moves.evicted() > 0 {
-                runtime.count_moves(shard, &report.moves);
+                count_moves(runtime.stats, shard, &report.moves);
                 pager.rebalance_here();
             }
             Verdict::Retry
@@ -102,7 +105,7 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
                 return Verdict::Fatal;
             }
             // Space that only a forked child, or a reader, keeps from us comes back when it ends.
-            runtime.forget_dead_children(pager);
+            forget_dead_children(runtime, pager);
             thread::sleep(WITHHELD_PAUSE);
             Verdict::Retry
         }
@@ -117,16 +120,14 @@ pub(crate) fn on_fault(fault: &Fault) -> Verdict {
 }
 
 fn explain_full_file(path: Option<&str>, address: usize) {
-    say(&[
-        Piece::Text("the access to "),
+    say!(
+        "the access to ",
         Piece::Hex(address as u64),
-        Piece::Text(" stops: RAM is full, and the durable heap's file "),
-        Piece::Text(path.unwrap_or("")),
-        Piece::Text(
-            " is full of its last checkpoint and what was changed since; make checkpoints more \
-             often, or a heap with a larger store_size; the last checkpoint is whole",
-        ),
-    ]);
+        " stops: RAM is full, and the durable heap's file ",
+        path.unwrap_or(""),
+        " is full of its last checkpoint and what was changed since; make checkpoints more \
+         often, or a heap with a larger store_size; the last checkpoint is whole"
+    );
 }
 
 fn explain(pager: &Pager, address: usize, error: FaultError) {
@@ -190,12 +191,5 @@ fn explain(pager: &Pager, address: usize, error: FaultError) {
         }
         FaultError::Install(errno) => ("the kernel cannot map the page: ", Piece::Error(errno), ""),
     };
-    say(&[
-        Piece::Text("the access to "),
-        Piece::Hex(address as u64),
-        Piece::Text(" stops: "),
-        Piece::Text(problem),
-        detail,
-        Piece::Text(fix),
-    ]);
+    say!("the access to ", Piece::Hex(address as u64), " stops: ", problem, detail, fix);
 }

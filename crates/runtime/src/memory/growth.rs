@@ -23,12 +23,14 @@
 use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN, Shortage, SpanRange};
 use deepheap_pager::Pager;
 use deepheap_sys::memory::mapping::{self, Advice};
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::memory::store_full;
+use crate::process::children::forget_dead_children;
 use crate::runtime::{GRANT_BLOCKS, Growth, Inside, Runtime};
 use crate::settings::store_location::StoreLocation;
+use crate::stats::observe::{has_changed, publish_gauges};
 
 /// Lazy: what is granted and not touched needs room for all of it, or for this part of the store
 /// (and `GRANT_BLOCKS` at least).
@@ -59,8 +61,8 @@ impl Runtime {
             Shortage::ObjectSpans(count) => self.add_spans(&mut growth, Kind::Objects, count),
             Shortage::LaneSpans(count) => self.add_spans(&mut growth, Kind::Lanes, count),
         };
-        if !matches!(shortage, Shortage::Pages(_)) || self.has_changed() {
-            self.publish_gauges();
+        if !matches!(shortage, Shortage::Pages(_)) || has_changed(self) {
+            publish_gauges(self);
         }
         relieved
     }
@@ -107,7 +109,7 @@ impl Runtime {
         if grant(missing.max(GRANT_BLOCKS.saturating_sub(spare))) || grant(missing) {
             return true;
         }
-        self.forget_dead_children(pager);
+        forget_dead_children(self, pager);
         if grant(missing) {
             return true;
         }
@@ -276,7 +278,7 @@ impl Runtime {
             (_, None) => Ok(()),
         });
         if let Err(errno) = usable {
-            say(&[Piece::Text("the heap cannot grow: "), Piece::Error(errno)]);
+            say!("the heap cannot grow: ", errno);
             self.heap.abandon_spans(range);
             return None;
         }

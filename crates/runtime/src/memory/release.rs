@@ -15,6 +15,7 @@ use deepheap_sys::process::clock;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::runtime::{GRANT_BLOCKS, Runtime};
+use crate::stats::observe::publish_gauges;
 
 /// Free pages with old bytes that plain mode keeps for reuse, at least.
 const DIRTY_PAGES_LEAST: usize = 4096;
@@ -155,22 +156,6 @@ impl Runtime {
         self.space_to_return.load(Ordering::Relaxed) > 0
     }
 
-    /// Collector: takes back what was granted and is not used any more, and gives space that has
-    /// been free for a while back to the device (discard later: live bytes went down at the free).
-    pub(crate) fn return_space(&self, pager: &Pager) {
-        if !self.has_space_to_return() {
-            return;
-        }
-        let (pages, blocks) = self.heap.try_revoke_but(GRANT_BLOCKS, GRANT_BLOCKS as u64);
-        let pages = if self.is_lazy() { 0 } else { pages as u64 };
-        pager.store().unreserve(pages + blocks);
-        self.return_promises(pager);
-        if pager.store().discard_idle(clock::monotonic_ns()) == 0 {
-            self.space_to_return.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.publish_gauges();
-    }
-
     /// Plain mode: gives the memory of a run back, which nobody needs the bytes of; false if the
     /// kernel refuses.
     fn drop_plain(&self, run: FreedRun) -> bool {
@@ -205,6 +190,32 @@ impl Runtime {
             return;
         }
         self.purge(keep);
-        self.publish_gauges();
+        publish_gauges(self);
+    }
+}
+
+/// Collector: takes back what was granted and is not used any more, and gives space that has been
+/// free for a while back to the device (discard later: live bytes went down at the free).
+pub(crate) fn return_space(runtime: &Runtime, pager: &Pager) {
+    if !runtime.has_space_to_return() {
+        return;
+    }
+    let (pages, blocks) = runtime.heap.try_revoke_but(GRANT_BLOCKS, GRANT_BLOCKS as u64);
+    let pages = if runtime.is_lazy() { 0 } else { pages as u64 };
+    pager.store().unreserve(pages + blocks);
+    runtime.return_promises(pager);
+    if pager.store().discard_idle(clock::monotonic_ns()) == 0 {
+        runtime.space_to_return.fetch_sub(1, Ordering::Relaxed);
+    }
+    publish_gauges(runtime);
+}
+
+/// The same for space of the second tier. While it has some, both collectors go on to look.
+pub(crate) fn return_space_of_tier(runtime: &Runtime, pager: &Pager) {
+    if runtime.has_space_to_return()
+        && let Some(second) = pager.store().second_tier()
+        && second.discard_idle(clock::monotonic_ns()) > 0
+    {
+        runtime.expect_space_to_return(pager);
     }
 }

@@ -8,7 +8,7 @@
 //! Guarantees: before an access ends for want of room, all was given back that can be: what dead
 //! children kept, chunks without an object, and free pages.
 //! Never: waits for longer than some seconds.
-//! Threads: `ask` the faulting one, in its signal handler; `serve_relief` the evictor.
+//! Threads: `ask` the faulting one, in its signal handler; `serve` the evictor.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -17,6 +17,7 @@ use deepheap_pager::Pager;
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::thread;
 
+use crate::process::children::forget_dead_children;
 use crate::runtime::Runtime;
 
 /// How long a fault waits for the evictor.
@@ -56,17 +57,15 @@ pub(crate) fn ask(pager: &Pager, asked_before: u32) -> bool {
     true
 }
 
-impl Runtime {
-    /// Evictor: serves the threads that ask for relief.
-    pub(crate) fn serve_relief(&self, pager: &Pager) {
-        let asked = ASKED.load(Ordering::SeqCst);
-        if SERVED.load(Ordering::Relaxed) == asked {
-            return;
-        }
-        self.forget_dead_children(pager);
-        self.return_idle_objects(pager);
-        pager.store().unreserve(self.heap.revoke_object_blocks(u64::MAX));
-        self.purge(0);
-        SERVED.store(asked, Ordering::SeqCst);
+/// Evictor: serves the threads that ask.
+pub(crate) fn serve(runtime: &Runtime, pager: &Pager) {
+    let asked = ASKED.load(Ordering::SeqCst);
+    if SERVED.load(Ordering::Relaxed) == asked {
+        return;
     }
+    forget_dead_children(runtime, pager);
+    runtime.return_idle_objects(pager);
+    pager.store().unreserve(runtime.heap.revoke_object_blocks(u64::MAX));
+    runtime.purge(0);
+    SERVED.store(asked, Ordering::SeqCst);
 }

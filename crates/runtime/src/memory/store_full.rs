@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use deepheap_store::{BLOCK_BYTES, Store, StoreStats};
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 
 use crate::settings::limits;
 use crate::stats::report::bytes;
@@ -19,7 +19,7 @@ pub(crate) fn say_once(store: &Store, wanted_blocks: u64) {
     if !SAID.swap(true, Ordering::Relaxed) {
         let limit = limits::file_size().map(|limit| limit.soft);
         let segment_bytes = store.segment_bytes() as u64;
-        say(&[Piece::Text(&line(&store.stats(), segment_bytes, wanted_blocks, limit))]);
+        say!(&*line(&store.stats(), segment_bytes, wanted_blocks, limit));
     }
 }
 

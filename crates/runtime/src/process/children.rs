@@ -43,14 +43,12 @@ pub(crate) fn forget_the_dead(store: &Store) {
     }
 }
 
-impl Runtime {
-    /// Lets go of what dead children needed of this heap; of a durable heap, which children do not
-    /// have, what ended readers needed.
-    pub(crate) fn forget_dead_children(&self, pager: &Pager) {
-        match &self.durable {
-            None => forget_the_dead(pager.store()),
-            Some(durable) => durable.forget_ended_readers(pager.store()),
-        }
+/// Lets go of what dead children needed of a heap; of a durable heap, which children do not have,
+/// what ended readers needed.
+pub(crate) fn forget_dead_children(runtime: &Runtime, pager: &Pager) {
+    match &runtime.durable {
+        None => forget_the_dead(pager.store()),
+        Some(durable) => durable.forget_ended_readers(pager.store()),
     }
 }
 

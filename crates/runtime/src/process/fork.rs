@@ -13,7 +13,6 @@
 //! between.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering;
 
 use deepheap_pager::Pager;
 use deepheap_store::{Device, FileDevice, Frozen, PinToken};
@@ -21,10 +20,12 @@ use deepheap_sys::faults::fault_signal;
 use deepheap_sys::files::pipe::{Lifeline, Lifelink};
 use deepheap_sys::memory::pinned_allocator::PinnedAllocator;
 use deepheap_sys::process::kept_stderr;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::process::log::Piece;
+use deepheap_sys::say;
 use deepheap_sys::threads::lock::{Guard, Lock};
 use deepheap_sys::threads::signals::{Blocked, open_fault_signal};
 
+use crate::control::stall_share::StallShare;
 use crate::control::{pool, workers};
 use crate::maps::private_table;
 use crate::memory::area_table::Areas;
@@ -174,10 +175,11 @@ impl RunningHeld {
         // Before there are workers, which count. After `ulimit -v` in a shell nothing can be
         // mapped, and what it starts tells so.
         if runtime.stats.become_child().is_err() && limits::address_space().is_none() {
-            say(&[Piece::Text("a forked child has no statistics of its own")]);
+            say!("a forked child has no statistics of its own");
         }
-        // SAFETY: `fork` copies the calling thread only.
-        unsafe { runtime.forget_stalls() };
+        // SAFETY: `fork` copies the calling thread only: whoever held the lock is not here.
+        unsafe { runtime.stalls.force_unlock() };
+        *runtime.stalls.lock() = StallShare::default();
         if let Some(provision) = &mut self.growth.provision {
             provision.after_fork();
         }
@@ -206,16 +208,16 @@ impl ManagingHeld {
         let line = deepheap_sys::files::pipe::lifeline();
         if pin.is_err() {
             // Checksums stand between the child and bytes that are not its own.
-            say(&[Piece::Text(
+            say!(
                 "too many forked children live: memory that the next one has not in RAM may become \
-                 unreadable for it; end some of them first",
-            )]);
+                 unreadable for it; end some of them first"
+            );
         }
         if line.is_err() {
-            say(&[Piece::Text(
+            say!(
                 "no file descriptor to watch a forked child with: the space that it may read is \
-                 never used again; raise the limit on open files (ulimit -n)",
-            )]);
+                 never used again; raise the limit on open files (ulimit -n)"
+            );
         }
         ManagingHeld { frozen: store.freeze(), pin: pin.ok(), line: line.ok() }
     }
@@ -245,12 +247,11 @@ impl Runtime {
         // No worker of the parent is here.
         pager.begin_without_workers();
         pager.open_after_fork(self.table_device());
-        self.workers.store(0, Ordering::Relaxed);
         workers::start_in_child(self);
     }
 }
 
 fn end_child(problem: &str, reason: Piece<'_>) -> ! {
-    say(&[Piece::Text(problem), reason, Piece::Text("; it ends here")]);
+    say!(problem, reason, "; it ends here");
     std::process::abort()
 }

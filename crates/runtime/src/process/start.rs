@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use deepheap_sys::errno::Errno;
 use deepheap_sys::process::kept_stderr;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 use deepheap_sys::threads::lock::Guard;
 use deepheap_sys::threads::signals::Blocked;
 
@@ -22,6 +22,7 @@ use crate::settings::machine::Machine;
 use crate::settings::obstacles::{self, Finding};
 use crate::settings::store_location::{StoreLocation, StoreLocationError, folders_of_children};
 use crate::stats::observe::is_first_process;
+use crate::stats::observe::publish_gauges;
 
 static START_FAILED: AtomicU32 = AtomicU32::new(0);
 
@@ -83,7 +84,7 @@ pub(crate) fn start_from_environment() -> Option<&'static Runtime> {
         .and_then(|config| start(config, &held));
     if let Err(error) = &started {
         START_FAILED.store(1, Ordering::Relaxed);
-        say(&[Piece::Text(&error.to_string())]);
+        say!(&*error.to_string());
     }
     started.ok()
 }
@@ -115,9 +116,7 @@ pub fn init(config: Config) -> Result<(), InitError> {
 pub fn has_address_space() -> bool {
     let has_enough = limits::address_space().is_none_or(|it| it.soft > REGION_BYTES as u64);
     if !has_enough {
-        say(&[Piece::Text(
-            "ulimit -v leaves no address space for the heap: the program runs without deepheap",
-        )]);
+        say!("ulimit -v leaves no address space for the heap: the program runs without deepheap");
     }
     has_enough
 }
@@ -127,7 +126,7 @@ fn start(mut config: Config, held: &Guard<'static, ()>) -> Result<&'static Runti
     let child_folders = folders_of_children(&config);
     let runtime = Runtime::new(config, child_folders).map_err(InitError::Resources)?;
     let runtime: &'static Runtime = Box::leak(Box::new(runtime));
-    runtime.publish_gauges();
+    publish_gauges(runtime);
     runtime.publish(held);
     if runtime.config.show_stats && is_first_process(runtime) {
         kept_stderr::keep();

@@ -9,8 +9,10 @@
 use core::ffi::c_void;
 use core::fmt;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap_heap::{PAGE, SPAN};
+use deepheap_pager::trace_format::Header;
 use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks, lanes_shift};
 use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
 use deepheap_sys::errno::Errno;
@@ -18,16 +20,18 @@ use deepheap_sys::faults::{fault_signal, handler_stack};
 use deepheap_sys::files::direct_file::OpenError;
 use deepheap_sys::memory::userfaultfd::Userfaultfd;
 use deepheap_sys::memory::{large_stack, pagemap};
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
 use deepheap_sys::threads::signals::Blocked;
 
-use crate::control::{second_tier, workers};
+use crate::control::budget::{TIER_BUFFERS, TIER_RINGS, rings, segment_buffers, store_options};
+use crate::control::workers;
 use crate::memory::{fault_handler, holds};
 use crate::process::provision::{Frames, Ground, Provision};
 use crate::runtime::{Growth, Inside, Runtime};
 use crate::settings::config::Config;
 use crate::settings::obstacles;
 use crate::settings::store_location::{StoreLocation, StoreLocationError, open_unnamed};
+use crate::stats::observe::is_first_process;
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
 /// program's own stack may be small, and would keep what was touched of it.
@@ -64,7 +68,7 @@ impl Runtime {
                 true => "the heap stays in RAM, up to its budget, and saves none: ",
                 false => "the heap cannot outgrow its RAM budget, allocations fail now: ",
             };
-            say(&[Piece::Text(problem), Piece::Text(&error.to_string())]);
+            say!(problem, &*error.to_string());
         }
         self.pager()
     }
@@ -114,7 +118,7 @@ impl Runtime {
             self.publish_pager(pager);
             holds::pin_early()
         });
-        self.begin_trace(pager);
+        begin_trace(self, pager);
         workers::start(self);
         pager.wake_evictor();
         Ok(())
@@ -127,12 +131,12 @@ impl Runtime {
         frames: Frames,
         table: Option<Box<dyn Device>>,
     ) -> Result<&'static Pager, StartError> {
-        let is_durable = self.durable.is_some();
+        let (is_durable, page_buffer) = (self.durable.is_some(), self.config.page_buffer);
         let options = Options {
             region_base: self.region_base,
             region_pages: self.heap.region_bytes() / PAGE,
             budget_bytes: self.ram(),
-            page_buffer_bytes: self.page_buffer_bytes(),
+            page_buffer_bytes: page_buffer.map(|share| share.bytes_of(self.ram() as u64) as usize),
             overcommit: self.config.overcommit,
             compress: self.config.compress,
             makes_checkpoints: is_durable,
@@ -155,50 +159,18 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// Opens what these settings name as the store.
-    fn open_ground(
-        &self,
-        settings: &Config,
-        buffers: usize,
-        rings: usize,
-    ) -> Result<Ground, ManageError> {
-        let location = StoreLocation::find(settings).map_err(ManageError::Location)?;
-        let file = location.open(settings.force).map_err(ManageError::Open)?;
-        let device = FileDevice::with_rings(file, rings)
-            .map_err(|errno| ManageError::Open(errno.into()))?
-            .with_floor(location.floor_bytes(settings));
-        // Nobody else learns the key: what is left on the device when the process ends is noise.
-        let key = settings.encrypt.then(Key::random).transpose();
-        let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
-        let options = self.store_options(&location, settings, buffers);
-        Ok(Ground { device: Box::new(device), options, key })
-    }
-
     /// Opens all that the switch needs, for this process alone. A store without its second tier is
     /// as good as one whose second tier is full.
     pub(crate) fn open_provision(&self) -> Result<Provision, ManageError> {
-        let ground = self.open_ground(&self.config, self.segment_buffers(), self.rings())?;
-        let tier = self.config.of_tier().and_then(|settings| {
-            let opened = self.open_ground(&settings, second_tier::BUFFERS, second_tier::RINGS);
-            opened.map_err(say_tier_lacks).ok()
+        let config = &self.config;
+        let ground = open_ground(config, segment_buffers(config), rings(config))?;
+        let tier = config.of_tier().and_then(|settings| {
+            open_ground(&settings, TIER_BUFFERS, TIER_RINGS).map_err(say_tier_lacks).ok()
         });
         #[cfg(feature = "device-hook")]
         let tier = tier.map(crate::process::tier_hook::hooked);
-        let (table, frames) = (self.table_device(), self.open_frames());
+        let (table, frames) = (self.table_device(), open_frames(config.micro_pages));
         Ok(Provision { ground, tier, table, frames, token: None })
-    }
-
-    fn open_frames(&self) -> Frames {
-        let shared = self.config.micro_pages.then(Userfaultfd::open_sharing_frames);
-        if let Some(Err(errno)) = shared {
-            say(&[
-                Piece::Text("no micro-pages, the kernel cannot map shared frames: "),
-                Piece::Error(errno),
-            ]);
-        }
-        let shared = shared.and_then(Result::ok);
-        let is_shared = shared.is_some();
-        Frames { userfaultfd: shared.or_else(|| Userfaultfd::open().ok()), is_shared }
     }
 
     /// A file without a name for the pages of the object table that leave RAM: beside the store, or
@@ -227,11 +199,52 @@ impl Runtime {
     }
 }
 
+/// Begins to record, if the process is to be traced.
+fn begin_trace(runtime: &Runtime, pager: &Pager) {
+    let path = runtime.config.trace_file.as_ref().filter(|_| pager.trace().is_on());
+    let Some(path) = path else { return };
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let pid = std::process::id();
+    let header = Header {
+        pid,
+        ram: runtime.config.ram,
+        begun,
+        region_base: runtime.region_base as u64,
+        ran_before_ns: runtime.stats.snapshot().uptime_ns,
+    };
+    let mut name = path.as_os_str().to_owned();
+    if !is_first_process(runtime) {
+        name.push(format!(".{pid}"));
+    }
+    runtime.trace.begin(pager, Path::new(&name), &header);
+}
+
+/// Opens what these settings name as the store.
+fn open_ground(settings: &Config, buffers: usize, rings: usize) -> Result<Ground, ManageError> {
+    let location = StoreLocation::find(settings).map_err(ManageError::Location)?;
+    let file = location.open(settings.force).map_err(ManageError::Open)?;
+    let device = FileDevice::with_rings(file, rings)
+        .map_err(|errno| ManageError::Open(errno.into()))?
+        .with_floor(location.floor_bytes(settings));
+    // Nobody else learns the key: what is left on the device when the process ends is noise.
+    let key = settings.encrypt.then(Key::random).transpose();
+    let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
+    let options = store_options(&location, settings, buffers);
+    Ok(Ground { device: Box::new(device), options, key })
+}
+
+fn open_frames(are_shared: bool) -> Frames {
+    let shared = are_shared.then(Userfaultfd::open_sharing_frames);
+    if let Some(Err(errno)) = shared {
+        say!("no micro-pages, the kernel cannot map shared frames: ", errno);
+    }
+    let shared = shared.and_then(Result::ok);
+    let is_shared = shared.is_some();
+    Frames { userfaultfd: shared.or_else(|| Userfaultfd::open().ok()), is_shared }
+}
+
 fn say_tier_lacks(error: ManageError) {
-    say(&[
-        Piece::Text("the second tier cannot be used, so all goes to the store: "),
-        Piece::Text(&error.to_string()),
-    ]);
+    say!("the second tier cannot be used, so all goes to the store: ", &*error.to_string());
 }
 
 impl fmt::Display for ManageError {

@@ -10,197 +10,184 @@ use deepheap_heap::PAGE;
 use deepheap_pager::{Counted, Moves};
 use deepheap_store::Store;
 use deepheap_sys::faults::handler_stack;
-use deepheap_sys::process::log::{Piece, say};
 use deepheap_sys::process::{clock, environment, kept_stderr, process_status};
+use deepheap_sys::say;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::control::pool;
-use crate::control::stall_share::{Mark, StallShare, Times};
+use crate::control::stall_share::{Mark, Times};
 use crate::number;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::settings::config::Config;
 use crate::stats::Stats;
+use crate::stats::page::StatsPage;
 use crate::stats::report::{bytes, stats_json, summary};
 
 /// How much of the heap may come or go before it is shown, where no worker shows it.
 const CHANGE_BYTES: u64 = 256 << 10;
 
-impl Runtime {
-    /// Brings the gauges of the statistics page up to date.
-    pub(crate) fn publish_gauges(&self) {
-        if self.durable.is_some() {
-            // The page is that of the process.
-            return running().map_or((), Runtime::publish_gauges);
-        }
-        // While a heap is being opened or closed the gauges stay as they are.
-        let Some(all) = Heaps::of_process(self) else { return };
-        self.publish_stalls();
-        // The handler stacks are the process's.
-        let stacks = self.pager().map_or(0, |_| handler_stack::resident_bytes());
-        for (number, bytes) in [
-            (number!(budget_bytes), self.present_ram()),
-            (number!(budget_most_bytes), self.config.ram as usize),
-            (number!(stall_bound_ppm), self.config.stall.map_or(0, |bound| bound.ppm() as usize)),
-            (number!(mapped_bytes), self.mapped_pages.load(Ordering::Relaxed) * PAGE),
-            (number!(committed_bytes), all.committed),
-            (number!(allocated_bytes), all.allocated),
-            (number!(page_buffer_bytes), all.page_buffer),
-            (number!(cache_bytes), all.object_cache),
-            (number!(page_table_bytes), all.page_tables),
-            (number!(object_table_bytes), all.object_table),
-            (number!(heap_metadata_bytes), all.heap_metadata),
-            (number!(store_memory_bytes), all.store_memory),
-            (number!(other_bytes), all.other + stacks),
-            // Nothing after the last store was closed.
-            (number!(stored_bytes), all.stored),
-            (number!(store_used_bytes), all.used),
-            (number!(store_capacity_bytes), all.capacity),
-        ] {
-            self.stats.set(number, bytes as u64);
-        }
-        self.stats.set_managing(all.is_managed);
-        let Some(pager) = self.pager() else { return };
-        let store = pager.store().stats();
-        let block = PAGE as u64;
-        let put = |counter, value| self.stats.set(counter, value);
-        put(number!(compressed), pager.counted(Counted::Compressed));
-        put(number!(compressed_bytes), pager.counted(Counted::CompressedBytes));
-        put(number!(compress_given_up), pager.counted(Counted::GivenUp));
-        put(number!(decompressed), pager.counted(Counted::Decompressed));
-        put(number!(compress_ns), pager.counted(Counted::CompressNs));
-        put(number!(strides_asked), pager.counted(Counted::WalkAsked));
-        put(number!(strides_used), pager.counted(Counted::WalkUsed));
-        put(number!(sequences_brought), pager.counted(Counted::TrailBrought));
-        put(number!(sequences_used), pager.counted(Counted::TrailUsed));
-        put(number!(sequences_dropped), pager.counted(Counted::TrailDropped));
-        // Pages of the object table go to a device, too.
-        let table = pager.table_traffic();
-        put(number!(device_reads), store.device_reads + table.read);
-        put(number!(device_read_bytes), store.bytes_read + table.read * block);
-        put(number!(device_writes), store.device_writes + table.written);
-        put(number!(device_write_bytes), store.bytes_written + table.written * block);
-        put(number!(writes_retried), store.writes_retried);
-        put(number!(segments_relocated), store.segments_relocated);
-        put(number!(blocks_from_memory), store.blocks_read_from_memory);
-        put(number!(blocks_reread), store.blocks_reread);
-        put(number!(blocks_refused), store.blocks_corrupt + store.reads_failed);
-        put(number!(blocks_appended_fresh), store.blocks_appended_fresh);
-        put(number!(blocks_appended_survivor), store.blocks_appended_survivor);
-        put(number!(segments_collected), store.segments_collected);
-        let second = pager.store().second_tier();
-        let tier = second.map(Store::stats).unwrap_or_default();
-        put(number!(discards), store.discards + tier.discards);
-        put(number!(discarded_bytes), store.bytes_discarded + tier.bytes_discarded);
-        put(number!(not_discarded_bytes), store.bytes_not_discarded + tier.bytes_not_discarded);
-        if let Some(second) = second {
-            let segment = second.segment_bytes() as u64;
-            let set = |gauge, value| self.stats.set(gauge, value);
-            put(number!(tier_read_bytes), tier.bytes_read);
-            put(number!(tier_write_bytes), tier.bytes_written);
-            set(number!(tier_stored_bytes), tier.live_blocks * block);
-            set(number!(tier_capacity_bytes), tier.segments * segment);
-        }
+/// Brings the gauges of the statistics page up to date.
+pub(crate) fn publish_gauges(runtime: &Runtime) {
+    if runtime.durable.is_some() {
+        // The page is that of the process.
+        return running().map_or((), publish_gauges);
     }
-
-    /// Run time and stalls until now; none while another thread brings them up to date.
-    pub(crate) fn stall_mark(&self) -> Option<Mark> {
-        let mut stalls = self.stalls.try_lock()?;
-        stalls.observe(&self.times());
-        Some(stalls.mark())
+    // While a heap is being opened or closed the gauges stay as they are.
+    let Some(all) = Heaps::of_process(runtime) else { return };
+    publish_stalls(runtime);
+    // The handler stacks are the process's.
+    let stacks = runtime.pager().map_or(0, |_| handler_stack::resident_bytes());
+    for (number, bytes) in [
+        (number!(budget_bytes), runtime.present_ram()),
+        (number!(budget_most_bytes), runtime.config.ram as usize),
+        (number!(stall_bound_ppm), runtime.config.stall.map_or(0, |bound| bound.ppm() as usize)),
+        (number!(mapped_bytes), runtime.mapped_pages.load(Ordering::Relaxed) * PAGE),
+        (number!(committed_bytes), all.committed),
+        (number!(allocated_bytes), all.allocated),
+        (number!(page_buffer_bytes), all.page_buffer),
+        (number!(cache_bytes), all.object_cache),
+        (number!(page_table_bytes), all.page_tables),
+        (number!(object_table_bytes), all.object_table),
+        (number!(heap_metadata_bytes), all.heap_metadata),
+        (number!(store_memory_bytes), all.store_memory),
+        (number!(other_bytes), all.other + stacks),
+        // Nothing after the last store was closed.
+        (number!(stored_bytes), all.stored),
+        (number!(store_used_bytes), all.used),
+        (number!(store_capacity_bytes), all.capacity),
+    ] {
+        runtime.stats.set(number, bytes as u64);
     }
-
-    /// Brings the shares of the run time that threads stand in faults up to date.
-    fn publish_stalls(&self) {
-        // The thread that has it publishes the same.
-        let Some(mut stalls) = self.stalls.try_lock() else { return };
-        stalls.observe(&self.times());
-        self.stats.set(number!(run_ns), stalls.run_ns());
-        self.stats.set(number!(stall_share_now_ppm), stalls.now_ppm());
-        self.stats.set(number!(stall_share_ppm), stalls.whole_ppm());
+    runtime.stats.set_managing(all.is_managed);
+    let Some(pager) = runtime.pager() else { return };
+    let store = pager.store().stats();
+    let block = PAGE as u64;
+    let put = |number, value| runtime.stats.set(number, value);
+    put(number!(compressed), pager.counted(Counted::Compressed));
+    put(number!(compressed_bytes), pager.counted(Counted::CompressedBytes));
+    put(number!(compress_given_up), pager.counted(Counted::GivenUp));
+    put(number!(decompressed), pager.counted(Counted::Decompressed));
+    put(number!(compress_ns), pager.counted(Counted::CompressNs));
+    put(number!(strides_asked), pager.counted(Counted::WalkAsked));
+    put(number!(strides_used), pager.counted(Counted::WalkUsed));
+    put(number!(sequences_brought), pager.counted(Counted::TrailBrought));
+    put(number!(sequences_used), pager.counted(Counted::TrailUsed));
+    put(number!(sequences_dropped), pager.counted(Counted::TrailDropped));
+    // Pages of the object table go to a device, too.
+    let table = pager.table_traffic();
+    put(number!(device_reads), store.device_reads + table.read);
+    put(number!(device_read_bytes), store.bytes_read + table.read * block);
+    put(number!(device_writes), store.device_writes + table.written);
+    put(number!(device_write_bytes), store.bytes_written + table.written * block);
+    put(number!(writes_retried), store.writes_retried);
+    put(number!(segments_relocated), store.segments_relocated);
+    put(number!(blocks_from_memory), store.blocks_read_from_memory);
+    put(number!(blocks_reread), store.blocks_reread);
+    put(number!(blocks_refused), store.blocks_corrupt + store.reads_failed);
+    put(number!(blocks_appended_fresh), store.blocks_appended_fresh);
+    put(number!(blocks_appended_survivor), store.blocks_appended_survivor);
+    put(number!(segments_collected), store.segments_collected);
+    let second = pager.store().second_tier();
+    let tier = second.map(Store::stats).unwrap_or_default();
+    put(number!(discards), store.discards + tier.discards);
+    put(number!(discarded_bytes), store.bytes_discarded + tier.bytes_discarded);
+    put(number!(not_discarded_bytes), store.bytes_not_discarded + tier.bytes_not_discarded);
+    if let Some(second) = second {
+        put(number!(tier_read_bytes), tier.bytes_read);
+        put(number!(tier_write_bytes), tier.bytes_written);
+        put(number!(tier_stored_bytes), tier.live_blocks * block);
+        put(number!(tier_capacity_bytes), tier.segments * second.segment_bytes() as u64);
     }
+}
 
-    /// What the process has spent its time on so far.
-    fn times(&self) -> Times {
-        Times {
-            clock_ns: clock::monotonic_ns(),
-            cpu_ns: clock::process_cpu_ns(),
-            stalls_ns: self.stats.by_shard(number!(fault_stall_ns)),
-        }
+/// Run time and stalls until now; none while another thread brings them up to date.
+pub(crate) fn stall_mark(runtime: &Runtime) -> Option<Mark> {
+    let mut stalls = runtime.stalls.try_lock()?;
+    stalls.observe(&times(runtime.stats));
+    Some(stalls.mark())
+}
+
+/// Brings the shares of the run time that threads stand in faults up to date.
+fn publish_stalls(runtime: &Runtime) {
+    // The thread that has it publishes the same.
+    let Some(mut stalls) = runtime.stalls.try_lock() else { return };
+    stalls.observe(&times(runtime.stats));
+    runtime.stats.set(number!(run_ns), stalls.run_ns());
+    runtime.stats.set(number!(stall_share_now_ppm), stalls.now_ppm());
+    runtime.stats.set(number!(stall_share_ppm), stalls.whole_ppm());
+}
+
+/// What the process has spent its time on so far.
+fn times(stats: &StatsPage) -> Times {
+    Times {
+        clock_ns: clock::monotonic_ns(),
+        cpu_ns: clock::process_cpu_ns(),
+        stalls_ns: stats.by_shard(number!(fault_stall_ns)),
     }
+}
 
-    /// In the child of a fork: its times begin anew.
-    ///
-    /// # Safety
-    /// The child has one thread, which is here.
-    pub(crate) unsafe fn forget_stalls(&self) {
-        // SAFETY: whoever held it is not in this process, and the lock is that of the next line.
-        unsafe { self.stalls.force_unlock() };
-        *self.stalls.lock() = StallShare::default();
+/// All numbers of this moment, with what the program has in RAM outside of deepheap.
+fn snapshot(runtime: &Runtime) -> Stats {
+    let _inside = Inside::enter();
+    publish_gauges(runtime);
+    // At once: others publish, too, and a mix of two moments adds up to neither.
+    let mut stats = runtime.stats.snapshot();
+    stats.unmanaged_bytes = look_beside(gauged_bytes(runtime.stats));
+    runtime.stats.set(number!(unmanaged_bytes), stats.unmanaged_bytes);
+    stats
+}
+
+/// What counts against the budget, as the gauges say. The kernel's page tables are not among
+/// what it counts as the process's memory.
+fn gauged_bytes(stats: &StatsPage) -> u64 {
+    let gauges = [
+        number!(page_buffer_bytes),
+        number!(cache_bytes),
+        number!(object_table_bytes),
+        number!(heap_metadata_bytes),
+        number!(store_memory_bytes),
+        number!(other_bytes),
+    ];
+    gauges.into_iter().map(|gauge| stats.last_set(gauge)).sum()
+}
+
+/// Plain mode, where no worker does it: brings the gauges up to date if the heap has changed
+/// much since.
+pub(crate) fn publish_plain(runtime: &Runtime) {
+    if runtime.pager().is_some() || !has_changed(runtime) {
+        return;
     }
-
-    /// All numbers of this moment, with what the program has in RAM outside of deepheap.
-    fn snapshot(&self) -> Stats {
-        let _inside = Inside::enter();
-        self.publish_gauges();
-        // At once: others publish, too, and a mix of two moments adds up to neither.
-        let mut stats = self.stats.snapshot();
-        stats.unmanaged_bytes = look_beside(self.gauged_bytes());
-        self.stats.set(number!(unmanaged_bytes), stats.unmanaged_bytes);
-        stats
+    // Under the growth lock plain mode lasts. A handler that forked meanwhile would want it.
+    let _blocked = Blocked::all();
+    if let Some(_growth) = runtime.growth.try_lock() {
+        publish_gauges(runtime);
     }
+}
 
-    /// What counts against the budget, as the gauges say. The kernel's page tables are not among
-    /// what it counts as the process's memory.
-    fn gauged_bytes(&self) -> u64 {
-        let gauges = [
-            number!(page_buffer_bytes),
-            number!(cache_bytes),
-            number!(object_table_bytes),
-            number!(heap_metadata_bytes),
-            number!(store_memory_bytes),
-            number!(other_bytes),
-        ];
-        gauges.into_iter().map(|gauge| self.stats.last_set(gauge)).sum()
+/// Whether more or less of the heap is committed than the gauges say, by what is worth telling.
+/// To bring them up to date takes longer than most calls that need it.
+pub(crate) fn has_changed(runtime: &Runtime) -> bool {
+    let committed = (runtime.heap.committed_pages() * PAGE) as u64;
+    committed.abs_diff(runtime.stats.last_set(number!(committed_bytes))) >= CHANGE_BYTES
+}
+
+/// Counts what eviction did.
+pub(crate) fn count_moves(stats: &StatsPage, shard: usize, moves: &Moves) {
+    if moves.stall_ns > 0 {
+        stats.add(shard, number!(stall_ns), moves.stall_ns);
     }
-
-    /// Plain mode, where no worker does it: brings the gauges up to date if the heap has changed
-    /// much since.
-    pub(crate) fn publish_plain(&self) {
-        if self.pager().is_some() || !self.has_changed() {
-            return;
-        }
-        // Under the growth lock plain mode lasts. A handler that forked meanwhile would want it.
-        let _blocked = Blocked::all();
-        if let Some(_growth) = self.growth.try_lock() {
-            self.publish_gauges();
-        }
-    }
-
-    /// Whether more or less of the heap is committed than the gauges say, by what is worth telling.
-    /// To bring them up to date takes longer than most calls that need it.
-    pub(crate) fn has_changed(&self) -> bool {
-        let committed = (self.heap.committed_pages() * PAGE) as u64;
-        committed.abs_diff(self.stats.last_set(number!(committed_bytes))) >= CHANGE_BYTES
-    }
-
-    /// Counts what eviction did.
-    pub(crate) fn count_moves(&self, shard: usize, moves: &Moves) {
-        if moves.stall_ns > 0 {
-            self.stats.add(shard, number!(stall_ns), moves.stall_ns);
-        }
-        for (counter, n) in [
-            (number!(evicted_clean), moves.clean),
-            (number!(evicted_dirty), moves.dirty),
-            (number!(evicted_zero), moves.zero),
-            (number!(evicted_free), moves.free),
-            (number!(cache_reclaimed_clean), moves.reclaimed_clean),
-            (number!(cache_reclaimed_dirty), moves.reclaimed_dirty),
-            (number!(cache_second_chances), moves.second_chances),
-            (number!(direct_reclaims), moves.direct),
-        ] {
-            if n > 0 {
-                self.stats.add(shard, counter, n.into());
-            }
+    for (counter, n) in [
+        (number!(evicted_clean), moves.clean),
+        (number!(evicted_dirty), moves.dirty),
+        (number!(evicted_zero), moves.zero),
+        (number!(evicted_free), moves.free),
+        (number!(cache_reclaimed_clean), moves.reclaimed_clean),
+        (number!(cache_reclaimed_dirty), moves.reclaimed_dirty),
+        (number!(cache_second_chances), moves.second_chances),
+        (number!(direct_reclaims), moves.direct),
+    ] {
+        if n > 0 {
+            stats.add(shard, counter, n.into());
         }
     }
 }
@@ -269,7 +256,7 @@ pub fn stats() -> Option<Stats> {
     let runtime = running()?;
     // A handler of the program that faults would find the store's lock held.
     let _blocked = Blocked::all();
-    Some(runtime.snapshot())
+    Some(snapshot(runtime))
 }
 
 /// The most that a look found outside of deepheap, in bytes.
@@ -293,8 +280,8 @@ pub fn note_unmanaged() {
     let _inside = Inside::enter();
     let _blocked = Blocked::all();
     let ours = running().map_or(0, |runtime| {
-        runtime.publish_gauges();
-        runtime.gauged_bytes()
+        publish_gauges(runtime);
+        gauged_bytes(runtime.stats)
     });
     look_beside(ours);
 }
@@ -323,8 +310,10 @@ pub fn exit_summary() {
         pool::leave(name);
     }
     let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
-    runtime.end_trace();
-    let stats = runtime.snapshot();
+    if let Some(pager) = runtime.pager() {
+        runtime.trace.end(pager);
+    }
+    let stats = snapshot(runtime);
     if has_to_tell && runtime.config.show_stats {
         kept_stderr::write_all(summary(&stats).as_bytes());
     }
@@ -345,11 +334,11 @@ fn tell_unmanaged(budget: u64) {
     let most = MOST_UNMANAGED.load(Ordering::Relaxed);
     if is_all_meant && most > budget {
         let (beside, budget) = (bytes(most), bytes(budget));
-        say(&[Piece::Text(&format!(
+        say!(&*format!(
             "{beside} of this program's memory were not managed, more than its RAM budget of \
              {budget}, which does not bind them: mappings that are small, shared or made without \
              libc, thread stacks, and what libc allocates for itself"
-        ))]);
+        ));
     }
 }
 

@@ -9,55 +9,53 @@
 //! Never: touches managed memory.
 //! Threads: its worker, and the one that ends the process; one at a time, by the lock.
 
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::Path;
 
 use deepheap_pager::Pager;
-use deepheap_pager::trace_format::{Header, LANES};
+use deepheap_pager::trace_format::{Chunk, Header, LANES};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::files::append_file::AppendFile;
-use deepheap_sys::process::log::{Piece, say};
+use deepheap_sys::say;
+use deepheap_sys::threads::lock::Lock;
 
-use crate::runtime::Runtime;
-use crate::stats::observe::is_first_process;
-use crate::stats::trace_file::TraceFile;
+/// The trace of a process.
+#[derive(Default)]
+pub(crate) struct TraceRecorder(Lock<Output>);
 
-impl Runtime {
-    /// Makes the file, if the process is to be traced.
-    pub(crate) fn begin_trace(&self, pager: &Pager) {
-        let Some(path) = self.config.trace_file.as_ref().filter(|_| pager.trace().is_on()) else {
-            return;
-        };
-        let begun = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let header = Header {
-            pid: std::process::id(),
-            ram: self.config.ram,
-            begun,
-            region_base: self.region_base as u64,
-            ran_before_ns: self.stats.snapshot().uptime_ns,
-        };
+#[derive(Default)]
+struct Output {
+    /// Without a file nothing is recorded.
+    file: Option<AppendFile>,
+    /// Finished chunks that are not written yet.
+    bytes: Vec<u8>,
+    chunk: Chunk,
+}
+
+impl TraceRecorder {
+    /// Makes the file.
+    pub(crate) fn begin(&self, pager: &Pager, path: &Path, header: &Header) {
         let make = || -> Result<AppendFile> {
-            let file = AppendFile::create(&self.trace_path(path))?;
+            let file = AppendFile::create(path)?;
             file.append(&header.to_bytes()).map(|()| file)
         };
         match make() {
-            Ok(file) => self.trace_file.lock().file = Some(file),
+            Ok(file) => self.0.lock().file = Some(file),
             Err(errno) => give_up(pager, errno),
         }
     }
 
     /// The loop of the worker that drains the rings.
-    pub(crate) fn record_trace(&self, pager: &Pager) {
+    pub(crate) fn record(&self, pager: &Pager) {
         while pager.trace().is_on() && !pager.has_ended() {
             pager.trace().wait();
-            self.drain_trace(pager);
+            self.drain(pager);
         }
     }
 
     /// Writes all that is in the rings.
-    pub(crate) fn drain_trace(&self, pager: &Pager) {
-        let mut recorder = self.trace_file.lock();
-        let TraceFile { file: Some(file), bytes, chunk } = &mut *recorder else { return };
+    fn drain(&self, pager: &Pager) {
+        let mut output = self.0.lock();
+        let Output { file: Some(file), bytes, chunk } = &mut *output else { return };
         for lane in 0..LANES {
             let lost = pager.trace().drain(lane, |record| {
                 if chunk.is_full() {
@@ -70,30 +68,21 @@ impl Runtime {
         let written = file.append(bytes);
         bytes.clear();
         if let Err(errno) = written {
-            recorder.file = None;
+            output.file = None;
             give_up(pager, errno);
         }
     }
 
-    /// At the end of the process: what is left in the rings, too.
-    pub(crate) fn end_trace(&self) {
-        if let Some(pager) = self.pager().filter(|pager| pager.trace().is_on()) {
+    /// At the end of the process: writes what is left in the rings, too.
+    pub(crate) fn end(&self, pager: &Pager) {
+        if pager.trace().is_on() {
             pager.trace().note_end();
-            self.drain_trace(pager);
+            self.drain(pager);
         }
-    }
-
-    fn trace_path(&self, path: &Path) -> PathBuf {
-        if is_first_process(self) {
-            return path.to_owned();
-        }
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        name.into()
     }
 }
 
 fn give_up(pager: &Pager, errno: Errno) {
     pager.trace().end();
-    say(&[Piece::Text("the trace ends, its file cannot be written: "), Piece::Error(errno)]);
+    say!("the trace ends, its file cannot be written: ", errno);
 }
