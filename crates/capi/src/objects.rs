@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a bad argument is answered with a `DH_E...`, never with a crash; a count of 0 is
 //! nothing to do and answers 0.
-//! Never: looks into the memory it hands out; asks for an array whose bytes overflow.
+//! Never: looks into the memory it hands out.
 //! Threads: any thread.
 
 use core::ffi::{c_int, c_void};
@@ -47,21 +47,13 @@ fn count_or_code(result: Result<usize, ObjectError>) -> isize {
 /// Allocates `count` objects of `object_size` bytes, `dh_ostride` bytes apart.
 #[unsafe(no_mangle)]
 pub extern "C" fn dh_oalloc(count: usize, object_size: usize) -> *mut c_void {
-    // As for malloc(0): nothing to use at it, but an address of its own.
-    let (count, size) = match (count, object_size) {
-        (0, _) | (_, 0) => (1, 1),
-        some => some,
-    };
-    let is_possible = size <= SIZE_MAX
-        && (count == 1
-            || count.checked_mul(objects::stride(size)).is_some_and(|bytes| bytes <= SIZE_MAX));
-    or_enomem(if is_possible { objects::allocate(count, size) } else { core::ptr::null_mut() })
+    or_enomem(objects::allocate(count, object_size))
 }
 
 /// Bytes from one element of an array of `dh_oalloc` to the next; 0 for an impossible size.
 #[unsafe(no_mangle)]
 pub extern "C" fn dh_ostride(object_size: usize) -> usize {
-    if object_size > SIZE_MAX { 0 } else { objects::stride(object_size.max(1)) }
+    if object_size > SIZE_MAX { 0 } else { objects::stride(object_size) }
 }
 
 /// What is wrong with a part of an object, without looking at the object.
@@ -83,14 +75,13 @@ pub unsafe extern "C" fn dh_read(
     buffer: *mut c_void,
     length: usize,
 ) -> c_int {
-    if object.is_null() {
-        return DH_EOBJECT;
+    match part_is_wrong(offset, buffer, length) {
+        Some(code) => code,
+        // SAFETY: the caller's promise; what is no live object is refused.
+        None => {
+            zero_or_code(unsafe { objects::read(object.cast(), offset, buffer.cast(), length) })
+        }
     }
-    if let Some(code) = part_is_wrong(offset, buffer, length) {
-        return code;
-    }
-    // SAFETY: the caller's promise; what is no live object is refused.
-    zero_or_code(unsafe { objects::read(object.cast(), offset, buffer.cast(), length) })
 }
 
 /// Copies `length` bytes of `buffer` into an object at `offset`, without a page fault.
@@ -104,27 +95,31 @@ pub unsafe extern "C" fn dh_write(
     buffer: *const c_void,
     length: usize,
 ) -> c_int {
-    if object.is_null() {
-        return DH_EOBJECT;
+    match part_is_wrong(offset, buffer, length) {
+        Some(code) => code,
+        // SAFETY: the caller's promise; what is no live object is refused.
+        None => {
+            zero_or_code(unsafe { objects::write(object.cast(), offset, buffer.cast(), length) })
+        }
     }
-    if let Some(code) = part_is_wrong(offset, buffer, length) {
-        return code;
-    }
-    // SAFETY: the caller's promise; what is no live object is refused.
-    zero_or_code(unsafe { objects::write(object.cast(), offset, buffer.cast(), length) })
 }
 
-/// What is wrong with a part of each of many objects, without looking at the objects.
-fn parts_are_wrong(
+/// What to answer without looking at the objects: nothing to do, or what is wrong with a part of
+/// each.
+fn parts_answer(
     objects: *const *mut c_void,
     count: usize,
     offset: usize,
     length: usize,
     buffer: *const c_void,
-) -> Option<c_int> {
+) -> Option<isize> {
+    if count == 0 {
+        return Some(0);
+    }
     let is_possible =
         !objects.is_null() && count.checked_mul(length).is_some_and(|bytes| bytes <= SIZE_MAX);
-    if is_possible { part_is_wrong(offset, buffer, length) } else { Some(DH_EINVAL) }
+    let code = if is_possible { part_is_wrong(offset, buffer, length) } else { Some(DH_EINVAL) };
+    code.map(|code| code as isize)
 }
 
 /// Copies `length` bytes at `offset` of each object to `buffer`, one behind the other.
@@ -140,14 +135,12 @@ pub unsafe extern "C" fn dh_gather(
     length: usize,
     buffer: *mut c_void,
 ) -> isize {
-    if count == 0 {
-        return 0;
-    }
-    if let Some(code) = parts_are_wrong(objects, count, offset, length, buffer) {
-        return code as isize;
-    }
-    // SAFETY: the caller's promise; what is no live object is refused.
-    count_or_code(unsafe { objects::gather(objects.cast(), count, offset, length, buffer.cast()) })
+    parts_answer(objects, count, offset, length, buffer).unwrap_or_else(|| {
+        // SAFETY: the caller's promise; what is no live object is refused.
+        count_or_code(unsafe {
+            objects::gather(objects.cast(), count, offset, length, buffer.cast())
+        })
+    })
 }
 
 /// Copies `length` bytes for each object, one behind the other in `buffer`, into it at `offset`.
@@ -162,14 +155,12 @@ pub unsafe extern "C" fn dh_scatter(
     length: usize,
     buffer: *const c_void,
 ) -> isize {
-    if count == 0 {
-        return 0;
-    }
-    if let Some(code) = parts_are_wrong(objects, count, offset, length, buffer) {
-        return code as isize;
-    }
-    // SAFETY: the caller's promise; what is no live object is refused.
-    count_or_code(unsafe { objects::scatter(objects.cast(), count, offset, length, buffer.cast()) })
+    parts_answer(objects, count, offset, length, buffer).unwrap_or_else(|| {
+        // SAFETY: the caller's promise; what is no live object is refused.
+        count_or_code(unsafe {
+            objects::scatter(objects.cast(), count, offset, length, buffer.cast())
+        })
+    })
 }
 
 /// Starts to bring objects into RAM; returns how many were started.
@@ -178,10 +169,7 @@ pub unsafe extern "C" fn dh_scatter(
 /// `objects` has `count` pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dh_prefetch(objects: *const *mut c_void, count: usize) -> isize {
-    if count == 0 {
-        return 0;
-    }
-    if objects.is_null() {
+    if objects.is_null() && count > 0 {
         return DH_EINVAL as isize;
     }
     // SAFETY: the caller's promise; what is no live object is refused.
@@ -191,13 +179,13 @@ pub unsafe extern "C" fn dh_prefetch(objects: *const *mut c_void, count: usize) 
 /// Keeps an object in RAM, touchable without a fault, until `dh_unpin`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dh_pin(object: *const c_void) -> c_int {
-    if object.is_null() { DH_EOBJECT } else { zero_or_code(objects::pin(object.cast())) }
+    zero_or_code(objects::pin(object.cast()))
 }
 
 /// Ends one `dh_pin`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dh_unpin(object: *const c_void) -> c_int {
-    if object.is_null() { DH_EOBJECT } else { zero_or_code(objects::unpin(object.cast())) }
+    zero_or_code(objects::unpin(object.cast()))
 }
 
 /// Tells how an object will be used: `DH_HOT`, `DH_COLD`, `DH_SEQUENTIAL` or `DH_ONCE`.
@@ -210,7 +198,7 @@ pub extern "C" fn dh_advise(object: *const c_void, advice: c_int) -> c_int {
         DH_ONCE => Advice::Once,
         _ => return DH_EINVAL,
     };
-    if object.is_null() { DH_EOBJECT } else { zero_or_code(objects::advise(object.cast(), advice)) }
+    zero_or_code(objects::advise(object.cast(), advice))
 }
 
 #[cfg(test)]

@@ -1,46 +1,32 @@
 //! Objects: allocation of objects on pages of their own, and access to them without page faults.
 //!
 //! The calls without faults take the address of any live allocation of the heap, and of an element
-//! of an array of objects. What is in RAM is copied at once (`pager/direct`), the rest is collected
-//! and read together (`pager/access`).
+//! of an array of objects (`transfer` moves the bytes).
 //!
 //! Guarantees: the calls agree with plain pointers that other threads use at the same time.
-//! Never: panics on bad input; touches the program's buffers while an object is owned.
+//! Never: panics on bad input.
 //! Threads: any, outside the fault path.
 
 pub(crate) mod boxed;
+mod place;
+mod transfer;
 
 use core::ptr;
 
-use deepheap_heap::{ObjectShape, PAGE, PageNo};
+use deepheap_heap::{ObjectShape, PAGE};
 use deepheap_maps::PinKind;
-use deepheap_pager::{
-    AccessBuffer, AccessError, AccessReason, CALL_PIECES, Direct, Moves, Operation, Pager, Piece,
-};
+use deepheap_pager::Operation;
 use deepheap_policy::replacement::{ONCE, REUSE_MAX};
-use deepheap_sys::memory::byte_copy;
 use deepheap_sys::threads::signals::open_fault_signal;
-use deepheap_sys::threads::tls;
 
-use crate::memory::allocate::free;
+use crate::memory::allocate::{SIZE_MAX, free};
+use crate::memory::residency;
 use crate::process::start::start_from_environment;
 use crate::runtime::{Inside, Runtime, running, running_at};
-use crate::stats::observe::count_moves;
 
-/// Why a call could not be served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ObjectError {
-    /// The pointer is not a live allocation of this heap.
-    NotAnObject,
-    /// Offset and length reach beyond the object.
-    OutOfBounds,
-    /// The device failed, or bytes do not match their checksum.
-    Unreadable,
-    /// The store takes no more, so nothing can be evicted.
-    NoRoom,
-    /// Memory or descriptors are lacking.
-    Resources,
-}
+pub use place::ObjectError;
+use place::{Place, pages_of};
+use transfer::Transfer;
 
 /// Pages of one object that `prefetch` looks at: as many as the pager keeps waiting.
 const PAGES_AHEAD: usize = 1024;
@@ -72,12 +58,11 @@ impl Runtime {
     pub(crate) fn allocate_objects(&'static self, count: usize, size: usize) -> *mut u8 {
         open_fault_signal();
         let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
-        let stride = stride(size);
+        let stride = if size > SIZE_MAX { usize::MAX } else { stride(size) };
+        let bytes = count.checked_mul(stride).filter(|bytes| *bytes <= SIZE_MAX);
+        let Some(bytes) = bytes.filter(|_| !self.is_read_only()) else { return ptr::null_mut() };
         if count > 1 && stride < PAGE {
-            return count.checked_mul(stride).map_or(ptr::null_mut(), |bytes| self.malloc(bytes));
-        }
-        if self.is_read_only() {
-            return ptr::null_mut();
+            return self.malloc(bytes);
         }
         let allocated = self.relieved(|| self.heap.allocate_object_array(count, size));
         allocated.map_or(ptr::null_mut(), |allocated| allocated.ptr as *mut u8)
@@ -171,7 +156,7 @@ pub unsafe fn gather(
     buffer: *mut u8,
 ) -> Result<usize, ObjectError> {
     // SAFETY: the caller's promise.
-    unsafe { transfer(Operation::Read, objects, count, offset, length, buffer) }
+    unsafe { Transfer { operation: Operation::Read, objects, count, offset, length, buffer }.run() }
 }
 
 /// Copies `length` bytes for each object, packed in `buffer`, to `offset` of the objects. Returns
@@ -191,7 +176,9 @@ pub unsafe fn scatter(
 ) -> Result<usize, ObjectError> {
     let (objects, buffer) = (objects.cast::<*const u8>(), buffer.cast_mut());
     // SAFETY: the caller's promise; a write only reads the buffer.
-    unsafe { transfer(Operation::Write, objects, count, offset, length, buffer) }
+    unsafe {
+        Transfer { operation: Operation::Write, objects, count, offset, length, buffer }.run()
+    }
 }
 
 /// Starts to bring the objects into RAM, of larger ones as many pages as may wait at a time
@@ -225,7 +212,8 @@ pub unsafe fn prefetch(objects: *const *const u8, count: usize) -> Result<usize,
         let mut addresses = [0; TOGETHER];
         let mut some = 0;
         for object in (first..count.min(first + TOGETHER)).map(address) {
-            let pages = pages_of(object, size_of(runtime, object).unwrap_or(1).max(1));
+            let size = Place { runtime, address: object }.size();
+            let pages = pages_of(object, size.unwrap_or(1).max(1));
             if pages.len() == 1 {
                 addresses[some] = object;
                 some += 1;
@@ -250,12 +238,10 @@ pub fn pin(object: *const u8) -> Result<(), ObjectError> {
         let pinned = deepheap_maps::pin(object as usize, 1, PinKind::Wish);
         return pinned.map_err(|_| ObjectError::Resources);
     }
-    let bytes = bytes_of(object)?;
+    let (place, bytes) = live(object)?;
     // A pin in plain mode would be forgotten when it ends, and the unpin would end another's.
-    if running_at(object as usize).and_then(|runtime| runtime.managed()).is_none() {
-        return Err(ObjectError::Resources);
-    }
-    let is_pinned = crate::memory::residency::pin_for_long(object as usize, bytes);
+    let is_pinned =
+        place.runtime.managed().is_some() && residency::pin_for_long(place.address, bytes);
     is_pinned.then_some(()).ok_or(ObjectError::Resources)
 }
 
@@ -268,8 +254,8 @@ pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
         deepheap_maps::unpin(object as usize, 1);
         return Ok(());
     }
-    let bytes = bytes_of(object)?;
-    crate::memory::residency::unpin_for_long(object as usize, bytes);
+    let (place, bytes) = live(object)?;
+    residency::unpin_for_long(place.address, bytes);
     Ok(())
 }
 
@@ -278,10 +264,9 @@ pub fn unpin(object: *const u8) -> Result<(), ObjectError> {
 /// # Errors
 /// `NotAnObject`.
 pub fn advise(object: *const u8, advice: Advice) -> Result<(), ObjectError> {
-    let bytes = bytes_of(object)?;
-    let runtime = running_at(object as usize);
-    let Some(pager) = runtime.and_then(|runtime| runtime.pager()) else { return Ok(()) };
-    let pages = pages_of(object as usize, bytes);
+    let (place, bytes) = live(object)?;
+    let Some(pager) = place.runtime.pager() else { return Ok(()) };
+    let pages = pages_of(place.address, bytes);
     match advice {
         Advice::Hot => {
             pager.prefetch(pages.clone());
@@ -306,345 +291,14 @@ fn prefetch_in_maps(addresses: impl Iterator<Item = usize> + Clone) -> Result<us
     Ok(addresses.filter(|&address| deepheap_maps::prefetch(pointer(address))).count())
 }
 
-/// `transfer` for addresses in maps: what is not in RAM is read side by side, then all is copied.
-///
-/// # Safety
-/// As for `transfer`.
-unsafe fn transfer_in_maps(
-    operation: Operation,
-    objects: *const *const u8,
-    count: usize,
-    offset: usize,
-    length: usize,
-    buffer: *mut u8,
-) -> Result<usize, ObjectError> {
-    // Objects of so many come together; those that come into RAM stay until they are copied, as a
-    // rule.
-    const TOGETHER: usize = deepheap_maps::ROWS_MAX;
-    // One alone is read when it is touched, and costs nothing more if it is in RAM.
-    let gathers = operation == Operation::Read && length <= PAGE && count > 1;
-    let mut rows = {
-        let _inside = Inside::enter();
-        vec![0u8; if gathers { count.min(TOGETHER) * length } else { 0 }]
-    };
-    let done = (0..count).step_by(TOGETHER).try_for_each(|first| {
-        let some = first..count.min(first + TOGETHER);
-        let mut addresses = [0; TOGETHER];
-        for index in some.clone() {
-            // SAFETY: the caller's promise.
-            let object = unsafe { *objects.add(index) };
-            let left = deepheap_maps::bytes_from(object);
-            let left = left.ok_or((index, ObjectError::NotAnObject))?;
-            if offset.checked_add(length).is_none_or(|end| end > left) {
-                return Err((index, ObjectError::OutOfBounds));
-            }
-            addresses[index - first] = object as usize + offset;
-        }
-        let addresses = &addresses[..some.len()];
-        let copied = {
-            let _inside = Inside::enter();
-            match gathers {
-                true => deepheap_maps::gather_absent(addresses, length, &mut rows),
-                false => {
-                    deepheap_maps::bring_in(addresses.iter().copied(), length);
-                    0
-                }
-            }
-        };
-        for index in some {
-            let at = index - first;
-            // SAFETY: the caller's promise, and the bounds were checked. Nothing is owned: it may
-            // fault.
-            unsafe {
-                let part = buffer.add(index * length);
-                match copied >> at & 1 {
-                    0 => copy_plainly(operation, *objects.add(index), offset, part, length),
-                    _ => part.copy_from_nonoverlapping(rows.as_ptr().add(at * length), length),
-                }
-            }
-        }
-        Ok(())
-    });
-    let _inside = Inside::enter();
-    drop(rows);
-    match done {
-        Ok(()) => Ok(count),
-        Err((0, error)) => Err(error),
-        Err((index, _)) => Ok(index),
-    }
-}
-
-/// Bytes of the live allocation that starts at `object`; from an element of less than 128 bytes,
-/// whose own are not known, to the end of its page: the same for as long as it lives.
-fn bytes_of(object: *const u8) -> Result<usize, ObjectError> {
-    let runtime = running_at(object as usize).ok_or(ObjectError::NotAnObject)?;
-    let at = object as usize;
-    let to_the_end = || is_inside(runtime, at).then(|| PAGE - at % PAGE);
-    size_of(runtime, at).or_else(to_the_end).ok_or(ObjectError::NotAnObject)
+/// Where a live object is, and how many bytes it has.
+fn live(object: *const u8) -> Result<(Place, usize), ObjectError> {
+    let place = Place::of(object).ok_or(ObjectError::NotAnObject)?;
+    Ok((place, place.bytes().ok_or(ObjectError::NotAnObject)?))
 }
 
 /// Whether `address` is that of a live object, not of memory pages.
 pub fn is_object(address: *const u8) -> bool {
     let runtime = running_at(address as usize);
     runtime.is_some_and(|runtime| runtime.heap.object_at(address as usize).is_some())
-}
-
-/// Whether memory pages that are in use are there, and no allocation or free room for one begins:
-/// an element of an array of small objects. The caller answers for the bounds.
-fn is_inside(runtime: &Runtime, object: usize) -> bool {
-    is_in_use(runtime, object)
-        && !runtime.heap.is_object_page(page_no(runtime, object))
-        && runtime.heap.usable_size(object).is_none()
-}
-
-/// Whether a page that is in use is there.
-fn is_in_use(runtime: &Runtime, address: usize) -> bool {
-    runtime.heap.contains(address) && !runtime.heap.page_is_free(page_no(runtime, address))
-}
-
-/// The page of an address of the heap.
-fn page_no(runtime: &Runtime, address: usize) -> PageNo {
-    PageNo(((address - runtime.region_base) / PAGE) as u32)
-}
-
-/// The pages of a range, by their addresses.
-fn pages_of(address: usize, bytes: usize) -> impl ExactSizeIterator<Item = usize> + Clone {
-    (page_of(address)..address + bytes).step_by(PAGE)
-}
-
-/// Where the page of an address begins.
-fn page_of(address: usize) -> usize {
-    address & !(PAGE - 1)
-}
-
-/// Bytes of the live allocation, or of the element of a live array of objects, that starts there.
-fn size_of(runtime: &Runtime, object: usize) -> Option<usize> {
-    let element = runtime.heap.object_at(object).map(|shape| shape.size);
-    element.or_else(|| runtime.heap.allocation_size(object))
-}
-
-/// Whether the bytes may be touched: `NotAnObject` or `OutOfBounds` if not.
-fn check(
-    runtime: &Runtime,
-    object: usize,
-    offset: usize,
-    length: usize,
-) -> Result<(), ObjectError> {
-    let end = offset.checked_add(length).ok_or(ObjectError::OutOfBounds)?;
-    match size_of(runtime, object) {
-        Some(bytes) if end > bytes => Err(ObjectError::OutOfBounds),
-        Some(_) => Ok(()),
-        None if !is_inside(runtime, object) => Err(ObjectError::NotAnObject),
-        None => match object.checked_add(end) {
-            Some(end) if are_in_use(runtime, object + offset, end) => Ok(()),
-            _ => Err(ObjectError::OutOfBounds),
-        },
-    }
-}
-
-/// Whether all pages from the first byte to the last one before `end` are in use; without bytes,
-/// the page that comes before. How far an object among them reaches, the pager knows.
-fn are_in_use(runtime: &Runtime, first: usize, end: usize) -> bool {
-    (page_of(first.min(end - 1))..end).step_by(PAGE).all(|page| is_in_use(runtime, page))
-}
-
-/// Pieces that wait to be done in one call of the pager.
-struct Waiting {
-    pager: &'static Pager,
-    operation: Operation,
-    buffer: AccessBuffer<'static>,
-    pieces: [Piece; CALL_PIECES],
-    /// Where the program's bytes of each piece are, and of which object they are.
-    parts: [(*mut u8, usize); CALL_PIECES],
-    count: usize,
-}
-
-impl Waiting {
-    fn new(pager: &'static Pager, operation: Operation) -> Waiting {
-        Waiting {
-            pager,
-            operation,
-            buffer: pager.access_buffer(),
-            pieces: [Piece { address: 0, length: 0 }; CALL_PIECES],
-            parts: [(ptr::null_mut(), 0); CALL_PIECES],
-            count: 0,
-        }
-    }
-
-    /// Adds a piece; false if there are as many as a call takes.
-    ///
-    /// # Safety
-    /// `part` holds, or has room for, the piece's bytes.
-    unsafe fn push(&mut self, piece: Piece, part: *mut u8, object: usize) -> bool {
-        if self.count == CALL_PIECES {
-            return false;
-        }
-        if self.operation == Operation::Write {
-            // SAFETY: the caller's promise; the buffer has a page for each piece.
-            unsafe {
-                self.buffer.bytes(self.count).copy_from_nonoverlapping(part, piece.length);
-            }
-        }
-        self.pieces[self.count] = piece;
-        self.parts[self.count] = (part, object);
-        self.count += 1;
-        true
-    }
-
-    /// Does all of them; then none waits.
-    ///
-    /// # Errors
-    /// The first object that failed, and why.
-    ///
-    /// # Safety
-    /// As for `push`, for all that were pushed.
-    unsafe fn flush(&mut self, runtime: &Runtime) -> Result<(), (usize, ObjectError)> {
-        let mut moves = Moves::default();
-        let pieces = &self.pieces[..self.count];
-        let done = self.pager.access(self.operation, pieces, &self.buffer, &mut moves);
-        count_moves(runtime.stats, tls::lane(), &moves);
-        let good = done.map_or_else(|AccessError { piece, .. }| piece, |()| self.count);
-        if self.operation == Operation::Read {
-            for index in 0..good {
-                let bytes = self.buffer.bytes(index);
-                // SAFETY: the caller's promise. Nothing is owned: it may fault.
-                unsafe {
-                    let part = self.parts[index].0;
-                    part.copy_from_nonoverlapping(bytes, self.pieces[index].length);
-                }
-            }
-        }
-        self.count = 0;
-        done.map_err(|AccessError { piece, reason }| {
-            let error = match reason {
-                AccessReason::NotManaged => ObjectError::NotAnObject,
-                AccessReason::OutOfBounds => ObjectError::OutOfBounds,
-                AccessReason::Unreadable(_) => ObjectError::Unreadable,
-                AccessReason::NoRoom(_) => ObjectError::NoRoom,
-            };
-            (self.parts[piece].1, error)
-        })
-    }
-}
-
-/// Moves bytes between objects and the packed buffer.
-///
-/// # Safety
-/// The objects are live; `buffer` holds, or has room for, `count * length` bytes.
-unsafe fn transfer(
-    operation: Operation,
-    objects: *const *const u8,
-    count: usize,
-    offset: usize,
-    length: usize,
-    buffer: *mut u8,
-) -> Result<usize, ObjectError> {
-    open_fault_signal();
-    if count == 0 {
-        return Ok(0);
-    }
-    // SAFETY: the caller's promise.
-    let first = unsafe { *objects };
-    if deepheap_maps::owns(first) {
-        // SAFETY: the caller's promise.
-        return unsafe { transfer_in_maps(operation, objects, count, offset, length, buffer) };
-    }
-    let runtime = running_at(first.addr()).ok_or(ObjectError::NotAnObject)?;
-    let pager = runtime.pager();
-    // Only what is not in RAM needs one.
-    let mut waiting: Option<Waiting> = None;
-    let mut failed = None;
-    'objects: for index in 0..count {
-        // SAFETY: the caller's promise.
-        let (object, part) = unsafe { (*objects.add(index), buffer.add(index * length)) };
-        if let Err(error) = check(runtime, object as usize, offset, length) {
-            failed = Some((index, error));
-            break;
-        }
-        let Some(pager) = pager else {
-            // Nothing is managed: ordinary memory.
-            // SAFETY: the caller's promise, and the bounds were checked.
-            unsafe { copy_plainly(operation, object, offset, part, length) };
-            continue;
-        };
-        let (mut at, end) = (object as usize + offset, object as usize + offset + length);
-        while at < end {
-            let piece = Piece { address: at, length: (PAGE - at % PAGE).min(end - at) };
-            // SAFETY: inside the object's part of the program's buffer.
-            let to = unsafe { part.add(at - (object as usize + offset)) };
-            // Two writes to one object stay in order: none overtakes those that wait.
-            let may_overtake = operation == Operation::Read
-                || waiting.as_ref().is_none_or(|waiting| waiting.count == 0);
-            // SAFETY: as above.
-            if may_overtake && unsafe { do_directly(pager, operation, piece, to) } {
-                at += piece.length;
-                continue;
-            }
-            let waiting = waiting.get_or_insert_with(|| Waiting::new(pager, operation));
-            // SAFETY: as above.
-            if unsafe { waiting.push(piece, to, index) } {
-                at += piece.length;
-                continue;
-            }
-            // SAFETY: as above, for each piece.
-            if let Err(error) = unsafe { waiting.flush(runtime) } {
-                failed = Some(error);
-                break 'objects;
-            }
-        }
-    }
-    if let Some(waiting) = &mut waiting
-        && waiting.count > 0
-    {
-        // SAFETY: as above. What comes before an object that failed is done all the same.
-        if let Err(error) = unsafe { waiting.flush(runtime) } {
-            failed = Some(error);
-        }
-    }
-    match failed {
-        None => Ok(count),
-        Some((0, error)) => Err(error),
-        Some((done, _)) => Ok(done),
-    }
-}
-
-/// Does a piece of an object in RAM; false if only `access` can.
-///
-/// # Safety
-/// The object is live; `part` holds, or has room for, the piece's bytes.
-unsafe fn do_directly(pager: &Pager, operation: Operation, piece: Piece, part: *mut u8) -> bool {
-    let mapped = piece.address as *mut u8;
-    // SAFETY: the caller's promise. Through the mapping the copy faults as a pointer would: nothing
-    // is owned. If the fault cannot be served, `access` tells why.
-    unsafe {
-        let (direct, to, from) = match operation {
-            Operation::Read => (pager.read_directly(piece, part), part, mapped.cast_const()),
-            _ => (pager.write_directly(piece, part), mapped, part.cast_const()),
-        };
-        match direct {
-            Direct::Done => true,
-            Direct::Mapped => byte_copy::copy(to, from, piece.length),
-            Direct::Refused => false,
-        }
-    }
-}
-
-/// # Safety
-/// Both are `length` bytes long.
-unsafe fn copy_plainly(
-    operation: Operation,
-    object: *const u8,
-    offset: usize,
-    part: *mut u8,
-    length: usize,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let object = object.cast_mut().add(offset);
-        match operation {
-            Operation::Read => part.copy_from_nonoverlapping(object, length),
-            Operation::Write => object.copy_from_nonoverlapping(part, length),
-            Operation::Fetch(_) => {}
-        }
-    }
 }

@@ -33,32 +33,37 @@ pub(crate) fn publish_gauges(runtime: &Runtime) {
         return running().map_or((), publish_gauges);
     }
     // While a heap is being opened or closed the gauges stay as they are.
-    let Some(all) = Heaps::of_process(runtime) else { return };
+    let Some(mut all) = heaps_of_process(runtime) else { return };
     publish_stalls(runtime);
     // The handler stacks are the process's.
     let stacks = runtime.pager().map_or(0, |_| handler_stack::resident_bytes());
-    for (number, bytes) in [
-        (number!(budget_bytes), runtime.present_ram()),
-        (number!(budget_most_bytes), runtime.config.ram as usize),
-        (number!(stall_bound_ppm), runtime.config.stall.map_or(0, |bound| bound.ppm() as usize)),
-        (number!(mapped_bytes), runtime.mapped_pages.load(Ordering::Relaxed) * PAGE),
-        (number!(committed_bytes), all.committed),
-        (number!(allocated_bytes), all.allocated),
-        (number!(page_buffer_bytes), all.page_buffer),
-        (number!(cache_bytes), all.object_cache),
-        (number!(page_table_bytes), all.page_tables),
-        (number!(object_table_bytes), all.object_table),
-        (number!(heap_metadata_bytes), all.heap_metadata),
-        (number!(store_memory_bytes), all.store_memory),
-        (number!(other_bytes), all.other + stacks),
+    all.other_bytes += stacks as u64;
+    all.budget_bytes = runtime.present_ram() as u64;
+    all.budget_most_bytes = runtime.config.ram;
+    all.stall_bound_ppm = runtime.config.stall.map_or(0, |bound| bound.ppm().into());
+    all.mapped_bytes = (runtime.mapped_pages.load(Ordering::Relaxed) * PAGE) as u64;
+    for gauge in [
+        number!(budget_bytes),
+        number!(budget_most_bytes),
+        number!(stall_bound_ppm),
+        number!(mapped_bytes),
+        number!(committed_bytes),
+        number!(allocated_bytes),
+        number!(page_buffer_bytes),
+        number!(cache_bytes),
+        number!(page_table_bytes),
+        number!(object_table_bytes),
+        number!(heap_metadata_bytes),
+        number!(store_memory_bytes),
+        number!(other_bytes),
         // Nothing after the last store was closed.
-        (number!(stored_bytes), all.stored),
-        (number!(store_used_bytes), all.used),
-        (number!(store_capacity_bytes), all.capacity),
+        number!(stored_bytes),
+        number!(store_used_bytes),
+        number!(store_capacity_bytes),
     ] {
-        runtime.stats.set(number, bytes as u64);
+        runtime.stats.set(gauge, gauge.of(&all));
     }
-    runtime.stats.set_managing(all.is_managed);
+    runtime.stats.set_managing(all.managing != 0);
     let Some(pager) = runtime.pager() else { return };
     let store = pager.store().stats();
     let block = PAGE as u64;
@@ -192,63 +197,40 @@ pub(crate) fn count_moves(stats: &StatsPage, shard: usize, moves: &Moves) {
     }
 }
 
-/// What the heap of the process and its durable heaps use together, bytes.
-#[derive(Default)]
-struct Heaps {
-    is_managed: bool,
-    /// What may hold something.
-    committed: usize,
-    /// Live allocations.
-    allocated: usize,
-    page_buffer: usize,
-    object_cache: usize,
-    page_tables: usize,
-    object_table: usize,
-    heap_metadata: usize,
-    store_memory: usize,
-    /// Without the handler stacks.
-    other: usize,
-    /// What lives in the stores, what is taken there, and what they can hold.
-    stored: usize,
-    used: usize,
-    capacity: usize,
+/// The gauges of the process's heap and its durable heaps together, but for the handler stacks; none
+/// while a durable heap is being opened or closed.
+fn heaps_of_process(own: &Runtime) -> Option<Stats> {
+    let mut all = Stats::default();
+    if is_durable_open() {
+        try_hold_durable()?.heaps().for_each(|runtime| add_heap(&mut all, runtime));
+    }
+    add_heap(&mut all, own);
+    Some(all)
 }
 
-impl Heaps {
-    /// All that are open; none while one is being opened or closed.
-    fn of_process(own: &Runtime) -> Option<Heaps> {
-        let mut all = Heaps::default();
-        if is_durable_open() {
-            try_hold_durable()?.heaps().for_each(|runtime| all.add(runtime));
-        }
-        all.add(own);
-        Some(all)
-    }
-
-    fn add(&mut self, runtime: &Runtime) {
-        let committed = runtime.heap.committed_pages() * PAGE;
-        self.committed += committed;
-        self.allocated += runtime.heap.allocated_bytes();
-        self.heap_metadata += runtime.heap.metadata_bytes();
-        let Some(pager) = runtime.pager() else {
-            // All of it is in reach, if it was touched.
-            self.page_buffer += committed;
-            return;
-        };
-        self.is_managed = true;
-        let usage = pager.usage();
-        self.page_buffer += usage.page_buffer;
-        self.object_cache += usage.object_cache;
-        self.page_tables += usage.page_tables;
-        self.object_table += usage.object_table;
-        self.store_memory += usage.store;
-        let other = usage.other + usage.descriptors;
-        self.other += other.saturating_sub(handler_stack::resident_bytes());
-        let (store, segment) = (pager.store().stats(), pager.store().segment_bytes());
-        self.stored += store.live_blocks as usize * PAGE;
-        self.used += (store.segments - store.segments_bare) as usize * segment;
-        self.capacity += store.segments as usize * segment;
-    }
+fn add_heap(all: &mut Stats, runtime: &Runtime) {
+    let committed = (runtime.heap.committed_pages() * PAGE) as u64;
+    all.committed_bytes += committed;
+    all.allocated_bytes += runtime.heap.allocated_bytes() as u64;
+    all.heap_metadata_bytes += runtime.heap.metadata_bytes() as u64;
+    let Some(pager) = runtime.pager() else {
+        // All of it is in RAM, if it was touched.
+        all.page_buffer_bytes += committed;
+        return;
+    };
+    all.managing = 1;
+    let usage = pager.usage();
+    all.page_buffer_bytes += usage.page_buffer as u64;
+    all.cache_bytes += usage.object_cache as u64;
+    all.page_table_bytes += usage.page_tables as u64;
+    all.object_table_bytes += usage.object_table as u64;
+    all.store_memory_bytes += usage.store as u64;
+    let other = usage.other + usage.descriptors;
+    all.other_bytes += other.saturating_sub(handler_stack::resident_bytes()) as u64;
+    let (store, segment) = (pager.store().stats(), pager.store().segment_bytes() as u64);
+    all.stored_bytes += store.live_blocks * PAGE as u64;
+    all.store_used_bytes += (store.segments - store.segments_bare) * segment;
+    all.store_capacity_bytes += store.segments * segment;
 }
 
 /// The statistics of this process; None before the first allocation.
