@@ -45,7 +45,7 @@ const INSIDE: [&str; 10] = [
     "crates/durable/src/heap_file.rs",
     "crates/durable/src/location.rs",
     "crates/maps/src/log/create.rs",
-    "crates/runtime/src/durable/inspect.rs",
+    "crates/durable/src/inspect.rs",
     "crates/runtime/src/settings/machine.rs",
     "crates/runtime/src/stats/observe.rs",
     "crates/runtime/src/settings/obstacles.rs",

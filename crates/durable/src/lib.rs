@@ -3,18 +3,21 @@
 //!
 //! The heap that a process works with, and its checkpoints, are in `deepheap`. Here is what needs
 //! no heap in memory: the file is opened to be written (`location`) or read (`readers`), its tables
-//! are loaded (`load`, `roots`), checkpoints that somebody needs keep their space (`pins`), and
-//! what is done to a file that no process has open (`offline`).
+//! are loaded (`load`, `roots`), checkpoints that somebody needs keep their space (`pins`), a file
+//! is looked into or repaired (`inspect`, `repair`), and what else is done to one that no process
+//! has open (`offline`).
 //!
 //! Must not: be needed by a process without durable heaps; know the heap of `malloc`.
 
 pub mod error;
 pub mod heap_file;
+pub mod inspect;
 pub mod load;
 pub mod location;
 pub mod offline;
 pub mod pins;
 pub mod readers;
+pub mod repair;
 pub mod roots;
 
 pub use error::OpenError;

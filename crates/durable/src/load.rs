@@ -46,22 +46,39 @@ pub fn right(is_right: bool, what: &'static str) -> Result<(), DurableError> {
     if is_right { Ok(()) } else { Err(DurableError::Inconsistent(what)) }
 }
 
+/// A heap for the tables of a file, without memory behind it.
+pub fn heap_of(file: &DurableFile) -> Result<Heap, OpenError> {
+    let shape = file.shape();
+    let heap = Heap::new(shape.region_base as usize, shape.region_len as usize);
+    heap.map_err(OpenError::System)
+}
+
 /// Loads heap and roots; whether the heap is new: it has no table.
 pub fn load_heap(file: &DurableFile, heap: &Heap, roots: &Roots) -> Result<bool, OpenError> {
+    let load: &mut Load<'_> = &mut |table, visit: &mut VisitPage<'_>| file.load_table(table, visit);
+    let is_new = load_pages(heap, load)?;
+    if !is_new {
+        heap.loaded().map_err(|bad| OpenError::Damaged(bad.to_string()))?;
+    }
+    load_roots(roots, load)?;
+    Ok(is_new)
+}
+
+/// Loads the pages of a heap's tables; whether there was none.
+pub(crate) fn load_pages(heap: &Heap, load: &mut Load<'_>) -> Result<bool, DurableError> {
     let mut is_new = true;
     for shape in Heap::table_shapes(heap.region_bytes()) {
-        file.load_table(shape.id, &mut |page, bytes| {
+        load(shape.id, &mut |page, bytes| {
             is_new = false;
             right(heap.load(shape.id, page, bytes), "a table of the heap")
         })?;
     }
-    if !is_new {
-        heap.loaded().map_err(|bad| OpenError::Damaged(bad.to_string()))?;
-    }
-    file.load_table(Roots::shape().id, &mut |page, bytes| {
-        right(roots.load(page, bytes), "the table of roots")
-    })?;
     Ok(is_new)
+}
+
+/// Loads the roots.
+pub(crate) fn load_roots(roots: &Roots, load: &mut Load<'_>) -> Result<(), DurableError> {
+    load(Roots::shape().id, &mut |page, bytes| right(roots.load(page, bytes), "the table of roots"))
 }
 
 /// The store of a heap, with so many buffers and segments in reserve.

@@ -13,7 +13,7 @@ use deepheap_store::{DurableError, DurableFile, FileDevice, Stamp, WORDS};
 
 use crate::error::OpenError;
 use crate::heap_file::HeapFile;
-use crate::load::{expect_tables, load_heap, open_store};
+use crate::load::{expect_tables, heap_of, load_heap, open_store};
 use crate::location::{self, Found};
 use crate::roots::Roots;
 
@@ -68,9 +68,7 @@ pub fn device_of(path: &Path) -> Result<Arc<FileDevice>, OpenError> {
 /// written to.
 fn check_room(file: &DurableFile, name: &str) -> Result<(), OpenError> {
     let then = file.open_snapshot(name)?;
-    let shape = then.shape();
-    let heap = deepheap_heap::Heap::new(shape.region_base as usize, shape.region_len as usize);
-    let heap = heap.map_err(OpenError::System)?;
+    let heap = heap_of(&then)?;
     load_heap(&then, &heap, &Roots::default())?;
     let blocks = heap.committed_pages() as u64 + heap.used_object_blocks();
     let (store, _) = open_store(file, 4, 3)?;

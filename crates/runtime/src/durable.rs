@@ -8,11 +8,12 @@
 //!   open ──► tables of the last checkpoint are loaded ──► in use ──checkpoint──► in use ... close
 //! ```
 //!
-//! Here is the handle: what names a heap, its roots, its end. `open`, `allocate` and
-//! `checkpoint` have the rest.
+//! Here is the handle: what names a heap, its roots, its memory, its end, and the request for a
+//! checkpoint.
 //!
 //! Guarantees: a heap that was closed was saved whole; one that was abandoned is what its last
-//! checkpoint holds.
+//! checkpoint holds. When `Ticket::wait` has answered a checkpoint, what the heap held at the
+//! request is durable.
 //! Never: in a forked child: the memory is not there.
 //! Threads: any, outside the fault path. Lock order: the file, then the cache, then as in a fork:
 //! growth, the heap, the gate.
@@ -22,13 +23,10 @@ pub(crate) mod checkpoint;
 pub(crate) mod compact;
 pub(crate) mod error;
 pub(crate) mod full_wait;
-pub mod inspect;
 pub(crate) mod open;
 pub(crate) mod options;
-pub mod repair;
 pub(crate) mod snapshots;
 pub(crate) mod state;
-pub(crate) mod ticket;
 pub(crate) mod worker;
 
 use core::sync::atomic::Ordering;
@@ -43,6 +41,7 @@ use deepheap_sys::threads::thread;
 use crate::durable::error::CheckpointError;
 use crate::durable::state::Durable;
 use crate::durable::worker::Checkpoint;
+use crate::memory::allocate::ALIGN;
 use crate::runtime::{Inside, Runtime, durable_at, hold_durable, is_open, running};
 use crate::stats::observe::publish_gauges;
 
@@ -122,6 +121,45 @@ impl DurableHeap {
         &self.durable.path
     }
 
+    /// Allocates `size` bytes, byte-granular; null means ENOMEM.
+    pub fn malloc(&self, size: usize) -> *mut u8 {
+        self.runtime.malloc_durable(size, ALIGN)
+    }
+
+    /// Allocates `size` bytes at a multiple of `align`, a power of two; null means ENOMEM.
+    pub fn aligned_alloc(&self, align: usize, size: usize) -> *mut u8 {
+        self.runtime.malloc_durable(size, align.max(ALIGN))
+    }
+
+    /// Allocates `count` objects of `size` bytes, as [`crate::objects::allocate`] does; null means
+    /// ENOMEM.
+    pub fn allocate_objects(&self, count: usize, size: usize) -> *mut u8 {
+        self.runtime.allocate_objects(count, size)
+    }
+
+    /// Asks for a checkpoint of what the heap holds now, and does not wait for it. Requests that
+    /// come before the worker's checkpoint has begun become one. `close` serves what was asked for.
+    pub fn checkpoint_async(&self) -> Ticket {
+        // A forked child is told when it waits.
+        let number = if self.is_open() { self.durable.requests.ask() } else { 0 };
+        Ticket { heap: *self, number }
+    }
+
+    /// The ticket of this number; none if none was handed out.
+    pub fn ticket(&self, number: u64) -> Option<Ticket> {
+        let is_one = !self.is_open() || (1..=self.durable.requests.asked()).contains(&number);
+        is_one.then_some(Ticket { heap: *self, number })
+    }
+
+    /// The newest checkpoint, whoever made it.
+    ///
+    /// # Errors
+    /// Why the worker failed to make one, if it has made none since.
+    pub fn newest_checkpoint(&self) -> Result<Checkpoint, CheckpointError> {
+        self.pager()?;
+        self.durable.requests.newest()
+    }
+
     /// Makes a checkpoint and closes the heap: its memory is not there any more. It holds what was
     /// asked for as well. If the checkpoint fails the heap stays open. None is made of a heap that
     /// was opened for reading alone.
@@ -136,7 +174,7 @@ impl DurableHeap {
         self.durable.requests.pause();
         let made = match self.is_read_only() {
             true => Checkpoint::default(),
-            false => self.make_checkpoint(true).inspect_err(|_| self.durable.requests.go_on())?,
+            false => checkpoint::make(self, true).inspect_err(|_| self.durable.requests.go_on())?,
         };
         // SAFETY: the caller's promise.
         unsafe { self.abandon() };
@@ -173,6 +211,31 @@ impl DurableHeap {
             self.runtime.discard();
             let _ = mapping::unmap(base as *mut u8, length);
         }
+    }
+}
+
+/// The request for a checkpoint.
+#[derive(Clone, Copy)]
+#[must_use = "only who waits learns whether the checkpoint was made"]
+pub struct Ticket {
+    heap: DurableHeap,
+    number: u64,
+}
+
+impl Ticket {
+    /// Its number, from 1 on; they grow.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Waits until a checkpoint holds what the heap held at the request. Answers the newest one.
+    ///
+    /// # Errors
+    /// Why it could not be made; the last checkpoint is what it was. If a later one has been made
+    /// by now there is no error: that one holds it, too.
+    pub fn wait(&self) -> Result<Checkpoint, CheckpointError> {
+        self.heap.pager()?;
+        self.heap.durable.requests.wait(self.number)
     }
 }
 

@@ -25,15 +25,14 @@ pub mod stats;
 
 pub use deepheap_durable::OpenError;
 pub use deepheap_durable::heap_file::HeapFile;
+pub use deepheap_durable::{inspect as durable_inspect, repair as durable_repair};
 pub use deepheap_pager::Overcommit;
 pub use deepheap_sys::errno::Errno;
-pub use durable::DurableHeap;
 pub use durable::compact::Compacted;
 pub use durable::error::CheckpointError;
 pub use durable::options::DurableOptions;
-pub use durable::ticket::Ticket;
 pub use durable::worker::Checkpoint;
-pub use durable::{inspect as durable_inspect, repair as durable_repair};
+pub use durable::{DurableHeap, Ticket};
 pub use memory::allocate::{aligned_alloc, calloc, free, malloc, owns, usable_size};
 pub use memory::global_allocator::DeepHeap;
 pub use memory::resize::realloc;

@@ -9,27 +9,8 @@ use core::ptr;
 use deepheap_heap::ThreadCache;
 use deepheap_sys::threads::signals::Blocked;
 
-use crate::durable::DurableHeap;
 use crate::memory::allocate::{ALIGN, SIZE_MAX, invalid, malloc};
 use crate::runtime::{Inside, Runtime};
-
-impl DurableHeap {
-    /// Allocates `size` bytes, byte-granular; null means ENOMEM.
-    pub fn malloc(&self, size: usize) -> *mut u8 {
-        self.runtime.malloc_durable(size, ALIGN)
-    }
-
-    /// Allocates `size` bytes at a multiple of `align`, a power of two; null means ENOMEM.
-    pub fn aligned_alloc(&self, align: usize, size: usize) -> *mut u8 {
-        self.runtime.malloc_durable(size, align.max(ALIGN))
-    }
-
-    /// Allocates `count` objects of `size` bytes, as [`crate::objects::allocate`] does; null means
-    /// ENOMEM.
-    pub fn allocate_objects(&self, count: usize, size: usize) -> *mut u8 {
-        self.runtime.allocate_objects(count, size)
-    }
-}
 
 impl Runtime {
     /// Allocates `size` bytes of this heap; null means ENOMEM.
@@ -41,7 +22,7 @@ impl Runtime {
     }
 
     /// Allocates memory of a durable heap; null means ENOMEM.
-    fn malloc_durable(&'static self, size: usize, align: usize) -> *mut u8 {
+    pub(crate) fn malloc_durable(&'static self, size: usize, align: usize) -> *mut u8 {
         if size > SIZE_MAX || align > SIZE_MAX {
             return ptr::null_mut();
         }

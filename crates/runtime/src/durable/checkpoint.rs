@@ -41,168 +41,168 @@ impl DurableHeap {
     /// # Errors
     /// `CheckpointError`; the last checkpoint is what it was then.
     pub fn checkpoint(&self) -> Result<Checkpoint, CheckpointError> {
-        self.make_checkpoint(false)
+        make(*self, false)
     }
+}
 
-    /// Makes one; the last one before the heap is closed.
-    pub(crate) fn make_checkpoint(&self, is_last: bool) -> Result<Checkpoint, CheckpointError> {
-        self.make_checkpoint_if(is_last, None)?.ok_or(CheckpointError::Closed)
+/// Makes one; the last one before the heap is closed.
+pub(crate) fn make(heap: DurableHeap, is_last: bool) -> Result<Checkpoint, CheckpointError> {
+    make_if(heap, is_last, None)?.ok_or(CheckpointError::Closed)
+}
+
+/// Makes one; none if the reason is none any more, once earlier ones were made.
+fn make_if(
+    heap: DurableHeap,
+    is_last: bool,
+    why: Option<Why>,
+) -> Result<Option<Checkpoint>, CheckpointError> {
+    let pager = heap.pager()?;
+    let _inside = Inside::enter();
+    let begun_ns = clock::monotonic_ns();
+    if heap.is_read_only() {
+        return Err(DurableError::ReadOnly.into());
     }
+    let (durable, store) = (heap.durable, pager.store());
+    let mut file = durable.file.lock();
+    if why == Some(Why::Asked) && durable.requests.are_served() {
+        return Ok(None);
+    }
+    store.make_checkpoint(true);
+    let mut made = write(heap, pager, &mut file, is_last, why);
+    if !matches!(made, Ok(None)) {
+        // Pages of a checkpoint that is given up are handed in again by the next one.
+        pager.end_saving(made.is_ok());
+    }
+    store.make_checkpoint(false);
+    if let Ok(Some(made)) = &mut made {
+        durable.pins.lock().let_go(store, &file.0, durable.descriptor);
+        made.time = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
+        durable.full_wait.begin_anew();
+        durable.requests.made(made);
+    }
+    made
+}
 
-    /// Makes one; none if the reason is none any more, once earlier ones were made.
-    fn make_checkpoint_if(
-        &self,
-        is_last: bool,
-        why: Option<Why>,
-    ) -> Result<Option<Checkpoint>, CheckpointError> {
-        let pager = self.pager()?;
-        let _inside = Inside::enter();
-        let begun_ns = clock::monotonic_ns();
-        if self.is_read_only() {
-            return Err(DurableError::ReadOnly.into());
-        }
-        let (durable, store) = (self.durable, pager.store());
-        let mut file = durable.file.lock();
-        if why == Some(Why::Asked) && durable.requests.are_served() {
+/// Writes one to the file; none if nothing has changed.
+fn write(
+    heap: DurableHeap,
+    pager: &'static Pager,
+    (file, saved_up_to): &mut (DurableFile, SavedUpTo),
+    is_last: bool,
+    why: Option<Why>,
+) -> Result<Option<Checkpoint>, CheckpointError> {
+    let buffer = pager.checkpoint_buffer();
+    let mut made = Checkpoint::default();
+    for pass in 0..PASSES {
+        let written = {
+            // A handler of the program that faulted in between would wait for itself.
+            let _blocked = Blocked::all();
+            pager.write_changed(&buffer)?
+        };
+        made.objects += written;
+        let is_first = pass == 0 && why == Some(Why::Interval);
+        if is_first && marks(heap, pager) == heap.durable.requests.marks() {
             return Ok(None);
         }
-        store.make_checkpoint(true);
-        let mut made = self.write_checkpoint(pager, &mut file, is_last, why);
-        if !matches!(made, Ok(None)) {
-            // Pages of a checkpoint that is given up are handed in again by the next one.
-            pager.end_saving(made.is_ok());
+        if written <= FEW {
+            break;
         }
-        store.make_checkpoint(false);
-        if let Ok(Some(made)) = &mut made {
-            durable.pins.lock().let_go(store, &file.0, durable.descriptor);
-            made.time = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
-            durable.full_wait.begin_anew();
-            durable.requests.made(made);
-        }
-        made
     }
+    pager.store().seal_and_drain();
+    let mut saving = file.begin()?;
+    // So that the cut finds few.
+    save_table(&mut saving, |page| pager.save_cold_table(page))?;
+    let mut tries = 0;
+    let (pin, up_to) = loop {
+        match cut(heap, pager, &buffer, *saved_up_to, &mut saving, &mut made) {
+            Err(CheckpointError::Cut(CutError::Busy | CutError::InUse)) if tries < TRIES => {
+                tries += 1;
+                thread::sleep(TRY_PAUSE);
+            }
+            cut => break cut?,
+        }
+    };
+    made.table_bytes = saving.changed_bytes();
+    // The checkpoint may become durable even if we are not told so: both stay.
+    heap.durable.pins.lock().add(pin, saving.checkpoint());
+    made.number = saving.commit(stamp(is_last))?;
+    *saved_up_to = up_to;
+    Ok(Some(made))
+}
 
-    /// Writes one to the file; none if nothing has changed.
-    fn write_checkpoint(
-        &self,
-        pager: &'static Pager,
-        (file, saved_up_to): &mut (DurableFile, SavedUpTo),
-        is_last: bool,
-        why: Option<Why>,
-    ) -> Result<Option<Checkpoint>, CheckpointError> {
-        let buffer = pager.checkpoint_buffer();
-        let mut made = Checkpoint::default();
-        for pass in 0..PASSES {
-            let written = {
-                // A handler of the program that faulted in between would wait for itself.
-                let _blocked = Blocked::all();
-                pager.write_changed(&buffer)?
+/// By what to see that nothing has changed since.
+pub(crate) fn marks(of: DurableHeap, pager: &Pager) -> Marks {
+    let (heap, store) = (&of.runtime.heap, pager.store().stats());
+    Marks {
+        allocated_bytes: heap.allocated_bytes(),
+        objects: heap.objects_live(),
+        roots_set: of.durable.roots_set.load(Ordering::Relaxed),
+        blocks_appended: store.blocks_appended_fresh,
+        live_bytes: store.live_bytes,
+    }
+}
+
+/// The instant of a checkpoint. Answers the pin of what belongs to it.
+fn cut(
+    heap: DurableHeap,
+    pager: &'static Pager,
+    buffer: &CheckpointBuffer<'_>,
+    since: SavedUpTo,
+    saving: &mut Saving<'_>,
+    made: &mut Checkpoint,
+) -> Result<(PinToken, SavedUpTo), CheckpointError> {
+    let DurableHeap { runtime, durable } = heap;
+    let _blocked = Blocked::all();
+    let mut cache = durable.cache.lock();
+    if let Some(cache) = cache.as_mut() {
+        runtime.heap.flush(cache);
+    }
+    runtime.end_parked_runs();
+    let _growth = runtime.growth.lock();
+    let roots = durable.roots.hold();
+    // No handler of the program runs here: it gets all locks.
+    runtime.heap.fork_prepare();
+    let begun_ns = clock::monotonic_ns();
+    let done = (|| {
+        let cut = pager.begin_cut(buffer)?;
+        made.served = durable.requests.asked();
+        // What comes after is not of this checkpoint.
+        cut.release_writers();
+        let stopped_ns = clock::monotonic_ns() - begun_ns;
+        made.objects += cut.write_changed()?;
+        let store = pager.store();
+        store.seal_and_drain();
+        made.marks = marks(heap, pager);
+        if store.has_failed_writes() {
+            let why = store.failure().unwrap_or(deepheap_store::StoreError::Full);
+            return Err(CheckpointError::Cut(CutError::Store(why)));
+        }
+        let pin = store.pin_all().map_err(CutError::Store)?;
+        let saved = save_table(saving, |page| cut.save_table(page));
+        let mut page = |table, page, bytes: &[u8]| saving.page(table, page, bytes);
+        let saved = saved.and_then(|()| store.save(since, &mut page)).and_then(|up_to| {
+            let mut failed = Ok(());
+            let mut page = |table, number, bytes: &[u8]| {
+                if failed.is_ok() {
+                    failed = page(table, number, bytes);
+                }
             };
-            made.objects += written;
-            let is_first = pass == 0 && why == Some(Why::Interval);
-            if is_first && self.marks(pager) == self.durable.requests.marks() {
-                return Ok(None);
-            }
-            if written <= FEW {
-                break;
+            runtime.heap.save(&mut page);
+            roots.save(&mut page);
+            failed.map(|()| up_to)
+        });
+        made.pause = Duration::from_nanos(stopped_ns.max(cut.longest_wait_ns()));
+        match saved {
+            Ok(up_to) => Ok((pin, up_to)),
+            Err(error) => {
+                store.unpin(pin);
+                Err(CheckpointError::from(error))
             }
         }
-        pager.store().seal_and_drain();
-        let mut saving = file.begin()?;
-        // So that the cut finds few.
-        save_table(&mut saving, |page| pager.save_cold_table(page))?;
-        let mut tries = 0;
-        let (pin, up_to) = loop {
-            match self.cut(pager, &buffer, *saved_up_to, &mut saving, &mut made) {
-                Err(CheckpointError::Cut(CutError::Busy | CutError::InUse)) if tries < TRIES => {
-                    tries += 1;
-                    thread::sleep(TRY_PAUSE);
-                }
-                cut => break cut?,
-            }
-        };
-        made.table_bytes = saving.changed_bytes();
-        // The checkpoint may become durable even if we are not told so: both stay.
-        self.durable.pins.lock().add(pin, saving.checkpoint());
-        made.number = saving.commit(stamp(is_last))?;
-        *saved_up_to = up_to;
-        Ok(Some(made))
-    }
-
-    /// By what to see that nothing has changed since.
-    pub(crate) fn marks(&self, pager: &Pager) -> Marks {
-        let (heap, store) = (&self.runtime.heap, pager.store().stats());
-        Marks {
-            allocated_bytes: heap.allocated_bytes(),
-            objects: heap.objects_live(),
-            roots_set: self.durable.roots_set.load(Ordering::Relaxed),
-            blocks_appended: store.blocks_appended_fresh,
-            live_bytes: store.live_bytes,
-        }
-    }
-
-    /// The instant of a checkpoint. Answers the pin of what belongs to it.
-    fn cut(
-        &self,
-        pager: &'static Pager,
-        buffer: &CheckpointBuffer<'_>,
-        since: SavedUpTo,
-        saving: &mut Saving<'_>,
-        made: &mut Checkpoint,
-    ) -> Result<(PinToken, SavedUpTo), CheckpointError> {
-        let runtime = self.runtime;
-        let _blocked = Blocked::all();
-        let mut cache = self.durable.cache.lock();
-        if let Some(cache) = cache.as_mut() {
-            runtime.heap.flush(cache);
-        }
-        runtime.end_parked_runs();
-        let _growth = runtime.growth.lock();
-        let roots = self.durable.roots.hold();
-        // No handler of the program runs here: it gets all locks.
-        runtime.heap.fork_prepare();
-        let begun_ns = clock::monotonic_ns();
-        let done = (|| {
-            let cut = pager.begin_cut(buffer)?;
-            made.served = self.durable.requests.asked();
-            // What comes after is not of this checkpoint.
-            cut.release_writers();
-            let stopped_ns = clock::monotonic_ns() - begun_ns;
-            made.objects += cut.write_changed()?;
-            let store = pager.store();
-            store.seal_and_drain();
-            made.marks = self.marks(pager);
-            if store.has_failed_writes() {
-                let why = store.failure().unwrap_or(deepheap_store::StoreError::Full);
-                return Err(CheckpointError::Cut(CutError::Store(why)));
-            }
-            let pin = store.pin_all().map_err(CutError::Store)?;
-            let saved = save_table(saving, |page| cut.save_table(page));
-            let mut page = |table, page, bytes: &[u8]| saving.page(table, page, bytes);
-            let saved = saved.and_then(|()| store.save(since, &mut page)).and_then(|up_to| {
-                let mut failed = Ok(());
-                let mut page = |table, number, bytes: &[u8]| {
-                    if failed.is_ok() {
-                        failed = page(table, number, bytes);
-                    }
-                };
-                runtime.heap.save(&mut page);
-                roots.save(&mut page);
-                failed.map(|()| up_to)
-            });
-            made.pause = Duration::from_nanos(stopped_ns.max(cut.longest_wait_ns()));
-            match saved {
-                Ok(up_to) => Ok((pin, up_to)),
-                Err(error) => {
-                    store.unpin(pin);
-                    Err(CheckpointError::from(error))
-                }
-            }
-        })();
-        runtime.heap.after_fork();
-        made.cut = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
-        done
-    }
+    })();
+    runtime.heap.after_fork();
+    made.cut = Duration::from_nanos(clock::monotonic_ns() - begun_ns);
+    done
 }
 
 /// Hands pages of the object table in to a checkpoint.
@@ -225,6 +225,6 @@ fn save_table(
 pub(crate) fn make_checkpoints(runtime: &'static Runtime, _: &'static Pager) {
     let Some(heap) = DurableHeap::of(runtime) else { return };
     let name = heap.path().to_string_lossy();
-    let make = |why| heap.make_checkpoint_if(false, Some(why));
+    let make = |why| make_if(heap, false, Some(why));
     heap.durable.requests.serve(heap.durable.every, &name, &make);
 }

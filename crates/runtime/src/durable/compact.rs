@@ -23,6 +23,7 @@ use deepheap_sys::threads::thread;
 
 use crate::durable::DurableHeap;
 use crate::durable::error::CheckpointError;
+use crate::durable::open::open_once;
 use crate::durable::options::DurableOptions;
 use crate::runtime::Inside;
 
@@ -82,7 +83,7 @@ fn collect(of: &HeapFile<'_>) -> Result<Option<String>, OpenError> {
     let options = DurableOptions::parse("")?;
     let opened = {
         let _inside = Inside::enter();
-        DurableHeap::open_once(of, &options)
+        open_once(of, &options)
     };
     let heap = match opened {
         Ok(heap) => heap,

@@ -30,7 +30,7 @@ use deepheap_sys::threads::lock::Lock;
 use crate::control::budget::segment_buffers;
 use crate::control::workers;
 use crate::durable::DurableHeap;
-use crate::durable::checkpoint::make_checkpoints;
+use crate::durable::checkpoint::{make_checkpoints, marks};
 use crate::durable::full_wait::FullWait;
 use crate::durable::options::DurableOptions;
 use crate::durable::state::Durable;
@@ -56,164 +56,162 @@ impl DurableHeap {
         let _inside = Inside::enter();
         let of = HeapFile::with_key_file(path, options.key_file.as_deref())?;
         match options.read_only {
-            true => readers::until_steady(path, || Self::open_once(&of, options)),
-            false => Self::open_once(&of, options),
+            true => readers::until_steady(path, || open_once(&of, options)),
+            false => open_once(&of, options),
         }
     }
+}
 
-    /// As `open`, but for the key. The caller is inside.
-    pub(crate) fn open_once(
-        of: &HeapFile<'_>,
-        options: &DurableOptions,
-    ) -> Result<DurableHeap, OpenError> {
-        let main = running().or_else(start_from_environment).ok_or_else(|| {
-            let text = "deepheap could not start in this process; the reason was told";
-            OpenError::Process(libc::ENOMEM, text.into())
-        })?;
-        let changing = hold_durable();
-        if changing.is_full() {
-            let text =
-                format!("{OPEN_MAX} durable heaps are open in this process; close one first");
-            return Err(OpenError::Process(libc::EMFILE, text));
-        }
-        let whole = main.ram() as u64;
-        let ram = options.ram.bytes_of(whole);
-        if ram < RAM_MIN_BYTES || whole.saturating_sub(ram) < RAM_MIN_BYTES {
-            let text = format!(
-                "of a RAM budget of {} a durable heap cannot have {}: give both at least {} \
-                 (`ram:` of the heap, and of the process in DEEPHEAP_CONF)",
-                bytes(whole),
-                bytes(ram),
-                bytes(RAM_MIN_BYTES)
-            );
-            return Err(OpenError::Process(libc::ENOMEM, text));
-        }
-        let config = options.config(ram);
-        let (file, descriptor, made) = open_file(of, options, config.segment_bytes)?;
-        let shape = file.shape();
-        let (base, length) = (shape.region_base as usize, shape.region_len as usize);
-        let config = Config { segment_bytes: shape.segment_bytes, ..config };
-        let reserved = mapping::reserve(length, SPAN, base).map_err(OpenError::System)? as usize;
-        if reserved != base {
-            // SAFETY: just reserved, and nobody knows of it.
-            let _ = unsafe { mapping::unmap(reserved as *mut u8, length) };
-            let text = format!(
-                "the heap lives at {base:#x}, and something else is within the {} from there; open \
-                 it before other libraries map memory, or make it anew with another `address:`",
-                bytes(length as u64)
-            );
-            return Err(OpenError::Process(libc::EADDRINUSE, text));
-        }
-        // SAFETY: our own reservation.
-        let opened = unsafe { mapping::advise(base as *mut u8, length, Advice::DontFork) }
-            .map_err(OpenError::System)
-            .and_then(|()| Self::load(main, of.path, options, config, file, descriptor));
-        let heap = opened.inspect_err(|_| {
-            // SAFETY: our own reservation, which nobody uses.
-            let _ = unsafe { mapping::unmap(base as *mut u8, length) };
-        })?;
-        made.stays();
-        main.lend(heap.runtime.ram());
-        changing.add(heap.runtime);
-        workers::start(heap.runtime);
-        workers::spawn(heap.runtime, c"deepheap-commit", make_checkpoints);
-        Ok(heap)
+/// As `open`, but for the key. The caller is inside.
+pub(crate) fn open_once(
+    of: &HeapFile<'_>,
+    options: &DurableOptions,
+) -> Result<DurableHeap, OpenError> {
+    let main = running().or_else(start_from_environment).ok_or_else(|| {
+        let text = "deepheap could not start in this process; the reason was told";
+        OpenError::Process(libc::ENOMEM, text.into())
+    })?;
+    let changing = hold_durable();
+    if changing.is_full() {
+        let text = format!("{OPEN_MAX} durable heaps are open in this process; close one first");
+        return Err(OpenError::Process(libc::EMFILE, text));
     }
+    let whole = main.ram() as u64;
+    let ram = options.ram.bytes_of(whole);
+    if ram < RAM_MIN_BYTES || whole.saturating_sub(ram) < RAM_MIN_BYTES {
+        let text = format!(
+            "of a RAM budget of {} a durable heap cannot have {}: give both at least {} \
+             (`ram:` of the heap, and of the process in DEEPHEAP_CONF)",
+            bytes(whole),
+            bytes(ram),
+            bytes(RAM_MIN_BYTES)
+        );
+        return Err(OpenError::Process(libc::ENOMEM, text));
+    }
+    let config = options.config(ram);
+    let (file, descriptor, made) = open_file(of, options, config.segment_bytes)?;
+    let shape = file.shape();
+    let (base, length) = (shape.region_base as usize, shape.region_len as usize);
+    let config = Config { segment_bytes: shape.segment_bytes, ..config };
+    let reserved = mapping::reserve(length, SPAN, base).map_err(OpenError::System)? as usize;
+    if reserved != base {
+        // SAFETY: just reserved, and nobody knows of it.
+        let _ = unsafe { mapping::unmap(reserved as *mut u8, length) };
+        let text = format!(
+            "the heap lives at {base:#x}, and something else is within the {} from there; open \
+             it before other libraries map memory, or make it anew with another `address:`",
+            bytes(length as u64)
+        );
+        return Err(OpenError::Process(libc::EADDRINUSE, text));
+    }
+    // SAFETY: our own reservation.
+    let opened = unsafe { mapping::advise(base as *mut u8, length, Advice::DontFork) }
+        .map_err(OpenError::System)
+        .and_then(|()| load(main, of.path, options, config, file, descriptor));
+    let heap = opened.inspect_err(|_| {
+        // SAFETY: our own reservation, which nobody uses.
+        let _ = unsafe { mapping::unmap(base as *mut u8, length) };
+    })?;
+    made.stays();
+    main.lend(heap.runtime.ram());
+    changing.add(heap.runtime);
+    workers::start(heap.runtime);
+    workers::spawn(heap.runtime, c"deepheap-commit", make_checkpoints);
+    Ok(heap)
+}
 
-    /// Makes a runtime of what a file holds.
-    fn load(
-        main: &'static Runtime,
-        path: &Path,
-        options: &DurableOptions,
-        config: Config,
-        file: DurableFile,
-        descriptor: RawFd,
-    ) -> Result<DurableHeap, OpenError> {
-        let shape = file.shape();
-        let region = (shape.region_base as usize, shape.region_len as usize);
-        let ram = config.ram as usize;
-        let durable = Durable {
-            path: path.to_owned(),
-            descriptor,
-            file: Lock::new((file, SavedUpTo::default())),
-            cache: Lock::new(None),
-            roots: Roots::default(),
-            pins: Lock::default(),
-            is_read_only: options.read_only,
-            borrowed: ram,
-            requests: Requests::default(),
-            roots_set: AtomicU64::new(0),
-            every: options.checkpoint.filter(|_| !options.read_only),
-            full_wait: FullWait::default(),
-        };
-        let runtime = Runtime::in_region(config, main.stats, region, Some(durable));
-        let runtime = Box::new(runtime.map_err(OpenError::System)?);
-        // SAFETY: `Runtime::discard` takes it back if this fails, or at the close.
-        let runtime: &'static Runtime = unsafe { &*Box::into_raw(runtime) };
-        let heap = Self::of(runtime).ok_or(OpenError::System(Errno::EINVAL))?;
-        // SAFETY: nobody else knows of it.
-        heap.fill().inspect_err(|_| unsafe { runtime.discard() })?;
-        Ok(heap)
-    }
+/// Makes a runtime of what a file holds.
+fn load(
+    main: &'static Runtime,
+    path: &Path,
+    options: &DurableOptions,
+    config: Config,
+    file: DurableFile,
+    descriptor: RawFd,
+) -> Result<DurableHeap, OpenError> {
+    let shape = file.shape();
+    let region = (shape.region_base as usize, shape.region_len as usize);
+    let ram = config.ram as usize;
+    let durable = Durable {
+        path: path.to_owned(),
+        descriptor,
+        file: Lock::new((file, SavedUpTo::default())),
+        cache: Lock::new(None),
+        roots: Roots::default(),
+        pins: Lock::default(),
+        is_read_only: options.read_only,
+        borrowed: ram,
+        requests: Requests::default(),
+        roots_set: AtomicU64::new(0),
+        every: options.checkpoint.filter(|_| !options.read_only),
+        full_wait: FullWait::default(),
+    };
+    let runtime = Runtime::in_region(config, main.stats, region, Some(durable));
+    let runtime = Box::new(runtime.map_err(OpenError::System)?);
+    // SAFETY: `Runtime::discard` takes it back if this fails, or at the close.
+    let runtime: &'static Runtime = unsafe { &*Box::into_raw(runtime) };
+    let heap = DurableHeap::of(runtime).ok_or(OpenError::System(Errno::EINVAL))?;
+    // SAFETY: nobody else knows of it.
+    fill(heap).inspect_err(|_| unsafe { runtime.discard() })?;
+    Ok(heap)
+}
 
-    /// Fills the tables from the file, and makes the pager.
-    fn fill(&self) -> Result<(), OpenError> {
-        let (runtime, durable) = (self.runtime, self.durable);
-        let mut file = durable.file.lock();
-        let (file, saved_up_to) = &mut *file;
-        let is_new = load_heap(file, &runtime.heap, &durable.roots)?;
-        let shape = file.shape();
-        let reserve = (shape.capacity_bytes / shape.segment_bytes / 64).clamp(3, 8);
-        let (store, up_to) = open_store(file, segment_buffers(&runtime.config), reserve as u32)?;
-        *saved_up_to = up_to;
-        if !runtime.config.discard {
-            store.stop_discards();
-        }
-        if !durable.is_read_only {
-            *durable.pins.lock() = DurablePins::of_opened(&store, file, durable.descriptor)?;
-            // All that is in RAM may have changed, and the cut writes some of it a second time.
-            store.keep_for_checkpoint(runtime.ram() as u64 * 5 / 4);
-            let blocks = runtime.heap.committed_pages() as u64 + runtime.heap.used_object_blocks();
-            store.reserve(blocks).map_err(OpenError::Store)?;
-        }
-        let frames = Frames { userfaultfd: None, is_shared: false };
-        let pager = runtime.make_pager(store, frames, runtime.table_device());
-        let pager = pager.map_err(|error| match error {
-            StartError::Resources(errno) => OpenError::System(errno),
-            error => OpenError::Process(libc::ENOSYS, ManageError::Start(error).to_string()),
-        })?;
-        runtime.publish_pager(pager);
-        let spans = if is_new { 0 } else { runtime.heap.spans_begun() };
-        runtime.growth.lock().spans = spans;
-        let mut first = 0;
-        while first < spans {
-            let kind = runtime.heap.is_object_span(first);
-            let count =
-                (first..spans).take_while(|&span| runtime.heap.is_object_span(span) == kind);
-            let count = count.count();
-            runtime.manage_loaded_spans(pager, first, count).map_err(OpenError::System)?;
-            first += count;
-        }
-        if durable.is_read_only {
-            // The process that makes checkpoints may write over the pages of this one.
-            file.load_table(OBJECT_TABLE, &mut |page, bytes| {
-                pager.trim_table(&mut Moves::default());
-                right(pager.load_table(page, bytes), "the object table")
-            })?;
-        } else {
-            let table = file.saved_table(OBJECT_TABLE)?;
-            right(pager.adopt_table(table), "the object table")?;
-        }
-        // Chunks whose objects were being dropped when the heap was saved.
-        while let Some(idle) = runtime.heap.take_idle_objects() {
-            let resident = pager.discard(idle.run());
-            runtime.heap.recycle_objects(idle, resident);
-        }
-        pager.rebalance();
-        let (number, marks) = (file.checkpoint(), self.marks(pager));
-        durable.requests.made(&Checkpoint { number, marks, ..Checkpoint::default() });
-        Ok(())
+/// Fills the tables from the file, and makes the pager.
+fn fill(heap: DurableHeap) -> Result<(), OpenError> {
+    let DurableHeap { runtime, durable } = heap;
+    let mut file = durable.file.lock();
+    let (file, saved_up_to) = &mut *file;
+    let is_new = load_heap(file, &runtime.heap, &durable.roots)?;
+    let shape = file.shape();
+    let reserve = (shape.capacity_bytes / shape.segment_bytes / 64).clamp(3, 8);
+    let (store, up_to) = open_store(file, segment_buffers(&runtime.config), reserve as u32)?;
+    *saved_up_to = up_to;
+    if !runtime.config.discard {
+        store.stop_discards();
     }
+    if !durable.is_read_only {
+        *durable.pins.lock() = DurablePins::of_opened(&store, file, durable.descriptor)?;
+        // All that is in RAM may have changed, and the cut writes some of it a second time.
+        store.keep_for_checkpoint(runtime.ram() as u64 * 5 / 4);
+        let blocks = runtime.heap.committed_pages() as u64 + runtime.heap.used_object_blocks();
+        store.reserve(blocks).map_err(OpenError::Store)?;
+    }
+    let frames = Frames { userfaultfd: None, is_shared: false };
+    let pager = runtime.make_pager(store, frames, runtime.table_device());
+    let pager = pager.map_err(|error| match error {
+        StartError::Resources(errno) => OpenError::System(errno),
+        error => OpenError::Process(libc::ENOSYS, ManageError::Start(error).to_string()),
+    })?;
+    runtime.publish_pager(pager);
+    let spans = if is_new { 0 } else { runtime.heap.spans_begun() };
+    runtime.growth.lock().spans = spans;
+    let mut first = 0;
+    while first < spans {
+        let is_object = |span: &usize| runtime.heap.is_object_span(*span);
+        let kind = is_object(&first);
+        let count = (first..spans).take_while(|span| is_object(span) == kind).count();
+        manage_spans(runtime, pager, first, count).map_err(OpenError::System)?;
+        first += count;
+    }
+    if durable.is_read_only {
+        // The process that makes checkpoints may write over the pages of this one.
+        file.load_table(OBJECT_TABLE, &mut |page, bytes| {
+            pager.trim_table(&mut Moves::default());
+            right(pager.load_table(page, bytes), "the object table")
+        })?;
+    } else {
+        let table = file.saved_table(OBJECT_TABLE)?;
+        right(pager.adopt_table(table), "the object table")?;
+    }
+    // Chunks whose objects were being dropped when the heap was saved.
+    while let Some(idle) = runtime.heap.take_idle_objects() {
+        let resident = pager.discard(idle.run());
+        runtime.heap.recycle_objects(idle, resident);
+    }
+    pager.rebalance();
+    let (number, marks) = (file.checkpoint(), marks(heap, pager));
+    durable.requests.made(&Checkpoint { number, marks, ..Checkpoint::default() });
+    Ok(())
 }
 
 /// A file in which a heap was just made: it is again what it was, unless the heap can be opened.
@@ -265,22 +263,21 @@ fn open_file<'a>(
     Ok((created, descriptor, made))
 }
 
-impl Runtime {
-    /// Spans of one kind.
-    fn manage_loaded_spans(&self, pager: &Pager, first: usize, count: usize) -> Result<(), Errno> {
-        let (address, length) = ((self.region_base + first * SPAN) as *mut u8, count * SPAN);
-        // SAFETY: our own reservation, which nobody uses yet.
-        unsafe {
-            match self.is_read_only() {
-                true => mapping::protect(address, length, libc::PROT_READ)?,
-                false => mapping::commit(address, length)?,
-            }
-            mapping::advise(address, length, Advice::NoHugePage)?;
+/// Has spans of one kind usable and managed.
+fn manage_spans(runtime: &Runtime, pager: &Pager, first: usize, count: usize) -> Result<(), Errno> {
+    let address = (runtime.region_base + first * SPAN) as *mut u8;
+    let length = count * SPAN;
+    // SAFETY: our own reservation, which nobody uses yet.
+    unsafe {
+        match runtime.is_read_only() {
+            true => mapping::protect(address, length, libc::PROT_READ)?,
+            false => mapping::commit(address, length)?,
         }
-        match self.heap.is_object_span(first) {
-            true => pager.manage_objects(first, count),
-            false => pager.manage(first, count),
-        }
+        mapping::advise(address, length, Advice::NoHugePage)?;
+    }
+    match runtime.heap.is_object_span(first) {
+        true => pager.manage_objects(first, count),
+        false => pager.manage(first, count),
     }
 }
 

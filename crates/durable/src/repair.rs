@@ -1,4 +1,4 @@
-//! Durable repair: `deepheap fsck --repair`. Makes the damaged tables of a durable heap whole
+//! Repair: `deepheap fsck --repair`. Makes the damaged tables of a durable heap whole
 //! again, or goes back to the checkpoint before.
 //!
 //! What the damage has left is taken at each checkpoint of which anything is there, the newest
@@ -23,10 +23,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use deepheap_durable::load::{OBJECT_TABLE, expect_tables, right};
-use deepheap_durable::offline::{device_of, stamp};
-use deepheap_durable::roots::Roots;
-use deepheap_durable::{HeapFile, OpenError};
 use deepheap_heap::{Heap, Mended, PAGE, PAGES_PER_SPAN, PageNo};
 use deepheap_pager::saved_places::{PLACES, page_of, places_of};
 use deepheap_store::{
@@ -34,7 +30,12 @@ use deepheap_store::{
     Salvage, TAGS,
 };
 
-use crate::durable::inspect::fsck_of;
+use crate::error::OpenError;
+use crate::heap_file::HeapFile;
+use crate::inspect::fsck_of;
+use crate::load::{OBJECT_TABLE, expect_tables, heap_of, load_pages, load_roots};
+use crate::offline::{device_of, stamp};
+use crate::roots::Roots;
 
 /// What a repair did.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -145,13 +146,10 @@ fn restore(salvage: &Salvage) -> Result<Restored, OpenError> {
         })?;
     }
     let stored = StoredPages::new(salvage, &copies, shape.region_len as usize / PAGE)?;
-    let heap = Heap::new(shape.region_base as usize, shape.region_len as usize);
-    let heap = heap.map_err(OpenError::System)?;
+    let heap = heap_of(file)?;
     let (lost_of_heap, mended) = load_heap(salvage, &heap, &stored)?;
     let roots = Roots::default();
-    salvage.load_table(Roots::shape().id, &mut |page, bytes| {
-        right(roots.load(page, bytes), "the table of roots")
-    })?;
+    load_roots(&roots, &mut |table, visit| salvage.load_table(table, visit))?;
     let Places { live, mut pages, dropped } = Places::settle(salvage, &log, &heap, &copies, false)?;
     // A page that is free may have kept a copy, which was counted, or not.
     let is_exact = lost_places.is_empty() || {
@@ -227,14 +225,11 @@ fn load_heap(
     heap: &Heap,
     stored: &StoredPages,
 ) -> Result<(Vec<(u32, u32)>, Mended), OpenError> {
-    let (mut lost, mut is_new) = (Vec::new(), true);
+    let mut lost = Vec::new();
     for shape in Heap::table_shapes(heap.region_bytes()) {
         lost.extend(salvage.lost_pages(shape.id).into_iter().map(|page| (shape.id, page)));
-        salvage.load_table(shape.id, &mut |page, bytes| {
-            is_new = false;
-            right(heap.load(shape.id, page, bytes), "a table of the heap")
-        })?;
     }
+    let is_new = load_pages(heap, &mut |table, visit| salvage.load_table(table, visit))?;
     let mended = heap.mend(&lost, &|page| stored.has(page));
     if !is_new || !lost.is_empty() {
         heap.loaded().map_err(|bad| OpenError::Damaged(bad.to_string()))?;

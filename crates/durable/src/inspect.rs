@@ -1,4 +1,4 @@
-//! Durable inspect: what is in the file of a durable heap, for `deepheap inspect` and `deepheap
+//! Inspect: what is in the file of a durable heap, for `deepheap inspect` and `deepheap
 //! fsck`, without opening the heap: none of its memory is mapped.
 //!
 //! A process may have the heap open, and make checkpoints. As for a reader, a lock on the number of
@@ -12,13 +12,16 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use deepheap_durable::load::{expect_tables, load_heap, open_store};
-use deepheap_durable::roots::Roots;
-use deepheap_durable::{HeapFile, OpenError, location, readers};
 use deepheap_heap::{Heap, PAGE};
 use deepheap_store::durable::verify::{Report, verify_blocks, verify_tables};
 use deepheap_store::{DurableFile, FileDevice, Key, Snapshot, Store, SuperblockId};
 use deepheap_sys::threads::generation_lock;
+
+use crate::error::OpenError;
+use crate::heap_file::HeapFile;
+use crate::load::{expect_tables, heap_of, load_heap, open_store};
+use crate::roots::Roots;
+use crate::{location, readers};
 
 /// What is in a file.
 #[derive(Clone, Debug)]
@@ -77,9 +80,7 @@ struct Opened {
 impl Opened {
     fn new(file: DurableFile) -> Result<Opened, OpenError> {
         expect_tables(&file)?;
-        let shape = file.shape();
-        let heap = Heap::new(shape.region_base as usize, shape.region_len as usize);
-        let (heap, roots) = (heap.map_err(OpenError::System)?, Roots::default());
+        let (heap, roots) = (heap_of(&file)?, Roots::default());
         load_heap(&file, &heap, &roots)?;
         let (store, _) = open_store(&file, 4, 3)?;
         Ok(Opened { file, heap, roots, store })
