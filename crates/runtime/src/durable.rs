@@ -38,12 +38,13 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::mapping;
 use deepheap_sys::threads::thread;
 
+use crate::control::budget::take_back;
 use crate::durable::error::CheckpointError;
 use crate::durable::state::Durable;
 use crate::durable::worker::Checkpoint;
-use crate::memory::allocate::ALIGN;
+use crate::memory::ALIGN;
+use crate::objects;
 use crate::runtime::{Inside, Runtime, durable_at, hold_durable, is_open, running};
-use crate::stats::observe::publish_gauges;
 
 /// While a heap is being closed.
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
@@ -123,18 +124,18 @@ impl DurableHeap {
 
     /// Allocates `size` bytes, byte-granular; null means ENOMEM.
     pub fn malloc(&self, size: usize) -> *mut u8 {
-        self.runtime.malloc_durable(size, ALIGN)
+        allocate::allocate(self.runtime, size, ALIGN)
     }
 
     /// Allocates `size` bytes at a multiple of `align`, a power of two; null means ENOMEM.
     pub fn aligned_alloc(&self, align: usize, size: usize) -> *mut u8 {
-        self.runtime.malloc_durable(size, align.max(ALIGN))
+        allocate::allocate(self.runtime, size, align.max(ALIGN))
     }
 
     /// Allocates `count` objects of `size` bytes, as [`crate::objects::allocate`] does; null means
     /// ENOMEM.
     pub fn allocate_objects(&self, count: usize, size: usize) -> *mut u8 {
-        self.runtime.allocate_objects(count, size)
+        objects::allocate_in(self.runtime, count, size)
     }
 
     /// Asks for a checkpoint of what the heap holds now, and does not wait for it. Requests that
@@ -203,12 +204,12 @@ impl DurableHeap {
         }
         changing.remove(self.runtime);
         if let Some(main) = running() {
-            main.take_back(self.durable.borrowed);
+            take_back(main, self.durable.borrowed);
         }
         let (base, length) = (self.runtime.region_base, self.runtime.heap.region_bytes());
         // SAFETY: by the caller's promise nobody uses it; the workers have ended.
         unsafe {
-            self.runtime.discard();
+            discard(self.runtime);
             let _ = mapping::unmap(base as *mut u8, length);
         }
     }
@@ -239,39 +240,18 @@ impl Ticket {
     }
 }
 
-impl Runtime {
-    /// Drops a durable runtime.
-    ///
-    /// # Safety
-    /// Nobody uses it any more, and it was made by `open`.
-    pub(crate) unsafe fn discard(&'static self) {
-        let runtime = core::ptr::from_ref(self).cast_mut();
-        // SAFETY: both were boxed, and by the caller's promise nobody uses them. The pager refers
-        // to the heap, so it goes first.
-        unsafe {
-            if let Some(pager) = self.pager() {
-                drop(Box::from_raw(core::ptr::from_ref(pager).cast_mut()));
-            }
-            drop(Box::from_raw(runtime));
+/// Drops a durable runtime.
+///
+/// # Safety
+/// Nobody uses it any more, and it was made by `open`.
+pub(crate) unsafe fn discard(runtime: &'static Runtime) {
+    let boxed = core::ptr::from_ref(runtime).cast_mut();
+    // SAFETY: both were boxed, and by the caller's promise nobody uses them. The pager refers to
+    // the heap, so it goes first.
+    unsafe {
+        if let Some(pager) = runtime.pager() {
+            drop(Box::from_raw(core::ptr::from_ref(pager).cast_mut()));
         }
-    }
-
-    /// A durable heap gets so many bytes of this one's budget.
-    pub(crate) fn lend(&self, bytes: usize) {
-        self.lent.fetch_add(bytes, Ordering::Relaxed);
-        self.follow_budget();
-    }
-
-    fn take_back(&self, bytes: usize) {
-        self.lent.fetch_sub(bytes, Ordering::Relaxed);
-        self.follow_budget();
-    }
-
-    fn follow_budget(&self) {
-        if let Some(pager) = self.pager() {
-            pager.set_budget(self.ram());
-            pager.wake_evictor();
-        }
-        publish_gauges(self);
+        drop(Box::from_raw(boxed));
     }
 }

@@ -14,3 +14,8 @@ pub(crate) mod residency;
 pub(crate) mod resize;
 pub(crate) mod store_full;
 pub(crate) mod thread_cache;
+
+/// Least alignment of an allocation.
+pub(crate) const ALIGN: usize = 16;
+/// Largest size malloc(3) may serve.
+pub(crate) const SIZE_MAX: usize = isize::MAX as usize;

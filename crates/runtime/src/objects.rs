@@ -19,9 +19,10 @@ use deepheap_pager::Operation;
 use deepheap_policy::replacement::{ONCE, REUSE_MAX};
 use deepheap_sys::threads::signals::open_fault_signal;
 
-use crate::memory::allocate::{SIZE_MAX, free};
-use crate::memory::residency;
+use crate::memory::allocate::{free, malloc_in};
+use crate::memory::{SIZE_MAX, residency};
 use crate::process::start::start_from_environment;
+use crate::process::switch::managed;
 use crate::runtime::{Inside, Runtime, running, running_at};
 
 pub use place::ObjectError;
@@ -50,23 +51,21 @@ pub enum Advice {
 /// one of one byte.
 pub fn allocate(count: usize, size: usize) -> *mut u8 {
     let runtime = running().or_else(start_from_environment);
-    runtime.map_or(ptr::null_mut(), |runtime| runtime.allocate_objects(count, size))
+    runtime.map_or(ptr::null_mut(), |runtime| allocate_in(runtime, count, size))
 }
 
-impl Runtime {
-    /// As `allocate`, of this heap.
-    pub(crate) fn allocate_objects(&'static self, count: usize, size: usize) -> *mut u8 {
-        open_fault_signal();
-        let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
-        let stride = if size > SIZE_MAX { usize::MAX } else { stride(size) };
-        let bytes = count.checked_mul(stride).filter(|bytes| *bytes <= SIZE_MAX);
-        let Some(bytes) = bytes.filter(|_| !self.is_read_only()) else { return ptr::null_mut() };
-        if count > 1 && stride < PAGE {
-            return self.malloc(bytes);
-        }
-        let allocated = self.relieved(|| self.heap.allocate_object_array(count, size));
-        allocated.map_or(ptr::null_mut(), |allocated| allocated.ptr as *mut u8)
+/// As `allocate`, of one heap.
+pub(crate) fn allocate_in(runtime: &'static Runtime, count: usize, size: usize) -> *mut u8 {
+    open_fault_signal();
+    let (count, size) = if size == 0 { (1, 1) } else { (count.max(1), size) };
+    let stride = if size > SIZE_MAX { usize::MAX } else { stride(size) };
+    let bytes = count.checked_mul(stride).filter(|bytes| *bytes <= SIZE_MAX);
+    let Some(bytes) = bytes.filter(|_| !runtime.is_read_only()) else { return ptr::null_mut() };
+    if count > 1 && stride < PAGE {
+        return malloc_in(runtime, bytes);
     }
+    let allocated = runtime.relieved(|| runtime.heap.allocate_object_array(count, size));
+    allocated.map_or(ptr::null_mut(), |allocated| allocated.ptr as *mut u8)
 }
 
 /// `realloc` for an array of objects: as many elements as `bytes` reach into, the old ones' bytes
@@ -85,7 +84,7 @@ pub(crate) unsafe fn resize_array(
     if count == shape.count {
         return array;
     }
-    let moved = runtime.allocate_objects(count, shape.size);
+    let moved = allocate_in(runtime, count, shape.size);
     if moved.is_null() {
         // Fewer elements fit where they are.
         return if count < shape.count { array } else { moved };
@@ -241,7 +240,7 @@ pub fn pin(object: *const u8) -> Result<(), ObjectError> {
     let (place, bytes) = live(object)?;
     // A pin in plain mode would be forgotten when it ends, and the unpin would end another's.
     let is_pinned =
-        place.runtime.managed().is_some() && residency::pin_for_long(place.address, bytes);
+        managed(place.runtime).is_some() && residency::pin_for_long(place.address, bytes);
     is_pinned.then_some(()).ok_or(ObjectError::Resources)
 }
 

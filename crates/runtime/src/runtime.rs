@@ -48,32 +48,42 @@ pub(crate) const GRANT_BLOCKS: usize = 4096;
 /// The heap of the process and what serves it.
 pub(crate) struct Runtime {
     pub(crate) config: Config,
-    /// Where the store of a forked child may lie: a child does not look at its environment, which
-    /// may be memory of the heap, before it has one.
-    pub(crate) child_folders: Vec<PathBuf>,
-    /// The process that started, not a forked child of it.
-    pub(crate) first_process: u32,
     pub(crate) heap: Heap,
     pub(crate) stats: &'static StatsPage,
     pub(crate) region_base: usize,
     pager: AtomicPtr<Pager>,
     pub(crate) growth: Lock<Growth>,
-    /// What the program maps itself; locked before `growth`.
-    pub(crate) areas: Lock<Areas>,
-    /// Pages of areas that are mapped. A snapshot.
-    pub(crate) mapped_pages: AtomicUsize,
-    /// Looks that the collector still takes for space to give back to the device.
-    pub(crate) space_to_return: AtomicU32,
-    /// Frees of objects until chunks with pinned pages are looked at again.
-    pub(crate) idle_pause: AtomicUsize,
-    /// Bytes of the budget that durable heaps have.
-    pub(crate) lent: AtomicUsize,
+    pub(crate) returning: Returning,
     pub(crate) threads: Threads,
     /// What part of its run time the program stands in faults.
     pub(crate) stalls: Lock<StallShare>,
-    pub(crate) trace: TraceRecorder,
+    pub(crate) process: OfProcess,
     /// What a heap has beside if it outlives the process.
     pub(crate) durable: Option<Durable>,
+}
+
+/// What only the heap of the process has: that of `malloc`.
+#[derive(Default)]
+pub(crate) struct OfProcess {
+    /// Where the store of a forked child may lie: a child does not look at its environment, which
+    /// may be memory of the heap, before it has one.
+    pub(crate) child_folders: Vec<PathBuf>,
+    /// The process that started, not a forked child of it.
+    pub(crate) first: u32,
+    /// What the program maps itself; locked before `growth`.
+    pub(crate) areas: Lock<Areas>,
+    /// Bytes of the budget that durable heaps have.
+    pub(crate) lent: AtomicUsize,
+    pub(crate) trace: TraceRecorder,
+}
+
+/// How far what was freed is given back (`release`).
+#[derive(Default)]
+pub(crate) struct Returning {
+    /// Looks that the collector still takes for space to give back to the device.
+    pub(crate) looks_left: AtomicU32,
+    /// Frees of objects until chunks with pinned pages are looked at again.
+    pub(crate) idle_pause: AtomicUsize,
 }
 
 /// The workers of a heap.
@@ -233,7 +243,9 @@ impl Runtime {
         let stats = StatsPage::create()
             .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::ENOMEM)))?;
         let runtime = Self::in_region(config, stats, (region_base, REGION_BYTES), None)?;
-        Ok(Runtime { child_folders, ..runtime })
+        let process =
+            OfProcess { child_folders, first: std::process::id(), ..OfProcess::default() };
+        Ok(Runtime { process, ..runtime })
     }
 
     /// A runtime over a reserved region, without a pager so far: for a durable heap one that counts
@@ -248,21 +260,20 @@ impl Runtime {
             heap: Heap::new(region_base, region_len)?,
             stats,
             region_base,
-            child_folders: Vec::new(),
-            first_process: std::process::id(),
             pager: AtomicPtr::new(core::ptr::null_mut()),
-            space_to_return: AtomicU32::new(0),
-            idle_pause: AtomicUsize::new(0),
             growth: Lock::new(Growth { spans: 0, refused: false, provision: None }),
-            areas: Lock::default(),
-            mapped_pages: AtomicUsize::new(0),
-            lent: AtomicUsize::new(0),
+            returning: Returning::default(),
             threads: Threads::default(),
             stalls: Lock::default(),
-            trace: TraceRecorder::default(),
+            process: OfProcess::default(),
             durable,
             config,
         })
+    }
+
+    /// The budget: what durable heaps have of it is not ours.
+    pub(crate) fn ram(&self) -> usize {
+        (self.config.ram as usize).saturating_sub(self.process.lent.load(Ordering::Relaxed))
     }
 
     /// Whether this is a durable heap that was opened for reading alone.

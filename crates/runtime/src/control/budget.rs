@@ -16,6 +16,7 @@ use crate::runtime::{GRANT_BLOCKS, Runtime};
 use crate::settings::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
 use crate::settings::limits;
 use crate::settings::store_location::StoreLocation;
+use crate::stats::observe::publish_gauges;
 
 /// Under a bound on stalls, and in a pool, a heap of so many bytes is managed: what is less is not
 /// worth it.
@@ -44,52 +45,57 @@ const RESERVE_SEGMENTS: core::ops::RangeInclusive<u64> = 3..=8;
 /// heap are a small part of it then.
 const SEGMENTS_LEAST: u64 = 128;
 
-impl Runtime {
-    /// The budget: what durable heaps have of it is not ours.
-    pub(crate) fn ram(&self) -> usize {
-        (self.config.ram as usize).saturating_sub(self.lent.load(Ordering::Relaxed))
+/// Pages that stay plain: as many as fit in RAM, or only a few where what is not needed is
+/// to leave, which what is plain cannot.
+pub(crate) fn most_plain_pages(runtime: &Runtime, is_refused: bool) -> usize {
+    let fits = plain_pages(runtime);
+    match runtime.config.is_managed_early() {
+        true if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
+        _ => fits,
     }
+}
 
-    /// What may be used of the budget now: less than all under a bound on stalls, or in a pool.
-    pub(crate) fn present_ram(&self) -> usize {
-        match self.pager().filter(|_| self.config.is_managed_early()) {
-            Some(pager) => pager.usage().budget + self.lent.load(Ordering::Relaxed),
-            None => self.config.ram as usize,
-        }
-    }
+/// Pages that fit in RAM together with what managing them would add.
+pub(crate) fn plain_pages(runtime: &Runtime) -> usize {
+    let budget = runtime.ram();
+    // One more for the collector, which reads a segment at a time.
+    let store = (segment_buffers(&runtime.config) + 1) * runtime.config.segment_bytes as usize
+        + rings(&runtime.config) * RING_BYTES as usize
+        + second_tier_bytes(&runtime.config);
+    let overhead = overhead_of_managing(budget) + store + runtime.heap.metadata_bytes();
+    budget.saturating_sub(overhead) / PAGE
+}
 
-    /// Pages that stay plain: as many as fit in RAM, or only a few where what is not needed is
-    /// to leave, which what is plain cannot.
-    pub(crate) fn most_plain_pages(&self, is_refused: bool) -> usize {
-        let fits = self.plain_pages();
-        match self.config.is_managed_early() {
-            true if !is_refused => fits.min(PLAIN_UNDER_BOUND_BYTES / PAGE),
-            _ => fits,
-        }
-    }
+/// A budget under which the heap, as it is now, would not have outgrown RAM.
+pub(crate) fn ram_that_holds_all(runtime: &Runtime) -> u64 {
+    // The segments of a small budget are smaller than those of the one that is looked for.
+    let segment = runtime.config.segment_bytes.max(SEGMENT_DEFAULT_BYTES) as usize;
+    let store =
+        (*SEGMENT_BUFFERS.end() as usize + 1) * segment + second_tier_bytes(&runtime.config);
+    let least = runtime.heap.committed_pages() * PAGE + runtime.heap.metadata_bytes() + store;
+    // The rest is a small part of the budget: each step comes closer.
+    let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
+    budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64
+}
 
-    /// Pages that fit in RAM together with what managing them would add.
-    pub(crate) fn plain_pages(&self) -> usize {
-        let budget = self.ram();
-        // One more for the collector, which reads a segment at a time.
-        let store = (segment_buffers(&self.config) + 1) * self.config.segment_bytes as usize
-            + rings(&self.config) * RING_BYTES as usize
-            + second_tier_bytes(&self.config);
-        let overhead = overhead_of_managing(budget) + store + self.heap.metadata_bytes();
-        budget.saturating_sub(overhead) / PAGE
-    }
+/// A durable heap gets so many bytes of the budget.
+pub(crate) fn lend(runtime: &Runtime, bytes: usize) {
+    runtime.process.lent.fetch_add(bytes, Ordering::Relaxed);
+    follow_budget(runtime);
+}
 
-    /// A budget under which the heap, as it is now, would not have outgrown RAM.
-    pub(crate) fn ram_that_holds_all(&self) -> u64 {
-        // The segments of a small budget are smaller than those of the one that is looked for.
-        let segment = self.config.segment_bytes.max(SEGMENT_DEFAULT_BYTES) as usize;
-        let store =
-            (*SEGMENT_BUFFERS.end() as usize + 1) * segment + second_tier_bytes(&self.config);
-        let least = self.heap.committed_pages() * PAGE + self.heap.metadata_bytes() + store;
-        // The rest is a small part of the budget: each step comes closer.
-        let budget = (0..4).fold(least, |budget, _| least + overhead_of_managing(budget));
-        budget.next_multiple_of(GRANT_BLOCKS * PAGE) as u64
+/// It gives them back.
+pub(crate) fn take_back(runtime: &Runtime, bytes: usize) {
+    runtime.process.lent.fetch_sub(bytes, Ordering::Relaxed);
+    follow_budget(runtime);
+}
+
+fn follow_budget(runtime: &Runtime) {
+    if let Some(pager) = runtime.pager() {
+        pager.set_budget(runtime.ram());
+        pager.wake_evictor();
     }
+    publish_gauges(runtime);
 }
 
 /// Segments in memory.

@@ -117,7 +117,7 @@ impl PoolShare {
     /// Sets what may be used of the budget. `rebalance` comes next.
     pub(crate) fn hold(&mut self, runtime: &Runtime, pager: &Pager) {
         let usage = pager.usage();
-        let lent = runtime.lent.load(Ordering::Relaxed);
+        let lent = runtime.process.lent.load(Ordering::Relaxed);
         let least = usage.overhead() + LEAST_BYTES + lent;
         let now_ns = clock::monotonic_ns();
         if now_ns - self.looked_ns >= LOOK.as_nanos() as u64 {

@@ -15,6 +15,7 @@ use deepheap_measure::size;
 use deepheap_sys::process::clock;
 use deepheap_sys::say;
 
+use crate::control::budget::ram_that_holds_all;
 use crate::runtime::Runtime;
 use crate::stats::FaultKind;
 use crate::stats::report::bytes;
@@ -60,7 +61,7 @@ impl Watch {
         if let Some(thrashing) = self.look(seen) {
             let memory = (runtime.heap.committed_pages() * PAGE) as u64;
             let objects = runtime.heap.object_bytes() as u64;
-            let enough = runtime.ram_that_holds_all();
+            let enough = ram_that_holds_all(runtime);
             say!(&*line(thrashing, memory, objects, runtime.config.ram, enough));
         }
     }

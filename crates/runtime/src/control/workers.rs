@@ -83,7 +83,7 @@ pub(crate) fn start(runtime: &'static Runtime) {
             spawn(runtime, c"deepheap-gc2", tier_collector);
         }
         if pager.trace().is_on() {
-            spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.trace.record(pager));
+            spawn(runtime, c"deepheap-trace", |runtime, pager| runtime.process.trace.record(pager));
         }
     }
     spawn(runtime, c"deepheap-evict", evictor);

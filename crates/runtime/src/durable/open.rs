@@ -27,17 +27,17 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::mapping::{self, Advice};
 use deepheap_sys::threads::lock::Lock;
 
-use crate::control::budget::segment_buffers;
+use crate::control::budget::{lend, segment_buffers};
 use crate::control::workers;
-use crate::durable::DurableHeap;
 use crate::durable::checkpoint::{make_checkpoints, marks};
 use crate::durable::full_wait::FullWait;
 use crate::durable::options::DurableOptions;
 use crate::durable::state::Durable;
 use crate::durable::worker::{Checkpoint, Requests};
+use crate::durable::{DurableHeap, discard};
 use crate::process::provision::Frames;
 use crate::process::start::start_from_environment;
-use crate::process::switch::ManageError;
+use crate::process::switch::{ManageError, make_pager, table_device};
 use crate::runtime::{Inside, Runtime, hold_durable, running};
 use crate::settings::config::{Config, OPEN_MAX, RAM_MIN_BYTES};
 use crate::stats::report::bytes;
@@ -113,7 +113,7 @@ pub(crate) fn open_once(
         let _ = unsafe { mapping::unmap(base as *mut u8, length) };
     })?;
     made.stays();
-    main.lend(heap.runtime.ram());
+    lend(main, heap.runtime.ram());
     changing.add(heap.runtime);
     workers::start(heap.runtime);
     workers::spawn(heap.runtime, c"deepheap-commit", make_checkpoints);
@@ -148,11 +148,11 @@ fn load(
     };
     let runtime = Runtime::in_region(config, main.stats, region, Some(durable));
     let runtime = Box::new(runtime.map_err(OpenError::System)?);
-    // SAFETY: `Runtime::discard` takes it back if this fails, or at the close.
+    // SAFETY: `discard` takes it back if this fails, or at the close.
     let runtime: &'static Runtime = unsafe { &*Box::into_raw(runtime) };
     let heap = DurableHeap::of(runtime).ok_or(OpenError::System(Errno::EINVAL))?;
     // SAFETY: nobody else knows of it.
-    fill(heap).inspect_err(|_| unsafe { runtime.discard() })?;
+    fill(heap).inspect_err(|_| unsafe { discard(runtime) })?;
     Ok(heap)
 }
 
@@ -177,7 +177,7 @@ fn fill(heap: DurableHeap) -> Result<(), OpenError> {
         store.reserve(blocks).map_err(OpenError::Store)?;
     }
     let frames = Frames { userfaultfd: None, is_shared: false };
-    let pager = runtime.make_pager(store, frames, runtime.table_device());
+    let pager = make_pager(runtime, store, frames, table_device(runtime));
     let pager = pager.map_err(|error| match error {
         StartError::Resources(errno) => OpenError::System(errno),
         error => OpenError::Process(libc::ENOSYS, ManageError::Start(error).to_string()),

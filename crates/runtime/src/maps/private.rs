@@ -18,6 +18,7 @@ use deepheap_sys::threads::signals::Blocked;
 use crate::maps::private_table;
 use crate::memory::areas::{map_area, unmap_area};
 use crate::process::start::start_from_environment;
+use crate::process::switch::managed;
 use crate::runtime::{Inside, running};
 
 /// Maps a file; answers where it begins.
@@ -33,7 +34,7 @@ pub(crate) fn map(path: &Path, length: u64, writes: bool) -> Result<*mut u8, Map
     let length = usize::try_from(length).map_err(|_| MapError::TooLong)?;
     let runtime = running().or_else(start_from_environment).ok_or(resources(Errno::ENOMEM))?;
     // Pages that are read from a file are managed from their birth.
-    let pager = runtime.managed().ok_or(resources(Errno::ENOMEM))?;
+    let pager = managed(runtime).ok_or(resources(Errno::ENOMEM))?;
     let _blocked = Blocked::all();
     let mut maps = private_table::lock();
     let free = maps.iter().position(|map| map.1 == 0).ok_or(MapError::TooManyMaps)?;

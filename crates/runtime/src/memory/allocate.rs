@@ -11,21 +11,17 @@ use deepheap_heap::{FreedRun, PAGE, PageNo};
 use deepheap_sys::process::log::Piece;
 use deepheap_sys::say;
 
+use crate::durable::allocate as durable;
 use crate::memory::thread_cache::{new_cache, this_threads_cache};
+use crate::memory::{ALIGN, SIZE_MAX};
 use crate::process::start::start_from_environment;
-use crate::runtime::{durable_at, running, running_at};
+use crate::runtime::{Runtime, durable_at, running, running_at};
 use crate::stats::observe::publish_plain;
-
-/// Least alignment of an allocation.
-pub(crate) const ALIGN: usize = 16;
 
 /// From so many bytes on, old ones are dropped rather than overwritten.
 const DROPPED_BYTES: usize = 4 << 20;
 /// What is given up is written with zeros if it is less than this.
 const GIVEN_UP_BYTES: usize = 8 * PAGE;
-
-/// Largest size malloc(3) may serve.
-pub(crate) const SIZE_MAX: usize = isize::MAX as usize;
 
 /// Allocates `size` bytes; null means ENOMEM.
 #[inline]
@@ -37,6 +33,14 @@ pub fn malloc(size: usize) -> *mut u8 {
         return address as *mut u8;
     }
     allocate(size, ALIGN).0
+}
+
+/// As `malloc`, of one heap.
+pub(crate) fn malloc_in(runtime: &'static Runtime, size: usize) -> *mut u8 {
+    match runtime.durable {
+        Some(_) => durable::allocate(runtime, size, ALIGN),
+        None => malloc(size),
+    }
 }
 
 /// Allocates `count` times `size` bytes of zeros; null means ENOMEM.
@@ -100,8 +104,8 @@ pub unsafe fn free(address: *mut u8) {
     let freed = runtime.heap.free(&mut cache, address as usize);
     if !runtime.end_freed(freed) {
         match durable_at(address as usize) {
-            Some(owner) => owner.free_durable(address),
-            None => invalid("free", address),
+            Some(owner) if durable::free(owner, address) => {}
+            _ => invalid("free", address),
         }
     }
 }

@@ -22,6 +22,7 @@ use deepheap_sys::threads::lock::Guard;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::memory::area_table::Areas;
+use crate::number;
 use crate::process::start::start_from_environment;
 use crate::runtime::{Inside, Runtime, running};
 
@@ -49,7 +50,7 @@ pub fn map_area(length: usize, protection: c_int, is_reserved: bool) -> Result<u
         return Err(errno);
     }
     inside.publish();
-    Ok(runtime.address_of(run.first))
+    Ok(inside.address(&range).addr())
 }
 
 /// Unmaps pages. None if some of them are memory of `malloc`.
@@ -128,7 +129,7 @@ impl Entered {
     fn new(runtime: &'static Runtime) -> Entered {
         let _inside = Inside::enter();
         let _blocked = Blocked::all();
-        Entered { runtime, areas: runtime.areas.lock(), _blocked, _inside }
+        Entered { runtime, areas: runtime.process.areas.lock(), _blocked, _inside }
     }
 
     /// The pages of an address range, if areas cover it.
@@ -147,7 +148,7 @@ impl Entered {
         }
         let (run, zeroed) = self.runtime.relieved(|| self.runtime.heap.allocate_area(pages))?;
         if !zeroed {
-            self.runtime.drop_area_pages(run);
+            self.drop_run(run);
             self.runtime.heap.uncommit_area(run);
         }
         Some(run)
@@ -266,7 +267,7 @@ impl Entered {
     /// Has pages read as zeros, holes apart.
     fn drop_pages(&self, range: &Range<usize>) {
         for piece in self.areas.table.without_holes(range) {
-            self.runtime.drop_area_pages(run_of(&piece));
+            self.drop_run(run_of(&piece));
         }
     }
 
@@ -292,40 +293,33 @@ impl Entered {
     }
 
     fn publish(&self) {
-        let mapped = self.areas.table.mapped_pages();
-        self.runtime.mapped_pages.store(mapped, core::sync::atomic::Ordering::Relaxed);
+        let mapped = self.areas.table.mapped_pages() * PAGE;
+        self.runtime.stats.set(number!(mapped_bytes), mapped as u64);
     }
 
-    fn address(&self, range: &Range<usize>) -> *mut u8 {
-        (self.runtime.region_base + range.start * PAGE) as *mut u8
-    }
-}
-
-impl Runtime {
-    fn address_of(&self, page: PageNo) -> usize {
-        self.region_base + page.index() * PAGE
-    }
-
-    /// Has pages of an area read as zeros. The caller has the lock of the areas.
-    fn drop_area_pages(&'static self, run: FreedRun) {
+    /// Has pages of an area read as zeros.
+    fn drop_run(&self, run: FreedRun) {
         let give_back = || {
-            let address = self.address_of(run.first) as *mut u8;
             // SAFETY: the program has given these bytes up.
-            let _ = unsafe { mapping::give_back(address, run.pages * PAGE) };
+            let _ = unsafe { mapping::give_back(self.address(&pages_of(run)), run.pages * PAGE) };
         };
         // Plain mode cannot end while we have the lock.
-        let growth = self.growth.lock();
-        let Some(pager) = self.pager() else { return give_back() };
+        let growth = self.runtime.growth.lock();
+        let Some(pager) = self.runtime.pager() else { return give_back() };
         drop(growth);
         pager.part_from_files(run);
         if pager.discard_resident(run) {
             // Some are pinned or not taken over yet. Between the two a page may have been taken
-            // over and have left reach: the second look ends its copy.
+            // over and have left RAM: the second look ends its copy.
             give_back();
             if pager.discard_resident(run) {
                 pager.refill(run);
             }
         }
+    }
+
+    fn address(&self, range: &Range<usize>) -> *mut u8 {
+        (self.runtime.region_base + range.start * PAGE) as *mut u8
     }
 }
 

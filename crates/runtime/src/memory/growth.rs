@@ -20,14 +20,16 @@
 //! Never: promises more than the store or, in plain mode, RAM can hold.
 //! Threads: any, outside the fault path, one at a time under `growth` with all signals blocked.
 
-use deepheap_heap::{PAGE, PAGES_PER_SPAN, SPAN, Shortage, SpanRange};
+use deepheap_heap::{Heap, PAGE, PAGES_PER_SPAN, SPAN, Shortage, SpanRange};
 use deepheap_pager::Pager;
 use deepheap_sys::memory::mapping::{self, Advice};
 use deepheap_sys::say;
 use deepheap_sys::threads::signals::Blocked;
 
+use crate::control::budget::{most_plain_pages, plain_pages};
 use crate::memory::store_full;
 use crate::process::children::forget_dead_children;
+use crate::process::switch::switched;
 use crate::runtime::{GRANT_BLOCKS, Growth, Inside, Runtime};
 use crate::settings::store_location::StoreLocation;
 use crate::stats::observe::{has_changed, publish_gauges};
@@ -93,13 +95,13 @@ impl Runtime {
         let in_ram = |growth: &Growth| {
             kind == Kind::Memory
                 && self.pager().is_none()
-                && self.grant_in_ram(self.most_plain_pages(growth.refused), missing)
+                && self.grant_in_ram(most_plain_pages(self, growth.refused), missing)
         };
         if in_ram(growth) {
             return true;
         }
         // Under a bound on stalls there may be RAM left for a heap that cannot be managed.
-        let Some(pager) = self.switched(growth) else { return in_ram(growth) };
+        let Some(pager) = switched(self, growth) else { return in_ram(growth) };
         let grant = |blocks| self.grant_from_store(pager, kind, blocks);
         // Many threads may have asked at once: what one of them was granted is there for all.
         let spare = match kind {
@@ -113,7 +115,7 @@ impl Runtime {
         if grant(missing) {
             return true;
         }
-        let used = self.used_blocks(kind);
+        let used = used_blocks(&self.heap, kind);
         for idle in [Kind::Objects, Kind::Memory] {
             match idle {
                 Kind::Objects | Kind::Lanes => self.return_idle_objects(pager),
@@ -124,13 +126,13 @@ impl Runtime {
             if idle != kind {
                 pager.store().unreserve(self.revoke_blocks(pager, idle));
             }
-            if self.used_blocks(kind) + missing <= used || grant(missing) {
+            if used_blocks(&self.heap, kind) + missing <= used || grant(missing) {
                 return true;
             }
         }
         let (wanted, has_tables) = match kind {
-            Kind::Memory if self.is_lazy() => {
-                let wanted = margin(pager, self.untouched_pages(pager) + missing);
+            Kind::Memory if self.config.is_lazy() => {
+                let wanted = margin(pager, untouched_pages(&self.heap, pager) + missing);
                 (wanted, pager.has_tables_for(wanted))
             }
             _ => (missing, has_room_for_tables(pager, kind, missing)),
@@ -155,8 +157,8 @@ impl Runtime {
 
     /// Grants `blocks` if the store can promise to hold them and the budget their tables.
     fn grant_from_store(&self, pager: &Pager, kind: Kind, blocks: usize) -> bool {
-        if kind == Kind::Memory && self.is_lazy() {
-            let untouched = self.untouched_pages(pager) + blocks;
+        if kind == Kind::Memory && self.config.is_lazy() {
+            let untouched = untouched_pages(&self.heap, pager) + blocks;
             let ahead = promised_ahead(pager, untouched);
             let has_room = pager.promise_ahead(ahead)
                 && (ahead == untouched || pager.room_left() >= margin(pager, untouched));
@@ -180,18 +182,13 @@ impl Runtime {
 
     /// Gives the store back promises that no page has and that are not meant for untouched ones.
     pub(crate) fn return_promises(&self, pager: &Pager) {
-        pager.return_promises(promised_ahead(pager, self.untouched_pages(pager)));
-    }
-
-    /// Lazy: pages that were granted and are not touched yet. A snapshot.
-    fn untouched_pages(&self, pager: &Pager) -> usize {
-        self.heap.granted_pages().saturating_sub(pager.touched_pages())
+        pager.return_promises(promised_ahead(pager, untouched_pages(&self.heap, pager)));
     }
 
     /// Takes back all that was granted and is not used; answers what the store had promised for it.
     fn revoke_blocks(&self, pager: &Pager, kind: Kind) -> u64 {
         match kind {
-            Kind::Memory if self.is_lazy() => {
+            Kind::Memory if self.config.is_lazy() => {
                 self.return_promises(pager);
                 0
             }
@@ -200,36 +197,13 @@ impl Runtime {
         }
     }
 
-    /// Granted blocks that are used. A snapshot.
-    fn used_blocks(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Memory => self.heap.committed_pages(),
-            Kind::Objects | Kind::Lanes => self.heap.used_object_blocks() as usize,
-        }
-    }
-
-    /// Whether the store or, in plain mode, RAM beside it could hold as many pages if all else were
-    /// free. Address space costs metadata: it is not spent on what can never be.
-    fn could_hold(&self, pages: usize) -> bool {
-        let most = match self.pager() {
-            Some(pager) => pager.store().stats().reservable_blocks,
-            None => {
-                let location = StoreLocation::find(&self.config).ok();
-                let capacity = location.and_then(|location| location.capacity_bytes(&self.config));
-                capacity.map_or(u64::MAX, |bytes| bytes / PAGE as u64)
-            }
-        };
-        let tables_bytes = pages.saturating_mul(Pager::BYTES_PER_PAGE);
-        pages as u64 <= most.max(self.plain_pages() as u64) && tables_bytes <= self.ram()
-    }
-
     /// Makes `count` more consecutive spans usable.
     fn add_spans(&'static self, growth: &mut Growth, kind: Kind, count: usize) -> bool {
         let fits = match kind {
             // All of them but the last are needed whole.
-            Kind::Memory => count <= 1 || self.could_hold((count - 1) * PAGES_PER_SPAN),
+            Kind::Memory => count <= 1 || could_hold(self, (count - 1) * PAGES_PER_SPAN),
             Kind::Objects | Kind::Lanes => {
-                self.switched(growth).is_some_and(|pager| pager.has_room_for_objects(count))
+                switched(self, growth).is_some_and(|pager| pager.has_room_for_objects(count))
             }
         };
         let Some(range) = fits.then(|| self.make_spans(growth, kind, count)).flatten() else {
@@ -285,6 +259,34 @@ impl Runtime {
         growth.spans = growth.spans.max(range.first + range.count);
         Some(range)
     }
+}
+
+/// Whether the store or, in plain mode, RAM beside it could hold as many pages if all else were
+/// free. Address space costs metadata: it is not spent on what can never be.
+fn could_hold(runtime: &Runtime, pages: usize) -> bool {
+    let most = match runtime.pager() {
+        Some(pager) => pager.store().stats().reservable_blocks,
+        None => {
+            let location = StoreLocation::find(&runtime.config).ok();
+            let capacity = location.and_then(|location| location.capacity_bytes(&runtime.config));
+            capacity.map_or(u64::MAX, |bytes| bytes / PAGE as u64)
+        }
+    };
+    let tables_bytes = pages.saturating_mul(Pager::BYTES_PER_PAGE);
+    pages as u64 <= most.max(plain_pages(runtime) as u64) && tables_bytes <= runtime.ram()
+}
+
+/// Granted blocks that are used. A snapshot.
+fn used_blocks(heap: &Heap, kind: Kind) -> usize {
+    match kind {
+        Kind::Memory => heap.committed_pages(),
+        Kind::Objects | Kind::Lanes => heap.used_object_blocks() as usize,
+    }
+}
+
+/// Lazy: pages that were granted and are not touched yet. A snapshot.
+fn untouched_pages(heap: &Heap, pager: &Pager) -> usize {
+    heap.granted_pages().saturating_sub(pager.touched_pages())
 }
 
 /// Lazy: for how many of so many untouched pages room is promised all the same: for as many as are

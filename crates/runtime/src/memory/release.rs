@@ -64,7 +64,7 @@ impl Runtime {
         };
         self.heap.recycle_objects(freed, resident);
         self.end_idle_objects_in_turn(pager);
-        if self.may_return(freed.run()) {
+        if may_return(self, freed.run()) {
             self.expect_space_to_return(pager);
         }
     }
@@ -74,7 +74,7 @@ impl Runtime {
             Some(pager) => {
                 let resident = pager.discard(run);
                 self.heap.recycle(run, resident);
-                if self.may_return(run) {
+                if may_return(self, run) {
                     self.expect_space_to_return(pager);
                 }
             }
@@ -83,15 +83,6 @@ impl Runtime {
                 self.purge_surplus();
             }
         }
-    }
-
-    /// Whether a free should make the collector look: one in so many by the number of its first
-    /// page, so that threads that free count nothing together. The file of a durable heap shrinks
-    /// at large frees, and by `compact`.
-    fn may_return(&self, run: FreedRun) -> bool {
-        let mixed = u64::from(run.first.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS;
-        let is_enough = run.pages >= RETURNING_PAGES;
-        is_enough || self.durable.is_none() && run.pages > mixed as usize % RETURNING_PAGES
     }
 
     /// Has pools part with the chunks without an object that they keep for the next one.
@@ -104,10 +95,10 @@ impl Runtime {
     /// looked at in vain: again after as many frees as they have pages, so that a free pays for a
     /// page of them at most.
     fn end_idle_objects_in_turn(&self, pager: &Pager) {
-        match self.idle_pause.load(Ordering::Relaxed) {
+        match self.returning.idle_pause.load(Ordering::Relaxed) {
             0 => self.end_idle_objects(pager),
             // Others count down as well: a hint.
-            pause => self.idle_pause.store(pause - 1, Ordering::Relaxed),
+            pause => self.returning.idle_pause.store(pause - 1, Ordering::Relaxed),
         }
     }
 
@@ -127,7 +118,9 @@ impl Runtime {
             }
         }
         let pinned = pinned.into_iter().flatten();
-        self.idle_pause.store(pinned.clone().map(|idle| idle.pages).sum(), Ordering::Relaxed);
+        self.returning
+            .idle_pause
+            .store(pinned.clone().map(|idle| idle.pages).sum(), Ordering::Relaxed);
         pinned.for_each(|idle| self.heap.recycle_objects(idle, true));
     }
 
@@ -136,7 +129,7 @@ impl Runtime {
         while let Some(run) = self.heap.take_purgeable(keep) {
             let stays = match self.pager() {
                 Some(pager) => pager.discard_resident(run),
-                None => !self.drop_plain(run),
+                None => !drop_plain(self, run),
             };
             self.heap.recycle(run, stays);
             if stays {
@@ -147,21 +140,13 @@ impl Runtime {
 
     /// Notes that much was freed: the collectors give space of the store back at leisure.
     pub(crate) fn expect_space_to_return(&self, pager: &Pager) {
-        if self.space_to_return.swap(RETURN_LOOKS, Ordering::Relaxed) == 0 {
+        if self.returning.looks_left.swap(RETURN_LOOKS, Ordering::Relaxed) == 0 {
             pager.store().call_collectors();
         }
     }
 
     pub(crate) fn has_space_to_return(&self) -> bool {
-        self.space_to_return.load(Ordering::Relaxed) > 0
-    }
-
-    /// Plain mode: gives the memory of a run back, which nobody needs the bytes of; false if the
-    /// kernel refuses.
-    fn drop_plain(&self, run: FreedRun) -> bool {
-        let address = self.region_base + run.first.0 as usize * PAGE;
-        // SAFETY: our own memory, in quarantine, just allocated, or given up by the program.
-        unsafe { mapping::advise(address as *mut u8, run.pages * PAGE, Advice::DontNeed).is_ok() }
+        self.returning.looks_left.load(Ordering::Relaxed) > 0
     }
 
     /// Drops what the pages of a run hold, which the program does not know yet or has given up;
@@ -173,7 +158,7 @@ impl Runtime {
         // As in `purge_surplus`.
         let _blocked = Blocked::all();
         let Some(_growth) = self.growth.try_lock() else { return false };
-        self.pager().is_none() && self.drop_plain(run)
+        self.pager().is_none() && drop_plain(self, run)
     }
 
     /// Plain mode: keeps free memory within an eighth of what is in use.
@@ -194,6 +179,23 @@ impl Runtime {
     }
 }
 
+/// Whether a free should make the collector look: one in so many by the number of its first
+/// page, so that threads that free count nothing together. The file of a durable heap shrinks
+/// at large frees, and by `compact`.
+fn may_return(runtime: &Runtime, run: FreedRun) -> bool {
+    let mixed = u64::from(run.first.0).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> u32::BITS;
+    let is_enough = run.pages >= RETURNING_PAGES;
+    is_enough || runtime.durable.is_none() && run.pages > mixed as usize % RETURNING_PAGES
+}
+
+/// Plain mode: gives the memory of a run back, which nobody needs the bytes of; false if the
+/// kernel refuses.
+fn drop_plain(runtime: &Runtime, run: FreedRun) -> bool {
+    let address = runtime.region_base + run.first.0 as usize * PAGE;
+    // SAFETY: our own memory, in quarantine, just allocated, or given up by the program.
+    unsafe { mapping::advise(address as *mut u8, run.pages * PAGE, Advice::DontNeed).is_ok() }
+}
+
 /// Collector: takes back what was granted and is not used any more, and gives space that has been
 /// free for a while back to the device (discard later: live bytes went down at the free).
 pub(crate) fn return_space(runtime: &Runtime, pager: &Pager) {
@@ -201,11 +203,11 @@ pub(crate) fn return_space(runtime: &Runtime, pager: &Pager) {
         return;
     }
     let (pages, blocks) = runtime.heap.try_revoke_but(GRANT_BLOCKS, GRANT_BLOCKS as u64);
-    let pages = if runtime.is_lazy() { 0 } else { pages as u64 };
+    let pages = if runtime.config.is_lazy() { 0 } else { pages as u64 };
     pager.store().unreserve(pages + blocks);
     runtime.return_promises(pager);
     if pager.store().discard_idle(clock::monotonic_ns()) == 0 {
-        runtime.space_to_return.fetch_sub(1, Ordering::Relaxed);
+        runtime.returning.looks_left.fetch_sub(1, Ordering::Relaxed);
     }
     publish_gauges(runtime);
 }

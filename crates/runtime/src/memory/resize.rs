@@ -8,7 +8,8 @@ use core::ptr;
 
 use deepheap_heap::Shrunk;
 
-use crate::memory::allocate::{ALIGN, SIZE_MAX, free, invalid, malloc};
+use crate::memory::allocate::{free, invalid, malloc, malloc_in};
+use crate::memory::{ALIGN, SIZE_MAX};
 use crate::objects;
 use crate::runtime::running_at;
 
@@ -55,8 +56,8 @@ pub unsafe fn realloc(address: *mut u8, size: usize) -> *mut u8 {
         }
     }
     let moved = match shape {
-        Some(_) => runtime.allocate_objects(1, size.next_multiple_of(ALIGN)),
-        None => runtime.malloc(size),
+        Some(_) => objects::allocate_in(runtime, 1, size.next_multiple_of(ALIGN)),
+        None => malloc_in(runtime, size),
     };
     if moved.is_null() {
         // A smaller size always fits where it is.

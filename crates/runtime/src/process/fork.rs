@@ -14,6 +14,7 @@
 
 use core::cell::UnsafeCell;
 
+use deepheap_heap::PAGE;
 use deepheap_pager::Pager;
 use deepheap_store::{Device, FileDevice, Frozen, PinToken};
 use deepheap_sys::faults::fault_signal;
@@ -31,7 +32,9 @@ use crate::maps::private_table;
 use crate::memory::area_table::Areas;
 use crate::memory::holds;
 use crate::memory::thread_cache::this_threads_cache;
+use crate::number;
 use crate::process::children;
+use crate::process::switch::table_device;
 use crate::runtime::{Growth, Inside, Runtime, forget_durable, hold_start, running};
 use crate::settings::limits;
 use crate::settings::store_location::open_unnamed;
@@ -52,7 +55,7 @@ struct RunningHeld {
     /// Whether this thread is not in the heap: not in a handler that interrupted it there.
     may_use_heap: bool,
     growth: Guard<'static, Growth>,
-    _areas: Guard<'static, Areas>,
+    areas: Guard<'static, Areas>,
     _inside: Inside,
 }
 
@@ -135,14 +138,14 @@ fn join_maps() {
 impl RunningHeld {
     fn prepare(runtime: &'static Runtime) -> RunningHeld {
         let inside = Inside::enter();
-        let areas = runtime.areas.lock();
+        let areas = runtime.process.areas.lock();
         let growth = runtime.growth.lock();
         // Before the gate is closed: a thread that has a lock of the heap may be in a handler of
         // the program that faults, and passes the gate. Nobody inside the gate wants one.
         let may_use_heap = runtime.heap.fork_prepare();
         let managing = runtime.pager().map(ManagingHeld::prepare);
         PinnedAllocator::fork_prepare();
-        RunningHeld { managing, may_use_heap, growth, _areas: areas, _inside: inside }
+        RunningHeld { managing, may_use_heap, growth, areas, _inside: inside }
     }
 
     fn release_in_parent(self, runtime: &'static Runtime) {
@@ -156,7 +159,7 @@ impl RunningHeld {
                 children::remember(line, pin);
             }
             if let Some(pager) = runtime.pager() {
-                pager.fork_parent(|| runtime.table_device());
+                pager.fork_parent(|| table_device(runtime));
             }
         }
     }
@@ -177,6 +180,8 @@ impl RunningHeld {
         if runtime.stats.become_child().is_err() && limits::address_space().is_none() {
             say!("a forked child has no statistics of its own");
         }
+        let mapped = self.areas.table.mapped_pages() * PAGE;
+        runtime.stats.set(number!(mapped_bytes), mapped as u64);
         // SAFETY: `fork` copies the calling thread only: whoever held the lock is not here.
         unsafe { runtime.stalls.force_unlock() };
         *runtime.stalls.lock() = StallShare::default();
@@ -190,7 +195,7 @@ impl RunningHeld {
                 link.keep();
             }
             // The token of the pin is the parent's to give back.
-            runtime.manage_in_child();
+            manage_in_child(runtime);
         }
     }
 }
@@ -223,32 +228,30 @@ impl ManagingHeld {
     }
 }
 
-impl Runtime {
-    fn manage_in_child(&'static self) {
-        let Some(pager) = self.pager() else { return };
-        // SAFETY: `fork` copies the calling thread only.
-        unsafe { children::disown_all() };
-        // SAFETY: as above.
-        if let Err(errno) = unsafe { pager.fork_child() } {
-            // Evicted memory would read as zeros: rather no child than a wrong one.
-            end_child("a forked child cannot manage its memory: ", Piece::Error(errno));
-        }
-        let own = open_unnamed(&self.child_folders).and_then(|file| {
-            let (_, all) = file.file_system_bytes()?;
-            Ok(FileDevice::new(file)?.with_floor(self.config.floor_of(all)))
-        });
-        let own: Box<dyn Device> = Box::new(own.unwrap_or_else(|errno| {
-            end_child("a forked child has no store of its own: ", Piece::Error(errno))
-        }));
-        if let Err(error) = pager.store().become_child(own) {
-            let error = error.to_string();
-            end_child("a forked child cannot use the store: ", Piece::Text(&error));
-        }
-        // No worker of the parent is here.
-        pager.begin_without_workers();
-        pager.open_after_fork(self.table_device());
-        workers::start_in_child(self);
+fn manage_in_child(runtime: &'static Runtime) {
+    let Some(pager) = runtime.pager() else { return };
+    // SAFETY: `fork` copies the calling thread only.
+    unsafe { children::disown_all() };
+    // SAFETY: as above.
+    if let Err(errno) = unsafe { pager.fork_child() } {
+        // Evicted memory would read as zeros: rather no child than a wrong one.
+        end_child("a forked child cannot manage its memory: ", Piece::Error(errno));
     }
+    let own = open_unnamed(&runtime.process.child_folders).and_then(|file| {
+        let (_, all) = file.file_system_bytes()?;
+        Ok(FileDevice::new(file)?.with_floor(runtime.config.floor_of(all)))
+    });
+    let own: Box<dyn Device> = Box::new(own.unwrap_or_else(|errno| {
+        end_child("a forked child has no store of its own: ", Piece::Error(errno))
+    }));
+    if let Err(error) = pager.store().become_child(own) {
+        let error = error.to_string();
+        end_child("a forked child cannot use the store: ", Piece::Text(&error));
+    }
+    // No worker of the parent is here.
+    pager.begin_without_workers();
+    pager.open_after_fork(table_device(runtime));
+    workers::start_in_child(runtime);
 }
 
 fn end_child(problem: &str, reason: Piece<'_>) -> ! {

@@ -10,6 +10,7 @@ use deepheap_sys::threads::token::Token;
 
 use crate::process::provision::Provision;
 use crate::process::start::start_from_environment;
+use crate::process::switch::open_provision;
 use crate::runtime::{Inside, running};
 
 /// Before the program gives up rights. What cannot be opened is opened again at the switch, which
@@ -24,7 +25,7 @@ pub fn provide() {
     let _blocked = Blocked::all();
     let mut growth = runtime.growth.lock();
     if runtime.pager().is_none() && !growth.refused && growth.provision.is_none() {
-        let opened = Token::new().ok().zip(runtime.open_provision().ok());
+        let opened = Token::new().ok().zip(open_provision(runtime).ok());
         growth.provision = opened.map(|(token, opened)| Provision { token: Some(token), ..opened });
     }
 }

@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap_heap::{PAGE, SPAN};
 use deepheap_pager::trace_format::Header;
-use deepheap_pager::{Options, Overcommit, Pager, StartError, handler_stacks, lanes_shift};
+use deepheap_pager::{Options, Pager, StartError, handler_stacks, lanes_shift};
 use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::faults::{fault_signal, handler_stack};
@@ -46,156 +46,148 @@ pub(crate) enum ManageError {
     Start(StartError),
 }
 
-impl Runtime {
-    /// The pager, made now if the heap is plain; none if that is not to be had.
-    pub(crate) fn managed(&'static self) -> Option<&'static Pager> {
-        self.pager().or_else(|| {
-            let _inside = Inside::enter();
-            let _blocked = Blocked::all();
-            let mut growth = self.growth.lock();
-            self.switched(&mut growth)
-        })
-    }
-
-    /// As `managed`, for who has the lock.
-    pub(crate) fn switched(&'static self, growth: &mut Growth) -> Option<&'static Pager> {
-        if self.pager().is_none()
-            && !growth.refused
-            && let Err(error) = self.switch(growth)
-        {
-            growth.refused = true;
-            let problem = match self.config.is_managed_early() {
-                true => "the heap stays in RAM, up to its budget, and saves none: ",
-                false => "the heap cannot outgrow its RAM budget, allocations fail now: ",
-            };
-            say!(problem, &*error.to_string());
-        }
-        self.pager()
-    }
-
-    /// The switch, on a stack of its own.
-    fn switch(&'static self, growth: &mut Growth) -> Result<(), ManageError> {
-        struct Call<'a> {
-            runtime: &'static Runtime,
-            growth: &'a mut Growth,
-            result: Result<(), ManageError>,
-        }
-        extern "C" fn run(call: *mut c_void) {
-            // SAFETY: the caller below passes a `Call`, which it does not use meanwhile.
-            let call = unsafe { &mut *call.cast::<Call<'_>>() };
-            call.result = call.runtime.switch_here(call.growth);
-        }
-        let mut call = Call { runtime: self, growth, result: Ok(()) };
-        large_stack::call(STACK_BYTES, run, (&raw mut call).cast())
-            .map_err(|errno| ManageError::Start(StartError::Resources(errno)))?;
-        call.result
-    }
-
-    fn switch_here(&'static self, growth: &mut Growth) -> Result<(), ManageError> {
-        let provided = growth.provision.take().filter(Provision::claim);
-        let Provision { ground, tier, table, frames, .. } = match provided {
-            Some(provision) => provision,
-            None => self.open_provision()?,
-        };
-        let Ground { device, options, key } = ground;
-        let mut store = Store::open(device, options, key).map_err(ManageError::Store)?;
-        if let Some(Ground { device, options, key }) = tier {
-            let added = store.add_second_tier(device, options, key).map_err(ManageError::Store);
-            let _ = added.map_err(say_tier_lacks);
-        }
-        if !self.config.discard {
-            store.stop_discards();
-        }
-        // What exists must be spillable, too.
-        let present = self.present_pages(growth);
-        let promised = if self.is_lazy() { present } else { self.heap.granted_pages() };
-        store.reserve(promised as u64).map_err(ManageError::Store)?;
-        let pager = self.make_pager(store, frames, table).map_err(ManageError::Start)?;
-        if self.is_lazy() {
-            self.heap.grant_follows();
-        }
-        pager.begin_take_over(growth.spans, present, || {
-            self.publish_pager(pager);
-            holds::pin_early()
-        });
-        begin_trace(self, pager);
-        workers::start(self);
-        pager.wake_evictor();
-        Ok(())
-    }
-
-    /// Makes the pager of the heap, which is published next, and has faults come to it.
-    pub(crate) fn make_pager(
-        &'static self,
-        store: Store,
-        frames: Frames,
-        table: Option<Box<dyn Device>>,
-    ) -> Result<&'static Pager, StartError> {
-        let (is_durable, page_buffer) = (self.durable.is_some(), self.config.page_buffer);
-        let options = Options {
-            region_base: self.region_base,
-            region_pages: self.heap.region_bytes() / PAGE,
-            budget_bytes: self.ram(),
-            page_buffer_bytes: page_buffer.map(|share| share.bytes_of(self.ram() as u64) as usize),
-            overcommit: self.config.overcommit,
-            compress: self.config.compress,
-            makes_checkpoints: is_durable,
-            follows_strides: self.config.strides,
-            follows_sequences: self.config.sequences,
-            traces: self.config.trace_file.is_some() && !is_durable,
-            lanes_shift: frames.is_shared.then(|| lanes_shift(self.ram())),
-        };
-        let pager = Pager::new(&options, &self.heap, store, frames.userfaultfd)?;
-        if let Some(device) = table {
-            pager.add_table_file(device);
-        }
-        let stacks = handler_stacks(options.budget_bytes);
-        handler_stack::limit(stacks, fault_handler::has_room_for_stack);
-        fault_signal::install(fault_handler::on_fault).map_err(StartError::Resources)?;
-        self.heap.report_free_pages(true);
-        // `Runtime::discard` takes that of a durable heap back.
-        Ok(Box::leak(Box::new(pager)))
-    }
+/// The pager, made now if the heap is plain; none if that is not to be had.
+pub(crate) fn managed(runtime: &'static Runtime) -> Option<&'static Pager> {
+    runtime.pager().or_else(|| {
+        let _inside = Inside::enter();
+        let _blocked = Blocked::all();
+        let mut growth = runtime.growth.lock();
+        switched(runtime, &mut growth)
+    })
 }
 
-impl Runtime {
-    /// Opens all that the switch needs, for this process alone. A store without its second tier is
-    /// as good as one whose second tier is full.
-    pub(crate) fn open_provision(&self) -> Result<Provision, ManageError> {
-        let config = &self.config;
-        let ground = open_ground(config, segment_buffers(config), rings(config))?;
-        let tier = config.of_tier().and_then(|settings| {
-            open_ground(&settings, TIER_BUFFERS, TIER_RINGS).map_err(say_tier_lacks).ok()
-        });
-        #[cfg(feature = "device-hook")]
-        let tier = tier.map(crate::process::tier_hook::hooked);
-        let (table, frames) = (self.table_device(), open_frames(config.micro_pages));
-        Ok(Provision { ground, tier, table, frames, token: None })
+/// As `managed`, for who has the lock.
+pub(crate) fn switched(runtime: &'static Runtime, growth: &mut Growth) -> Option<&'static Pager> {
+    if runtime.pager().is_none()
+        && !growth.refused
+        && let Err(error) = switch(runtime, growth)
+    {
+        growth.refused = true;
+        let problem = match runtime.config.is_managed_early() {
+            true => "the heap stays in RAM, up to its budget, and saves none: ",
+            false => "the heap cannot outgrow its RAM budget, allocations fail now: ",
+        };
+        say!(problem, &*error.to_string());
     }
+    runtime.pager()
+}
 
-    /// A file without a name for the pages of the object table that leave RAM: beside the store, or
-    /// where there is a disk. None: they stay in RAM.
-    pub(crate) fn table_device(&self) -> Option<Box<dyn Device>> {
-        let beside = self.durable.as_ref().and_then(|durable| durable.path.parent());
-        let folders = beside.map(Path::to_path_buf).into_iter().chain(self.child_folders.clone());
-        let file = open_unnamed(&folders.collect::<Vec<_>>()).ok()?;
-        // Pages are read one by one, and written by one thread at a time.
-        Some(Box::new(FileDevice::with_rings(file, 1).ok()?))
+/// The switch, on a stack of its own.
+fn switch(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), ManageError> {
+    struct Call<'a> {
+        runtime: &'static Runtime,
+        growth: &'a mut Growth,
+        result: Result<(), ManageError>,
     }
-
-    /// Pages of plain memory that hold something.
-    fn present_pages(&self, growth: &Growth) -> usize {
-        let mut present = 0;
-        let count = &mut |_, pages, _| present += pages;
-        match pagemap::present_pages(self.region_base, growth.spans * SPAN, count) {
-            Ok(()) => present,
-            Err(_) => self.heap.committed_pages(),
-        }
+    extern "C" fn run(call: *mut c_void) {
+        // SAFETY: the caller below passes a `Call`, which it does not use meanwhile.
+        let call = unsafe { &mut *call.cast::<Call<'_>>() };
+        call.result = switch_here(call.runtime, call.growth);
     }
+    let mut call = Call { runtime, growth, result: Ok(()) };
+    large_stack::call(STACK_BYTES, run, (&raw mut call).cast())
+        .map_err(|errno| ManageError::Start(StartError::Resources(errno)))?;
+    call.result
+}
 
-    /// Whether memory takes its room in the store when it is touched.
-    pub(crate) fn is_lazy(&self) -> bool {
-        self.config.overcommit == Overcommit::Lazy
+fn switch_here(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), ManageError> {
+    let provided = growth.provision.take().filter(Provision::claim);
+    let Provision { ground, tier, table, frames, .. } = match provided {
+        Some(provision) => provision,
+        None => open_provision(runtime)?,
+    };
+    let Ground { device, options, key } = ground;
+    let mut store = Store::open(device, options, key).map_err(ManageError::Store)?;
+    if let Some(Ground { device, options, key }) = tier {
+        let added = store.add_second_tier(device, options, key).map_err(ManageError::Store);
+        let _ = added.map_err(say_tier_lacks);
+    }
+    if !runtime.config.discard {
+        store.stop_discards();
+    }
+    // What exists must be spillable, too.
+    let present = present_pages(runtime, growth);
+    let promised = if runtime.config.is_lazy() { present } else { runtime.heap.granted_pages() };
+    store.reserve(promised as u64).map_err(ManageError::Store)?;
+    let pager = make_pager(runtime, store, frames, table).map_err(ManageError::Start)?;
+    if runtime.config.is_lazy() {
+        runtime.heap.grant_follows();
+    }
+    pager.begin_take_over(growth.spans, present, || {
+        runtime.publish_pager(pager);
+        holds::pin_early()
+    });
+    begin_trace(runtime, pager);
+    workers::start(runtime);
+    pager.wake_evictor();
+    Ok(())
+}
+
+/// Makes the pager of the heap, which is published next, and has faults come to it.
+pub(crate) fn make_pager(
+    runtime: &'static Runtime,
+    store: Store,
+    frames: Frames,
+    table: Option<Box<dyn Device>>,
+) -> Result<&'static Pager, StartError> {
+    let (is_durable, page_buffer) = (runtime.durable.is_some(), runtime.config.page_buffer);
+    let options = Options {
+        region_base: runtime.region_base,
+        region_pages: runtime.heap.region_bytes() / PAGE,
+        budget_bytes: runtime.ram(),
+        page_buffer_bytes: page_buffer.map(|share| share.bytes_of(runtime.ram() as u64) as usize),
+        overcommit: runtime.config.overcommit,
+        compress: runtime.config.compress,
+        makes_checkpoints: is_durable,
+        follows_strides: runtime.config.strides,
+        follows_sequences: runtime.config.sequences,
+        traces: runtime.config.trace_file.is_some() && !is_durable,
+        lanes_shift: frames.is_shared.then(|| lanes_shift(runtime.ram())),
+    };
+    let pager = Pager::new(&options, &runtime.heap, store, frames.userfaultfd)?;
+    if let Some(device) = table {
+        pager.add_table_file(device);
+    }
+    let stacks = handler_stacks(options.budget_bytes);
+    handler_stack::limit(stacks, fault_handler::has_room_for_stack);
+    fault_signal::install(fault_handler::on_fault).map_err(StartError::Resources)?;
+    runtime.heap.report_free_pages(true);
+    // `durable::discard` takes that of a durable heap back.
+    Ok(Box::leak(Box::new(pager)))
+}
+
+/// Opens all that the switch needs, for this process alone. A store without its second tier is
+/// as good as one whose second tier is full.
+pub(crate) fn open_provision(runtime: &Runtime) -> Result<Provision, ManageError> {
+    let config = &runtime.config;
+    let ground = open_ground(config, segment_buffers(config), rings(config))?;
+    let tier = config.of_tier().and_then(|settings| {
+        open_ground(&settings, TIER_BUFFERS, TIER_RINGS).map_err(say_tier_lacks).ok()
+    });
+    #[cfg(feature = "device-hook")]
+    let tier = tier.map(crate::process::tier_hook::hooked);
+    let (table, frames) = (table_device(runtime), open_frames(config.micro_pages));
+    Ok(Provision { ground, tier, table, frames, token: None })
+}
+
+/// A file without a name for the pages of the object table that leave RAM: beside the store, or
+/// where there is a disk. None: they stay in RAM.
+pub(crate) fn table_device(runtime: &Runtime) -> Option<Box<dyn Device>> {
+    let beside = runtime.durable.as_ref().and_then(|durable| durable.path.parent());
+    let folders =
+        beside.map(Path::to_path_buf).into_iter().chain(runtime.process.child_folders.clone());
+    let file = open_unnamed(&folders.collect::<Vec<_>>()).ok()?;
+    // Pages are read one by one, and written by one thread at a time.
+    Some(Box::new(FileDevice::with_rings(file, 1).ok()?))
+}
+
+/// Pages of plain memory that hold something.
+fn present_pages(runtime: &Runtime, growth: &Growth) -> usize {
+    let mut present = 0;
+    let count = &mut |_, pages, _| present += pages;
+    match pagemap::present_pages(runtime.region_base, growth.spans * SPAN, count) {
+        Ok(()) => present,
+        Err(_) => runtime.heap.committed_pages(),
     }
 }
 
@@ -216,7 +208,7 @@ fn begin_trace(runtime: &Runtime, pager: &Pager) {
     if !is_first_process(runtime) {
         name.push(format!(".{pid}"));
     }
-    runtime.trace.begin(pager, Path::new(&name), &header);
+    runtime.process.trace.begin(pager, Path::new(&name), &header);
 }
 
 /// Opens what these settings name as the store.

@@ -420,6 +420,11 @@ impl Config {
         Some(Config { store, store_size: size, segment_bytes, ..self.clone() })
     }
 
+    /// Whether memory takes its room in the store when it is touched.
+    pub(crate) fn is_lazy(&self) -> bool {
+        self.overcommit == Overcommit::Lazy
+    }
+
     /// The bound on stalls that is held by the amount of RAM, rather than by what goes to the
     /// second tier.
     pub(crate) fn stall_of_ram(&self) -> Option<StallLimit> {

@@ -38,15 +38,13 @@ pub(crate) fn publish_gauges(runtime: &Runtime) {
     // The handler stacks are the process's.
     let stacks = runtime.pager().map_or(0, |_| handler_stack::resident_bytes());
     all.other_bytes += stacks as u64;
-    all.budget_bytes = runtime.present_ram() as u64;
+    all.budget_bytes = present_ram(runtime) as u64;
     all.budget_most_bytes = runtime.config.ram;
     all.stall_bound_ppm = runtime.config.stall.map_or(0, |bound| bound.ppm().into());
-    all.mapped_bytes = (runtime.mapped_pages.load(Ordering::Relaxed) * PAGE) as u64;
     for gauge in [
         number!(budget_bytes),
         number!(budget_most_bytes),
         number!(stall_bound_ppm),
-        number!(mapped_bytes),
         number!(committed_bytes),
         number!(allocated_bytes),
         number!(page_buffer_bytes),
@@ -102,6 +100,14 @@ pub(crate) fn publish_gauges(runtime: &Runtime) {
         put(number!(tier_write_bytes), tier.bytes_written);
         put(number!(tier_stored_bytes), tier.live_blocks * block);
         put(number!(tier_capacity_bytes), tier.segments * second.segment_bytes() as u64);
+    }
+}
+
+/// What may be used of the budget now: less than all under a bound on stalls, or in a pool.
+fn present_ram(runtime: &Runtime) -> usize {
+    match runtime.pager().filter(|_| runtime.config.is_managed_early()) {
+        Some(pager) => pager.usage().budget + runtime.process.lent.load(Ordering::Relaxed),
+        None => runtime.config.ram as usize,
     }
 }
 
@@ -293,7 +299,7 @@ pub fn exit_summary() {
     }
     let has_to_tell = runtime.pager().is_some() || is_first_process(runtime);
     if let Some(pager) = runtime.pager() {
-        runtime.trace.end(pager);
+        runtime.process.trace.end(pager);
     }
     let stats = snapshot(runtime);
     if has_to_tell && runtime.config.show_stats {
@@ -327,7 +333,7 @@ fn tell_unmanaged(budget: u64) {
 pub(crate) fn is_first_process(runtime: &Runtime) -> bool {
     let first = match environment::variable(FIRST_PROCESS_VARIABLE) {
         Some(first) => first.to_str().and_then(|first| first.parse().ok()),
-        None => Some(runtime.first_process), // started without `deepheap run`
+        None => Some(runtime.process.first), // started without `deepheap run`
     };
     first == Some(std::process::id())
 }
