@@ -47,6 +47,12 @@ pub struct CheckpointInfo {
     pub table_bytes: u64,
 }
 
+/// Notes why a call failed; returns the code.
+pub(crate) fn refuse(reason: &dyn core::fmt::Display, code: c_int) -> c_int {
+    explain(reason);
+    code
+}
+
 /// Notes why a call failed, for `dh_last_error`.
 pub(crate) fn explain(reason: &dyn core::fmt::Display) {
     let text = reason.to_string();
@@ -74,20 +80,23 @@ fn heap_of(handle: *mut Heap) -> Option<DurableHeap> {
     heap
 }
 
+/// None for NULL.
+///
 /// # Safety
-/// Null, or a C string.
-unsafe fn text_of<'a>(text: *const c_char) -> Option<&'a CStr> {
+/// NULL, or a C string.
+pub(crate) unsafe fn text_of<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: the caller's promise.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+pub(crate) fn path_of(text: &CStr) -> &Path {
+    Path::new(OsStr::from_bytes(text.to_bytes()))
 }
 
 fn code_of(made: Result<Checkpoint, CheckpointError>, info: *mut CheckpointInfo) -> c_int {
     let made = match made {
         Ok(made) => made,
-        Err(error) => {
-            explain(&error);
-            return DH_EFILE;
-        }
+        Err(error) => return refuse(&error, DH_EFILE),
     };
     if !info.is_null() {
         // SAFETY: the caller of `dh_checkpoint` has room for it.
@@ -123,7 +132,7 @@ pub unsafe extern "C" fn dh_open(path: *const c_char, options: *const c_char) ->
         let options = options.map_err(|_| OpenError::Options("the options are no UTF-8".into()))?;
         let options = DurableOptions::parse(options)?;
         let path = path.ok_or_else(|| OpenError::Options("the path is NULL".into()))?;
-        DurableHeap::open(Path::new(OsStr::from_bytes(path.to_bytes())), &options)
+        DurableHeap::open(path_of(path), &options)
     };
     match open() {
         Ok(heap) => heap.base().cast(),
@@ -234,15 +243,12 @@ unsafe fn with_snapshot(
     let Some(heap) = heap_of(heap) else { return DH_EINVAL };
     // SAFETY: the caller's promise.
     let Some(Ok(name)) = (unsafe { text_of(name) }).map(CStr::to_str) else {
-        explain(&"the name is NULL, or no UTF-8");
-        return DH_EINVAL;
+        return refuse(&"the name is NULL, or no UTF-8", DH_EINVAL);
     };
     match change(heap, name) {
         Ok(()) => 0,
-        Err(error) => {
-            explain(&error);
-            if error.is_about_name() { DH_EINVAL } else { DH_EFILE }
-        }
+        Err(error) if error.is_about_name() => refuse(&error, DH_EINVAL),
+        Err(error) => refuse(&error, DH_EFILE),
     }
 }
 
@@ -279,10 +285,7 @@ pub unsafe extern "C" fn dh_checkpoint_wait(
     }
     match heap.ticket(ticket) {
         Some(ticket) => code_of(ticket.wait(), info),
-        None => {
-            explain(&"the heap has handed out no such ticket");
-            DH_EINVAL
-        }
+        None => refuse(&"the heap has handed out no such ticket", DH_EINVAL),
     }
 }
 
@@ -311,21 +314,15 @@ pub unsafe extern "C" fn dh_set_root(
     // SAFETY: the caller's promise.
     let (heap, name) = (heap_of(heap), unsafe { text_of(name) });
     let (Some(heap), Some(Ok(name))) = (heap, name.map(CStr::to_str)) else { return DH_EINVAL };
-    match heap.set_root(name, address.cast()) {
-        Ok(()) => 0,
+    let (reason, code) = match heap.set_root(name, address.cast()) {
+        Ok(()) => return 0,
         Err(deepheap::Errno::EROFS) => {
-            explain(&"the heap was opened for reading alone: nothing in it can be changed");
-            DH_EFILE
+            ("the heap was opened for reading alone: nothing in it can be changed", DH_EFILE)
         }
-        Err(deepheap::Errno::ENOSPC) => {
-            explain(&"the heap has as many roots as it can have");
-            DH_EMEMORY
-        }
-        Err(_) => {
-            explain(&"a root is an address of its heap, under a name of 1 to 56 bytes");
-            DH_EINVAL
-        }
-    }
+        Err(deepheap::Errno::ENOSPC) => ("the heap has as many roots as it can have", DH_EMEMORY),
+        Err(_) => ("a root is an address of its heap, under a name of 1 to 56 bytes", DH_EINVAL),
+    };
+    refuse(&reason, code)
 }
 
 /// The address that has this name; NULL if none has.

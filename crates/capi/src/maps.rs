@@ -4,15 +4,12 @@
 //! failed stays readable by `dh_last_error`.
 //! Threads: any thread.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use deepheap::maps::{self, Advice, MapError, MapOptions, Stats as MapStats};
 
-use crate::durable::explain;
+use crate::durable::{path_of, refuse, text_of};
 use crate::error::{DH_EFILE, DH_EINVAL, DH_EOBJECT, set_errno};
 
 /// Stores are seen by all processes, and go to the file. The default.
@@ -30,18 +27,16 @@ pub const DH_MAP_RANDOM: c_int = 2;
 /// In order.
 pub const DH_MAP_SEQUENTIAL: c_int = 3;
 
-fn refuse(reason: &dyn core::fmt::Display, errno: c_int) -> *mut c_void {
-    explain(reason);
-    set_errno(errno);
+fn no_map(reason: &dyn core::fmt::Display, errno: c_int) -> *mut c_void {
+    set_errno(refuse(reason, errno));
     null_mut()
 }
 
 fn zero_or_code(result: Result<(), MapError>) -> c_int {
-    let Err(error) = result else { return 0 };
-    explain(&error);
-    match error {
-        MapError::NotAMap => DH_EOBJECT,
-        _ => DH_EFILE,
+    match result {
+        Ok(()) => 0,
+        Err(error @ MapError::NotAMap) => refuse(&error, DH_EOBJECT),
+        Err(error) => refuse(&error, DH_EFILE),
     }
 }
 
@@ -56,26 +51,25 @@ pub unsafe extern "C" fn dh_map(
     prot: c_int,
     flags: u32,
 ) -> *mut c_void {
-    if path.is_null() {
-        return refuse(&"the path is NULL", libc::EINVAL);
-    }
+    // SAFETY: the caller's promise.
+    let Some(path) = (unsafe { text_of(path) }) else {
+        return no_map(&"the path is NULL", libc::EINVAL);
+    };
     if prot != libc::PROT_READ && prot != libc::PROT_READ | libc::PROT_WRITE {
-        return refuse(&"prot is PROT_READ, or PROT_READ | PROT_WRITE", libc::EINVAL);
+        return no_map(&"prot is PROT_READ, or PROT_READ | PROT_WRITE", libc::EINVAL);
     }
     let is_private = flags & DH_MAP_PRIVATE as u32 != 0;
     let of_file = (DH_MAP_SHARED | DH_MAP_LOG) as u32;
     if flags & !(of_file | DH_MAP_PRIVATE as u32) != 0 || is_private && flags & of_file != 0 {
         let reason = "flags are 0, DH_MAP_SHARED, DH_MAP_LOG or DH_MAP_PRIVATE alone";
-        return refuse(&reason, libc::EINVAL);
+        return no_map(&reason, libc::EINVAL);
     }
-    // SAFETY: the caller's promise.
-    let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
     let writes = prot & libc::PROT_WRITE != 0;
     let has_log = flags & DH_MAP_LOG as u32 != 0;
     let options = MapOptions { writes, length: length as u64, ram: 0, has_log, is_private };
-    match maps::map(path, options) {
+    match maps::map(path_of(path), options) {
         Ok(at) => at.cast(),
-        Err(failure) => refuse(&failure, failure.errno()),
+        Err(failure) => no_map(&failure, failure.errno()),
     }
 }
 
@@ -98,7 +92,7 @@ pub unsafe extern "C" fn dh_remap(map: *mut c_void, length: usize) -> *mut c_voi
     // SAFETY: the caller's promise.
     match unsafe { maps::resize(map.cast(), length as u64) } {
         Ok(at) => at.cast(),
-        Err(error) => refuse(&error, error.errno()),
+        Err(error) => no_map(&error, error.errno()),
     }
 }
 
@@ -116,10 +110,7 @@ pub extern "C" fn dh_map_advise(address: *const c_void, length: usize, advice: c
         DH_MAP_DONTNEED => Advice::DontNeed,
         DH_MAP_RANDOM => Advice::Random,
         DH_MAP_SEQUENTIAL => Advice::Sequential,
-        _ => {
-            explain(&"no such advice");
-            return DH_EINVAL;
-        }
+        _ => return refuse(&"no such advice", DH_EINVAL),
     };
     zero_or_code(maps::advise(address.cast(), length, advice))
 }
@@ -131,8 +122,7 @@ pub extern "C" fn dh_map_advise(address: *const c_void, length: usize, advice: c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dh_map_stats(address: *const c_void, out: *mut MapStats) -> c_int {
     if out.is_null() {
-        explain(&"there is no room for the statistics: the pointer is NULL");
-        return DH_EINVAL;
+        return refuse(&"there is no room for the statistics: the pointer is NULL", DH_EINVAL);
     }
     match maps::stats(address.cast()) {
         // SAFETY: the caller's promise.
@@ -144,6 +134,8 @@ pub unsafe extern "C" fn dh_map_stats(address: *const c_void, out: *mut MapStats
 
 #[cfg(test)]
 mod tests {
+    use core::ffi::CStr;
+
     use super::*;
 
     #[test]

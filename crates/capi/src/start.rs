@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_char, c_int};
 
 use deepheap::{Config, InitError};
 
+use crate::durable::text_of;
 use crate::error::{DH_ECONF, DH_EKERNEL, DH_EMEMORY, DH_ESTARTED, DH_ESTORE, remember};
 
 /// Starts deepheap with `conf`, in the syntax of DEEPHEAP_CONF; NULL takes the environment.
@@ -15,14 +16,11 @@ use crate::error::{DH_ECONF, DH_EKERNEL, DH_EMEMORY, DH_ESTARTED, DH_ESTORE, rem
 /// `conf` is NULL or a zero-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dh_init(conf: *const c_char) -> c_int {
-    let config = if conf.is_null() {
-        Config::from_environment()
-    } else {
-        // SAFETY: the caller's promise: a zero-terminated string.
-        match unsafe { CStr::from_ptr(conf) }.to_str() {
-            Ok(text) => Config::parse(text),
-            Err(_) => return remember(DH_ECONF, "the configuration is not UTF-8".into()),
-        }
+    // SAFETY: the caller's promise.
+    let config = match unsafe { text_of(conf) }.map(CStr::to_str) {
+        None => Config::from_environment(),
+        Some(Ok(text)) => Config::parse(text),
+        Some(Err(_)) => return remember(DH_ECONF, "the configuration is not UTF-8".into()),
     };
     match config.map_err(InitError::Config).and_then(deepheap::init) {
         Ok(()) => 0,

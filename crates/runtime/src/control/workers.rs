@@ -238,7 +238,7 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
                     say_write_failure(pager);
                     if !said {
                         said = true;
-                        say_store("cannot make room in RAM", error);
+                        say!("cannot make room in RAM: ", &*error.to_string());
                     }
                     thread::sleep(LEISURE);
                 }
@@ -339,10 +339,10 @@ fn collector(runtime: &'static Runtime, pager: &'static Pager) {
         std::process::abort();
     };
     let mut said = false;
-    let failed = |error| {
+    let failed = |error: StoreError| {
         if !said {
             said = true;
-            say_store("a segment cannot be collected", error);
+            say!("a segment cannot be collected: ", &*error.to_string());
         }
     };
     collect_in(pager.store(), runtime, pager, &mut buffer, release::return_space, failed);
@@ -450,9 +450,4 @@ fn say_recovery(pager: &Pager) {
         RECOVERY_SAID.store(true, Ordering::Relaxed);
         say!("the store has taken what it had refused");
     }
-}
-
-fn say_store(what: &str, error: StoreError) {
-    // Workers may allocate (pinned memory) to say something.
-    say!(what, ": ", &*error.to_string());
 }

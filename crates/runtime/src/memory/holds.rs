@@ -67,22 +67,15 @@ const PAGE_BITS: u32 = 31;
 #[must_use]
 pub struct Hold(Kind);
 
+/// Where a hold is noted; of the others from which address on, and how many bytes.
 enum Kind {
     /// Not our memory.
     Foreign,
-    Noted {
-        note: &'static Note,
-    },
+    Noted(&'static Note),
     /// In a map, which has a note of its own.
-    Mapped {
-        address: usize,
-        length: usize,
-    },
+    Mapped(usize, usize),
     /// Pinned, and no note was free.
-    Pinned {
-        address: usize,
-        length: usize,
-    },
+    Pinned(usize, usize),
 }
 
 impl Hold {
@@ -101,10 +94,10 @@ impl Hold {
     pub fn of_nobody(address: usize, length: usize) -> Hold {
         if deepheap_maps::owns(address as *const u8) {
             residency::pin(address, length);
-            return Hold(Kind::Pinned { address, length });
+            return Hold(Kind::Pinned(address, length));
         }
         let hold = Hold::on(address, length);
-        if let Kind::Noted { note } = &hold.0 {
+        if let Kind::Noted(note) = &hold.0 {
             note.disown();
         }
         hold
@@ -133,25 +126,22 @@ impl Hold {
         let word = word_of(runtime, address, length, runtime.heap.region_bytes());
         Some(match take_note(word | PINNED) {
             Some(note) => Hold::noted(note, runtime),
-            None => Hold(Kind::Pinned { address, length }),
+            None => Hold(Kind::Pinned(address, length)),
         })
     }
 
     fn on_map(address: usize, length: usize) -> Hold {
         // A call's pin waits until it can be made.
         let _ = deepheap_maps::pin(address, length, PinKind::Call);
-        // SAFETY: this thread's own area.
-        unsafe { (*tls::area()).holds = (*tls::area()).holds.wrapping_add(1) };
-        Hold(Kind::Mapped { address, length })
+        count_holds(1);
+        Hold(Kind::Mapped(address, length))
     }
 
     fn noted(note: &'static Note, runtime: &Runtime) -> Hold {
-        let area = tls::area();
         note.region_base.store(runtime.region_base, Ordering::Relaxed);
-        note.owner.store(area as usize, Ordering::Relaxed);
-        // SAFETY: this thread's own area.
-        unsafe { (*area).holds = (*area).holds.wrapping_add(1) };
-        Hold(Kind::Noted { note })
+        note.owner.store(tls::area() as usize, Ordering::Relaxed);
+        count_holds(1);
+        Hold(Kind::Noted(note))
     }
 
     /// Holds the pages for as long as the process lives. The same ones take one note, however often
@@ -181,25 +171,33 @@ impl Drop for Hold {
     fn drop(&mut self) {
         match self.0 {
             Kind::Foreign => {}
-            Kind::Noted { note } => note.end(),
-            Kind::Mapped { address, length } => {
-                // SAFETY: this thread's own area.
-                unsafe { (*tls::area()).holds = (*tls::area()).holds.wrapping_sub(1) };
+            Kind::Noted(note) => note.end(),
+            Kind::Mapped(address, length) => {
+                count_holds(-1);
                 deepheap_maps::unpin(address, length);
             }
-            Kind::Pinned { address, length } => residency::unpin(address, length),
+            Kind::Pinned(address, length) => residency::unpin(address, length),
         }
     }
 }
 
+/// Counts holds of the calling thread. A jump out of a signal handler may lose a count: then the
+/// thread's end looks for holds in vain.
+fn count_holds(more: i32) {
+    let area = tls::area();
+    // SAFETY: this thread's own area.
+    unsafe { (*area).holds = (*area).holds.wrapping_add_signed(more) };
+}
+
 impl Note {
+    fn change(&self, from: u64, to: u64) -> bool {
+        self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Takes the calling thread's name off a hold of its own; a hold of nobody's stays one.
     fn disown(&self) {
         if self.owner.swap(0, Ordering::Relaxed) != 0 {
-            let area = tls::area();
-            // SAFETY: this thread's own area. A jump out of a signal handler may have lost a count:
-            // then the thread's end looks for holds in vain.
-            unsafe { (*area).holds = (*area).holds.wrapping_sub(1) };
+            count_holds(-1);
         }
     }
 
@@ -265,12 +263,6 @@ fn take_early_note(runtime: &Runtime, word: u64) -> Option<&'static Note> {
 fn take_note(word: u64) -> Option<&'static Note> {
     let is_free = |note: &Note| note.word.load(Ordering::Relaxed) == FREE;
     notes().find(|note| is_free(note) && note.change(FREE, word))
-}
-
-impl Note {
-    fn change(&self, from: u64, to: u64) -> bool {
-        self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
 }
 
 /// All notes, those of the thread's lane first.

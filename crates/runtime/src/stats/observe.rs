@@ -12,10 +12,11 @@ use deepheap_store::Store;
 use deepheap_sys::faults::handler_stack;
 use deepheap_sys::process::{clock, environment, kept_stderr, process_status};
 use deepheap_sys::say;
+use deepheap_sys::threads::lock::Guard;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::control::pool;
-use crate::control::stall_share::{Mark, Times};
+use crate::control::stall_share::{Mark, StallShare, Times};
 use crate::number;
 use crate::runtime::{Inside, Runtime, is_durable_open, running, try_hold_durable};
 use crate::settings::config::Config;
@@ -113,19 +114,22 @@ fn present_ram(runtime: &Runtime) -> usize {
 
 /// Run time and stalls until now; none while another thread brings them up to date.
 pub(crate) fn stall_mark(runtime: &Runtime) -> Option<Mark> {
-    let mut stalls = runtime.stalls.try_lock()?;
-    stalls.observe(&times(runtime.stats));
-    Some(stalls.mark())
+    Some(observe_stalls(runtime)?.mark())
 }
 
 /// Brings the shares of the run time that threads stand in faults up to date.
 fn publish_stalls(runtime: &Runtime) {
     // The thread that has it publishes the same.
-    let Some(mut stalls) = runtime.stalls.try_lock() else { return };
-    stalls.observe(&times(runtime.stats));
+    let Some(stalls) = observe_stalls(runtime) else { return };
     runtime.stats.set(number!(run_ns), stalls.run_ns());
     runtime.stats.set(number!(stall_share_now_ppm), stalls.now_ppm());
     runtime.stats.set(number!(stall_share_ppm), stalls.whole_ppm());
+}
+
+fn observe_stalls(runtime: &Runtime) -> Option<Guard<'_, StallShare>> {
+    let mut stalls = runtime.stalls.try_lock()?;
+    stalls.observe(&times(runtime.stats));
+    Some(stalls)
 }
 
 /// What the process has spent its time on so far.

@@ -50,10 +50,9 @@ pub fn stats_json(stats: &Stats) -> String {
 
 /// What a program's exit tells on stderr: some lines, each ended by a newline.
 pub fn summary(stats: &Stats) -> String {
-    let s = stats;
     let mut text = String::with_capacity(1024);
     // Writing to a String cannot fail.
-    let _ = write_summary(&mut text, s);
+    let _ = write_summary(&mut text, stats);
     text
 }
 
