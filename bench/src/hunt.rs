@@ -120,7 +120,7 @@ impl Kind {
     fn allocate(self, size: usize) -> *mut u8 {
         match self {
             Kind::Memory => deepheap::malloc(size),
-            Kind::Mapped => deepheap::map_area(size, USUAL, false)
+            Kind::Mapped => deepheap::internal::map_area(size, USUAL, false)
                 .map_or(core::ptr::null_mut(), |address| address as *mut u8),
             Kind::Object => objects::allocate(1, size),
         }
@@ -132,14 +132,14 @@ impl Kind {
         match self {
             // SAFETY: the caller's promise.
             Kind::Memory | Kind::Object => unsafe { deepheap::free(address as *mut u8) },
-            Kind::Mapped => drop(deepheap::unmap_area(address, size)),
+            Kind::Mapped => drop(deepheap::internal::unmap_area(address, size)),
         }
     }
 }
 
 /// Pages of one mapping.
 fn mapped_pages() -> Result<Vec<*mut u8>, String> {
-    let start = deepheap::map_area(MAPPED_PAGES * 8 * WORDS, USUAL, false)
+    let start = deepheap::internal::map_area(MAPPED_PAGES * 8 * WORDS, USUAL, false)
         .map_err(|errno| format!("no memory to map ({errno}): raise --store-size"))?;
     Ok((0..MAPPED_PAGES).map(|page| (start + page * 8 * WORDS) as *mut u8).collect())
 }

@@ -19,7 +19,7 @@ const DENSE_ALIGN: u64 = 16;
 
 /// Bytes of a size as deepheap's settings take it; nothing that is measured has a size of 0.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    match deepheap::parse_size(text) {
+    match deepheap::internal::parse_size(text) {
         Ok(0) => Err(format!("'{text}' is nothing")),
         Ok(bytes) => Ok(bytes),
         Err(why) => Err(why.to_string()),

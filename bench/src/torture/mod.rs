@@ -297,7 +297,7 @@ impl FileSystem<'_> {
 
 /// Reads all of the file, as `deepheap fsck` does.
 fn verify(file: &Path) -> Result<(), Failure> {
-    let found = deepheap::durable_inspect::fsck(file);
+    let found = deepheap::internal::inspect::fsck(file);
     let found = found.map_err(|error| Failure::Failed(format!("fsck: {error}")))?;
     // A superblock that was being written when the power was cut is no damage.
     let damage =

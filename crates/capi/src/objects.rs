@@ -77,8 +77,8 @@ pub unsafe extern "C" fn dh_read(
 ) -> c_int {
     match part_is_wrong(offset, buffer, length) {
         Some(code) => code,
-        // SAFETY: the caller's promise; what is no live object is refused.
         None => {
+            // SAFETY: the caller's promise; what is no live object is refused.
             zero_or_code(unsafe { objects::read(object.cast(), offset, buffer.cast(), length) })
         }
     }
@@ -97,8 +97,8 @@ pub unsafe extern "C" fn dh_write(
 ) -> c_int {
     match part_is_wrong(offset, buffer, length) {
         Some(code) => code,
-        // SAFETY: the caller's promise; what is no live object is refused.
         None => {
+            // SAFETY: the caller's promise; what is no live object is refused.
             zero_or_code(unsafe { objects::write(object.cast(), offset, buffer.cast(), length) })
         }
     }

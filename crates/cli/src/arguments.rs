@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
-use deepheap::config::{KEYS, Key};
+use deepheap::internal::config::{KEYS, Key};
 
 /// A heap deeper than your RAM: runs unmodified programs with more memory than the machine has.
 #[derive(Parser)]

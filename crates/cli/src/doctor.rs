@@ -6,9 +6,9 @@
 
 use std::io::stdout;
 
-use deepheap::config::Config;
-use deepheap::machine::Machine;
-use deepheap::obstacles::{Finding, Severity};
+use deepheap::Config;
+use deepheap::internal::machine::Machine;
+use deepheap::internal::obstacles::{Finding, Severity};
 use deepheap_tools::doctor::examine_machine;
 use deepheap_tools::doctor_store::examine_store;
 

@@ -9,9 +9,9 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use deepheap::durable_inspect::{self, Fsck, Inspection};
-use deepheap::durable_repair;
-use deepheap::stats_report::bytes;
+use deepheap::internal::inspect::{self, Fsck, Inspection};
+use deepheap::internal::repair;
+use deepheap::internal::stats_report::bytes;
 use deepheap::{DurableHeap, HeapFile, OpenError};
 
 use crate::refusal::{Refusal, print_out};
@@ -21,7 +21,7 @@ const SHOWN_MAX: usize = 20;
 
 /// Shows what is in the file.
 pub fn inspect(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let inspection = on(file, key, durable_inspect::inspect)?;
+    let inspection = on(file, key, inspect::inspect)?;
     print_out(text(file, &inspection).as_bytes())
 }
 
@@ -86,7 +86,7 @@ pub fn ago(time: u64) -> String {
 
 /// Verifies the file.
 pub fn fsck(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let Fsck { report, contradiction } = on(file, key, durable_inspect::fsck)?;
+    let Fsck { report, contradiction } = on(file, key, inspect::fsck)?;
     let mut out = format!(
         "{}: {} pages of tables and {} blocks were read\n",
         file.display(),
@@ -119,7 +119,7 @@ pub fn verdict(mut out: String, is_clean: bool, what: &str) -> Result<(), Refusa
 /// Makes damaged tables of the file whole again.
 pub fn repair(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     let shown = file.display();
-    let Some(repair) = on(file, key, durable_repair::repair)? else {
+    let Some(repair) = on(file, key, repair::repair)? else {
         print_out(
             format!("{shown}: the tables are whole, there is nothing to repair\n").as_bytes(),
         )?;

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
+use deepheap::internal::stats_page::{HeapMapCopy, StatsPage};
 use deepheap::stats::{FaultKind, Latency, Stats};
-use deepheap::stats_page::{HeapMapCopy, StatsPage};
 use deepheap_tools::drive::life_years;
 use deepheap_tools::sample::{Rates, Sample};
 

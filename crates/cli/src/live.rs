@@ -5,9 +5,9 @@
 //! Never: reads a process, but for the names of its code.
 //! Threads: pure functions.
 
+use deepheap::internal::stats_page::HeapMapCopy;
 use deepheap::stats::FaultKind;
 use deepheap::stats_json;
-use deepheap::stats_page::HeapMapCopy;
 use serde_json::{Value, json};
 
 use crate::history::{History, Moment};
@@ -108,7 +108,7 @@ fn round(number: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use deepheap::Survey;
+    use deepheap::internal::Survey;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::{fs, io};
 use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
-use deepheap::config::KEYS;
+use deepheap::internal::config::KEYS;
 
 use crate::arguments::Arguments;
 use crate::refusal::Refusal;

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use deepheap::stats_report::bytes;
+use deepheap::internal::stats_report::bytes;
 use deepheap_tools::maps::{self, Look, MapError};
 
 use crate::durable::{self, ago, verdict};

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use deepheap::stats_report::bytes;
+use deepheap::internal::stats_report::bytes;
 use deepheap_tools::maps::{self, Listed};
 
 use crate::refusal::{Refusal, print_out};

@@ -7,8 +7,8 @@
 
 use core::fmt::Write;
 
+use deepheap::internal::stats_table::TOLD;
 use deepheap::stats::FaultKind;
-use deepheap::stats_table::TOLD;
 
 use crate::watch::Watched;
 
@@ -139,8 +139,8 @@ fn labels(process: &Watched, label: &str, value: &str) -> String {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use deepheap::internal::stats_page::StatsPage;
     use deepheap::number;
-    use deepheap::stats_page::StatsPage;
 
     use super::*;
     use crate::history::History;

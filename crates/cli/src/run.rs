@@ -9,10 +9,11 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use deepheap::config::{Config, SHOW_STATS_VARIABLE};
-use deepheap::machine::Machine;
-use deepheap::obstacles;
-use deepheap::store_location::{self, StoreLocation};
+use deepheap::Config;
+use deepheap::internal::config::SHOW_STATS_VARIABLE;
+use deepheap::internal::machine::Machine;
+use deepheap::internal::obstacles;
+use deepheap::internal::store_location::{self, StoreLocation};
 
 use crate::arguments::Run;
 use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal};
@@ -68,7 +69,7 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
     let mut variables = vec![
         ("LD_PRELOAD", preload),
         ("DEEPHEAP_CONF", OsString::from(config.to_conf())),
-        (deepheap::FIRST_PROCESS_VARIABLE, first),
+        (deepheap::internal::FIRST_PROCESS_VARIABLE, first),
     ];
     if config.show_stats && env::var_os(SHOW_STATS_VARIABLE).is_some() {
         // It goes over DEEPHEAP_CONF, and the option over it.

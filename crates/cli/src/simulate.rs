@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use deepheap::parse_size;
+use deepheap::internal::parse_size;
 use deepheap_tools::drive::in_words;
 use deepheap_tools::simulation::{Outcome, PageBufferShare, Simulation, Terms};
 use deepheap_tools::trace_format::Trace;

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use deepheap::stats_page::{SHARDS, StatsPage};
+use deepheap::internal::stats_page::{SHARDS, StatsPage};
 
 use crate::symbols::Symbols;
 

@@ -6,10 +6,10 @@
 
 use core::fmt::{Result, Write};
 
-use deepheap::stats::{FaultKind, Latency, Stats};
-use deepheap::stats_report::{
+use deepheap::internal::stats_report::{
     bytes, compression, count, device_troubles, duration, given_back, pool, saved, share,
 };
+use deepheap::stats::{FaultKind, Latency, Stats};
 
 use deepheap_tools::sample::{Rates, Sample};
 

@@ -4,8 +4,8 @@
 //! Never: reads a process, but for the names of its code.
 //! Threads: none but main.
 
+use deepheap::internal::stats_report::{bytes, count, duration, share};
 use deepheap::stats::{FaultKind, Stats};
-use deepheap::stats_report::{bytes, count, duration, share};
 use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES, in_words};
 use ratatui::Frame;
 use ratatui::layout::Rect;

@@ -5,8 +5,8 @@
 //! Never: reads a process; it draws what the state holds.
 //! Threads: pure functions.
 
+use deepheap::internal::stats_report::{bytes, count, duration};
 use deepheap::stats::FaultKind;
-use deepheap::stats_report::{bytes, count, duration};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};

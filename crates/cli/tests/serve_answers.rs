@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use command::{Folder, told};
+use deepheap::internal::stats_page::StatsPage;
 use deepheap::number;
 use deepheap::stats::FaultKind;
-use deepheap::stats_page::StatsPage;
 
 /// A server, ended with the test.
 struct Server {

@@ -3,9 +3,9 @@
 mod command;
 
 use command::{Folder, told};
+use deepheap::internal::stats_page::StatsPage;
 use deepheap::number;
 use deepheap::stats::FaultKind;
-use deepheap::stats_page::StatsPage;
 
 /// Words of the screen that its help explains.
 const WORDS: [&str; 21] = [

@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use command::Folder;
+use deepheap::internal::stats_page::StatsPage;
 use deepheap::number;
-use deepheap::stats_page::StatsPage;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The way back from the alternate screen, and the cursor.

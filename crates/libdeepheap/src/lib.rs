@@ -9,4 +9,4 @@
 pub use deepheap_capi::*;
 
 #[global_allocator]
-static PINNED: deepheap::PinnedAllocator = deepheap::PinnedAllocator;
+static PINNED: deepheap::internal::PinnedAllocator = deepheap::internal::PinnedAllocator;

@@ -30,7 +30,7 @@ calls! {
         mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent,
     ) -> c_int = refuse(POSIX_AIO, ENOSYS if is_any_managed(list, count));
     fn aio_fsync, aio_fsync64(operation: c_int, request: *mut aiocb)
-        -> c_int = refuse(POSIX_AIO, ENOSYS if deepheap::may_leave(request as usize));
+        -> c_int = refuse(POSIX_AIO, ENOSYS if deepheap::internal::may_leave(request as usize));
 
     fn getaddrinfo_a(mode: c_int, list: *const *mut Question, count: c_int, event: *mut sigevent)
         -> c_int = by(|real| {
@@ -60,8 +60,8 @@ fn negative_refusal() -> c_int {
 /// blocked, and must not fault.
 fn is_managed(request: *const aiocb) -> bool {
     // SAFETY: the program's own request.
-    deepheap::may_leave(request as usize)
-        || deepheap::may_leave(unsafe { (*request).aio_buf } as usize)
+    deepheap::internal::may_leave(request as usize)
+        || deepheap::internal::may_leave(unsafe { (*request).aio_buf } as usize)
 }
 
 /// Whether one of a list of requests is.
@@ -76,7 +76,7 @@ fn is_any_question_managed(list: *const *mut Question, count: c_int) -> bool {
         let Question { name, service, hints } = unsafe { &*question };
         [question as usize, *name as usize, *service as usize, *hints as usize]
             .into_iter()
-            .any(deepheap::may_leave)
+            .any(deepheap::internal::may_leave)
     })
 }
 

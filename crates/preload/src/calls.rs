@@ -68,7 +68,7 @@
 
 use core::ffi::c_char;
 
-use deepheap::Hold;
+use deepheap::internal::Hold;
 
 use crate::pins::{PINNED_MAX, Pins};
 

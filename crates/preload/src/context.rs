@@ -21,8 +21,8 @@ const CONTEXT_BYTES: usize = size_of::<libc::ucontext_t>();
 const JUMP_BYTES: usize = 200;
 
 fn touch(start: usize, len: usize) {
-    if deepheap::is_managing() && deepheap::may_leave(start) {
-        deepheap::touch(start, len);
+    if deepheap::internal::is_managing() && deepheap::internal::may_leave(start) {
+        deepheap::internal::touch(start, len);
     }
 }
 
@@ -90,7 +90,7 @@ jumps! {
 const _: () = assert!(libc::RTLD_DEEPBIND == 8);
 
 fn touch_path(path: usize) {
-    if deepheap::is_managing() {
+    if deepheap::internal::is_managing() {
         touch_text(path as *const c_char);
     }
 }

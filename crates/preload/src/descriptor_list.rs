@@ -48,7 +48,7 @@ fn is_hidden(folder: *mut DIR, entry: *const dirent64) -> bool {
     // SAFETY: the program's own folder; libc has filled the entry, valid until the next call.
     let name = unsafe { CStr::from_ptr((&raw const (*entry).d_name).cast()) }.to_bytes();
     let Some(descriptor) = number(name) else { return false };
-    if !deepheap::is_own_descriptor(descriptor) {
+    if !deepheap::internal::is_own_descriptor(descriptor) {
         return false;
     }
     // SAFETY: the program's own folder.

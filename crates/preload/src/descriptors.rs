@@ -29,7 +29,7 @@ calls! {
 
 /// What the program is told that copies a descriptor to another number, if one of them is ours.
 fn refused_to_replace(old: c_int, new: c_int) -> Option<c_int> {
-    let is_taken = || deepheap::is_own_descriptor(new).then(|| refused(libc::EBUSY));
+    let is_taken = || deepheap::internal::is_own_descriptor(new).then(|| refused(libc::EBUSY));
     refused_if_own(old).or_else(is_taken)
 }
 
@@ -44,7 +44,7 @@ fn close_around_ours(first: c_uint, last: c_uint, real: impl Fn(c_uint, c_uint) 
     }
     let mut start = first;
     for descriptor in first..=last.min(KNOWN_MAX) {
-        if !deepheap::is_own_descriptor(descriptor as c_int) {
+        if !deepheap::internal::is_own_descriptor(descriptor as c_int) {
             continue;
         }
         if descriptor > start && real(start, descriptor - 1) != 0 {

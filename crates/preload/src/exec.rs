@@ -24,10 +24,10 @@ pub type List = *const *const c_char;
 
 /// Touches a managed string.
 pub fn touch_text(text: *const c_char) {
-    if deepheap::may_leave(text as usize) {
+    if deepheap::internal::may_leave(text as usize) {
         // SAFETY: the program's own C string, read in user mode.
         let len = unsafe { libc::strlen(text) } + 1;
-        deepheap::touch(text as usize, len);
+        deepheap::internal::touch(text as usize, len);
     }
 }
 
@@ -50,12 +50,12 @@ pub fn each_of(list: List, visit: &mut dyn FnMut(usize, usize)) {
     let mut count = 1;
     for text in strings(list) {
         count += 1;
-        if deepheap::may_leave(text as usize) {
+        if deepheap::internal::may_leave(text as usize) {
             // SAFETY: a C string of the program.
             visit(text as usize, unsafe { libc::strlen(text) } + 1);
         }
     }
-    if deepheap::may_leave(list as usize) {
+    if deepheap::internal::may_leave(list as usize) {
         visit(list as usize, count * size_of::<*const c_char>());
     }
 }
@@ -63,7 +63,7 @@ pub fn each_of(list: List, visit: &mut dyn FnMut(usize, usize)) {
 /// Makes an exec call; returns only if it failed.
 pub fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) -> c_int {
     let mut outcome = call();
-    if !deepheap::is_managing() {
+    if !deepheap::internal::is_managing() {
         return outcome;
     }
     for _ in 0..ATTEMPTS {
@@ -72,7 +72,7 @@ pub fn attempt(path: *const c_char, lists: &[List], call: impl Fn() -> c_int) ->
         }
         touch_text(path);
         for list in lists {
-            each_of(*list, &mut deepheap::touch);
+            each_of(*list, &mut deepheap::internal::touch);
         }
         outcome = call();
     }

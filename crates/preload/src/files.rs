@@ -102,7 +102,7 @@ const SYSTEM_MAP: c_ulong = 0xc0c0_583b;
 
 /// The bytes of the array behind an argument: its header counts the elements.
 fn array_bytes(request: c_ulong, argument: usize) -> usize {
-    if !deepheap::may_leave(argument) {
+    if !deepheap::internal::may_leave(argument) {
         return 0;
     }
     // SAFETY: these requests' argument; the program's own memory, read in user mode.

@@ -15,7 +15,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap::{Hold, fork_parent, fork_prepare, stream_list};
+use deepheap::internal::{Hold, fork_parent, fork_prepare, stream_list};
 use libc::pid_t;
 
 use crate::calls::calls;
@@ -25,7 +25,7 @@ use crate::refusal::refused;
 use crate::{seam, signal_stack, thread};
 
 fn child() {
-    deepheap::fork_child();
+    deepheap::internal::fork_child();
     thread::forked();
 }
 
@@ -56,7 +56,7 @@ pub fn register() -> bool {
     static STATE: AtomicU32 = AtomicU32::new(NOT_YET);
     let (order, raw) = (Ordering::AcqRel, Ordering::Acquire);
     if STATE.compare_exchange(NOT_YET, DONE, order, raw).is_ok() {
-        deepheap::process::host();
+        deepheap::internal::host();
         let register = real!(__register_atfork: Register);
         // SAFETY: three functions that live as long as the process, of no library that is unloaded.
         let outcome =

@@ -29,12 +29,12 @@ unsafe extern "C" {
 
 calls! {
     fn vfprintf(stream: *mut FILE, format: *const c_char, list: *mut VaList) -> c_int
-        = by(|real| match deepheap::is_managing() {
+        = by(|real| match deepheap::internal::is_managing() {
             false => real(stream, format, list),
             true => written(&to_stream(stream), list, &into(format)),
         });
     fn __vfprintf_chk(stream: *mut FILE, flag: c_int, format: *const c_char, list: *mut VaList)
-        -> c_int = by(|real| match deepheap::is_managing() {
+        -> c_int = by(|real| match deepheap::internal::is_managing() {
             false => real(stream, flag, format, list),
             true => written(&to_stream(stream), list, &into_checked(flag, format)),
         });
@@ -43,12 +43,12 @@ calls! {
     fn __vprintf_chk(flag: c_int, format: *const c_char, list: *mut VaList) -> c_int
         = same(__vfprintf_chk(stdout, flag, format, list));
     fn vdprintf(descriptor: c_int, format: *const c_char, list: *mut VaList) -> c_int
-        = by(|real| match deepheap::is_managing() {
+        = by(|real| match deepheap::internal::is_managing() {
             false => real(descriptor, format, list),
             true => written(&to_descriptor(descriptor), list, &into(format)),
         });
     fn __vdprintf_chk(descriptor: c_int, flag: c_int, format: *const c_char, list: *mut VaList)
-        -> c_int = by(|real| match deepheap::is_managing() {
+        -> c_int = by(|real| match deepheap::internal::is_managing() {
             false => real(descriptor, flag, format, list),
             true => written(&to_descriptor(descriptor), list, &into_checked(flag, format)),
         });

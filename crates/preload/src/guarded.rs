@@ -57,12 +57,12 @@ impl Outcome for Code {
 /// Makes the call, with the buffers that `buffers` names pinned if any span is managed.
 #[inline(always)]
 pub fn guard<R: Outcome>(buffers: impl Fn(&mut Pins), call: impl Fn() -> R) -> R {
-    if !deepheap::is_managing() {
+    if !deepheap::internal::is_managing() {
         let outcome = call();
-        if !outcome.is_fault() || !deepheap::is_managing() {
+        if !outcome.is_fault() || !deepheap::internal::is_managing() {
             return outcome;
         }
-        deepheap::count_efault_retry();
+        deepheap::internal::count_efault_retry();
     }
     pinned(&buffers, &call)
 }

@@ -78,4 +78,4 @@ mod waiting;
 pub use deepheap_capi::*;
 
 #[global_allocator]
-static PINNED: deepheap::PinnedAllocator = deepheap::PinnedAllocator;
+static PINNED: deepheap::internal::PinnedAllocator = deepheap::internal::PinnedAllocator;

@@ -34,15 +34,15 @@ calls! {
         }
         match advice {
             libc::MADV_DONTNEED | DONTNEED_LOCKED | libc::MADV_FREE | libc::MADV_REMOVE => {
-                if deepheap::give_up_area(address as usize, len).is_none() {
+                if deepheap::internal::give_up_area(address as usize, len).is_none() {
                     // SAFETY: the program gives these bytes up and expects zeros.
-                    unsafe { deepheap::give_up(address.cast(), len) };
+                    unsafe { deepheap::internal::give_up(address.cast(), len) };
                 }
                 0
             }
             libc::MADV_DONTDUMP | libc::MADV_DODUMP => {
                 // An area that is noted as changed ends as it began, in core dumps.
-                let _ = deepheap::before_protect(address as usize, len, libc::PROT_NONE);
+                let _ = deepheap::internal::before_protect(address as usize, len, libc::PROT_NONE);
                 real(address, len, advice)
             }
             _ if HINTS_ABOUT_SPEED.contains(&advice) => 0,
@@ -69,7 +69,7 @@ calls! {
         if len == 0 || !(address as usize).is_multiple_of(PAGE) {
             return refused(libc::EINVAL);
         }
-        match deepheap::unmap_area(address as usize, len) {
+        match deepheap::internal::unmap_area(address as usize, len) {
             Some(()) => 0,
             None => refuse(&REMAPPING, libc::EINVAL),
         }
@@ -158,7 +158,7 @@ static UNMAPPED: AtomicUsize = AtomicUsize::new(0);
 fn look_before_unmapping(len: usize) {
     let before = UNMAPPED.fetch_add(len, Relaxed);
     if before / LOOK_BYTES != before.wrapping_add(len) / LOOK_BYTES {
-        deepheap::note_unmanaged();
+        deepheap::internal::note_unmanaged();
     }
 }
 
@@ -193,9 +193,9 @@ fn map(request: &Mapping, by_kernel: impl FnOnce() -> *mut c_void) -> *mut c_voi
     if !is_plain || is_fixed || caller::is_all_plain() || len >= isize::MAX as usize {
         return by_kernel();
     }
-    match deepheap::area_bytes_min() {
+    match deepheap::internal::area_bytes_min() {
         Some(least) if len >= least => {
-            match deepheap::map_area(len, protection, request.is_reserved()) {
+            match deepheap::internal::map_area(len, protection, request.is_reserved()) {
                 Ok(address) => address as *mut c_void,
                 Err(errno) => failed(refused(errno.raw())),
             }
@@ -211,17 +211,17 @@ fn map_over(request: &Mapping, by_kernel: impl FnOnce() -> *mut c_void) -> *mut 
     if len == 0 || !start.is_multiple_of(PAGE) {
         return failed(refused(libc::EINVAL));
     }
-    if flags & libc::MAP_FIXED == 0 && deepheap::is_area_mapped(start, len) {
+    if flags & libc::MAP_FIXED == 0 && deepheap::internal::is_area_mapped(start, len) {
         return failed(refused(libc::EEXIST));
     }
     let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     if !is_private {
-        let mapped = deepheap::map_hole(start, len, by_kernel);
+        let mapped = deepheap::internal::map_hole(start, len, by_kernel);
         return mapped.unwrap_or_else(|| failed(refuse(&REMAPPING, libc::EINVAL)));
     }
     let is_file = flags & libc::MAP_ANONYMOUS == 0;
     let first = if is_file { libc::PROT_READ | libc::PROT_WRITE } else { protection };
-    match deepheap::map_over_area(start, len, first, request.is_reserved()) {
+    match deepheap::internal::map_over_area(start, len, first, request.is_reserved()) {
         None => failed(refuse(&REMAPPING, libc::EINVAL)),
         Some(Err(errno)) => failed(refused(errno.raw())),
         Some(Ok(())) if is_file => copy_file(request),
@@ -245,7 +245,11 @@ fn copy_file(request: &Mapping) -> *mut c_void {
         }
     }
     // What is committed can be given any protection.
-    let _ = deepheap::before_protect(request.address as usize, request.len, request.protection);
+    let _ = deepheap::internal::before_protect(
+        request.address as usize,
+        request.len,
+        request.protection,
+    );
     // SAFETY: the same memory, as the program wants it.
     match unsafe { libc::mprotect(request.address, request.len, request.protection) } {
         0 => request.address,
@@ -262,16 +266,16 @@ fn resize(address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int) 
     }
     if new <= old {
         let rest = address as usize + new;
-        let unmapped = new == old || deepheap::unmap_area(rest, old - new).is_some();
+        let unmapped = new == old || deepheap::internal::unmap_area(rest, old - new).is_some();
         return if unmapped { address } else { failed(refuse(&REMAPPING, libc::EINVAL)) };
     }
     if flags & libc::MREMAP_MAYMOVE == 0 {
         return failed(refused(libc::ENOMEM));
     }
-    if !deepheap::is_area_mapped(address as usize, old) {
+    if !deepheap::internal::is_area_mapped(address as usize, old) {
         return failed(refused(libc::EFAULT));
     }
-    let moved = match deepheap::map_area(new, libc::PROT_READ | libc::PROT_WRITE, false) {
+    let moved = match deepheap::internal::map_area(new, libc::PROT_READ | libc::PROT_WRITE, false) {
         Ok(moved) => moved as *mut u8,
         Err(errno) => return failed(refused(errno.raw())),
     };
@@ -283,7 +287,7 @@ fn resize(address: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int) 
             // of at least that length.
             unsafe { copy_page(from.cast::<u8>().add(page), moved.add(at + page)) };
         }
-        deepheap::unmap_area(from as usize, bytes);
+        deepheap::internal::unmap_area(from as usize, bytes);
     }
     moved.cast()
 }
@@ -309,7 +313,8 @@ fn failed(answer: c_int) -> *mut c_void {
 
 /// Whether there is room for what the program wants to do with memory of the heap.
 fn may_protect(address: *const c_void, len: size_t, protection: c_int) -> bool {
-    !is_managed(address) || deepheap::before_protect(address as usize, len, protection).is_ok()
+    !is_managed(address)
+        || deepheap::internal::before_protect(address as usize, len, protection).is_ok()
 }
 
 /// Whether a call of the program names memory of the heap.

@@ -62,9 +62,9 @@ pub fn receive(
     // SAFETY: the program's own header, read in user mode.
     let splits = unsafe { (*header).msg_controllen } == 0;
     let mut done = 0;
-    if !deepheap::is_managing() || !splits || !vector.is_managed() {
+    if !deepheap::internal::is_managing() || !splits || !vector.is_managed() {
         let fills = splits && direction == Direction::ReadAll;
-        let was_plain = !deepheap::is_managing();
+        let was_plain = !deepheap::internal::is_managing();
         let _held = Held::all(vector);
         let moved = whole();
         if !was_plain || !fills || is_answer(moved) || moved as usize == vector.len() {
@@ -94,7 +94,7 @@ pub fn send(
 ) -> ssize_t {
     let whole = || real(header);
     let mut done = 0;
-    if !deepheap::is_managing() || header.is_null() {
+    if !deepheap::internal::is_managing() || header.is_null() {
         let moved = whole();
         if header.is_null() || is_answer(moved) {
             return moved;
@@ -119,7 +119,8 @@ pub fn many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) 
     if first.is_null() {
         return call(count);
     }
-    let asked = if deepheap::is_managing() { count.min(MESSAGES as c_uint) } else { count };
+    let asked =
+        if deepheap::internal::is_managing() { count.min(MESSAGES as c_uint) } else { count };
     let held_count = (count as usize).min(MESSAGES);
     let mut pins = Pins::new();
     pins.array(first, held_count);
@@ -136,7 +137,7 @@ pub fn many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) 
 
 /// `sendmmsg`: what was sent before management began is a short count.
 pub fn send_many(first: *mut mmsghdr, count: c_uint, call: &dyn Fn(c_uint) -> c_int) -> c_int {
-    if !deepheap::is_managing() {
+    if !deepheap::internal::is_managing() {
         let sent = call(count);
         if is_answer(sent as ssize_t) || sent > 0 {
             return sent;

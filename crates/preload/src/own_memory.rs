@@ -28,7 +28,7 @@ pub fn reached(
     call: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let moved = call();
-    if moved != -1 || seam::errno() != libc::EIO || !deepheap::is_managing() {
+    if moved != -1 || seam::errno() != libc::EIO || !deepheap::internal::is_managing() {
         return moved;
     }
     again(descriptor, offset, len, &call)
@@ -44,7 +44,7 @@ fn again(
     let seek = real!(lseek: unsafe extern "C" fn(c_int, off_t, c_int) -> off_t);
     // SAFETY: numbers. A file that cannot tell its offset has none of ours.
     let offset = offset.unwrap_or_else(|| unsafe { seek(descriptor, 0, libc::SEEK_CUR) });
-    if !deepheap::may_leave(offset as usize) || !is_own_memory(descriptor) {
+    if !deepheap::internal::may_leave(offset as usize) || !is_own_memory(descriptor) {
         return refused(libc::EIO) as ssize_t;
     }
     let mut pins = Pins::new();

@@ -21,7 +21,7 @@ use core::ffi::c_int;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap::Hold;
+use deepheap::internal::Hold;
 use libc::{pid_t, pthread_attr_t, pthread_t};
 
 use crate::seam;
@@ -68,7 +68,7 @@ unsafe fn stack_of(attributes: *const pthread_attr_t) -> Option<(usize, usize)> 
     // SAFETY: the caller's promise, and places for the answers.
     let is_known = !attributes.is_null()
         && unsafe { libc::pthread_attr_getstack(attributes, &mut bottom, &mut bytes) } == 0;
-    (is_known && deepheap::may_leave(bottom as usize)).then_some((bottom as usize, bytes))
+    (is_known && deepheap::internal::may_leave(bottom as usize)).then_some((bottom as usize, bytes))
 }
 
 /// Holds the stack that the attributes name for as long as the process lives: libc makes thread

@@ -7,7 +7,7 @@
 
 use core::ffi::{c_char, c_void};
 
-use deepheap::Hold;
+use deepheap::internal::Hold;
 
 /// The page size of the region.
 pub const PAGE: usize = 4096;
@@ -36,7 +36,7 @@ impl Pins {
     /// Pins `len` bytes from `start` on, `PINNED_MAX` of them at most.
     #[inline]
     pub fn bytes<T>(&mut self, start: *const T, len: usize) {
-        if deepheap::may_leave(start as usize) {
+        if deepheap::internal::may_leave(start as usize) {
             self.range(start as usize, len.min(PINNED_MAX));
         }
     }
@@ -44,7 +44,7 @@ impl Pins {
     /// Pins `len` bytes from `start` on, or fewer if calls have much pinned; answers how many.
     pub fn some_bytes<T>(&mut self, start: *const T, len: usize) -> usize {
         let mut len = len.min(PINNED_MAX);
-        if !deepheap::may_leave(start as usize) {
+        if !deepheap::internal::may_leave(start as usize) {
             return len;
         }
         while len > PINNED_LEAST {
@@ -73,7 +73,7 @@ impl Pins {
     /// Pins a C string.
     #[inline]
     pub fn text(&mut self, string: *const c_char) {
-        if deepheap::may_leave(string as usize) {
+        if deepheap::internal::may_leave(string as usize) {
             self.string(string as usize);
         }
     }

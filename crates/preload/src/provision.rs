@@ -9,6 +9,6 @@ use crate::{own_process, seam};
 /// Before the program gives up rights.
 pub fn provide() {
     if !own_process::shares_memory() {
-        seam::keep_errno(deepheap::provide);
+        seam::keep_errno(deepheap::internal::provide);
     }
 }

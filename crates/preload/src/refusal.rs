@@ -76,5 +76,5 @@ pub fn refused(code: c_int) -> c_int {
 /// EBADF, if the descriptor is one of ours: what a call of the program answers about it.
 #[inline]
 pub fn refused_if_own(descriptor: c_int) -> Option<c_int> {
-    deepheap::is_own_descriptor(descriptor).then(|| refused(libc::EBADF))
+    deepheap::internal::is_own_descriptor(descriptor).then(|| refused(libc::EBADF))
 }

@@ -73,7 +73,7 @@ const PRCTL_BYTES: usize = 128;
 fn pin_option(pins: &mut Pins, option: c_int, second: usize, third: usize) {
     pins.bytes(second as *const u8, PRCTL_BYTES);
     pins.bytes(third as *const u8, PRCTL_BYTES);
-    if option == libc::PR_SET_SECCOMP && deepheap::may_leave(third) {
+    if option == libc::PR_SET_SECCOMP && deepheap::internal::may_leave(third) {
         // SAFETY: SECCOMP_MODE_FILTER's argument is a filter program of the program's own.
         let filter = unsafe { &*(third as *const libc::sock_fprog) };
         pins.array(filter.filter, usize::from(filter.len));

@@ -46,14 +46,14 @@ pub unsafe fn change_fault_action(
     old: *mut Action,
     real: impl FnOnce() -> c_int,
 ) -> c_int {
-    if let Some(outcome) = deepheap::fault_signal::unless_installed(real) {
+    if let Some(outcome) = deepheap::internal::fault_signal::unless_installed(real) {
         return outcome;
     }
     // SAFETY: the caller's promise.
     unsafe {
         let before = match new.as_ref() {
-            Some(new) => deepheap::fault_signal::set_previous(*new),
-            None => deepheap::fault_signal::previous(),
+            Some(new) => deepheap::internal::fault_signal::set_previous(*new),
+            None => deepheap::internal::fault_signal::previous(),
         };
         if let Some(old) = old.as_mut() {
             *old = before;

@@ -31,7 +31,7 @@ fn change(
     let mut before = of_word(0);
     // SAFETY: the program's sets, copied; this thread's own area.
     unsafe {
-        let state = deepheap::thread_area();
+        let state = deepheap::internal::thread_area();
         let asked = new.as_ref().map(word);
         let open = Unblocked::of(new);
         let outcome = set_mask(how, open.pointer(), &mut before);
@@ -64,7 +64,7 @@ pub fn open_in_foreign_thread() {
     unsafe {
         if set_mask(libc::SIG_UNBLOCK, &of_word(FAULT_BIT), &mut before) == 0 {
             let was_blocked = word(&before) & FAULT_BIT != 0;
-            (*deepheap::thread_area()).believes_blocked = was_blocked;
+            (*deepheap::internal::thread_area()).believes_blocked = was_blocked;
         }
     }
 }
@@ -86,7 +86,7 @@ calls! {
             return real(signal);
         }
         // SAFETY: this thread's own area.
-        unsafe { (*deepheap::thread_area()).believes_blocked = true };
+        unsafe { (*deepheap::internal::thread_area()).believes_blocked = true };
         0
     });
 }

@@ -11,7 +11,7 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 
-use deepheap::Hold;
+use deepheap::internal::Hold;
 use libc::stack_t;
 
 use crate::calls::calls;
@@ -39,7 +39,7 @@ pub fn is_ours(stack: &stack_t) -> bool {
 /// The calling thread's signal stack, also while the kernel knows of one of the program's.
 pub fn own() -> Option<stack_t> {
     // SAFETY: this thread's own area.
-    let mapping = unsafe { (*deepheap::thread_area()).signal_stack };
+    let mapping = unsafe { (*deepheap::internal::thread_area()).signal_stack };
     (mapping != 0).then(|| description(mapping))
 }
 
@@ -88,7 +88,7 @@ pub fn give_back(mapping: usize) {
 /// Gives the calling thread a signal stack, unless it has one. Without memory for it the thread
 /// goes on with its own stack.
 pub fn enter() {
-    let state = deepheap::thread_area();
+    let state = deepheap::internal::thread_area();
     let mut old = stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: a query into this stack; this thread's own area.
     unsafe {
@@ -107,7 +107,7 @@ pub fn enter() {
 
 /// Takes the calling thread's signal stack away at its end.
 pub fn leave() {
-    let state = deepheap::thread_area();
+    let state = deepheap::internal::thread_area();
     // SAFETY: this thread's own area.
     let mapping = unsafe { core::mem::take(&mut (*state).signal_stack) };
     // A thread that runs on it right now keeps it.
@@ -128,7 +128,7 @@ fn change(
     set: impl Fn(*const stack_t, *mut stack_t) -> c_int,
 ) -> c_int {
     // SAFETY: this thread's own area.
-    let mapping = unsafe { (*deepheap::thread_area()).signal_stack };
+    let mapping = unsafe { (*deepheap::internal::thread_area()).signal_stack };
     let mut before = stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
     // SAFETY: the program's descriptions, copied so that the kernel sees plain memory.
     unsafe {

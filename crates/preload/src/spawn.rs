@@ -20,9 +20,9 @@ struct HeldLists<const N: usize>(Option<[List; N]>);
 impl<const N: usize> HeldLists<N> {
     /// Pins the lists and their strings.
     fn all(lists: [List; N]) -> Self {
-        let held = deepheap::is_managing().then_some(lists);
+        let held = deepheap::internal::is_managing().then_some(lists);
         for list in held.into_iter().flatten() {
-            each_of(list, &mut |start, len| _ = deepheap::pin(start, len));
+            each_of(list, &mut |start, len| _ = deepheap::internal::pin(start, len));
         }
         HeldLists(held)
     }
@@ -31,7 +31,7 @@ impl<const N: usize> HeldLists<N> {
 impl<const N: usize> Drop for HeldLists<N> {
     fn drop(&mut self) {
         for list in self.0.into_iter().flatten() {
-            each_of(list, &mut deepheap::unpin);
+            each_of(list, &mut deepheap::internal::unpin);
         }
     }
 }

@@ -19,12 +19,12 @@ extern "C" fn at_start() {
     real::resolve_all();
     children::apply_setting();
     thread::prepare();
-    if fork::register() && deepheap::has_address_space() {
+    if fork::register() && deepheap::internal::has_address_space() {
         caller::learn();
         placement::learn();
     }
 }
 
 extern "C" fn at_end() {
-    deepheap::exit_summary();
+    deepheap::internal::exit_summary();
 }

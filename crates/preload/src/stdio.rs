@@ -41,7 +41,10 @@ calls! {
     fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int
         = by(|real| put(text, stream, real, fwrite_unlocked));
     fn puts(text: *const c_char) -> c_int
-        = by(|real| if deepheap::may_leave(text as usize) { put_line(text) } else { real(text) });
+        = by(|real| match deepheap::internal::may_leave(text as usize) {
+            true => put_line(text),
+            false => real(text),
+        });
 
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, size: size_t) -> c_int
         = by(|real| real(stream, stream_buffer(buffer), mode, size));
@@ -132,16 +135,16 @@ fn block(
     unlocked: Option<Move>,
 ) -> size_t {
     let len = size.saturating_mul(count);
-    if len == 0 || !deepheap::may_leave(start as usize) {
+    if len == 0 || !deepheap::internal::may_leave(start as usize) {
         return real(start, size, count, stream);
     }
     let mut done = 0;
-    let was_plain = !deepheap::is_managing();
+    let was_plain = !deepheap::internal::is_managing();
     // SAFETY: the program passes an open stream, and a buffer of `len` bytes.
     unsafe {
         if was_plain || !is_direct(stream, len) {
             done = real(start, 1, len, stream);
-            let is_fault = done < len && was_plain && deepheap::is_managing();
+            let is_fault = done < len && was_plain && deepheap::internal::is_managing();
             if !is_fault || ferror_unlocked(stream) == 0 || seam::errno() != libc::EFAULT {
                 return done / size;
             }
@@ -159,7 +162,7 @@ fn block(
 
 /// Whether a fortified read of the heap fits its buffer.
 fn fits(start: *const c_void, size: size_t, count: size_t, room: size_t) -> bool {
-    size.saturating_mul(count) <= room && deepheap::may_leave(start as usize)
+    size.saturating_mul(count) <= room && deepheap::internal::may_leave(start as usize)
 }
 
 /// `fputs`, where `real` is libc's, and `write` the `fwrite` that takes its place.
@@ -169,7 +172,7 @@ fn put(
     real: impl Fn(*const c_char, *mut FILE) -> c_int,
     write: Move,
 ) -> c_int {
-    if !deepheap::may_leave(text as usize) {
+    if !deepheap::internal::may_leave(text as usize) {
         return real(text, stream);
     }
     // SAFETY: the program passes a C string and an open stream.
@@ -198,5 +201,5 @@ fn put_line(text: *const c_char) -> c_int {
 /// the heap, and makes its own. The program cannot tell: "the contents of the array at any time are
 /// unspecified".
 fn stream_buffer(buffer: *mut c_char) -> *mut c_char {
-    if deepheap::may_leave(buffer as usize) { null_mut() } else { buffer }
+    if deepheap::internal::may_leave(buffer as usize) { null_mut() } else { buffer }
 }

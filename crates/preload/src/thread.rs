@@ -111,7 +111,7 @@ fn create(
     // SAFETY: this thread's own area; a plain record that the new thread owns and frees, or, if
     // there is none, we do; the identity is handed over in user mode.
     unsafe {
-        let believes_blocked = (*deepheap::thread_area()).believes_blocked;
+        let believes_blocked = (*deepheap::internal::thread_area()).believes_blocked;
         let record = plain::malloc(size_of::<Start>()).cast::<Start>();
         let mut outcome = libc::EAGAIN;
         if !record.is_null() {
@@ -135,7 +135,7 @@ extern "C" fn start(record: *mut c_void) -> *mut c_void {
     let start = unsafe {
         let start = record.cast::<Start>().read();
         plain::free(record);
-        (*deepheap::thread_area()).believes_blocked = start.believes_blocked;
+        (*deepheap::internal::thread_area()).believes_blocked = start.believes_blocked;
         start
     };
     start.stack.inspect(|stack| stack.begin());
@@ -251,7 +251,7 @@ extern "C" fn at_exit(round: *mut c_void) {
         // SAFETY: the last thread of the program; what runs at exit runs here.
         unsafe { libc::exit(0) };
     }
-    deepheap::thread_exit();
+    deepheap::internal::thread_exit();
     signal_stack::leave();
 }
 

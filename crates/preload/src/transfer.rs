@@ -26,7 +26,7 @@
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 
-use deepheap::Hold;
+use deepheap::internal::Hold;
 use libc::{socklen_t, ssize_t};
 
 use crate::pins::{PINNED_LEAST, PINNED_MAX, Pins};
@@ -175,7 +175,7 @@ pub fn drive(
                 return moved;
             }
             if is_fault {
-                deepheap::count_efault_retry();
+                deepheap::internal::count_efault_retry();
             }
             done = moved.max(0) as usize;
         }
@@ -211,7 +211,7 @@ fn goes_on(descriptor: c_int, nature: Nature, direction: Direction) -> bool {
 /// not if management has begun meanwhile and may have stopped the call.
 #[inline(always)]
 pub fn is_answer(moved: ssize_t) -> bool {
-    !deepheap::is_managing() || moved == 0 || (moved < 0 && seam::errno() != libc::EFAULT)
+    !deepheap::internal::is_managing() || moved == 0 || (moved < 0 && seam::errno() != libc::EFAULT)
 }
 
 /// Makes `call(done, len)` so that the whole buffer is moved as far as the descriptor allows.
@@ -223,11 +223,11 @@ pub fn transfer(
     len: usize,
     call: impl Fn(usize, usize) -> ssize_t,
 ) -> ssize_t {
-    if !deepheap::may_leave(buffer as usize) {
+    if !deepheap::internal::may_leave(buffer as usize) {
         return call(0, len);
     }
     let mut done = 0;
-    if !deepheap::is_managing() {
+    if !deepheap::internal::is_managing() {
         let _held =
             (direction != Direction::Write).then(|| Hold::on(buffer as usize, len.min(EAGER)));
         let moved = call(0, len);

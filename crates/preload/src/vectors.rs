@@ -47,8 +47,9 @@ impl Vector {
 
     /// Whether the vector or a buffer of it is managed.
     pub fn is_managed(&self) -> bool {
-        deepheap::may_leave(self.first as usize)
-            || (0..self.count).any(|index| deepheap::may_leave(self.entry(index).iov_base as usize))
+        deepheap::internal::may_leave(self.first as usize)
+            || (0..self.count)
+                .any(|index| deepheap::internal::may_leave(self.entry(index).iov_base as usize))
     }
 
     /// Whether `drive` asks for all of it and a `Piece` may have less: then the call is made as the
@@ -57,7 +58,7 @@ impl Vector {
         let (is_long, len) = (self.count > PIECE_BUFFERS, self.len());
         match most {
             usize::MAX => is_long || len > PINNED_MAX,
-            _ => done == 0 && is_long && len <= most && deepheap::are_few(len),
+            _ => done == 0 && is_long && len <= most && deepheap::internal::are_few(len),
         }
     }
 
@@ -133,10 +134,11 @@ impl Held {
     /// begins, holds the first `EAGER` bytes.
     pub fn all(vector: Vector) -> Held {
         let mut pinned = [0; RANGES_MAX.div_ceil(64)];
-        let counts = deepheap::is_managing();
+        let counts = deepheap::internal::is_managing();
         if counts {
             for (index, (start, len)) in Held::ranges(vector).enumerate() {
-                pinned[index / 64] |= u64::from(deepheap::pin(start, len)) << (index % 64);
+                pinned[index / 64] |=
+                    u64::from(deepheap::internal::pin(start, len)) << (index % 64);
             }
         }
         let early = (!counts).then(|| Piece::of(vector, 0, EAGER));
@@ -151,7 +153,7 @@ impl Held {
         let array = (vector.first as usize, vector.count * size_of::<iovec>());
         core::iter::once(array)
             .chain(entries)
-            .filter(|(start, len)| *len > 0 && deepheap::may_leave(*start))
+            .filter(|(start, len)| *len > 0 && deepheap::internal::may_leave(*start))
             .scan(PINNED_MAX, |left, (start, len)| {
                 let len = len.min(*left);
                 *left -= len;
@@ -164,7 +166,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         for (index, (start, len)) in Held::ranges(self.vector).enumerate() {
             if self.pinned[index / 64] >> (index % 64) & 1 != 0 {
-                deepheap::unpin(start, len);
+                deepheap::internal::unpin(start, len);
             }
         }
     }
@@ -181,7 +183,7 @@ pub fn transfer(
 ) -> ssize_t {
     let vector = Vector::new(first, count);
     let mut done = 0;
-    if !deepheap::is_managing() {
+    if !deepheap::internal::is_managing() {
         let _held = (direction != Direction::Write).then(|| Piece::of(vector, 0, EAGER));
         let moved = call(first, count, 0);
         if is_answer(moved) || moved as usize == vector.len() {

@@ -17,19 +17,19 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use deepheap::Hold;
+use deepheap::internal::Hold;
 use libc::{pthread_barrier_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, sem_t};
 
 /// Whether the page of this object may be evicted while a thread waits on it, now or later.
 #[inline(always)]
 pub fn is_on_heap<T>(object: *const T) -> bool {
-    deepheap::may_leave(object as usize)
+    deepheap::internal::may_leave(object as usize)
 }
 
 /// Whether the object's page may be evicted now.
 #[inline(always)]
 fn is_at_risk<T>(object: *const T) -> bool {
-    deepheap::is_managing() && is_on_heap(object)
+    deepheap::internal::is_managing() && is_on_heap(object)
 }
 
 /// The object's page, in RAM while a thread may wait on it.
@@ -137,7 +137,7 @@ fn pin_once<T>(object: *const T) {
             _ => {}
         }
     }
-    if !deepheap::pin(address, size_of::<T>()) {
+    if !deepheap::internal::pin(address, size_of::<T>()) {
         return;
     }
     for slot in slots(address) {
@@ -161,7 +161,7 @@ fn unpin_known<T>(object: *const T) {
         }
         let left = || slot.compare_exchange(found, GONE, Ordering::AcqRel, Ordering::Relaxed);
         if found == address && left().is_ok() {
-            deepheap::unpin(address, size_of::<T>());
+            deepheap::internal::unpin(address, size_of::<T>());
             return;
         }
     }

@@ -19,7 +19,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::path::PathBuf;
 
-use deepheap_heap::{Heap, SPAN};
+use deepheap_heap::{Heap, PAGE, PageNo, SPAN};
 use deepheap_pager::Pager;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::files::own_descriptor::OwnDescriptor;
@@ -274,6 +274,11 @@ impl Runtime {
     /// The budget: what durable heaps have of it is not ours.
     pub(crate) fn ram(&self) -> usize {
         (self.config.ram as usize).saturating_sub(self.process.lent.load(Ordering::Relaxed))
+    }
+
+    /// The page of an address of the heap.
+    pub(crate) fn page_of(&self, address: usize) -> PageNo {
+        PageNo(((address - self.region_base) / PAGE) as u32)
     }
 
     /// Whether this is a durable heap that was opened for reading alone.

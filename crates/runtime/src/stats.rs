@@ -11,6 +11,7 @@ pub(crate) mod observe;
 pub mod page;
 #[doc(hidden)]
 pub mod report;
+#[doc(hidden)]
 pub mod table;
 pub(crate) mod trace_recorder;
 
@@ -45,6 +46,7 @@ impl FaultKind {
 }
 
 /// A number of [`Stats`]: which of those behind the latencies. `number!(pins)` is that of a field.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number(usize);
 
@@ -87,6 +89,7 @@ impl Number {
 }
 
 /// The [`Number`] of a field of [`Stats`].
+#[doc(hidden)]
 #[macro_export]
 macro_rules! number {
     ($field:ident) => {

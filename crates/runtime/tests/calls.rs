@@ -5,8 +5,9 @@ mod scene;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use deepheap::internal::Hold;
 use deepheap::objects::{self, Advice, ObjectError};
-use deepheap::{DurableHeap, DurableOptions, Hold};
+use deepheap::{DurableHeap, DurableOptions};
 use scene::memory::{PAGE, Random, seed};
 use scene::play;
 

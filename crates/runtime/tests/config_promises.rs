@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use deepheap::Overcommit;
-use deepheap::config::{
+use deepheap::internal::config::{
     Compress, Config, ConfigError, KEYS, STORE_SIZE_DEFAULT, SecondTier, Share, StallLimit,
 };
-use deepheap::machine::Machine;
+use deepheap::internal::machine::Machine;
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;

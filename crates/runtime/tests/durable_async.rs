@@ -150,14 +150,14 @@ fn what_a_system_call_uses_is_waited_for_and_then_told() {
             |path| {
                 let heap = open(path);
                 let address = core::ptr::from_ref(word(&heap, 0)) as usize;
-                deepheap::pin(address, PAGE);
+                deepheap::internal::pin(address, PAGE);
                 let error = heap.checkpoint_async().wait().expect_err("the page is in use");
                 assert!(error.to_string().contains("system call"), "{error}");
                 // One that is let go of while it is tried again.
                 word(&heap, 1).store(5, Ordering::SeqCst);
                 let ticket = heap.checkpoint_async();
                 std::thread::sleep(Duration::from_millis(100));
-                deepheap::unpin(address, PAGE);
+                deepheap::internal::unpin(address, PAGE);
                 ticket.wait().unwrap_or_else(|error| panic!("{error}"));
             },
             |path| assert_eq!(word(&open(path), 1).load(Ordering::SeqCst), 5),

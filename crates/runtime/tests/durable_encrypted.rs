@@ -8,7 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use deepheap::HeapFile;
-use deepheap::{DurableHeap, DurableOptions, OpenError, durable_inspect, durable_repair};
+use deepheap::internal::{inspect, repair};
+use deepheap::{DurableHeap, DurableOptions, OpenError};
 use scene::memory::Object;
 use scene::{folder, play};
 
@@ -120,12 +121,12 @@ fn an_encrypted_heap_shows_nothing_and_opens_with_its_key_alone() {
         refused(Some(&none), libc::ENOKEY, "this is no key");
         refused(Some(&folder().join("missing")), libc::ENOKEY, "No such file");
         let keyed = |key: &Path| HeapFile::with_key_file(&heap, Some(key)).expect("a key");
-        let inspected = durable_inspect::inspect(keyed(&right)).expect("a heap");
+        let inspected = inspect::inspect(keyed(&right)).expect("a heap");
         assert_eq!(inspected.roots[0].0, "a name that nobody else reads");
-        let found = durable_inspect::fsck(keyed(&right)).expect("a heap");
+        let found = inspect::fsck(keyed(&right)).expect("a heap");
         assert!(found.report.is_clean() && found.contradiction.is_none(), "{found:?}");
         assert!(found.report.blocks > 5000);
-        let refused = durable_inspect::inspect(&heap).expect_err("no key");
+        let refused = inspect::inspect(&heap).expect_err("no key");
         assert!(matches!(refused, OpenError::Format(_)), "{refused}");
         let again = open(&heap, Some(&right)).unwrap_or_else(|error| panic!("{error}"));
         let memory = again.root("a name that nobody else reads");
@@ -133,7 +134,7 @@ fn an_encrypted_heap_shows_nothing_and_opens_with_its_key_alone() {
         mark(memory, 20 * MIB);
         close(again);
         DurableHeap::roll_back(keyed(&right), "kept").unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(durable_repair::repair(keyed(&right)).expect("a heap"), None);
+        assert_eq!(repair::repair(keyed(&right)).expect("a heap"), None);
         let plain = folder().join("plain");
         close(open(&plain, None).unwrap_or_else(|error| panic!("{error}")));
         let error = open(&plain, Some(&right)).map(|_| ()).expect_err("it has no key");

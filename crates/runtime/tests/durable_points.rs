@@ -14,7 +14,8 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use deepheap::{DurableHeap, DurableOptions, durable_inspect, free};
+use deepheap::internal::inspect;
+use deepheap::{DurableHeap, DurableOptions, free};
 use deepheap_child::traced::{self, Call, GoOn};
 use scene::memory::{PAGE, Random, seed};
 use scene::{Folder, act, finish, is_played, spawn, this_binary};
@@ -109,7 +110,7 @@ fn generation(heap: &DurableHeap, has: Has) -> u64 {
 }
 
 fn check_file(path: &Path) {
-    let fsck = durable_inspect::fsck(path).unwrap_or_else(|error| panic!("{error}"));
+    let fsck = inspect::fsck(path).unwrap_or_else(|error| panic!("{error}"));
     assert!(fsck.report.is_clean() && fsck.contradiction.is_none(), "{fsck:?}");
 }
 

@@ -8,7 +8,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use deepheap::{CheckpointError, DurableHeap, DurableOptions, OpenError, durable_inspect};
+use deepheap::internal::inspect;
+use deepheap::{CheckpointError, DurableHeap, DurableOptions, OpenError};
 use scene::{Ending, Folder, act, finish, folder, is_played, play, spawn, this_binary};
 
 const CONF: &str = "ram:64M,store_size:512M";
@@ -210,7 +211,7 @@ fn a_full_disk_in_the_middle_of_a_checkpoint_leaves_the_last_one() {
         let refused = heap.checkpoint().expect_err("no room");
         eprintln!("{refused}");
         assert!(matches!(refused, CheckpointError::File(_) | CheckpointError::Cut(_)));
-        let fsck = durable_inspect::fsck(&path).unwrap_or_else(|error| panic!("{error}"));
+        let fsck = inspect::fsck(&path).unwrap_or_else(|error| panic!("{error}"));
         assert!(fsck.report.is_clean() && fsck.contradiction.is_none(), "{fsck:?}");
         std::fs::remove_file(&filler).expect("a file");
         heap.checkpoint().unwrap_or_else(|error| panic!("after there was room: {error}"));

@@ -7,8 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use deepheap::durable_repair::{Repair, repair};
-use deepheap::{DurableHeap, DurableOptions, durable_inspect, free};
+use deepheap::internal::inspect;
+use deepheap::internal::repair::{Repair, repair};
+use deepheap::{DurableHeap, DurableOptions, free};
 use scene::memory::Random;
 use scene::{folder, play};
 
@@ -162,7 +163,7 @@ fn repaired(path: &Path, what: &str, is_all_there: bool) -> Repair {
     let done = repair(path).unwrap_or_else(|error| panic!("{what}: {error}"));
     let done = done.unwrap_or_else(|| panic!("{what}: nothing to repair"));
     eprintln!("{what}: {done:?}");
-    let found = durable_inspect::fsck(path).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let found = inspect::fsck(path).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(found.report.is_clean() && found.contradiction.is_none(), "{what}: {found:?}");
     if is_all_there {
         assert_eq!(done.lost, Vec::<String>::new(), "{what}");
@@ -236,7 +237,7 @@ fn whichever_page_of_the_tables_is_damaged_a_repaired_heap_opens_with_what_can_b
         for slot in BOTH {
             let spoilt = copy(&path, "spoilt");
             assert!(spoil(&spoilt, root, &[slot]));
-            match durable_inspect::fsck(&spoilt) {
+            match inspect::fsck(&spoilt) {
                 Ok(found) if found.report.is_clean() => {}
                 _ => drop(repaired(&spoilt, &format!("slot {slot} of the topmost page"), false)),
             }

@@ -4,7 +4,8 @@ mod scene;
 
 use std::path::Path;
 
-use deepheap::{CheckpointError, DurableHeap, DurableOptions, OpenError, durable_inspect, free};
+use deepheap::internal::inspect;
+use deepheap::{CheckpointError, DurableHeap, DurableOptions, OpenError, free};
 use scene::memory::{PAGE, Random, seed};
 use scene::{play, play_in_turn};
 
@@ -96,7 +97,7 @@ fn roll_back(path: &Path, name: &str) {
 }
 
 fn check_file(path: &Path) {
-    let fsck = durable_inspect::fsck(path).unwrap_or_else(|error| panic!("{error}"));
+    let fsck = inspect::fsck(path).unwrap_or_else(|error| panic!("{error}"));
     assert!(fsck.report.is_clean() && fsck.contradiction.is_none(), "{fsck:?}");
 }
 
@@ -152,7 +153,7 @@ fn a_snapshot_can_be_read_and_gone_back_to_whatever_the_heap_became() {
                     close(heap);
                 }
                 check_file(path);
-                let before = durable_inspect::inspect(path).expect("a heap");
+                let before = inspect::inspect(path).expect("a heap");
                 assert!(before.snapshot_bytes > 0 && before.snapshots.len() == 4, "{before:?}");
                 for number in [1, 2, 3] {
                     let name = format!("at-{number}");
@@ -320,7 +321,7 @@ fn a_compacted_file_has_little_more_than_what_lives_and_all_of_that() {
         let tables = 24 << 20;
         eprintln!("{before} bytes of disk, then {after}; {live} live, file of {length}");
         assert!(after < before / 2 && after < live * 3 / 2 + tables, "{before}, {after}, {live}");
-        let found = durable_inspect::fsck(&path).unwrap_or_else(|error| panic!("{error}"));
+        let found = inspect::fsck(&path).unwrap_or_else(|error| panic!("{error}"));
         assert!(found.report.is_clean() && found.contradiction.is_none(), "{found:?}");
         let heap = open();
         let index = heap.root("index").cast::<*const u64>();

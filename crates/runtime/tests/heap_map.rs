@@ -5,7 +5,7 @@ mod scene;
 use std::fs::{self, File};
 use std::time::Duration;
 
-use deepheap::stats_page::{HeapMapCopy, StatsPage};
+use deepheap::internal::stats_page::{HeapMapCopy, StatsPage};
 use scene::memory::{Collection, PAGE, seed};
 use scene::play;
 use scene::process::ticks;
@@ -45,7 +45,7 @@ fn a_map_tells_where_the_pages_are_and_costs_nothing_unless_asked_for() {
         let before = StatsPage::read_copy(&file, 0).expect("a page");
         assert_eq!(before.heap_map().read(), None, "nobody asked");
         let map = map_after(&file, 0);
-        let sum = |of: fn(&deepheap::Survey) -> u32| -> usize {
+        let sum = |of: fn(&deepheap::internal::Survey) -> u32| -> usize {
             map.cells.iter().map(|cell| of(cell) as usize).sum()
         };
         let counts =

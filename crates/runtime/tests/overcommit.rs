@@ -30,7 +30,7 @@ fn blocks(count: usize, size: usize) -> Vec<Object> {
 fn five_untouched_blocks_of_a_gib_take_no_disk() {
     play("five_untouched_blocks_of_a_gib_take_no_disk", "ram:32M,store_size:6G", || {
         let all = blocks(5, GIB);
-        assert!(deepheap::is_managing());
+        assert!(deepheap::internal::is_managing());
         for block in &all {
             assert_eq!(block.get(GIB / 16), 0);
             block.set(GIB / 16, 7);
@@ -173,7 +173,7 @@ fn room_that_was_touched_and_given_up_can_be_touched_again() {
             block.fill(seed + at as u64);
             block.check(seed + at as u64);
             // SAFETY: a live allocation that this object alone names.
-            unsafe { deepheap::give_up(block.address() as *mut u8, block.size()) };
+            unsafe { deepheap::internal::give_up(block.address() as *mut u8, block.size()) };
             block.check_zero();
         }
     });
@@ -188,7 +188,8 @@ fn a_tib_that_is_reserved_and_hardly_touched_takes_next_to_no_ram_and_no_disk() 
         let cost = scene::process::cost();
         for round in 0..3 {
             let usual = libc::PROT_READ | libc::PROT_WRITE;
-            let address = deepheap::map_area(TIB, usual, true).expect("address space") as *mut u8;
+            let address =
+                deepheap::internal::map_area(TIB, usual, true).expect("address space") as *mut u8;
             let mapped = || deepheap::stats().expect("stats").mapped_bytes as usize;
             assert_eq!(mapped(), TIB);
             let word = |at: usize| address.wrapping_add(at / 8 * 8).cast::<u64>();
@@ -208,7 +209,7 @@ fn a_tib_that_is_reserved_and_hardly_touched_takes_next_to_no_ram_and_no_disk() 
             eprintln!("round {round}: {} KiB more", more >> 10);
             // Each touch costs a page, a page of our table and one or two of the kernel's tables.
             assert!(more < 24 * MIB, "{more} bytes");
-            assert_eq!(deepheap::unmap_area(address as usize, TIB), Some(()));
+            assert_eq!(deepheap::internal::unmap_area(address as usize, TIB), Some(()));
             assert_eq!(mapped(), 0);
         }
         assert!(disk_bytes() < 256 << 20);

@@ -176,7 +176,9 @@ fn what_is_free_in_the_second_tier_goes_back_to_its_file_system() {
 fn above_its_bound_on_stalls_a_program_waits_for_the_store_instead() {
     // A disk that is never fast enough for a program that does nothing else.
     let conf = "ram:48M,store_size:1G,tier:/var/tmp:1G,stall:0.1%";
-    deepheap::tier_hook::TIER_HOOK.set(deepheap_sim::ModelledDisk::around).expect("the first");
+    deepheap::internal::tier_hook::TIER_HOOK
+        .set(deepheap_sim::ModelledDisk::around)
+        .expect("the first");
     play("above_its_bound_on_stalls_a_program_waits_for_the_store_instead", conf, || {
         let seed = seed();
         let array = Object::new(96 * MIB).expect("room");

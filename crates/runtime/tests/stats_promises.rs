@@ -7,10 +7,10 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
+use deepheap::internal::stats_page::{FAULTS_PER_SAMPLE, SAMPLES, StatsPage};
+use deepheap::internal::stats_table::TOLD;
 use deepheap::number;
 use deepheap::stats::{FaultKind, Number, STATS_VERSION, Stats};
-use deepheap::stats_page::{FAULTS_PER_SAMPLE, SAMPLES, StatsPage};
-use deepheap::stats_table::TOLD;
 use deepheap::{stats_json, summary};
 use scene::memory::Collection;
 

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use deepheap::Config;
-use deepheap::store_location::StoreLocation;
+use deepheap::internal::store_location::StoreLocation;
 use scene::memory::{Collection, PAGE, seed};
 use scene::process::{run, soon};
 use scene::{Folder, act, finish, is_played, spawn, this_binary};

@@ -5,10 +5,10 @@
 //! Never: writes to a block device or to a file that exists; runs longer than about two seconds.
 //! Threads: one.
 
-use deepheap::config::Config;
-use deepheap::machine::Machine;
-use deepheap::obstacles::{Finding, PROBES, number_in};
-use deepheap::stats_report::bytes;
+use deepheap::Config;
+use deepheap::internal::machine::Machine;
+use deepheap::internal::obstacles::{Finding, PROBES, number_in};
+use deepheap::internal::stats_report::bytes;
 use deepheap_sys::PAGE;
 use deepheap_sys::files::ring::Ring;
 use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor};

@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use deepheap::config::Config;
-use deepheap::obstacles::Finding;
-use deepheap::stats_report::{bytes, count, duration};
-use deepheap::store_location::{Disk, StoreLocation};
+use deepheap::Config;
+use deepheap::internal::obstacles::Finding;
+use deepheap::internal::stats_report::{bytes, count, duration};
+use deepheap::internal::store_location::{Disk, StoreLocation};
 use deepheap_sys::Result;
 use deepheap_sys::files::direct_file::DirectFile;
 

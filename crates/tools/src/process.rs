@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use deepheap::stats_page::{STATS_PAGE_NAME, StatsPage};
+use deepheap::internal::stats_page::{STATS_PAGE_NAME, StatsPage};
 
 /// A process, by its id and, against reuse of ids, the time it started.
 pub struct Process {

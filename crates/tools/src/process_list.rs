@@ -13,7 +13,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use deepheap::stats_page::StatsPage;
+use deepheap::internal::stats_page::StatsPage;
 
 use crate::process::Process;
 

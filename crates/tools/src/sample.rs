@@ -5,9 +5,9 @@
 
 use std::fs;
 
+use deepheap::internal::stats_page::{Histogram, StatsPage};
+use deepheap::internal::stats_report::count;
 use deepheap::stats::{FaultKind, Stats};
-use deepheap::stats_page::{Histogram, StatsPage};
-use deepheap::stats_report::count;
 
 /// Statistics at one moment.
 pub struct Sample {

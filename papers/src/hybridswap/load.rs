@@ -136,7 +136,7 @@ impl Load {
 /// A second tier is as slow as a disk from now on.
 #[cfg(feature = "device-models")]
 fn with_modelled_disk() -> Result<(), Failure> {
-    let _ = ::deepheap::tier_hook::TIER_HOOK.set(deepheap_sim::ModelledDisk::around);
+    let _ = ::deepheap::internal::tier_hook::TIER_HOOK.set(deepheap_sim::ModelledDisk::around);
     Ok(())
 }
 

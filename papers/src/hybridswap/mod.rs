@@ -173,7 +173,7 @@ impl HybridSwap {
             "Measured {} with\n`deepheap-papers hybridswap --data {} --rounds {}`\n\
              on {machine};\none run each.\n\n{}",
             today(),
-            deepheap::size::exact(self.data_bytes),
+            deepheap::internal::size::exact(self.data_bytes),
             self.rounds,
             tables::all(&runs),
         );

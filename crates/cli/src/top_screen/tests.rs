@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use deepheap::internal::stats_page::StatsPage;
 use deepheap::number;
 use deepheap::stats::FaultKind;
-use deepheap::stats_page::StatsPage;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use deepheap_heap::{PAGE, PageNo};
+use deepheap_heap::PAGE;
 use deepheap_maps::MapError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::files::direct_file::DirectFile;
@@ -41,10 +41,10 @@ pub(crate) fn map(path: &Path, length: u64, writes: bool) -> Result<*mut u8, Map
     let write = if writes { libc::PROT_WRITE } else { 0 };
     // Much of it may never be touched: it is promised nothing.
     let at = map_area(length, libc::PROT_READ | write, true).map_err(resources)?;
-    let first = PageNo(((at - runtime.region_base) / PAGE) as u32);
+    let first = runtime.page_of(at);
     // One that was here, and that the program has ended by munmap.
     for map in maps.iter_mut().filter(|map| map.0 < at + length && at < map.0 + map.1) {
-        let first = PageNo(((map.0 - runtime.region_base) / PAGE) as u32);
+        let first = runtime.page_of(map.0);
         if let Some(pages) = pager.forget_source(first) {
             pager.end_source(first, pages);
         }
@@ -77,7 +77,7 @@ pub(crate) unsafe fn unmap(address: usize) -> Option<()> {
     let found = maps.iter_mut().find(|(at, bytes)| *at == address && *bytes != 0)?;
     let (at, length) = core::mem::take(found);
     let runtime = running()?;
-    let first = PageNo(((at - runtime.region_base) / PAGE) as u32);
+    let first = runtime.page_of(at);
     let pager = runtime.pager()?;
     // First no page is the file's any more; then each is owned and dropped; then nobody reads it.
     let pages = pager.forget_source(first);

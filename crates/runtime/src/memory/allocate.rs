@@ -7,7 +7,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use deepheap_heap::{FreedRun, PAGE, PageNo};
+use deepheap_heap::{FreedRun, PAGE};
 use deepheap_sys::process::log::Piece;
 use deepheap_sys::say;
 
@@ -79,7 +79,7 @@ pub unsafe fn give_up(address: *mut u8, bytes: usize) {
 /// they have to be written.
 fn drop_old_bytes(address: usize, bytes: usize) -> bool {
     let Some(runtime) = running_at(address) else { return false };
-    let first = PageNo(((address - runtime.region_base) / PAGE) as u32);
+    let first = runtime.page_of(address);
     runtime.drop_old_bytes(FreedRun { first, pages: bytes.div_ceil(PAGE) })
 }
 

@@ -3,7 +3,7 @@
 //! Never: panics on an address that is none of ours; touches what lies there.
 //! Threads: any.
 
-use deepheap_heap::{PAGE, PageNo};
+use deepheap_heap::PAGE;
 
 use crate::runtime::{Runtime, running_at};
 
@@ -69,7 +69,7 @@ impl Place {
     fn is_inside(self) -> bool {
         let heap = &self.runtime.heap;
         is_in_use(self.runtime, self.address)
-            && !heap.is_object_page(page_no(self.runtime, self.address))
+            && !heap.is_object_page(self.runtime.page_of(self.address))
             && heap.usable_size(self.address).is_none()
     }
 }
@@ -82,12 +82,7 @@ fn are_in_use(runtime: &Runtime, first: usize, end: usize) -> bool {
 
 /// Whether a page that is in use is there.
 fn is_in_use(runtime: &Runtime, address: usize) -> bool {
-    runtime.heap.contains(address) && !runtime.heap.page_is_free(page_no(runtime, address))
-}
-
-/// The page of an address of the heap.
-fn page_no(runtime: &Runtime, address: usize) -> PageNo {
-    PageNo(((address - runtime.region_base) / PAGE) as u32)
+    runtime.heap.contains(address) && !runtime.heap.page_is_free(runtime.page_of(address))
 }
 
 /// The pages of a range, by their addresses.

@@ -207,8 +207,8 @@ pub(crate) fn count_moves(stats: &StatsPage, shard: usize, moves: &Moves) {
     }
 }
 
-/// The gauges of the process's heap and its durable heaps together, but for the handler stacks; none
-/// while a durable heap is being opened or closed.
+/// The gauges of the process's heap and its durable heaps together, without the handler
+/// stacks; none while a durable heap is being opened or closed.
 fn heaps_of_process(own: &Runtime) -> Option<Stats> {
     let mut all = Stats::default();
     if is_durable_open() {
