@@ -37,7 +37,7 @@ use crate::durable::worker::{Checkpoint, Requests};
 use crate::durable::{DurableHeap, discard};
 use crate::process::provision::Frames;
 use crate::process::start::start_from_environment;
-use crate::process::switch::{ManageError, make_pager, table_device};
+use crate::process::switch::{make_pager, refused_start, table_device};
 use crate::runtime::{Inside, Runtime, hold_durable, running};
 use crate::settings::config::{Config, OPEN_MAX, RAM_MIN_BYTES};
 use crate::stats::report::bytes;
@@ -180,7 +180,7 @@ fn fill(heap: DurableHeap) -> Result<(), OpenError> {
     let pager = make_pager(runtime, store, frames, table_device(runtime));
     let pager = pager.map_err(|error| match error {
         StartError::Resources(errno) => OpenError::System(errno),
-        error => OpenError::Process(libc::ENOSYS, ManageError::Start(error).to_string()),
+        error => OpenError::Process(libc::ENOSYS, refused_start(error)),
     })?;
     runtime.publish_pager(pager);
     let spans = if is_new { 0 } else { runtime.heap.spans_begun() };

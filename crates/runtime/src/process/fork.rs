@@ -51,6 +51,7 @@ struct Held {
 }
 
 struct RunningHeld {
+    runtime: &'static Runtime,
     managing: Option<ManagingHeld>,
     /// Whether this thread is not in the heap: not in a handler that interrupted it there.
     may_use_heap: bool,
@@ -60,6 +61,7 @@ struct RunningHeld {
 }
 
 struct ManagingHeld {
+    pager: &'static Pager,
     frozen: Frozen<'static>,
     pin: Option<PinToken>,
     line: Option<(Lifeline, Lifelink)>,
@@ -95,8 +97,8 @@ pub fn fork_prepare() {
 pub fn fork_parent() {
     // SAFETY: this thread holds FORKING since `fork_prepare`.
     let Some(mut held) = (unsafe { (*HELD.0.get()).take() }) else { return };
-    if let (Some(runtime), Some(running)) = (running(), held.running.take()) {
-        running.release_in_parent(runtime);
+    if let Some(running) = held.running.take() {
+        running.release_in_parent();
     }
     // SAFETY: this thread has prepared.
     unsafe { deepheap_maps::fork_parent() };
@@ -111,16 +113,16 @@ pub fn fork_child() {
     unsafe { forget_durable() };
     // SAFETY: as above. Its evictor joins anew.
     unsafe { pool::leave_in_child() };
-    let runtime = running();
-    let may_use_heap = held.running.as_ref().is_some_and(|running| running.may_use_heap);
-    if let (Some(runtime), Some(running)) = (runtime, held.running.take()) {
-        running.release_in_child(runtime);
+    let usable = held.running.as_ref().filter(|running| running.may_use_heap);
+    let usable = usable.map(|running| running.runtime);
+    if let Some(running) = held.running.take() {
+        running.release_in_child();
     }
     // Now that memory can be had again; nothing has touched a map so far.
     join_maps();
     drop(held);
     holds::end_those_of_others();
-    if let (Some(runtime), true) = (runtime, may_use_heap) {
+    if let Some(runtime) = usable {
         runtime.end_parked_runs();
     }
 }
@@ -145,26 +147,25 @@ impl RunningHeld {
         let may_use_heap = runtime.heap.fork_prepare();
         let managing = runtime.pager().map(ManagingHeld::prepare);
         PinnedAllocator::fork_prepare();
-        RunningHeld { managing, may_use_heap, growth, areas, _inside: inside }
+        RunningHeld { runtime, managing, may_use_heap, growth, areas, _inside: inside }
     }
 
-    fn release_in_parent(self, runtime: &'static Runtime) {
+    fn release_in_parent(self) {
         // SAFETY: this thread called `fork_prepare`.
         unsafe { PinnedAllocator::fork_parent() };
-        runtime.heap.after_fork();
-        if let Some(managing) = self.managing {
-            drop(managing.frozen);
-            if let (Some(pin), Some((line, link))) = (managing.pin, managing.line) {
+        self.runtime.heap.after_fork();
+        if let Some(ManagingHeld { pager, frozen, pin, line }) = self.managing {
+            drop(frozen);
+            if let (Some(pin), Some((line, link))) = (pin, line) {
                 drop(link);
                 children::remember(line, pin);
             }
-            if let Some(pager) = runtime.pager() {
-                pager.fork_parent(|| table_device(runtime));
-            }
+            pager.fork_parent(|| table_device(self.runtime));
         }
     }
 
-    fn release_in_child(mut self, runtime: &'static Runtime) {
+    fn release_in_child(mut self) {
+        let runtime = self.runtime;
         // SAFETY: this thread called `fork_prepare`.
         unsafe { PinnedAllocator::fork_child() };
         runtime.heap.after_fork();
@@ -188,14 +189,14 @@ impl RunningHeld {
         if let Some(provision) = &mut self.growth.provision {
             provision.after_fork();
         }
-        if let Some(managing) = self.managing {
-            drop(managing.frozen);
-            if let Some((line, link)) = managing.line {
+        // The token of the pin is the parent's to give back.
+        if let Some(ManagingHeld { pager, frozen, line, .. }) = self.managing {
+            drop(frozen);
+            if let Some((line, link)) = line {
                 drop(line);
                 link.keep();
             }
-            // The token of the pin is the parent's to give back.
-            manage_in_child(runtime);
+            manage_in_child(runtime, pager);
         }
     }
 }
@@ -224,12 +225,11 @@ impl ManagingHeld {
                  never used again; raise the limit on open files (ulimit -n)"
             );
         }
-        ManagingHeld { frozen: store.freeze(), pin: pin.ok(), line: line.ok() }
+        ManagingHeld { pager, frozen: store.freeze(), pin: pin.ok(), line: line.ok() }
     }
 }
 
-fn manage_in_child(runtime: &'static Runtime) {
-    let Some(pager) = runtime.pager() else { return };
+fn manage_in_child(runtime: &'static Runtime, pager: &'static Pager) {
     // SAFETY: `fork` copies the calling thread only.
     unsafe { children::disown_all() };
     // SAFETY: as above.

@@ -7,7 +7,6 @@
 //! Threads: any, outside the fault path, under `growth` with all signals blocked.
 
 use core::ffi::c_void;
-use core::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -30,21 +29,15 @@ use crate::process::provision::{Frames, Ground, Provision};
 use crate::runtime::{Growth, Inside, Runtime};
 use crate::settings::config::Config;
 use crate::settings::obstacles;
-use crate::settings::store_location::{StoreLocation, StoreLocationError, open_unnamed};
+use crate::settings::store_location::{StoreLocation, open_unnamed};
 use crate::stats::observe::is_first_process;
 
 /// Stack that the switch has. Store and pager are made there before they are moved to the heap; the
 /// program's own stack may be small, and would keep what was touched of it.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Why the heap cannot grow beyond RAM.
-#[derive(Debug)]
-pub(crate) enum ManageError {
-    Location(StoreLocationError),
-    Open(OpenError),
-    Store(StoreError),
-    Start(StartError),
-}
+/// Why the heap cannot grow beyond RAM, and what to do.
+type Refusal = String;
 
 /// The pager, made now if the heap is plain; none if that is not to be had.
 pub(crate) fn managed(runtime: &'static Runtime) -> Option<&'static Pager> {
@@ -60,24 +53,24 @@ pub(crate) fn managed(runtime: &'static Runtime) -> Option<&'static Pager> {
 pub(crate) fn switched(runtime: &'static Runtime, growth: &mut Growth) -> Option<&'static Pager> {
     if runtime.pager().is_none()
         && !growth.refused
-        && let Err(error) = switch(runtime, growth)
+        && let Err(refusal) = switch(runtime, growth)
     {
         growth.refused = true;
         let problem = match runtime.config.is_managed_early() {
             true => "the heap stays in RAM, up to its budget, and saves none: ",
             false => "the heap cannot outgrow its RAM budget, allocations fail now: ",
         };
-        say!(problem, &*error.to_string());
+        say!(problem, &*refusal);
     }
     runtime.pager()
 }
 
 /// The switch, on a stack of its own.
-fn switch(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), ManageError> {
+fn switch(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), Refusal> {
     struct Call<'a> {
         runtime: &'static Runtime,
         growth: &'a mut Growth,
-        result: Result<(), ManageError>,
+        result: Result<(), Refusal>,
     }
     extern "C" fn run(call: *mut c_void) {
         // SAFETY: the caller below passes a `Call`, which it does not use meanwhile.
@@ -86,20 +79,20 @@ fn switch(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), ManageEr
     }
     let mut call = Call { runtime, growth, result: Ok(()) };
     large_stack::call(STACK_BYTES, run, (&raw mut call).cast())
-        .map_err(|errno| ManageError::Start(StartError::Resources(errno)))?;
+        .map_err(|errno| refused_start(StartError::Resources(errno)))?;
     call.result
 }
 
-fn switch_here(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), ManageError> {
+fn switch_here(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), Refusal> {
     let provided = growth.provision.take().filter(Provision::claim);
     let Provision { ground, tier, table, frames, .. } = match provided {
         Some(provision) => provision,
         None => open_provision(runtime)?,
     };
     let Ground { device, options, key } = ground;
-    let mut store = Store::open(device, options, key).map_err(ManageError::Store)?;
+    let mut store = Store::open(device, options, key).map_err(refused_store)?;
     if let Some(Ground { device, options, key }) = tier {
-        let added = store.add_second_tier(device, options, key).map_err(ManageError::Store);
+        let added = store.add_second_tier(device, options, key).map_err(refused_store);
         let _ = added.map_err(say_tier_lacks);
     }
     if !runtime.config.discard {
@@ -108,8 +101,8 @@ fn switch_here(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), Man
     // What exists must be spillable, too.
     let present = present_pages(runtime, growth);
     let promised = if runtime.config.is_lazy() { present } else { runtime.heap.granted_pages() };
-    store.reserve(promised as u64).map_err(ManageError::Store)?;
-    let pager = make_pager(runtime, store, frames, table).map_err(ManageError::Start)?;
+    store.reserve(promised as u64).map_err(refused_store)?;
+    let pager = make_pager(runtime, store, frames, table).map_err(refused_start)?;
     if runtime.config.is_lazy() {
         runtime.heap.grant_follows();
     }
@@ -158,7 +151,7 @@ pub(crate) fn make_pager(
 
 /// Opens all that the switch needs, for this process alone. A store without its second tier is
 /// as good as one whose second tier is full.
-pub(crate) fn open_provision(runtime: &Runtime) -> Result<Provision, ManageError> {
+pub(crate) fn open_provision(runtime: &Runtime) -> Result<Provision, Refusal> {
     let config = &runtime.config;
     let ground = open_ground(config, segment_buffers(config), rings(config))?;
     let tier = config.of_tier().and_then(|settings| {
@@ -212,15 +205,15 @@ fn begin_trace(runtime: &Runtime, pager: &Pager) {
 }
 
 /// Opens what these settings name as the store.
-fn open_ground(settings: &Config, buffers: usize, rings: usize) -> Result<Ground, ManageError> {
-    let location = StoreLocation::find(settings).map_err(ManageError::Location)?;
-    let file = location.open(settings.force).map_err(ManageError::Open)?;
+fn open_ground(settings: &Config, buffers: usize, rings: usize) -> Result<Ground, Refusal> {
+    let location = StoreLocation::find(settings).map_err(|error| error.to_string())?;
+    let file = location.open(settings.force).map_err(refused_open)?;
     let device = FileDevice::with_rings(file, rings)
-        .map_err(|errno| ManageError::Open(errno.into()))?
+        .map_err(|errno| refused_open(errno.into()))?
         .with_floor(location.floor_bytes(settings));
     // Nobody else learns the key: what is left on the device when the process ends is noise.
     let key = settings.encrypt.then(Key::random).transpose();
-    let key = key.map_err(|errno| ManageError::Store(errno.into()))?;
+    let key = key.map_err(|errno| refused_store(errno.into()))?;
     let options = store_options(&location, settings, buffers);
     Ok(Ground { device: Box::new(device), options, key })
 }
@@ -235,33 +228,37 @@ fn open_frames(are_shared: bool) -> Frames {
     Frames { userfaultfd: shared.or_else(|| Userfaultfd::open().ok()), is_shared }
 }
 
-fn say_tier_lacks(error: ManageError) {
-    say!("the second tier cannot be used, so all goes to the store: ", &*error.to_string());
+fn say_tier_lacks(refusal: Refusal) {
+    say!("the second tier cannot be used, so all goes to the store: ", &*refusal);
 }
 
-impl fmt::Display for ManageError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ManageError::Location(error) => error.fmt(out),
-            ManageError::Open(OpenError::System(Errno::EMFILE))
-            | ManageError::Start(
-                StartError::Userfaultfd(Errno::EMFILE) | StartError::Resources(Errno::EMFILE),
-            ) => out.write_str("too many open files: raise `ulimit -n`, or have fewer open"),
-            ManageError::Open(error) => {
-                write!(out, "the store cannot be opened ({error}): name another with --store")
-            }
-            ManageError::Store(error) => write!(out, "the store cannot be used: {error}"),
-            ManageError::Start(StartError::Userfaultfd(errno)) => write!(
-                out,
-                "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile \
-                 of the container), or use Linux 5.19 or later; `deepheap doctor` tells more",
-            ),
-            ManageError::Start(StartError::CopiesPages) => {
-                obstacles::exclusive_pages(Ok(false)).fmt(out)
-            }
-            ManageError::Start(StartError::Resources(errno)) => {
-                write!(out, "no memory or file descriptors for the tables ({errno})")
-            }
+fn too_many_files() -> Refusal {
+    "too many open files: raise `ulimit -n`, or have fewer open".to_owned()
+}
+
+fn refused_open(error: OpenError) -> Refusal {
+    match error {
+        OpenError::System(Errno::EMFILE) => too_many_files(),
+        error => format!("the store cannot be opened ({error}): name another with --store"),
+    }
+}
+
+fn refused_store(error: StoreError) -> Refusal {
+    format!("the store cannot be used: {error}")
+}
+
+pub(crate) fn refused_start(error: StartError) -> Refusal {
+    match error {
+        StartError::Userfaultfd(Errno::EMFILE) | StartError::Resources(Errno::EMFILE) => {
+            too_many_files()
+        }
+        StartError::Userfaultfd(errno) => format!(
+            "userfaultfd is not to be had ({errno}): allow the system call (seccomp profile of \
+             the container), or use Linux 5.19 or later; `deepheap doctor` tells more",
+        ),
+        StartError::CopiesPages => obstacles::exclusive_pages(Ok(false)).to_string(),
+        StartError::Resources(errno) => {
+            format!("no memory or file descriptors for the tables ({errno})")
         }
     }
 }
