@@ -14,15 +14,6 @@ use crate::slabs::bits::Slabs;
 use crate::slabs::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SLAB, SLAB_SHIFT};
 use crate::table::Populated;
 
-/// What starts at an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// Object `index` of `slab`, of small class `class`.
-    Object { slab: usize, class: u8, index: usize },
-    /// An allocated run: its first page and length in pages.
-    Run { first: usize, pages: usize },
-}
-
 /// The region and its tables.
 pub(crate) struct AddressMap {
     base: usize,
@@ -96,13 +87,13 @@ impl AddressMap {
         Some((slab, class, index))
     }
 
-    /// The allocation that starts at `ptr`.
-    pub fn find(&self, ptr: usize) -> Option<Found> {
+    /// Bytes of the live allocation that starts at `ptr`, unless that is an object.
+    pub fn size_at(&self, ptr: usize) -> Option<usize> {
         if let Some((slab, class, index)) = self.slot_at(ptr) {
-            let allocated = self.slabs.is_allocated(slab, &SIZE_CLASSES[class as usize], index);
-            return allocated.then_some(Found::Object { slab, class, index });
+            let class = &SIZE_CLASSES[class as usize];
+            return self.slabs.is_allocated(slab, class, index).then_some(class.size as usize);
         }
-        self.run_at(ptr).map(|(first, pages)| Found::Run { first, pages })
+        self.run_at(ptr).map(|(_, pages)| pages * PAGE)
     }
 
     /// The allocated run that starts at `ptr`: its first page and length in pages.

@@ -12,10 +12,10 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::errno::{self, Errno};
 use deepheap_sys::threads::lock::Lock;
 
-use crate::address_map::{AddressMap, Found};
+use crate::address_map::AddressMap;
 use crate::fork::ForkGuards;
 use crate::objects::Objects;
 use crate::outcome::{Allocated, Freed, FreedRun, Shortage, Shrunk};
@@ -52,7 +52,7 @@ impl Heap {
     /// # Errors
     /// EINVAL if base or length is no multiple of `SPAN`, the region is empty, longer than 4 TiB or
     /// at address 0; ENOMEM if there is no address space for the tables.
-    pub fn new(region_base: usize, region_len: usize) -> Result<Heap> {
+    pub fn new(region_base: usize, region_len: usize) -> errno::Result<Heap> {
         let aligned = region_base.is_multiple_of(SPAN) && region_len.is_multiple_of(SPAN);
         let sane = region_base != 0 && (SPAN..=REGION_MAX).contains(&region_len);
         if !aligned || !sane || region_base.checked_add(region_len).is_none() {
@@ -60,7 +60,7 @@ impl Heap {
         }
         let populated = Populated::default();
         let slabs = (region_len >> SPAN_SHIFT) * (PAGES_PER_SPAN / PAGES_PER_SLAB);
-        let lists: Result<Box<[_]>> =
+        let lists: errno::Result<Box<[_]>> =
             (1..=SMALL_CLASSES as u8).map(|it| CentralList::new(it, slabs, &populated)).collect();
         Ok(Heap {
             map: AddressMap::new(region_base, region_len, &populated)?,
@@ -85,7 +85,7 @@ impl Heap {
         cache: &mut ThreadCache,
         size: usize,
         align: usize,
-    ) -> core::result::Result<Allocated, Shortage> {
+    ) -> Result<Allocated, Shortage> {
         if align <= GRAIN
             && let Some(ptr) = cache.allocate(size)
         {
@@ -100,7 +100,7 @@ impl Heap {
         cache: &mut ThreadCache,
         size: usize,
         align: usize,
-    ) -> core::result::Result<Allocated, Shortage> {
+    ) -> Result<Allocated, Shortage> {
         if !align.is_power_of_two() || align > SPAN {
             return Err(Shortage::TooLarge);
         }
@@ -118,7 +118,7 @@ impl Heap {
         }
     }
 
-    fn refill(&self, cache: &mut ThreadCache, class: u8) -> core::result::Result<usize, Shortage> {
+    fn refill(&self, cache: &mut ThreadCache, class: u8) -> Result<usize, Shortage> {
         let want = cache.next_batch(class);
         cache.fill(class, want, |filling| self.list(class).take(&self.map, want, filling))?;
         cache.pop(class).ok_or(Shortage::TooLarge)
@@ -129,7 +129,7 @@ impl Heap {
         cache: &mut ThreadCache,
         size: usize,
         align: usize,
-    ) -> core::result::Result<Allocated, Shortage> {
+    ) -> Result<Allocated, Shortage> {
         let (pages, class) = run_pages_for(size);
         if let Some(class) = class
             && align <= PAGE
@@ -202,7 +202,7 @@ impl Heap {
 
     /// Free pages that may hold old bytes.
     pub fn dirty_free_pages(&self) -> usize {
-        self.map.runs.dirty_free_pages()
+        self.map.runs.dirty_free.all()
     }
 
     /// If more than `max_dirty_pages` free pages may hold old bytes: puts a run of them (up to
@@ -225,11 +225,7 @@ impl Heap {
 
     /// Bytes the allocation at `ptr` can hold; None if `ptr` is not the start of a live one.
     pub fn allocation_size(&self, ptr: usize) -> Option<usize> {
-        match self.map.find(ptr) {
-            Some(Found::Object { class, .. }) => Some(SIZE_CLASSES[class as usize].size as usize),
-            Some(Found::Run { pages, .. }) => Some(pages * PAGE),
-            None => self.object_size(ptr),
-        }
+        self.map.size_at(ptr).or_else(|| self.object_size(ptr))
     }
 
     #[inline(never)]
@@ -245,13 +241,9 @@ impl Heap {
     ///
     /// # Errors
     /// `Shortage::Pages`: there is room to grow once that many pages are granted.
-    pub fn grow_in_place(
-        &self,
-        ptr: usize,
-        new_size: usize,
-    ) -> core::result::Result<bool, Shortage> {
-        match self.map.find(ptr) {
-            Some(Found::Run { first, pages }) if new_size > pages * PAGE => {
+    pub fn grow_in_place(&self, ptr: usize, new_size: usize) -> Result<bool, Shortage> {
+        match self.map.run_at(ptr) {
+            Some((first, pages)) if new_size > pages * PAGE => {
                 self.map.runs.grow(first, run_pages_for(new_size).0)
             }
             _ => Ok(self.allocation_size(ptr).is_some_and(|usable| new_size <= usable)),
@@ -260,8 +252,8 @@ impl Heap {
 
     /// Shrinks the allocation at `ptr` to `new_size` in place, if that saves an eighth.
     pub fn shrink_in_place(&self, ptr: usize, new_size: usize) -> Shrunk {
-        match self.map.find(ptr) {
-            Some(Found::Run { first, pages }) if new_size > SMALL_MAX => {
+        match self.map.run_at(ptr) {
+            Some((first, pages)) if new_size > SMALL_MAX => {
                 let kept = run_pages_for(new_size).0;
                 if kept >= pages - pages / 8 {
                     return Shrunk::Done;

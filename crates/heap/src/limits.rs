@@ -14,21 +14,21 @@ impl Heap {
     /// From now on the limit falls to `committed_pages` when pages leave use, so that what is
     /// allocated next has to be granted anew.
     pub fn grant_follows(&self) {
-        self.map.runs.grant_follows.store(true, Relaxed);
+        self.map.runs.grant.follows.store(true, Relaxed);
     }
 
     /// Raises the number of pages that may be committed by `pages`.
     pub fn grant(&self, pages: usize) {
         let _lock = self.map.runs.lock.lock();
-        let granted = &self.map.runs.granted;
+        let granted = &self.map.runs.grant.granted;
         granted.store(granted.load(Relaxed).saturating_add(pages), Relaxed);
     }
 
     /// Takes back up to `pages` of the grant that nothing uses; returns how many.
     pub fn revoke(&self, pages: usize) -> usize {
         let _lock = self.map.runs.lock.lock();
-        let revoked = pages.min(self.granted_pages().saturating_sub(self.committed_pages()));
-        self.map.runs.granted.fetch_sub(revoked, Relaxed);
+        let revoked = pages.min(self.map.runs.grant.unused());
+        self.map.runs.grant.granted.fetch_sub(revoked, Relaxed);
         revoked
     }
 
@@ -37,9 +37,8 @@ impl Heap {
     /// for the caller: a limit whose lock another thread has stays as it is.
     pub fn try_revoke_but(&self, pages: usize, blocks: u64) -> (usize, u64) {
         let revoked = self.map.runs.lock.try_lock().map_or(0, |_lock| {
-            let unused = self.granted_pages().saturating_sub(self.committed_pages());
-            let revoked = unused.saturating_sub(pages);
-            self.map.runs.granted.fetch_sub(revoked, Relaxed);
+            let revoked = self.map.runs.grant.unused().saturating_sub(pages);
+            self.map.runs.grant.granted.fetch_sub(revoked, Relaxed);
             revoked
         });
         let revoked_blocks = self.objects.space.lock.try_lock().map_or(0, |mut space| {
@@ -53,12 +52,12 @@ impl Heap {
     /// Pages that may hold bytes: handed out and not recycled as clean since. Object pages are not
     /// among them.
     pub fn committed_pages(&self) -> usize {
-        self.map.runs.committed()
+        self.map.runs.grant.committed()
     }
 
     /// The limit on `committed_pages`.
     pub fn granted_pages(&self) -> usize {
-        self.map.runs.granted.load(Relaxed)
+        self.map.runs.grant.granted.load(Relaxed)
     }
 
     /// Reserves `count` consecutive spans, not usable yet; None if the region has no more.

@@ -3,5 +3,6 @@
 pub(crate) mod areas;
 pub(crate) mod coalescing;
 pub(crate) mod free_runs;
+pub(crate) mod grant;
 pub(crate) mod resize;
 pub(crate) mod tags;

@@ -31,7 +31,7 @@ impl Heap {
     ///
     /// # Errors
     /// A shortage says what to provide before trying again, or that trying again is useless.
-    pub fn allocate_object(&self, size: usize) -> core::result::Result<Allocated, Shortage> {
+    pub fn allocate_object(&self, size: usize) -> Result<Allocated, Shortage> {
         let shape = Shape::of_object(size).ok_or(Shortage::TooLarge)?;
         if let Some(pool) = pool_of(shape) {
             let taken = self.objects.pools.take(self.objects.ground(&self.map), pool, shape)?;
@@ -47,11 +47,7 @@ impl Heap {
     /// # Errors
     /// As `allocate_object`. `TooLarge` also for more than one object below 128 bytes: such arrays
     /// are dense, and come from `Heap::allocate`.
-    pub fn allocate_object_array(
-        &self,
-        count: usize,
-        size: usize,
-    ) -> core::result::Result<Allocated, Shortage> {
+    pub fn allocate_object_array(&self, count: usize, size: usize) -> Result<Allocated, Shortage> {
         if count <= 1 {
             return self.allocate_object(size);
         }
@@ -62,11 +58,7 @@ impl Heap {
         self.allocate_array(count, shape)
     }
 
-    fn allocate_array(
-        &self,
-        count: usize,
-        shape: Shape,
-    ) -> core::result::Result<Allocated, Shortage> {
+    fn allocate_array(&self, count: usize, shape: Shape) -> Result<Allocated, Shortage> {
         let (objects, runs) = (&self.objects, &self.map.runs);
         let pages = count.checked_mul(shape.stride as usize);
         let fits = pages.is_some_and(|pages| pages.div_ceil(PAGES_PER_SPAN) <= runs.huge.len());

@@ -21,7 +21,7 @@
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
 
-use deepheap_sys::errno::Result;
+use deepheap_sys::errno;
 use deepheap_sys::memory::pinned_array::Zeroed;
 use deepheap_sys::threads::lock::{Guard, Lock};
 
@@ -119,7 +119,7 @@ pub(crate) fn pool_of(shape: Shape) -> Option<usize> {
 
 impl Pools {
     /// Empty pools.
-    pub fn new(populated: &Populated) -> Result<Self> {
+    pub fn new(populated: &Populated) -> errno::Result<Self> {
         Ok(Self {
             pools: Table::new(POOLS, populated)?,
             locks: (0..POOL_LOCKS).map(|_| Lock::new(())).collect(),
@@ -128,12 +128,7 @@ impl Pools {
     }
 
     /// Takes a free object of pool `number`, growing the pool if it has none.
-    pub fn take(
-        &self,
-        ground: Ground<'_>,
-        number: usize,
-        shape: Shape,
-    ) -> core::result::Result<Taken, Shortage> {
+    pub fn take(&self, ground: Ground<'_>, number: usize, shape: Shape) -> Result<Taken, Shortage> {
         let _lock = self.lock(number);
         let pool = &self.pools[number];
         if pool.head.load(Relaxed) == 0 {
@@ -284,12 +279,7 @@ impl Pools {
     }
 
     /// Adds a chunk to a pool that has no room.
-    fn grow(
-        &self,
-        ground: Ground<'_>,
-        number: usize,
-        shape: Shape,
-    ) -> core::result::Result<(), Shortage> {
+    fn grow(&self, ground: Ground<'_>, number: usize, shape: Shape) -> Result<(), Shortage> {
         let have = self.pools[number].objects.load(Relaxed) as usize;
         let create = |shape: Shape, in_lanes: bool| {
             let (stride, batch) = (shape.stride as usize, shape.batch as usize);

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use deepheap_sys::errno::Result;
+use deepheap_sys::errno;
 use deepheap_sys::threads::lock::Lock;
 
 use crate::objects::chunk::{ChunkState, PAGES_PER_GROUP};
@@ -45,7 +45,7 @@ pub(crate) struct Space {
 
 impl ObjectSpace {
     /// The object space of a region of `spans` spans, with no space yet.
-    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
+    pub fn new(spans: usize, populated: &Populated) -> errno::Result<Self> {
         let space = Space {
             extents: [Extents::new(spans, populated)?, Extents::new(spans, populated)?],
             chunks_end: 1,
@@ -66,7 +66,7 @@ impl ObjectSpace {
         (shape, in_lanes): (Shape, bool),
         slots: usize,
         least: usize,
-    ) -> core::result::Result<ChunkId, Shortage> {
+    ) -> Result<ChunkId, Shortage> {
         let stride = shape.stride as usize;
         let groups_of = |slots: usize| (slots * stride).div_ceil(PAGES_PER_GROUP);
         let mut space = self.lock.lock();

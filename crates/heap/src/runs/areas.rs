@@ -13,11 +13,8 @@ use core::sync::atomic::{Ordering, fence};
 use crate::heap::Heap;
 use crate::outcome::{FreedRun, Shortage, SpanRange};
 use crate::page::{PAGE, PAGES_PER_SPAN, PageNo, SPAN};
-use crate::runs::coalescing::Coalescing;
+use crate::runs::coalescing::AREA_SPAN;
 use crate::runs::tags::RunState;
-
-/// Marks the spans of an area in the table of huge runs.
-pub(crate) const AREA_SPAN: u32 = u32::MAX - 1;
 
 /// Areas of at least this many pages begin at a multiple of it, as the kernel places them (2 MiB).
 const ALIGNED_PAGES: usize = 512;
@@ -33,8 +30,8 @@ impl Heap {
         let runs = &self.map.runs;
         let align = if pages < ALIGNED_PAGES { 1 } else { ALIGNED_PAGES };
         runs.had_areas.store(true, Ordering::Relaxed);
-        let mut lock = runs.lock.lock();
-        let (at, _) = runs.carve(&mut lock, pages, align, 0)?;
+        let lock = runs.lock.lock();
+        let (at, _) = runs.carve(pages, align, 0)?;
         let zeroed = runs.dirty.count(at..at + pages) == 0;
         runs.tags.set(at, pages, RunState::Area);
         runs.live_pages.set(at..at + pages);
@@ -74,7 +71,7 @@ impl Heap {
     pub fn commit_area(&self, run: FreedRun) -> Result<(), Shortage> {
         let (runs, pages) = (&self.map.runs, run.first.index()..run.first.index() + run.pages);
         let _lock = runs.lock.lock();
-        runs.commit(run.pages - runs.dirty.count(pages.clone()))?;
+        runs.grant.commit(run.pages - runs.dirty.count(pages.clone()))?;
         runs.dirty.set_run(pages);
         Ok(())
     }
@@ -83,17 +80,8 @@ impl Heap {
     pub fn uncommit_area(&self, run: FreedRun) {
         let (runs, pages) = (&self.map.runs, run.first.index()..run.first.index() + run.pages);
         let _lock = runs.lock.lock();
-        runs.uncommit(runs.dirty.count(pages.clone()));
+        runs.grant.give_back(runs.dirty.count(pages.clone()));
         runs.dirty.clear(pages);
-        runs.lower_grant();
-    }
-}
-
-impl Coalescing {
-    /// Whether a page lies in a span that is all area.
-    #[inline]
-    pub(crate) fn is_area_span(&self, span: usize) -> bool {
-        self.huge.get(span).is_some_and(|huge| huge.load(Ordering::Acquire) == AREA_SPAN)
     }
 }
 

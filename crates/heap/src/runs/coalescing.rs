@@ -10,13 +10,14 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
-use deepheap_sys::errno::Result;
-use deepheap_sys::threads::lock::{Guard, Lock};
+use deepheap_sys::errno;
+use deepheap_sys::threads::lock::Lock;
 
 use crate::outcome::{FreedRun, Shortage};
 use crate::page::{PAGES_PER_SPAN, PageNo};
 use crate::page_bits::PageBits;
 use crate::runs::free_runs::FreeRuns;
+use crate::runs::grant::Grant;
 use crate::runs::tags::{RUN_PAGES_MAX, RunState, RunTags};
 use crate::slabs::size_class::{PAGES_PER_SLAB, SizeClass};
 use crate::table::{Populated, Table};
@@ -33,33 +34,26 @@ pub(crate) struct Coalescing {
     pub(crate) live_pages: PageBits,
     /// Committed pages: those handed out since they were last recycled as clean.
     pub(crate) dirty: PageBits,
-    /// Per span: dirty pages of free runs, and of the unused end of a huge run.
-    pub(crate) dirty_free: Table<AtomicU32>,
+    pub(crate) dirty_free: DirtyFree,
     /// Per span: at the first span of a huge run the number of its spans, at its others
-    /// [`HUGE_BODY`]; in a span that is all area `areas::AREA_SPAN`; else 0.
+    /// [`HUGE_BODY`]; in a span that is all area [`AREA_SPAN`]; else 0.
     pub(crate) huge: Table<AtomicU32>,
-    /// Per page: the next parked run, as page + 1.
-    parked_links: Table<AtomicU32>,
+    /// The first parked run, as page + 1; changed under the lock.
+    parked: AtomicU32,
     pub(crate) lock: Lock<Spans>,
     /// All published spans are below.
     pub(crate) end: AtomicUsize,
     /// Set by the first area.
     pub(crate) had_areas: AtomicBool,
-    /// Dirty pages of free runs, all spans; changed under the lock.
-    dirty_free_pages: AtomicUsize,
-    pub(crate) committed: AtomicUsize,
-    /// The limit on committed pages.
-    pub(crate) granted: AtomicUsize,
-    /// The limit falls to what is committed when pages leave use.
-    pub(crate) grant_follows: AtomicBool,
+    pub(crate) grant: Grant,
     /// Pages of allocated runs.
     pub(crate) run_pages: AtomicUsize,
-    /// The first parked run, as page + 1; changed under the lock.
-    parked: AtomicU32,
 }
 
 /// Marks the second and later spans of a huge run.
 pub(crate) const HUGE_BODY: u32 = u32::MAX;
+/// Marks the spans of an area.
+pub(crate) const AREA_SPAN: u32 = u32::MAX - 1;
 
 /// What the lock guards, beside the tables above.
 #[derive(Default)]
@@ -68,47 +62,75 @@ pub(crate) struct Spans {
     pub next: usize,
 }
 
+/// Dirty pages of free runs, and of the unused ends of huge runs: per span and of all. They change
+/// under the lock.
+pub(crate) struct DirtyFree {
+    spans: Table<AtomicU32>,
+    all: AtomicUsize,
+}
+
+impl DirtyFree {
+    fn new(spans: usize, populated: &Populated) -> errno::Result<Self> {
+        Ok(Self { spans: Table::new(spans, populated)?, all: AtomicUsize::new(0) })
+    }
+
+    pub fn of(&self, span: usize) -> usize {
+        self.spans[span].load(Ordering::Relaxed) as usize
+    }
+
+    pub fn all(&self) -> usize {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    /// Adds `dirty` pages in the span of `page`.
+    pub fn add(&self, page: usize, dirty: usize) {
+        if dirty > 0 {
+            self.spans.cell(page / PAGES_PER_SPAN).fetch_add(dirty as u32, Ordering::Relaxed);
+            self.all.fetch_add(dirty, Ordering::Relaxed);
+        }
+    }
+
+    pub fn sub(&self, page: usize, dirty: usize) {
+        if dirty > 0 {
+            self.spans[page / PAGES_PER_SPAN].fetch_sub(dirty as u32, Ordering::Relaxed);
+            self.all.fetch_sub(dirty, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Coalescing {
     /// An empty region of `spans` spans.
-    pub fn new(spans: usize, populated: &Populated) -> Result<Self> {
+    pub fn new(spans: usize, populated: &Populated) -> errno::Result<Self> {
         let pages = spans * PAGES_PER_SPAN;
         Ok(Self {
             tags: RunTags::new(pages, populated)?,
             free_runs: FreeRuns::new(spans, populated)?,
             live_pages: PageBits::new(pages, populated)?,
             dirty: PageBits::new(pages, populated)?,
-            dirty_free: Table::new(spans, populated)?,
+            dirty_free: DirtyFree::new(spans, populated)?,
             huge: Table::new(spans, populated)?,
-            parked_links: Table::new(pages, populated)?,
+            parked: AtomicU32::new(0),
             lock: Lock::new(Spans::default()),
             end: AtomicUsize::new(0),
             had_areas: AtomicBool::new(false),
-            dirty_free_pages: AtomicUsize::new(0),
-            committed: AtomicUsize::new(0),
-            granted: AtomicUsize::new(0),
-            grant_follows: AtomicBool::new(false),
+            grant: Grant::default(),
             run_pages: AtomicUsize::new(0),
-            parked: AtomicU32::new(0),
         })
     }
 
     /// A run of `pages` pages at a multiple of `align` pages (a power of two up to a span), and
     /// whether it reads as zeros.
-    pub fn allocate(
-        &self,
-        pages: usize,
-        align: usize,
-    ) -> core::result::Result<(usize, bool), Shortage> {
-        let spans = self.dirty_free.len();
+    pub fn allocate(&self, pages: usize, align: usize) -> Result<(usize, bool), Shortage> {
+        let spans = self.huge.len();
         if pages > RUN_PAGES_MAX || pages.div_ceil(PAGES_PER_SPAN) > spans || align > PAGES_PER_SPAN
         {
             return Err(Shortage::TooLarge);
         }
-        let mut lock = self.lock.lock();
+        let lock = self.lock.lock();
         let (at, zeroed) = if pages > PAGES_PER_SPAN {
-            self.carve_huge(&mut lock, pages)?
+            self.carve_huge(pages)?
         } else {
-            self.carve(&mut lock, pages, align, pages)?
+            self.carve(pages, align, pages)?
         };
         self.tags.set(at, pages, RunState::Allocated);
         self.live_pages.set_run(at..at + pages);
@@ -121,10 +143,10 @@ impl Coalescing {
     }
 
     /// The pages of a slab for objects of `class`; returns its number.
-    pub fn allocate_slab(&self, class: &SizeClass) -> core::result::Result<usize, Shortage> {
-        let mut lock = self.lock.lock();
+    pub fn allocate_slab(&self, class: &SizeClass) -> Result<usize, Shortage> {
+        let _lock = self.lock.lock();
         let covered = class.covered_pages();
-        let (at, _) = self.carve(&mut lock, PAGES_PER_SLAB, PAGES_PER_SLAB, covered)?;
+        let (at, _) = self.carve(PAGES_PER_SLAB, PAGES_PER_SLAB, covered)?;
         self.tags.set(at, PAGES_PER_SLAB, RunState::Slab);
         Ok(at / PAGES_PER_SLAB)
     }
@@ -154,9 +176,8 @@ impl Coalescing {
     /// Parks a run in quarantine for the next `take_parked`.
     pub fn park(&self, run: FreedRun) {
         let _lock = self.lock.lock();
-        let next = self.parked.load(Ordering::Relaxed);
-        self.parked_links.cell(run.first.index()).store(next, Ordering::Relaxed);
-        self.parked.store(run.first.0 + 1, Ordering::Relaxed);
+        let next = self.parked.swap(run.first.0 + 1, Ordering::Relaxed);
+        self.free_runs.link_of_no_free_run(run.first.index()).store(next, Ordering::Relaxed);
     }
 
     /// A parked run, if there is one; costs one load if there is none.
@@ -167,7 +188,8 @@ impl Coalescing {
         }
         let _lock = self.lock.lock();
         let first = self.parked.load(Ordering::Relaxed).checked_sub(1)? as usize;
-        self.parked.store(self.parked_links[first].load(Ordering::Relaxed), Ordering::Relaxed);
+        let next = self.free_runs.link_of_no_free_run(first).load(Ordering::Relaxed);
+        self.parked.store(next, Ordering::Relaxed);
         let (state, pages) = self.tags.get(first);
         debug_assert_eq!(state, RunState::Held);
         Some(FreedRun { first: PageNo::from(first), pages })
@@ -177,7 +199,7 @@ impl Coalescing {
     /// is left alone.
     pub fn recycle(&self, run: FreedRun, clean: bool) {
         let (first, pages) = (run.first.index(), run.pages);
-        let mut lock = self.lock.lock();
+        let _lock = self.lock.lock();
         if self.tags.get(first) != (RunState::Held, pages) {
             debug_assert!(false, "recycle of a run that is not in quarantine");
             return;
@@ -185,14 +207,13 @@ impl Coalescing {
         let dirty = self.dirty.count(first..first + pages);
         if clean {
             self.dirty.clear(first..first + pages);
-            self.uncommit(dirty);
-            self.lower_grant();
+            self.grant.give_back(dirty);
         }
         let span = first / PAGES_PER_SPAN;
         let huge_spans = self.huge[span].load(Ordering::Relaxed) as usize;
         if huge_spans == 0 {
             if !clean {
-                self.add_dirty_free(&mut lock, first, dirty);
+                self.dirty_free.add(first, dirty);
             }
             self.insert_merged(first, pages);
             return;
@@ -201,7 +222,7 @@ impl Coalescing {
             let start = span * PAGES_PER_SPAN;
             let inside = start..(start + PAGES_PER_SPAN).min(first + pages);
             if !clean && !inside.is_empty() {
-                self.add_dirty_free(&mut lock, start, self.dirty.count(inside));
+                self.dirty_free.add(start, self.dirty.count(inside));
             }
             self.huge[span].store(0, Ordering::Relaxed);
             self.insert_free(start, PAGES_PER_SPAN);
@@ -211,13 +232,12 @@ impl Coalescing {
     /// If more than `max` free pages are dirty: a run of free pages, put in quarantine, that
     /// starts and ends with a dirty one, from the highest span that has any.
     pub fn take_purgeable(&self, max: usize) -> Option<FreedRun> {
-        if self.dirty_free_pages() <= max {
+        if self.dirty_free.all() <= max {
             return None;
         }
-        let mut lock = self.lock.lock();
+        let _lock = self.lock.lock();
         let has_dirty = |&span: &usize| {
-            self.dirty_free[span].load(Ordering::Relaxed) > 0
-                && self.huge[span].load(Ordering::Relaxed) == 0
+            self.dirty_free.of(span) > 0 && self.huge[span].load(Ordering::Relaxed) == 0
         };
         for span in (0..self.spans_end()).rev().filter(has_dirty) {
             let mut candidates = self.free_runs.of_span(&self.tags, span);
@@ -232,7 +252,7 @@ impl Coalescing {
                 self.split(first, len, at, pages);
                 self.tags.set(at, pages, RunState::Held);
                 let dirty = self.dirty.count(at..at + pages);
-                self.sub_dirty_free(&mut lock, at, dirty);
+                self.dirty_free.sub(at, dirty);
                 return Some(FreedRun { first: PageNo::from(at), pages });
             }
         }
@@ -243,20 +263,19 @@ impl Coalescing {
     /// nothing if it fails.
     pub(crate) fn carve(
         &self,
-        lock: &mut Guard<'_, Spans>,
         pages: usize,
         align: usize,
         touched: usize,
-    ) -> core::result::Result<(usize, bool), Shortage> {
+    ) -> Result<(usize, bool), Shortage> {
         let place = self.free_runs.search(&self.tags, pages, align).ok_or(Shortage::Spans(1))?;
         let at = place.at;
         let dirty = self.dirty.count(at..at + touched);
-        self.commit(touched - dirty)?;
+        self.grant.commit(touched - dirty)?;
         self.split(place.first, place.len, at, pages);
         // Beyond `touched` a slab's pages may be dirty from an earlier use. They stay committed,
         // and come back with the slab.
         let all_dirty = dirty + self.dirty.count(at + touched..at + pages);
-        self.sub_dirty_free(lock, at, all_dirty);
+        self.dirty_free.sub(at, all_dirty);
         if dirty < touched {
             self.dirty.set_run(at..at + touched);
         }
@@ -264,35 +283,25 @@ impl Coalescing {
     }
 
     /// Like `carve`, for a run of more than a span.
-    fn carve_huge(
-        &self,
-        lock: &mut Guard<'_, Spans>,
-        pages: usize,
-    ) -> core::result::Result<(usize, bool), Shortage> {
+    fn carve_huge(&self, pages: usize) -> Result<(usize, bool), Shortage> {
         let count = pages.div_ceil(PAGES_PER_SPAN);
         let span = self.free_runs.search_whole(count).ok_or(Shortage::Spans(count))?;
         let at = span * PAGES_PER_SPAN;
         let dirty = self.dirty.count(at..at + pages);
-        self.commit(pages - dirty)?;
-        self.take_whole(lock, span, count, at + pages);
+        self.grant.commit(pages - dirty)?;
+        self.take_whole(span, count, at + pages);
         self.dirty.set_run(at..at + pages);
         self.huge[span].store(count as u32, Ordering::Relaxed);
         Ok((at, dirty == 0))
     }
 
     /// Takes free spans for a huge run whose pages end at `end`: they become its body.
-    pub(crate) fn take_whole(
-        &self,
-        lock: &mut Guard<'_, Spans>,
-        first_span: usize,
-        count: usize,
-        end: usize,
-    ) {
+    pub(crate) fn take_whole(&self, first_span: usize, count: usize, end: usize) {
         for span in first_span..first_span + count {
             let start = span * PAGES_PER_SPAN;
             let inside = start..(start + PAGES_PER_SPAN).min(end);
             self.free_runs.remove(start, PAGES_PER_SPAN);
-            self.sub_dirty_free(lock, start, self.dirty.count(inside));
+            self.dirty_free.sub(start, self.dirty.count(inside));
             self.huge.cell(span).store(HUGE_BODY, Ordering::Relaxed);
         }
     }
@@ -338,46 +347,10 @@ impl Coalescing {
         self.free_runs.insert(first, pages);
     }
 
-    /// Counts `pages` more as committed, if the grant allows it.
-    pub(crate) fn commit(&self, pages: usize) -> core::result::Result<(), Shortage> {
-        let granted = self.granted.load(Ordering::Relaxed);
-        let committed = self.committed.load(Ordering::Relaxed);
-        // Only the holder of the lock commits, so no other thread can come between.
-        if committed + pages > granted {
-            return Err(Shortage::Pages(committed + pages - granted));
-        }
-        self.committed.fetch_add(pages, Ordering::Relaxed);
-        Ok(())
-    }
-
-    pub(crate) fn add_dirty_free(&self, _lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
-        if dirty > 0 {
-            let span = page / PAGES_PER_SPAN;
-            self.dirty_free.cell(span).fetch_add(dirty as u32, Ordering::Relaxed);
-            self.dirty_free_pages.fetch_add(dirty, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn sub_dirty_free(&self, _lock: &mut Guard<'_, Spans>, page: usize, dirty: usize) {
-        if dirty > 0 {
-            self.dirty_free[page / PAGES_PER_SPAN].fetch_sub(dirty as u32, Ordering::Relaxed);
-            self.dirty_free_pages.fetch_sub(dirty, Ordering::Relaxed);
-        }
-    }
-
-    /// Dirty pages of free runs.
-    pub fn dirty_free_pages(&self) -> usize {
-        self.dirty_free_pages.load(Ordering::Relaxed)
-    }
-
-    /// Committed pages.
-    pub fn committed(&self) -> usize {
-        self.committed.load(Ordering::Relaxed)
-    }
-
-    /// Undoes `commit` under the same lock.
-    pub(crate) fn uncommit(&self, pages: usize) {
-        self.committed.fetch_sub(pages, Ordering::Relaxed);
+    /// Whether a page lies in a span that is all area.
+    #[inline]
+    pub(crate) fn is_area_span(&self, span: usize) -> bool {
+        self.huge.get(span).is_some_and(|huge| huge.load(Ordering::Acquire) == AREA_SPAN)
     }
 
     /// Whether the page may be in use: committed, or part of an area.
@@ -386,13 +359,6 @@ impl Coalescing {
         self.dirty.get(page)
             || self.live_pages.get(page)
             || self.is_area_span(page / PAGES_PER_SPAN)
-    }
-
-    /// After pages have left use, under the lock.
-    pub(crate) fn lower_grant(&self) {
-        if self.grant_follows.load(Ordering::Relaxed) {
-            self.granted.store(self.committed(), Ordering::Relaxed);
-        }
     }
 
     /// All published spans are below this one. Takes no lock: a handler asks too.

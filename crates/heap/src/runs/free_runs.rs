@@ -33,7 +33,8 @@ const LUCKY_SPANS: usize = 4;
 
 /// Index of the free runs.
 pub(crate) struct FreeRuns {
-    /// Per page: next in the bin (low half) and previous (high half), as page in span + 1.
+    /// Per page: next in the bin (low half) and previous (high half), as page in span + 1. Of a run
+    /// that is not free: what `link_of_no_free_run` keeps there.
     links: Table<AtomicU32>,
     /// Per span and bin: first entry, as page in span + 1.
     heads: Table<AtomicU16>,
@@ -274,6 +275,11 @@ impl FreeRuns {
         if bin > self.group_top[group].load(Relaxed) {
             self.group_top.cell(group).store(bin, Relaxed);
         }
+    }
+
+    /// A word for the first page of a run that is not free: the next parked run.
+    pub fn link_of_no_free_run(&self, page: usize) -> &AtomicU32 {
+        self.links.cell(page)
     }
 
     fn links(&self, page: usize) -> (u16, u16) {

@@ -19,7 +19,7 @@ impl Coalescing {
         if pages > RUN_PAGES_MAX {
             return Ok(false);
         }
-        let mut lock = self.lock.lock();
+        let lock = self.lock.lock();
         let (RunState::Allocated, old) = self.tags.get(first) else {
             return Ok(false);
         };
@@ -45,20 +45,20 @@ impl Coalescing {
         };
         let dirty = self.dirty.count(end..new_end);
         let clean = pages - old - dirty;
-        self.commit(clean)?;
+        self.grant.commit(clean)?;
         if !self.tags.change(first, (RunState::Allocated, old), (RunState::Allocated, pages)) {
-            self.uncommit(clean);
+            self.grant.uncommit(clean);
             return Ok(false);
         }
         if huge_spans > 0 {
             let rest_end = new_end.min(span_end);
-            self.sub_dirty_free(&mut lock, span_end - 1, self.dirty.count(end..rest_end));
-            self.take_whole(&mut lock, span + huge_spans, following, new_end);
+            self.dirty_free.sub(span_end - 1, self.dirty.count(end..rest_end));
+            self.take_whole(span + huge_spans, following, new_end);
             self.dirty.set_run(end..new_end);
             self.huge[span].store((huge_spans + following) as u32, Ordering::Relaxed);
         } else {
             self.split(end, following, end, pages - old);
-            self.sub_dirty_free(&mut lock, end, dirty);
+            self.dirty_free.sub(end, dirty);
             self.dirty.set_run(end..new_end);
         }
         self.tags.set_inside(new_end - 1);

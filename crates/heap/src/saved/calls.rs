@@ -17,7 +17,7 @@ use core::sync::atomic::Ordering;
 use crate::fork::ForkGuards;
 use crate::heap::Heap;
 use crate::page::{PAGE, SPAN_SHIFT};
-use crate::saved::rebuild_runs::Rebuilt;
+use crate::saved::rebuild_runs::{Rebuilt, rebuild_runs};
 use crate::saved::tables::{self as saved, BadTables, Head, TABLES, TableShape, check};
 use crate::slabs::size_class::{SIZE_CLASSES, SMALL_CLASSES};
 use crate::table::Pages;
@@ -68,7 +68,7 @@ impl Heap {
         let words = words.ok_or(BadTables { what: "missing: head page", number: 0 })?;
         let head = Head::parse(words, self.map.base(), self.map.len())?;
         let spans = head.spans_begun;
-        let rebuilt = self.map.runs.rebuild(&self.map.slabs, &self.objects.space, spans)?;
+        let rebuilt = rebuild_runs(&self.map, &self.objects.space, spans)?;
         self.adopt_slabs(&rebuilt)?;
         let ground = self.objects.ground(&self.map);
         let object_pages = self.objects.rebuild(ground, spans, head.chunks_end)?;

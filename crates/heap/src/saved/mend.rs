@@ -21,18 +21,23 @@
 //! Threads: the one that loads the heap.
 
 use core::ops::Range;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::BTreeSet;
 
+use deepheap_sys::threads::lock::Lock;
+
+use crate::address_map::AddressMap;
 use crate::heap::Heap;
+use crate::objects::Objects;
 use crate::objects::chunk::{Chunk, ChunkState};
-use crate::objects::map::ChunkId;
 use crate::page::{PAGE, PAGES_PER_SPAN, pages_of};
 use crate::runs::coalescing::HUGE_BODY;
 use crate::runs::tags::{RUN_PAGES_MAX, RunState};
-use crate::saved::tables::{self as saved, Head};
+use crate::saved::tables::{self as saved, Head, RawHead};
 use crate::slabs::bits::{LINE_WORDS, SHEET_WORDS};
 use crate::slabs::size_class::{PAGES_PER_SLAB, SIZE_CLASSES, SMALL_CLASSES};
+use crate::table::Table;
 
 const SLABS_PER_SPAN: usize = PAGES_PER_SPAN / PAGES_PER_SLAB;
 const TAGS_PER_PAGE: usize = PAGE / size_of::<u32>();
@@ -71,6 +76,7 @@ impl Lost {
         self.0.contains(&(table, (cell * bytes / PAGE) as u32))
     }
 
+    /// The pages of the table that are.
     fn pages(&self, table: u32) -> impl Iterator<Item = usize> {
         self.0.range((table, 0)..=(table, u32::MAX)).map(|&(_, page)| page as usize)
     }
@@ -86,73 +92,80 @@ impl Heap {
     /// Fills in what is lost: the table and the page of each. `is_stored` says whether there are
     /// bytes of a page in the store.
     pub fn mend(&self, lost: &[(u32, u32)], is_stored: &dyn Fn(usize) -> bool) -> Mended {
-        let lost = Lost(lost.iter().copied().collect());
-        let mut mended = Mended::default();
-        if lost.0.is_empty() {
-            return mended;
+        if lost.is_empty() {
+            return Mended::default();
         }
-        if lost.any(saved::OBJECT_SPANS) {
+        let (map, objects, loading) = (&self.map, &self.objects, &self.loading);
+        let lost = Lost(lost.iter().copied().collect());
+        Mending { map, objects, lost, is_stored, spans: 0, chunks_end: usize::MAX }.mend(loading)
+    }
+}
+
+/// The tables, and what is lost of them.
+struct Mending<'a> {
+    map: &'a AddressMap,
+    objects: &'a Objects,
+    lost: Lost,
+    is_stored: &'a dyn Fn(usize) -> bool,
+    /// The ends that the head tells, or that the tables show.
+    spans: usize,
+    chunks_end: usize,
+}
+
+impl Mending<'_> {
+    fn mend(mut self, loading: &Lock<Option<RawHead>>) -> Mended {
+        if self.lost.any(saved::OBJECT_SPANS) {
             self.mend_object_spans();
         }
-        let (spans, chunks_end) = self.mend_head(&lost);
-        if lost.any(saved::HUGE_RUNS) {
-            self.mend_huge(spans);
+        self.mend_head(loading);
+        if self.lost.any(saved::HUGE_RUNS) {
+            self.mend_huge();
         }
-        let joined = self.spans_to_join(&lost, spans, is_stored);
-        joined.iter().for_each(|&span| self.join_span(span, is_stored));
-        mended.spans_joined = joined.len();
-        self.mend_slabs(&lost, &mut mended);
-        let is_live_lost = lost.any(saved::LIVE_PAGES) || lost.any(saved::LIVE_SPANS);
-        let is_shifted = !joined.is_empty() || lost.any(saved::OBJECT_SPANS);
-        if is_live_lost || is_shifted || lost.any(saved::CHUNKS) {
-            self.mend_live_objects(&lost, spans, chunks_end, &mut mended);
+        let joined = self.spans_to_join();
+        joined.iter().for_each(|&span| self.join_span(span));
+        let mut mended = Mended { spans_joined: joined.len(), ..Mended::default() };
+        mended.slabs_filled = self.mend_slabs();
+        let is_live_lost = self.lost.any(saved::LIVE_PAGES) || self.lost.any(saved::LIVE_SPANS);
+        let is_dirty_lost = self.lost.any(saved::DIRTY_PAGES) || self.lost.any(saved::DIRTY_SPANS);
+        let is_shifted = !joined.is_empty() || self.lost.any(saved::OBJECT_SPANS);
+        if is_live_lost || is_shifted || self.lost.any(saved::CHUNKS) {
+            (mended.pages_filled, mended.pages_gone) = self.mend_live_objects();
         }
-        if lost.any(saved::BATCHES) || is_live_lost {
-            self.mend_batches(&lost, chunks_end, &mut mended);
+        if self.lost.any(saved::BATCHES) || is_live_lost {
+            mended.pages_filled += self.mend_batches();
         }
-        let is_dirty_lost = lost.any(saved::DIRTY_PAGES) || lost.any(saved::DIRTY_SPANS);
         if is_live_lost || is_dirty_lost || is_shifted {
-            self.mend_bits_of_runs(spans, is_stored);
+            self.mend_bits_of_runs();
         }
         mended
     }
 
     /// The chunks say which spans are theirs.
     fn mend_object_spans(&self) {
-        let spans = &self.objects.space.spans;
-        for (_, pages) in self.chunks_below(usize::MAX) {
+        for (_, _, pages) in self.chunks() {
             let of_chunk = pages.start / PAGES_PER_SPAN..pages.end.div_ceil(PAGES_PER_SPAN);
-            of_chunk.for_each(|span| spans.set_bit(span));
+            of_chunk.for_each(|span| self.objects.space.spans.set_bit(span));
         }
     }
 
-    fn chunks_in_use(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        let chunks = &self.objects.map.chunks;
-        let is_used = |&id: &usize| {
-            chunks.is_marked(id)
-                && chunks[id].has_state()
-                && chunks[id].state() != ChunkState::Unused
-        };
-        (1..chunks.len()).filter(is_used).map(|id| id as ChunkId)
-    }
-
-    /// The chunks in use with names below `end`, and the pages of each.
-    fn chunks_below(&self, end: usize) -> impl Iterator<Item = (&Chunk, Range<usize>)> {
-        let ids = self.chunks_in_use().take_while(move |&id| (id as usize) < end);
-        ids.map(|id| {
-            let chunk = self.objects.map.chunk(id);
-            (chunk, chunk.first()..chunk.range().end.min(self.map.len() / PAGE))
+    /// The chunks in use, each with its name and its pages.
+    fn chunks(&self) -> impl Iterator<Item = (usize, &Chunk, Range<usize>)> {
+        let (chunks, end) = (&self.objects.map.chunks, self.map.len() / PAGE);
+        let names = (1..chunks.len().min(self.chunks_end)).filter(|&id| chunks.is_marked(id));
+        names.map(move |id| (id, &chunks[id])).filter_map(move |(id, chunk)| {
+            let is_used = chunk.has_state() && chunk.state() != ChunkState::Unused;
+            is_used.then(|| (id, chunk, chunk.first()..chunk.range().end.min(end)))
         })
     }
 
-    /// The ends that the head tells, or that the tables show.
-    fn mend_head(&self, lost: &Lost) -> (usize, usize) {
+    fn mend_head(&mut self, loading: &Lock<Option<RawHead>>) {
         let (base, bytes) = (self.map.base(), self.map.len());
-        let words = *self.loading.lock();
-        let chunks_end = self.chunks_in_use().last().map_or(1, |id| id as usize + 1);
+        let words = *loading.lock();
+        let chunks_end = self.chunks().last().map_or(1, |(id, ..)| id + 1);
         if let Some(Ok(head)) = words.map(|words| Head::parse(words, base, bytes)) {
-            let seen = if lost.any(saved::CHUNKS) { chunks_end } else { 1 };
-            return (head.spans_begun, head.chunks_end.max(seen));
+            let seen = if self.lost.any(saved::CHUNKS) { chunks_end } else { 1 };
+            (self.spans, self.chunks_end) = (head.spans_begun, head.chunks_end.max(seen));
+            return;
         }
         let runs = &self.map.runs;
         let is_begun = |&span: &usize| {
@@ -164,12 +177,12 @@ impl Heap {
         };
         let spans_begun = (0..bytes / PAGE / PAGES_PER_SPAN).rfind(is_begun).map_or(0, |at| at + 1);
         let head = Head { region_base: base, region_bytes: bytes, spans_begun, chunks_end };
-        *self.loading.lock() = Some(Head::words(&head.page()));
-        (spans_begun, chunks_end)
+        *loading.lock() = Some(Head::words(&head.page()));
+        (self.spans, self.chunks_end) = (spans_begun, chunks_end);
     }
 
     /// Only huge runs are longer than a span.
-    fn mend_huge(&self, spans: usize) {
+    fn mend_huge(&self) {
         let huge = &self.map.runs.huge;
         let store = |span: usize, value: u32| huge.cell(span).store(value, Relaxed);
         for span in 0..huge.len() {
@@ -178,11 +191,15 @@ impl Heap {
             }
         }
         let mut span = 0;
-        while span < spans {
+        while span < self.spans {
             let (state, pages) = self.map.runs.tags.get(span * PAGES_PER_SPAN);
             let count = pages.div_ceil(PAGES_PER_SPAN);
             let is_run = matches!(state, RunState::Allocated | RunState::Held);
-            if !is_run || count < 2 || span + count > spans || self.objects.space.has_span(span) {
+            if !is_run
+                || count < 2
+                || span + count > self.spans
+                || self.objects.space.has_span(span)
+            {
                 span += 1;
                 continue;
             }
@@ -193,52 +210,44 @@ impl Heap {
     }
 
     /// Spans of runs of which the tags or the classes of slabs are lost, and which are in use.
-    fn spans_to_join(
-        &self,
-        lost: &Lost,
-        spans: usize,
-        is_stored: &dyn Fn(usize) -> bool,
-    ) -> BTreeSet<usize> {
+    fn spans_to_join(&self) -> BTreeSet<usize> {
         let runs = &self.map.runs;
-        let of_tags = lost.pages(saved::RUN_TAGS).map(|page| page * TAGS_PER_PAGE / PAGES_PER_SPAN);
-        let mut suspects: BTreeSet<usize> = of_tags.collect();
-        for page in lost.pages(saved::SLAB_CLASSES) {
+        let of_tags = self.lost.pages(saved::RUN_TAGS);
+        let mut suspects: BTreeSet<usize> =
+            of_tags.map(|page| page * TAGS_PER_PAGE / PAGES_PER_SPAN).collect();
+        for page in self.lost.pages(saved::SLAB_CLASSES) {
             let first = page * PAGE / SLABS_PER_SPAN;
             suspects.extend(
-                (first..first + PAGE / SLABS_PER_SPAN).filter(|&span| self.has_slab_run(span)),
+                (first..first + PAGE / SLABS_PER_SPAN).filter(|&span| {
+                    self.runs_of(span).any(|(_, _, state)| state == RunState::Slab)
+                }),
             );
         }
-        if lost.any(saved::HUGE_RUNS) {
-            suspects.extend((0..spans).filter(|&span| {
+        if self.lost.any(saved::HUGE_RUNS) {
+            suspects.extend((0..self.spans).filter(|&span| {
                 runs.tags.get(span * PAGES_PER_SPAN) == (RunState::Inside, 0)
                     && runs.huge[span].load(Relaxed) == 0
             }));
         }
+        let has_slab = |span: usize| {
+            let mut slabs = span * SLABS_PER_SPAN..(span + 1) * SLABS_PER_SPAN;
+            slabs.any(|slab| self.map.slabs.class_of(slab) != 0)
+        };
         suspects.retain(|&span| {
-            span < spans
+            span < self.spans
                 && !self.objects.space.has_span(span)
                 && runs.huge[span].load(Relaxed) != HUGE_BODY
                 && (runs.live_pages.count(pages_of(span)) > 0
-                    || self.has_slab_class(span)
-                    || pages_of(span).any(is_stored))
+                    || has_slab(span)
+                    || pages_of(span).any(self.is_stored))
         });
         suspects
     }
 
-    fn has_slab_class(&self, span: usize) -> bool {
-        let slabs = span * SLABS_PER_SPAN..(span + 1) * SLABS_PER_SPAN;
-        slabs.into_iter().any(|slab| self.map.slabs.class_of(slab) != 0)
-    }
-
-    fn has_slab_run(&self, span: usize) -> bool {
-        self.runs_of(span).any(|(_, _, state)| state == RunState::Slab)
-    }
-
     /// The runs of a span as far as the tags lead: first page, pages and state.
     fn runs_of(&self, span: usize) -> impl Iterator<Item = (usize, usize, RunState)> + '_ {
-        let Range { start, end } = pages_of(span.min(self.map.len() / PAGE / PAGES_PER_SPAN));
+        let Range { start: mut at, end } = pages_of(span);
         let end = end.min(self.map.len() / PAGE);
-        let mut at = start;
         core::iter::from_fn(move || {
             let (state, pages) = if at < end { self.map.runs.tags.get(at) } else { return None };
             let first = at;
@@ -248,12 +257,12 @@ impl Heap {
     }
 
     /// Makes one allocation of what is in use of the span, or of the huge run that begins there.
-    fn join_span(&self, span: usize, is_stored: &dyn Fn(usize) -> bool) {
+    fn join_span(&self, span: usize) {
         let (runs, slabs) = (&self.map.runs, &self.map.slabs);
         let count = (runs.huge[span].load(Relaxed) as usize).max(1);
         let in_use = |&page: &usize| {
             runs.live_pages.get(page)
-                || is_stored(page)
+                || (self.is_stored)(page)
                 || slabs.class_of(page / PAGES_PER_SLAB) != 0
         };
         let last = pages_of(span).rfind(in_use).unwrap_or(span * PAGES_PER_SPAN);
@@ -264,8 +273,8 @@ impl Heap {
             if slabs.used.is_marked(slab) {
                 slabs.used[slab].store(0, Relaxed);
             }
-            self.set_slab_bits(slab, LINE_WORDS, true, 0);
-            self.set_slab_bits(slab, SHEET_WORDS, false, 0);
+            set_slab_bits(&slabs.lines, LINE_WORDS, slab, 0);
+            set_slab_bits(&slabs.sheets, SHEET_WORDS, slab, 0);
         }
         let first = span * PAGES_PER_SPAN;
         if count > 1 {
@@ -279,59 +288,43 @@ impl Heap {
         }
     }
 
-    /// Sets the first `objects` bits of a slab, and clears the others.
-    fn set_slab_bits(&self, slab: usize, words: usize, is_line: bool, objects: usize) {
-        let slabs = &self.map.slabs;
-        let table = if is_line { &slabs.lines } else { &slabs.sheets };
-        let cells = slab * words..(slab + 1) * words;
-        if objects > 0 {
-            table.mark(cells.clone());
-        } else if !table.is_marked(cells.start) {
-            return;
-        }
-        for (at, word) in table[cells].iter().enumerate() {
-            let set = objects.saturating_sub(at * 64).min(64);
-            word.store(if set == 0 { 0 } else { u64::MAX >> (64 - set) }, Relaxed);
-        }
-    }
-
     /// Objects of slabs: all of those are allocated of which nothing is known.
-    fn mend_slabs(&self, lost: &Lost, mended: &mut Mended) {
-        let slabs = &self.map.slabs;
+    /// Answers in how many slabs.
+    fn mend_slabs(&self) -> usize {
+        let (slabs, mut filled) = (&self.map.slabs, 0);
         for slab in slabs.with_class().collect::<Vec<_>>() {
             let class = usize::from(slabs.class_of(slab));
             if class > SMALL_CLASSES {
                 continue;
             }
             let objects = SIZE_CLASSES[class].objects();
-            let is_line = objects <= LINE_WORDS * 64;
-            let (table, words) = match is_line {
-                true => (saved::SLAB_LINES, LINE_WORDS),
-                false => (saved::SLAB_SHEETS, SHEET_WORDS),
+            let (number, table, words) = match objects <= LINE_WORDS * 64 {
+                true => (saved::SLAB_LINES, &slabs.lines, LINE_WORDS),
+                false => (saved::SLAB_SHEETS, &slabs.sheets, SHEET_WORDS),
             };
-            if lost.has(table, slab, words * 8) {
-                self.set_slab_bits(slab, words, is_line, objects);
-                mended.slabs_filled += 1;
-            } else if !lost.has(saved::SLAB_USED, slab, 2) {
+            if self.lost.has(number, slab, words * 8) {
+                set_slab_bits(table, words, slab, objects);
+                filled += 1;
+            } else if !self.lost.has(saved::SLAB_USED, slab, 2) {
                 continue;
             }
-            let bits = if is_line { &slabs.lines } else { &slabs.sheets };
-            let bits = bits[slab * words..(slab + 1) * words].iter();
+            let bits = table[slab * words..(slab + 1) * words].iter();
             let used: u32 = bits.map(|word| word.load(Relaxed).count_ones()).sum();
             slabs.used.cell(slab).store(used as u16, Relaxed);
         }
+        filled
     }
 
     /// Pages of objects live as their chunks have it: no others, and where the bits are lost all
-    /// that were ever handed out.
-    fn mend_live_objects(&self, lost: &Lost, spans: usize, chunks_end: usize, mended: &mut Mended) {
+    /// that were ever handed out. Answers how many pages are such guesses, and how many were none.
+    fn mend_live_objects(&self) -> (usize, usize) {
         let live = &self.map.runs.live_pages;
-        let mut of_chunks = BTreeSet::new();
-        for (chunk, pages) in self.chunks_below(chunks_end) {
+        let (mut of_chunks, mut filled, mut gone) = (BTreeSet::new(), 0, 0);
+        for (_, chunk, pages) in self.chunks() {
             let (shape, is_pooled) = (chunk.shape(), chunk.state() == ChunkState::Pooled);
             let handed_out = chunk.fresh.load(Relaxed).div_ceil(shape.batch) as usize;
             for page in pages {
-                let is_guess = is_pooled && lost.has_live(page);
+                let is_guess = is_pooled && self.lost.has_live(page);
                 let may_live = match chunk.state() {
                     ChunkState::Array => true,
                     ChunkState::Pooled if is_guess => {
@@ -342,26 +335,28 @@ impl Heap {
                 };
                 if may_live {
                     of_chunks.insert(page);
-                    mended.pages_filled += usize::from(is_guess);
+                    filled += usize::from(is_guess);
                 }
             }
         }
-        for span in (0..spans).filter(|&span| self.objects.space.has_span(span)) {
+        for span in (0..self.spans).filter(|&span| self.objects.space.has_span(span)) {
             let is_gone = |page: &usize| live.get(*page) && !of_chunks.contains(page);
             for page in pages_of(span).filter(is_gone) {
                 live.clear(page..page + 1);
-                mended.pages_gone += 1;
+                gone += 1;
             }
             for &page in of_chunks.range(pages_of(span)).filter(|&&page| !live.get(page)) {
                 live.set(page..page + 1);
             }
         }
+        (filled, gone)
     }
 
-    /// Batches: all of those are allocated of which nothing is known.
-    fn mend_batches(&self, lost: &Lost, chunks_end: usize, mended: &mut Mended) {
+    /// Batches: all of those are allocated of which nothing is known. Answers how many pages'.
+    fn mend_batches(&self) -> usize {
         let (map, live) = (&self.objects.map, &self.map.runs.live_pages);
-        for (chunk, pages) in self.chunks_below(chunks_end) {
+        let mut filled = 0;
+        for (_, chunk, pages) in self.chunks() {
             let batch = chunk.shape().batch;
             let is_batched =
                 chunk.state() == ChunkState::Pooled && (2..=u16::BITS).contains(&batch);
@@ -370,8 +365,8 @@ impl Heap {
             }
             map.batches.mark(pages.clone());
             for page in pages {
-                let is_lost = lost.has(saved::BATCHES, page, 2);
-                if !is_lost && !lost.has_live(page) {
+                let is_lost = self.lost.has(saved::BATCHES, page, 2);
+                if !is_lost && !self.lost.has_live(page) {
                     continue;
                 }
                 let objects = map.batches[page].load(Relaxed);
@@ -383,20 +378,21 @@ impl Heap {
                     }
                 } else if live.get(page) {
                     map.batches[page].store(u16::MAX >> (u16::BITS - batch), Relaxed);
-                    mended.pages_filled += 1;
+                    filled += 1;
                 }
             }
         }
+        filled
     }
 
     /// Live and dirty bits of the spans of runs.
-    fn mend_bits_of_runs(&self, spans: usize, is_stored: &dyn Fn(usize) -> bool) {
+    fn mend_bits_of_runs(&self) {
         let runs = &self.map.runs;
         let mut span = 0;
-        while span < spans {
+        while span < self.spans {
             let count = match runs.huge[span].load(Relaxed) {
                 0 | HUGE_BODY => 1,
-                count => (count as usize).min(spans - span),
+                count => (count as usize).min(self.spans - span),
             };
             let all = span * PAGES_PER_SPAN..(span + count) * PAGES_PER_SPAN;
             span += count;
@@ -404,7 +400,7 @@ impl Heap {
                 runs.dirty.clear(all);
                 continue;
             }
-            let dirty: Vec<usize> = all.clone().filter(|&page| is_stored(page)).collect();
+            let dirty: Vec<usize> = all.clone().filter(|&page| (self.is_stored)(page)).collect();
             runs.live_pages.clear(all.clone());
             runs.dirty.clear(all.clone());
             for (first, pages, state) in self.runs_of(all.start / PAGES_PER_SPAN) {
@@ -423,9 +419,24 @@ impl Heap {
                     _ => {}
                 }
             }
-            dirty.iter().filter(|page| !runs.dirty.get(**page)).for_each(|&page| {
+            for page in dirty.into_iter().filter(|&page| !runs.dirty.get(page)) {
                 runs.dirty.set(page..page + 1);
-            });
+            }
         }
+    }
+}
+
+/// Sets the first `objects` bits of a slab in a table with so many words a slab, and clears the
+/// others.
+fn set_slab_bits(table: &Table<AtomicU64>, words: usize, slab: usize, objects: usize) {
+    let cells = slab * words..(slab + 1) * words;
+    if objects > 0 {
+        table.mark(cells.clone());
+    } else if !table.is_marked(cells.start) {
+        return;
+    }
+    for (at, word) in table[cells].iter().enumerate() {
+        let set = objects.saturating_sub(at * 64).min(64);
+        word.store(if set == 0 { 0 } else { u64::MAX >> (64 - set) }, Relaxed);
     }
 }

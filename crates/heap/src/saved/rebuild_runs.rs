@@ -8,13 +8,12 @@
 //! Never: touches pages.
 //! Threads: the one that loads the heap, under the lock of `Coalescing`.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
-use deepheap_sys::threads::lock::Guard;
-
+use crate::address_map::AddressMap;
 use crate::objects::space::ObjectSpace;
 use crate::page::{PAGES_PER_SPAN, pages_of};
-use crate::runs::coalescing::{Coalescing, HUGE_BODY, Spans};
+use crate::runs::coalescing::{Coalescing, HUGE_BODY};
 use crate::runs::tags::RunState;
 use crate::saved::tables::{BadTables, check};
 use crate::slabs::bits::Slabs;
@@ -31,93 +30,109 @@ pub(crate) struct Rebuilt {
     dirty: usize,
 }
 
-impl Coalescing {
-    /// Checks the runs in the spans below `spans`, and makes the rest from them. The grant is what
-    /// is committed.
-    pub fn rebuild(
-        &self,
-        slabs: &Slabs,
-        objects: &ObjectSpace,
-        spans: usize,
-    ) -> Result<Rebuilt, BadTables> {
-        let mut lock = self.lock.lock();
-        let mut found = Rebuilt::default();
-        let mut span = 0;
-        while span < spans {
-            let huge = self.huge[span].load(Ordering::Relaxed) as usize;
-            let end = span + huge.max(1);
-            check(end <= spans, "runs into nowhere: the huge run at span", span)?;
-            for span in span..end {
-                let sound = self.dirty.agrees(span) && self.live_pages.agrees(span);
-                check(sound, "words of bits in the whole span", span)?;
-                found.dirty += self.dirty.count(pages_of(span));
-            }
-            match huge {
-                0 if objects.has_span(span) => self.check_object_span(span)?,
-                0 => self.rebuild_span(&mut lock, slabs, span, &mut found)?,
-                _ => self.rebuild_huge(&mut lock, objects, span, huge, &mut found)?,
-            }
-            span = end;
+/// Checks the runs in the spans below `spans`, and makes the rest from them. The grant is what is
+/// committed.
+pub(crate) fn rebuild_runs(
+    map: &AddressMap,
+    objects: &ObjectSpace,
+    spans: usize,
+) -> Result<Rebuilt, BadTables> {
+    let (runs, slabs) = (&map.runs, &map.slabs);
+    let mut lock = runs.lock.lock();
+    let mut walk = Walk { runs, slabs, objects, found: Rebuilt::default() };
+    let mut span = 0;
+    while span < spans {
+        span = walk.rebuild(span, spans)?;
+    }
+    let found = walk.found;
+    for span in spans..runs.huge.len() {
+        let unused = runs.huge[span].load(Relaxed) == 0 && !objects.has_span(span);
+        check(unused, "never begun, but in use: span", span)?;
+    }
+    let all = 0..runs.huge.len() * PAGES_PER_SPAN;
+    check(runs.dirty.count(all) == found.dirty, "committed pages above span", spans)?;
+    lock.next = spans;
+    runs.grant.committed.store(found.dirty, Relaxed);
+    runs.grant.granted.store(found.dirty, Relaxed);
+    runs.run_pages.store(found.run_pages, Relaxed);
+    runs.end.store(spans, Release);
+    Ok(found)
+}
+
+/// The walk, and what it has found so far.
+struct Walk<'a> {
+    runs: &'a Coalescing,
+    slabs: &'a Slabs,
+    objects: &'a ObjectSpace,
+    found: Rebuilt,
+}
+
+impl Walk<'_> {
+    /// Rebuilds a span, or the huge run that begins there; returns the span behind it.
+    fn rebuild(&mut self, span: usize, spans: usize) -> Result<usize, BadTables> {
+        let huge = self.runs.huge[span].load(Relaxed) as usize;
+        let end = span + huge.max(1);
+        check(end <= spans, "runs into nowhere: the huge run at span", span)?;
+        for span in span..end {
+            let sound = self.runs.dirty.agrees(span) && self.runs.live_pages.agrees(span);
+            check(sound, "words of bits in the whole span", span)?;
+            self.found.dirty += self.runs.dirty.count(pages_of(span));
         }
-        for span in spans..self.huge.len() {
-            let unused = self.huge[span].load(Ordering::Relaxed) == 0 && !objects.has_span(span);
-            check(unused, "never begun, but in use: span", span)?;
+        match huge {
+            0 if self.objects.has_span(span) => self.check_object_span(span)?,
+            0 => self.rebuild_span(span)?,
+            _ => self.rebuild_huge(span, huge)?,
         }
-        let all = 0..self.huge.len() * PAGES_PER_SPAN;
-        check(self.dirty.count(all) == found.dirty, "committed pages above span", spans)?;
-        lock.next = spans;
-        self.committed.store(found.dirty, Ordering::Relaxed);
-        self.granted.store(found.dirty, Ordering::Relaxed);
-        self.run_pages.store(found.run_pages, Ordering::Relaxed);
-        self.end.store(spans, Ordering::Release);
-        Ok(found)
+        Ok(end)
     }
 
     fn check_object_span(&self, span: usize) -> Result<(), BadTables> {
-        let has_runs = self.tags.any_marked(span * PAGES_PER_SPAN, PAGES_PER_SPAN);
-        let sound = !has_runs && self.dirty.count(pages_of(span)) == 0;
+        let has_runs = self.runs.tags.any_marked(span * PAGES_PER_SPAN, PAGES_PER_SPAN);
+        let sound = !has_runs && self.runs.dirty.count(pages_of(span)) == 0;
         check(sound, "runs beside the objects of span", span)
     }
 
-    fn rebuild_span(
-        &self,
-        lock: &mut Guard<'_, Spans>,
-        slabs: &Slabs,
-        span: usize,
-        found: &mut Rebuilt,
-    ) -> Result<(), BadTables> {
+    fn rebuild_span(&mut self, span: usize) -> Result<(), BadTables> {
         let (start, end) = (span * PAGES_PER_SPAN, (span + 1) * PAGES_PER_SPAN);
-        if self.tags.get(start) == (RunState::Inside, 0) {
-            check(self.live_pages.count(start..end) == 0, "live pages in the free span", span)?;
-            self.make_free(lock, start, PAGES_PER_SPAN);
+        if self.runs.tags.get(start) == (RunState::Inside, 0) {
+            check(
+                self.runs.live_pages.count(start..end) == 0,
+                "live pages in the free span",
+                span,
+            )?;
+            self.make_free(start, PAGES_PER_SPAN);
             return Ok(());
         }
         let mut free_from = None;
         let mut at = start;
         while at < end {
-            let (state, pages) = self.tags.get(at);
+            let (state, pages) = self.runs.tags.get(at);
             let fits = pages > 0 && at + pages <= end;
             check(fits, "the runs do not tile span", span)?;
             let run = at..at + pages;
             let is_free = matches!(state, RunState::Free | RunState::Held | RunState::Cached);
             if !is_free && let Some(first) = free_from.take() {
-                self.make_free(lock, first, at - first);
+                self.make_free(first, at - first);
             }
             match state {
                 RunState::Free | RunState::Held | RunState::Cached => {
                     if state == RunState::Cached {
-                        self.live_pages.clear(run.clone());
+                        self.runs.live_pages.clear(run.clone());
                     }
-                    check(self.live_pages.count(run) == 0, "live and free: the run at page", at)?;
+                    check(
+                        self.runs.live_pages.count(run) == 0,
+                        "live and free: the run at page",
+                        at,
+                    )?;
                     free_from = free_from.or(Some(at));
                 }
                 RunState::Slab => {
-                    self.check_slab_run(slabs, at, pages)?;
-                    found.slabs += 1;
+                    self.check_slab_run(at, pages)?;
+                    self.found.slabs += 1;
                 }
                 RunState::Allocated => {
                     self.check_allocated(at, pages)?;
-                    found.run_pages += pages;
+                    self.found.run_pages += pages;
                 }
                 RunState::Inside | RunState::Area => {
                     check(false, "no run of memory starts at page", at)?;
@@ -126,40 +141,33 @@ impl Coalescing {
             at += pages;
         }
         if let Some(first) = free_from {
-            self.make_free(lock, first, end - first);
+            self.make_free(first, end - first);
         }
         Ok(())
     }
 
-    fn rebuild_huge(
-        &self,
-        lock: &mut Guard<'_, Spans>,
-        objects: &ObjectSpace,
-        span: usize,
-        count: usize,
-        found: &mut Rebuilt,
-    ) -> Result<(), BadTables> {
-        let is_body = |body: usize| self.huge[body].load(Ordering::Relaxed) == HUGE_BODY;
+    fn rebuild_huge(&mut self, span: usize, count: usize) -> Result<(), BadTables> {
+        let is_body = |body: usize| self.runs.huge[body].load(Relaxed) == HUGE_BODY;
         let whole = (span + 1..span + count).all(is_body)
-            && (span..span + count).all(|span| !objects.has_span(span));
+            && (span..span + count).all(|span| !self.objects.has_span(span));
         let (start, end) = (span * PAGES_PER_SPAN, (span + count) * PAGES_PER_SPAN);
-        let (state, pages) = self.tags.get(start);
+        let (state, pages) = self.runs.tags.get(start);
         let fits = pages > 0 && pages.div_ceil(PAGES_PER_SPAN) == count;
         check(whole && fits, "not whole: the huge run at span", span)?;
         match state {
             RunState::Allocated => {
                 self.check_allocated(start, pages)?;
-                found.run_pages += pages;
-                let rest = self.dirty.count(start + pages..end);
-                self.add_dirty_free(lock, end - 1, rest);
+                self.found.run_pages += pages;
+                let rest = self.runs.dirty.count(start + pages..end);
+                self.runs.dirty_free.add(end - 1, rest);
                 Ok(())
             }
             RunState::Held => {
-                let live = self.live_pages.count(start..end);
+                let live = self.runs.live_pages.count(start..end);
                 check(live == 0, "live and free: the run at page", start)?;
                 for span in span..span + count {
-                    self.huge[span].store(0, Ordering::Relaxed);
-                    self.make_free(lock, span * PAGES_PER_SPAN, PAGES_PER_SPAN);
+                    self.runs.huge[span].store(0, Relaxed);
+                    self.make_free(span * PAGES_PER_SPAN, PAGES_PER_SPAN);
                 }
                 Ok(())
             }
@@ -169,24 +177,25 @@ impl Coalescing {
 
     fn check_allocated(&self, first: usize, pages: usize) -> Result<(), BadTables> {
         let run = first..first + pages;
-        let sound = self.live_pages.count(run.clone()) == pages && self.dirty.count(run) == pages;
+        let sound =
+            self.runs.live_pages.count(run.clone()) == pages && self.runs.dirty.count(run) == pages;
         check(sound, "not live or not committed: the run at page", first)
     }
 
-    fn check_slab_run(&self, slabs: &Slabs, first: usize, pages: usize) -> Result<(), BadTables> {
+    fn check_slab_run(&self, first: usize, pages: usize) -> Result<(), BadTables> {
         let slab = first / PAGES_PER_SLAB;
-        let class = &SIZE_CLASSES[usize::from(slabs.class_of(slab))];
+        let class = &SIZE_CLASSES[usize::from(self.slabs.class_of(slab))];
         let covered = class.covered_pages();
         let sound = pages == PAGES_PER_SLAB
             && first.is_multiple_of(PAGES_PER_SLAB)
             && covered > 0
-            && self.dirty.count(first..first + covered) == covered
-            && self.live_pages.count(first..first + pages) == 0;
+            && self.runs.dirty.count(first..first + covered) == covered
+            && self.runs.live_pages.count(first..first + pages) == 0;
         check(sound, "not a whole slab: slab", slab)
     }
 
-    fn make_free(&self, lock: &mut Guard<'_, Spans>, first: usize, pages: usize) {
-        self.add_dirty_free(lock, first, self.dirty.count(first..first + pages));
-        self.insert_free(first, pages);
+    fn make_free(&self, first: usize, pages: usize) {
+        self.runs.dirty_free.add(first, self.runs.dirty.count(first..first + pages));
+        self.runs.insert_free(first, pages);
     }
 }

@@ -10,7 +10,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use deepheap_sys::errno::Result;
+use deepheap_sys::errno;
 use deepheap_sys::threads::lock::Lock;
 
 use crate::address_map::AddressMap;
@@ -41,7 +41,7 @@ pub(crate) struct Available {
 
 impl CentralList {
     /// The list of `class`, for a region of `slabs` slabs.
-    pub fn new(class: u8, slabs: usize, populated: &Populated) -> Result<Self> {
+    pub fn new(class: u8, slabs: usize, populated: &Populated) -> errno::Result<Self> {
         Ok(Self {
             class,
             lock: Lock::new(Available { slabs: AddressSet::new(slabs, populated)?, empty: 0 }),
@@ -60,7 +60,7 @@ impl CentralList {
         map: &AddressMap,
         want: usize,
         filling: &mut Filling,
-    ) -> core::result::Result<usize, Shortage> {
+    ) -> Result<usize, Shortage> {
         let class = self.size_class();
         let size = class.size as usize;
         let mut taken = 0;

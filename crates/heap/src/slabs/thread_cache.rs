@@ -15,7 +15,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{self, Relaxed};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 
-use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::errno::{self, Errno};
 use deepheap_sys::memory::mapping;
 use deepheap_sys::threads::lock::Lock;
 
@@ -87,7 +87,7 @@ pub(crate) enum Push {
 impl ThreadCache {
     /// A cache for the calling thread, from the pool or from fresh pinned memory. ENOMEM if
     /// there is none.
-    pub fn new_in(heap: &Heap) -> Result<ThreadCache> {
+    pub fn new_in(heap: &Heap) -> errno::Result<ThreadCache> {
         Ok(ThreadCache { memory: heap.caches.take()? })
     }
 
@@ -163,8 +163,8 @@ impl ThreadCache {
         &mut self,
         class: u8,
         want: usize,
-        fill: impl FnOnce(&mut Filling) -> core::result::Result<usize, E>,
-    ) -> core::result::Result<(), E> {
+        fill: impl FnOnce(&mut Filling) -> Result<usize, E>,
+    ) -> Result<(), E> {
         let bin = &self.memory.bins[class as usize];
         let floor = bin.floor.load(Relaxed);
         debug_assert_eq!(bin.top.load(Relaxed), floor);
@@ -296,7 +296,7 @@ impl Caches {
         Self { lock: Lock::new(()), first, pooled, count: AtomicUsize::new(0) }
     }
 
-    fn take(&self) -> Result<&'static CacheMemory> {
+    fn take(&self) -> errno::Result<&'static CacheMemory> {
         let _lock = self.lock.lock();
         // SAFETY: null, or of `map_one`, which never unmaps, by a thread that had the lock.
         let pooled: Option<&'static CacheMemory> =
@@ -320,7 +320,7 @@ impl Caches {
         self.pooled.store(core::ptr::from_ref(memory).cast_mut(), Relaxed);
     }
 
-    fn map_one(&self) -> Result<&'static CacheMemory> {
+    fn map_one(&self) -> errno::Result<&'static CacheMemory> {
         let mapped = mapping::map_pinned(size_of::<CacheMemory>())?;
         let start = NonNull::new(mapped.cast::<CacheMemory>()).ok_or(Errno::ENOMEM)?;
         // SAFETY: the mapping is page-aligned, as long as a CacheMemory, zeroed (all its fields

@@ -44,9 +44,9 @@ impl Heap {
             span += self.check_span(span, &lists, &mut sums);
         }
         let runs = &self.map.runs;
-        assert_eq!(sums.dirty, runs.committed(), "committed pages are the dirty ones");
-        assert!(runs.committed() <= self.granted_pages(), "committed within the grant");
-        assert_eq!(sums.dirty_free, self.map.runs.dirty_free_pages(), "dirty free pages");
+        assert_eq!(sums.dirty, runs.grant.committed(), "committed pages are the dirty ones");
+        assert!(runs.grant.committed() <= self.granted_pages(), "committed within the grant");
+        assert_eq!(sums.dirty_free, runs.dirty_free.all(), "dirty free pages");
         assert_eq!(
             sums.run_pages,
             runs.run_pages.load(Ordering::Relaxed),
@@ -69,7 +69,7 @@ impl Heap {
         let start = span * PAGES_PER_SPAN;
         if runs.free_runs.is_whole(span) {
             let dirty = runs.dirty.count(pages_of(span));
-            let counted = runs.dirty_free[span].load(Ordering::Relaxed) as usize;
+            let counted = runs.dirty_free.of(span);
             assert_eq!(counted, dirty, "dirty pages of a free span");
             assert_eq!(runs.live_pages.count(pages_of(span)), 0);
             let (state, _) = runs.tags.get(start);
@@ -117,9 +117,9 @@ impl Heap {
         assert_eq!(at, start + PAGES_PER_SPAN);
         let binned = runs.free_runs.of_span(&runs.tags, span);
         assert_eq!(binned.count(), free_in_span, "every free run is in a bin");
-        let dirty_free = runs.dirty_free[span].load(Ordering::Relaxed) as usize;
+        let dirty_free = runs.dirty_free.of(span);
         assert_eq!(sums.dirty_free - free_before, dirty_free, "dirty free pages of span {span}");
-        assert!(runs.dirty_free_pages() >= dirty_free);
+        assert!(runs.dirty_free.all() >= dirty_free);
         1
     }
 
