@@ -66,7 +66,9 @@ fn violations(metadata: &Value) -> Vec<String> {
             let on = dependency["name"].as_str().expect("a dependency has a name");
             let is_ours = dependency["path"].is_string();
             let is_for_tests = FOR_TESTS.contains(&on) && dependency["kind"] == "dev";
-            if is_ours && !allowed.contains(&on) && !is_for_tests {
+            // Its own, as it is for its tests.
+            let is_itself = on == name && dependency["kind"] == "dev";
+            if is_ours && !allowed.contains(&on) && !is_for_tests && !is_itself {
                 violations.push(format!("{name} -> {on}"));
             }
         }

@@ -23,13 +23,14 @@ mod error;
 mod log;
 mod moves;
 mod region;
+#[cfg(any(test, feature = "strict"))]
+mod strict_tests;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use calls::access::{
-    Advice, Stats, advise, bring_in, bytes_from, check_invariants, gather_absent, owns, prefetch,
-    stats, sync,
+    Advice, Stats, advise, bring_in, bytes_from, gather_absent, owns, prefetch, stats, sync,
 };
 pub use calls::pins::{PinKind, TooMuch};
 pub use calls::table::{
@@ -41,4 +42,6 @@ pub use log::look::{Look, look};
 pub use moves::gather::ROWS_MAX;
 pub use region::join::Request;
 pub use region::list::{Listed, Process, list};
+#[cfg(any(test, feature = "strict"))]
+pub use strict_tests::check_invariants;
 pub use tables::control::{BUDGET_MIN, PARTICIPANTS_MAX, Writes};

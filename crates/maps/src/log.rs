@@ -35,7 +35,6 @@ pub mod tables;
 mod tracking;
 
 use core::ops::Range;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use deepheap_store::format::map_log::{LogKey, PIECE_BYTES, PIECES};
@@ -45,7 +44,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::log::file::LogFile;
 use crate::log::tables::{LogShard, LogWords, PARTS, Tail};
 use crate::region::{Hash, Region};
-use crate::tables::ownership::{Held, Owned};
+use crate::tables::control::ENTRIES;
+use crate::tables::ownership::Owned;
 
 /// The log of a map.
 #[derive(Clone, Copy)]
@@ -69,9 +69,15 @@ impl<'a> Log<'a> {
         self.file.key(self.words)
     }
 
-    /// Takes one of the log's locks; waits for it.
-    pub(crate) fn hold(&self, word: &'a AtomicU32) -> Held<'a> {
-        self.region.hold(word)
+    /// Hashes of the pieces of a page.
+    pub(crate) fn piece_hashes(&self, page: &[u8]) -> PieceHashes {
+        let seed = self.region.control.header().seed.load(Relaxed);
+        let mut hashes = [0; PIECES];
+        for (hash, piece) in hashes.iter_mut().zip(page.chunks(PIECE_BYTES)) {
+            // 0 is none.
+            *hash = xxh3_64_with_seed(piece, seed).max(1);
+        }
+        hashes
     }
 
     /// Bytes of the log that are in use.
@@ -125,36 +131,25 @@ pub(crate) const DISTRUSTED: Hash = Hash(0, 0);
 /// Hashes of the pieces of a page.
 pub(crate) type PieceHashes = [u64; PIECES];
 
+/// The log's part of a shard that this thread owns.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnedLog<'a> {
+    pub(crate) log: Log<'a>,
+    pub(crate) owned: &'a Owned<'a>,
+    pub(crate) shard: &'a LogShard,
+}
+
 impl Owned<'_> {
-    pub(crate) fn log_shard(&self) -> Option<&LogShard> {
-        self.region.control.log_shard(self.index)
+    /// The log's part of the shard, if the map has a log.
+    pub(crate) fn log(&self) -> Option<OwnedLog<'_>> {
+        let shard = self.region.control.log_shard(self.index)?;
+        Some(OwnedLog { log: self.region.log()?, owned: self, shard })
     }
 
-    fn piece_hashes(&self, page: &[u8]) -> PieceHashes {
-        let seed = self.region.control.header().seed.load(Relaxed);
-        let mut hashes = [0; PIECES];
-        for (hash, piece) in hashes.iter_mut().zip(page.chunks(PIECE_BYTES)) {
-            // 0 is none.
-            *hash = xxh3_64_with_seed(piece, seed).max(1);
-        }
-        hashes
-    }
-
-    /// Which pieces of an entry's page are not what log and base have, and the hashes of all.
-    pub(crate) fn changed_pieces(&self, entry: usize, page: &[u8]) -> (u16, PieceHashes) {
-        let hashes = self.piece_hashes(page);
-        let Some(shard) = self.log_shard() else { return (0, hashes) };
-        let pairs = hashes.iter().zip(&shard.pieces[entry]).enumerate();
-        let changed = pairs.filter(|(_, (new, old))| **new != old.load(Relaxed));
-        (changed.fold(0, |pieces, (piece, _)| pieces | 1 << piece), hashes)
-    }
-
-    /// Notes what log and base have of an entry's page.
-    pub(crate) fn set_pieces(&self, entry: usize, hashes: &PieceHashes) {
-        let Some(shard) = self.log_shard() else { return };
-        for (word, hash) in shard.pieces[entry].iter().zip(hashes) {
-            word.store(*hash, Relaxed);
-        }
+    /// Whether a page that is as it was logged must be written all the same before it leaves.
+    pub(crate) fn is_logged_in_parts(&self, page: u32) -> bool {
+        let logged = self.log().and_then(|log| log.shard.logged(page));
+        logged.is_some_and(|logged| !logged.is_whole)
     }
 
     /// Notes that a page of the log came with these bytes, as log and base have them.
@@ -162,40 +157,43 @@ impl Owned<'_> {
     /// # Safety
     /// `bytes` is a page that can be read and does not change meanwhile.
     pub(crate) unsafe fn note_pieces(&self, page: u32, bytes: *const u8) {
-        if self.log_shard().is_none() {
-            return;
-        }
+        let Some(log) = self.log() else { return };
         if let Some(entry) = self.find(page) {
             // SAFETY: the caller's promise.
             let bytes = unsafe { core::slice::from_raw_parts(bytes, PAGE) };
-            self.set_pieces(entry, &self.piece_hashes(bytes));
+            log.shard.set_pieces(entry, &log.log.piece_hashes(bytes));
         }
     }
 
     /// Nobody knows what log and base have of an entry's page: it counts as changed, all of it.
     pub(crate) fn distrust(&self, entry: usize) {
         self.set_hash(entry, DISTRUSTED);
-        self.set_pieces(entry, &[0; PIECES]);
-    }
-
-    /// Whether an entry's page may have been written without the kernel's telling (`log/tracking`).
-    pub(crate) fn is_doubtful(&self, entry: usize) -> bool {
-        self.log_shard().is_some_and(|shard| shard.doubts[entry].load(Relaxed) != 0)
-    }
-
-    pub(crate) fn set_doubtful(&self, entry: usize, is_doubtful: bool) {
-        if let Some(shard) = self.log_shard() {
-            shard.doubts[entry].store(u8::from(is_doubtful), Relaxed);
+        if let Some(log) = self.log() {
+            log.shard.set_pieces(entry, &[0; PIECES]);
         }
     }
 
     /// A process has died with the shard: the log may have records of its pages that the entries do
     /// not know of, and that a later commit would make count. So each page is logged again.
     pub(crate) fn distrust_all(&self) {
-        if self.log_shard().is_some() {
-            for entry in 0..crate::tables::control::ENTRIES {
-                self.distrust(entry);
-            }
+        if self.log().is_some() {
+            (0..ENTRIES).for_each(|entry| self.distrust(entry));
+        }
+    }
+}
+
+impl LogShard {
+    /// Which pieces of an entry's page, with these hashes, are not what log and base have.
+    pub(crate) fn changed_pieces(&self, entry: usize, hashes: &PieceHashes) -> u16 {
+        let pairs = hashes.iter().zip(&self.pieces[entry]).enumerate();
+        let changed = pairs.filter(|(_, (new, old))| **new != old.load(Relaxed));
+        changed.fold(0, |pieces, (piece, _)| pieces | 1 << piece)
+    }
+
+    /// Notes what log and base have of an entry's page.
+    pub(crate) fn set_pieces(&self, entry: usize, hashes: &PieceHashes) {
+        for (word, hash) in self.pieces[entry].iter().zip(hashes) {
+            word.store(*hash, Relaxed);
         }
     }
 }

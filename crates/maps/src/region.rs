@@ -15,7 +15,6 @@ pub(crate) mod ranges;
 pub(crate) mod resize;
 pub(crate) mod unmap;
 
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 use deepheap_sys::PAGE;
@@ -45,9 +44,7 @@ pub struct Region {
     pub(crate) pipes: [PagePipe; PIPES],
     pub(crate) backing: Backing,
     pub(crate) watch: Watch,
-    /// Whether the last eviction found pages that were changed, and when ranges left page tables
-    /// (`unmap`).
-    pub(crate) had_changes: AtomicBool,
+    /// When ranges left page tables (`unmap`).
     pub(crate) ranges: Ranges,
     /// The process's place among the participants.
     pub(crate) place: usize,

@@ -16,7 +16,6 @@ use crate::error::MapError;
 use crate::moves::gather::{ROWS_MAX, Row};
 use crate::moves::staging::BUFFER_PAGES;
 use crate::region::Region;
-use crate::tables::control::journal;
 use crate::tables::streams::WINDOW_MAX;
 
 /// What is known of how a map will be used.
@@ -190,7 +189,7 @@ pub fn stats(address: *const u8) -> Result<Stats, MapError> {
 }
 
 impl Region {
-    fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         let header = self.control.header();
         let counts = &header.counts;
         let resident = self.memory.resident_bytes();
@@ -210,47 +209,5 @@ impl Region {
             write_errors: counts.write_errors.load(Relaxed),
             repairs: counts.repairs.load(Relaxed),
         }
-    }
-}
-
-/// For tests: whether tables and RAM agree. Says what does not.
-///
-/// It owns all shards at once, in ascending order: the evictors of other processes may be at work.
-/// There is no deadlock, since nobody else waits for a shard while owning one.
-pub fn check_invariants(address: *const u8) -> Result<(), String> {
-    let region = find(address as usize).ok_or("no map")?;
-    let _blocked = Blocked::all();
-    let all: Vec<_> = (0..region.control.shards()).map(|index| region.own(index)).collect();
-    let mut entries = 0;
-    for (index, owned) in all.iter().enumerate() {
-        if owned.shard.journal.load(Relaxed) != journal::IDLE {
-            return Err(format!("the journal of shard {index} is not idle"));
-        }
-        let mut pages: Vec<u32> =
-            (0..owned.shard.pages.len()).filter_map(|entry| owned.page(entry)).collect();
-        entries += pages.len() as u64;
-        if owned.used() != pages.len() {
-            return Err(format!("shard {index} counts {} of {}", owned.used(), pages.len()));
-        }
-        if let Some(page) = pages.iter().find(|page| !region.is_in_memory(**page)) {
-            return Err(format!("page {page} has an entry and is a hole"));
-        }
-        pages.sort_unstable();
-        pages.dedup();
-        if owned.used() != pages.len() {
-            return Err(format!("shard {index} has a page twice"));
-        }
-    }
-    for owned in &all {
-        owned.check_index()?;
-    }
-    let resident = region.stats().resident_bytes / PAGE as u64;
-    if resident != entries {
-        return Err(format!("{resident} pages are in RAM, {entries} have entries"));
-    }
-    let users = &region.control.header().pipe_users;
-    match users.iter().position(|user| user.load(Relaxed) != 0) {
-        Some(pipe) => Err(format!("pipe {pipe} is in use")),
-        None => Ok(()),
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Frame<'a> {
 impl<'a> Log<'a> {
     /// Takes the frame; waits for it.
     pub(crate) fn frame(&self) -> Frame<'a> {
-        Frame { log: *self, _held: self.hold(&self.words.frame_lock) }
+        Frame { log: *self, _held: self.region.hold(&self.words.frame_lock) }
     }
 
     /// Appends a record; answers its position. ENOSPC: the log is full.

@@ -18,51 +18,62 @@ use deepheap_store::device::Write;
 use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
 
-use crate::log::Log;
 use crate::log::tables::{FoldState, Logged};
-use crate::tables::ownership::Owned;
+use crate::log::{Log, OwnedLog};
+use crate::tables::control::BATCH;
 
-impl Owned<'_> {
-    /// Whether a page that is as it was logged must be written all the same before it leaves.
-    pub(crate) fn is_logged_in_parts(&self, page: u32) -> bool {
-        self.logged(page).is_some_and(|logged| !logged.is_whole)
+impl OwnedLog<'_> {
+    /// Writes what must be before these pages of a slot leave RAM; answers which may, a bit for
+    /// each.
+    pub(crate) fn log_evicted(
+        &self,
+        slot: *mut u8,
+        pages: &[u32; BATCH],
+        changed: &[usize],
+    ) -> u32 {
+        let mut logged = 0;
+        for &index in changed {
+            // SAFETY: a page of the slot, which nobody changes now.
+            let bytes = unsafe { core::slice::from_raw_parts(slot.add(index * PAGE), PAGE) };
+            match self.log_page(pages[index], bytes) {
+                Ok(()) => logged |= 1 << index,
+                Err(Errno::ENOSPC) => {}
+                Err(_) => {
+                    let counts = &self.owned.region.control.header().counts;
+                    counts.write_errors.fetch_add(1, Relaxed);
+                }
+            }
+        }
+        logged
     }
 
-    /// Writes what must be before a page leaves RAM.
-    pub(crate) fn log_evicted(&self, log: &Log<'_>, page: u32, bytes: &[u8]) -> Result<(), Errno> {
-        let Some(entry) = self.find(page) else { return Ok(()) };
-        let (changed, hashes) = self.changed_pieces(entry, bytes);
-        let logged = self.logged(page);
-        match logged {
-            Some(logged) if changed == 0 && log.is_committed(page, logged.position) => {
-                log.write_base(page, bytes)?;
-                self.forget_logged(page);
-                return Ok(());
-            }
-            _ => {}
+    fn log_page(&self, page: u32, bytes: &[u8]) -> Result<(), Errno> {
+        let Some(entry) = self.owned.find(page) else { return Ok(()) };
+        let hashes = self.log.piece_hashes(bytes);
+        let changed = self.shard.changed_pieces(entry, &hashes);
+        let logged = self.shard.logged(page);
+        if changed == 0 && logged.is_some_and(|logged| self.log.is_committed(page, logged.position))
+        {
+            self.log.write_base(page, bytes)?;
+            self.shard.forget_logged(page);
+            return Ok(());
         }
         let before = logged.map_or(0, |logged| logged.pieces);
-        self.log_pieces(log, page, bytes, before | changed)?;
-        self.set_pieces(entry, &hashes);
+        self.log_pieces(page, bytes, before | changed)?;
+        self.shard.set_pieces(entry, &hashes);
         Ok(())
     }
 
     /// Logs these pieces of a page, which are all that were changed since its last record.
-    pub(crate) fn log_pieces(
-        &self,
-        log: &Log<'_>,
-        page: u32,
-        bytes: &[u8],
-        pieces: u16,
-    ) -> Result<(), Errno> {
-        if !self.has_log_place(page) {
+    pub(crate) fn log_pieces(&self, page: u32, bytes: &[u8], pieces: u16) -> Result<(), Errno> {
+        if !self.shard.has_place(page, self.log.words) {
             return Err(Errno::ENOSPC);
         }
         // Before the record: if folding begins in between, the record is behind its target, and the
         // page is folded for nothing. The other way round it would be left out.
-        let generation = FoldState::of(log.words).generation;
-        let position = log.append(page, pieces, bytes)?;
-        let logged = match self.logged(page) {
+        let generation = FoldState::of(self.log.words).generation;
+        let position = self.log.append(page, pieces, bytes)?;
+        let logged = match self.shard.logged(page) {
             Some(before) => Logged {
                 position,
                 is_whole: pieces | before.pieces == pieces,
@@ -71,7 +82,7 @@ impl Owned<'_> {
             },
             None => Logged { position, is_whole: true, generation, pieces },
         };
-        self.set_logged(page, logged);
+        self.shard.set_logged(page, logged);
         Ok(())
     }
 }

@@ -21,11 +21,10 @@ use deepheap_sys::PAGE;
 use deepheap_sys::errno::Errno;
 
 use crate::error::SyncError;
-use crate::log::Log;
 use crate::log::append::RECORD_PAGES;
 use crate::log::tables::{FoldState, INDEX, Tail};
+use crate::log::{Log, OwnedLog};
 use crate::moves::staging::{BUFFER_PAGES, Buffer};
-use crate::tables::ownership::Owned;
 
 /// Bytes of the log in use from which on it is folded.
 const FOLDED_FROM: u64 = 64 << 20;
@@ -54,7 +53,7 @@ impl Log<'_> {
             return false;
         }
         let before = self.words.pages_folded.load(Relaxed);
-        let _held = self.hold(&self.words.fold_lock);
+        let _held = self.region.hold(&self.words.fold_lock);
         // Another thread was at it, and has made room.
         if self.words.pages_folded.load(Relaxed) != before {
             return true;
@@ -78,7 +77,8 @@ impl Log<'_> {
         {
             let buffer = Buffer::take();
             for shard in 0..self.region.control.shards() {
-                self.region.own(shard).fold_old(self, &buffer, &mut all)?;
+                let owned = self.region.own(shard);
+                owned.log().map_or(Ok(()), |log| log.fold_old(&buffer, &mut all))?;
             }
         }
         self.words.pages_folded.fetch_add(all.folded, Relaxed);
@@ -112,7 +112,7 @@ impl Log<'_> {
         }
         {
             // A commit that is under way ends first. One that begins later finds no old page.
-            let _held = self.hold(&self.words.commit_lock);
+            let _held = self.region.hold(&self.words.commit_lock);
             if self.words.is_relogging.load(Acquire) != 0 {
                 return Ok(false);
             }
@@ -148,7 +148,7 @@ impl Log<'_> {
         for _ in 0..2 {
             self.fold_all();
         }
-        let _held = self.hold(&self.words.fold_lock);
+        let _held = self.region.hold(&self.words.fold_lock);
         let start = self.words.start.load(Relaxed);
         let tail = Tail::of(self.words);
         if tail.is_empty() && tail.position == start {
@@ -159,22 +159,22 @@ impl Log<'_> {
     }
 }
 
-impl Owned<'_> {
+impl OwnedLog<'_> {
     /// Writes pages with old records into the base, as far as they are committed.
-    fn fold_old(&self, log: &Log<'_>, buffer: &Buffer, pass: &mut Pass) -> Result<(), Errno> {
+    fn fold_old(&self, buffer: &Buffer, pass: &mut Pass) -> Result<(), Errno> {
         let (mut batch, mut count) = ([0u32; BATCH], 0);
-        let generation = FoldState::of(log.words).generation;
+        let generation = FoldState::of(self.log.words).generation;
         for place in 0..INDEX {
-            let Some((page, logged)) = self.logged_at(place) else { continue };
+            let Some((page, logged)) = self.shard.logged_at(place) else { continue };
             if logged.generation == generation {
                 continue;
             }
-            if !log.is_committed(page, logged.position) {
+            if !self.log.is_committed(page, logged.position) {
                 pass.left += 1;
                 continue;
             }
-            if self.find(page).is_some() {
-                match self.fold_present(log, page, buffer)? {
+            if self.owned.find(page).is_some() {
+                match self.fold_present(page, buffer)? {
                     true => pass.folded += 1,
                     false => pass.left += 1,
                 }
@@ -183,36 +183,36 @@ impl Owned<'_> {
             batch[count] = page;
             count += 1;
             if count == BATCH {
-                pass.folded += self.fold_absent(log, &batch, buffer)?;
+                pass.folded += self.fold_absent(&batch, buffer)?;
                 count = 0;
             }
         }
-        pass.folded += self.fold_absent(log, &batch[..count], buffer)?;
+        pass.folded += self.fold_absent(&batch[..count], buffer)?;
         Ok(())
     }
 
     /// A page in RAM. False: it has changes that were not logged.
-    fn fold_present(&self, log: &Log<'_>, page: u32, buffer: &Buffer) -> Result<bool, Errno> {
-        let Some(entry) = self.find(page) else { return Ok(false) };
+    fn fold_present(&self, page: u32, buffer: &Buffer) -> Result<bool, Errno> {
+        let Some(entry) = self.owned.find(page) else { return Ok(false) };
         // SAFETY: a page of the buffer, which is ours.
         let (changed, bytes) = unsafe {
-            let changed = self.read_changed(entry, page, buffer.page(0))?.is_some();
+            let changed = self.owned.read_changed(entry, page, buffer.page(0))?.is_some();
             (changed, core::slice::from_raw_parts(buffer.page(0), PAGE))
         };
-        if changed || !self.region.is_in_memory(page) {
+        if changed || !self.owned.region.is_in_memory(page) {
             return Ok(false);
         }
-        log.write_base(page, bytes)?;
-        self.forget_logged(page);
+        self.log.write_base(page, bytes)?;
+        self.shard.forget_logged(page);
         Ok(true)
     }
 
     /// Pages that are not in RAM, `BATCH` at most; answers how many they are.
-    fn fold_absent(&self, log: &Log<'_>, pages: &[u32], buffer: &Buffer) -> Result<u64, Errno> {
+    fn fold_absent(&self, pages: &[u32], buffer: &Buffer) -> Result<u64, Errno> {
         if pages.is_empty() {
             return Ok(0);
         }
-        let shape = *log.file.shape();
+        let shape = *self.log.file.shape();
         let all = buffer.page(0);
         // SAFETY: the buffer is ours.
         let all = unsafe { core::slice::from_raw_parts_mut(all, BUFFER_PAGES * PAGE) };
@@ -226,23 +226,29 @@ impl Owned<'_> {
             let mut reads: [Read<'_>; BATCH] =
                 core::array::from_fn(|at| Read::new(offsets[at], bases.next().unwrap_or(&mut [])));
             let reads = &mut reads[..pages.len()];
-            log.file.device().read(reads);
+            self.log.file.device().read(reads);
             reads.iter().try_for_each(|read| read.result)?;
         }
         for (page, into) in pages.iter().zip(bases.chunks_mut(PAGE)) {
-            let Some(logged) = self.logged(*page) else { continue };
+            let Some(logged) = self.shard.logged(*page) else { continue };
             let scratch = &mut scratch[..RECORD_PAGES * PAGE];
-            log.apply(*page, logged, into, scratch).map_err(|_| Errno::EIO)?;
+            self.log.apply(*page, logged, into, scratch).map_err(|_| Errno::EIO)?;
         }
         let mut bases = bases.chunks(PAGE);
         let mut writes: [Write<'_>; BATCH] =
             core::array::from_fn(|at| Write::new(offsets[at], bases.next().unwrap_or(&[])));
         let writes = &mut writes[..pages.len()];
-        log.file.device().write(writes);
+        self.log.file.device().write(writes);
         writes.iter().try_for_each(|write| write.result)?;
-        self.region.control.header().counts.pages_written.fetch_add(pages.len() as u64, Relaxed);
+        self.owned
+            .region
+            .control
+            .header()
+            .counts
+            .pages_written
+            .fetch_add(pages.len() as u64, Relaxed);
         for page in pages {
-            self.forget_logged(*page);
+            self.shard.forget_logged(*page);
         }
         Ok(pages.len() as u64)
     }

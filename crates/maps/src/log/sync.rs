@@ -24,11 +24,10 @@ use deepheap_sys::errno::Errno;
 use crate::error::SyncError;
 use crate::log::tables::{FoldState, Logged, Tail};
 use crate::log::tracking::Tracking;
-use crate::log::{DISTRUSTED, Log};
+use crate::log::{DISTRUSTED, Log, OwnedLog};
 use crate::moves::staging::Buffer;
 use crate::region::Region;
 use crate::tables::control::ENTRIES;
-use crate::tables::ownership::Owned;
 
 /// All pieces of a page.
 const ALL_PIECES: u16 = ((1u32 << PIECES) - 1) as u16;
@@ -56,7 +55,7 @@ impl Region {
 
 impl Log<'_> {
     fn commit(&self, pages: Range<u32>) -> Result<(), SyncError> {
-        let _held = self.hold(&self.words.commit_lock);
+        let _held = self.region.hold(&self.words.commit_lock);
         self.region.check_synced().map_err(SyncError::Sync)?;
         let was_relogging = self.words.is_relogging.load(Relaxed) != 0;
         let is_all = pages.start == 0 && pages.end >= self.region.file_pages();
@@ -64,7 +63,7 @@ impl Log<'_> {
             let buffer = Buffer::take();
             let tracking = self.track(&pages);
             for owned in self.region.shards_of(pages.clone()) {
-                owned.log_changed(self, &pages, &tracking, &buffer)?;
+                owned.log().map_or(Ok(()), |log| log.log_changed(&pages, &tracking, &buffer))?;
             }
             self.keep(&tracking, is_all);
         }
@@ -92,65 +91,64 @@ impl Log<'_> {
     }
 }
 
-impl Owned<'_> {
+impl OwnedLog<'_> {
     /// Logs what was changed in these pages of RAM.
     fn log_changed(
         &self,
-        log: &Log<'_>,
         pages: &Range<u32>,
         tracking: &Tracking,
         buffer: &Buffer,
     ) -> Result<(), SyncError> {
         for entry in 0..ENTRIES {
-            let Some(page) = self.page(entry).filter(|page| pages.contains(page)) else { continue };
+            let Some(page) = self.owned.page(entry).filter(|page| pages.contains(page)) else {
+                continue;
+            };
             // What is distrusted is logged, whoever has written it.
-            let is_distrusted = self.hash(entry) == DISTRUSTED || self.is_doubtful(entry);
+            let is_distrusted =
+                self.owned.hash(entry) == DISTRUSTED || self.shard.doubts[entry].load(Relaxed) != 0;
             if tracking.is_untouched(page) && !is_distrusted {
                 continue;
             }
             // After the pages were protected: a device that writes to the page since before that
             // is not told of any more, and has it pinned until it has ended.
-            self.set_doubtful(entry, self.region.unpinned(&mut [page]) == 0);
+            let is_pinned = self.owned.region.unpinned(&mut [page]) == 0;
+            self.shard.doubts[entry].store(u8::from(is_pinned), Relaxed);
             let bytes = buffer.page(0);
             // SAFETY: a page of the buffer, which is ours.
             let (read, bytes) = unsafe {
-                let read = self.read_changed(entry, page, bytes);
+                let read = self.owned.read_changed(entry, page, bytes);
                 (read, core::slice::from_raw_parts(bytes, PAGE))
             };
             let Some(hash) = read.map_err(SyncError::Write)? else { continue };
-            let (changed, hashes) = self.changed_pieces(entry, bytes);
-            let fold = FoldState::of(log.words);
-            let logged = self.logged(page);
+            let hashes = self.log.piece_hashes(bytes);
+            let changed = self.shard.changed_pieces(entry, &hashes);
+            let fold = FoldState::of(self.log.words);
+            let logged = self.shard.logged(page);
             let is_due = logged.is_some_and(|logged| logged.generation != fold.generation);
             let written = if fold.target.is_some() && is_due {
-                self.log_anew(log, page, bytes, fold.generation)
+                self.log_anew(page, bytes, fold.generation)
             } else {
-                self.log_pieces(log, page, bytes, changed)
+                self.log_pieces(page, bytes, changed)
             };
             if let Err(errno) = written {
-                let counts = &self.region.control.header().counts;
+                let counts = &self.owned.region.control.header().counts;
                 counts.write_errors.fetch_add(u64::from(errno != Errno::ENOSPC), Relaxed);
                 return Err(SyncError::Write(errno));
             }
-            self.set_hash(entry, hash);
-            self.set_pieces(entry, &hashes);
+            self.owned.set_hash(entry, hash);
+            self.shard.set_pieces(entry, &hashes);
         }
         Ok(())
     }
 
     /// Logs all of a page that is changed so often that it is never folded. Once that is committed
     /// its records before are not needed.
-    fn log_anew(
-        &self,
-        log: &Log<'_>,
-        page: u32,
-        bytes: &[u8],
-        generation: bool,
-    ) -> Result<(), Errno> {
+    fn log_anew(&self, page: u32, bytes: &[u8], generation: bool) -> Result<(), Errno> {
         // Until the commit they are: the log must not begin later (`fold`).
-        log.words.is_relogging.store(1, Release);
-        let position = log.append(page, ALL_PIECES, bytes)?;
-        self.set_logged(page, Logged { position, is_whole: true, generation, pieces: ALL_PIECES });
+        self.log.words.is_relogging.store(1, Release);
+        let position = self.log.append(page, ALL_PIECES, bytes)?;
+        self.shard
+            .set_logged(page, Logged { position, is_whole: true, generation, pieces: ALL_PIECES });
         Ok(())
     }
 }

@@ -138,7 +138,7 @@ impl Owned<'_> {
         };
         self.region.uncount(settled.gone as u64);
         if settled.gone > 0 {
-            self.region.had_changes.store(settled.written > 0, Relaxed);
+            self.region.ranges.had_changes.store(settled.written > 0, Relaxed);
         }
         let clean = settled.gone - settled.written;
         header.counts.evicted_clean.fetch_add(clean as u64, Relaxed);
@@ -205,18 +205,18 @@ impl Owned<'_> {
 
     /// Steps 2 to 4.
     fn take_out(&self, pipe: usize, victims: &[u32]) -> Settled {
-        for (place, &page) in self.shard.batch_pages.iter().zip(victims) {
+        for (place, &page) in self.batch_pages.iter().zip(victims) {
             place.store(page, Relaxed);
         }
-        self.shard.pipe.store(pipe as u32, Relaxed);
-        self.shard.journal.store(journal::SPLICING, Release);
+        self.pipe.store(pipe as u32, Relaxed);
+        self.journal.store(journal::SPLICING, Release);
         let spliced = self.splice(pipe, victims);
         if spliced == 0 {
             self.drop_pipe(pipe);
             return Settled::default();
         }
-        self.shard.batch.store(spliced as u32, Relaxed);
-        self.shard.journal.store(journal::TAKEN, Release);
+        self.batch.store(spliced as u32, Relaxed);
+        self.journal.store(journal::TAKEN, Release);
         let mut all_out = true;
         for run in victims[..spliced].chunk_by(are_neighbours) {
             let offset = Region::offset_of(run[0]);

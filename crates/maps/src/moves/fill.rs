@@ -223,7 +223,8 @@ impl<'a, const N: usize> Filling<'a, N> {
         let Some(log) = self.region.log() else { return Ok(count) };
         for index in 0..count {
             let Some(owned) = self.of(page + index) else { return Ok(index) };
-            let Some(logged) = owned.logged(page + index) else { continue };
+            let logged = owned.log().and_then(|log| log.shard.logged(page + index));
+            let Some(logged) = logged else { continue };
             let (into, scratch) = (self.buffer.page(at + index as usize), self.buffer.scratch());
             // SAFETY: pages of the buffer, which is ours.
             let (into, scratch) = unsafe {

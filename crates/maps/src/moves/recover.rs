@@ -53,7 +53,7 @@ impl Owned<'_> {
         // The dead may have died between the two.
         self.recount();
         self.distrust_all();
-        if self.shard.journal.load(Relaxed) == journal::TAKEN {
+        if self.journal.load(Relaxed) == journal::TAKEN {
             self.settle(true);
         }
         for (pipe, user) in header.pipe_users.iter().enumerate() {

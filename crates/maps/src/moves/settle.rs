@@ -24,7 +24,6 @@ use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::files::joint_writes::{JointWrite, WRITES_MAX};
 use deepheap_sys::threads::thread;
 
-use crate::log::Log;
 use crate::moves::writers::with_writer;
 use crate::region::Region;
 use crate::tables::control::{BATCH, journal};
@@ -50,12 +49,12 @@ impl Owned<'_> {
     /// Ends the eviction in the journal, which is `TAKEN`. `may_be_there`: pages that are still in
     /// RAM have never left it, and stay.
     pub(crate) fn settle(&self, may_be_there: bool) -> Settled {
-        let pipe = self.shard.pipe.load(Relaxed) as usize;
-        let count = (self.shard.batch.load(Relaxed) as usize).min(BATCH);
+        let pipe = self.pipe.load(Relaxed) as usize;
+        let count = (self.batch.load(Relaxed) as usize).min(BATCH);
         let slot = self.region.control.slot(pipe);
         self.read_pipe(pipe, slot, count * PAGE);
         let pages: [u32; BATCH] =
-            core::array::from_fn(|index| self.shard.batch_pages[index].load(Relaxed));
+            core::array::from_fn(|index| self.batch_pages[index].load(Relaxed));
         let mut settled = Settled::default();
         let (mut changed, mut changed_count) = ([0; BATCH], 0);
         for (index, &page) in pages[..count].iter().enumerate() {
@@ -76,8 +75,8 @@ impl Owned<'_> {
             }
         }
         let changed = &changed[..changed_count];
-        let written = match self.region.log() {
-            Some(log) => self.log_pages(&log, slot, &pages, changed),
+        let written = match self.log() {
+            Some(log) => log.log_evicted(slot, &pages, changed),
             None => self.write_pages(slot, &pages, changed),
         };
         for &index in changed {
@@ -94,7 +93,7 @@ impl Owned<'_> {
 
     /// Ends the journal, and gives back a pipe that is empty.
     fn give_pipe_back(&self, pipe: usize) {
-        self.shard.journal.store(journal::IDLE, Release);
+        self.journal.store(journal::IDLE, Release);
         self.region.control.header().pipe_users[pipe].store(0, Release);
     }
 
@@ -154,30 +153,6 @@ impl Owned<'_> {
             } else if backing.can_write() {
                 // A process that cannot write at all is no error of the device.
                 counts.write_errors.fetch_add(1, Relaxed);
-            }
-        }
-        written
-    }
-
-    /// As `write_pages`, to the log.
-    fn log_pages(
-        &self,
-        log: &Log<'_>,
-        slot: *mut u8,
-        pages: &[u32; BATCH],
-        changed: &[usize],
-    ) -> u32 {
-        let mut written = 0;
-        for &index in changed {
-            // SAFETY: a page of the slot, which nobody changes now.
-            let bytes = unsafe { core::slice::from_raw_parts(slot.add(index * PAGE), PAGE) };
-            match self.log_evicted(log, pages[index], bytes) {
-                Ok(()) => written |= 1 << index,
-                Err(Errno::ENOSPC) => {}
-                Err(_) => {
-                    let counts = &self.region.control.header().counts;
-                    counts.write_errors.fetch_add(1, Relaxed);
-                }
             }
         }
         written

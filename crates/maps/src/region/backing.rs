@@ -6,16 +6,15 @@
 //!
 //! Guarantees: bytes behind the end of the file are zeros and are never written; the page cache is
 //! passed by where the file system can do that.
-//! Never: makes the file longer, but by `set_bytes` | allocates after `open`.
+//! Never: makes the file longer | allocates after `open`.
 //! Threads: any.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use deepheap_sys::PAGE;
-use deepheap_sys::errno::{Errno, Result};
+use deepheap_sys::errno::{self, Errno};
 use deepheap_sys::files::direct_file::{DirectFile, OpenError};
-use deepheap_sys::files::file_status::FileId;
 use deepheap_sys::files::joint_writes::{JointWrite, JointWriter};
 
 use crate::error::MapError;
@@ -43,7 +42,7 @@ pub struct Backing {
 
 impl Backing {
     /// Opens it; also to write, if that is allowed. EACCES if `must_write` and it is not.
-    pub fn open(path: &Path, must_write: bool) -> core::result::Result<Backing, OpenError> {
+    pub fn open(path: &Path, must_write: bool) -> Result<Backing, OpenError> {
         match DirectFile::open_in_place(path, true) {
             Ok(file) => {
                 let tail = Some(file.buffered()?);
@@ -61,7 +60,7 @@ impl Backing {
     }
 
     /// The same file, as one that has a log.
-    pub fn with_log(self, path: &Path) -> core::result::Result<Backing, MapError> {
+    pub fn with_log(self, path: &Path) -> Result<Backing, MapError> {
         let bytes = self.file.len().map_err(MapError::Resources)?;
         let log = Some(LogFile::open(path, bytes, self.can_write())?);
         Ok(Backing { log, ..self })
@@ -70,11 +69,6 @@ impl Backing {
     /// Its log.
     pub fn log(&self) -> Option<&LogFile> {
         self.log.as_ref()
-    }
-
-    /// Whether it is a file with a log, opened as one or not.
-    pub fn looks_like_log(&self) -> bool {
-        LogFile::is_one(&self.file)
     }
 
     /// Where in the file a page is that begins at this offset of the map.
@@ -87,25 +81,15 @@ impl Backing {
         self.tail.is_some()
     }
 
-    /// Which file it is.
-    pub fn id(&self) -> Result<FileId> {
-        self.file.id()
-    }
-
-    /// Whether it is a block device.
-    pub fn is_device(&self) -> bool {
-        self.file.is_device()
-    }
-
     /// Bytes that can be mapped now.
-    pub fn bytes(&self) -> Result<u64> {
+    pub fn bytes(&self) -> errno::Result<u64> {
         match &self.log {
             Some(log) => Ok(log.shape().data_bytes),
             None => self.file.len(),
         }
     }
 
-    /// The file itself, for reads side by side.
+    /// The file itself.
     pub fn file(&self) -> &DirectFile {
         &self.file
     }
@@ -121,7 +105,7 @@ impl Backing {
         got: usize,
         offset: u64,
         file_bytes: u64,
-    ) -> core::result::Result<(), ReadError> {
+    ) -> Result<(), ReadError> {
         let wanted = file_bytes.saturating_sub(offset).min((pages * PAGE) as u64) as usize;
         if got < wanted {
             return Err(ReadError::Truncated);
@@ -141,7 +125,7 @@ impl Backing {
         pages: usize,
         offset: u64,
         file_bytes: u64,
-    ) -> core::result::Result<(), ReadError> {
+    ) -> Result<(), ReadError> {
         // SAFETY: the caller's promise.
         let got = unsafe { self.file.read_up_to(into, pages * PAGE, self.place_of(offset)) };
         let got = got.map_err(ReadError::Io)?;
@@ -160,7 +144,7 @@ impl Backing {
         pages: usize,
         offset: u64,
         file_bytes: u64,
-    ) -> Result<()> {
+    ) -> errno::Result<()> {
         debug_assert!(self.log.is_none(), "a log is appended to");
         let Some(tail) = &self.tail else { return Err(Errno::EBADF) };
         let end = self.file.len()?.min(file_bytes);
@@ -201,13 +185,8 @@ impl Backing {
         unsafe { writer.write(self.file.as_raw_fd(), writes) }
     }
 
-    /// Makes the file so long. What it gains is zeros.
-    pub fn set_bytes(&self, bytes: u64) -> Result<()> {
-        self.file.set_len(bytes)
-    }
-
     /// Makes durable what was written, by whoever.
-    pub fn sync(&self) -> Result<()> {
+    pub fn sync(&self) -> errno::Result<()> {
         match &self.log {
             Some(log) => log.device().sync(),
             None => self.file.sync(),

@@ -8,7 +8,6 @@
 //! Never: runs in a signal handler.
 //! Threads: one at a time in a process (`table`), one process at a time (the door).
 
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
@@ -27,6 +26,7 @@ use deepheap_sys::{PAGE, random};
 
 use crate::error::MapError;
 use crate::log::create::create;
+use crate::log::file::LogFile;
 use crate::region::backing::Backing;
 use crate::region::folder;
 use crate::region::ranges::Ranges;
@@ -73,12 +73,12 @@ impl Region {
         let is_memory = file_system_is_memory(request.path);
         let is_memory = is_memory.map_err(|errno| MapError::Open(OpenError::System(errno)))?;
         let backing = Backing::open(request.path, request.writes).map_err(MapError::Open)?;
-        if is_memory && !backing.is_device() {
+        if is_memory && !backing.file().is_device() {
             return Err(MapError::InMemory);
         }
         let backing = match writes {
             Writes::Log => backing.with_log(request.path)?,
-            Writes::InPlace if backing.looks_like_log() => return Err(MapError::HasLog),
+            Writes::InPlace if LogFile::is_one(backing.file()) => return Err(MapError::HasLog),
             Writes::InPlace => backing,
         };
         let file_bytes = backing.bytes().map_err(MapError::Resources)?;
@@ -94,7 +94,7 @@ impl Region {
         }
         let bytes = (length as usize).next_multiple_of(PAGE);
         let watch = Watch::open(writes == Writes::Log, request.writes).map_err(MapError::Kernel)?;
-        let id = backing.id().map_err(MapError::Resources)?;
+        let id = backing.file().id().map_err(MapError::Resources)?;
         folder::sweep();
         let mut patience = TRIES;
         loop {
@@ -146,7 +146,6 @@ impl Region {
                 pipes,
                 backing,
                 watch,
-                had_changes: AtomicBool::new(false),
                 ranges,
                 place,
                 mark,

@@ -5,28 +5,34 @@
 //! Never: allocates, but for `new` | locks.
 //! Threads: any, also in a signal handler.
 
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Bytes that a page table of the kernel's maps.
 pub const RANGE: usize = 2 << 20;
 /// Pages in RAM for each range that is remembered: where a range has fewer, little is gained.
 const PAGES_OF_RANGE: u64 = 8;
 
-/// See the file's header. Ranges that share a place are unmapped page by page now and then.
-pub struct Ranges(Box<[AtomicU32]>);
+/// See the file's header.
+pub struct Ranges {
+    /// Ranges that share a place are unmapped page by page now and then.
+    places: Box<[AtomicU32]>,
+    /// Whether the last eviction found pages that were changed.
+    pub had_changes: AtomicBool,
+}
 
 impl Ranges {
     /// For so many pages of RAM.
     pub fn new(budget_pages: u64) -> Ranges {
         let places = (budget_pages / PAGES_OF_RANGE).next_power_of_two();
-        Ranges((0..places).map(|_| AtomicU32::new(0)).collect())
+        let places = (0..places).map(|_| AtomicU32::new(0)).collect();
+        Ranges { places, had_changes: AtomicBool::new(false) }
     }
 
     /// Whether the range of an address is to be unmapped as a whole at this time; then the next
     /// time for it is a while later.
     pub fn is_due(&self, address: usize, now: u32, interval: u32) -> bool {
-        let last = &self.0[(address / RANGE) & (self.0.len() - 1)];
+        let last = &self.places[(address / RANGE) & (self.places.len() - 1)];
         let is_due = now.wrapping_sub(last.load(Relaxed)) >= interval;
         if is_due {
             last.store(now, Relaxed);

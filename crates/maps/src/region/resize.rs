@@ -51,7 +51,7 @@ impl Region {
         if length != now && !self.backing.can_write() {
             return Err(MapError::Sync(SyncError::ReadOnly));
         }
-        if length != now && self.backing.is_device() {
+        if length != now && self.backing.file().is_device() {
             return Err(MapError::FixedLength);
         }
         let rendezvous = self.rendezvous.reopened().map_err(MapError::Folder)?;
@@ -63,7 +63,7 @@ impl Region {
             self.drop_behind(length);
         }
         if length != now {
-            self.backing.set_bytes(length).map_err(MapError::Length)?;
+            self.backing.file().set_len(length).map_err(MapError::Length)?;
         }
         if length > noted {
             let pages = length.next_multiple_of(PAGE as u64);

@@ -47,7 +47,7 @@ impl Region {
         let counts = &header.counts;
         let gone = counts.evicted_clean.load(Relaxed) + counts.evicted_changed.load(Relaxed);
         let interval = header.budget_pages.load(Relaxed) as u32 / PART;
-        let has_dirty = self.had_changes.load(Relaxed) || is_of_scan(victims);
+        let has_dirty = self.ranges.had_changes.load(Relaxed) || is_of_scan(victims);
         let end = self.base + self.mapped_pages() as usize * PAGE;
         let (mut count, mut done) = (0usize, self.base);
         for &page in victims {

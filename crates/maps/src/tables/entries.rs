@@ -12,78 +12,75 @@
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::region::Hash;
-use crate::tables::control::{ENTRIES, GHOSTS};
-use crate::tables::ownership::Owned;
+use crate::tables::control::{ENTRIES, GHOSTS, Shard};
 
-impl Owned<'_> {
+impl Shard {
     /// The entry of a page.
     pub(crate) fn find(&self, page: u32) -> Option<usize> {
-        self.shard.pages.iter().position(|entry| entry.load(Relaxed) == page + 1)
+        self.pages.iter().position(|entry| entry.load(Relaxed) == page + 1)
     }
 
     /// Pages that have an entry.
     pub(crate) fn used(&self) -> usize {
-        self.shard.used.load(Relaxed) as usize
+        self.used.load(Relaxed) as usize
     }
 
     /// The page of an entry.
     pub(crate) fn page(&self, entry: usize) -> Option<u32> {
-        self.shard.pages[entry].load(Relaxed).checked_sub(1)
+        self.pages[entry].load(Relaxed).checked_sub(1)
     }
 
     /// What the file has of an entry's page.
     pub(crate) fn hash(&self, entry: usize) -> Hash {
-        let [low, high] = &self.shard.hashes[entry];
+        let [low, high] = &self.hashes[entry];
         Hash(low.load(Relaxed), high.load(Relaxed))
     }
 
     /// Notes what the file has of an entry's page.
     pub(crate) fn set_hash(&self, entry: usize, hash: Hash) {
-        let [low, high] = &self.shard.hashes[entry];
+        let [low, high] = &self.hashes[entry];
         low.store(hash.0, Relaxed);
         high.store(hash.1, Relaxed);
     }
 
     /// Makes an entry for a page that has none. There is a place (`used`).
     pub(crate) fn insert(&self, page: u32, hash: Hash) {
-        let newest = self.shard.newest.load(Relaxed) as usize;
+        let newest = self.newest.load(Relaxed) as usize;
         let mut places = (newest..newest + ENTRIES).map(|place| place % ENTRIES);
-        let free = places.find(|&place| self.shard.pages[place].load(Relaxed) == 0);
+        let free = places.find(|&place| self.pages[place].load(Relaxed) == 0);
         let Some(place) = free else { return };
-        self.shard.chances[place].store(u8::from(self.is_ghost(page)), Relaxed);
+        self.chances[place].store(u8::from(self.is_ghost(page)), Relaxed);
         self.set_hash(place, hash);
-        self.shard.pages[place].store(page + 1, Release);
-        self.shard.newest.store((place + 1) as u32, Relaxed);
-        self.shard.used.fetch_add(1, Relaxed);
+        self.pages[place].store(page + 1, Release);
+        self.newest.store((place + 1) as u32, Relaxed);
+        self.used.fetch_add(1, Relaxed);
     }
 
     /// Ends the entry of a page that has left RAM, or never came.
     pub(crate) fn remove(&self, entry: usize) {
-        self.shard.pages[entry].store(0, Release);
-        self.shard.used.fetch_sub(1, Relaxed);
+        self.pages[entry].store(0, Release);
+        self.used.fetch_sub(1, Relaxed);
     }
 
     /// Whether a page left the shard lately, or was read without taking RAM (`gather`).
     pub(crate) fn is_ghost(&self, page: u32) -> bool {
-        self.shard.ghosts.iter().any(|ghost| ghost.load(Relaxed) == page + 1)
+        self.ghosts.iter().any(|ghost| ghost.load(Relaxed) == page + 1)
     }
 
     /// Remembers such a page.
     pub(crate) fn note_ghost(&self, page: u32) {
-        let at = self.shard.ghost.load(Relaxed) as usize % GHOSTS;
-        self.shard.ghosts[at].store(page + 1, Relaxed);
-        self.shard.ghost.store((at + 1) as u32, Relaxed);
+        let at = self.ghost.load(Relaxed) as usize % GHOSTS;
+        self.ghosts[at].store(page + 1, Relaxed);
+        self.ghost.store((at + 1) as u32, Relaxed);
     }
 
     /// The next victim: the oldest entry without a second chance, which it takes.
     pub(crate) fn next_victim(&self) -> Option<usize> {
         // Each entry has at most one chance: two rounds find one, if there is any.
         for _ in 0..2 * ENTRIES {
-            let place = self.shard.oldest.load(Relaxed) as usize % ENTRIES;
-            self.shard.oldest.store((place + 1) as u32, Relaxed);
-            if self.shard.pages[place].load(Relaxed) != 0
-                && self.shard.chances[place].swap(0, Relaxed) == 0
-            {
+            let place = self.oldest.load(Relaxed) as usize % ENTRIES;
+            self.oldest.store((place + 1) as u32, Relaxed);
+            if self.pages[place].load(Relaxed) != 0 && self.chances[place].swap(0, Relaxed) == 0 {
                 return Some(place);
             }
         }
@@ -92,12 +89,12 @@ impl Owned<'_> {
 
     /// Has an entry stay once more.
     pub(crate) fn give_chance(&self, entry: usize) {
-        self.shard.chances[entry].store(1, Relaxed);
+        self.chances[entry].store(1, Relaxed);
     }
 
     /// Counts the entries anew: a process has died while it changed them.
     pub(crate) fn recount(&self) {
-        let used = self.shard.pages.iter().filter(|entry| entry.load(Relaxed) != 0).count();
-        self.shard.used.store(used as u32, Relaxed);
+        let used = self.pages.iter().filter(|entry| entry.load(Relaxed) != 0).count();
+        self.used.store(used as u32, Relaxed);
     }
 }

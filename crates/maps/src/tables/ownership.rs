@@ -15,6 +15,7 @@
 //! Never: spins for long | is reentrant | is held while memory of a map is touched.
 //! Threads: any, also in a signal handler, with all signals blocked.
 
+use core::ops::Deref;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
@@ -44,6 +45,14 @@ pub struct Owned<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) index: u32,
     pub(crate) held: Held<'a>,
+}
+
+impl Deref for Owned<'_> {
+    type Target = Shard;
+
+    fn deref(&self) -> &Shard {
+        self.shard
+    }
 }
 
 /// A lock of the map's; free again on drop.
