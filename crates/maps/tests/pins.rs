@@ -156,3 +156,64 @@ fn calls_wait_for_room_and_those_of_a_thread_that_ended_are_over() {
     unpin(&map, 2000);
     map.check();
 }
+
+/// Runs threads that pin; false: one of them waits for ever.
+fn all_end(threads: Vec<Box<dyn FnOnce() + Send>>) -> bool {
+    let (done, is_done) = std::sync::mpsc::channel();
+    let count = threads.len();
+    for thread in threads {
+        let done = done.clone();
+        std::thread::spawn(move || {
+            thread();
+            done.send(()).unwrap();
+        });
+    }
+    (0..count).all(|_| is_done.recv_timeout(Duration::from_secs(20)).is_ok())
+}
+
+#[test]
+fn a_call_of_several_buffers_waits_neither_for_itself_nor_for_another_one_that_waits() {
+    let _alone = alone();
+    let file = Scratch::numbered(PAGES * PAGE);
+    // It stays if a thread still waits for it.
+    let map = std::mem::ManuallyDrop::new(Mapped::new(&file, 2 << 20, true));
+    let at = map.at as usize;
+    // More than half of the RAM, in two buffers.
+    let (large, small) = (300 * PAGE, SOME * PAGE);
+    let ended = all_end(vec![Box::new(move || {
+        maps::pin(at, large, PinKind::Call).unwrap();
+        maps::pin(at + 2000 * PAGE, small, PinKind::Call).unwrap();
+        maps::unpin(at, large);
+        maps::unpin(at + 2000 * PAGE, small);
+    })]);
+    assert!(ended, "a call waits for itself");
+    // There is room for a buffer of each, and not for three.
+    let part = 80 * PAGE;
+    let call = |first: usize| -> Box<dyn FnOnce() + Send> {
+        let copy = Scratch::zeros(part).open();
+        Box::new(move || {
+            for round in 0..30 {
+                let buffers = [first + round, first + 500 + round].map(|page| at + page * PAGE);
+                for buffer in buffers {
+                    maps::pin(buffer, part, PinKind::Call).unwrap();
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+                maps::advise(at as *const u8, 0, maps::Advice::DontNeed).unwrap();
+                // What it gave back while it waited it has again: the kernel finds every page.
+                for buffer in buffers {
+                    // SAFETY: memory of the map, which nobody stores to.
+                    let wrote = unsafe {
+                        libc::pwrite(copy.as_raw_fd(), buffer as *const libc::c_void, part, 0)
+                    };
+                    assert_eq!(wrote, part as isize);
+                }
+                buffers.iter().for_each(|buffer| maps::unpin(*buffer, part));
+            }
+        })
+    };
+    assert!(all_end(vec![call(0), call(1500)]), "two calls wait for each other");
+    let map = std::mem::ManuallyDrop::into_inner(map);
+    maps::advise(map.at, 0, maps::Advice::DontNeed).unwrap();
+    assert_eq!(map.stats().resident_bytes, 0, "every pin has ended");
+    map.check();
+}

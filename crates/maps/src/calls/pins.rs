@@ -16,7 +16,11 @@
 //! | mark of a participant | it fills the slot in, or has pinned these pages |
 //! | mark of one that is dead | free; a search for a slot, or for a pinned page, clears it |
 //!
-//! Guarantees: no eviction, by any process, takes a pinned page; a pin ends with its process.
+//! A pin for which there is no room waits, and gives the other pins of its thread's calls back until
+//! there is room for all of them: the call that they are for has not begun.
+//!
+//! Guarantees: no eviction, by any process, takes a pinned page; a pin ends with its process. No
+//! thread waits for room while a call of its own has pages of the same map pinned.
 //! Never: allocates.
 //! Threads: any, outside the fault path, with all signals blocked; `unpinned` also in it.
 
@@ -30,6 +34,8 @@ use crate::region::Region;
 use crate::tables::control::{PINS_MAX, PinSlot};
 use crate::tables::streams::WINDOW_MAX;
 
+/// Pins that wait for room together, all of one thread's: more than a call has buffers.
+const TOGETHER_MAX: usize = 64;
 /// Between two tries of a pin for which there is no room.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -54,58 +60,97 @@ fn word_of(first: u32, count: u32) -> u64 {
     u64::from(first) << 32 | u64::from(count)
 }
 
+/// The pages that a slot's word names: the first, and how many.
+fn pages_of(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
 impl Region {
     /// Has `count` pages from `first` on come, and keeps them until `unpin` of the same ones. What
     /// cannot come is behind the end or cannot be read: then a call finds what it finds in a
     /// mapping of the kernel's.
     pub(crate) fn pin(&self, first: u32, count: u32, kind: PinKind) -> Result<(), TooMuch> {
-        let pages = self.control.header().budget_pages.load(Relaxed);
-        let (slots, most) = match kind {
-            PinKind::Call | PinKind::Object => (PINS_MAX, pages / 2),
-            PinKind::Wish => (PINS_MAX / 2, pages / 4),
-        };
-        let thread_of_pin = if kind == PinKind::Call { tls::area() as u64 } else { 0 };
-        loop {
-            if let Some(slot) = self.take_slot(slots) {
-                slot.thread.store(thread_of_pin, Relaxed);
-                slot.pages.store(word_of(first, count), SeqCst);
-                let all = self.pinned_pages();
-                // One that is alone may take what it needs, so that no call waits for itself.
-                let is_alone = kind != PinKind::Wish && all == u64::from(count);
-                if all <= most || is_alone {
-                    break;
-                }
-                slot.end(word_of(first, count));
-            }
+        // This one, and behind it those of the thread's calls that were given back for it.
+        let (mut pins, mut len) = ([word_of(first, count); TOGETHER_MAX], 1);
+        while !self.try_pin(&pins[..len], kind) {
             if kind == PinKind::Wish {
                 return Err(TooMuch);
             }
+            // Whoever waits has nothing pinned. Otherwise two threads could wait for each other,
+            // and a call of several buffers for itself.
+            for slot in self.slots_of_thread() {
+                let word = slot.pages.load(Relaxed);
+                if len < TOGETHER_MAX && slot.end(word) {
+                    pins[len] = word;
+                    len += 1;
+                }
+            }
             thread::sleep(PAUSE);
         }
-        let mut page = first;
-        while page < first + count {
-            match self.fill(page, (first + count - page).min(WINDOW_MAX)) {
-                Ok(came) => page += came.max(1),
-                Err(FillError::Beyond) => break,
-                Err(_) => page += 1,
+        for (first, count) in pins[..len].iter().map(|word| pages_of(*word)) {
+            let (mut page, end) = (first, first + count);
+            while page < end {
+                match self.fill(page, (end - page).min(WINDOW_MAX)) {
+                    Ok(came) => page += came.max(1),
+                    Err(FillError::Beyond) => break,
+                    Err(_) => page += 1,
+                }
             }
         }
         Ok(())
     }
 
-    /// Ends one pin of this process's, of the same pages.
+    /// Fills slots in for all of these pins, the first one of this kind and the others of calls, or
+    /// for none: there is no room.
+    fn try_pin(&self, pins: &[u64], kind: PinKind) -> bool {
+        let pages = self.control.header().budget_pages.load(Relaxed);
+        let (slots, most) = match kind {
+            PinKind::Call | PinKind::Object => (PINS_MAX, pages / 2),
+            PinKind::Wish => (PINS_MAX / 2, pages / 4),
+        };
+        let mut taken = [None; TOGETHER_MAX];
+        let mut count = 0;
+        while let Some(slot) = pins.get(count).and_then(|_| self.take_slot(slots)) {
+            let is_of_thread = count > 0 || kind == PinKind::Call;
+            slot.thread.store(if is_of_thread { tls::area() as u64 } else { 0 }, Relaxed);
+            slot.pages.store(pins[count], SeqCst);
+            taken[count] = Some(slot);
+            count += 1;
+        }
+        let wanted: u64 = pins.iter().map(|word| u64::from(pages_of(*word).1)).sum();
+        let all = self.pinned_pages();
+        // A thread that is alone may take what it needs, so that no call waits for itself.
+        let is_alone = kind != PinKind::Wish && all == wanted;
+        let is_pinned = count == pins.len() && (all <= most || is_alone);
+        if !is_pinned {
+            for (slot, word) in taken.iter().flatten().zip(pins) {
+                slot.end(*word);
+            }
+        }
+        is_pinned
+    }
+
+    /// Ends one pin of this process's, of the same pages: the thread's own, if it has one, so that
+    /// no other thread gives back what it does not have.
     pub(crate) fn unpin(&self, first: u32, count: u32) {
         let word = word_of(first, count);
-        // Another thread may end its pin of the same pages at the same time.
-        self.own_slots().any(|slot| slot.end(word));
+        if !self.slots_of_thread().any(|slot| slot.end(word)) {
+            // Another thread may end its pin of the same pages at the same time.
+            self.own_slots().any(|slot| slot.end(word));
+        }
     }
 
     /// Ends the pins that this thread never ended: it has been cancelled within a call.
     pub(crate) fn unpin_thread(&self) {
-        let thread = tls::area() as u64;
-        for slot in self.own_slots().filter(|slot| slot.thread.load(Relaxed) == thread) {
+        for slot in self.slots_of_thread() {
             slot.end(slot.pages.load(Relaxed));
         }
+    }
+
+    /// The slots of this thread's calls.
+    fn slots_of_thread(&self) -> impl Iterator<Item = &PinSlot> {
+        let thread = tls::area() as u64;
+        self.own_slots().filter(move |slot| slot.thread.load(Relaxed) == thread)
     }
 
     fn own_slots(&self) -> impl Iterator<Item = &PinSlot> {
@@ -148,7 +193,7 @@ impl Region {
             let _ = slot.owner.compare_exchange(owner, 0, Relaxed, Relaxed);
             return None;
         }
-        Some(((word >> 32) as u32, word as u32))
+        Some(pages_of(word))
     }
 
     fn pinned_pages(&self) -> u64 {
@@ -161,8 +206,7 @@ impl Region {
     pub(crate) fn unpinned(&self, victims: &mut [u32]) -> usize {
         let mut count = victims.len();
         for slot in self.used_slots() {
-            let word = slot.pages.load(SeqCst);
-            let (first, pages) = ((word >> 32) as u32, word as u32);
+            let (first, pages) = pages_of(slot.pages.load(SeqCst));
             let is_named = |page: &u32| page.wrapping_sub(first) < pages;
             // Asking whether its owner lives is dear, and mostly no page is named.
             if !victims[..count].iter().any(is_named) || self.pages_of_slot(slot).is_none() {
