@@ -1,8 +1,8 @@
 //! Region: one map of this process: the addresses, the RAM, the file and the shared tables.
 //!
-//! This file is the parts alone. What is done with them is in files of their own: `ownership` (the
-//! locks of shards), `entries` (what a shard has in RAM), `fill` (pages come), `evict` with
-//! `settle` (pages go), `recover` (the dead), `sync`, `join` (processes come and go).
+//! This file has the parts alone. Other files use them: `join` and `resize` beside this one, and
+//! `tables/ownership` (the locks of shards), `tables/entries` (the pages that a shard has in RAM),
+//! `moves/fill` (pages come), `moves/evict` with `settle` (pages go), `moves/recover` (the dead).
 //!
 //! Guarantees: none of it changes while the map is used, but in the child of a fork.
 //! Threads: any.
@@ -81,7 +81,7 @@ impl Watch {
         Ok(watch(Userfaultfd::open_with(feature::MISSING_SHARED)?, false, false))
     }
 
-    /// Has the kernel tell of touches of what is not in RAM, in a range that was mapped for it.
+    /// Has the kernel report touches of pages that are not in RAM, in a range mapped for it.
     pub(crate) fn register(&self, base: usize, bytes: usize) -> Result<(), Errno> {
         match self.is_protectable {
             true => self.uffd.register_protectable(base, bytes),
@@ -169,7 +169,7 @@ impl Region {
     }
 
     /// The map's tables or memory cannot be used: pages may be lost, so the process must not go on.
-    /// Others, if there are any, take over what it was doing.
+    /// Other processes, if there are any, end what it has begun.
     #[cold]
     pub(crate) fn broken(what: &str, errno: Errno) -> ! {
         deepheap_sys::say!("fatal: a map's ", what, " cannot be used: ", errno);

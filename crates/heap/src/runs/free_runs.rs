@@ -113,12 +113,6 @@ impl FreeRuns {
         }
     }
 
-    /// Whether the span is entirely free.
-    #[cfg(feature = "strict")]
-    pub fn is_whole(&self, span: usize) -> bool {
-        self.top[span].load(Relaxed) == WHOLE
-    }
-
     /// Takes a free run out.
     pub fn remove(&self, first: usize, pages: usize) {
         let span = first / PAGES_PER_SPAN;

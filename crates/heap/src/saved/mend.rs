@@ -55,13 +55,6 @@ pub struct Mended {
     pub pages_gone: usize,
 }
 
-impl Mended {
-    /// Whether the heap is as it was.
-    pub fn is_exact(&self) -> bool {
-        *self == Mended::default()
-    }
-}
-
 /// The pages of tables that are lost.
 struct Lost(BTreeSet<(u32, u32)>);
 

@@ -151,13 +151,6 @@ impl Slabs {
         slabs.filter(|&slab| self.class_of(slab) != 0)
     }
 
-    /// How many bits are set, to check `used` against.
-    #[cfg(feature = "strict")]
-    pub fn count_bits(&self, slab: usize, class: &SizeClass) -> usize {
-        let words = self.bits(slab, class).iter();
-        words.map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
-    }
-
     #[inline(always)]
     fn bits(&self, slab: usize, class: &SizeClass) -> &[AtomicU64] {
         let (table, cells) = self.place(slab, words_of(class));

@@ -67,7 +67,7 @@ impl Heap {
     fn check_span(&self, span: usize, lists: &[Guard<'_, Available>], sums: &mut Sums) -> usize {
         let runs = &self.map.runs;
         let start = span * PAGES_PER_SPAN;
-        if runs.free_runs.is_whole(span) {
+        if runs.free_runs.whole_spans_at(span, 1) == 1 {
             let dirty = runs.dirty.count(pages_of(span));
             let counted = runs.dirty_free.of(span);
             assert_eq!(counted, dirty, "dirty pages of a free span");
@@ -165,7 +165,9 @@ impl Heap {
         assert!((1..=SMALL_CLASSES).contains(&number), "an open slab has a class");
         let class = &SIZE_CLASSES[number];
         let used = self.map.slabs.used(slab);
-        assert_eq!(used, self.map.slabs.count_bits(slab, class), "bits of slab {slab}");
+        let is_allocated = |index: &usize| self.map.slabs.is_allocated(slab, class, *index);
+        let allocated = (0..class.objects()).filter(is_allocated).count();
+        assert_eq!(used, allocated, "bits of slab {slab}");
         let available = lists[number - 1].slabs.contains(slab);
         assert_eq!(available, used < class.objects(), "slab {slab} is available or full");
         sums.objects[number] += used;

@@ -137,7 +137,7 @@ pub fn bring_in(addresses: impl Iterator<Item = usize>, length: usize) {
         if let Some(region) = region.filter(|_| pages.len() > 1) {
             pages.sort_unstable();
             let _blocked = Blocked::all();
-            // The thread that touches a page is told what is wrong.
+            // A thread that touches such a page is told what is wrong.
             let _ = region.fill_many(pages);
             wake_evictor(region);
         }

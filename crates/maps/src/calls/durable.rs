@@ -1,4 +1,4 @@
-//! Durable: what was changed in RAM goes to the file while it stays in RAM.
+//! Durable: pages that were changed in RAM are written to the file, and stay in RAM.
 //!
 //! Guarantees: when `sync` answers Ok, every byte of the range that was stored before the call, by
 //! any process, is durable in the file.
@@ -18,7 +18,7 @@ use crate::tables::control::{BATCH, CHUNK_PAGES, ENTRIES};
 use crate::tables::ownership::Owned;
 
 impl Region {
-    /// Writes what was changed in these pages.
+    /// Writes those of these pages that were changed.
     pub(crate) fn write_changed(&self, pages: Range<u32>) -> Result<(), SyncError> {
         debug_assert!(self.log().is_none(), "what was changed goes to the log");
         if !self.backing.can_write() {

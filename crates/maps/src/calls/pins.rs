@@ -1,9 +1,9 @@
 //! Pins: pages that stay in RAM while the kernel, or the program, needs them there.
 //!
 //! A system call on a page that is not in RAM answers EFAULT, and a device that reads into a page
-//! (O_DIRECT) writes to the RAM that it had when the call began. So whoever makes such a call pins
-//! the pages before and unpins them after it. A pin is a slot in the shared tables: whose it is,
-//! and which pages.
+//! (O_DIRECT) writes to the RAM that it had when the call began. So a thread that makes such a call
+//! pins the pages before it and unpins them after it. A pin is a slot in the shared tables: whose
+//! it is, and which pages.
 //!
 //! Why no pinned page leaves: `pin` fills its slot in, then owns the shard of each page, and has
 //! the page come if it is not there. An eviction owns the shard, too, and looks at the slots before
@@ -76,8 +76,9 @@ impl Region {
             if kind == PinKind::Wish {
                 return Err(TooMuch);
             }
-            // Whoever waits has nothing pinned. Otherwise two threads could wait for each other,
-            // and a call of several buffers for itself.
+            // A thread that waits has nothing pinned. Otherwise two threads could wait for each
+            // other, and a call of several buffers for itself.
+            let given_back = len;
             for slot in self.slots_of_thread() {
                 let word = slot.pages.load(Relaxed);
                 if len < TOGETHER_MAX && slot.end(word) {
@@ -85,7 +86,9 @@ impl Region {
                     len += 1;
                 }
             }
-            thread::sleep(PAUSE);
+            if len == given_back {
+                thread::sleep(PAUSE);
+            }
         }
         for (first, count) in pins[..len].iter().map(|word| pages_of(*word)) {
             let (mut page, end) = (first, first + count);

@@ -1,9 +1,9 @@
 //! Table: the maps of this process, found by address; their threads, faults and forks.
 //!
-//! `deepheap-maps` evict when a map's RAM is nearly full: one, and all of them if pages may have to
-//! be written, since who writes waits for the device; the first one brings logs into the data.
-//! Five `deepheap-mapread` read what was asked for ahead. They sleep on futexes while there is
-//! nothing to do.
+//! The threads `deepheap-maps` evict when a map's RAM is nearly full: one of them, or all if pages
+//! may have to be written, since a thread that writes waits for the device. The first one also
+//! folds logs. Five threads `deepheap-mapread` read pages ahead. All sleep on futexes while there
+//! is nothing to do.
 //!
 //! Guarantees: a map is found without a lock; what uses it by itself is waited for before it ends.
 //! Never: allocates in `on_fault`.
@@ -40,13 +40,13 @@ use crate::tables::streams::{AHEAD, WINDOW_MAX};
 pub const MAPS_MAX: usize = 64;
 /// Faults of a thread on a page that is there, one after the other, until it is told.
 const REPEATS_MAX: u32 = 1000;
-/// Pages that wait to be read ahead; what finds no room is not read.
+/// Pages that wait to be read ahead; a page that finds no room is not read.
 const AHEAD_MAX: usize = 4096;
 /// Threads that evict: writes under way at a time beside those of faults.
 const EVICTORS: usize = 4;
 /// Threads that read ahead: reads under way at a time beside those of faults.
 const READERS: usize = 5;
-/// What is read ahead of a scan is at most this part of the RAM.
+/// At most this part of the RAM is read ahead of a scan.
 const AHEAD_PART: u64 = 8;
 /// Between two looks whether a map is in use.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -83,7 +83,7 @@ static EVICTOR: Parking = Parking::new();
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static READER: Parking = Parking::new();
 static QUEUE: Lock<Queue> = Lock::new(Queue { pages: [0; AHEAD_MAX], first: 0, count: 0 });
-/// Its count, for who does not have it.
+/// Its count, for threads that do not have its lock.
 static QUEUED: AtomicUsize = AtomicUsize::new(0);
 
 /// Pages to read ahead: the mapping's index in the upper half, the page in the lower.
@@ -171,7 +171,7 @@ fn prepare() -> Result<(), MapError> {
     Ok(())
 }
 
-/// Ends the map that begins at `address`. If what was changed cannot be written it stays.
+/// Ends the map that begins at `address`. If its changed pages cannot be written, it stays.
 ///
 /// # Safety
 /// No thread uses the memory any more.
@@ -199,7 +199,7 @@ pub unsafe fn resize(address: *mut u8, length: u64) -> Result<*mut u8, MapError>
     resized.map(|()| start)
 }
 
-/// Writes what was changed in maps that no other process can write: the process ends.
+/// Writes the changed pages of maps that no other process can write: the process ends.
 pub fn write_all() {
     let _blocked = Blocked::all();
     let _changing = CHANGING.lock();

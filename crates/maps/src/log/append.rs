@@ -102,7 +102,7 @@ impl Log<'_> {
         into: &mut [u8],
         scratch: &mut [u8],
     ) -> Result<(), ReadError> {
-        // What is not whole is in RAM.
+        // A page whose record is a part is in RAM.
         if !logged.is_whole {
             return Err(ReadError::Damaged);
         }

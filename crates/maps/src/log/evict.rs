@@ -70,7 +70,7 @@ impl OwnedLog<'_> {
             return Err(Errno::ENOSPC);
         }
         // Before the record: if folding begins in between, the record is behind its target, and the
-        // page is folded for nothing. The other way round it would be left out.
+        // page is folded for nothing. In the other order it would be left out.
         let generation = FoldState::of(self.log.words).generation;
         let position = self.log.append(page, pieces, bytes)?;
         let logged = match self.shard.logged(page) {

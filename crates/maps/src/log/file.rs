@@ -5,7 +5,6 @@
 //! Never: changes a file that is something else.
 //! Threads: one at a time in a process (`table`); `prepare` one process at a time (the door).
 
-use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,19 +18,13 @@ use deepheap_sys::files::direct_file::{self, DirectFile};
 use crate::error::MapError;
 use crate::log::tables::{LogWords, Tail};
 
-/// Rings of its device: batches that folding and recovery have under way.
+/// Rings of its device: batches of folding and recovery at a time.
 const RINGS: usize = 1;
 
 /// See the file's header.
 pub struct LogFile {
     device: Box<dyn Device>,
     shape: MapShape,
-}
-
-impl fmt::Debug for LogFile {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "LogFile({:?})", self.shape)
-    }
 }
 
 impl LogFile {
@@ -58,8 +51,8 @@ impl LogFile {
         file.read_at(&mut page, 0).is_ok() && page[..8] == MAGIC.to_le_bytes()
     }
 
-    /// Has the log recovered, if it was not yet; only who `can_write` can. The caller is at the
-    /// door, and nobody has read a page of the base.
+    /// Recovers the log, if no process has done so yet; only one that `can_write` can. The caller is
+    /// at the door, and nobody has read a page of the base.
     pub fn prepare(&self, words: &LogWords, can_write: bool) -> Result<(), MapError> {
         if words.is_ready.load(Acquire) != 0 {
             return Ok(());

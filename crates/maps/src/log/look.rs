@@ -1,4 +1,4 @@
-//! Look: what a file with a log holds, for who looks from outside.
+//! Look: what a file with a log holds, for programs that look from outside.
 //!
 //! Never: changes anything; reads the log of a file that somebody has mapped.
 //! Threads: any.

@@ -43,7 +43,7 @@ impl Region {
         let mut tries = 0;
         loop {
             match log.commit(pages.clone()) {
-                // What is committed leaves the log; what this one had logged stays there.
+                // Folding takes committed records out of the log; those of this commit stay.
                 Err(SyncError::Write(Errno::ENOSPC)) if tries < TRIES && log.fold_all() => {
                     tries += 1;
                 }
@@ -103,7 +103,7 @@ impl OwnedLog<'_> {
             let Some(page) = self.owned.page(entry).filter(|page| pages.contains(page)) else {
                 continue;
             };
-            // What is distrusted is logged, whoever has written it.
+            // A distrusted page is logged, whoever has written it.
             let is_distrusted =
                 self.owned.hash(entry) == DISTRUSTED || self.shard.doubts[entry].load(Relaxed) != 0;
             if tracking.is_untouched(page) && !is_distrusted {

@@ -4,7 +4,7 @@
 //! 2. Each is put into a pipe, as a reference: the pipe shows every later store.
 //! 3. Holes are made: the kernel unmaps the pages in every process. A store comes before that, and
 //!    is in the pipe, or after it: then it faults, and waits for the shard.
-//! 4. The pipe is read, and what was changed is written (`settle`).
+//! 4. The pipe is read, and changed pages are written (`settle`).
 //!
 //! In a map that nobody has ever had to write, 2 and 4 are left out.
 //!
@@ -38,8 +38,8 @@ impl Region {
         let (mut idle, mut busy) = (0, 0);
         while self.excess(0) > 0 {
             let next = header.hand.fetch_add(1, Relaxed) & (shards - 1);
-            // Others may own all of them, to write what leaves, and that takes its time: only a
-            // shard that was looked at tells that nothing can leave it.
+            // Other threads may own all of them for as long as they write victims. Only a shard that
+            // was looked at tells that nothing can leave it.
             let owned = if busy < shards { self.try_own(next) } else { Some(self.own(next)) };
             match owned.map(|owned| owned.evict_oldest()) {
                 Some(Settled { gone: 1.., .. }) => {

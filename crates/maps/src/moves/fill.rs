@@ -1,13 +1,13 @@
-//! Fill: pages come into RAM, for whoever faults and for whoever asks ahead.
+//! Fill: pages come into RAM, for threads that fault and for threads that read ahead.
 //!
 //! 1. Room is counted, and made if there is none (`evict`); no shard is owned then.
 //! 2. The page's shard is owned. If the page has come meanwhile, that is all.
 //! 3. Missing pages behind it come along in a scan, as far as their shards are free.
 //! 4. The file is read into a buffer. Each page gets its entry, with its hash, and then its RAM:
-//!    who dies in between leaves an entry too many, which is found, never a page too many. It comes
-//!    into the memory file, from where the kernel maps it when it is touched; where that would not
-//!    leave the page-table entry clean (`comes_clean`), and in a scan, it comes with an entry
-//!    (`UFFDIO_COPY`).
+//!    a process that dies in between leaves an entry too many, which is found, never a page too
+//!    many. The page comes into the memory file, from where the kernel maps it when it is touched.
+//!    Where that would not leave the page-table entry clean (`comes_clean`), and in a scan, it
+//!    comes with an entry (`UFFDIO_COPY`).
 //!
 //! Guarantees: a page is filled by one thread of one process, from the file, and never over another
 //! one.
@@ -33,9 +33,9 @@ use crate::tables::streams::WINDOW_MAX;
 /// Shards of the pages of a scan that are read together: their chunks, and one more if the first
 /// page is in the middle of its own.
 const SHARDS_OF_SCAN: usize = 5;
-/// From so many neighbours on they come by `UFFDIO_COPY`, unless the kernel tells what was written,
-/// which it makes of them: it does not take the lock of the memory file's inode, and they are
-/// mapped. That their entries are dirty costs little where they leave together (`unmap`).
+/// So many neighbours, or more, come by `UFFDIO_COPY`: it does not take the lock of the memory
+/// file's inode, and maps them. That their entries are dirty costs little where they leave together
+/// (`unmap`). Not where the kernel tracks writes: it would count them as written.
 pub(crate) const FILLED_TOGETHER: u32 = CHUNK_PAGES;
 /// Rings of the process: batches at a time.
 const RINGS: usize = 4;
@@ -217,8 +217,8 @@ impl<'a, const N: usize> Filling<'a, N> {
         }
     }
 
-    /// Puts over what was read of planned pages what the log has of them; answers how many could
-    /// be, from the first on.
+    /// Puts the log's records of planned pages over the bytes that were read; answers for how many
+    /// pages that could be done, from the first on.
     fn apply_log(&self, Run { page, count, at }: Run) -> Result<u32, FillError> {
         let Some(log) = self.region.log() else { return Ok(count) };
         for index in 0..count {

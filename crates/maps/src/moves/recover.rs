@@ -1,4 +1,4 @@
-//! Recover: a shard whose owner has died is made whole again by who takes it over.
+//! Recover: the thread that takes over the shard of a dead owner makes it whole again.
 //!
 //! | journal | then |
 //! |---|---|

@@ -1,15 +1,16 @@
-//! Settle: the end of an eviction, by who began it or by who took over from the dead.
+//! Settle: the end of an eviction, by the thread that began it or by one that took over from the
+//! dead.
 //!
 //! The pages of the journal have been put into the pipe, in this order, and holes were made of
-//! them. What the pipe gives goes to its slot in shared memory, not to memory of ours: if the
-//! process dies, what is no more in the pipe is in the slot, and the pipe knows how much that is.
-//! So it may be begun again at any point.
+//! them. The pipe is read into its slot in shared memory, not into memory of ours: if the process
+//! dies, bytes that are no more in the pipe are in the slot, and the pipe knows how many they are.
+//! So this may be begun again at any point.
 //!
-//! Pages are written from the slot, all of a batch side by side. Whoever begins again writes what
-//! still differs from its entry: the same bytes to the same places. Only then the slot and the
-//! pages are another's, so a write that its process began must have ended before the shard is taken
-//! over. Those of a call that waits have, for a killed thread ends the call first, and joint writes
-//! have (`writers`).
+//! Pages are written from the slot, all of a batch side by side. A process that begins again writes
+//! the pages that still differ from their entries: the same bytes to the same places. After it the
+//! slot and the pages are another's. So a write that the dead process began must have ended before
+//! the shard is taken over. A write that its thread waits for has: a killed thread ends its call
+//! first. Joint writes have, too (`writers`).
 //!
 //! Guarantees: a page whose final bytes are not those of the file is written to the file, or put
 //! back into RAM; only then its entry ends, and after all of them the journal.
@@ -107,7 +108,7 @@ impl Owned<'_> {
         self.give_pipe_back(pipe);
     }
 
-    /// Brings what is left in the pipe into the slot, behind what is there already.
+    /// Reads the rest of the pipe into the slot, behind the bytes that are there already.
     fn read_pipe(&self, pipe: usize, slot: *mut u8, bytes: usize) {
         let read = || -> Result<()> {
             let held = self.region.pipes[pipe].held_bytes()?;

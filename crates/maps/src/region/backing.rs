@@ -1,8 +1,8 @@
 //! Backing: the file that is mapped; its pages are read and written where they are.
 //!
-//! In a file with a log (`log`) that is the base, which begins behind the log. The base alone is
-//! neither what is current nor what a sync makes durable: `Log::apply`, `log_evicted` and
-//! `log_sync` have the rest.
+//! In a file with a log (`log`) these are the pages of the base, which begins behind the log. The
+//! base alone is neither current nor what a sync makes durable: `Log::apply`, `log_evicted` and
+//! `log_sync` do the rest.
 //!
 //! Guarantees: bytes behind the end of the file are zeros and are never written; the page cache is
 //! passed by where the file system can do that.
@@ -27,12 +27,11 @@ pub enum ReadError {
     Truncated,
     /// The device says so.
     Io(Errno),
-    /// A record of the log is not what was written.
+    /// A record of the log is damaged.
     Damaged,
 }
 
 /// See the file's header.
-#[derive(Debug)]
 pub struct Backing {
     file: DirectFile,
     /// For a last page that is no whole block; none if the file cannot be written.
@@ -133,8 +132,8 @@ impl Backing {
         unsafe { Self::check(into, pages, got, offset, file_bytes) }
     }
 
-    /// Writes pages, as far as the file reaches: what is behind its end, now or when it was
-    /// mapped, is nobody's.
+    /// Writes pages, as far as the file reaches: bytes behind its end, now or when it was mapped,
+    /// belong to nobody.
     ///
     /// # Safety
     /// `from` has `pages` pages, is aligned to one, and nobody changes it meanwhile.
@@ -185,7 +184,7 @@ impl Backing {
         unsafe { writer.write(self.file.as_raw_fd(), writes) }
     }
 
-    /// Makes durable what was written, by whoever.
+    /// Makes durable what any process has written.
     pub fn sync(&self) -> errno::Result<()> {
         match &self.log {
             Some(log) => log.device().sync(),

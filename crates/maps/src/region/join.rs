@@ -4,7 +4,7 @@
 //! open RAM and pipes by the descriptors of any participant that lives. When the last one leaves,
 //! or has died, all of it is gone, and the next one begins anew.
 //!
-//! Guarantees: what was changed is written before the last process that could write it leaves.
+//! Guarantees: changed pages are written before the last process that can write them leaves.
 //! Never: runs in a signal handler.
 //! Threads: one at a time in a process (`table`), one process at a time (the door).
 
@@ -220,8 +220,8 @@ impl Region {
         Ok((control, means))
     }
 
-    /// From here on pages may be changed. When it returns no eviction is under way that believes
-    /// otherwise.
+    /// From here on pages may be changed. When this returns, no eviction is under way that has not
+    /// seen that.
     fn announce_writer(&self, writes: bool) {
         if writes {
             // Also if another one was first: it may have died before it had waited.
@@ -232,8 +232,8 @@ impl Region {
         }
     }
 
-    /// Leaves: writes what was changed if nobody else could, and unmaps. If it cannot be written
-    /// all stays as it was.
+    /// Leaves: writes changed pages if no other process could, and unmaps. If they cannot be
+    /// written, all stays as it was.
     pub(crate) fn close(self: Box<Self>) -> Result<(), (MapError, Box<Region>)> {
         // Its own file, so that the door does not borrow the region.
         let written = self.rendezvous.reopened().map_err(MapError::Folder).and_then(|by| {
@@ -251,7 +251,7 @@ impl Region {
         }
     }
 
-    /// Writes what was changed, if this process can and no other one that lives.
+    /// Writes changed pages, if this process can and no other one that lives.
     pub(crate) fn write_if_last(&self) -> Result<(), MapError> {
         let mut others = self.control.living(&self.rendezvous);
         let is_covered = others.any(|other| other.can_write.load(Relaxed) != 0);
@@ -378,11 +378,11 @@ fn enter(
             continue;
         }
         participant.pid.store(0, Relaxed);
-        // Before it can write: who commits must not rely on what it knew, and finds a writer here
-        // if it finds this count.
+        // Before it can write: a process that commits must not rely on what it knew before, and
+        // finds a writer here if it finds this count.
         participant.is_writer.store(1, Relaxed);
         control.header().writers_began.fetch_add(1, SeqCst);
-        // From here on locks of who was here before are those of a dead one.
+        // From here on the locks of this place's last participant are those of a dead one.
         let epoch = participant.epoch.fetch_add(1, Release) + 1;
         participant.memory.store(memory.as_raw_fd(), Relaxed);
         for (number, pipe) in participant.pipes.iter().zip(pipes) {

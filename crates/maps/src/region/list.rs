@@ -1,4 +1,4 @@
-//! List: the maps that processes of this user have, for who looks from outside.
+//! List: the maps that processes of this user have, for programs that look from outside.
 //!
 //! Never: changes anything.
 //! Threads: any.
@@ -29,7 +29,7 @@ pub struct Process {
 pub struct Listed {
     /// The path under which it was mapped first, or its end.
     pub path: PathBuf,
-    /// Who has it.
+    /// The processes that have it.
     pub processes: Vec<Process>,
     /// Bytes of the file, of the budget, and of pages in RAM.
     pub file_bytes: u64,

@@ -1,12 +1,12 @@
 //! Unmap: which pages leave the page tables of this process before they leave RAM.
 //!
-//! Victims would leave them with the hole, one by one. Here they go together, and where pages are
-//! stored to or were scanned (`fill`), the rest of their 2 MiB goes with them: at a dirty entry
-//! the kernel flushes the TLB before it leaves the page table, once for a page or for all of it.
-//! What was not to leave RAM is mapped again by the kernel when it is touched. Pages leave in the
-//! order in which they came, so a range has all of its pages leave in the time in which RAM is
-//! filled once; about as often it is unmapped as a whole, and the victims in between are mostly in
-//! no page table any more.
+//! The hole would take victims out of the page tables one by one. Here they go together, and where
+//! pages are stored to or were scanned (`fill`), the rest of their 2 MiB goes with them: at a dirty
+//! entry the kernel flushes the TLB before it leaves the page table, once for a page or for all of
+//! it. A page that stays in RAM is mapped again by the kernel when it is touched. Pages leave in
+//! the order in which they came, so all pages of a range leave in the time in which RAM is filled
+//! once; about as often it is unmapped as a whole, and the victims in between are mostly in no page
+//! table any more.
 //!
 //! Guarantees: none; it only saves time. The hole unmaps every page, in every process.
 //! Never: allocates | drops a byte: the memory is shared with its file.
@@ -38,7 +38,7 @@ fn is_of_scan(victims: &[u32]) -> bool {
 }
 
 impl Region {
-    /// Unmaps pages, in ascending order. What is touched again meanwhile leaves with the hole.
+    /// Unmaps pages, in ascending order. Those that are touched again meanwhile leave with the hole.
     pub(crate) fn unmap(&self, victims: &[u32]) {
         let Some(zapper) = ZAPPER.get() else { return };
         const NONE: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };

@@ -128,12 +128,12 @@ pub struct PinSlot {
     pub thread: AtomicU64,
 }
 
-/// What an eviction of a shard is doing, for whoever goes on if its process dies.
+/// What an eviction of a shard is doing, for the process that ends it if its own dies.
 ///
 /// ```text
 ///   IDLE -> SPLICING [take_out]   pages go into the pipe; all of them are still in RAM
 ///   SPLICING -> TAKEN [take_out]  all are in the pipe; they leave RAM, the pipe is read
-///   TAKEN -> IDLE [settle]        what was changed is in the file or in RAM again
+///   TAKEN -> IDLE [settle]        changed pages are in the file, or in RAM again
 /// ```
 pub mod journal {
     /// No eviction.
@@ -255,8 +255,8 @@ impl Control {
         unsafe { &*self.base.add(PARTICIPANTS_AT).cast() }
     }
 
-    /// Those but this process that have the map, all of what is said of them. `rendezvous` is its
-    /// file, or by which it has entered.
+    /// The other processes that have the map. `rendezvous` is its file, or the one by which this
+    /// process has entered.
     pub fn living(&self, rendezvous: &Rendezvous) -> impl Iterator<Item = &Participant> {
         let places = self.participants().iter().enumerate();
         // One that is just coming or leaving has no number.
@@ -285,7 +285,7 @@ impl Control {
         unsafe { &*self.base.add(SHARDS_AT).cast::<Shard>().add(index as usize) }
     }
 
-    /// Where what is read from a pipe goes: `SLOT_BYTES`, which the user of the pipe has alone.
+    /// The slot that a pipe is read into: `SLOT_BYTES`, which the user of the pipe has alone.
     pub fn slot(&self, pipe: usize) -> *mut u8 {
         assert!(pipe < PIPES, "a pipe of the map");
         self.base.wrapping_add(slots_at(self.shards) + pipe * SLOT_BYTES)

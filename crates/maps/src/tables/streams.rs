@@ -1,10 +1,10 @@
-//! Streams: tells scans from random access by the faults of a lane of threads.
+//! Streams: tells scans from random access by the faults of a few threads together.
 //!
-//! A fault on the page that a stream expects next continues it, and doubles what is read together.
-//! Behind a full window more is asked for ahead: then the stream expects the page behind that, and
-//! a fault before it, which was faster than who reads ahead, is of the stream as well.
-//! A lane remembers a few streams; threads of one lane may disturb each other, at a cost of speed
-//! alone.
+//! A fault on the page that a stream expects next continues it, and doubles how many pages are read
+//! together. Behind a full window more pages are asked for ahead: then the stream expects the page
+//! behind those. A fault before it belongs to the stream as well: the scan was faster than the
+//! threads that read ahead. Threads share 16 sets of a few streams; those of one set may disturb
+//! each other, at a cost of speed alone.
 //!
 //! Never: allocates | locks.
 //! Threads: any, also in a signal handler.
@@ -16,8 +16,9 @@ use deepheap_sys::threads::tls;
 use crate::moves::staging::BUFFER_PAGES;
 use crate::tables::control::CHUNK_PAGES;
 
-const LANES: usize = 16;
-/// Streams that a lane remembers.
+/// Sets of streams; threads are spread over them.
+const SETS: usize = 16;
+/// Streams of a set.
 const STREAMS: usize = 4;
 /// Pages that are read together at the second fault of a stream.
 const WINDOW_FIRST: u32 = 4;
@@ -27,7 +28,7 @@ pub const WINDOW_MAX: u32 = BUFFER_PAGES as u32;
 pub const AHEAD: u32 = 6 * WINDOW_MAX;
 
 #[derive(Default)]
-struct Lane {
+struct Set {
     /// The expected page, and from bit 32 on the window.
     streams: [AtomicU64; STREAMS],
     next: AtomicU32,
@@ -38,7 +39,7 @@ struct Lane {
 /// The streams of one map.
 #[derive(Default)]
 pub struct Streams {
-    lanes: [Lane; LANES],
+    sets: [Set; SETS],
     /// The window that the program wants; 0: faults tell.
     fixed: AtomicU32,
 }
@@ -50,12 +51,12 @@ impl Streams {
             0 => {}
             window => return window,
         }
-        let lane = &self.lanes[tls::lane()];
+        let set = &self.sets[tls::lane()];
         // How many pages come before the expected one.
         let before = |word: u64| (word as u32).wrapping_sub(page);
         let is_ahead = |word: u64| (word >> 32) as u32 == WINDOW_MAX && before(word) <= AHEAD;
         let is_of = |word: u64| word >> 32 != 0 && (before(word) == 0 || is_ahead(word));
-        let words = lane.streams.iter().map(|stream| (stream, stream.load(Relaxed)));
+        let words = set.streams.iter().map(|stream| (stream, stream.load(Relaxed)));
         let (stream, window) = match words.into_iter().find(|(_, word)| is_of(*word)) {
             Some((_, word)) if before(word) > 0 => return before(word).min(WINDOW_MAX),
             Some((stream, word)) => {
@@ -63,8 +64,8 @@ impl Streams {
                 (stream, aligned(page, (window * 2).clamp(WINDOW_FIRST, WINDOW_MAX)))
             }
             None => {
-                let next = lane.next.fetch_add(1, Relaxed) as usize;
-                (&lane.streams[next % STREAMS], 1)
+                let next = set.next.fetch_add(1, Relaxed) as usize;
+                (&set.streams[next % STREAMS], 1)
             }
         };
         stream.store(word_of(page.wrapping_add(window), window), Relaxed);
@@ -75,18 +76,18 @@ impl Streams {
     /// nothing behind the window was asked for yet.
     pub fn is_foremost(&self, page: u32) -> bool {
         let word = word_of(page.wrapping_add(WINDOW_MAX), WINDOW_MAX);
-        let lane = &self.lanes[tls::lane()];
+        let set = &self.sets[tls::lane()];
         self.fixed.load(Relaxed) == WINDOW_MAX
-            || lane.streams.iter().any(|stream| stream.load(Relaxed) == word)
+            || set.streams.iter().any(|stream| stream.load(Relaxed) == word)
     }
 
     /// The stream that read this window goes on so many pages behind this one: fewer than asked
     /// were read, or those behind the window were asked for ahead.
     pub fn goes_on(&self, page: u32, window: u32, pages: u32) {
-        let lane = &self.lanes[tls::lane()];
+        let set = &self.sets[tls::lane()];
         let word = word_of(page.wrapping_add(window), window);
         let other = word_of(page.wrapping_add(pages), window);
-        for stream in &lane.streams {
+        for stream in &set.streams {
             let _ = stream.compare_exchange(word, other, Relaxed, Relaxed);
         }
     }
@@ -98,10 +99,10 @@ impl Streams {
 
     /// Counts a fault on a page that was there; answers how many there were in a row.
     pub fn repeats(&self, page: u32) -> u32 {
-        let lane = &self.lanes[tls::lane()];
-        let word = lane.repeat.load(Relaxed);
+        let set = &self.sets[tls::lane()];
+        let word = set.repeat.load(Relaxed);
         let count = if word as u32 == page { (word >> 32) as u32 + 1 } else { 1 };
-        lane.repeat.store(word_of(page, count), Relaxed);
+        set.repeat.store(word_of(page, count), Relaxed);
         count
     }
 }
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(streams.window(page), 64);
         assert!(streams.is_foremost(page));
         streams.goes_on(page, 64, 64 + AHEAD);
-        assert_eq!(streams.window(page + 70), 64, "faster than who reads ahead");
+        assert_eq!(streams.window(page + 70), 64, "faster than the threads that read ahead");
         assert!(!streams.is_foremost(page + 70));
         assert_eq!(streams.window(page + 64 + AHEAD - 5), 5);
         assert_eq!(streams.window(page + 64 + AHEAD), 64, "the scan goes on behind it");
