@@ -174,14 +174,10 @@ impl PageBits {
         if self.is_whole(range.start / PAGES_PER_SPAN) {
             return range.end.checked_sub(1).filter(|_| !range.is_empty());
         }
-        let mut found = None;
-        for (at, mask) in pieces(range) {
+        pieces(range).rev().find_map(|(at, mask)| {
             let word = self.masked(at, mask);
-            if word != 0 {
-                found = Some(at * 64 + 63 - word.leading_zeros() as usize);
-            }
-        }
-        found
+            (word != 0).then(|| at * 64 + 63 - word.leading_zeros() as usize)
+        })
     }
 
     #[inline]
@@ -191,7 +187,7 @@ impl PageBits {
 }
 
 /// The words that `range` covers, each with the mask of its bits in the range.
-fn pieces(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+fn pieces(range: Range<usize>) -> impl DoubleEndedIterator<Item = (usize, u64)> {
     let Range { start, end } = range;
     let words = if start < end { start / 64..end.div_ceil(64) } else { 0..0 };
     words.map(move |at| {

@@ -60,7 +60,7 @@ impl Region {
     #[inline]
     pub(crate) fn log(&self) -> Option<Log<'_>> {
         let file = self.backing.log()?;
-        Some(Log { region: self, file, words: self.control.log_words()? })
+        Some(Log { region: self, file, words: self.tables.log_words()? })
     }
 }
 
@@ -71,7 +71,7 @@ impl<'a> Log<'a> {
 
     /// Hashes of the pieces of a page.
     pub(crate) fn piece_hashes(&self, page: &[u8]) -> PieceHashes {
-        let seed = self.region.control.header().seed.load(Relaxed);
+        let seed = self.region.tables.header().seed.load(Relaxed);
         let mut hashes = [0; PIECES];
         for (hash, piece) in hashes.iter_mut().zip(page.chunks(PIECE_BYTES)) {
             // 0 is none.
@@ -142,7 +142,7 @@ pub(crate) struct OwnedLog<'a> {
 impl Owned<'_> {
     /// The log's part of the shard, if the map has a log.
     pub(crate) fn log(&self) -> Option<OwnedLog<'_>> {
-        let shard = self.region.control.log_shard(self.index)?;
+        let shard = self.region.tables.log_shard(self.index)?;
         Some(OwnedLog { log: self.region.log()?, owned: self, shard })
     }
 

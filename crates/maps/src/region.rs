@@ -1,7 +1,7 @@
 //! Region: one map of this process: the addresses, the RAM, the file and the shared tables.
 //!
 //! This file has the parts alone. Other files use them: `join` and `resize` beside this one, and
-//! `tables/ownership` (the locks of shards), `tables/entries` (the pages that a shard has in RAM),
+//! `tables/member` (the locks of shards), `tables/entries` (the pages that a shard has in RAM),
 //! `moves/fill` (pages come), `moves/evict` with `settle` (pages go), `moves/recover` (the dead).
 //!
 //! Guarantees: none of it changes while the map is used, but in the child of a fork.
@@ -23,14 +23,14 @@ use deepheap_sys::files::sparse_file::{Placement, SparseFile};
 use deepheap_sys::memory::mapping;
 use deepheap_sys::memory::page_pipe::PagePipe;
 use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
-use deepheap_sys::threads::rendezvous::Rendezvous;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::error::MapError;
 use crate::moves::staging;
 use crate::region::backing::Backing;
 use crate::region::ranges::Ranges;
-use crate::tables::control::{Control, PIPES};
+use crate::tables::control::PIPES;
+use crate::tables::member::Member;
 use crate::tables::streams::Streams;
 
 /// One map of this process.
@@ -38,18 +38,13 @@ pub struct Region {
     /// Where it is mapped, and how far.
     pub(crate) base: usize,
     pub(crate) bytes: usize,
-    pub(crate) control: Control,
-    pub(crate) rendezvous: Rendezvous,
+    pub(crate) tables: Member,
     pub(crate) memory: SparseFile,
     pub(crate) pipes: [PagePipe; PIPES],
     pub(crate) backing: Backing,
     pub(crate) watch: Watch,
     /// When ranges left page tables (`unmap`).
     pub(crate) ranges: Ranges,
-    /// The process's place among the participants.
-    pub(crate) place: usize,
-    /// How its locks are marked: place and epoch.
-    pub(crate) mark: u32,
     pub(crate) streams: Streams,
 }
 
@@ -122,13 +117,13 @@ impl Region {
     pub(crate) unsafe fn hash(&self, page: *const u8) -> Hash {
         // SAFETY: the caller's promise.
         let bytes = unsafe { core::slice::from_raw_parts(page, PAGE) };
-        let hash = xxh3_128_with_seed(bytes, self.control.header().seed.load(Relaxed));
+        let hash = xxh3_128_with_seed(bytes, self.tables.header().seed.load(Relaxed));
         Hash(hash as u64, (hash >> 64) as u64)
     }
 
     /// Bytes of the file when it was mapped last.
     pub(crate) fn file_bytes(&self) -> u64 {
-        self.control.header().file_bytes.load(Relaxed)
+        self.tables.header().file_bytes.load(Relaxed)
     }
 
     /// Pages of it.
@@ -164,7 +159,7 @@ impl Region {
     /// Corrects the count of pages in RAM by the memory's own.
     pub(crate) fn recount(&self) {
         if let Ok(bytes) = self.memory.resident_bytes() {
-            self.control.header().resident.store(bytes / PAGE as u64, Relaxed);
+            self.tables.header().resident.store(bytes / PAGE as u64, Relaxed);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::tables::ownership::Owned;
 pub fn check_invariants(address: *const u8) -> Result<(), String> {
     let region = find(address as usize).ok_or("no map")?;
     let _blocked = Blocked::all();
-    let all: Vec<_> = (0..region.control.shards()).map(|index| region.own(index)).collect();
+    let all: Vec<_> = (0..region.tables.shards()).map(|index| region.own(index)).collect();
     let mut entries = 0;
     for (index, owned) in all.iter().enumerate() {
         if owned.journal.load(Relaxed) != journal::IDLE {
@@ -48,7 +48,7 @@ pub fn check_invariants(address: *const u8) -> Result<(), String> {
     if resident != entries {
         return Err(format!("{resident} pages are in RAM, {entries} have entries"));
     }
-    let users = &region.control.header().pipe_users;
+    let users = &region.tables.header().pipe_users;
     match users.iter().position(|user| user.load(Relaxed) != 0) {
         Some(pipe) => Err(format!("pipe {pipe} is in use")),
         None => Ok(()),

@@ -2,5 +2,6 @@
 
 pub(crate) mod control;
 pub(crate) mod entries;
+pub(crate) mod member;
 pub(crate) mod ownership;
 pub(crate) mod streams;

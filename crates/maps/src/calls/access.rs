@@ -190,10 +190,10 @@ pub fn stats(address: *const u8) -> Result<Stats, MapError> {
 
 impl Region {
     pub(crate) fn stats(&self) -> Stats {
-        let header = self.control.header();
+        let header = self.tables.header();
         let counts = &header.counts;
         let resident = self.memory.resident_bytes();
-        let others = self.control.living(&self.rendezvous).count();
+        let others = self.tables.others().count();
         Stats {
             file_bytes: self.file_bytes(),
             budget_bytes: header.budget_bytes.load(Relaxed),

@@ -42,7 +42,7 @@ impl Region {
 
     /// Err: a sync has failed before, and nobody knows what is durable.
     pub(crate) fn check_synced(&self) -> Result<(), Errno> {
-        match self.control.header().sync_error.load(Relaxed) {
+        match self.tables.header().sync_error.load(Relaxed) {
             0 => Ok(()),
             errno => Err(Errno::from_raw(errno as i32)),
         }
@@ -51,7 +51,7 @@ impl Region {
     /// Has the device make durable what was written.
     pub(crate) fn sync_device(&self) -> Result<(), Errno> {
         self.check_synced()?;
-        let failed = &self.control.header().sync_error;
+        let failed = &self.tables.header().sync_error;
         self.backing.sync().inspect_err(|errno| failed.store(errno.raw() as u32, Relaxed))
     }
 
@@ -60,7 +60,7 @@ impl Region {
         for owned in self.shards_of(pages.clone()) {
             let mut places = [0; ENTRIES];
             for some in owned.pages_in(pages, &mut places).chunks_mut(BATCH) {
-                let count = self.unpinned(some);
+                let count = self.tables.unpinned(some);
                 owned.evict(&mut some[..count]);
             }
         }
@@ -69,10 +69,10 @@ impl Region {
     /// Each shard that has pages of the range, owned one after the other; a shard may come again.
     pub(crate) fn shards_of(&self, pages: Range<u32>) -> impl Iterator<Item = Owned<'_>> {
         let chunks = pages.start / CHUNK_PAGES..pages.end.div_ceil(CHUNK_PAGES);
-        let is_small = chunks.len() < self.control.shards() as usize;
-        let count = if is_small { chunks.len() as u32 } else { self.control.shards() };
+        let is_small = chunks.len() < self.tables.shards() as usize;
+        let count = if is_small { chunks.len() as u32 } else { self.tables.shards() };
         (0..count).map(move |index| match is_small {
-            true => self.own(self.control.shard_of((chunks.start + index) * CHUNK_PAGES)),
+            true => self.own(self.tables.shard_of((chunks.start + index) * CHUNK_PAGES)),
             false => self.own(index),
         })
     }
@@ -130,7 +130,7 @@ impl Owned<'_> {
         if run == 0 {
             return Ok(());
         }
-        let header = self.region.control.header();
+        let header = self.region.tables.header();
         let offset = Region::offset_of(first);
         let file_bytes = self.region.file_bytes();
         // SAFETY: pages of the buffer, which is ours.

@@ -32,6 +32,7 @@ use deepheap_sys::threads::{thread, tls};
 use crate::moves::fill::FillError;
 use crate::region::Region;
 use crate::tables::control::{PINS_MAX, PinSlot};
+use crate::tables::member::Member;
 use crate::tables::streams::WINDOW_MAX;
 
 /// Pins that wait for room together, all of one thread's: more than a call has buffers.
@@ -72,14 +73,14 @@ impl Region {
     pub(crate) fn pin(&self, first: u32, count: u32, kind: PinKind) -> Result<(), TooMuch> {
         // This one, and behind it those of the thread's calls that were given back for it.
         let (mut pins, mut len) = ([word_of(first, count); TOGETHER_MAX], 1);
-        while !self.try_pin(&pins[..len], kind) {
+        while !self.tables.try_pin(&pins[..len], kind) {
             if kind == PinKind::Wish {
                 return Err(TooMuch);
             }
             // A thread that waits has nothing pinned. Otherwise two threads could wait for each
             // other, and a call of several buffers for itself.
             let given_back = len;
-            for slot in self.slots_of_thread() {
+            for slot in self.tables.slots_of_thread() {
                 let word = slot.pages.load(Relaxed);
                 if len < TOGETHER_MAX && slot.end(word) {
                     pins[len] = word;
@@ -102,11 +103,13 @@ impl Region {
         }
         Ok(())
     }
+}
 
+impl Member {
     /// Fills slots in for all of these pins, the first one of this kind and the others of calls, or
     /// for none: there is no room.
     fn try_pin(&self, pins: &[u64], kind: PinKind) -> bool {
-        let pages = self.control.header().budget_pages.load(Relaxed);
+        let pages = self.header().budget_pages.load(Relaxed);
         let (slots, most) = match kind {
             PinKind::Call | PinKind::Object => (PINS_MAX, pages / 2),
             PinKind::Wish => (PINS_MAX / 2, pages / 4),
@@ -162,13 +165,13 @@ impl Region {
 
     /// All slots that were ever used.
     fn used_slots(&self) -> impl Iterator<Item = &PinSlot> {
-        let used = self.control.header().pins_used.load(SeqCst) as usize;
-        self.control.pins()[..used.min(PINS_MAX)].iter()
+        let used = self.header().pins_used.load(SeqCst) as usize;
+        self.pins()[..used.min(PINS_MAX)].iter()
     }
 
     /// A slot that nobody has, or that a dead process has, among the first ones; without pages.
     fn take_slot(&self, among: usize) -> Option<&PinSlot> {
-        let slots = &self.control.pins()[..among];
+        let slots = &self.pins()[..among];
         let is_taken = |from: u32, slot: &PinSlot| {
             slot.owner.compare_exchange(from, self.mark, Acquire, Relaxed).is_ok()
         };
@@ -180,7 +183,7 @@ impl Region {
             })
         })?;
         slots[index].pages.store(0, Release);
-        self.control.header().pins_used.fetch_max(index as u32 + 1, SeqCst);
+        self.header().pins_used.fetch_max(index as u32 + 1, SeqCst);
         Some(&slots[index])
     }
 

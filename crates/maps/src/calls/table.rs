@@ -215,7 +215,7 @@ pub fn write_all() {
 /// Handles a fault in a map; `NotOurs` for all else.
 pub fn on_fault(fault: &Fault) -> Verdict {
     let Some(region) = find(fault.address) else { return Verdict::NotOurs };
-    region.control.header().counts.faults.fetch_add(1, Relaxed);
+    region.tables.header().counts.faults.fetch_add(1, Relaxed);
     let page = region.page_of(fault.address);
     let window = region.streams.window(page);
     if window == WINDOW_MAX {
@@ -245,7 +245,7 @@ pub fn on_fault(fault: &Fault) -> Verdict {
 
 /// Asks for what comes behind a full window, if there is RAM for it.
 fn read_behind(region: &Region, address: usize, page: u32) {
-    let budget = region.control.header().budget_pages.load(Relaxed);
+    let budget = region.tables.header().budget_pages.load(Relaxed);
     let first = page.saturating_add(WINDOW_MAX);
     if u64::from(AHEAD) <= budget / AHEAD_PART
         && first < region.mapped_pages()
@@ -298,7 +298,7 @@ fn explain(region: &Region, address: usize, error: FillError) {
 pub(crate) fn wake_evictor(region: &Region) {
     let wants_folding = || region.log().is_some_and(|log| log.wants_folding());
     if region.excess(region.spare()) > 0 || wants_folding() {
-        let may_write = region.control.header().was_writable.load(Relaxed) != 0;
+        let may_write = region.tables.header().was_writable.load(Relaxed) != 0;
         let wanted = if may_write { (1 << EVICTORS) - 1 } else { 1 };
         if WANTED.fetch_or(wanted, SeqCst) & wanted != wanted {
             EVICTOR.notify(EVICTORS as u32);
@@ -451,7 +451,7 @@ pub fn pin(address: usize, length: usize, kind: PinKind) -> Result<(), TooMuch> 
 /// Ends one pin of the same range.
 pub fn unpin(address: usize, length: usize) {
     if let Some((region, first, count)) = pages_from(address, length) {
-        region.unpin(first, count);
+        region.tables.unpin(first, count);
     }
 }
 
@@ -459,7 +459,7 @@ pub fn unpin(address: usize, length: usize) {
 pub fn unpin_thread() {
     for index in 0..USED.load(Acquire) {
         let _blocked = Blocked::all();
-        with(index, Region::unpin_thread);
+        with(index, |region| region.tables.unpin_thread());
     }
 }
 

@@ -20,7 +20,7 @@ use crate::log::Log;
 use crate::log::tables::{Logged, Tail};
 use crate::moves::staging::SCRATCH_PAGES;
 use crate::region::backing::ReadError;
-use crate::tables::ownership::Held;
+use crate::tables::member::Held;
 
 /// Pages that a record can lie on.
 pub(crate) const RECORD_PAGES: usize = SCRATCH_PAGES;
@@ -34,7 +34,7 @@ pub(crate) struct Frame<'a> {
 impl<'a> Log<'a> {
     /// Takes the frame; waits for it.
     pub(crate) fn frame(&self) -> Frame<'a> {
-        Frame { log: *self, _held: self.region.hold(&self.words.frame_lock) }
+        Frame { log: *self, _held: self.region.tables.hold(&self.words.frame_lock) }
     }
 
     /// Appends a record; answers its position. ENOSPC: the log is full.
@@ -45,7 +45,7 @@ impl<'a> Log<'a> {
 
 impl Frame<'_> {
     fn bytes(&mut self) -> &mut [u8] {
-        let frame = self.log.region.control.log_frame();
+        let frame = self.log.region.tables.log_frame();
         // SAFETY: so many bytes of the tables, which the holder of the lock has alone.
         unsafe { core::slice::from_raw_parts_mut(frame, FRAME_BYTES) }
     }

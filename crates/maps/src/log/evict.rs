@@ -39,7 +39,7 @@ impl OwnedLog<'_> {
                 Ok(()) => logged |= 1 << index,
                 Err(Errno::ENOSPC) => {}
                 Err(_) => {
-                    let counts = &self.owned.region.control.header().counts;
+                    let counts = &self.owned.region.tables.header().counts;
                     counts.write_errors.fetch_add(1, Relaxed);
                 }
             }
@@ -95,7 +95,7 @@ impl Log<'_> {
         let mut writes = [Write::new(self.file.shape().place_of_page(page), bytes)];
         self.file.device().write(&mut writes);
         writes[0].result?;
-        self.region.control.header().counts.pages_written.fetch_add(1, Relaxed);
+        self.region.tables.header().counts.pages_written.fetch_add(1, Relaxed);
         Ok(())
     }
 }

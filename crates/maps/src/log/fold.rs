@@ -53,7 +53,7 @@ impl Log<'_> {
             return false;
         }
         let before = self.words.pages_folded.load(Relaxed);
-        let _held = self.region.hold(&self.words.fold_lock);
+        let _held = self.region.tables.hold(&self.words.fold_lock);
         // Another thread was at it, and has made room.
         if self.words.pages_folded.load(Relaxed) != before {
             return true;
@@ -64,7 +64,7 @@ impl Log<'_> {
         match folded {
             Ok(did) => did,
             Err(errno) => {
-                self.region.control.header().counts.write_errors.fetch_add(1, Relaxed);
+                self.region.tables.header().counts.write_errors.fetch_add(1, Relaxed);
                 deepheap_sys::say!("a map's log cannot be brought into its pages now: ", errno);
                 false
             }
@@ -76,7 +76,7 @@ impl Log<'_> {
         let mut all = Pass::default();
         {
             let buffer = Buffer::take();
-            for shard in 0..self.region.control.shards() {
+            for shard in 0..self.region.tables.shards() {
                 let owned = self.region.own(shard);
                 owned.log().map_or(Ok(()), |log| log.fold_old(&buffer, &mut all))?;
             }
@@ -112,7 +112,7 @@ impl Log<'_> {
         }
         {
             // A commit that is under way ends first. One that begins later finds no old page.
-            let _held = self.region.hold(&self.words.commit_lock);
+            let _held = self.region.tables.hold(&self.words.commit_lock);
             if self.words.is_relogging.load(Acquire) != 0 {
                 return Ok(false);
             }
@@ -148,7 +148,7 @@ impl Log<'_> {
         for _ in 0..2 {
             self.fold_all();
         }
-        let _held = self.region.hold(&self.words.fold_lock);
+        let _held = self.region.tables.hold(&self.words.fold_lock);
         let start = self.words.start.load(Relaxed);
         let tail = Tail::of(self.words);
         if tail.is_empty() && tail.position == start {
@@ -242,7 +242,7 @@ impl OwnedLog<'_> {
         writes.iter().try_for_each(|write| write.result)?;
         self.owned
             .region
-            .control
+            .tables
             .header()
             .counts
             .pages_written

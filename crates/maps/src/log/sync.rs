@@ -55,7 +55,7 @@ impl Region {
 
 impl Log<'_> {
     fn commit(&self, pages: Range<u32>) -> Result<(), SyncError> {
-        let _held = self.region.hold(&self.words.commit_lock);
+        let _held = self.region.tables.hold(&self.words.commit_lock);
         self.region.check_synced().map_err(SyncError::Sync)?;
         let was_relogging = self.words.is_relogging.load(Relaxed) != 0;
         let is_all = pages.start == 0 && pages.end >= self.region.file_pages();
@@ -111,7 +111,7 @@ impl OwnedLog<'_> {
             }
             // After the pages were protected: a device that writes to the page since before that
             // is not told of any more, and has it pinned until it has ended.
-            let is_pinned = self.owned.region.unpinned(&mut [page]) == 0;
+            let is_pinned = self.owned.region.tables.unpinned(&mut [page]) == 0;
             self.shard.doubts[entry].store(u8::from(is_pinned), Relaxed);
             let bytes = buffer.page(0);
             // SAFETY: a page of the buffer, which is ours.
@@ -131,7 +131,7 @@ impl OwnedLog<'_> {
                 self.log_pieces(page, bytes, changed)
             };
             if let Err(errno) = written {
-                let counts = &self.owned.region.control.header().counts;
+                let counts = &self.owned.region.tables.header().counts;
                 counts.write_errors.fetch_add(u64::from(errno != Errno::ENOSPC), Relaxed);
                 return Err(SyncError::Write(errno));
             }

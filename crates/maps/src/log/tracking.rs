@@ -80,14 +80,14 @@ impl Log<'_> {
         if !region.watch.is_tracked {
             return 0;
         }
-        let began = region.control.header().writers_began.load(SeqCst);
-        let others = region.control.participants().iter().enumerate();
-        let mut others = others.filter(|(place, _)| *place != region.place);
+        let began = region.tables.header().writers_began.load(SeqCst);
+        let others = region.tables.participants().iter().enumerate();
+        let mut others = others.filter(|(place, _)| *place != region.tables.place);
         let has_others = others.any(|(place, participant)| {
-            participant.is_writer.load(Acquire) != 0 && region.rendezvous.is_locked(place)
+            participant.is_writer.load(Acquire) != 0 && region.tables.rendezvous.is_locked(place)
         });
         // Ours is not 0.
-        if has_others { 0 } else { u64::from(region.mark) << 32 | u64::from(began) }
+        if has_others { 0 } else { u64::from(region.tables.mark) << 32 | u64::from(began) }
     }
 }
 

@@ -32,9 +32,9 @@ impl Region {
     /// Counts `pages` as in RAM, and evicts if that is too much. False: RAM is full, and nothing
     /// can leave it.
     pub(crate) fn make_room(&self, pages: u64) -> bool {
-        let header = self.control.header();
+        let header = self.tables.header();
         header.resident.fetch_add(pages, Relaxed);
-        let shards = self.control.shards();
+        let shards = self.tables.shards();
         let (mut idle, mut busy) = (0, 0);
         while self.excess(0) > 0 {
             let next = header.hand.fetch_add(1, Relaxed) & (shards - 1);
@@ -64,26 +64,26 @@ impl Region {
     /// Gives back what `make_room` has counted and did not come.
     pub(crate) fn uncount(&self, pages: u64) {
         let less = |resident: u64| Some(resident.saturating_sub(pages));
-        let _ = self.control.header().resident.fetch_update(Relaxed, Relaxed, less);
+        let _ = self.tables.header().resident.fetch_update(Relaxed, Relaxed, less);
     }
 
     /// Pages that are kept free for faults: the evictor begins when there are fewer, and ends at
     /// twice as many.
     pub(crate) fn spare(&self) -> u64 {
-        (self.control.header().budget_pages.load(Relaxed) / 64).clamp(16, 4096)
+        (self.tables.header().budget_pages.load(Relaxed) / 64).clamp(16, 4096)
     }
 
     /// Pages in RAM beyond the budget less `spare`.
     pub(crate) fn excess(&self, spare: u64) -> u64 {
-        let header = self.control.header();
+        let header = self.tables.header();
         let limit = header.budget_pages.load(Relaxed).saturating_sub(spare);
         header.resident.load(Relaxed).saturating_sub(limit)
     }
 
     /// Evicts the oldest pages of the next shard; answers how many went.
     pub(crate) fn evict_some(&self) -> usize {
-        let next = self.control.header().hand.fetch_add(1, Relaxed);
-        match self.try_own(next & (self.control.shards() - 1)) {
+        let next = self.tables.header().hand.fetch_add(1, Relaxed);
+        match self.try_own(next & (self.tables.shards() - 1)) {
             Some(owned) => owned.evict_oldest().gone,
             None => 0,
         }
@@ -98,7 +98,7 @@ impl Owned<'_> {
         for _ in 0..self.used().div_ceil(wanted) {
             let mut victims = [0u32; BATCH];
             let count = self.find_oldest(&mut victims[..wanted]);
-            let count = self.region.unpinned(&mut victims[..count]);
+            let count = self.region.tables.unpinned(&mut victims[..count]);
             if count > 0 {
                 return self.evict(&mut victims[..count]);
             }
@@ -123,7 +123,7 @@ impl Owned<'_> {
     /// Evicts these pages, all of which have entries and no pin.
     pub(crate) fn evict(&self, victims: &mut [u32]) -> Settled {
         victims.sort_unstable();
-        let header = self.region.control.header();
+        let header = self.region.tables.header();
         let is_clean = header.was_writable.load(Acquire) == 0;
         let settled = if is_clean {
             self.region.unmap(victims);
@@ -158,7 +158,7 @@ impl Owned<'_> {
     }
 
     fn claim_pipe(&self) -> Option<usize> {
-        let users = &self.region.control.header().pipe_users;
+        let users = &self.region.tables.header().pipe_users;
         let mine = self.index + 1;
         let first = self.index as usize;
         let mut pipes = (first..first + PIPES).map(|pipe| pipe % PIPES);
@@ -176,7 +176,7 @@ impl Owned<'_> {
     /// write leaves changed pages to those who can.
     fn choose(&self, pipe: usize, victims: &mut [u32]) -> usize {
         let can_write = self.region.backing.can_write();
-        let slot = self.region.control.slot(pipe);
+        let slot = self.region.tables.slot(pipe);
         let mut count = 0;
         for index in 0..victims.len() {
             let page = victims[index];

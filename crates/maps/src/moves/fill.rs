@@ -84,7 +84,7 @@ impl<'a, const N: usize> Filling<'a, N> {
 
     /// The owned shard of a page.
     pub(crate) fn of(&self, page: u32) -> Option<&Owned<'a>> {
-        let index = self.region.control.shard_of(page);
+        let index = self.region.tables.shard_of(page);
         self.owned.iter().flatten().map(|(owned, _)| owned).find(|owned| owned.index == index)
     }
 
@@ -107,7 +107,7 @@ impl<'a, const N: usize> Filling<'a, N> {
             if self.owned.iter().all(Option::is_some) {
                 return false;
             }
-            let shard = self.region.control.shard_of(page);
+            let shard = self.region.tables.shard_of(page);
             let Some(owned) = self.region.try_own(shard) else { return false };
             self.add(owned);
         }
@@ -122,7 +122,7 @@ impl<'a, const N: usize> Filling<'a, N> {
         if !self.claim(page) {
             return false;
         }
-        let index = self.region.control.shard_of(page);
+        let index = self.region.tables.shard_of(page);
         let mut all = self.owned.iter_mut().flatten();
         let Some((owned, planned)) = all.find(|(owned, _)| owned.index == index) else {
             return false;
@@ -141,7 +141,7 @@ impl<'a, const N: usize> Filling<'a, N> {
     /// Fills a page that is not there, and up to `window` pages from it on; answers how many came.
     fn fill(mut self, page: u32, window: u32) -> Result<u32, FillError> {
         let region = self.region;
-        let first = region.own(region.control.shard_of(page));
+        let first = region.own(region.tables.shard_of(page));
         if let Some(entry) = first.find(page) {
             if region.is_in_memory(page) {
                 return Ok(0);
@@ -171,7 +171,7 @@ impl<'a, const N: usize> Filling<'a, N> {
         }
         run.count = self.apply_log(run)?;
         self.install(run)?;
-        region.control.header().counts.pages_read.fetch_add(u64::from(run.count), Relaxed);
+        region.tables.header().counts.pages_read.fetch_add(u64::from(run.count), Relaxed);
         Ok(run.count)
     }
 
@@ -340,7 +340,7 @@ impl Filling<'_, BUFFER_PAGES> {
         self.read_each(&runs[..count], |index, whole| {
             came += self.bring(Run { count: whole, ..runs[index] });
         });
-        self.region.control.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
+        self.region.tables.header().counts.pages_read.fetch_add(u64::from(came), Relaxed);
         (came, passed)
     }
 }
@@ -353,7 +353,7 @@ impl Region {
         if page >= end {
             return Err(FillError::Beyond);
         }
-        let budget = self.control.header().budget_pages.load(Relaxed) as u32;
+        let budget = self.tables.header().budget_pages.load(Relaxed) as u32;
         let window = window.min(end - page).min(budget / 8).clamp(1, WINDOW_MAX);
         let once = || Filling::<SHARDS_OF_SCAN>::new(self).fill(page, window);
         let mut filled = Err(FillError::NoRoom);

@@ -73,14 +73,14 @@ impl Region {
                 owned.note_ghost(page);
             }
         });
-        self.control.header().counts.pages_read.fetch_add(pages_read, Relaxed);
+        self.tables.header().counts.pages_read.fetch_add(pages_read, Relaxed);
         copied
     }
 
     /// Whether a page that is read takes RAM; if so it is counted, and planned.
     fn admit(&self, filling: &mut Filling<'_, BUFFER_PAGES>, page: u32) -> bool {
         let was_there = filling.of(page).is_some_and(|owned| owned.is_ghost(page));
-        let resident = &self.control.header().resident;
+        let resident = &self.tables.header().resident;
         resident.fetch_add(1, Relaxed);
         let spare = if was_there { 0 } else { RAM_TO_SPARE * self.spare() };
         let admitted = self.excess(spare) == 0 && filling.plan(page);

@@ -14,21 +14,22 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::region::Region;
 use crate::tables::control::{ENTRIES, journal};
-use crate::tables::ownership::{Held, Owned};
+use crate::tables::member::Held;
+use crate::tables::ownership::Owned;
 
 impl Region {
     /// Waits for a shard; whole.
     pub(crate) fn own(&self, index: u32) -> Owned<'_> {
-        self.owned(index, self.hold(&self.control.shard(index).lock))
+        self.owned(index, self.tables.hold(&self.tables.shard(index).lock))
     }
 
     /// A shard that nobody has now; whole.
     pub(crate) fn try_own(&self, index: u32) -> Option<Owned<'_>> {
-        Some(self.owned(index, self.try_hold(&self.control.shard(index).lock)?))
+        Some(self.owned(index, self.tables.try_hold(&self.tables.shard(index).lock)?))
     }
 
     fn owned<'a>(&'a self, index: u32, held: Held<'a>) -> Owned<'a> {
-        let owned = Owned { region: self, shard: self.control.shard(index), index, held };
+        let owned = Owned { region: self, shard: self.tables.shard(index), index, held };
         if owned.held.is_inherited {
             owned.repair();
         }
@@ -37,10 +38,10 @@ impl Region {
 
     /// Ends the evictions of dead processes, whose pipes others wait for.
     pub(crate) fn reap_pipes(&self) {
-        for user in &self.control.header().pipe_users {
+        for user in &self.tables.header().pipe_users {
             let user = user.load(Relaxed);
             if user != 0 {
-                drop(self.try_own((user - 1).min(self.control.shards() - 1)));
+                drop(self.try_own((user - 1).min(self.tables.shards() - 1)));
             }
         }
     }
@@ -48,7 +49,7 @@ impl Region {
 
 impl Owned<'_> {
     fn repair(&self) {
-        let header = self.region.control.header();
+        let header = self.region.tables.header();
         header.counts.repairs.fetch_add(1, Relaxed);
         // The dead may have died between the two.
         self.recount();

@@ -52,7 +52,7 @@ impl Owned<'_> {
     pub(crate) fn settle(&self, may_be_there: bool) -> Settled {
         let pipe = self.pipe.load(Relaxed) as usize;
         let count = (self.batch.load(Relaxed) as usize).min(BATCH);
-        let slot = self.region.control.slot(pipe);
+        let slot = self.region.tables.slot(pipe);
         self.read_pipe(pipe, slot, count * PAGE);
         let pages: [u32; BATCH] =
             core::array::from_fn(|index| self.batch_pages[index].load(Relaxed));
@@ -95,13 +95,13 @@ impl Owned<'_> {
     /// Ends the journal, and gives back a pipe that is empty.
     fn give_pipe_back(&self, pipe: usize) {
         self.journal.store(journal::IDLE, Release);
-        self.region.control.header().pipe_users[pipe].store(0, Release);
+        self.region.tables.header().pipe_users[pipe].store(0, Release);
     }
 
     /// Ends an eviction of which no page has left RAM.
     pub(crate) fn drop_pipe(&self, pipe: usize) {
         // SAFETY: the slot is ours, with the pipe.
-        let emptied = unsafe { self.region.pipes[pipe].discard(self.region.control.slot(pipe)) };
+        let emptied = unsafe { self.region.pipes[pipe].discard(self.region.tables.slot(pipe)) };
         if let Err(errno) = emptied {
             Region::broken("pipe", errno);
         }
@@ -137,7 +137,7 @@ impl Owned<'_> {
             count += 1;
         }
         let (writes, file_bytes) = (&writes[..count], self.region.file_bytes());
-        let (backing, counts) = (&self.region.backing, &self.region.control.header().counts);
+        let (backing, counts) = (&self.region.backing, &self.region.tables.header().counts);
         // SAFETY: pages of the slot, which nobody changes now.
         let together =
             |writer: &mut _| unsafe { backing.write_together(writer, writes, file_bytes) };

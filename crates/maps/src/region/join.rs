@@ -35,7 +35,7 @@ use crate::tables::control::{
     BUDGET_MIN, Control, Header, MAGIC, PATH_BYTES, PIPES, Participant, VERSION, Writes, bytes_of,
     bytes_told, plan,
 };
-use crate::tables::ownership::mark_of;
+use crate::tables::member::{Member, mark_of};
 use crate::tables::streams::Streams;
 
 /// The most pages of a file: a page plus one fits in 32 bits.
@@ -140,15 +140,12 @@ impl Region {
             let region = Region {
                 base,
                 bytes,
-                control,
-                rendezvous,
+                tables: Member { control, rendezvous, place, mark },
                 memory,
                 pipes,
                 backing,
                 watch,
                 ranges,
-                place,
-                mark,
                 streams: Streams::default(),
             };
             region.announce_writer(request.writes);
@@ -225,8 +222,8 @@ impl Region {
     fn announce_writer(&self, writes: bool) {
         if writes {
             // Also if another one was first: it may have died before it had waited.
-            self.control.header().was_writable.store(1, SeqCst);
-            for shard in 0..self.control.shards() {
+            self.tables.header().was_writable.store(1, SeqCst);
+            for shard in 0..self.tables.shards() {
                 drop(self.own(shard));
             }
         }
@@ -236,11 +233,11 @@ impl Region {
     /// written, all stays as it was.
     pub(crate) fn close(self: Box<Self>) -> Result<(), (MapError, Box<Region>)> {
         // Its own file, so that the door does not borrow the region.
-        let written = self.rendezvous.reopened().map_err(MapError::Folder).and_then(|by| {
+        let written = self.tables.rendezvous.reopened().map_err(MapError::Folder).and_then(|by| {
             let door = by.door().map_err(MapError::Folder)?;
             self.write_if_last()?;
-            self.participant().pid.store(0, Release);
-            if let Some(door) = door.filter(|_| !self.rendezvous.has_others()) {
+            self.tables.participant().pid.store(0, Release);
+            if let Some(door) = door.filter(|_| !self.tables.rendezvous.has_others()) {
                 door.remove();
             }
             Ok(())
@@ -253,12 +250,12 @@ impl Region {
 
     /// Writes changed pages, if this process can and no other one that lives.
     pub(crate) fn write_if_last(&self) -> Result<(), MapError> {
-        let mut others = self.control.living(&self.rendezvous);
+        let mut others = self.tables.others();
         let is_covered = others.any(|other| other.can_write.load(Relaxed) != 0);
         if is_covered || !self.backing.can_write() {
             return Ok(());
         }
-        if self.control.header().was_writable.load(Acquire) == 0 {
+        if self.tables.header().was_writable.load(Acquire) == 0 {
             return Ok(());
         }
         match self.log() {
@@ -270,36 +267,30 @@ impl Region {
 
     /// Whether this process has mapped the file to write.
     pub(crate) fn is_writer(&self) -> bool {
-        self.participant().is_writer.load(Relaxed) != 0
-    }
-
-    fn participant(&self) -> &Participant {
-        &self.control.participants()[self.place]
+        self.tables.participant().is_writer.load(Relaxed) != 0
     }
 
     /// In the child of a fork: becomes a participant of its own, before anything is touched: the
     /// child's mapping is not registered, and holes would be filled with zeros.
     pub(crate) fn after_fork(&mut self) -> Result<(), Errno> {
-        let rendezvous = self.rendezvous.reopened()?;
+        let rendezvous = self.tables.rendezvous.reopened()?;
         let door = rendezvous.door()?;
         let (writes, can_write) = (self.is_writer(), self.backing.can_write());
         let (memory, pipes) = (&self.memory, &self.pipes);
-        let (place, mark) = enter(&rendezvous, &self.control, memory, pipes, writes, can_write)?;
+        let (place, mark) = enter(&rendezvous, &self.tables, memory, pipes, writes, can_write)?;
         drop(door);
         self.watch = Watch::open(self.log().is_some(), writes)?;
         self.watch.register(self.base, self.bytes)?;
         // The parent's death is seen when nobody has its open file any more: neither the descriptor
         // nor a mapping that was made by it.
-        let (bytes, shards) = (self.control.bytes(), self.control.shards());
+        let (bytes, shards) = (self.tables.bytes(), self.tables.shards());
         let base = rendezvous.map(bytes)?;
         // SAFETY: just mapped; the same tables.
-        self.control = unsafe { Control::new(base, bytes, shards) };
+        let control = unsafe { Control::new(base, bytes, shards) };
         if let Some(log) = self.backing.log() {
             log.device().after_fork();
         }
-        self.rendezvous = rendezvous;
-        self.place = place;
-        self.mark = mark;
+        self.tables = Member { control, rendezvous, place, mark };
         Ok(())
     }
 }

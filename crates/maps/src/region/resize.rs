@@ -54,7 +54,7 @@ impl Region {
         if length != now && self.backing.file().is_device() {
             return Err(MapError::FixedLength);
         }
-        let rendezvous = self.rendezvous.reopened().map_err(MapError::Folder)?;
+        let rendezvous = self.tables.rendezvous.reopened().map_err(MapError::Folder)?;
         // Nobody joins meanwhile.
         let door = rendezvous.door().map_err(MapError::Folder)?;
         let noted = self.file_bytes();
@@ -79,17 +79,17 @@ impl Region {
     fn note_length(&self, noted: u64, length: u64) -> Result<(), MapError> {
         let end = noted.min(length);
         if end.is_multiple_of(PAGE as u64) {
-            self.control.header().file_bytes.store(length, SeqCst);
+            self.tables.header().file_bytes.store(length, SeqCst);
             return Ok(());
         }
         let page = (end / PAGE as u64) as u32;
         for _ in 0..TRIES {
-            let owned = self.own(self.control.shard_of(page));
+            let owned = self.own(self.tables.shard_of(page));
             let mut last = [page];
             let is_out = owned.find(page).is_none()
-                || self.unpinned(&mut last) == 1 && owned.evict(&mut last).gone == 1;
+                || self.tables.unpinned(&mut last) == 1 && owned.evict(&mut last).gone == 1;
             if is_out {
-                self.control.header().file_bytes.store(length, SeqCst);
+                self.tables.header().file_bytes.store(length, SeqCst);
                 return Ok(());
             }
             drop(owned);
@@ -101,7 +101,7 @@ impl Region {
     /// Has every page behind the end leave RAM.
     fn drop_behind(&self, length: u64) {
         let end = length.div_ceil(PAGE as u64) as u32;
-        for shard in 0..self.control.shards() {
+        for shard in 0..self.tables.shards() {
             let owned = self.own(shard);
             for entry in 0..ENTRIES {
                 let Some(page) = owned.page(entry).filter(|page| *page >= end) else { continue };

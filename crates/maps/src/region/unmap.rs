@@ -43,7 +43,7 @@ impl Region {
         let Some(zapper) = ZAPPER.get() else { return };
         const NONE: iovec = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let mut ranges = [NONE; BATCH];
-        let header = self.control.header();
+        let header = self.tables.header();
         let counts = &header.counts;
         let gone = counts.evicted_clean.load(Relaxed) + counts.evicted_changed.load(Relaxed);
         let interval = header.budget_pages.load(Relaxed) as u32 / PART;

@@ -10,7 +10,7 @@
 //! in RAM decides how large all of it is; nothing here grows with the file.
 //!
 //! Guarantees: every word is an atomic, for a process may die between any two stores.
-//! Never: decides anything; knows who may change what (`ownership`).
+//! Never: decides anything; knows who may change what (`member`).
 //! Threads: any, of any process.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -147,7 +147,7 @@ pub mod journal {
 /// Some chunks' pages. Only the owner of the lock uses the rest.
 #[repr(C, align(64))]
 pub struct Shard {
-    /// See `ownership`.
+    /// See `member`.
     pub lock: AtomicU32,
     pub journal: AtomicU32,
     /// The pages of the journal, in the order of the pipe.
