@@ -129,14 +129,6 @@ impl fmt::Display for MapError {
                 out,
                 "{bytes} bytes of RAM are too few for a map: give it {BUDGET_MIN} or more",
             ),
-            MapError::Kernel(Errno::EMFILE) => {
-                out.write_str("too many open files: raise `ulimit -n`, or have fewer open")
-            }
-            MapError::Kernel(errno) => write!(
-                out,
-                "userfaultfd for shared memory is not to be had ({errno}): allow the system call \
-                 (seccomp profile of the container); `deepheap doctor` tells more",
-            ),
             MapError::CopiesPages => out.write_str(
                 "this kernel copies pages of shared memory that go into a pipe: changes could be \
                  lost; use a newer one",
@@ -167,11 +159,16 @@ impl fmt::Display for MapError {
             MapError::TooManyMaps => {
                 write!(out, "the process has {} maps, and no more can be", crate::MAPS_MAX)
             }
-            MapError::Resources(Errno::EMFILE) => {
+            MapError::Kernel(Errno::EMFILE) | MapError::Resources(Errno::EMFILE) => {
                 out.write_str("too many open files: raise `ulimit -n`; a map needs a dozen")
             }
             MapError::Resources(Errno::ENFILE) => out.write_str(
                 "no pipes: this user's take all the pages they may (fs.pipe-user-pages-soft)",
+            ),
+            MapError::Kernel(errno) => write!(
+                out,
+                "userfaultfd for shared memory is not to be had ({errno}): allow the system call \
+                 (seccomp profile of the container); `deepheap doctor` tells more",
             ),
             MapError::Resources(errno) => {
                 write!(out, "no memory or address space for the map ({errno})")

@@ -9,7 +9,7 @@
 //! ```text
 //!   table ─► access, on_fault ─► fill, gather ─► evict ─► settle    the file: backing, writers
 //!     │                 ▲          └──► recover ──┘  ▲              the RAM: a sparse file, unmap
-//!     ├──► pins ────────┘               ownership, entries          the tables: control
+//!     ├──► pins ────────┘               ownership, entries          the tables: member, control
 //!     └──► join, resize
 //! ```
 //!

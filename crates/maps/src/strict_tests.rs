@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use deepheap_sys::PAGE;
 use deepheap_sys::threads::signals::Blocked;
 
+use crate::calls::access::stats;
 use crate::calls::table::find;
 use crate::log::tables::{INDEX, Tail};
 use crate::tables::control::journal;
@@ -44,7 +45,7 @@ pub fn check_invariants(address: *const u8) -> Result<(), String> {
     for owned in &all {
         check_index(owned)?;
     }
-    let resident = region.stats().resident_bytes / PAGE as u64;
+    let resident = stats(address).map_or(0, |stats| stats.resident_bytes) / PAGE as u64;
     if resident != entries {
         return Err(format!("{resident} pages are in RAM, {entries} have entries"));
     }

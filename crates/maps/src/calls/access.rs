@@ -185,29 +185,22 @@ pub fn gather_absent(addresses: &[usize], length: usize, into: &mut [u8]) -> u64
 
 /// What the map of this address has done.
 pub fn stats(address: *const u8) -> Result<Stats, MapError> {
-    Ok(find(address as usize).ok_or(MapError::NotAMap)?.stats())
-}
-
-impl Region {
-    pub(crate) fn stats(&self) -> Stats {
-        let header = self.tables.header();
-        let counts = &header.counts;
-        let resident = self.memory.resident_bytes();
-        let others = self.tables.others().count();
-        Stats {
-            file_bytes: self.file_bytes(),
-            budget_bytes: header.budget_bytes.load(Relaxed),
-            resident_bytes: resident
-                .unwrap_or_else(|_| header.resident.load(Relaxed) * PAGE as u64),
-            processes: 1 + others as u64,
-            faults: counts.faults.load(Relaxed),
-            pages_read: counts.pages_read.load(Relaxed),
-            evicted_clean: counts.evicted_clean.load(Relaxed),
-            evicted_changed: counts.evicted_changed.load(Relaxed),
-            pages_written: counts.pages_written.load(Relaxed),
-            direct_evictions: counts.direct_evictions.load(Relaxed),
-            write_errors: counts.write_errors.load(Relaxed),
-            repairs: counts.repairs.load(Relaxed),
-        }
-    }
+    let region = find(address as usize).ok_or(MapError::NotAMap)?;
+    let header = region.tables.header();
+    let counts = &header.counts;
+    let resident = region.memory.resident_bytes();
+    Ok(Stats {
+        file_bytes: region.file_bytes(),
+        budget_bytes: header.budget_bytes.load(Relaxed),
+        resident_bytes: resident.unwrap_or_else(|_| header.resident.load(Relaxed) * PAGE as u64),
+        processes: 1 + region.tables.others().count() as u64,
+        faults: counts.faults.load(Relaxed),
+        pages_read: counts.pages_read.load(Relaxed),
+        evicted_clean: counts.evicted_clean.load(Relaxed),
+        evicted_changed: counts.evicted_changed.load(Relaxed),
+        pages_written: counts.pages_written.load(Relaxed),
+        direct_evictions: counts.direct_evictions.load(Relaxed),
+        write_errors: counts.write_errors.load(Relaxed),
+        repairs: counts.repairs.load(Relaxed),
+    })
 }
