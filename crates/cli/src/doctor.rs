@@ -10,7 +10,7 @@ use deepheap::Config;
 use deepheap::internal::machine::Machine;
 use deepheap::internal::obstacles::{Finding, Severity};
 use deepheap_tools::doctor::examine_machine;
-use deepheap_tools::doctor_store::examine_store;
+use deepheap_tools::doctor::store::examine_store;
 
 use crate::arguments;
 use crate::refusal::{Refusal, print_out, wants_colour};

@@ -6,47 +6,28 @@
 //! Never: panics at a user; prints colours into a file.
 //! Threads: one.
 
-mod advise;
 mod arguments;
-mod chart;
 mod doctor;
-mod durable;
-mod elf;
-mod history;
-mod http;
+mod files;
+mod launch;
 mod live;
-mod look;
 mod manual;
-mod map_log;
-mod maps;
-mod metrics;
-mod preload_library;
-mod process_image;
-mod program;
 mod refusal;
-mod run;
-mod serve;
-mod simulate;
-mod sites;
-mod spark;
-mod stat;
-mod stat_screen;
-mod symbols;
-mod top;
-mod top_process;
-mod top_screen;
-mod top_state;
-mod watch;
+mod trace;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
 use crate::arguments::{Arguments, Command};
+use crate::files::{durable, map_log, maps};
+use crate::launch::{image, run};
+use crate::live::{serve, stat, top};
 use crate::refusal::Refusal;
+use crate::trace::{advise, simulate};
 
 fn main() -> ExitCode {
-    process_image::restore_pipe_signal();
+    image::restore_pipe_signal();
     let result = match Arguments::parse().command {
         Command::Run(run) => Err(run::run(&run)),
         Command::Doctor(doctor) => doctor::doctor(&doctor),

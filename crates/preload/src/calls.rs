@@ -11,8 +11,8 @@
 //! Functions with the same prototype and strategy share a row: `fn open, open64(..)`. Each wrapper
 //! calls the function of its own name.
 //!
-//! The rows are in `files`, `paths`, `sockets`, `processes`, `clocks`, `polling`, `ipc`, `locks`
-//! and `mapping`. Rows with much code of their own are beside that code.
+//! Most rows are in `files`, `paths`, `sockets`, `processes`, `clocks`, `polling` and `ipc`. Rows
+//! with much code of their own are beside that code.
 //!
 //! The type of an argument says which memory the kernel uses through it:
 //!
@@ -66,11 +66,31 @@
 //! Never: allocates.
 //! Threads: any; also in the fault handler.
 
+pub(crate) mod aliases;
+pub(crate) mod asynchronous_io;
+pub(crate) mod clocks;
+pub(crate) mod descriptor_list;
+pub(crate) mod descriptors;
+pub(crate) mod duplicate;
+pub(crate) mod files;
+pub(crate) mod formatted;
+pub(crate) mod ipc;
+pub(crate) mod messages;
+pub(crate) mod own_memory;
+pub(crate) mod paths;
+pub(crate) mod polling;
+pub(crate) mod processes;
+pub(crate) mod randomness;
+pub(crate) mod sockets;
+pub(crate) mod stdio;
+pub(crate) mod system_call;
+pub(crate) mod variadic;
+
 use core::ffi::c_char;
 
 use deepheap::internal::Hold;
 
-use crate::pins::{PINNED_MAX, Pins};
+use crate::buffers::pins::{PINNED_MAX, Pins};
 
 /// A C string that the kernel reads, or writes in place.
 #[derive(Clone, Copy)]
@@ -185,7 +205,7 @@ macro_rules! call {
         ($($argument:ident: $type:ty $([$count:expr])?),*) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
             $crate::calls::call!(@before $($before)*);
-            $crate::guarded::guard(
+            $crate::buffers::guarded::guard(
                 |_pins| { $($crate::calls::call!(@pin _pins $argument $($count)?);)* },
                 || real($($argument),*),
             )
@@ -194,8 +214,8 @@ macro_rules! call {
     (pin (|$pins:ident| $buffers:expr) fn $name:ident
         ($($argument:ident: $type:ty),*) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
-            let buffers = |$pins: &mut $crate::pins::Pins| $buffers;
-            $crate::guarded::guard(buffers, || real($($argument),*))
+            let buffers = |$pins: &mut $crate::buffers::pins::Pins| $buffers;
+            $crate::buffers::guarded::guard(buffers, || real($($argument),*))
         }) fn $name($($argument: $type),*) -> $result }
     };
     (hold ($($before:ident)*) fn $name:ident $(@ $version:literal)?
@@ -214,18 +234,18 @@ macro_rules! call {
     };
     (pin_known () fn $name:ident ($object:ident: $kind:ty) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
-            $crate::waiting::pin_known($object);
+            $crate::threads::waiting::pin_known($object);
             real($object)
         }) fn $name($object: $kind) -> $result }
     };
     (try_first ($attempt:ident) fn $name:ident ($object:ident: $kind:ty) -> $result:ty) => {
         $crate::calls::call! { by (|real| {
             let attempt = $crate::calls::call!(@real $attempt ($object: $kind) -> $result);
-            $crate::waiting::try_first($object, attempt, real)
+            $crate::threads::waiting::try_first($object, attempt, real)
         }) fn $name($object: $kind) -> $result }
     };
     (destroy () fn $name:ident $(@ $version:literal)? ($object:ident: $kind:ty) -> $result:ty) => {
-        $crate::calls::call! { by (|real| $crate::waiting::destroy($object, real))
+        $crate::calls::call! { by (|real| $crate::threads::waiting::destroy($object, real))
             fn $name $(@ $version)? ($object: $kind) -> $result }
     };
     (transfer ($direction:expr $(, $offset:ident)?) fn $name:ident
@@ -235,11 +255,11 @@ macro_rules! call {
             let step = |done: usize, $len: usize| {
                 $(let $offset = $offset + done as i64;)?
                 let at = $crate::calls::call!(@offset $($offset)?);
-                $crate::own_memory::reached($descriptor, at, $len, || {
+                $crate::calls::own_memory::reached($descriptor, at, $len, || {
                     real($descriptor, $buffer.wrapping_byte_add(done), $len $(, $more)*)
                 })
             };
-            $crate::transfer::transfer($descriptor, $direction, $buffer, $len, step)
+            $crate::buffers::transfer::transfer($descriptor, $direction, $buffer, $len, step)
         }) fn $name($descriptor: $number, $buffer: $pointer, $len: $size $(, $more: $type)*)
             -> $result }
     };
@@ -251,12 +271,12 @@ macro_rules! call {
                 // A negative offset is the descriptor's own, which moves by itself.
                 $(let $offset = if $offset < 0 { $offset } else { $offset + _done as i64 };)?
                 let at = $crate::calls::call!(@offset $($offset)?);
-                let bytes = $crate::vectors::Vector::new($first, $count).len();
-                $crate::own_memory::reached($descriptor, at, bytes, || {
+                let bytes = $crate::buffers::vectors::Vector::new($first, $count).len();
+                $crate::calls::own_memory::reached($descriptor, at, bytes, || {
                     real($descriptor, $first, $count $(, $more)*)
                 })
             };
-            $crate::vectors::transfer($descriptor, $direction, $first, $count, step)
+            $crate::buffers::vectors::transfer($descriptor, $direction, $first, $count, step)
         }) fn $name($descriptor: $number, $first: $pointer, $count: $size $(, $more: $type)*)
             -> $result }
     };
@@ -354,8 +374,8 @@ macro_rules! call {
     // A negative one is the descriptor's own.
     (@offset $offset:ident) => { ($offset >= 0).then_some($offset) };
     (@before) => {};
-    (@before provided) => { $crate::provision::provide() };
-    (@before known $object:ident) => { $crate::waiting::pin_known($object) };
+    (@before provided) => { $crate::process::provision::provide() };
+    (@before known $object:ident) => { $crate::threads::waiting::pin_known($object) };
     (@before not own $descriptor:ident) => {
         if let Some(refused) = $crate::refusal::refused_if_own($descriptor) {
             return refused;
@@ -364,7 +384,7 @@ macro_rules! call {
     // A copy of the mask without SIGBUS takes its place.
     (@before open $mask:ident) => {
         // SAFETY: the program's own mask, or null; the copy lives until the call is over.
-        let open = unsafe { $crate::signal_set::Unblocked::of($mask) };
+        let open = unsafe { $crate::signals::set::Unblocked::of($mask) };
         let $mask = open.pointer();
     };
     (@pin $pins:ident $argument:ident) => {

@@ -5,7 +5,10 @@
 //! Never: starts the runtime; the first managed allocation does.
 //! Threads: the dynamic linker's, alone.
 
-use crate::{caller, children, fork, placement, real, thread};
+use crate::memory::placement;
+use crate::process::{children, fork};
+use crate::threads;
+use crate::{caller, real};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -18,7 +21,7 @@ static AT_END: extern "C" fn() = at_end;
 extern "C" fn at_start() {
     real::resolve_all();
     children::apply_setting();
-    thread::prepare();
+    threads::start::prepare();
     if fork::register() && deepheap::internal::has_address_space() {
         caller::learn();
         placement::learn();

@@ -5,6 +5,8 @@
 //! Never: writes to a block device or to a file that exists; runs longer than about two seconds.
 //! Threads: one.
 
+pub mod store;
+
 use deepheap::Config;
 use deepheap::internal::machine::Machine;
 use deepheap::internal::obstacles::{Finding, PROBES, number_in};

@@ -3,10 +3,8 @@
 //! Never: is linked into a program.
 
 pub mod doctor;
-pub mod doctor_store;
 pub mod drive;
 pub mod process;
-pub mod process_list;
 pub mod sample;
 pub mod simulation;
 

@@ -5,6 +5,8 @@
 //! Never: maps foreign memory or stops the process.
 //! Threads: one at a time.
 
+pub mod list;
+
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::ErrorKind;

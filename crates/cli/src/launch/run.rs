@@ -1,0 +1,128 @@
+//! Run: checks everything that could go wrong, then becomes the program with deepheap preloaded.
+//!
+//! Guarantees: either the program starts with working settings, or it does not start and the
+//! reason is told.
+//! Never: stays around: exit status, signals and the process id are the program's.
+//! Threads: none but main.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use deepheap::Config;
+use deepheap::internal::config::SHOW_STATS_VARIABLE;
+use deepheap::internal::machine::Machine;
+use deepheap::internal::obstacles;
+use deepheap::internal::store_location::{self, StoreLocation};
+
+use crate::arguments::Run;
+use crate::launch::{image, library, program};
+use crate::refusal;
+use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal};
+
+/// Becomes the program; returns only with the reason why not.
+pub fn run(arguments: &Run) -> Refusal {
+    let (path, variables) = match prepare(arguments) {
+        Ok(prepared) => prepared,
+        Err(refusal) => return refusal,
+    };
+    let error = image::replace(&path, &arguments.program, &variables);
+    let status = match error.kind() {
+        std::io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+        _ => EXIT_NOT_EXECUTABLE,
+    };
+    let text = format!("cannot execute '{}': {error}: check the program", path.display());
+    Refusal::with_status(status, text)
+}
+
+type Variables = Vec<(&'static str, OsString)>;
+
+fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
+    let mut config = merged(arguments)?;
+    let path = program::find(&arguments.program[0])?;
+    program::check(&path)?;
+    let library = library::find()?;
+    if let Some(finding) = obstacles::first_obstacle() {
+        return Err(Refusal::new(finding.to_string()));
+    }
+    let location = StoreLocation::find(&config).map_err(|error| Refusal::new(error.to_string()))?;
+    if let Some(as_store) = config.of_tier() {
+        let found = StoreLocation::find(&as_store);
+        found.map_err(|error| Refusal::new(format!("the second tier: {error}")))?;
+    }
+    if let Some((problem, fix)) = location.shortened_by_limit(&config) {
+        refusal::warn(&format!("store '{}' {problem}: {fix}", location.path().display()));
+    }
+    // Absolute: the program and its children may change folders.
+    config.store = Some(absolute(location.path())?);
+    if let Some(tier) = &mut config.tier {
+        tier.path = absolute(&tier.path)?;
+    }
+    if let Some(file) = &config.stats_file {
+        config.stats_file = Some(check_output_file(file, "statistics", "--stats")?);
+    }
+    if let Some(file) = &config.trace_file {
+        config.trace_file = Some(check_output_file(file, "the trace", "--trace")?);
+    }
+    let preload = library::preloading(&library, env::var_os("LD_PRELOAD").as_deref());
+    // exec keeps the process id.
+    let first = OsString::from(std::process::id().to_string());
+    let mut variables = vec![
+        ("LD_PRELOAD", preload),
+        ("DEEPHEAP_CONF", OsString::from(config.to_conf())),
+        (deepheap::internal::FIRST_PROCESS_VARIABLE, first),
+    ];
+    if config.show_stats && env::var_os(SHOW_STATS_VARIABLE).is_some() {
+        // It goes over DEEPHEAP_CONF, and the option over it.
+        variables.push((SHOW_STATS_VARIABLE, OsString::from("1")));
+    }
+    Ok((path, variables))
+}
+
+/// The options over what DEEPHEAP_CONF says.
+fn merged(arguments: &Run) -> Result<Config, Refusal> {
+    let machine = Machine::read();
+    let mut config = Config::from_environment().map_err(|error| Refusal::new(error.to_string()))?;
+    for (key, value) in &arguments.settings.0 {
+        let refuse = |error| Refusal::new(format!("in {}: {error}", key.option()));
+        config.set(machine, key.name, utf8(value)?).map_err(refuse)?;
+    }
+    config.check(machine).map_err(|error| Refusal::new(error.to_string()))?;
+    Ok(config)
+}
+
+/// DEEPHEAP_CONF is text; so must be what goes into it.
+fn utf8(text: &OsStr) -> Result<&str, Refusal> {
+    text.to_str().ok_or_else(|| {
+        let shown = text.display();
+        Refusal::new(format!("'{shown}' is not UTF-8: use a path without foreign bytes"))
+    })
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Refusal> {
+    let absolute = std::path::absolute(path).map_err(|error| {
+        let shown = path.display();
+        Refusal::new(format!("cannot tell where '{shown}' is ({error}): give an absolute path"))
+    })?;
+    utf8(absolute.as_os_str())?;
+    Ok(absolute)
+}
+
+/// The file need not exist, but must be possible to write.
+fn check_output_file(file: &Path, what: &str, option: &str) -> Result<PathBuf, Refusal> {
+    let file = absolute(file)?;
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let shown = file.display();
+    let is_possible = if file.exists() {
+        !file.is_dir() && store_location::is_accessible(&file, libc::W_OK)
+    } else {
+        store_location::is_accessible(folder, libc::W_OK | libc::X_OK)
+    };
+    if is_possible {
+        return Ok(file);
+    }
+    Err(Refusal::new(format!(
+        "{what} cannot be written to '{shown}': give {option} a file in a folder that exists and \
+         that this user may write to"
+    )))
+}

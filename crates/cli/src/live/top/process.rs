@@ -1,0 +1,207 @@
+//! One process in `top`: its RAM, faults, device and hottest code.
+//!
+//! Guarantees: fits 80 columns and 22 rows.
+//! Never: reads a process, but for the names of its code.
+//! Threads: none but main.
+
+use deepheap::internal::stats_report::{bytes, count, duration, share};
+use deepheap::stats::{FaultKind, Stats};
+use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES, in_words};
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::Color;
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::Paragraph;
+
+use crate::live::history::History;
+use crate::live::stat::screen::uptime;
+use crate::live::top::look::Look;
+use crate::live::top::spark::{columns_of, sparkline};
+use crate::live::watch::Watched;
+
+/// Columns of the bar of RAM.
+const BAR_COLUMNS: usize = 46;
+/// Columns of a sparkline.
+const SPARK_COLUMNS: usize = 20;
+/// Longest name of a function that is shown.
+const FUNCTION_COLUMNS: usize = 48;
+
+/// All of it.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut Watched, look: Look) {
+    let stats = *process.history.stats();
+    let state = if stats.managing != 0 { "managed" } else { "in RAM, nothing is managed yet" };
+    let mut lines = vec![Line::from(vec![
+        Span::styled(format!("{} ({})", process.name, process.pid), look.bold()),
+        Span::raw(format!("  up {}  heap is {state}", uptime(stats.uptime_ns))),
+    ])];
+    lines.extend(ram(&process.history, look));
+    lines.push(labelled(
+        "heap",
+        format!(
+            "{} allocated, {} on the store; beside it {} are not managed",
+            bytes(stats.allocated_bytes),
+            bytes(stats.stored_bytes),
+            bytes(stats.unmanaged_bytes),
+        ),
+        look,
+    ));
+    lines.push(labelled("compress", compression(&stats), look));
+    lines.push(labelled("hits", hits(&process.history), look));
+    lines.push(Line::default());
+    lines.extend(faults(&process.history, look));
+    lines.push(Line::default());
+    lines.extend(device(&process.history, look));
+    lines.push(Line::default());
+    let rows = usize::from(area.height).saturating_sub(lines.len() + 1);
+    lines.extend(hottest(process, rows, look));
+    frame.render_widget(Paragraph::new(Text::from(lines)), area);
+}
+
+/// The most important lines.
+pub fn draw_summary(frame: &mut Frame<'_>, area: Rect, process: &mut Watched, look: Look) {
+    let mut lines = ram(&process.history, look);
+    lines.extend(faults(&process.history, look));
+    lines.extend(device(&process.history, look).into_iter().take(1));
+    frame.render_widget(Paragraph::new(Text::from(lines)), area);
+}
+
+fn labelled(label: &'static str, text: String, look: Look) -> Line<'static> {
+    Line::from(vec![Span::styled(format!("{label:<9}"), look.dim()), Span::raw(text)])
+}
+
+fn ram(history: &History, look: Look) -> Vec<Line<'static>> {
+    let ram = history.ram();
+    let free = ram.budget.saturating_sub(ram.used());
+    let parts = [ram.in_reach, ram.cached, ram.tables, free];
+    let colours = [Color::Green, Color::Cyan, Color::Yellow, Color::DarkGray];
+    let fills = look.glyphs.fills();
+    let mut bar = vec![Span::styled(format!("{:<9}", "RAM"), look.dim())];
+    let mut legend = vec![Span::raw("   ")];
+    let widths = columns_of(parts, ram.budget.max(ram.used()), BAR_COLUMNS);
+    let names = ["in reach", "cached", "tables", "free"];
+    for (at, columns) in widths.into_iter().enumerate() {
+        let style = look.colour(colours[at]);
+        bar.push(Span::styled(String::from_iter(core::iter::repeat_n(fills[at], columns)), style));
+        legend.push(Span::styled(fills[at].to_string(), style));
+        legend.push(Span::raw(format!(" {} {}  ", names[at], bytes(parts[at]))));
+    }
+    bar.push(Span::raw(format!(" {} of {}", bytes(ram.used()), bytes(ram.budget))));
+    vec![Line::from(bar), Line::from(legend)]
+}
+
+fn compression(stats: &Stats) -> String {
+    let Some(ratio) = stats.compression() else { return "nothing was compressed".to_owned() };
+    format!(
+        "{} pages, {ratio:.1}x smaller, {} undone, {} given up, {} of CPU",
+        count(stats.compressed),
+        count(stats.decompressed),
+        count(stats.compress_given_up),
+        duration(stats.compress_ns),
+    )
+}
+
+fn hits(history: &History) -> String {
+    let newest = history.newest();
+    let percent = |part: f64| format!("{:.0} %", part * 100.0);
+    let stats = history.stats();
+    let (cached, stored) = (stats.fault_cached.count as f64, stats.fault_stored.count as f64);
+    let all = if cached + stored > 0.0 { percent(cached / (cached + stored)) } else { "-".into() };
+    let now = newest.hit_rate().map_or("-".to_owned(), percent);
+    format!(
+        "{now} of faults find their page in RAM, {all} in all; ahead {}/s, out {}/s",
+        count(newest.prefetched as u64),
+        count(newest.evicted as u64),
+    )
+}
+
+fn faults(history: &History, look: Look) -> Vec<Line<'static>> {
+    let newest = history.newest();
+    let mut lines = vec![Line::styled(
+        format!(
+            "{:<9}{:>7}  {:<SPARK_COLUMNS$} {:>8} {:>8}  {}",
+            "faults", "a sec.", "rate", "p50", "p99", "p99 so far"
+        ),
+        look.dim(),
+    )];
+    for kind in FaultKind::ALL {
+        let at = kind as usize;
+        let rates = history.moments().map(|moment| moment.faults[at]);
+        let p99s = history.moments().map(|moment| moment.p99_ns[at] as f64);
+        let time = |ns| if ns == 0 { "-".to_owned() } else { duration(ns) };
+        let colour = match kind {
+            FaultKind::Stored => Color::Red,
+            FaultKind::Cached => Color::Cyan,
+            FaultKind::Zero => Color::Green,
+            FaultKind::Waited => Color::Yellow,
+        };
+        lines.push(Line::from(vec![
+            Span::raw(format!("{:<9}{:>7}  ", kind.name(), count(newest.faults[at] as u64))),
+            Span::styled(sparkline(rates, SPARK_COLUMNS, look.glyphs), look.colour(colour)),
+            Span::raw(format!(" {:>8} {:>8}  ", time(newest.p50_ns[at]), time(newest.p99_ns[at]))),
+            Span::styled(sparkline(p99s, SPARK_COLUMNS, look.glyphs), look.colour(colour)),
+        ]));
+    }
+    lines
+}
+
+fn device(history: &History, look: Look) -> Vec<Line<'static>> {
+    let (newest, stats) = (history.newest(), history.stats());
+    let reads = history.moments().map(|moment| moment.read_bytes);
+    let writes = history.moments().map(|moment| moment.written_bytes);
+    let columns = SPARK_COLUMNS - 4;
+    let rates = Line::from(vec![
+        Span::styled(format!("{:<9}", "device"), look.dim()),
+        Span::raw(format!("read {:>8}/s ", bytes(newest.read_bytes as u64))),
+        Span::styled(sparkline(reads, columns, look.glyphs), look.colour(Color::Blue)),
+        Span::raw(format!("  written {:>8}/s ", bytes(newest.written_bytes as u64))),
+        Span::styled(sparkline(writes, columns, look.glyphs), look.colour(Color::Magenta)),
+    ]);
+    let amplification = stats.write_amplification();
+    let amplification = amplification.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let (read, written) = (bytes(stats.device_read_bytes), bytes(stats.device_write_bytes));
+    let totals =
+        format!("{read} read, {written} written in all, write amplification {amplification}");
+    let life = labelled("life", life(history), look);
+    let mut lines = vec![rates, labelled("", totals, look), life];
+    lines.extend(stats.tier_mix_ppm().map(|mix| {
+        let (read, written) = (bytes(stats.tier_read_bytes), bytes(stats.tier_write_bytes));
+        let tier = format!("{read} read, {written} written, {} of all that was", share(mix));
+        labelled("tier", tier, look)
+    }));
+    lines.extend(history.years_without_tier().map(|years| {
+        let years = in_words(Some(years));
+        labelled("", format!("the SSD would last {years} if all of that went there"), look)
+    }));
+    lines
+}
+
+/// How long a device lasts that is written as it is now.
+fn life(history: &History) -> String {
+    let Some(years) = history.years_of_device() else {
+        return "nothing is written".to_owned();
+    };
+    let time = in_words(Some(years));
+    let endurance = ENDURANCE_BYTES / 1e12;
+    let a_day = bytes((history.mean_written_bytes() * DAY_SECONDS) as u64);
+    format!("{a_day} a day at this rate; {time} for an SSD rated {endurance:.0} TB")
+}
+
+fn hottest(process: &mut Watched, rows: usize, look: Look) -> Vec<Line<'static>> {
+    let sites = process.history.sites.hottest(process.pid, rows);
+    let head = "hottest code (it touches memory that is away; part of the faults, by samples)";
+    let mut lines = vec![Line::styled(head, look.dim())];
+    if sites.is_empty() {
+        lines.push(Line::from("  no fault was seen yet"));
+    }
+    for (share, site) in sites {
+        let mut function: String = site.function.chars().take(FUNCTION_COLUMNS).collect();
+        if function.len() < site.function.len() {
+            function.push('~');
+        }
+        lines.push(Line::from(vec![
+            Span::raw(format!("{:>5.1} %  {function}  ", share * 100.0)),
+            Span::styled(site.file, look.dim()),
+        ]));
+    }
+    lines
+}

@@ -1,0 +1,182 @@
+//! Simulate: what a traced program would meet with another RAM budget.
+//!
+//! Guarantees: what a trace cannot tell is told as such.
+//! Never: changes the trace; slows the traced program down.
+//! Threads: none but main.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use deepheap::internal::parse_size;
+use deepheap_tools::drive::in_words;
+use deepheap_tools::simulation::{Outcome, PageBufferShare, Simulation, Terms};
+use deepheap_tools::trace_format::Trace;
+
+use crate::arguments::Simulate;
+use crate::refusal::{Refusal, print_out, warn};
+use crate::trace::chart::{self, Panel, bytes};
+
+const COLUMNS: &str = "       RAM   misses  in reach    cached      read   written      slower   \
+                       device life\n";
+
+/// Plays a trace and tells what came of it.
+pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
+    let (trace, simulation) = open(&arguments.file)?;
+    let sizes = match arguments.ram.as_slice() {
+        [] => vec![simulation.traced_ram()],
+        sizes => sizes.iter().map(|size| ram(size)).collect::<Result<_, _>>()?,
+    };
+    let mut outcomes = Vec::new();
+    for &ram in &sizes {
+        let terms = with_policies(simulation.terms(ram), &arguments.policy)?;
+        outcomes.push(simulation.play(ram, terms).ok_or_else(no_memory)?);
+    }
+    let mut text = head(&arguments.file, &trace, &simulation);
+    text.push('\n');
+    text += COLUMNS;
+    outcomes.iter().for_each(|outcome| row(&mut text, outcome, 1));
+    if sizes.iter().any(|&ram| ram < simulation.traced_ram()) {
+        warn(&format!(
+            "what the program touched within reach is not in the trace: with less RAM than the {} \
+             of the trace there are more misses than this says",
+            bytes(simulation.traced_ram())
+        ));
+    }
+    if arguments.curve || arguments.svg.is_some() {
+        let curve = simulation.curve();
+        text += "\nmiss ratio by RAM, sampled:\n";
+        text += COLUMNS;
+        let sampled = simulation.sampled();
+        curve.iter().for_each(|outcome| row(&mut text, outcome, sampled));
+        if let Some(file) = &arguments.svg {
+            let misses = |outcome: &Outcome| (outcome.ram, 100.0 * outcome.counts.miss_ratio());
+            let line: Vec<(u64, f64)> = curve.iter().map(misses).collect();
+            let most = line.iter().fold(1.0, |most, (_, misses)| misses.max(most));
+            let title = format!("what RAM spares; traced with {}", bytes(simulation.traced_ram()));
+            let panel = Panel {
+                name: "reads for 100 touches",
+                line,
+                range: 0.0..most * 1.08,
+                is_logarithmic: false,
+                mark: None,
+            };
+            write_svg(file, &title, &[panel])?;
+        }
+    }
+    print_out(text.as_bytes())
+}
+
+/// Draws into a file.
+pub fn write_svg(file: &Path, title: &str, panels: &[Panel]) -> Result<(), Refusal> {
+    let svg = chart::svg(title, panels).map_err(|error| {
+        Refusal::new(format!("the picture cannot be drawn: {error}: leave out --svg"))
+    })?;
+    fs::write(file, svg).map_err(|error| {
+        let shown = file.display();
+        Refusal::new(format!(
+            "cannot write '{shown}': {error}: give --svg a file in a folder that exists"
+        ))
+    })
+}
+
+/// Reads a trace.
+pub fn open(file: &Path) -> Result<(Trace, Simulation), Refusal> {
+    let shown = file.display();
+    let bytes = fs::read(file).map_err(|error| {
+        Refusal::missing(format!("cannot read '{shown}': {error}: name a trace"))
+    })?;
+    let trace =
+        Trace::read(&bytes).map_err(|error| Refusal::missing(format!("'{shown}': {error}")))?;
+    let simulation = Simulation::new(&trace);
+    Ok((trace, simulation))
+}
+
+fn ram(size: &str) -> Result<u64, Refusal> {
+    parse_size(size).map_err(|error| Refusal::new(format!("in --ram: {error}")))
+}
+
+fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal> {
+    let refuse = |item: &str| {
+        Refusal::new(format!(
+            "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off, \
+             strides:off or sequences:off"
+        ))
+    };
+    for item in policies.iter().flat_map(|list| list.split(',')) {
+        match item.split_once(':') {
+            Some(("page_buffer", "moves")) => terms.share = None,
+            Some(("page_buffer", value)) => {
+                terms.share = Some(match value.strip_suffix('%') {
+                    Some(percent) => match percent.parse::<usize>() {
+                        Ok(percent @ 1..=99) => PageBufferShare::Part((percent << 16) / 100),
+                        _ => return Err(refuse(item)),
+                    },
+                    None => {
+                        let bytes = parse_size(value).map_err(|_| refuse(item))?;
+                        PageBufferShare::Bytes(bytes as usize)
+                    }
+                });
+            }
+            Some(("scans", "off")) => terms.scans = false,
+            Some(("strides", "off")) => terms.strides = false,
+            Some(("sequences", "off")) => terms.sequences = false,
+            _ => return Err(refuse(item)),
+        }
+    }
+    Ok(terms)
+}
+
+fn no_memory() -> Refusal {
+    Refusal::new("there is not enough memory for the simulation: simulate less --ram")
+}
+
+fn head(file: &Path, trace: &Trace, simulation: &Simulation) -> String {
+    let seen = simulation.seen();
+    let mut text = format!(
+        "{}: {:.1} s with {} of RAM; {} touches seen, {} of them read ({:.1} %), {} written\n",
+        file.display(),
+        simulation.ran_ns() as f64 / 1e9,
+        bytes(simulation.traced_ram()),
+        seen.touches,
+        seen.reads,
+        100.0 * seen.reads as f64 / seen.touches.max(1) as f64,
+        bytes(seen.written_bytes)
+    );
+    let costs = simulation.costs();
+    let _ = writeln!(
+        text,
+        "a fault on a cached object took {:.1} us, a read {:.1} us",
+        costs.cached_ns as f64 / 1000.0,
+        costs.stored_ns as f64 / 1000.0
+    );
+    note_gaps(trace, &mut text);
+    text
+}
+
+/// Says what is missing in a trace.
+pub fn note_gaps(trace: &Trace, text: &mut String) {
+    if trace.lost > 0 {
+        let _ = writeln!(text, "{} records found no room and are missing", trace.lost);
+    }
+    if trace.is_cut {
+        text.push_str("the trace ends early: the program was killed, or still runs\n");
+    }
+}
+
+/// A line of numbers; those of a sample stand for `sampled` times as many.
+fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
+    let (counts, times) = (outcome.counts, u64::from(sampled));
+    let life = in_words(outcome.life_years());
+    let _ = writeln!(
+        text,
+        "{:>10} {:>6.2} % {:>9} {:>9} {:>9} {:>9} {:>9.1} %   {life}",
+        bytes(outcome.ram),
+        100.0 * counts.miss_ratio(),
+        counts.in_reach * times,
+        counts.cached * times,
+        (counts.missed + counts.ahead) * times,
+        bytes(counts.written_bytes * times),
+        (outcome.slowdown - 1.0) * 100.0,
+    );
+}

@@ -1,0 +1,9 @@
+//! Process: how a process becomes two or another program, and what it may do.
+
+pub(crate) mod children;
+pub(crate) mod exec;
+pub(crate) mod fork;
+pub(crate) mod provision;
+pub(crate) mod rights;
+pub(crate) mod sharing;
+pub(crate) mod spawn;

@@ -1,0 +1,253 @@
+//! Relay: what the kernel calls for each handler of the program.
+//!
+//! A coroutine's stack from `malloc` may be away when a signal comes, and the kernel kills a
+//! process for whose frame there is no room. So the kernel writes every frame to the alternate
+//! stack, which is resident, and the relay moves it to the stack that was interrupted, as if the
+//! kernel had written it there. A handler may use that stack as it likes: switch away from it and
+//! return much later, recurse deeply, or look for pointers in it, as collectors of garbage do.
+//!
+//! ```text
+//!   kernel: frame on the alternate stack, signals blocked
+//!     -> `place`: copy it -> `admit`: the mask of the handler -> handler
+//!     -> `finish`: signals blocked, SIGBUS open in the frame's mask, copy it back
+//!     -> kernel: return from the copy on the alternate stack
+//! ```
+//!
+//! While anything of ours is on the alternate stack all signals are blocked but those that an
+//! instruction causes. So no handler of the program begins there, and could stay.
+//!
+//! Guarantees: a handler runs where it would run without us. The kernel finds the frame that a
+//! handler returns from resident, with SIGBUS open in its mask, whatever the handler wrote there.
+//! Never: allocates, locks.
+//! Threads: any, each for itself; a handler may return in another thread than it began in.
+
+use core::arch::global_asm;
+use core::ffi::c_int;
+use core::mem::offset_of;
+use core::ptr::{copy_nonoverlapping, null_mut};
+use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{
+    SA_NODEFER, SA_ONSTACK, SIG_BLOCK, SIG_SETMASK, sigaction as Action, sighandler_t, sigset_t,
+    stack_t, ucontext_t,
+};
+
+use crate::real::real;
+use crate::signals;
+use crate::signals::set::{FAULT_BIT, action, of_word, word};
+
+/// Signals are below this number.
+pub const SIGNALS: usize = 65;
+/// Bytes below the stack pointer that belong to the interrupted function.
+const RED_ZONE: usize = 128;
+/// Alignment of the registers that the kernel saves with XSAVE.
+const FRAME_ALIGN: usize = 64;
+/// Bytes of the kernel's `ucontext`: its mask, the last field, has 8.
+const CONTEXT_BYTES: usize = offset_of!(ucontext_t, uc_sigmask) + 8;
+/// Bytes of saved registers without XSAVE, and where those with it tell their size.
+const REGISTERS_BYTES: usize = 512;
+const EXTENDED_AT: usize = 464;
+const EXTENDED_MAGIC: u32 = 0x4650_5853;
+/// No set of registers is larger.
+const REGISTERS_MAX: usize = 16 << 10;
+
+/// All signals but those that an instruction of the thread itself can cause.
+const SENT: u64 = !(1 << (libc::SIGBUS - 1)
+    | 1 << (libc::SIGSEGV - 1)
+    | 1 << (libc::SIGILL - 1)
+    | 1 << (libc::SIGFPE - 1));
+
+/// What the program asked for when it set a handler.
+#[repr(C)]
+struct Asked {
+    handler: AtomicUsize,
+    mask: AtomicU64,
+    flags: AtomicI32,
+}
+
+/// What was asked for stays when the kernel's action changes: the signal may be on its way.
+static ASKED: [Asked; SIGNALS] = [const {
+    Asked { handler: AtomicUsize::new(0), mask: AtomicU64::new(0), flags: AtomicI32::new(0) }
+}; SIGNALS];
+const _: () = assert!(size_of::<Asked>() == 24);
+
+unsafe extern "C" {
+    #[link_name = "deepheap_signal_relay"]
+    fn relay();
+}
+
+/// Whether a signal's action of the kernel is the relay.
+pub fn is_relay(action: &Action) -> bool {
+    action.sa_sigaction == relay as *const () as sighandler_t
+}
+
+/// The action that the program asked for, last, with a handler of its own.
+pub fn asked(signal: c_int) -> Action {
+    let asked = &ASKED[signal as usize];
+    let handler = asked.handler.load(Ordering::Relaxed);
+    action(handler, asked.flags.load(Ordering::Relaxed), asked.mask.load(Ordering::Relaxed))
+}
+
+/// Takes the program's action for a signal, which has a handler, and answers the kernel's.
+pub fn relayed(signal: c_int, wanted: &Action) -> Action {
+    let asked = &ASKED[signal as usize];
+    asked.mask.store(word(&wanted.sa_mask), Ordering::Relaxed);
+    asked.flags.store(wanted.sa_flags, Ordering::Relaxed);
+    asked.handler.store(wanted.sa_sigaction, Ordering::Relaxed);
+    action(relay as *const () as sighandler_t, wanted.sa_flags | SA_ONSTACK, SENT)
+}
+
+fn set_mask(how: c_int, mask: u64) {
+    type SetMask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+    // SAFETY: a set on this stack.
+    unsafe { real!(pthread_sigmask: SetMask)(how, &of_word(mask), null_mut()) };
+}
+
+// Called by the kernel with signal, information and context; the frame begins with the address to
+// return to, which only unwinders use. What is on the stack above `rsp` moves with the frame, so
+// the rules for unwinding hold throughout.
+global_asm!(
+    ".pushsection .text.deepheap_signal_relay,\"ax\",@progbits",
+    ".globl deepheap_signal_relay",
+    ".hidden deepheap_signal_relay",
+    ".type deepheap_signal_relay,@function",
+    ".p2align 4",
+    "deepheap_signal_relay:",
+    ".cfi_startproc",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rsi, rdx",
+    "call {place}",
+    // To the copy, with what was pushed below it.
+    "lea rcx, [rsp + rax]",
+    "mov rdx, [rsp]",
+    "mov rsi, [rsp + 8]",
+    "mov rdi, [rsp + 16]",
+    "add rdx, rax",
+    "add rsi, rax",
+    "mov rsp, rcx",
+    "mov [rsp], rdx",
+    "mov [rsp + 8], rsi",
+    "mov [rsp + 16], rdi",
+    "mov rsi, rdx",
+    "call {admit}",
+    "mov rdx, [rsp]",
+    "mov rsi, [rsp + 8]",
+    "mov rdi, [rsp + 16]",
+    "call rax",
+    "mov rdi, [rsp]",
+    "call {finish}",
+    "mov rsp, rax",
+    "mov eax, 15", // SYS_rt_sigreturn
+    "syscall",
+    ".cfi_endproc",
+    ".size deepheap_signal_relay, . - deepheap_signal_relay",
+    ".popsection",
+    place = sym place,
+    admit = sym admit,
+    finish = sym finish,
+);
+const _: () = assert!(libc::SYS_rt_sigreturn == 15);
+
+/// Whether an address lies on a stack; its end does, as the kernel sees it.
+fn is_on(stack: &stack_t, address: usize) -> bool {
+    let bottom = stack.ss_sp as usize;
+    address > bottom && address - bottom <= stack.ss_size
+}
+
+/// Moves the frame of a signal that has just come to the stack that was interrupted, unless it is
+/// where the program wants it. Answers how far.
+///
+/// The copy may fault: the frame of that SIGBUS lies below this one.
+extern "C" fn place(signal: c_int, context: *mut ucontext_t) -> usize {
+    let frame = context as usize - size_of::<usize>();
+    // SAFETY: the kernel's context.
+    let (stack, interrupted) = unsafe {
+        ((*context).uc_stack, (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize)
+    };
+    let stays = !is_on(&stack, frame)
+        || is_on(&stack, interrupted)
+        || (!signals::stack::is_ours(&stack) && asked(signal).sa_flags & SA_ONSTACK != 0);
+    if stays {
+        return 0;
+    }
+    let bytes = stack.ss_sp as usize + stack.ss_size - frame;
+    let lowest = interrupted.wrapping_sub(RED_ZONE + bytes);
+    let moved = lowest.wrapping_sub(lowest.wrapping_sub(frame) % FRAME_ALIGN);
+    let distance = moved.wrapping_sub(frame);
+    // SAFETY: the frame is the first on its stack and ends with it; below the red zone the
+    // interrupted code has nothing. Without room there the process dies of SIGSEGV, as if the
+    // kernel had found none.
+    unsafe {
+        copy_nonoverlapping(frame as *const u8, moved as *mut u8, bytes);
+        point_to_registers(context, distance, bytes);
+    }
+    distance
+}
+
+/// Sets the mask that the handler is to run under, and answers the handler.
+extern "C" fn admit(signal: c_int, context: *const ucontext_t) -> sighandler_t {
+    let asked = asked(signal);
+    let own = if asked.sa_flags & SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+    // SAFETY: the kernel's context, or the copy.
+    let interrupted = unsafe { (&raw const (*context).uc_sigmask).cast::<u64>().read() };
+    set_mask(SIG_SETMASK, (interrupted | word(&asked.sa_mask) | own) & !FAULT_BIT);
+    asked.sa_sigaction
+}
+
+/// A copy of a context, so far away, has a copy of its registers, if they are within so many bytes
+/// of it.
+unsafe fn point_to_registers(context: *mut ucontext_t, distance: usize, bytes: usize) {
+    // SAFETY: the caller's promise: a context and its copy.
+    unsafe {
+        let registers = (*context).uc_mcontext.fpregs;
+        if (registers as usize).wrapping_sub(context as usize) < bytes {
+            let copy = context.wrapping_byte_add(distance);
+            (*copy).uc_mcontext.fpregs = registers.wrapping_byte_add(distance);
+        }
+    }
+}
+
+/// Bytes of a context with the registers behind it. Only the context, if its registers are
+/// elsewhere: a handler may have put another context there.
+unsafe fn bytes_of(context: *const ucontext_t) -> usize {
+    // SAFETY: the caller's promise: a context that the kernel is about to read.
+    unsafe {
+        let registers = (*context).uc_mcontext.fpregs.cast::<u8>();
+        let offset = (registers as usize).wrapping_sub(context as usize);
+        if !(CONTEXT_BYTES..CONTEXT_BYTES + REGISTERS_MAX).contains(&offset) {
+            return CONTEXT_BYTES;
+        }
+        let [magic, extended] = registers.add(EXTENDED_AT).cast::<[u32; 2]>().read();
+        let is_extended = magic == EXTENDED_MAGIC && extended as usize <= REGISTERS_MAX;
+        offset + if is_extended { extended as usize } else { REGISTERS_BYTES }
+    }
+}
+
+/// Opens SIGBUS in the mask that the kernel will set, and answers where it finds the frame: on the
+/// alternate stack, since the interrupted one may leave RAM before the kernel has read it. No
+/// signal comes until then, whose frame would be written there.
+///
+/// The copy goes to the middle of the alternate stack. The frame of a fault, if the copy needs one,
+/// lies above it; nothing else is there, for this thread is on another stack.
+extern "C" fn finish(context: *mut ucontext_t) -> usize {
+    set_mask(SIG_BLOCK, SENT);
+    // SAFETY: the context of the handler that has returned, where the handler found it.
+    unsafe {
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() &= !FAULT_BIT;
+        let Some(stack) = signals::stack::own() else { return context as usize };
+        if is_on(&stack, context as usize) {
+            return context as usize;
+        }
+        let lowest = stack.ss_sp as usize + stack.ss_size / 2;
+        let copy = lowest + (context as usize).wrapping_sub(lowest) % FRAME_ALIGN;
+        let bytes = bytes_of(context);
+        copy_nonoverlapping(context.cast::<u8>(), copy as *mut u8, bytes);
+        point_to_registers(context, copy.wrapping_sub(context as usize), bytes);
+        copy
+    }
+}
