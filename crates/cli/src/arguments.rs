@@ -44,7 +44,7 @@ pub enum Command {
     /// Show which files are mapped by dh_map, and by which processes of this user
     Maps,
     /// Show what is in the file of a durable heap, or of a map with a log
-    Inspect(AnyFile),
+    Inspect(OfFile),
     /// Verify the file of a durable heap, every table and every block that holds something; or the
     /// log of a map
     Fsck(Fsck),
@@ -69,10 +69,10 @@ pub enum Command {
     },
 }
 
-/// `deepheap inspect`.
+/// `deepheap inspect` and `compact`, and what other commands about files take.
 #[derive(Args)]
-pub struct AnyFile {
-    /// The file; a process may have it open, and go on changing it
+pub struct OfFile {
+    /// The file; only inspect and fsck go on while a process has it open to change it
     #[arg(value_parser = any_path())]
     pub file: PathBuf,
     /// The file of its key, if it is encrypted
@@ -88,38 +88,21 @@ or was lost; 2 if there is no heap, or somebody uses it.";
 #[derive(Args)]
 #[command(after_help = FSCK_STATUS)]
 pub struct Fsck {
-    /// The file; a process may have it open, and go on changing it
-    #[arg(value_parser = any_path())]
-    pub file: PathBuf,
-    /// The file of its key, if it is encrypted
-    #[arg(long, value_name = "FILE", value_parser = any_path())]
-    pub key: Option<PathBuf>,
+    /// The file and its key
+    #[command(flatten)]
+    pub of: OfFile,
     /// Make damaged tables anew from what is left, or go back to the checkpoint before; no process
     /// may have the file open to change it
     #[arg(long)]
     pub repair: bool,
 }
 
-/// `deepheap compact`.
-#[derive(Args)]
-pub struct OfFile {
-    /// The file; no process may have it open to change it
-    #[arg(value_parser = any_path())]
-    pub file: PathBuf,
-    /// The file of its key, if it is encrypted
-    #[arg(long, value_name = "FILE", value_parser = any_path())]
-    pub key: Option<PathBuf>,
-}
-
 /// `deepheap rollback` and `deepheap rm-snapshot`.
 #[derive(Args)]
 pub struct OfSnapshot {
-    /// The file; no process may have it open to change it
-    #[arg(value_parser = any_path())]
-    pub file: PathBuf,
-    /// The file of its key, if it is encrypted
-    #[arg(long, value_name = "FILE", value_parser = any_path())]
-    pub key: Option<PathBuf>,
+    /// The file and its key
+    #[command(flatten)]
+    pub of: OfFile,
     /// The snapshot; `deepheap inspect` lists them
     pub name: String,
 }
@@ -198,19 +181,19 @@ impl FromArgMatches for Settings {
 
 const SIMULATE_NOTES: &str = "\
 The trace is what `deepheap run --trace FILE` wrote. Each line tells for a RAM budget: reads of the
-store for 100 touches; touches of pages within reach, of objects in the cache, and of objects that
-had to be read; what was written; how much slower the program is than with enough RAM; and how long
-a drive of 600 TB of endurance would last if it ran all the time.
+SSD for 100 touches; touches of pages in reach, of objects in the cache, and of objects that had to
+be read; what was written; how much slower the program is than with enough RAM; and how long an SSD
+rated for 600 TB of writes lasts if the program runs all the time.
 
-What a program touches within reach nobody sees, so less RAM than the trace was taken with cannot be
+A trace does not have the touches of pages in reach, so less RAM than it was taken with cannot be
 simulated well: take the trace with little RAM.
 
 Policies, as in DEEPHEAP_CONF:
-  page_buffer:25%   how much is mapped at a time, or a size; as in the trace if nothing is said
-  page_buffer:moves it is moved by what the sides would save, as in the pager
+  page_buffer:25%   how much is mapped at a time, or a size [default: as in the trace]
+  page_buffer:moves it is found while the program runs, as without a trace
   scans:off         a scan does not bring the pages after the one that is touched
-  strides:off       nor a walk in equal steps its next pages
-  sequences:off     nor a page those that followed it before
+  strides:off       a walk in equal steps does not bring its next pages
+  sequences:off     a page does not bring those that followed it before
 
 Examples:
   deepheap run --ram 64M --trace /tmp/t ./program
@@ -242,7 +225,7 @@ pub struct Simulate {
 const ADVISE_NOTES: &str = "\
 It says with how much RAM the program would be 1 %, 5 % and 20 % slower than with all that it
 touches. Each line of the table tells for a RAM budget: how much slower the program is than with
-enough RAM; what it writes to the device in a day; and how long a drive of 600 TB of endurance
+enough RAM; what it writes to the SSD in a day; and how long an SSD rated for 600 TB of writes
 lasts, if the program runs all the time.
 
 Examples:
@@ -276,15 +259,17 @@ const STAT_STATUS: &str = "Exit status: 0, or 1 if there is no such process or i
 const STAT_LEGEND: &str = "\
 The words on the screen:
 
-  heap is in RAM   all of it is ordinary memory, none on the store
-  heap is managed  it has outgrown RAM: a part may be on the store
+  heap is in RAM   all of it is ordinary memory, none is on SSD
+  heap is managed  it has outgrown its RAM: a part may be compressed
+                   in RAM, or on SSD
 
   pool             what --pool shares: what this process may use of it
                    now, and what no process has
   in reach         pages that the program touches without a fault;
                    while nothing is managed, all that the heap gave out
-  cached           objects in RAM that take a fault to be touched, and
-                   the room that is kept for the next ones
+  cached           objects in RAM, compressed where that pays, which
+                   take a fault to be touched; and the room that is
+                   kept for the next ones
   page tables      the kernel's, for the addresses of the heap
   tables           where each object is, and what is allocated
   store buffers    segments on their way to the device, and the tables
@@ -293,7 +278,7 @@ The words on the screen:
   store            space that is taken there, of what may be; some is
                    set aside before anything is written
   heap             what the program has allocated and not freed, the
-                   pages for it, and what has a copy on the device
+                   pages for it, and what has a copy on SSD
   mapped           what it got by mmap, a part of that
   not managed      what it has in RAM outside of deepheap, files apart
 
@@ -308,6 +293,9 @@ The words on the screen:
   evicted          pages that are no longer in reach; clean: unchanged
                    since they came; dirty: changed; zero: all zeros;
                    free: no allocation uses them
+  lz4              of them, pages that were compressed in RAM; given up:
+                   they would not have become smaller; undone: touched
+                   again
   cache            what left it: dropped, for the store has it, or
                    written; kept: touched again, so it stays longer
   device           bytes read and written
@@ -318,15 +306,14 @@ The words on the screen:
   log              write amplification: bytes written for each byte
                    that left RAM; collected: segments made free by
                    moving the blocks that were still needed
-  stood            the part of its run time (it computes, or stands in
-                   faults) that a thread stands in faults which more
-                   RAM would have spared it; of the thread that does
-                   so most; now: in the last seconds; the bound is
-                   that of --stall
-  stalls           time that threads waited for room in RAM or on the
-                   store; direct reclaims: they made it themselves;
-                   EFAULT retries, pins: system calls on memory that
-                   was away
+  waited           the part of its run time that a thread waited in
+                   faults which more RAM would have spared it; of the
+                   thread that waited most; now: in the last seconds;
+                   the bound is that of --stall
+  for room         time that threads waited for room in RAM or on the
+                   store; times that they made it themselves
+  calls            system calls on memory that was away: made again
+                   (EFAULT), and with their memory pinned
 
 Exit status: 0, or 1 if there is no such process or it has no deepheap.";
 

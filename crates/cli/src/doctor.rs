@@ -30,7 +30,7 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
             Severity::Fail => failed += 1,
         }
         if lost.is_ok() {
-            lost = print_out(line(&finding, has_colour).as_bytes());
+            lost = print_out(line(&finding, has_colour));
         }
     };
     let mut config = match Config::from_environment() {
@@ -58,7 +58,7 @@ pub fn doctor(arguments: &arguments::Doctor) -> Result<(), Refusal> {
         (1, _) => "\ndeepheap cannot run here until one thing is fixed.\n".to_owned(),
         (n, _) => format!("\ndeepheap cannot run here until {n} things are fixed.\n"),
     };
-    print_out(severity.as_bytes())?;
+    print_out(severity)?;
     if failed == 0 { Ok(()) } else { Err(Refusal::told()) }
 }
 

@@ -37,12 +37,12 @@ fn main() -> ExitCode {
         Command::Simulate(of) => simulate::simulate(&of),
         Command::Advise(of) => advise::advise(&of),
         Command::Maps => maps::maps(),
-        Command::Inspect(of) => map_log::inspect(&of.file, of.key.as_deref()),
-        Command::Fsck(of) if of.repair => durable::repair(&of.file, of.key.as_deref()),
-        Command::Fsck(of) => map_log::fsck(&of.file, of.key.as_deref()),
-        Command::Rollback(of) => durable::roll_back(&of.file, of.key.as_deref(), &of.name),
-        Command::RmSnapshot(of) => durable::remove_snapshot(&of.file, of.key.as_deref(), &of.name),
-        Command::Compact(of) => durable::compact(&of.file, of.key.as_deref()),
+        Command::Inspect(of) => map_log::inspect(&of),
+        Command::Fsck(fsck) if fsck.repair => durable::repair(&fsck.of),
+        Command::Fsck(fsck) => map_log::fsck(&fsck.of),
+        Command::Rollback(to) => durable::roll_back(&to.of, &to.name),
+        Command::RmSnapshot(to) => durable::remove_snapshot(&to.of, &to.name),
+        Command::Compact(of) => durable::compact(&of),
         Command::Completions { shell } => completions(shell),
         Command::Man { folder } => manual::write(&folder),
     };
@@ -58,5 +58,5 @@ fn main() -> ExitCode {
 fn completions(shell: clap_complete::Shell) -> Result<(), Refusal> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "deepheap", &mut script);
-    refusal::print_out(&script)
+    refusal::print_out(script)
 }

@@ -4,6 +4,7 @@
 //! Never: panics because nobody reads what is printed.
 //! Threads: plain data.
 
+use core::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 /// Wrong use, or something that must be fixed first.
@@ -30,11 +31,15 @@ impl Refusal {
         Refusal { status: EXIT_REFUSED, text: text.into() }
     }
 
+    /// What another part of deepheap refused, in its words.
+    pub fn of(error: impl Display) -> Refusal {
+        Refusal::new(error.to_string())
+    }
+
     /// Tells it on stderr. An empty text was told already.
     pub fn print(&self) {
         if !self.text.is_empty() {
-            // Nothing can be done if stderr is closed; the status tells enough.
-            let _ = writeln!(io::stderr(), "deepheap: {}", self.text);
+            warn(&self.text);
         }
     }
 
@@ -56,7 +61,7 @@ impl Refusal {
 
 /// Tells on stderr what is not as it should be, and goes on.
 pub fn warn(text: &str) {
-    // As in `Refusal::print`.
+    // Nothing can be done if stderr is closed.
     let _ = writeln!(io::stderr(), "deepheap: {text}");
 }
 
@@ -72,9 +77,9 @@ pub fn wants_colour(stream: &impl IsTerminal) -> bool {
 ///
 /// # Errors
 /// A full disk or the like; a closed pipe ends the process quietly before.
-pub fn print_out(bytes: &[u8]) -> Result<(), Refusal> {
+pub fn print_out(text: impl AsRef<[u8]>) -> Result<(), Refusal> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes)
+    out.write_all(text.as_ref())
         .and_then(|()| out.flush())
         .map_err(|error| Refusal::missing(format!("cannot write to standard output: {error}")))
 }

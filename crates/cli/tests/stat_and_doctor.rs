@@ -28,8 +28,8 @@ const WORDS: [&str; 21] = [
     "tier",
     "mix",
     "log",
-    "stood",
-    "stalls",
+    "for room",
+    "calls",
 ];
 
 #[test]

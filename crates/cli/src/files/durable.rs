@@ -14,15 +14,16 @@ use deepheap::internal::repair;
 use deepheap::internal::stats_report::bytes;
 use deepheap::{DurableHeap, HeapFile, OpenError};
 
+use crate::arguments::OfFile;
 use crate::refusal::{Refusal, print_out};
 
 /// Findings that are shown.
 const SHOWN_MAX: usize = 20;
 
 /// Shows what is in the file.
-pub fn inspect(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let inspection = on(file, key, inspect::inspect)?;
-    print_out(text(file, &inspection).as_bytes())
+pub fn inspect(of: &OfFile) -> Result<(), Refusal> {
+    let inspection = on(of, inspect::inspect)?;
+    print_out(text(&of.file, &inspection))
 }
 
 fn text(file: &Path, of: &Inspection) -> String {
@@ -34,26 +35,11 @@ fn text(file: &Path, of: &Inspection) -> String {
     let made = ago(of.time);
     line("checkpoint", format!("number {}, made {made}{closing}", of.checkpoint));
     line("address", format!("{:#x}, {} from there", of.region_base, bytes(of.region_len)));
-    line(
-        "holds",
-        format!(
-            "{}; {} objects of {} among it",
-            bytes(of.allocated_bytes),
-            of.objects,
-            bytes(of.object_bytes)
-        ),
-    );
-    let garbage = of.log_bytes.saturating_sub(of.live_bytes);
-    line(
-        "log",
-        format!(
-            "{} of {}: {} live, {} are garbage or room",
-            bytes(of.log_bytes),
-            bytes(of.log_bytes_most),
-            bytes(of.live_bytes),
-            bytes(garbage)
-        ),
-    );
+    let (allocated, objects) = (bytes(of.allocated_bytes), bytes(of.object_bytes));
+    line("holds", format!("{allocated}; {} objects of {objects} among it", of.objects));
+    let garbage = bytes(of.log_bytes.saturating_sub(of.live_bytes));
+    let (log, most, live) = (bytes(of.log_bytes), bytes(of.log_bytes_most), bytes(of.live_bytes));
+    line("log", format!("{log} of {most}: {live} live, {garbage} are garbage or room"));
     line("file", format!("{} of the disk", bytes(of.disk_bytes)));
     if let Some(place) = of.damaged_superblock {
         let text = "is damaged: a process or the power ended while a checkpoint was committed, or \
@@ -85,11 +71,11 @@ pub fn ago(time: u64) -> String {
 }
 
 /// Verifies the file.
-pub fn fsck(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let Fsck { report, contradiction } = on(file, key, inspect::fsck)?;
+pub fn fsck(of: &OfFile) -> Result<(), Refusal> {
+    let Fsck { report, contradiction } = on(of, inspect::fsck)?;
     let mut out = format!(
         "{}: {} pages of tables and {} blocks were read\n",
-        file.display(),
+        of.file.display(),
         report.pages,
         report.blocks
     );
@@ -112,18 +98,16 @@ pub fn verdict(mut out: String, is_clean: bool, what: &str) -> Result<(), Refusa
         true => out += "Nothing is damaged.\n",
         false => out += &format!("The {what} is damaged.\n"),
     }
-    print_out(out.as_bytes())?;
+    print_out(out)?;
     if is_clean { Ok(()) } else { Err(Refusal::told()) }
 }
 
 /// Makes damaged tables of the file whole again.
-pub fn repair(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let shown = file.display();
-    let Some(repair) = on(file, key, repair::repair)? else {
-        print_out(
-            format!("{shown}: the tables are whole, there is nothing to repair\n").as_bytes(),
-        )?;
-        return fsck(file, key);
+pub fn repair(of: &OfFile) -> Result<(), Refusal> {
+    let shown = of.file.display();
+    let Some(repair) = on(of, repair::repair)? else {
+        print_out(format!("{shown}: the tables are whole, there is nothing to repair\n"))?;
+        return fsck(of);
     };
     let mut out = format!("{shown}: checkpoint {} has whole tables again\n", repair.checkpoint);
     let _ = writeln!(out, "  made anew: {} damaged pages of tables", repair.pages);
@@ -136,45 +120,42 @@ pub fn repair(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
     if repair.lost.is_empty() {
         let _ = writeln!(out, "It holds what checkpoint {} held.", repair.content_of);
     }
-    print_out(out.as_bytes())?;
-    fsck(file, key)?;
+    print_out(out)?;
+    fsck(of)?;
     if repair.lost.is_empty() { Ok(()) } else { Err(Refusal::told()) }
 }
 
 /// Makes the heap what it was in a snapshot.
-pub fn roll_back(file: &Path, key: Option<&Path>, name: &str) -> Result<(), Refusal> {
-    let made = on(file, key, |of| DurableHeap::roll_back(of, name))?;
-    let shown = file.display();
-    print_out(format!("{shown}: checkpoint {made} is what {name} was\n").as_bytes())
+pub fn roll_back(of: &OfFile, name: &str) -> Result<(), Refusal> {
+    let made = on(of, |file| DurableHeap::roll_back(file, name))?;
+    let shown = of.file.display();
+    print_out(format!("{shown}: checkpoint {made} is what {name} was\n"))
 }
 
 /// Removes a snapshot.
-pub fn remove_snapshot(file: &Path, key: Option<&Path>, name: &str) -> Result<(), Refusal> {
-    on(file, key, |of| DurableHeap::remove_snapshot_of(of, name))?;
-    let shown = file.display();
-    print_out(
-        format!("{shown}: {name} is removed; `deepheap compact` gives its space back\n").as_bytes(),
-    )
+pub fn remove_snapshot(of: &OfFile, name: &str) -> Result<(), Refusal> {
+    on(of, |file| DurableHeap::remove_snapshot_of(file, name))?;
+    let shown = of.file.display();
+    print_out(format!("{shown}: {name} is removed; `deepheap compact` gives its space back\n"))
 }
 
 /// Moves what lives together, and gives back the rest.
-pub fn compact(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    let done = on(file, key, DurableHeap::compact)?;
+pub fn compact(of: &OfFile) -> Result<(), Refusal> {
+    let done = on(of, DurableHeap::compact)?;
     let freed = bytes(done.disk_bytes_before.saturating_sub(done.disk_bytes));
     let left = bytes(done.disk_bytes);
-    let mut out = format!("{}: {freed} given back, {left} left\n", file.display());
+    let mut out = format!("{}: {freed} given back, {left} left\n", of.file.display());
     if let Some(why) = &done.uncollected {
         let _ = writeln!(out, "  what lives was not moved together: {why}");
     }
-    print_out(out.as_bytes())
+    print_out(out)
 }
 
 /// What a call on the file answers, with what it says if it fails.
 fn on<'a, T>(
-    file: &'a Path,
-    key: Option<&Path>,
+    of: &'a OfFile,
     call: impl FnOnce(HeapFile<'a>) -> Result<T, OpenError>,
 ) -> Result<T, Refusal> {
-    let done = HeapFile::with_key_file(file, key).and_then(call);
-    done.map_err(|error| Refusal::new(format!("{}: {error}", file.display())))
+    let done = HeapFile::with_key_file(&of.file, of.key.as_deref()).and_then(call);
+    done.map_err(|error| Refusal::new(format!("{}: {error}", of.file.display())))
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use deepheap::internal::stats_report::bytes;
 use deepheap_tools::maps::{self, Look, MapError};
 
+use crate::arguments::OfFile;
 use crate::files::durable::{self, ago, verdict};
 use crate::refusal::{Refusal, print_out};
 
@@ -23,11 +24,11 @@ fn look(file: &Path) -> Result<Option<Look>, Refusal> {
     }
 }
 
-/// Shows what is in the file; `key`: that of a durable heap's.
-pub fn inspect(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    match look(file)? {
-        Some(look) => print_out(text(file, &look).as_bytes()),
-        None => durable::inspect(file, key),
+/// Shows what is in the file.
+pub fn inspect(of: &OfFile) -> Result<(), Refusal> {
+    match look(&of.file)? {
+        Some(look) => print_out(text(&of.file, &look)),
+        None => durable::inspect(of),
     }
 }
 
@@ -48,26 +49,12 @@ fn text(file: &Path, look: &Look) -> String {
         None => line("log", "processes have the file mapped: see `deepheap maps`".to_owned()),
         Some(Err(error)) => line("log", error.to_string()),
         Some(Ok(survey)) => {
-            line(
-                "log",
-                format!(
-                    "{} of {}, {} commits",
-                    bytes(survey.bytes),
-                    bytes(shape.log_bytes),
-                    survey.commits
-                ),
-            );
-            line(
-                "committed",
-                format!(
-                    "{} records, for the next map to bring into the data",
-                    survey.committed_records
-                ),
-            );
-            line(
-                "dropped",
-                format!("{} records that were never committed", survey.uncommitted_records),
-            );
+            let (used, whole) = (bytes(survey.bytes), bytes(shape.log_bytes));
+            line("log", format!("{used} of {whole}, {} commits", survey.commits));
+            let (committed, dropped) = (survey.committed_records, survey.uncommitted_records);
+            let committed = format!("{committed} records, for the next map to bring into the data");
+            line("committed", committed);
+            line("dropped", format!("{dropped} records that were never committed"));
         }
     }
     if look.is_superblock_damaged {
@@ -79,11 +66,11 @@ fn text(file: &Path, look: &Look) -> String {
 const DAMAGED: &str = "one of the two superblocks: a process or the power ended while it was \
                        written, or the device has lost it";
 
-/// Verifies the file; `key`: that of a durable heap's.
-pub fn fsck(file: &Path, key: Option<&Path>) -> Result<(), Refusal> {
-    match look(file)? {
-        Some(look) => verify(file, &look),
-        None => durable::fsck(file, key),
+/// Verifies the file.
+pub fn fsck(of: &OfFile) -> Result<(), Refusal> {
+    match look(&of.file)? {
+        Some(look) => verify(&of.file, &look),
+        None => durable::fsck(of),
     }
 }
 
@@ -132,11 +119,11 @@ mod tests {
         for words in ["a map with a log", "1.00 MiB", "when the map was ended", "0 commits"] {
             assert!(shown.contains(words), "{words}: {shown}");
         }
-        let clean = fsck(&path, None);
+        let clean = verify(&path, &look(&path).expect("a file").expect("a map"));
         let mut file = std::fs::read(&path).expect("the file");
         file[1000] ^= 1;
         std::fs::write(&path, file).expect("the file");
-        let damaged = fsck(&path, None);
+        let damaged = verify(&path, &look(&path).expect("a file").expect("a map"));
         std::fs::remove_file(&path).expect("it is removed");
         assert!(clean.is_ok() && damaged.is_err());
     }

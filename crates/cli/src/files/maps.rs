@@ -13,10 +13,9 @@ use crate::refusal::{Refusal, print_out};
 /// Shows the maps of this user.
 pub fn maps() -> Result<(), Refusal> {
     let listed = maps::list().map_err(|errno| {
-        let text = format!("the folder where maps are listed cannot be read: {errno}");
-        Refusal::missing(text)
+        Refusal::missing(format!("the folder where maps are listed cannot be read: {errno}"))
     })?;
-    print_out(text(&listed).as_bytes())
+    print_out(text(&listed))
 }
 
 fn text(listed: &[Listed]) -> String {
@@ -26,12 +25,8 @@ fn text(listed: &[Listed]) -> String {
     let mut out = String::new();
     for map in listed {
         let _ = writeln!(out, "{}: {}", map.path.display(), bytes(map.file_bytes));
-        let _ = writeln!(
-            out,
-            "  RAM         {} of {}",
-            bytes(map.resident_bytes),
-            bytes(map.budget_bytes)
-        );
+        let (resident, budget) = (bytes(map.resident_bytes), bytes(map.budget_bytes));
+        let _ = writeln!(out, "  RAM         {resident} of {budget}");
         let processes = map.processes.iter().map(|process| {
             let how = if process.is_writer { "writes" } else { "reads" };
             format!("{} ({how})", process.pid)

@@ -17,8 +17,7 @@ use deepheap::internal::store_location::{self, StoreLocation};
 
 use crate::arguments::Run;
 use crate::launch::{image, library, program};
-use crate::refusal;
-use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal};
+use crate::refusal::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, warn};
 
 /// Becomes the program; returns only with the reason why not.
 pub fn run(arguments: &Run) -> Refusal {
@@ -43,15 +42,15 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
     program::check(&path)?;
     let library = library::find()?;
     if let Some(finding) = obstacles::first_obstacle() {
-        return Err(Refusal::new(finding.to_string()));
+        return Err(Refusal::of(finding));
     }
-    let location = StoreLocation::find(&config).map_err(|error| Refusal::new(error.to_string()))?;
+    let location = StoreLocation::find(&config).map_err(Refusal::of)?;
     if let Some(as_store) = config.of_tier() {
         let found = StoreLocation::find(&as_store);
         found.map_err(|error| Refusal::new(format!("the second tier: {error}")))?;
     }
     if let Some((problem, fix)) = location.shortened_by_limit(&config) {
-        refusal::warn(&format!("store '{}' {problem}: {fix}", location.path().display()));
+        warn(&format!("store '{}' {problem}: {fix}", location.path().display()));
     }
     // Absolute: the program and its children may change folders.
     config.store = Some(absolute(location.path())?);
@@ -82,12 +81,12 @@ fn prepare(arguments: &Run) -> Result<(PathBuf, Variables), Refusal> {
 /// The options over what DEEPHEAP_CONF says.
 fn merged(arguments: &Run) -> Result<Config, Refusal> {
     let machine = Machine::read();
-    let mut config = Config::from_environment().map_err(|error| Refusal::new(error.to_string()))?;
+    let mut config = Config::from_environment().map_err(Refusal::of)?;
     for (key, value) in &arguments.settings.0 {
         let refuse = |error| Refusal::new(format!("in {}: {error}", key.option()));
         config.set(machine, key.name, utf8(value)?).map_err(refuse)?;
     }
-    config.check(machine).map_err(|error| Refusal::new(error.to_string()))?;
+    config.check(machine).map_err(Refusal::of)?;
     Ok(config)
 }
 

@@ -69,7 +69,7 @@ pub fn serve(arguments: &Serve) -> Result<(), Refusal> {
             "{address} may be reached from other machines, and what goes there is not encrypted"
         ));
     }
-    print_out(format!("http://{address}/?token={token}\n").as_bytes())?;
+    print_out(format!("http://{address}/?token={token}\n"))?;
     let server: &'static Server = Box::leak(Box::new(Server {
         token,
         nonce: random_text()?,
@@ -81,7 +81,7 @@ pub fn serve(arguments: &Serve) -> Result<(), Refusal> {
     thread::spawn(move || accept(server, &listener));
     loop {
         thread::sleep(Duration::from_secs_f64(arguments.every));
-        let ended = watch.look(&mut server.processes(), |pid| server.is_looked_at(pid));
+        let ended = watch.look(&mut locked(&server.processes), |pid| server.is_looked_at(pid));
         if let (Some(pid), Some(process)) = (arguments.pid, ended.first()) {
             let name = &process.name;
             return Err(Refusal::with_status(0, format!("process {pid} ({name}) has ended")));
@@ -126,7 +126,7 @@ fn accept(server: &'static Server, listener: &TcpListener) {
         };
         let stream = Arc::new(stream);
         {
-            let mut silent = server.silent();
+            let mut silent = locked(&server.silent);
             if silent.len() >= CONNECTIONS_MAX {
                 let _ = silent.remove(0).shutdown(Shutdown::Both);
             }
@@ -141,22 +141,18 @@ fn accept(server: &'static Server, listener: &TcpListener) {
     }
 }
 
+/// What a mutex guards, also after a thread has panicked.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Server {
-    fn processes(&self) -> MutexGuard<'_, Vec<Watched>> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn is_looked_at(&self, pid: u32) -> bool {
-        let looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        looks.get(&pid).is_some_and(|at| at.elapsed() < LOOKED_AT)
-    }
-
-    fn silent(&self) -> MutexGuard<'_, Vec<Arc<TcpStream>>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.looks).get(&pid).is_some_and(|at| at.elapsed() < LOOKED_AT)
     }
 
     fn has_spoken(&self, stream: &Arc<TcpStream>) {
-        self.silent().retain(|silent| !Arc::ptr_eq(silent, stream));
+        locked(&self.silent).retain(|silent| !Arc::ptr_eq(silent, stream));
     }
 
     fn converse(&self, stream: &Arc<TcpStream>) -> std::io::Result<()> {
@@ -187,18 +183,20 @@ impl Server {
         match request.path.as_str() {
             "/" => self.page(),
             "/data" => {
-                let mut processes = self.processes();
+                let mut processes = locked(&self.processes);
                 let pid = request.value("pid").and_then(|pid| pid.parse().ok());
                 let pid = pid.filter(|pid| processes.iter().any(|process| process.pid == *pid));
                 let pid = pid.or_else(|| processes.first().map(|process| process.pid));
                 if let Some(pid) = pid {
-                    let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut looks = locked(&self.looks);
                     looks.retain(|_, at| at.elapsed() < LOOKED_AT);
                     looks.insert(pid, Instant::now());
                 }
                 Answer::of("application/json", numbers::data(&mut processes, pid))
             }
-            "/metrics" => Answer::of(metrics::CONTENT_TYPE, metrics::text(&self.processes())),
+            "/metrics" => {
+                Answer::of(metrics::CONTENT_TYPE, metrics::text(&locked(&self.processes)))
+            }
             _ => Answer::text("404 Not Found", "there are /, /data and /metrics\n"),
         }
     }

@@ -30,20 +30,20 @@ pub fn stat(arguments: &Stat) -> Result<(), Refusal> {
     let page = process.page().map_err(Refusal::missing)?;
     let mut sample = Sample::of(&page, process.pid());
     let Some(seconds) = arguments.watch else {
-        return print_out(text(arguments, &process, &sample, None).as_bytes());
+        return print_out(text(arguments, &process, &sample, None));
     };
     let redraws = stdout().is_terminal() && !arguments.json;
     if redraws {
-        print_out(CLEAR.as_bytes())?;
+        print_out(CLEAR)?;
     }
     let mut earlier = None;
     loop {
         let text = text(arguments, &process, &sample, earlier.as_ref());
         if redraws {
             let lines = text.replace('\n', CLEAR_LINE);
-            print_out(format!("{HOME}{lines}{CLEAR_BELOW}").as_bytes())?;
+            print_out(format!("{HOME}{lines}{CLEAR_BELOW}"))?;
         } else {
-            print_out(text.as_bytes())?;
+            print_out(text)?;
         }
         sleep(Duration::from_secs_f64(seconds));
         let page = match process.page() {
@@ -70,5 +70,5 @@ fn ended(arguments: &Stat, process: &Process) -> Result<(), Refusal> {
     if arguments.json {
         return Ok(());
     }
-    print_out(format!("\n{} ({}) has ended.\n", process.name, process.pid()).as_bytes())
+    print_out(format!("\n{} ({}) has ended.\n", process.name, process.pid()))
 }

@@ -8,7 +8,6 @@
 pub(crate) mod look;
 pub(crate) mod process;
 pub(crate) mod screen;
-pub(crate) mod spark;
 pub(crate) mod state;
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,9 +18,8 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use crate::arguments::Top;
-use crate::live::top::look::Look;
+use crate::live::top::look::{Glyphs, Look};
 use crate::live::top::screen::draw;
-use crate::live::top::spark::Glyphs;
 use crate::live::top::state::{TopState, Wish};
 use crate::live::watch::Watch;
 use crate::refusal::{Refusal, wants_colour};

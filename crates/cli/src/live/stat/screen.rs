@@ -77,13 +77,9 @@ fn memory(out: &mut String, s: &Stats, has_colour: bool) -> Result {
         let (live, capacity) = (s.tier_stored_bytes, s.tier_capacity_bytes);
         writeln!(out, "tier    {}  {} of {}", bar(live, capacity), bytes(live), bytes(capacity))?;
     }
-    writeln!(
-        out,
-        "heap    {} allocated, {} of pages, {} of them on the device",
-        bytes(s.allocated_bytes),
-        bytes(s.committed_bytes),
-        bytes(s.stored_bytes)
-    )?;
+    let [allocated, pages, stored] =
+        [s.allocated_bytes, s.committed_bytes, s.stored_bytes].map(bytes);
+    writeln!(out, "heap    {allocated} allocated, {pages} of pages, {stored} of them on SSD")?;
     let (mapped, beside) = (bytes(s.mapped_bytes), bytes(s.unmanaged_bytes));
     let note = if s.unmanaged_bytes > budget { ": more than the budget" } else { "" };
     writeln!(out, "        {mapped} mapped by the program; {beside} not managed{note}\n")
@@ -138,15 +134,13 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
         count(s.evicted_free)
     )?;
     if let Some(compression) = compression(s) {
-        writeln!(out, "pressed {compression}")?;
+        writeln!(out, "lz4     {compression}")?;
     }
-    writeln!(
-        out,
-        "cache   dropped {} clean, wrote {} dirty, kept {} touched again",
-        count(s.cache_reclaimed_clean),
-        count(s.cache_reclaimed_dirty),
-        count(s.cache_second_chances)
-    )?;
+    let [dropped, written, kept] =
+        [s.cache_reclaimed_clean, s.cache_reclaimed_dirty, s.cache_second_chances].map(count);
+    let cache =
+        format!("dropped {dropped} clean, wrote {written} dirty, kept {kept} touched again");
+    writeln!(out, "cache   {cache}")?;
     let moved = |of: fn(&Stats) -> u64| bytes(of(s)) + &rates.in_brackets(of, bytes);
     let (read, written) = (moved(|s| s.device_read_bytes), moved(|s| s.device_write_bytes));
     writeln!(out, "device  read {read}, wrote {written}")?;
@@ -160,35 +154,22 @@ fn traffic(out: &mut String, rates: &Rates<'_>) -> Result {
     for trouble in device_troubles(s) {
         writeln!(out, "        {trouble}")?;
     }
-    let amplification = match s.write_amplification() {
-        Some(ratio) => format!("{ratio:.2}"),
-        None => "-".to_owned(),
-    };
-    writeln!(
-        out,
-        "log     write amplification {amplification}, {} segments collected, {} blocks moved",
-        count(s.segments_collected),
-        count(s.blocks_appended_survivor)
-    )?;
-    writeln!(
-        out,
-        "stood   in faults for want of RAM: {} of the run time now, {} in all",
-        share(s.stall_share_now_ppm),
-        share(s.stall_share_ppm)
-    )?;
+    let ratio = s.write_amplification();
+    let ratio = ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let [emptied, moved] = [s.segments_collected, s.blocks_appended_survivor].map(count);
+    let log = format!("write amplification {ratio}, {emptied} segments collected");
+    writeln!(out, "log     {log}, {moved} blocks moved")?;
+    let [now, all] = [s.stall_share_now_ppm, s.stall_share_ppm].map(share);
+    writeln!(out, "waited  for want of RAM: {now} of the run time now, {all} in all")?;
     if s.stall_bound_ppm > 0 {
         let is_above = s.tier_capacity_bytes > 0 && s.stall_share_now_ppm > s.stall_bound_ppm;
         let note = if is_above { ": less goes to the second tier" } else { "" };
         writeln!(out, "        the bound is {}{note}", share(s.stall_bound_ppm))?;
     }
-    writeln!(
-        out,
-        "stalls  {} in all threads, {} direct reclaims, {} EFAULT retries, {} pins",
-        duration(s.stall_ns),
-        count(s.direct_reclaims),
-        count(s.efault_retries),
-        count(s.pins)
-    )
+    let (time, made) = (duration(s.stall_ns), count(s.direct_reclaims));
+    writeln!(out, "        for room: {time} in all threads; they made it themselves {made} times")?;
+    let [again, pins] = [s.efault_retries, s.pins].map(count);
+    writeln!(out, "calls   {again} made again after EFAULT, {pins} pins of their memory")
 }
 
 fn bar(part: u64, whole: u64, has_colour: bool) -> String {

@@ -4,8 +4,8 @@
 //! Never: reads a process, but for the names of its code.
 //! Threads: none but main.
 
-use deepheap::internal::stats_report::{bytes, count, duration, share};
-use deepheap::stats::{FaultKind, Stats};
+use deepheap::stats::FaultKind;
+use deepheap::internal::stats_report::{bytes, compression, count, duration, second_tier};
 use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES, in_words};
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -15,8 +15,7 @@ use ratatui::widgets::Paragraph;
 
 use crate::live::history::History;
 use crate::live::stat::screen::uptime;
-use crate::live::top::look::Look;
-use crate::live::top::spark::{columns_of, sparkline};
+use crate::live::top::look::{Look, columns_of, sparkline};
 use crate::live::watch::Watched;
 
 /// Columns of the bar of RAM.
@@ -35,17 +34,12 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, process: &mut Watched, look: Look
         Span::raw(format!("  up {}  heap is {state}", uptime(stats.uptime_ns))),
     ])];
     lines.extend(ram(&process.history, look));
-    lines.push(labelled(
-        "heap",
-        format!(
-            "{} allocated, {} on the store; beside it {} are not managed",
-            bytes(stats.allocated_bytes),
-            bytes(stats.stored_bytes),
-            bytes(stats.unmanaged_bytes),
-        ),
-        look,
-    ));
-    lines.push(labelled("compress", compression(&stats), look));
+    let (allocated, stored) = (bytes(stats.allocated_bytes), bytes(stats.stored_bytes));
+    let unmanaged = bytes(stats.unmanaged_bytes);
+    let heap = format!("{allocated} allocated, {stored} on SSD; beside it {unmanaged} not managed");
+    lines.push(labelled("heap", heap, look));
+    let compression = compression(&stats).unwrap_or("nothing was compressed".to_owned());
+    lines.push(labelled("compress", compression, look));
     lines.push(labelled("hits", hits(&process.history), look));
     lines.push(Line::default());
     lines.extend(faults(&process.history, look));
@@ -87,17 +81,6 @@ fn ram(history: &History, look: Look) -> Vec<Line<'static>> {
     }
     bar.push(Span::raw(format!(" {} of {}", bytes(ram.used()), bytes(ram.budget))));
     vec![Line::from(bar), Line::from(legend)]
-}
-
-fn compression(stats: &Stats) -> String {
-    let Some(ratio) = stats.compression() else { return "nothing was compressed".to_owned() };
-    format!(
-        "{} pages, {ratio:.1}x smaller, {} undone, {} given up, {} of CPU",
-        count(stats.compressed),
-        count(stats.decompressed),
-        count(stats.compress_given_up),
-        duration(stats.compress_ns),
-    )
 }
 
 fn hits(history: &History) -> String {
@@ -163,11 +146,7 @@ fn device(history: &History, look: Look) -> Vec<Line<'static>> {
         format!("{read} read, {written} written in all, write amplification {amplification}");
     let life = labelled("life", life(history), look);
     let mut lines = vec![rates, labelled("", totals, look), life];
-    lines.extend(stats.tier_mix_ppm().map(|mix| {
-        let (read, written) = (bytes(stats.tier_read_bytes), bytes(stats.tier_write_bytes));
-        let tier = format!("{read} read, {written} written, {} of all that was", share(mix));
-        labelled("tier", tier, look)
-    }));
+    lines.extend(second_tier(stats).map(|tier| labelled("tier", tier, look)));
     lines.extend(history.years_without_tier().map(|years| {
         let years = in_words(Some(years));
         labelled("", format!("the SSD would last {years} if all of that went there"), look)

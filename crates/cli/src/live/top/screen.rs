@@ -13,9 +13,8 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 
-use crate::live::top::look::Look;
+use crate::live::top::look::{Glyphs, Look};
 use crate::live::top::process;
-use crate::live::top::spark::Glyphs;
 use crate::live::top::state::{ORDERS, TopState};
 use crate::live::watch::Watched;
 
@@ -34,10 +33,10 @@ const HELP: [&str; 19] = [
     "q             quit",
     "",
     "RAM           what deepheap uses of the budget, OF% how much of it:",
-    "              in reach (touched without a fault), cached (a fault,",
-    "              no I/O; compressed where that pays), tables",
+    "              in reach (touched without a fault), cached (in RAM, a",
+    "              fault away; compressed where that pays), tables",
     "HEAP          what the program has allocated",
-    "FAULTS/S      touches that waited; STORED/S: for the device,",
+    "FAULTS/S      touches that waited; STORED/S: for the SSD,",
     "              P99: 99 of 100 of these took at most so long",
     "HIT           faults that found their page in RAM",
     "hottest code  functions whose accesses fault most, by samples: they",
