@@ -14,7 +14,6 @@ pub mod fair_share;
 pub mod ghost;
 pub mod history;
 pub mod replacement;
-pub mod replay;
 pub mod sequence;
 pub mod stall_bound;
 pub mod stride;

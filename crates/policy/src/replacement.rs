@@ -113,7 +113,7 @@ pub fn next(small: u32, main: u32) -> Queue {
 }
 
 /// As `next`, for a small queue of `small_part` 256ths.
-pub(crate) fn next_above(small_part: u32, small: u32, main: u32) -> Queue {
+pub fn next_above(small_part: u32, small: u32, main: u32) -> Queue {
     let share = (u64::from(small) + u64::from(main)) * u64::from(small_part) / 256;
     if main == 0 || u64::from(small) > share { Queue::Small } else { Queue::Main }
 }

@@ -98,15 +98,13 @@ fn sides(
     });
     let [then, now] = traces;
     let (then, now) = (then?, now?);
-    let touches = then.seen().touches.max(1) as f64;
+    let touches = then.seen.touches.max(1) as f64;
     let side = |traced: &Simulation| {
-        let ram = traced.traced_ram();
-        let played = then
-            .play(ram, then.terms(ram))
-            .ok_or_else(|| Failure::Failed("there is no memory for the simulation".into()))?;
+        let ram = traced.traced_ram;
+        let played = then.play(ram, then.terms(ram)).counts;
         let of_touches = |reads: u64| 100.0 * reads as f64 / touches;
-        let (met, simulated) = (of_touches(traced.seen().reads), of_touches(played.reads()));
-        Ok(Side { ram, met, simulated })
+        let (met, simulated) = (of_touches(traced.seen.reads), of_touches(played.reads()));
+        Side { ram, met, simulated }
     };
-    Ok([side(&then)?, side(&now)?])
+    Ok([side(&then), side(&now)])
 }

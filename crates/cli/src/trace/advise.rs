@@ -17,7 +17,7 @@ use crate::refusal::{Refusal, print_out};
 use crate::trace::chart::{Panel, bytes};
 use crate::trace::simulate::{note_gaps, open, write_svg};
 
-/// For which the RAM is told: at most so much slower.
+/// Slowdowns for which the RAM is told.
 const SLOWDOWNS: [(f64, &str); 3] = [(1.01, "1 %"), (1.05, "5 %"), (1.20, "20 %")];
 /// Lines of the table, at most.
 const LINES: usize = 9;
@@ -39,7 +39,7 @@ pub fn advise(arguments: &Advise) -> Result<(), Refusal> {
         let enough = simulation.ram_for(&curve, SLOWDOWNS[1].0);
         write_svg(file, &format!("{name}: what RAM buys"), &panels(&curve, enough))?;
     }
-    print_out(text.as_bytes())
+    print_out(text)
 }
 
 fn sentences(simulation: &Simulation, curve: &[Outcome]) -> String {
@@ -54,10 +54,10 @@ fn sentences(simulation: &Simulation, curve: &[Outcome]) -> String {
         text,
         "The trace is of {:.1} s with {}: {:.0} % slower than with all, on a device where a read \
          takes {:.0} us.",
-        simulation.ran_ns() as f64 / 1e9,
-        bytes(simulation.traced_ram()),
+        simulation.ran_ns as f64 / 1e9,
+        bytes(simulation.traced_ram),
         (last - 1.0) * 100.0,
-        simulation.costs().stored_ns as f64 / 1000.0
+        simulation.costs.stored_ns as f64 / 1000.0
     );
     if last < SLOWDOWNS[0].0 {
         text += "Less may be enough: trace it with less RAM.\n";

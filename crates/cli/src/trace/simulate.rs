@@ -24,23 +24,23 @@ const COLUMNS: &str = "       RAM   misses  in reach    cached      read   writt
 pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
     let (trace, simulation) = open(&arguments.file)?;
     let sizes = match arguments.ram.as_slice() {
-        [] => vec![simulation.traced_ram()],
+        [] => vec![simulation.traced_ram],
         sizes => sizes.iter().map(|size| ram(size)).collect::<Result<_, _>>()?,
     };
     let mut outcomes = Vec::new();
     for &ram in &sizes {
         let terms = with_policies(simulation.terms(ram), &arguments.policy)?;
-        outcomes.push(simulation.play(ram, terms).ok_or_else(no_memory)?);
+        outcomes.push(simulation.play(ram, terms));
     }
     let mut text = head(&arguments.file, &trace, &simulation);
     text.push('\n');
     text += COLUMNS;
     outcomes.iter().for_each(|outcome| row(&mut text, outcome, 1));
-    if sizes.iter().any(|&ram| ram < simulation.traced_ram()) {
+    if sizes.iter().any(|&ram| ram < simulation.traced_ram) {
         warn(&format!(
-            "what the program touched within reach is not in the trace: with less RAM than the {} \
-             of the trace there are more misses than this says",
-            bytes(simulation.traced_ram())
+            "touches of pages in reach are not in the trace: with less RAM than the {} of the \
+             trace there are more misses than this says",
+            bytes(simulation.traced_ram)
         ));
     }
     if arguments.curve || arguments.svg.is_some() {
@@ -53,7 +53,7 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
             let misses = |outcome: &Outcome| (outcome.ram, 100.0 * outcome.counts.miss_ratio());
             let line: Vec<(u64, f64)> = curve.iter().map(misses).collect();
             let most = line.iter().fold(1.0, |most, (_, misses)| misses.max(most));
-            let title = format!("what RAM spares; traced with {}", bytes(simulation.traced_ram()));
+            let title = format!("what RAM spares; traced with {}", bytes(simulation.traced_ram));
             let panel = Panel {
                 name: "reads for 100 touches",
                 line,
@@ -64,7 +64,7 @@ pub fn simulate(arguments: &Simulate) -> Result<(), Refusal> {
             write_svg(file, &title, &[panel])?;
         }
     }
-    print_out(text.as_bytes())
+    print_out(text)
 }
 
 /// Draws into a file.
@@ -97,53 +97,46 @@ fn ram(size: &str) -> Result<u64, Refusal> {
 }
 
 fn with_policies(mut terms: Terms, policies: &[String]) -> Result<Terms, Refusal> {
-    let refuse = |item: &str| {
-        Refusal::new(format!(
-            "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off, \
-             strides:off or sequences:off"
-        ))
-    };
     for item in policies.iter().flat_map(|list| list.split(',')) {
         match item.split_once(':') {
             Some(("page_buffer", "moves")) => terms.share = None,
-            Some(("page_buffer", value)) => {
-                terms.share = Some(match value.strip_suffix('%') {
-                    Some(percent) => match percent.parse::<usize>() {
-                        Ok(percent @ 1..=99) => PageBufferShare::Part((percent << 16) / 100),
-                        _ => return Err(refuse(item)),
-                    },
-                    None => {
-                        let bytes = parse_size(value).map_err(|_| refuse(item))?;
-                        PageBufferShare::Bytes(bytes as usize)
-                    }
-                });
+            Some(("page_buffer", value)) if let Some(share) = share(value) => {
+                terms.share = Some(share);
             }
             Some(("scans", "off")) => terms.scans = false,
             Some(("strides", "off")) => terms.strides = false,
             Some(("sequences", "off")) => terms.sequences = false,
-            _ => return Err(refuse(item)),
+            _ => {
+                return Err(Refusal::new(format!(
+                    "in --policy: '{item}': use page_buffer:SIZE, PERCENT% or moves, scans:off, \
+                     strides:off or sequences:off"
+                )));
+            }
         }
     }
     Ok(terms)
 }
 
-fn no_memory() -> Refusal {
-    Refusal::new("there is not enough memory for the simulation: simulate less --ram")
+fn share(value: &str) -> Option<PageBufferShare> {
+    let Some(percent) = value.strip_suffix('%') else {
+        return Some(PageBufferShare::Bytes(parse_size(value).ok()? as usize));
+    };
+    let percent = percent.parse::<usize>().ok().filter(|percent| (1..=99).contains(percent))?;
+    Some(PageBufferShare::Part((percent << 16) / 100))
 }
 
 fn head(file: &Path, trace: &Trace, simulation: &Simulation) -> String {
-    let seen = simulation.seen();
+    let (seen, costs) = (simulation.seen, simulation.costs);
     let mut text = format!(
         "{}: {:.1} s with {} of RAM; {} touches seen, {} of them read ({:.1} %), {} written\n",
         file.display(),
-        simulation.ran_ns() as f64 / 1e9,
-        bytes(simulation.traced_ram()),
+        simulation.ran_ns as f64 / 1e9,
+        bytes(simulation.traced_ram),
         seen.touches,
         seen.reads,
         100.0 * seen.reads as f64 / seen.touches.max(1) as f64,
         bytes(seen.written_bytes)
     );
-    let costs = simulation.costs();
     let _ = writeln!(
         text,
         "a fault on a cached object took {:.1} us, a read {:.1} us",
@@ -175,7 +168,7 @@ fn row(text: &mut String, outcome: &Outcome, sampled: u32) {
         100.0 * counts.miss_ratio(),
         counts.in_reach * times,
         counts.cached * times,
-        (counts.missed + counts.ahead) * times,
+        counts.reads() * times,
         bytes(counts.written_bytes * times),
         (outcome.slowdown - 1.0) * 100.0,
     );

@@ -1,24 +1,25 @@
 //! Replay: the pager's decisions on a sequence of touches, in a pager that moves only numbers.
 //!
 //! A page buffer with its two lists, a cache of so many bytes, a ghost, and a store without limit.
-//! What is decided, the policies decide that the pager asks: replacement, ghost, sequences,
+//! All decisions are those of the policies that the pager asks: replacement, ghost, sequences,
 //! strides, trails in the history, and the border between page buffer and cache.
 //!
 //! Guarantees: the same touches give the same counts.
 //! Never: does I/O, knows the time.
 
+use core::sync::atomic::AtomicU32;
 use std::collections::{HashMap, VecDeque};
 
-use crate::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
-use crate::budget_split::{self, Share, Split};
-use crate::ghost::{self, Ghost};
-use crate::history::{self, History};
-use crate::replacement::{
+use deepheap_policy::balance::{self, EVENTS, MARGIN_PART, Observed, PART_FIRST, Returns};
+use deepheap_policy::budget_split::{self, Share, Split};
+use deepheap_policy::ghost::{self, Ghost};
+use deepheap_policy::history::{self, History};
+use deepheap_policy::replacement::{
     AtHead, Queue, Rank, SMALL_PART, asks_ghost, at_head, enters, ghost_length, next_above, rank,
     to_evict, touched,
 };
-use crate::sequence::{Direction, Sequences};
-use crate::{Memory, PAGE, trail};
+use deepheap_policy::sequence::{Direction, Sequences};
+use deepheap_policy::{PAGE, trail};
 
 /// Threads whose scans are told apart.
 pub const LANES: usize = 16;
@@ -109,10 +110,6 @@ pub struct Counts {
     pub missed_faults: u64,
     /// Objects that were read with another one, before they were touched.
     pub ahead: u64,
-    /// Reads of objects that a larger cache would have had.
-    pub ghost_reads: u64,
-    /// Pages that left the page buffer.
-    pub left: u64,
     /// Objects that were written, and their bytes.
     pub written: u64,
     /// See `written`.
@@ -122,9 +119,14 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Objects that were read.
+    pub fn reads(&self) -> u64 {
+        self.missed + self.ahead
+    }
+
     /// Reads of the store for each touch.
     pub fn miss_ratio(&self) -> f64 {
-        (self.missed + self.ahead) as f64 / self.touches.max(1) as f64
+        self.reads() as f64 / self.touches.max(1) as f64
     }
 }
 
@@ -137,7 +139,7 @@ enum Place {
 }
 
 impl Place {
-    /// Which of `Replay::fifos` lists what is there.
+    /// Which of `Places::fifos` lists what is there.
     fn fifo(self) -> Option<usize> {
         match self {
             Place::Nowhere | Place::Away => None,
@@ -184,262 +186,20 @@ struct Fifo {
     length: u32,
 }
 
-/// What the border is moved by.
+/// Where all objects are.
 #[derive(Default)]
-struct Border {
-    part: usize,
-    returns: Returns,
-    ghost_reads: u64,
-    departures: u64,
-    departed: u64,
-}
-
-/// The pager.
-pub struct Replay<M> {
-    terms: Terms,
-    ghost: Ghost<M>,
+struct Places {
     objects: Vec<Object>,
     /// The lists of the page buffer and the queues of the cache (`Place::fifo`).
     fifos: [Fifo; 4],
-    /// The small queue, in 256ths of the cache.
-    small_part: u32,
-    /// The limits of page buffer and cache, for all pages, before the cache lends anything.
-    split: Split,
-    /// The page buffer's for the sampled pages, with what it is lent.
-    page_buffer_max: u32,
-    /// The cache's, in bytes of the sampled pages.
-    cache_max: u64,
     cached_bytes: u64,
-    counts: Counts,
     /// Pages that have left the page buffer since the beginning.
-    left_ever: u64,
-    border: Border,
-    sequences: [Sequences; LANES],
-    history: History<M>,
-    /// Objects by page, if scans bring them.
-    by_page: HashMap<u32, u32>,
+    left: u64,
 }
 
-impl<M: Memory> Replay<M> {
-    /// Nothing is anywhere. `zeros` makes memory of so many numbers.
-    pub fn new<E>(terms: Terms, zeros: impl Fn(usize) -> Result<M, E>) -> Result<Replay<M>, E> {
-        let [ring, index, written] = history::lengths(history::bytes(terms.pages * PAGE));
-        let sampled = terms.sampled.max(1) as usize;
-        let remembered = ghost_length(terms.pages / sampled);
-        let mut replay = Replay {
-            terms: Terms { sampled: sampled as u32, ..terms },
-            // Compressed objects are several to a page.
-            ghost: Ghost::new(zeros(ghost::length(4 * remembered))?),
-            objects: Vec::new(),
-            fifos: Default::default(),
-            small_part: SMALL_PART,
-            split: Split { page_buffer: 0, object_cache: 0 },
-            page_buffer_max: 0,
-            cache_max: 0,
-            cached_bytes: 0,
-            counts: Counts::default(),
-            left_ever: 0,
-            border: Border { part: PART_FIRST, ..Border::default() },
-            sequences: Default::default(),
-            history: History::new([zeros(ring)?, zeros(index)?, zeros(written)?]),
-            by_page: HashMap::new(),
-        };
-        replay.ghost.grow(remembered);
-        replay.set_border();
-        Ok(replay)
-    }
-
-    /// What was counted.
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    fn set_border(&mut self) {
-        let share = self.terms.share.unwrap_or(Share::Part(self.border.part));
-        self.split = budget_split::split(self.terms.pages * PAGE, 0, share, 0);
-        let filled = self.split.object_cache * PAGE / 256 * self.terms.filled as usize;
-        self.cache_max = (filled / self.terms.sampled as usize) as u64;
-        self.lend();
-    }
-
-    /// Gives the page buffer what the cache does not fill, unless its share is fixed.
-    fn lend(&mut self) {
-        let sampled = self.terms.sampled as usize;
-        let cached = self.cached_bytes as usize * sampled * 256;
-        let split = match self.terms.share {
-            Some(Share::Bytes(_)) => self.split,
-            _ => self.split.lend(cached / (self.terms.filled as usize).max(1) / PAGE),
-        };
-        self.page_buffer_max = (split.page_buffer / sampled).max(1) as u32;
-    }
-
-    /// The object holds nothing any more.
-    pub fn empty(&mut self, object: u32) {
-        let Some(found) = self.objects.get_mut(object as usize) else { return };
-        match found.place {
-            Place::PageBuffer(_) => found.leaves = Leaves::Empty,
-            Place::Cached(_) | Place::Away => self.put(object, Place::Nowhere),
-            Place::Nowhere => {}
-        }
-    }
-
-    /// The program touches an object.
-    pub fn touch(&mut self, touch: &Touch) {
-        let at = touch.object as usize;
-        if at >= self.objects.len() {
-            self.objects.resize(at + 1, NOWHERE);
-        }
-        if self.brings_ahead() && self.objects[at].page != touch.page {
-            self.by_page.insert(touch.page, touch.object);
-        }
-        self.objects[at].page = touch.page;
-        self.counts.touches += 1;
-        if touch.is_new && !matches!(self.objects[at].place, Place::PageBuffer(_)) {
-            self.put(touch.object, Place::Nowhere);
-            self.objects[at].is_changed = true;
-        }
-        let (lane, page) = (usize::from(touch.lane) % LANES, touch.page);
-        match self.objects[at].place {
-            Place::PageBuffer(_) => self.counts.in_reach += 1,
-            Place::Cached(_) => {
-                self.counts.cached += 1;
-                self.counts.cached_faults += u64::from(!touch.is_led);
-                self.come_back(touch.object);
-                if self.terms.scans {
-                    let (window, direction) = self.sequences[lane].of(page).window(page);
-                    if window == 1 {
-                        self.bring_next(lane, page, true);
-                    }
-                    let passed = self.bring_cached_after(page, window, direction);
-                    self.sequences[lane].pass(page, passed);
-                }
-            }
-            Place::Away => {
-                self.counts.missed += 1;
-                self.counts.missed_faults += u64::from(!touch.is_led);
-                self.read(touch.object);
-                if self.terms.scans {
-                    let sequence = self.sequences[lane].of(page);
-                    let (window, direction) = sequence.window(page);
-                    if window == 1 {
-                        self.bring_next(lane, page, false);
-                    }
-                    self.bring_stored_after(page, window, direction);
-                    self.sequences[lane].note(page, sequence.advance(page, window));
-                }
-            }
-            Place::Nowhere => {
-                self.counts.new += 1;
-                self.objects[at].reuse = 0;
-                self.put(touch.object, Place::PageBuffer(Rank::Probation));
-            }
-        }
-        let object = &mut self.objects[at];
-        object.leaves = touch.leaves;
-        object.bytes = touch.bytes;
-        object.is_changed |= touch.leaves == Leaves::Dirty;
-        self.make_room();
-        self.move_border();
-    }
-
-    fn brings_ahead(&self) -> bool {
-        self.terms.scans || self.terms.strides || self.terms.sequences
-    }
-
-    /// Brings the next pages of a trail into the cache, if the fault is on one; or of a walk.
-    fn bring_next(&mut self, lane: usize, page: u32, is_cached: bool) {
-        if self.terms.sequences {
-            let most = trail::most_ahead(self.cache_max as usize / PAGE, false);
-            let trails = &mut self.sequences[lane].trails;
-            if let Some(ahead) = trails.fault(&self.history, page, is_cached, most) {
-                let brought = ahead.pages().iter().filter(|&&next| self.bring(next, true)).count();
-                self.sequences[lane].trails.bring(brought);
-                return;
-            }
-        }
-        if self.terms.strides
-            && let Some(ahead) = self.sequences[lane].walks.fault(page)
-        {
-            for next in ahead.pages() {
-                self.bring(next, false);
-            }
-        }
-    }
-
-    /// Brings the object of a page into the cache, if it is stored.
-    fn bring(&mut self, page: u32, is_on_trail: bool) -> bool {
-        let object = self.by_page.get(&page).copied();
-        let stored = object.filter(|&it| self.objects[it as usize].place == Place::Away);
-        let Some(object) = stored else { return false };
-        self.counts.ahead += 1;
-        self.ask_ghost(object);
-        self.objects[object as usize].is_on_trail = is_on_trail;
-        self.put(object, Place::Cached(Queue::Small));
-        self.make_room();
-        true
-    }
-
-    /// Brings the stored objects among the `window` pages from `page` on, without the first.
-    fn bring_stored_after(&mut self, page: u32, window: u32, direction: Direction) {
-        for further in 1..window {
-            let next = self.by_page.get(&direction.after(page, further)).copied();
-            if let Some(object) = next
-                && self.objects[object as usize].place == Place::Away
-            {
-                self.counts.ahead += 1;
-                self.read(object);
-                self.make_room();
-            }
-        }
-    }
-
-    /// Brings the cached objects, until one would have to be read; returns how many pages it
-    /// passed, the first one included.
-    fn bring_cached_after(&mut self, page: u32, window: u32, direction: Direction) -> u32 {
-        for further in 1..window {
-            let next = self.by_page.get(&direction.after(page, further)).copied();
-            let Some(object) = next else { continue };
-            match self.objects[object as usize].place {
-                Place::Away => return further,
-                Place::Cached(_) => {
-                    self.come_back(object);
-                    self.make_room();
-                }
-                Place::PageBuffer(_) | Place::Nowhere => {}
-            }
-        }
-        window
-    }
-
-    fn come_back(&mut self, object: u32) {
-        // Its first touch stands for a read: it is no reuse.
-        if core::mem::take(&mut self.objects[object as usize].is_on_trail) {
-            return self.put(object, Place::PageBuffer(Rank::Probation));
-        }
-        let since = self.left_ever - self.objects[object as usize].left_at;
-        let margin = u64::from(self.page_buffer_max) / MARGIN_PART as u64;
-        // On average, half of a margin had left when it did.
-        if let Some(growth) = balance::growth((since + margin / 2) / margin.max(1)) {
-            self.border.returns[growth] += 1;
-        }
-        let soon = since < u64::from(self.page_buffer_max);
-        let found = &mut self.objects[object as usize];
-        found.reuse = touched(found.reuse);
-        let to = rank(found.reuse, soon);
-        self.put(object, Place::PageBuffer(to));
-    }
-
-    /// Counts a read that a larger cache would have saved, if the ghost knows of one.
-    fn ask_ghost(&mut self, object: u32) {
-        let known = self.ghost.left_recently(object);
-        self.counts.ghost_reads += u64::from(known);
-        self.border.ghost_reads += u64::from(known);
-    }
-
-    fn read(&mut self, object: u32) {
-        self.ask_ghost(object);
-        self.objects[object as usize].reuse = 0;
-        self.put(object, Place::PageBuffer(Rank::Probation));
+impl Places {
+    fn of(&mut self, object: u32) -> &mut Object {
+        &mut self.objects[object as usize]
     }
 
     /// How many pages are on probation, and protected.
@@ -453,7 +213,7 @@ impl<M: Memory> Replay<M> {
     }
 
     fn put(&mut self, object: u32, place: Place) {
-        let found = &mut self.objects[object as usize];
+        let found = self.of(object);
         let old = core::mem::replace(&mut found.place, place);
         found.moves += 1;
         let (moves, bytes) = (found.moves, u64::from(found.bytes));
@@ -476,54 +236,306 @@ impl<M: Memory> Replay<M> {
     fn head(&mut self, place: Place) -> Option<u32> {
         loop {
             let (object, moves) = self.fifos[place.fifo()?].entries.pop_front()?;
-            if self.objects[object as usize].moves == moves {
+            if self.of(object).moves == moves {
                 return Some(object);
             }
         }
     }
+}
+
+/// How much each side may hold.
+struct Limits {
+    /// Of all pages, before the cache lends anything.
+    split: Split,
+    /// The page buffer's for the sampled pages, with what it is lent.
+    page_buffer: u32,
+    /// The cache's, in bytes of the sampled pages.
+    cache: u64,
+    /// The small queue's, in 256ths of the cache.
+    small_part: u32,
+}
+
+impl Limits {
+    fn new(terms: &Terms, part: usize) -> Limits {
+        let share = terms.share.unwrap_or(Share::Part(part));
+        let split = budget_split::split(terms.pages * PAGE, 0, share, 0);
+        let filled = split.object_cache * PAGE / 256 * terms.filled as usize;
+        let cache = (filled / terms.sampled as usize) as u64;
+        Limits { split, page_buffer: 0, cache, small_part: SMALL_PART }
+    }
+
+    /// Gives the page buffer what the cache does not fill, unless its share is fixed.
+    fn lend(&mut self, terms: &Terms, cached_bytes: u64) {
+        let sampled = terms.sampled as usize;
+        let cached = cached_bytes as usize * sampled * 256;
+        let split = match terms.share {
+            Some(Share::Bytes(_)) => self.split,
+            _ => self.split.lend(cached / (terms.filled as usize).max(1) / PAGE),
+        };
+        self.page_buffer = (split.page_buffer / sampled).max(1) as u32;
+    }
+}
+
+/// What the border is moved by.
+#[derive(Default)]
+struct Border {
+    part: usize,
+    returns: Returns,
+    ghost_reads: u64,
+    departures: u64,
+    departed: u64,
+}
+
+/// By what pages are brought before they are touched.
+struct Ahead {
+    sequences: [Sequences; LANES],
+    history: History<Box<[AtomicU32]>>,
+    /// Objects by page, if any are brought.
+    by_page: HashMap<u32, u32>,
+}
+
+/// The pager.
+pub struct Replay {
+    terms: Terms,
+    places: Places,
+    limits: Limits,
+    ghost: Ghost<Box<[AtomicU32]>>,
+    border: Border,
+    ahead: Ahead,
+    counts: Counts,
+}
+
+fn zeros(count: usize) -> Box<[AtomicU32]> {
+    (0..count).map(|_| AtomicU32::new(0)).collect()
+}
+
+impl Replay {
+    /// Nothing is anywhere.
+    pub fn new(terms: Terms) -> Replay {
+        let remembered = ghost_length(terms.pages / terms.sampled as usize);
+        // Compressed objects are several to a page.
+        let ghost = Ghost::new(zeros(ghost::length(4 * remembered)));
+        ghost.grow(remembered);
+        let bytes = if terms.sequences { history::bytes(terms.pages * PAGE) } else { 0 };
+        let ahead = Ahead {
+            sequences: Default::default(),
+            history: History::new(history::lengths(bytes).map(zeros)),
+            by_page: HashMap::new(),
+        };
+        let mut limits = Limits::new(&terms, PART_FIRST);
+        limits.lend(&terms, 0);
+        let border = Border { part: PART_FIRST, ..Border::default() };
+        let (places, counts) = (Places::default(), Counts::default());
+        Replay { terms, places, limits, ghost, border, ahead, counts }
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The object holds nothing any more.
+    pub fn empty(&mut self, object: u32) {
+        let Some(found) = self.places.objects.get_mut(object as usize) else { return };
+        match found.place {
+            Place::PageBuffer(_) => found.leaves = Leaves::Empty,
+            Place::Cached(_) | Place::Away => self.places.put(object, Place::Nowhere),
+            Place::Nowhere => {}
+        }
+    }
+
+    /// The program touches an object.
+    pub fn touch(&mut self, touch: &Touch) {
+        let (object, at, page) = (touch.object, touch.object as usize, touch.page);
+        if at >= self.places.objects.len() {
+            self.places.objects.resize(at + 1, NOWHERE);
+        }
+        let brings_ahead = self.terms.scans || self.terms.strides || self.terms.sequences;
+        if brings_ahead && self.places.objects[at].page != page {
+            self.ahead.by_page.insert(page, object);
+        }
+        self.places.objects[at].page = page;
+        self.counts.touches += 1;
+        if touch.is_new && !matches!(self.places.objects[at].place, Place::PageBuffer(_)) {
+            self.places.put(object, Place::Nowhere);
+            self.places.objects[at].is_changed = true;
+        }
+        let lane = usize::from(touch.lane) % LANES;
+        match self.places.objects[at].place {
+            Place::PageBuffer(_) => self.counts.in_reach += 1,
+            Place::Cached(_) => {
+                self.counts.cached += 1;
+                self.counts.cached_faults += u64::from(!touch.is_led);
+                self.come_back(object);
+                if self.terms.scans {
+                    let (window, direction) = self.ahead.sequences[lane].of(page).window(page);
+                    if window == 1 {
+                        self.bring_next(lane, page, true);
+                    }
+                    let passed = self.bring_cached_after(page, window, direction);
+                    self.ahead.sequences[lane].pass(page, passed);
+                }
+            }
+            Place::Away => {
+                self.counts.missed += 1;
+                self.counts.missed_faults += u64::from(!touch.is_led);
+                self.read(object);
+                if self.terms.scans {
+                    let sequence = self.ahead.sequences[lane].of(page);
+                    let (window, direction) = sequence.window(page);
+                    if window == 1 {
+                        self.bring_next(lane, page, false);
+                    }
+                    self.bring_stored_after(page, window, direction);
+                    self.ahead.sequences[lane].note(page, sequence.advance(page, window));
+                }
+            }
+            Place::Nowhere => {
+                self.counts.new += 1;
+                self.places.objects[at].reuse = 0;
+                self.places.put(object, Place::PageBuffer(Rank::Probation));
+            }
+        }
+        let object = &mut self.places.objects[at];
+        object.leaves = touch.leaves;
+        object.bytes = touch.bytes;
+        object.is_changed |= touch.leaves == Leaves::Dirty;
+        self.make_room();
+        self.move_border();
+    }
+
+    /// Brings the next pages of a trail into the cache, if the fault is on one; or of a walk.
+    fn bring_next(&mut self, lane: usize, page: u32, is_cached: bool) {
+        if self.terms.sequences {
+            let most = trail::most_ahead(self.limits.cache as usize / PAGE, false);
+            let Ahead { sequences, history, .. } = &mut self.ahead;
+            if let Some(ahead) = sequences[lane].trails.fault(history, page, is_cached, most) {
+                let brought = ahead.pages().iter().filter(|&&next| self.bring(next, true)).count();
+                self.ahead.sequences[lane].trails.bring(brought);
+                return;
+            }
+        }
+        if self.terms.strides
+            && let Some(ahead) = self.ahead.sequences[lane].walks.fault(page)
+        {
+            for next in ahead.pages() {
+                self.bring(next, false);
+            }
+        }
+    }
+
+    /// The object of a page and where it is, if it was touched before.
+    fn on_page(&self, page: u32) -> Option<(u32, Place)> {
+        let object = *self.ahead.by_page.get(&page)?;
+        Some((object, self.places.objects[object as usize].place))
+    }
+
+    /// Brings the object of a page into the cache, if it is stored.
+    fn bring(&mut self, page: u32, is_on_trail: bool) -> bool {
+        let Some((object, Place::Away)) = self.on_page(page) else { return false };
+        self.counts.ahead += 1;
+        self.ask_ghost(object);
+        self.places.of(object).is_on_trail = is_on_trail;
+        self.places.put(object, Place::Cached(Queue::Small));
+        self.make_room();
+        true
+    }
+
+    /// Brings the stored objects among the `window` pages from `page` on, without the first.
+    fn bring_stored_after(&mut self, page: u32, window: u32, direction: Direction) {
+        for further in 1..window {
+            if let Some((object, Place::Away)) = self.on_page(direction.after(page, further)) {
+                self.counts.ahead += 1;
+                self.read(object);
+                self.make_room();
+            }
+        }
+    }
+
+    /// Brings the cached objects, until one would have to be read; returns how many pages it
+    /// passed, the first one included.
+    fn bring_cached_after(&mut self, page: u32, window: u32, direction: Direction) -> u32 {
+        for further in 1..window {
+            match self.on_page(direction.after(page, further)) {
+                Some((_, Place::Away)) => return further,
+                Some((object, Place::Cached(_))) => {
+                    self.come_back(object);
+                    self.make_room();
+                }
+                _ => {}
+            }
+        }
+        window
+    }
+
+    fn come_back(&mut self, object: u32) {
+        let found = self.places.of(object);
+        // Its first touch stands for a read: it is no reuse.
+        if core::mem::take(&mut found.is_on_trail) {
+            return self.places.put(object, Place::PageBuffer(Rank::Probation));
+        }
+        found.reuse = touched(found.reuse);
+        let (reuse, left_at) = (found.reuse, found.left_at);
+        let (since, limit) = (self.places.left - left_at, u64::from(self.limits.page_buffer));
+        let margin = limit / MARGIN_PART as u64;
+        // On average, half of a margin had left when it did.
+        if let Some(growth) = balance::growth((since + margin / 2) / margin.max(1)) {
+            self.border.returns[growth] += 1;
+        }
+        self.places.put(object, Place::PageBuffer(rank(reuse, since < limit)));
+    }
+
+    /// Counts a read that a larger cache would have saved, if the ghost knows of one.
+    fn ask_ghost(&mut self, object: u32) {
+        self.border.ghost_reads += u64::from(self.ghost.left_recently(object));
+    }
+
+    fn read(&mut self, object: u32) {
+        self.ask_ghost(object);
+        self.places.of(object).reuse = 0;
+        self.places.put(object, Place::PageBuffer(Rank::Probation));
+    }
 
     /// Evicts and reclaims until both sides are within their limits.
     fn make_room(&mut self) {
-        self.lend();
-        while self.reach().iter().sum::<u32>() > self.page_buffer_max && self.evict_one() {
-            self.lend();
+        self.limits.lend(&self.terms, self.places.cached_bytes);
+        while self.places.reach().iter().sum::<u32>() > self.limits.page_buffer && self.evict_one()
+        {
+            self.limits.lend(&self.terms, self.places.cached_bytes);
         }
-        while self.cached_bytes > self.cache_max && self.reclaim_one() {}
+        while self.places.cached_bytes > self.limits.cache && self.reclaim_one() {}
     }
 
     /// Takes out the oldest page of the list that the policy names.
     fn evict_one(&mut self) -> bool {
-        let [probation, protected] =
-            self.reach().map(|pages| pages as usize * self.terms.sampled as usize);
+        let sampled = self.terms.sampled as usize;
+        let [probation, protected] = self.places.reach().map(|pages| pages as usize * sampled);
         let from = match to_evict(1, probation, protected) {
             (0, _) => Rank::Protected,
             _ => Rank::Probation,
         };
-        let Some(object) = self.head(Place::PageBuffer(from)) else { return false };
-        self.leave_page_buffer(object);
+        let Some(object) = self.places.head(Place::PageBuffer(from)) else { return false };
+        self.places.left += 1;
+        let left_at = self.places.left;
+        let found = self.places.of(object);
+        found.left_at = left_at;
+        let to = match (found.leaves, found.reuse) {
+            (Leaves::Empty, _) => Place::Nowhere,
+            (_, reuse) => {
+                let left = if asks_ghost(reuse) { self.ghost.take(object) } else { None };
+                Place::Cached(enters(reuse, left))
+            }
+        };
+        self.places.put(object, to);
         true
     }
 
-    fn leave_page_buffer(&mut self, object: u32) {
-        self.counts.left += 1;
-        self.left_ever += 1;
-        let found = &mut self.objects[object as usize];
-        found.left_at = self.left_ever;
-        let reuse = found.reuse;
-        if found.leaves == Leaves::Empty {
-            self.put(object, Place::Nowhere);
-            return;
-        }
-        let left = if asks_ghost(reuse) { self.ghost.take(object) } else { None };
-        self.put(object, Place::Cached(enters(reuse, left)));
-    }
-
     fn reclaim_one(&mut self) -> bool {
-        let [small, main] = self.cached();
-        let queue = next_above(self.small_part, small, main);
-        let Some(object) = self.head(Place::Cached(queue)) else { return false };
-        let found = &mut self.objects[object as usize];
-        match at_head(queue, found.reuse) {
+        let [small, main] = self.places.cached();
+        let queue = next_above(self.limits.small_part, small, main);
+        let Some(object) = self.places.head(Place::Cached(queue)) else { return false };
+        let found = self.places.of(object);
+        let to = match at_head(queue, found.reuse) {
             AtHead::Leaves { remembered } => {
                 self.border.departures += 1;
                 if core::mem::take(&mut found.is_changed) {
@@ -532,17 +544,18 @@ impl<M: Memory> Replay<M> {
                 } else {
                     self.counts.dropped += 1;
                 }
+                found.is_on_trail = false;
                 if remembered {
                     self.ghost.insert(object, queue);
                 }
-                found.is_on_trail = false;
-                self.put(object, Place::Away);
+                Place::Away
             }
             AtHead::Goes(queue, reuse) => {
                 found.reuse = reuse;
-                self.put(object, Place::Cached(queue));
+                Place::Cached(queue)
             }
-        }
+        };
+        self.places.put(object, to);
         true
     }
 
@@ -553,21 +566,22 @@ impl<M: Memory> Replay<M> {
         if self.terms.share.is_some() || events * u64::from(self.terms.sampled) < EVENTS {
             return;
         }
-        let cached = u64::from(self.cached().iter().sum::<u32>()).max(1);
+        let cached = u64::from(self.places.cached().iter().sum::<u32>()).max(1);
         let (fault_ns, read_ns) = self.terms.costs_ns;
         let observed = Observed {
             returns,
             fault_ns,
-            margin_bytes: (self.page_buffer_max as usize * PAGE / MARGIN_PART) as u64,
+            margin_bytes: (self.limits.page_buffer as usize * PAGE / MARGIN_PART) as u64,
             ghost_reads,
             read_ns,
-            ghost_bytes: self.ghost.recent() as u64 * (self.cached_bytes / cached),
+            ghost_bytes: self.ghost.recent() as u64 * (self.places.cached_bytes / cached),
         };
         let departed = balance::departed(departed, departures);
         let part = balance::next_part(part, &observed, departed);
         self.border = Border { part, departed, ..Border::default() };
         self.ghost.grow(ghost_length(cached as usize));
-        self.set_border();
+        self.limits = Limits::new(&self.terms, part);
+        self.limits.lend(&self.terms, self.places.cached_bytes);
     }
 }
 

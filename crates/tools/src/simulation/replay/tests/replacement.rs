@@ -2,10 +2,9 @@
 //!
 //! A page buffer with its two lists, and a cache of as many objects.
 //! Together they hold a sixteenth of the data, unless a test says otherwise.
-//! `cargo test -p deepheap-pager replacement -- --nocapture` prints the rates.
+//! `cargo test -p deepheap-tools replacement -- --nocapture` prints the rates.
 
 use super::super::*;
-use super::{Of, new};
 
 const OBJECTS: usize = 1 << 16;
 const IN_RAM: usize = OBJECTS / 16;
@@ -27,18 +26,18 @@ impl Rates {
 }
 
 /// The pager after a trace, with what it counted after the warm-up.
-fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Of {
+fn play(small_part: u32, trace: &[u32], page_buffer: usize, cache: usize) -> Replay {
     let share = Some(Share::Bytes(page_buffer * PAGE));
     let terms = Terms { scans: false, share, ..Terms::new(page_buffer + cache) };
-    let mut pager = new(terms);
+    let mut pager = Replay::new(terms);
     // Sizes that no budget gives.
-    pager.small_part = small_part;
-    pager.split = Split { page_buffer, object_cache: cache };
-    pager.cache_max = (cache * PAGE) as u64;
-    pager.lend();
+    let split = Split { page_buffer, object_cache: cache };
+    pager.limits = Limits { split, page_buffer: 0, cache: (cache * PAGE) as u64, small_part };
+    pager.limits.lend(&terms, 0);
     for (index, &page) in trace.iter().enumerate() {
         if index == WARM_UP {
             pager.counts = Counts::default();
+            pager.border.ghost_reads = 0;
         }
         pager.touch(&Touch {
             object: page,
@@ -214,8 +213,8 @@ fn reads_that_the_ghost_knows_are_those_that_a_larger_cache_saves() {
             let cache = IN_RAM - page_buffer;
             let now = play(SMALL_PART, trace, page_buffer, cache);
             let larger = play(SMALL_PART, trace, page_buffer, cache + cache / 4);
-            let told = now.counts().ghost_reads as f64 / now.ghost.recent() as f64;
-            let missed = |pager: &Of| pager.counts().missed + pager.counts().new;
+            let told = now.border.ghost_reads as f64 / now.ghost.recent() as f64;
+            let missed = |pager: &Replay| pager.counts().missed + pager.counts().new;
             let saved = (missed(&now) - missed(&larger)) as f64 / (cache / 4) as f64;
             println!("{name:>20} page buffer of {page_buffer}: {told:.1} told, {saved:.1} saved");
             assert!(expected.contains(&(told / saved)), "{name}: {told} told, {saved} saved");
