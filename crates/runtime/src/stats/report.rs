@@ -114,7 +114,7 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
         count(s.evicted_free),
     )?;
     if let Some(compression) = compression(s) {
-        writeln!(out, "deepheap:   pressed {compression}")?;
+        writeln!(out, "deepheap:   lz4     {compression}")?;
     }
     write!(
         out,
@@ -142,20 +142,20 @@ fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
     }
     writeln!(
         out,
-        "deepheap:   stood   in faults for want of RAM: {} of the run time{}",
+        "deepheap:   waited  for want of RAM: {} of the run time{}",
         share(s.stall_share_ppm),
         bound_in_words(s)
     )?;
-    if s.stall_bound_ppm > 0 {
-        writeln!(out, "deepheap:   saved   {}", saved(s))?;
-    }
     if s.stall_ns > 0 {
         writeln!(
             out,
-            "deepheap:   stalls  {} in all threads; threads that faulted evicted {} times",
+            "deepheap:           for room: {} in all threads; they made it themselves {} times",
             duration(s.stall_ns),
             count(s.direct_reclaims),
         )?;
+    }
+    if s.stall_bound_ppm > 0 {
+        writeln!(out, "deepheap:   saved   {}", saved(s))?;
     }
     Ok(())
 }
@@ -166,7 +166,7 @@ pub fn compression(s: &Stats) -> Option<String> {
     tried.then(|| {
         let ratio = s.compression().map_or("-".to_owned(), |ratio| format!("{ratio:.1}x"));
         format!(
-            "{} pages, {ratio} smaller; {} given up, {} decompressed, {} of CPU",
+            "{} pages, {ratio} smaller; {} given up, {} undone, {} of CPU",
             count(s.compressed),
             count(s.compress_given_up),
             count(s.decompressed),
