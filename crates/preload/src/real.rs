@@ -83,9 +83,12 @@ pub fn resolve_all() {
     }
 }
 
-/// The libc function of that name, as a function pointer of the given type; `name @ c"VERSION"`
-/// where libc has several versions of it.
+/// The libc function of that name, as a function pointer of the given type, of which `fn(..) -> ..`
+/// is enough; `name @ c"VERSION"` where libc has several versions of it.
 macro_rules! real {
+    ($name:ident: fn($($argument:ty),*) -> $result:ty) => {
+        $crate::real::real!(@ $name, None, unsafe extern "C" fn($($argument),*) -> $result)
+    };
     ($name:ident: $type:ty) => {
         $crate::real::real!(@ $name, None, $type)
     };

@@ -60,7 +60,7 @@ pub static LOCKING: Refusal = Refusal::new(
 #[cold]
 pub fn refuse(refusal: &Refusal, code: c_int) -> c_int {
     if !refusal.said.swap(true, Ordering::Relaxed) {
-        let write = real!(write: unsafe extern "C" fn(c_int, *const u8, usize) -> isize);
+        let write = real!(write: fn(c_int, *const u8, usize) -> isize);
         // SAFETY: a constant string. Stderr may be closed; then nobody listens.
         unsafe { write(libc::STDERR_FILENO, refusal.line.as_ptr(), refusal.line.len()) };
     }

@@ -168,13 +168,7 @@ impl Simulation {
             return self.all_in_reach(1);
         }
         let mut replay = Replay::new(terms);
-        for step in &self.steps {
-            match step {
-                Step::Early(touch) | Step::Touch(touch) => replay.touch(touch),
-                Step::Passed(_) => {}
-                Step::Empty(object) => replay.empty(*object),
-            }
-        }
+        self.steps.iter().for_each(|step| step.play(&mut replay));
         replay.counts()
     }
 
@@ -193,16 +187,12 @@ impl Simulation {
             (at(point), Replay::new(Terms { sampled, ..alone }))
         };
         let mut replays: Vec<(u64, Replay)> = (0..CURVE_POINTS).map(replay).collect();
-        for step in &self.steps {
-            match step {
-                Step::Early(touch) | Step::Touch(touch) if is_sampled(touch.page, sampled) => {
-                    replays.iter_mut().for_each(|(_, replay)| replay.touch(touch));
-                }
-                Step::Early(_) | Step::Touch(_) | Step::Passed(_) => {}
-                Step::Empty(object) => {
-                    replays.iter_mut().for_each(|(_, replay)| replay.empty(*object));
-                }
-            }
+        let is_played = |step: &&Step| match step {
+            Step::Early(touch) | Step::Touch(touch) => is_sampled(touch.page, sampled),
+            Step::Passed(_) | Step::Empty(_) => true,
+        };
+        for step in self.steps.iter().filter(is_played) {
+            replays.iter_mut().for_each(|(_, replay)| step.play(replay));
         }
         let played_ns = replays.first().map_or(0.0, |(_, least)| self.weigh(&least.counts()));
         let told = |(ram, replay): &(u64, Replay)| {

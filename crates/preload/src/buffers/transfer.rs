@@ -95,14 +95,14 @@ impl Nature {
 /// What the kernel says of a descriptor.
 pub fn status_of(descriptor: c_int) -> Option<libc::stat> {
     let mut status = MaybeUninit::<libc::stat>::zeroed();
-    let fstat = real!(fstat: unsafe extern "C" fn(c_int, *mut libc::stat) -> c_int);
+    let fstat = real!(fstat: fn(c_int, *mut libc::stat) -> c_int);
     // SAFETY: `status` has room for the answer; zeroed is a valid value of it.
     unsafe { (fstat(descriptor, status.as_mut_ptr()) == 0).then(|| status.assume_init()) }
 }
 
 fn is_synthetic(descriptor: c_int) -> bool {
     let mut status = MaybeUninit::<libc::statfs>::zeroed();
-    let fstatfs = real!(fstatfs: unsafe extern "C" fn(c_int, *mut libc::statfs) -> c_int);
+    let fstatfs = real!(fstatfs: fn(c_int, *mut libc::statfs) -> c_int);
     // SAFETY: `status` has room for the answer; zeroed is a valid value of it.
     unsafe {
         fstatfs(descriptor, status.as_mut_ptr()) == 0
@@ -113,8 +113,7 @@ fn is_synthetic(descriptor: c_int) -> bool {
 fn is_stream(descriptor: c_int) -> bool {
     let mut kind: c_int = 0;
     let mut len = size_of::<c_int>() as socklen_t;
-    let getsockopt = real!(
-        getsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int
+    let getsockopt = real!(getsockopt: fn(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int
     );
     let place = (&raw mut kind).cast();
     // SAFETY: `kind` and `len` are places for the answer.
@@ -123,7 +122,7 @@ fn is_stream(descriptor: c_int) -> bool {
 }
 
 fn flags(descriptor: c_int) -> c_int {
-    let fcntl = real!(fcntl: unsafe extern "C" fn(c_int, c_int, usize) -> c_int);
+    let fcntl = real!(fcntl: fn(c_int, c_int, usize) -> c_int);
     // SAFETY: F_GETFL takes no argument.
     unsafe { fcntl(descriptor, libc::F_GETFL, 0) }
 }

@@ -9,20 +9,13 @@ use core::ffi::{c_char, c_int};
 
 use libc::{aiocb, sigevent};
 
-use crate::calls::{Opaque, calls};
+use crate::calls::calls;
 use crate::refusal::{ASYNCHRONOUS_IO, ASYNCHRONOUS_NAMES, refuse};
 
 calls! {
-    fn io_setup, io_queue_init(_requests: c_int, _context: Opaque)
-        -> c_int = same(negative_refusal());
-    fn io_uring_setup(_entries: c_int, _parameters: Opaque) -> c_int = same(negative_refusal());
-    fn io_uring_queue_init(_entries: c_int, _ring: Opaque, _flags: c_int) -> c_int
-        = same(negative_refusal());
-    fn io_uring_queue_init_params(_entries: c_int, _ring: Opaque, _parameters: Opaque) -> c_int
-        = same(negative_refusal());
-    fn io_uring_queue_init_mem(
-        _entries: c_int, _ring: Opaque, _parameters: Opaque, _memory: Opaque, _bytes: usize,
-    ) -> c_int = same(negative_refusal());
+    // Whatever their arguments are.
+    fn io_setup, io_queue_init, io_uring_setup, io_uring_queue_init, io_uring_queue_init_params,
+        io_uring_queue_init_mem() -> c_int = same(negative_refusal());
 
     fn aio_read, aio_read64, aio_write, aio_write64(request: *mut aiocb)
         -> c_int = refuse(POSIX_AIO, ENOSYS if is_managed(request));

@@ -71,8 +71,7 @@ fn lists_ours(folder: c_int) -> bool {
     let mut link = [0u8; LINK_BYTES];
     // SAFETY: a path that ends with NUL, and room for the answer.
     let bytes = unsafe {
-        let real =
-            real!(readlink: unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize);
+        let real = real!(readlink: fn(*const c_char, *mut c_char, usize) -> isize);
         real(path.as_ptr().cast(), link.as_mut_ptr().cast(), LINK_BYTES)
     };
     let Some(link) = usize::try_from(bytes).ok().and_then(|bytes| link.get(..bytes)) else {

@@ -21,8 +21,6 @@ use crate::real::real;
 /// Texts up to this length are formatted on the stack.
 const SHORT_BYTES: usize = 2048;
 
-type Write = unsafe extern "C" fn(*const u8, size_t, size_t, *mut FILE) -> size_t;
-
 unsafe extern "C" {
     static stdout: *mut FILE;
 }
@@ -65,14 +63,14 @@ variadic! {
 
 /// Writes plain memory to a stream; how much.
 fn to_stream(stream: *mut FILE) -> impl Fn(*const u8, usize) -> usize {
-    let write = real!(fwrite: Write);
+    let write = real!(fwrite: fn(*const u8, size_t, size_t, *mut FILE) -> size_t);
     // SAFETY: the program passes an open stream, `written` a text of that length.
     move |text, bytes| unsafe { write(text, 1, bytes, stream) }
 }
 
 /// Writes plain memory to a descriptor; how much.
 fn to_descriptor(descriptor: c_int) -> impl Fn(*const u8, usize) -> usize {
-    let write = real!(write: unsafe extern "C" fn(c_int, *const c_void, size_t) -> ssize_t);
+    let write = real!(write: fn(c_int, *const c_void, size_t) -> ssize_t);
     move |text, bytes| {
         let mut done = 0;
         while done < bytes {

@@ -41,7 +41,7 @@ fn again(
     len: usize,
     call: &dyn Fn() -> ssize_t,
 ) -> ssize_t {
-    let seek = real!(lseek: unsafe extern "C" fn(c_int, off_t, c_int) -> off_t);
+    let seek = real!(lseek: fn(c_int, off_t, c_int) -> off_t);
     // SAFETY: numbers. A file that cannot tell its offset has none of ours.
     let offset = offset.unwrap_or_else(|| unsafe { seek(descriptor, 0, libc::SEEK_CUR) });
     if !deepheap::internal::may_leave(offset as usize) || !is_own_memory(descriptor) {
@@ -54,12 +54,11 @@ fn again(
 
 /// Whether the descriptor is `/proc/self/mem`, which is the same file while it is open.
 fn is_own_memory(descriptor: c_int) -> bool {
-    type Stat = unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int;
     let mut own = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: a place for the answer; zeroed is a valid value of it.
     let own = unsafe {
-        let outcome = real!(stat: Stat)(c"/proc/self/mem".as_ptr(), own.as_mut_ptr());
-        (outcome == 0).then(|| own.assume_init())
+        let stat = real!(stat: fn(*const c_char, *mut libc::stat) -> c_int);
+        (stat(c"/proc/self/mem".as_ptr(), own.as_mut_ptr()) == 0).then(|| own.assume_init())
     };
     let file = |status: libc::stat| (status.st_dev, status.st_ino);
     own.is_some() && own.map(file) == status_of(descriptor).map(file)

@@ -23,8 +23,7 @@ calls! {
 // looks for it finds this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn arc4random_buf(start: *mut c_void, len: size_t) {
-    type Ask = unsafe extern "C" fn(c_long, *mut c_void, size_t, c_uint) -> c_long;
-    let ask = real!(syscall: Ask);
+    let ask = real!(syscall: fn(c_long, *mut c_void, size_t, c_uint) -> c_long);
     let errno = seam::errno();
     let mut done = 0;
     while done < len {

@@ -37,24 +37,13 @@ const FUTEX_WAKE: usize = 1;
 const FUTEX_WAKE_BITSET: usize = 10;
 const FUTEX_PRIVATE: usize = 128;
 
-/// `struct clone_args`, as far as it says whether this is a fork.
-#[repr(C)]
-struct CloneArguments {
-    flags: u64,
-    process_descriptor: u64,
-    child_id: u64,
-    parent_id: u64,
-    exit_signal: u64,
-    stack: u64,
-}
-
 /// Whether the call makes a child with a copy of our memory.
 fn forks(number: c_long, first: usize) -> bool {
     let flags = match number {
         libc::SYS_fork | libc::SYS_vfork => return true,
         libc::SYS_clone => first as u64,
-        // SAFETY: the call's own argument block, read in user mode.
-        libc::SYS_clone3 if first != 0 => unsafe { (*(first as *const CloneArguments)).flags },
+        // SAFETY: `struct clone_args` of the program, which begins with the flags.
+        libc::SYS_clone3 if first != 0 => unsafe { *(first as *const u64) },
         _ => return false,
     };
     flags & libc::CLONE_VM as u64 == 0

@@ -46,13 +46,9 @@ impl VaList {
     }
 }
 
-type FormatInto = unsafe extern "C" fn(*mut c_char, size_t, *const c_char, *mut VaList) -> c_int;
-type CheckedFormatInto =
-    unsafe extern "C" fn(*mut c_char, size_t, c_int, size_t, *const c_char, *mut VaList) -> c_int;
-
 /// Formats the program's arguments into a buffer with some room, as `vsnprintf`.
 pub fn into(format: *const c_char) -> impl Fn(*mut c_char, size_t, *mut VaList) -> c_int {
-    let real = real!(vsnprintf: FormatInto);
+    let real = real!(vsnprintf: fn(*mut c_char, size_t, *const c_char, *mut VaList) -> c_int);
     // SAFETY: the program's format and arguments; the callers' buffers have that room.
     move |buffer, room, list| unsafe { real(buffer, room, format, list) }
 }
@@ -62,7 +58,10 @@ pub fn into_checked(
     flag: c_int,
     format: *const c_char,
 ) -> impl Fn(*mut c_char, size_t, *mut VaList) -> c_int {
-    let real = real!(__vsnprintf_chk: CheckedFormatInto);
+    let real = real!(
+        __vsnprintf_chk:
+            fn(*mut c_char, size_t, c_int, size_t, *const c_char, *mut VaList) -> c_int
+    );
     // SAFETY: as `into`.
     move |buffer, room, list| unsafe { real(buffer, room, flag, room, format, list) }
 }

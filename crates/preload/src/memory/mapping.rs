@@ -74,20 +74,11 @@ calls! {
             None => refuse(&REMAPPING, libc::EINVAL),
         }
     });
-    fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int = program(|real| {
-        if may_protect(address, len, protection) {
-            real(address, len, protection)
-        } else {
-            refused(libc::ENOMEM)
-        }
-    });
+    fn mprotect(address: *mut c_void, len: size_t, protection: c_int) -> c_int
+        = program(|real| protect(address, len, protection, || real(address, len, protection)));
     fn pkey_mprotect(address: *mut c_void, len: size_t, protection: c_int, key: c_int) -> c_int
         = program(|real| {
-            if may_protect(address, len, protection) {
-                real(address, len, protection, key)
-            } else {
-                refused(libc::ENOMEM)
-            }
+            protect(address, len, protection, || real(address, len, protection, key))
         });
     // Not libc's, which glibc has since 2.36 only. The kernel refuses to advise another process to
     // lose memory; for this one there is `madvise`.
@@ -96,7 +87,9 @@ calls! {
     ) -> ssize_t = same({
         let vector = Vector::new(first, c_int::try_from(count).unwrap_or(0));
         if HINTS_ABOUT_SPEED.contains(&advice) || !vector.is_managed() {
-            let advise = real!(syscall: Advise);
+            let advise = real!(
+                syscall: fn(c_long, c_int, *const iovec, size_t, c_int, c_uint) -> ssize_t
+            );
             let call = || advise(libc::SYS_process_madvise, process, first, count, advice, flags);
             guard(|pins| pins.array(first, count), call)
         } else {
@@ -126,8 +119,6 @@ calls! {
     fn mincore(address: Opaque, len: size_t, resident: *mut c_uchar [len.div_ceil(PAGE)]) -> c_int
         = pin;
 }
-
-type Advise = unsafe extern "C" fn(c_long, c_int, *const iovec, size_t, c_int, c_uint) -> ssize_t;
 
 /// Like MADV_DONTNEED, for locked pages too.
 const DONTNEED_LOCKED: c_int = 24;
@@ -311,10 +302,18 @@ fn failed(answer: c_int) -> *mut c_void {
     libc::MAP_FAILED
 }
 
-/// Whether there is room for what the program wants to do with memory of the heap.
-fn may_protect(address: *const c_void, len: size_t, protection: c_int) -> bool {
-    !is_managed(address)
-        || deepheap::internal::before_protect(address as usize, len, protection).is_ok()
+/// Makes the program's call, unless it names memory of the heap and there is no room for what it
+/// wants to do there.
+fn protect(
+    address: *const c_void,
+    len: size_t,
+    protection: c_int,
+    by_kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    if is_managed(address) && deepheap::internal::before_protect(address as usize, len, protection).is_err() {
+        return refused(libc::ENOMEM);
+    }
+    by_kernel()
 }
 
 /// Whether a call of the program names memory of the heap.

@@ -26,5 +26,5 @@ unsafe extern "C" {
 /// `pointer` is null or a live block of glibc's heap.
 pub unsafe fn usable_size(pointer: *mut c_void) -> usize {
     // SAFETY: the caller's promise is exactly libc's.
-    unsafe { real!(malloc_usable_size: unsafe extern "C" fn(*mut c_void) -> usize)(pointer) }
+    unsafe { real!(malloc_usable_size: fn(*mut c_void) -> usize)(pointer) }
 }

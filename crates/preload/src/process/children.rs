@@ -37,7 +37,7 @@ pub extern "C" fn __asan_default_options() -> *const c_char {
         let arguments = __libc_stack_end.add(1).cast();
         let environment = __libc_stack_end.add(*__libc_stack_end + 2).cast();
         if leave(environment) {
-            let exec = real!(execve: unsafe extern "C" fn(*const c_char, List, List) -> c_int);
+            let exec = real!(execve: fn(*const c_char, List, List) -> c_int);
             exec(c"/proc/self/exe".as_ptr(), arguments, environment);
         }
     }

@@ -20,7 +20,9 @@ const ATTEMPTS: usize = 8;
 const SHORT_LIST: usize = 256;
 
 /// A null-terminated array of strings.
-pub type List = *const *const c_char;
+pub type List = *const Text;
+/// A C string that is not pinned.
+type Text = *const c_char;
 
 /// Touches a managed string.
 pub fn touch_text(text: *const c_char) {
@@ -140,35 +142,23 @@ unsafe fn with_list(
     }
 }
 
-unsafe extern "C" fn execl_list(
-    path: *const c_char,
-    first: *const c_char,
-    rest: *mut VaList,
-) -> c_int {
+unsafe extern "C" fn execl_of(path: Text, first: Text, rest: *mut VaList) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with_list(first, rest, &|list, _| execv(path, list)) }
 }
 
-unsafe extern "C" fn execlp_list(
-    file: *const c_char,
-    first: *const c_char,
-    rest: *mut VaList,
-) -> c_int {
+unsafe extern "C" fn execlp_of(file: Text, first: Text, rest: *mut VaList) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with_list(first, rest, &|list, _| execvp(file, list)) }
 }
 
-unsafe extern "C" fn execle_list(
-    path: *const c_char,
-    first: *const c_char,
-    rest: *mut VaList,
-) -> c_int {
+unsafe extern "C" fn execle_of(path: Text, first: Text, rest: *mut VaList) -> c_int {
     // SAFETY: the program's own arguments; the environment follows the null.
     unsafe { with_list(first, rest, &|list, rest| execve(path, list, rest.pointer())) }
 }
 
 variadic! {
-    execl: 2, "rdx" => execl_list -> c_int;
-    execlp: 2, "rdx" => execlp_list -> c_int;
-    execle: 2, "rdx" => execle_list -> c_int;
+    execl: 2, "rdx" => execl_of -> c_int;
+    execlp: 2, "rdx" => execlp_of -> c_int;
+    execle: 2, "rdx" => execle_of -> c_int;
 }

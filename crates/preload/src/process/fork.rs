@@ -47,7 +47,6 @@ extern "C" fn in_child() {
 }
 
 type Handler = Option<extern "C" fn()>;
-type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
 /// Registers our handlers, unless that is done; false if libc had no room for them. The first call
 /// may come from the constructor of a library that runs before ours.
@@ -59,7 +58,8 @@ pub fn register() -> bool {
     let (order, raw) = (Ordering::AcqRel, Ordering::Acquire);
     if STATE.compare_exchange(NOT_YET, DONE, order, raw).is_ok() {
         deepheap::internal::host();
-        let register = real!(__register_atfork: Register);
+        let register =
+            real!(__register_atfork: fn(Handler, Handler, Handler, *mut c_void) -> c_int);
         // SAFETY: three functions that live as long as the process, of no library that is unloaded.
         let outcome =
             unsafe { register(Some(before_fork), Some(in_parent), Some(in_child), null_mut()) };

@@ -24,8 +24,6 @@ use crate::seam;
 use crate::signals;
 use crate::signals::set::{FAULT_BIT, action, of_word, without_fault, word};
 
-type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int;
-
 /// Signals that are to interrupt system calls when `signal` sets their handlers.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
@@ -116,7 +114,8 @@ unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> 
         });
         let wanted = wanted.as_ref().map_or(null(), core::ptr::from_ref);
         let mut before = action(SIG_DFL, 0, 0);
-        let outcome = real!(sigaction: SetAction)(signal, wanted, &mut before);
+        let set = real!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
+        let outcome = set(signal, wanted, &mut before);
         if outcome == 0
             && let Some(old) = old.as_mut()
         {

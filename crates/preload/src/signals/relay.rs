@@ -98,9 +98,9 @@ pub fn relayed(signal: c_int, wanted: &Action) -> Action {
 }
 
 fn set_mask(how: c_int, mask: u64) {
-    type SetMask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
+    let real = real!(pthread_sigmask: fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
     // SAFETY: a set on this stack.
-    unsafe { real!(pthread_sigmask: SetMask)(how, &of_word(mask), null_mut()) };
+    unsafe { real(how, &of_word(mask), null_mut()) };
 }
 
 // Called by the kernel with signal, information and context; the frame begins with the address to

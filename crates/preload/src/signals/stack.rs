@@ -22,9 +22,6 @@ use crate::real::real;
 const STACK_BYTES: usize = 64 * 1024;
 
 type SetStack = unsafe extern "C" fn(*const stack_t, *mut stack_t) -> c_int;
-type Map = unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void;
-type Unmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
-type Protect = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
 
 fn description(mapping: usize) -> stack_t {
     let bottom = with_exposed_provenance_mut(mapping + PAGE);
@@ -47,13 +44,14 @@ pub fn own() -> Option<stack_t> {
 pub fn map() -> usize {
     let read_write = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let map = real!(mmap: fn(*mut c_void, usize, c_int, c_int, c_int, i64) -> *mut c_void);
     // SAFETY: a fresh private mapping.
     unsafe {
-        let mapping = real!(mmap: Map)(null_mut(), PAGE + STACK_BYTES, read_write, flags, -1, 0);
+        let mapping = map(null_mut(), PAGE + STACK_BYTES, read_write, flags, -1, 0);
         if mapping == libc::MAP_FAILED {
             return 0;
         }
-        real!(mprotect: Protect)(mapping, PAGE, libc::PROT_NONE);
+        real!(mprotect: fn(*mut c_void, usize, c_int) -> c_int)(mapping, PAGE, libc::PROT_NONE);
         mapping as usize
     }
 }
@@ -81,8 +79,9 @@ pub fn unmap(mapping: usize) {
 
 /// Unmaps a stack of `map` that no thread has.
 pub fn give_back(mapping: usize) {
+    let unmap = real!(munmap: fn(*mut c_void, usize) -> c_int);
     // SAFETY: `map` made it, and nobody uses it.
-    unsafe { real!(munmap: Unmap)(with_exposed_provenance_mut(mapping), PAGE + STACK_BYTES) };
+    unsafe { unmap(with_exposed_provenance_mut(mapping), PAGE + STACK_BYTES) };
 }
 
 /// Gives the calling thread a signal stack, unless it has one. Without memory for it the thread

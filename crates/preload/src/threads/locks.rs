@@ -88,7 +88,7 @@ fn wait_for(semaphore: *mut sem_t, real: impl Fn(*mut sem_t) -> c_int) -> c_int 
     // SAFETY: `sem_wait` is a place where threads end that were cancelled, `sem_trywait` is none.
     unsafe { pthread_testcancel() };
     // SAFETY: the program's own semaphore.
-    if unsafe { real!(sem_trywait: unsafe extern "C" fn(*mut sem_t) -> c_int)(semaphore) } == 0 {
+    if unsafe { real!(sem_trywait: fn(*mut sem_t) -> c_int)(semaphore) } == 0 {
         return 0;
     }
     let _held = hold(semaphore);

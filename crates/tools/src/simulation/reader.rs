@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use deepheap_pager::trace_format::{Happened, LANES, Record, Trace, UNIT_NS};
 use deepheap_sys::PAGE;
 
-use super::replay::{Leaves, Terms, Touch};
+use crate::simulation::replay::{Leaves, Replay, Terms, Touch};
 
 /// What a fault costs outside of its handler, the signal and its return: the shortest time from the
 /// end of a fault to the next of the same thread, of one in so many; between bounds.
@@ -37,6 +37,15 @@ pub enum Step {
 }
 
 impl Step {
+    /// Plays it, unless it is of a page that nobody came to.
+    pub fn play(&self, replay: &mut Replay) {
+        match self {
+            Step::Early(touch) | Step::Touch(touch) => replay.touch(touch),
+            Step::Passed(_) => {}
+            Step::Empty(object) => replay.empty(*object),
+        }
+    }
+
     fn touch(&mut self) -> Option<&mut Touch> {
         match self {
             Step::Early(touch) | Step::Touch(touch) | Step::Passed(touch) => Some(touch),
@@ -84,6 +93,8 @@ struct Page {
 /// How a page came within reach.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
+    /// Before the trace began.
+    Early,
     /// By its own fault.
     Faulted,
     /// With another one that was new, too.
@@ -340,29 +351,23 @@ impl Reader {
             // Unless it is seen to leave: then what is new was written to.
             leaves: if is_new { Leaves::Dirty } else { Leaves::Clean },
             is_new: is_new || known.object == object,
-            is_led: how != How::Faulted,
+            is_led: matches!(how, How::Led | How::Passed),
             lane,
         };
-        self.steps.push(if how == How::Passed { Step::Passed(touch) } else { Step::Touch(touch) });
+        self.steps.push(match how {
+            How::Early => Step::Early(touch),
+            How::Faulted | How::Led => Step::Touch(touch),
+            How::Passed => Step::Passed(touch),
+        });
     }
 
     /// The page has left the page buffer: now it is known what its last touch did.
     fn left(&mut self, page: u32, leaves: Leaves, bytes: i16) {
-        let Some(known) = self.pages.get_mut(&page) else {
-            // It was there before the trace.
-            if leaves != Leaves::Empty {
-                let object = self.pages.len() as u32;
-                let bytes = bytes.unsigned_abs();
-                let last = self.steps.len();
-                let known = Page { object, last, is_in: false, is_away: false, bytes };
-                self.pages.insert(page, known);
-                self.seen.touches += 1;
-                let (is_new, is_led, lane) = (true, false, 0);
-                let touch = Touch { object, page, bytes, leaves, is_new, is_led, lane };
-                self.steps.push(Step::Early(touch));
-            }
-            return;
-        };
+        if !self.pages.contains_key(&page) && leaves != Leaves::Empty {
+            self.touch(page, 0, true, How::Early);
+            self.takes(page, bytes.unsigned_abs());
+        }
+        let Some(known) = self.pages.get_mut(&page) else { return };
         known.is_away = false;
         if core::mem::take(&mut known.is_in)
             && let Some(touch) = self.steps.get_mut(known.last).and_then(Step::touch)

@@ -158,7 +158,6 @@ struct Object {
     bytes: u16,
     leaves: Leaves,
     is_changed: bool,
-    page: u32,
     /// Grows with every move: an older entry of a queue is stale.
     moves: u32,
     /// Pages that had left the page buffer when this one did.
@@ -173,7 +172,6 @@ const NOWHERE: Object = Object {
     bytes: PAGE as u16,
     leaves: Leaves::Clean,
     is_changed: false,
-    page: 0,
     moves: 0,
     left_at: 0,
     is_on_trail: false,
@@ -346,22 +344,15 @@ impl Replay {
 
     /// The program touches an object.
     pub fn touch(&mut self, touch: &Touch) {
-        let (object, at, page) = (touch.object, touch.object as usize, touch.page);
-        if at >= self.places.objects.len() {
-            self.places.objects.resize(at + 1, NOWHERE);
-        }
-        let brings_ahead = self.terms.scans || self.terms.strides || self.terms.sequences;
-        if brings_ahead && self.places.objects[at].page != page {
-            self.ahead.by_page.insert(page, object);
-        }
-        self.places.objects[at].page = page;
+        let (object, page, lane) = (touch.object, touch.page, usize::from(touch.lane) % LANES);
+        let known = self.places.objects.len().max(object as usize + 1);
+        self.places.objects.resize(known, NOWHERE);
         self.counts.touches += 1;
-        if touch.is_new && !matches!(self.places.objects[at].place, Place::PageBuffer(_)) {
+        if touch.is_new && !matches!(self.places.of(object).place, Place::PageBuffer(_)) {
             self.places.put(object, Place::Nowhere);
-            self.places.objects[at].is_changed = true;
+            self.places.of(object).is_changed = true;
         }
-        let lane = usize::from(touch.lane) % LANES;
-        match self.places.objects[at].place {
+        match self.places.of(object).place {
             Place::PageBuffer(_) => self.counts.in_reach += 1,
             Place::Cached(_) => {
                 self.counts.cached += 1;
@@ -392,14 +383,16 @@ impl Replay {
             }
             Place::Nowhere => {
                 self.counts.new += 1;
-                self.places.objects[at].reuse = 0;
+                if self.terms.scans || self.terms.strides || self.terms.sequences {
+                    self.ahead.by_page.insert(page, object);
+                }
+                self.places.of(object).reuse = 0;
                 self.places.put(object, Place::PageBuffer(Rank::Probation));
             }
         }
-        let object = &mut self.places.objects[at];
-        object.leaves = touch.leaves;
-        object.bytes = touch.bytes;
-        object.is_changed |= touch.leaves == Leaves::Dirty;
+        let found = self.places.of(object);
+        (found.leaves, found.bytes) = (touch.leaves, touch.bytes);
+        found.is_changed |= touch.leaves == Leaves::Dirty;
         self.make_room();
         self.move_border();
     }
