@@ -1,10 +1,10 @@
-//! History: which fault came after which, for a program that goes the same way again.
+//! History: which fault came after which, for a program that repeats a sequence.
 //!
 //! A ring of page numbers in the order of their faults, cut into pieces. A thread fills a piece of
 //! its own. When that is full it takes the next one of the ring and links the full one to it, so
-//! the ways of threads do not mix. An index says where a page stands in the ring last. It knows one
-//! page in `INDEXED_PART`: a search that has found one follows the ring from there on, and needs no
-//! more.
+//! the sequences of threads do not mix. An index says where a page stands in the ring last. It
+//! knows one page in `INDEXED_PART`: a search that has found one follows the ring from there on,
+//! and needs no more.
 //!
 //! The ring ends where it was overwritten: what is further back than its length is not known.
 //!
@@ -136,7 +136,7 @@ impl<M: Memory> History<M> {
         (self.get(at)? == page.wrapping_add(1)).then_some(at + 1)
     }
 
-    /// A place on the way that leads to this one, one piece before or two, as far as it is known.
+    /// A place of the sequence that leads to this one, one piece before or two, as far as known.
     pub fn before(&self, at: u32) -> u32 {
         let piece = at.saturating_sub(1) / PIECE * PIECE;
         let before = piece.saturating_sub(PIECE);

@@ -1,8 +1,8 @@
-//! Stall bound: the least RAM with which a program stands in faults no longer than its user allows.
+//! Stall bound: the least RAM with which a program waits in faults no longer than its user allows.
 //!
-//! HybridSwap bounds the time that a program stands in faults (III.D) by moving what it wants to
+//! HybridSwap bounds the time that a program waits in faults (III.D) by moving what it wants to
 //! faster tiers. Here the bound is turned round, as Meta's TMO does with PSI (Weiner et al., ASPLOS
-//! 2022): as long as the program stands less, RAM is taken from it.
+//! 2022): as long as the program waits less, RAM is taken from it.
 //!
 //! What is decided is a *part*: for each page that the program has touched, so much RAM. So the RAM
 //! follows what the program touches and frees from one moment to the next, and only the part moves
@@ -73,7 +73,7 @@ const SPEED_OF_RISES: i32 = -5;
 pub struct Observed {
     /// Run time, in nanoseconds.
     pub run_ns: u64,
-    /// Of that a thread stood in faults for want of RAM, in nanoseconds.
+    /// Of that a thread waited in faults for want of RAM, in nanoseconds.
     pub stall_ns: u64,
     /// Faults on pages that had left reach.
     pub faults: u64,

@@ -78,7 +78,7 @@ const BUSY_UNKNOWN_PAGES: f64 = 64.0;
 pub struct Ran {
     /// How long the program ran.
     pub run_ns: u64,
-    /// Of that it stood in faults.
+    /// Of that it waited in faults.
     pub stall_ns: u64,
     /// Pages that came from the second tier.
     pub pages: u64,

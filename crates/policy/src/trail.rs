@@ -1,5 +1,5 @@
-//! Trail: tells by the faults of one thread that it goes a way again that the history knows, and
-//! which pages come next on it.
+//! Trail: tells by the faults of one thread that it repeats a sequence that the history knows, and
+//! which pages come next in it.
 //!
 //! A read of a page that the history knows may begin a trail, at the place after that page: only
 //! reads can be saved, so a thread that finds its pages in the cache looks for none. Two more
@@ -46,7 +46,7 @@ pub fn most_ahead(cache: usize, is_slow: bool) -> usize {
     (cache / part).clamp(WINDOW_MIN.into(), WINDOWS_AHEAD * window)
 }
 
-/// A way in the history, or the place where one may begin.
+/// A sequence of the history, or the place where one may begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Trail {
     /// The place of the history that comes next.

@@ -1,16 +1,16 @@
-//! Way: which pages go to a slow second tier together, in the order of the history, because the
-//! program went from one to the next again (HybridSwap, III.B and III.C).
+//! Way: a sequence of pages that go to a slow second tier together, in the order of the history,
+//! because the program went from one to the next again (HybridSwap, III.B and III.C).
 //!
 //! Never: decides how many of them stay on the SSD; `tier` does.
 
 use crate::Memory;
 use crate::history::History;
 
-/// Places of the history in which a way is looked for: four times as many as pages go together.
+/// Places of the history in which it is looked for: four times as many as pages go together.
 /// Some of the pages in these places have left already, and some stay.
 pub const REACH: usize = 1024;
 
-/// How a page of a way stands.
+/// Where a page of a sequence is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stands<T> {
     /// It may go.
@@ -35,9 +35,9 @@ pub struct Way {
 }
 
 impl Way {
-    /// Lists what may go of the way that leads to a place and goes on from there, in its order. It
-    /// ends at a page that has gone to the second tier before: one by one between such pages, what
-    /// goes now would lie apart from them.
+    /// Lists the pages that may go of the sequence that leads to a place and goes on from there, in
+    /// its order. The list ends at a page that has gone to the second tier before: pages that go
+    /// one by one between such pages would lie apart from them.
     pub fn gather<T>(
         history: &History<impl Memory>,
         place: u32,

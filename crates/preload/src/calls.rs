@@ -125,29 +125,22 @@ macro_rules! numbers {
 }
 numbers!(i32 u32 i64 u64 usize);
 
-impl<T> Argument for *const T {
-    type Held = Hold;
-    #[inline(always)]
-    fn pin(self, pins: &mut Pins) {
-        pins.value(self);
-    }
-    #[inline(always)]
-    fn hold(self) -> Hold {
-        Hold::on(self as usize, size_of::<T>())
-    }
+macro_rules! pointers {
+    ($($kind:tt)*) => {$(
+        impl<T> Argument for *$kind T {
+            type Held = Hold;
+            #[inline(always)]
+            fn pin(self, pins: &mut Pins) {
+                pins.value(self);
+            }
+            #[inline(always)]
+            fn hold(self) -> Hold {
+                Hold::on(self as usize, size_of::<T>())
+            }
+        }
+    )*};
 }
-
-impl<T> Argument for *mut T {
-    type Held = Hold;
-    #[inline(always)]
-    fn pin(self, pins: &mut Pins) {
-        pins.value(self);
-    }
-    #[inline(always)]
-    fn hold(self) -> Hold {
-        self.cast_const().hold()
-    }
-}
+pointers!(const mut);
 
 impl Argument for Text {
     type Held = Pins;
@@ -384,8 +377,8 @@ macro_rules! call {
     // A copy of the mask without SIGBUS takes its place.
     (@before open $mask:ident) => {
         // SAFETY: the program's own mask, or null; the copy lives until the call is over.
-        let open = unsafe { $crate::signals::set::Unblocked::of($mask) };
-        let $mask = open.pointer();
+        let open = unsafe { $mask.as_ref() }.map($crate::signals::set::without_fault);
+        let $mask = $crate::signals::set::pointer(&open);
     };
     (@pin $pins:ident $argument:ident) => {
         $crate::calls::Argument::pin($argument, $pins)

@@ -15,25 +15,22 @@ const SETTINGS: &CStr = c"DEEPHEAP_CONF";
 /// Whether children are to run with us preloaded. Settings that make no sense are reported by the
 /// first allocation.
 pub fn children_inherit() -> bool {
-    !is_mentioned(c"children")
-        || deepheap::Config::from_environment().map_or(true, |config| config.children)
+    settings_on(c"children").is_none_or(|settings| settings.children)
 }
 
 /// Sizes of the program's allocations that are to be objects.
 pub fn objects() -> Option<RangeInclusive<usize>> {
-    if !is_mentioned(c"objects") {
-        return None;
-    }
-    deepheap::Config::from_environment().ok()?.objects
+    settings_on(c"objects")?.objects
 }
 
-/// Whether the settings may say something of a key; few do, and reading them takes time.
-fn is_mentioned(key: &CStr) -> bool {
+/// The settings, if they may say something of a key: few do, and reading them takes time.
+fn settings_on(key: &CStr) -> Option<deepheap::Config> {
     // SAFETY: C strings; the environment is not changed in the constructor.
-    unsafe {
+    let is_mentioned = unsafe {
         let settings = libc::getenv(SETTINGS.as_ptr());
         !settings.is_null() && !libc::strstr(settings, key.as_ptr()).is_null()
-    }
+    };
+    is_mentioned.then(deepheap::Config::from_environment)?.ok()
 }
 
 /// Changes the program's action for SIGBUS. Until the runtime has its own handler for it, `real`

@@ -200,13 +200,9 @@ fn descendants(pid: u32) -> Vec<u32> {
         next += 1;
         let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
         for file in tasks.map(|task| task.path().join("children")) {
-            let children = read_text(file);
+            let children = fs::read_to_string(file).unwrap_or_default();
             found.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
         }
     }
     found.split_off(1)
-}
-
-fn read_text(file: PathBuf) -> String {
-    fs::read_to_string(file).unwrap_or_default()
 }

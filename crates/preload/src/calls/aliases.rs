@@ -3,7 +3,9 @@
 //! Guarantees: each is the wrapper of the other name, for whoever calls it.
 //! Threads: any.
 
-use crate::calls::{clocks, files, formatted, paths, polling, processes, sockets, stdio};
+use crate::calls::{
+    clocks, duplicate, files, formatted, paths, polling, processes, sockets, stdio,
+};
 use crate::process::{fork, spawn};
 use crate::threads::locks;
 
@@ -44,6 +46,8 @@ aliases! {
     __pthread_rwlock_destroy = locks::pthread_rwlock_destroy;
     __pthread_once = locks::pthread_once;
     pthread_mutex_consistent_np = locks::pthread_mutex_consistent;
+    __strdup = duplicate::strdup; __strndup = duplicate::strndup;
+    __getdelim = duplicate::getdelim;
     _IO_printf = formatted::printf; _IO_fprintf = formatted::fprintf;
     _IO_vfprintf = formatted::vfprintf;
     _IO_popen = spawn::popen; _IO_fopen = paths::fopen; _IO_fread = stdio::fread;

@@ -51,10 +51,8 @@ unsafe fn copy_of(source: *const u8, bytes: usize, zeros: usize) -> *mut u8 {
 calls! {
     fn strdup(string: *const c_char) -> *mut c_char
         = same(copy_of(string.cast(), libc::strlen(string), 1).cast());
-    fn __strdup(string: *const c_char) -> *mut c_char = same(strdup(string));
     fn strndup(string: *const c_char, most: size_t) -> *mut c_char
         = same(copy_of(string.cast(), libc::strnlen(string, most), 1).cast());
-    fn __strndup(string: *const c_char, most: size_t) -> *mut c_char = same(strndup(string, most));
     fn wcsdup(string: *const wchar_t) -> *mut wchar_t = same({
         let wide = size_of::<wchar_t>();
         copy_of(string.cast(), libc::wcslen(string) * wide, wide).cast()
@@ -66,8 +64,6 @@ calls! {
         -> ssize_t = by(|real| {
             if start_line(line, size) { real(line, size, delimiter, stream) } else { -1 }
         });
-    fn __getdelim(line: *mut *mut c_char, size: *mut size_t, delimiter: c_int, stream: *mut FILE)
-        -> ssize_t = same(getdelim(line, size, delimiter, stream));
     fn getline(line: *mut *mut c_char, size: *mut size_t, stream: *mut FILE) -> ssize_t
         = same(getdelim(line, size, c_int::from(b'\n'), stream));
 

@@ -7,16 +7,17 @@
 //! its arguments pinned, once the heap is managed.
 //! Threads: any.
 
-use core::ffi::{c_int, c_long, c_uint};
+use core::ffi::{c_int, c_long, c_uint, c_void};
 
 use libc::timespec;
 
 use crate::buffers::guarded;
 use crate::buffers::pins::{PAGE, Pins};
-use crate::calls::{Text, calls};
+use crate::calls::calls;
 use crate::calls::{descriptors, files, ipc, paths, polling, processes, sockets};
 use crate::memory::mapping;
-use crate::process::{exec, fork, rights};
+use crate::process::exec::{self, List};
+use crate::process::{fork, rights};
 use crate::real::real;
 use crate::refusal::{ASYNCHRONOUS_IO, refuse};
 use crate::signals;
@@ -49,9 +50,15 @@ fn forks(number: c_long, first: usize) -> bool {
     flags & libc::CLONE_VM as u64 == 0
 }
 
-/// A register as an argument.
-trait Word {
-    fn of(word: usize) -> Self;
+/// A register as an argument of a wrapper: its low bytes.
+///
+/// # Safety
+/// `T` is a number or a pointer.
+#[inline(always)]
+unsafe fn word<T>(register: usize) -> T {
+    const { assert!(size_of::<T>() <= size_of::<usize>()) };
+    // SAFETY: the caller's promise; on x86_64 the low bytes come first.
+    unsafe { core::mem::transmute_copy(&register) }
 }
 
 /// A result as `syscall` returns it.
@@ -59,40 +66,15 @@ trait Answer {
     fn long(self) -> c_long;
 }
 
-macro_rules! words {
+macro_rules! answers {
     ($($type:ty)*) => {$(
-        impl Word for $type {
-            #[inline(always)]
-            fn of(word: usize) -> $type { word as $type }
-        }
         impl Answer for $type {
             #[inline(always)]
             fn long(self) -> c_long { self as c_long }
         }
     )*};
 }
-words!(i32 u32 i64 u64 isize usize);
-
-impl<T> Word for *const T {
-    fn of(word: usize) -> *const T {
-        word as *const T
-    }
-}
-impl<T> Word for *mut T {
-    fn of(word: usize) -> *mut T {
-        word as *mut T
-    }
-}
-impl<T> Answer for *mut T {
-    fn long(self) -> c_long {
-        self as c_long
-    }
-}
-impl Word for Text {
-    fn of(word: usize) -> Text {
-        Text(word as *const _)
-    }
-}
+answers!(i32 i64 isize *mut c_void);
 
 /// Numbers, and the wrappers that they go to with these registers.
 macro_rules! routes {
@@ -101,9 +83,10 @@ macro_rules! routes {
         /// Makes the call by the wrapper of its function, if it has a route.
         fn routed(number: c_long, [$($register),*]: [usize; 6]) -> Option<c_long> {
             match number {
-                // SAFETY: the arguments of that function, as the program passes them.
+                // SAFETY: the arguments of that function, as the program passes them: numbers and
+                // pointers.
                 $(libc::$number => Some(unsafe {
-                    $room::$function $(::$inner)? ($(Word::of($word)),*).long()
+                    $room::$function $(::$inner)? ($(word($word)),*).long()
                 }),)*
                 _ => None,
             }
@@ -234,10 +217,10 @@ unsafe extern "C" fn syscall_of_program(
             c_long::from(refuse(&ASYNCHRONOUS_IO, libc::ENOSYS))
         }
         libc::SYS_execve => {
-            exec::attempt(Word::of(a), &[Word::of(b), Word::of(c)], || call() as c_int).into()
+            exec::attempt(a as *const _, &[b as List, c as List], || call() as c_int).into()
         }
         libc::SYS_execveat => {
-            exec::attempt(Word::of(b), &[Word::of(c), Word::of(d)], || call() as c_int).into()
+            exec::attempt(b as *const _, &[c as List, d as List], || call() as c_int).into()
         }
         // vfork cannot return twice through this function; fork can.
         // SAFETY: no arguments.

@@ -22,7 +22,7 @@ use crate::process::sharing;
 use crate::real::real;
 use crate::seam;
 use crate::signals;
-use crate::signals::set::{FAULT_BIT, action, of_word, without_fault, word};
+use crate::signals::set::{FAULT_BIT, action, of_word, pointer, without_fault, word};
 
 /// Signals that are to interrupt system calls when `signal` sets their handlers.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
@@ -85,8 +85,7 @@ pub unsafe fn change_by_word(
     unsafe {
         let mut before = action(SIG_DFL, 0, 0);
         let wanted = new.as_ref().map(|new| action(new.handler, new.flags as c_int, new.mask));
-        let wanted = wanted.as_ref().map_or(null(), core::ptr::from_ref);
-        let outcome = sigaction_for_program(signal, wanted, &mut before);
+        let outcome = sigaction_for_program(signal, pointer(&wanted), &mut before);
         if let Some(old) = old.as_mut()
             && outcome == 0
         {
@@ -112,10 +111,9 @@ unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> 
             }
             signals::relay::relayed(signal, asked)
         });
-        let wanted = wanted.as_ref().map_or(null(), core::ptr::from_ref);
         let mut before = action(SIG_DFL, 0, 0);
         let set = real!(sigaction: fn(c_int, *const Action, *mut Action) -> c_int);
-        let outcome = set(signal, wanted, &mut before);
+        let outcome = set(signal, pointer(&wanted), &mut before);
         if outcome == 0
             && let Some(old) = old.as_mut()
         {

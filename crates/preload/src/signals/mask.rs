@@ -11,13 +11,12 @@
 //! restored by `siglongjmp` or by returning from a handler does not change the belief.
 
 use core::ffi::c_int;
-use core::ptr::null;
 
 use libc::sigset_t;
 
 use crate::calls::{Opaque, calls};
 use crate::real::real;
-use crate::signals::set::{FAULT_BIT, Unblocked, of_word, word};
+use crate::signals::set::{FAULT_BIT, of_word, pointer, without_fault, word};
 
 type SetMask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
 
@@ -33,8 +32,8 @@ fn change(
     unsafe {
         let state = deepheap::internal::thread_area();
         let asked = new.as_ref().map(word);
-        let open = Unblocked::of(new);
-        let outcome = set_mask(how, open.pointer(), &mut before);
+        let open = new.as_ref().map(without_fault);
+        let outcome = set_mask(how, pointer(&open), &mut before);
         if outcome != 0 {
             return outcome;
         }
@@ -98,8 +97,8 @@ pub unsafe fn change_word(how: c_int, new: *const u64, old: *mut u64) -> c_int {
     // SAFETY: one-word sets of the program.
     unsafe {
         let asked = new.as_ref().map(|word| of_word(*word));
-        let asked = asked.as_ref().map_or(null(), core::ptr::from_ref);
-        let outcome = change(|how, new, old| set_mask(how, new, old), how, asked, &mut before);
+        let set_mask = |how, new, old| set_mask(how, new, old);
+        let outcome = change(set_mask, how, pointer(&asked), &mut before);
         if outcome == 0 && !old.is_null() {
             *old = word(&before);
         }

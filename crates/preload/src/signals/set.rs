@@ -42,23 +42,7 @@ pub fn action(handler: sighandler_t, flags: c_int, mask: u64) -> Action {
     Action { sa_sigaction: handler, sa_mask, sa_flags: flags, sa_restorer: None }
 }
 
-/// A program's mask without SIGBUS, or none.
-pub struct Unblocked {
-    set: Option<sigset_t>,
-}
-
-impl Unblocked {
-    /// Copies the mask.
-    ///
-    /// # Safety
-    /// `mask` is null or points to a set.
-    pub unsafe fn of(mask: *const sigset_t) -> Unblocked {
-        // SAFETY: the caller's promise.
-        Unblocked { set: unsafe { mask.as_ref() }.map(without_fault) }
-    }
-
-    /// The copy, or null.
-    pub fn pointer(&self) -> *const sigset_t {
-        self.set.as_ref().map_or(null(), |set| &raw const *set)
-    }
+/// Where a value is; null if there is none.
+pub fn pointer<T>(value: &Option<T>) -> *const T {
+    value.as_ref().map_or(null(), core::ptr::from_ref)
 }

@@ -29,12 +29,6 @@ const READS_OF_AN_SSD: f64 = 1500.0;
 #[repr(C, align(4096))]
 struct Buffer([u8; WRITE_BYTES]);
 
-/// What was measured.
-struct Speed {
-    reads_per_second: f64,
-    write_bytes_per_second: Option<f64>,
-}
-
 /// Examines the location that a config means.
 pub fn examine_store(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let location = match StoreLocation::find(config) {
@@ -130,17 +124,13 @@ fn direct(file: &DirectFile) -> Finding {
 fn speed(location: &StoreLocation, file: &DirectFile) -> Finding {
     const NAME: &str = "store speed";
     match measure(location, file) {
-        Ok(speed) => {
-            let read_ns = (1e9 / speed.reads_per_second) as u64;
-            let mut text = format!(
-                "{} random 4 KiB reads a second, {} each",
-                count(speed.reads_per_second as u64),
-                duration(read_ns)
-            );
-            if let Some(rate) = speed.write_bytes_per_second {
+        Ok((reads, written)) => {
+            let (number, each) = (count(reads as u64), duration((1e9 / reads) as u64));
+            let mut text = format!("{number} random 4 KiB reads a second, {each} each");
+            if let Some(rate) = written {
                 text += &format!("; writes {} a second", bytes(rate as u64));
             }
-            if speed.reads_per_second >= READS_OF_AN_SSD {
+            if reads >= READS_OF_AN_SSD {
                 return Finding::pass(NAME, text);
             }
             Finding::warn(NAME, text, "name a folder on an SSD with --store: this one is slow")
@@ -153,17 +143,17 @@ fn speed(location: &StoreLocation, file: &DirectFile) -> Finding {
     }
 }
 
-fn measure(location: &StoreLocation, file: &DirectFile) -> Result<Speed> {
+/// Reads a second, and bytes written a second where that is allowed.
+fn measure(location: &StoreLocation, file: &DirectFile) -> Result<(f64, Option<f64>)> {
     let mut buffer = Box::new(Buffer([0x5a; WRITE_BYTES]));
-    let (len, write_bytes_per_second) = match location {
+    let (len, written) = match location {
         StoreLocation::Device(_) => (file.len()?, None),
         StoreLocation::Folder(_) | StoreLocation::File(_) => {
             let (written, rate) = write_speed(location, file, &mut buffer)?;
             (written, Some(rate))
         }
     };
-    let reads_per_second = read_speed(file, len / READ_BYTES as u64, &mut buffer)?;
-    Ok(Speed { reads_per_second, write_bytes_per_second })
+    Ok((read_speed(file, len / READ_BYTES as u64, &mut buffer)?, written))
 }
 
 fn write_speed(
