@@ -31,11 +31,12 @@ const OF_STD: &str = "
     std::net std::process::Command std::thread::park std::thread::sleep
 ";
 /// Crates that run in the program's threads at any time.
-const ROOMS: [&str; 5] = [
+const ROOMS: [&str; 6] = [
     "crates/sys/src/",
     "crates/heap/src/",
     "crates/store/src/",
     "crates/pager/src/",
+    "crates/residency/src/",
     "crates/maps/src/",
 ];
 /// Crates that do so outside of handlers of signals, or under `Inside`.

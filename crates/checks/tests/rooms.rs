@@ -7,12 +7,22 @@ use deepheap_checks::{SourceFile, cargo_metadata, files};
 use serde_json::{Value, json};
 
 /// Who may depend on whom. A crate that is not here may not be in the workspace.
-const EDGES: [(&str, &[&str]); 21] = [
+const EDGES: [(&str, &[&str]); 22] = [
     ("deepheap-sys", &[]),
     ("deepheap-store", &["deepheap-sys"]),
     ("deepheap-heap", &["deepheap-sys"]),
     ("deepheap-policy", &[]),
-    ("deepheap-pager", &["deepheap-policy", "deepheap-store", "deepheap-heap", "deepheap-sys"]),
+    ("deepheap-residency", &["deepheap-policy", "deepheap-store", "deepheap-heap", "deepheap-sys"]),
+    (
+        "deepheap-pager",
+        &[
+            "deepheap-residency",
+            "deepheap-policy",
+            "deepheap-store",
+            "deepheap-heap",
+            "deepheap-sys",
+        ],
+    ),
     ("deepheap-durable", &["deepheap-pager", "deepheap-store", "deepheap-heap", "deepheap-sys"]),
     ("deepheap-maps", &["deepheap-store", "deepheap-sys"]),
     (
@@ -109,7 +119,7 @@ fn canary_forbidden_edges_are_caught() {
 /// The modules of a crate, and which each imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// `crates/pager/src/ownership/lists.rs` is module `ownership::lists` of `pager`.
+/// `crates/residency/src/ownership/lists.rs` is module `ownership::lists` of `residency`.
 fn module_of(path: &str) -> Option<(&str, String)> {
     let (name, file) = path.strip_prefix("crates/").unwrap_or(path).split_once("/src/")?;
     let file = file.strip_suffix(".rs")?;

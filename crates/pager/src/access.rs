@@ -14,6 +14,11 @@
 
 use deepheap_heap::PageNo;
 use deepheap_policy::replacement;
+use deepheap_residency::ownership::{
+    CameBy, Descriptor, DescriptorId, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH,
+};
+use deepheap_residency::promises::NoPromise;
+use deepheap_residency::staging::{CALL_PIECES, StagingBuffer};
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::threads::signals::Blocked;
@@ -25,12 +30,7 @@ use crate::flight::{Flight, Landed};
 use crate::gate::Level;
 use crate::install::page_at;
 use crate::moves::Moves;
-use crate::ownership::{
-    CameBy, Descriptor, DescriptorId, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH,
-};
 use crate::pager::Pager;
-use crate::promises::NoPromise;
-use crate::staging::{CALL_PIECES, StagingBuffer};
 
 /// A set of pieces of a call, a bit each, by position.
 pub(crate) type Pieces = u64;

@@ -12,10 +12,10 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST};
+use deepheap_residency::ownership::Descriptor;
 use deepheap_sys::memory::padded::Padded;
 
 use crate::counters::Counters;
-use crate::ownership::Descriptor;
 
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.

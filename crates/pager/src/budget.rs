@@ -6,14 +6,14 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap_policy::history;
+use deepheap_residency::object_cache::ObjectCache;
+use deepheap_residency::ownership::{Descriptor, ObjectTable};
+use deepheap_residency::staging::{BUFFERS_MAX, BUFFERS_MIN, PAGE_STAGING_BYTES};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::thread;
 
 use crate::PAGE;
 use crate::eviction_context::{CONTEXT_BYTES, DIRECT_PAGES};
-use crate::object_cache::ObjectCache;
-use crate::ownership::{Descriptor, ObjectTable};
-use crate::staging::{BUFFERS_MAX, BUFFERS_MIN, PAGE_STAGING_BYTES};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.
 pub(crate) const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;

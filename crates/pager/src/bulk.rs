@@ -11,16 +11,16 @@
 //! Threads: any, inside the mover's gate, with all signals blocked.
 
 use deepheap_policy::replacement::Queue;
+use deepheap_residency::ownership::{OwnedList, Place};
+use deepheap_residency::staging::CALL_PIECES;
 use deepheap_store::packed::{CAPACITY, WELL_FILLED, footprint};
 use deepheap_store::{Content, Writer};
 
 use crate::PAGE;
 use crate::access::{AccessBuffer, Piece, Pieces};
 use crate::moves::Moves;
-use crate::ownership::{OwnedList, Place};
 use crate::packer::Builder;
 use crate::pager::Pager;
-use crate::staging::CALL_PIECES;
 
 impl Pager {
     /// Writes the pieces of a call that need not go through the cache; returns which.

@@ -30,12 +30,12 @@
 //! Threads: those that write, in their SIGBUS handler, outside the gate; and the one that makes the
 //! checkpoint, whose `stop`, `open` and `close` come in this order.
 
+use deepheap_residency::ownership::DescriptorId;
+use deepheap_residency::staging::{CALL_PIECES, StagingBuffer};
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::threads::futex;
 
 use crate::PAGE;
-use crate::ownership::DescriptorId;
-use crate::staging::{CALL_PIECES, StagingBuffer};
 
 /// Objects that are copied at a time: as many pages as a staging buffer has.
 pub(crate) const COPIES: usize = 2 * CALL_PIECES;

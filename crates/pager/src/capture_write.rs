@@ -5,10 +5,10 @@
 //! Threads: those that write, in their SIGBUS handler, outside the gate.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ownership::{Flag, Owned, Place, State};
 use deepheap_sys::memory::own_memory::{self, Part};
 use deepheap_sys::process::clock;
 
-use crate::ownership::{Flag, Owned, Place, State};
 use crate::pager::Pager;
 
 /// A thread that captures an object does so with others in its aligned block of so many pages: the

@@ -18,6 +18,10 @@
 //! Never: allocates; waits for the collector, or for the program, during a cut.
 //! Threads: one at a time, outside the fault path, all signals blocked during a cut.
 
+use deepheap_residency::ownership::{
+    Descriptor, DescriptorId, Flag, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH,
+};
+use deepheap_residency::staging::StagingBuffer;
 use deepheap_store::{
     Block, Content, ContentHash, Head, PACKED_MAX, SavedTable, StoreError, Writer,
 };
@@ -31,12 +35,8 @@ use crate::PAGE;
 use crate::capture::{COPIES, Copy};
 use crate::evict::is_all_zero;
 use crate::gate::Level;
-use crate::ownership::{
-    Descriptor, DescriptorId, Flag, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH,
-};
 use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
-use crate::staging::StagingBuffer;
 
 /// Objects that are looked at together.
 const TOGETHER: usize = PARTS_MAX;

@@ -9,7 +9,8 @@
 //! for the collector (`reclaim` secures its room in the log first).
 
 use deepheap_heap::PageNo;
-use deepheap_store::block::pack::BATCH_MAX;
+use deepheap_residency::ownership::{Found, Owned};
+use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
     BLOCK_UNITS, Block, Content, Head, PackedObject, Store, StoreError, VictimObject, WholeObject,
     share,
@@ -17,7 +18,6 @@ use deepheap_store::{
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::ownership::{Found, Owned};
 use crate::packer::{Builder, Packing};
 use crate::pager::Pager;
 

@@ -8,7 +8,8 @@
 //! Never: allocates, does I/O, waits for an object: one that another thread owns stays where it is.
 //! Threads: any that evicts, inside the mover's gate.
 
-use crate::ownership::DescriptorId;
+use deepheap_residency::ownership::DescriptorId;
+
 use crate::pager::Pager;
 
 impl Pager {

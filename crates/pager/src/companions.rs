@@ -9,11 +9,11 @@
 //! Threads: faulting ones in their signal handler, and the fetchers, inside the gate.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ownership::{CameBy, Flag, Place};
 use deepheap_store::packed::{self, Content};
 
 use crate::balancer::Balancer;
 use crate::flight::Reads;
-use crate::ownership::{CameBy, Flag, Place};
 use crate::pager::Pager;
 
 impl Pager {

@@ -7,13 +7,24 @@
 //! Threads: any; a race tries a page too many, or too few.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ranges::RangeNo;
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::{AtomicU16, Ordering};
 
 use crate::PAGE;
-use crate::codec::Compress;
-use crate::ranges::RangeNo;
+
+/// Which pages are compressed when they leave the page buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compress {
+    /// Those that become a sixth smaller at least; where pages do not, few are tried.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// Each that becomes an eighth smaller at least; every one is tried.
+    Lz4,
+}
 
 /// Misses in a row that count: then 128 pages are passed over for each that is tried.
 const MISSES_MAX: u16 = 7;

@@ -26,12 +26,12 @@
 //! it: all that the write was made from came before the cut.
 
 use deepheap_policy::replacement;
+use deepheap_residency::ownership::{Descriptor, Flag, Glimpse, Seen, UNKNOWN_HASH};
 use deepheap_sys::memory::byte_copy;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::access::Piece;
 use crate::gate::Level;
-use crate::ownership::{Descriptor, Flag, Glimpse, Seen, UNKNOWN_HASH};
 use crate::pager::Pager;
 
 /// How often an access that found the object changed begins anew.

@@ -11,12 +11,12 @@
 use core::ptr::null_mut;
 
 use deepheap_heap::{FreedRun, PageNo};
+use deepheap_residency::ownership::{Found, Owned, OwnedList, Place};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::ownership::{Found, Owned, OwnedList, Place};
 use crate::pager::Pager;
 
 /// Runs of at least this many pages give their DRAM back at once.

@@ -12,6 +12,8 @@
 
 use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_policy::replacement;
+use deepheap_residency::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
+use deepheap_residency::ranges::RangeNo;
 use deepheap_store::StoreError;
 use deepheap_sys::memory::page_extractor::{BATCH_MAX, RANGE, Taken, Victim};
 use deepheap_sys::process::clock;
@@ -23,9 +25,7 @@ use crate::budget;
 use crate::eviction_context::{DIRECT_PAGES, EvictionContext};
 use crate::gate::Level;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
-use crate::ranges::RangeNo;
 use crate::trace::Happened;
 
 /// While some pages cannot be evicted, so many others stay: an instruction and all its operands

@@ -3,13 +3,13 @@
 //! Never: allocates after `new`.
 //! Threads: one at a time, under the lock of the context.
 
+use deepheap_residency::codec::Compressor;
+use deepheap_residency::object_cache::ObjectCache;
+use deepheap_residency::ownership::{DescriptorId, OwnedList};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
 
 use crate::PAGE;
-use crate::codec::Compressor;
-use crate::object_cache::ObjectCache;
-use crate::ownership::{DescriptorId, OwnedList};
 use crate::packer::Packer;
 
 /// What the kernel keeps for a pipe of `BATCH_MAX` pages, bytes; measured.

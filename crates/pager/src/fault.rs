@@ -9,15 +9,17 @@
 
 use deepheap_heap::PageNo;
 use deepheap_policy::sequence::{Direction, Sequences};
+use deepheap_residency::frames::{CopiedIn, FRESH_MAX};
+use deepheap_residency::ownership::{
+    DescriptorId, Found, Owned, OwnedList, Place, Seen, UNKNOWN_HASH,
+};
+use deepheap_residency::page_buffer::Reserved;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::userfaultfd::Copy;
 
 use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
-use crate::frames::{CopiedIn, FRESH_MAX};
 use crate::gate::Level;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Found, Owned, OwnedList, Place, Seen, UNKNOWN_HASH};
-use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::window::Window;
 

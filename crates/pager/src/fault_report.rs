@@ -1,10 +1,10 @@
 //! Fault report: what a fault did, or why the access must stop.
 
+use deepheap_residency::promises::NoPromise;
 use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
 
 use crate::moves::Moves;
-use crate::promises::NoPromise;
 
 /// What kind of fault it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

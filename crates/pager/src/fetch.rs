@@ -11,6 +11,9 @@ use deepheap_heap::PageNo;
 use deepheap_policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
 use deepheap_policy::stride::Walks;
 use deepheap_policy::trail::{self, Trails};
+use deepheap_residency::ownership::{CameBy, Owned, Place};
+use deepheap_residency::page_buffer::Reserved;
+use deepheap_residency::staging::{PAGE_STAGING_BYTES, StagingBuffer};
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
 
@@ -20,10 +23,7 @@ use crate::counters::Counted;
 use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::flight::Flight;
 use crate::install::page_at;
-use crate::ownership::{CameBy, Owned, Place};
-use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::staging::{PAGE_STAGING_BYTES, StagingBuffer};
 use crate::window::Window;
 
 const WINDOW: usize = WINDOW_MAX as usize;

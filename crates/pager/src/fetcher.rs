@@ -9,6 +9,8 @@
 //! Threads: the fetchers; any may ask by `prefetch`.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ownership::{CameBy, Place};
+use deepheap_residency::staging::CALL_PIECES;
 use deepheap_store::Block;
 use deepheap_sys::process::clock;
 use deepheap_sys::threads::atomic::Ordering;
@@ -20,10 +22,8 @@ use crate::access::{Operation, Piece};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::neighbours::{GROUP, NEAR};
-use crate::ownership::{CameBy, Place};
 use crate::pager::Pager;
 use crate::prefetch::Queue;
-use crate::staging::CALL_PIECES;
 use crate::trace::Happened;
 use crate::window::Window;
 

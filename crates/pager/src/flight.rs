@@ -8,13 +8,13 @@
 //! Threads: one, inside the gate.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ownership::{DescriptorId, Owned, OwnedList};
 use deepheap_store::packed::{self, Content};
 use deepheap_store::{Block, BlockRead, StoreError};
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
 use crate::install::fill_page;
-use crate::ownership::{DescriptorId, Owned, OwnedList};
 use crate::pager::Pager;
 
 /// Stored objects, `N` at most, that were claimed to be read together.

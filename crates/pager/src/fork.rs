@@ -7,11 +7,11 @@
 //!
 //! Threads: the forking one, in its `pthread_atfork` handlers.
 
+use deepheap_residency::ownership::{Flag, State};
 use deepheap_store::Device;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::threads::atomic::Ordering;
 
-use crate::ownership::{Flag, State};
 use crate::pager::Pager;
 
 impl Pager {

@@ -10,6 +10,9 @@ use core::ops::Range;
 
 use deepheap_heap::{FreedRun, PageNo};
 use deepheap_policy::sequence::Sequences;
+use deepheap_residency::ownership::Found;
+use deepheap_residency::page_buffer::Reserved;
+use deepheap_residency::staging::StagingBuffer;
 use deepheap_sys::files::direct_file::DirectFile;
 use deepheap_sys::threads::signals::Blocked;
 
@@ -17,10 +20,7 @@ use crate::PAGE;
 use crate::fault::{end_fresh, upwards};
 use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::gate::Level;
-use crate::ownership::Found;
-use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::staging::StagingBuffer;
 
 impl Pager {
     /// From now on the pages, which the caller has and the program does not know yet, are read from

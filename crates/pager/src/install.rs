@@ -8,13 +8,15 @@ use core::ops::Range;
 
 use deepheap_heap::PageNo;
 use deepheap_policy::replacement::{self, Rank};
+use deepheap_residency::frames::CopiedIn;
+use deepheap_residency::ownership::{
+    CameBy, Descriptor, DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH,
+};
+use deepheap_residency::page_buffer::Reserved;
 
 use crate::PAGE;
 use crate::counters::Counted;
 use crate::fault_report::FaultError;
-use crate::frames::CopiedIn;
-use crate::ownership::{CameBy, Descriptor, DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH};
-use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::window::Window;
 

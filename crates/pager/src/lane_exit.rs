@@ -12,6 +12,8 @@
 use core::ptr::null_mut;
 
 use deepheap_heap::{LANE_BYTES, PAGES_PER_SPAN, PageNo};
+use deepheap_residency::ownership::{Found, Owned, Place};
+use deepheap_residency::ranges::RangeNo;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::page_extractor::RANGE;
 use deepheap_sys::memory::pinned_array::PinnedArray;
@@ -20,9 +22,7 @@ use crate::PAGE;
 use crate::evict::is_all_zero;
 use crate::lanes::{LaneNo, Lanes, LeftInLanes};
 use crate::moves::Moves;
-use crate::ownership::{Found, Owned, Place};
 use crate::pager::Pager;
-use crate::ranges::RangeNo;
 
 /// Objects that leave their lanes together before a fork.
 const TOGETHER: usize = 64;

@@ -20,6 +20,8 @@
 use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_policy::replacement::Rank;
 use deepheap_policy::sequence::Sequences;
+use deepheap_residency::ownership::{DescriptorId, Found, Owned, Pin, Place, Seen};
+use deepheap_residency::page_buffer::Reserved;
 use deepheap_store::StoreError;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::mapping;
@@ -34,8 +36,6 @@ use crate::gate::Level;
 use crate::lane_exit::Stays;
 use crate::lanes::Lanes;
 use crate::moves::Moves;
-use crate::ownership::{DescriptorId, Found, Owned, Pin, Place, Seen};
-use crate::page_buffer::Reserved;
 use crate::pager::Pager;
 use crate::window::Window;
 

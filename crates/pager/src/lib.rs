@@ -1,7 +1,7 @@
-//! Residency: which objects are in DRAM, and what a fault does.
+//! Pager: the engines that move objects between RAM and the store, and what a fault does.
 //!
 //! Guarantees: no write of the program is lost, whichever threads fault, evict, collect or fork at
-//! the same time (`ownership` says who owns an object, `evict` why its bytes are final); the page
+//! the same time (`residency` says who owns an object, `evict` why its bytes are final); the page
 //! buffer, the object cache and everything counted in `budget` stay within the RAM budget.
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
@@ -12,7 +12,6 @@ mod bulk;
 mod capture;
 mod capture_write;
 mod checkpoint;
-mod codec;
 mod collect;
 mod compact;
 mod companions;
@@ -28,7 +27,6 @@ mod fetch;
 mod fetcher;
 mod flight;
 mod fork;
-mod frames;
 mod from_file;
 mod gate;
 mod install;
@@ -37,27 +35,20 @@ mod lane_fault;
 mod lanes;
 mod moves;
 mod neighbours;
-mod object_cache;
-mod ownership;
 mod packer;
-mod page_buffer;
 mod pager;
 mod pin;
 mod plain_spans;
 mod prefetch;
 mod press;
-mod promises;
-mod ranges;
 mod rebalance;
 mod reclaim;
 mod refused_pins;
 mod room;
-pub mod saved_places;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;
 mod second_tier;
 mod sources;
-mod staging;
 mod stand_in;
 mod survey;
 mod table_room;
@@ -69,32 +60,22 @@ pub mod trace;
 pub mod trace_format;
 mod window;
 
+pub use deepheap_residency::ownership::TableTraffic;
+pub use deepheap_residency::promises::{NoPromise, Overcommit};
+pub use deepheap_residency::saved_places;
+pub use deepheap_residency::staging::CALL_PIECES;
+
 pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
 pub use budget::{Usage, handler_stacks, overhead_of_managing};
 pub use checkpoint::{CheckpointBuffer, Cut, CutError};
-pub use codec::Compress;
+pub use compression::Compress;
 pub use counters::Counted;
 pub use direct::Direct;
 pub use fault_report::{FaultError, FaultKind, FaultReport};
 pub use lanes::lanes_shift;
 pub use moves::Moves;
-pub use ownership::TableTraffic;
 pub use pager::{Options, Pager, StartError};
-pub use promises::{NoPromise, Overcommit};
 pub use sources::SOURCES_MAX;
-pub use staging::CALL_PIECES;
 pub use survey::Survey;
 
 pub(crate) use deepheap_heap::PAGE;
-
-const _: () = assert!(PAGE == deepheap_policy::PAGE);
-
-/// The heap promises blocks by its own count of the objects that share one: it is the store's.
-const _: () = {
-    let mut bytes = 8;
-    while bytes <= PAGE {
-        let packed = deepheap_store::packed::per_block(bytes);
-        assert!(deepheap_heap::objects_per_block(bytes) == packed);
-        bytes += 8;
-    }
-};

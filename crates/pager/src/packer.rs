@@ -7,11 +7,11 @@
 //! Threads: plain values. A `Packer` has one user at a time, under its lock.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ownership::{DescriptorId, OwnedList};
 use deepheap_store::{Block, Content, PackedBlock, Plan, Writer, packed};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 
 use crate::PAGE;
-use crate::ownership::{DescriptorId, OwnedList};
 
 /// What reclaim needs for a batch, and a checkpoint: too large for a signal handler's stack.
 pub(crate) struct Packer {

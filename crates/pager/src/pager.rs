@@ -10,6 +10,11 @@ use core::time::Duration;
 
 use deepheap_heap::{Heap, PAGES_PER_SPAN, PageNo, SPAN};
 use deepheap_policy::history::{self, History};
+use deepheap_residency::frames::Frames;
+use deepheap_residency::object_cache::ObjectCache;
+use deepheap_residency::ownership::{Descriptor, Owned, Ownership};
+use deepheap_residency::promises::{NoPromise, Overcommit, Promises};
+use deepheap_residency::staging::StagingPools;
 use deepheap_store::{BLOCK_BYTES, Block, PACKED_MAX, Store, cost};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::padded::Padded;
@@ -25,26 +30,21 @@ use crate::PAGE;
 use crate::balancer::Balancer;
 use crate::budget::{self, Budget};
 use crate::capture::Capture;
-use crate::codec::Compress;
-use crate::compression::Compression;
+use crate::compression::{Compress, Compression};
 use crate::counters::{Counted, Counters};
 use crate::eviction_context::EvictionContext;
-use crate::frames::Frames;
 use crate::gate::{Gate, Level};
 use crate::lanes::{Lanes, LeftInLanes};
 use crate::moves::Moves;
 use crate::neighbours::Neighbours;
-use crate::object_cache::ObjectCache;
-use crate::ownership::{Descriptor, Owned, Ownership};
 use crate::packer::Packer;
 use crate::plain_spans::PlainSpans;
 use crate::prefetch::Prefetch;
-use crate::promises::{NoPromise, Overcommit, Promises};
 use crate::refused_pins::RefusedPins;
 use crate::sources::Sources;
-use crate::staging::StagingPools;
 use crate::tier_mix::TierMix;
 use crate::trace::{Happened, Trace};
+use deepheap_residency::page_buffer::PageBuffer;
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
 
@@ -183,7 +183,7 @@ impl Pager {
                 frames: Frames::new(
                     options.region_base,
                     pages,
-                    bytes,
+                    PageBuffer::new(bytes / PAGE, budget::batch_pages(bytes)),
                     userfaultfd,
                     (options.makes_checkpoints, has_lanes),
                 )?,

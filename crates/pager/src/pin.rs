@@ -8,13 +8,13 @@
 //! Threads: any, outside the fault path.
 
 use deepheap_heap::{FreedRun, PAGES_PER_SPAN, PageNo};
+use deepheap_residency::ownership::{Found, Pin};
 use deepheap_sys::memory::mapping;
 use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::ownership::{Found, Pin};
 use crate::pager::Pager;
 
 /// After so many touches a page counts as one that cannot be pinned. A page that other threads
@@ -216,10 +216,10 @@ mod tests {
     use deepheap_sys::memory::mapping::Advice;
 
     use super::*;
-    use crate::ownership::{Descriptor, Place};
     use crate::pager::Options;
-    use crate::promises::Overcommit;
     use deepheap_policy::sequence::Sequences;
+    use deepheap_residency::ownership::{Descriptor, Place};
+    use deepheap_residency::promises::Overcommit;
 
     /// A pager that manages the first of two spans, and where that begins.
     fn pager() -> (Pager, usize) {

@@ -12,11 +12,11 @@
 
 use deepheap_heap::PageNo;
 use deepheap_policy::sequence::Direction;
+use deepheap_residency::staging::CALL_PIECES;
 use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
 use deepheap_sys::threads::futex;
 use deepheap_sys::threads::lock::Lock;
 
-use crate::staging::CALL_PIECES;
 use crate::window::Window;
 
 /// Stretches that wait at most.

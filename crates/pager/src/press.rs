@@ -39,14 +39,14 @@
 //! Never: allocates; waits while it owns an object; owns more than one object at a time.
 //! Threads: any, inside the mover's gate.
 
+use deepheap_residency::codec;
+use deepheap_residency::ownership::{Flag, Owned, UNKNOWN_HASH};
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
-use crate::codec;
 use crate::counters::Counted;
 use crate::eviction_context::EvictionContext;
-use crate::ownership::{Flag, Owned, UNKNOWN_HASH};
 use crate::pager::Pager;
 use crate::trace::Happened;
 

@@ -10,6 +10,8 @@ use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_policy::budget_split::{self, Share, Split};
 use deepheap_policy::history::History;
 use deepheap_policy::replacement;
+use deepheap_residency::ownership::ObjectTable;
+use deepheap_residency::staging::Staging;
 use deepheap_store::Store;
 use deepheap_sys::faults::handler_stack;
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
@@ -25,9 +27,7 @@ use crate::fault_report::{FaultKind, FaultReport};
 use crate::gate::Level;
 use crate::lanes::Lanes;
 use crate::moves::Moves;
-use crate::ownership::ObjectTable;
 use crate::pager::Pager;
-use crate::staging::Staging;
 use crate::trace::Happened;
 
 /// Page buffer and cache keep this part of what all else leaves of the budget, however large the

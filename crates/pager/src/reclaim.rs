@@ -7,6 +7,7 @@
 //! Threads: any that evicts or wants a cache slot, inside the mover's gate; each with a packer.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ownership::{CameBy, DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use deepheap_store::{Block, Content, ContentHash, Head, PACKED_MAX, Store, StoreError, Writer};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::lock::Guard;
@@ -15,7 +16,6 @@ use crate::PAGE;
 use crate::counters::Counted;
 use crate::install::fill_page;
 use crate::moves::Moves;
-use crate::ownership::{CameBy, DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
 use crate::second_tier::Chosen;

@@ -3,6 +3,8 @@
 //! Never: allocates; is called by a thread that owns an object.
 //! Threads: faulting ones in their handler (back-pressure), and callers of `access`.
 
+use deepheap_residency::page_buffer::Reserved;
+use deepheap_residency::staging::StagingBuffer;
 use deepheap_store::StoreError;
 use deepheap_sys::faults::handler_stack;
 use deepheap_sys::process::clock;
@@ -12,9 +14,7 @@ use crate::budget::HANDLER_STACK_BYTES;
 use crate::eviction_context::DIRECT_PAGES;
 use crate::fault_report::FaultError;
 use crate::moves::Moves;
-use crate::page_buffer::Reserved;
 use crate::pager::Pager;
-use crate::staging::StagingBuffer;
 
 impl Pager {
     /// Reserves one page of the page buffer, evicting in this thread while there is none. If the

@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_heap::{Freed, Heap, PageNo, SPAN, Shortage, ThreadCache};
 use deepheap_policy::sequence::{Direction, Sequences};
+use deepheap_residency::ownership::{Pin, Place, State};
 use deepheap_sim::{Random, SimDevice};
 use deepheap_store::{Options as StoreOptions, Store};
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
@@ -50,7 +51,6 @@ use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
 use crate::gate::Level;
-use crate::ownership::{Pin, Place, State};
 use coroutines::Coroutines;
 use kind::Kind;
 
@@ -533,7 +533,7 @@ impl World {
         .expect("the page map");
         for page in (0..spans * SPAN / PAGE).map(|page| PageNo(page as u32)) {
             let here = present.contains(&page.0);
-            match self.pager.ownership.table.load_quietly(page) {
+            match crate::tests::place_quietly(&self.pager.ownership, page) {
                 Place::Busy(id) => {
                     let descriptor = self.pager.ownership.descriptor(id);
                     assert_eq!(descriptor.state(), State::Resident, "{page:?}");

@@ -13,12 +13,12 @@
 use deepheap_heap::PageNo;
 use deepheap_policy::tier::{self, Seen};
 use deepheap_policy::way::{REACH, Stands, Way};
+use deepheap_residency::ownership::{CameBy, DescriptorId, Owned, Place};
 use deepheap_store::Block;
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
-use crate::ownership::{CameBy, DescriptorId, Owned, Place};
 use crate::packer::Packer;
 use crate::pager::Pager;
 

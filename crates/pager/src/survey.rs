@@ -9,8 +9,8 @@
 use core::ops::Range;
 
 use deepheap_heap::PageNo;
+use deepheap_residency::ownership::Place;
 
-use crate::ownership::Place;
 use crate::pager::Pager;
 
 /// Counts of pages.

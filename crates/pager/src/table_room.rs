@@ -9,11 +9,11 @@
 //! Never: allocates; is called by a thread that owns an object.
 //! Threads: faulting ones in their handler, callers of `access`, and workers.
 
+use deepheap_residency::ownership::TableTraffic;
 use deepheap_store::Device;
 
 use crate::gate::Level;
 use crate::moves::Moves;
-use crate::ownership::TableTraffic;
 use crate::pager::Pager;
 
 /// How many pages above the limit are the evictor's alone: beyond, each thread makes room itself.

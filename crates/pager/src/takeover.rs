@@ -11,6 +11,7 @@
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo, SPAN};
 use deepheap_policy::replacement::Rank;
+use deepheap_residency::ownership::{Found, Pin};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::pagemap;
 use deepheap_sys::process::log::{Piece, say};
@@ -18,7 +19,6 @@ use deepheap_sys::threads::atomic::Ordering;
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::ownership::{Found, Pin};
 use crate::pager::Pager;
 use crate::plain_spans::TakeOver;
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use deepheap_policy::sequence::Sequences;
+use deepheap_residency::codec;
 use deepheap_sim::Random;
 use deepheap_store::{Block, StoreError};
 use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
@@ -15,7 +16,6 @@ use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use super::{NUMBERS, PROTECTED_STEPS, TOUCHING, Thing, World, is_present};
 use crate::PAGE;
 use crate::checkpoint::{CheckpointBuffer, CutError};
-use crate::codec;
 use crate::flight::Landed;
 
 const CHECKPOINTS: usize = 4;

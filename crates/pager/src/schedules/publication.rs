@@ -1,9 +1,10 @@
 //! Publication: what may come between the publication of pages that were taken out and their
 //! compression.
 
+use deepheap_residency::ownership::Flag;
+
 use super::*;
 use crate::eviction_context::EvictionContext;
-use crate::ownership::Flag;
 
 #[test]
 fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {

@@ -8,10 +8,11 @@
 //! Threads: any, while no thread moves an object: the gate is closed, or no other thread is left.
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
+use deepheap_residency::ownership::{Descriptor, DescriptorId, List, Place, State};
+use deepheap_residency::ranges::RangeNo;
 
-use crate::ownership::{Descriptor, DescriptorId, List, Place, State};
 use crate::pager::Pager;
-use crate::ranges::RangeNo;
+use crate::tests::place_quietly;
 
 /// The sums of the walk.
 #[derive(Default)]
@@ -84,7 +85,7 @@ impl Pager {
         for first in (0..pages as u32).step_by(RANGE_PAGES as usize) {
             let before = seen.resident;
             for page in (first..first + RANGE_PAGES).map(PageNo) {
-                let place = self.ownership.table.load_quietly(page);
+                let place = place_quietly(&self.ownership, page);
                 seen.promised += usize::from(place != Place::Zero && self.promises.covers(page));
                 let (id, is_resident) = match place {
                     Place::Busy(id) => (id, true),

@@ -21,15 +21,16 @@ use crate::PAGE;
 pub const CALL_PIECES: usize = 64;
 
 /// A staging buffer for one page: room for the block, and for the page made of it.
-pub(crate) const PAGE_STAGING_BYTES: usize = 2 * PAGE;
+pub const PAGE_STAGING_BYTES: usize = 2 * PAGE;
 
 /// For each processor so many windows of scans and so many calls have a buffer at a time: more
 /// threads would not read faster. Each buffer is half a mebibyte of address space.
 const WINDOWS_PER_CPU: usize = 8;
 
-/// The least and the most buffers of a pool.
-pub(crate) const BUFFERS_MIN: usize = GROUP;
-pub(crate) const BUFFERS_MAX: usize = GROUPS_MAX * GROUP;
+/// The least buffers of a pool.
+pub const BUFFERS_MIN: usize = GROUP;
+/// The most buffers of a pool.
+pub const BUFFERS_MAX: usize = GROUPS_MAX * GROUP;
 
 /// A pool of buffers of one size.
 pub struct Staging {
@@ -64,7 +65,7 @@ impl Staging {
     }
 
     /// Buffers in all.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "invariants"))]
     pub fn count(&self) -> usize {
         self.noted.len()
     }
@@ -145,19 +146,19 @@ impl Drop for StagingBuffer<'_> {
 }
 
 /// The pools of a pager, by what a buffer is used for.
-pub(crate) struct StagingPools {
+pub struct StagingPools {
     /// One object: its block, and the page that is made of it.
-    pub(crate) pages: Staging,
+    pub pages: Staging,
     /// A window of a scan: blocks, and the pages that are made of them.
-    pub(crate) windows: Staging,
+    pub windows: Staging,
     /// The pieces of a call: a page of the program's bytes and a block for each.
-    pub(crate) access: Staging,
+    pub access: Staging,
 }
 
 impl StagingPools {
     /// Pools with so many buffers for pages; the number for windows and calls follows from the
     /// number of processors.
-    pub(crate) fn new(page_buffers: usize) -> Result<StagingPools> {
+    pub fn new(page_buffers: usize) -> Result<StagingPools> {
         let windows = WINDOWS_PER_CPU * thread::cpu_count();
         Ok(StagingPools {
             pages: Staging::new(PAGE_STAGING_BYTES, page_buffers)?,
@@ -166,7 +167,8 @@ impl StagingPools {
         })
     }
 
-    pub(crate) fn all(&self) -> [&Staging; 3] {
+    /// Every pool.
+    pub fn all(&self) -> [&Staging; 3] {
         [&self.pages, &self.windows, &self.access]
     }
 }

@@ -85,7 +85,7 @@ impl Ranges {
 
     /// Notes that the kernel has a page table for the range of a page that does not count here: one
     /// of a window (`lanes`). Such a range is closed by a forked child only, which is alone.
-    pub fn note_table(&self, page: PageNo) {
+    pub(crate) fn note_table(&self, page: PageNo) {
         let word = &self.words[RangeNo::of(page).0];
         if word.load(Ordering::Relaxed) & TABLE == 0
             && word.fetch_or(TABLE, Ordering::Relaxed) & TABLE == 0
@@ -123,6 +123,13 @@ impl Ranges {
         self.opened.notify(u32::MAX);
     }
 
+    /// Pages in the range or arriving; none while it is closed.
+    #[cfg(any(test, feature = "invariants"))]
+    pub fn pages(&self, range: RangeNo) -> Option<usize> {
+        let word = self.words[range.0].load(Ordering::Relaxed);
+        (word & CLOSED == 0).then_some((word & COUNT) as usize)
+    }
+
     /// Bytes of page tables of the lowest level that the kernel keeps for the region.
     pub fn page_table_bytes(&self) -> usize {
         self.tables.load(Ordering::Relaxed) * PAGE
@@ -132,14 +139,6 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl Ranges {
-        /// Pages in the range or arriving; none while it is closed.
-        pub fn pages(&self, range: RangeNo) -> Option<usize> {
-            let word = self.words[range.0].load(Ordering::Relaxed);
-            (word & CLOSED == 0).then_some((word & COUNT) as usize)
-        }
-    }
 
     #[test]
     fn only_the_last_pages_close_a_range_and_nobody_enters_a_closed_one() {

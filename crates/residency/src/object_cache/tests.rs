@@ -7,15 +7,6 @@ use deepheap_sys::memory::mapping;
 
 use super::*;
 
-impl ObjectCache {
-    /// Whose object is in a slot, if the slot is held.
-    pub fn owner_of(&self, slot: u32) -> Option<DescriptorId> {
-        let (slab, index) = split(slot);
-        let owner = || DescriptorId(self.owner(slab, index).load(Ordering::Relaxed));
-        self.table.is_held(slab, index).then(owner)
-    }
-}
-
 /// Bytes that the heap keeps as one object: smaller objects in batches of at least 128.
 fn kept_bytes(object: usize) -> usize {
     let size = object.next_multiple_of(8);

@@ -40,24 +40,24 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::threads::atomic::{Ordering, fence};
 use deepheap_sys::threads::thread;
 
-pub(crate) use descriptor::{CameBy, Descriptor, DescriptorId, Flag, Pin, State};
-pub(crate) use lists::{Descriptors, List};
+pub use descriptor::{CameBy, Descriptor, DescriptorId, Flag, Pin, State};
+pub use lists::{Descriptors, List};
 pub use object_table::TableTraffic;
-pub(crate) use object_table::{ObjectTable, Place};
+pub use object_table::{ObjectTable, Place};
 
 use descriptor::Word;
 
 /// Stands for a hash that was not computed. No content has it, so any content counts as changed.
-pub(crate) const UNKNOWN_HASH: ContentHash = ContentHash(0);
+pub const UNKNOWN_HASH: ContentHash = ContentHash(0);
 
 /// The right to move one object. Its entry is `Busy`.
 #[must_use = "an object that stays owned hangs every thread that touches it"]
 #[derive(Debug)]
-pub(crate) struct Owned(DescriptorId);
+pub struct Owned(DescriptorId);
 
 impl Owned {
     /// The object's descriptor.
-    pub(crate) fn id(&self) -> DescriptorId {
+    pub fn id(&self) -> DescriptorId {
         self.0
     }
 
@@ -77,7 +77,7 @@ impl Drop for Owned {
 }
 
 /// Up to `N` owned objects, in the order of their claims. An object that is taken out leaves a gap.
-pub(crate) struct OwnedList<const N: usize> {
+pub struct OwnedList<const N: usize> {
     ids: [DescriptorId; N],
     length: usize,
     left: usize,
@@ -87,29 +87,30 @@ const TAKEN: DescriptorId = DescriptorId(u32::MAX);
 
 impl<const N: usize> OwnedList<N> {
     /// An empty list.
-    pub(crate) const fn new() -> Self {
+    pub const fn new() -> Self {
         OwnedList { ids: [TAKEN; N], length: 0, left: 0 }
     }
 
     /// How many were put in since the list was empty.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.length
     }
 
-    pub(crate) fn push(&mut self, owned: Owned) {
+    /// Puts an object at the end.
+    pub fn push(&mut self, owned: Owned) {
         self.ids[self.length] = owned.end();
         self.length += 1;
         self.left += 1;
     }
 
     /// The descriptor of the object at `index`, which must still be in the list.
-    pub(crate) fn id(&self, index: usize) -> DescriptorId {
+    pub fn id(&self, index: usize) -> DescriptorId {
         debug_assert_ne!(self.ids[index], TAKEN);
         self.ids[index]
     }
 
     /// Takes the object at `index` out. The list is empty again when the last one is taken.
-    pub(crate) fn take(&mut self, index: usize) -> Owned {
+    pub fn take(&mut self, index: usize) -> Owned {
         let id = core::mem::replace(&mut self.ids[index], TAKEN);
         assert!(id != TAKEN, "an object is taken out of a list of owned ones twice");
         self.left -= 1;
@@ -120,7 +121,7 @@ impl<const N: usize> OwnedList<N> {
     }
 
     /// Reverses the order. Nothing may have been taken out before.
-    pub(crate) fn reverse(&mut self) {
+    pub fn reverse(&mut self) {
         debug_assert_eq!(self.left, self.length);
         self.ids[..self.length].reverse();
     }
@@ -135,7 +136,7 @@ impl<const N: usize> Drop for OwnedList<N> {
 
 /// Where the object of a page was at one instant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
+pub enum Found {
     /// Nowhere: it reads as zeros.
     Zero,
     /// In this block.
@@ -152,27 +153,28 @@ pub(crate) enum Found {
 
 /// The descriptor of a page's object, as it was at one instant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub struct Seen {
     id: DescriptorId,
     word: Word,
     /// Its backing block then.
-    pub(crate) backing: Option<Block>,
+    pub backing: Option<Block>,
 }
 
 impl Seen {
-    pub(crate) fn id(self) -> DescriptorId {
+    /// The object's descriptor then.
+    pub fn id(self) -> DescriptorId {
         self.id
     }
 
     /// The slot of a cached object.
-    pub(crate) fn slot(self) -> u32 {
+    pub fn slot(self) -> u32 {
         self.word.slot()
     }
 }
 
 /// What a thread that does not own an object sees of it (`glimpse`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Glimpse {
+pub enum Glimpse {
     /// Nowhere: it reads as zeros.
     Zero,
     /// In the object cache. What is read of descriptor and slot from now on belongs together, and
@@ -185,16 +187,16 @@ pub(crate) enum Glimpse {
 }
 
 /// The object table and the descriptors.
-pub(crate) struct Ownership {
+pub struct Ownership {
     /// Public for what it tells, and for its pages, which come to RAM and leave it.
-    pub(crate) table: ObjectTable,
+    pub table: ObjectTable,
     /// Public for their lists, and for hints.
-    pub(crate) descriptors: Descriptors,
+    pub descriptors: Descriptors,
 }
 
 impl Ownership {
     /// A table for `pages` pages, all zero, and `objects_max` descriptors.
-    pub(crate) fn new(pages: usize, objects_max: usize) -> Result<Ownership> {
+    pub fn new(pages: usize, objects_max: usize) -> Result<Ownership> {
         let table = ObjectTable::new(pages)?;
         Ok(Ownership { table, descriptors: Descriptors::new(objects_max)? })
     }
@@ -202,18 +204,18 @@ impl Ownership {
     // Looking.
 
     /// Where the object of a page is at this instant: only a hint unless the caller owns it.
-    pub(crate) fn place(&self, page: PageNo) -> Place {
+    pub fn place(&self, page: PageNo) -> Place {
         self.table.load(page)
     }
 
     /// As `place`, but only what is known without waiting; an object in RAM is always known. For
     /// threads outside the gate.
-    pub(crate) fn peek(&self, page: PageNo) -> Option<Place> {
+    pub fn peek(&self, page: PageNo) -> Option<Place> {
         self.table.peek(page)
     }
 
     /// As `place`, and tells resident objects from owned ones.
-    pub(crate) fn look(&self, page: PageNo) -> Found {
+    pub fn look(&self, page: PageNo) -> Found {
         loop {
             let place = self.table.load(page);
             let id = match place {
@@ -242,7 +244,7 @@ impl Ownership {
     }
 
     /// As `look`, for a thread that wants to copy the object without owning it.
-    pub(crate) fn glimpse(&self, page: PageNo) -> Glimpse {
+    pub fn glimpse(&self, page: PageNo) -> Glimpse {
         // It is outside the gate, so it brings no page of the table.
         let Some(place) = self.table.peek(page) else { return Glimpse::Away };
         let (id, is_cached) = match place {
@@ -271,7 +273,7 @@ impl Ownership {
     /// bytes before our second reading of the word. A slab whose memory went back to the system
     /// reads as zeros, and the slot had left the object before that. The generation has 28 bits: a
     /// thread would have to sleep in its copy while the one object changes exactly 2^28 times.
-    pub(crate) fn is_current(&self, seen: Seen) -> bool {
+    pub fn is_current(&self, seen: Seen) -> bool {
         fence(Ordering::Acquire);
         self.descriptors.get(seen.id).word() == seen.word
     }
@@ -279,12 +281,12 @@ impl Ownership {
     /// Gives an unowned cached object another slot, in which its bytes are already; false if it has
     /// changed since it was seen. The caller has the old slot then.
     #[must_use]
-    pub(crate) fn exchange_slot(&self, seen: Seen, slot: u32) -> bool {
+    pub fn exchange_slot(&self, seen: Seen, slot: u32) -> bool {
         self.descriptors.get(seen.id).replace_slot(seen.word, slot)
     }
 
     /// The object, if it is owned at this instant. For threads outside the gate.
-    pub(crate) fn seen_on_its_way(&self, page: PageNo) -> Option<Seen> {
+    pub fn seen_on_its_way(&self, page: PageNo) -> Option<Seen> {
         loop {
             let place @ Place::Busy(id) = self.table.peek(page)? else { return None };
             if let Some(seen) = self.see(page, place, id) {
@@ -294,24 +296,24 @@ impl Ownership {
     }
 
     /// Sleeps until the object that was seen owned has changed its state.
-    pub(crate) fn wait(&self, seen: Seen) {
+    pub fn wait(&self, seen: Seen) {
         self.descriptors.get(seen.id).wait_while(seen.word);
     }
 
     /// The descriptor of an object: for its owner; only a hint for others.
-    pub(crate) fn descriptor(&self, id: DescriptorId) -> &Descriptor {
+    pub fn descriptor(&self, id: DescriptorId) -> &Descriptor {
         self.descriptors.get(id)
     }
 
     /// The descriptor of an owned object.
-    pub(crate) fn of(&self, owned: &Owned) -> &Descriptor {
+    pub fn of(&self, owned: &Owned) -> &Descriptor {
         self.descriptors.get(owned.0)
     }
 
     // Claiming. None: another thread was faster.
 
     /// Claims an object whose entry is `Zero`.
-    pub(crate) fn claim_fresh(&self, page: PageNo) -> Option<Owned> {
+    pub fn claim_fresh(&self, page: PageNo) -> Option<Owned> {
         if self.table.load(page) != Place::Zero {
             return None;
         }
@@ -320,7 +322,7 @@ impl Ownership {
     }
 
     /// Claims a stored object.
-    pub(crate) fn claim_stored(&self, page: PageNo, block: Block) -> Option<Owned> {
+    pub fn claim_stored(&self, page: PageNo, block: Block) -> Option<Owned> {
         // Set the backing block before the claim: the collector looks there when it finds the entry
         // `Busy`.
         let id = self.begin_descriptor(page, Some(block));
@@ -328,7 +330,7 @@ impl Ownership {
     }
 
     /// Claims a page that was present before it was managed. With `pinned`, no thread evicts it.
-    pub(crate) fn claim_present(&self, page: PageNo, pinned: bool) -> Option<Owned> {
+    pub fn claim_present(&self, page: PageNo, pinned: bool) -> Option<Owned> {
         let id = self.begin_descriptor(page, None);
         let descriptor = self.descriptors.get(id);
         // It may be the zero page. Or it was written while its span was plain, and a fork may have
@@ -345,7 +347,7 @@ impl Ownership {
     }
 
     /// Claims a cached object.
-    pub(crate) fn claim_cached(&self, page: PageNo, id: DescriptorId) -> Option<Owned> {
+    pub fn claim_cached(&self, page: PageNo, id: DescriptorId) -> Option<Owned> {
         let claimed = self.table.replace(page, Place::Cached(id), Place::Busy(id));
         claimed.then(|| {
             // Now `replace_slot` of another thread fails, and a glimpse is found to be old.
@@ -357,7 +359,7 @@ impl Ownership {
     /// Claims a resident object. It may be pinned: a caller that wants to take it out of the page
     /// buffer looks at the pins after the claim, since a pin and a claim are the two halves of a
     /// Dekker pair (`pin`).
-    pub(crate) fn claim_resident(&self, page: PageNo, id: DescriptorId) -> Option<Owned> {
+    pub fn claim_resident(&self, page: PageNo, id: DescriptorId) -> Option<Owned> {
         if !self.descriptors.get(id).claim_leaving() {
             return None;
         }
@@ -370,7 +372,7 @@ impl Ownership {
     }
 
     /// As `claim_resident`, for an object that `look` has seen.
-    pub(crate) fn claim_seen(&self, page: PageNo, seen: Seen) -> Option<Owned> {
+    pub fn claim_seen(&self, page: PageNo, seen: Seen) -> Option<Owned> {
         self.claim_resident(page, seen.id)
     }
 
@@ -399,34 +401,34 @@ impl Ownership {
     // Publishing: the right ends, and threads that waited look again.
 
     /// The object has come to the page buffer, to the list of its rank.
-    pub(crate) fn arrive(&self, owned: Owned, rank: Rank) {
+    pub fn arrive(&self, owned: Owned, rank: Rank) {
         let id = owned.end();
         self.descriptors.move_to(id, rank.into());
         self.descriptors.get(id).change(State::Resident);
     }
 
     /// The object has come to its lane.
-    pub(crate) fn arrive_in_lane(&self, owned: Owned) {
+    pub fn arrive_in_lane(&self, owned: Owned) {
         let id = owned.end();
         self.descriptors.move_to(id, List::InLane);
         self.descriptors.get(id).change(State::Resident);
     }
 
     /// The object stays in the page buffer, or in its lane, where it was.
-    pub(crate) fn put_back(&self, owned: Owned) {
+    pub fn put_back(&self, owned: Owned) {
         self.descriptors.get(owned.end()).change(State::Resident);
     }
 
     /// The object stays in the page buffer and cannot be evicted: it goes to the `Unevictable`
     /// list.
-    pub(crate) fn set_aside(&self, owned: Owned) {
+    pub fn set_aside(&self, owned: Owned) {
         let id = owned.end();
         self.descriptors.move_to(id, List::Unevictable);
         self.descriptors.get(id).change(State::Resident);
     }
 
     /// The object is in the cache: in its slot, and in the cache's lists already.
-    pub(crate) fn cached(&self, owned: Owned) {
+    pub fn cached(&self, owned: Owned) {
         let id = owned.end();
         let descriptor = self.descriptors.get(id);
         descriptor.change(State::Cached);
@@ -436,7 +438,7 @@ impl Ownership {
     }
 
     /// The object is in this block, and nowhere in RAM.
-    pub(crate) fn stored(&self, owned: Owned, block: Block) {
+    pub fn stored(&self, owned: Owned, block: Block) {
         let id = owned.end();
         let page = self.descriptors.get(id).page();
         self.table.publish(page, Place::Stored(block));
@@ -445,7 +447,7 @@ impl Ownership {
     }
 
     /// The object reads as zeros, and is stored nowhere.
-    pub(crate) fn zero(&self, owned: Owned) {
+    pub fn zero(&self, owned: Owned) {
         let id = owned.end();
         self.table.publish(self.descriptors.get(id).page(), Place::Zero);
         self.descriptors.release(id);
@@ -456,13 +458,13 @@ impl Ownership {
     /// Switches a stored object to another block; false if it is not stored in the first one any
     /// more.
     #[must_use]
-    pub(crate) fn move_stored(&self, page: PageNo, from: Block, to: Block) -> bool {
+    pub fn move_stored(&self, page: PageNo, from: Block, to: Block) -> bool {
         self.table.replace(page, Place::Stored(from), Place::Stored(to))
     }
 
     /// Makes a stored object `Zero`; false if it is not stored in that block any more.
     #[must_use]
-    pub(crate) fn end_stored(&self, page: PageNo, block: Block) -> bool {
+    pub fn end_stored(&self, page: PageNo, block: Block) -> bool {
         self.table.replace(page, Place::Stored(block), Place::Zero)
     }
 
@@ -471,7 +473,7 @@ impl Ownership {
     /// Pins a page that is resident. Dekker with the evictor: we pin, then look at the state; it
     /// claims, then looks at the pins. Both are sequentially consistent, so one of us sees the
     /// other. Answers the descriptor that has the pin.
-    pub(crate) fn try_pin(&self, page: PageNo, kind: Pin) -> Option<DescriptorId> {
+    pub fn try_pin(&self, page: PageNo, kind: Pin) -> Option<DescriptorId> {
         let Some(Place::Busy(id)) = self.table.peek(page) else { return None };
         let descriptor = self.descriptors.get(id);
         descriptor.add_pin(kind);
@@ -485,7 +487,7 @@ impl Ownership {
     }
 
     /// Drops one pin of this kind of the page, if it has any.
-    pub(crate) fn unpin(&self, page: PageNo, kind: Pin) {
+    pub fn unpin(&self, page: PageNo, kind: Pin) {
         if let Some(Place::Busy(id)) = self.table.peek(page) {
             self.descriptors.get(id).drop_pin(kind);
         }
@@ -498,7 +500,7 @@ impl Ownership {
     /// evicted since they were handed out. `page` answers whether it wrote the page.
     ///
     /// Errors: the number of a page that is lost.
-    pub(crate) fn save(
+    pub fn save(
         &self,
         only_cold: bool,
         page: &mut dyn FnMut(u32, &[u8]) -> bool,

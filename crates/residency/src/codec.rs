@@ -11,31 +11,20 @@ use lz4_flex::block::{
 
 use crate::PAGE;
 
-/// Which pages are compressed when they leave the page buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Compress {
-    /// Those that become a sixth smaller at least; where pages do not, few are tried.
-    #[default]
-    Auto,
-    /// None.
-    Off,
-    /// Each that becomes an eighth smaller at least; every one is tried.
-    Lz4,
-}
-
 /// What compressing needs: too large for a signal handler's stack.
-pub(crate) struct Compressor {
+pub struct Compressor {
     table: CompressTable,
     out: [u8; get_maximum_output_size(PAGE)],
 }
 
 impl Compressor {
-    pub(crate) fn new() -> Compressor {
+    /// One that nobody uses yet.
+    pub fn new() -> Compressor {
         Compressor { table: CompressTable::small(), out: [0; _] }
     }
 
     /// The page compressed, if that is at most `most` bytes.
-    pub(crate) fn compress(&mut self, page: &[u8], most: usize) -> Option<&[u8]> {
+    pub fn compress(&mut self, page: &[u8], most: usize) -> Option<&[u8]> {
         let bytes = compress_into_with_table(page, &mut self.out, &mut self.table).ok()?;
         self.out.get(..bytes).filter(|out| out.len() <= most)
     }
@@ -43,7 +32,7 @@ impl Compressor {
 
 /// Makes the page of its compressed bytes; false if they are not those of a page.
 #[must_use]
-pub(crate) fn decompress(bytes: &[u8], page: &mut [u8; PAGE]) -> bool {
+pub fn decompress(bytes: &[u8], page: &mut [u8; PAGE]) -> bool {
     matches!(decompress_into(bytes, page), Ok(PAGE))
 }
 

@@ -450,5 +450,7 @@ impl Descriptors {
     }
 }
 
+#[cfg(any(test, feature = "invariants"))]
+mod invariants;
 #[cfg(test)]
 mod tests;

@@ -35,7 +35,7 @@ use super::UNKNOWN_HASH;
 pub struct DescriptorId(pub u32);
 
 /// No backing block: the object has no stored copy, or an outdated one.
-pub const NO_BACKING: u32 = u32::MAX;
+const NO_BACKING: u32 = u32::MAX;
 /// In a link of a list: no descriptor.
 pub(super) const NONE: u32 = u32::MAX;
 

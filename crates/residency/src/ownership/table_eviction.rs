@@ -40,7 +40,7 @@ struct Taken<'a> {
 impl ObjectTable {
     /// Takes pages out of RAM of whose objects none is in RAM, `TOGETHER_MAX` at most; returns how
     /// many. Such a page is cold: the objects that were used last are in RAM.
-    pub(crate) fn evict(&self, zapper: &Zapper) -> usize {
+    pub fn evict(&self, zapper: &Zapper) -> usize {
         // Waits for another thread that evicts: who brings pages must not outrun it. That one waits
         // for the device alone.
         let Evicting { hand, copies } = &mut *self.evicting.lock();

@@ -52,7 +52,7 @@ const BATCH_MAX: usize = 256;
 const LANE_BATCHES: usize = 3;
 
 /// See the file's header.
-pub(crate) struct Promises {
+pub struct Promises {
     overcommit: Overcommit,
     batch: usize,
     /// Promises that no page has.
@@ -72,7 +72,8 @@ pub(crate) struct Promises {
 }
 
 impl Promises {
-    pub(crate) fn new(overcommit: Overcommit, store: &Store, region_pages: usize) -> Promises {
+    /// No page holds anything yet.
+    pub fn new(overcommit: Overcommit, store: &Store, region_pages: usize) -> Promises {
         let spans = region_pages.div_ceil(PAGES_PER_SPAN);
         let part = store.stats().reservable_blocks / BATCH_PART;
         Promises {
@@ -89,25 +90,25 @@ impl Promises {
     }
 
     /// Notes spans whose pages take no promises, before anything is on them.
-    pub(crate) fn add_object_spans(&self, first: usize, count: usize) {
+    pub fn add_object_spans(&self, first: usize, count: usize) {
         for span in first..first + count {
             self.object_spans[span / 64].fetch_or(1 << (span % 64), Ordering::Release);
         }
     }
 
     /// Whether the page takes a promise while it holds something: memory does, objects do not.
-    pub(crate) fn covers(&self, page: PageNo) -> bool {
+    pub fn covers(&self, page: PageNo) -> bool {
         let span = page.0 as usize / PAGES_PER_SPAN;
         self.object_spans[span / 64].load(Ordering::Acquire) >> (span % 64) & 1 == 0
     }
 
     /// Takes a promise that is at hand; false if the store has to be asked.
-    pub(crate) fn try_take(&self) -> bool {
+    pub fn try_take(&self) -> bool {
         take_one(&self.lanes[tls::lane_of::<LANES>()])
     }
 
     /// Takes a promise, from the store if need be.
-    pub(crate) fn take(&self, store: &Store) -> Result<(), NoPromise> {
+    pub fn take(&self, store: &Store) -> Result<(), NoPromise> {
         if self.try_take() {
             return Ok(());
         }
@@ -137,7 +138,7 @@ impl Promises {
 
     /// Takes a promise for a page that holds something already. If there is none it is owed: the
     /// page stays in RAM while the store is full.
-    pub(crate) fn take_for_present(&self, store: &Store) {
+    pub fn take_for_present(&self, store: &Store) {
         if !take_one(&self.set_aside) && self.take(store).is_err() {
             self.owed.fetch_add(1, Ordering::Relaxed);
         }
@@ -145,12 +146,12 @@ impl Promises {
 
     /// Counts pages that hold something already, in a heap that was opened again: the caller has
     /// reserved their blocks.
-    pub(crate) fn adopt(&self, pages: usize) {
+    pub fn adopt(&self, pages: usize) {
         self.held.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Gives a promise back.
-    pub(crate) fn give(&self, store: &Store) {
+    pub fn give(&self, store: &Store) {
         if self.owed.load(Ordering::Relaxed) > 0 && take_one(&self.owed) {
             return;
         }
@@ -161,7 +162,7 @@ impl Promises {
     }
 
     /// Has so many promises ready that no page has.
-    pub(crate) fn have_ready(&self, store: &Store, blocks: usize) -> Result<(), NoPromise> {
+    pub fn have_ready(&self, store: &Store, blocks: usize) -> Result<(), NoPromise> {
         match blocks.saturating_sub(self.idle()) {
             0 => Ok(()),
             missing => {
@@ -174,46 +175,46 @@ impl Promises {
 
     /// Sets aside promises that the store has made, for pages that are present before they are
     /// managed.
-    pub(crate) fn set_aside(&self, blocks: usize) {
+    pub fn set_aside(&self, blocks: usize) {
         self.held.fetch_add(blocks, Ordering::Relaxed);
         self.set_aside.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// All pages are managed: what was set aside and is left goes back to the store.
-    pub(crate) fn end_set_aside(&self, store: &Store) {
+    pub fn end_set_aside(&self, store: &Store) {
         self.trim(store, &self.set_aside, 0);
     }
 
     /// Gives the store back what no page has, but for a batch in each lane and `ahead`.
-    pub(crate) fn return_surplus(&self, store: &Store, ahead: usize) {
+    pub fn return_surplus(&self, store: &Store, ahead: usize) {
         self.trim(store, &self.ahead, ahead);
         self.lanes.iter().for_each(|lane| self.trim(store, lane, self.batch));
     }
 
     /// Memory pages that are not `Zero`. A snapshot.
-    pub(crate) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         let owed = self.owed.load(Ordering::Relaxed);
         (self.held.load(Ordering::Relaxed) + owed).saturating_sub(self.idle())
     }
 
     /// Promises that no page has. A snapshot.
-    pub(crate) fn idle(&self) -> usize {
+    pub fn idle(&self) -> usize {
         let lanes: usize = self.lanes.iter().map(|lane| lane.load(Ordering::Relaxed)).sum();
         lanes + self.ahead.load(Ordering::Relaxed) + self.set_aside.load(Ordering::Relaxed)
     }
 
     /// How many more promises the budget allows, those that no page has included.
-    pub(crate) fn allowed(&self) -> usize {
+    pub fn allowed(&self) -> usize {
         self.most.load(Ordering::Relaxed).saturating_sub(self.taken())
     }
 
     /// Sets how many promises the budget allows.
-    pub(crate) fn set_most(&self, most: usize) {
+    pub fn set_most(&self, most: usize) {
         self.most.store(most, Ordering::Relaxed);
     }
 
     /// Whether memory pages take their room in the store here.
-    pub(crate) fn is_lazy(&self) -> bool {
+    fn is_lazy(&self) -> bool {
         self.overcommit == Overcommit::Lazy
     }
 

@@ -15,12 +15,11 @@ use deepheap_sys::memory::zap::Zapper;
 use deepheap_sys::threads::atomic::{AtomicUsize, Ordering};
 
 use crate::PAGE;
-use crate::budget::batch_pages;
 use crate::page_buffer::PageBuffer;
 use crate::ranges::Ranges;
 
 /// The most pages that a fresh fault installs together. As many pages of zeros are kept ready.
-pub(crate) const FRESH_MAX: usize = 64;
+pub const FRESH_MAX: usize = 64;
 
 /// The userfaultfd. It only changes while no other thread can see it: in a forked child, before any
 /// other thread of it exists.
@@ -31,15 +30,15 @@ unsafe impl Sync for OfProcess where Userfaultfd: Sync {}
 
 /// The result of copying pages in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CopiedIn {
+pub struct CopiedIn {
     /// How many were installed, from the first one on.
-    pub(crate) pages: usize,
+    pub pages: usize,
     /// Why the next one was not.
-    pub(crate) refused: Option<Errno>,
+    pub refused: Option<Errno>,
 }
 
 /// The frames of a region.
-pub(crate) struct Frames {
+pub struct Frames {
     region_base: usize,
     /// Whether pages can be protected against writes.
     is_protectable: bool,
@@ -49,18 +48,20 @@ pub(crate) struct Frames {
     zapper: Zapper,
     /// Spans from the region's start on that may hold managed memory.
     managed_spans: AtomicUsize,
-    pub(crate) page_buffer: PageBuffer,
-    pub(crate) ranges: Ranges,
+    /// How many pages there may be.
+    pub page_buffer: PageBuffer,
+    /// How many are in each 2 MiB.
+    pub ranges: Ranges,
     /// `FRESH_MAX` pages of zeros.
     zeros: PinnedArray<u8>,
 }
 
 impl Frames {
     /// Frames of a region of `pages` pages, nothing of which is managed so far.
-    pub(crate) fn new(
+    pub fn new(
         region_base: usize,
         pages: usize,
-        budget_bytes: usize,
+        page_buffer: PageBuffer,
         userfaultfd: Userfaultfd,
         (is_protectable, shares_frames): (bool, bool),
     ) -> Result<Frames> {
@@ -71,7 +72,7 @@ impl Frames {
             userfaultfd: OfProcess(UnsafeCell::new(userfaultfd)),
             zapper: Zapper::new(),
             managed_spans: AtomicUsize::new(0),
-            page_buffer: PageBuffer::new(budget_bytes / PAGE, batch_pages(budget_bytes)),
+            page_buffer,
             ranges: Ranges::new(pages)?,
             zeros: PinnedArray::new(FRESH_MAX * PAGE)?,
         })
@@ -82,39 +83,42 @@ impl Frames {
         unsafe { &*self.userfaultfd.0.get() }
     }
 
-    pub(crate) fn region_base(&self) -> usize {
+    /// Where the region starts.
+    pub fn region_base(&self) -> usize {
         self.region_base
     }
 
     /// The page at an address of the region.
-    pub(crate) fn page_at(&self, address: usize) -> PageNo {
+    pub fn page_at(&self, address: usize) -> PageNo {
         PageNo(((address - self.region_base) / PAGE) as u32)
     }
 
-    pub(crate) fn address_of(&self, page: PageNo) -> usize {
+    /// The address of a page.
+    pub fn address_of(&self, page: PageNo) -> usize {
         self.region_base + page.0 as usize * PAGE
     }
 
     /// The page of an address inside managed spans.
-    pub(crate) fn managed_page(&self, address: usize) -> Option<PageNo> {
+    pub fn managed_page(&self, address: usize) -> Option<PageNo> {
         let offset = address.wrapping_sub(self.region_base);
         let end = self.managed_spans() * SPAN;
         (offset < end).then_some(PageNo((offset / PAGE) as u32))
     }
 
-    pub(crate) fn managed_spans(&self) -> usize {
+    /// Spans from the region's start on that may hold managed memory.
+    pub fn managed_spans(&self) -> usize {
         self.managed_spans.load(Ordering::Acquire)
     }
 
     /// The first `spans` spans may hold managed memory from now on.
-    pub(crate) fn manage_up_to(&self, spans: usize) {
+    pub fn manage_up_to(&self, spans: usize) {
         self.managed_spans.fetch_max(spans, Ordering::Release);
     }
 
     /// Registers a range: from now on a touch of a page that is not present is a fault that we
     /// serve. What the program has mapped there itself, files or shared memory, stays the kernel's:
     /// then the kernel refuses the whole range, and its halves are tried.
-    pub(crate) fn register(&self, address: usize, length: usize) -> Result<()> {
+    pub fn register(&self, address: usize, length: usize) -> Result<()> {
         match self.register_whole(address, length) {
             Err(Errno::EINVAL) if length > PAGE => {
                 let half = (length / 2).next_multiple_of(PAGE);
@@ -142,19 +146,19 @@ impl Frames {
     }
 
     /// Registers pages of windows (`lanes`): none is mapped from now on but by `map_shared`.
-    pub(crate) fn register_shared(&self, first: PageNo, pages: usize) -> Result<()> {
+    pub fn register_shared(&self, first: PageNo, pages: usize) -> Result<()> {
         self.userfaultfd().register_unmapped(self.address_of(first), pages * PAGE)
     }
 
     /// Maps a page of a window, whose frame is there; `Exists` if it is mapped.
-    pub(crate) fn map_shared(&self, page: PageNo) -> Result<Copy> {
+    pub fn map_shared(&self, page: PageNo) -> Result<Copy> {
         let mapped = self.userfaultfd().map_present(self.address_of(page));
         self.ranges.note_table(page);
         mapped
     }
 
     /// Protects all resident pages against writes, or ends that.
-    pub(crate) fn protect(&self, on: bool) -> Result<()> {
+    pub fn protect(&self, on: bool) -> Result<()> {
         match self.managed_spans() * SPAN {
             0 => Ok(()),
             length => self.userfaultfd().protect(self.region_base, length, on),
@@ -162,23 +166,23 @@ impl Frames {
     }
 
     /// Ends the protection of so many pages.
-    pub(crate) fn unprotect(&self, first: PageNo, pages: u32) -> Result<()> {
+    pub fn unprotect(&self, first: PageNo, pages: u32) -> Result<()> {
         self.userfaultfd().protect(self.address_of(first), pages as usize * PAGE, false)
     }
 
     /// The zapper, which takes pages out of the program's reach.
-    pub(crate) fn zapper(&self) -> &Zapper {
+    pub fn zapper(&self) -> &Zapper {
         &self.zapper
     }
 
     /// `FRESH_MAX` pages of zeros, which nobody ever writes.
-    pub(crate) fn zeros(&self) -> *const u8 {
+    pub fn zeros(&self) -> *const u8 {
         self.zeros.as_ptr()
     }
 
     /// Installs a page of zeros in place of an owned one that the program has taken away; `Exists`
     /// if the page is present.
-    pub(crate) fn put_zeros(&self, page: PageNo) -> Result<Copy> {
+    pub fn put_zeros(&self, page: PageNo) -> Result<Copy> {
         // SAFETY: a page of a managed span, owned; the zeros are pinned and never written. The
         // kernel refuses what is not registered any more.
         unsafe { self.userfaultfd().copy(self.address_of(page), self.zeros(), PAGE) }
@@ -195,7 +199,7 @@ impl Frames {
     /// # Safety
     /// `source` holds that many pages, pinned and the caller's own; the pages are registered, and
     /// owned by the caller.
-    pub(crate) unsafe fn copy_in(
+    pub unsafe fn copy_in(
         &self,
         first: PageNo,
         count: usize,
@@ -236,7 +240,7 @@ impl Frames {
     ///
     /// # Safety
     /// No other thread exists in this process.
-    pub(crate) unsafe fn after_fork(&self) -> Result<()> {
+    pub unsafe fn after_fork(&self) -> Result<()> {
         let own = match self.shares_frames {
             true => Userfaultfd::open_sharing_frames()?,
             false => Userfaultfd::open()?,

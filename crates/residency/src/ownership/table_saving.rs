@@ -72,7 +72,7 @@ impl ObjectTable {
     }
 
     /// The checkpoint that was handed pages is the last one now, or it was given up.
-    pub(crate) fn end_saving(&self, is_saved: bool) {
+    pub fn end_saving(&self, is_saved: bool) {
         let (mut at, end) = (0, self.directory.pages());
         while let Some(page) = self.directory.next_used(at, end) {
             self.directory.lock(page).end_saving(is_saved);

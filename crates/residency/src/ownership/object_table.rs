@@ -202,7 +202,7 @@ impl ObjectTable {
     }
 
     /// Bytes of DRAM that the table takes.
-    pub(crate) fn used_bytes(&self) -> usize {
+    pub fn used_bytes(&self) -> usize {
         let evicts = self.evicted.load(Ordering::Relaxed) > 0;
         let copies = if evicts { self.evicting_bytes } else { 0 };
         self.directory.pages_here() * PAGE
@@ -213,7 +213,7 @@ impl ObjectTable {
     }
 
     /// Whether the object may be stored, by what is known at once.
-    pub(crate) fn may_be_stored(&self, page: PageNo) -> bool {
+    pub fn may_be_stored(&self, page: PageNo) -> bool {
         match self.peek(page) {
             Some(place) => matches!(place, Place::Stored(_)),
             None => !self.directory.is_zero(page.0 as usize / ENTRIES),
@@ -222,13 +222,13 @@ impl ObjectTable {
 
     /// The first page from `page` on, below `end`, whose object is not `Zero` at this instant.
     /// Pages of the table that are all `Zero` are not brought for it.
-    pub(crate) fn next_object(&self, page: usize, end: usize) -> Option<usize> {
+    pub fn next_object(&self, page: usize, end: usize) -> Option<usize> {
         self.next_by(page, end, |page| self.load(page) != Place::Zero)
     }
 
     /// As `next_object`, but waits for nothing: an object whose page of the table is not in RAM
     /// counts as one.
-    pub(crate) fn next_known(&self, page: usize, end: usize) -> Option<usize> {
+    pub fn next_known(&self, page: usize, end: usize) -> Option<usize> {
         self.next_by(page, end, |page| self.peek(page) != Some(Place::Zero))
     }
 
@@ -328,12 +328,12 @@ impl ObjectTable {
     // Leaving: `table_eviction`.
 
     /// How many pages may be in RAM.
-    pub(crate) fn set_limit(&self, pages: usize) {
+    pub fn set_limit(&self, pages: usize) {
         self.limit.store(pages, Ordering::Relaxed);
     }
 
     /// How many pages more are in RAM than may be.
-    pub(crate) fn excess(&self) -> usize {
+    pub fn excess(&self) -> usize {
         self.directory.pages_here().saturating_sub(self.limit.load(Ordering::Relaxed))
     }
 
@@ -358,12 +358,12 @@ impl ObjectTable {
     }
 
     /// Whether pages that have changed can leave.
-    pub(crate) fn can_leave(&self) -> bool {
+    pub fn can_leave(&self) -> bool {
         self.homes.has_file()
     }
 
     /// What the table did.
-    pub(crate) fn traffic(&self) -> TableTraffic {
+    pub fn traffic(&self) -> TableTraffic {
         let [read, evicted, written] =
             [&self.read, &self.evicted, &self.written].map(|count| count.load(Ordering::Relaxed));
         TableTraffic { read, evicted, written }
@@ -372,13 +372,13 @@ impl ObjectTable {
     // Forks. While the gate is closed.
 
     /// Pages that changed are written to this file from now on.
-    pub(crate) fn add_file(&self, file: TableFile) {
+    pub fn add_file(&self, file: TableFile) {
         self.homes.add_file(file);
     }
 
     /// Before a fork: whether parent and child need files of their own from now on. The parent
     /// needs none if nothing was written to the one that it has.
-    pub(crate) fn freeze(&self) -> bool {
+    pub fn freeze(&self) -> bool {
         let needs = self.homes.has_file() && self.homes.is_written();
         if needs {
             self.give_up_file();
@@ -387,7 +387,7 @@ impl ObjectTable {
     }
 
     /// Nothing more is written to the file that was.
-    pub(crate) fn give_up_file(&self) {
+    pub fn give_up_file(&self) {
         self.homes.freeze(|home| {
             let (mut at, end) = (0, self.directory.pages());
             while let Some(page) = self.directory.next_used(at, end) {
@@ -406,7 +406,7 @@ impl ObjectTable {
     /// The pages of the table are those of a checkpoint, to be read when they are wanted; which
     /// blocks the store has. Nobody has looked at any of them. `is_counted` says of which pages the
     /// stored objects are counted when they are found.
-    pub(crate) fn set_saved(
+    pub fn set_saved(
         &self,
         saved: SavedTable,
         blocks: u32,
@@ -433,7 +433,7 @@ impl ObjectTable {
     }
 
     /// Stored memory pages that were found since this was last asked.
-    pub(crate) fn take_uncounted(&self) -> usize {
+    pub fn take_uncounted(&self) -> usize {
         match self.uncounted.load(Ordering::Relaxed) {
             0 => 0,
             _ => self.uncounted.swap(0, Ordering::Relaxed),
@@ -444,7 +444,7 @@ impl ObjectTable {
     /// out. False if a place is no block below `blocks`, or the table has no such page. `stored` is
     /// called with each page whose object is stored.
     #[must_use]
-    pub(crate) fn load_page(
+    pub fn load_page(
         &self,
         page: u32,
         places: &[u8],
@@ -471,16 +471,6 @@ impl ObjectTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl ObjectTable {
-        /// As `load`, but leaves alone what is known to be all zeros.
-        pub(crate) fn load_quietly(&self, page: PageNo) -> Place {
-            match self.directory.is_zero(page.0 as usize / ENTRIES) {
-                true => Place::Zero,
-                false => self.load(page),
-            }
-        }
-    }
 
     #[test]
     fn only_pages_that_were_touched_are_looked_at_and_paid_for() {

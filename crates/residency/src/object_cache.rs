@@ -261,6 +261,14 @@ impl ObjectCache {
         self.owner(slab, index).store(id.0, Ordering::Relaxed);
     }
 
+    /// Whose object is in a slot, if the slot is held.
+    #[cfg(any(test, feature = "invariants"))]
+    pub fn owner_of(&self, slot: u32) -> Option<DescriptorId> {
+        let (slab, index) = split(slot);
+        let owner = || DescriptorId(self.owner(slab, index).load(Ordering::Relaxed));
+        self.table.is_held(slab, index).then(owner)
+    }
+
     /// Empties one slab by moving its objects to other slabs of its class, if some class has that
     /// much room. For each slot it calls `relocate`, which claims the owner's object if that still
     /// is in the first slot, copies it to the second one, and answers true; false leaves the object
