@@ -3,6 +3,10 @@
 //! Never: allocates, blocks.
 //! Threads: any; `rebalance` gives page buffer and object cache what the rest leaves.
 
+pub(crate) mod balancer;
+pub(crate) mod rebalance;
+pub(crate) mod table_room;
+
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use deepheap_policy::history;
@@ -13,7 +17,7 @@ use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::thread;
 
 use crate::PAGE;
-use crate::eviction_context::{CONTEXT_BYTES, DIRECT_PAGES};
+use crate::evict::context::{CONTEXT_BYTES, DIRECT_PAGES};
 
 /// Bytes of page table a page of the region costs while its 2 MiB range is in use.
 pub(crate) const PAGE_TABLE_BYTES_PER_PAGE: usize = 8;

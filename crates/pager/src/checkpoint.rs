@@ -18,6 +18,9 @@
 //! Never: allocates; waits for the collector, or for the program, during a cut.
 //! Threads: one at a time, outside the fault path, all signals blocked during a cut.
 
+pub(crate) mod capture;
+pub(crate) mod capture_write;
+
 use deepheap_residency::ownership::{
     Descriptor, DescriptorId, Flag, ObjectTable, Owned, OwnedList, State, UNKNOWN_HASH,
 };
@@ -32,11 +35,11 @@ use deepheap_sys::threads::signals::Blocked;
 use deepheap_sys::threads::thread;
 
 use crate::PAGE;
-use crate::capture::{COPIES, Copy};
+use crate::checkpoint::capture::{COPIES, Copy};
 use crate::evict::is_all_zero;
 use crate::gate::Level;
-use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
+use crate::reclaim::packer::{Builder, Packer};
 
 /// Objects that are looked at together.
 const TOGETHER: usize = PARTS_MAX;

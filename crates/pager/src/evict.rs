@@ -10,6 +10,10 @@
 //! Threads: the evictor, and faulting threads at the ceiling; each batch under one eviction
 //! context.
 
+pub(crate) mod compression;
+pub(crate) mod context;
+pub(crate) mod press;
+
 use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_policy::replacement;
 use deepheap_residency::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
@@ -20,9 +24,9 @@ use deepheap_sys::process::clock;
 use deepheap_sys::threads::tls;
 
 use crate::PAGE;
-use crate::balancer::Balancer;
 use crate::budget;
-use crate::eviction_context::{DIRECT_PAGES, EvictionContext};
+use crate::budget::balancer::Balancer;
+use crate::evict::context::{DIRECT_PAGES, EvictionContext};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::pager::Pager;

@@ -7,6 +7,14 @@
 //! Threads: the faulting one, in its SIGBUS handler, all signals blocked. If the evictor falls
 //! behind, it evicts itself (back-pressure), before it owns anything.
 
+pub(crate) mod fetch;
+pub(crate) mod flight;
+pub(crate) mod from_file;
+pub(crate) mod install;
+pub(crate) mod report;
+pub(crate) mod room;
+pub(crate) mod sources;
+
 use deepheap_heap::PageNo;
 use deepheap_policy::sequence::{Direction, Sequences};
 use deepheap_residency::frames::{CopiedIn, FRESH_MAX};
@@ -17,11 +25,11 @@ use deepheap_residency::page_buffer::Reserved;
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::userfaultfd::Copy;
 
-use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
+use crate::ahead::window::Window;
+use crate::fault::report::{FaultError, FaultKind, FaultReport, Served};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::pager::Pager;
-use crate::window::Window;
 
 /// How often in a row a thread may fault on a page that is found present. One such fault happens if
 /// another thread installs the page between the fault and the look. For a second one the page would

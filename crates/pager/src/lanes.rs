@@ -11,9 +11,12 @@
 //!
 //! Guarantees: a word changes only under the lock of its lane; whether a page is exiled changes
 //! only while its object is owned.
-//! Never: allocates after `new`; moves an object: `lane_fault` and `lane_exit` do.
+//! Never: allocates after `new`; moves an object: `lanes/fault` and `lanes/exit` do.
 //! Threads: any, inside the gate, also in a signal handler. The lock of a lane is taken by who owns
 //! nothing, and never two at a time. Under it objects are claimed, but nothing is waited for.
+
+pub(crate) mod exit;
+pub(crate) mod fault;
 
 use deepheap_heap::{LANE_BYTES, LANES, PAGES_PER_SPAN, PageNo};
 use deepheap_sys::errno::Result;

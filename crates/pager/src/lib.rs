@@ -5,77 +5,44 @@
 //! buffer, the object cache and everything counted in `budget` stay within the RAM budget.
 //! Never: touches managed memory (it would fault on itself), allocates after construction.
 
-mod access;
-mod balancer;
+mod ahead;
 mod budget;
-mod bulk;
-mod capture;
-mod capture_write;
+mod calls;
 mod checkpoint;
-mod collect;
-mod compact;
-mod companions;
-mod compression;
 mod counters;
-mod direct;
-mod discard;
 mod evict;
-mod eviction_context;
 mod fault;
-mod fault_report;
-mod fetch;
-mod fetcher;
-mod flight;
 mod fork;
-mod from_file;
 mod gate;
-mod install;
-mod lane_exit;
-mod lane_fault;
 mod lanes;
 mod moves;
-mod neighbours;
-mod packer;
 mod pager;
-mod pin;
-mod plain_spans;
-mod prefetch;
-mod press;
-mod rebalance;
 mod reclaim;
-mod refused_pins;
-mod room;
 #[cfg(all(test, feature = "schedules"))]
 mod schedules;
-mod second_tier;
-mod sources;
-mod stand_in;
 mod survey;
-mod table_room;
 mod takeover;
 #[cfg(test)]
 mod tests;
-mod tier_mix;
+mod tier;
 pub mod trace;
-pub mod trace_format;
-mod window;
 
 pub use deepheap_residency::ownership::TableTraffic;
 pub use deepheap_residency::promises::{NoPromise, Overcommit};
 pub use deepheap_residency::saved_places;
 pub use deepheap_residency::staging::CALL_PIECES;
 
-pub use access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
 pub use budget::{Usage, handler_stacks, overhead_of_managing};
+pub use calls::access::{AccessBuffer, AccessError, AccessReason, Operation, Piece};
+pub use calls::direct::Direct;
 pub use checkpoint::{CheckpointBuffer, Cut, CutError};
-pub use compression::Compress;
 pub use counters::Counted;
-pub use direct::Direct;
-pub use fault_report::{FaultError, FaultKind, FaultReport};
+pub use evict::compression::Compress;
+pub use fault::report::{FaultError, FaultKind, FaultReport};
+pub use fault::sources::SOURCES_MAX;
 pub use lanes::lanes_shift;
 pub use moves::Moves;
 pub use pager::{Options, Pager, StartError};
-pub use sources::SOURCES_MAX;
 pub use survey::Survey;
 
 pub(crate) use deepheap_heap::PAGE;

@@ -6,6 +6,11 @@
 //! Never: allocates, touches managed memory.
 //! Threads: any that evicts or wants a cache slot, inside the mover's gate; each with a packer.
 
+pub(crate) mod collect;
+pub(crate) mod compact;
+pub(crate) mod packer;
+pub(crate) mod stand_in;
+
 use deepheap_heap::PageNo;
 use deepheap_residency::ownership::{CameBy, DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use deepheap_store::{Block, Content, ContentHash, Head, PACKED_MAX, Store, StoreError, Writer};
@@ -14,11 +19,11 @@ use deepheap_sys::threads::lock::Guard;
 
 use crate::PAGE;
 use crate::counters::Counted;
-use crate::install::fill_page;
+use crate::fault::install::fill_page;
 use crate::moves::Moves;
-use crate::packer::{Builder, Packer};
 use crate::pager::Pager;
-use crate::second_tier::Chosen;
+use crate::reclaim::packer::{Builder, Packer};
+use crate::tier::Chosen;
 use crate::trace::Happened;
 
 /// The least number of objects that leave together: a few blocks of small ones.

@@ -9,6 +9,8 @@
 //! Never: moves or copies a page.
 //! Threads: any that evicts; one at a time, the others wait.
 
+pub(crate) mod plain_spans;
+
 use deepheap_heap::{PAGES_PER_SPAN, PageNo, SPAN};
 use deepheap_policy::replacement::Rank;
 use deepheap_residency::ownership::{Found, Pin};
@@ -20,7 +22,7 @@ use deepheap_sys::threads::atomic::Ordering;
 use crate::PAGE;
 use crate::gate::Level;
 use crate::pager::Pager;
-use crate::plain_spans::TakeOver;
+use crate::takeover::plain_spans::TakeOver;
 
 impl Pager {
     /// Begins management. The first `spans` spans were plain until now and hold about `present`

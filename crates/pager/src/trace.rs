@@ -11,6 +11,8 @@
 //! Never: allocates after `new`; takes a lock; waits, but for who drains.
 //! Threads: any may note, in a signal handler, too; one at a time drains.
 
+pub mod format;
+
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use deepheap_heap::PageNo;

@@ -2,7 +2,7 @@
 
 mod scene;
 
-use deepheap_pager::trace_format::{Happened, Trace};
+use deepheap_pager::trace::format::{Happened, Trace};
 use scene::memory::{Object, PAGE, Random, seed};
 use scene::{Folder, is_played, play};
 

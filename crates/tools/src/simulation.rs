@@ -14,7 +14,7 @@ mod replay;
 use std::cell::OnceCell;
 
 use deepheap_pager::overhead_of_managing;
-use deepheap_pager::trace_format::{Trace, UNIT_NS};
+use deepheap_pager::trace::format::{Trace, UNIT_NS};
 pub use deepheap_policy::budget_split::Share as PageBufferShare;
 use deepheap_sys::PAGE;
 

@@ -16,7 +16,7 @@ use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use super::{NUMBERS, PROTECTED_STEPS, TOUCHING, Thing, World, is_present};
 use crate::PAGE;
 use crate::checkpoint::{CheckpointBuffer, CutError};
-use crate::flight::Landed;
+use crate::fault::flight::Landed;
 
 const CHECKPOINTS: usize = 4;
 /// Entries in a page of the table, with the feature `schedules`.

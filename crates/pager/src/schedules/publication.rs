@@ -4,7 +4,7 @@
 use deepheap_residency::ownership::Flag;
 
 use super::*;
-use crate::eviction_context::EvictionContext;
+use crate::evict::context::EvictionContext;
 
 #[test]
 fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {

@@ -1,7 +1,7 @@
 //! Transfer: moves bytes between objects and a packed buffer of the program, without page faults.
 //!
-//! What is in RAM is copied at once (`pager/direct`); the rest is collected and read together
-//! (`pager/access`).
+//! What is in RAM is copied at once (`pager/calls/direct`); the rest is collected and read together
+//! (`pager/calls/access`).
 //!
 //! Guarantees: what comes before an object that fails is done.
 //! Never: touches the program's buffer while an object is owned.

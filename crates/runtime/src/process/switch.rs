@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use deepheap_heap::{PAGE, SPAN};
-use deepheap_pager::trace_format::Header;
+use deepheap_pager::trace::format::Header;
 use deepheap_pager::{Options, Pager, StartError, handler_stacks, lanes_shift};
 use deepheap_store::{Device, FileDevice, Key, Store, StoreError};
 use deepheap_sys::errno::Errno;

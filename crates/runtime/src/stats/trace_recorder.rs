@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use deepheap_pager::Pager;
-use deepheap_pager::trace_format::{Chunk, Header, LANES};
+use deepheap_pager::trace::format::{Chunk, Header, LANES};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::files::append_file::AppendFile;
 use deepheap_sys::say;

@@ -6,7 +6,7 @@
 use core::ops::Range;
 use std::collections::HashMap;
 
-use deepheap_pager::trace_format::{Happened, LANES, Record, Trace, UNIT_NS};
+use deepheap_pager::trace::format::{Happened, LANES, Record, Trace, UNIT_NS};
 use deepheap_sys::PAGE;
 
 use crate::simulation::replay::{Leaves, Replay, Terms, Touch};

@@ -1,7 +1,7 @@
 //! Tests of simulations: traces that are made up.
 
 use super::*;
-use deepheap_pager::trace_format::{Happened, Header, Record, Traced};
+use deepheap_pager::trace::format::{Happened, Header, Record, Traced};
 
 const HEADER: Header = Header { pid: 1, ram: 16 << 20, begun: 0, region_base: 0, ran_before_ns: 0 };
 

@@ -10,7 +10,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
 
 use crate::PAGE;
-use crate::packer::Packer;
+use crate::reclaim::packer::Packer;
 
 /// What the kernel keeps for a pipe of `BATCH_MAX` pages, bytes; measured.
 const PIPE_BYTES: usize = 18 << 10;

@@ -30,7 +30,7 @@ use deepheap_residency::ownership::{Descriptor, Flag, Glimpse, Seen, UNKNOWN_HAS
 use deepheap_sys::memory::byte_copy;
 use deepheap_sys::threads::signals::Blocked;
 
-use crate::access::Piece;
+use crate::calls::access::Piece;
 use crate::gate::Level;
 use crate::pager::Pager;
 

@@ -15,10 +15,10 @@ use deepheap_residency::ownership::{
 use deepheap_residency::page_buffer::Reserved;
 
 use crate::PAGE;
+use crate::ahead::window::Window;
 use crate::counters::Counted;
-use crate::fault_report::FaultError;
+use crate::fault::report::FaultError;
 use crate::pager::Pager;
-use crate::window::Window;
 
 impl Pager {
     /// Copies in the bytes of consecutive owned pages, the members `range` of a list, and makes

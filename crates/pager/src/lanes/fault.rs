@@ -29,15 +29,15 @@ use deepheap_sys::memory::userfaultfd::Copy;
 use deepheap_sys::process::log::{Piece, say};
 
 use crate::PAGE;
-use crate::access::RECLAIM_OBJECTS;
+use crate::ahead::window::Window;
+use crate::calls::access::RECLAIM_OBJECTS;
 use crate::fault::PRESENT_MAX;
-use crate::fault_report::{FaultError, FaultKind, FaultReport, Served};
+use crate::fault::report::{FaultError, FaultKind, FaultReport, Served};
 use crate::gate::Level;
-use crate::lane_exit::Stays;
 use crate::lanes::Lanes;
+use crate::lanes::exit::Stays;
 use crate::moves::Moves;
 use crate::pager::Pager;
-use crate::window::Window;
 
 /// How often a fault begins anew, because other threads were faster, before the access is tried
 /// again.

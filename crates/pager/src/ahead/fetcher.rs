@@ -18,14 +18,14 @@ use deepheap_sys::threads::futex;
 use deepheap_sys::threads::lock::Lock;
 use deepheap_sys::threads::signals::Blocked;
 
-use crate::access::{Operation, Piece};
+use crate::ahead::neighbours::{GROUP, NEAR};
+use crate::ahead::prefetch::Queue;
+use crate::ahead::window::Window;
+use crate::calls::access::{Operation, Piece};
 use crate::gate::Level;
 use crate::moves::Moves;
-use crate::neighbours::{GROUP, NEAR};
 use crate::pager::Pager;
-use crate::prefetch::Queue;
 use crate::trace::Happened;
-use crate::window::Window;
 
 impl Pager {
     /// Asks for the objects at these addresses; returns how many are stored, or may be, and will be

@@ -18,8 +18,8 @@ use deepheap_store::{
 
 use crate::PAGE;
 use crate::gate::Level;
-use crate::packer::{Builder, Packing};
 use crate::pager::Pager;
+use crate::reclaim::packer::{Builder, Packing};
 
 /// Packed objects of a victim that are to move. They are packed as tightly as reclaim packs, not in
 /// the order in which they come: otherwise collection might win no space.

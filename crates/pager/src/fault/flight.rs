@@ -14,7 +14,7 @@ use deepheap_store::{Block, BlockRead, StoreError};
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
-use crate::install::fill_page;
+use crate::fault::install::fill_page;
 use crate::pager::Pager;
 
 /// Stored objects, `N` at most, that were claimed to be read together.

@@ -19,11 +19,11 @@ use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::thread;
 
 use crate::PAGE;
-use crate::balancer::Shares;
+use crate::budget::balancer::Shares;
 use crate::budget::{
     HEAP_BYTES_PER_PAGE, PAGE_TABLE_BYTES_PER_PAGE, Usage, evictors_for, other_bytes,
 };
-use crate::fault_report::{FaultKind, FaultReport};
+use crate::fault::report::{FaultKind, FaultReport};
 use crate::gate::Level;
 use crate::lanes::Lanes;
 use crate::moves::Moves;

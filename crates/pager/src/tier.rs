@@ -10,6 +10,8 @@
 //! Never: waits, allocates.
 //! Threads: any, inside the gate.
 
+pub(crate) mod mix;
+
 use deepheap_heap::PageNo;
 use deepheap_policy::tier::{self, Seen};
 use deepheap_policy::way::{REACH, Stands, Way};
@@ -19,8 +21,8 @@ use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
-use crate::packer::Packer;
 use crate::pager::Pager;
+use crate::reclaim::packer::Packer;
 
 /// Pages that go together: 1 MiB, aligned.
 const GROUP: u32 = BATCH_MAX as u32;

@@ -24,11 +24,11 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
-use crate::balancer::Balancer;
+use crate::budget::balancer::Balancer;
 use crate::counters::Counted;
-use crate::flight::{Flight, Landed};
+use crate::fault::flight::{Flight, Landed};
+use crate::fault::install::page_at;
 use crate::gate::Level;
-use crate::install::page_at;
 use crate::moves::Moves;
 use crate::pager::Pager;
 

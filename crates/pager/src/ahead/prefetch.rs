@@ -17,7 +17,7 @@ use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
 use deepheap_sys::threads::futex;
 use deepheap_sys::threads::lock::Lock;
 
-use crate::window::Window;
+use crate::ahead::window::Window;
 
 /// Stretches that wait at most.
 const STRETCHES: usize = 64;

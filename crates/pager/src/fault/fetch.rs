@@ -18,13 +18,13 @@ use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
 
 use crate::PAGE;
-use crate::balancer::Balancer;
+use crate::ahead::window::Window;
+use crate::budget::balancer::Balancer;
 use crate::counters::Counted;
-use crate::fault_report::{FaultError, FaultKind, Served};
-use crate::flight::Flight;
-use crate::install::page_at;
+use crate::fault::flight::Flight;
+use crate::fault::install::page_at;
+use crate::fault::report::{FaultError, FaultKind, Served};
 use crate::pager::Pager;
-use crate::window::Window;
 
 const WINDOW: usize = WINDOW_MAX as usize;
 /// What scans ask for ahead takes at most this part of the page buffer.

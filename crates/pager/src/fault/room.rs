@@ -11,8 +11,8 @@ use deepheap_sys::process::clock;
 
 use crate::PAGE;
 use crate::budget::HANDLER_STACK_BYTES;
-use crate::eviction_context::DIRECT_PAGES;
-use crate::fault_report::FaultError;
+use crate::evict::context::DIRECT_PAGES;
+use crate::fault::report::FaultError;
 use crate::moves::Moves;
 use crate::pager::Pager;
 

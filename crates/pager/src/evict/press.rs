@@ -46,7 +46,7 @@ use deepheap_sys::process::clock;
 
 use crate::PAGE;
 use crate::counters::Counted;
-use crate::eviction_context::EvictionContext;
+use crate::evict::context::EvictionContext;
 use crate::pager::Pager;
 use crate::trace::Happened;
 

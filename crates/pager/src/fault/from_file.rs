@@ -17,8 +17,8 @@ use deepheap_sys::files::direct_file::DirectFile;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
+use crate::fault::report::{FaultError, FaultKind, Served};
 use crate::fault::{end_fresh, upwards};
-use crate::fault_report::{FaultError, FaultKind, Served};
 use crate::gate::Level;
 use crate::pager::Pager;
 

@@ -17,10 +17,10 @@ use deepheap_store::packed::{CAPACITY, WELL_FILLED, footprint};
 use deepheap_store::{Content, Writer};
 
 use crate::PAGE;
-use crate::access::{AccessBuffer, Piece, Pieces};
+use crate::calls::access::{AccessBuffer, Piece, Pieces};
 use crate::moves::Moves;
-use crate::packer::Builder;
 use crate::pager::Pager;
+use crate::reclaim::packer::Builder;
 
 impl Pager {
     /// Writes the pieces of a call that need not go through the cache; returns which.

@@ -12,8 +12,8 @@ use deepheap_heap::PageNo;
 use deepheap_residency::ownership::{CameBy, Flag, Place};
 use deepheap_store::packed::{self, Content};
 
-use crate::balancer::Balancer;
-use crate::flight::Reads;
+use crate::budget::balancer::Balancer;
+use crate::fault::flight::Reads;
 use crate::pager::Pager;
 
 impl Pager {
