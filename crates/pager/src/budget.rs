@@ -60,8 +60,6 @@ pub(crate) struct Budget {
     /// The size that the user has fixed.
     page_buffer_bytes: Option<usize>,
     touched_peak: AtomicUsize,
-    /// Pages reserved in the page buffer for staging, which the limits do not include yet.
-    staged_pages: AtomicUsize,
 }
 
 /// What the budget is used for, bytes.
@@ -153,9 +151,8 @@ pub fn handler_stacks(budget: usize) -> usize {
 
 impl Budget {
     pub(crate) fn new(bytes: usize, page_buffer_bytes: Option<usize>) -> Budget {
-        let (touched_peak, staged_pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let (ceiling, target) = (AtomicUsize::new(bytes), AtomicUsize::new(usize::MAX));
-        Budget { ceiling, target, page_buffer_bytes, touched_peak, staged_pages }
+        Budget { ceiling, target, page_buffer_bytes, touched_peak: AtomicUsize::new(0) }
     }
 
     /// What may be used now. Never more than the ceiling.
@@ -184,21 +181,6 @@ impl Budget {
     /// The most memory pages that were ever touched, `now` among them.
     pub(crate) fn touched_peak(&self, now: usize) -> usize {
         self.touched_peak.fetch_max(now, Ordering::Relaxed).max(now)
-    }
-
-    /// Notes pages that were reserved in the page buffer for staging.
-    pub(crate) fn note_staged(&self, pages: usize) {
-        self.staged_pages.fetch_add(pages, Ordering::Release);
-    }
-
-    /// Pages reserved in the page buffer for staging.
-    pub(crate) fn staged_pages(&self) -> usize {
-        self.staged_pages.load(Ordering::Acquire)
-    }
-
-    /// The limits include so many of them now.
-    pub(crate) fn unstage(&self, pages: usize) {
-        self.staged_pages.fetch_sub(pages, Ordering::Release);
     }
 }
 

@@ -122,10 +122,15 @@ impl Pager {
     #[must_use]
     pub fn load_table(&self, page: u32, places: &[u8]) -> bool {
         let mut touched = 0;
-        let is_table = self.ownership.table.load_page(page, places, self.store.blocks(), |page| {
-            touched += usize::from(self.promises.covers(page));
-        });
-        self.promises.adopt(touched);
+        let is_table = self.residency.ownership.table.load_page(
+            page,
+            places,
+            self.residency.store.blocks(),
+            |page| {
+                touched += usize::from(self.residency.promises.covers(page));
+            },
+        );
+        self.residency.promises.adopt(touched);
         is_table
     }
 
@@ -134,9 +139,9 @@ impl Pager {
     #[must_use]
     pub fn adopt_table(&self, saved: SavedTable) -> bool {
         // Which of its pages were touched is found as they come; their tables are counted already.
-        self.budget.touched_peak(self.heap.granted_pages());
-        let covers = |page| self.promises.covers(page);
-        self.ownership.table.set_saved(saved, self.store.blocks(), covers)
+        self.budget.touched_peak(self.residency.heap.granted_pages());
+        let covers = |page| self.residency.promises.covers(page);
+        self.residency.ownership.table.set_saved(saved, self.residency.store.blocks(), covers)
     }
 
     /// Before the cut: as `Cut::save_table`, of what was evicted since the last checkpoint.
@@ -147,7 +152,7 @@ impl Pager {
         // A handler of the program that faulted here would wait for itself.
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        self.ownership.save(true, page)
+        self.residency.ownership.save(true, page)
     }
 
     /// After `save_cold_table` and `Cut::save_table`: whether their pages are those of the last
@@ -155,14 +160,14 @@ impl Pager {
     pub fn end_saving(&self, is_saved: bool) {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        self.ownership.table.end_saving(is_saved);
+        self.residency.ownership.table.end_saving(is_saved);
     }
 
     /// Memory for the copies of a checkpoint. It counts against the budget.
     pub fn checkpoint_buffer(&self) -> CheckpointBuffer<'_> {
         CheckpointBuffer {
-            together: self.take_staging_for_checkpoint(TOGETHER * PAGE),
-            captured: self.take_staging_for_checkpoint(COPIES * PAGE),
+            together: self.residency.take_staging_for_checkpoint(TOGETHER * PAGE),
+            captured: self.residency.take_staging_for_checkpoint(COPIES * PAGE),
         }
     }
 
@@ -180,7 +185,7 @@ impl Pager {
         self.gate.close(|| {});
         self.capture.stop();
         let mut is_in_use = false;
-        self.ownership.descriptors.for_each(|_, descriptor| {
+        self.residency.ownership.descriptors.for_each(|_, descriptor| {
             is_in_use |= descriptor.is_pinned_for_a_call();
             if descriptor.has(Flag::Captured) {
                 descriptor.set(Flag::Captured, false);
@@ -188,7 +193,7 @@ impl Pager {
         });
         let is_protected = match is_in_use {
             true => Err(CutError::InUse),
-            false => self.frames.protect(true).map_err(CutError::Kernel),
+            false => self.residency.frames.protect(true).map_err(CutError::Kernel),
         };
         is_protected.map(|()| Cut { pager: self, buffer }).inspect_err(|_| {
             self.capture.close();
@@ -199,13 +204,13 @@ impl Pager {
     fn write_all(&self, buffer: &StagingBuffer<'_>, when: When) -> Result<u64, CutError> {
         let (mut next, mut written) = (0, 0);
         // In a cut: once all objects were looked at, all are captured, and no more are copied.
-        while (next as usize) < self.ownership.descriptors.used()
+        while (next as usize) < self.residency.ownership.descriptors.used()
             || when == When::InCut && self.capture.next_full(0).is_some()
         {
             let passage = (when == When::Before).then(|| self.gate.enter(Level::Mover));
             let mut packer = self.packer();
             let mut writer = match when {
-                When::Before => self.store.writer(Head::Fresh)?,
+                When::Before => self.residency.store.writer(Head::Fresh)?,
                 When::InCut => self.writer_in_cut()?,
             };
             written += self.write_group(buffer, &mut packer, &mut writer, &mut next, when)?;
@@ -221,11 +226,11 @@ impl Pager {
     fn writer_in_cut(&self) -> Result<Writer<'_>, CutError> {
         let end_ns = clock::monotonic_ns() + PATIENCE_NS;
         loop {
-            if let Some(writer) = self.store.try_writer(Head::Fresh)? {
+            if let Some(writer) = self.residency.store.try_writer(Head::Fresh)? {
                 return Ok(writer);
             }
-            if !self.store.write_sealed(false) {
-                if !self.store.is_writing() || clock::monotonic_ns() > end_ns {
+            if !self.residency.store.write_sealed(false) {
+                if !self.residency.store.is_writing() || clock::monotonic_ns() > end_ns {
                     return Err(CutError::Busy);
                 }
                 thread::sleep(PAUSE);
@@ -246,7 +251,7 @@ impl Pager {
         const NOTHING: Bytes = Bytes { at: core::ptr::null(), length: 0, content: None };
         let mut group = Group {
             when,
-            owned: OwnedList::new(),
+            owned: OwnedList::empty(),
             bytes: [NOTHING; TOGETHER],
             copies: [None; TOGETHER],
             rest: u32::MAX,
@@ -254,7 +259,7 @@ impl Pager {
         if when == When::InCut {
             self.claim_copied(&mut group);
         }
-        let used = self.ownership.descriptors.used() as u32;
+        let used = self.residency.ownership.descriptors.used() as u32;
         while group.owned.len() < TOGETHER && *next < used {
             if let Some(owned) = self.claim_to_write(DescriptorId(*next), when) {
                 group.owned.push(owned);
@@ -266,7 +271,7 @@ impl Pager {
         let (mut unreadable, mut written) = (None, 0);
         packer.packing.clear();
         for index in 0..count {
-            let descriptor = self.ownership.descriptor(group.owned.id(index));
+            let descriptor = self.residency.ownership.descriptor(group.owned.id(index));
             let bytes = group.bytes[index];
             let is_resident = descriptor.state() != State::Cached;
             if bytes.at.is_null() {
@@ -279,7 +284,7 @@ impl Pager {
             } else if writer.room() == 0 {
                 self.leave_for_later(&mut group, index);
             } else {
-                let hash = self.store.hash(bytes.as_slice());
+                let hash = self.residency.store.hash(bytes.as_slice());
                 let block = self.append_whole(descriptor.page(), bytes.as_slice(), hash, writer);
                 self.publish_captured(&mut group, index, Some((block, hash)));
                 written += 1;
@@ -292,7 +297,7 @@ impl Pager {
         match (copied, unreadable) {
             (Err(errno), _) => Err(CutError::Kernel(errno)),
             (Ok(()), Some(page)) if when == When::InCut => {
-                Err(CutError::Unreadable(self.frames.address_of(page)))
+                Err(CutError::Unreadable(self.residency.frames.address_of(page)))
             }
             // Before the cut another look follows.
             (Ok(()), _) => Ok(written),
@@ -302,7 +307,7 @@ impl Pager {
     /// Claims an object that may have to be written: all resident ones, and cached ones without a
     /// backing block. In a cut none that is captured already.
     fn claim_to_write(&self, id: DescriptorId, when: When) -> Option<Owned> {
-        let descriptor = self.ownership.descriptor(id);
+        let descriptor = self.residency.ownership.descriptor(id);
         // Once it is, it is until the cut ends. It may be in this group already: as a copy.
         if when == When::InCut && descriptor.has(Flag::Captured) {
             return None;
@@ -310,18 +315,18 @@ impl Pager {
         let page = descriptor.page();
         let owned = match descriptor.state() {
             State::Cached if descriptor.backing().is_none() => {
-                self.ownership.claim_cached(page, id)
+                self.residency.ownership.claim_cached(page, id)
             }
             State::Resident | State::Leaving if when == When::InCut => {
                 Some(self.claim_from_capturing(id))
             }
-            State::Resident => self.ownership.claim_resident(page, id),
+            State::Resident => self.residency.ownership.claim_resident(page, id),
             State::Cached | State::Free | State::Arriving | State::Leaving => None,
         }?;
         let is_captured = when == When::InCut && descriptor.has(Flag::Captured);
         let is_cached = descriptor.state() == State::Cached;
         let is_stored = is_cached && descriptor.backing().is_some();
-        if is_captured || is_stored || self.heap.page_is_free(page) {
+        if is_captured || is_stored || self.residency.heap.page_is_free(page) {
             self.note_captured(&owned, when);
             self.publish_again(owned);
             return None;
@@ -332,10 +337,10 @@ impl Pager {
     /// Claims an object that is resident in a cut. Only threads that capture it own it meanwhile,
     /// and they do not wait.
     fn claim_from_capturing(&self, id: DescriptorId) -> Owned {
-        let descriptor = self.ownership.descriptor(id);
+        let descriptor = self.residency.ownership.descriptor(id);
         loop {
             let word = descriptor.word();
-            match self.ownership.claim_resident(descriptor.page(), id) {
+            match self.residency.ownership.claim_resident(descriptor.page(), id) {
                 Some(owned) => return owned,
                 None if word.state() == State::Leaving => descriptor.wait_while(word),
                 None => {}
@@ -356,7 +361,7 @@ impl Pager {
     }
 
     fn note_captured(&self, owned: &Owned, when: When) {
-        let descriptor = self.ownership.of(owned);
+        let descriptor = self.residency.ownership.of(owned);
         if when == When::InCut && descriptor.state() == State::Leaving {
             descriptor.set(Flag::Captured, true);
         }
@@ -372,8 +377,8 @@ impl Pager {
     ) {
         let owned = group.owned.take(index);
         if let Some((block, hash)) = written {
-            self.drop_backing(&owned);
-            let descriptor = self.ownership.of(&owned);
+            self.residency.drop_backing(&owned);
+            let descriptor = self.residency.ownership.of(&owned);
             descriptor.set_hash(hash);
             descriptor.set_backing(Some(block));
         }
@@ -404,8 +409,8 @@ impl Pager {
         let nowhere = Part { from: 0, to: core::ptr::null_mut(), length: 0 };
         let (mut parts, mut which, mut resident) = ([nowhere; TOGETHER], [0; TOGETHER], 0);
         for index in 0..count {
-            let descriptor = self.ownership.descriptor(group.owned.id(index));
-            let length = self.kept_bytes(descriptor.page());
+            let descriptor = self.residency.ownership.descriptor(group.owned.id(index));
+            let length = self.residency.kept_bytes(descriptor.page());
             let content = (length <= PACKED_MAX).then_some(Content::Objects);
             let bytes = |at| Bytes { at, length, content };
             group.bytes[index] = if let Some(copy) = group.copies[index] {
@@ -413,16 +418,16 @@ impl Pager {
             } else if descriptor.state() != State::Cached {
                 // SAFETY: the buffer has a page for each object.
                 let to = unsafe { buffer.address().add(index * PAGE) };
-                let from = self.frames.address_of(descriptor.page());
+                let from = self.residency.frames.address_of(descriptor.page());
                 (parts[resident], which[resident]) = (Part { from, to, length }, index);
                 resident += 1;
                 bytes(to)
             } else if descriptor.has(Flag::Compressed) {
                 // SAFETY: the slot is the owner's alone, and holds a compressed page.
-                let page = unsafe { self.cache.compressed(descriptor.slot()) };
+                let page = unsafe { self.residency.cache.compressed(descriptor.slot()) };
                 Bytes { at: page.as_ptr(), length: page.len(), content: Some(Content::Pages) }
             } else {
-                bytes(self.cache.address(descriptor.slot()))
+                bytes(self.residency.cache.address(descriptor.slot()))
             };
         }
         let mut done = 0;
@@ -444,7 +449,7 @@ impl Pager {
     /// need none.
     pub(crate) fn is_as_stored(&self, descriptor: &Descriptor, bytes: &[u8]) -> bool {
         match descriptor.backing() {
-            Some(_) => self.store.hash(bytes) == descriptor.hash(),
+            Some(_) => self.residency.store.hash(bytes) == descriptor.hash(),
             None => is_all_zero(bytes),
         }
     }
@@ -464,16 +469,16 @@ impl Pager {
                 members().for_each(|index| self.leave_for_later(group, index));
                 continue;
             }
-            let mut staging = self.take_staging(PAGE);
+            let mut staging = self.residency.take_staging(PAGE);
             let mut builder = Builder::new(staging.page(), content);
             for index in members() {
-                let page = self.ownership.descriptor(group.owned.id(index)).page();
+                let page = self.residency.ownership.descriptor(group.owned.id(index)).page();
                 builder.push(page, group.bytes[index].as_slice());
             }
             let at = builder.append(writer);
             for index in members() {
                 let hash = match content {
-                    Content::Objects => self.store.hash(group.bytes[index].as_slice()),
+                    Content::Objects => self.residency.store.hash(group.bytes[index].as_slice()),
                     // It is made when the page is decompressed.
                     Content::Pages => UNKNOWN_HASH,
                 };
@@ -486,9 +491,9 @@ impl Pager {
 
     /// An owned object stays where it was: in the cache, or in the page buffer.
     fn publish_again(&self, owned: Owned) {
-        match self.ownership.of(&owned).state() {
-            State::Cached => self.ownership.cached(owned),
-            _ => self.ownership.put_back(owned),
+        match self.residency.ownership.of(&owned).state() {
+            State::Cached => self.residency.ownership.cached(owned),
+            _ => self.residency.ownership.put_back(owned),
         }
     }
 }
@@ -527,14 +532,14 @@ impl Cut<'_> {
     /// # Errors
     /// The number of a page that is lost: then there can be no checkpoint.
     pub fn save_table(&self, page: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), u32> {
-        self.pager.ownership.save(false, page)
+        self.pager.residency.ownership.save(false, page)
     }
 }
 
 impl Drop for Cut<'_> {
     fn drop(&mut self) {
         self.pager.capture.close();
-        if self.pager.frames.protect(false).is_err() {
+        if self.pager.residency.frames.protect(false).is_err() {
             // Writers would fault for ever.
             deepheap_sys::process::log::say(&[deepheap_sys::process::log::Piece::Text(
                 "the kernel does not end the protection of a heap's pages; aborting",

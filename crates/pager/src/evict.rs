@@ -16,6 +16,7 @@ pub(crate) mod press;
 
 use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_policy::replacement;
+use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use deepheap_residency::ranges::RangeNo;
 use deepheap_store::StoreError;
@@ -25,7 +26,6 @@ use deepheap_sys::threads::tls;
 
 use crate::PAGE;
 use crate::budget;
-use crate::budget::balancer::Balancer;
 use crate::evict::context::{DIRECT_PAGES, EvictionContext};
 use crate::gate::Level;
 use crate::moves::Moves;
@@ -54,14 +54,14 @@ impl Pager {
     /// One step of the evictor with this number: takes out one batch if the page buffer is above
     /// its mark. False if no page left: there was nothing to evict, or nothing that can be evicted.
     pub fn evict(&self, evictor: usize, moves: &mut Moves) -> Result<bool, StoreError> {
-        if self.frames.page_buffer.excess(true) == 0 {
+        if self.residency.frames.page_buffer.excess(true) == 0 {
             return Ok(false);
         }
         let mut context = self.contexts[evictor % self.contexts.len()].lock();
         let evicted =
             self.evict_batch(&mut context, budget::batch_pages(self.budget.bytes()), moves);
         drop(context);
-        self.frames.page_buffer.note_end();
+        self.residency.frames.page_buffer.note_end();
         evicted
     }
 
@@ -73,7 +73,8 @@ impl Pager {
         let (count, lane) = (self.contexts.len(), tls::lane());
         let mut context =
             (0..count).find_map(|offset| self.contexts[(lane + offset) % count].try_lock())?;
-        let has_room = self.frames.page_buffer.pages() < self.frames.page_buffer.limit();
+        let has_room =
+            self.residency.frames.page_buffer.pages() < self.residency.frames.page_buffer.limit();
         let evicted = if has_room {
             Ok(true)
         } else {
@@ -81,7 +82,7 @@ impl Pager {
             self.evict_batch(&mut context, DIRECT_PAGES, moves)
         };
         drop(context);
-        self.frames.page_buffer.note_end();
+        self.residency.frames.page_buffer.note_end();
         Some(evicted)
     }
 
@@ -93,23 +94,23 @@ impl Pager {
     ) -> Result<bool, StoreError> {
         // The evictor takes the others over. A thread that faults does so only if there would be
         // nothing to evict: a span takes milliseconds, and one thread at a time.
-        if self.plain_spans.any() && self.ownership.descriptors.evictable() == (0, 0) {
+        if self.plain_spans.any() && self.residency.ownership.descriptors.evictable() == (0, 0) {
             self.take_over_span();
         }
         let _passage = self.gate.enter(Level::Mover);
         let (before, set_aside) =
-            (moves.evicted(), self.ownership.descriptors.length(List::Unevictable));
+            (moves.evicted(), self.residency.ownership.descriptors.length(List::Unevictable));
         let start_ns = self.take_out(context, want, moves)?;
         self.press_batch(context);
         let evict_ns = clock::monotonic_ns() - start_ns;
         // Other threads change these counts as well: a hint.
-        let unevictable = self.ownership.descriptors.length(List::Unevictable);
+        let unevictable = self.residency.ownership.descriptors.length(List::Unevictable);
         context.probes = (2 * set_aside.saturating_sub(unevictable)).clamp(1, BATCH_MAX / 2);
-        if unevictable != self.frames.page_buffer.unevictable() {
-            self.frames.page_buffer.set_unevictable(unevictable);
+        if unevictable != self.residency.frames.page_buffer.unevictable() {
+            self.residency.frames.page_buffer.set_unevictable(unevictable);
         }
         let evicted = moves.evicted() - before;
-        self.balancer.left(evicted as usize, evict_ns, self.frames.page_buffer.limit());
+        self.balancer.left(evicted as usize, evict_ns, self.residency.frames.page_buffer.limit());
         Ok(evicted > 0)
     }
 
@@ -134,7 +135,7 @@ impl Pager {
             // victims of this batch only.
             let extracted = unsafe {
                 context.extractor.extract(
-                    self.frames.zapper(),
+                    self.residency.frames.zapper(),
                     &context.victims[..victims],
                     &context.into[..victims],
                     &mut context.taken[..victims],
@@ -159,7 +160,8 @@ impl Pager {
         for index in 0..victims {
             let (owned, taken) = (context.owned.take(index), context.taken[index]);
             let id = owned.id();
-            let became = self.publish_evicted(owned, context.slots[index], taken, moves);
+            let slot = self.residency.cache.slot(context.slots[index]);
+            let became = self.publish_evicted(owned, slot, taken, moves);
             left += usize::from(became != Became::Resident);
             if became == Became::CachedPage {
                 context.ids[context.whole] = id;
@@ -167,7 +169,7 @@ impl Pager {
             }
         }
         // Once for the whole batch: every fault reads this count.
-        self.frames.page_buffer.hand_out(left);
+        self.residency.frames.page_buffer.hand_out(left);
     }
 
     /// Finds up to `want` of the oldest pages of the lists that the policy names, in address order.
@@ -176,11 +178,16 @@ impl Pager {
         let mut found = [(PageNo(0), DescriptorId(0)); BATCH_MAX];
         let ids = &mut context.ids;
         let mut count = 0;
-        let pages = self.frames.page_buffer.pages();
-        let probes =
-            self.ownership.descriptors.length(List::Unevictable).min(context.probes).min(want);
+        let pages = self.residency.frames.page_buffer.pages();
+        let probes = self
+            .residency
+            .ownership
+            .descriptors
+            .length(List::Unevictable)
+            .min(context.probes)
+            .min(want);
         let oldest = (want - probes).min(self.evictable());
-        let (on_probation, protected) = self.ownership.descriptors.evictable();
+        let (on_probation, protected) = self.residency.ownership.descriptors.evictable();
         let (on_probation, protected) = replacement::to_evict(oldest, on_probation, protected);
         let lists = [
             (List::Unevictable, probes),
@@ -191,17 +198,17 @@ impl Pager {
             if most == 0 {
                 continue;
             }
-            let mut round = self.ownership.descriptors.round(list, pages, most);
+            let mut round = self.residency.ownership.descriptors.round(list, pages, most);
             let end = count + most;
             while count < end {
                 let ids = &mut ids[..end - count];
-                let descriptors = &self.ownership.descriptors;
+                let descriptors = &self.residency.ownership.descriptors;
                 let run = descriptors.next_to_evict(&mut round, list, ids);
                 if run == 0 {
                     break;
                 }
                 for &id in &ids[..run] {
-                    found[count] = (self.ownership.descriptor(id).page(), id);
+                    found[count] = (self.residency.ownership.descriptor(id).page(), id);
                     count += 1;
                 }
             }
@@ -209,18 +216,18 @@ impl Pager {
         found[..count].sort_unstable_by_key(|(page, _)| page.0);
         for (index, &(page, id)) in found[..count].iter().enumerate() {
             context.ids[index] = id;
-            context.victims[index].addr = self.frames.address_of(page);
+            context.victims[index].addr = self.residency.frames.address_of(page);
         }
         count
     }
 
     /// How many pages may be evicted: all, or if some cannot be, all others but the last few.
     pub(crate) fn evictable(&self) -> usize {
-        match self.frames.page_buffer.unevictable() {
-            0 => self.frames.page_buffer.pages(),
+        match self.residency.frames.page_buffer.unevictable() {
+            0 => self.residency.frames.page_buffer.pages(),
             _ => {
-                let kept = EVICTABLE_MIN.min(self.frames.page_buffer.limit() / 4);
-                let (on_probation, protected) = self.ownership.descriptors.evictable();
+                let kept = EVICTABLE_MIN.min(self.residency.frames.page_buffer.limit() / 4);
+                let (on_probation, protected) = self.residency.ownership.descriptors.evictable();
                 (on_probation + protected).saturating_sub(kept)
             }
         }
@@ -236,15 +243,17 @@ impl Pager {
     ) -> Result<usize, StoreError> {
         let mut got = 0;
         while got < count {
-            let bytes = self.bytes_to_take(self.frames.page_at(context.victims[got].addr));
-            let landing = if bytes == PAGE { context.take_landing(&self.cache) } else { None };
-            if let Some(slot) = landing.or_else(|| self.cache.take(bytes)) {
-                context.slots[got] = slot;
+            let bytes =
+                self.bytes_to_take(self.residency.frames.page_at(context.victims[got].addr));
+            let landing =
+                if bytes == PAGE { context.take_landing(&self.residency.cache) } else { None };
+            if let Some(slot) = landing.or_else(|| self.residency.cache.take(bytes)) {
+                context.slots[got] = slot.keep();
                 got += 1;
                 continue;
             }
             match self.reclaim(count - got, moves) {
-                Ok(false) if !context.free_landings(&self.cache) => break,
+                Ok(false) if !context.free_landings(&self.residency.cache) => break,
                 Ok(_) => {}
                 Err(_) if got > 0 => break,
                 Err(error) => return Err(error),
@@ -252,7 +261,7 @@ impl Pager {
         }
         // Room for them compressed. If there is none they stay as they are.
         while self.compression.is_on()
-            && self.cache.free_bytes() < got * context.expected()
+            && self.residency.cache.free_bytes() < got * context.expected()
             && matches!(self.reclaim(got, moves), Ok(true))
         {}
         Ok(got)
@@ -262,10 +271,10 @@ impl Pager {
     /// larger object may be allocated on it, and written to, before we unmap it. A page that is not
     /// free keeps its shape while we own it: a thread that frees it waits.
     fn bytes_to_take(&self, page: PageNo) -> usize {
-        match self.heap.page_is_free(page) {
-            true if self.heap.is_lane_page(page) => LANE_BYTES,
+        match self.residency.heap.page_is_free(page) {
+            true if self.residency.heap.is_lane_page(page) => LANE_BYTES,
             true => PAGE,
-            false => self.kept_bytes(page),
+            false => self.residency.kept_bytes(page),
         }
     }
 
@@ -276,36 +285,34 @@ impl Pager {
         // must not meet them again and again. Few of them cost little, and most pins end soon.
         let sets_aside = self.has_many_pins();
         for index in 0..count {
-            let (id, slot) = (context.ids[index], context.slots[index]);
+            let (id, slot) = (context.ids[index], self.residency.cache.slot(context.slots[index]));
             let addr = context.victims[index].addr;
-            let page = self.frames.page_at(addr);
-            let Some(owned) = self.ownership.claim_resident(page, id) else {
-                self.cache.give_back(slot); // someone owns it for a moment
-                continue;
+            let page = self.residency.frames.page_at(addr);
+            let Some(owned) = self.residency.ownership.claim_resident(page, id) else {
+                continue; // someone owns it for a moment
             };
-            let descriptor = self.ownership.of(&owned);
+            let descriptor = self.residency.ownership.of(&owned);
             let len = self.bytes_to_take(page);
             // The page may hold another object by now, of another size; or its object has left the
             // page buffer and come to its lane.
-            let is_another = self.is_in_lane(page) || len > self.cache.slot_bytes(slot);
+            let is_another = self.is_in_lane(page) || len > slot.bytes();
             if is_another || descriptor.is_pinned() {
                 match !is_another && sets_aside {
-                    true => self.ownership.set_aside(owned),
-                    false => self.ownership.put_back(owned),
+                    true => self.residency.ownership.set_aside(owned),
+                    false => self.residency.ownership.put_back(owned),
                 }
-                self.cache.give_back(slot);
                 continue;
             }
             let chosen = context.owned.len();
-            context.slots[chosen] = slot;
             context.victims[chosen] = Victim {
                 addr,
-                offset: self.heap.kept_offset(page),
+                offset: self.residency.heap.kept_offset(page),
                 len,
                 may_be_shared: descriptor.has(Flag::Shared),
                 clears_range: false,
             };
-            context.into[chosen] = self.cache.address(slot);
+            context.into[chosen] = slot.address();
+            context.slots[chosen] = slot.keep();
             context.owned.push(owned);
         }
         context.owned.len()
@@ -316,25 +323,26 @@ impl Pager {
     /// kernel makes no new table.
     fn close_ranges(&self, victims: &mut [Victim]) {
         // Pages of spans that were not taken over yet are not counted in their ranges.
-        if self.plain_spans.any() || !self.frames.zapper().frees_page_tables() {
+        if self.plain_spans.any() || !self.residency.frames.zapper().frees_page_tables() {
             return;
         }
         let most = self.budget.bytes() / PAGE_TABLES_PART;
-        if self.frames.ranges.page_table_bytes() <= most.min(self.frames.page_buffer.limit() * PAGE)
+        if self.residency.frames.ranges.page_table_bytes()
+            <= most.min(self.residency.frames.page_buffer.limit() * PAGE)
         {
             return;
         }
         for group in victims.chunk_by_mut(same_range) {
             let count = group.len();
             // Objects in lanes may be mapped there.
-            let is_of_lanes = group
-                .first()
-                .is_some_and(|victim| self.heap.is_lane_page(self.frames.page_at(victim.addr)));
+            let is_of_lanes = group.first().is_some_and(|victim| {
+                self.residency.heap.is_lane_page(self.residency.frames.page_at(victim.addr))
+            });
             if is_of_lanes {
                 continue;
             }
             if let Some(last) = group.last_mut() {
-                last.clears_range = self.frames.ranges.close(self.range_of(last), count);
+                last.clears_range = self.residency.frames.ranges.close(self.range_of(last), count);
             }
         }
     }
@@ -348,9 +356,9 @@ impl Pager {
             let left = taken.iter().filter(|&&taken| taken == Taken::Unreadable).count();
             let closed = group.last().filter(|last| last.clears_range);
             match (closed, group.first()) {
-                (Some(last), _) => self.frames.ranges.open(self.range_of(last), left),
+                (Some(last), _) => self.residency.frames.ranges.open(self.range_of(last), left),
                 (None, Some(one)) => {
-                    self.frames.ranges.leave_many(self.range_of(one), group.len() - left);
+                    self.residency.frames.ranges.leave_many(self.range_of(one), group.len() - left);
                 }
                 (None, None) => {}
             }
@@ -358,37 +366,42 @@ impl Pager {
     }
 
     fn range_of(&self, victim: &Victim) -> RangeNo {
-        RangeNo::of(self.frames.page_at(victim.addr))
+        RangeNo::of(self.residency.frames.page_at(victim.addr))
     }
 
     /// Decides what becomes of one extracted object and publishes it. If its page has left, the
     /// caller ends its reservation.
-    fn publish_evicted(&self, owned: Owned, slot: u32, taken: Taken, moves: &mut Moves) -> Became {
-        let page = self.ownership.of(&owned).page();
+    fn publish_evicted(
+        &self,
+        owned: Owned,
+        slot: Slot<'_>,
+        taken: Taken,
+        moves: &mut Moves,
+    ) -> Became {
+        let page = self.residency.ownership.of(&owned).page();
         let was_copy = taken != Taken::Unreadable && self.sources.end_copy(page);
         match taken {
             Taken::Unreadable => {
                 // The program has protected or locked the page.
-                self.cache.give_back(slot);
-                self.ownership.set_aside(owned);
+                self.residency.ownership.set_aside(owned);
                 return Became::Resident;
             }
             Taken::Missing => {
                 moves.free += 1;
-                self.forget(owned, slot);
+                self.residency.to_zero(owned);
             }
-            Taken::Copied if self.heap.page_is_free(page) => {
+            Taken::Copied if self.residency.heap.page_is_free(page) => {
                 moves.free += 1;
-                self.forget(owned, slot);
+                self.residency.to_zero(owned);
             }
             Taken::Copied => {
-                let bytes = self.kept_bytes(page);
+                let bytes = self.residency.kept_bytes(page);
                 // SAFETY: the slot is ours alone and holds the object.
-                let data = unsafe { self.cache.object(slot, bytes) };
+                let data = unsafe { core::slice::from_raw_parts(slot.address(), bytes) };
                 if was_copy && self.is_as_read(&owned, data) {
                     moves.clean += 1;
                     self.sources.give_back(page);
-                    self.forget(owned, slot);
+                    self.residency.to_zero(owned);
                     return Became::Gone;
                 }
                 if !is_all_zero(data) {
@@ -396,7 +409,7 @@ impl Pager {
                     return if bytes == PAGE { Became::CachedPage } else { Became::Gone };
                 }
                 moves.zero += 1;
-                self.forget(owned, slot);
+                self.residency.to_zero(owned);
             }
         }
         Became::Gone
@@ -404,32 +417,37 @@ impl Pager {
 
     /// Whether the object holds what its file had when it was read.
     fn is_as_read(&self, owned: &Owned, data: &[u8]) -> bool {
-        let descriptor = self.ownership.of(owned);
+        let descriptor = self.residency.ownership.of(owned);
         let hash = descriptor.hash();
-        descriptor.backing().is_none() && hash != UNKNOWN_HASH && hash == self.store.hash(data)
+        descriptor.backing().is_none()
+            && hash != UNKNOWN_HASH
+            && hash == self.residency.store.hash(data)
     }
 
-    pub(crate) fn cache_object(&self, owned: Owned, slot: u32, data: &[u8], moves: &mut Moves) {
-        let descriptor = self.ownership.of(&owned);
+    /// Publishes an object that has left the page buffer, or its lane, and whose bytes, `data`, are
+    /// in the slot.
+    pub(crate) fn cache_object(
+        &self,
+        owned: Owned,
+        slot: Slot<'_>,
+        data: &[u8],
+        moves: &mut Moves,
+    ) {
+        let descriptor = self.residency.ownership.of(&owned);
         // Without a backing block there is nothing to compare with.
-        let hash = descriptor.backing().map_or(UNKNOWN_HASH, |_| self.store.hash(data));
+        let hash = descriptor.backing().map_or(UNKNOWN_HASH, |_| self.residency.store.hash(data));
         if hash != UNKNOWN_HASH && hash == descriptor.hash() {
             moves.clean += 1;
-            self.trace.note(Happened::Clean, descriptor.page(), data.len());
+            self.residency.trace.note(Happened::Clean, descriptor.page(), data.len());
             self.promote(&owned);
         } else {
             moves.dirty += 1;
-            self.trace.note(Happened::Dirty, descriptor.page(), data.len());
-            self.drop_backing(&owned);
+            self.residency.trace.note(Happened::Dirty, descriptor.page(), data.len());
+            self.residency.drop_backing(&owned);
         }
         descriptor.set_hash(hash);
-        self.put_in_cache(owned, slot, Balancer::leaves);
-    }
-
-    /// Ends an owned object in DRAM whose bytes nobody needs: its page reads as zeros from now on.
-    pub(crate) fn forget(&self, owned: Owned, slot: u32) {
-        self.cache.give_back(slot);
-        self.end_as_zero(owned);
+        self.balancer.leaves(descriptor);
+        self.residency.to_cached(owned, slot);
     }
 }
 

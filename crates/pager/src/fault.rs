@@ -17,6 +17,7 @@ pub(crate) mod sources;
 
 use deepheap_heap::PageNo;
 use deepheap_policy::sequence::{Direction, Sequences};
+use deepheap_residency::Promise;
 use deepheap_residency::frames::{CopiedIn, FRESH_MAX};
 use deepheap_residency::ownership::{
     DescriptorId, Found, Owned, OwnedList, Place, Seen, UNKNOWN_HASH,
@@ -63,7 +64,7 @@ impl Pager {
         if let Some(lanes) = self.lanes_of(page) {
             return self.resolve_in_lane(lanes, page, sequences, repeats);
         }
-        let is_cached = || matches!(self.ownership.peek(page), Some(Place::Cached(_)));
+        let is_cached = || matches!(self.residency.ownership.peek(page), Some(Place::Cached(_)));
         // A cached object brings no page of the table, so its fault pays for none: that may take
         // writes to the store.
         if !is_cached() {
@@ -76,14 +77,14 @@ impl Pager {
                 // The object is in DRAM already: it enters the page buffer over the limit, and the
                 // next victim finds the cache slot that it leaves. So objects in DRAM stay usable
                 // when nothing can be written.
-                Err(_) if is_cached() => break self.frames.page_buffer.adopt(1),
+                Err(_) if is_cached() => break self.residency.frames.page_buffer.adopt(1),
                 Err(error) if patience == usize::MAX => return Err(error),
                 Err(_) => {}
             }
         };
         let passage = self.gate.enter(Level::Mover);
         let mut is_present = false;
-        let served = match self.ownership.place(page) {
+        let served = match self.residency.ownership.place(page) {
             Place::Zero if self.sources.is_of_file(page) => {
                 self.install_from_file(page, sequences, &mut reserved)
             }
@@ -119,9 +120,9 @@ impl Pager {
     ) -> Result<Option<Served>, FaultError> {
         let most = || {
             let in_block = page.0 as usize % FRESH_BLOCK;
-            let before = || self.ownership.place(PageNo(page.0 - 1));
-            if self.heap.is_object_page(page) {
-                upwards(page, sequences).min(self.frames.page_buffer.limit() / FRESH_PART)
+            let before = || self.residency.ownership.place(PageNo(page.0 - 1));
+            if self.residency.heap.is_object_page(page) {
+                upwards(page, sequences).min(self.residency.frames.page_buffer.limit() / FRESH_PART)
             } else if in_block > 0 && matches!(before(), Place::Busy(_)) {
                 FRESH_BLOCK - in_block
             } else {
@@ -130,9 +131,9 @@ impl Pager {
         };
         let owned = self.claim_run(page, false, reserved, most)?;
         let Some(mut owned) = owned else { return Ok(None) };
-        let (count, zeros) = (owned.len(), self.frames.zeros());
+        let (count, zeros) = (owned.len(), self.residency.frames.zeros());
         let copied = self.install(page, zeros, &mut owned, 0..count, reserved);
-        (copied.pages..count).for_each(|index| self.end_as_zero(owned.take(index)));
+        (copied.pages..count).for_each(|index| self.residency.to_zero(owned.take(index)));
         let installed = end_fresh(page, &copied, sequences)?;
         Ok(Some(Served { kind: FaultKind::Zero, ahead: 0, passed: installed as i16 }))
     }
@@ -147,9 +148,9 @@ impl Pager {
         reserved: &mut Reserved<'_>,
         most: impl FnOnce() -> usize,
     ) -> Result<Option<OwnedList<FRESH_MAX>>, FaultError> {
-        self.promise(page).map_err(FaultError::NoPromise)?;
-        let Some(first) = self.claim_promised(page, of_file) else { return Ok(None) };
-        let mut owned = OwnedList::new();
+        let promise = self.residency.promise(page).map_err(FaultError::NoPromise)?;
+        let Some(first) = self.claim_promised(promise, of_file) else { return Ok(None) };
+        let mut owned = OwnedList::empty();
         owned.push(first);
         let most = most();
         while owned.len() < most && reserved.extend(owned.len() + 1) {
@@ -157,9 +158,10 @@ impl Pager {
             // A promise that is not at hand is not worth a wait, and what nobody may touch is not
             // worth a promise.
             let is_wanted = self.sources.is_of_file(next) == of_file
-                && (!self.promises.covers(next)
-                    || self.heap.is_handed_out(next) && self.promises.try_take());
-            match is_wanted.then(|| self.claim_promised(next, of_file)).flatten() {
+                && (!self.residency.promises.covers(next)
+                    || self.residency.heap.is_handed_out(next));
+            let promise = is_wanted.then(|| self.residency.try_promise(next)).flatten();
+            match promise.and_then(|promise| self.claim_promised(promise, of_file)) {
                 Some(one) => owned.push(one),
                 None => break,
             }
@@ -167,17 +169,15 @@ impl Pager {
         Ok(Some(owned))
     }
 
-    /// Claims a `Zero` page that has its promise; or gives that back.
-    fn claim_promised(&self, page: PageNo, of_file: bool) -> Option<Owned> {
-        let Some(owned) = self.ownership.claim_fresh(page) else {
-            self.end_promise(page);
-            return None;
-        };
+    /// Claims a `Zero` page that is a file's, or is not.
+    fn claim_promised(&self, promise: Promise<'_>, of_file: bool) -> Option<Owned> {
+        let page = promise.page();
+        let owned = self.residency.claim_promised(promise)?;
         // It may have been taken from its file meanwhile, or given back to it.
         if self.sources.is_of_file(page) == of_file {
             return Some(owned);
         }
-        self.end_as_zero(owned);
+        self.residency.to_zero(owned);
         None
     }
 
@@ -207,10 +207,10 @@ impl Pager {
     /// memory), and it reads as zeros, as plain memory would. Or the program has mapped something
     /// else there, and the access ends. True if the page is present after all.
     pub(crate) fn wait_for(&self, page: PageNo, repeats: usize) -> Result<bool, FaultError> {
-        let seen = match self.ownership.look(page) {
+        let seen = match self.residency.ownership.look(page) {
             Found::Resident(seen) if repeats > 0 => seen,
             Found::OnItsWay(seen) => {
-                self.ownership.wait(seen);
+                self.residency.ownership.wait(seen);
                 return Ok(false);
             }
             Found::Resident(_)
@@ -235,12 +235,12 @@ impl Pager {
     /// since it was seen.
     pub(crate) fn put_zeros(&self, page: PageNo, seen: Seen) -> Option<Result<Copy, Errno>> {
         // While we own it, the evictor cannot take it away between our look and our copy.
-        let owned = self.ownership.claim_seen(page, seen)?;
-        let copied = self.frames.put_zeros(page);
+        let owned = self.residency.ownership.claim_seen(page, seen)?;
+        let copied = self.residency.frames.put_zeros(page);
         if let Ok(Copy::Done) = copied {
-            self.ownership.of(&owned).set_hash(UNKNOWN_HASH);
+            self.residency.ownership.of(&owned).set_hash(UNKNOWN_HASH);
         }
-        self.ownership.put_back(owned);
+        self.residency.ownership.put_back(owned);
         Some(copied)
     }
 }

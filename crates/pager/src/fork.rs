@@ -22,8 +22,8 @@ impl Pager {
                 *self.left_in_lanes.lock() = Some(self.empty_lanes(lanes));
             }
         });
-        self.table_is_frozen.store(self.ownership.table.freeze(), Ordering::Relaxed);
-        self.ownership.descriptors.for_each(|_, descriptor| {
+        self.table_is_frozen.store(self.residency.ownership.table.freeze(), Ordering::Relaxed);
+        self.residency.ownership.descriptors.for_each(|_, descriptor| {
             if descriptor.state() == State::Resident {
                 descriptor.set(Flag::Shared, true);
             }
@@ -50,24 +50,27 @@ impl Pager {
     pub unsafe fn fork_child(&self) -> Result<(), Errno> {
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
-        self.staging.all().iter().for_each(|pool| pool.forget_others());
+        self.residency.staging.all().iter().for_each(|pool| pool.forget_others());
         self.forget_counts();
-        self.trace.become_child();
-        self.ownership.table.give_up_file();
+        self.residency.trace.become_child();
+        self.residency.ownership.table.give_up_file();
         let mut resident = 0;
-        self.ownership.descriptors.for_each(|_, descriptor| {
+        self.residency.ownership.descriptors.for_each(|_, descriptor| {
             let is_resident = descriptor.state() == State::Resident;
             resident += usize::from(is_resident && !self.is_in_lane(descriptor.page()));
         });
         let assumed = self.plain_spans.lock().assumed;
-        self.frames.page_buffer.recount(resident + assumed + self.budget.staged_pages());
+        self.residency
+            .frames
+            .page_buffer
+            .recount(resident + assumed + self.residency.staging.staged_pages());
         // SAFETY: by our contract.
         unsafe {
             let left = self.left_in_lanes.lock().take();
             if let (Some(lanes), Some(left)) = (&self.lanes, left) {
                 self.lanes_of_child(lanes, &left)?;
             }
-            self.frames.after_fork()?;
+            self.residency.frames.after_fork()?;
         }
         if let Some(lanes) = &self.lanes {
             self.register_windows(lanes)?;

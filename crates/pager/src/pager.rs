@@ -10,12 +10,13 @@ use core::time::Duration;
 
 use deepheap_heap::{Heap, PAGES_PER_SPAN, PageNo, SPAN};
 use deepheap_policy::history::{self, History};
+use deepheap_residency::Residency;
 use deepheap_residency::frames::Frames;
 use deepheap_residency::object_cache::ObjectCache;
-use deepheap_residency::ownership::{Descriptor, Owned, Ownership};
-use deepheap_residency::promises::{NoPromise, Overcommit, Promises};
+use deepheap_residency::ownership::Ownership;
+use deepheap_residency::promises::{Overcommit, Promises};
 use deepheap_residency::staging::StagingPools;
-use deepheap_store::{BLOCK_BYTES, Block, PACKED_MAX, Store, cost};
+use deepheap_store::{BLOCK_BYTES, Store};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::memory::page_extractor::pipe_sees_stores;
@@ -43,7 +44,7 @@ use crate::moves::Moves;
 use crate::reclaim::packer::Packer;
 use crate::takeover::plain_spans::PlainSpans;
 use crate::tier::mix::TierMix;
-use crate::trace::{Happened, Trace};
+use crate::trace::Trace;
 use deepheap_residency::page_buffer::PageBuffer;
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
@@ -88,18 +89,12 @@ pub enum StartError {
 /// The pager of a heap: its parts. The ways through them (`fault`, `fetch`, `evict`, `reclaim`,
 /// `access`, `collect`, ...) are in files of their own.
 pub struct Pager {
-    pub(crate) heap: &'static Heap,
-    pub(crate) store: Store,
-    pub(crate) ownership: Ownership,
-    pub(crate) frames: Frames,
-    pub(crate) cache: ObjectCache,
-    pub(crate) staging: StagingPools,
+    pub(crate) residency: Residency,
     pub(crate) budget: Budget,
     pub(crate) balancer: Balancer,
     pub(crate) gate: Gate,
     pub(crate) capture: Capture,
     pub(crate) plain_spans: PlainSpans,
-    pub(crate) promises: Promises,
     pub(crate) contexts: Box<[Padded<Lock<EvictionContext>>]>,
     pub(crate) packers: Box<[Padded<Lock<Packer>>]>,
     pub(crate) prefetch: Prefetch,
@@ -114,7 +109,6 @@ pub struct Pager {
     pub(crate) call_pins: AtomicUsize,
     pub(crate) sources: Sources,
     pub(crate) refused_pins: RefusedPins,
-    pub(crate) trace: Trace,
     pub(crate) tier_mix: TierMix,
     pub(crate) lanes: Option<Lanes>,
     /// While a fork is under way.
@@ -176,19 +170,22 @@ impl Pager {
                 .map(|_| Ok(Padded(Lock::new(EvictionContext::new()?))))
                 .collect::<Result<Box<[_]>, Errno>>()?;
             Ok(Pager {
-                heap,
-                promises: Promises::new(options.overcommit, &store, pages),
-                store,
-                ownership: Ownership::new(pages, objects_max)?,
-                frames: Frames::new(
-                    options.region_base,
-                    pages,
-                    PageBuffer::new(bytes / PAGE, budget::batch_pages(bytes)),
-                    userfaultfd,
-                    (options.makes_checkpoints, has_lanes),
-                )?,
-                cache: ObjectCache::new(bytes)?,
-                staging: StagingPools::new(budget::page_staging_buffers(bytes))?,
+                residency: Residency {
+                    heap,
+                    promises: Promises::new(options.overcommit, &store, pages),
+                    store,
+                    ownership: Ownership::new(pages, objects_max)?,
+                    frames: Frames::new(
+                        options.region_base,
+                        pages,
+                        PageBuffer::new(bytes / PAGE, budget::batch_pages(bytes)),
+                        userfaultfd,
+                        (options.makes_checkpoints, has_lanes),
+                    )?,
+                    cache: ObjectCache::new(bytes)?,
+                    staging: StagingPools::new(budget::page_staging_buffers(bytes))?,
+                    trace: Trace::new(options.traces)?,
+                },
                 budget: Budget::new(bytes, options.page_buffer_bytes),
                 balancer: Balancer::new(options.page_buffer_bytes.is_none()),
                 gate: Gate::new(),
@@ -205,7 +202,6 @@ impl Pager {
                 long_pins: AtomicUsize::new(0),
                 call_pins: AtomicUsize::new(0),
                 refused_pins: RefusedPins::new(pages)?,
-                trace: Trace::new(options.traces)?,
                 tier_mix: TierMix::new(),
                 lanes: options.lanes_shift.map(|shift| Lanes::new(shift, pages)).transpose()?,
                 left_in_lanes: Lock::new(None),
@@ -245,37 +241,37 @@ impl Pager {
 
     /// What is traced.
     pub fn trace(&self) -> &Trace {
-        &self.trace
+        &self.residency.trace
     }
 
     /// The store under this pager.
     pub fn store(&self) -> &Store {
-        &self.store
+        &self.residency.store
     }
 
     /// Address of the first page of the region.
     pub fn region_base(&self) -> usize {
-        self.frames.region_base()
+        self.residency.frames.region_base()
     }
 
     /// Puts fresh, untouched address space under management before any thread uses it.
     pub fn manage(&self, first_span: usize, count: usize) -> Result<(), Errno> {
-        let address = self.frames.region_base() + first_span * SPAN;
-        self.frames.register(address, count * SPAN)?;
-        self.frames.manage_up_to(first_span + count);
+        let address = self.residency.frames.region_base() + first_span * SPAN;
+        self.residency.frames.register(address, count * SPAN)?;
+        self.residency.frames.manage_up_to(first_span + count);
         Ok(())
     }
 
     /// Puts pages of a managed span, in place of which the program had mapped something else, under
     /// management again.
     pub fn manage_again(&self, first: PageNo, pages: usize) -> Result<(), Errno> {
-        self.frames.register(self.frames.address_of(first), pages * PAGE)
+        self.residency.frames.register(self.residency.frames.address_of(first), pages * PAGE)
     }
 
     /// As `manage`, for object spans.
     pub fn manage_objects(&self, first_span: usize, count: usize) -> Result<(), Errno> {
         self.manage(first_span, count)?;
-        self.promises.add_object_spans(first_span, count);
+        self.residency.promises.add_object_spans(first_span, count);
         Ok(())
     }
 
@@ -285,19 +281,19 @@ impl Pager {
         let first = PageNo((first_span * PAGES_PER_SPAN) as u32);
         let pages = count * PAGES_PER_SPAN;
         // SAFETY: fresh, untouched address space of the region.
-        unsafe { lanes.map(first, pages, self.frames.address_of(first)) }?;
-        self.frames.register_shared(first, pages)?;
-        self.frames.manage_up_to(first_span + count);
-        self.promises.add_object_spans(first_span, count);
+        unsafe { lanes.map(first, pages, self.residency.frames.address_of(first)) }?;
+        self.residency.frames.register_shared(first, pages)?;
+        self.residency.frames.manage_up_to(first_span + count);
+        self.residency.promises.add_object_spans(first_span, count);
         Ok(())
     }
 
     /// If the object table cannot leave RAM, the whole part of it that tells of these spans, in
     /// which there is no object yet, counts against the budget from now on.
     pub fn expect_objects(&self, first_span: usize, count: usize) {
-        if !self.ownership.table.can_leave() {
+        if !self.residency.ownership.table.can_leave() {
             for page in first_span * PAGES_PER_SPAN..(first_span + count) * PAGES_PER_SPAN {
-                let _ = self.ownership.place(PageNo::from(page));
+                let _ = self.residency.ownership.place(PageNo::from(page));
             }
         }
     }
@@ -305,123 +301,47 @@ impl Pager {
     /// Memory pages that are not `Zero`: what the program has touched and not given back. A
     /// snapshot.
     pub fn touched_pages(&self) -> usize {
-        self.count_found();
-        self.promises.taken()
+        self.residency.count_found();
+        self.residency.promises.taken()
     }
 
     /// How many more memory pages may be touched before the store, its device or the RAM budget is
     /// full. A snapshot; it asks the device.
     pub fn room_left(&self) -> usize {
-        let in_store = usize::try_from(self.store.room()).unwrap_or(usize::MAX);
-        in_store.saturating_add(self.promises.idle()).min(self.promises.allowed())
+        let in_store = usize::try_from(self.residency.store.room()).unwrap_or(usize::MAX);
+        in_store
+            .saturating_add(self.residency.promises.idle())
+            .min(self.residency.promises.allowed())
     }
 
     /// Whether the RAM budget has room for the tables of so many more touched pages. A snapshot.
     pub fn has_tables_for(&self, pages: usize) -> bool {
-        pages <= self.promises.allowed()
+        pages <= self.residency.promises.allowed()
     }
 
     /// Gives the store back promises that no page has, but for a few and `ahead`. As the collector,
     /// since the collector calls it.
     pub fn return_promises(&self, ahead: usize) {
         let _passage = self.gate.enter(Level::Collector);
-        self.promises.return_surplus(&self.store, ahead);
-    }
-
-    /// Takes a promise for a page that is about to hold something. May wait for the device.
-    pub(crate) fn promise(&self, page: PageNo) -> Result<(), NoPromise> {
-        if self.promises.covers(page) { self.promises.take(&self.store) } else { Ok(()) }
+        self.residency.promises.return_surplus(&self.residency.store, ahead);
     }
 
     /// Has promises ready for so many pages that are not touched yet; false if there is no room.
     pub fn promise_ahead(&self, pages: usize) -> bool {
         let _passage = self.gate.enter(Level::Collector);
-        self.promises.have_ready(&self.store, pages).is_ok()
-    }
-
-    /// As `promise`, but only if it needs no more than a look.
-    pub(crate) fn try_promise(&self, page: PageNo) -> bool {
-        !self.promises.covers(page) || self.promises.try_take()
-    }
-
-    /// Gives back the promise of a page that holds nothing any more, or has not come to hold it.
-    pub(crate) fn end_promise(&self, page: PageNo) {
-        if self.promises.covers(page) {
-            self.count_found();
-            self.promises.give(&self.store);
-        }
-    }
-
-    /// Counts the promises of memory pages that were stored when the heap was opened, and whose
-    /// page of the object table has come to RAM since.
-    pub(crate) fn count_found(&self) {
-        match self.ownership.table.take_uncounted() {
-            0 => {}
-            found => self.promises.adopt(found),
-        }
+        self.residency.promises.have_ready(&self.residency.store, pages).is_ok()
     }
 
     /// The page of an address inside managed spans.
     pub fn managed_page(&self, address: usize) -> Option<PageNo> {
-        self.frames.managed_page(address)
-    }
-
-    /// Kept bytes of a page: those of its object. The rest of the page is nobody's.
-    pub(crate) fn kept_bytes(&self, page: PageNo) -> usize {
-        self.heap.kept_bytes(page)
-    }
-
-    /// Whether the object of a page shares its block with others.
-    pub(crate) fn is_packed(&self, page: PageNo) -> bool {
-        self.kept_bytes(page) <= PACKED_MAX
-    }
-
-    /// What the object of a page costs in this block of the log, units.
-    pub(crate) fn cost_in(&self, block: Block, page: PageNo) -> u32 {
-        self.store.share_in(block).unwrap_or_else(|| cost(self.kept_bytes(page)))
-    }
-
-    /// Retires the backing block of an owned object: the stored copy is not needed any more.
-    pub(crate) fn drop_backing(&self, owned: &Owned) {
-        let descriptor = self.ownership.of(owned);
-        if let Some(block) = descriptor.backing() {
-            descriptor.set_backing(None);
-            self.store.retire(block, self.cost_in(block, descriptor.page()));
-        }
-    }
-
-    /// Publishes an owned object as `Zero`, retires its backing block and gives its promise back.
-    pub(crate) fn end_as_zero(&self, owned: Owned) {
-        self.drop_backing(&owned);
-        let page = self.ownership.of(&owned).page();
-        self.trace.note(Happened::Empty, page, 0);
-        self.ownership.zero(owned);
-        self.end_promise(page);
-    }
-
-    /// Publishes an owned object, whose bytes are in the slot, as cached. `note` tells the balancer
-    /// where it came from.
-    pub(crate) fn put_in_cache(
-        &self,
-        owned: Owned,
-        slot: u32,
-        note: impl FnOnce(&Balancer, &Descriptor),
-    ) {
-        let descriptor = self.ownership.of(&owned);
-        descriptor.set_slot(slot);
-        // List it first: once the place is published any thread may claim the object and move it
-        // on.
-        self.cache.set_owner(slot, owned.id());
-        self.ownership.descriptors.enter_cache(owned.id());
-        note(&self.balancer, descriptor);
-        self.ownership.cached(owned);
+        self.residency.frames.managed_page(address)
     }
 
     /// Wakes the evictor if the page buffer is above its high-water mark, or if the limits must
     /// follow memory that threads have taken. Of many threads that see it sleeping only one wakes
     /// it.
     pub(crate) fn signal_eviction(&self) {
-        let has_work = self.frames.page_buffer.excess(false) > 0
+        let has_work = self.residency.frames.page_buffer.excess(false) > 0
             || self.is_uncounted()
             || self.has_table_excess();
         if has_work
@@ -443,7 +363,7 @@ impl Pager {
     pub fn wait_for_eviction(&self, limit: Option<Duration>) {
         let seen = self.eviction_signal.load(Ordering::SeqCst);
         self.evictor_sleeps.store(1, Ordering::SeqCst);
-        if self.frames.page_buffer.excess(false) == 0
+        if self.residency.frames.page_buffer.excess(false) == 0
             && !self.plain_spans.any()
             && !self.is_uncounted()
         {
@@ -455,7 +375,7 @@ impl Pager {
     /// The first evictor calls it from time to time while it evicts: wakes one more evictor if the
     /// page buffer is still above its high-water mark.
     pub fn ask_for_help(&self) {
-        if self.frames.page_buffer.excess(false) > 0 {
+        if self.residency.frames.page_buffer.excess(false) > 0 {
             self.wake_helper();
         }
     }
@@ -472,7 +392,7 @@ impl Pager {
     pub fn help(&self, evictor: usize, moves: &mut Moves) {
         self.helpers.wait_unless(|| self.wants_help.load(Ordering::SeqCst));
         while self.wants_help.load(Ordering::Relaxed) {
-            let is_behind = self.frames.page_buffer.excess(false) > 0;
+            let is_behind = self.residency.frames.page_buffer.excess(false) > 0;
             if !is_behind || !matches!(self.evict(evictor, moves), Ok(true)) {
                 self.wants_help.store(false, Ordering::SeqCst);
             }
@@ -482,7 +402,7 @@ impl Pager {
     /// Has the loops of workers return: a heap is about to be closed. To be called until they have.
     pub fn end_work(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
-        self.store.stop_waiting();
+        self.residency.store.stop_waiting();
         self.wake_evictor();
         self.wake_helper();
         self.prefetch.wake(u32::MAX / 2);
@@ -495,11 +415,11 @@ impl Pager {
 
     /// Whether pages that cannot be evicted have pushed the page buffer over its limit.
     pub fn is_overrun(&self) -> bool {
-        self.frames.page_buffer.is_overrun()
+        self.residency.frames.page_buffer.is_overrun()
     }
 
     /// Whether the evictor has more to do before it may sleep.
     pub fn must_evict(&self) -> bool {
-        self.frames.page_buffer.excess(true) > 0
+        self.residency.frames.page_buffer.excess(true) > 0
     }
 }

@@ -78,10 +78,10 @@ impl Pager {
     /// class: in a small cache they could keep all of it, and who wants a slot of another class
     /// would wait for ever.
     fn free_kept_slots(&self) -> bool {
-        let mut had_some = self.cache.has_spares();
-        self.cache.end_spares();
+        let mut had_some = self.residency.cache.has_spares();
+        self.residency.cache.end_spares();
         for mut context in self.contexts.iter().filter_map(|context| context.try_lock()) {
-            had_some |= context.free_landings(&self.cache);
+            had_some |= context.free_landings(&self.residency.cache);
         }
         had_some
     }
@@ -99,12 +99,16 @@ impl Pager {
         let mut count = 0;
         let all_patience = 4 * want as u32 + 64;
         let mut patience = all_patience;
-        let mut round =
-            self.ownership.descriptors.round(List::CacheLeaving, self.cache.objects(), want);
+        let mut round = self.residency.ownership.descriptors.round(
+            List::CacheLeaving,
+            self.residency.cache.objects(),
+            want,
+        );
         while count < want {
-            let next = self.ownership.descriptors.next_to_leave(&mut round, &mut patience);
+            let next =
+                self.residency.ownership.descriptors.next_to_leave(&mut round, &mut patience);
             let Some(id) = next else { break };
-            packer.leaving[count] = (self.ownership.descriptors.get(id).page(), id);
+            packer.leaving[count] = (self.residency.ownership.descriptors.get(id).page(), id);
             count += 1;
         }
         moves.second_chances += all_patience - patience;
@@ -115,7 +119,7 @@ impl Pager {
         let before = moves.reclaimed();
         let mut chosen = self.choose_sequence(packer, count, sequence);
         let mut freed = self.reclaim_sequence(packer, count, &mut chosen, moves);
-        let mut log = Log::of(&self.store, Some(self));
+        let mut log = Log::of(&self.residency.store, Some(self));
         packer.packing.clear();
         for index in (0..count).chain(BATCH_MAX..BATCH_MAX + chosen.to_store) {
             if index < count && packer.is_sequence[index] {
@@ -130,7 +134,7 @@ impl Pager {
         match log.failure {
             Some(error) if freed == 0 => Err(error),
             // If all of them were claimed by others meanwhile, that is progress, too.
-            _ => Ok(freed > 0 || count > 0 && self.cache.has_room(PAGE)),
+            _ => Ok(freed > 0 || count > 0 && self.residency.cache.has_room(PAGE)),
         }
     }
 
@@ -144,7 +148,7 @@ impl Pager {
         chosen: &mut Chosen,
         moves: &mut Moves,
     ) -> usize {
-        let Some(second) = self.store.second_tier() else { return 0 };
+        let Some(second) = self.residency.store.second_tier() else { return 0 };
         let mut log = Log::of(second, None);
         packer.packing.clear();
         let first = BATCH_MAX + chosen.to_store;
@@ -165,7 +169,7 @@ impl Pager {
         // All that goes to the store now fits one batch.
         chosen.to_store = chosen.to_store.min(BATCH_MAX - (count - waiting.count()));
         for index in (0..count).filter(|&index| packer.is_sequence[index]) {
-            self.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
+            self.residency.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
         }
         freed
     }
@@ -180,10 +184,10 @@ impl Pager {
         moves: &mut Moves,
     ) -> bool {
         let (page, id) = packer.leaving[index];
-        if self.ownership.descriptors.get(id).backing().is_none() {
+        if self.residency.ownership.descriptors.get(id).backing().is_none() {
             // Asked once: the object is not owned, so the answer may change.
             let (content, bytes) = self.packed_as(page, id);
-            if bytes <= PACKED_MAX && !self.heap.page_is_free(page) {
+            if bytes <= PACKED_MAX && !self.residency.heap.page_is_free(page) {
                 packer.packing.push(content, index, bytes);
                 return false;
             }
@@ -191,20 +195,20 @@ impl Pager {
         }
         // None: the object was touched or freed, or another thread owns it for a moment and may
         // have listed it elsewhere.
-        let owned = self.ownership.claim_cached(page, id);
+        let owned = self.residency.ownership.claim_cached(page, id);
         let has_left = owned.is_some_and(|owned| self.leave_cache(owned, log.with_room(), moves));
         if !has_left {
-            self.ownership.descriptors.keep_in_cache(id);
+            self.residency.ownership.descriptors.keep_in_cache(id);
         }
         has_left
     }
 
     /// In which blocks a cached object would be packed, and how many bytes of it.
     fn packed_as(&self, page: PageNo, id: DescriptorId) -> (Content, usize) {
-        let descriptor = self.ownership.descriptors.get(id);
+        let descriptor = self.residency.ownership.descriptors.get(id);
         match descriptor.has(Flag::Compressed) {
-            true => (Content::Pages, self.cache.compressed_bytes(descriptor.slot())),
-            false => (Content::Objects, self.kept_bytes(page)),
+            true => (Content::Pages, self.residency.cache.compressed_bytes(descriptor.slot())),
+            false => (Content::Objects, self.residency.kept_bytes(page)),
         }
     }
 
@@ -221,30 +225,33 @@ impl Pager {
         writer: Option<&mut Writer<'_>>,
         moves: &mut Moves,
     ) -> bool {
-        let descriptor = self.ownership.of(&owned);
+        let descriptor = self.residency.ownership.of(&owned);
         let page = descriptor.page();
-        if self.heap.page_is_free(page) {
+        if self.residency.heap.page_is_free(page) {
             moves.free += 1;
-            self.cache.give_back(descriptor.slot());
-            self.end_as_zero(owned);
+            self.residency.cached_to_zero(owned);
             return true;
         }
         let block = match (descriptor.backing(), writer) {
             (Some(backing), _) => {
                 moves.reclaimed_clean += 1;
-                self.trace.note(Happened::Dropped, page, 0);
+                self.residency.trace.note(Happened::Dropped, page, 0);
                 backing
             }
-            (None, Some(writer)) if !self.is_packed(page) && !descriptor.has(Flag::Compressed) => {
+            (None, Some(writer))
+                if !self.residency.is_packed(page) && !descriptor.has(Flag::Compressed) =>
+            {
                 moves.reclaimed_dirty += 1;
-                self.trace.note(Happened::Written, page, PAGE);
+                self.residency.trace.note(Happened::Written, page, PAGE);
                 // SAFETY: the slot is the owner's alone and holds the object.
-                let object = unsafe { self.cache.object(descriptor.slot(), self.kept_bytes(page)) };
+                let object = unsafe {
+                    self.residency.cache.object(descriptor.slot(), self.residency.kept_bytes(page))
+                };
                 self.append_whole(page, object, descriptor.hash(), writer)
             }
             // It was clean when we looked, and must be packed now: next time.
             _ => {
-                self.ownership.cached(owned);
+                self.residency.ownership.cached(owned);
                 return false;
             }
         };
@@ -262,23 +269,22 @@ impl Pager {
     ) -> Block {
         let name = u64::from(page.0);
         if object.len() == PAGE {
-            let hash = if hash == UNKNOWN_HASH { self.store.hash(object) } else { hash };
+            let hash = if hash == UNKNOWN_HASH { self.residency.store.hash(object) } else { hash };
             return writer.append(name, object, hash);
         }
-        let mut staging = self.take_staging(PAGE);
+        let mut staging = self.residency.take_staging(PAGE);
         fill_page(staging.page(), object);
         let data = staging.page();
-        writer.append(name, data, self.store.hash(data))
+        writer.append(name, data, self.residency.store.hash(data))
     }
 
     /// Publishes the owned object, whose bytes are in the block, as stored, and frees its slot.
     fn leave_for(&self, owned: Owned, block: Block) {
-        let descriptor = self.ownership.of(&owned);
+        let descriptor = self.residency.ownership.of(&owned);
         if descriptor.came_by() == CameBy::Trail {
             self.count(Counted::TrailDropped, 1);
         }
-        self.cache.give_back(descriptor.slot());
-        self.ownership.stored(owned, block);
+        self.residency.cached_to_stored(owned, block);
     }
 
     /// Writes what is to be packed into blocks of this content; returns how many objects left the
@@ -305,7 +311,7 @@ impl Pager {
             }
         }
         for index in packer.packing.all(content) {
-            self.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
+            self.residency.ownership.descriptors.keep_in_cache(packer.leaving[index].1);
         }
         left
     }
@@ -320,33 +326,33 @@ impl Pager {
     ) -> usize {
         log.secure();
         let Some(writer) = log.with_room() else { return 0 };
-        let mut staging = self.take_staging(PAGE);
+        let mut staging = self.residency.take_staging(PAGE);
         let mut builder = Builder::new(staging.page(), content);
         let Packer { packing, leaving, owned: members, .. } = packer;
         for index in packing.members(content, block) {
             let (page, id) = leaving[index];
-            let Some(owned) = self.ownership.claim_cached(page, id) else {
+            let Some(owned) = self.residency.ownership.claim_cached(page, id) else {
                 // It was touched or freed, and its owner may have listed it elsewhere.
-                self.ownership.descriptors.keep_in_cache(id);
+                self.residency.ownership.descriptors.keep_in_cache(id);
                 continue;
             };
-            let descriptor = self.ownership.of(&owned);
+            let descriptor = self.residency.ownership.of(&owned);
             let (now, bytes) = self.packed_as(page, id);
             // The page may hold another object by now, of another size.
             if descriptor.backing().is_some() || now != content || !builder.fits(bytes) {
-                self.ownership.cached(owned);
-                self.ownership.descriptors.keep_in_cache(id);
+                self.residency.ownership.cached(owned);
+                self.residency.ownership.descriptors.keep_in_cache(id);
                 continue;
             }
             // SAFETY: the slot is ours alone and holds the object, as that.
             let object = unsafe {
                 match content {
-                    Content::Pages => self.cache.compressed(descriptor.slot()),
-                    Content::Objects => self.cache.object(descriptor.slot(), bytes),
+                    Content::Pages => self.residency.cache.compressed(descriptor.slot()),
+                    Content::Objects => self.residency.cache.object(descriptor.slot(), bytes),
                 }
             };
             builder.push(page, object);
-            self.trace.note(Happened::Written, page, bytes);
+            self.residency.trace.note(Happened::Written, page, bytes);
             members.push(owned);
         }
         let count = members.len();

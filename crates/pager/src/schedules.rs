@@ -161,8 +161,8 @@ impl World {
         let pager = Pager::new(&options, heap, store, None).expect("pager");
         heap.report_free_pages(true);
         memory::limit(&pager, SPANS * SPAN);
-        pager.frames.page_buffer.set_limit(PAGE_BUFFER);
-        pager.cache.set_limit(CACHE_BYTES);
+        pager.residency.frames.page_buffer.set_limit(PAGE_BUFFER);
+        pager.residency.cache.set_limit(CACHE_BYTES);
         if kind == Kind::Alone {
             pager.begin_without_workers();
         }
@@ -298,9 +298,9 @@ impl World {
     /// A pinned page stays, whatever the other threads do.
     fn count_pinned(&self, sequences: &mut Sequences, thread: usize, number: usize) {
         let thing = &self.things[number];
-        let page = self.pager.frames.page_at(thing.address);
+        let page = self.pager.residency.frames.page_at(thing.address);
         let id = loop {
-            if let Some(id) = self.pager.ownership.try_pin(page, Pin::Call) {
+            if let Some(id) = self.pager.residency.ownership.try_pin(page, Pin::Call) {
                 break id;
             }
             let touched = self.pager.resolve(thing.address, sequences, 0);
@@ -317,7 +317,7 @@ impl World {
             unsafe { add_one(word, &thing.numbers[thread]) };
             deepheap_sys::threads::thread::yield_now();
         }
-        self.pager.ownership.descriptor(id).drop_pin(Pin::Call);
+        self.pager.residency.ownership.descriptor(id).drop_pin(Pin::Call);
     }
 
     fn touch_things(&self, thread: usize, seed: u64) {
@@ -448,23 +448,23 @@ impl World {
         while !self.is_done() {
             self.pager.help(1, &mut moves);
             let _passage = self.pager.gate.enter(Level::Mover);
-            self.pager.cache.end_spares();
+            self.pager.residency.cache.end_spares();
         }
     }
 
     fn writer(&self) {
         while !self.is_done() {
-            self.pager.store.write_sealed(true);
+            self.pager.residency.store.write_sealed(true);
         }
     }
 
     fn collector(&self) {
         let mut segment = self.segment.borrow_mut();
         while !self.is_done() {
-            if self.pager.store.wait_for_work(|| None)
+            if self.pager.residency.store.wait_for_work(|| None)
                 && !self
                     .pager
-                    .collect(&self.pager.store, segment.as_mut_slice())
+                    .collect(&self.pager.residency.store, segment.as_mut_slice())
                     .expect("a segment")
             {
                 deepheap_sys::threads::thread::yield_now();
@@ -489,11 +489,11 @@ impl World {
         while self.working.load(Ordering::Relaxed) > 0 {
             self.pager.wake_evictor();
             self.pager.wake_helper();
-            self.pager.store.stop_waiting();
+            self.pager.residency.store.stop_waiting();
             let _ = self.pager.prefetch.ask_for(PageNo(0), Direction::Up);
             deepheap_sys::threads::thread::yield_now();
         }
-        self.pager.store.resume_waiting();
+        self.pager.residency.store.resume_waiting();
     }
 
     /// Copies the bytes of a page and writes them back later while others write, which is
@@ -519,23 +519,23 @@ impl World {
         self.check_invariants();
         let mut resident = 0;
         let mut cached = 0;
-        let spans = self.pager.frames.managed_spans();
+        let residency = &self.pager.residency;
+        let spans = residency.frames.managed_spans();
         let mut present = HashSet::new();
         pagemap::present_pages(
-            self.pager.frames.region_base(),
+            residency.frames.region_base(),
             spans * SPAN,
             &mut |first, pages, _| {
-                present.extend(
-                    (0..pages).map(|page| self.pager.frames.page_at(first + page * PAGE).0),
-                );
+                present
+                    .extend((0..pages).map(|page| residency.frames.page_at(first + page * PAGE).0));
             },
         )
         .expect("the page map");
         for page in (0..spans * SPAN / PAGE).map(|page| PageNo(page as u32)) {
             let here = present.contains(&page.0);
-            match crate::tests::place_quietly(&self.pager.ownership, page) {
+            match crate::tests::place_quietly(&residency.ownership, page) {
                 Place::Busy(id) => {
-                    let descriptor = self.pager.ownership.descriptor(id);
+                    let descriptor = residency.ownership.descriptor(id);
                     assert_eq!(descriptor.state(), State::Resident, "{page:?}");
                     assert_eq!(descriptor.page(), page);
                     assert!(!descriptor.is_pinned(), "{page:?}");
@@ -545,15 +545,15 @@ impl World {
                     resident += usize::from(!in_lane);
                 }
                 Place::Cached(id) => {
-                    assert_eq!(self.pager.ownership.descriptor(id).page(), page);
+                    assert_eq!(residency.ownership.descriptor(id).page(), page);
                     cached += 1;
                     assert!(!here, "{page:?} is cached and there");
                 }
                 place => assert!(!here && place != Place::Lost, "{page:?} is {place:?}"),
             }
         }
-        assert_eq!(self.pager.frames.page_buffer.pages(), resident, "reservations");
-        assert_eq!(self.pager.cache.objects(), cached, "cached objects");
+        assert_eq!(residency.frames.page_buffer.pages(), resident, "reservations");
+        assert_eq!(residency.cache.objects(), cached, "cached objects");
         let mut sequences = Sequences::default();
         for (number, thing) in self.things.iter().enumerate() {
             for (thread, expected) in thing.numbers.iter().enumerate() {
@@ -670,7 +670,7 @@ fn run(kind: Kind, schedules: usize) {
     let written = world.written_in_cuts.load(Ordering::Relaxed);
     eprintln!("{cuts} cuts, {written} numbers changed meanwhile");
     assert!(!kind.makes_checkpoints() || cuts > 0 && written > 0);
-    let collected = world.pager.store.stats().segments_collected;
+    let collected = world.pager.residency.store.stats().segments_collected;
     assert!(schedules < 60 || collected > 0, "nothing was collected");
 }
 

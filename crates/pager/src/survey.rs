@@ -33,7 +33,9 @@ impl Pager {
         let mut counts = Survey::default();
         let mut page = pages.start;
         while page < pages.end {
-            let Some(used) = self.ownership.table.next_known(page, pages.end) else { break };
+            let Some(used) = self.residency.ownership.table.next_known(page, pages.end) else {
+                break;
+            };
             // The next one in step.
             let skipped = (used - page).div_ceil(stride);
             counts.nowhere += skipped as u32;
@@ -41,7 +43,7 @@ impl Pager {
             if page >= pages.end {
                 return counts;
             }
-            match self.ownership.peek(PageNo(page as u32)) {
+            match self.residency.ownership.peek(PageNo(page as u32)) {
                 Some(Place::Busy(_)) => counts.in_reach += 1,
                 Some(Place::Cached(_)) => counts.cached += 1,
                 None | Some(Place::Stored(_) | Place::Lost) => counts.stored += 1,

@@ -36,19 +36,19 @@ impl Pager {
         present: usize,
         publish: impl FnOnce() -> Vec<(usize, usize)>,
     ) {
-        self.promises.set_aside(present);
-        self.frames.page_buffer.adopt(present).keep();
+        self.residency.promises.set_aside(present);
+        self.residency.frames.page_buffer.adopt(present).keep();
         // Lower the limit in steps from here on, so that no fault has to make room for all of it.
         self.rebalance();
         let mut take_over = self.plain_spans.lock();
         self.plain_spans.set_count(spans);
-        self.frames.manage_up_to(spans);
+        self.residency.frames.manage_up_to(spans);
         let held = publish();
         self.call_pins.fetch_add(held.iter().map(|(_, pages)| pages).sum(), Ordering::Relaxed);
         *take_over = TakeOver { next: 0, end: spans, assumed: present, held };
         // An error is ignored here: each span is registered again when it is taken over, and
         // reports it.
-        let _ = self.frames.register(self.frames.region_base(), spans * SPAN);
+        let _ = self.residency.frames.register(self.residency.frames.region_base(), spans * SPAN);
     }
 
     /// Takes over every span that is still plain.
@@ -85,22 +85,22 @@ impl Pager {
         take_over.next += 1;
         let left = (take_over.end - take_over.next) * PAGES_PER_SPAN;
         let assumed = take_over.assumed.saturating_sub(present).min(left);
-        self.frames.page_buffer.adopt(present).keep();
-        self.frames.page_buffer.unreserve(take_over.assumed - assumed);
+        self.residency.frames.page_buffer.adopt(present).keep();
+        self.residency.frames.page_buffer.unreserve(take_over.assumed - assumed);
         take_over.assumed = assumed;
         self.plain_spans.set_count(take_over.end - take_over.next);
         if take_over.next == take_over.end {
-            self.promises.end_set_aside(&self.store);
+            self.residency.promises.end_set_aside(&self.residency.store);
         }
     }
 
     fn take_over(&self, span: usize, held: &[(usize, usize)]) -> Result<usize, Errno> {
-        let address = self.frames.region_base() + span * SPAN;
-        self.frames.register(address, SPAN)?;
+        let address = self.residency.frames.region_base() + span * SPAN;
+        self.residency.frames.register(address, SPAN)?;
         let mut present = self.adopt_held(span, held);
         pagemap::present_pages(address, SPAN, &mut |from, pages, _| {
             for index in 0..pages {
-                let page = self.frames.page_at(from + index * PAGE);
+                let page = self.residency.frames.page_at(from + index * PAGE);
                 present += usize::from(self.adopt_page(page, false));
             }
         })?;
@@ -130,10 +130,10 @@ impl Pager {
     /// the page and a fault installed it again; then the kernel does not look at the old one any
     /// more, and the page may have left.
     fn pin_adopted(&self, page: PageNo) {
-        while self.ownership.try_pin(page, Pin::Call).is_none() {
-            match self.ownership.look(page) {
+        while self.residency.ownership.try_pin(page, Pin::Call).is_none() {
+            match self.residency.ownership.look(page) {
                 Found::Resident(_) => {}
-                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
                 Found::Zero | Found::Stored(_) | Found::Cached(_) | Found::Lost => {
                     return self.refused_pins.note(page);
                 }
@@ -152,13 +152,10 @@ impl Pager {
     /// Notes a page that was present, and pins it if it is to be `kept`; false if a fault has
     /// installed it since the registration.
     fn adopt_page(&self, page: PageNo, kept: bool) -> bool {
-        self.promises.take_for_present(&self.store);
-        let Some(owned) = self.ownership.claim_present(page, kept) else {
-            self.promises.give(&self.store);
-            return false;
-        };
-        self.frames.ranges.enter(page);
-        self.ownership.arrive(owned, Rank::Probation);
+        let promise = self.residency.promise_for_present(page);
+        let Some(owned) = self.residency.claim_present(promise, kept) else { return false };
+        self.residency.frames.ranges.enter(page);
+        self.residency.ownership.arrive(owned, Rank::Probation);
         true
     }
 }

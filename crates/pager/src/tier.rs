@@ -15,6 +15,7 @@ pub(crate) mod mix;
 use deepheap_heap::PageNo;
 use deepheap_policy::tier::{self, Seen};
 use deepheap_policy::way::{REACH, Stands, Way};
+use deepheap_residency::Residency;
 use deepheap_residency::ownership::{CameBy, DescriptorId, Owned, Place};
 use deepheap_store::Block;
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
@@ -48,24 +49,24 @@ impl Pager {
 
     /// A scan has gone on by so many pages.
     pub(crate) fn note_scan(&self, pages: u32) {
-        if self.store.second_tier().is_some() {
+        if self.residency.store.second_tier().is_some() {
             self.tier_mix.note_scan(pages, clock::monotonic_ns());
         }
     }
 
     /// An unchanged page leaves the page buffer. If it came alone, it is not for the second tier.
     pub(crate) fn promote(&self, owned: &Owned) {
-        let descriptor = self.ownership.of(owned);
-        let is_slow = |block: Block| self.store.is_in_second_tier(block);
+        let descriptor = self.residency.ownership.of(owned);
+        let is_slow = |block: Block| self.residency.store.is_in_second_tier(block);
         let is_alone = !matches!(descriptor.came_by(), CameBy::Scan | CameBy::Followed);
         if is_alone && descriptor.backing().is_some_and(is_slow) {
-            self.drop_backing(owned);
+            self.residency.drop_backing(owned);
         }
     }
 
     /// The first of what leaves that is a changed page of a sequence, if there is a second tier.
     pub(crate) fn first_in_sequence(&self, leaving: &[(PageNo, DescriptorId)]) -> Option<PageNo> {
-        self.store.second_tier_to_fill()?;
+        self.residency.store.second_tier_to_fill()?;
         let is_known = |&&(page, id): &&_| self.is_changed_in_sequence(page, id);
         leaving.iter().find(is_known).map(|&(page, _)| page)
     }
@@ -82,7 +83,7 @@ impl Pager {
     ) -> Chosen {
         packer.is_sequence[..count].fill(false);
         let none = Chosen { to_store: 0, to_second: 0 };
-        let Some(second) = self.store.second_tier_to_fill() else { return none };
+        let Some(second) = self.residency.store.second_tier_to_fill() else { return none };
         let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
         let seen = self.tier_mix.seen(disk_ns);
         let Some(first) = first else { return self.choose_way(packer, count, seen) };
@@ -145,11 +146,13 @@ impl Pager {
 
     /// How a page of a way stands, and under which descriptor.
     fn stands(&self, page: PageNo) -> Stands<(PageNo, DescriptorId)> {
-        match self.ownership.peek(page) {
+        match self.residency.ownership.peek(page) {
             Some(Place::Cached(id)) if self.is_changed_on_trail(page, id) => {
                 Stands::Here((page, id))
             }
-            Some(Place::Stored(block)) if self.store.is_in_second_tier(block) => Stands::Slow,
+            Some(Place::Stored(block)) if self.residency.store.is_in_second_tier(block) => {
+                Stands::Slow
+            }
             Some(Place::Stored(_)) => Stands::Fast,
             _ => Stands::Stays,
         }
@@ -160,7 +163,7 @@ impl Pager {
     fn gather(&self, group: u32, list: &mut [(PageNo, DescriptorId)]) -> usize {
         let mut count = 0;
         for page in (group * GROUP..(group + 1) * GROUP).map(PageNo) {
-            if let Some(Place::Cached(id)) = self.ownership.peek(page)
+            if let Some(Place::Cached(id)) = self.residency.ownership.peek(page)
                 && self.is_changed_in_sequence(page, id)
             {
                 list[count] = (page, id);
@@ -173,7 +176,7 @@ impl Pager {
     /// The first group of the run of groups that are in the cache, up to this one, whose pages came
     /// in sequence: so that what is read in order lies in that order on the disk.
     fn begin_of_run(&self, group: u32) -> u32 {
-        let waits = |page: u32| match self.ownership.peek(PageNo(page)) {
+        let waits = |page: u32| match self.residency.ownership.peek(PageNo(page)) {
             Some(Place::Cached(id)) => self.is_changed_in_sequence(PageNo(page), id),
             _ => false,
         };
@@ -188,25 +191,25 @@ impl Pager {
     /// Whether an object in the cache is a page that a scan brought and that was changed since. It
     /// is not owned, so the answer may change.
     fn is_changed_in_sequence(&self, page: PageNo, id: DescriptorId) -> bool {
-        let came_by = self.ownership.descriptors.get(id).came_by();
+        let came_by = self.residency.ownership.descriptors.get(id).came_by();
         came_by == CameBy::Scan && self.is_changed_page(page, id)
     }
 
     /// The same of one that a trail brought, by which the program came.
     fn is_changed_on_trail(&self, page: PageNo, id: DescriptorId) -> bool {
-        let came_by = self.ownership.descriptors.get(id).came_by();
+        let came_by = self.residency.ownership.descriptors.get(id).came_by();
         came_by == CameBy::Followed && self.is_changed_page(page, id)
     }
 
     fn is_changed_page(&self, page: PageNo, id: DescriptorId) -> bool {
-        let is_changed = self.ownership.descriptors.get(id).backing().is_none();
-        is_changed && self.kept_bytes(page) == PAGE
+        let is_changed = self.residency.ownership.descriptors.get(id).backing().is_none();
+        is_changed && self.residency.kept_bytes(page) == PAGE
     }
 
     /// Whether the object of `page` is in the second tier, if that is known without waiting.
     pub(crate) fn lies_in_second_tier(&self, page: PageNo) -> bool {
-        let place = || self.ownership.peek(page);
-        self.store.second_tier().is_some()
-            && matches!(place(), Some(Place::Stored(block)) if self.store.is_in_second_tier(block))
+        let Residency { store, ownership, .. } = &self.residency;
+        store.second_tier().is_some()
+            && matches!(ownership.peek(page), Some(Place::Stored(block)) if store.is_in_second_tier(block))
     }
 }

@@ -17,12 +17,13 @@ pub struct Compressor {
     out: [u8; get_maximum_output_size(PAGE)],
 }
 
-impl Compressor {
-    /// One that nobody uses yet.
-    pub fn new() -> Compressor {
+impl Default for Compressor {
+    fn default() -> Compressor {
         Compressor { table: CompressTable::small(), out: [0; _] }
     }
+}
 
+impl Compressor {
     /// The page compressed, if that is at most `most` bytes.
     pub fn compress(&mut self, page: &[u8], most: usize) -> Option<&[u8]> {
         let bytes = compress_into_with_table(page, &mut self.out, &mut self.table).ok()?;
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_page_comes_back_as_it_was() {
-        let (mut random, mut compressor) = (Random::new(21), Compressor::new());
+        let (mut random, mut compressor) = (Random::new(21), Compressor::default());
         let mut smaller = 0;
         for _ in 0..2000 {
             let page = page(&mut random);
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn random_bytes_are_given_up() {
-        let (mut random, mut compressor) = (Random::new(22), Compressor::new());
+        let (mut random, mut compressor) = (Random::new(22), Compressor::default());
         let mut page = [0; PAGE];
         page.iter_mut().for_each(|byte| *byte = random.number() as u8);
         assert!(compressor.compress(&page, PAGE).is_none());
@@ -74,7 +75,7 @@ mod tests {
 
     #[test]
     fn damaged_bytes_give_some_page_or_none_and_touch_nothing_beyond() {
-        let (mut random, mut compressor) = (Random::new(23), Compressor::new());
+        let (mut random, mut compressor) = (Random::new(23), Compressor::default());
         let (mut whole, mut refused) = (0, 0);
         for _ in 0..20_000 {
             let page = page(&mut random);

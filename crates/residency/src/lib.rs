@@ -8,6 +8,10 @@
 //! |---|---|---|
 //! | `ownership::Owned` | the right to move one object | stops a debug build |
 //! | `page_buffer::Reserved` | pages of the page buffer | gives them back |
+//! | `object_cache::Slot` | room for one object in the cache | gives it back |
+//! | `Promise` | room in the store for a page of memory | gives it back |
+//!
+//! `edges` has one function for each edge between two places.
 //!
 //! Guarantees: an object has one owner at most, and one place; a slot of the cache has one owner;
 //! the page buffer is within its limit but for the exceptions that `page_buffer` lists.
@@ -16,6 +20,7 @@
 //! Threads: any, also in a signal handler, inside the pager's gate.
 
 pub mod codec;
+mod edges;
 pub mod frames;
 pub mod object_cache;
 pub mod ownership;
@@ -24,6 +29,10 @@ pub mod promises;
 pub mod ranges;
 pub mod saved_places;
 pub mod staging;
+mod staging_room;
+pub mod trace;
+
+pub use edges::{Promise, Residency};
 
 use deepheap_heap::PAGE;
 

@@ -49,6 +49,38 @@ const SPARES_PART: usize = 32;
 /// A larger slot is no gain for a compressed page.
 const COMPRESSED_SLOT_MAX: usize = PAGE * 7 / 8;
 
+/// Room for one object in the cache. Dropped, it is free again.
+#[must_use]
+pub struct Slot<'a> {
+    cache: &'a ObjectCache,
+    number: u32,
+}
+
+impl Slot<'_> {
+    /// Its bytes, at least those that it was taken for.
+    pub fn bytes(&self) -> usize {
+        self.cache.slot_bytes(self.number)
+    }
+
+    /// Where they are.
+    pub fn address(&self) -> *mut u8 {
+        self.cache.address(self.number)
+    }
+
+    /// It is an object's from now on, or on a list: its number. `ObjectCache::slot` ends that.
+    pub fn keep(self) -> u32 {
+        let number = self.number;
+        core::mem::forget(self);
+        number
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.cache.give_back(self.number);
+    }
+}
+
 /// The slots.
 pub struct ObjectCache {
     pool: SlabPool,
@@ -81,24 +113,31 @@ impl ObjectCache {
         })
     }
 
+    /// A slot that was kept, and that the caller has: as owner of the object that leaves it, or by
+    /// a list.
+    pub fn slot(&self, number: u32) -> Slot<'_> {
+        Slot { cache: self, number }
+    }
+
     /// An empty slot for an object of so many bytes, 4096 at most; none at the limit.
-    pub fn take(&self, bytes: usize) -> Option<u32> {
+    pub fn take(&self, bytes: usize) -> Option<Slot<'_>> {
         let exact = SizeClass::of(bytes)?;
         self.note(exact);
         if self.is_over_limit() {
             return None;
         }
         let (class, larger) = self.usable(exact);
-        self.take_of(class).or_else(|| self.open(class)).or_else(|| self.take_of(larger))
+        let number = self.take_of(class).or_else(|| self.open(class));
+        number.or_else(|| self.take_of(larger)).map(|number| self.slot(number))
     }
 
     /// A slot with a compressed page in it: its length, then its bytes. None if only slots are free
     /// that are hardly smaller than a page.
-    pub fn take_compressed(&self, bytes: &[u8]) -> Option<u32> {
+    pub fn take_compressed(&self, bytes: &[u8]) -> Option<Slot<'_>> {
         let needed = LENGTH_BYTES + bytes.len();
         let slot = self.take(needed).or_else(|| self.take_larger(needed))?;
-        debug_assert!(self.slot_bytes(slot) >= needed);
-        let to = self.address(slot);
+        debug_assert!(slot.bytes() >= needed);
+        let to = slot.address();
         // SAFETY: the slot is ours alone, as long as that, and aligned to 16.
         unsafe {
             AtomicU16::from_ptr(to.cast()).store(bytes.len() as u16, Ordering::Relaxed);
@@ -108,7 +147,7 @@ impl ObjectCache {
     }
 
     /// The free slot of the next size that has one.
-    fn take_larger(&self, bytes: usize) -> Option<u32> {
+    fn take_larger(&self, bytes: usize) -> Option<Slot<'_>> {
         let least = SizeClass::of(bytes)?;
         if self.is_over_limit() {
             return None;
@@ -117,6 +156,7 @@ impl ObjectCache {
         classes
             .take_while(|class| class.slot_bytes() <= COMPRESSED_SLOT_MAX)
             .find_map(|class| self.take_of(class))
+            .map(|number| self.slot(number))
     }
 
     /// How long the compressed page in a slot is. A hint, unless the caller holds the slot: the
@@ -164,7 +204,7 @@ impl ObjectCache {
     }
 
     /// Gives a slot back. Memory of empty slabs stays until the limit is lowered.
-    pub fn give_back(&self, slot: u32) {
+    fn give_back(&self, slot: u32) {
         let (slab, index) = split(slot);
         if self.table.give_back(slab, index) {
             self.pool.give_back(slab);

@@ -87,8 +87,13 @@ const TAKEN: DescriptorId = DescriptorId(u32::MAX);
 
 impl<const N: usize> OwnedList<N> {
     /// An empty list.
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         OwnedList { ids: [TAKEN; N], length: 0, left: 0 }
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.left == 0
     }
 
     /// How many were put in since the list was empty.
@@ -330,7 +335,7 @@ impl Ownership {
     }
 
     /// Claims a page that was present before it was managed. With `pinned`, no thread evicts it.
-    pub fn claim_present(&self, page: PageNo, pinned: bool) -> Option<Owned> {
+    pub(crate) fn claim_present(&self, page: PageNo, pinned: bool) -> Option<Owned> {
         let id = self.begin_descriptor(page, None);
         let descriptor = self.descriptors.get(id);
         // It may be the zero page. Or it was written while its span was plain, and a fork may have
@@ -464,7 +469,7 @@ impl Ownership {
 
     /// Makes a stored object `Zero`; false if it is not stored in that block any more.
     #[must_use]
-    pub fn end_stored(&self, page: PageNo, block: Block) -> bool {
+    pub(crate) fn end_stored(&self, page: PageNo, block: Block) -> bool {
         self.table.replace(page, Place::Stored(block), Place::Zero)
     }
 

@@ -103,12 +103,12 @@ impl Promises {
     }
 
     /// Takes a promise that is at hand; false if the store has to be asked.
-    pub fn try_take(&self) -> bool {
+    pub(crate) fn try_take(&self) -> bool {
         take_one(&self.lanes[tls::lane_of::<LANES>()])
     }
 
     /// Takes a promise, from the store if need be.
-    pub fn take(&self, store: &Store) -> Result<(), NoPromise> {
+    pub(crate) fn take(&self, store: &Store) -> Result<(), NoPromise> {
         if self.try_take() {
             return Ok(());
         }
@@ -138,7 +138,7 @@ impl Promises {
 
     /// Takes a promise for a page that holds something already. If there is none it is owed: the
     /// page stays in RAM while the store is full.
-    pub fn take_for_present(&self, store: &Store) {
+    pub(crate) fn take_for_present(&self, store: &Store) {
         if !take_one(&self.set_aside) && self.take(store).is_err() {
             self.owed.fetch_add(1, Ordering::Relaxed);
         }
@@ -151,7 +151,7 @@ impl Promises {
     }
 
     /// Gives a promise back.
-    pub fn give(&self, store: &Store) {
+    pub(crate) fn give(&self, store: &Store) {
         if self.owed.load(Ordering::Relaxed) > 0 && take_one(&self.owed) {
             return;
         }

@@ -16,6 +16,7 @@ use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::threads::thread;
 
 use crate::PAGE;
+use crate::page_buffer::Reserved;
 
 /// Pieces of a call that are read from the device together.
 pub const CALL_PIECES: usize = 64;
@@ -153,6 +154,8 @@ pub struct StagingPools {
     pub windows: Staging,
     /// The pieces of a call: a page of the program's bytes and a block for each.
     pub access: Staging,
+    /// Pages reserved in the page buffer for staging, which the limits do not include yet.
+    staged: AtomicUsize,
 }
 
 impl StagingPools {
@@ -164,12 +167,28 @@ impl StagingPools {
             pages: Staging::new(PAGE_STAGING_BYTES, page_buffers)?,
             windows: Staging::new(2 * WINDOW_MAX as usize * PAGE, windows)?,
             access: Staging::new(2 * CALL_PIECES * PAGE, windows)?,
+            staged: AtomicUsize::new(0),
         })
     }
 
     /// Every pool.
     pub fn all(&self) -> [&Staging; 3] {
         [&self.pages, &self.windows, &self.access]
+    }
+
+    /// These pages are in use for staging, until the limits include them.
+    pub fn note_staged(&self, reserved: Reserved<'_>) {
+        self.staged.fetch_add(reserved.keep(), Ordering::Release);
+    }
+
+    /// Pages reserved in the page buffer for staging.
+    pub fn staged_pages(&self) -> usize {
+        self.staged.load(Ordering::Acquire)
+    }
+
+    /// The limits include so many of them now.
+    pub fn unstage(&self, pages: usize) {
+        self.staged.fetch_sub(pages, Ordering::Release);
     }
 }
 

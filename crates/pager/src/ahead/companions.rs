@@ -12,7 +12,6 @@ use deepheap_heap::PageNo;
 use deepheap_residency::ownership::{CameBy, Flag, Place};
 use deepheap_store::packed::{self, Content};
 
-use crate::budget::balancer::Balancer;
 use crate::fault::flight::Reads;
 use crate::pager::Pager;
 
@@ -20,25 +19,24 @@ impl Pager {
     /// Keeps the companions of objects that were read and that the caller still owns.
     pub(crate) fn keep_companions<const N: usize>(&self, reads: &Reads<'_, N>) {
         for (block, bytes) in reads.good() {
-            if self.store.share_in(block).is_none() || !self.neighbours.are_wanted() {
+            if self.residency.store.share_in(block).is_none() || !self.neighbours.are_wanted() {
                 continue;
             }
             let mut kept = 0;
             for (name, page_bytes) in packed::objects(bytes, Content::Pages) {
                 let page = PageNo(name);
                 // One whose page of the table is not in RAM is not wanted soon.
-                if self.ownership.peek(page) != Some(Place::Stored(block)) {
+                if self.residency.ownership.peek(page) != Some(Place::Stored(block)) {
                     continue;
                 }
-                let Some(slot) = self.cache.take_compressed(page_bytes) else { break };
-                let Some(owned) = self.ownership.claim_stored(page, block) else {
-                    self.cache.give_back(slot);
-                    continue;
-                };
-                let descriptor = self.ownership.of(&owned);
+                let Some(slot) = self.residency.cache.take_compressed(page_bytes) else { break };
+                let claimed = self.residency.ownership.claim_stored(page, block);
+                let Some(owned) = claimed else { continue };
+                let descriptor = self.residency.ownership.of(&owned);
                 descriptor.set(Flag::Compressed, true);
                 descriptor.set_came_by(CameBy::Neighbour);
-                self.put_in_cache(owned, slot, Balancer::leaves);
+                self.balancer.leaves(descriptor);
+                self.residency.to_cached(owned, slot);
                 kept += 1;
             }
             self.neighbours.bring(kept);

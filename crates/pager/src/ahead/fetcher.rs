@@ -35,7 +35,7 @@ impl Pager {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         let pages = addresses.filter_map(|address| self.managed_page(address));
-        let pages = pages.filter(|&page| self.ownership.table.may_be_stored(page));
+        let pages = pages.filter(|&page| self.residency.ownership.table.may_be_stored(page));
         self.prefetch.ask_for_all(&self.prefetch.objects, pages)
     }
 
@@ -103,7 +103,7 @@ impl Pager {
             // Look without the lock, since a look may wait for the device. If it is not stored, it
             // was asked for twice or touched meanwhile: nothing to bring.
             for &page in &asked[..popped] {
-                if let Place::Stored(block) = self.ownership.place(page) {
+                if let Place::Stored(block) = self.residency.ownership.place(page) {
                     found[count] = (block, page);
                     count += 1;
                 }
@@ -111,7 +111,7 @@ impl Pager {
         }
         found[..count].sort_unstable_by_key(|(block, _)| block.0);
         for (piece, (_, page)) in pieces.iter_mut().zip(&found[..count]) {
-            piece.address = self.frames.address_of(*page);
+            piece.address = self.residency.frames.address_of(*page);
         }
         count
     }
@@ -125,27 +125,27 @@ impl Pager {
             return 0;
         }
         // An error is reported to the next thread that touches the object.
-        if let Some(mut reserved) = self.frames.page_buffer.try_reserve(1)
+        if let Some(mut reserved) = self.residency.frames.page_buffer.try_reserve(1)
             && let Ok(Some(brought)) = self.fetch_window(window, block, &mut reserved, &mut mark)
         {
             pages = brought.pages;
             let passed = window.direction.signed(brought.extent);
             let now_ns = clock::monotonic_ns();
-            self.trace.note_fault(Happened::Ahead, window.page, passed, (now_ns, 0));
+            self.residency.trace.note_fault(Happened::Ahead, window.page, passed, (now_ns, 0));
         }
-        if let Some(slot) = mark {
-            self.cache.give_back(slot);
-        }
+        drop(mark);
         self.signal_eviction();
         pages
     }
 
     /// Fills in the stored neighbours of a page that are near it in the log; returns how many.
     fn neighbours_of(&self, page: PageNo, pieces: &mut [Piece]) -> usize {
-        let backing = match self.ownership.place(page) {
+        let backing = match self.residency.ownership.place(page) {
             Place::Stored(block) => Some(block),
             // The descriptor may be another object's by now: a hint.
-            Place::Busy(id) | Place::Cached(id) => self.ownership.descriptor(id).backing(),
+            Place::Busy(id) | Place::Cached(id) => {
+                self.residency.ownership.descriptor(id).backing()
+            }
             Place::Zero | Place::Lost => None,
         };
         let Some(Block(backing)) = backing else { return 0 };
@@ -153,10 +153,11 @@ impl Pager {
         let mut count = 0;
         for neighbour in (first..first + GROUP as u32).map(PageNo) {
             if neighbour != page
-                && let Place::Stored(Block(block)) = self.ownership.place(neighbour)
+                && let Place::Stored(Block(block)) = self.residency.ownership.place(neighbour)
                 && block.abs_diff(backing) < NEAR
             {
-                pieces[count] = Piece { address: self.frames.address_of(neighbour), length: 0 };
+                pieces[count] =
+                    Piece { address: self.residency.frames.address_of(neighbour), length: 0 };
                 count += 1;
             }
         }

@@ -59,24 +59,29 @@ impl Pager {
             budget: self.budget.bytes(),
             // What is reserved there for staging counts as staging.
             page_buffer: PAGE
-                * self.frames.page_buffer.pages().saturating_sub(self.budget.staged_pages()),
-            object_cache: self.cache.backed_bytes(),
-            page_tables: self.frames.ranges.page_table_bytes()
+                * self
+                    .residency
+                    .frames
+                    .page_buffer
+                    .pages()
+                    .saturating_sub(self.residency.staging.staged_pages()),
+            object_cache: self.residency.cache.backed_bytes(),
+            page_tables: self.residency.frames.ranges.page_table_bytes()
                 + object_pages * PAGE_TABLE_BYTES_PER_PAGE,
-            object_table: self.ownership.table.used_bytes(),
-            descriptors: self.ownership.descriptors.bytes(),
-            heap_metadata: self.heap.metadata_bytes(),
-            store: self.store.memory_bytes() as usize,
+            object_table: self.residency.ownership.table.used_bytes(),
+            descriptors: self.residency.ownership.descriptors.bytes(),
+            heap_metadata: self.residency.heap.metadata_bytes(),
+            store: self.residency.store.memory_bytes() as usize,
             other: other_bytes(self.contexts.len())
-                + self.staging.all().map(Staging::noted_bytes).iter().sum::<usize>()
+                + self.residency.staging.all().map(Staging::noted_bytes).iter().sum::<usize>()
                 + handler_stack::resident_bytes()
-                + self.cache.table_bytes()
-                + self.trace.bytes()
+                + self.residency.cache.table_bytes()
+                + self.residency.trace.bytes()
                 + self.history.as_ref().map_or(0, History::bytes)
                 + self.lanes.as_ref().map_or(0, Lanes::memory_bytes)
                 // The collectors' buffers.
-                + self.store.segment_bytes()
-                + self.store.second_tier().map_or(0, Store::segment_bytes),
+                + self.residency.store.segment_bytes()
+                + self.residency.store.second_tier().map_or(0, Store::segment_bytes),
         }
     }
 
@@ -90,8 +95,9 @@ impl Pager {
     /// the least that they need: pages that are not in RAM cost part of the budget, too.
     pub fn has_room_for_tables(&self, pages: usize) -> bool {
         let known = self.budget.touched_peak(self.touched_pages());
-        let new = (self.heap.granted_pages() + pages).saturating_sub(known);
-        let tags = self.store.table_bytes_per_block() - deepheap_store::TABLE_BYTES_PER_BLOCK;
+        let new = (self.residency.heap.granted_pages() + pages).saturating_sub(known);
+        let tags =
+            self.residency.store.table_bytes_per_block() - deepheap_store::TABLE_BYTES_PER_BLOCK;
         self.has_room_for(new.saturating_mul(self.bytes_per_page() + tags))
     }
 
@@ -110,12 +116,12 @@ impl Pager {
 
     /// What the object table takes for a page, if it cannot leave RAM.
     fn table_bytes_per_page(&self) -> usize {
-        if self.ownership.table.can_leave() { 0 } else { ObjectTable::BYTES_PER_PAGE }
+        if self.residency.ownership.table.can_leave() { 0 } else { ObjectTable::BYTES_PER_PAGE }
     }
 
     /// What of the overhead cannot be less.
     fn least_overhead(&self, usage: &Usage) -> usize {
-        match self.ownership.table.can_leave() {
+        match self.residency.ownership.table.can_leave() {
             true => {
                 let least = usage.budget / TABLE_LEAST_PART;
                 usage.overhead() - usage.object_table + usage.object_table.min(least)
@@ -145,29 +151,32 @@ impl Pager {
         let Some(_alone) = self.rebalancing.try_lock() else { return false };
         self.balancer.balance(&self.shares());
         // Before the usage is read, which then includes them.
-        let staged = self.budget.staged_pages();
+        let staged = self.residency.staging.staged_pages();
         let share = match self.budget.page_buffer_bytes() {
             Some(bytes) => Share::Bytes(bytes),
             None => Share::Part(self.balancer.part()),
         };
-        self.ownership.descriptors.trim(self.frames.zapper());
+        self.residency.ownership.descriptors.trim(self.residency.frames.zapper());
         // Pages that are pinned for long are among the former once an eviction has met them.
         let long_pins = self.long_pins.load(Ordering::Relaxed);
-        let held = self.frames.page_buffer.unevictable().max(long_pins);
+        let held = self.residency.frames.page_buffer.unevictable().max(long_pins);
         let usage = self.usage();
         let overhead = usage.overhead();
-        self.ownership.table.set_limit(match self.ownership.table.can_leave() {
-            true => {
-                let follows = usage.object_table + self.frames.ranges.page_table_bytes();
-                table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE
-            }
-            false => usize::MAX,
-        });
-        self.promises.set_most(self.most_pages(self.least_overhead(&usage)));
+        self.residency.ownership.table.set_limit(
+            match self.residency.ownership.table.can_leave() {
+                true => {
+                    let follows =
+                        usage.object_table + self.residency.frames.ranges.page_table_bytes();
+                    table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE
+                }
+                false => usize::MAX,
+            },
+        );
+        self.residency.promises.set_most(self.most_pages(self.least_overhead(&usage)));
         let split = budget_split::split(self.budget.bytes(), overhead, share, held);
         let (page_buffer, object_cache) = (
-            self.frames.page_buffer.pages().saturating_sub(staged),
-            self.cache.held_bytes() / PAGE,
+            self.residency.frames.page_buffer.pages().saturating_sub(staged),
+            self.residency.cache.held_bytes() / PAGE,
         );
         let split = match share {
             Share::Bytes(_) => split,
@@ -175,13 +184,13 @@ impl Pager {
         };
         let limits = split.next(Split { page_buffer, object_cache }, held);
         // The cache first: memory of its free slabs goes back before the page buffer may use it.
-        self.cache.set_limit(limits.object_cache * PAGE);
+        self.residency.cache.set_limit(limits.object_cache * PAGE);
         self.note_limits(limits);
-        self.frames.page_buffer.set_limit(limits.page_buffer);
-        self.frames.page_buffer.unreserve(staged);
-        self.budget.unstage(staged);
-        let ghost = replacement::ghost_length(self.cache.objects());
-        self.ownership.descriptors.ghost.grow(ghost);
+        self.residency.frames.page_buffer.set_limit(limits.page_buffer);
+        self.residency.frames.page_buffer.unreserve(staged);
+        self.residency.staging.unstage(staged);
+        let ghost = replacement::ghost_length(self.residency.cache.objects());
+        self.residency.ownership.descriptors.ghost.grow(ghost);
         limits != split
     }
 
@@ -202,8 +211,10 @@ impl Pager {
     /// A snapshot.
     pub fn idle_pages(&self) -> usize {
         let part = self.balancer.part();
-        let reach = self.frames.page_buffer.idle() << 16;
-        let cache = (self.cache.limit().saturating_sub(self.cache.held_bytes()) / PAGE) << 16;
+        let reach = self.residency.frames.page_buffer.idle() << 16;
+        let cache =
+            (self.residency.cache.limit().saturating_sub(self.residency.cache.held_bytes()) / PAGE)
+                << 16;
         (reach / part.max(1)).min(cache / ((1 << 16) - part).max(1))
     }
 
@@ -211,7 +222,7 @@ impl Pager {
     /// more can leave now. The page buffer's way is eviction.
     pub fn trim_cache(&self, moves: &mut Moves) -> bool {
         let _passage = self.gate.enter(Level::Mover);
-        while self.cache.is_over_limit() {
+        while self.residency.cache.is_over_limit() {
             if !matches!(self.reclaim(BATCH_MAX, moves), Ok(true)) {
                 return false;
             }
@@ -221,23 +232,26 @@ impl Pager {
 
     /// How much each side of the border holds.
     fn shares(&self) -> Shares {
-        let page_buffer = &self.frames.page_buffer;
+        let page_buffer = &self.residency.frames.page_buffer;
         // With an object on every page, a resident page may have a page table to itself.
-        let page_tables = self.frames.ranges.page_table_bytes() / page_buffer.pages().max(1);
-        let cached = self.cache.objects().max(1);
+        let page_tables =
+            self.residency.frames.ranges.page_table_bytes() / page_buffer.pages().max(1);
+        let cached = self.residency.cache.objects().max(1);
         Shares {
             page_buffer_bytes: page_buffer.limit() * (PAGE + page_tables),
-            ghost_bytes: self.ownership.descriptors.ghost.recent()
-                * (self.cache.held_bytes() / cached),
+            ghost_bytes: self.residency.ownership.descriptors.ghost.recent()
+                * (self.residency.cache.held_bytes() / cached),
         }
     }
 
     /// Traces limits that are about to be set, if they are others than before.
     fn note_limits(&self, limits: Split) {
         let pages = |count| PageNo(u32::try_from(count).unwrap_or(u32::MAX));
-        if self.trace.is_on() && self.frames.page_buffer.limit() != limits.page_buffer {
-            self.trace.note(Happened::PageBuffer, pages(limits.page_buffer), 0);
-            self.trace.note(Happened::Cache, pages(limits.object_cache), 0);
+        if self.residency.trace.is_on()
+            && self.residency.frames.page_buffer.limit() != limits.page_buffer
+        {
+            self.residency.trace.note(Happened::PageBuffer, pages(limits.page_buffer), 0);
+            self.residency.trace.note(Happened::Cache, pages(limits.object_cache), 0);
         }
     }
 
@@ -253,8 +267,8 @@ impl Pager {
             FaultKind::Stored => Happened::Stored,
             FaultKind::Waited => return,
         };
-        let page = self.frames.page_at(address & !(PAGE - 1));
-        self.trace.note_fault(happened, page, report.passed, (start_ns, ns));
+        let page = self.residency.frames.page_at(address & !(PAGE - 1));
+        self.residency.trace.note_fault(happened, page, report.passed, (start_ns, ns));
     }
 
     /// How many workers should evict; all but the first only help.
@@ -266,8 +280,8 @@ impl Pager {
     /// call, and spare slots: who still writes gets another one.
     pub fn trim(&self) {
         let _passage = self.gate.enter(Level::Mover);
-        self.cache.end_spares();
-        for staging in self.staging.all() {
+        self.residency.cache.end_spares();
+        for staging in self.residency.staging.all() {
             staging.trim();
         }
         handler_stack::trim();
@@ -276,7 +290,7 @@ impl Pager {
     /// Whether a later `trim` may give something back.
     pub fn is_touched(&self) -> bool {
         handler_stack::is_touched()
-            || self.cache.has_spares()
-            || self.staging.all().map(Staging::is_touched).contains(&true)
+            || self.residency.cache.has_spares()
+            || self.residency.staging.all().map(Staging::is_touched).contains(&true)
     }
 }

@@ -27,23 +27,23 @@ impl Pager {
     /// Pages of the object table that have changed leave RAM to this device from now on, which is
     /// this process's own. While no thread moves an object.
     pub fn add_table_file(&self, device: Box<dyn Device>) {
-        self.ownership.table.add_file(self.store.table_file(device));
+        self.residency.ownership.table.add_file(self.residency.store.table_file(device));
     }
 
     /// What pages of the object table went in and out.
     pub fn table_traffic(&self) -> TableTraffic {
-        self.ownership.table.traffic()
+        self.residency.ownership.table.traffic()
     }
 
     /// Whether too much of the table is in RAM.
     pub(crate) fn has_table_excess(&self) -> bool {
-        self.ownership.table.excess() > 0
+        self.residency.ownership.table.excess() > 0
     }
 
     /// Makes room if much too much of the table is in RAM. Outside of the gate.
     #[inline]
     pub(crate) fn limit_table(&self, moves: &mut Moves) {
-        if self.ownership.table.excess() > SLACK {
+        if self.residency.ownership.table.excess() > SLACK {
             let _passage = self.gate.enter(Level::Mover);
             self.make_table_room(moves);
         }
@@ -52,8 +52,8 @@ impl Pager {
     /// As `limit_table`, inside of the gate.
     #[inline]
     pub(crate) fn limit_table_inside(&self) {
-        if self.ownership.table.excess() > SLACK {
-            self.ownership.table.evict(self.frames.zapper());
+        if self.residency.ownership.table.excess() > SLACK {
+            self.residency.ownership.table.evict(self.residency.frames.zapper());
         }
     }
 
@@ -62,7 +62,7 @@ impl Pager {
     #[cold]
     pub(crate) fn make_table_room(&self, moves: &mut Moves) -> bool {
         for _ in 0..ROUNDS {
-            let left = self.ownership.table.evict(self.frames.zapper());
+            let left = self.residency.ownership.table.evict(self.residency.frames.zapper());
             if left > 0 || !self.has_table_excess() {
                 return true;
             }

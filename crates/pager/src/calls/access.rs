@@ -14,8 +14,9 @@
 
 use deepheap_heap::PageNo;
 use deepheap_policy::replacement;
+use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{
-    CameBy, Descriptor, DescriptorId, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH,
+    CameBy, DescriptorId, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH,
 };
 use deepheap_residency::promises::NoPromise;
 use deepheap_residency::staging::{CALL_PIECES, StagingBuffer};
@@ -24,7 +25,6 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
-use crate::budget::balancer::Balancer;
 use crate::counters::Counted;
 use crate::fault::flight::{Flight, Landed};
 use crate::fault::install::page_at;
@@ -120,7 +120,7 @@ struct Call<'a> {
     operation: Operation,
     pieces: &'a [Piece],
     buffer: &'a AccessBuffer<'a>,
-    slots: [Option<u32>; CALL_PIECES],
+    slots: [Option<Slot<'a>>; CALL_PIECES],
     /// The objects to be read, and for which piece each.
     flight: Flight<CALL_PIECES>,
     piece_of: [u8; CALL_PIECES],
@@ -129,6 +129,12 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Gives back the slot that was taken for the piece, if it has no room for so many bytes: those
+    /// of the object, which is owned now. The page may hold another one by now, of another size.
+    fn drop_small_slot(&mut self, index: usize, bytes: usize) {
+        drop(self.slots[index].take_if(|slot| slot.bytes() < bytes));
+    }
+
     fn fail(&mut self, piece: usize, reason: AccessReason) {
         if self.failed.is_none_or(|failed| piece < failed.piece) {
             self.failed = Some(AccessError { piece, reason });
@@ -139,7 +145,7 @@ impl Call<'_> {
 impl Pager {
     /// A buffer for `access`. The fault path never takes one, so the holder may fault.
     pub fn access_buffer(&self) -> AccessBuffer<'_> {
-        AccessBuffer(self.staging.access.take())
+        AccessBuffer(self.residency.staging.access.take())
     }
 
     /// Does `operation` with up to `CALL_PIECES` pieces. Blocks all signals meanwhile.
@@ -158,15 +164,14 @@ impl Pager {
         self.limit_table(moves);
         let _passage = self.gate.enter(Level::Mover);
         let (good, bad) = self.good_pieces(pieces);
-        let (slots, piece_of) = ([None; CALL_PIECES], [0; CALL_PIECES]);
+        let (slots, piece_of) = ([const { None }; CALL_PIECES], [0; CALL_PIECES]);
         let (pieces, flight) = (&pieces[..good], Flight::new());
         let mut call = Call { operation, pieces, buffer, slots, flight, piece_of, failed: bad };
         self.access_call(&mut call, moves);
-        for slot in call.slots.into_iter().flatten() {
-            self.cache.give_back(slot);
-        }
+        let failed = call.failed;
+        drop(call);
         self.signal_eviction();
-        call.failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(()), Err)
     }
 
     /// Sets the reuse count of the object of a page, up to `REUSE_MAX`, or to `ONCE`. A hint.
@@ -174,9 +179,9 @@ impl Pager {
         let Some(page) = self.managed_page(address) else { return };
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        if let Some(Place::Cached(id) | Place::Busy(id)) = self.ownership.peek(page) {
+        if let Some(Place::Cached(id) | Place::Busy(id)) = self.residency.ownership.peek(page) {
             // The object may have left meanwhile: then the policy misjudges another one a little.
-            self.ownership.descriptor(id).set_reuse(reuse);
+            self.residency.ownership.descriptor(id).set_reuse(reuse);
         }
     }
 
@@ -198,11 +203,11 @@ impl Pager {
     /// Where a piece begins in the object of its page, from the first kept byte on; None if it is
     /// not within the object.
     pub(crate) fn offset_in_object(&self, page: PageNo, piece: Piece) -> Option<usize> {
-        let offset = (piece.address % PAGE).checked_sub(self.heap.kept_offset(page))?;
-        (offset + piece.length <= self.kept_bytes(page)).then_some(offset)
+        let offset = (piece.address % PAGE).checked_sub(self.residency.heap.kept_offset(page))?;
+        (offset + piece.length <= self.residency.kept_bytes(page)).then_some(offset)
     }
 
-    fn access_call(&self, call: &mut Call<'_>, moves: &mut Moves) {
+    fn access_call<'a>(&'a self, call: &mut Call<'a>, moves: &mut Moves) {
         let count = call.pieces.len();
         let bulk = match call.operation {
             Operation::Write => self.write_in_bulk(call.pieces, call.buffer, moves),
@@ -212,7 +217,7 @@ impl Pager {
         // Take slots first, while nothing is owned: reclaim may wait for the log. A piece without a
         // slot is done now if it needs none, and later otherwise.
         for index in 0..count {
-            let page = self.frames.page_at(call.pieces[index].address);
+            let page = self.residency.frames.page_at(call.pieces[index].address);
             if !is_done(index) && self.wants_slot(call.operation, page) {
                 call.slots[index] = self.slot_for(page, moves).unwrap_or(None);
             }
@@ -244,13 +249,14 @@ impl Pager {
 
     /// Whether a piece of the page will need a cache slot, as things stand.
     fn wants_slot(&self, operation: Operation, page: PageNo) -> bool {
-        match self.ownership.place(page) {
+        match self.residency.ownership.place(page) {
             Place::Zero => operation == Operation::Write,
             Place::Stored(_) => true,
             // What is written lies there as it is. The descriptor may be another object's by now:
             // a hint.
             Place::Cached(id) => {
-                operation == Operation::Write && self.ownership.descriptor(id).has(Flag::Compressed)
+                operation == Operation::Write
+                    && self.residency.ownership.descriptor(id).has(Flag::Compressed)
             }
             Place::Busy(_) | Place::Lost => false,
         }
@@ -261,11 +267,11 @@ impl Pager {
         &self,
         page: PageNo,
         moves: &mut Moves,
-    ) -> Result<Option<u32>, StoreError> {
-        let bytes = self.kept_bytes(page);
+    ) -> Result<Option<Slot<'_>>, StoreError> {
+        let bytes = self.residency.kept_bytes(page);
         const LOOKS_MAX: usize = 64;
         for _ in 0..LOOKS_MAX {
-            if let Some(slot) = self.cache.take(bytes) {
+            if let Some(slot) = self.residency.cache.take(bytes) {
                 return Ok(Some(slot));
             }
             if !self.reclaim(RECLAIM_OBJECTS, moves)? {
@@ -280,9 +286,9 @@ impl Pager {
     /// Does the piece at once if that needs no read from the device; otherwise claims its object
     /// for reading.
     fn begin_piece(&self, call: &mut Call<'_>, index: usize) -> Begun {
-        let page = self.frames.page_at(call.pieces[index].address);
+        let page = self.residency.frames.page_at(call.pieces[index].address);
         loop {
-            let found = self.ownership.look(page);
+            let found = self.residency.ownership.look(page);
             if matches!(call.operation, Operation::Fetch(_)) && !matches!(found, Found::Stored(_)) {
                 return Ok(Progress::Done); // in DRAM, on its way there, or nowhere
             }
@@ -302,9 +308,11 @@ impl Pager {
                 Found::Lost => Err(StoreError::Io(Errno::EIO)),
                 Found::OnItsWay(_) => Ok(Progress::Later),
                 Found::Resident(_) => {
-                    let Some(pinned) = self.ownership.try_pin(page, Pin::Call) else { continue };
+                    let Some(pinned) = self.residency.ownership.try_pin(page, Pin::Call) else {
+                        continue;
+                    };
                     self.copy_piece(call, index, self.resident_bytes(page));
-                    self.ownership.descriptor(pinned).drop_pin(Pin::Call);
+                    self.residency.ownership.descriptor(pinned).drop_pin(Pin::Call);
                     Ok(Progress::Done)
                 }
             };
@@ -316,20 +324,21 @@ impl Pager {
 
     /// Writes the first bytes of an object, in a slot.
     fn write_fresh(&self, call: &mut Call<'_>, index: usize, page: PageNo) -> Begun {
-        if call.slots[index].is_none() || !self.try_promise(page) {
+        if call.slots[index].is_none() {
             return Ok(Progress::Later);
         }
-        let Some(owned) = self.ownership.claim_fresh(page) else {
-            self.end_promise(page);
+        let Some(promise) = self.residency.try_promise(page) else { return Ok(Progress::Later) };
+        let Some(owned) = self.residency.claim_promised(promise) else {
             return Ok(Progress::Changed);
         };
-        let Some(slot) = self.fitting_slot(call, index, self.kept_bytes(page)) else {
-            self.end_as_zero(owned);
+        call.drop_small_slot(index, self.residency.kept_bytes(page));
+        let Some(slot) = call.slots[index].take() else {
+            self.residency.to_zero(owned);
             return Ok(Progress::Later);
         };
         // SAFETY: the slot is ours alone.
-        if let Err(errno) = unsafe { self.read_fresh(page, self.cache.address(slot)) } {
-            self.end_as_zero(owned);
+        if let Err(errno) = unsafe { self.read_fresh(page, slot.address()) } {
+            self.residency.to_zero(owned);
             return Err(StoreError::Io(errno));
         }
         self.sources.take(page);
@@ -339,11 +348,13 @@ impl Pager {
 
     /// Reads a page that may be a file's. It stays `Zero`, so it needs no promise.
     fn read_file(&self, call: &Call<'_>, index: usize, page: PageNo) -> Begun {
-        let staging = self.take_staging(PAGE);
-        let Some(owned) = self.ownership.claim_fresh(page) else { return Ok(Progress::Changed) };
+        let staging = self.residency.take_staging(PAGE);
+        let Some(owned) = self.residency.ownership.claim_fresh(page) else {
+            return Ok(Progress::Changed);
+        };
         // SAFETY: the staging page is ours alone.
         let read = unsafe { self.read_fresh(page, staging.address()) };
-        self.ownership.zero(owned);
+        self.residency.ownership.zero(owned);
         read.map_err(StoreError::Io)?;
         self.copy_piece(call, index, staging.address());
         Ok(Progress::Done)
@@ -357,43 +368,45 @@ impl Pager {
         page: PageNo,
         id: DescriptorId,
     ) -> Begun {
-        let Some(owned) = self.ownership.claim_cached(page, id) else {
+        let Some(owned) = self.residency.ownership.claim_cached(page, id) else {
             return Ok(Progress::Changed);
         };
-        let descriptor = self.ownership.of(&owned);
+        let descriptor = self.residency.ownership.of(&owned);
         let mut progress = Ok(Progress::Done);
         match descriptor.has(Flag::Compressed) {
             true => progress = self.do_compressed(call, index, &owned),
-            false => self.copy_in_slot(call, index, &owned, descriptor.slot()),
+            false => {
+                let object = self.residency.cache.address(descriptor.slot());
+                self.copy_in_slot(call, index, &owned, object);
+            }
         }
         if call.operation == Operation::Write {
-            self.cache.provide_spare(descriptor.slot()); // for the next write
+            self.residency.cache.provide_spare(descriptor.slot()); // for the next write
         }
         descriptor.set_reuse(replacement::touched(descriptor.reuse()));
-        self.ownership.cached(owned);
+        self.residency.ownership.cached(owned);
         progress
     }
 
     /// Does the piece of an owned object that lies compressed in its slot. A write needs the
     /// piece's own slot, where the object lies as it is from then on.
     fn do_compressed(&self, call: &mut Call<'_>, index: usize, owned: &Owned) -> Begun {
-        let descriptor = self.ownership.of(owned);
+        let descriptor = self.residency.ownership.of(owned);
         if call.operation != Operation::Write {
-            let staging = self.take_staging(PAGE);
+            let staging = self.residency.take_staging(PAGE);
             // SAFETY: the staging page is ours alone.
             self.unpress(owned, unsafe { page_at(staging.address()) })?;
             self.copy_piece(call, index, staging.address());
             return Ok(Progress::Done);
         }
-        let Some(slot) = self.fitting_slot(call, index, PAGE) else { return Ok(Progress::Later) };
+        call.drop_small_slot(index, PAGE);
+        let Some(slot) = call.slots[index].take() else { return Ok(Progress::Later) };
+        let page = slot.address();
         // SAFETY: the slot is ours alone and a page long.
-        self.unpress(owned, unsafe { page_at(self.cache.address(slot)) })?;
-        call.slots[index] = None;
-        self.cache.give_back(descriptor.slot());
-        descriptor.set_slot(slot);
+        self.unpress(owned, unsafe { page_at(page) })?;
+        drop(self.residency.change_slot(owned, slot));
         descriptor.set(Flag::Compressed, false);
-        self.cache.set_owner(slot, owned.id());
-        self.copy_in_slot(call, index, owned, slot);
+        self.copy_in_slot(call, index, owned, page);
         Ok(Progress::Done)
     }
 
@@ -405,23 +418,24 @@ impl Pager {
         page: PageNo,
         block: Block,
     ) -> Progress {
-        let slot = call.slots[index];
+        let had_slot = call.slots[index].is_some();
         match call.operation {
-            Operation::Write if slot.is_none() => return Progress::Later,
-            Operation::Fetch(_) if slot.is_none() => return Progress::Done, // it is a wish
+            Operation::Write if !had_slot => return Progress::Later,
+            Operation::Fetch(_) if !had_slot => return Progress::Done, // it is a wish
             _ => {}
         }
-        let Some(owned) = self.ownership.claim_stored(page, block) else {
+        let Some(owned) = self.residency.ownership.claim_stored(page, block) else {
             return Progress::Changed;
         };
-        let kept = self.kept_bytes(page);
-        if self.fitting_slot(call, index, kept) != slot {
-            self.ownership.stored(owned, block);
+        let kept = self.residency.kept_bytes(page);
+        call.drop_small_slot(index, kept);
+        if had_slot && call.slots[index].is_none() {
+            self.residency.ownership.stored(owned, block);
             return Progress::Changed;
         }
         if call.operation == Operation::Write
             && call.pieces[index].length == kept
-            && let Some(slot) = slot
+            && let Some(slot) = call.slots[index].take()
         {
             self.finish_piece(call, index, owned, slot);
             return Progress::Done;
@@ -441,19 +455,8 @@ impl Pager {
             return unsafe { self.sources.read(page, 1, into) };
         }
         // SAFETY: the caller's promise.
-        unsafe { into.write_bytes(0, self.kept_bytes(page)) };
+        unsafe { into.write_bytes(0, self.residency.kept_bytes(page)) };
         Ok(())
-    }
-
-    /// The slot that was taken for the piece, if it has room for so many bytes: those of the
-    /// object, which is owned now. The page may hold another one by now, of another size. If not,
-    /// gives the slot back.
-    fn fitting_slot(&self, call: &mut Call<'_>, index: usize, bytes: usize) -> Option<u32> {
-        let small = call.slots[index].take_if(|slot| self.cache.slot_bytes(*slot) < bytes);
-        if let Some(slot) = small {
-            self.cache.give_back(slot);
-        }
-        call.slots[index]
     }
 
     /// Reads all claimed objects at once, and does their pieces.
@@ -473,7 +476,7 @@ impl Pager {
             let done =
                 landed.and_then(|landed| self.do_landed(call, piece, &mut flight, at, landed));
             if let Err(error) = done {
-                self.ownership.stored(flight.take(at), block);
+                self.residency.ownership.stored(flight.take(at), block);
                 call.fail(piece, AccessReason::Unreadable(error));
             }
         }
@@ -492,27 +495,27 @@ impl Pager {
         // What is only fetched stays compressed, in a slot of that size.
         if let Landed::Compressed(bytes) = landed
             && let Operation::Fetch(_) = call.operation
-            && let Some(slot) = self.cache.take_compressed(bytes)
+            && let Some(slot) = self.residency.cache.take_compressed(bytes)
         {
             let owned = flight.take(at);
-            self.ownership.of(&owned).set(Flag::Compressed, true);
+            self.residency.ownership.of(&owned).set(Flag::Compressed, true);
             self.finish_fetch(call, owned, slot);
             return Ok(());
         }
-        let slot = call.slots[index].map(|slot| (slot, self.cache.address(slot)));
+        let slot = call.slots[index].take();
         let staging;
-        let object = match (landed, slot) {
+        let object = match (landed, slot.as_ref().map(Slot::address)) {
             (Landed::Plain(object), None) => object.as_ptr().cast_mut(),
-            (Landed::Plain(object), Some((_, to))) => {
+            (Landed::Plain(object), Some(to)) => {
                 // SAFETY: the slot is ours alone and has room for the object.
                 unsafe { to.copy_from_nonoverlapping(object.as_ptr(), object.len()) };
                 to
             }
             (Landed::Compressed(_), None) => {
-                staging = self.take_staging(PAGE);
+                staging = self.residency.take_staging(PAGE);
                 staging.address()
             }
-            (Landed::Compressed(_), Some((_, to))) => to,
+            (Landed::Compressed(_), Some(to)) => to,
         };
         if let Landed::Compressed(_) = landed {
             // SAFETY: the staging page is ours alone, or the slot, which fits the object: a page.
@@ -520,10 +523,10 @@ impl Pager {
         }
         let (block, owned) = (flight.block(at), flight.take(at));
         match slot {
-            Some((slot, _)) => self.finish_piece(call, index, owned, slot),
+            Some(slot) => self.finish_piece(call, index, owned, slot),
             None => {
                 self.copy_piece(call, index, object);
-                self.ownership.stored(owned, block);
+                self.residency.ownership.stored(owned, block);
             }
         }
         Ok(())
@@ -531,44 +534,44 @@ impl Pager {
 
     /// The owned object's bytes are in the slot of the piece: does the piece there, and publishes
     /// the object as cached.
-    fn finish_piece(&self, call: &mut Call<'_>, index: usize, owned: Owned, slot: u32) {
-        call.slots[index] = None;
-        self.copy_in_slot(call, index, &owned, slot);
+    fn finish_piece(&self, call: &Call<'_>, index: usize, owned: Owned, slot: Slot<'_>) {
+        self.copy_in_slot(call, index, &owned, slot.address());
         self.finish_fetch(call, owned, slot);
     }
 
     /// Publishes an owned object, which is in the slot, as cached.
-    fn finish_fetch(&self, call: &Call<'_>, owned: Owned, slot: u32) {
-        let mut note: fn(&Balancer, &Descriptor) = Balancer::arrives;
+    fn finish_fetch(&self, call: &Call<'_>, owned: Owned, slot: Slot<'_>) {
+        let descriptor = self.residency.ownership.of(&owned);
+        self.balancer.arrives(descriptor);
         if let Operation::Fetch(came_by) = call.operation {
-            self.ownership.of(&owned).set_came_by(came_by);
+            descriptor.set_came_by(came_by);
             match came_by {
-                CameBy::Neighbour => note = Balancer::leaves,
+                CameBy::Neighbour => self.balancer.leaves(descriptor),
                 CameBy::Trail => self.count(Counted::TrailBrought, 1),
                 CameBy::Itself | CameBy::Scan | CameBy::Followed => {}
             }
         }
-        self.put_in_cache(owned, slot, note);
+        self.residency.to_cached(owned, slot);
     }
 
-    /// Does the piece in the slot of the owned object. What is written counts as changed: the hash
-    /// that would show whether it is costs more than most writes.
-    fn copy_in_slot(&self, call: &Call<'_>, index: usize, owned: &Owned, slot: u32) {
-        self.copy_piece(call, index, self.cache.address(slot));
+    /// Does the piece in the slot of the owned object, which begins at `object`. What is written
+    /// counts as changed: the hash that would show whether it is costs more than most writes.
+    fn copy_in_slot(&self, call: &Call<'_>, index: usize, owned: &Owned, object: *mut u8) {
+        self.copy_piece(call, index, object);
         if call.operation == Operation::Write {
-            self.drop_backing(owned);
-            self.ownership.of(owned).set_hash(UNKNOWN_HASH);
+            self.residency.drop_backing(owned);
+            self.residency.ownership.of(owned).set_hash(UNKNOWN_HASH);
         }
     }
 
     /// Copies the piece's bytes between the buffer and the object, whose first byte is at `object`.
     fn copy_piece(&self, call: &Call<'_>, index: usize, object: *mut u8) {
         let Piece { address, length } = call.pieces[index];
-        let (page, bytes) = (self.frames.page_at(address), call.buffer.bytes(index));
+        let (page, bytes) = (self.residency.frames.page_at(address), call.buffer.bytes(index));
         // SAFETY: the object is owned, or pinned, by the caller, and the piece lies in it (and on
         // one page); the buffer's page is this thread's.
         unsafe {
-            let object = object.add(address % PAGE - self.heap.kept_offset(page));
+            let object = object.add(address % PAGE - self.residency.heap.kept_offset(page));
             match call.operation {
                 Operation::Read => bytes.copy_from_nonoverlapping(object, length),
                 Operation::Write => object.copy_from_nonoverlapping(bytes, length),
@@ -578,13 +581,13 @@ impl Pager {
     }
 
     /// Does one piece that had to wait. Owns nothing while it waits.
-    fn do_alone(
-        &self,
-        call: &mut Call<'_>,
+    fn do_alone<'a>(
+        &'a self,
+        call: &mut Call<'a>,
         index: usize,
         moves: &mut Moves,
     ) -> Result<(), AccessReason> {
-        let page = self.frames.page_at(call.pieces[index].address);
+        let page = self.residency.frames.page_at(call.pieces[index].address);
         loop {
             if call.slots[index].is_none() && self.wants_slot(call.operation, page) {
                 call.slots[index] = match self.slot_for(page, moves) {
@@ -599,11 +602,11 @@ impl Pager {
                     self.read_pieces(call);
                     return Ok(());
                 }
-                Progress::Later | Progress::Changed => match self.ownership.look(page) {
-                    Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Progress::Later | Progress::Changed => match self.residency.ownership.look(page) {
+                    Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
                     // Have a promise at hand.
-                    Found::Zero => match self.promise(page) {
-                        Ok(()) => self.end_promise(page),
+                    Found::Zero => match self.residency.promise(page) {
+                        Ok(promise) => drop(promise),
                         Err(NoPromise::Store(error)) => return Err(AccessReason::NoRoom(error)),
                         Err(NoPromise::Tables) => {
                             return Err(AccessReason::NoRoom(StoreError::Full));

@@ -40,7 +40,7 @@ impl Pager {
             if writer.as_ref().is_none_or(|writer| writer.room() == 0) {
                 drop(writer.take());
                 // If there is no writer, the ordinary way meets the same error and reports it.
-                writer = self.fresh_writer(&self.store).ok();
+                writer = self.fresh_writer(&self.residency.store).ok();
             }
             let Some(writer) = &mut writer else { break };
             done |= self.append_block(pieces, first..end, buffer, writer, moves);
@@ -52,14 +52,14 @@ impl Pager {
     /// Whether a call is part of a bulk write of fresh objects for which the cache has no room.
     fn is_bulk(&self, pieces: &[Piece]) -> bool {
         let fresh = |piece: &Piece| {
-            let page = self.frames.page_at(piece.address);
-            piece.length == self.kept_bytes(page)
-                && self.is_packed(page)
-                && self.ownership.place(page) == Place::Zero
+            let page = self.residency.frames.page_at(piece.address);
+            piece.length == self.residency.kept_bytes(page)
+                && self.residency.is_packed(page)
+                && self.residency.ownership.place(page) == Place::Zero
         };
         // In order, so that no object comes twice.
         pieces.len() == CALL_PIECES
-            && self.cache.is_full()
+            && self.residency.cache.is_full()
             && pieces.is_sorted_by(|one, next| one.address / PAGE < next.address / PAGE)
             && pieces.iter().all(fresh)
     }
@@ -73,24 +73,24 @@ impl Pager {
         writer: &mut Writer<'_>,
         moves: &mut Moves,
     ) -> Pieces {
-        let mut staging = self.take_staging(PAGE);
+        let mut staging = self.residency.take_staging(PAGE);
         let mut builder = Builder::new(staging.page(), Content::Objects);
-        let mut objects = OwnedList::<CALL_PIECES>::new();
+        let mut objects = OwnedList::<CALL_PIECES>::empty();
         let mut done = 0;
         for at in which {
-            let page = self.frames.page_at(pieces[at].address);
+            let page = self.residency.frames.page_at(pieces[at].address);
             // Packed objects have their promise since they were allocated.
-            debug_assert!(!self.promises.covers(page));
-            let Some(owned) = self.ownership.claim_fresh(page) else { continue };
+            debug_assert!(!self.residency.promises.covers(page));
+            let Some(owned) = self.residency.ownership.claim_fresh(page) else { continue };
             let bytes = pieces[at].length;
             // The page may hold another object by now, of another size.
-            let fits = self.kept_bytes(page) == bytes && builder.fits(bytes);
+            let fits = self.residency.kept_bytes(page) == bytes && builder.fits(bytes);
             // SAFETY: the piece's page of the buffer, which is this thread's alone.
             let object = unsafe { core::slice::from_raw_parts(buffer.bytes(at), bytes) };
             let is_zero = object.iter().all(|&byte| byte == 0);
             done |= Pieces::from(fits) << at;
             if is_zero || !fits {
-                self.end_as_zero(owned);
+                self.residency.to_zero(owned);
                 continue;
             }
             builder.push(page, object);
@@ -102,9 +102,9 @@ impl Pager {
             for index in 0..count {
                 let owned = objects.take(index);
                 // As if it had left the cache just now.
-                let page = self.ownership.of(&owned).page();
-                self.ownership.descriptors.ghost.insert(page.0, Queue::Small);
-                self.ownership.stored(owned, block);
+                let page = self.residency.ownership.of(&owned).page();
+                self.residency.ownership.descriptors.ghost.insert(page.0, Queue::Small);
+                self.residency.ownership.stored(owned, block);
             }
             moves.reclaimed_dirty += count as u32;
         }

@@ -62,7 +62,7 @@ impl Pager {
             _ => return Direct::Refused,
         };
         for _ in 0..TRIES {
-            let seen = match self.ownership.glimpse(page) {
+            let seen = match self.residency.ownership.glimpse(page) {
                 // Maybe a file's: only an owner knows.
                 Glimpse::Zero if self.sources.cover(page, 1) => return Direct::Refused,
                 Glimpse::Zero => {
@@ -74,16 +74,18 @@ impl Pager {
                 Glimpse::Resident => return Direct::Mapped,
                 Glimpse::Away => return Direct::Refused,
             };
-            let descriptor = self.ownership.descriptor(seen.id());
+            let descriptor = self.residency.ownership.descriptor(seen.id());
             if descriptor.has(Flag::Compressed) {
                 return Direct::Refused;
             }
-            let Some(slot) = self.cache.glimpse(seen.slot(), offset + length) else { continue };
+            let Some(slot) = self.residency.cache.glimpse(seen.slot(), offset + length) else {
+                continue;
+            };
             // SAFETY: the caller's promise; slabs stay mapped, and what is wrong is thrown away.
             if !unsafe { byte_copy::copy(to, slot.add(offset), length) } {
                 return Direct::Refused;
             }
-            if self.ownership.is_current(seen) {
+            if self.residency.ownership.is_current(seen) {
                 touch(descriptor);
                 return Direct::Done;
             }
@@ -97,18 +99,18 @@ impl Pager {
     /// `from` holds the piece's bytes.
     pub unsafe fn write_directly(&self, piece: Piece, from: *const u8) -> Direct {
         let Some(page) = self.managed_page(piece.address) else { return Direct::Refused };
-        let kept = self.kept_bytes(page);
+        let kept = self.residency.kept_bytes(page);
         let offset = match self.offset_in_object(page, piece) {
             Some(offset) if !self.plain_spans.any() => offset,
             _ => return Direct::Refused,
         };
         for _ in 0..TRIES {
-            let seen = match self.ownership.glimpse(page) {
+            let seen = match self.residency.ownership.glimpse(page) {
                 Glimpse::Cached(seen) => seen,
                 Glimpse::Resident => return Direct::Mapped,
                 Glimpse::Zero | Glimpse::Away => return Direct::Refused,
             };
-            let descriptor = self.ownership.descriptor(seen.id());
+            let descriptor = self.residency.ownership.descriptor(seen.id());
             // An object with a stored copy has to be owned, to give that up. If one gets a copy
             // from now on, the exchange fails.
             if descriptor.has(Flag::Compressed)
@@ -117,8 +119,8 @@ impl Pager {
             {
                 return Direct::Refused;
             }
-            let Some(slot) = self.cache.glimpse(seen.slot(), kept) else { continue };
-            let Some(spare) = self.cache.take_spare(seen.slot(), kept) else {
+            let Some(slot) = self.residency.cache.glimpse(seen.slot(), kept) else { continue };
+            let Some(spare) = self.residency.cache.take_spare(seen.slot(), kept) else {
                 return Direct::Refused;
             };
             // SAFETY: the caller's promise; the spare has room for the object.
@@ -152,7 +154,7 @@ impl Pager {
         piece: core::ops::Range<usize>,
         from: *const u8,
     ) -> bool {
-        let to = self.cache.address(spare);
+        let to = self.residency.cache.address(spare);
         let (offset, end) = (piece.start, piece.end);
         // SAFETY: the caller's promise; if the slot holds something else by now, the exchange fails
         // and the spare is a spare as before.
@@ -165,14 +167,14 @@ impl Pager {
 
     fn change_slot(&self, seen: Seen, spare: u32) -> bool {
         // Before the exchange: from then on the slot may be looked at by who empties its slab.
-        self.cache.set_owner(spare, seen.id());
-        self.ownership.exchange_slot(seen, spare)
+        self.residency.cache.set_owner(spare, seen.id());
+        self.residency.ownership.exchange_slot(seen, spare)
     }
 
     /// Keeps a slot as this thread's spare, or gives it back: a signal handler, or a thread of the
     /// same lane, may have brought another one meanwhile.
     fn keep_spare(&self, slot: u32) {
-        if !self.cache.keep_spare(slot) {
+        if !self.residency.cache.keep_spare(slot) {
             self.return_spare(slot);
         }
     }
@@ -181,7 +183,7 @@ impl Pager {
     fn return_spare(&self, slot: u32) {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
-        self.cache.end_spare(slot);
+        self.residency.cache.end_spare(slot);
     }
 }
 

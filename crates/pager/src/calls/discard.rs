@@ -38,22 +38,22 @@ impl Pager {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         // Pages of spans that were not taken over yet are `Zero` in the table, but may be present.
-        let mut resident = self.plain_spans.any() && !self.heap.is_object_page(run.first);
-        let mut owned = OwnedList::<BATCH_MAX>::new();
+        let mut resident = self.plain_spans.any() && !self.residency.heap.is_object_page(run.first);
+        let mut owned = OwnedList::<BATCH_MAX>::empty();
         let run_end = run.first.0 as usize + run.pages;
         let mut next = run.first.0 as usize;
         // Much of a long run may never have been touched.
-        while let Some(start) = self.ownership.table.next_object(next, run_end) {
+        while let Some(start) = self.residency.ownership.table.next_object(next, run_end) {
             let end = (start + BATCH_MAX).min(run_end);
             for page in start..end {
                 let page = PageNo(page as u32);
                 if let Some(one) = self.end_or_claim(page, zap) {
                     owned.push(one);
-                } else if matches!(self.ownership.place(page), Place::Busy(_)) {
+                } else if matches!(self.residency.ownership.place(page), Place::Busy(_)) {
                     resident = true;
                 }
             }
-            if owned.len() > 0 {
+            if !owned.is_empty() {
                 resident |= !self.zap_owned(&mut owned);
             }
             next = end;
@@ -68,7 +68,7 @@ impl Pager {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         for &page in pages {
-            if let Place::Stored(block) = self.ownership.place(page) {
+            if let Place::Stored(block) = self.residency.ownership.place(page) {
                 self.drop_stored_if_free(page, block);
             }
         }
@@ -78,24 +78,21 @@ impl Pager {
     /// and otherwise only loses its backing block.
     fn end_or_claim(&self, page: PageNo, zap: bool) -> Option<Owned> {
         loop {
-            match self.ownership.look(page) {
+            match self.residency.ownership.look(page) {
                 // Nobody finds it again: neither it nor what comes after it there.
                 Found::Zero | Found::Lost => return None,
                 Found::Stored(block) => {
-                    if self.ownership.end_stored(page, block) {
-                        self.store.retire(block, self.cost_in(block, page));
-                        self.end_promise(page);
+                    if self.residency.stored_to_zero(page, block) {
                         return None;
                     }
                 }
                 Found::Cached(id) => {
-                    if let Some(owned) = self.ownership.claim_cached(page, id) {
-                        self.cache.give_back(self.ownership.of(&owned).slot());
-                        self.end_as_zero(owned);
+                    if let Some(owned) = self.residency.ownership.claim_cached(page, id) {
+                        self.residency.cached_to_zero(owned);
                         return None;
                     }
                 }
-                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
                 Found::Resident(_)
                     if zap
                         && let Some(lanes) = self.lanes_of(page)
@@ -106,12 +103,14 @@ impl Pager {
                     }
                 }
                 Found::Resident(seen) => {
-                    let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
-                    if zap && !self.ownership.of(&owned).is_pinned() {
+                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+                        continue;
+                    };
+                    if zap && !self.residency.ownership.of(&owned).is_pinned() {
                         return Some(owned);
                     }
-                    self.drop_backing(&owned);
-                    self.ownership.put_back(owned);
+                    self.residency.drop_backing(&owned);
+                    self.residency.ownership.put_back(owned);
                     return None;
                 }
             }
@@ -125,8 +124,8 @@ impl Pager {
         let mut ranges = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH_MAX];
         let mut count = 0;
         for index in 0..owned.len() {
-            let page = self.ownership.descriptor(owned.id(index)).page();
-            let address = self.frames.address_of(page);
+            let page = self.residency.ownership.descriptor(owned.id(index)).page();
+            let address = self.residency.frames.address_of(page);
             match ranges[..count].last_mut() {
                 Some(range) if range.iov_base.addr() + range.iov_len == address => {
                     range.iov_len += PAGE;
@@ -140,15 +139,15 @@ impl Pager {
         }
         // SAFETY: the pages lie in managed spans, they are owned here, and nobody needs their
         // bytes.
-        let zapped = unsafe { self.frames.zapper().zap(&ranges[..count]) }.is_ok();
+        let zapped = unsafe { self.residency.frames.zapper().zap(&ranges[..count]) }.is_ok();
         for index in 0..owned.len() {
             let one = owned.take(index);
             if zapped {
-                self.frames.ranges.leave(self.ownership.of(&one).page());
-                self.end_as_zero(one);
-                self.frames.page_buffer.unreserve(1);
+                self.residency.frames.ranges.leave(self.residency.ownership.of(&one).page());
+                self.residency.to_zero(one);
+                self.residency.frames.page_buffer.unreserve(1);
             } else {
-                self.ownership.put_back(one);
+                self.residency.ownership.put_back(one);
             }
         }
         zapped

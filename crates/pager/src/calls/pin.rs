@@ -55,14 +55,15 @@ impl Pager {
     pub(crate) fn has_many_pins(&self) -> bool {
         let call_pins = (self.call_pins.load(Ordering::Relaxed) as isize).max(0) as usize;
         let pins = self.long_pins.load(Ordering::Relaxed) + call_pins;
-        pins > self.frames.page_buffer.limit() / 8
+        pins > self.residency.frames.page_buffer.limit() / 8
     }
 
     /// How much of the page buffer calls may still pin, of a quarter of it: a page that several
     /// have pinned counts several times.
     fn call_pins_left(&self, pins: usize) -> usize {
         // An unpin may be counted before its pin: the hold began when nothing was managed.
-        (self.frames.page_buffer.limit() / 4).saturating_sub((pins as isize).max(0) as usize)
+        (self.residency.frames.page_buffer.limit() / 4)
+            .saturating_sub((pins as isize).max(0) as usize)
     }
 
     fn pin_as(&self, kind: Pin, address: usize, length: usize) {
@@ -78,7 +79,7 @@ impl Pager {
     /// Pins a managed page; false if it does not become resident.
     fn pin_page(&self, page: PageNo, kind: Pin) -> bool {
         for touches in 0..TOUCHES_MAX {
-            if self.ownership.try_pin(page, kind).is_some() {
+            if self.residency.ownership.try_pin(page, kind).is_some() {
                 // A cut closes the gate and then looks at the pins; we pin and then look at the
                 // gate. So one of us sees the other, and no call begins while pages are protected.
                 if kind == Pin::Long || !self.gate.is_closed() {
@@ -88,7 +89,7 @@ impl Pager {
                     }
                     return true;
                 }
-                self.ownership.unpin(page, kind);
+                self.residency.ownership.unpin(page, kind);
                 let _blocked = Blocked::all();
                 drop(self.gate.enter(Level::Mover));
             }
@@ -98,8 +99,8 @@ impl Pager {
             self.touch_page(page);
             // If another thread owns the object while its page is still mapped, the touch does not
             // fault: wait here.
-            if let Some(seen) = self.ownership.seen_on_its_way(page) {
-                self.ownership.wait(seen);
+            if let Some(seen) = self.residency.ownership.seen_on_its_way(page) {
+                self.residency.ownership.wait(seen);
             }
         }
         false
@@ -110,14 +111,14 @@ impl Pager {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         // SAFETY: no fork passes the gate.
-        unsafe { mapping::is_foreign(self.frames.address_of(page) as *mut u8) }
+        unsafe { mapping::is_foreign(self.residency.frames.address_of(page) as *mut u8) }
     }
 
     /// As `pin`, for as long as the program likes. False, and nothing is pinned, if the program's
     /// long pins would be more than half of the page buffer.
     pub fn pin_for_long(&self, address: usize, length: usize) -> bool {
         let pages = self.pages_of(address, length).count();
-        let most = self.frames.page_buffer.limit() / 2;
+        let most = self.residency.frames.page_buffer.limit() / 2;
         let counted = self.long_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pins| {
             (pins + pages <= most).then_some(pins + pages)
         });
@@ -146,7 +147,7 @@ impl Pager {
         self.take_over_before_pins();
         for page in self.region_pages(address, length) {
             if !self.refused_pins.end(page) {
-                self.ownership.unpin(page, kind);
+                self.residency.ownership.unpin(page, kind);
             }
         }
     }
@@ -157,8 +158,8 @@ impl Pager {
         let _blocked = Blocked::all();
         let _passage = self.gate.enter(Level::Mover);
         let (mut page, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
-        while let Some(next) = self.ownership.table.next_object(page, end) {
-            if let Found::Resident(seen) = self.ownership.look(PageNo(next as u32)) {
+        while let Some(next) = self.residency.ownership.table.next_object(page, end) {
+            if let Found::Resident(seen) = self.residency.ownership.look(PageNo(next as u32)) {
                 // What is refused is mapped over by the program, and its own.
                 let _ = self.put_zeros(PageNo(next as u32), seen);
             }
@@ -185,11 +186,11 @@ impl Pager {
     fn touch_page(&self, page: PageNo) {
         // SAFETY: a managed page of the heap; the load faults, is served by the SIGBUS handler, and
         // is done again. This is program context, not the fault path: no lock is held.
-        unsafe { core::ptr::read_volatile(self.frames.address_of(page) as *const u8) };
+        unsafe { core::ptr::read_volatile(self.residency.frames.address_of(page) as *const u8) };
     }
 
     fn is_managed(&self, page: PageNo) -> bool {
-        (page.0 as usize) < self.frames.managed_spans() * PAGES_PER_SPAN
+        (page.0 as usize) < self.residency.frames.managed_spans() * PAGES_PER_SPAN
     }
 
     /// The managed pages of a range.
@@ -199,7 +200,7 @@ impl Pager {
 
     /// The pages of a range that lie in the region.
     fn region_pages(&self, address: usize, length: usize) -> impl Iterator<Item = PageNo> {
-        let base = self.frames.region_base();
+        let base = self.residency.frames.region_base();
         let end = address.saturating_add(length.max(1)).saturating_sub(base);
         let first = address.saturating_sub(base) / PAGE;
         (first..end.div_ceil(PAGE).min(self.refused_pins.pages())).map(|page| PageNo(page as u32))
@@ -260,12 +261,14 @@ mod tests {
         let (pager, address) = pager();
         let mut sequences = Sequences::default();
         pager.resolve(address, &mut sequences, 0).expect("a page");
-        let page = pager.frames.page_at(address);
-        let Found::Resident(seen) = pager.ownership.look(page) else { panic!("not here") };
+        let page = pager.residency.frames.page_at(address);
+        let Found::Resident(seen) = pager.residency.ownership.look(page) else {
+            panic!("not here")
+        };
         pager.check_invariants();
         // Claims as the collector does, while the page stays mapped: a touch does not fault.
-        let owned = pager.ownership.claim_seen(page, seen).expect("nobody else has it");
-        let descriptor = pager.ownership.of(&owned);
+        let owned = pager.residency.ownership.claim_seen(page, seen).expect("nobody else has it");
+        let descriptor = pager.residency.ownership.of(&owned);
         let held = descriptor.word();
         std::thread::scope(|scope| {
             scope.spawn(|| pager.pin(address, 1));
@@ -275,7 +278,7 @@ mod tests {
                 std::thread::yield_now();
             }
             let is_waited_for = descriptor.word() != held;
-            pager.ownership.put_back(owned);
+            pager.residency.ownership.put_back(owned);
             assert!(is_waited_for, "it did not wait");
         });
         assert!(descriptor.is_pinned());
@@ -296,8 +299,8 @@ mod tests {
     fn resident(pager: &Pager, address: usize) -> &Descriptor {
         let mut sequences = Sequences::default();
         pager.resolve(address, &mut sequences, 0).expect("a page");
-        match pager.ownership.place(pager.frames.page_at(address)) {
-            Place::Busy(id) => pager.ownership.descriptor(id),
+        match pager.residency.ownership.place(pager.residency.frames.page_at(address)) {
+            Place::Busy(id) => pager.residency.ownership.descriptor(id),
             _ => panic!("not here"),
         }
     }

@@ -60,9 +60,11 @@ impl Pager {
 
     /// Captures the object of a page, and takes the protection off the page.
     fn capture_page(&self, page: PageNo) -> Written {
-        let Some(Place::Busy(id)) = self.ownership.peek(page) else { return Written::Elsewhere };
-        let Some(owned) = self.ownership.claim_resident(page, id) else {
-            let descriptor = self.ownership.descriptor(id);
+        let Some(Place::Busy(id)) = self.residency.ownership.peek(page) else {
+            return Written::Elsewhere;
+        };
+        let Some(owned) = self.residency.ownership.claim_resident(page, id) else {
+            let descriptor = self.residency.ownership.descriptor(id);
             let word = descriptor.word();
             return match word.state() {
                 State::Leaving => {
@@ -74,7 +76,7 @@ impl Pager {
             };
         };
         let written = self.capture_owned(&owned);
-        self.ownership.put_back(owned);
+        self.residency.ownership.put_back(owned);
         if !matches!(written, Written::Free) {
             return written;
         }
@@ -83,9 +85,9 @@ impl Pager {
         let after = (page.0 + 1..first + BLOCK).take_while(is_captured).count() as u32;
         let before = (first..page.0).rev().take_while(is_captured).count() as u32;
         // Only now can anybody write to them.
-        let together = self.frames.unprotect(PageNo(page.0 - before), before + 1 + after);
+        let together = self.residency.frames.unprotect(PageNo(page.0 - before), before + 1 + after);
         // The program may have mapped something else over one of them.
-        match together.or_else(|_| self.frames.unprotect(page, 1)) {
+        match together.or_else(|_| self.residency.frames.unprotect(page, 1)) {
             Ok(()) => Written::Free,
             Err(_) => Written::Elsewhere,
         }
@@ -93,24 +95,24 @@ impl Pager {
 
     /// Captures the object of a page if it is resident and nobody owns it.
     fn is_captured_in_passing(&self, page: PageNo) -> bool {
-        let Some(Place::Busy(id)) = self.ownership.peek(page) else { return false };
-        let Some(owned) = self.ownership.claim_resident(page, id) else { return false };
+        let Some(Place::Busy(id)) = self.residency.ownership.peek(page) else { return false };
+        let Some(owned) = self.residency.ownership.claim_resident(page, id) else { return false };
         let written = self.capture_owned(&owned);
-        self.ownership.put_back(owned);
+        self.residency.ownership.put_back(owned);
         matches!(written, Written::Free)
     }
 
     /// Notes that an owned, resident object is captured, and makes it true.
     fn capture_owned(&self, owned: &Owned) -> Written {
-        let descriptor = self.ownership.of(owned);
+        let descriptor = self.residency.ownership.of(owned);
         if descriptor.has(Flag::Captured) {
             return Written::Free;
         }
         let page = descriptor.page();
-        if !self.heap.page_is_free(page) {
+        if !self.residency.heap.page_is_free(page) {
             let Some(copy) = self.capture.take() else { return Written::NoCopy };
-            let (from, to) = (self.frames.address_of(page), self.capture.address(copy));
-            let length = self.kept_bytes(page);
+            let (from, to) = (self.residency.frames.address_of(page), self.capture.address(copy));
+            let length = self.residency.kept_bytes(page);
             // SAFETY: the copy is ours alone, and has a page.
             let copied = unsafe { own_memory::copy(&[Part { from, to, length }]) };
             if copied != Ok(1) {

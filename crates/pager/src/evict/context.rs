@@ -5,6 +5,7 @@
 
 use deepheap_residency::codec::Compressor;
 use deepheap_residency::object_cache::ObjectCache;
+use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{DescriptorId, OwnedList};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::page_extractor::{BATCH_MAX, PageExtractor, Taken, Victim};
@@ -58,7 +59,7 @@ impl EvictionContext {
             probes: 1,
             ids: [DescriptorId(0); BATCH_MAX],
             whole: 0,
-            owned: OwnedList::new(),
+            owned: OwnedList::empty(),
             victims: [Victim {
                 addr: 0,
                 offset: 0,
@@ -69,37 +70,33 @@ impl EvictionContext {
             slots: [0; BATCH_MAX],
             into: [core::ptr::null_mut(); BATCH_MAX],
             taken: [Taken::Missing; BATCH_MAX],
-            compressor: Compressor::new(),
+            compressor: Compressor::default(),
             landing: [0; BATCH_MAX],
             landings: 0,
             expected: PAGE / 2,
         })
     }
 
-    /// Keeps a free slot for the next batch; false if it has enough.
-    pub(crate) fn keep_landing(&mut self, cache: &ObjectCache, slot: u32) -> bool {
-        let has_room = self.landings < BATCH_MAX;
-        if has_room {
+    /// Keeps a free slot for the next batch, unless it has enough.
+    pub(crate) fn keep_landing(&mut self, cache: &ObjectCache, slot: Slot<'_>) {
+        if self.landings < BATCH_MAX {
             cache.lend();
-            self.landing[self.landings] = slot;
+            self.landing[self.landings] = slot.keep();
             self.landings += 1;
         }
-        has_room
     }
 
     /// A slot that was kept.
-    pub(crate) fn take_landing(&mut self, cache: &ObjectCache) -> Option<u32> {
+    pub(crate) fn take_landing<'a>(&mut self, cache: &'a ObjectCache) -> Option<Slot<'a>> {
         self.landings = self.landings.checked_sub(1)?;
         cache.unlend();
-        Some(self.landing[self.landings])
+        Some(cache.slot(self.landing[self.landings]))
     }
 
     /// Gives all slots back that were kept; false if there were none.
     pub(crate) fn free_landings(&mut self, cache: &ObjectCache) -> bool {
         let had_some = self.landings > 0;
-        while let Some(slot) = self.take_landing(cache) {
-            cache.give_back(slot);
-        }
+        while self.take_landing(cache).is_some() {}
         had_some
     }
 

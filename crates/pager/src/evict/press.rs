@@ -56,35 +56,35 @@ impl Pager {
     pub(crate) fn press_batch(&self, context: &mut EvictionContext) {
         for index in (0..context.whole).rev() {
             let id = context.ids[index];
-            let page = self.ownership.descriptor(id).page();
+            let page = self.residency.ownership.descriptor(id).page();
             if !self.compression.is_tried(page) {
                 continue;
             }
-            let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
+            let Some(owned) = self.residency.ownership.claim_cached(page, id) else { continue };
             self.press(context, &owned);
-            self.ownership.cached(owned);
+            self.residency.ownership.cached(owned);
         }
         self.shrink_landing(context);
     }
 
     /// Compresses an owned page of the cache, if that is worth it, and puts it in a smaller slot.
     fn press(&self, context: &mut EvictionContext, owned: &Owned) {
-        let descriptor = self.ownership.of(owned);
+        let descriptor = self.residency.ownership.of(owned);
         let (page, slot) = (descriptor.page(), descriptor.slot());
         let is_whole = !descriptor.has(Flag::Compressed)
-            && !self.heap.page_is_free(page)
-            && self.kept_bytes(page) == PAGE
-            && self.cache.slot_bytes(slot) == PAGE;
+            && !self.residency.heap.page_is_free(page)
+            && self.residency.kept_bytes(page) == PAGE
+            && self.residency.cache.slot_bytes(slot) == PAGE;
         if !is_whole {
             return;
         }
         let start_ns = clock::monotonic_ns();
         // SAFETY: the slot is the owner's alone and holds a page.
-        let data = unsafe { self.cache.object(slot, PAGE) };
+        let data = unsafe { self.residency.cache.object(slot, PAGE) };
         let most = self.compression.most_bytes();
         let compressed = context.compressor.compress(data, most);
         self.compression.note_trial(page, compressed.is_some());
-        let small = compressed.and_then(|bytes| self.cache.take_compressed(bytes));
+        let small = compressed.and_then(|bytes| self.residency.cache.take_compressed(bytes));
         let taken = compressed.map_or(PAGE, <[u8]>::len);
         self.count(Counted::GivenUp, compressed.is_none().into());
         context.expect(taken);
@@ -92,28 +92,27 @@ impl Pager {
         let Some(small) = small else { return };
         self.count(Counted::Compressed, 1);
         self.count(Counted::CompressedBytes, taken as u64);
-        self.trace.note(Happened::Pressed, page, taken);
+        self.residency.trace.note(Happened::Pressed, page, taken);
         descriptor.set(Flag::Compressed, true);
-        descriptor.set_slot(small);
-        self.cache.set_owner(small, owned.id());
-        if self.cache.is_over_limit() || !context.keep_landing(&self.cache, slot) {
-            self.cache.give_back(slot);
+        let whole = self.residency.change_slot(owned, small);
+        if !self.residency.cache.is_over_limit() {
+            context.keep_landing(&self.residency.cache, whole);
         }
     }
 
     /// Makes the page of a cached object that is compressed. Its hash is known then if it has a
     /// backing block.
     pub(crate) fn unpress(&self, owned: &Owned, page: &mut [u8; PAGE]) -> Result<(), StoreError> {
-        let descriptor = self.ownership.of(owned);
+        let descriptor = self.residency.ownership.of(owned);
         // SAFETY: the slot is the owner's alone and holds a compressed page.
-        let bytes = unsafe { self.cache.compressed(descriptor.slot()) };
+        let bytes = unsafe { self.residency.cache.compressed(descriptor.slot()) };
         let backing = descriptor.backing();
         if !self.decompress(bytes, page) {
             // RAM that has changed by itself: there is nothing to serve.
             return Err(StoreError::Corrupt(backing.unwrap_or(Block(u32::MAX))));
         }
         if backing.is_some() && descriptor.hash() == UNKNOWN_HASH {
-            descriptor.set_hash(self.store.hash(page));
+            descriptor.set_hash(self.residency.store.hash(page));
         }
         Ok(())
     }
@@ -130,10 +129,8 @@ impl Pager {
 
     /// Gives the landing slots back that the context keeps, if the cache is to shrink.
     fn shrink_landing(&self, context: &mut EvictionContext) {
-        while self.cache.is_over_limit()
-            && let Some(slot) = context.take_landing(&self.cache)
-        {
-            self.cache.give_back(slot);
-        }
+        while self.residency.cache.is_over_limit()
+            && context.take_landing(&self.residency.cache).is_some()
+        {}
     }
 }

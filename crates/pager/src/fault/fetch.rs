@@ -11,6 +11,7 @@ use deepheap_heap::PageNo;
 use deepheap_policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
 use deepheap_policy::stride::Walks;
 use deepheap_policy::trail::{self, Trails};
+use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{CameBy, Owned, Place};
 use deepheap_residency::page_buffer::Reserved;
 use deepheap_residency::staging::{PAGE_STAGING_BYTES, StagingBuffer};
@@ -19,7 +20,6 @@ use deepheap_sys::errno::Errno;
 
 use crate::PAGE;
 use crate::ahead::window::Window;
-use crate::budget::balancer::Balancer;
 use crate::counters::Counted;
 use crate::fault::flight::Flight;
 use crate::fault::install::page_at;
@@ -49,7 +49,7 @@ impl Pager {
         block: Block,
         sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
-        slot: &mut Option<u32>,
+        slot: &mut Option<Slot<'_>>,
     ) -> Result<Option<Served>, FaultError> {
         let sequence = sequences.of(page.0);
         let window = Window::of(page, sequence);
@@ -118,14 +118,15 @@ impl Pager {
 
     /// Whether a page that comes next on somebody's way is of the heap, and may have to be read.
     fn is_wanted(&self, page: PageNo) -> bool {
-        let address = self.frames.address_of(page);
-        self.managed_page(address).is_some() && self.ownership.table.may_be_stored(page)
+        let address = self.residency.frames.address_of(page);
+        self.managed_page(address).is_some() && self.residency.ownership.table.may_be_stored(page)
     }
 
     /// Notes the fault in the history besides.
     fn ask_on_trail(&self, page: PageNo, trails: &mut Trails, is_in_dram: bool) -> bool {
         let Some(history) = &self.history else { return false };
-        let most = trail::most_ahead(self.cache.limit() / PAGE, self.tier_mix.is_trail_slow());
+        let most =
+            trail::most_ahead(self.residency.cache.limit() / PAGE, self.tier_mix.is_trail_slow());
         let Some(ahead) = trails.fault(history, page.0, is_in_dram, most) else { return false };
         self.note_scan(1);
         let pages = ahead.pages().iter().map(|&page| PageNo(page));
@@ -144,7 +145,7 @@ impl Pager {
     /// Asks for the stretches after the window of a scan, from the page `from` on; `scans` scans of
     /// the thread do that. Returns the first page that was not asked for.
     fn ask_ahead(&self, window: Window, from: PageNo, scans: usize) -> PageNo {
-        let fit = self.frames.page_buffer.limit() / (AHEAD_PART * WINDOW * scans.max(1));
+        let fit = self.residency.frames.page_buffer.limit() / (AHEAD_PART * WINDOW * scans.max(1));
         let stretches = fit.clamp(1, AHEAD_MAX as usize);
         let near = Window { count: (1 + stretches) * WINDOW, ..window }.within_span();
         let mut next = from;
@@ -158,7 +159,7 @@ impl Pager {
 
     /// For a fault on `page`, whose object is stored: asks for its neighbours if that pays.
     pub(crate) fn ask_beside(&self, page: PageNo) {
-        if !self.heap.is_object_page(page) && self.neighbours.are_wanted() {
+        if !self.residency.heap.is_object_page(page) && self.neighbours.are_wanted() {
             self.prefetch.ask_for_beside(page);
         }
     }
@@ -171,12 +172,14 @@ impl Pager {
         window: Window,
         block: Block,
         reserved: &mut Reserved<'_>,
-        mark: &mut Option<u32>,
+        mark: &mut Option<Slot<'_>>,
     ) -> Result<Option<Brought>, FaultError> {
         if window.count > 1 {
             return self.fetch_further(window, block, reserved, mark);
         }
-        let Some(owned) = self.ownership.claim_stored(window.page, block) else { return Ok(None) };
+        let Some(owned) = self.residency.ownership.claim_stored(window.page, block) else {
+            return Ok(None);
+        };
         let pages = self.fetch_alone(owned, window.page, block, reserved, mark)?;
         Ok(Some(Brought { pages, extent: 1 }))
     }
@@ -187,11 +190,11 @@ impl Pager {
         page: PageNo,
         block: Block,
         reserved: &mut Reserved<'_>,
-        mark: &mut Option<u32>,
+        mark: &mut Option<Slot<'_>>,
     ) -> Result<u32, FaultError> {
         let mut flight = Flight::<1>::new();
         flight.push(owned, page, block);
-        let buffer = self.take_staging(PAGE_STAGING_BYTES);
+        let buffer = self.residency.take_staging(PAGE_STAGING_BYTES);
         self.bring(&mut flight, 0, &buffer, reserved, mark)
     }
 
@@ -203,7 +206,7 @@ impl Pager {
         window: Window,
         block: Block,
         reserved: &mut Reserved<'_>,
-        mark: &mut Option<u32>,
+        mark: &mut Option<Slot<'_>>,
     ) -> Result<Option<Brought>, FaultError> {
         let mut flight = Flight::<WINDOW>::new();
         if !self.claim_for(&mut flight, window.page, block) {
@@ -212,7 +215,7 @@ impl Pager {
         let mut extent = 1;
         while extent < window.count {
             let page = window.page_after(extent);
-            if let Place::Stored(block) = self.ownership.place(page) {
+            if let Place::Stored(block) = self.residency.ownership.place(page) {
                 if !reserved.extend(flight.len() + 1) {
                     break;
                 }
@@ -222,9 +225,9 @@ impl Pager {
         }
         let count = flight.len();
         if count > 1 {
-            let buffer = self.staging.windows.take();
+            let buffer = self.residency.staging.windows.take();
             let staged = if self.are_whole(&flight) { count } else { WINDOW + count };
-            if self.try_stage(&buffer, staged * PAGE) {
+            if self.residency.try_stage(&buffer, staged * PAGE) {
                 let own = if window.direction == Direction::Down { count - 1 } else { 0 };
                 if own > 0 {
                     flight.reverse();
@@ -246,7 +249,7 @@ impl Pager {
         let window = window.within_span();
         (0..window.count).find_map(|passed| {
             let page = window.page_after(passed);
-            let Place::Stored(block) = self.ownership.place(page) else { return None };
+            let Place::Stored(block) = self.residency.ownership.place(page) else { return None };
             Some((Window { page, count: window.count - passed, ..window }, block))
         })
     }
@@ -255,7 +258,8 @@ impl Pager {
     /// are read are those that are installed.
     fn are_whole<const N: usize>(&self, flight: &Flight<N>) -> bool {
         flight.pages().iter().zip(flight.blocks()).all(|(&page, &block)| {
-            self.kept_bytes(page) == PAGE && self.store.share_in(block).is_none()
+            self.residency.kept_bytes(page) == PAGE
+                && self.residency.store.share_in(block).is_none()
         })
     }
 
@@ -268,7 +272,7 @@ impl Pager {
         own: usize,
         staging: &StagingBuffer<'_>,
         reserved: &mut Reserved<'_>,
-        mark: &mut Option<u32>,
+        mark: &mut Option<Slot<'_>>,
     ) -> Result<u32, FaultError> {
         let (buffer, count) = (staging.address(), flight.len());
         // SAFETY: the first half of the staging buffer, which is ours alone.
@@ -294,7 +298,7 @@ impl Pager {
         self.keep_companions(&reads);
         if count > 1 {
             for index in 0..count {
-                self.ownership.descriptor(flight.id(index)).set_came_by(CameBy::Scan);
+                self.residency.ownership.descriptor(flight.id(index)).set_came_by(CameBy::Scan);
             }
         }
         // An object that could not be read stays where it is, and so do those beyond it.
@@ -303,8 +307,8 @@ impl Pager {
         let begin = unread.map_or(0, |index| index + 1);
         self.give_back(flight, end..count);
         self.give_back(flight, 0..begin);
-        let kept_bytes = self.kept_bytes(flight.pages()[own]);
-        let slot = mark.take_if(|slot| self.cache.slot_bytes(*slot) >= kept_bytes);
+        let kept_bytes = self.residency.kept_bytes(flight.pages()[own]);
+        let slot = mark.take_if(|slot| slot.bytes() >= kept_bytes);
         let marks = usize::from(slot.is_some());
         // The `own` page first: the others must not keep it from being installed.
         let (mut done, refused) = self.install_runs(flight, own + marks..end, contents, reserved);
@@ -341,7 +345,10 @@ impl Pager {
             // SAFETY: the contents have a page for each of them.
             let source = unsafe { contents.add(at * PAGE) };
             if are_in_lanes {
-                let Some(slot) = self.cache.take(self.kept_bytes(pages[at])) else { break };
+                let Some(slot) = self.residency.cache.take(self.residency.kept_bytes(pages[at]))
+                else {
+                    break;
+                };
                 // SAFETY: as above; the slot has room for the object.
                 unsafe { self.cache_landed(flight, at, source, slot) };
                 at += 1;
@@ -366,19 +373,20 @@ impl Pager {
         flight: &mut Flight<N>,
         index: usize,
         object: *const u8,
-        slot: u32,
+        slot: Slot<'_>,
     ) {
-        let kept = self.kept_bytes(flight.pages()[index]);
+        let kept = self.residency.kept_bytes(flight.pages()[index]);
         // SAFETY: the caller's promise; the slot is ours alone.
-        unsafe { self.cache.address(slot).copy_from_nonoverlapping(object, kept) };
-        self.put_in_cache(flight.take(index), slot, Balancer::arrives);
+        unsafe { slot.address().copy_from_nonoverlapping(object, kept) };
+        self.balancer.arrives(self.residency.ownership.descriptor(flight.id(index)));
+        self.residency.to_cached(flight.take(index), slot);
     }
 
     /// Publishes a part of a flight as stored again.
     fn give_back<const N: usize>(&self, flight: &mut Flight<N>, range: Range<usize>) {
         for index in range {
             let block = flight.block(index);
-            self.ownership.stored(flight.take(index), block);
+            self.residency.ownership.stored(flight.take(index), block);
         }
     }
 }

@@ -72,7 +72,7 @@ impl<'b, const N: usize> Reads<'b, N> {
 impl<const N: usize> Flight<N> {
     pub(crate) const fn new() -> Self {
         let (pages, blocks) = ([PageNo(0); N], [Block(0); N]);
-        Flight { objects: OwnedList::new(), pages, blocks, count: 0 }
+        Flight { objects: OwnedList::empty(), pages, blocks, count: 0 }
     }
 
     /// Adds an object that was claimed in its block.
@@ -126,7 +126,7 @@ impl Pager {
         page: PageNo,
         block: Block,
     ) -> bool {
-        let Some(owned) = self.ownership.claim_stored(page, block) else { return false };
+        let Some(owned) = self.residency.ownership.claim_stored(page, block) else { return false };
         flight.push(owned, page, block);
         true
     }
@@ -138,7 +138,7 @@ impl Pager {
         block: Block,
         buf: &'a mut [u8],
     ) -> BlockRead<'a> {
-        match self.is_packed(page) || self.store.share_in(block).is_some() {
+        match self.residency.is_packed(page) || self.residency.store.share_in(block).is_some() {
             true => BlockRead::packed(block, buf),
             false => BlockRead::new(block, u64::from(page.0), buf),
         }
@@ -151,13 +151,13 @@ impl Pager {
         block: Block,
         bytes: &'a [u8],
     ) -> Option<Landed<'a>> {
-        let kept = self.kept_bytes(page);
-        if self.store.share_in(block).is_some() {
+        let kept = self.residency.kept_bytes(page);
+        if self.residency.store.share_in(block).is_some() {
             return packed::find(bytes, Content::Pages, page.0)
                 .filter(|_| kept == PAGE)
                 .map(Landed::Compressed);
         }
-        let object = match self.is_packed(page) {
+        let object = match self.residency.is_packed(page) {
             true => {
                 packed::find(bytes, Content::Objects, page.0).filter(|object| object.len() == kept)
             }
@@ -196,13 +196,13 @@ impl Pager {
         let pages = flight.pages();
         let start_ns = clock::monotonic_ns();
         let before = self.balancer.begin_reads(pages.len());
-        self.store.read(&mut reads.requests[..reads.count]);
+        self.residency.store.read(&mut reads.requests[..reads.count]);
         let after = self.balancer.end_reads(pages.len());
         if wanted {
             let under_way = (before + after) as u64 / 2;
             let ns = (clock::monotonic_ns() - start_ns) * pages.len() as u64 / under_way;
             let left_recently =
-                |page: &&PageNo| self.ownership.descriptors.ghost.left_recently(page.0);
+                |page: &&PageNo| self.residency.ownership.descriptors.ghost.left_recently(page.0);
             let known = pages.iter().filter(left_recently).count();
             self.balancer.note_reads(pages.len(), ns, known);
         }
@@ -222,8 +222,8 @@ impl Pager {
         let landed = self.object_in(page, block, request.buf).ok_or(StoreError::Corrupt(block))?;
         if let Landed::Plain(object) = landed {
             // A block that the object fills was hashed when it was verified.
-            let hash = if object.len() == PAGE { hash } else { self.store.hash(object) };
-            self.ownership.descriptor(flight.id(index)).set_hash(hash);
+            let hash = if object.len() == PAGE { hash } else { self.residency.store.hash(object) };
+            self.residency.ownership.descriptor(flight.id(index)).set_hash(hash);
         }
         Ok(landed)
     }
@@ -242,7 +242,10 @@ impl Pager {
                 if !self.decompress(bytes, page) {
                     return Err(StoreError::Corrupt(flight.blocks[index]));
                 }
-                self.ownership.descriptor(flight.id(index)).set_hash(self.store.hash(page));
+                self.residency
+                    .ownership
+                    .descriptor(flight.id(index))
+                    .set_hash(self.residency.store.hash(page));
             }
         }
         Ok(())

@@ -36,8 +36,12 @@ impl Pager {
         // Others may be there as fresh neighbours of faults next door. From here on no more come.
         self.discard_resident(FreedRun { first, pages });
         let passage = self.gate.enter(Level::Mover);
-        let are_zero =
-            self.ownership.table.next_object(first.index(), first.index() + pages).is_none();
+        let are_zero = self
+            .residency
+            .ownership
+            .table
+            .next_object(first.index(), first.index() + pages)
+            .is_none();
         drop(passage);
         if !are_zero && self.forget_source(first).is_some() {
             self.discard_resident(FreedRun { first, pages });
@@ -71,20 +75,22 @@ impl Pager {
 
     fn part_from_file(&self, page: PageNo) {
         loop {
-            match self.ownership.look(page) {
+            match self.residency.ownership.look(page) {
                 Found::Zero => {
                     // It stays `Zero`, so it needs no promise.
-                    let Some(owned) = self.ownership.claim_fresh(page) else { continue };
+                    let Some(owned) = self.residency.ownership.claim_fresh(page) else { continue };
                     self.sources.take(page);
-                    return self.ownership.zero(owned);
+                    return self.residency.ownership.zero(owned);
                 }
                 // A copy of the file's would be given back to it.
                 Found::Resident(seen) => {
-                    let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
+                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+                        continue;
+                    };
                     self.sources.take(page);
-                    return self.ownership.put_back(owned);
+                    return self.residency.ownership.put_back(owned);
                 }
-                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
                 // It was changed, and is the process's own.
                 Found::Stored(_) | Found::Cached(_) | Found::Lost => return,
             }
@@ -106,7 +112,7 @@ impl Pager {
         let claimed = owned.len();
         let (buffer, count) = self.stage_for_file(claimed);
         let mut give_back = |unread: Range<usize>| {
-            unread.for_each(|index| self.end_as_zero(owned.take(index)));
+            unread.for_each(|index| self.residency.to_zero(owned.take(index)));
         };
         give_back(count..claimed);
         reserved.shrink(count);
@@ -119,14 +125,14 @@ impl Pager {
             // SAFETY: a page of the buffer, which was just filled.
             let bytes =
                 unsafe { core::slice::from_raw_parts(buffer.address().add(index * PAGE), PAGE) };
-            let hash = self.store.hash(bytes);
-            self.ownership.descriptor(owned.id(index)).set_hash(hash);
+            let hash = self.residency.store.hash(bytes);
+            self.residency.ownership.descriptor(owned.id(index)).set_hash(hash);
             self.sources.take_copy(PageNo(page.0 + index as u32));
         }
         let copied = self.install(page, buffer.address(), &mut owned, 0..count, reserved);
         for index in copied.pages..count {
             self.sources.give_back(PageNo(page.0 + index as u32));
-            self.end_as_zero(owned.take(index));
+            self.residency.to_zero(owned.take(index));
         }
         let installed = end_fresh(page, &copied, sequences)?;
         let (ahead, passed) = (installed as u32 - 1, installed as i16);
@@ -136,11 +142,11 @@ impl Pager {
     /// A buffer for up to so many pages, and for how many there is room.
     fn stage_for_file(&self, pages: usize) -> (StagingBuffer<'_>, usize) {
         if pages > 1 {
-            let buffer = self.staging.windows.take();
-            if self.try_stage(&buffer, pages * PAGE) {
+            let buffer = self.residency.staging.windows.take();
+            if self.residency.try_stage(&buffer, pages * PAGE) {
                 return (buffer, pages);
             }
         }
-        (self.take_staging(PAGE), 1)
+        (self.residency.take_staging(PAGE), 1)
     }
 }

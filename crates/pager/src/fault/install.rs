@@ -34,18 +34,17 @@ impl Pager {
         let exists = |at| self.note_existing(owned.id(range.start + at));
         // SAFETY: the caller's source holds a page for each, pinned and its own; the pages are
         // registered, and owned.
-        let copied = unsafe { self.frames.copy_in(first, range.len(), source, exists) };
+        let copied = unsafe { self.residency.frames.copy_in(first, range.len(), source, exists) };
         for index in range.start..range.start + copied.pages {
-            self.ownership.arrive(owned.take(index), Rank::Probation);
+            self.residency.to_resident(owned.take(index), Rank::Probation, reserved);
         }
-        reserved.install(copied.pages);
         copied
     }
 
     /// Notes a page that was present already, since it was plain until a moment ago. It counts as
     /// changed.
     fn note_existing(&self, id: DescriptorId) {
-        let descriptor = self.ownership.descriptor(id);
+        let descriptor = self.residency.ownership.descriptor(id);
         descriptor.set_hash(UNKNOWN_HASH);
         descriptor.set(Flag::Shared, true);
     }
@@ -81,46 +80,44 @@ impl Pager {
         id: DescriptorId,
         reserved: &mut Reserved<'_>,
     ) -> Result<bool, FaultError> {
-        let Some(owned) = self.ownership.claim_cached(page, id) else { return Ok(false) };
-        let descriptor = self.ownership.of(&owned);
+        let Some(owned) = self.residency.ownership.claim_cached(page, id) else { return Ok(false) };
+        let descriptor = self.residency.ownership.of(&owned);
         let slot = descriptor.slot();
         let is_reuse = self.note_found(descriptor);
         let copy_in = |source: *const u8| {
             let exists = |_| self.note_existing(id);
             // SAFETY: the source is a page that is pinned and ours, and so is the page.
-            unsafe { self.frames.copy_in(page, 1, source, exists) }
+            unsafe { self.residency.frames.copy_in(page, 1, source, exists) }
         };
         let copied = if descriptor.has(Flag::Compressed) {
-            let mut staging = self.take_staging(PAGE);
+            let mut staging = self.residency.take_staging(PAGE);
             if let Err(error) = self.unpress(&owned, staging.page()) {
-                self.ownership.cached(owned);
+                self.residency.ownership.cached(owned);
                 return Err(FaultError::Unreadable(error));
             }
             copy_in(staging.address())
         } else {
             // SAFETY: the slot is ours alone and holds the object.
-            let object = unsafe { self.cache.object(slot, self.kept_bytes(page)) };
+            let object =
+                unsafe { self.residency.cache.object(slot, self.residency.kept_bytes(page)) };
             if object.len() == PAGE {
                 copy_in(object.as_ptr())
             } else {
-                let mut staging = self.take_staging(PAGE);
+                let mut staging = self.residency.take_staging(PAGE);
                 fill_page(staging.page(), object);
                 copy_in(staging.address())
             }
         };
         if let Some(errno) = copied.refused {
-            self.ownership.cached(owned);
+            self.residency.ownership.cached(owned);
             return Err(FaultError::Install(errno));
         }
-        self.cache.give_back(slot);
-        descriptor.set(Flag::Compressed, false);
         let mut rank = Rank::Probation;
         if is_reuse {
             rank = replacement::rank(descriptor.reuse(), self.balancer.left_lately(descriptor));
             self.balancer.comes_back(descriptor);
         }
-        self.ownership.arrive(owned, rank);
-        reserved.install(1);
+        self.residency.cached_to_resident(owned, rank, reserved);
         Ok(true)
     }
 
@@ -135,7 +132,7 @@ impl Pager {
         let mut extent = 1;
         while extent < window.count {
             let page = window.page_after(extent);
-            match self.ownership.place(page) {
+            match self.residency.ownership.place(page) {
                 Place::Stored(_) => break,
                 Place::Cached(id) => {
                     if !reserved.extend(1) {

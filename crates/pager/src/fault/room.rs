@@ -25,7 +25,7 @@ impl Pager {
         moves: &mut Moves,
         patience: usize,
     ) -> Result<Reserved<'_>, FaultError> {
-        if let Some(reserved) = self.frames.page_buffer.try_reserve(1) {
+        if let Some(reserved) = self.residency.frames.page_buffer.try_reserve(1) {
             return Ok(reserved);
         }
         let start_ns = clock::monotonic_ns();
@@ -37,7 +37,8 @@ impl Pager {
     /// As `make_room`, but over the limit if nothing can leave: objects in RAM stay usable when
     /// nothing can be written.
     pub(crate) fn reserve_page(&self, moves: &mut Moves, patience: usize) -> Reserved<'_> {
-        self.make_room(moves, patience).unwrap_or_else(|_| self.frames.page_buffer.adopt(1))
+        self.make_room(moves, patience)
+            .unwrap_or_else(|_| self.residency.frames.page_buffer.adopt(1))
     }
 
     fn make_room_by_evicting(
@@ -46,7 +47,7 @@ impl Pager {
         patience: usize,
     ) -> Result<Reserved<'_>, FaultError> {
         const FRUITLESS_MAX: u32 = 256;
-        let page_buffer = &self.frames.page_buffer;
+        let page_buffer = &self.residency.frames.page_buffer;
         let (mut fruitless, mut refused) = (0, 0);
         page_buffer.join();
         let ended = loop {
@@ -61,7 +62,7 @@ impl Pager {
             }
             // Ask before evicting: a child that ends meanwhile gives back the space that we do not
             // find.
-            let withheld = self.store.is_pinned();
+            let withheld = self.residency.store.is_pinned();
             match self.evict_directly(moves) {
                 // Others evict, and their pages go to threads that wait here. To sleep for one of
                 // their locks could take seconds: a free lock goes to the thread that runs just
@@ -77,7 +78,8 @@ impl Pager {
                 Some(Ok(false)) => fruitless += 1,
                 Some(Err(StoreError::Full)) if withheld => break Err(FaultError::Withheld),
                 Some(Err(error))
-                    if refused >= patience || refused * DIRECT_PAGES > self.cache.objects() =>
+                    if refused >= patience
+                        || refused * DIRECT_PAGES > self.residency.cache.objects() =>
                 {
                     break Err(FaultError::NoRoom(error));
                 }
@@ -91,60 +93,21 @@ impl Pager {
 
     /// Whether staging takes RAM that the limits do not include yet.
     pub(crate) fn is_uncounted(&self) -> bool {
-        self.budget.staged_pages() > 0 || handler_stack::is_uncounted()
-    }
-
-    /// A staging buffer of pages, of which `bytes` will be used. The caller may own objects, and so
-    /// cannot make room. Its new bytes count in the page buffer, where the next thread makes room
-    /// for them, until `rebalance` lowers the limit.
-    pub(crate) fn take_staging(&self, bytes: usize) -> StagingBuffer<'_> {
-        self.adopt_staging(self.staging.pages.take(), bytes)
-    }
-
-    /// As `take_staging`, for the copies of a checkpoint.
-    pub(crate) fn take_staging_for_checkpoint(&self, bytes: usize) -> StagingBuffer<'_> {
-        self.adopt_staging(self.staging.access.take(), bytes)
-    }
-
-    fn adopt_staging<'a>(&self, buffer: StagingBuffer<'a>, bytes: usize) -> StagingBuffer<'a> {
-        let pages = buffer.unnoted(bytes).div_ceil(PAGE);
-        if pages > 0 {
-            self.note_staged(&buffer, bytes, self.frames.page_buffer.adopt(pages).keep());
-        }
-        buffer
+        self.residency.staging.staged_pages() > 0 || handler_stack::is_uncounted()
     }
 
     /// Takes room of the page buffer for one more handler stack, until `rebalance` lowers the
     /// limit; false if there is no room.
     pub fn try_stage_stack(&self) -> bool {
-        let reserved = self.frames.page_buffer.try_reserve(HANDLER_STACK_BYTES / PAGE);
-        reserved.map(|reserved| self.budget.note_staged(reserved.keep())).is_some()
+        let reserved = self.residency.frames.page_buffer.try_reserve(HANDLER_STACK_BYTES / PAGE);
+        reserved.map(|reserved| self.residency.staging.note_staged(reserved)).is_some()
     }
 
-    /// Notes that the first `bytes` of a staging buffer will be used. New bytes take room of the
-    /// page buffer, until `rebalance` lowers the limit; false if there is no room.
-    pub(crate) fn try_stage(&self, buffer: &StagingBuffer<'_>, bytes: usize) -> bool {
-        let pages = buffer.unnoted(bytes).div_ceil(PAGE);
-        if pages > 0 {
-            let Some(reserved) = self.frames.page_buffer.try_reserve(pages) else { return false };
-            self.note_staged(buffer, bytes, reserved.keep());
-        }
-        true
-    }
-
-    /// As `try_stage`, but makes room. The caller must own nothing.
+    /// As `Residency::try_stage`, but makes room. The caller must own nothing.
     pub(crate) fn stage(&self, buffer: &StagingBuffer<'_>, bytes: usize, moves: &mut Moves) {
-        let pages = buffer.unnoted(bytes).div_ceil(PAGE);
-        for _ in 0..pages {
-            self.reserve_page(moves, usize::MAX).keep();
+        for _ in 0..buffer.unnoted(bytes).div_ceil(PAGE) {
+            self.residency.staging.note_staged(self.reserve_page(moves, usize::MAX));
         }
-        self.note_staged(buffer, bytes, pages);
-    }
-
-    fn note_staged(&self, buffer: &StagingBuffer<'_>, bytes: usize, pages: usize) {
-        if pages > 0 {
-            buffer.note(bytes);
-            self.budget.note_staged(pages);
-        }
+        buffer.note(bytes);
     }
 }

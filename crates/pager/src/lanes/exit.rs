@@ -12,6 +12,7 @@
 use core::ptr::null_mut;
 
 use deepheap_heap::{LANE_BYTES, PAGES_PER_SPAN, PageNo};
+use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{Found, Owned, Place};
 use deepheap_residency::ranges::RangeNo;
 use deepheap_sys::errno::Errno;
@@ -45,15 +46,15 @@ impl Pager {
         lane: LaneNo,
         page: PageNo,
     ) -> Result<Owned, Stays> {
-        let Place::Busy(id) = self.ownership.place(page) else {
+        let Place::Busy(id) = self.residency.ownership.place(page) else {
             debug_assert!(false, "{page:?} is in a lane and not resident");
             return Err(Stays::Owned);
         };
-        let Some(owned) = self.ownership.claim_resident(page, id) else {
+        let Some(owned) = self.residency.ownership.claim_resident(page, id) else {
             return Err(Stays::Owned);
         };
-        if self.ownership.of(&owned).is_pinned() || !self.unmap_lane_page(page) {
-            self.ownership.put_back(owned);
+        if self.residency.ownership.of(&owned).is_pinned() || !self.unmap_lane_page(page) {
+            self.residency.ownership.put_back(owned);
             return Err(Stays::Pinned);
         }
         lanes.set_occupant(lane, None);
@@ -61,22 +62,29 @@ impl Pager {
     }
 
     fn unmap_lane_page(&self, page: PageNo) -> bool {
-        let iov_base = self.frames.address_of(page) as *mut libc::c_void;
+        let iov_base = self.residency.frames.address_of(page) as *mut libc::c_void;
         // SAFETY: a page of a window: its bytes stay in the file.
-        unsafe { self.frames.zapper().zap(&[libc::iovec { iov_base, iov_len: PAGE }]) }.is_ok()
+        unsafe { self.residency.frames.zapper().zap(&[libc::iovec { iov_base, iov_len: PAGE }]) }
+            .is_ok()
     }
 
     /// Publishes an object that has left its lane with these bytes. The slot, which has room for
     /// them, is its own or is given back.
-    pub(crate) fn publish_left(&self, owned: Owned, bytes: &[u8], slot: u32, moves: &mut Moves) {
-        let page = self.ownership.of(&owned).page();
-        let is_free = self.heap.page_is_free(page);
+    pub(crate) fn publish_left(
+        &self,
+        owned: Owned,
+        bytes: &[u8],
+        slot: Slot<'_>,
+        moves: &mut Moves,
+    ) {
+        let page = self.residency.ownership.of(&owned).page();
+        let is_free = self.residency.heap.page_is_free(page);
         if is_free || is_all_zero(bytes) {
             moves.free += u32::from(is_free);
             moves.zero += u32::from(!is_free);
-            return self.forget(owned, slot);
+            return self.residency.to_zero(owned);
         }
-        let to = self.cache.address(slot);
+        let to = slot.address();
         // SAFETY: the slot is ours alone, and as long as that.
         let data = unsafe {
             to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -94,12 +102,14 @@ impl Pager {
             return false;
         }
         match self.unmap_occupant(lanes, lane, page) {
-            Ok(owned) => self.end_as_zero(owned),
+            Ok(owned) => self.residency.to_zero(owned),
             Err(Stays::Pinned) => {
-                let Place::Busy(id) = self.ownership.place(page) else { return false };
-                let Some(owned) = self.ownership.claim_resident(page, id) else { return false };
-                self.drop_backing(&owned);
-                self.ownership.put_back(owned);
+                let Place::Busy(id) = self.residency.ownership.place(page) else { return false };
+                let Some(owned) = self.residency.ownership.claim_resident(page, id) else {
+                    return false;
+                };
+                self.residency.drop_backing(&owned);
+                self.residency.ownership.put_back(owned);
             }
             Err(Stays::Owned) => return false,
         }
@@ -111,7 +121,10 @@ impl Pager {
     pub(crate) fn resident_bytes(&self, page: PageNo) -> *mut u8 {
         match self.lanes_of(page) {
             Some(lanes) if !lanes.is_exiled(page) => lanes.bytes_of(lanes.lane_of(page)),
-            _ => (self.frames.address_of(page) + self.heap.kept_offset(page)) as *mut u8,
+            _ => {
+                (self.residency.frames.address_of(page) + self.residency.heap.kept_offset(page))
+                    as *mut u8
+            }
         }
     }
 
@@ -151,30 +164,26 @@ impl Pager {
         some: &[Option<(LaneNo, PageNo)>; TOGETHER],
         moves: &mut Moves,
     ) {
-        let mut leaving: [Option<(Owned, LaneNo, u32)>; TOGETHER] = [const { None }; TOGETHER];
+        let mut leaving: [Option<(Owned, LaneNo, Slot<'_>)>; TOGETHER] = [const { None }; TOGETHER];
         let mut ranges = [libc::iovec { iov_base: null_mut(), iov_len: PAGE }; TOGETHER];
         // While nothing is owned: it may have to wait for the log.
         let slots = some.map(|it| it.and_then(|(_, page)| self.slot_for(page, moves).ok()?));
         let mut count = 0;
         for (slot, found) in slots.into_iter().zip(some) {
             let (Some(slot), Some((lane, page))) = (slot, *found) else { continue };
-            let Some(owned) = self.claim_unpinned(page) else {
-                self.cache.give_back(slot);
-                continue;
-            };
-            ranges[count].iov_base = self.frames.address_of(page) as *mut libc::c_void;
+            let Some(owned) = self.claim_unpinned(page) else { continue };
+            ranges[count].iov_base = self.residency.frames.address_of(page) as *mut libc::c_void;
             leaving[count] = Some((owned, lane, slot));
             count += 1;
         }
         // SAFETY: pages of windows, whose bytes stay in the file.
-        let zapped = unsafe { self.frames.zapper().zap(&ranges[..count]) }.is_ok();
+        let zapped = unsafe { self.residency.frames.zapper().zap(&ranges[..count]) }.is_ok();
         for (owned, lane, slot) in leaving.into_iter().flatten() {
             if !zapped {
-                self.ownership.put_back(owned);
-                self.cache.give_back(slot);
+                self.residency.ownership.put_back(owned);
                 continue;
             }
-            let kept = self.kept_bytes(self.ownership.of(&owned).page());
+            let kept = self.residency.kept_bytes(self.residency.ownership.of(&owned).page());
             lanes.set_occupant(lane, None);
             // SAFETY: nobody has the lane mapped, and nobody else fills it.
             let bytes = unsafe { core::slice::from_raw_parts(lanes.bytes_of(lane), kept) };
@@ -185,16 +194,18 @@ impl Pager {
     /// Claims an object in a lane, unless it is pinned. Only the collector owns one for a moment.
     fn claim_unpinned(&self, page: PageNo) -> Option<Owned> {
         loop {
-            match self.ownership.look(page) {
+            match self.residency.ownership.look(page) {
                 Found::Resident(seen) => {
-                    let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
-                    if !self.ownership.of(&owned).is_pinned() {
+                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+                        continue;
+                    };
+                    if !self.residency.ownership.of(&owned).is_pinned() {
                         return Some(owned);
                     }
-                    self.ownership.put_back(owned);
+                    self.residency.ownership.put_back(owned);
                     return None;
                 }
-                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
                 _ => return None,
             }
         }
@@ -224,21 +235,25 @@ impl Pager {
             }
         }
         // Its mappings are new, and have no page tables yet.
-        for first in (0..self.frames.managed_spans() * PAGES_PER_SPAN).step_by(RANGE / PAGE) {
+        for first in
+            (0..self.residency.frames.managed_spans() * PAGES_PER_SPAN).step_by(RANGE / PAGE)
+        {
             let range = RangeNo::of(PageNo(first as u32));
-            if self.heap.is_lane_page(PageNo(first as u32)) && self.frames.ranges.close(range, 0) {
-                self.frames.ranges.open(range, 0);
+            if self.residency.heap.is_lane_page(PageNo(first as u32))
+                && self.residency.frames.ranges.close(range, 0)
+            {
+                self.residency.frames.ranges.open(range, 0);
             }
         }
         self.each_window(lanes, |first, pages| {
             // SAFETY: pages of windows on the parent's file.
-            unsafe { lanes.map(first, pages, self.frames.address_of(first)) }
+            unsafe { lanes.map(first, pages, self.residency.frames.address_of(first)) }
         })
     }
 
     /// In the child, which has registered all of its memory: registers the windows as such.
     pub(crate) fn register_windows(&self, lanes: &Lanes) -> Result<(), Errno> {
-        self.each_window(lanes, |first, pages| self.frames.register_shared(first, pages))
+        self.each_window(lanes, |first, pages| self.residency.frames.register_shared(first, pages))
     }
 
     /// Calls `act` with each stretch of pages of windows that are not exiled.
@@ -247,10 +262,10 @@ impl Pager {
         lanes: &Lanes,
         act: impl Fn(PageNo, usize) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        for span in 0..self.frames.managed_spans() {
+        for span in 0..self.residency.frames.managed_spans() {
             let (mut first, end) = (span * PAGES_PER_SPAN, (span + 1) * PAGES_PER_SPAN);
             let in_window = |page: &usize| !lanes.is_exiled(PageNo(*page as u32));
-            while first < end && self.heap.is_lane_page(PageNo(first as u32)) {
+            while first < end && self.residency.heap.is_lane_page(PageNo(first as u32)) {
                 let pages = (first..end).take_while(in_window).count();
                 if pages > 0 {
                     act(PageNo(first as u32), pages)?;

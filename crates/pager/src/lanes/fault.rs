@@ -20,6 +20,7 @@
 use deepheap_heap::{LANE_BYTES, PageNo};
 use deepheap_policy::replacement::Rank;
 use deepheap_policy::sequence::Sequences;
+use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{DescriptorId, Found, Owned, Pin, Place, Seen};
 use deepheap_residency::page_buffer::Reserved;
 use deepheap_store::StoreError;
@@ -78,7 +79,7 @@ enum From {
 impl Pager {
     /// The lanes, if the page is of a span whose objects lie in lanes.
     pub(crate) fn lanes_of(&self, page: PageNo) -> Option<&Lanes> {
-        self.lanes.as_ref().filter(|_| self.heap.is_lane_page(page))
+        self.lanes.as_ref().filter(|_| self.residency.heap.is_lane_page(page))
     }
 
     /// Whether the object of a page is in its lane if it is resident. For its owner, or a hint.
@@ -151,7 +152,7 @@ impl Pager {
         let reserved = self.reserve_page(moves, 0);
         if lanes.use_frame(page) {
             // Until `rebalance` lowers the limit.
-            self.budget.note_staged(reserved.keep());
+            self.residency.staging.note_staged(reserved);
         }
     }
 
@@ -164,10 +165,10 @@ impl Pager {
         repeats: usize,
         moves: &mut Moves,
     ) -> Result<Step, FaultError> {
-        let from = match self.ownership.look(page) {
+        let from = match self.residency.ownership.look(page) {
             Found::Lost => return Err(FaultError::Lost),
             Found::OnItsWay(seen) => {
-                self.ownership.wait(seen);
+                self.residency.ownership.wait(seen);
                 return Ok(Step::Again);
             }
             Found::Resident(_) if lanes.is_exiled(page) => {
@@ -181,12 +182,9 @@ impl Pager {
                     return Ok(Step::Again);
                 }
                 // It goes to the slot: no page is installed for it.
-                let mut reserved = self.frames.page_buffer.adopt(1);
-                let fetched = self.fetch(page, block, sequences, &mut reserved, &mut slot);
-                if let Some(slot) = slot {
-                    self.cache.give_back(slot);
-                }
-                return Ok(fetched?.map_or(Step::Again, Step::Fetched));
+                let mut reserved = self.residency.frames.page_buffer.adopt(1);
+                let fetched = self.fetch(page, block, sequences, &mut reserved, &mut slot)?;
+                return Ok(fetched.map_or(Step::Again, Step::Fetched));
             }
             Found::Zero => From::Zero,
             Found::Cached(id) => {
@@ -206,14 +204,18 @@ impl Pager {
 
     /// As `slot_for`, with the patience of `make_room`: objects that need no write may stand behind
     /// those that the store refuses, and what a forked child keeps comes back when it ends.
-    fn slot_in_fault(&self, page: PageNo, moves: &mut Moves) -> Result<Option<u32>, FaultError> {
+    fn slot_in_fault(
+        &self,
+        page: PageNo,
+        moves: &mut Moves,
+    ) -> Result<Option<Slot<'_>>, FaultError> {
         let mut refused = 0;
         loop {
             // Ask before: a child that ends meanwhile gives back the space that we do not find.
-            let withheld = self.store.is_pinned();
+            let withheld = self.residency.store.is_pinned();
             match self.slot_for(page, moves) {
                 Err(StoreError::Full) if withheld => return Err(FaultError::Withheld),
-                Err(error) if refused * RECLAIM_OBJECTS > self.cache.objects() => {
+                Err(error) if refused * RECLAIM_OBJECTS > self.residency.cache.objects() => {
                     return Err(FaultError::NoRoom(error));
                 }
                 Err(_) => refused += 1,
@@ -237,9 +239,11 @@ impl Pager {
         if lanes.occupant(lane) != Some(page) {
             return Ok(Step::Again);
         }
-        let Some(owned) = self.ownership.claim_seen(page, seen) else { return Ok(Step::Again) };
-        let mapped = self.frames.map_shared(page);
-        self.ownership.put_back(owned);
+        let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+            return Ok(Step::Again);
+        };
+        let mapped = self.residency.frames.map_shared(page);
+        self.residency.ownership.put_back(owned);
         match mapped.map_err(FaultError::Install)? {
             Copy::Exists if repeats >= PRESENT_MAX => Err(FaultError::Install(Errno::EEXIST)),
             Copy::Exists => Ok(Step::Waited { is_present: true }),
@@ -275,11 +279,7 @@ impl Pager {
                 return Ok(Step::NeedsPage);
             }
         }
-        let step = self.exchange(lanes, page, from, &mut spare, moves);
-        if let Some(slot) = spare {
-            self.cache.give_back(slot);
-        }
-        step
+        self.exchange(lanes, page, from, spare, moves)
     }
 
     /// Brings an object to its lane. The occupant of the lane goes to the slot that the newcomer
@@ -289,24 +289,24 @@ impl Pager {
         lanes: &Lanes,
         page: PageNo,
         from: From,
-        spare: &mut Option<u32>,
+        spare: Option<Slot<'_>>,
         moves: &mut Moves,
     ) -> Result<Step, FaultError> {
         let lane = lanes.lane_of(page);
         let lock = lanes.lock(lane);
         let Some(newcomer) = self.claim_from(page, from) else { return Ok(Step::Again) };
         let Some(occupant) = lanes.occupant(lane) else {
-            return self.fill_lane(lanes, page, from, newcomer, false).map(Step::Served);
+            return self.fill_lane(lanes, page, from, newcomer).0.map(Step::Served);
         };
         debug_assert_ne!(occupant, page, "a resident object is claimed as another");
-        let kept = self.kept_bytes(occupant);
-        let left = self.slot_left_by(lanes, page, from, occupant);
-        let fitting = left.or(spare.filter(|&slot| self.cache.slot_bytes(slot) >= kept));
-        let Some(slot) = fitting else {
+        let kept = self.residency.kept_bytes(occupant);
+        let takes_left = self.slot_left_by(lanes, page, from, occupant).is_some();
+        let spare = spare.filter(|slot| slot.bytes() >= kept);
+        if !takes_left && spare.is_none() {
             // Another object has the lane by now, and wants another slot.
             self.return_to(from, newcomer);
             return Ok(Step::Again);
-        };
+        }
         let leaving = match self.unmap_occupant(lanes, lane, occupant) {
             Ok(leaving) => leaving,
             Err(stays) => {
@@ -315,8 +315,8 @@ impl Pager {
                 if stays == Stays::Pinned {
                     return Ok(Step::NeedsPage);
                 }
-                if let Some(seen) = self.ownership.seen_on_its_way(occupant) {
-                    self.ownership.wait(seen);
+                if let Some(seen) = self.residency.ownership.seen_on_its_way(occupant) {
+                    self.residency.ownership.wait(seen);
                 }
                 return Ok(Step::Again);
             }
@@ -324,26 +324,26 @@ impl Pager {
         let mut bytes = [0; LANE_BYTES];
         // SAFETY: the lane is ours: its lock is held, and nobody has it mapped.
         unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(lanes.bytes_of(lane), LANE_BYTES) };
-        let entered = self.fill_lane(lanes, page, from, newcomer, left.is_some());
-        if left.is_none() {
-            *spare = None;
-        }
+        let (entered, left) = self.fill_lane(lanes, page, from, newcomer);
+        let Some(slot) = left.filter(|_| takes_left).or(spare) else {
+            unreachable!("a newcomer from the cache leaves a slot");
+        };
         self.publish_left(leaving, &bytes[..kept], slot, moves);
         entered.map(Step::Served)
     }
 
     fn claim_from(&self, page: PageNo, from: From) -> Option<Owned> {
         match from {
-            From::Zero => self.ownership.claim_fresh(page),
-            From::Cached(id) => self.ownership.claim_cached(page, id),
+            From::Zero => self.residency.ownership.claim_fresh(page),
+            From::Cached(id) => self.residency.ownership.claim_cached(page, id),
         }
     }
 
     /// Publishes an object that was claimed as it was.
     fn return_to(&self, from: From, owned: Owned) {
         match from {
-            From::Zero => self.ownership.zero(owned),
-            From::Cached(_) => self.ownership.cached(owned),
+            From::Zero => self.residency.ownership.zero(owned),
+            From::Cached(_) => self.residency.ownership.cached(owned),
         }
     }
 
@@ -358,29 +358,29 @@ impl Pager {
         occupant: PageNo,
     ) -> Option<u32> {
         let slot = self.slot_of(from).filter(|_| !lanes.is_exiled(page))?;
-        (self.cache.slot_bytes(slot) >= self.kept_bytes(occupant)).then_some(slot)
+        (self.residency.cache.slot_bytes(slot) >= self.residency.kept_bytes(occupant))
+            .then_some(slot)
     }
 
     /// The slot of an object that is cached.
     fn slot_of(&self, from: From) -> Option<u32> {
         match from {
             From::Zero => None,
-            From::Cached(id) => Some(self.ownership.descriptor(id).slot()),
+            From::Cached(id) => Some(self.residency.ownership.descriptor(id).slot()),
         }
     }
 
-    /// Puts an owned object into its lane, whose lock is held and which is empty, and maps it. Its
-    /// slot is free then, or the caller's if that `keeps_slot`.
+    /// Puts an owned object into its lane, whose lock is held and which is empty, and maps it.
+    /// Answers besides the slot that it has left.
     fn fill_lane(
         &self,
         lanes: &Lanes,
         page: PageNo,
         from: From,
         owned: Owned,
-        keeps_slot: bool,
-    ) -> Result<FaultKind, FaultError> {
+    ) -> (Result<FaultKind, FaultError>, Option<Slot<'_>>) {
         let lane = lanes.lane_of(page);
-        let (to, kept) = (lanes.bytes_of(lane), self.kept_bytes(page));
+        let (to, kept) = (lanes.bytes_of(lane), self.residency.kept_bytes(page));
         debug_assert!(kept <= LANE_BYTES, "{kept} bytes in a lane");
         let slot = self.slot_of(from);
         // SAFETY: the lane is ours: its lock is held, and nobody has it mapped; the slot is the
@@ -388,33 +388,30 @@ impl Pager {
         unsafe {
             match slot {
                 None => to.write_bytes(0, kept),
-                Some(slot) => to.copy_from_nonoverlapping(self.cache.address(slot), kept),
+                Some(slot) => to.copy_from_nonoverlapping(self.residency.cache.address(slot), kept),
             }
         }
         if lanes.is_exiled(page) {
             // The window comes back. Until it is registered a touch maps what is in the lane: the
             // object.
-            let address = self.frames.address_of(page);
+            let address = self.residency.frames.address_of(page);
             // SAFETY: the page's own mapping, which is empty: its object is elsewhere, and owned.
             if let Err(errno) = unsafe { lanes.map(page, 1, address) } {
-                debug_assert!(!keeps_slot);
                 self.return_to(from, owned);
-                return Err(FaultError::Install(errno));
+                return (Err(FaultError::Install(errno)), None);
             }
             lanes.set_exiled(page, false);
-            if self.frames.register_shared(page, 1).is_err() {
+            if self.residency.frames.register_shared(page, 1).is_err() {
                 self.keep_for_ever(&owned);
             }
         }
-        self.note_found(self.ownership.of(&owned));
+        self.note_found(self.residency.ownership.of(&owned));
         lanes.set_occupant(lane, Some(page));
-        let mapped = self.frames.map_shared(page);
-        self.ownership.arrive_in_lane(owned);
-        if let Some(slot) = slot.filter(|_| !keeps_slot) {
-            self.cache.give_back(slot);
-        }
+        let mapped = self.residency.frames.map_shared(page);
+        let left = slot.map(|slot| self.residency.cache.slot(slot));
+        self.residency.ownership.arrive_in_lane(owned);
         // If it is not mapped it is in its lane all the same.
-        mapped.map(|_| kind_of(from)).map_err(FaultError::Install)
+        (mapped.map(|_| kind_of(from)).map_err(FaultError::Install), left)
     }
 
     /// Exiles an owned object: it gets a page of the page buffer.
@@ -426,13 +423,15 @@ impl Pager {
         owned: Owned,
         reserved: &mut Reserved<'_>,
     ) -> Result<(), FaultError> {
-        let (offset, kept) = (self.heap.kept_offset(page), self.kept_bytes(page));
+        let (offset, kept) =
+            (self.residency.heap.kept_offset(page), self.residency.kept_bytes(page));
         let slot = self.slot_of(from);
         // SAFETY: for a page of the caller's, all zeros; the slot is the object's, which is owned.
         let fill = |to: *mut u8| unsafe {
             match slot {
                 Some(slot) => {
-                    to.add(offset).copy_from_nonoverlapping(self.cache.address(slot), kept);
+                    to.add(offset)
+                        .copy_from_nonoverlapping(self.residency.cache.address(slot), kept);
                 }
                 // A page that nobody has written would not be there.
                 None => to.write_volatile(0),
@@ -440,27 +439,27 @@ impl Pager {
         };
         let refused = match lanes.is_exiled(page) {
             true => {
-                let staging = self.take_staging(PAGE);
+                let staging = self.residency.take_staging(PAGE);
                 // SAFETY: the staging page is ours alone, and a page long; the page is registered.
                 unsafe {
                     staging.address().write_bytes(0, PAGE);
                     fill(staging.address());
-                    self.frames.copy_in(page, 1, staging.address(), |_| {}).refused
+                    self.residency.frames.copy_in(page, 1, staging.address(), |_| {}).refused
                 }
             }
             false => {
-                self.frames.ranges.enter(page);
-                let address = self.frames.address_of(page);
+                self.residency.frames.ranges.enter(page);
+                let address = self.residency.frames.address_of(page);
                 // SAFETY: the page is the object's alone, which is not mapped, and owned.
                 let made = unsafe { mapping::replace_page(address as *mut u8, fill) };
                 match made {
                     Ok(()) => {
                         lanes.set_exiled(page, true);
-                        if self.frames.register(address, PAGE).is_err() {
+                        if self.residency.frames.register(address, PAGE).is_err() {
                             self.keep_for_ever(&owned);
                         }
                     }
-                    Err(_) => self.frames.ranges.leave(page),
+                    Err(_) => self.residency.frames.ranges.leave(page),
                 }
                 made.err()
             }
@@ -469,19 +468,18 @@ impl Pager {
             self.return_to(from, owned);
             return Err(FaultError::Install(errno));
         }
-        self.note_found(self.ownership.of(&owned));
-        if let Some(slot) = slot {
-            self.cache.give_back(slot);
+        self.note_found(self.residency.ownership.of(&owned));
+        match from {
+            From::Zero => self.residency.to_resident(owned, Rank::Probation, reserved),
+            From::Cached(_) => self.residency.cached_to_resident(owned, Rank::Probation, reserved),
         }
-        self.ownership.arrive(owned, Rank::Probation);
-        reserved.install(1);
         Ok(())
     }
 
     /// The kernel has mapped a page and does not watch it: it must never leave.
     #[cold]
     fn keep_for_ever(&self, owned: &Owned) {
-        self.ownership.of(owned).add_pin(Pin::Long);
+        self.residency.ownership.of(owned).add_pin(Pin::Long);
         say(&[Piece::Text("a small object stays in RAM: the kernel does not watch its page")]);
     }
 
@@ -489,8 +487,10 @@ impl Pager {
     fn bring_one_home(&self, lanes: &Lanes, moves: &mut Moves) {
         const LOOKS: usize = 64;
         for _ in 0..LOOKS {
-            let Some(page) = lanes.next_exiled(self.frames.managed_spans()) else { return };
-            if matches!(self.ownership.peek(page), Some(Place::Busy(_) | Place::Lost)) {
+            let Some(page) = lanes.next_exiled(self.residency.frames.managed_spans()) else {
+                return;
+            };
+            if matches!(self.residency.ownership.peek(page), Some(Place::Busy(_) | Place::Lost)) {
                 continue; // it is here
             }
             let mut sequences = Sequences::default();

@@ -101,7 +101,7 @@ impl Pager {
     /// Writes the survivors, and switches those that are still stored in their old block to the new
     /// one. The others have been read or freed meanwhile: they are judged again, without a copy.
     fn move_packed(&self, survivors: &mut Survivors<'_>) -> Result<(), StoreError> {
-        let mut staging = self.take_staging(PAGE);
+        let mut staging = self.residency.take_staging(PAGE);
         for content in [Content::Objects, Content::Pages] {
             for number in 0..survivors.packing.plan(content) {
                 let mut block = Builder::new(staging.page(), content);
@@ -131,9 +131,9 @@ impl Pager {
     /// Switches a stored object from its block to the copy in another one; false, and the copy is
     /// dead, if it is not stored there any more. With each block comes what the object costs there.
     fn switch(&self, page: PageNo, from: (Block, u32), to: (Block, u32)) -> bool {
-        let moved = self.ownership.move_stored(page, from.0, to.0);
+        let moved = self.residency.ownership.move_stored(page, from.0, to.0);
         let (block, cost) = if moved { from } else { to };
-        self.store.retire(block, cost);
+        self.residency.store.retire(block, cost);
         moved
     }
 
@@ -141,28 +141,32 @@ impl Pager {
     /// if need be; true if it is needed, and must move.
     fn must_move(&self, page: PageNo, block: Block) -> bool {
         loop {
-            match self.ownership.look(page) {
+            match self.residency.ownership.look(page) {
                 Found::Stored(at) if at == block => {
-                    let is_dead = self.heap.page_is_free(page);
+                    let is_dead = self.residency.heap.page_is_free(page);
                     return !(is_dead && self.drop_stored_if_free(page, block));
                 }
                 // Its owner set the backing block before the claim, and can only drop it later.
                 Found::Resident(seen) | Found::OnItsWay(seen) if seen.backing != Some(block) => {
                     return false;
                 }
-                Found::OnItsWay(seen) => self.ownership.wait(seen),
+                Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
                 Found::Resident(seen) => {
-                    let Some(owned) = self.ownership.claim_seen(page, seen) else { continue };
+                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
+                        continue;
+                    };
                     let ours = self.let_go(&owned, block);
-                    self.ownership.put_back(owned);
+                    self.residency.ownership.put_back(owned);
                     if ours {
                         return false;
                     }
                 }
                 Found::Cached(id) => {
-                    let Some(owned) = self.ownership.claim_cached(page, id) else { continue };
+                    let Some(owned) = self.residency.ownership.claim_cached(page, id) else {
+                        continue;
+                    };
                     self.let_go(&owned, block);
-                    self.ownership.cached(owned);
+                    self.residency.ownership.cached(owned);
                     return false;
                 }
                 // Of a lost one nobody can ask for this copy.
@@ -173,9 +177,9 @@ impl Pager {
 
     /// Drops the backing block of an owned object if it is `block`; returns whether it was.
     fn let_go(&self, owned: &Owned, block: Block) -> bool {
-        let ours = self.ownership.of(owned).backing() == Some(block);
+        let ours = self.residency.ownership.of(owned).backing() == Some(block);
         if ours {
-            self.drop_backing(owned);
+            self.residency.drop_backing(owned);
         }
         ours
     }
@@ -183,12 +187,12 @@ impl Pager {
     /// Ends a stored object if no live allocation touches its page. Claim first, then ask:
     /// otherwise the heap could hand the page out between the answer and the claim.
     pub(crate) fn drop_stored_if_free(&self, page: PageNo, block: Block) -> bool {
-        let Some(owned) = self.ownership.claim_stored(page, block) else { return false };
-        let is_free = self.heap.page_is_free(page);
+        let Some(owned) = self.residency.ownership.claim_stored(page, block) else { return false };
+        let is_free = self.residency.heap.page_is_free(page);
         if is_free {
-            self.end_as_zero(owned);
+            self.residency.to_zero(owned);
         } else {
-            self.ownership.stored(owned, block);
+            self.residency.ownership.stored(owned, block);
         }
         is_free
     }

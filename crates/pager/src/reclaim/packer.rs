@@ -31,7 +31,7 @@ impl Packer {
             packing: Packing::new(),
             leaving: [(PageNo(0), DescriptorId(0)); 2 * BATCH_MAX],
             is_sequence: [false; BATCH_MAX],
-            owned: OwnedList::new(),
+            owned: OwnedList::empty(),
         }
     }
 }

@@ -39,9 +39,12 @@ struct Step<'a> {
 extern "C" fn collect(argument: *mut c_void) {
     // SAFETY: `collect_here` passes its own step, and waits for us.
     let step = unsafe { &mut *argument.cast::<Step<'_>>() };
-    let Ok(mut segment) = PinnedArray::<u8>::new(step.pager.store.segment_bytes()) else { return };
+    let Ok(mut segment) = PinnedArray::<u8>::new(step.pager.residency.store.segment_bytes()) else {
+        return;
+    };
     // What cannot be collected now is tried again; the store knows when nothing can be won.
-    step.has_collected = matches!(step.pager.collect(&step.pager.store, &mut segment), Ok(true));
+    step.has_collected =
+        matches!(step.pager.collect(&step.pager.residency.store, &mut segment), Ok(true));
 }
 
 impl Pager {

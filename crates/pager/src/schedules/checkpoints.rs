@@ -76,7 +76,7 @@ impl World {
         saved: &mut Saved,
     ) -> Result<(), CutError> {
         self.pager.write_changed(buffer)?;
-        self.pager.store.seal_and_drain();
+        self.pager.residency.store.seal_and_drain();
         let handed_out = RefCell::new(saved);
         let mut save = |page: u32, bytes: &[u8]| {
             handed_out.borrow_mut().insert(page, bytes.to_vec());
@@ -90,7 +90,7 @@ impl World {
             let instant = self.instant();
             cut.release_writers();
             cut.write_changed()?;
-            self.pager.store.seal_and_drain();
+            self.pager.residency.store.seal_and_drain();
             cut.save_table(&mut save).expect("no page is lost");
             self.check_cut(&handed_out.borrow(), &instant);
             self.written_in_cuts.fetch_add(self.differences(&instant), Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl World {
     fn check_cut(&self, saved: &Saved, instant: &Instant) {
         let mut buffer = AlignedBuffer::new(PAGE, 0).expect("a buffer");
         for (number, thing) in self.things.iter().enumerate() {
-            let page = self.pager.frames.page_at(thing.address);
+            let page = self.pager.residency.frames.page_at(thing.address);
             let entry = saved.get(&(page.0 / ENTRIES)).map_or(0, |bytes| {
                 let at = (page.0 % ENTRIES) as usize * 4;
                 u32::from_le_bytes(bytes[at..at + 4].try_into().expect("an entry"))
@@ -127,7 +127,7 @@ impl World {
             let mut object = [0; PAGE];
             if let Some(block) = entry.checked_sub(1).map(Block) {
                 let mut read = [self.pager.block_read(page, block, buffer.as_mut_slice())];
-                self.pager.store.read(&mut read);
+                self.pager.residency.store.read(&mut read);
                 read[0].result.unwrap_or_else(|error| panic!("{number}: {error:?}"));
                 match self.pager.object_in(page, block, read[0].buf).expect("it is in its block") {
                     Landed::Plain(bytes) => object[..bytes.len()].copy_from_slice(bytes),

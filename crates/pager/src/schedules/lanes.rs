@@ -63,13 +63,14 @@ fn a_fresh_object_that_has_to_be_exiled_is_there_after_one_fault() {
     let world = World::new(Kind::InLanes);
     let (pager, mut sequences) = (&world.pager, Sequences::default());
     let rivals = &world.things[world.things.len() - RIVALS * SHARED..];
-    let page = |thing: &Thing| pager.frames.page_at(thing.address);
+    let page = |thing: &Thing| pager.residency.frames.page_at(thing.address);
     let lane = |thing: &Thing| pager.lanes.as_ref().expect("lanes").lane_of(page(thing));
     let (has_it, wants_it) = (&rivals[0], &rivals[SHARED]);
     assert_eq!(lane(has_it), lane(wants_it));
     pager.resolve(has_it.address, &mut sequences, 0).expect("a page");
-    let pinned = pager.ownership.try_pin(page(has_it), Pin::Call).expect("it is resident");
+    let pinned =
+        pager.residency.ownership.try_pin(page(has_it), Pin::Call).expect("it is resident");
     pager.resolve(wants_it.address, &mut sequences, 0).expect("a page");
     assert!(is_present(has_it.address) && is_present(wants_it.address));
-    pager.ownership.descriptor(pinned).drop_pin(Pin::Call);
+    pager.residency.ownership.descriptor(pinned).drop_pin(Pin::Call);
 }

@@ -14,9 +14,10 @@ use crate::pager::Pager;
 /// buffer.
 pub(super) fn limit(pager: &Pager, region_bytes: usize) {
     pager.add_table_file(Box::new(SimDevice::new(region_bytes as u64, 1)));
-    pager.ownership.table.set_limit(0);
-    for staging in pager.staging.all() {
-        let bytes = if core::ptr::eq(staging, &pager.staging.pages) { 2 } else { 128 } * PAGE;
+    pager.residency.ownership.table.set_limit(0);
+    for staging in pager.residency.staging.all() {
+        let bytes =
+            if core::ptr::eq(staging, &pager.residency.staging.pages) { 2 } else { 128 } * PAGE;
         let buffers: Vec<_> = (0..staging.count()).map(|_| staging.take()).collect();
         buffers.iter().for_each(|buffer| buffer.note(bytes));
     }
@@ -33,7 +34,7 @@ impl World {
     pub(super) fn table_evictor(&self) {
         while !self.is_done() {
             let passage = self.pager.gate.enter(Level::Mover);
-            self.pager.ownership.table.evict(self.pager.frames.zapper());
+            self.pager.residency.ownership.table.evict(self.pager.residency.frames.zapper());
             drop(passage);
             deepheap_sys::threads::thread::yield_now();
         }

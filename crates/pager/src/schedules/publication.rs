@@ -10,7 +10,7 @@ use crate::evict::context::EvictionContext;
 fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     let world = World::new(Kind::Ordinary);
     let pager = &world.pager;
-    pager.frames.page_buffer.set_limit(4 * PAGE_BUFFER);
+    pager.residency.frames.page_buffer.set_limit(4 * PAGE_BUFFER);
     // Each touch as a thread of its own: none is a scan.
     let count = |number| world.count(&mut Sequences::default(), 0, number);
     let mut moves = Moves::default();
@@ -19,11 +19,11 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     const PAGES: usize = 8;
     (0..PAGES).for_each(count);
     let place = |number: usize| {
-        let page = pager.frames.page_at(world.things[number].address);
-        pager.ownership.place(page)
+        let page = pager.residency.frames.page_at(world.things[number].address);
+        pager.residency.ownership.place(page)
     };
     let is_compressed = |number: usize| match place(number) {
-        Place::Cached(id) => pager.ownership.descriptor(id).has(Flag::Compressed),
+        Place::Cached(id) => pager.residency.ownership.descriptor(id).has(Flag::Compressed),
         place => panic!("{number} is {place:?}"),
     };
     let freed = world.allocate_object(PAGE);
@@ -33,7 +33,10 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
 
     let passage = pager.gate.enter(Level::Mover);
     pager.take_out(&mut context, PAGES + 1, &mut moves).expect("room");
-    assert_eq!((moves.evicted(), pager.frames.page_buffer.pages()), (PAGES as u32 + 1, 0));
+    assert_eq!(
+        (moves.evicted(), pager.residency.frames.page_buffer.pages()),
+        (PAGES as u32 + 1, 0)
+    );
     assert!((0..PAGES).all(|number| !is_compressed(number)), "published as they are");
     world.check_invariants();
     // A fault finds the object at once.

@@ -41,7 +41,7 @@ impl Model {
 
     fn insert(&mut self, bytes: usize) {
         let slot = loop {
-            if let Some(slot) = self.cache.take(bytes) {
+            if let Some(slot) = self.cache.take(bytes).map(Slot::keep) {
                 break slot;
             }
             if !self.compact() {
@@ -165,7 +165,7 @@ fn memory_pages_fill_their_slabs_and_a_lowered_limit_is_reached_by_moving() {
         model.insert(4096);
     }
     assert_eq!(model.cache.held_bytes(), 8 << 20);
-    assert_eq!((model.evicted, model.cache.take(4096)), (0, None));
+    assert_eq!((model.evicted, model.cache.take(4096).map(Slot::keep)), (0, None));
     assert!(!model.compact());
     model.cache.set_limit(6 << 20);
     assert!(model.cache.is_over_limit());
@@ -178,7 +178,7 @@ fn memory_pages_fill_their_slabs_and_a_lowered_limit_is_reached_by_moving() {
         model.evict();
     }
     assert_eq!(model.cache.held_bytes(), 8 << 20);
-    assert_eq!(model.cache.take(4096), None);
+    assert!(model.cache.take(4096).is_none());
     while model.cache.is_over_limit() {
         assert!(model.compact());
     }
@@ -217,7 +217,7 @@ fn few_sizes_keep_their_exact_classes_in_a_small_cache() {
 #[test]
 fn memory_of_free_slabs_is_given_back() {
     let cache = ObjectCache::new(4 << 20).unwrap();
-    let slots: Vec<u32> = std::iter::from_fn(|| cache.take(4096)).collect();
+    let slots: Vec<u32> = std::iter::from_fn(|| cache.take(4096).map(Slot::keep)).collect();
     assert_eq!(slots.len(), 1024);
     for slot in &slots {
         // SAFETY: the slot is held here.
@@ -230,7 +230,7 @@ fn memory_of_free_slabs_is_given_back() {
     assert_eq!(cache.backed_bytes(), 4 << 20);
     cache.set_limit(1 << 20);
     assert_eq!((resident(), cache.backed_bytes()), (1 << 20, 1 << 20));
-    let again: Vec<u32> = std::iter::from_fn(|| cache.take(4096)).collect();
+    let again: Vec<u32> = std::iter::from_fn(|| cache.take(4096).map(Slot::keep)).collect();
     assert_eq!((again.len(), cache.backed_bytes()), (256, 1 << 20));
 }
 
@@ -270,7 +270,7 @@ fn slots_have_one_owner_while_slabs_are_emptied() {
                     let slot = place.load(Ordering::Acquire);
                     if slot == NOWHERE && fills {
                         let bytes = [200, 700, 4096][random.below(3) as usize];
-                        let Some(slot) = cache.take(bytes) else { continue };
+                        let Some(slot) = cache.take(bytes).map(Slot::keep) else { continue };
                         // SAFETY: the slot was taken for us.
                         unsafe { word(slot).write(id as u32) };
                         cache.set_owner(slot, DescriptorId(id as u32));

@@ -433,7 +433,7 @@ impl ObjectTable {
     }
 
     /// Stored memory pages that were found since this was last asked.
-    pub fn take_uncounted(&self) -> usize {
+    pub(crate) fn take_uncounted(&self) -> usize {
         match self.uncounted.load(Ordering::Relaxed) {
             0 => 0,
             _ => self.uncounted.swap(0, Ordering::Relaxed),
