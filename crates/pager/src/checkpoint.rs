@@ -26,7 +26,7 @@ use deepheap_residency::ownership::{
 };
 use deepheap_residency::staging::StagingBuffer;
 use deepheap_store::{
-    Block, Content, ContentHash, Head, PACKED_MAX, SavedTable, StoreError, Writer,
+    Block, Content, ContentHash, Head, PACKED_MAX, SavedTable, Store, StoreError, Writer,
 };
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::own_memory::{self, PARTS_MAX, Part};
@@ -277,7 +277,9 @@ impl Pager {
             if bytes.at.is_null() {
                 unreadable = Some(descriptor.page());
                 self.publish_again(group.owned.take(index));
-            } else if is_resident && self.is_as_stored(descriptor, bytes.as_slice()) {
+            } else if is_resident
+                && is_as_stored(&self.residency.store, descriptor, bytes.as_slice())
+            {
                 self.publish_captured(&mut group, index, None);
             } else if let Some(content) = bytes.content {
                 packer.packing.push(content, index, bytes.length);
@@ -445,15 +447,6 @@ impl Pager {
         Ok(())
     }
 
-    /// Whether the stored copy of an owned, resident object is these bytes, which it holds. Zeros
-    /// need none.
-    pub(crate) fn is_as_stored(&self, descriptor: &Descriptor, bytes: &[u8]) -> bool {
-        match descriptor.backing() {
-            Some(_) => self.residency.store.hash(bytes) == descriptor.hash(),
-            None => is_all_zero(bytes),
-        }
-    }
-
     /// Packs the listed objects of this content into blocks.
     fn write_packed(
         &self,
@@ -495,6 +488,15 @@ impl Pager {
             State::Cached => self.residency.ownership.cached(owned),
             _ => self.residency.ownership.put_back(owned),
         }
+    }
+}
+
+/// Whether the stored copy of an owned, resident object is these bytes, which it holds. Zeros
+/// need none.
+fn is_as_stored(store: &Store, descriptor: &Descriptor, bytes: &[u8]) -> bool {
+    match descriptor.backing() {
+        Some(_) => store.hash(bytes) == descriptor.hash(),
+        None => is_all_zero(bytes),
     }
 }
 

@@ -101,7 +101,7 @@ impl Pager {
         let (before, set_aside) =
             (moves.evicted(), self.residency.ownership.descriptors.length(List::Unevictable));
         let start_ns = self.take_out(context, want, moves)?;
-        self.press_batch(context);
+        context.press_batch(&self.residency, &self.compression);
         let evict_ns = clock::monotonic_ns() - start_ns;
         // Other threads change these counts as well: a hint.
         let unevictable = self.residency.ownership.descriptors.length(List::Unevictable);
@@ -439,7 +439,7 @@ impl Pager {
         if hash != UNKNOWN_HASH && hash == descriptor.hash() {
             moves.clean += 1;
             self.residency.trace.note(Happened::Clean, descriptor.page(), data.len());
-            self.promote(&owned);
+            self.tier().promote(&owned);
         } else {
             moves.dirty += 1;
             self.residency.trace.note(Happened::Dirty, descriptor.page(), data.len());

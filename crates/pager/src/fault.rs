@@ -57,7 +57,7 @@ impl Pager {
     ) -> Result<FaultReport, FaultError> {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
         let mut moves = Moves::default();
-        if self.is_captured(page) {
+        if self.capture.is_captured(&self.residency, page) {
             let kind = FaultKind::Waited;
             return Ok(FaultReport { kind, ahead: 0, passed: 0, moves, is_present: false });
         }
@@ -90,7 +90,7 @@ impl Pager {
             }
             Place::Zero => self.install_fresh(page, sequences, &mut reserved),
             Place::Cached(id) => {
-                self.go_on_ahead(page, sequences);
+                self.asker().go_on_ahead(page, sequences);
                 self.install_cached_window(page, id, sequences, &mut reserved)
             }
             Place::Stored(block) => self.fetch(page, block, sequences, &mut reserved, &mut None),
@@ -194,7 +194,7 @@ impl Pager {
         }
         let window = Window::of(page, sequences.of(page.0));
         if window.count == 1 {
-            self.ask_next(page, sequences, true);
+            self.asker().ask_next(page, sequences, true);
         }
         let extent = self.install_cached_further(window, reserved);
         sequences.pass(page.0, extent);

@@ -51,7 +51,8 @@ impl Pager {
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
         self.residency.staging.all().iter().for_each(|pool| pool.forget_others());
-        self.forget_counts();
+        // What the parent counted is the parent's.
+        self.residency.counters.clear();
         self.residency.trace.become_child();
         self.residency.ownership.table.give_up_file();
         let mut resident = 0;

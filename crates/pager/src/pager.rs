@@ -5,12 +5,11 @@
 //! the object cache. No thread waits for space in the log while it owns an object.
 //! Threads: any; the runtime's workers call the loops.
 
-use core::sync::atomic;
 use core::time::Duration;
 
 use deepheap_heap::{Heap, PAGES_PER_SPAN, PageNo, SPAN};
-use deepheap_policy::history::{self, History};
 use deepheap_residency::Residency;
+use deepheap_residency::counters::{Counted, Counters};
 use deepheap_residency::frames::Frames;
 use deepheap_residency::object_cache::ObjectCache;
 use deepheap_residency::ownership::Ownership;
@@ -20,7 +19,6 @@ use deepheap_store::{BLOCK_BYTES, Store};
 use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::memory::page_extractor::pipe_sees_stores;
-use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
 use deepheap_sys::threads::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::threads::futex;
@@ -28,13 +26,12 @@ use deepheap_sys::threads::lock::Lock;
 use deepheap_sys::threads::parking::Parking;
 
 use crate::PAGE;
-use crate::ahead::neighbours::Neighbours;
-use crate::ahead::prefetch::Prefetch;
+use crate::ahead::Ahead;
+use crate::ahead::ask::Asker;
 use crate::budget::balancer::Balancer;
 use crate::budget::{self, Budget};
 use crate::calls::refused_pins::RefusedPins;
 use crate::checkpoint::capture::Capture;
-use crate::counters::{Counted, Counters};
 use crate::evict::compression::{Compress, Compression};
 use crate::evict::context::EvictionContext;
 use crate::fault::sources::Sources;
@@ -43,6 +40,7 @@ use crate::lanes::{Lanes, LeftInLanes};
 use crate::moves::Moves;
 use crate::reclaim::packer::Packer;
 use crate::takeover::plain_spans::PlainSpans;
+use crate::tier::Tier;
 use crate::tier::mix::TierMix;
 use crate::trace::Trace;
 use deepheap_residency::page_buffer::PageBuffer;
@@ -97,11 +95,7 @@ pub struct Pager {
     pub(crate) plain_spans: PlainSpans,
     pub(crate) contexts: Box<[Padded<Lock<EvictionContext>>]>,
     pub(crate) packers: Box<[Padded<Lock<Packer>>]>,
-    pub(crate) prefetch: Prefetch,
-    pub(crate) neighbours: Neighbours,
-    /// Which fault came after which, if that is noted.
-    pub(crate) history: Option<History<PinnedArray<atomic::AtomicU32>>>,
-    counters: Counters<{ Counted::ALL }>,
+    pub(crate) ahead: Ahead,
     pub(crate) compression: Compression,
     /// Pages that the program has pinned by calls, each counted once for every call.
     pub(crate) long_pins: AtomicUsize,
@@ -160,11 +154,6 @@ impl Pager {
         // A page that is arriving has a descriptor, too, and the page buffer may pass its limit a
         // little.
         let objects_max = (bytes / SLOT_LEAST + 4096).min(DESCRIPTORS_MAX);
-        let history = || -> Result<_, Errno> {
-            let memory = history::lengths(history::bytes(bytes)).map(PinnedArray::new);
-            let [ring, index, written] = memory;
-            Ok(History::new([ring?, index?, written?]))
-        };
         let parts = || -> Result<Pager, Errno> {
             let contexts = (0..budget::contexts(bytes))
                 .map(|_| Ok(Padded(Lock::new(EvictionContext::new()?))))
@@ -185,6 +174,7 @@ impl Pager {
                     cache: ObjectCache::new(bytes)?,
                     staging: StagingPools::new(budget::page_staging_buffers(bytes))?,
                     trace: Trace::new(options.traces)?,
+                    counters: Counters::zero(),
                 },
                 budget: Budget::new(bytes, options.page_buffer_bytes),
                 balancer: Balancer::new(options.page_buffer_bytes.is_none()),
@@ -193,10 +183,7 @@ impl Pager {
                 plain_spans: PlainSpans::none(),
                 packers: contexts.iter().map(|_| Padded(Lock::new(Packer::new()))).collect(),
                 contexts,
-                prefetch: Prefetch::new(options.follows_strides),
-                neighbours: Neighbours::default(),
-                history: options.follows_sequences.then(history).transpose()?,
-                counters: Counters::new(),
+                ahead: Ahead::new(bytes, options.follows_strides, options.follows_sequences)?,
                 compression: Compression::new(options.compress, pages)?,
                 sources: Sources::new(pages)?,
                 long_pins: AtomicUsize::new(0),
@@ -227,16 +214,24 @@ impl Pager {
 
     /// How much was counted of something.
     pub fn counted(&self, what: Counted) -> u64 {
-        self.counters.sums()[what as usize]
+        self.residency.counters.sums()[what as usize]
     }
 
-    pub(crate) fn count(&self, what: Counted, more: u64) {
-        self.counters.add(what as usize, more);
+    /// The parts of an engine that a thread asks ahead by.
+    pub(crate) fn asker(&self) -> Asker<'_> {
+        Asker { residency: &self.residency, ahead: &self.ahead, tier: self.tier() }
     }
 
-    /// In a forked child: what the parent counted is the parent's.
-    pub(crate) fn forget_counts(&self) {
-        self.counters.clear();
+    /// The parts that decide what goes to the second tier.
+    pub(crate) fn tier(&self) -> Tier<'_> {
+        let history = self.ahead.history.as_ref();
+        Tier { residency: &self.residency, mix: &self.tier_mix, history }
+    }
+
+    /// So many pages more may go to the second tier, and `most` until the next call; before the
+    /// first call as many as there are.
+    pub fn allow_second_tier(&self, more: u64, most: u64) {
+        self.tier_mix.allow(more, most);
     }
 
     /// What is traced.
@@ -405,7 +400,7 @@ impl Pager {
         self.residency.store.stop_waiting();
         self.wake_evictor();
         self.wake_helper();
-        self.prefetch.wake(u32::MAX / 2);
+        self.ahead.queues.wake(u32::MAX / 2);
     }
 
     /// Whether `end_work` was called.

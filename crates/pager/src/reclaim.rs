@@ -12,16 +12,17 @@ pub(crate) mod packer;
 pub(crate) mod stand_in;
 
 use deepheap_heap::PageNo;
+use deepheap_residency::contents::fill_page;
+use deepheap_residency::counters::Counted;
 use deepheap_residency::ownership::{CameBy, DescriptorId, Flag, List, Owned, UNKNOWN_HASH};
 use deepheap_store::{Block, Content, ContentHash, Head, PACKED_MAX, Store, StoreError, Writer};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::threads::lock::Guard;
 
 use crate::PAGE;
-use crate::counters::Counted;
-use crate::fault::install::fill_page;
 use crate::moves::Moves;
 use crate::pager::Pager;
+use crate::reclaim::compact::compact;
 use crate::reclaim::packer::{Builder, Packer};
 use crate::tier::Chosen;
 use crate::trace::Happened;
@@ -70,7 +71,7 @@ impl Pager {
     /// Frees about `want` cache slots (one batch at most); false if none. An error means that
     /// changed objects cannot be written and no clean ones were found either.
     pub(crate) fn reclaim(&self, want: usize, moves: &mut Moves) -> Result<bool, StoreError> {
-        Ok(self.compact() || self.reclaim_objects(want, moves)? || self.free_kept_slots())
+        Ok(compact(&self.residency) || self.reclaim_objects(want, moves)? || self.free_kept_slots())
     }
 
     /// Frees the slots that are kept without an object: spares, and landing slots of evictions that
@@ -112,12 +113,12 @@ impl Pager {
             count += 1;
         }
         moves.second_chances += all_patience - patience;
-        let sequence = self.first_in_sequence(&packer.leaving[..count]);
+        let sequence = self.tier().first_in_sequence(&packer.leaving[..count]);
         // In address order, so that neighbours of one age become neighbours in the log, and a scan
         // reads them with one request.
         packer.leaving[..count].sort_unstable_by_key(|(page, _)| page.0);
         let before = moves.reclaimed();
-        let mut chosen = self.choose_sequence(packer, count, sequence);
+        let mut chosen = self.tier().choose_sequence(packer, count, sequence);
         let mut freed = self.reclaim_sequence(packer, count, &mut chosen, moves);
         let mut log = Log::of(&self.residency.store, Some(self));
         packer.packing.clear();
@@ -282,7 +283,7 @@ impl Pager {
     fn leave_for(&self, owned: Owned, block: Block) {
         let descriptor = self.residency.ownership.of(&owned);
         if descriptor.came_by() == CameBy::Trail {
-            self.count(Counted::TrailDropped, 1);
+            self.residency.count(Counted::TrailDropped, 1);
         }
         self.residency.cached_to_stored(owned, block);
     }

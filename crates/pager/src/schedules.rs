@@ -490,7 +490,7 @@ impl World {
             self.pager.wake_evictor();
             self.pager.wake_helper();
             self.pager.residency.store.stop_waiting();
-            let _ = self.pager.prefetch.ask_for(PageNo(0), Direction::Up);
+            let _ = self.pager.ahead.queues.ask_for(PageNo(0), Direction::Up);
             deepheap_sys::threads::thread::yield_now();
         }
         self.pager.residency.store.resume_waiting();

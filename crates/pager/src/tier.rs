@@ -22,8 +22,9 @@ use deepheap_sys::memory::page_extractor::BATCH_MAX;
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
-use crate::pager::Pager;
+use crate::ahead::History;
 use crate::reclaim::packer::Packer;
+use crate::tier::mix::TierMix;
 
 /// Pages that go together: 1 MiB, aligned.
 const GROUP: u32 = BATCH_MAX as u32;
@@ -40,17 +41,18 @@ pub(crate) struct Chosen {
     pub(crate) to_second: usize,
 }
 
-impl Pager {
-    /// So many pages more may go to the second tier, and `most` until the next call; before the
-    /// first call as many as there are.
-    pub fn allow_second_tier(&self, more: u64, most: u64) {
-        self.tier_mix.allow(more, most);
-    }
+/// The second tier, with the parts that decide what goes there.
+pub(crate) struct Tier<'a> {
+    pub(crate) residency: &'a Residency,
+    pub(crate) mix: &'a TierMix,
+    pub(crate) history: Option<&'a History>,
+}
 
+impl Tier<'_> {
     /// A scan has gone on by so many pages.
     pub(crate) fn note_scan(&self, pages: u32) {
         if self.residency.store.second_tier().is_some() {
-            self.tier_mix.note_scan(pages, clock::monotonic_ns());
+            self.mix.note_scan(pages, clock::monotonic_ns());
         }
     }
 
@@ -85,7 +87,7 @@ impl Pager {
         let none = Chosen { to_store: 0, to_second: 0 };
         let Some(second) = self.residency.store.second_tier_to_fill() else { return none };
         let disk_ns = second.read_latency().map_or(0, |latency| latency.as_nanos() as u64);
-        let seen = self.tier_mix.seen(disk_ns);
+        let seen = self.mix.seen(disk_ns);
         let Some(first) = first else { return self.choose_way(packer, count, seen) };
         let group = self.begin_of_run(first.0 / GROUP);
         let pages = self.gather(group, &mut packer.leaving[BATCH_MAX..]);
@@ -98,8 +100,8 @@ impl Pager {
                 near.contains(&page.0) && self.is_changed_in_sequence(page, id);
         }
         let before = (group * GROUP).checked_sub(1).map(PageNo);
-        let goes_on = before.is_some_and(|page| self.lies_in_second_tier(page));
-        let to_store = seen.on_ssd(pages, goes_on, self.tier_mix.allowed());
+        let goes_on = before.is_some_and(|page| self.has(page));
+        let to_store = seen.on_ssd(pages, goes_on, self.mix.allowed());
         Chosen { to_store, to_second: pages - to_store }
     }
 
@@ -107,12 +109,12 @@ impl Pager {
     /// goes to the second tier.
     fn choose_way(&self, packer: &mut Packer, count: usize, seen: Seen) -> Chosen {
         let none = Chosen { to_store: 0, to_second: 0 };
-        let Some(history) = self.history.as_ref() else { return none };
+        let Some(history) = self.history else { return none };
         let Packer { leaving, is_sequence, .. } = packer;
         let (leaving, list) = leaving.split_at_mut(BATCH_MAX);
         let leaving = &leaving[..count];
         let index_of = |page| leaving.binary_search_by_key(&page, |(page, _)| page.0).ok();
-        let allowed = self.tier_mix.allowed();
+        let allowed = self.mix.allowed();
         let mut is_met = [false; BATCH_MAX];
         for _ in 0..WAYS {
             let places = leaving.iter().zip(&is_met).filter_map(|(&(page, id), is_met)| {
@@ -206,10 +208,9 @@ impl Pager {
         is_changed && self.residency.kept_bytes(page) == PAGE
     }
 
-    /// Whether the object of `page` is in the second tier, if that is known without waiting.
-    pub(crate) fn lies_in_second_tier(&self, page: PageNo) -> bool {
-        let Residency { store, ownership, .. } = &self.residency;
-        store.second_tier().is_some()
-            && matches!(ownership.peek(page), Some(Place::Stored(block)) if store.is_in_second_tier(block))
+    /// Whether it has the object of `page`, if that is known without waiting.
+    pub(crate) fn has(&self, page: PageNo) -> bool {
+        let Some(Place::Stored(block)) = self.residency.ownership.peek(page) else { return false };
+        self.residency.store.is_in_second_tier(block)
     }
 }

@@ -18,6 +18,7 @@ use deepheap_heap::{Heap, PageNo};
 use deepheap_policy::replacement::Rank;
 use deepheap_store::{Block, PACKED_MAX, Store, cost};
 
+use crate::counters::{Counted, Counters};
 use crate::frames::Frames;
 use crate::object_cache::{ObjectCache, Slot};
 use crate::ownership::{Flag, Owned, Ownership};
@@ -44,6 +45,8 @@ pub struct Residency {
     pub staging: StagingPools,
     /// Notes what happens to objects.
     pub trace: Trace,
+    /// Counts some of it.
+    pub counters: Counters<{ Counted::ALL }>,
 }
 
 /// Room of the store for what a page is about to hold. Dropped, it goes back.
@@ -77,6 +80,11 @@ impl Residency {
     /// Whether the object of a page shares its block with others.
     pub fn is_packed(&self, page: PageNo) -> bool {
         self.kept_bytes(page) <= PACKED_MAX
+    }
+
+    /// Counts so much more of something.
+    pub fn count(&self, what: Counted, more: u64) {
+        self.counters.add(what as usize, more);
     }
 
     /// What the object of a page costs in this block of the log, units.
@@ -164,6 +172,18 @@ impl Residency {
             self.end_promise(page);
         }
         has_ended
+    }
+
+    /// Ends a stored object if no live allocation touches its page. Claim first, then ask:
+    /// otherwise the heap could hand the page out between the answer and the claim.
+    pub fn stored_to_zero_if_free(&self, page: PageNo, block: Block) -> bool {
+        let Some(owned) = self.ownership.claim_stored(page, block) else { return false };
+        let is_free = self.heap.page_is_free(page);
+        match is_free {
+            true => self.to_zero(owned),
+            false => self.ownership.stored(owned, block),
+        }
+        is_free
     }
 
     // To Resident.

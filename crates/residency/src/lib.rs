@@ -20,6 +20,8 @@
 //! Threads: any, also in a signal handler, inside the pager's gate.
 
 pub mod codec;
+pub mod contents;
+pub mod counters;
 mod edges;
 pub mod frames;
 pub mod object_cache;

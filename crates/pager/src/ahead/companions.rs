@@ -9,37 +9,42 @@
 //! Threads: faulting ones in their signal handler, and the fetchers, inside the gate.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::Residency;
 use deepheap_residency::ownership::{CameBy, Flag, Place};
 use deepheap_store::packed::{self, Content};
 
+use crate::ahead::neighbours::Neighbours;
+use crate::budget::balancer::Balancer;
 use crate::fault::flight::Reads;
-use crate::pager::Pager;
 
-impl Pager {
-    /// Keeps the companions of objects that were read and that the caller still owns.
-    pub(crate) fn keep_companions<const N: usize>(&self, reads: &Reads<'_, N>) {
-        for (block, bytes) in reads.good() {
-            if self.residency.store.share_in(block).is_none() || !self.neighbours.are_wanted() {
+/// Keeps the companions of objects that were read and that the caller still owns.
+pub(crate) fn keep<const N: usize>(
+    residency: &Residency,
+    neighbours: &Neighbours,
+    balancer: &Balancer,
+    reads: &Reads<'_, N>,
+) {
+    for (block, bytes) in reads.good() {
+        if residency.store.share_in(block).is_none() || !neighbours.are_wanted() {
+            continue;
+        }
+        let mut kept = 0;
+        for (name, page_bytes) in packed::objects(bytes, Content::Pages) {
+            let page = PageNo(name);
+            // One whose page of the table is not in RAM is not wanted soon.
+            if residency.ownership.peek(page) != Some(Place::Stored(block)) {
                 continue;
             }
-            let mut kept = 0;
-            for (name, page_bytes) in packed::objects(bytes, Content::Pages) {
-                let page = PageNo(name);
-                // One whose page of the table is not in RAM is not wanted soon.
-                if self.residency.ownership.peek(page) != Some(Place::Stored(block)) {
-                    continue;
-                }
-                let Some(slot) = self.residency.cache.take_compressed(page_bytes) else { break };
-                let claimed = self.residency.ownership.claim_stored(page, block);
-                let Some(owned) = claimed else { continue };
-                let descriptor = self.residency.ownership.of(&owned);
-                descriptor.set(Flag::Compressed, true);
-                descriptor.set_came_by(CameBy::Neighbour);
-                self.balancer.leaves(descriptor);
-                self.residency.to_cached(owned, slot);
-                kept += 1;
-            }
-            self.neighbours.bring(kept);
+            let Some(slot) = residency.cache.take_compressed(page_bytes) else { break };
+            let claimed = residency.ownership.claim_stored(page, block);
+            let Some(owned) = claimed else { continue };
+            let descriptor = residency.ownership.of(&owned);
+            descriptor.set(Flag::Compressed, true);
+            descriptor.set_came_by(CameBy::Neighbour);
+            balancer.leaves(descriptor);
+            residency.to_cached(owned, slot);
+            kept += 1;
         }
+        neighbours.bring(kept);
     }
 }

@@ -36,7 +36,7 @@ impl Pager {
         let _passage = self.gate.enter(Level::Mover);
         let pages = addresses.filter_map(|address| self.managed_page(address));
         let pages = pages.filter(|&page| self.residency.ownership.table.may_be_stored(page));
-        self.prefetch.ask_for_all(&self.prefetch.objects, pages)
+        self.ahead.queues.ask_for_all(&self.ahead.queues.objects, pages)
     }
 
     /// The loop of a fetcher: sleeps until a thread asks, then brings one stretch, or a call of
@@ -44,21 +44,21 @@ impl Pager {
     pub fn serve_prefetch(&self, moves: &mut Moves) -> u32 {
         let mut pieces = [Piece { address: 0, length: 0 }; CALL_PIECES];
         loop {
-            let seen = self.prefetch.signal.load(Ordering::SeqCst);
+            let seen = self.ahead.queues.signal.load(Ordering::SeqCst);
             // Inside the gate: a fork must not find a queue's lock held.
             let passage = self.gate.enter(Level::Mover);
-            let stretch = self.prefetch.stretches.lock().pop();
+            let stretch = self.ahead.queues.stretches.lock().pop();
             if let Some(stretch) = stretch {
                 return self.fetch_ahead(stretch, moves);
             }
             let mut came_by = CameBy::Itself;
-            let mut count = self.next_objects(&self.prefetch.objects, &mut pieces);
+            let mut count = self.next_objects(&self.ahead.queues.objects, &mut pieces);
             if count == 0 {
                 came_by = CameBy::Trail;
-                count = self.next_objects(&self.prefetch.on_trails, &mut pieces);
+                count = self.next_objects(&self.ahead.queues.on_trails, &mut pieces);
             }
             if count == 0
-                && let Some(page) = self.prefetch.beside.lock().pop()
+                && let Some(page) = self.ahead.queues.beside.lock().pop()
             {
                 came_by = CameBy::Neighbour;
                 count = self.neighbours_of(page, &mut pieces);
@@ -77,7 +77,7 @@ impl Pager {
             if self.has_ended() {
                 return 0;
             }
-            futex::wait(&self.prefetch.signal, seen, None);
+            futex::wait(&self.ahead.queues.signal, seen, None);
         }
     }
 
@@ -161,7 +161,7 @@ impl Pager {
                 count += 1;
             }
         }
-        self.neighbours.bring(count as u32);
+        self.ahead.neighbours.bring(count as u32);
         count
     }
 }

@@ -12,10 +12,9 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deepheap_policy::balance::{self, EVENTS, GROWTHS, MARGIN_PART, Observed, PART_FIRST};
+use deepheap_residency::counters::Counters;
 use deepheap_residency::ownership::Descriptor;
 use deepheap_sys::memory::padded::Padded;
-
-use crate::counters::Counters;
 
 /// The costs that are assumed until they are measured, and the bounds of what is believed. A thread
 /// that lost its processor in between makes a single fault or read look more expensive.
@@ -96,7 +95,7 @@ impl Balancer {
     /// Begins with a share of half, which changes only if it `moves`.
     pub(crate) fn new(moves: bool) -> Balancer {
         Balancer {
-            counters: Counters::new(),
+            counters: Counters::zero(),
             fault: Cost::new(FAULT),
             eviction: Cost::new(EVICTION),
             read: Cost::new(READ),

@@ -8,7 +8,6 @@
 
 use deepheap_heap::{PAGES_PER_SPAN, PageNo};
 use deepheap_policy::budget_split::{self, Share, Split};
-use deepheap_policy::history::History;
 use deepheap_policy::replacement;
 use deepheap_residency::ownership::ObjectTable;
 use deepheap_residency::staging::Staging;
@@ -19,6 +18,7 @@ use deepheap_sys::threads::atomic::Ordering;
 use deepheap_sys::threads::thread;
 
 use crate::PAGE;
+use crate::ahead::History;
 use crate::budget::balancer::Shares;
 use crate::budget::{
     HEAP_BYTES_PER_PAGE, PAGE_TABLE_BYTES_PER_PAGE, Usage, evictors_for, other_bytes,
@@ -77,7 +77,7 @@ impl Pager {
                 + handler_stack::resident_bytes()
                 + self.residency.cache.table_bytes()
                 + self.residency.trace.bytes()
-                + self.history.as_ref().map_or(0, History::bytes)
+                + self.ahead.history.as_ref().map_or(0, History::bytes)
                 + self.lanes.as_ref().map_or(0, Lanes::memory_bytes)
                 // The collectors' buffers.
                 + self.residency.store.segment_bytes()

@@ -14,6 +14,8 @@
 
 use deepheap_heap::PageNo;
 use deepheap_policy::replacement;
+use deepheap_residency::contents::page_at;
+use deepheap_residency::counters::Counted;
 use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{
     CameBy, DescriptorId, Flag, Found, Owned, Pin, Place, UNKNOWN_HASH,
@@ -25,9 +27,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
-use crate::counters::Counted;
 use crate::fault::flight::{Flight, Landed};
-use crate::fault::install::page_at;
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::pager::Pager;
@@ -395,7 +395,7 @@ impl Pager {
         if call.operation != Operation::Write {
             let staging = self.residency.take_staging(PAGE);
             // SAFETY: the staging page is ours alone.
-            self.unpress(owned, unsafe { page_at(staging.address()) })?;
+            self.residency.unpress(owned, unsafe { page_at(staging.address()) })?;
             self.copy_piece(call, index, staging.address());
             return Ok(Progress::Done);
         }
@@ -403,7 +403,7 @@ impl Pager {
         let Some(slot) = call.slots[index].take() else { return Ok(Progress::Later) };
         let page = slot.address();
         // SAFETY: the slot is ours alone and a page long.
-        self.unpress(owned, unsafe { page_at(page) })?;
+        self.residency.unpress(owned, unsafe { page_at(page) })?;
         drop(self.residency.change_slot(owned, slot));
         descriptor.set(Flag::Compressed, false);
         self.copy_in_slot(call, index, owned, page);
@@ -466,13 +466,13 @@ impl Pager {
         }
         let mut flight = core::mem::replace(&mut call.flight, Flight::new());
         // SAFETY: the second half of the buffer, which is this thread's alone.
-        let mut reads = unsafe { self.begin(&flight, call.buffer.blocks()) };
+        let mut reads = unsafe { flight.begin(&self.residency, call.buffer.blocks()) };
         // The program has not asked for neighbours: no larger cache would have saved these reads.
         let is_wanted = call.operation != Operation::Fetch(CameBy::Neighbour);
-        self.finish(&flight, &mut reads, is_wanted);
+        flight.finish(&self.residency, &self.balancer, &mut reads, is_wanted);
         for at in 0..flight.len() {
             let (piece, block) = (usize::from(call.piece_of[at]), flight.block(at));
-            let landed = self.landed(&flight, &reads, at);
+            let landed = flight.landed(&self.residency, &reads, at);
             let done =
                 landed.and_then(|landed| self.do_landed(call, piece, &mut flight, at, landed));
             if let Err(error) = done {
@@ -519,7 +519,7 @@ impl Pager {
         };
         if let Landed::Compressed(_) = landed {
             // SAFETY: the staging page is ours alone, or the slot, which fits the object: a page.
-            self.make_page(flight, at, landed, unsafe { page_at(object) })?;
+            flight.make_page(&self.residency, at, landed, unsafe { page_at(object) })?;
         }
         let (block, owned) = (flight.block(at), flight.take(at));
         match slot {
@@ -547,7 +547,7 @@ impl Pager {
             descriptor.set_came_by(came_by);
             match came_by {
                 CameBy::Neighbour => self.balancer.leaves(descriptor),
-                CameBy::Trail => self.count(Counted::TrailBrought, 1),
+                CameBy::Trail => self.residency.count(Counted::TrailBrought, 1),
                 CameBy::Itself | CameBy::Scan | CameBy::Followed => {}
             }
         }

@@ -69,7 +69,7 @@ impl Pager {
         let _passage = self.gate.enter(Level::Mover);
         for &page in pages {
             if let Place::Stored(block) = self.residency.ownership.place(page) {
-                self.drop_stored_if_free(page, block);
+                let _ = self.residency.stored_to_zero_if_free(page, block);
             }
         }
     }

@@ -5,11 +5,13 @@
 //! Threads: those that write, in their SIGBUS handler, outside the gate.
 
 use deepheap_heap::PageNo;
+use deepheap_residency::Residency;
 use deepheap_residency::ownership::{Flag, Owned, Place, State};
 use deepheap_sys::memory::own_memory::{self, Part};
 use deepheap_sys::process::clock;
 
-use crate::pager::Pager;
+use crate::checkpoint::capture::Capture;
+use crate::checkpoint::is_as_stored;
 
 /// A thread that captures an object does so with others in its aligned block of so many pages: the
 /// checkpoint has to look at each of them, and one fault costs as much as some such looks.
@@ -27,44 +29,44 @@ enum Written {
     NoCopy,
 }
 
-impl Pager {
+impl Capture {
     /// A fault during a cut: lets the thread go on if it writes to a resident page. False: the
     /// fault is another one.
-    pub(crate) fn is_captured(&self, page: PageNo) -> bool {
-        if !self.capture.is_cut() {
+    pub(crate) fn is_captured(&self, residency: &Residency, page: PageNo) -> bool {
+        if !self.is_cut() {
             return false;
         }
         let began_ns = clock::monotonic_ns();
-        let is_captured = self.capture_while_open(page);
+        let is_captured = self.capture_while_open(residency, page);
         if is_captured {
             let wait_ns = clock::monotonic_ns() - began_ns;
-            self.capture.note_wait(wait_ns);
+            self.note_wait(wait_ns);
         }
         is_captured
     }
 
-    fn capture_while_open(&self, page: PageNo) -> bool {
-        while self.capture.enter() {
-            let seen = self.capture.progress();
-            let written = self.capture_page(page);
-            self.capture.leave();
+    fn capture_while_open(&self, residency: &Residency, page: PageNo) -> bool {
+        while self.enter() {
+            let seen = self.progress();
+            let written = self.capture_page(residency, page);
+            self.leave();
             match written {
                 Written::Free => return true,
                 Written::Elsewhere => return false,
                 Written::Again => {}
-                Written::NoCopy => self.capture.await_progress(seen),
+                Written::NoCopy => self.await_progress(seen),
             }
         }
         false
     }
 
     /// Captures the object of a page, and takes the protection off the page.
-    fn capture_page(&self, page: PageNo) -> Written {
-        let Some(Place::Busy(id)) = self.residency.ownership.peek(page) else {
+    fn capture_page(&self, residency: &Residency, page: PageNo) -> Written {
+        let Some(Place::Busy(id)) = residency.ownership.peek(page) else {
             return Written::Elsewhere;
         };
-        let Some(owned) = self.residency.ownership.claim_resident(page, id) else {
-            let descriptor = self.residency.ownership.descriptor(id);
+        let Some(owned) = residency.ownership.claim_resident(page, id) else {
+            let descriptor = residency.ownership.descriptor(id);
             let word = descriptor.word();
             return match word.state() {
                 State::Leaving => {
@@ -75,55 +77,55 @@ impl Pager {
                 State::Free | State::Arriving | State::Cached => Written::Elsewhere,
             };
         };
-        let written = self.capture_owned(&owned);
-        self.residency.ownership.put_back(owned);
+        let written = self.capture_owned(residency, &owned);
+        residency.ownership.put_back(owned);
         if !matches!(written, Written::Free) {
             return written;
         }
         let first = page.0 / BLOCK * BLOCK;
-        let is_captured = |page: &u32| self.is_captured_in_passing(PageNo(*page));
+        let is_captured = |page: &u32| self.is_captured_in_passing(residency, PageNo(*page));
         let after = (page.0 + 1..first + BLOCK).take_while(is_captured).count() as u32;
         let before = (first..page.0).rev().take_while(is_captured).count() as u32;
         // Only now can anybody write to them.
-        let together = self.residency.frames.unprotect(PageNo(page.0 - before), before + 1 + after);
+        let together = residency.frames.unprotect(PageNo(page.0 - before), before + 1 + after);
         // The program may have mapped something else over one of them.
-        match together.or_else(|_| self.residency.frames.unprotect(page, 1)) {
+        match together.or_else(|_| residency.frames.unprotect(page, 1)) {
             Ok(()) => Written::Free,
             Err(_) => Written::Elsewhere,
         }
     }
 
     /// Captures the object of a page if it is resident and nobody owns it.
-    fn is_captured_in_passing(&self, page: PageNo) -> bool {
-        let Some(Place::Busy(id)) = self.residency.ownership.peek(page) else { return false };
-        let Some(owned) = self.residency.ownership.claim_resident(page, id) else { return false };
-        let written = self.capture_owned(&owned);
-        self.residency.ownership.put_back(owned);
+    fn is_captured_in_passing(&self, residency: &Residency, page: PageNo) -> bool {
+        let Some(Place::Busy(id)) = residency.ownership.peek(page) else { return false };
+        let Some(owned) = residency.ownership.claim_resident(page, id) else { return false };
+        let written = self.capture_owned(residency, &owned);
+        residency.ownership.put_back(owned);
         matches!(written, Written::Free)
     }
 
     /// Notes that an owned, resident object is captured, and makes it true.
-    fn capture_owned(&self, owned: &Owned) -> Written {
-        let descriptor = self.residency.ownership.of(owned);
+    fn capture_owned(&self, residency: &Residency, owned: &Owned) -> Written {
+        let descriptor = residency.ownership.of(owned);
         if descriptor.has(Flag::Captured) {
             return Written::Free;
         }
         let page = descriptor.page();
-        if !self.residency.heap.page_is_free(page) {
-            let Some(copy) = self.capture.take() else { return Written::NoCopy };
-            let (from, to) = (self.residency.frames.address_of(page), self.capture.address(copy));
-            let length = self.residency.kept_bytes(page);
+        if !residency.heap.page_is_free(page) {
+            let Some(copy) = self.take() else { return Written::NoCopy };
+            let (from, to) = (residency.frames.address_of(page), self.address(copy));
+            let length = residency.kept_bytes(page);
             // SAFETY: the copy is ours alone, and has a page.
             let copied = unsafe { own_memory::copy(&[Part { from, to, length }]) };
             if copied != Ok(1) {
-                self.capture.give_back(copy);
+                self.give_back(copy);
                 return Written::Elsewhere;
             }
             // SAFETY: just copied.
             let bytes = unsafe { core::slice::from_raw_parts(to, length) };
-            match self.is_as_stored(descriptor, bytes) {
-                true => self.capture.give_back(copy),
-                false => self.capture.fill(copy, owned.id()),
+            match is_as_stored(&residency.store, descriptor, bytes) {
+                true => self.give_back(copy),
+                false => self.fill(copy, owned.id()),
             }
         }
         descriptor.set(Flag::Captured, true);

@@ -39,98 +39,64 @@
 //! Never: allocates; waits while it owns an object; owns more than one object at a time.
 //! Threads: any, inside the mover's gate.
 
-use deepheap_residency::codec;
-use deepheap_residency::ownership::{Flag, Owned, UNKNOWN_HASH};
-use deepheap_store::{Block, StoreError};
+use deepheap_residency::Residency;
+use deepheap_residency::counters::Counted;
+use deepheap_residency::ownership::{Flag, Owned};
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
-use crate::counters::Counted;
+use crate::evict::compression::Compression;
 use crate::evict::context::EvictionContext;
-use crate::pager::Pager;
 use crate::trace::Happened;
 
-impl Pager {
+impl EvictionContext {
     /// Compresses the pages of the batch that was published last, if they are still in the cache
     /// as they are.
-    pub(crate) fn press_batch(&self, context: &mut EvictionContext) {
-        for index in (0..context.whole).rev() {
-            let id = context.ids[index];
-            let page = self.residency.ownership.descriptor(id).page();
-            if !self.compression.is_tried(page) {
+    pub(crate) fn press_batch(&mut self, residency: &Residency, compression: &Compression) {
+        for index in (0..self.whole).rev() {
+            let id = self.ids[index];
+            let page = residency.ownership.descriptor(id).page();
+            if !compression.is_tried(page) {
                 continue;
             }
-            let Some(owned) = self.residency.ownership.claim_cached(page, id) else { continue };
-            self.press(context, &owned);
-            self.residency.ownership.cached(owned);
+            let Some(owned) = residency.ownership.claim_cached(page, id) else { continue };
+            self.press(residency, compression, &owned);
+            residency.ownership.cached(owned);
         }
-        self.shrink_landing(context);
+        // The landing slots go back if the cache is to shrink.
+        while residency.cache.is_over_limit() && self.take_landing(&residency.cache).is_some() {}
     }
 
     /// Compresses an owned page of the cache, if that is worth it, and puts it in a smaller slot.
-    fn press(&self, context: &mut EvictionContext, owned: &Owned) {
-        let descriptor = self.residency.ownership.of(owned);
+    fn press(&mut self, residency: &Residency, compression: &Compression, owned: &Owned) {
+        let descriptor = residency.ownership.of(owned);
         let (page, slot) = (descriptor.page(), descriptor.slot());
         let is_whole = !descriptor.has(Flag::Compressed)
-            && !self.residency.heap.page_is_free(page)
-            && self.residency.kept_bytes(page) == PAGE
-            && self.residency.cache.slot_bytes(slot) == PAGE;
+            && !residency.heap.page_is_free(page)
+            && residency.kept_bytes(page) == PAGE
+            && residency.cache.slot_bytes(slot) == PAGE;
         if !is_whole {
             return;
         }
         let start_ns = clock::monotonic_ns();
         // SAFETY: the slot is the owner's alone and holds a page.
-        let data = unsafe { self.residency.cache.object(slot, PAGE) };
-        let most = self.compression.most_bytes();
-        let compressed = context.compressor.compress(data, most);
-        self.compression.note_trial(page, compressed.is_some());
-        let small = compressed.and_then(|bytes| self.residency.cache.take_compressed(bytes));
+        let data = unsafe { residency.cache.object(slot, PAGE) };
+        let most = compression.most_bytes();
+        let compressed = self.compressor.compress(data, most);
+        compression.note_trial(page, compressed.is_some());
+        let small = compressed.and_then(|bytes| residency.cache.take_compressed(bytes));
         let taken = compressed.map_or(PAGE, <[u8]>::len);
-        self.count(Counted::GivenUp, compressed.is_none().into());
-        context.expect(taken);
-        self.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
+        residency.count(Counted::GivenUp, compressed.is_none().into());
+        self.expect(taken);
+        residency.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
         let Some(small) = small else { return };
-        self.count(Counted::Compressed, 1);
-        self.count(Counted::CompressedBytes, taken as u64);
-        self.residency.trace.note(Happened::Pressed, page, taken);
+        residency.count(Counted::Compressed, 1);
+        residency.count(Counted::CompressedBytes, taken as u64);
+        residency.trace.note(Happened::Pressed, page, taken);
         descriptor.set(Flag::Compressed, true);
-        let whole = self.residency.change_slot(owned, small);
-        if !self.residency.cache.is_over_limit() {
-            context.keep_landing(&self.residency.cache, whole);
+        let whole = residency.change_slot(owned, small);
+        if !residency.cache.is_over_limit() {
+            self.keep_landing(&residency.cache, whole);
         }
-    }
-
-    /// Makes the page of a cached object that is compressed. Its hash is known then if it has a
-    /// backing block.
-    pub(crate) fn unpress(&self, owned: &Owned, page: &mut [u8; PAGE]) -> Result<(), StoreError> {
-        let descriptor = self.residency.ownership.of(owned);
-        // SAFETY: the slot is the owner's alone and holds a compressed page.
-        let bytes = unsafe { self.residency.cache.compressed(descriptor.slot()) };
-        let backing = descriptor.backing();
-        if !self.decompress(bytes, page) {
-            // RAM that has changed by itself: there is nothing to serve.
-            return Err(StoreError::Corrupt(backing.unwrap_or(Block(u32::MAX))));
-        }
-        if backing.is_some() && descriptor.hash() == UNKNOWN_HASH {
-            descriptor.set_hash(self.residency.store.hash(page));
-        }
-        Ok(())
-    }
-
-    /// Makes a page of compressed bytes; false if they are not those of one.
-    #[must_use]
-    pub(crate) fn decompress(&self, bytes: &[u8], page: &mut [u8; PAGE]) -> bool {
-        let start_ns = clock::monotonic_ns();
-        let is_page = codec::decompress(bytes, page);
-        self.count(Counted::CompressNs, clock::monotonic_ns() - start_ns);
-        self.count(Counted::Decompressed, 1);
-        is_page
-    }
-
-    /// Gives the landing slots back that the context keeps, if the cache is to shrink.
-    fn shrink_landing(&self, context: &mut EvictionContext) {
-        while self.residency.cache.is_over_limit()
-            && context.take_landing(&self.residency.cache).is_some()
-        {}
     }
 }

@@ -8,9 +8,8 @@
 use core::ops::Range;
 
 use deepheap_heap::PageNo;
-use deepheap_policy::sequence::{AHEAD_MAX, Direction, Sequences, WINDOW_MAX};
-use deepheap_policy::stride::Walks;
-use deepheap_policy::trail::{self, Trails};
+use deepheap_policy::sequence::{Direction, Sequences, WINDOW_MAX};
+use deepheap_residency::contents::page_at;
 use deepheap_residency::object_cache::Slot;
 use deepheap_residency::ownership::{CameBy, Owned, Place};
 use deepheap_residency::page_buffer::Reserved;
@@ -19,16 +18,13 @@ use deepheap_store::{Block, StoreError};
 use deepheap_sys::errno::Errno;
 
 use crate::PAGE;
+use crate::ahead::companions;
 use crate::ahead::window::Window;
-use crate::counters::Counted;
 use crate::fault::flight::Flight;
-use crate::fault::install::page_at;
 use crate::fault::report::{FaultError, FaultKind, Served};
 use crate::pager::Pager;
 
 const WINDOW: usize = WINDOW_MAX as usize;
-/// What scans ask for ahead takes at most this part of the page buffer.
-const AHEAD_PART: usize = 16;
 
 /// What a fetch brought.
 #[derive(Clone, Copy)]
@@ -51,18 +47,18 @@ impl Pager {
         reserved: &mut Reserved<'_>,
         slot: &mut Option<Slot<'_>>,
     ) -> Result<Option<Served>, FaultError> {
-        let sequence = sequences.of(page.0);
+        let (asker, sequence) = (self.asker(), sequences.of(page.0));
         let window = Window::of(page, sequence);
-        if window.count == 1 && !self.ask_next(page, sequences, false) {
-            self.ask_beside(page);
+        if window.count == 1 && !asker.ask_next(page, sequences, false) {
+            asker.ask_beside(page);
         }
         let asked = (window.count == WINDOW && !sequence.was_asked_for(page.0))
-            .then(|| self.ask_ahead(window, window.page_after(WINDOW), sequences.asking()));
+            .then(|| asker.ask_ahead(window, window.page_after(WINDOW), sequences.asking()));
         let Some(brought) = self.fetch_window(window, block, reserved, slot)? else {
             return Ok(None);
         };
         if window.count > 1 {
-            self.note_scan(brought.extent);
+            asker.tier.note_scan(brought.extent);
         }
         let mut sequence = sequence.advance(page.0, brought.extent);
         if let Some(end) = asked
@@ -78,90 +74,6 @@ impl Pager {
         }
         let passed = window.direction.signed(brought.extent);
         Ok(Some(Served { kind: FaultKind::Stored, ahead: brought.pages.saturating_sub(1), passed }))
-    }
-
-    /// For a fault on a page that a fetcher left in the cache as the mark of a stretch: the scan
-    /// has come so far, so it asks for the next stretches that were not asked for yet.
-    pub(crate) fn go_on_ahead(&self, page: PageNo, sequences: &mut Sequences) {
-        let sequence = sequences.of(page.0);
-        if let Some((from, direction)) = sequence.asked_until(page.0) {
-            self.note_scan(WINDOW_MAX);
-            let window = Window::stretch(page, direction);
-            let end = self.ask_ahead(window, PageNo(from), sequences.asking());
-            sequences.note(page.0, sequence.ask_until(end.0));
-        }
-    }
-
-    /// For a fault on `page` that is no scan's, and whose object is in DRAM, or not: asks for what
-    /// comes next on a trail, or on a walk in equal steps. Answers whether the thread is on one.
-    pub(crate) fn ask_next(
-        &self,
-        page: PageNo,
-        sequences: &mut Sequences,
-        is_in_dram: bool,
-    ) -> bool {
-        self.ask_on_trail(page, &mut sequences.trails, is_in_dram)
-            || self.ask_walk(page, &mut sequences.walks, is_in_dram)
-    }
-
-    fn ask_walk(&self, page: PageNo, walks: &mut Walks, is_in_dram: bool) -> bool {
-        if !self.prefetch.follows_strides {
-            return false;
-        }
-        let Some(ahead) = walks.fault(page.0) else { return false };
-        let pages = ahead.pages().map(PageNo).filter(|&page| self.is_wanted(page));
-        let asked = self.prefetch.ask_for_all(&self.prefetch.objects, pages);
-        self.count(Counted::WalkAsked, asked as u64);
-        self.count(Counted::WalkUsed, (ahead.was_asked && is_in_dram).into());
-        true
-    }
-
-    /// Whether a page that comes next on somebody's way is of the heap, and may have to be read.
-    fn is_wanted(&self, page: PageNo) -> bool {
-        let address = self.residency.frames.address_of(page);
-        self.managed_page(address).is_some() && self.residency.ownership.table.may_be_stored(page)
-    }
-
-    /// Notes the fault in the history besides.
-    fn ask_on_trail(&self, page: PageNo, trails: &mut Trails, is_in_dram: bool) -> bool {
-        let Some(history) = &self.history else { return false };
-        let most =
-            trail::most_ahead(self.residency.cache.limit() / PAGE, self.tier_mix.is_trail_slow());
-        let Some(ahead) = trails.fault(history, page.0, is_in_dram, most) else { return false };
-        self.note_scan(1);
-        let pages = ahead.pages().iter().map(|&page| PageNo(page));
-        let mut is_slow = false;
-        let pages = pages
-            .filter(|&page| self.is_wanted(page))
-            .inspect(|&page| is_slow |= self.lies_in_second_tier(page));
-        let asked = self.prefetch.ask_for_all(&self.prefetch.on_trails, pages);
-        if asked > 0 {
-            self.tier_mix.note_trail(is_slow);
-            trails.bring(asked);
-        }
-        true
-    }
-
-    /// Asks for the stretches after the window of a scan, from the page `from` on; `scans` scans of
-    /// the thread do that. Returns the first page that was not asked for.
-    fn ask_ahead(&self, window: Window, from: PageNo, scans: usize) -> PageNo {
-        let fit = self.residency.frames.page_buffer.limit() / (AHEAD_PART * WINDOW * scans.max(1));
-        let stretches = fit.clamp(1, AHEAD_MAX as usize);
-        let near = Window { count: (1 + stretches) * WINDOW, ..window }.within_span();
-        let mut next = from;
-        while window.direction.distance(window.page.0, next.0) as usize + WINDOW <= near.count
-            && self.prefetch.ask_for(next, window.direction)
-        {
-            next = PageNo(window.direction.after(next.0, WINDOW_MAX));
-        }
-        next
-    }
-
-    /// For a fault on `page`, whose object is stored: asks for its neighbours if that pays.
-    pub(crate) fn ask_beside(&self, page: PageNo) {
-        if !self.residency.heap.is_object_page(page) && self.neighbours.are_wanted() {
-            self.prefetch.ask_for_beside(page);
-        }
     }
 
     /// Reads the objects of the window that are stored. A page is reserved for the first one; None
@@ -209,7 +121,7 @@ impl Pager {
         mark: &mut Option<Slot<'_>>,
     ) -> Result<Option<Brought>, FaultError> {
         let mut flight = Flight::<WINDOW>::new();
-        if !self.claim_for(&mut flight, window.page, block) {
+        if !flight.claim(&self.residency, window.page, block) {
             return Ok(None);
         }
         let mut extent = 1;
@@ -219,14 +131,14 @@ impl Pager {
                 if !reserved.extend(flight.len() + 1) {
                     break;
                 }
-                self.claim_for(&mut flight, page, block);
+                flight.claim(&self.residency, page, block);
             }
             extent += 1;
         }
         let count = flight.len();
         if count > 1 {
             let buffer = self.residency.staging.windows.take();
-            let staged = if self.are_whole(&flight) { count } else { WINDOW + count };
+            let staged = if flight.are_whole(&self.residency) { count } else { WINDOW + count };
             if self.residency.try_stage(&buffer, staged * PAGE) {
                 let own = if window.direction == Direction::Down { count - 1 } else { 0 };
                 if own > 0 {
@@ -238,7 +150,7 @@ impl Pager {
             extent = 1;
         }
         // Read the first object alone: there are no others, or no buffer for them.
-        self.give_back(&mut flight, 1..count);
+        flight.give_back(&self.residency, 1..count);
         reserved.shrink(1);
         let pages = self.fetch_alone(flight.take(0), window.page, block, reserved, mark)?;
         Ok(Some(Brought { pages, extent: extent as u32 }))
@@ -251,15 +163,6 @@ impl Pager {
             let page = window.page_after(passed);
             let Place::Stored(block) = self.residency.ownership.place(page) else { return None };
             Some((Window { page, count: window.count - passed, ..window }, block))
-        })
-    }
-
-    /// Whether each object of a flight fills a page and has a block of its own. Then the bytes that
-    /// are read are those that are installed.
-    fn are_whole<const N: usize>(&self, flight: &Flight<N>) -> bool {
-        flight.pages().iter().zip(flight.blocks()).all(|(&page, &block)| {
-            self.residency.kept_bytes(page) == PAGE
-                && self.residency.store.share_in(block).is_none()
         })
     }
 
@@ -276,26 +179,26 @@ impl Pager {
     ) -> Result<u32, FaultError> {
         let (buffer, count) = (staging.address(), flight.len());
         // SAFETY: the first half of the staging buffer, which is ours alone.
-        let mut reads = unsafe { self.begin(flight, buffer) };
-        self.finish(flight, &mut reads, true);
+        let mut reads = unsafe { flight.begin(&self.residency, buffer) };
+        flight.finish(&self.residency, &self.balancer, &mut reads, true);
         // Whole objects share no block: the bytes that are read are those that are installed.
-        let whole = self.are_whole(flight);
+        let whole = flight.are_whole(&self.residency);
         // SAFETY: the second half of the staging buffer.
         let contents = if whole { buffer } else { unsafe { buffer.add(N * PAGE) } };
         let make_page = |index: usize| -> Result<(), StoreError> {
-            let landed = self.landed(flight, &reads, index)?;
+            let landed = flight.landed(&self.residency, &reads, index)?;
             if whole {
                 return Ok(());
             }
             // SAFETY: a page of the second half for each object.
             let page = unsafe { page_at(contents.add(index * PAGE)) };
-            self.make_page(flight, index, landed, page)
+            flight.make_page(&self.residency, index, landed, page)
         };
         if let Err(error) = make_page(own) {
-            self.give_back(flight, 0..count);
+            flight.give_back(&self.residency, 0..count);
             return Err(FaultError::Unreadable(error));
         }
-        self.keep_companions(&reads);
+        companions::keep(&self.residency, &self.ahead.neighbours, &self.balancer, &reads);
         if count > 1 {
             for index in 0..count {
                 self.residency.ownership.descriptor(flight.id(index)).set_came_by(CameBy::Scan);
@@ -305,8 +208,8 @@ impl Pager {
         let end = (own + 1..count).find(|&index| make_page(index).is_err()).unwrap_or(count);
         let unread = (0..own).rev().find(|&index| make_page(index).is_err());
         let begin = unread.map_or(0, |index| index + 1);
-        self.give_back(flight, end..count);
-        self.give_back(flight, 0..begin);
+        flight.give_back(&self.residency, end..count);
+        flight.give_back(&self.residency, 0..begin);
         let kept_bytes = self.residency.kept_bytes(flight.pages()[own]);
         let slot = mark.take_if(|slot| slot.bytes() >= kept_bytes);
         let marks = usize::from(slot.is_some());
@@ -315,7 +218,7 @@ impl Pager {
         if let Some(errno) = refused
             && done + marks == 0
         {
-            self.give_back(flight, begin..own);
+            flight.give_back(&self.residency, begin..own);
             return Err(FaultError::Install(errno));
         }
         done += marks + self.install_runs(flight, begin..own, contents, reserved).0;
@@ -360,7 +263,7 @@ impl Pager {
             at += copied.pages;
             refused = copied.refused;
         }
-        self.give_back(flight, at..range.end);
+        flight.give_back(&self.residency, at..range.end);
         (at - range.start, refused)
     }
 
@@ -380,13 +283,5 @@ impl Pager {
         unsafe { slot.address().copy_from_nonoverlapping(object, kept) };
         self.balancer.arrives(self.residency.ownership.descriptor(flight.id(index)));
         self.residency.to_cached(flight.take(index), slot);
-    }
-
-    /// Publishes a part of a flight as stored again.
-    fn give_back<const N: usize>(&self, flight: &mut Flight<N>, range: Range<usize>) {
-        for index in range {
-            let block = flight.block(index);
-            self.residency.ownership.stored(flight.take(index), block);
-        }
     }
 }

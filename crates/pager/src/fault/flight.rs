@@ -7,15 +7,18 @@
 //! Never: allocates; waits for anything but the device.
 //! Threads: one, inside the gate.
 
+use core::ops::Range;
+
 use deepheap_heap::PageNo;
+use deepheap_residency::Residency;
+use deepheap_residency::contents::fill_page;
 use deepheap_residency::ownership::{DescriptorId, Owned, OwnedList};
 use deepheap_store::packed::{self, Content};
 use deepheap_store::{Block, BlockRead, StoreError};
 use deepheap_sys::process::clock;
 
 use crate::PAGE;
-use crate::fault::install::fill_page;
-use crate::pager::Pager;
+use crate::budget::balancer::Balancer;
 
 /// Stored objects, `N` at most, that were claimed to be read together.
 pub(crate) struct Flight<const N: usize> {
@@ -116,122 +119,94 @@ impl<const N: usize> Flight<N> {
     pub(crate) fn take(&mut self, index: usize) -> Owned {
         self.objects.take(index)
     }
-}
 
-impl Pager {
     /// Claims a stored object and adds it to the flight; false if another thread has it.
-    pub(crate) fn claim_for<const N: usize>(
-        &self,
-        flight: &mut Flight<N>,
-        page: PageNo,
-        block: Block,
-    ) -> bool {
-        let Some(owned) = self.residency.ownership.claim_stored(page, block) else { return false };
-        flight.push(owned, page, block);
+    pub(crate) fn claim(&mut self, residency: &Residency, page: PageNo, block: Block) -> bool {
+        let Some(owned) = residency.ownership.claim_stored(page, block) else { return false };
+        self.push(owned, page, block);
         true
     }
 
-    /// A read of the block that holds the object of a page.
-    pub(crate) fn block_read<'a>(
-        &self,
-        page: PageNo,
-        block: Block,
-        buf: &'a mut [u8],
-    ) -> BlockRead<'a> {
-        match self.residency.is_packed(page) || self.residency.store.share_in(block).is_some() {
-            true => BlockRead::packed(block, buf),
-            false => BlockRead::new(block, u64::from(page.0), buf),
+    /// Publishes a part of the flight as stored again.
+    pub(crate) fn give_back(&mut self, residency: &Residency, range: Range<usize>) {
+        for index in range {
+            let block = self.block(index);
+            residency.ownership.stored(self.take(index), block);
         }
     }
 
-    /// The object of a page in its block, whose bytes were read and verified.
-    pub(crate) fn object_in<'a>(
-        &self,
-        page: PageNo,
-        block: Block,
-        bytes: &'a [u8],
-    ) -> Option<Landed<'a>> {
-        let kept = self.residency.kept_bytes(page);
-        if self.residency.store.share_in(block).is_some() {
-            return packed::find(bytes, Content::Pages, page.0)
-                .filter(|_| kept == PAGE)
-                .map(Landed::Compressed);
-        }
-        let object = match self.residency.is_packed(page) {
-            true => {
-                packed::find(bytes, Content::Objects, page.0).filter(|object| object.len() == kept)
-            }
-            false => bytes.get(..kept),
-        };
-        object.map(Landed::Plain)
+    /// Whether each object fills a page and has a block of its own. Then the bytes that are read
+    /// are those that are installed.
+    pub(crate) fn are_whole(&self, residency: &Residency) -> bool {
+        self.pages().iter().zip(self.blocks()).all(|(&page, &block)| {
+            residency.kept_bytes(page) == PAGE && residency.store.share_in(block).is_none()
+        })
     }
 
     /// Begins the reads of a flight, into a page of `buffer` each, one behind the other.
     ///
     /// # Safety
     /// `buffer` has a page for each object, which is the caller's alone during 'b.
-    pub(crate) unsafe fn begin<'b, const N: usize>(
-        &self,
-        flight: &Flight<N>,
-        buffer: *mut u8,
-    ) -> Reads<'b, N> {
-        Reads::of(flight.blocks(), |index, at| {
+    pub(crate) unsafe fn begin<'b>(&self, residency: &Residency, buffer: *mut u8) -> Reads<'b, N> {
+        Reads::of(self.blocks(), |index, at| {
             // SAFETY: the caller's promise; each read has a number of its own.
             let buf = unsafe { core::slice::from_raw_parts_mut(buffer.add(at * PAGE), PAGE) };
-            self.block_read(flight.pages[index], flight.blocks[index], buf)
+            block_read(residency, self.pages[index], self.blocks[index], buf)
         })
     }
 
     /// Finishes the reads: all have been answered. If the objects are `wanted` now, tells the
     /// balancer what the reads cost, and how many of them a larger cache would have saved.
-    pub(crate) fn finish<const N: usize>(
+    pub(crate) fn finish(
         &self,
-        flight: &Flight<N>,
+        residency: &Residency,
+        balancer: &Balancer,
         reads: &mut Reads<'_, N>,
         wanted: bool,
     ) {
         if reads.count == 0 {
             return;
         }
-        let pages = flight.pages();
+        let pages = self.pages();
         let start_ns = clock::monotonic_ns();
-        let before = self.balancer.begin_reads(pages.len());
-        self.residency.store.read(&mut reads.requests[..reads.count]);
-        let after = self.balancer.end_reads(pages.len());
+        let before = balancer.begin_reads(pages.len());
+        residency.store.read(&mut reads.requests[..reads.count]);
+        let after = balancer.end_reads(pages.len());
         if wanted {
             let under_way = (before + after) as u64 / 2;
             let ns = (clock::monotonic_ns() - start_ns) * pages.len() as u64 / under_way;
             let left_recently =
-                |page: &&PageNo| self.residency.ownership.descriptors.ghost.left_recently(page.0);
+                |page: &&PageNo| residency.ownership.descriptors.ghost.left_recently(page.0);
             let known = pages.iter().filter(left_recently).count();
-            self.balancer.note_reads(pages.len(), ns, known);
+            balancer.note_reads(pages.len(), ns, known);
         }
     }
 
     /// An object that was read, whose hash is noted unless it is compressed; or why it could not be
     /// read.
-    pub(crate) fn landed<'r, const N: usize>(
+    pub(crate) fn landed<'r>(
         &self,
-        flight: &Flight<N>,
+        residency: &Residency,
         reads: &'r Reads<'_, N>,
         index: usize,
     ) -> Result<Landed<'r>, StoreError> {
-        let (page, block) = (flight.pages[index], flight.blocks[index]);
+        let (page, block) = (self.pages[index], self.blocks[index]);
         let request = &reads.requests[usize::from(reads.request_of[index])];
         let hash = request.result?;
-        let landed = self.object_in(page, block, request.buf).ok_or(StoreError::Corrupt(block))?;
+        let landed =
+            object_in(residency, page, block, request.buf).ok_or(StoreError::Corrupt(block))?;
         if let Landed::Plain(object) = landed {
             // A block that the object fills was hashed when it was verified.
-            let hash = if object.len() == PAGE { hash } else { self.residency.store.hash(object) };
-            self.residency.ownership.descriptor(flight.id(index)).set_hash(hash);
+            let hash = if object.len() == PAGE { hash } else { residency.store.hash(object) };
+            residency.ownership.descriptor(self.id(index)).set_hash(hash);
         }
         Ok(landed)
     }
 
     /// Makes the page of an object of the flight that has landed, and notes its hash.
-    pub(crate) fn make_page<const N: usize>(
+    pub(crate) fn make_page(
         &self,
-        flight: &Flight<N>,
+        residency: &Residency,
         index: usize,
         landed: Landed<'_>,
         page: &mut [u8; PAGE],
@@ -239,17 +214,48 @@ impl Pager {
         match landed {
             Landed::Plain(object) => fill_page(page, object),
             Landed::Compressed(bytes) => {
-                if !self.decompress(bytes, page) {
-                    return Err(StoreError::Corrupt(flight.blocks[index]));
+                if !residency.decompress(bytes, page) {
+                    return Err(StoreError::Corrupt(self.blocks[index]));
                 }
-                self.residency
-                    .ownership
-                    .descriptor(flight.id(index))
-                    .set_hash(self.residency.store.hash(page));
+                let hash = residency.store.hash(page);
+                residency.ownership.descriptor(self.id(index)).set_hash(hash);
             }
         }
         Ok(())
     }
+}
+
+/// A read of the block that holds the object of a page.
+pub(crate) fn block_read<'a>(
+    residency: &Residency,
+    page: PageNo,
+    block: Block,
+    buf: &'a mut [u8],
+) -> BlockRead<'a> {
+    match residency.is_packed(page) || residency.store.share_in(block).is_some() {
+        true => BlockRead::packed(block, buf),
+        false => BlockRead::new(block, u64::from(page.0), buf),
+    }
+}
+
+/// The object of a page in its block, whose bytes were read and verified.
+pub(crate) fn object_in<'a>(
+    residency: &Residency,
+    page: PageNo,
+    block: Block,
+    bytes: &'a [u8],
+) -> Option<Landed<'a>> {
+    let kept = residency.kept_bytes(page);
+    if residency.store.share_in(block).is_some() {
+        return packed::find(bytes, Content::Pages, page.0)
+            .filter(|_| kept == PAGE)
+            .map(Landed::Compressed);
+    }
+    let object = match residency.is_packed(page) {
+        true => packed::find(bytes, Content::Objects, page.0).filter(|object| object.len() == kept),
+        false => bytes.get(..kept),
+    };
+    object.map(Landed::Plain)
 }
 
 #[cfg(test)]

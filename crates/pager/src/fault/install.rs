@@ -8,6 +8,8 @@ use core::ops::Range;
 
 use deepheap_heap::PageNo;
 use deepheap_policy::replacement::{self, Rank};
+use deepheap_residency::contents::fill_page;
+use deepheap_residency::counters::Counted;
 use deepheap_residency::frames::CopiedIn;
 use deepheap_residency::ownership::{
     CameBy, Descriptor, DescriptorId, Flag, OwnedList, Place, UNKNOWN_HASH,
@@ -16,7 +18,6 @@ use deepheap_residency::page_buffer::Reserved;
 
 use crate::PAGE;
 use crate::ahead::window::Window;
-use crate::counters::Counted;
 use crate::fault::report::FaultError;
 use crate::pager::Pager;
 
@@ -56,13 +57,13 @@ impl Pager {
         match descriptor.came_by() {
             CameBy::Neighbour => {
                 if self.balancer.is_young(descriptor) {
-                    self.neighbours.touch();
+                    self.ahead.neighbours.touch();
                 }
                 descriptor.set_came_by(CameBy::Itself);
                 false
             }
             CameBy::Trail => {
-                self.count(Counted::TrailUsed, 1);
+                self.residency.count(Counted::TrailUsed, 1);
                 descriptor.set_came_by(CameBy::Followed);
                 false
             }
@@ -91,7 +92,7 @@ impl Pager {
         };
         let copied = if descriptor.has(Flag::Compressed) {
             let mut staging = self.residency.take_staging(PAGE);
-            if let Err(error) = self.unpress(&owned, staging.page()) {
+            if let Err(error) = self.residency.unpress(&owned, staging.page()) {
                 self.residency.ownership.cached(owned);
                 return Err(FaultError::Unreadable(error));
             }
@@ -147,20 +148,4 @@ impl Pager {
         }
         extent as u32
     }
-}
-
-/// The page at an address, to be filled.
-///
-/// # Safety
-/// It is a writable page of the caller's alone during 'a.
-pub(crate) unsafe fn page_at<'a>(address: *mut u8) -> &'a mut [u8; PAGE] {
-    // SAFETY: the caller's promise; bytes need no alignment.
-    unsafe { &mut *address.cast() }
-}
-
-/// Makes the page of an object: its bytes, then zeros.
-pub(crate) fn fill_page(page: &mut [u8; PAGE], object: &[u8]) {
-    let (bytes, rest) = page.split_at_mut(object.len());
-    bytes.copy_from_slice(object);
-    rest.fill(0);
 }

@@ -188,14 +188,14 @@ impl Pager {
             }
             Found::Zero => From::Zero,
             Found::Cached(id) => {
-                self.go_on_ahead(page, sequences);
+                self.asker().go_on_ahead(page, sequences);
                 From::Cached(id)
             }
         };
         let step = self.enter_lane(lanes, page, from, exile, moves)?;
         if matches!(step, Step::Served(FaultKind::Cached)) {
             if Window::of(page, sequences.of(page.0)).count == 1 {
-                self.ask_next(page, sequences, true);
+                self.asker().ask_next(page, sequences, true);
             }
             sequences.pass(page.0, 1);
         }

@@ -9,6 +9,7 @@
 //! for the collector (`reclaim` secures its room in the log first).
 
 use deepheap_heap::PageNo;
+use deepheap_residency::Residency;
 use deepheap_residency::ownership::{Found, Owned};
 use deepheap_store::pack::BATCH_MAX;
 use deepheap_store::{
@@ -61,15 +62,15 @@ impl Pager {
             match object {
                 VictimObject::Whole(object) => {
                     let page = PageNo(object.name as u32);
-                    self.move_whole(tier, page, &object)?;
+                    move_whole(&self.residency, tier, page, &object)?;
                 }
                 VictimObject::Packed(object) => {
                     let page = PageNo(object.name);
-                    if self.must_move(page, object.block) {
+                    if must_move(&self.residency, page, object.block) {
                         survivors.push(object);
                     }
                     if survivors.count == BATCH_MAX {
-                        self.move_packed(&mut survivors)?;
+                        move_packed(&self.residency, &mut survivors)?;
                     }
                 }
                 // Blocks that cannot be read now stay in the segment; their objects go on failing.
@@ -77,123 +78,110 @@ impl Pager {
             }
         }
         let passage = self.gate.enter(Level::Collector);
-        self.move_packed(&mut survivors)?;
+        move_packed(&self.residency, &mut survivors)?;
         drop(passage);
         tier.release(victim);
         Ok(true)
     }
+}
 
-    fn move_whole(
-        &self,
-        tier: &Store,
-        page: PageNo,
-        object: &WholeObject<'_>,
-    ) -> Result<(), StoreError> {
-        while self.must_move(page, object.block) {
-            let to = object.append_to(&mut tier.writer(Head::Survivor)?);
-            if self.switch(page, (object.block, BLOCK_UNITS), (to, BLOCK_UNITS)) {
-                break;
-            }
+fn move_whole(
+    residency: &Residency,
+    tier: &Store,
+    page: PageNo,
+    object: &WholeObject<'_>,
+) -> Result<(), StoreError> {
+    while must_move(residency, page, object.block) {
+        let to = object.append_to(&mut tier.writer(Head::Survivor)?);
+        if switch(residency, page, (object.block, BLOCK_UNITS), (to, BLOCK_UNITS)) {
+            break;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Writes the survivors, and switches those that are still stored in their old block to the new
-    /// one. The others have been read or freed meanwhile: they are judged again, without a copy.
-    fn move_packed(&self, survivors: &mut Survivors<'_>) -> Result<(), StoreError> {
-        let mut staging = self.residency.take_staging(PAGE);
-        for content in [Content::Objects, Content::Pages] {
-            for number in 0..survivors.packing.plan(content) {
-                let mut block = Builder::new(staging.page(), content);
-                let members = || survivors.members(content, number);
-                members().for_each(|object| block.push(PageNo(object.name), object.data));
-                let to = block.append(&mut survivors.tier.writer(Head::Survivor)?);
-                for object in members() {
-                    let (page, from) = (PageNo(object.name), object.block);
-                    let cost_there = match content {
-                        Content::Pages => share(members().count()),
-                        Content::Objects => object.cost,
-                    };
-                    if !self.switch(page, (from, object.cost), (to, cost_there)) {
-                        // It was read meanwhile, and its backing block is dropped now. Or it has
-                        // even come back to this very block: then the segment stays, and is
-                        // collected another time.
-                        self.must_move(page, from);
-                    }
+/// Writes the survivors, and switches those that are still stored in their old block to the new
+/// one. The others have been read or freed meanwhile: they are judged again, without a copy.
+fn move_packed(residency: &Residency, survivors: &mut Survivors<'_>) -> Result<(), StoreError> {
+    let mut staging = residency.take_staging(PAGE);
+    for content in [Content::Objects, Content::Pages] {
+        for number in 0..survivors.packing.plan(content) {
+            let mut block = Builder::new(staging.page(), content);
+            let members = || survivors.members(content, number);
+            members().for_each(|object| block.push(PageNo(object.name), object.data));
+            let to = block.append(&mut survivors.tier.writer(Head::Survivor)?);
+            for object in members() {
+                let (page, from) = (PageNo(object.name), object.block);
+                let cost_there = match content {
+                    Content::Pages => share(members().count()),
+                    Content::Objects => object.cost,
+                };
+                if !switch(residency, page, (from, object.cost), (to, cost_there)) {
+                    // It was read meanwhile, and its backing block is dropped now. Or it has
+                    // even come back to this very block: then the segment stays, and is
+                    // collected another time.
+                    must_move(residency, page, from);
                 }
             }
         }
-        survivors.count = 0;
-        survivors.packing.clear();
-        Ok(())
     }
+    survivors.count = 0;
+    survivors.packing.clear();
+    Ok(())
+}
 
-    /// Switches a stored object from its block to the copy in another one; false, and the copy is
-    /// dead, if it is not stored there any more. With each block comes what the object costs there.
-    fn switch(&self, page: PageNo, from: (Block, u32), to: (Block, u32)) -> bool {
-        let moved = self.residency.ownership.move_stored(page, from.0, to.0);
-        let (block, cost) = if moved { from } else { to };
-        self.residency.store.retire(block, cost);
-        moved
-    }
+/// Switches a stored object from its block to the copy in another one; false, and the copy is
+/// dead, if it is not stored there any more. With each block comes what the object costs there.
+fn switch(residency: &Residency, page: PageNo, from: (Block, u32), to: (Block, u32)) -> bool {
+    let moved = residency.ownership.move_stored(page, from.0, to.0);
+    let (block, cost) = if moved { from } else { to };
+    residency.store.retire(block, cost);
+    moved
+}
 
-    /// Drops the stored copy `block` of the page's object if nobody needs it, waiting for an owner
-    /// if need be; true if it is needed, and must move.
-    fn must_move(&self, page: PageNo, block: Block) -> bool {
-        loop {
-            match self.residency.ownership.look(page) {
-                Found::Stored(at) if at == block => {
-                    let is_dead = self.residency.heap.page_is_free(page);
-                    return !(is_dead && self.drop_stored_if_free(page, block));
-                }
-                // Its owner set the backing block before the claim, and can only drop it later.
-                Found::Resident(seen) | Found::OnItsWay(seen) if seen.backing != Some(block) => {
+/// Drops the stored copy `block` of the page's object if nobody needs it, waiting for an owner
+/// if need be; true if it is needed, and must move.
+fn must_move(residency: &Residency, page: PageNo, block: Block) -> bool {
+    loop {
+        match residency.ownership.look(page) {
+            Found::Stored(at) if at == block => {
+                let is_dead = residency.heap.page_is_free(page);
+                return !(is_dead && residency.stored_to_zero_if_free(page, block));
+            }
+            // Its owner set the backing block before the claim, and can only drop it later.
+            Found::Resident(seen) | Found::OnItsWay(seen) if seen.backing != Some(block) => {
+                return false;
+            }
+            Found::OnItsWay(seen) => residency.ownership.wait(seen),
+            Found::Resident(seen) => {
+                let Some(owned) = residency.ownership.claim_seen(page, seen) else {
+                    continue;
+                };
+                let ours = let_go(residency, &owned, block);
+                residency.ownership.put_back(owned);
+                if ours {
                     return false;
                 }
-                Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
-                Found::Resident(seen) => {
-                    let Some(owned) = self.residency.ownership.claim_seen(page, seen) else {
-                        continue;
-                    };
-                    let ours = self.let_go(&owned, block);
-                    self.residency.ownership.put_back(owned);
-                    if ours {
-                        return false;
-                    }
-                }
-                Found::Cached(id) => {
-                    let Some(owned) = self.residency.ownership.claim_cached(page, id) else {
-                        continue;
-                    };
-                    self.let_go(&owned, block);
-                    self.residency.ownership.cached(owned);
-                    return false;
-                }
-                // Of a lost one nobody can ask for this copy.
-                Found::Zero | Found::Stored(_) | Found::Lost => return false,
             }
+            Found::Cached(id) => {
+                let Some(owned) = residency.ownership.claim_cached(page, id) else {
+                    continue;
+                };
+                let_go(residency, &owned, block);
+                residency.ownership.cached(owned);
+                return false;
+            }
+            // Of a lost one nobody can ask for this copy.
+            Found::Zero | Found::Stored(_) | Found::Lost => return false,
         }
     }
+}
 
-    /// Drops the backing block of an owned object if it is `block`; returns whether it was.
-    fn let_go(&self, owned: &Owned, block: Block) -> bool {
-        let ours = self.residency.ownership.of(owned).backing() == Some(block);
-        if ours {
-            self.residency.drop_backing(owned);
-        }
-        ours
+/// Drops the backing block of an owned object if it is `block`; returns whether it was.
+fn let_go(residency: &Residency, owned: &Owned, block: Block) -> bool {
+    let ours = residency.ownership.of(owned).backing() == Some(block);
+    if ours {
+        residency.drop_backing(owned);
     }
-
-    /// Ends a stored object if no live allocation touches its page. Claim first, then ask:
-    /// otherwise the heap could hand the page out between the answer and the claim.
-    pub(crate) fn drop_stored_if_free(&self, page: PageNo, block: Block) -> bool {
-        let Some(owned) = self.residency.ownership.claim_stored(page, block) else { return false };
-        let is_free = self.residency.heap.page_is_free(page);
-        if is_free {
-            self.residency.to_zero(owned);
-        } else {
-            self.residency.ownership.stored(owned, block);
-        }
-        is_free
-    }
+    ours
 }

@@ -17,6 +17,7 @@ use super::{NUMBERS, PROTECTED_STEPS, TOUCHING, Thing, World, is_present};
 use crate::PAGE;
 use crate::checkpoint::{CheckpointBuffer, CutError};
 use crate::fault::flight::Landed;
+use crate::fault::flight::{block_read, object_in};
 
 const CHECKPOINTS: usize = 4;
 /// Entries in a page of the table, with the feature `schedules`.
@@ -126,10 +127,13 @@ impl World {
             });
             let mut object = [0; PAGE];
             if let Some(block) = entry.checked_sub(1).map(Block) {
-                let mut read = [self.pager.block_read(page, block, buffer.as_mut_slice())];
+                let mut read =
+                    [block_read(&self.pager.residency, page, block, buffer.as_mut_slice())];
                 self.pager.residency.store.read(&mut read);
                 read[0].result.unwrap_or_else(|error| panic!("{number}: {error:?}"));
-                match self.pager.object_in(page, block, read[0].buf).expect("it is in its block") {
+                match object_in(&self.pager.residency, page, block, read[0].buf)
+                    .expect("it is in its block")
+                {
                     Landed::Plain(bytes) => object[..bytes.len()].copy_from_slice(bytes),
                     Landed::Compressed(bytes) => assert!(codec::decompress(bytes, &mut object)),
                 }

@@ -45,7 +45,7 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     count(1);
     pager.take_out(&mut second, 1, &mut moves).expect("room");
     pager.take_out(&mut second, 1, &mut moves).expect("room");
-    pager.press_batch(&mut second);
+    second.press_batch(&pager.residency, &pager.compression);
     count(0);
     // A call that writes to the object in its slot.
     world.call_by_access(Operation::Write, 0, 2);
@@ -54,7 +54,7 @@ fn what_comes_between_publication_and_compression_finds_every_page_as_it_was() {
     world.free(&mut cache, freed);
     count(PAGES);
     // The other pages are as they were.
-    pager.press_batch(&mut context);
+    context.press_batch(&pager.residency, &pager.compression);
     drop(passage);
     world.heap.thread_exit(cache);
     world.check_invariants();

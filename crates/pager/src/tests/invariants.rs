@@ -42,7 +42,7 @@ impl Pager {
         let packer_is_held = self.packers.iter().any(|packer| packer.try_lock().is_none());
         assert!(!packer_is_held, "a packer is locked");
         assert!(self.plain_spans.is_unlocked(), "the list of plain spans is locked");
-        assert!(self.prefetch.is_unlocked(), "a queue of the fetchers is locked");
+        assert!(self.ahead.queues.is_unlocked(), "a queue of the fetchers is locked");
     }
 
     /// Checks a descriptor that stands in a list.

@@ -38,32 +38,33 @@ pub enum Counted {
 
 impl Counted {
     /// How many there are.
-    pub(crate) const ALL: usize = Counted::TrailDropped as usize + 1;
+    pub const ALL: usize = Counted::TrailDropped as usize + 1;
 }
 
 /// `N` counters.
-pub(crate) struct Counters<const N: usize>([Padded<[AtomicU64; N]>; LANES]);
+pub struct Counters<const N: usize>([Padded<[AtomicU64; N]>; LANES]);
 
 impl<const N: usize> Counters<N> {
-    pub(crate) const fn new() -> Counters<N> {
+    /// All 0.
+    pub const fn zero() -> Counters<N> {
         Counters([const { Padded([const { AtomicU64::new(0) }; N]) }; LANES])
     }
 
     /// Counts so much more.
-    pub(crate) fn add(&self, counter: usize, more: u64) {
+    pub fn add(&self, counter: usize, more: u64) {
         if more > 0 {
             self.0[tls::lane()][counter].fetch_add(more, Ordering::Relaxed);
         }
     }
 
     /// What was counted, in all threads.
-    pub(crate) fn sums(&self) -> [u64; N] {
+    pub fn sums(&self) -> [u64; N] {
         let load = |lane: &Padded<[AtomicU64; N]>, at: usize| lane[at].load(Ordering::Relaxed);
         array::from_fn(|counter| self.0.iter().map(|lane| load(lane, counter)).sum())
     }
 
     /// Counts from 0 on again.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         for counter in self.0.iter().flat_map(|lane| &lane.0) {
             counter.store(0, Ordering::Relaxed);
         }
