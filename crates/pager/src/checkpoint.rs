@@ -121,16 +121,13 @@ impl Pager {
     /// is touched is reserved. False if that is no page of such a table.
     #[must_use]
     pub fn load_table(&self, page: u32, places: &[u8]) -> bool {
+        let residency = &self.residency;
         let mut touched = 0;
-        let is_table = self.residency.ownership.table.load_page(
-            page,
-            places,
-            self.residency.store.blocks(),
-            |page| {
-                touched += usize::from(self.residency.promises.covers(page));
-            },
-        );
-        self.residency.promises.adopt(touched);
+        let is_table =
+            residency.ownership.table.load_page(page, places, residency.store.blocks(), |page| {
+                touched += usize::from(residency.promises.covers(page));
+            });
+        residency.promises.adopt(touched);
         is_table
     }
 
@@ -248,6 +245,7 @@ impl Pager {
         next: &mut u32,
         when: When,
     ) -> Result<u64, CutError> {
+        let residency = &self.residency;
         const NOTHING: Bytes = Bytes { at: core::ptr::null(), length: 0, content: None };
         let mut group = Group {
             when,
@@ -259,7 +257,7 @@ impl Pager {
         if when == When::InCut {
             self.claim_copied(&mut group);
         }
-        let used = self.residency.ownership.descriptors.used() as u32;
+        let used = residency.ownership.descriptors.used() as u32;
         while group.owned.len() < TOGETHER && *next < used {
             if let Some(owned) = self.claim_to_write(DescriptorId(*next), when) {
                 group.owned.push(owned);
@@ -271,22 +269,20 @@ impl Pager {
         let (mut unreadable, mut written) = (None, 0);
         packer.packing.clear();
         for index in 0..count {
-            let descriptor = self.residency.ownership.descriptor(group.owned.id(index));
+            let descriptor = residency.ownership.descriptor(group.owned.id(index));
             let bytes = group.bytes[index];
             let is_resident = descriptor.state() != State::Cached;
             if bytes.at.is_null() {
                 unreadable = Some(descriptor.page());
                 self.publish_again(group.owned.take(index));
-            } else if is_resident
-                && is_as_stored(&self.residency.store, descriptor, bytes.as_slice())
-            {
+            } else if is_resident && is_as_stored(&residency.store, descriptor, bytes.as_slice()) {
                 self.publish_captured(&mut group, index, None);
             } else if let Some(content) = bytes.content {
                 packer.packing.push(content, index, bytes.length);
             } else if writer.room() == 0 {
                 self.leave_for_later(&mut group, index);
             } else {
-                let hash = self.residency.store.hash(bytes.as_slice());
+                let hash = residency.store.hash(bytes.as_slice());
                 let block = self.append_whole(descriptor.page(), bytes.as_slice(), hash, writer);
                 self.publish_captured(&mut group, index, Some((block, hash)));
                 written += 1;
@@ -299,7 +295,7 @@ impl Pager {
         match (copied, unreadable) {
             (Err(errno), _) => Err(CutError::Kernel(errno)),
             (Ok(()), Some(page)) if when == When::InCut => {
-                Err(CutError::Unreadable(self.residency.frames.address_of(page)))
+                Err(CutError::Unreadable(residency.frames.address_of(page)))
             }
             // Before the cut another look follows.
             (Ok(()), _) => Ok(written),

@@ -241,19 +241,18 @@ impl Pager {
         count: usize,
         moves: &mut Moves,
     ) -> Result<usize, StoreError> {
+        let residency = &self.residency;
         let mut got = 0;
         while got < count {
-            let bytes =
-                self.bytes_to_take(self.residency.frames.page_at(context.victims[got].addr));
-            let landing =
-                if bytes == PAGE { context.take_landing(&self.residency.cache) } else { None };
-            if let Some(slot) = landing.or_else(|| self.residency.cache.take(bytes)) {
+            let bytes = self.bytes_to_take(residency.frames.page_at(context.victims[got].addr));
+            let landing = if bytes == PAGE { context.take_landing(&residency.cache) } else { None };
+            if let Some(slot) = landing.or_else(|| residency.cache.take(bytes)) {
                 context.slots[got] = slot.keep();
                 got += 1;
                 continue;
             }
             match self.reclaim(count - got, moves) {
-                Ok(false) if !context.free_landings(&self.residency.cache) => break,
+                Ok(false) if !context.free_landings(&residency.cache) => break,
                 Ok(_) => {}
                 Err(_) if got > 0 => break,
                 Err(error) => return Err(error),
@@ -261,7 +260,7 @@ impl Pager {
         }
         // Room for them compressed. If there is none they stay as they are.
         while self.compression.is_on()
-            && self.residency.cache.free_bytes() < got * context.expected()
+            && residency.cache.free_bytes() < got * context.expected()
             && matches!(self.reclaim(got, moves), Ok(true))
         {}
         Ok(got)

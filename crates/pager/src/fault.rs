@@ -27,7 +27,7 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::userfaultfd::Copy;
 
 use crate::ahead::window::Window;
-use crate::fault::report::{FaultError, FaultKind, FaultReport, Served};
+use crate::fault::report::{FaultError, FaultKind, FaultReport};
 use crate::gate::Level;
 use crate::moves::Moves;
 use crate::pager::Pager;
@@ -58,8 +58,7 @@ impl Pager {
         let page = self.managed_page(address).ok_or(FaultError::NotManaged)?;
         let mut moves = Moves::default();
         if self.capture.is_captured(&self.residency, page) {
-            let kind = FaultKind::Waited;
-            return Ok(FaultReport { kind, ahead: 0, passed: 0, moves, is_present: false });
+            return Ok(FaultReport::of(FaultKind::Waited, 0, 0));
         }
         if let Some(lanes) = self.lanes_of(page) {
             return self.resolve_in_lane(lanes, page, sequences, repeats);
@@ -103,10 +102,9 @@ impl Pager {
         drop((passage, reserved));
         // None: another thread was faster; the access, tried again, finds what became of the
         // object.
-        let waited = Served { kind: FaultKind::Waited, ahead: 0, passed: 0 };
-        let Served { kind, ahead, passed } = served?.unwrap_or(waited);
+        let report = served?.unwrap_or(FaultReport::of(FaultKind::Waited, 0, 0));
         self.signal_eviction();
-        Ok(FaultReport { kind, ahead, passed, moves, is_present })
+        Ok(FaultReport { moves, is_present, ..report })
     }
 
     /// Installs a page of zeros, and fresh pages after it if the heap is being filled in address
@@ -117,7 +115,7 @@ impl Pager {
         page: PageNo,
         sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
-    ) -> Result<Option<Served>, FaultError> {
+    ) -> Result<Option<FaultReport>, FaultError> {
         let most = || {
             let in_block = page.0 as usize % FRESH_BLOCK;
             let before = || self.residency.ownership.place(PageNo(page.0 - 1));
@@ -135,7 +133,7 @@ impl Pager {
         let copied = self.install(page, zeros, &mut owned, 0..count, reserved);
         (copied.pages..count).for_each(|index| self.residency.to_zero(owned.take(index)));
         let installed = end_fresh(page, &copied, sequences)?;
-        Ok(Some(Served { kind: FaultKind::Zero, ahead: 0, passed: installed as i16 }))
+        Ok(Some(FaultReport::of(FaultKind::Zero, 0, installed as i16)))
     }
 
     /// Claims the `Zero` page that faulted, with its promise, and pages behind it that are as it
@@ -188,7 +186,7 @@ impl Pager {
         id: DescriptorId,
         sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
-    ) -> Result<Option<Served>, FaultError> {
+    ) -> Result<Option<FaultReport>, FaultError> {
         if !self.install_cached(page, id, reserved)? {
             return Ok(None);
         }
@@ -198,8 +196,7 @@ impl Pager {
         }
         let extent = self.install_cached_further(window, reserved);
         sequences.pass(page.0, extent);
-        let passed = window.direction.signed(extent);
-        Ok(Some(Served { kind: FaultKind::Cached, ahead: 0, passed }))
+        Ok(Some(FaultReport::of(FaultKind::Cached, 0, window.direction.signed(extent))))
     }
 
     /// Waits for another thread that is moving the object. If a page that the table calls resident

@@ -48,30 +48,28 @@ impl Pager {
     /// # Safety
     /// No other thread exists in this process.
     pub unsafe fn fork_child(&self) -> Result<(), Errno> {
+        let residency = &self.residency;
         // SAFETY: by our contract.
         unsafe { self.gate.forget_others() };
-        self.residency.staging.all().iter().for_each(|pool| pool.forget_others());
+        residency.staging.all().iter().for_each(|pool| pool.forget_others());
         // What the parent counted is the parent's.
-        self.residency.counters.clear();
-        self.residency.trace.become_child();
-        self.residency.ownership.table.give_up_file();
+        residency.counters.clear();
+        residency.trace.become_child();
+        residency.ownership.table.give_up_file();
         let mut resident = 0;
-        self.residency.ownership.descriptors.for_each(|_, descriptor| {
+        residency.ownership.descriptors.for_each(|_, descriptor| {
             let is_resident = descriptor.state() == State::Resident;
             resident += usize::from(is_resident && !self.is_in_lane(descriptor.page()));
         });
         let assumed = self.plain_spans.lock().assumed;
-        self.residency
-            .frames
-            .page_buffer
-            .recount(resident + assumed + self.residency.staging.staged_pages());
+        residency.frames.page_buffer.recount(resident + assumed + residency.staging.staged_pages());
         // SAFETY: by our contract.
         unsafe {
             let left = self.left_in_lanes.lock().take();
             if let (Some(lanes), Some(left)) = (&self.lanes, left) {
                 self.lanes_of_child(lanes, &left)?;
             }
-            self.residency.frames.after_fork()?;
+            residency.frames.after_fork()?;
         }
         if let Some(lanes) = &self.lanes {
             self.register_windows(lanes)?;

@@ -303,10 +303,9 @@ impl Pager {
     /// How many more memory pages may be touched before the store, its device or the RAM budget is
     /// full. A snapshot; it asks the device.
     pub fn room_left(&self) -> usize {
-        let in_store = usize::try_from(self.residency.store.room()).unwrap_or(usize::MAX);
-        in_store
-            .saturating_add(self.residency.promises.idle())
-            .min(self.residency.promises.allowed())
+        let residency = &self.residency;
+        let in_store = usize::try_from(residency.store.room()).unwrap_or(usize::MAX);
+        in_store.saturating_add(residency.promises.idle()).min(residency.promises.allowed())
     }
 
     /// Whether the RAM budget has room for the tables of so many more touched pages. A snapshot.

@@ -109,7 +109,7 @@ impl Pager {
             let next =
                 self.residency.ownership.descriptors.next_to_leave(&mut round, &mut patience);
             let Some(id) = next else { break };
-            packer.leaving[count] = (self.residency.ownership.descriptors.get(id).page(), id);
+            packer.leaving[count] = (self.residency.ownership.descriptor(id).page(), id);
             count += 1;
         }
         moves.second_chances += all_patience - patience;
@@ -185,7 +185,7 @@ impl Pager {
         moves: &mut Moves,
     ) -> bool {
         let (page, id) = packer.leaving[index];
-        if self.residency.ownership.descriptors.get(id).backing().is_none() {
+        if self.residency.ownership.descriptor(id).backing().is_none() {
             // Asked once: the object is not owned, so the answer may change.
             let (content, bytes) = self.packed_as(page, id);
             if bytes <= PACKED_MAX && !self.residency.heap.page_is_free(page) {
@@ -206,7 +206,7 @@ impl Pager {
 
     /// In which blocks a cached object would be packed, and how many bytes of it.
     fn packed_as(&self, page: PageNo, id: DescriptorId) -> (Content, usize) {
-        let descriptor = self.residency.ownership.descriptors.get(id);
+        let descriptor = self.residency.ownership.descriptor(id);
         match descriptor.has(Flag::Compressed) {
             true => (Content::Pages, self.residency.cache.compressed_bytes(descriptor.slot())),
             false => (Content::Objects, self.residency.kept_bytes(page)),

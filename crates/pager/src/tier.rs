@@ -193,18 +193,18 @@ impl Tier<'_> {
     /// Whether an object in the cache is a page that a scan brought and that was changed since. It
     /// is not owned, so the answer may change.
     fn is_changed_in_sequence(&self, page: PageNo, id: DescriptorId) -> bool {
-        let came_by = self.residency.ownership.descriptors.get(id).came_by();
+        let came_by = self.residency.ownership.descriptor(id).came_by();
         came_by == CameBy::Scan && self.is_changed_page(page, id)
     }
 
     /// The same of one that a trail brought, by which the program came.
     fn is_changed_on_trail(&self, page: PageNo, id: DescriptorId) -> bool {
-        let came_by = self.residency.ownership.descriptors.get(id).came_by();
+        let came_by = self.residency.ownership.descriptor(id).came_by();
         came_by == CameBy::Followed && self.is_changed_page(page, id)
     }
 
     fn is_changed_page(&self, page: PageNo, id: DescriptorId) -> bool {
-        let is_changed = self.residency.ownership.descriptors.get(id).backing().is_none();
+        let is_changed = self.residency.ownership.descriptor(id).backing().is_none();
         is_changed && self.residency.kept_bytes(page) == PAGE
     }
 

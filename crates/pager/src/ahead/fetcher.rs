@@ -140,12 +140,11 @@ impl Pager {
 
     /// Fills in the stored neighbours of a page that are near it in the log; returns how many.
     fn neighbours_of(&self, page: PageNo, pieces: &mut [Piece]) -> usize {
-        let backing = match self.residency.ownership.place(page) {
+        let residency = &self.residency;
+        let backing = match residency.ownership.place(page) {
             Place::Stored(block) => Some(block),
             // The descriptor may be another object's by now: a hint.
-            Place::Busy(id) | Place::Cached(id) => {
-                self.residency.ownership.descriptor(id).backing()
-            }
+            Place::Busy(id) | Place::Cached(id) => residency.ownership.descriptor(id).backing(),
             Place::Zero | Place::Lost => None,
         };
         let Some(Block(backing)) = backing else { return 0 };
@@ -153,11 +152,11 @@ impl Pager {
         let mut count = 0;
         for neighbour in (first..first + GROUP as u32).map(PageNo) {
             if neighbour != page
-                && let Place::Stored(Block(block)) = self.residency.ownership.place(neighbour)
+                && let Place::Stored(Block(block)) = residency.ownership.place(neighbour)
                 && block.abs_diff(backing) < NEAR
             {
                 pieces[count] =
-                    Piece { address: self.residency.frames.address_of(neighbour), length: 0 };
+                    Piece { address: residency.frames.address_of(neighbour), length: 0 };
                 count += 1;
             }
         }

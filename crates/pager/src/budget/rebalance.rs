@@ -146,37 +146,35 @@ impl Pager {
     /// Sets the limits of page buffer and object cache from what the rest leaves, or goes one step
     /// towards that. Returns whether more steps are needed, after the next batch of eviction.
     pub fn rebalance(&self) -> bool {
+        let residency = &self.residency;
         // The gate first: so a fork finds the lock free.
         let _passage = self.gate.enter(Level::Mover);
         let Some(_alone) = self.rebalancing.try_lock() else { return false };
         self.balancer.balance(&self.shares());
         // Before the usage is read, which then includes them.
-        let staged = self.residency.staging.staged_pages();
+        let staged = residency.staging.staged_pages();
         let share = match self.budget.page_buffer_bytes() {
             Some(bytes) => Share::Bytes(bytes),
             None => Share::Part(self.balancer.part()),
         };
-        self.residency.ownership.descriptors.trim(self.residency.frames.zapper());
+        residency.ownership.descriptors.trim(residency.frames.zapper());
         // Pages that are pinned for long are among the former once an eviction has met them.
         let long_pins = self.long_pins.load(Ordering::Relaxed);
-        let held = self.residency.frames.page_buffer.unevictable().max(long_pins);
+        let held = residency.frames.page_buffer.unevictable().max(long_pins);
         let usage = self.usage();
         let overhead = usage.overhead();
-        self.residency.ownership.table.set_limit(
-            match self.residency.ownership.table.can_leave() {
-                true => {
-                    let follows =
-                        usage.object_table + self.residency.frames.ranges.page_table_bytes();
-                    table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE
-                }
-                false => usize::MAX,
-            },
-        );
-        self.residency.promises.set_most(self.most_pages(self.least_overhead(&usage)));
+        residency.ownership.table.set_limit(match residency.ownership.table.can_leave() {
+            true => {
+                let follows = usage.object_table + residency.frames.ranges.page_table_bytes();
+                table_limit(usage.budget, overhead.saturating_sub(follows)) / PAGE
+            }
+            false => usize::MAX,
+        });
+        residency.promises.set_most(self.most_pages(self.least_overhead(&usage)));
         let split = budget_split::split(self.budget.bytes(), overhead, share, held);
         let (page_buffer, object_cache) = (
-            self.residency.frames.page_buffer.pages().saturating_sub(staged),
-            self.residency.cache.held_bytes() / PAGE,
+            residency.frames.page_buffer.pages().saturating_sub(staged),
+            residency.cache.held_bytes() / PAGE,
         );
         let split = match share {
             Share::Bytes(_) => split,
@@ -184,13 +182,13 @@ impl Pager {
         };
         let limits = split.next(Split { page_buffer, object_cache }, held);
         // The cache first: memory of its free slabs goes back before the page buffer may use it.
-        self.residency.cache.set_limit(limits.object_cache * PAGE);
+        residency.cache.set_limit(limits.object_cache * PAGE);
         self.note_limits(limits);
-        self.residency.frames.page_buffer.set_limit(limits.page_buffer);
-        self.residency.frames.page_buffer.unreserve(staged);
-        self.residency.staging.unstage(staged);
-        let ghost = replacement::ghost_length(self.residency.cache.objects());
-        self.residency.ownership.descriptors.ghost.grow(ghost);
+        residency.frames.page_buffer.set_limit(limits.page_buffer);
+        residency.frames.page_buffer.unreserve(staged);
+        residency.staging.unstage(staged);
+        let ghost = replacement::ghost_length(residency.cache.objects());
+        residency.ownership.descriptors.ghost.grow(ghost);
         limits != split
     }
 
@@ -246,12 +244,11 @@ impl Pager {
 
     /// Traces limits that are about to be set, if they are others than before.
     fn note_limits(&self, limits: Split) {
+        let residency = &self.residency;
         let pages = |count| PageNo(u32::try_from(count).unwrap_or(u32::MAX));
-        if self.residency.trace.is_on()
-            && self.residency.frames.page_buffer.limit() != limits.page_buffer
-        {
-            self.residency.trace.note(Happened::PageBuffer, pages(limits.page_buffer), 0);
-            self.residency.trace.note(Happened::Cache, pages(limits.object_cache), 0);
+        if residency.trace.is_on() && residency.frames.page_buffer.limit() != limits.page_buffer {
+            residency.trace.note(Happened::PageBuffer, pages(limits.page_buffer), 0);
+            residency.trace.note(Happened::Cache, pages(limits.object_cache), 0);
         }
     }
 

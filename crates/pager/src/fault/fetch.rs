@@ -21,7 +21,7 @@ use crate::PAGE;
 use crate::ahead::companions;
 use crate::ahead::window::Window;
 use crate::fault::flight::Flight;
-use crate::fault::report::{FaultError, FaultKind, Served};
+use crate::fault::report::{FaultError, FaultKind, FaultReport};
 use crate::pager::Pager;
 
 const WINDOW: usize = WINDOW_MAX as usize;
@@ -46,7 +46,7 @@ impl Pager {
         sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
         slot: &mut Option<Slot<'_>>,
-    ) -> Result<Option<Served>, FaultError> {
+    ) -> Result<Option<FaultReport>, FaultError> {
         let (asker, sequence) = (self.asker(), sequences.of(page.0));
         let window = Window::of(page, sequence);
         if window.count == 1 && !asker.ask_next(page, sequences, false) {
@@ -73,7 +73,7 @@ impl Pager {
             self.install_cached_further(window_here, reserved);
         }
         let passed = window.direction.signed(brought.extent);
-        Ok(Some(Served { kind: FaultKind::Stored, ahead: brought.pages.saturating_sub(1), passed }))
+        Ok(Some(FaultReport::of(FaultKind::Stored, brought.pages.saturating_sub(1), passed)))
     }
 
     /// Reads the objects of the window that are stored. A page is reserved for the first one; None

@@ -17,7 +17,7 @@ use deepheap_sys::files::direct_file::DirectFile;
 use deepheap_sys::threads::signals::Blocked;
 
 use crate::PAGE;
-use crate::fault::report::{FaultError, FaultKind, Served};
+use crate::fault::report::{FaultError, FaultKind, FaultReport};
 use crate::fault::{end_fresh, upwards};
 use crate::gate::Level;
 use crate::pager::Pager;
@@ -104,7 +104,7 @@ impl Pager {
         page: PageNo,
         sequences: &mut Sequences,
         reserved: &mut Reserved<'_>,
-    ) -> Result<Option<Served>, FaultError> {
+    ) -> Result<Option<FaultReport>, FaultError> {
         // What comes behind its end may be another file's.
         let most = || upwards(page, sequences).min(self.sources.pages_from(page));
         let owned = self.claim_run(page, true, reserved, most)?;
@@ -135,8 +135,7 @@ impl Pager {
             self.residency.to_zero(owned.take(index));
         }
         let installed = end_fresh(page, &copied, sequences)?;
-        let (ahead, passed) = (installed as u32 - 1, installed as i16);
-        Ok(Some(Served { kind: FaultKind::Stored, ahead, passed }))
+        Ok(Some(FaultReport::of(FaultKind::Stored, installed as u32 - 1, installed as i16)))
     }
 
     /// A buffer for up to so many pages, and for how many there is room.

@@ -19,15 +19,6 @@ pub enum FaultKind {
     Waited,
 }
 
-/// How a fault was served.
-#[derive(Clone, Copy)]
-pub(crate) struct Served {
-    pub(crate) kind: FaultKind,
-    /// See `FaultReport`.
-    pub(crate) ahead: u32,
-    pub(crate) passed: i16,
-}
-
 /// What a fault did.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultReport {
@@ -41,6 +32,13 @@ pub struct FaultReport {
     pub moves: Moves,
     /// The page was found present, although the thread has faulted on it twice in a row.
     pub is_present: bool,
+}
+
+impl FaultReport {
+    /// A fault that was served so, for which no room had to be made.
+    pub(crate) fn of(kind: FaultKind, ahead: u32, passed: i16) -> FaultReport {
+        FaultReport { kind, ahead, passed, moves: Moves::default(), is_present: false }
+    }
 }
 
 /// Why an access must stop.

@@ -220,6 +220,7 @@ impl Pager {
         lanes: &Lanes,
         left: &LeftInLanes,
     ) -> Result<(), Errno> {
+        let residency = &self.residency;
         // SAFETY: by our contract.
         unsafe { lanes.become_child()? };
         if left.bytes.is_none() && !left.lanes.is_empty() {
@@ -235,19 +236,17 @@ impl Pager {
             }
         }
         // Its mappings are new, and have no page tables yet.
-        for first in
-            (0..self.residency.frames.managed_spans() * PAGES_PER_SPAN).step_by(RANGE / PAGE)
-        {
+        for first in (0..residency.frames.managed_spans() * PAGES_PER_SPAN).step_by(RANGE / PAGE) {
             let range = RangeNo::of(PageNo(first as u32));
-            if self.residency.heap.is_lane_page(PageNo(first as u32))
-                && self.residency.frames.ranges.close(range, 0)
+            if residency.heap.is_lane_page(PageNo(first as u32))
+                && residency.frames.ranges.close(range, 0)
             {
-                self.residency.frames.ranges.open(range, 0);
+                residency.frames.ranges.open(range, 0);
             }
         }
         self.each_window(lanes, |first, pages| {
             // SAFETY: pages of windows on the parent's file.
-            unsafe { lanes.map(first, pages, self.residency.frames.address_of(first)) }
+            unsafe { lanes.map(first, pages, residency.frames.address_of(first)) }
         })
     }
 

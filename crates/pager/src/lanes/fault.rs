@@ -33,7 +33,7 @@ use crate::PAGE;
 use crate::ahead::window::Window;
 use crate::calls::access::RECLAIM_OBJECTS;
 use crate::fault::PRESENT_MAX;
-use crate::fault::report::{FaultError, FaultKind, FaultReport, Served};
+use crate::fault::report::{FaultError, FaultKind, FaultReport};
 use crate::gate::Level;
 use crate::lanes::Lanes;
 use crate::lanes::exit::Stays;
@@ -56,7 +56,7 @@ enum Step {
     /// Something has changed: look again.
     Again,
     /// The object was fetched into the cache; what `fetch` has told.
-    Fetched(Served),
+    Fetched(FaultReport),
     /// A page of the page buffer is needed, for exile.
     NeedsPage,
 }
@@ -105,12 +105,10 @@ impl Pager {
             self.bring_one_home(lanes, &mut moves);
         }
         self.signal_eviction();
-        let (Served { kind, ahead, passed }, is_present) = served?;
-        Ok(FaultReport { kind, ahead, passed, moves, is_present })
+        Ok(FaultReport { moves, ..served? })
     }
 
-    /// The tries, and what is needed for them, which is got while nothing is owned. Answers
-    /// besides whether the page was mapped already.
+    /// The tries, and what is needed for them, which is got while nothing is owned.
     fn bring_to_lane<'a>(
         &'a self,
         lanes: &Lanes,
@@ -119,7 +117,7 @@ impl Pager {
         mut exile: Exile<'a>,
         repeats: usize,
         moves: &mut Moves,
-    ) -> Result<(Served, bool), FaultError> {
+    ) -> Result<FaultReport, FaultError> {
         self.limit_table(moves);
         self.have_frame(lanes, page, moves);
         let (mut fetched, mut step) = (None, Ok(Step::Again));
@@ -136,11 +134,11 @@ impl Pager {
                 _ => break,
             }
         }
-        let waited = Served { kind: FaultKind::Waited, ahead: 0, passed: 1 };
+        let waited = FaultReport::of(FaultKind::Waited, 0, 1);
         Ok(match step? {
-            Step::Served(kind) => (fetched.unwrap_or(Served { kind, ..waited }), false),
-            Step::Waited { is_present } => (waited, is_present),
-            Step::Again | Step::Fetched(_) | Step::NeedsPage => (waited, false),
+            Step::Served(kind) => fetched.unwrap_or(FaultReport { kind, ..waited }),
+            Step::Waited { is_present } => FaultReport { is_present, ..waited },
+            Step::Again | Step::Fetched(_) | Step::NeedsPage => waited,
         })
     }
 
@@ -423,15 +421,14 @@ impl Pager {
         owned: Owned,
         reserved: &mut Reserved<'_>,
     ) -> Result<(), FaultError> {
-        let (offset, kept) =
-            (self.residency.heap.kept_offset(page), self.residency.kept_bytes(page));
+        let residency = &self.residency;
+        let (offset, kept) = (residency.heap.kept_offset(page), residency.kept_bytes(page));
         let slot = self.slot_of(from);
         // SAFETY: for a page of the caller's, all zeros; the slot is the object's, which is owned.
         let fill = |to: *mut u8| unsafe {
             match slot {
                 Some(slot) => {
-                    to.add(offset)
-                        .copy_from_nonoverlapping(self.residency.cache.address(slot), kept);
+                    to.add(offset).copy_from_nonoverlapping(residency.cache.address(slot), kept);
                 }
                 // A page that nobody has written would not be there.
                 None => to.write_volatile(0),
@@ -439,27 +436,27 @@ impl Pager {
         };
         let refused = match lanes.is_exiled(page) {
             true => {
-                let staging = self.residency.take_staging(PAGE);
+                let staging = residency.take_staging(PAGE);
                 // SAFETY: the staging page is ours alone, and a page long; the page is registered.
                 unsafe {
                     staging.address().write_bytes(0, PAGE);
                     fill(staging.address());
-                    self.residency.frames.copy_in(page, 1, staging.address(), |_| {}).refused
+                    residency.frames.copy_in(page, 1, staging.address(), |_| {}).refused
                 }
             }
             false => {
-                self.residency.frames.ranges.enter(page);
-                let address = self.residency.frames.address_of(page);
+                residency.frames.ranges.enter(page);
+                let address = residency.frames.address_of(page);
                 // SAFETY: the page is the object's alone, which is not mapped, and owned.
                 let made = unsafe { mapping::replace_page(address as *mut u8, fill) };
                 match made {
                     Ok(()) => {
                         lanes.set_exiled(page, true);
-                        if self.residency.frames.register(address, PAGE).is_err() {
+                        if residency.frames.register(address, PAGE).is_err() {
                             self.keep_for_ever(&owned);
                         }
                     }
-                    Err(_) => self.residency.frames.ranges.leave(page),
+                    Err(_) => residency.frames.ranges.leave(page),
                 }
                 made.err()
             }
@@ -468,10 +465,10 @@ impl Pager {
             self.return_to(from, owned);
             return Err(FaultError::Install(errno));
         }
-        self.note_found(self.residency.ownership.of(&owned));
+        self.note_found(residency.ownership.of(&owned));
         match from {
-            From::Zero => self.residency.to_resident(owned, Rank::Probation, reserved),
-            From::Cached(_) => self.residency.cached_to_resident(owned, Rank::Probation, reserved),
+            From::Zero => residency.to_resident(owned, Rank::Probation, reserved),
+            From::Cached(_) => residency.cached_to_resident(owned, Rank::Probation, reserved),
         }
         Ok(())
     }

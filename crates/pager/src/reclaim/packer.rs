@@ -40,8 +40,8 @@ impl Packer {
 /// a block.
 pub(crate) struct Packing<const N: usize> {
     plan: Plan,
-    objects: ToPack<N>,
-    pages: ToPack<N>,
+    /// Of each content.
+    lists: [ToPack<N>; 2],
 }
 
 /// The objects of one content: their indices, and what each will take, bytes.
@@ -53,43 +53,35 @@ struct ToPack<const N: usize> {
 
 impl<const N: usize> Packing<N> {
     pub(crate) const fn new() -> Self {
-        const fn none<const N: usize>() -> ToPack<N> {
-            ToPack { which: [0; N], sizes: [0; N], count: 0 }
-        }
-        Packing { plan: Plan::new(), objects: none(), pages: none() }
+        let none = [const { ToPack { which: [0; N], sizes: [0; N], count: 0 } }; 2];
+        Packing { plan: Plan::new(), lists: none }
     }
 
     pub(crate) fn clear(&mut self) {
-        (self.objects.count, self.pages.count) = (0, 0);
+        self.lists.iter_mut().for_each(|list| list.count = 0);
     }
 
     pub(crate) fn push(&mut self, content: Content, index: usize, bytes: usize) {
-        let list = match content {
-            Content::Objects => &mut self.objects,
-            Content::Pages => &mut self.pages,
-        };
+        let list = &mut self.lists[at(content)];
         (list.which[list.count], list.sizes[list.count]) = (index as u16, bytes as u16);
         list.count += 1;
     }
 
     /// Plans the blocks of this content, forgetting those of the other; returns how many they are.
     pub(crate) fn plan(&mut self, content: Content) -> usize {
-        let list = match content {
-            Content::Objects => &self.objects,
-            Content::Pages => &self.pages,
-        };
+        let list = &self.lists[at(content)];
         if list.count == 0 { 0 } else { self.plan.assign(&list.sizes[..list.count]) }
     }
 
     /// The indices of all objects of this content.
     pub(crate) fn all(&self, content: Content) -> impl Iterator<Item = usize> {
-        let list = self.list(content);
+        let list = &self.lists[at(content)];
         list.which[..list.count].iter().map(|&index| usize::from(index))
     }
 
     /// The indices of the objects that share a planned block of this content.
     pub(crate) fn members(&self, content: Content, block: usize) -> impl Iterator<Item = usize> {
-        let list = self.list(content);
+        let list = &self.lists[at(content)];
         self.plan.objects(block).map(|member| usize::from(list.which[member]))
     }
 
@@ -97,13 +89,11 @@ impl<const N: usize> Packing<N> {
     pub(crate) fn is_well_filled(&self, block: usize) -> bool {
         self.plan.is_well_filled(block)
     }
+}
 
-    fn list(&self, content: Content) -> &ToPack<N> {
-        match content {
-            Content::Objects => &self.objects,
-            Content::Pages => &self.pages,
-        }
-    }
+/// The place of a content's list.
+fn at(content: Content) -> usize {
+    usize::from(content == Content::Pages)
 }
 
 /// A block that is being filled.
