@@ -14,6 +14,7 @@ use deepheap_residency::object_cache::ObjectCache;
 use deepheap_residency::ownership::{Descriptor, ObjectTable};
 use deepheap_residency::staging::{BUFFERS_MAX, BUFFERS_MIN, PAGE_STAGING_BYTES};
 use deepheap_sys::memory::page_extractor::BATCH_MAX;
+use deepheap_sys::threads::lock::Lock;
 use deepheap_sys::threads::thread;
 
 use crate::PAGE;
@@ -60,6 +61,8 @@ pub(crate) struct Budget {
     /// The size that the user has fixed.
     page_buffer_bytes: Option<usize>,
     touched_peak: AtomicUsize,
+    /// Held by a thread that moves the limits.
+    pub(crate) rebalancing: Lock<()>,
 }
 
 /// What the budget is used for, bytes.
@@ -152,7 +155,8 @@ pub fn handler_stacks(budget: usize) -> usize {
 impl Budget {
     pub(crate) fn new(bytes: usize, page_buffer_bytes: Option<usize>) -> Budget {
         let (ceiling, target) = (AtomicUsize::new(bytes), AtomicUsize::new(usize::MAX));
-        Budget { ceiling, target, page_buffer_bytes, touched_peak: AtomicUsize::new(0) }
+        let (touched_peak, rebalancing) = (AtomicUsize::new(0), Lock::new(()));
+        Budget { ceiling, target, page_buffer_bytes, touched_peak, rebalancing }
     }
 
     /// What may be used now. Never more than the ceiling.

@@ -8,4 +8,4 @@ pub(crate) mod bulk;
 pub(crate) mod direct;
 pub(crate) mod discard;
 pub(crate) mod pin;
-pub(crate) mod refused_pins;
+pub(crate) mod pins;

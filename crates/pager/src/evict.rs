@@ -282,7 +282,7 @@ impl Pager {
     fn claim_victims(&self, context: &mut EvictionContext, count: usize) -> usize {
         // Pages that calls have pinned may be most of the page buffer. A fault that looks for room
         // must not meet them again and again. Few of them cost little, and most pins end soon.
-        let sets_aside = self.has_many_pins();
+        let sets_aside = self.pins.are_many(self.residency.frames.page_buffer.limit());
         for index in 0..count {
             let (id, slot) = (context.ids[index], self.residency.cache.slot(context.slots[index]));
             let addr = context.victims[index].addr;

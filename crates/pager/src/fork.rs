@@ -10,19 +10,19 @@
 use deepheap_residency::ownership::{Flag, State};
 use deepheap_store::Device;
 use deepheap_sys::errno::Errno;
-use deepheap_sys::threads::atomic::Ordering;
 
+use crate::gate::Forking;
 use crate::pager::Pager;
 
 impl Pager {
     /// Before `fork`: waits until no thread moves an object, and lets none begin.
     pub fn fork_prepare(&self) {
+        let mut left_in_lanes = None;
         self.gate.close(|| {
-            if let Some(lanes) = &self.lanes {
-                *self.left_in_lanes.lock() = Some(self.empty_lanes(lanes));
-            }
+            left_in_lanes = self.lanes.as_ref().map(|lanes| self.empty_lanes(lanes));
         });
-        self.table_is_frozen.store(self.residency.ownership.table.freeze(), Ordering::Relaxed);
+        let table_is_frozen = self.residency.ownership.table.freeze();
+        *self.forking.lock() = Forking { left_in_lanes, table_is_frozen };
         self.residency.ownership.descriptors.for_each(|_, descriptor| {
             if descriptor.state() == State::Resident {
                 descriptor.set(Flag::Shared, true);
@@ -33,8 +33,8 @@ impl Pager {
     /// After `fork` in the parent. `file` makes another file for the object table; it is called if
     /// pages in the one that was used are the child's as well from now on.
     pub fn fork_parent(&self, file: impl FnOnce() -> Option<Box<dyn Device>>) {
-        *self.left_in_lanes.lock() = None;
-        if self.table_is_frozen.swap(false, Ordering::Relaxed)
+        let forked = core::mem::take(&mut *self.forking.lock());
+        if forked.table_is_frozen
             && let Some(file) = file()
         {
             self.add_table_file(file);
@@ -65,7 +65,7 @@ impl Pager {
         residency.frames.page_buffer.recount(resident + assumed + residency.staging.staged_pages());
         // SAFETY: by our contract.
         unsafe {
-            let left = self.left_in_lanes.lock().take();
+            let left = self.forking.lock().left_in_lanes.take();
             if let (Some(lanes), Some(left)) = (&self.lanes, left) {
                 self.lanes_of_child(lanes, &left)?;
             }
@@ -87,7 +87,7 @@ impl Pager {
     /// In the child, once the store has a device of its own: objects may move again. Pages of the
     /// object table leave RAM to `file`.
     pub fn open_after_fork(&self, file: Option<Box<dyn Device>>) {
-        self.table_is_frozen.store(false, Ordering::Relaxed);
+        *self.forking.lock() = Forking::default();
         if let Some(file) = file {
             self.add_table_file(file);
         }

@@ -32,6 +32,8 @@ use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::threads::futex;
 use deepheap_sys::threads::tls;
 
+use crate::lanes::LeftInLanes;
+
 /// Counters of the threads inside, each in cache lines of its own; a thread always uses the same
 /// one.
 const LANES: usize = 64;
@@ -58,6 +60,14 @@ pub struct Passage<'a> {
     gate: &'a Gate,
     level: Level,
     lane: usize,
+}
+
+/// What is noted while a fork is under way.
+#[derive(Default)]
+pub(crate) struct Forking {
+    pub(crate) left_in_lanes: Option<LeftInLanes>,
+    /// The object table needs another file.
+    pub(crate) table_is_frozen: bool,
 }
 
 impl Gate {

@@ -25,6 +25,7 @@ mod takeover;
 mod tests;
 mod tier;
 pub mod trace;
+mod workers;
 
 pub use deepheap_residency::counters::Counted;
 pub use deepheap_residency::ownership::TableTraffic;
@@ -43,5 +44,6 @@ pub use lanes::lanes_shift;
 pub use moves::Moves;
 pub use pager::{Options, Pager, StartError};
 pub use survey::Survey;
+pub use workers::Workers;
 
 pub(crate) use deepheap_heap::PAGE;

@@ -20,29 +20,27 @@ use deepheap_sys::errno::Errno;
 use deepheap_sys::memory::padded::Padded;
 use deepheap_sys::memory::page_extractor::pipe_sees_stores;
 use deepheap_sys::memory::userfaultfd::{Userfaultfd, feature};
-use deepheap_sys::threads::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use deepheap_sys::threads::futex;
 use deepheap_sys::threads::lock::Lock;
-use deepheap_sys::threads::parking::Parking;
 
 use crate::PAGE;
 use crate::ahead::Ahead;
 use crate::ahead::ask::Asker;
 use crate::budget::balancer::Balancer;
 use crate::budget::{self, Budget};
-use crate::calls::refused_pins::RefusedPins;
+use crate::calls::pins::Pins;
 use crate::checkpoint::capture::Capture;
 use crate::evict::compression::{Compress, Compression};
 use crate::evict::context::EvictionContext;
 use crate::fault::sources::Sources;
-use crate::gate::{Gate, Level};
-use crate::lanes::{Lanes, LeftInLanes};
+use crate::gate::{Forking, Gate, Level};
+use crate::lanes::Lanes;
 use crate::moves::Moves;
 use crate::reclaim::packer::Packer;
 use crate::takeover::plain_spans::PlainSpans;
 use crate::tier::Tier;
 use crate::tier::mix::TierMix;
 use crate::trace::Trace;
+use crate::workers::Workers;
 use deepheap_residency::page_buffer::PageBuffer;
 
 const _: () = assert!(BLOCK_BYTES == PAGE);
@@ -97,32 +95,13 @@ pub struct Pager {
     pub(crate) packers: Box<[Padded<Lock<Packer>>]>,
     pub(crate) ahead: Ahead,
     pub(crate) compression: Compression,
-    /// Pages that the program has pinned by calls, each counted once for every call.
-    pub(crate) long_pins: AtomicUsize,
-    /// As `long_pins`, for calls that have not returned.
-    pub(crate) call_pins: AtomicUsize,
+    pub(crate) pins: Pins,
     pub(crate) sources: Sources,
-    pub(crate) refused_pins: RefusedPins,
     pub(crate) tier_mix: TierMix,
     pub(crate) lanes: Option<Lanes>,
-    /// While a fork is under way.
-    pub(crate) left_in_lanes: Lock<Option<LeftInLanes>>,
-    /// Counts up whenever the evictor should look; the evictor sleeps on it.
-    eviction_signal: AtomicU32,
-    evictor_sleeps: AtomicU32,
-    /// Set when the first evictor does not keep up; the others sleep until it is set.
-    wants_help: AtomicBool,
-    /// A fork is under way, after which the object table needs another file.
-    pub(crate) table_is_frozen: AtomicBool,
-    helpers: Parking,
-    has_ended: AtomicBool,
-    /// Which workers run (`stand_in`).
-    pub(crate) has_evictor: AtomicBool,
-    pub(crate) has_collector: AtomicBool,
-    /// Held by a thread that collects in its place.
-    pub(crate) collecting_here: Lock<()>,
-    /// Held by a thread that moves the limits.
-    pub(crate) rebalancing: Lock<()>,
+    pub(crate) forking: Lock<Forking>,
+    /// How its workers are woken and ended, and which of them run.
+    pub workers: Workers,
 }
 
 /// The shortest object that is cached by itself: the heap batches smaller ones.
@@ -186,22 +165,11 @@ impl Pager {
                 ahead: Ahead::new(bytes, options.follows_strides, options.follows_sequences)?,
                 compression: Compression::new(options.compress, pages)?,
                 sources: Sources::new(pages)?,
-                long_pins: AtomicUsize::new(0),
-                call_pins: AtomicUsize::new(0),
-                refused_pins: RefusedPins::new(pages)?,
+                pins: Pins::new(pages)?,
                 tier_mix: TierMix::new(),
                 lanes: options.lanes_shift.map(|shift| Lanes::new(shift, pages)).transpose()?,
-                left_in_lanes: Lock::new(None),
-                eviction_signal: AtomicU32::new(0),
-                evictor_sleeps: AtomicU32::new(0),
-                wants_help: AtomicBool::new(false),
-                table_is_frozen: AtomicBool::new(false),
-                helpers: Parking::new(),
-                has_ended: AtomicBool::new(false),
-                has_evictor: AtomicBool::new(true),
-                has_collector: AtomicBool::new(true),
-                collecting_here: Lock::new(()),
-                rebalancing: Lock::new(()),
+                forking: Lock::new(Forking::default()),
+                workers: Workers::new(),
             })
         };
         let pager = parts().map_err(StartError::Resources)?;
@@ -335,76 +303,44 @@ impl Pager {
     /// follow memory that threads have taken. Of many threads that see it sleeping only one wakes
     /// it.
     pub(crate) fn signal_eviction(&self) {
-        let has_work = self.residency.frames.page_buffer.excess(false) > 0
-            || self.is_uncounted()
-            || self.has_table_excess();
-        if has_work
-            && self.evictor_sleeps.load(Ordering::Relaxed) != 0
-            && self.evictor_sleeps.swap(0, Ordering::SeqCst) != 0
-        {
-            self.wake_evictor();
+        let has_work = self.is_behind() || self.is_uncounted() || self.has_table_excess();
+        if has_work {
+            self.workers.wake_sleeping_evictor();
         }
     }
 
-    /// Wakes the evictor whatever the counts say.
-    pub fn wake_evictor(&self) {
-        self.eviction_signal.fetch_add(1, Ordering::SeqCst);
-        futex::wake(&self.eviction_signal, 1);
+    /// Whether the page buffer is above its high-water mark.
+    fn is_behind(&self) -> bool {
+        self.residency.frames.page_buffer.excess(false) > 0
     }
 
     /// The first evictor: sleeps until there is something to evict, until `wake_evictor`, or for
     /// at most `limit`.
     pub fn wait_for_eviction(&self, limit: Option<Duration>) {
-        let seen = self.eviction_signal.load(Ordering::SeqCst);
-        self.evictor_sleeps.store(1, Ordering::SeqCst);
-        if self.residency.frames.page_buffer.excess(false) == 0
-            && !self.plain_spans.any()
-            && !self.is_uncounted()
-        {
-            futex::wait(&self.eviction_signal, seen, limit);
-        }
-        self.evictor_sleeps.store(0, Ordering::SeqCst);
+        let has_work = || self.is_behind() || self.plain_spans.any() || self.is_uncounted();
+        self.workers.wait_unless(has_work, limit);
     }
 
     /// The first evictor calls it from time to time while it evicts: wakes one more evictor if the
     /// page buffer is still above its high-water mark.
     pub fn ask_for_help(&self) {
-        if self.residency.frames.page_buffer.excess(false) > 0 {
-            self.wake_helper();
+        if self.is_behind() {
+            self.workers.wake_helper();
         }
-    }
-
-    /// Wakes one of the other evictors.
-    pub(crate) fn wake_helper(&self) {
-        self.wants_help.store(true, Ordering::SeqCst);
-        self.helpers.notify(1);
     }
 
     /// The loop of another evictor: sleeps until it is asked for help, then evicts until the page
     /// buffer is below its high-water mark. It reports no errors: the first evictor meets the same
     /// ones.
     pub fn help(&self, evictor: usize, moves: &mut Moves) {
-        self.helpers.wait_unless(|| self.wants_help.load(Ordering::SeqCst));
-        while self.wants_help.load(Ordering::Relaxed) {
-            let is_behind = self.residency.frames.page_buffer.excess(false) > 0;
-            if !is_behind || !matches!(self.evict(evictor, moves), Ok(true)) {
-                self.wants_help.store(false, Ordering::SeqCst);
-            }
-        }
+        self.workers.help(|| self.is_behind() && matches!(self.evict(evictor, moves), Ok(true)));
     }
 
     /// Has the loops of workers return: a heap is about to be closed. To be called until they have.
     pub fn end_work(&self) {
-        self.has_ended.store(true, Ordering::SeqCst);
+        self.workers.end();
         self.residency.store.stop_waiting();
-        self.wake_evictor();
-        self.wake_helper();
         self.ahead.queues.wake(u32::MAX / 2);
-    }
-
-    /// Whether `end_work` was called.
-    pub fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::SeqCst)
     }
 
     /// Whether pages that cannot be evicted have pushed the page buffer over its limit.

@@ -164,7 +164,7 @@ impl World {
         pager.residency.frames.page_buffer.set_limit(PAGE_BUFFER);
         pager.residency.cache.set_limit(CACHE_BYTES);
         if kind == Kind::Alone {
-            pager.begin_without_workers();
+            pager.workers.begin_without();
         }
         let segment = AlignedBuffer::new(SEGMENT_BYTES as usize, 0).expect("a buffer");
         let mut world = World {
@@ -487,8 +487,8 @@ impl World {
     fn end_workers(&self) {
         self.is_done.store(true, Ordering::Relaxed);
         while self.working.load(Ordering::Relaxed) > 0 {
-            self.pager.wake_evictor();
-            self.pager.wake_helper();
+            self.pager.workers.wake_evictor();
+            self.pager.workers.wake_helper();
             self.pager.residency.store.stop_waiting();
             let _ = self.pager.ahead.queues.ask_for(PageNo(0), Direction::Up);
             deepheap_sys::threads::thread::yield_now();

@@ -44,7 +44,7 @@ impl Pager {
         self.plain_spans.set_count(spans);
         self.residency.frames.manage_up_to(spans);
         let held = publish();
-        self.call_pins.fetch_add(held.iter().map(|(_, pages)| pages).sum(), Ordering::Relaxed);
+        self.pins.calls.fetch_add(held.iter().map(|(_, pages)| pages).sum(), Ordering::Relaxed);
         *take_over = TakeOver { next: 0, end: spans, assumed: present, held };
         // An error is ignored here: each span is registered again when it is taken over, and
         // reports it.
@@ -135,7 +135,7 @@ impl Pager {
                 Found::Resident(_) => {}
                 Found::OnItsWay(seen) => self.residency.ownership.wait(seen),
                 Found::Zero | Found::Stored(_) | Found::Cached(_) | Found::Lost => {
-                    return self.refused_pins.note(page);
+                    return self.pins.refused.note(page);
                 }
             }
         }

@@ -74,7 +74,7 @@ impl Pager {
             if came_by == CameBy::Neighbour {
                 continue; // they are on their way already: what else is there
             }
-            if self.has_ended() {
+            if self.workers.have_ended() {
                 return 0;
             }
             futex::wait(&self.ahead.queues.signal, seen, None);

@@ -149,7 +149,7 @@ impl Pager {
         let residency = &self.residency;
         // The gate first: so a fork finds the lock free.
         let _passage = self.gate.enter(Level::Mover);
-        let Some(_alone) = self.rebalancing.try_lock() else { return false };
+        let Some(_alone) = self.budget.rebalancing.try_lock() else { return false };
         self.balancer.balance(&self.shares());
         // Before the usage is read, which then includes them.
         let staged = residency.staging.staged_pages();
@@ -159,7 +159,7 @@ impl Pager {
         };
         residency.ownership.descriptors.trim(residency.frames.zapper());
         // Pages that are pinned for long are among the former once an eviction has met them.
-        let long_pins = self.long_pins.load(Ordering::Relaxed);
+        let long_pins = self.pins.long.load(Ordering::Relaxed);
         let held = residency.frames.page_buffer.unevictable().max(long_pins);
         let usage = self.usage();
         let overhead = usage.overhead();

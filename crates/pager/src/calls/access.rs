@@ -276,7 +276,7 @@ impl Pager {
             }
             if !self.reclaim(RECLAIM_OBJECTS, moves)? {
                 // All objects are in the page buffer, or owned.
-                self.wake_evictor();
+                self.workers.wake_evictor();
                 deepheap_sys::threads::thread::yield_now();
             }
         }

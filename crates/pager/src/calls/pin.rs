@@ -28,7 +28,7 @@ impl Pager {
     /// Pins the managed pages of `[address, address + length)`, except those that the program has
     /// mapped something else over: the kernel finds that mapping there.
     pub fn pin(&self, address: usize, length: usize) {
-        self.call_pins.fetch_add(self.region_pages(address, length).count(), Ordering::Relaxed);
+        self.pins.calls.fetch_add(self.region_pages(address, length).count(), Ordering::Relaxed);
         self.pin_as(Pin::Call, address, length);
     }
 
@@ -37,7 +37,7 @@ impl Pager {
     /// Nobody waits for pins to end, for what ends them may wait for a pin itself.
     pub fn pin_if_few(&self, address: usize, length: usize) -> bool {
         let pages = self.region_pages(address, length).count();
-        let counted = self.call_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pins| {
+        let counted = self.pins.calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pins| {
             (pages <= self.call_pins_left(pins) / 2).then_some(pins.wrapping_add(pages))
         });
         if counted.is_ok() {
@@ -48,14 +48,7 @@ impl Pager {
 
     /// Whether `pin_if_few` of so many pages would be made now.
     pub fn are_few(&self, pages: usize) -> bool {
-        pages <= self.call_pins_left(self.call_pins.load(Ordering::Relaxed)) / 2
-    }
-
-    /// Whether so much is pinned that evictions would often meet it.
-    pub(crate) fn has_many_pins(&self) -> bool {
-        let call_pins = (self.call_pins.load(Ordering::Relaxed) as isize).max(0) as usize;
-        let pins = self.long_pins.load(Ordering::Relaxed) + call_pins;
-        pins > self.residency.frames.page_buffer.limit() / 8
+        pages <= self.call_pins_left(self.pins.calls.load(Ordering::Relaxed)) / 2
     }
 
     /// How much of the page buffer calls may still pin, of a quarter of it: a page that several
@@ -71,7 +64,7 @@ impl Pager {
         for page in self.region_pages(address, length) {
             // The heap may have grown over what is not managed now when the pin ends.
             if !self.is_managed(page) || !self.pin_page(page, kind) {
-                self.refused_pins.note(page);
+                self.pins.refused.note(page);
             }
         }
     }
@@ -119,7 +112,7 @@ impl Pager {
     pub fn pin_for_long(&self, address: usize, length: usize) -> bool {
         let pages = self.pages_of(address, length).count();
         let most = self.residency.frames.page_buffer.limit() / 2;
-        let counted = self.long_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pins| {
+        let counted = self.pins.long.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pins| {
             (pins + pages <= most).then_some(pins + pages)
         });
         if counted.is_ok() {
@@ -134,19 +127,19 @@ impl Pager {
         self.unpin_as(Pin::Long, address, length);
         // A program that unpins what it did not pin must not get room for more pins.
         let less = |pins: usize| Some(pins.saturating_sub(pages));
-        let _ = self.long_pins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self.pins.long.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Ends one `pin` of the same range, or the pin of a hold from before it was managed.
     pub fn unpin(&self, address: usize, length: usize) {
         self.unpin_as(Pin::Call, address, length);
-        self.call_pins.fetch_sub(self.region_pages(address, length).count(), Ordering::Relaxed);
+        self.pins.calls.fetch_sub(self.region_pages(address, length).count(), Ordering::Relaxed);
     }
 
     fn unpin_as(&self, kind: Pin, address: usize, length: usize) {
         self.take_over_before_pins();
         for page in self.region_pages(address, length) {
-            if !self.refused_pins.end(page) {
+            if !self.pins.refused.end(page) {
                 self.residency.ownership.unpin(page, kind);
             }
         }
@@ -203,7 +196,7 @@ impl Pager {
         let base = self.residency.frames.region_base();
         let end = address.saturating_add(length.max(1)).saturating_sub(base);
         let first = address.saturating_sub(base) / PAGE;
-        (first..end.div_ceil(PAGE).min(self.refused_pins.pages())).map(|page| PageNo(page as u32))
+        (first..end.div_ceil(PAGE).min(self.pins.refused.pages())).map(|page| PageNo(page as u32))
     }
 }
 

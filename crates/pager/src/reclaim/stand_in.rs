@@ -48,26 +48,10 @@ extern "C" fn collect(argument: *mut c_void) {
 }
 
 impl Pager {
-    /// There are no workers: threads do without until they come.
-    pub fn begin_without_workers(&self) {
-        self.has_evictor.store(false, Ordering::SeqCst);
-        self.has_collector.store(false, Ordering::SeqCst);
-    }
-
-    /// The evictor runs.
-    pub fn note_evictor(&self) {
-        self.has_evictor.store(true, Ordering::SeqCst);
-    }
-
-    /// The collector runs.
-    pub fn note_collector(&self) {
-        self.has_collector.store(true, Ordering::SeqCst);
-    }
-
     /// As `Store::writer` of fresh objects; but where nobody else makes the room that it waits for,
     /// it does.
     pub(crate) fn fresh_writer<'a>(&'a self, tier: &'a Store) -> Result<Writer<'a>, StoreError> {
-        while !self.has_collector.load(Ordering::SeqCst) {
+        while !self.workers.has_collector.load(Ordering::SeqCst) {
             if let Some(writer) = tier.try_writer(Head::Fresh)? {
                 return Ok(writer);
             }
@@ -80,7 +64,7 @@ impl Pager {
 
     /// A step of the collector. False if another thread makes one, or nothing was won.
     fn collect_here(&self) -> bool {
-        let Some(_alone) = self.collecting_here.try_lock() else { return false };
+        let Some(_alone) = self.workers.collecting_here.try_lock() else { return false };
         let mut step = Step { pager: self, has_collected: false };
         // A handler of the program would run on that stack.
         let _blocked = Blocked::all();
@@ -92,7 +76,7 @@ impl Pager {
     /// For a thread that has evicted: moves the limits of page buffer and cache, if there is no
     /// evictor that does.
     pub fn rebalance_here(&self) {
-        if !self.has_evictor.load(Ordering::Relaxed) {
+        if !self.workers.has_evictor.load(Ordering::Relaxed) {
             self.rebalance();
         }
     }

@@ -93,7 +93,7 @@ pub(crate) fn take_back(runtime: &Runtime, bytes: usize) {
 fn follow_budget(runtime: &Runtime) {
     if let Some(pager) = runtime.pager() {
         pager.set_budget(runtime.ram());
-        pager.wake_evictor();
+        pager.workers.wake_evictor();
     }
     publish_gauges(runtime);
 }

@@ -23,7 +23,7 @@ const LOOKS: usize = 64;
 pub(crate) fn viewer(runtime: &'static Runtime, pager: &'static Pager) {
     let map = runtime.stats.heap_map();
     let mut answered = 0;
-    while !pager.has_ended() {
+    while !pager.workers.have_ended() {
         answered = map.wait_for_request(answered);
         publish_gauges(runtime);
         if map.take_wish() {

@@ -76,7 +76,7 @@ const BATCHES_ALONE: u32 = 4;
 pub(crate) fn start(runtime: &'static Runtime) {
     say_anew();
     if let Some(pager) = runtime.pager() {
-        pager.begin_without_workers();
+        pager.workers.begin_without();
         start_others(runtime, pager);
         if pager.store().second_tier_to_fill().is_some() {
             spawn(runtime, c"deepheap-write2", tier_writer);
@@ -180,13 +180,13 @@ fn begin(argument: usize) {
 }
 
 fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
-    pager.note_evictor();
+    pager.workers.note_evictor();
     let mut said = false;
     let mut company = Company::default();
     let mut trimmed_ns = clock::monotonic_ns();
     let mut watch = Watch::default();
     let mut bounds = Bounds::of(runtime, pager);
-    while !pager.has_ended() {
+    while !pager.workers.have_ended() {
         // Once there is nothing to give back there is no limit: at rest nobody runs.
         let trim = pager.is_touched().then_some(IDLE);
         pager.wait_for_eviction(bounds.pause().into_iter().chain(trim).min());
@@ -207,10 +207,10 @@ fn evictor(runtime: &'static Runtime, pager: &'static Pager) {
         if bounds.pause().is_some() {
             pager.trim_cache(&mut moves);
         }
-        while pager.trim_table(&mut moves) && !pager.has_ended() {
+        while pager.trim_table(&mut moves) && !pager.workers.have_ended() {
             pager.rebalance();
         }
-        while pager.must_evict() && !pager.has_ended() {
+        while pager.must_evict() && !pager.workers.have_ended() {
             relief::serve(runtime, pager);
             batches += 1;
             company.need(runtime, pager);
@@ -315,7 +315,7 @@ impl Company {
 
 fn helper(runtime: &'static Runtime, pager: &'static Pager) {
     let evictor = 1 + runtime.threads.helpers.fetch_add(1, Ordering::Relaxed);
-    while !pager.has_ended() {
+    while !pager.workers.have_ended() {
         let mut moves = Moves::default();
         pager.help(evictor, &mut moves);
         count_moves(runtime.stats, 0, &moves);
@@ -323,7 +323,7 @@ fn helper(runtime: &'static Runtime, pager: &'static Pager) {
 }
 
 fn writer(runtime: &'static Runtime, pager: &'static Pager) {
-    while !pager.has_ended() {
+    while !pager.workers.have_ended() {
         pager.store().write_sealed(true);
         say_write_failure(pager);
         say_recovery(pager);
@@ -332,7 +332,7 @@ fn writer(runtime: &'static Runtime, pager: &'static Pager) {
 }
 
 fn collector(runtime: &'static Runtime, pager: &'static Pager) {
-    pager.note_collector();
+    pager.workers.note_collector();
     let segment = pager.store().segment_bytes();
     let Ok(mut buffer) = PinnedArray::<u8>::new(segment) else {
         say!("no memory for the collector's buffer");
@@ -351,7 +351,7 @@ fn collector(runtime: &'static Runtime, pager: &'static Pager) {
 fn tier_writer(_: &'static Runtime, pager: &'static Pager) {
     let Some(second) = pager.store().second_tier() else { return };
     let mut was_said = false;
-    while !pager.has_ended() {
+    while !pager.workers.have_ended() {
         second.write_sealed(true);
         if let (Some(StoreError::Io(errno)), false) = (second.failure(), was_said) {
             was_said = true;
@@ -384,7 +384,7 @@ fn collect_in(
     mut failed: impl FnMut(StoreError),
 ) {
     let mut fruitless = SHORT;
-    while !pager.has_ended() {
+    while !pager.workers.have_ended() {
         let limit = || runtime.has_space_to_return().then_some(LEISURE);
         if !store.wait_for_work(limit) {
             return_space(runtime, pager);
@@ -410,7 +410,7 @@ fn collect_in(
 }
 
 fn fetcher(runtime: &'static Runtime, pager: &'static Pager) {
-    while !pager.has_ended() {
+    while !pager.workers.have_ended() {
         let mut moves = Moves::default();
         let pages = pager.serve_prefetch(&mut moves);
         count_moves(runtime.stats, 0, &moves);

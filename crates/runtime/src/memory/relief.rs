@@ -45,7 +45,7 @@ pub(crate) fn ask(pager: &Pager, asked_before: u32) -> bool {
         thread::sleep(CHILDREN_PAUSE);
     }
     let mine = ASKED.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-    pager.wake_evictor();
+    pager.workers.wake_evictor();
     let end_ns = clock::monotonic_ns() + PATIENCE.as_nanos() as u64;
     // Others may have asked, and been served, after us.
     while (SERVED.load(Ordering::SeqCst).wrapping_sub(mine) as i32) < 0 {

@@ -249,7 +249,7 @@ fn manage_in_child(runtime: &'static Runtime, pager: &'static Pager) {
         end_child("a forked child cannot use the store: ", Piece::Text(&error));
     }
     // No worker of the parent is here.
-    pager.begin_without_workers();
+    pager.workers.begin_without();
     pager.open_after_fork(table_device(runtime));
     workers::start_in_child(runtime);
 }

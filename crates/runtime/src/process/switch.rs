@@ -112,7 +112,7 @@ fn switch_here(runtime: &'static Runtime, growth: &mut Growth) -> Result<(), Ref
     });
     begin_trace(runtime, pager);
     workers::start(runtime);
-    pager.wake_evictor();
+    pager.workers.wake_evictor();
     Ok(())
 }
 

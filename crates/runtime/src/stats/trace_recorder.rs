@@ -46,7 +46,7 @@ impl TraceRecorder {
 
     /// The loop of the worker that drains the rings.
     pub(crate) fn record(&self, pager: &Pager) {
-        while pager.trace().is_on() && !pager.has_ended() {
+        while pager.trace().is_on() && !pager.workers.have_ended() {
             pager.trace().wait();
             self.drain(pager);
         }

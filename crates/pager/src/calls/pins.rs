@@ -1,4 +1,4 @@
-//! Refused pins: how many pins of each page could not be made and have not ended yet.
+//! Pins: how many there are, and of which pages some could not be made and have not ended yet.
 //!
 //! Whoever pins a range ends the pins of the whole range later, and does not know which of its
 //! pages could not be pinned. So such a pin is counted here. An unpin of a page first ends a pin
@@ -13,6 +13,30 @@ use deepheap_heap::PageNo;
 use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+/// How many pins there are.
+pub(crate) struct Pins {
+    /// Pages that the program has pinned by calls, each counted once for every call.
+    pub(crate) long: AtomicUsize,
+    /// As `long`, for calls that have not returned.
+    pub(crate) calls: AtomicUsize,
+    pub(crate) refused: RefusedPins,
+}
+
+impl Pins {
+    /// None so far, for a region of `pages` pages.
+    pub(crate) fn new(pages: usize) -> Result<Pins> {
+        let [long, calls] = [const { AtomicUsize::new(0) }; 2];
+        Ok(Pins { long, calls, refused: RefusedPins::new(pages)? })
+    }
+
+    /// Whether so much is pinned, by a page buffer of so many pages, that evictions would often
+    /// meet it.
+    pub(crate) fn are_many(&self, limit: usize) -> bool {
+        let calls = (self.calls.load(Ordering::Relaxed) as isize).max(0) as usize;
+        self.long.load(Ordering::Relaxed) + calls > limit / 8
+    }
+}
 
 /// The refused pins of a region, by page.
 pub(crate) struct RefusedPins {
