@@ -25,13 +25,8 @@
 //! Threads: any, inside the gate, also in a signal handler.
 
 mod descriptor;
-mod free_descriptors;
 mod lists;
-mod object_table;
-mod table_directory;
-mod table_eviction;
-mod table_homes;
-mod table_saving;
+mod table;
 
 use deepheap_heap::PageNo;
 use deepheap_policy::replacement::Rank;
@@ -42,8 +37,8 @@ use deepheap_sys::threads::thread;
 
 pub use descriptor::{CameBy, Descriptor, DescriptorId, Flag, Pin, State};
 pub use lists::{Descriptors, List};
-pub use object_table::TableTraffic;
-pub use object_table::{ObjectTable, Place};
+pub use table::TableTraffic;
+pub use table::{ObjectTable, Place};
 
 use descriptor::Word;
 

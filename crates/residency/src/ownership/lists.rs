@@ -7,7 +7,7 @@
 //!              Unevictable                              └────────────────┘   [keep_in_cache]
 //! ```
 //! `InLane` is between free and the cache's queues, as the page buffer's lists are. A free
-//! descriptor is in no list (`free_descriptors`).
+//! descriptor is in no list (`free`).
 //!
 //! `Probation`, `Protected` and `Unevictable` are the page buffer's (`policy::replacement`).
 //! If a page cannot be taken out, because the program protected or locked it, or it is pinned and
@@ -22,6 +22,8 @@
 //! Never: allocates, waits.
 //! Threads: any; list membership belongs to the lock of the shard, which is innermost.
 
+mod free;
+
 use deepheap_heap::PageNo;
 use deepheap_policy::ghost::{self, Ghost};
 use deepheap_policy::replacement::{self, AtHead, Queue, Rank};
@@ -33,7 +35,7 @@ use deepheap_sys::threads::atomic::{AtomicU32, AtomicUsize, Ordering};
 use deepheap_sys::threads::lock::Lock;
 
 use super::descriptor::{Descriptor, DescriptorId, NONE, State};
-use super::free_descriptors::{FreeDescriptors, GROUP_RUNS, RUN, SHARDS};
+use free::{FreeDescriptors, GROUP_RUNS, RUN, SHARDS};
 
 /// The lists a descriptor can stand in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

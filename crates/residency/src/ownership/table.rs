@@ -5,14 +5,19 @@
 //! come to RAM when one of their entries is first wanted, and can leave it (FlashMap, 3.5).
 //!
 //! An entry of 0 says that its page is not here: a look at it costs no more than a look at any
-//! other. Whoever meets a 0 brings the page, under the page's lock (`table_directory`).
+//! other. Whoever meets a 0 brings the page, under the page's lock (`table/directory`).
 //!
-//! `table_eviction` says why no change of an entry is lost when its page leaves.
+//! `table/eviction` says why no change of an entry is lost when its page leaves.
 //!
 //! Guarantees: a thread that moves an entry out of `Zero`, `Stored` or `Cached` by `replace` owns
 //! the object until it publishes a new place; no other thread changes the entry meanwhile.
 //! Never: allocates. A look at a page that is not here waits for the device, and for no object.
 //! Threads: any, inside the gate, also in a signal handler; `peek` outside of it, too.
+
+mod directory;
+mod eviction;
+mod homes;
+mod saving;
 
 use deepheap_heap::PageNo;
 use deepheap_store::device::table_file::TOGETHER_MAX;
@@ -23,9 +28,9 @@ use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use deepheap_sys::threads::lock::Lock;
 
 use super::descriptor::DescriptorId;
-use super::table_directory::{Directory, Home, Locked};
-use super::table_homes::Homes;
 use crate::PAGE;
+use directory::{Directory, Home, Locked};
+use homes::Homes;
 
 const STATE_SHIFT: u32 = 30;
 const PAYLOAD: u32 = (1 << STATE_SHIFT) - 1;
@@ -46,12 +51,12 @@ pub enum Place {
 }
 
 /// The page of the entry is not here.
-pub(super) const ABSENT: u32 = 0;
+const ABSENT: u32 = 0;
 const ZERO: u32 = 1;
 const LOST: u32 = 2;
 
 impl Place {
-    pub(super) fn encode(self) -> u32 {
+    fn encode(self) -> u32 {
         match self {
             Place::Zero => ZERO,
             Place::Lost => LOST,
@@ -62,7 +67,7 @@ impl Place {
     }
 
     /// Of an entry that is not `ABSENT`.
-    pub(super) fn decode(entry: u32) -> Place {
+    fn decode(entry: u32) -> Place {
         let payload = entry & PAYLOAD;
         match entry >> STATE_SHIFT {
             0 if payload == ZERO => Place::Zero,
@@ -75,7 +80,7 @@ impl Place {
 
     /// As it is kept outside of RAM: 0 for zeros, else 1 more than the number of the block. None of
     /// an object in RAM.
-    pub(super) fn to_bytes(self) -> Option<[u8; BYTES]> {
+    fn to_bytes(self) -> Option<[u8; BYTES]> {
         match self {
             Place::Zero => Some([0; BYTES]),
             Place::Stored(block) => Some((block.0 + 1).to_le_bytes()),
@@ -83,7 +88,7 @@ impl Place {
         }
     }
 
-    pub(super) fn of_bytes(bytes: [u8; BYTES]) -> Place {
+    fn of_bytes(bytes: [u8; BYTES]) -> Place {
         match u32::from_le_bytes(bytes).checked_sub(1) {
             Some(block) => Place::Stored(Block(block)),
             None => Place::Zero,
@@ -91,13 +96,13 @@ impl Place {
     }
 }
 
-pub(super) const BYTES: usize = ObjectTable::BYTES_PER_PAGE;
+const BYTES: usize = ObjectTable::BYTES_PER_PAGE;
 /// Entries in a page of the table.
 #[cfg(not(feature = "schedules"))]
-pub(super) const ENTRIES: usize = PAGE / BYTES;
+const ENTRIES: usize = PAGE / BYTES;
 /// So few that schedules find pages without an object in RAM. Their RAM is not dropped.
 #[cfg(feature = "schedules")]
-pub(super) const ENTRIES: usize = 4;
+const ENTRIES: usize = 4;
 /// Pages that are noted as cold, at most: two batches of reclaim.
 #[cfg(not(feature = "schedules"))]
 const COLD_MAX: usize = 256;
@@ -107,9 +112,9 @@ const NO_PAGE: u32 = u32::MAX;
 
 /// The entries of a whole region. Costs 4 bytes of DRAM a page while that is wanted.
 pub struct ObjectTable {
-    pub(super) entries: PinnedArray<AtomicU32>,
-    pub(super) directory: Directory,
-    pub(super) homes: Homes,
+    entries: PinnedArray<AtomicU32>,
+    directory: Directory,
+    homes: Homes,
     /// Blocks that the store has.
     blocks: AtomicU32,
     /// Pages that may be in RAM.
@@ -117,7 +122,7 @@ pub struct ObjectTable {
     /// Stored memory pages in pages of the table that came to RAM for the first time since the heap
     /// was opened, and that nobody took note of.
     uncounted: AtomicUsize,
-    pub(super) evicting: Lock<Evicting>,
+    evicting: Lock<Evicting>,
     /// Pages of which an object left RAM lately, for who looks for pages that can leave.
     cold: [AtomicU32; COLD_MAX],
     next_cold: AtomicUsize,
@@ -127,8 +132,8 @@ pub struct ObjectTable {
     saved_bytes: AtomicUsize,
     /// What it did since the process began: see `TableTraffic`.
     read: AtomicU64,
-    pub(super) evicted: AtomicU64,
-    pub(super) written: AtomicU64,
+    evicted: AtomicU64,
+    written: AtomicU64,
 }
 
 /// What the table did, in pages of it.
@@ -143,9 +148,9 @@ pub struct TableTraffic {
 }
 
 /// The clock's hand, and copies of the pages that leave.
-pub(super) struct Evicting {
-    pub(super) hand: usize,
-    pub(super) copies: PinnedArray<u8>,
+struct Evicting {
+    hand: usize,
+    copies: PinnedArray<u8>,
 }
 
 impl ObjectTable {
@@ -321,11 +326,11 @@ impl ObjectTable {
         }
     }
 
-    pub(super) fn page(&self, at: usize) -> &[AtomicU32] {
+    fn page(&self, at: usize) -> &[AtomicU32] {
         &self.entries[at * ENTRIES..][..ENTRIES]
     }
 
-    // Leaving: `table_eviction`.
+    // Leaving: `table/eviction`.
 
     /// How many pages may be in RAM.
     pub fn set_limit(&self, pages: usize) {
@@ -347,7 +352,7 @@ impl ObjectTable {
     }
 
     /// The page that was noted last and not taken.
-    pub(super) fn take_cold(&self) -> Option<usize> {
+    fn take_cold(&self) -> Option<usize> {
         let last = self.next_cold.load(Ordering::Relaxed);
         let page = (1..=COLD_MAX).find_map(|back| {
             let page = &self.cold[last.wrapping_sub(back) % COLD_MAX];
@@ -401,7 +406,7 @@ impl ObjectTable {
         });
     }
 
-    // Loading. Saving: `table_saving`.
+    // Loading. Saving: `table/saving`.
 
     /// The pages of the table are those of a checkpoint, to be read when they are wanted; which
     /// blocks the store has. Nobody has looked at any of them. `is_counted` says of which pages the

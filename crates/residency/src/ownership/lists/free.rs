@@ -15,7 +15,7 @@ use deepheap_sys::errno::Result;
 use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use super::descriptor::{Descriptor, DescriptorId};
+use crate::ownership::descriptor::{Descriptor, DescriptorId};
 
 /// Adjacent descriptors whose bits are one word, and which belong to one shard.
 pub(super) const RUN: usize = 64;

@@ -20,7 +20,7 @@ use deepheap_sys::memory::pinned_array::PinnedArray;
 use deepheap_sys::threads::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use deepheap_sys::threads::futex;
 
-/// Where a copy of a page lies: a number that `table_homes` gives.
+/// Where a copy of a page lies: a number that `homes` gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Home(pub(super) u8);
 

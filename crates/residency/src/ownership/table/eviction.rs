@@ -20,8 +20,8 @@ use deepheap_store::device::table_file::TOGETHER_MAX;
 use deepheap_sys::memory::zap::Zapper;
 use deepheap_sys::threads::atomic::{AtomicU32, Ordering};
 
-use super::object_table::{ABSENT, BYTES, ENTRIES, Evicting, ObjectTable, Place};
-use super::table_directory::{Home, Locked};
+use super::directory::{Home, Locked};
+use super::{ABSENT, BYTES, ENTRIES, Evicting, ObjectTable, Place};
 use crate::PAGE;
 
 /// Pages that one call of `evict` looks at, at most.
@@ -212,9 +212,9 @@ mod tests {
     use deepheap_sim::{Random, SimDevice};
     use deepheap_store::{Block, Device, Options, Store};
 
-    use super::super::descriptor::DescriptorId;
-    use super::super::object_table::TableTraffic;
+    use super::super::TableTraffic;
     use super::*;
+    use crate::ownership::descriptor::DescriptorId;
     use deepheap_heap::PageNo;
 
     const TABLE_PAGES: usize = 12;

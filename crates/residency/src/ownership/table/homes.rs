@@ -22,7 +22,7 @@ use deepheap_store::{PageLack, SavedTable, TableFile};
 use deepheap_sys::errno::{Errno, Result};
 use deepheap_sys::threads::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::table_directory::Home;
+use super::directory::Home;
 use crate::PAGE;
 use crate::staging::{Staging, StagingBuffer};
 

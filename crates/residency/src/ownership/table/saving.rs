@@ -13,10 +13,10 @@
 use deepheap_store::Block;
 use deepheap_sys::threads::atomic::Ordering;
 
-use super::descriptor::DescriptorId;
-use super::object_table::{BYTES, ObjectTable, Place};
-use super::table_directory::Home;
+use super::directory::Home;
+use super::{BYTES, ObjectTable, Place};
 use crate::PAGE;
+use crate::ownership::descriptor::DescriptorId;
 
 impl ObjectTable {
     /// Hands out the pages of the table that the last checkpoint may not have as they are: those in
@@ -25,7 +25,7 @@ impl ObjectTable {
     /// it.
     ///
     /// Errors: the number of a page that is lost.
-    pub(super) fn save(
+    pub(in crate::ownership) fn save(
         &self,
         only_cold: bool,
         page: &mut dyn FnMut(u32, &[u8]) -> bool,
