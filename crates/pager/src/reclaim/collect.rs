@@ -11,7 +11,7 @@
 use deepheap_heap::PageNo;
 use deepheap_residency::Residency;
 use deepheap_residency::ownership::{Found, Owned};
-use deepheap_store::pack::BATCH_MAX;
+use deepheap_store::block::pack::BATCH_MAX;
 use deepheap_store::{
     BLOCK_UNITS, Block, Content, Head, PackedObject, Store, StoreError, VictimObject, WholeObject,
     share,

@@ -310,7 +310,9 @@ fn protect(
     protection: c_int,
     by_kernel: impl FnOnce() -> c_int,
 ) -> c_int {
-    if is_managed(address) && deepheap::internal::before_protect(address as usize, len, protection).is_err() {
+    if is_managed(address)
+        && deepheap::internal::before_protect(address as usize, len, protection).is_err()
+    {
         return refused(libc::ENOMEM);
     }
     by_kernel()

@@ -5,9 +5,9 @@
 //! Never: reads a process, but for the names of its code.
 //! Threads: pure functions.
 
+use deepheap::internal::stats_page::HeapMapCopy;
 use deepheap::stats::FaultKind;
 use deepheap::stats_json;
-use deepheap::internal::stats_page::HeapMapCopy;
 use serde_json::{Value, json};
 
 use crate::live::history::{History, Moment};

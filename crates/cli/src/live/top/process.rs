@@ -4,8 +4,8 @@
 //! Never: reads a process, but for the names of its code.
 //! Threads: none but main.
 
-use deepheap::stats::FaultKind;
 use deepheap::internal::stats_report::{bytes, compression, count, duration, second_tier};
+use deepheap::stats::FaultKind;
 use deepheap_tools::drive::{DAY_SECONDS, ENDURANCE_BYTES, in_words};
 use ratatui::Frame;
 use ratatui::layout::Rect;
