@@ -22,7 +22,6 @@ pub(crate) mod allocate;
 pub(crate) mod checkpoint;
 pub(crate) mod compact;
 pub(crate) mod error;
-pub(crate) mod full_wait;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod snapshots;
@@ -136,6 +135,15 @@ impl DurableHeap {
     /// ENOMEM.
     pub fn allocate_objects(&self, count: usize, size: usize) -> *mut u8 {
         objects::allocate_in(self.runtime, count, size)
+    }
+
+    /// Makes what the heap holds now durable. Threads that write to it are held up for a moment
+    /// (`pause`); all others go on.
+    ///
+    /// # Errors
+    /// `CheckpointError`; the last checkpoint is what it was then.
+    pub fn checkpoint(&self) -> Result<Checkpoint, CheckpointError> {
+        checkpoint::make(*self, false)
     }
 
     /// Asks for a checkpoint of what the heap holds now, and does not wait for it. Requests that

@@ -93,9 +93,6 @@ pub struct MapOptions {
 }
 
 /// Maps a file; answers where it begins.
-///
-/// # Errors
-/// [`MapFailure`].
 pub fn map(path: &Path, options: MapOptions) -> Result<*mut u8, MapFailure> {
     if options.is_private {
         return Ok(private::map(path, options.length, options.writes)?);
@@ -144,9 +141,6 @@ fn watch_exit() -> Result<(), Errno> {
 }
 
 /// Ends a map, by its beginning. If what was changed cannot be written, it stays.
-///
-/// # Errors
-/// [`MapError`].
 ///
 /// # Safety
 /// No thread uses its memory any more.
@@ -227,9 +221,6 @@ unsafe impl Sync for Map {}
 
 impl Map {
     /// Maps a file.
-    ///
-    /// # Errors
-    /// [`MapFailure`].
     pub fn open(path: &Path, options: MapOptions) -> Result<Map, MapFailure> {
         let at = map(path, options)?;
         let bytes = maps::bytes_from(at).or_else(|| private::bytes_from(at as usize));
@@ -325,25 +316,16 @@ impl Map {
     }
 
     /// Makes durable what all processes have stored until now.
-    ///
-    /// # Errors
-    /// [`MapError`].
     pub fn sync(&self) -> Result<(), MapError> {
         sync(self.at, 0)
     }
 
     /// Tells how all of it will be used.
-    ///
-    /// # Errors
-    /// [`MapError`].
     pub fn advise(&self, advice: Advice) -> Result<(), MapError> {
         advise(self.at, 0, advice)
     }
 
     /// What it has done, in all of its processes.
-    ///
-    /// # Errors
-    /// [`MapError`].
     pub fn stats(&self) -> Result<Stats, MapError> {
         stats(self.at)
     }

@@ -44,6 +44,8 @@ const GRANTED: usize = 1;
 const USED: usize = 2;
 const LEAST: usize = 3;
 const WANT: usize = 4;
+/// What is wanted, by its number.
+const WANTS: [Want; 3] = [Want::Nothing, Want::Keep, Want::More];
 
 /// This process's place in a pool.
 pub(crate) struct Pool {
@@ -129,22 +131,14 @@ impl Pool {
 }
 
 fn put(slot: &Slot, member: &Member) {
-    let want = match member.want {
-        Want::Nothing => 0,
-        Want::Keep => 1,
-        Want::More => 2,
-    };
-    let words = [1, member.granted, member.used, member.least, want];
+    let want = WANTS.iter().position(|want| *want == member.want).unwrap_or(0);
+    let words = [1, member.granted, member.used, member.least, want as u64];
     words.iter().zip(&slot.0).for_each(|(value, word)| word.store(*value, Ordering::Relaxed));
 }
 
 fn get(slot: &Slot) -> Member {
     let word = |word: usize| slot.0[word].load(Ordering::Relaxed);
-    let want = match word(WANT) {
-        0 => Want::Nothing,
-        1 => Want::Keep,
-        _ => Want::More,
-    };
+    let want = WANTS[(word(WANT) as usize).min(WANTS.len() - 1)];
     Member { granted: word(GRANTED), used: word(USED), least: word(LEAST), want }
 }
 

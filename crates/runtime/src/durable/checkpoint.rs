@@ -34,18 +34,7 @@ const FEW: u64 = 1024;
 const TRIES: u32 = 500;
 const TRY_PAUSE: Duration = Duration::from_millis(2);
 
-impl DurableHeap {
-    /// Makes what the heap holds now durable. Threads that write to it are held up for a moment
-    /// (`pause`); all others go on.
-    ///
-    /// # Errors
-    /// `CheckpointError`; the last checkpoint is what it was then.
-    pub fn checkpoint(&self) -> Result<Checkpoint, CheckpointError> {
-        make(*self, false)
-    }
-}
-
-/// Makes one; the last one before the heap is closed.
+/// Makes a checkpoint; the last one before the heap is closed.
 pub(crate) fn make(heap: DurableHeap, is_last: bool) -> Result<Checkpoint, CheckpointError> {
     make_if(heap, is_last, None)?.ok_or(CheckpointError::Closed)
 }

@@ -5,7 +5,6 @@
 //! Never: in a forked child: the memory is not there.
 //! Threads: any, outside the fault path; one heap is opened or closed at a time.
 
-use core::sync::atomic::AtomicU64;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -30,9 +29,8 @@ use deepheap_sys::threads::lock::Lock;
 use crate::control::budget::{lend, segment_buffers};
 use crate::control::workers;
 use crate::durable::checkpoint::{make_checkpoints, marks};
-use crate::durable::full_wait::FullWait;
 use crate::durable::options::DurableOptions;
-use crate::durable::state::Durable;
+use crate::durable::state::{Durable, FullWait};
 use crate::durable::worker::{Checkpoint, Requests};
 use crate::durable::{DurableHeap, discard};
 use crate::process::provision::Frames;
@@ -142,7 +140,7 @@ fn load(
         is_read_only: options.read_only,
         borrowed: ram,
         requests: Requests::default(),
-        roots_set: AtomicU64::new(0),
+        roots_set: Default::default(),
         every: options.checkpoint.filter(|_| !options.read_only),
         full_wait: FullWait::default(),
     };

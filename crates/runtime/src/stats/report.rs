@@ -49,115 +49,97 @@ pub fn stats_json(stats: &Stats) -> String {
 }
 
 /// What a program's exit tells on stderr: some lines, each ended by a newline.
-pub fn summary(stats: &Stats) -> String {
-    let mut text = String::with_capacity(1024);
-    // Writing to a String cannot fail.
-    let _ = write_summary(&mut text, stats);
-    text
-}
-
-fn write_summary(out: &mut String, s: &Stats) -> core::fmt::Result {
-    let tables = s.object_table_bytes + s.heap_metadata_bytes + s.store_memory_bytes;
-    write!(
-        out,
-        "deepheap: process {} ran {:.1} s with a RAM budget of {}\n\
-         deepheap:   heap    {} allocated in {} of pages, {} mapped by the program\n\
-         deepheap:   memory  {}: {} in reach, {} cached, {} page tables, {} other tables\n",
+pub fn summary(s: &Stats) -> String {
+    let mut text = format!(
+        "deepheap: process {} ran {:.1} s with a RAM budget of {}\n",
         s.pid,
         s.uptime_ns as f64 / 1e9,
         bytes(s.budget_bytes),
-        bytes(s.allocated_bytes),
-        bytes(s.committed_bytes),
-        bytes(s.mapped_bytes),
-        bytes(s.used_bytes()),
-        bytes(s.page_buffer_bytes),
-        bytes(s.cache_bytes),
-        bytes(s.page_table_bytes),
-        bytes(tables + s.other_bytes),
-    )?;
+    );
+    let mut line = |about: &str, told: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "deepheap:   {about:<8}{told}");
+    };
+    let (allocated, pages) = (bytes(s.allocated_bytes), bytes(s.committed_bytes));
+    let mapped = bytes(s.mapped_bytes);
+    line(
+        "heap",
+        format!("{allocated} allocated in {pages} of pages, {mapped} mapped by the program"),
+    );
+    let tables = s.object_table_bytes + s.heap_metadata_bytes + s.store_memory_bytes;
+    line(
+        "memory",
+        format!(
+            "{}: {} in reach, {} cached, {} page tables, {} other tables",
+            bytes(s.used_bytes()),
+            bytes(s.page_buffer_bytes),
+            bytes(s.cache_bytes),
+            bytes(s.page_table_bytes),
+            bytes(tables + s.other_bytes),
+        ),
+    );
     let unmanaged = bytes(s.unmanaged_bytes);
-    writeln!(out, "deepheap:   beside  {unmanaged} of the program's memory are not managed")?;
+    line("beside", format!("{unmanaged} of the program's memory are not managed"));
     if s.managing == 0 && s.faults() == 0 {
-        return out.write_str("deepheap:   faults  none: the heap fitted the budget\n");
+        line("faults", "none: the heap fitted the budget".to_owned());
+        return text;
     }
     let (faults, ahead) = (count(s.faults()), count(s.prefetched));
-    writeln!(out, "deepheap:   faults  {faults}, and {ahead} pages fetched ahead")?;
+    line("faults", format!("{faults}, and {ahead} pages fetched ahead"));
     if s.sequences_brought > 0 {
-        writeln!(
-            out,
-            "deepheap:           {} because they had followed before: {} used, {} dropped",
-            count(s.sequences_brought),
-            count(s.sequences_used),
-            count(s.sequences_dropped),
-        )?;
+        let [brought, used, dropped] =
+            [s.sequences_brought, s.sequences_used, s.sequences_dropped].map(count);
+        let told =
+            format!("{brought} because they had followed before: {used} used, {dropped} dropped");
+        line("", told);
     }
-    for (kind, latency) in s.latencies() {
-        if latency.count > 0 {
-            writeln!(
-                out,
-                "deepheap:           {:>6} {:<7} p50 {:<8} p99 {:<8} max {}",
-                count(latency.count),
-                kind.name(),
-                duration(latency.p50_ns),
-                duration(latency.p99_ns),
-                duration(latency.max_ns),
-            )?;
-        }
+    for (kind, latency) in s.latencies().into_iter().filter(|(_, latency)| latency.count > 0) {
+        let (count, kind) = (count(latency.count), kind.name());
+        let [p50, p99, max] = [latency.p50_ns, latency.p99_ns, latency.max_ns].map(duration);
+        line("", format!("{count:>6} {kind:<7} p50 {p50:<8} p99 {p99:<8} max {max}"));
     }
-    writeln!(
-        out,
-        "deepheap:   evicted {} pages: {} clean, {} dirty, {} zero, {} free",
-        count(s.evictions()),
-        count(s.evicted_clean),
-        count(s.evicted_dirty),
-        count(s.evicted_zero),
-        count(s.evicted_free),
-    )?;
-    if let Some(compression) = compression(s) {
-        writeln!(out, "deepheap:   lz4     {compression}")?;
-    }
-    write!(
-        out,
-        "deepheap:   device  {} read in {} requests, {} written in {}",
-        bytes(s.device_read_bytes),
-        count(s.device_reads),
-        bytes(s.device_write_bytes),
-        count(s.device_writes),
-    )?;
-    if let Some(ratio) = s.write_amplification() {
-        write!(out, ", write amplification {ratio:.2}")?;
-    }
-    for trouble in device_troubles(s) {
-        write!(out, "\ndeepheap:           {trouble}")?;
-    }
-    writeln!(out, "\ndeepheap:   store   {}", store_use(s))?;
-    if let Some(given_back) = given_back(s) {
-        writeln!(out, "deepheap:           {given_back}")?;
-    }
-    if let Some(tier) = second_tier(s) {
-        writeln!(out, "deepheap:   tier    {tier}")?;
-    }
-    if let Some(pool) = pool(s) {
-        writeln!(out, "deepheap:   pool    {pool}")?;
-    }
-    writeln!(
-        out,
-        "deepheap:   waited  for want of RAM: {} of the run time{}",
-        share(s.stall_share_ppm),
-        bound_in_words(s)
-    )?;
+    line(
+        "evicted",
+        format!(
+            "{} pages: {} clean, {} dirty, {} zero, {} free",
+            count(s.evictions()),
+            count(s.evicted_clean),
+            count(s.evicted_dirty),
+            count(s.evicted_zero),
+            count(s.evicted_free),
+        ),
+    );
+    compression(s).into_iter().for_each(|told| line("lz4", told));
+    let (read, reads) = (bytes(s.device_read_bytes), count(s.device_reads));
+    let (written, writes) = (bytes(s.device_write_bytes), count(s.device_writes));
+    let ratio = s.write_amplification();
+    let ratio = ratio.map_or(String::new(), |ratio| format!(", write amplification {ratio:.2}"));
+    line(
+        "device",
+        format!("{read} read in {reads} requests, {written} written in {writes}{ratio}"),
+    );
+    device_troubles(s).for_each(|told| line("", told));
+    line("store", store_use(s));
+    given_back(s).into_iter().for_each(|told| line("", told));
+    second_tier(s).into_iter().for_each(|told| line("tier", told));
+    pool(s).into_iter().for_each(|told| line("pool", told));
+    let bound = match s.stall_bound_ppm {
+        0 => String::new(),
+        bound => format!("; bound {}", share(bound)),
+    };
+    let waited = share(s.stall_share_ppm);
+    line("waited", format!("for want of RAM: {waited} of the run time{bound}"));
     if s.stall_ns > 0 {
-        writeln!(
-            out,
-            "deepheap:           for room: {} in all threads; they made it themselves {} times",
-            duration(s.stall_ns),
-            count(s.direct_reclaims),
-        )?;
+        let (stalled, evicted) = (duration(s.stall_ns), count(s.direct_reclaims));
+        line(
+            "",
+            format!("for room: {stalled} in all threads; they made it themselves {evicted} times"),
+        );
     }
     if s.stall_bound_ppm > 0 {
-        writeln!(out, "deepheap:   saved   {}", saved(s))?;
+        line("saved", saved(s));
     }
-    Ok(())
+    text
 }
 
 /// What compression did, if it was tried.
@@ -186,7 +168,7 @@ pub fn given_back(s: &Stats) -> Option<String> {
 }
 
 /// What the second tier did, if there is one.
-pub fn second_tier(s: &Stats) -> Option<String> {
+fn second_tier(s: &Stats) -> Option<String> {
     s.tier_mix_ppm().map(|mix| {
         format!(
             "{} read, {} written ({} of all that was), {} of {} live",
@@ -231,14 +213,6 @@ pub fn device_troubles(stats: &Stats) -> impl Iterator<Item = String> {
         format!("refused writes were made again {retried} times, {relocated} went elsewhere")
     });
     reads.into_iter().chain(writes)
-}
-
-/// What the bound on stalls is, if there is one, behind what they are.
-pub fn bound_in_words(s: &Stats) -> String {
-    match s.stall_bound_ppm {
-        0 => String::new(),
-        bound => format!("; bound {}", share(bound)),
-    }
 }
 
 /// What a bound on stalls has saved.
