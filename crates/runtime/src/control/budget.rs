@@ -13,7 +13,7 @@ use deepheap_store::{BUFFERS_MIN, Options as StoreOptions, RING_BYTES};
 use deepheap_sys::threads::thread;
 
 use crate::runtime::{GRANT_BLOCKS, Runtime};
-use crate::settings::config::{Config, SEGMENT_DEFAULT_BYTES, SEGMENT_MIN_BYTES};
+use crate::settings::config::{Config, SEGMENT_DEFAULT_BYTES, halved};
 use crate::settings::limits;
 use crate::settings::store_location::StoreLocation;
 use crate::stats::observe::publish_gauges;
@@ -128,11 +128,7 @@ pub(crate) fn store_options(
     buffers: usize,
 ) -> StoreOptions {
     let capacity_bytes = location.capacity_bytes(settings).unwrap_or(u64::MAX);
-    let most = (capacity_bytes / SEGMENTS_LEAST).max(SEGMENT_MIN_BYTES);
-    let mut segment_bytes = settings.segment_bytes;
-    while segment_bytes > most {
-        segment_bytes /= 2;
-    }
+    let segment_bytes = halved(settings.segment_bytes, capacity_bytes / SEGMENTS_LEAST);
     let reserve = capacity_bytes / segment_bytes / SEGMENTS_PER_RESERVE;
     let reserve = reserve.clamp(*RESERVE_SEGMENTS.start(), *RESERVE_SEGMENTS.end());
     StoreOptions { segment_bytes, capacity_bytes, buffers, reserve_segments: reserve as u32 }

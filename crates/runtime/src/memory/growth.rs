@@ -124,7 +124,7 @@ impl Runtime {
             // What was idle of the same kind is as good as granted. The store has to promise anew
             // what was the other's.
             if idle != kind {
-                pager.store().unreserve(self.revoke_blocks(pager, idle));
+                pager.store().unreserve(revoke_blocks(self, pager, idle));
             }
             if used_blocks(&self.heap, kind) + missing <= used || grant(missing) {
                 return true;
@@ -183,18 +183,6 @@ impl Runtime {
     /// Gives the store back promises that no page has and that are not meant for untouched ones.
     pub(crate) fn return_promises(&self, pager: &Pager) {
         pager.return_promises(promised_ahead(pager, untouched_pages(&self.heap, pager)));
-    }
-
-    /// Takes back all that was granted and is not used; answers what the store had promised for it.
-    fn revoke_blocks(&self, pager: &Pager, kind: Kind) -> u64 {
-        match kind {
-            Kind::Memory if self.config.is_lazy() => {
-                self.return_promises(pager);
-                0
-            }
-            Kind::Memory => self.heap.revoke(usize::MAX) as u64,
-            Kind::Objects | Kind::Lanes => self.heap.revoke_object_blocks(u64::MAX),
-        }
     }
 
     /// Makes `count` more consecutive spans usable.
@@ -258,6 +246,18 @@ impl Runtime {
         }
         growth.spans = growth.spans.max(range.first + range.count);
         Some(range)
+    }
+}
+
+/// Takes back all that was granted and is not used; answers what the store had promised for it.
+fn revoke_blocks(runtime: &Runtime, pager: &Pager, kind: Kind) -> u64 {
+    match kind {
+        Kind::Memory if runtime.config.is_lazy() => {
+            runtime.return_promises(pager);
+            0
+        }
+        Kind::Memory => runtime.heap.revoke(usize::MAX) as u64,
+        Kind::Objects | Kind::Lanes => runtime.heap.revoke_object_blocks(u64::MAX),
     }
 }
 

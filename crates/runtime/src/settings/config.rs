@@ -405,10 +405,7 @@ impl Config {
 
     /// Makes segments smaller if need be: those in memory count against the budget.
     pub(crate) fn fit_segments(&mut self) {
-        let most = (self.usual_ram() / BUDGET_PER_SEGMENT).max(SEGMENT_MIN_BYTES);
-        while self.segment_bytes > most {
-            self.segment_bytes /= 2;
-        }
+        self.segment_bytes = halved(self.segment_bytes, self.usual_ram() / BUDGET_PER_SEGMENT);
     }
 
     /// The settings of the second tier, as if it were the store.
@@ -445,6 +442,14 @@ impl Config {
             None => (file_system_bytes / 20).max(STORE_FLOOR_BYTES),
         }
     }
+}
+
+/// The size of a segment, halved until it is at most so large, or the smallest.
+pub(crate) fn halved(mut segment_bytes: u64, most: u64) -> u64 {
+    while segment_bytes > most.max(SEGMENT_MIN_BYTES) {
+        segment_bytes /= 2;
+    }
+    segment_bytes
 }
 
 /// What `DEEPHEAP_MAP_RAM` gives a map, if it is set.

@@ -96,18 +96,15 @@ fn kernel_faults() -> Finding {
                 (feature::POISON, "poison"),
                 (feature::MOVE, "move"),
             ];
-            let has = |wanted: bool| -> Vec<&str> {
-                let found =
-                    features.iter().filter(|(bit, _)| (opened.features() & bit != 0) == wanted);
-                found.map(|(_, name)| *name).collect()
+            let has = |wanted: bool| {
+                let of = |&(bit, name)| ((opened.features() & bit != 0) == wanted).then_some(name);
+                features.iter().filter_map(of).collect::<Vec<&str>>().join(", ")
             };
-            let lacking = has(false);
-            let without = match lacking.len() {
-                0 => String::new(),
-                _ => format!(", not needed and not there: {}", lacking.join(", ")),
+            let without = match has(false).as_str() {
+                "" => String::new(),
+                lacking => format!(", not needed and not there: {lacking}"),
             };
-            let extras = has(true).join(", ");
-            Finding::pass(NAME, format!("user mode, SIGBUS mode, {extras}{without}"))
+            Finding::pass(NAME, format!("user mode, SIGBUS mode, {}{without}", has(true)))
         }
         Err(Errno::ENOSYS) => Finding::fail(
             NAME,

@@ -164,17 +164,16 @@ impl StoreLocation {
 
     fn check(path: &Path, config: &Config) -> Result<StoreLocation, StoreLocationError> {
         let refuse = |problem: &str, fix: &str| Err(refusal(path, problem, fix));
-        let status = match fs::metadata(path) {
-            Ok(status) => status,
-            Err(_) if path.as_os_str().is_empty() => return refuse("is no name", NAME_ANOTHER),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return refuse("does not exist", "create the folder, or name another");
+        let status = fs::metadata(path).map_err(|error| match error.kind() {
+            _ if path.as_os_str().is_empty() => refusal(path, "is no name", NAME_ANOTHER),
+            io::ErrorKind::NotFound => {
+                refusal(path, "does not exist", "create the folder, or name another")
             }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return refuse("cannot be reached by this user", NAME_ANOTHER);
+            io::ErrorKind::PermissionDenied => {
+                refusal(path, "cannot be reached by this user", NAME_ANOTHER)
             }
-            Err(error) => return refuse(&format!("cannot be used ({error})"), NAME_ANOTHER),
-        };
+            _ => refusal(path, format!("cannot be used ({error})"), NAME_ANOTHER),
+        })?;
         let kind = status.file_type();
         if kind.is_block_device() {
             if !is_accessible(path, libc::R_OK | libc::W_OK) {
@@ -215,10 +214,7 @@ impl StoreLocation {
     /// Bytes that settings and limits let a store take there; `None` if the system does not say.
     pub fn capacity_bytes(&self, config: &Config) -> Option<u64> {
         let limit = self.file_size_limit().map(|limit| limit.soft);
-        match (self.wanted_bytes(config), limit) {
-            (Some(wanted), Some(limit)) => Some(wanted.min(limit)),
-            (wanted, limit) => wanted.or(limit),
-        }
+        self.wanted_bytes(config).into_iter().chain(limit).min()
     }
 
     /// What `ulimit -f` takes from the store that the settings mean, in words; `None`: nothing.
