@@ -180,7 +180,7 @@ pub struct Stats {
     pub evicted_zero: u64,
     /// Pages evicted that no allocation used any more.
     pub evicted_free: u64,
-    /// Pages that were compressed when they left reach.
+    /// Pages that were compressed when they were evicted.
     pub compressed: u64,
     /// Bytes that they became.
     pub compressed_bytes: u64,

@@ -122,7 +122,7 @@ fn faults_for_want(stats: &StatsPage) -> u64 {
     kinds.into_iter().map(|kind| stats.histogram(kind).count()).sum()
 }
 
-/// Pages so far that left reach, or RAM, and held something.
+/// Pages that held something and were evicted so far, or left RAM.
 fn pages_left(stats: &StatsPage) -> u64 {
     let left = [
         number!(evicted_clean),

@@ -86,7 +86,7 @@ impl Watch {
 }
 
 /// `enough` is the RAM that keeps `memory` in RAM. Objects are always managed, and how much RAM
-/// they take depends on how many are in reach at a time, so the line promises nothing for them.
+/// they take depends on how many are in RAM at a time, so the line promises nothing for them.
 fn line(thrashing: Thrashing, memory: u64, objects: u64, ram: u64, enough: u64) -> String {
     const SECOND_NS: u64 = 1_000_000_000;
     const MIB: u64 = 1 << 20;

@@ -9,7 +9,7 @@
 //! | helpers | the same pages, where there are many processors and the evictor falls behind |
 //! | writer | sealed segments to the device |
 //! | fetchers | the next stretches of a scan, and objects that the program asked for |
-//! | committer | a durable heap's checkpoints that nobody makes himself (`durable/worker`) |
+//! | committer | checkpoints of a durable heap that are asked for, or due (`durable/worker`) |
 //! | viewer | gauges and a map of the heap, when another process asks (`viewer`) |
 //! | collector | half-dead segments into free ones; dead children's pins; discard |
 //! | another writer and collector | the same for a second tier |

@@ -1,4 +1,4 @@
-//! Durable checkpoint: what a durable heap holds at one instant, made durable.
+//! Checkpoint: what a durable heap holds at one instant, made durable.
 //!
 //! What changed is written while the program goes on; the *cut* stops writers for a moment, writes
 //! the rest, and hands out the tables.
@@ -210,7 +210,7 @@ fn save_table(
     failed.and(saved.map_err(|page| DurableError::PageDamaged { table: OBJECT_TABLE, page }))
 }
 
-/// A worker's loop: makes the checkpoints that nobody makes himself.
+/// A worker's loop: makes the checkpoints that the program does not make itself.
 pub(crate) fn make_checkpoints(runtime: &'static Runtime, _: &'static Pager) {
     let Some(heap) = DurableHeap::of(runtime) else { return };
     let name = heap.path().to_string_lossy();

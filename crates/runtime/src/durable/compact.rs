@@ -1,4 +1,4 @@
-//! Durable compact: makes the file of a durable heap smaller.
+//! Compact: makes the file of a durable heap smaller.
 //!
 //! 1. The heap is opened as by a program, and collection moves what lives out of segments of which
 //!    much is dead. A checkpoint lets go of them; so does the one that closes the heap.

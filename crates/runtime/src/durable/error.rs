@@ -1,4 +1,4 @@
-//! Durable error: why a checkpoint of a durable heap cannot be made. The texts say what to do.
+//! Error: why a checkpoint of a durable heap cannot be made. The texts say what to do.
 
 use core::fmt;
 

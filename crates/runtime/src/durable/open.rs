@@ -1,4 +1,4 @@
-//! Durable open: from the file of a durable heap to a runtime that serves it.
+//! Open: from the file of a durable heap to a runtime that serves it.
 //!
 //! Guarantees: a heap that cannot be opened leaves the process as it was, and the file in which
 //! it was to be made, too.

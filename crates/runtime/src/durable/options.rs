@@ -1,4 +1,4 @@
-//! Durable options: the settings of a durable heap, `key:value` pairs separated by commas as in
+//! Options: the settings of a durable heap, `key:value` pairs separated by commas as in
 //! `DEEPHEAP_CONF`.
 //!
 //! | key | meaning |

@@ -1,4 +1,4 @@
-//! Durable snapshots: checkpoints of a durable heap that are kept under a name.
+//! Snapshots: checkpoints of a durable heap that are kept under a name.
 //!
 //! Guarantees: a snapshot is taken, removed or gone back to, or nothing has changed. What a reader
 //! has open stays.

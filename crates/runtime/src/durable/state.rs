@@ -1,4 +1,4 @@
-//! Durable state: what a runtime has beside if its heap outlives the process.
+//! State: what a runtime has beside if its heap outlives the process.
 //!
 //! Guarantees: an access that finds the file full of what the last checkpoint needs waits for as
 //! long as a checkpoint is being made, and for `PATIENCE` beside that; then it ends. Only another

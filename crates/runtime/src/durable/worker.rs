@@ -1,5 +1,5 @@
-//! Durable worker: the thread that makes those checkpoints of a heap that nobody makes himself:
-//! what was asked for (`checkpoint_async`), and one after each interval (`checkpoint:10s`).
+//! Worker: the thread that makes the checkpoints of a durable heap that the program does not make
+//! itself: what it asked for (`checkpoint_async`), and one after each interval (`checkpoint:10s`).
 //!
 //! A request is a number, its *ticket*. The cut of a checkpoint reads the last one: whoever makes
 //! it, it serves all requests until then, so many requests become one checkpoint.

@@ -39,9 +39,9 @@ const NOTES_OF_LANE: usize = NOTES / 16;
 struct Note {
     /// `FREE`, or what `word_of` says.
     word: AtomicU64,
-    /// The thread area of who ends it; 0 for nobody. Set by the thread itself after it has taken
-    /// the note, cleared before it gives it back: so a thread that finds its own name here finds a
-    /// hold of its own.
+    /// The area of the thread that ends it; 0: none does. The thread itself sets it after it has
+    /// taken the note, and clears it before it gives it back: so a thread that finds its own name
+    /// here finds a hold of its own.
     owner: AtomicUsize,
     /// Where the region begins that the pages are of; set with the owner.
     region_base: AtomicUsize,
@@ -242,7 +242,7 @@ pub(crate) fn pin_early() -> Vec<(usize, usize)> {
     let mut pinned = Vec::new();
     for note in &NOTED {
         let word = note.word.load(Ordering::SeqCst);
-        // A hold of who has seen the pager already is pinned by it.
+        // A thread that has seen the pager already pins its hold itself.
         let is_early = word != FREE && word & PINNED == 0;
         if is_early && note.change(word, word | PINNED) {
             pinned.push(pages_of(word));

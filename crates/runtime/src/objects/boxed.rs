@@ -1,4 +1,4 @@
-//! Object box: one value of plain data as an object, owned like a `Box`.
+//! Boxed: one value of plain data as an object, owned like a `Box`.
 //!
 //! Guarantees: `get`, `set`, `gather` and `scatter` copy the value as bytes, without a page fault,
 //! and return an error if the device fails. `Deref` gives a reference to the memory itself: there a

@@ -49,7 +49,7 @@ pub(crate) fn managed(runtime: &'static Runtime) -> Option<&'static Pager> {
     })
 }
 
-/// As `managed`, for who has the lock.
+/// As `managed`, for a caller that holds `growth`.
 pub(crate) fn switched(runtime: &'static Runtime, growth: &mut Growth) -> Option<&'static Pager> {
     if runtime.pager().is_none()
         && !growth.refused

@@ -1,4 +1,4 @@
-//! Config check: whether settings are possible together, on a machine.
+//! Check: whether settings are possible together, on a machine.
 //!
 //! Guarantees: a refusal says what to do.
 //! Threads: pure.

@@ -106,7 +106,7 @@ pub struct Config {
     pub encrypt: bool,
     /// Tuning: what is mapped at a time; `None`: tuned by itself.
     pub page_buffer: Option<Share>,
-    /// Which pages are compressed when they leave reach.
+    /// Which pages are compressed when they are evicted.
     pub compress: Compress,
     /// Sizes, in bytes, of an unmodified program's allocations that become objects; `None`: none.
     pub objects: Option<RangeInclusive<usize>>,

@@ -1,4 +1,4 @@
-//! Config error: what is wrong with a setting and what to do about it.
+//! Error: what is wrong with a setting and what to do about it.
 //!
 //! Guarantees: every message is one line that ends with the way out.
 //! Never: prints; the caller does, after its own name.

@@ -1,4 +1,4 @@
-//! Config text: settings as they are written, `key:value,key:value`, with escapes in values.
+//! Text: settings as they are written, `key:value,key:value`, with escapes in values.
 //!
 //! Guarantees: `unescaped(trimmed(escaped(value)))` is the value.
 //! Threads: plain functions.

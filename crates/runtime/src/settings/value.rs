@@ -1,4 +1,4 @@
-//! Config value: what a setting can be, how it is read and how it is written.
+//! Value: what a setting can be, how it is read and how it is written.
 //!
 //! Guarantees: what is none is refused with what to write; what `text` gives, `set` reads.
 //! Threads: pure.
