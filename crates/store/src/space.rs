@@ -306,24 +306,24 @@ impl Space {
         if head == Head::Fresh && !occupancy.fresh_may_open() {
             return None;
         }
+        let segment = self.take_free(table, State::Open)?;
+        self.discards.taken(table.sequence(segment) > 0, table.stamp(segment));
+        self.fillings.begin(table, segment);
+        Some(segment)
+    }
+
+    fn take_free(&mut self, table: &SegmentTable, to: State) -> Option<Segment> {
         let segment = self.lists.front(READY)?;
         self.lists.unlink(segment);
-        self.discards.taken(table.sequence(segment) > 0, table.stamp(segment));
-        self.change(table, segment, State::Open);
-        self.fillings.begin(table, segment);
+        self.change(table, segment, to);
         Some(segment)
     }
 
     /// A free segment whose place a refused one is to try; none of the last ones, which are the
     /// survivors'.
     pub(crate) fn take_spare(&mut self, table: &SegmentTable, live_units: u64) -> Option<Segment> {
-        if !self.occupancy(live_units).fresh_may_open() {
-            return None;
-        }
-        let segment = self.lists.front(READY)?;
-        self.lists.unlink(segment);
-        self.change(table, segment, State::Spare);
-        Some(segment)
+        let may_take = self.occupancy(live_units).fresh_may_open();
+        if may_take { self.take_free(table, State::Spare) } else { None }
     }
 
     /// The place of the spare one was refused, too: another one will be tried before it.

@@ -2,7 +2,7 @@
 //!
 //! 1. The heap is opened as by a program, and collection moves what lives out of segments of which
 //!    much is dead. A checkpoint lets go of them; so does the one that closes the heap.
-//! 2. Segments at the end of the file are copied to free places before them (`store`'s `relocate`).
+//! 2. Segments at the end of the file are copied to free places before them (`store`'s `places`).
 //! 3. What nothing needs goes back to the file system, and the file is cut off.
 //!
 //! Guarantees: every step ends with a checkpoint of the same content, or changes nothing that any

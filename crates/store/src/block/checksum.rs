@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use twox_hash::xxhash3_128::Hasher as LongHasher;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
-/// Up to here xxh3 has ways of its own for short objects, in which `xxhash-rust` is quicker.
+/// Up to here xxh3 treats short objects in its own manner, in which `xxhash-rust` is quicker.
 /// Beyond, `twox-hash` uses AVX2 where the CPU has it
 /// (docs/decisions/0010-checksums-and-rings.md).
 const SHORT_BYTES: usize = 240;

@@ -5,8 +5,8 @@
 //!
 //! A piece has a number that is hardly ever used twice, its nonce (`Piece`). Twice happens: after a
 //! crash the next process counts fillings from the last checkpoint, and a forked child counts as
-//! its parent does. GCM-SIV is made for that: who sees two pieces of one number learns only whether
-//! they are equal, name and all.
+//! its parent does. GCM-SIV is made for that: two pieces of one number show only whether they
+//! are equal, name and all.
 //!
 //! Guarantees: `open` succeeds only with the bytes, the tag, the name and the number of one `seal`
 //! under this key. If it fails the bytes are what they were.

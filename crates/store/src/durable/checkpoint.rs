@@ -6,15 +6,17 @@
 
 use std::sync::Arc;
 
+use deepheap_sys::memory::aligned_buffer::AlignedBuffer;
 use zerocopy::FromBytes;
 
 use crate::block::cipher::{Cipher, Piece, TAG_BYTES, Tag};
-use crate::device::Device;
 use crate::device::table_file::PageLack;
+use crate::device::{Device, Read};
 use crate::durable::error::DurableError;
-use crate::durable::index::Index;
+use crate::durable::index::{Index, checksum};
 use crate::durable::layout::{Layout, Node};
-use crate::durable::pages::{BATCH_PAGES, PageReader};
+use crate::durable::pages::{BATCH_PAGES, lack_of};
+use crate::format::BLOCK_BYTES;
 use crate::format::geometry::Geometry;
 use crate::format::index::Entry;
 use crate::format::saved::{RECORDS_PER_PAGE, SCALARS, SEGMENTS, Scalars, SegmentRecord};
@@ -73,24 +75,41 @@ impl Checkpoint {
         Ok(Self { device, layout, superblock, cipher, index, is_settled: false })
     }
 
+    /// The same checkpoint, with an index that knows of no page.
+    pub(crate) fn without_index(&self) -> Result<Self, DurableError> {
+        Ok(Self {
+            device: self.device.clone(),
+            layout: self.layout.clone(),
+            superblock: self.superblock.clone(),
+            cipher: self.cipher.clone(),
+            index: Index::new(&self.layout)?,
+            is_settled: false,
+        })
+    }
+
     /// That of a snapshot, with an index that knows of no page.
     pub(crate) fn of_snapshot(&self, snapshot: &Snapshot) -> Result<Self, DurableError> {
-        let layout = self.layout.in_area(snapshot.area);
-        let mut superblock = self.superblock.clone();
-        superblock.checkpoint = snapshot.checkpoint;
-        superblock.root = snapshot.root;
-        superblock.stamp.time = snapshot.time;
-        let (device, cipher) = (self.device.clone(), self.cipher.clone());
-        let index = Index::new(&layout)?;
-        Ok(Self { device, layout, superblock, cipher, index, is_settled: false })
+        let mut then = self.without_index()?;
+        then.layout = self.layout.in_area(snapshot.area);
+        then.superblock.checkpoint = snapshot.checkpoint;
+        then.superblock.root = snapshot.root;
+        then.superblock.stamp.time = snapshot.time;
+        Ok(then)
     }
 
     /// What reads the pages of the tables.
     ///
     /// Errors: `Io` if memory is lacking.
     pub(crate) fn reader(&self) -> Result<PageReader<'_>, DurableError> {
-        let secret = &self.superblock.identity.secret;
-        PageReader::new(&*self.device, &self.layout, secret, self.cipher.as_deref())
+        let buffer = AlignedBuffer::new(BATCH_PAGES * BLOCK_BYTES, 0)?;
+        Ok(PageReader { of: self, buffer })
+    }
+
+    /// Whether the bytes are those of the page that the entry tells of; decrypts them.
+    pub(crate) fn is_right(&self, node: Node, entry: Entry, page: &mut [u8]) -> bool {
+        let piece = Piece::Page { checkpoint: entry.checkpoint(), node: node.0 };
+        let is_open = self.cipher.as_ref().is_none_or(|it| it.open(piece, page, entry.tag()));
+        is_open && checksum(&self.identity().secret, node, page) == entry.checksum()
     }
 
     /// Encrypts a page that this checkpoint writes, in place, if the heap is encrypted.
@@ -168,14 +187,11 @@ impl Checkpoint {
             reloaded = self.load_index()?;
             &reloaded
         };
-        self.reader()?.read_all(
-            table.nodes().filter(wanted),
-            |node| index.get(node),
-            |node, page| match page {
-                Ok(bytes) => visit(node.0 - table.first, bytes),
-                Err(lack) => Err(lack.of(&self.layout, node)),
-            },
-        )
+        let pages = index.of(table.nodes().filter(wanted));
+        self.reader()?.read_all(pages, |node, page| match page {
+            Ok(bytes) => visit(node.0 - table.first, bytes),
+            Err(lack) => Err(lack.of(&self.layout, node)),
+        })
     }
 
     /// The index of the last checkpoint, read and verified from its root down.
@@ -192,18 +208,13 @@ impl Checkpoint {
         index.set(self.layout.root(), self.superblock.root);
         let mut reader = self.reader()?;
         for level in self.layout.levels().iter().skip(1).rev() {
-            let known = level.nodes().map(|node| (node, index.get(node)));
-            let wanted: Vec<_> = known.filter(|(_, entry)| !entry.is_none()).collect();
-            for batch in wanted.chunks(BATCH_PAGES) {
-                reader.read(batch, |node, page| {
-                    let checkpoint = self.superblock.checkpoint;
-                    match page {
-                        Ok(page) if index.read(&self.layout, node, checkpoint, page) => Ok(()),
-                        Ok(_) => lacking(node, PageLack::Damaged),
-                        Err(lack) => lacking(node, lack),
-                    }
-                })?;
-            }
+            // Those of this level are known; those below it are read.
+            let known: Vec<_> = index.of(level.nodes()).filter(|(_, it)| !it.is_none()).collect();
+            reader.read_all(known.into_iter(), |node, page| match page {
+                Ok(page) if index.read(&self.layout, node, self.checkpoint(), page) => Ok(()),
+                Ok(_) => lacking(node, PageLack::Damaged),
+                Err(lack) => lacking(node, lack),
+            })?;
         }
         Ok(index)
     }
@@ -237,6 +248,64 @@ impl Checkpoint {
                 held.resize(held.len().max(place + 1), false);
                 held[place] = true;
             }
+        }
+        Ok(())
+    }
+}
+
+/// Reads pages and verifies them.
+pub(crate) struct PageReader<'a> {
+    of: &'a Checkpoint,
+    buffer: AlignedBuffer,
+}
+
+impl PageReader<'_> {
+    /// Reads the pages, `BATCH_PAGES` at most, and hands on what came of each, in their order,
+    /// until that fails. The pages have entries, and rise.
+    fn read(
+        &mut self,
+        wanted: &[(Node, Entry)],
+        mut visit: impl FnMut(Node, Result<&[u8], PageLack>) -> Result<(), DurableError>,
+    ) -> Result<(), DurableError> {
+        let bytes = &mut self.buffer.as_mut_slice()[..wanted.len() * BLOCK_BYTES];
+        let offset = |&(node, entry): &(Node, Entry)| self.of.layout.offset(node, entry.slot());
+        let follows = |one: &(Node, Entry), next: &(Node, Entry)| {
+            offset(next) == offset(one) + BLOCK_BYTES as u64
+        };
+        let mut reads = Vec::with_capacity(wanted.len());
+        let mut rest = &mut *bytes;
+        for run in wanted.chunk_by(follows) {
+            let piece;
+            (piece, rest) = rest.split_at_mut(run.len() * BLOCK_BYTES);
+            reads.push(Read::new(offset(&run[0]), piece));
+        }
+        self.of.device.read(&mut reads);
+        // A run that failed as a whole may have failed at one page: its bytes decide.
+        drop(reads);
+        for (page, wanted) in bytes.chunks_mut(BLOCK_BYTES).zip(wanted) {
+            let &(node, entry) = wanted;
+            let mut outcome = Ok(());
+            if !self.of.is_right(node, entry, page) {
+                outcome = self.of.device.read_at(offset(wanted), page).map_err(lack_of);
+                if outcome.is_ok() && !self.of.is_right(node, entry, page) {
+                    outcome = Err(PageLack::Damaged);
+                }
+            }
+            visit(node, outcome.map(|()| &*page))?;
+        }
+        Ok(())
+    }
+
+    /// As `read`, of any number of pages; those that were never saved are left out.
+    pub(crate) fn read_all(
+        &mut self,
+        pages: impl Iterator<Item = (Node, Entry)>,
+        mut visit: impl FnMut(Node, Result<&[u8], PageLack>) -> Result<(), DurableError>,
+    ) -> Result<(), DurableError> {
+        let mut pages = pages.filter(|(_, entry)| !entry.is_none()).peekable();
+        while pages.peek().is_some() {
+            let batch: Vec<_> = pages.by_ref().take(BATCH_PAGES).collect();
+            self.read(&batch, &mut visit)?;
         }
         Ok(())
     }

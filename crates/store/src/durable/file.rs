@@ -88,7 +88,7 @@ impl Superblocks {
 }
 
 /// What `open` finds where a superblock should be.
-pub(crate) type Found = Result<Superblock, Option<Unreadable>>;
+pub(crate) type Found = Result<Superblock, Unreadable>;
 
 impl DurableFile {
     /// Makes an empty heap of this shape: checkpoint 1. Whatever the device holds is lost. With a
@@ -277,14 +277,14 @@ pub(crate) fn read_superblocks(
     Ok([read(SuperblockId::A)?, read(SuperblockId::B)?])
 }
 
-/// The superblock at an offset; `None` if it is behind the end of the device.
+/// The superblock at an offset. What is behind the end of the device does not begin like one.
 pub(crate) fn read_superblock(
     device: &dyn Device,
     offset: u64,
     user: Option<&Key>,
 ) -> Result<Found, DurableError> {
     let page = read_page(device, offset)?;
-    Ok(page.ok_or(None).and_then(|page| Superblock::read(&page, user).map_err(Some)))
+    Ok(page.map_or(Err(Unreadable::Foreign), |page| Superblock::read(&page, user)))
 }
 
 /// A page without a checksum of ours; `None` if it is behind the end of the device.
@@ -302,18 +302,18 @@ fn read_page(device: &dyn Device, offset: u64) -> Result<Option<Box<[u8]>>, Dura
 pub(crate) fn choose([a, b]: [Found; 2]) -> Result<(SuperblockId, Superblock), DurableError> {
     use Unreadable::{Damaged, Foreign, NeedsKey, OtherVersion, WrongKey};
     match (a, b) {
-        (Err(Some(OtherVersion(version))), _) | (_, Err(Some(OtherVersion(version)))) => {
+        (Err(OtherVersion(version)), _) | (_, Err(OtherVersion(version))) => {
             Err(DurableError::OtherVersion(version))
         }
-        (Err(Some(NeedsKey)), _) | (_, Err(Some(NeedsKey))) => Err(DurableError::NeedsKey),
-        (Err(Some(WrongKey)), _) | (_, Err(Some(WrongKey))) => Err(DurableError::WrongKey),
+        (Err(NeedsKey), _) | (_, Err(NeedsKey)) => Err(DurableError::NeedsKey),
+        (Err(WrongKey), _) | (_, Err(WrongKey)) => Err(DurableError::WrongKey),
         (Ok(a), Ok(b)) if a.identity != b.identity || a.shape != b.shape => {
             Err(DurableError::SuperblocksDiffer)
         }
         (Ok(a), Ok(b)) if a.checkpoint >= b.checkpoint => Ok((SuperblockId::A, a)),
         (_, Ok(b)) => Ok((SuperblockId::B, b)),
         (Ok(a), _) => Ok((SuperblockId::A, a)),
-        (Err(Some(Damaged)), _) | (_, Err(Some(Damaged))) => Err(DurableError::SuperblocksDamaged),
-        (Err(None | Some(Foreign)), Err(None | Some(Foreign))) => Err(DurableError::NotAHeap),
+        (Err(Damaged), _) | (_, Err(Damaged)) => Err(DurableError::SuperblocksDamaged),
+        (Err(Foreign), Err(Foreign)) => Err(DurableError::NotAHeap),
     }
 }

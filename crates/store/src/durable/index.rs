@@ -35,6 +35,14 @@ impl Index {
         Entry::from_words(self.words[node.0 as usize])
     }
 
+    /// The pages, each with what is known of it.
+    pub(crate) fn of(
+        &self,
+        nodes: impl Iterator<Item = Node>,
+    ) -> impl Iterator<Item = (Node, Entry)> {
+        nodes.map(|node| (node, self.get(node)))
+    }
+
     pub(crate) fn set(&mut self, node: Node, entry: Entry) {
         self.used += u64::from(self.get(node).is_none() && !entry.is_none());
         self.words[node.0 as usize] = entry.to_words();
@@ -65,14 +73,13 @@ impl Index {
     ) -> bool {
         let mut children = layout.children(node);
         for entry in index::entries(bytes) {
-            match children.next() {
-                Some(_) if entry.checkpoint() > checkpoint => return false,
-                Some(_) if entry.checkpoint() == 0 && !entry.is_none() => return false,
-                Some(child) if !entry.is_none() => self.set(child, entry),
-                Some(_) => {}
-                None if !entry.is_none() => return false,
-                None => {}
+            let child = children.next();
+            if entry.is_none() {
+                continue;
             }
+            let is_possible = (1..=checkpoint).contains(&entry.checkpoint());
+            let Some(child) = child.filter(|_| is_possible) else { return false };
+            self.set(child, entry);
         }
         true
     }

@@ -297,7 +297,7 @@ impl<'a> RebuiltLog<'a> {
                 SegmentRecord::HOLDS_BLOCKS => State::Written,
                 _ => State::Bare,
             };
-            self.store.set_record(segment, &record, state);
+            self.store.blocks.set_record(segment, &record, state);
         }
         let frontier = self.segments.len() as u32;
         self.store.space.lock().reopen(&self.store.blocks.segments, frontier, self.sequence);

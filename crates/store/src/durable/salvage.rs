@@ -108,16 +108,12 @@ impl Salvage {
         let mut lost = BTreeSet::new();
         let mut reader = file.reader()?;
         let tables = file.layout.levels()[0];
-        reader.read_all(
-            tables.nodes(),
-            |node| index.get(node),
-            |node, page| {
-                if page.is_err() {
-                    lost.insert(node);
-                }
-                Ok(())
-            },
-        )?;
+        reader.read_all(index.of(tables.nodes()), |node, page| {
+            if page.is_err() {
+                lost.insert(node);
+            }
+            Ok(())
+        })?;
         for &node in &lost {
             // Whatever comes in its place differs from what is there, and does not go over it.
             let entry = index.get(node);
@@ -202,7 +198,7 @@ impl Salvage {
     fn lacks_superblock_at(&self, offset: u64) -> Result<bool, DurableError> {
         let found = read_superblock(&*self.file.device, offset, None)?;
         // One of an encrypted heap is whole, and needs its key.
-        Ok(!matches!(found, Ok(_) | Err(Some(Unreadable::NeedsKey))))
+        Ok(!matches!(found, Ok(_) | Err(Unreadable::NeedsKey)))
     }
 
     /// Begins the checkpoint that has whole tables again. Each lost page has to be handed in.
@@ -312,14 +308,12 @@ fn load_below(
     let mut reader = file.reader()?;
     let mut next: Vec<Node> = file.layout.children(node).collect();
     while let Some(node) = next.pop() {
-        let entry = index.get(node);
-        if node.0 < file.layout.levels()[0].pages || entry.is_none() {
+        if node.0 < file.layout.levels()[0].pages {
             continue;
         }
-        let checkpoint = file.superblock.checkpoint;
-        reader.read(&[(node, entry)], |node, page| {
+        reader.read_all([(node, index.get(node))].into_iter(), |node, page| {
             match page {
-                Ok(page) if index.read(&file.layout, node, checkpoint, page) => {
+                Ok(page) if index.read(&file.layout, node, file.checkpoint(), page) => {
                     next.extend(file.layout.children(node));
                 }
                 _ => damaged.push(node),

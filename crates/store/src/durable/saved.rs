@@ -31,6 +31,7 @@ use crate::format::geometry::Geometry;
 use crate::format::saved::{self, RECORDS_PER_PAGE, SCALARS, SEGMENTS, Scalars, SegmentRecord};
 use crate::format::superblock::TableShape;
 use crate::format::{BLOCK_BYTES, page_of};
+use crate::log::blocks::Blocks;
 use crate::log::fork::PinToken;
 use crate::log::options::Options;
 use crate::log::store::Store;
@@ -118,38 +119,6 @@ impl Store {
                 _ => {}
             }
         }
-        self.save_scalars(frontier, sequence, visit)?;
-        self.save_segments(frontier, visit)?;
-        let blocks = frontier * self.blocks.geometry.blocks();
-        for (table, size) in self.blocks.table.saved_tables() {
-            let per_page = (BLOCK_BYTES / size) as u32;
-            for page in 0..blocks.div_ceil(per_page) {
-                if self.is_newer(page, per_page, frontier, since) {
-                    let mut bytes: Page = [0; BLOCK_BYTES];
-                    let of_page = (page * per_page..blocks).map(Block);
-                    for (block, out) in of_page.zip(bytes.chunks_exact_mut(size)) {
-                        self.blocks.table.save(table, block, out);
-                    }
-                    visit(table, page, &bytes)?;
-                }
-            }
-        }
-        Ok(SavedUpTo(up_to))
-    }
-
-    /// Whether a page that tells of so many blocks tells of one that was appended later.
-    fn is_newer(&self, page: u32, blocks: u32, frontier: u32, since: SavedUpTo) -> bool {
-        let first = page * blocks / self.blocks.geometry.blocks();
-        let last = ((page + 1) * blocks).div_ceil(self.blocks.geometry.blocks()).min(frontier);
-        (first..last).any(|segment| self.blocks.segments.sequence(Segment(segment)) > since.0)
-    }
-
-    fn save_scalars(
-        &self,
-        frontier: u32,
-        sequence: u64,
-        visit: &mut VisitSaved<'_>,
-    ) -> Result<(), DurableError> {
         let live = (0..frontier).map(|segment| self.blocks.segments.live(Segment(segment)) as u64);
         let scalars = Scalars {
             sequence: U64::new(sequence),
@@ -160,36 +129,23 @@ impl Store {
             reserved: [0; 4],
             appended: U64::new(self.appended.load(Ordering::Relaxed)),
         };
-        visit(SCALARS, 0, &page_of(scalars.as_bytes()))
-    }
-
-    fn save_segments(&self, frontier: u32, visit: &mut VisitSaved<'_>) -> Result<(), DurableError> {
-        for page in 0..frontier.div_ceil(RECORDS_PER_PAGE) {
-            let mut bytes: Page = [0; BLOCK_BYTES];
-            let records = bytes.chunks_exact_mut(size_of::<SegmentRecord>());
-            for (segment, out) in (page * RECORDS_PER_PAGE..frontier).map(Segment).zip(records) {
-                out.copy_from_slice(self.record(segment).as_bytes());
+        visit(SCALARS, 0, &page_of(scalars.as_bytes()))?;
+        self.blocks.save_segments(frontier, visit)?;
+        let blocks = frontier * self.blocks.geometry.blocks();
+        for (table, size) in self.blocks.table.saved_tables() {
+            let per_page = (BLOCK_BYTES / size) as u32;
+            for page in 0..blocks.div_ceil(per_page) {
+                if self.blocks.is_newer(page, per_page, frontier, since) {
+                    let mut bytes: Page = [0; BLOCK_BYTES];
+                    let of_page = (page * per_page..blocks).map(Block);
+                    for (block, out) in of_page.zip(bytes.chunks_exact_mut(size)) {
+                        self.blocks.table.save(table, block, out);
+                    }
+                    visit(table, page, &bytes)?;
+                }
             }
-            visit(SEGMENTS, page, &bytes)?;
         }
-        Ok(())
-    }
-
-    fn record(&self, segment: Segment) -> SegmentRecord {
-        let live = self.blocks.segments.live(segment);
-        let kind = match self.blocks.segments.state(segment) {
-            State::Lost => SegmentRecord::LOST,
-            _ if live > 0 => SegmentRecord::HOLDS_BLOCKS,
-            _ => SegmentRecord::FREE,
-        };
-        SegmentRecord {
-            live: U32::new(live),
-            place: U32::new(self.blocks.segments.place(segment).0 ^ segment.0),
-            sequence: U64::new(self.blocks.segments.sequence(segment)),
-            count: U16::new(self.blocks.segments.count(segment) as u16),
-            kind,
-            reserved: [0; 13],
-        }
+        Ok(SavedUpTo(up_to))
     }
 
     /// A store over the log of the file, which knows of nothing in it.
@@ -219,10 +175,10 @@ impl Store {
         })?;
         // A heap that was never saved has no pages: then the others must have none, either.
         let frontier = match scalars {
-            Some(scalars) => store.check_scalars(&scalars)?,
+            Some(scalars) => store.blocks.check_scalars(&scalars)?,
             None => 0,
         };
-        load(SEGMENTS, &mut |page, bytes| store.load_segments(page, frontier, bytes))?;
+        load(SEGMENTS, &mut |page, bytes| store.blocks.load_segments(page, frontier, bytes))?;
         let blocks = frontier * store.blocks.geometry.blocks();
         for (table, size) in store.blocks.table.saved_tables() {
             load(table, &mut |page, bytes| {
@@ -233,7 +189,7 @@ impl Store {
             })?;
         }
         let (sequence, live_units) = match scalars {
-            Some(scalars) => (scalars.sequence.get(), store.check_segments(&scalars)?),
+            Some(scalars) => (scalars.sequence.get(), store.blocks.check_segments(&scalars)?),
             None => (0, 0),
         };
         store.space.lock().reopen(&store.blocks.segments, frontier, sequence);
@@ -260,15 +216,14 @@ impl Store {
             let mut space = self.space.lock();
             for (number, record) in (0..).zip(&records).filter(|(_, it)| it.holds_blocks()) {
                 let is_there = number < space.frontier
-                    && record.is_same_filling(&self.record(Segment(number)))
+                    && record.is_same_filling(&self.blocks.record(Segment(number)))
                     && record.sequence.get() <= sequence;
                 check(is_there, "a segment of a snapshot")?;
             }
             let is_needed =
                 |it: Segment| records.get(it.index()).is_some_and(|it| it.holds_blocks());
             let slot = space.hold(&self.blocks.segments, sequence, true, is_needed);
-            let slot = slot.ok_or(StoreError::TooManyForks)?;
-            pins.push((snapshot.checkpoint, PinToken { slot, generation: 0, second_slot: None }));
+            pins.push((snapshot.checkpoint, pin_of(slot)?));
         }
         Ok(pins)
     }
@@ -281,9 +236,7 @@ impl Store {
         let mut space = self.space.lock();
         let sequence = space.fillings.last;
         let was_filled = |segment| self.blocks.segments.sequence(segment) > 0;
-        let slot = space.hold(&self.blocks.segments, sequence, false, was_filled);
-        let slot = slot.ok_or(StoreError::TooManyForks)?;
-        Ok(PinToken { slot, generation: 0, second_slot: None })
+        pin_of(space.hold(&self.blocks.segments, sequence, false, was_filled))
     }
 
     /// The pin is that of a snapshot from now on: what it covers is not moved.
@@ -304,16 +257,51 @@ impl Store {
     pub fn snapshot_bytes(&self) -> u64 {
         self.space.lock().kept.map_or(0, |kept| kept.held) * self.segment_bytes() as u64
     }
+}
+
+impl Blocks {
+    /// Whether a page that tells of so many blocks tells of one that was appended later.
+    fn is_newer(&self, page: u32, blocks: u32, frontier: u32, since: SavedUpTo) -> bool {
+        let first = page * blocks / self.geometry.blocks();
+        let last = ((page + 1) * blocks).div_ceil(self.geometry.blocks()).min(frontier);
+        (first..last).any(|segment| self.segments.sequence(Segment(segment)) > since.0)
+    }
+
+    fn save_segments(&self, frontier: u32, visit: &mut VisitSaved<'_>) -> Result<(), DurableError> {
+        for page in 0..frontier.div_ceil(RECORDS_PER_PAGE) {
+            let mut bytes: Page = [0; BLOCK_BYTES];
+            let records = bytes.chunks_exact_mut(size_of::<SegmentRecord>());
+            for (segment, out) in (page * RECORDS_PER_PAGE..frontier).map(Segment).zip(records) {
+                out.copy_from_slice(self.record(segment).as_bytes());
+            }
+            visit(SEGMENTS, page, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn record(&self, segment: Segment) -> SegmentRecord {
+        let live = self.segments.live(segment);
+        let kind = match self.segments.state(segment) {
+            State::Lost => SegmentRecord::LOST,
+            _ if live > 0 => SegmentRecord::HOLDS_BLOCKS,
+            _ => SegmentRecord::FREE,
+        };
+        SegmentRecord {
+            live: U32::new(live),
+            place: U32::new(self.segments.place(segment).0 ^ segment.0),
+            sequence: U64::new(self.segments.sequence(segment)),
+            count: U16::new(self.segments.count(segment) as u16),
+            kind,
+            reserved: [0; 13],
+        }
+    }
 
     /// Whether the numbers can be those of this log; its frontier.
     fn check_scalars(&self, scalars: &Scalars) -> Result<u32, DurableError> {
-        let is_ours = scalars.segments.get() == self.blocks.geometry.segments
-            && scalars.segment_blocks.get() == self.blocks.geometry.blocks();
+        let is_ours = scalars.segments.get() == self.geometry.segments
+            && scalars.segment_blocks.get() == self.geometry.blocks();
         check(is_ours, "the tables of a log of another shape")?;
-        check(
-            scalars.frontier.get() <= self.blocks.geometry.segments,
-            "more segments than there are",
-        )?;
+        check(scalars.frontier.get() <= self.geometry.segments, "more segments than there are")?;
         check(scalars.sequence.get() < SEQUENCE_MAX, "the number of the last filling")?;
         Ok(scalars.frontier.get())
     }
@@ -335,8 +323,8 @@ impl Store {
                 _ => return Err(DurableError::Inconsistent("what a segment holds")),
             };
             // No object costs twice what it takes.
-            check(live <= 2 * self.blocks.geometry.data_units(), "how much of a segment lives")?;
-            check(count <= self.blocks.geometry.data_blocks(), "how many blocks a segment has")?;
+            check(live <= 2 * self.geometry.data_units(), "how much of a segment lives")?;
+            check(count <= self.geometry.data_blocks(), "how many blocks a segment has")?;
             check(
                 state != State::Written || record.sequence.get() > 0,
                 "a filling without a number",
@@ -350,28 +338,33 @@ impl Store {
 
     /// The segment, which nobody uses yet, is what the record tells, in this state.
     pub(crate) fn set_record(&self, segment: Segment, record: &SegmentRecord, state: State) {
-        self.blocks.segments.set_live(segment, record.live.get());
-        self.blocks.segments.set_count(segment, record.count.get().into());
-        self.blocks.segments.set_sequence(segment, record.sequence.get());
-        self.blocks.segments.set_place(segment, Segment(segment.0 ^ record.place.get()));
-        self.blocks.segments.set_state(segment, state);
+        self.segments.set_live(segment, record.live.get());
+        self.segments.set_count(segment, record.count.get().into());
+        self.segments.set_sequence(segment, record.sequence.get());
+        self.segments.set_place(segment, Segment(segment.0 ^ record.place.get()));
+        self.segments.set_state(segment, state);
     }
 
     /// Whether all records together can be; the units that live.
     fn check_segments(&self, scalars: &Scalars) -> Result<u64, DurableError> {
         let segments = || (0..scalars.frontier.get()).map(Segment);
-        let live: u64 = segments().map(|segment| self.blocks.segments.live(segment) as u64).sum();
+        let live: u64 = segments().map(|segment| self.segments.live(segment) as u64).sum();
         check(live == scalars.live_units.get(), "how much lives")?;
-        let last = segments().map(|segment| self.blocks.segments.sequence(segment)).max();
+        let last = segments().map(|segment| self.segments.sequence(segment)).max();
         check(last.unwrap_or(0) <= scalars.sequence.get(), "the number of the last filling")?;
         let mut taken = vec![false; scalars.frontier.get() as usize];
         for segment in segments() {
-            let place = self.blocks.segments.place(segment).index();
+            let place = self.segments.place(segment).index();
             check(!taken[place], "two segments at one place")?;
             taken[place] = true;
         }
         Ok(live)
     }
+}
+
+fn pin_of(slot: Option<u32>) -> Result<PinToken, StoreError> {
+    let slot = slot.ok_or(StoreError::TooManyForks)?;
+    Ok(PinToken { slot, generation: 0, second_slot: None })
 }
 
 /// Errors: `Inconsistent` if it is not.

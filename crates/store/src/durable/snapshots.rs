@@ -172,22 +172,15 @@ impl DurableFile {
         check_length(&*self.device, to.area_start(area + 1))?;
         let mut writer = PageWriter::new()?;
         let mut reader = self.reader()?;
-        reader.read_all(
-            (0..self.layout.nodes()).map(Node),
-            |node| self.index.get(node),
-            |node, page| match page {
-                Ok(bytes) => {
-                    let (checkpoint, offset) =
-                        (self.index.get(node).checkpoint(), to.offset(node, 0));
-                    let mut copy = [0; BLOCK_BYTES];
-                    copy.copy_from_slice(bytes);
-                    // The same bytes, number and key: the same tag.
-                    let _ = self.seal_page(checkpoint, node, &mut copy);
-                    Ok(writer.push(&*self.device, offset, &copy)?)
-                }
-                Err(lack) => Err(lack.of(&self.layout, node)),
-            },
-        )?;
+        reader.read_all(self.index.of((0..self.layout.nodes()).map(Node)), |node, page| {
+            let bytes = page.map_err(|lack| lack.of(&self.layout, node))?;
+            let (checkpoint, offset) = (self.index.get(node).checkpoint(), to.offset(node, 0));
+            let mut copy = [0; BLOCK_BYTES];
+            copy.copy_from_slice(bytes);
+            // The same bytes, number and key: the same tag.
+            let _ = self.seal_page(checkpoint, node, &mut copy);
+            Ok(writer.push(&*self.device, offset, &copy)?)
+        })?;
         Ok(writer.flush(&*self.device)?)
     }
 

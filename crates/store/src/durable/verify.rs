@@ -179,17 +179,13 @@ fn verify_pages(
         report.pages += u64::from(!index.get(node).is_none());
     }
     let mut reader = file.reader()?;
-    reader.read_all(
-        levels[0].nodes(),
-        |node| index.get(node),
-        |node, page| {
-            report.pages += 1;
-            if let Err(lack) = page {
-                lacking(report, node, lack);
-            }
-            Ok(())
-        },
-    )?;
+    reader.read_all(index.of(levels[0].nodes()), |node, page| {
+        report.pages += 1;
+        if let Err(lack) = page {
+            lacking(report, node, lack);
+        }
+        Ok(())
+    })?;
     Ok(index)
 }
 

@@ -136,12 +136,6 @@ pub(crate) fn finish(directory: &mut [u8], filling: Filling, head: Head, first_o
     directory[CHECKSUM_AT..CHECKSUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Checks a directory against what it must be; its checksum field is zeroed on the way. False:
-/// these bytes are not that directory, whatever else they may be.
-pub(crate) fn verify(directory: &mut [u8], expected: Filling) -> bool {
-    filling_of(directory) == Some(expected)
-}
-
 /// Which filling these bytes are the directory of; none if they are no directory. Its checksum
 /// field is zeroed on the way.
 pub(crate) fn filling_of(directory: &mut [u8]) -> Option<Filling> {
@@ -178,6 +172,10 @@ mod tests {
     use super::*;
 
     const FILLING: Filling = Filling { segment: Segment(3), sequence: 9, store: 77, count: 2 };
+
+    fn verify(directory: &mut [u8], expected: Filling) -> bool {
+        filling_of(directory) == Some(expected)
+    }
 
     fn directory() -> Vec<u8> {
         let mut bytes = vec![0xffu8; BLOCK_BYTES];

@@ -170,15 +170,9 @@ impl Store {
         // Buffers in use are those of segments that are not on a device.
         space.unwritten.free_buffers =
             [self.blocks.all_buffers(Head::Fresh), self.blocks.all_buffers(Head::Survivor)];
-        for segment in (0..space.frontier).map(Segment) {
-            match (self.blocks.segments.state(segment), self.blocks.segments.buffer(segment)) {
-                (State::Open | State::Sealed, Some(buffer)) => {
-                    space.unwritten.free_buffers[head_of(buffer) as usize] &= !(1 << buffer);
-                }
-                (_, buffer) => {
-                    debug_assert!(buffer.is_none(), "only unwritten segments are in buffers");
-                }
-            }
+        let segments = (0..space.frontier).map(Segment);
+        for buffer in segments.filter_map(|segment| self.blocks.segments.buffer(segment)) {
+            space.unwritten.free_buffers[head_of(buffer) as usize] &= !(1 << buffer);
         }
         Ok(())
     }

@@ -21,6 +21,7 @@ use crate::format::directory::{self, Filling};
 use crate::format::packed::{self, Content, PACKED_NAME, PackedObjects};
 use crate::log::blocks::Blocks;
 use crate::log::read::BlockRead;
+use crate::log::stats::Count;
 use crate::log::store::Store;
 use crate::log::writer::Writer;
 
@@ -32,11 +33,6 @@ pub struct Victim<'a> {
 }
 
 impl<'a> Victim<'a> {
-    /// Units that live in it now.
-    pub fn live_units(&self) -> u32 {
-        self.store.blocks.segments.live(self.segment)
-    }
-
     /// Reads the segment into the buffer, which must be as long as a segment and aligned to 4096.
     ///
     /// Errors: `Io`, or `Corrupt` if the directory is not the one that was written; both after a
@@ -56,9 +52,9 @@ impl Drop for Victim<'_> {
             space.end_collection(&self.store.blocks.segments, self.segment)
         };
         if freed {
-            self.store.blocks.counters.segments_collected.add(1);
+            self.store.blocks.counters.add(Count::SegmentsCollected, 1);
         }
-        // Also when nothing was freed: somebody may wait for the outcome.
+        // Also when nothing was freed: a thread may wait for the outcome.
         self.store.progress.notify();
         self.store.work.notify();
     }
@@ -209,9 +205,9 @@ impl Blocks {
             let device = self.devices.device(self.segments.device(segment));
             device.read_at(self.segment_offset(segment), &mut buffer[..bytes])?;
             self.counters.read_from_device(1, bytes);
-            match directory::verify(&mut buffer[..directory_bytes], filling) {
-                true => Ok(()),
-                false => Err(StoreError::Corrupt(self.geometry.block(segment, 0))),
+            match directory::filling_of(&mut buffer[..directory_bytes]) {
+                Some(found) if found == filling => Ok(()),
+                _ => Err(StoreError::Corrupt(self.geometry.block(segment, 0))),
             }
         };
         once().or_else(|_| once())?;
@@ -225,29 +221,21 @@ impl Store {
     /// victims about as the survivors' reserve allows.
     pub fn victim(&self) -> Option<Victim<'_>> {
         let live_units = self.blocks.counters.live_units();
-        let chosen = {
-            let mut space = self.space.lock();
-            let needed = space.collect_needed(live_units);
-            let chosen = space.choose_victim(&self.blocks.segments, live_units);
-            chosen.ok_or(needed && !space.collect_needed(live_units))
-        };
-        match chosen {
-            Ok(segment) => Some(Victim { store: self, segment }),
-            Err(became_exhausted) => {
-                if became_exhausted {
-                    // Writers that wait in vain should learn of it.
-                    self.progress.notify();
-                }
-                None
-            }
+        let mut space = self.space.lock();
+        let was_needed = space.collect_needed(live_units);
+        let chosen = space.choose_victim(&self.blocks.segments, live_units);
+        let is_exhausted = chosen.is_none() && was_needed && !space.collect_needed(live_units);
+        drop(space);
+        if is_exhausted {
+            // Writers that wait in vain should learn of it.
+            self.progress.notify();
         }
+        chosen.map(|segment| Victim { store: self, segment })
     }
 
     /// Ends the collection of a segment; true if it is free again, false if blocks in it live.
     pub fn release(&self, victim: Victim<'_>) -> bool {
-        let collected = victim.live_units() == 0;
-        drop(victim);
-        collected
+        self.blocks.segments.live(victim.segment) == 0
     }
 
     /// Whether a collector has something to do.

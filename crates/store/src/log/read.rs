@@ -16,6 +16,7 @@ use crate::error::StoreError;
 use crate::format::BLOCK_BYTES;
 use crate::format::packed::PACKED_NAME;
 use crate::log::blocks::Blocks;
+use crate::log::stats::Count;
 use crate::log::store::Store;
 
 /// Blocks that are asked of the device together; more are asked in turn.
@@ -125,13 +126,13 @@ impl Blocks {
         if failed != 0 {
             // Once more: what went wrong may have gone wrong on the way only.
             let again = self.read_from_device(batch, failed);
-            self.counters.reread.add((failed.count_ones() - again.count_ones()).into());
+            self.counters.add(Count::Reread, (failed.count_ones() - again.count_ones()).into());
         }
         for request in batch.iter() {
             match request.result {
                 Ok(_) => {}
-                Err(StoreError::Corrupt(_)) => self.counters.corrupt.add(1),
-                Err(_) => self.counters.reads_failed.add(1),
+                Err(StoreError::Corrupt(_)) => self.counters.add(Count::Corrupt, 1),
+                Err(_) => self.counters.add(Count::ReadsFailed, 1),
             }
         }
     }
@@ -150,7 +151,7 @@ impl Blocks {
         // A recent one that is not right in memory is so on the device.
         let served = in_buffer || request.result.is_ok();
         if served {
-            self.counters.read_from_memory.add(1);
+            self.counters.add(Count::ReadFromMemory, 1);
         }
         served
     }

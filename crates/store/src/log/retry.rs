@@ -22,6 +22,7 @@ use deepheap_sys::process::clock;
 use crate::block::Segment;
 use crate::device::Write;
 use crate::format::BLOCK_BYTES;
+use crate::log::stats::Count;
 use crate::log::store::Store;
 use crate::space::retry_schedule::Buffers;
 use crate::space::segment::State;
@@ -80,7 +81,7 @@ impl Store {
 
     /// Writes the segment, which is Writing, once more; whether the device took it.
     fn rewrite(&self, segment: Segment, refusals: u8) -> bool {
-        self.blocks.counters.writes_retried.add(1);
+        self.blocks.counters.add(Count::WritesRetried, 1);
         let mut result = self.write_alone(segment, segment);
         let spare = match result {
             Err(_) if refusals >= REFUSALS_IN_PLACE => self.take_spare(),
@@ -93,7 +94,7 @@ impl Store {
                 // Nobody reads either of them on the device yet.
                 self.blocks.segments.swap_places(segment, spare);
                 space.change(&self.blocks.segments, spare, State::Lost);
-                self.blocks.counters.segments_relocated.add(1);
+                self.blocks.counters.add(Count::SegmentsRelocated, 1);
                 result = Ok(());
             } else {
                 space.return_spare(&self.blocks.segments, spare);

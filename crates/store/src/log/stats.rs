@@ -74,109 +74,89 @@ pub struct StoreStats {
     pub segments_damaged: u64,
 }
 
-/// One counter.
-#[derive(Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
+/// What is counted, from the opening of the store or the fork on; see `StoreStats` for each.
+#[derive(Clone, Copy)]
+pub(crate) enum Count {
+    AppendedFresh,
+    AppendedSurvivor,
+    ReadFromMemory,
+    DeviceReads,
+    Reread,
+    Corrupt,
+    ReadsFailed,
+    DeviceWrites,
+    WritesRetried,
+    SegmentsRelocated,
+    BytesWritten,
+    BytesRead,
+    Discards,
+    BytesDiscarded,
+    SegmentsWritten,
+    SegmentsCollected,
 }
 
-/// The counters behind the stats; see `StoreStats` for what each means.
+const COUNTS: usize = Count::SegmentsCollected as usize + 1;
+
+/// The counters behind the stats.
 #[derive(Default)]
 pub(crate) struct Counters {
-    appended: [Counter; 2],
+    /// By `Count`.
+    counts: [AtomicU64; COUNTS],
     /// Units appended, at both heads. With those retired they say what lives, in a child, too.
-    units_appended: Counter,
-    units_retired: Counter,
-    pub(crate) read_from_memory: Counter,
-    device_reads: Counter,
-    pub(crate) reread: Counter,
-    pub(crate) corrupt: Counter,
-    pub(crate) reads_failed: Counter,
-    device_writes: Counter,
-    pub(crate) writes_retried: Counter,
-    pub(crate) segments_relocated: Counter,
-    bytes_written: Counter,
-    bytes_read: Counter,
-    discards: Counter,
-    bytes_discarded: Counter,
-    pub(crate) segments_written: Counter,
-    pub(crate) segments_collected: Counter,
+    units_appended: AtomicU64,
+    units_retired: AtomicU64,
 }
 
 impl Counters {
+    pub(crate) fn add(&self, count: Count, more: u64) {
+        self.counts[count as usize].fetch_add(more, Relaxed);
+    }
+
+    pub(crate) fn get(&self, count: Count) -> u64 {
+        self.counts[count as usize].load(Relaxed)
+    }
+
     pub(crate) fn appended(&self, head: Head, units: u32) {
-        self.appended[head as usize].add(1);
-        self.units_appended.add(units as u64);
+        self.add([Count::AppendedFresh, Count::AppendedSurvivor][head as usize], 1);
+        self.units_appended.fetch_add(units as u64, Relaxed);
     }
 
     pub(crate) fn retired(&self, units: u32) {
-        self.units_retired.add(units as u64);
+        self.units_retired.fetch_add(units as u64, Relaxed);
     }
 
     /// Units that live now. Retired is read first: nothing is retired before it is appended, so
     /// the difference is never negative by more than what runs meanwhile.
     pub(crate) fn live_units(&self) -> u64 {
-        let retired = self.units_retired.get();
-        self.units_appended.get().saturating_sub(retired)
+        let retired = self.units_retired.load(Relaxed);
+        self.units_appended.load(Relaxed).saturating_sub(retired)
     }
 
     pub(crate) fn read_from_device(&self, reads: usize, bytes: usize) {
-        self.device_reads.add(reads as u64);
-        self.bytes_read.add(bytes as u64);
-    }
-
-    /// Reads of the device so far.
-    pub(crate) fn device_reads(&self) -> u64 {
-        self.device_reads.get()
+        self.add(Count::DeviceReads, reads as u64);
+        self.add(Count::BytesRead, bytes as u64);
     }
 
     /// The device was told that so many bytes are free.
     pub(crate) fn discarded(&self, bytes: u64) {
-        self.discards.add(1);
-        self.bytes_discarded.add(bytes);
+        self.add(Count::Discards, 1);
+        self.add(Count::BytesDiscarded, bytes);
     }
 
     /// A write was asked for, and so many bytes are on the device now.
     pub(crate) fn wrote(&self, bytes: usize) {
-        self.device_writes.add(1);
-        self.bytes_written.add(bytes as u64);
+        self.add(Count::DeviceWrites, 1);
+        self.add(Count::BytesWritten, bytes as u64);
     }
 
     /// In a store that is opened again: so many units live in it.
     pub(crate) fn reopened(&self, live_units: u64) {
-        self.units_appended.add(live_units);
+        self.units_appended.fetch_add(live_units, Relaxed);
     }
 
     /// In a forked child: what the parent counted is the parent's. What lives is inherited.
     pub(crate) fn become_child(&self) {
-        for counter in [
-            &self.appended[0],
-            &self.appended[1],
-            &self.read_from_memory,
-            &self.device_reads,
-            &self.reread,
-            &self.corrupt,
-            &self.reads_failed,
-            &self.device_writes,
-            &self.writes_retried,
-            &self.segments_relocated,
-            &self.bytes_written,
-            &self.bytes_read,
-            &self.discards,
-            &self.bytes_discarded,
-            &self.segments_written,
-            &self.segments_collected,
-        ] {
-            counter.0.store(0, Relaxed);
-        }
+        self.counts.iter().for_each(|count| count.store(0, Relaxed));
     }
 
     /// The counters as stats; what is known of segments is for the caller to fill in.
@@ -184,22 +164,22 @@ impl Counters {
         const { assert!(BLOCK_UNITS as usize == BLOCK_BYTES) }; // a unit costs a byte
         let live_units = self.live_units();
         StoreStats {
-            blocks_appended_fresh: self.appended[Head::Fresh as usize].get(),
-            blocks_appended_survivor: self.appended[Head::Survivor as usize].get(),
-            blocks_read_from_memory: self.read_from_memory.get(),
-            device_reads: self.device_reads.get(),
-            blocks_reread: self.reread.get(),
-            blocks_corrupt: self.corrupt.get(),
-            reads_failed: self.reads_failed.get(),
-            device_writes: self.device_writes.get(),
-            writes_retried: self.writes_retried.get(),
-            segments_relocated: self.segments_relocated.get(),
-            bytes_written: self.bytes_written.get(),
-            bytes_read: self.bytes_read.get(),
-            discards: self.discards.get(),
-            bytes_discarded: self.bytes_discarded.get(),
-            segments_written: self.segments_written.get(),
-            segments_collected: self.segments_collected.get(),
+            blocks_appended_fresh: self.get(Count::AppendedFresh),
+            blocks_appended_survivor: self.get(Count::AppendedSurvivor),
+            blocks_read_from_memory: self.get(Count::ReadFromMemory),
+            device_reads: self.get(Count::DeviceReads),
+            blocks_reread: self.get(Count::Reread),
+            blocks_corrupt: self.get(Count::Corrupt),
+            reads_failed: self.get(Count::ReadsFailed),
+            device_writes: self.get(Count::DeviceWrites),
+            writes_retried: self.get(Count::WritesRetried),
+            segments_relocated: self.get(Count::SegmentsRelocated),
+            bytes_written: self.get(Count::BytesWritten),
+            bytes_read: self.get(Count::BytesRead),
+            discards: self.get(Count::Discards),
+            bytes_discarded: self.get(Count::BytesDiscarded),
+            segments_written: self.get(Count::SegmentsWritten),
+            segments_collected: self.get(Count::SegmentsCollected),
             live_blocks: live_units.div_ceil(BLOCK_UNITS as u64),
             live_bytes: live_units,
             ..StoreStats::default()

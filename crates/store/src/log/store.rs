@@ -30,7 +30,7 @@ use crate::log::head::{Head, HeadState};
 use crate::log::identity::Identity;
 use crate::log::options::{BUFFERS_MAX, BUFFERS_MIN, Options};
 use crate::log::recent::Recent;
-use crate::log::stats::{Counters, StoreStats};
+use crate::log::stats::{Count, Counters, StoreStats};
 use crate::space::discards::BYTES_MAX;
 use crate::space::segment::{SegmentTable, State, TABLE_BYTES_PER_SEGMENT};
 use crate::space::{Space, level_of};
@@ -260,14 +260,14 @@ impl Store {
     /// the bytes. To be called now and then, `now_ns` nanoseconds after some fixed instant, by a
     /// thread that may wait for the device; the interval is the caller's.
     pub fn discard_idle(&self, now_ns: u64) -> u64 {
-        let reads = self.blocks.counters.device_reads();
+        let reads = self.blocks.counters.get(Count::DeviceReads);
         let Some(look) = self.space.lock().discards.look(now_ns, reads) else { return 0 };
         let (mut given_bytes, mut spent_ns) = (0, 0);
         while given_bytes < BYTES_MAX && spent_ns < look.time_ns {
             let live_units = self.blocks.counters.live_units();
             let run = {
                 let mut space = self.space.lock();
-                let portion = space.discards.portion();
+                let portion = space.discards.portion;
                 space.begin_discard(&self.blocks.segments, portion, look.kept, live_units)
             };
             let Some(run) = run else { break };
@@ -279,24 +279,22 @@ impl Store {
                 .device_now()
                 .discard(self.blocks.segment_offset(run.first), bytes);
             let took_ns = clock::monotonic_ns() - begun_ns;
+            // The device has no such call.
+            let is_refused = [Errno::ENOTSUP, Errno::ENOTTY, Errno::ENOSYS, Errno::EPERM]
+                .map(Err)
+                .contains(&answer);
             let mut space = self.space.lock();
             space.end_discard(&self.blocks.segments, run);
-            match answer {
-                Ok(()) => {
-                    space.discards.told(run.segments, took_ns);
-                    self.blocks.counters.discarded(bytes);
-                }
-                // The device has no such call.
-                Err(Errno::ENOTSUP | Errno::ENOTTY | Errno::ENOSYS | Errno::EPERM) => {
-                    space.discards.refused();
-                    drop(space);
-                    self.progress.notify();
-                    break;
-                }
-                Err(_) => {}
+            if answer.is_ok() {
+                space.discards.told(run.segments, took_ns);
+                self.blocks.counters.discarded(bytes);
             }
+            space.discards.is_refused |= is_refused;
             drop(space);
             self.progress.notify();
+            if is_refused {
+                break;
+            }
             given_bytes += bytes;
             spent_ns += took_ns;
         }
@@ -305,7 +303,7 @@ impl Store {
 
     /// From here on `discard_idle` gives nothing back, of the second tier neither.
     pub fn stop_discards(&self) {
-        self.space.lock().discards.stop();
+        self.space.lock().discards.is_wanted = false;
         if let Some(second) = &self.second {
             second.stop_discards();
         }

@@ -29,6 +29,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::directory;
 use crate::format::packed::PACKED_NAME;
 use crate::log::head::{Head, HeadState, OpenSegment};
+use crate::log::stats::Count;
 use crate::log::store::Store;
 use crate::space::Space;
 use crate::space::segment::State;
@@ -56,8 +57,8 @@ enum Missing {
     UnreadBuffer,
     /// A free segment: collection will free one.
     FreeSegment,
-    /// A free segment: the device may still have space for more. If this is the `last` way, a
-    /// refusal means that the store is full.
+    /// A free segment: the device may still have space for more. If nothing else is left (`last`),
+    /// a refusal means that the store is full.
     DeviceSpace { last: bool },
     /// Something that will not come.
     Unavailable(StoreError),
@@ -67,8 +68,8 @@ enum Missing {
 pub struct Writer<'a> {
     store: &'a Store,
     head: Head,
-    /// None once the segment is full. Before the guard, so that it is dropped first: whoever has
-    /// the head's lock finds the buffer without a filler.
+    /// None once the segment is full. Before the guard, so that it is dropped first: a thread
+    /// that has the head's lock finds the buffer without a filler.
     filler: Option<Filler<'a>>,
     state: Guard<'a, HeadState>,
 }
@@ -151,8 +152,8 @@ impl<'a> Writer<'a> {
         });
         debug_assert_eq!(at, store.blocks.geometry.offset_in_segment(block));
         let index = open.count as usize;
-        // Copies of an object are appended by who owns it, one after the other: each sees the count
-        // of the one before it.
+        // The owner of an object appends its copies one after the other: each sees the count of the
+        // one before it.
         let order = store.appended.fetch_add(1, Ordering::Relaxed) - open.first_order;
         directory::set_entry(&mut state.directory, index, name, order, checksum);
         store.blocks.table.set_checksum(block, checksum);
@@ -425,7 +426,7 @@ impl Store {
                 space.unwritten.retries.taken(buffer);
                 space.leave_buffer(&self.blocks.segments, segment);
                 space.put_in_bucket(&self.blocks.segments, segment);
-                self.blocks.counters.segments_written.add(1);
+                self.blocks.counters.add(Count::SegmentsWritten, 1);
             }
             Err(errno) => {
                 self.blocks.devices.fail(errno);

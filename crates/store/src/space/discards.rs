@@ -42,9 +42,9 @@ pub(crate) struct Look {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Discards {
     /// Somebody wants them.
-    is_wanted: bool,
+    pub(crate) is_wanted: bool,
     /// The device does not know of them.
-    is_refused: bool,
+    pub(crate) is_refused: bool,
     /// Looks so far.
     pub(crate) tick: u64,
     /// When the last one was, and the reads of the device up to then.
@@ -59,8 +59,8 @@ pub(crate) struct Discards {
     interval_ns: u64,
     /// Since a look that saw a taking.
     untaken_ns: u64,
-    /// Segments of one request.
-    portion: u32,
+    /// Segments of the next request.
+    pub(crate) portion: u32,
     portion_max: u32,
 }
 
@@ -81,16 +81,6 @@ impl Discards {
             portion: 1,
             portion_max,
         }
-    }
-
-    /// Nobody wants them.
-    pub(crate) fn stop(&mut self) {
-        self.is_wanted = false;
-    }
-
-    /// The device does not know of them.
-    pub(crate) fn refused(&mut self) {
-        self.is_refused = true;
     }
 
     /// From here on they are for another device.
@@ -126,11 +116,6 @@ impl Discards {
         let time_ns = if is_quiet { QUIET_NS } else { BUSY_NS };
         let is_on = self.is_wanted && !self.is_refused;
         is_on.then_some(Look { kept: SOON_NS / interval_ns, time_ns })
-    }
-
-    /// Segments of the next request.
-    pub(crate) fn portion(&self) -> u32 {
-        self.portion
     }
 
     /// A request for so many segments took so long.
@@ -178,22 +163,22 @@ mod tests {
     fn requests_grow_to_100_mib_where_they_are_quick_and_shrink_where_reads_would_notice() {
         let mut discards = Discards::new(1 << 20);
         for _ in 0..10 {
-            discards.told(discards.portion(), 55_000);
+            discards.told(discards.portion, 55_000);
         }
-        assert_eq!(discards.portion(), 100);
+        assert_eq!(discards.portion, 100);
         // A short run says nothing of long ones.
         discards.told(3, 4 * MS);
-        assert_eq!(discards.portion(), 1);
+        assert_eq!(discards.portion, 1);
         discards.told(1, MS / 2);
-        assert_eq!(discards.portion(), 1, "neither short nor long");
+        assert_eq!(discards.portion, 1, "neither short nor long");
         // A device whose requests take 300 us and 100 us for each segment.
         for _ in 0..50 {
-            discards.told(discards.portion(), 300_000 + 100_000 * u64::from(discards.portion()));
+            discards.told(discards.portion, 300_000 + 100_000 * u64::from(discards.portion));
         }
-        assert!(discards.portion() <= 4, "{}", discards.portion());
+        assert!(discards.portion <= 4, "{}", discards.portion);
         let mut huge = Discards::new(8 << 20);
-        (0..10).for_each(|_| huge.told(huge.portion(), 1));
-        assert_eq!(huge.portion(), 12);
+        (0..10).for_each(|_| huge.told(huge.portion, 1));
+        assert_eq!(huge.portion, 12);
     }
 
     #[test]
@@ -202,11 +187,11 @@ mod tests {
         assert_eq!(look(&mut discards, 100, 0, 1).time_ns, BUSY_NS);
         assert_eq!(look(&mut discards, 100, 0, 0).time_ns, QUIET_NS);
         let now_ns = 300 * MS;
-        discards.refused();
+        discards.is_refused = true;
         assert_eq!(discards.look(now_ns, 1), None);
         discards.change_device();
         assert!(discards.look(now_ns, 1).is_some());
-        discards.stop();
+        discards.is_wanted = false;
         assert_eq!(discards.look(now_ns, 1), None);
     }
 }

@@ -140,7 +140,7 @@ impl SegmentTable {
     }
 
     /// Units of the segment that are not retired. Blocks with objects of different sizes may count
-    /// more than their own units (see `packed::cost`): whoever compares with a full segment clamps.
+    /// more than their own units (see `packed::cost`): a comparison with a full segment clamps.
     pub(crate) fn live(&self, segment: Segment) -> u32 {
         self.live[segment.index()].load(Ordering::Acquire)
     }
@@ -207,8 +207,8 @@ impl SegmentTable {
         }
     }
 
-    /// Changes the state without asking; only `Space`, the child of a fork, and who opens
-    /// a saved store may.
+    /// Changes the state without asking; only `Space`, the child of a fork, and the opening
+    /// of a saved store may.
     pub(crate) fn set_state(&self, segment: Segment, state: State) {
         self.state[segment.index()].store(state as u8, Ordering::Relaxed);
     }

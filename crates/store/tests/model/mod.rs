@@ -104,8 +104,8 @@ pub fn pack(
     let mut plan = Box::new(Plan::new());
     for (batch, first) in objects.chunks(BATCH_MAX).zip((0..).step_by(BATCH_MAX)) {
         let sizes: Vec<u16> = batch.iter().map(|(_, bytes)| bytes.len() as u16).collect();
-        plan.assign(&sizes);
-        for at in 0..plan.blocks() {
+        let blocks = plan.assign(&sizes);
+        for at in 0..blocks {
             let mut page = Page([0xbb; BLOCK_BYTES]);
             let mut packed = PackedBlock::begin_with(&mut page.0, Content::Objects);
             for object in plan.objects(at) {
